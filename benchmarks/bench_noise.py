@@ -16,8 +16,8 @@ from collections.abc import Callable
 import torch
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
-from fedpriv.mechanisms.clipping import clip
-from fedpriv.mechanisms.noise import CohortNoise, SeededNoise, add_normal
+from fedpriv.mechanisms.cohort_noise import CohortNoise
+from fedpriv.mechanisms.noise import SeededNoise, add_normal, clip
 from fedpriv.mechanisms.secure_noise import SecureNoise
 from fedpriv.training.allocator import keep_freed_memory
 

@@ -37,8 +37,7 @@ from fedpriv.client.personal import LastBlocksStay
 from fedpriv.common.messages import CLIP_REPORTED_NORM, LEAST_NORM, Request, shown
 from fedpriv.config.methods import ADPFLOptions
 from fedpriv.mechanisms.budget_allocation import allocated_epsilon, noise_scale
-from fedpriv.mechanisms.clipping import clip
-from fedpriv.mechanisms.noise import NoiseSource, add_normal_each
+from fedpriv.mechanisms.noise import NoiseSource, add_normal_each, clip
 from fedpriv.privacy import claimed
 from fedpriv.privacy.events import SECURE_SUM, Gaussian, NoBound
 

@@ -26,8 +26,7 @@ from fedpriv.client.method import Method
 from fedpriv.client.summing import SummingClient
 from fedpriv.common.seeds import public_signs
 from fedpriv.config.methods import CpSGDOptions
-from fedpriv.mechanisms.clipping import l2_norm
-from fedpriv.mechanisms.noise import NoiseSource
+from fedpriv.mechanisms.noise import NoiseSource, l2_norm
 from fedpriv.mechanisms.whole_numbers import width_of
 from fedpriv.privacy import claimed
 from fedpriv.privacy.binomial_grid import BinomialGrid, delta_share, grid_for, sum_bits

@@ -24,9 +24,8 @@ from fedpriv.client.base import Client
 from fedpriv.client.contract import Charge, Neighbours, Release, RunFacts
 from fedpriv.client.method import Traits, on_all_axes
 from fedpriv.config.trusted_methods import DPFTRLOptions
-from fedpriv.mechanisms.clipping import clip, finite_or_zero
 from fedpriv.mechanisms.matrix_factors import MatrixMechanism
-from fedpriv.mechanisms.noise import NoiseSource
+from fedpriv.mechanisms.noise import NoiseSource, clip, finite_or_zero
 from fedpriv.privacy import claimed
 from fedpriv.privacy.events import Threat
 from fedpriv.privacy.matrix_events import round_events

@@ -4,11 +4,7 @@ M. Abadi et al.: Deep Learning with Differential Privacy, CCS 2016 (clipped per-
 Liu, T. Steinke, ICML 2021, and N. Agarwal, P. Kairouz, Z. Liu, NeurIPS 2021 (whole-number noise that adds up). No
 paper's own method: examples are protected as in the first, at the price of a sum as in the others.
 
-form=ddgauss, skellam: the sites add the noise, each its share; a secure sum hides their numbers from everybody; the
-server and whoever looks on learn the noisy sum over those who stayed. `min_replies` is the floor below which no sum
-is opened, and `colluders` of these may tell their noise.
-form=central: the server is trusted; it adds one Gaussian to the sum; outsiders see global models.
-form=local: each site adds its own Gaussian; the server sees each site's noisy sum; nobody needs to be trusted.
+Who adds the noise and who learns what (form): `fedpriv.client.row_sums`.
 
 Symbols: C -> clip_norm, sigma -> noise_multiplier (one noise's), k -> noises = min_replies - colluders, q ->
 sampling_rate, R -> `RowSumGrid.steps`, m and s -> `fedpriv.mechanisms.scaling`.
@@ -35,69 +31,45 @@ from __future__ import annotations
 import math
 from collections.abc import Generator, Sequence
 from dataclasses import replace
-from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from fedpriv.client.contract import Charge, Neighbours, Release, RunFacts
-from fedpriv.client.method import Traits, on_all_axes
-from fedpriv.client.summing import SummingClient
+from fedpriv.client.contract import Release, RunFacts
+from fedpriv.client.method import Traits
+from fedpriv.client.row_sums import RowSumClient
 from fedpriv.common.messages import Request
 from fedpriv.config.methods import DPSumOptions
 from fedpriv.mechanisms.clipped_sums import ClippedSum, excess
-from fedpriv.mechanisms.noise import NoiseSource
 from fedpriv.mechanisms.scaling import Scaling, clipped_rows
-from fedpriv.privacy.binomial_grid import delta_share
-from fedpriv.privacy.events import Threat
-from fedpriv.privacy.row_sum import RowSumGrid
 from fedpriv.training.sequential import Clipping, LocalData
 
-EXAMPLE_IN_SUM = Threat("example", "add-or-remove-one", "secure-sum")
 MEAN_OF_MODELS = "the final model is the mean of the last rounds' (strategy.server.average)"
 
 
-class DPSumClient(SummingClient):
-    """Sum over its examples, on the grid, modulo 2^bits; plus its share of the noise, or all of it, or none."""
+class DPSumClient(RowSumClient):
+    """Sum of the clipped gradients of its examples."""
 
     options: DPSumOptions  # type: ignore[assignment]
     traits = Traits(needs_facts=True, clips_examples=True, bound_to_rounds=MEAN_OF_MODELS)
-    threat = EXAMPLE_IN_SUM
     scaling: Scaling | None = None  # of this participation
 
     def __init__(self, options: Any, run: RunFacts) -> None:
         super().__init__(options, run)
-        self.whole = self.options.whole
         if run.facts is not None and self.options.scales(run.facts.flat_inputs):  # theta, m and ln s, as long as theta
             self.traits = replace(self.traits, vectors_down=3)
-        if not self.whole:
-            observer = "server" if self.options.form == "local" else "trusted-server"
-            self.threat = replace(self.threat, observer=observer)  # its unit may be a person
-
-    @property
-    def noise_multiplier(self) -> float:
-        return self.options.noise_multiplier
 
     @property
     def clip_norm(self) -> float:
         return self.options.clip_norm
 
-    @cached_property
-    def grid(self) -> RowSumGrid:
-        facts, options = self.facts, self.options
-        size, rows, sites = max(1, facts.num_parameters), facts.total_examples, facts.clients_per_round
-        return RowSumGrid(options.form, size, rows, sites, self.bits, self.noise_multiplier)
-
     @property
-    def in_sum(self) -> bool:
-        return self.options.form != "local"
+    def rate(self) -> float:
+        return self.options.sampling_rate
 
-    def numbers(self, size: int) -> int:
-        return size
-
-    def release_bytes(self, size: int, server_round: int = 1) -> int:
-        return super().release_bytes(size, server_round) if self.in_sum else 4 * size
+    def excess(self, rows: int) -> float:
+        return excess(rows)
 
     def prepare(self, request: Request, down: Sequence[Tensor] = ()) -> None:
         """Takes m and s, of which the guarantee knows nothing: they are what earlier sums said, or anything else."""
@@ -137,13 +109,6 @@ class DPSumClient(SummingClient):
         numbers = self.leaving(total / bound, source)
         return self.packed(Release(numbers, None, figures, local=theta if self.tests_models else None))
 
-    def leaving(self, total: Tensor, noise: NoiseSource) -> Tensor:
-        """What leaves a site of its sums [..., d] in units of the bound."""
-        if self.whole:
-            return self.grid.whole_numbers(total, noise)
-        whole = self.grid.whole(total)
-        return (self.grid.noisy(whole, noise) / self.grid.steps).float() if self.options.form == "local" else whole
-
     def _drawn(self, request: Request) -> LocalData:
         """The site's examples; of sampling_rate < 1 each (each person's) with that probability."""
         data = self._site().load_data(None)
@@ -153,51 +118,3 @@ class DPSumClient(SummingClient):
         count = int(unit.max()) + 1 if len(data) else 0
         kept = torch.from_numpy(self.batches(request).random(count) < self.options.sampling_rate)[unit]
         return LocalData(data.inputs[kept], data.targets[kept], None if data.unit is None else data.unit[kept])
-
-    # --- what it costs (unit example, add-or-remove-one) -----------------------------------------------------
-
-    def charges(self, state: Any) -> tuple[Charge, ...]:
-        """Whole-number noise: against whoever sees sums, and against a server that sees a site's own numbers (one
-        noise). Gaussian noise: against the server (local), or outsiders (central: of rows at any site, so that its
-        rounding is that of a site with all rows).
-        """
-        options, facts = self.options, self.facts
-        longer = excess(facts.total_examples if options.form == "central" else facts.num_examples)
-        if not options.whole:
-            return (Charge(self.grid.gaussian_event(self.threat, options.sampling_rate, longer)),)
-        share = delta_share(options.claimed_delta, facts.num_rounds)
-        pairs = ((self.threat, self.noises), (replace(self.threat, observer="server"), 1))
-        return tuple(Charge(self.grid.event(threat, noises, share, longer)) for threat, noises in pairs)
-
-    def remarks(self) -> tuple[str, ...]:
-        grid = self.grid
-        said: tuple[str, ...] = (
-            f"a number takes {self.bits} bits, a noise is {grid.sigma:.3g} steps of the grid, and rounding "
-            f"makes what an example changes {grid.l2() / grid.steps - 1:.2%} longer",
-        )
-        if self.whole and self.noises == 1:
-            said += ("sums with a single unknown noise: strategy.server.min_replies says how many there are at least",)
-        return said
-
-    # --- what the auditor tries ------------------------------------------------------------------------------
-
-    def worst_case_pairs(self, participations: int) -> list[Neighbours]:
-        return [Neighbours("an example more", (0.0,) * participations, (1.0,) * participations)]
-
-    def audit_release(self, length: float, state: Any, shape: tuple[int, int], noise: NoiseSource) -> Release:
-        """The smallest sum that is ever opened, less what colluders know of it: one example's gradient, of
-        length C at most (`fedpriv.mechanisms.per_example` clips it), beside others' that are just below a border
-        between two whole numbers in every coordinate, and the noise of `noises` sites, or the one Gaussian. In units
-        of the sum's noise; float [trials, d].
-        """
-        grid, clipped = self.grid, math.copysign(min(1.0, abs(length)), length)
-        mine = on_all_axes(clipped, shape, self.audit_axes).double()
-        if self.options.sampling_rate < 1:
-            mine = mine * (noise.uniform(shape[0]) < self.options.sampling_rate).unsqueeze(1)
-        total = mine + (0.5 - 1e-6) / grid.steps
-        if not self.whole:
-            return Release((grid.noisy(grid.whole(total), noise) / (grid.sigma or 1.0)).float(), state)
-        numbers = grid.whole_numbers(total, noise)
-        for _ in range(self.noises - 1):
-            numbers = numbers + grid.noise(numbers.shape, noise)
-        return Release((numbers.double() / (math.sqrt(self.noises) * grid.sigma or 1.0)).float(), state)

@@ -33,8 +33,7 @@ from fedpriv.client.gaussian import GaussianClient
 from fedpriv.client.method import Traits
 from fedpriv.config.methods import FedCADOptions
 from fedpriv.mechanisms import correlated_noise
-from fedpriv.mechanisms.clipping import ROUNDING, clip, clip_change, l2_norm
-from fedpriv.mechanisms.noise import NoiseSource, add_normal, add_normal_each
+from fedpriv.mechanisms.noise import ROUNDING, NoiseSource, add_normal, add_normal_each, clip, clip_change, l2_norm
 from fedpriv.privacy import claimed
 from fedpriv.privacy.events import Gaussian, NoBound
 

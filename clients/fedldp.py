@@ -19,8 +19,7 @@ from fedpriv.client.gaussian import GaussianClient
 from fedpriv.client.method import Traits
 from fedpriv.client.secure_sum import ONE_NOISE, SummedGaussians
 from fedpriv.config.methods import FedLDPOptions
-from fedpriv.mechanisms.clipping import clip
-from fedpriv.mechanisms.noise import NoiseSource, add_normal
+from fedpriv.mechanisms.noise import NoiseSource, add_normal, clip
 from fedpriv.privacy import claimed
 from fedpriv.privacy.events import Gaussian
 

@@ -26,8 +26,7 @@ from fedpriv.client.base import Client
 from fedpriv.client.contract import Charge, LocalRule, Release, Trained
 from fedpriv.client.method import Traits
 from fedpriv.config.methods import NbAFLOptions
-from fedpriv.mechanisms.clipping import clip, finite_or_zero
-from fedpriv.mechanisms.noise import NoiseSource, add_normal
+from fedpriv.mechanisms.noise import NoiseSource, add_normal, clip, finite_or_zero
 from fedpriv.privacy import claimed
 from fedpriv.privacy.events import Gaussian, Threat
 

@@ -43,8 +43,7 @@ from fedpriv.client.contract import LocalRule, Release
 from fedpriv.client.gradient import NoisyGradientClient
 from fedpriv.common.messages import MalformedMessage, Request
 from fedpriv.config.gradient_methods import ScaffoldOptions
-from fedpriv.mechanisms.clipping import l2_norm
-from fedpriv.mechanisms.noise import NoiseSource
+from fedpriv.mechanisms.noise import NoiseSource, l2_norm
 
 #: Of the bound of c: what rounding on the way may add.
 SLACK = 1e-4

@@ -20,6 +20,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from fedpriv.api.asking import Answer, Answers, ask
     from fedpriv.api.calls import (
         attack_run,
         audit_run,
@@ -43,6 +44,8 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = [
+    "Answer",
+    "Answers",
     "Attacks",
     "Audit",
     "Comparison",
@@ -56,6 +59,7 @@ __all__ = [
     "RunFolderError",
     "TrainedModel",
     "__version__",
+    "ask",
     "attack_run",
     "audit_run",
     "certify_node",
@@ -73,6 +77,7 @@ __all__ = [
 
 #: Where a name is defined; imported when it is first asked for, since torch alone takes seconds.
 _HOMES = {
+    "fedpriv.api.asking": ("Answer", "Answers", "ask"),
     "fedpriv.api.calls": (
         "attack_run",
         "audit_run",

@@ -23,8 +23,8 @@ from fedpriv.common.cohorts import limits
 from fedpriv.common.messages import FloatVector
 from fedpriv.common.replies import Reply
 from fedpriv.config.trusted_methods import DPFTRLOptions
-from fedpriv.mechanisms.clipping import clip
 from fedpriv.mechanisms.matrix_factors import MatrixMechanism, exact_sum
+from fedpriv.mechanisms.noise import clip
 from fedpriv.privacy.events import EVERY_CLIENT, Entry, Event, Gaussian, Threat
 from fedpriv.privacy.matrix_events import round_events
 from fedpriv.server.nodes import ClientGrid

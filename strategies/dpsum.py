@@ -1,8 +1,6 @@
 """Differentially private sums over the examples of sites, server half (`clients.dpsum`).
 
-The server learns the noisy sum over all sites' examples, and moves theta against it. With whole-number noise it is
-trusted with keeping to `min_replies` where the sum is ideal; form=central: it is trusted and adds the noise itself;
-form=local: it sees each site's noisy sum.
+The server learns the noisy sum over all sites' examples (`fedpriv.server.row_sums`), and moves theta against it.
 
 With scale_inputs round 1 gives the inputs' noisy means m, round 2 their noisy mean deviations |x - m|; steps of all
 later rounds are those of inputs (x - m)/s with s = deviation + 2 tau + 0.001, where tau is the noise's standard
@@ -19,13 +17,11 @@ Symbols: G -> the sum in units of C, n -> expected rows, sigma' -> the sum's noi
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from functools import cached_property
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import torch
-from flwr.app import ArrayRecord, ConfigRecord, Message
+from flwr.app import ArrayRecord
 from numpy.typing import NDArray
 
 from fedpriv.common.messages import FloatVector, pack_vector
@@ -33,17 +29,13 @@ from fedpriv.common.replies import Reply
 from fedpriv.config.methods import DPSumOptions
 from fedpriv.mechanisms.clipped_sums import excess
 from fedpriv.mechanisms.scaling import Scaling
-from fedpriv.privacy.events import EVERY_CLIENT, Entry, PoissonGaussian, Threat
-from fedpriv.privacy.row_sum import RowSumGrid
-from fedpriv.server.nodes import ClientGrid
-from fedpriv.server.round import BudgetsSpent
-from fedpriv.server.summing import Decoded, SummingServer
+from fedpriv.server.row_sums import RowSumServer
 
 #: Largest eta; length of what the noise makes of theta; noise deviations that are added to an input's own.
 LARGEST_STEP, NOISE_LENGTH, HIDDEN = 6.0, 4.0, 2.0
 
 
-class DPSum(SummingServer):
+class DPSum(RowSumServer):
     """theta <- theta - eta G/n: gradients in units of C, so that eta does not depend on it. The last model is the mean
     of the last ``average`` of all rounds' (B. T. Polyak, A. B. Juditsky 1992).
     """
@@ -56,18 +48,16 @@ class DPSum(SummingServer):
 
     # --- what is public ------------------------------------------------------------------------------------
 
-    @cached_property
-    def rows(self) -> int:
-        """Of all sites, as they declare."""
-        return sum(self.population.num_examples(client) for client in range(self.population.num_clients))
-
     def expected(self, sites: int) -> float:
         """Rows in a sum of so many sites, which hold as many as on average."""
         return self.rows * self.options.sampling_rate * sites / self.population.num_clients
 
-    def grid(self, size: int) -> RowSumGrid:
-        options, sites = self.options, self.population.clients_per_round
-        return RowSumGrid(options.form, size, self.rows, sites, options.bits, options.noise_multiplier)
+    @property
+    def rate(self) -> float:
+        return self.options.sampling_rate
+
+    def excess(self, rows: int) -> float:
+        return excess(rows)
 
     @property
     def noise(self) -> float:
@@ -98,54 +88,12 @@ class DPSum(SummingServer):
 
     # --- a round -------------------------------------------------------------------------------------------
 
-    @property
-    def in_sum(self) -> bool:
-        return self.options.form != "local"
-
-    @property
-    def event(self) -> PoissonGaussian:
-        """form=central: of a round, for every client."""
-        threat = Threat("example", "add-or-remove-one", "trusted-server")
-        return self.grid(self.current.theta.size).gaussian_event(threat, self.options.sampling_rate, excess(self.rows))
-
-    def configure_train(  # type: ignore[override]
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: ClientGrid
-    ) -> Iterable[Message]:
-        messages = super().configure_train(server_round, arrays, config, grid)
-        if self.options.form == "central" and not self.hooks.admits(self.event):
-            raise BudgetsSpent(f"round {server_round}: the next global model would exceed privacy.max_epsilon")
-        return messages
-
     def coming_down(self, arrays: ArrayRecord) -> ArrayRecord:
         if (scaling := self.scaling) is None:
             return super().coming_down(arrays)
         theta = self.current.theta
         beside = [np.pad(part, (0, theta.size - part.size)) for part in (scaling.shift, scaling.log_scale)]
         return pack_vector(np.concatenate([theta, *beside]).astype(np.float32))
-
-    def numbers(self, size: int) -> int:
-        return size
-
-    def decode_sum(self, total: NDArray[np.int64], survivors: int, size: int) -> Decoded:
-        grid = self.grid(size)
-        if self.options.form != "central":
-            return Decoded(grid.decode(total) / self.expected(survivors))
-        number, attempt = self.current.number, self.population.attempt
-        source = self.population.noise(self.population.seed, -1, number, attempt, "server")
-        noisy = grid.noisy(torch.from_numpy(total), source).numpy()
-        self.current.figures["server_noise_norm"] = self.options.noise_multiplier * math.sqrt(size)
-        self.current.entries = [Entry(number, EVERY_CLIENT, number, attempt, self.event)]
-        return Decoded(grid.decode(noisy) / self.expected(survivors))
-
-    def mean(self, size: int, replies: Sequence[Reply]) -> NDArray[np.float64]:
-        """The noisy mean over examples of what this round sums, in units of the bound."""
-        if self.in_sum:
-            return super().mean(size, replies)
-        total, sites = np.zeros(size), 0
-        for reply in replies:
-            total += reply.release
-            sites += 1
-        return total / self.expected(sites)
 
     def aggregate(self, theta: FloatVector, replies: Sequence[Reply]) -> FloatVector:
         mean, number, rounds = self.mean(theta.size, replies), self.current.number, self.options.rounds

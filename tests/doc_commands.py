@@ -4,9 +4,9 @@ A command is every line of an indented block and of a fenced block for a shell (
 ``python -m ...`` or ``make ...`` in the text. Behind it a block for ``text`` holds lines that it prints. A block for
 ``python`` that begins with ``# NAME.py`` is a file in the project's folder, made before the commands below it.
 
-``python tests/doc_commands.py RESULTS [whole]`` in a copy of the project carries all of them out in one process, page
-after page, smaller where that changes nothing else, and writes a line of JSON for each. whole: audits whose figures a
-page shows draw as much as a user's.
+``python tests/doc_commands.py RESULTS PAGE...`` in a copy of the project carries out those of some pages, all in one
+process, smaller where that changes nothing else, and writes a line of JSON for each. With ``whole`` among the pages,
+audits whose figures a page shows draw as much as a user's.
 """
 
 from __future__ import annotations
@@ -132,12 +132,32 @@ ELSEWHERE: tuple[tuple[str, str, str | None], ...] = (
         "tests/system/test_rehearsal.py::test_a_tampered_bundle_is_neither_unpacked_nor_run",
     ),
     (
+        r"python -m fedpriv\.ask .*dataset=table .*",
+        "needs a table of one's own",
+        "tests/runs/test_asking.py::test_ranges_of_a_schema_come_from_private_quantiles",
+    ),
+    (
+        r"python -m tools\.statistics_figure",
+        "half a minute",
+        "tests/runs/test_asking.py::test_the_figures_tool_runs",
+    ),
+    (
+        r"python -m fedpriv .*hub_name=flwrlabs/shakespeare .*",
+        "needs the network",
+        "tests/data/test_hub_tables.py::test_shakespeares_characters_are_clients_that_predict_the_next_letter",
+    ),
+    (
+        r"python tools/text_figure\.py|python -m benchmarks\.bench_text",
+        "minutes",
+        "tests/system/test_benchmarks.py::test_text_models_are_measured",
+    ),
+    (
         r"python -m fedpriv schema .*",
         "needs a table of one's own",
         "tests/doors/test_schema.py::test_a_check_says_what_a_schema_does",
     ),
     (
-        r"python -m fedpriv .*dataset=table .*|python -m fedpriv\.audit run=outputs/patients",
+        r"python -m fedpriv .*dataset=table .*|python -m fedpriv\.audit run=outputs/(patients|notes)",
         "needs a table of one's own",
         "tests/methods/test_dpsum.py::test_the_hospitals_run",
     ),
@@ -147,9 +167,19 @@ ELSEWHERE: tuple[tuple[str, str, str | None], ...] = (
         "tests/deployment/test_tables_on_nodes.py::test_hospitals_learn_from_their_own_tables_in_a_secure_sum",
     ),
     (
-        r"python -m fedpriv\.predict .*patients\.csv.*",
+        r"python -m fedpriv\.predict .*(patients|notes)\.csv.*",
         "needs a table of one's own",
         "tests/runs/test_table_models.py::test_a_table_comes_back_with_columns_more",
+    ),
+    (
+        r"python (\w+/)?verify_certificate\.py .*",
+        "needs a certificate of one's own",
+        "tests/certificates/test_certificates.py::test_the_verifier_runs_alone",
+    ),
+    (
+        r"python -m fedpriv\.certificate /srv/.*",
+        "needs a node's data folder",
+        "tests/certificates/test_certificates.py::test_a_nodes_certificate_from_the_command",
     ),
     (
         r"ssh-keygen .*|openssl .*",
@@ -469,7 +499,7 @@ def main(arguments: Sequence[str]) -> int:
     furnish()
     shop = Shop(whole_audits="whole" in arguments[1:])
     with Path(arguments[0]).open("w") as results:
-        for page in pages():
+        for page in [page for page in pages() if page in arguments]:
             for step in steps(page):
                 if isinstance(step, OwnFile):
                     Path(step.name).write_text(step.content)

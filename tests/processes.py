@@ -30,10 +30,13 @@ def threads(pid: int) -> int:
     return 0
 
 
-def wait_until(done: Callable[[], Any]) -> Any:
-    """What ``done`` says, once it says something; pytest's own limit ends it otherwise."""
+def wait_until(done: Callable[[], Any], of: int | None = None, pause: float = 0.05) -> Any:
+    """What ``done`` says, once it says something, asked every ``pause`` seconds; pytest's own limit ends it otherwise.
+    So does the end of the process ``of``, which is to bring it about.
+    """
     while not (found := done()):
-        time.sleep(0.05)
+        assert of is None or state(of) not in ("", "Z"), "the process ended before"
+        time.sleep(pause)
     return found
 
 

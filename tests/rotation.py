@@ -2,9 +2,10 @@
 ``rotates(2, place)``, where ``place`` gives a number to a case (the test's own arguments).
 
 For tests that go the same way for many methods, variants or trainers, and for files that start a dozen processes, of
-which a third is run (`together`). The part follows from the commit's hash, so a checkout always has the same one. All
-cases run where a file or ``-k`` is asked for by name, as when one changes a method, and with FEDPRIV_ALL_RUNS=1
-(``FEDPRIV_ALL_RUNS=1 make test``).
+which a third is run (`together`). In the rooms of `IN_TURN` slow tests without a mark (`speed.LIST`) take turns too, in
+two parts; one with ``rotates(1)`` always runs. The part follows from the commit's hash, so a checkout always has the
+same one. All cases run where a file or ``-k`` is asked for by name, as when one changes a method, and with
+FEDPRIV_ALL_RUNS=1 (``FEDPRIV_ALL_RUNS=1 make test``).
 """
 
 from __future__ import annotations
@@ -18,8 +19,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from speed import LIST, function_of
 
 ROOT = Path(__file__).resolve().parents[1]
+
+#: Rooms that rest on others, all of whose tests run: mechanisms, privacy, secure_sum, client, server, deployment, ...
+IN_TURN = frozenset(
+    ("api", "attacks", "data", "doors", "engines", "methods", "report", "runs", "studies", "system", "training")
+)
+
+
+@cache
+def slow() -> dict[str, int]:
+    """The slow tests of these rooms -> a place for each."""
+    names = (name for name in LIST.read_text().split() if name.partition("/")[0] in IN_TURN)
+    return {name: place for place, name in enumerate(names)}
 
 
 @cache
@@ -58,15 +72,15 @@ def _arguments(item: pytest.Item) -> dict[str, Any]:
 
 def left_out(items: Sequence[pytest.Item]) -> set[pytest.Item]:
     """The cases of other commits' parts. A function's cases are dealt out in turn unless they have a place."""
-    seen: Counter[tuple[Path, str]] = Counter()
+    seen: Counter[str] = Counter()
     others = set()
     for item in items:
-        marker = item.get_closest_marker("rotates")
-        if marker is None:
+        marker, function = item.get_closest_marker("rotates"), function_of(item.nodeid)
+        if marker is None and function not in slow():
             continue
-        parts, *place = marker.args
-        function = item.path, item.originalname
+        parts, *place = (2,) if marker is None else marker.args
         number = place[0](**_arguments(item)) if place else seen[function]
+        number += slow()[function] if marker is None else 0
         seen[function] += 1
         if not is_part(number, parts):
             others.add(item)

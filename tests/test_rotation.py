@@ -25,7 +25,7 @@ class Item(SimpleNamespace):
 
 def cases(of: str, count: int, *marker: Any) -> list[Any]:
     return [
-        Item(path=Path("file"), originalname=of, marker=marker, callspec=SimpleNamespace(params={"n": n}), n=n)
+        Item(nodeid=f"{of}[{n}]", originalname=of, marker=marker, callspec=SimpleNamespace(params={"n": n}), n=n)
         for n in range(count)
     ]
 
@@ -46,6 +46,30 @@ def test_parts_of_all_commits_are_all_cases_each_once(at: Callable[[int], None])
         run.update((item.originalname, item.n) for item in items if item not in rotation.left_out(items))
     times = {"in turn": 2, "by place": 3, "always": 6}
     assert run == {(item.originalname, item.n): times[item.originalname] for item in items}
+
+
+def test_slow_tests_of_upper_rooms_take_turns_and_so_do_their_cases(
+    at: Callable[[int], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    in_turn = ["studies/test_a.py::one", "studies/test_a.py::two", "runs/test_b.py::three"]
+    always = ["privacy/test_c.py::slow_below", "runs/test_b.py::fast"]
+    (tmp_path / "slow.txt").write_text("\n".join([*in_turn, "privacy/test_c.py::slow_below", "runs/test_b.py::marked"]))
+    monkeypatch.setattr(rotation, "LIST", tmp_path / "slow.txt")
+    rotation.slow.cache_clear()
+    items = [*(case for name in in_turn + always for case in cases(name, 3)), *cases("runs/test_b.py::marked", 3, 1)]
+    halves: list[set[Any]] = []
+    for commit in range(2):
+        at(commit)
+        halves.append(set(items) - rotation.left_out(items))
+    rotation.slow.cache_clear()
+    kept = halves[0] & halves[1]
+    assert halves[0] | halves[1] == set(items)
+    assert kept == {item for item in items if item.originalname in (*always, "runs/test_b.py::marked")}
+    assert all(
+        len({item for item in half - kept if item.originalname == name}) in (1, 2)
+        for half in halves
+        for name in in_turn
+    )
 
 
 def test_in_full_nothing_is_left_out(at: Callable[[int], None], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import numpy as np
 
 from fedpriv.data.types import Dataset, Examples
@@ -35,3 +38,12 @@ def text_dataset(each: bool = False, n: int = 300, seed: int = 0) -> Dataset:
         input_shape=(TOKENS,),
         vocabulary=VOCABULARY,
     )
+
+
+def tokenizer_json(folder: Path) -> Path:
+    """A file of the `tokenizers` library: words by number, `?` for others."""
+    vocab = {word: number for number, word in enumerate(("?", "the", "cat", "dog", "sat"))}
+    said = {"version": "1.0", "pre_tokenizer": {"type": "Whitespace"}}
+    model = {"type": "WordLevel", "vocab": vocab, "unk_token": "?"}
+    (folder / "tokenizer.json").write_text(json.dumps(said | {"model": model}))
+    return folder / "tokenizer.json"

@@ -43,7 +43,6 @@ REFERENCE = {
         "fedpriv.server.clip_rules.ClippingServer",
     ),
     "Noise, clipping, and what they cost": (
-        "fedpriv.mechanisms.clipping",
         "fedpriv.mechanisms.noise",
         "fedpriv.privacy.events",
     ),

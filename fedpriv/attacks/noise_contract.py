@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from numpy.typing import NDArray
-from scipy.stats import binom, chi2
+from scipy.stats import beta, binom, chi2, norm
 
 from fedpriv.client.base import Client
 from fedpriv.client.build import client_class, example_counts, make_client
@@ -235,19 +235,28 @@ _ENDS: tuple[tuple[Any, float], ...] = ((np.min, -math.inf), (np.max, math.inf))
 
 
 def shared_noise(heard: Heard) -> list[str]:
-    """Clients with equal noise in a round; and, for a method without state, rounds with equal noise of a client."""
+    """Clients with equal noise in a round; and, for a method without state, rounds with equal noise of a client.
+
+    Two independent Gaussian vectors of d numbers have a correlation r with r^2 ~ Beta(1/2, (d - 1)/2). Of small models
+    some pairs are beyond `MOST_CORRELATION` by chance: there the limit is what any pair passes with `BY_CHANCE`. The
+    mean over clients of two rounds' correlations has a standard deviation of 1/sqrt(clients d).
+    """
     noises = [noise_parts(values) for values in heard.releases()]
+    pairs = sum(len(noise) * (len(noise) - 1) / 2 for noise in noises)
     found = []
     for place, noise in enumerate(noises):
         together = noise @ noise.T
         np.fill_diagonal(together, 0.0)
-        if together.max(initial=0.0) > MOST_CORRELATION:
+        by_chance = math.sqrt(beta.isf(2 * BY_CHANCE / max(1, pairs), 0.5, max(1, noise.shape[1] - 1) / 2))
+        if together.max(initial=0.0) > min(max(MOST_CORRELATION, by_chance), 1 - 1e-13):
             one, two = np.unravel_index(together.argmax(), together.shape)
             found.append(f"round {place + 1}: clients {heard.clients[one]} and {heard.clients[two]} share their noise")
     if client_class(heard.config).traits.State is None:
         for late in range(len(noises)):
             for early in range(late):
-                if abs((noises[early] * noises[late]).sum(1).mean()) > MOST_CORRELATION:
+                alike = (noises[early] * noises[late]).sum(1)
+                by_chance = norm.isf(BY_CHANCE / len(noises) ** 2) / math.sqrt(max(1, noises[late].size))
+                if abs(alike.mean()) > min(max(MOST_CORRELATION, by_chance), 1 - 1e-13):
                     found.append(f"rounds {early + 1} and {late + 1} share their noise")
     return found
 

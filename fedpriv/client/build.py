@@ -18,7 +18,10 @@ from fedpriv.config.methods import METHODS
 from fedpriv.config.options import MethodOptions
 from fedpriv.config.participation import participation_of
 from fedpriv.config.schema import Config
+from fedpriv.config.sum_methods import AskOptions
+from fedpriv.data.asked import Asks, asks_of
 from fedpriv.data.load import load_federated
+from fedpriv.data.table_schema import TableSchema
 from fedpriv.data.table_source import schema_of_dataset
 from fedpriv.training.flat_model import Layout, layout_of
 from fedpriv.training.language_models import text_of
@@ -125,6 +128,12 @@ def unit_of(config: Config) -> str:
     if config.privacy.rows_per_person is not None and named is None:
         words = "needs a table whose schema names the column of persons (unit); allowed: null"
         raise OptionError("privacy.rows_per_person", config.privacy.rows_per_person, words)
+    if named is not None and config.dataset.name == "on_nodes":
+        words = f"nodes have declared how many persons ({named}) they hold, and no numbers of rows; allowed: null"
+        if asked == "row":
+            raise OptionError("privacy.unit", asked, f"{words}, or a schema without unit")
+        if config.privacy.rows_per_person is not None:
+            raise OptionError("privacy.rows_per_person", config.privacy.rows_per_person, words)
     if kind.threat.unit == "client":
         if asked in (None, "client"):
             return "client"
@@ -153,8 +162,15 @@ def person_word(config: Config) -> dict[str, str]:
 
 
 def unit_remarks(config: Config) -> tuple[str, ...]:
-    """What a reader must know of persons with several rows, in sentences for plan and report."""
+    """What a reader must know of persons with several rows, and of a schema's ranges that were answered before, in
+    sentences for plan and report.
+    """
     schema = schema_of_dataset(config.dataset) if config.dataset.is_table else None
+    before = () if schema is None else tuple(one.sentence for one in schema.answered)
+    return before + _unit_remarks(config, schema)
+
+
+def _unit_remarks(config: Config, schema: TableSchema | None) -> tuple[str, ...]:
     if schema is None or schema.unit is None or (unit := unit_of(config)) == "client":
         return ()
     person, cap = schema.person, config.privacy.rows_per_person
@@ -192,7 +208,17 @@ def _facts_of_the_smallest(config: Config) -> PublicFacts:
         most,
         apart,
         flat_inputs(config, layout_for(config)),
+        _asks(config),
     )
+
+
+def _asks(config: Config) -> Asks | None:
+    """As `PublicFacts`: of a table by its schema, of other examples once they are read."""
+    if config.dataset.is_table or not isinstance(config.strategy.options, AskOptions):
+        return asks_of(config)
+    task = load_federated(config).dataset.task
+    assert isinstance(task, Asks)
+    return task
 
 
 def flat_inputs(config: Config, layout: Layout) -> int:
@@ -213,7 +239,8 @@ def layout_for(config: Config) -> Layout:
     """The configured model's named blocks: public, and the same in every process. The data are loaded for it once."""
     keeps_layers = client_class(config).traits.keeps_layers
     parts = (config.dataset, config.features, config.model)
-    key = repr((*(part.model_dump_json() for part in parts), keeps_layers))
+    asked = getattr(config.strategy.options, "questions", None)
+    key = repr((*(part.model_dump_json() for part in parts), keeps_layers, asked))
     if key not in _layouts:
         dataset = load_federated(config).dataset
         text = text_of(dataset)

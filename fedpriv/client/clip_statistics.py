@@ -18,8 +18,7 @@ from fedpriv.client.contract import Charge, Statistics
 from fedpriv.common.messages import CLIP_BIT, CLIP_CHANGE, CLIP_REPORTED_NORM
 from fedpriv.config.methods import ClippingOptions
 from fedpriv.mechanisms.clip_thresholds import NOISE_SHARE, push, window_change
-from fedpriv.mechanisms.clipping import ROUNDING
-from fedpriv.mechanisms.noise import NoiseSource, add_normal
+from fedpriv.mechanisms.noise import ROUNDING, NoiseSource, add_normal
 from fedpriv.privacy.events import SECURE_SUM, Event, Gaussian, NoBound, Threat
 
 EXACT_CHANGE = (

@@ -19,6 +19,7 @@ from fedpriv.training.sequential import LocalData, SequentialTrainer
 
 if TYPE_CHECKING:
     from fedpriv.common.identities import Identity
+    from fedpriv.data.asked import Asks
 
 
 #: For the experimenter: of one client a number, of several at once one for each [clients] or one for all.
@@ -54,6 +55,7 @@ class PublicFacts:
     most: int = 0  # rounds of a client, and how far any two of them are apart at least
     apart: int = 1
     flat_inputs: int = 0  # of models linear and mlp: how many numbers their first layer reads; 0: another model
+    asks: Asks | None = None  # of strategy=ask
 
 
 @dataclass(frozen=True)

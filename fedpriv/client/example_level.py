@@ -31,8 +31,7 @@ from fedpriv.common.errors import OptionError
 from fedpriv.common.messages import SIGMA, Request, shown
 from fedpriv.config.methods import CLIP_RANGE, DecayingOptions, ExampleLevelOptions
 from fedpriv.mechanisms.clipped_sums import ClippedSum, excess
-from fedpriv.mechanisms.clipping import clip_factors, l2_norm
-from fedpriv.mechanisms.noise import NoiseSource, add_normal_finely
+from fedpriv.mechanisms.noise import NoiseSource, add_normal_finely, clip_factors, l2_norm
 from fedpriv.mechanisms.noise_decay import fastest_decay, with_count
 from fedpriv.privacy import claimed
 from fedpriv.privacy.events import Event, NoBound, PoissonGaussian, Threat

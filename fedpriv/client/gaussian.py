@@ -17,8 +17,7 @@ from fedpriv.client.memory import WithNorms
 from fedpriv.client.method import Traits
 from fedpriv.common.messages import CLIP_NORM, STATISTICS, TRAIN, Request, shown
 from fedpriv.config.methods import ClippingOptions
-from fedpriv.mechanisms.clipping import l2_norm
-from fedpriv.mechanisms.noise import NoiseSource
+from fedpriv.mechanisms.noise import NoiseSource, l2_norm
 
 
 def split_state(state: Any) -> tuple[Any, Tensor | None]:

@@ -26,8 +26,7 @@ from fedpriv.common.packing import pack_selected, packed_bytes
 from fedpriv.common.seeds import public_mask
 from fedpriv.config.gradient_methods import GradientOptions, NoisyGradientOptions
 from fedpriv.config.methods import SelectingOptions
-from fedpriv.mechanisms.clipping import clip, finite_or_zero, l2_norm
-from fedpriv.mechanisms.noise import NoiseSource, add_normal
+from fedpriv.mechanisms.noise import NoiseSource, add_normal, clip, finite_or_zero, l2_norm
 from fedpriv.mechanisms.noise_decay import noisy_sum
 from fedpriv.mechanisms.significance import largest
 from fedpriv.privacy.events import Event, Gaussian, GumbelTopK, NoBound, PoissonGaussian, Threat

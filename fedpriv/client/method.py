@@ -37,8 +37,7 @@ from fedpriv.common.messages import STATISTICS, TRAIN, Outgoing, Request
 from fedpriv.common.seeds import generator
 from fedpriv.config.options import MethodOptions
 from fedpriv.mechanisms.clipped_sums import ClippedSum
-from fedpriv.mechanisms.clipping import l2_norm
-from fedpriv.mechanisms.noise import NoiseSource, SeededNoise
+from fedpriv.mechanisms.noise import NoiseSource, SeededNoise, l2_norm
 from fedpriv.privacy.claimed import Claim
 from fedpriv.privacy.events import CLIENT_TO_SERVER, Entry, Event, NoBound, Threat
 from fedpriv.privacy.events.event import NO_NOISE

@@ -16,8 +16,7 @@ from fedpriv.client.contract import Charge, Neighbours, Release, Trained, Unsafe
 from fedpriv.client.method import Method, Traits
 from fedpriv.common.messages import CENTRES, RADII, Request, shown
 from fedpriv.config.methods import OneBitOptions
-from fedpriv.mechanisms.clipping import finite_or_zero
-from fedpriv.mechanisms.noise import NoiseSource
+from fedpriv.mechanisms.noise import NoiseSource, finite_or_zero
 from fedpriv.mechanisms.quantisation import CHUNK, clamped_share, high_probability, independent_bits, pack, per_layer
 from fedpriv.privacy.events import Event, NoBound, Threat
 from fedpriv.training.flat_model import Layers, Layout

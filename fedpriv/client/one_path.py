@@ -34,8 +34,8 @@ from fedpriv.client.memory import (
 from fedpriv.client.method import Method
 from fedpriv.common.messages import STATISTICS, Outgoing, Request
 from fedpriv.mechanisms.clipped_sums import ClippedSum
-from fedpriv.mechanisms.clipping import finite_or_zero, l2_norm
-from fedpriv.mechanisms.noise import CohortNoise
+from fedpriv.mechanisms.cohort_noise import CohortNoise
+from fedpriv.mechanisms.noise import finite_or_zero, l2_norm
 from fedpriv.training.sequential import Clipping, Training
 
 if TYPE_CHECKING:

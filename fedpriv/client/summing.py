@@ -33,9 +33,8 @@ from fedpriv.common.messages import SUM_EXCHANGES, Outgoing, Request
 from fedpriv.common.seeds import public_signs
 from fedpriv.config.methods import WholeGaussianOptions
 from fedpriv.config.sum_methods import ModularOptions
-from fedpriv.mechanisms.clipping import clip, l2_norm
 from fedpriv.mechanisms.integer_noise import Law
-from fedpriv.mechanisms.noise import NoiseSource
+from fedpriv.mechanisms.noise import NoiseSource, clip, l2_norm
 from fedpriv.mechanisms.whole_numbers import Residues, pack_residues, packed_size, to_residues
 from fedpriv.privacy.events import CLIENT_TO_SERVER, SECURE_SUM, Event, Threat
 from fedpriv.privacy.sum_grid import SumGrid

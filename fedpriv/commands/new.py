@@ -61,8 +61,7 @@ from torch import Tensor
 from fedpriv.client.contract import Charge, Release
 from fedpriv.client.gaussian import GaussianClient
 from fedpriv.config.methods import ClippingOptions
-from fedpriv.mechanisms.clipping import clip, finite_or_zero
-from fedpriv.mechanisms.noise import NoiseSource, add_normal
+from fedpriv.mechanisms.noise import NoiseSource, add_normal, clip, finite_or_zero
 from fedpriv.privacy.events import Gaussian
 
 

@@ -194,7 +194,7 @@ def _in_words(declared: Declared | DeclaredTable, data: Path) -> str:
     if not isinstance(declared, DeclaredTable) and not declared.classes:
         return "nothing of the data; foreign apps alone are to run"
     if isinstance(declared, DeclaredTable):
-        return f"{declared.examples} rows of {declared.table}; schema {declared.digest}"
+        return f"{declared.number} of {declared.table}; schema {declared.digest}"
     found = Counter(file.label for file in chosen_classes(data, declared.classes))
     counts = ", ".join(f"{label} {name} ({found[name]} pictures)" for label, name in enumerate(declared.classes))
     return f"{counts}; {declared.size} x {declared.size} pixels, channels {declared.channels}"

@@ -289,10 +289,13 @@ def finish(summary: dict[str, Any], folder: Path) -> None:
         return
     from rich.console import Console
 
-    from fedpriv.report.tables import final_lines, final_table
+    from fedpriv.report.answers import HEADER, NOTE, answer_rows
+    from fedpriv.report.tables import final_lines, final_table, rich_table
 
     console = Console()
     if console.is_terminal:
+        if rows := answer_rows(summary):
+            console.print(rich_table("answers", HEADER, rows, NOTE))
         console.print(final_table(summary))
     else:
         print("\n".join(final_lines(summary)))

@@ -3,6 +3,7 @@
     fedpriv schema FILE [target=COLUMN] [out=FILE]     from the names and types of the columns alone
     fedpriv schema check FILE schema_file=SCHEMA       what a run would change or refuse
     fedpriv schema check schema_file=SCHEMA            the schema alone: its digest, which deployments agree on
+    fedpriv schema fill SCHEMA ask=RUN_FOLDER [out=FILE]   ranges from the private quantiles of a `fedpriv ask`
 
 Each takes the form of a CSV file too:
 
@@ -16,6 +17,7 @@ tells something of the rows: keep it where they are.
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,7 +25,7 @@ from pathlib import Path
 from fedpriv.common.command_line import DONE, command, command_options, path_of
 from fedpriv.common.errors import OptionError
 from fedpriv.common.printing import printable
-from fedpriv.data.schema_draft import check, draft
+from fedpriv.data.schema_draft import check, draft, filled
 from fedpriv.data.table_files import DECIMALS, SEPARATORS, Form
 from fedpriv.data.table_schema import read_schema
 
@@ -33,6 +35,8 @@ FORM: dict[str, str | tuple[str, ...] | None] = {
     "encoding": "utf-8",
 }
 
+PROGRAM = "fedpriv schema"
+
 
 @command(needs_arguments=True)
 def main(arguments: Sequence[str]) -> int:
@@ -40,8 +44,10 @@ def main(arguments: Sequence[str]) -> int:
     given = [argument for argument in arguments if "=" in argument]
     checks = words[:1] == ["check"]
     files = words[1:] if checks else words
+    if words[:1] == ["fill"]:
+        return _fill(words[1:], given)
     if checks and not files:
-        schema = read_schema(command_options(given, {"schema_file": None}, "schema")["schema_file"])
+        schema = read_schema(command_options(given, {"schema_file": None}, PROGRAM)["schema_file"])
         print(f"{schema.num_inputs} inputs, digest {schema.digest}")
         return DONE
     if len(files) != 1:
@@ -50,23 +56,40 @@ def main(arguments: Sequence[str]) -> int:
     if not path.is_file():
         raise OptionError("schema", files[0], "there is no such file")
     own: dict[str, str | tuple[str, ...] | None] = {"schema_file": None} if checks else {"target": "", "out": ""}
-    options = command_options(given, own | FORM, "schema", may_be_empty=("target", "out"))
+    options = command_options(given, own | FORM, PROGRAM, may_be_empty=("target", "out"))
     form = Form(SEPARATORS.get(options["separator"]), DECIMALS[options["decimal"]], options["encoding"])
     if checks:
         print("\n".join(map(printable, check(path, read_schema(options["schema_file"]), form))))
         return DONE
     text = draft(path, options["target"] or None, form)
-    if not options["out"]:
+    return _told(text, options["out"], "; fill in each '?'")
+
+
+def _fill(files: Sequence[str], given: Sequence[str]) -> int:
+    if len(files) != 1:
+        raise OptionError("schema fill", " ".join(files), "one schema; `fedpriv schema --help` shows the usage")
+    options = command_options(given, {"ask": None, "out": ""}, "schema", may_be_empty=("out",))
+    folder = Path(path_of(options["ask"]))
+    try:
+        summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        raise OptionError("ask", options["ask"], "must be the folder of a finished `fedpriv ask`") from None
+    return _told(filled(path_of(files[0]), summary, folder.name), options["out"], "")
+
+
+def _told(text: str, place: str, more: str) -> int:
+    """Prints a schema, or writes it into a new file."""
+    if not place:
         print(text, end="")
         return DONE
-    out = Path(path_of(options["out"]))
+    out = Path(path_of(place))
     if out.exists():
-        raise OptionError("out", options["out"], "is there already; allowed: a new file")
+        raise OptionError("out", place, "is there already; allowed: a new file")
     try:
         out.write_text(text, encoding="utf-8")
     except OSError as error:
-        raise OptionError("out", options["out"], f"cannot be written ({error.strerror})") from None
-    print(f"wrote {printable(str(out))}; fill in each '?'")
+        raise OptionError("out", place, f"cannot be written ({error.strerror})") from None
+    print(f"wrote {printable(str(out))}{more}")
     return DONE
 
 

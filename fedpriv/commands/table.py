@@ -53,13 +53,18 @@ COMMANDS: dict[str, Command] = {
     "plan": Command(
         "[option=value ...]", "what a run would cost; trains nothing", "fedpriv.commands.runs:plan_main", True
     ),
+    "ask": Command(
+        "QUESTION... [option=value ...]", "statistics of the rows at sites (docs/statistics.md)", run_options=True
+    ),
     "audit": Command("run=DIR | option=value ...", "attack the code that releases something", run_options=True),
     "attack": Command("run=DIR", "membership inference against a run"),
     "report": Command("DIR...", "write a run's report and say where it is", "fedpriv.report.__main__:main"),
     "compare": Command("DIR DIR...", "compare several runs", "fedpriv.report.__main__:compare_runs"),
     "certificate": Command("RUN | DATA policy=FILE ...", "a signed proof that others can check (docs/certificates.md)"),
     "predict": Command("run=DIR FILE...", "what a run's model says of pictures, or of a table's rows"),
-    "schema": Command("FILE | check FILE schema_file=FILE", "draft or try a table's schema (docs/tables.md)"),
+    "schema": Command(
+        "FILE | check FILE schema_file=FILE | fill FILE ask=DIR", "draft or try a table's schema (docs/tables.md)"
+    ),
     "new": Command("NAME", "the files of a method of one's own, to be changed"),
     "reproduce": Command("paper=NAME", "a paper's experiments"),
     "leaderboard": Command("[board=NAME]", "all methods at equal verified epsilon"),

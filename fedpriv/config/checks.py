@@ -35,7 +35,7 @@ from fedpriv.config.schema import Config, FaultPlan
 from fedpriv.config.server_optimizers import check_optimizer
 from fedpriv.config.strategy_options import HALVES, read_options
 from fedpriv.config.sum_checks import check_secure_sum
-from fedpriv.config.sum_methods import SumOptions
+from fedpriv.config.sum_methods import AskOptions, SumOptions
 from fedpriv.config.trusted_methods import DPFTRLOptions, check_matrix
 from fedpriv.config.unit_methods import MOST_EPSILON, FedOnceOptions, UnitOptions
 
@@ -53,7 +53,7 @@ def validate(raw: dict[str, Any]) -> Config:
     except ValidationError as error:
         raise first_option_error(error) from None
     assert isinstance(strategy, dict)
-    config = _with_method(config, strategy)
+    config = _with_answers(_with_method(config, strategy))
     _check_across_options(config)
     return with_dims(config)
 
@@ -93,6 +93,16 @@ def _with_method(config: Config, raw: dict[str, Any]) -> Config:
         _check_options(config)
         check_optimizer(config)
     return config
+
+
+def _with_answers(config: Config) -> Config:
+    """strategy=ask has answers in place of a model."""
+    if not isinstance(config.strategy.options, AskOptions):
+        return config
+    if config.model.name not in ("auto", "constant"):
+        words = "strategy=ask trains no model, its numbers are the answers; allowed: auto, constant"
+        raise OptionError("model", config.model.name, words)
+    return config.model_copy(update={"model": config.model.model_copy(update={"name": "constant"})})
 
 
 def _without_options(raw: dict[str, Any]) -> dict[str, Any]:
@@ -143,7 +153,7 @@ def _check_across_options(config: Config) -> None:
 
 
 #: Models that read any numbers; all others read pictures.
-READ_VECTORS = ("auto", "linear", "softmax", "mlp", "custom")
+READ_VECTORS = ("auto", "linear", "softmax", "mlp", "constant", "custom")
 
 
 LINEAR = ("softmax", "linear")

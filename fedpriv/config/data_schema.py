@@ -11,7 +11,14 @@ from fedpriv.common.errors import OptionError
 from fedpriv.config.options import Options
 
 #: Data sets that are tables and no pictures.
-TABLES = ("table", "breast_cancer", "diabetes", "practices")
+TABLES = ("table", "breast_cancer", "diabetes", "docstrings", "docstrings_next", "practices")
+#: Tables and texts of the hub whose schema comes with the project: its file in conf/schema.
+HUB_TABLES = {
+    "scikit-learn/adult-census-income": "adult",
+    "SetFit/20_newsgroups": "newsgroups",
+    "flwrlabs/shakespeare": "shakespeare",
+    "pacovaldez/stackoverflow-questions": "stackoverflow",
+}
 #: Public facts of the sets that everybody has: (training examples, classes). Others are known once read.
 KNOWN_SETS = {
     "digits": (1437, 10),
@@ -36,19 +43,19 @@ class DatasetConfig(Options):
         "table",
         "breast_cancer",
         "diabetes",
+        "docstrings",
+        "docstrings_next",
         "practices",
     ]
     root: str | None = Field(
-        description="folder that holds the pictures (torchvision's layout, class folders, or the hub's parquet files)"
+        description="a table's file, or a folder of pictures (torchvision's layout, class folders, the hub's files)"
     )
     download: bool = Field(description="fetch a torchvision set or a set of the hub if it is not there")
     auxiliary: int = Field(ge=0, description="public examples cut from the test set for methods that need them")
     size: int | None = Field(default=None, ge=4, le=1024, description="own pictures, hub: side length of every picture")
     channels: Literal[1, 3] = Field(default=3, description="own pictures, hub: 1 grey, 3 colour")
-    test_fraction: float = Field(
-        default=0.2, gt=0, lt=1, description="own pictures, hub: test share without a test split"
-    )
-    # Not `name`: that says which source reads the pictures, and names the run's folder.
+    test_fraction: float = Field(default=0.2, gt=0, lt=1, description="own data, hub: test share without a test split")
+    # Not `name`: that says which source reads the examples, and names the run's folder.
     hub_name: str | None = Field(default=None, description="huggingface: name of a set of the hub, uoft-cs/cifar10")
     revision: str | None = Field(default=None, description="huggingface: branch, tag or commit that is fetched")
     subset: str | None = Field(default=None, description="huggingface: one of the set's configurations")
@@ -59,7 +66,8 @@ class DatasetConfig(Options):
         default=None, description="huggingface: split to test on (null: test or validation; as train_split: divided)"
     )
     schema_file: str | None = Field(
-        default=None, description="table: YAML file that says what each column means; on_nodes: this machine's copy"
+        default=None,
+        description="table, also of the hub: YAML file that says what each column means; on_nodes: this machine's copy",
     )
     schema_digest: str | None = Field(
         default=None, pattern="^[0-9a-f]{64}$", description="on_nodes: SHA-256 of the schema that all machines have"
@@ -79,16 +87,18 @@ class DatasetConfig(Options):
     classes: tuple[str, ...] = Field(default=(), description="on_nodes: names of the class folders, in label order")
     examples: tuple[int, ...] = Field(default=(), description="on_nodes: declared training examples of each client")
     test_root: str | None = Field(
-        default=None, description="on_nodes: the server's test pictures, one folder per class; of a table its test file"
+        default=None, description="on_nodes: the server's test examples: a table's file, or one folder for each class"
     )
     cache: str | None = Field(
-        default=None, description="folder of decoded pictures (null: $FEDPRIV_CACHE or ~/.cache/fedpriv)"
+        default=None, description="folder of decoded and encoded data (null: $FEDPRIV_CACHE or ~/.cache/fedpriv)"
     )
 
     @property
     def is_table(self) -> bool:
         """Whether examples are rows of a table."""
-        return self.name in TABLES or (self.name == "on_nodes" and self.schema_file is not None)
+        if self.name in ("on_nodes", "huggingface") and self.schema_file is not None:
+            return True
+        return self.name in TABLES or (self.name == "huggingface" and self.hub_name in HUB_TABLES)
 
     @field_validator("name", mode="before")
     @classmethod

@@ -18,7 +18,7 @@ from fedpriv.config.gradient_methods import (
     ScaffoldOptions,
 )
 from fedpriv.config.options import SMALLEST, MethodOptions, follows, on_server
-from fedpriv.config.sum_methods import ModularOptions, SumOptions, WeighedSumOptions
+from fedpriv.config.sum_methods import AskOptions, ModularOptions, RowSumOptions, SumOptions, WeighedSumOptions
 from fedpriv.config.trusted_methods import DPFTRLOptions
 from fedpriv.config.unit_methods import FedOnceOptions, PrivUnitOptions
 
@@ -210,20 +210,12 @@ class SkellamOptions(WholeGaussianOptions):
 FEWEST_SCALED = 10
 
 
-class DPSumOptions(ModularOptions):
-    """Of dpsum: sums over examples at sites."""
+class DPSumOptions(RowSumOptions):
+    """Of dpsum: sums of gradients over examples at sites."""
 
-    twice: ClassVar[tuple[str, ...]] = ()
-    secure_sum: Literal["ideal", "protocol"] = follows("strategy.secure_sum")
-    bits: int = on_server("whole numbers are added modulo 2^bits", ge=FEWEST_BITS, le=MOST_BITS)
     average: float = on_server("share of the rounds, the last ones, whose mean model is the final one", ge=0, le=1)
     rounds: int = follows("num_rounds")
-    noise_multiplier: float = Field(ge=0, description="noise standard deviation / clip_norm of one noise")
     clip_norm: float = Field(ge=SMALLEST, description="L2 bound C of one example's (person's) gradient")
-    form: Literal["ddgauss", "skellam", "central", "local"] = Field(
-        description="ddgauss, skellam: whole-number noise of all sites in a secure sum; central: Gaussian noise by a "
-        "trusted server; local: by each site, and no secure sum"
-    )
     sampling_rate: float = Field(
         gt=0, le=1, description="central, local: probability with which each example takes part in a round"
     )
@@ -231,16 +223,10 @@ class DPSumOptions(ModularOptions):
         description="rounds 1 and 2 release means and deviations of the inputs, by which these are centred and scaled; "
         f"of models linear and mlp in runs of {FEWEST_SCALED} rounds and more"
     )
-    claimed_delta: float = Field(gt=0, lt=1, description="skellam: of which the bounds of a run may use up a hundredth")
 
     def scales(self, flat_inputs: int) -> bool:
         """Whether `scale_inputs` applies to this run; flat_inputs: as `PublicFacts`."""
         return self.scale_inputs and self.rounds >= FEWEST_SCALED and flat_inputs > 0
-
-    @property
-    def whole(self) -> bool:
-        """Whether noise is of whole numbers."""
-        return self.form in ("ddgauss", "skellam")
 
 
 class CpSGDOptions(ModularOptions, GradientOptions):
@@ -286,6 +272,7 @@ METHODS: dict[str, type[MethodOptions]] = {
     "ddgauss": WholeGaussianOptions,
     "skellam": SkellamOptions,
     "dpsum": DPSumOptions,
+    "ask": AskOptions,
     "dpfedsnlc": DPFedSNLCOptions,
     "dpsgd": ExampleLevelOptions,
     "agn": AdamOptions,

@@ -31,6 +31,11 @@ REMOTE_OPTIONS = re.compile(
 #: escaped into an interpolation, a function, a sweep or a mapping.
 _PLAIN = r"[A-Za-z0-9_.+-]{1,64}"
 REMOTE_VALUE = re.compile(rf"{_PLAIN}|\[(?:{_PLAIN}(?:,{_PLAIN})*)?\]")
+#: Questions of strategy=ask (`fedpriv.data.questions`), unquoted: without the letters of a quotation, an escape, an
+#: interpolation, a function or a mapping.
+QUESTIONS = "strategy.client.questions"
+_QUESTION = r"[A-Za-z0-9_.+:/%@ -]{1,256}"
+REMOTE_QUESTIONS = re.compile(rf"\[{_QUESTION}(?:,{_QUESTION})*\]")
 #: Choices that mean a path or a function of the machine's own user, or an address that it would ask.
 LOCAL_CHOICES = ("custom", "huggingface", "image_folder")
 #: Folders and files of the server's own machine, which no client's looks at.
@@ -64,6 +69,8 @@ def compose_remote(overrides: Sequence[str]) -> Config:
             allowed = given in group_choices(CONF / key) and given not in LOCAL_CHOICES
         elif key in REMOTE_FOLDERS:
             allowed = REMOTE_FOLDER.fullmatch(given) is not None
+        elif key == QUESTIONS:
+            allowed = REMOTE_QUESTIONS.fullmatch(given) is not None
         else:
             allowed = REMOTE_OPTIONS.fullmatch(key) is not None and REMOTE_VALUE.fullmatch(given) is not None
         if not allowed:

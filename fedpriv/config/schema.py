@@ -41,6 +41,7 @@ class ModelConfig(Options):
         "bag",
         "gru",
         "transformer",
+        "constant",
         "custom",
     ]
     hidden: int = Field(default=64, ge=1, description="mlp: width of the hidden layer; gru: of the state")

@@ -9,7 +9,10 @@ from fedpriv.config.schema import Config
 USUAL_LR = {"sgd": 1.0, "momentum": 1.0, "adam": 0.01, "yogi": 0.01}
 
 #: Methods whose server adds no averaged update, and why.
-OWN_STEP = {"fedonce": "the server's rule finds the length of its one step along each direction (strategy.server.step)"}
+OWN_STEP = {
+    "fedonce": "the server's rule finds the length of its one step along each direction (strategy.server.step)",
+    "ask": "the noisy sum is the answer",
+}
 
 
 def learning_rate(optimizer: str, lr: float | None) -> float:

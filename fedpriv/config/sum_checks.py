@@ -10,7 +10,7 @@ from fedpriv.common.errors import OptionError
 from fedpriv.common.sum_graph import MOST_MEMBERS, graph_of
 from fedpriv.config.methods import CpSGDOptions, DPSumOptions
 from fedpriv.config.schema import Config
-from fedpriv.config.sum_methods import ModularOptions
+from fedpriv.config.sum_methods import ModularOptions, RowSumOptions
 
 OPTION = "strategy.secure_sum"
 
@@ -26,7 +26,7 @@ def check_secure_sum(config: Config) -> None:
     if chosen != "assumed" and isinstance(options, CpSGDOptions) and options.sensitivity == "per_example":
         words = "clients of a sum add noise of one size; allowed: clip"
         raise OptionError("strategy.client.sensitivity", "per_example", words)
-    if isinstance(options, DPSumOptions):
+    if isinstance(options, RowSumOptions):
         _check_row_sums(chosen, options)
     if options.threshold is not None and options.threshold > config.clients_per_round:
         words = f"at most clients_per_round={config.clients_per_round} is allowed"
@@ -35,9 +35,9 @@ def check_secure_sum(config: Config) -> None:
         _check_protocol(config, options.threshold, options.colluders)
 
 
-def _check_row_sums(chosen: str, options: DPSumOptions) -> None:
-    """What a form of dpsum's noise allows."""
-    if options.whole and options.sampling_rate < 1:
+def _check_row_sums(chosen: str, options: RowSumOptions) -> None:
+    """What a form of the noise allows."""
+    if isinstance(options, DPSumOptions) and options.whole and options.sampling_rate < 1:
         words = f"no law of a sample under form={options.form}'s whole-number noise is proved; allowed: 1, or "
         words += "strategy.client.form=central or local"
         raise OptionError("strategy.client.sampling_rate", options.sampling_rate, words)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from fedpriv.common.sum_limits import FEWEST_BITS, MOST_BITS
 from fedpriv.config.options import MethodOptions, follows, on_server
@@ -40,3 +40,37 @@ class ModularOptions(SumOptions):
         "protocol: t, clients that open a sum in which all share masks; null: two thirds of them", ge=2
     )
     weighting: Literal["uniform"] = on_server("weights of the mean over the replies")
+
+
+class RowSumOptions(ModularOptions):
+    """Of sums over the rows (persons) of sites (`fedpriv.privacy.row_sum`)."""
+
+    twice: ClassVar[tuple[str, ...]] = ()
+    secure_sum: Literal["ideal", "protocol"] = follows("strategy.secure_sum")
+    bits: int = on_server("whole numbers are added modulo 2^bits", ge=FEWEST_BITS, le=MOST_BITS)
+    noise_multiplier: float = Field(ge=0, description="noise standard deviation / clip_norm of one noise")
+    form: Literal["ddgauss", "skellam", "central", "local"] = Field(
+        description="ddgauss, skellam: whole-number noise of all sites in a secure sum; central: Gaussian noise by a "
+        "trusted server; local: by each site, and no secure sum"
+    )
+    claimed_delta: float = Field(gt=0, lt=1, description="skellam: of which the bounds of a run may use up a hundredth")
+
+    @property
+    def whole(self) -> bool:
+        """Whether noise is of whole numbers."""
+        return self.form in ("ddgauss", "skellam")
+
+
+class AskOptions(RowSumOptions):
+    """Of ask: statistics of the rows at sites. Its clip norm is 1."""
+
+    noise_multiplier: float = Field(ge=0, description="standard deviation of one noise; all answers are of length 1")
+    questions: tuple[str, ...] = Field(
+        min_length=1, description="what is asked: [count, 'mean:age', 'histogram:age:20', ...] (docs/statistics.md)"
+    )
+
+    @field_validator("questions", mode="before")
+    @classmethod
+    def _questions_are_a_list(cls, given: Any) -> Any:
+        """YAML has lists."""
+        return tuple(given) if isinstance(given, list) else given

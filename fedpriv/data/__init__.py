@@ -1,4 +1,4 @@
-"""Pictures found, decoded, cached, split and divided among clients. `fedpriv.data.load` does all of it."""
+"""Examples read, encoded, cached, split and divided among clients. `fedpriv.data.load` does all of it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""huggingface: an image classification data set of the Hugging Face hub, by name, or from a folder in the hub's format.
+"""huggingface: an image classification data set of the Hugging Face hub, by name, or from a folder in the hub's format
+(tables and texts: `fedpriv.data.hub_tables`).
 
     <folder>/README.md                              names the columns, the classes, the splits (optional)
     <folder>/data/train-00000-of-00001.parquet      pictures as bytes, labels beside them
@@ -35,7 +36,8 @@ from fedpriv.data.types import PictureStream, Source
 #: Files that are fetched: never code, never pickles.
 FETCHED = ["README.md", "*.parquet", "*.arrow", "*.zip", "metadata.csv", "metadata.jsonl"]
 FETCHED += [f"*.{suffix}" for suffix in ("png", "jpg", "jpeg", "webp", "bmp", "tif", "tiff", "gif")]
-DATA = tuple(pattern.lstrip("*") for pattern in FETCHED if pattern.startswith("*"))
+#: The same of a table.
+FETCHED_OF_TABLES = ["README.md", "*.parquet", "*.arrow", "*.csv", "*.json", "*.jsonl"]
 #: Names that splits may have; the first one present is used.
 TRAIN, TEST = ("train", "training"), ("test", "validation", "valid", "val")
 ROWS = 256  # rows read from the table at a time
@@ -54,11 +56,7 @@ class _Layout:
 def huggingface(config: DatasetConfig, seed: int) -> Source:
     """Finds the set, after fetching it if requested. Raises `DataError`, `OptionError`."""
     root = set_folder(config)
-    if config.download and not _files(root):
-        _download(config, root)
-    files = _files(root)
-    if not files:
-        raise _absent(config, root)
+    files = found_files(config, root)
     identity: dict[str, Any] = {
         "name": "huggingface",
         "files": files,
@@ -72,6 +70,16 @@ def huggingface(config: DatasetConfig, seed: int) -> Source:
     return Source(identity, lambda: _read(config, root, layout, seed))
 
 
+def found_files(config: DatasetConfig, root: Path) -> list[tuple[str, int, int]]:
+    """The set's files (`hub_files`), after fetching it if requested. Raises `DataError`, `OptionError`."""
+    if config.download and not hub_files(config, root):
+        fetch_set(config, root)
+    files = hub_files(config, root)
+    if not files:
+        raise absent_set(config, root)
+    return files
+
+
 def set_folder(config: DatasetConfig) -> Path:
     """dataset.root, otherwise a folder for this set and revision beside the other downloads."""
     if config.root is not None:
@@ -80,21 +88,27 @@ def set_folder(config: DatasetConfig) -> Path:
     return (cache_folder(config) / "downloads" / "hub" / name.replace("/", "--")).resolve()
 
 
-def _files(root: Path) -> list[tuple[str, int, int]]:
+def hub_files(config: DatasetConfig, root: Path) -> list[tuple[str, int, int]]:
     """(path, size, time of change) of every file that may belong to a set; empty if there is no data."""
     found = sorted(
         path
         for path in root.rglob("*")
         if path.is_file() and not any(part.startswith(".") for part in path.relative_to(root).parts)
     )
-    if not any(path.name.lower().endswith(DATA) for path in found):
+    data = tuple(pattern.lstrip("*") for pattern in _fetched(config) if pattern.startswith("*"))
+    if not any(path.name.lower().endswith(data) for path in found):
         return []
     return [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in found]
 
 
-def _absent(config: DatasetConfig, root: Path) -> DataError:
+def _fetched(config: DatasetConfig) -> list[str]:
+    return FETCHED_OF_TABLES if config.is_table else FETCHED
+
+
+def absent_set(config: DatasetConfig, root: Path) -> DataError:
     if config.root is not None:
-        words = f"dataset.root={config.root}: there are no parquet files nor pictures in this folder"
+        kinds = "parquet, csv nor json files" if config.is_table else "parquet files nor pictures"
+        words = f"dataset.root={config.root}: there are no {kinds} in this folder"
     else:
         words = f"dataset.hub_name={config.hub_name}: this set has not been fetched (it would be in {root})"
     fetch = "fetch it with dataset.download=true"
@@ -104,7 +118,7 @@ def _absent(config: DatasetConfig, root: Path) -> DataError:
 # --- the hub ---------------------------------------------------------------------------------------------
 
 
-def _download(config: DatasetConfig, root: Path) -> None:
+def fetch_set(config: DatasetConfig, root: Path) -> None:
     import huggingface_hub
     from huggingface_hub.errors import HFValidationError, RepositoryNotFoundError, RevisionNotFoundError
 
@@ -120,9 +134,9 @@ def _download(config: DatasetConfig, root: Path) -> None:
                 repo_type="dataset",
                 revision=config.revision,
                 local_dir=fresh,
-                allow_patterns=FETCHED,
+                allow_patterns=_fetched(config),
             )
-            if not _files(fresh):
+            if not hub_files(config, fresh):
                 words = "the hub has no parquet files nor pictures of this set; sets that are made by code have them in"
                 raise OptionError("dataset.hub_name", config.hub_name, f"{words} dataset.revision=refs/convert/parquet")
             os.rename(fresh, root)  # target is missing or an empty folder
@@ -135,7 +149,7 @@ def _download(config: DatasetConfig, root: Path) -> None:
     except FedprivError:
         raise
     except Exception as error:  # the network libraries raise many types of their own
-        if _files(root):
+        if hub_files(config, root):
             return  # another process was first
         raise DataError(
             f"dataset.download=true: {config.hub_name} could not be fetched into {root}: {_in_short(error)}"
@@ -161,19 +175,21 @@ def _found_layout(config: DatasetConfig, root: Path, identity: dict[str, Any]) -
 
 def _look_up(config: DatasetConfig, root: Path) -> _Layout:
     """Reads the set's metadata, no picture."""
-    with tempfile.TemporaryDirectory() as scratch, _reading(config, root):
-        builder = _builder(config, root, scratch)
+    with tempfile.TemporaryDirectory() as scratch, reading(config, root):
+        builder = set_builder(config, root, scratch)
         splits = [str(name) for name in builder.as_streaming_dataset()]
         features = builder.info.features
-    train, test = _splits(config, splits)
+    train, test = chosen_splits(config, splits)
     return _Layout(_image_column(config, features), _label_column(config, features), train, test)
 
 
-def _builder(config: DatasetConfig, root: Path, scratch: str) -> Any:
+def set_builder(config: DatasetConfig, root: Path, scratch: str) -> Any:
     """The reader that `datasets` chooses, provided that it runs no code and reads nothing outside the folder."""
     import datasets
     from datasets.packaged_modules.arrow.arrow import Arrow
+    from datasets.packaged_modules.csv.csv import Csv
     from datasets.packaged_modules.imagefolder.imagefolder import ImageFolder
+    from datasets.packaged_modules.json.json import Json
     from datasets.packaged_modules.parquet.parquet import Parquet
 
     try:
@@ -182,16 +198,18 @@ def _builder(config: DatasetConfig, root: Path, scratch: str) -> Any:
         if "onfig" in str(error) and "vailable" in str(error):  # "Config name is missing", "BuilderConfig x not found"
             raise OptionError("dataset.subset", config.subset or "null", _in_short(error)) from None
         raise
-    if not isinstance(builder, Parquet | Arrow | ImageFolder):
+    allowed = (Parquet, Arrow, Csv, Json) if config.is_table else (Parquet, Arrow, ImageFolder)
+    if not isinstance(builder, allowed):
         form = type(builder).__module__.rpartition(".")[2]
-        raise DataError(f"{root}: sets are read from parquet, arrow or pictures, this one is {form}")
+        known = "parquet, arrow, csv or json" if config.is_table else "parquet, arrow or pictures"
+        raise DataError(f"{root}: sets are read from {known}, this one is {form}")
     for path in (path for paths in (builder.config.data_files or {}).values() for path in paths):
         if not Path(os.path.normpath(path)).is_relative_to(root):
             raise DataError(f"{root / 'README.md'}: points at data outside of the folder, {path}")
     return builder
 
 
-def _splits(config: DatasetConfig, splits: list[str]) -> tuple[str, str | None]:
+def chosen_splits(config: DatasetConfig, splits: list[str]) -> tuple[str, str | None]:
     """(train, test): as named or found; test is None where the training split is to be divided."""
     for option, name in (("train_split", config.train_split), ("test_split", config.test_split)):
         if name is not None and name not in splits:
@@ -290,8 +308,8 @@ def _read(config: DatasetConfig, root: Path, layout: _Layout, seed: int) -> Pict
 
 def _tables(config: DatasetConfig, root: Path, layout: _Layout, scratch: str) -> dict[str, Any]:
     """The splits that are used, as `datasets.Dataset`."""
-    with _reading(config, root):
-        builder = _builder(config, root, scratch)
+    with reading(config, root):
+        builder = set_builder(config, root, scratch)
         builder.download_and_prepare()
         used = [layout.train] if layout.test is None else [layout.train, layout.test]
         return {split: builder.as_dataset(split=split) for split in used}
@@ -350,7 +368,7 @@ def _content(picture: dict[str, Any] | None, places: Iterable[str]) -> str | byt
 
 
 @contextmanager
-def _reading(config: DatasetConfig, root: Path) -> Iterator[None]:
+def reading(config: DatasetConfig, root: Path) -> Iterator[None]:
     """Keeps `datasets` quiet, and turns its errors into a `DataError` that names the set."""
     from datasets.utils import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars, logging
 

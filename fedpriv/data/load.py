@@ -16,6 +16,8 @@ import numpy as np
 from fedpriv.common.errors import DataError
 from fedpriv.config.data_schema import ColumnPartition, DatasetConfig, FeaturesConfig
 from fedpriv.config.schema import Config
+from fedpriv.config.sum_methods import AskOptions
+from fedpriv.data.asked import asks_of
 from fedpriv.data.cache import cache_folder, load_arrays
 from fedpriv.data.feature_rows import feature_arrays
 from fedpriv.data.partition import by_column, labels_of, partition_clients, split_test_set
@@ -35,16 +37,20 @@ NORMALISATION = {
 
 
 def load_dataset(
-    config: DatasetConfig, seed: int, features: FeaturesConfig | None = None, site_column: str | None = None
+    config: DatasetConfig,
+    seed: int,
+    features: FeaturesConfig | None = None,
+    site_column: str | None = None,
+    whole: bool = False,
 ) -> Dataset:
     """The data set of the configuration, from the cache where it has been decoded before; with ``features`` that a
-    model reads in place of the pictures.
+    model reads in place of the pictures. whole: of a table keep no rows for tests.
 
-    `seed` determines the split into training and test pictures of the user's own pictures and hub sets without one.
-    Raises `DataError` or `OptionError` where the pictures are missing, broken, or do not fit the options.
+    `seed` determines the split into training and test examples of the user's own data and hub sets without one.
+    Raises `DataError` or `OptionError` where the examples are missing, broken, or do not fit the options.
     """
     if config.is_table:
-        return load_table(config, seed, site_column)
+        return load_table(config, seed, site_column, whole)
     source = find_source(config, seed)
     arrays = load_arrays(source, cache_folder(config))
     channels, total = arrays.images.shape[1], len(arrays.labels)
@@ -69,26 +75,32 @@ def load_dataset(
 
 
 def load_federated(config: Config, auxiliary: int = 0) -> FederatedData:
-    """The data set partitioned among the clients, with `auxiliary` public pictures taken from its test set.
+    """The data set partitioned among the clients, with `auxiliary` public examples taken from its test set.
 
-    Raises `OptionError` with the numbers where the partition is impossible, and the errors of `load_dataset`.
+    Raises `OptionError` with the numbers where the partition is impossible, and the errors of `load_dataset`. With
+    strategy=ask there are questions in place of the task, about all rows of a table.
     """
-    options = config.dataset
+    options, asks = config.dataset, isinstance(config.strategy.options, AskOptions)
+    if asks and options.is_table:
+        asks_of(config)  # refused before any row is read
     if options.name == "on_nodes":
         from fedpriv.data.on_nodes import load_on_nodes  # deployments only
 
         return load_on_nodes(config, auxiliary)
     if options.split is None:
         column = config.partition.column if isinstance(config.partition, ColumnPartition) else None
-        dataset = load_dataset(options, config.seed, config.features, column)
+        dataset = load_dataset(options, config.seed, config.features, column, whole=asks)
         rows = chosen_examples(len(dataset.train), options.train_examples, config.seed)
         tested = np.arange(len(dataset.test))
     else:
         split = read_split(options.split)
-        dataset = load_pool(options, split.seed, config.features)
+        column = config.partition.column if isinstance(config.partition, ColumnPartition) else None
+        dataset = load_pool(options, split.seed, config.features, column)
         check_split(options.split, split, len(dataset.train))
         rows, tested = split.train, split.test
-    public, reported = split_test_set(len(tested), auxiliary, config.seed)
+    public, reported = tested, tested
+    if not asks or len(tested):
+        public, reported = split_test_set(len(tested), auxiliary, config.seed)
     chosen = dataset.train.chosen(rows)
     if chosen.unit is not None and (most := config.privacy.rows_per_person) is not None:
         kept = at_most_each(chosen.unit, most, config.seed)
@@ -102,21 +114,26 @@ def load_federated(config: Config, auxiliary: int = 0) -> FederatedData:
         partition = partition_clients(
             labels, config.partition, config.num_clients, config.seed, cache_folder(options), chosen.unit
         )
+    asked = asks_of(config, dataset.task)
+    dataset = dataset if asked is None else replace(dataset, task=asked)
     return FederatedData(dataset, partition.among(rows), auxiliary=tested[public], test=tested[reported])
 
 
 def check_declared(config: Config, client: int, data: FederatedData) -> None:
     """Raises `DataError` where a node's folder no longer holds what it declared: n_k is public and fixed."""
-    found, declared = len(data.dataset.train), data.num_examples(client)
+    train, declared = data.dataset.train, data.num_examples(client)
+    found = len(train) if train.unit is None else len(np.unique(train.unit))
     if found != declared:
-        what = "rows" if config.dataset.is_table else "pictures"
+        what = "pictures" if not config.dataset.is_table else "rows" if train.unit is None else "persons"
         raise DataError(f"{config.dataset.root}: {found} {what}, declared were {declared}; declare the new number")
 
 
-def load_pool(config: DatasetConfig, seed: int, features: FeaturesConfig | None = None) -> Dataset:
-    """All pictures, training pictures first, as both training and test pictures: for the caller's own split."""
+def load_pool(
+    config: DatasetConfig, seed: int, features: FeaturesConfig | None = None, site_column: str | None = None
+) -> Dataset:
+    """All examples, training examples first, as both training and test examples: for the caller's own split."""
     if config.is_table:
-        own = load_table(config, seed)
+        own = load_table(config, seed, site_column)
         both = own.train.and_then(own.test)
         return replace(own, train=both, test=both)
     source = find_source(config, seed)

@@ -8,6 +8,7 @@ pictures the classes in the order of their labels and the size of a picture, of 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,21 +17,25 @@ import numpy as np
 from fedpriv.common.errors import DataError, OptionError
 from fedpriv.config.data_schema import DatasetConfig
 from fedpriv.config.schema import Config
+from fedpriv.data.asked import asks_of
 from fedpriv.data.cache import cache_folder, load_arrays
 from fedpriv.data.draws import generator
 from fedpriv.data.feature_rows import feature_arrays
 from fedpriv.data.features import model_input
 from fedpriv.data.folders import chosen_classes, class_folders
+from fedpriv.data.table_rows import blank_inputs
 from fedpriv.data.table_source import encoded_rows, schema_of_dataset, task_of
 from fedpriv.data.types import Dataset, Examples, FederatedData
 from fedpriv.mechanisms.tasks import of_classes
 
 
 class DeclaredPartition:
-    """Clients' declared numbers of examples (int64 [N]). Only this machine's client, if any, has rows here."""
+    """Clients' declared numbers of examples, or of persons (int64 [N]). Only this machine's client, if any, has rows
+    here, so many.
+    """
 
-    def __init__(self, declared: Sequence[int]) -> None:
-        self._declared = np.array(declared, dtype=np.int64)
+    def __init__(self, declared: Sequence[int], rows: int) -> None:
+        self._declared, self._rows = np.array(declared, dtype=np.int64), rows
 
     @property
     def num_train(self) -> np.ndarray:
@@ -45,10 +50,20 @@ class DeclaredPartition:
         return len(self._declared)
 
     def train(self, client: int) -> np.ndarray:
-        return np.arange(self._declared[client])
+        return np.arange(self._rows)
 
     def test(self, client: int) -> np.ndarray:
         return np.zeros(0, np.int64)
+
+
+class DeclaredData(FederatedData):
+    """Data of which the numbers of all clients are declared ones."""
+
+    def counts(self, persons: bool) -> np.ndarray:
+        """As declared: of persons where a table's schema names them, whatever the method counts; nobody else's rows are
+        here to be counted.
+        """
+        return self.partition.num_train
 
 
 def load_on_nodes(config: Config, auxiliary: int) -> FederatedData:
@@ -57,13 +72,15 @@ def load_on_nodes(config: Config, auxiliary: int) -> FederatedData:
     """
     options = config.dataset
     dataset = _table(options) if options.is_table else _pictures(config)
+    if (asked := asks_of(config, dataset.task)) is not None:
+        dataset = replace(dataset, task=asked)
     number = len(dataset.test)
     rows = generator(config.seed, "auxiliary").permutation(number)
     if options.test_root is not None and options.root is None and auxiliary >= number:
         words = f"dataset.test_root holds {number} examples, and some are to be tested on"
         raise OptionError("dataset.auxiliary", auxiliary, words)
-    partition = DeclaredPartition(options.examples)
-    return FederatedData(dataset, partition, np.sort(rows[:auxiliary]), np.sort(rows[auxiliary:]))
+    partition = DeclaredPartition(options.examples, len(dataset.train))
+    return DeclaredData(dataset, partition, np.sort(rows[:auxiliary]), np.sort(rows[auxiliary:]))
 
 
 def count_pictures(folder: Path, classes: Sequence[str]) -> int:
@@ -82,10 +99,10 @@ def _table(options: DatasetConfig) -> Dataset:
         if file is not None:
             return encoded_rows(options, file, schema)[0]
         targets = np.zeros((0, *task.target_shape), task.target_dtype)
-        return Examples(np.zeros((0, schema.num_inputs), np.float32), targets)
+        return Examples(blank_inputs(schema, 0), targets)
 
     train, test = part(options.root), part(options.test_root if options.root is None else None)
-    return Dataset(options.name, train, test, task, schema=schema)
+    return Dataset(options.name, train, test, task, schema=schema, vocabulary=schema.vocabulary)
 
 
 def _pictures(config: Config) -> Dataset:

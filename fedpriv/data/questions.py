@@ -90,8 +90,8 @@ class _Builder:
 
     def numbers_of(self, name: str) -> tuple[float, float]:
         """(low, high) of a column of numbers."""
-        column = self.column(name)
-        bounds = column.range
+        aim = self.schema.target
+        bounds = None if name == aim.column and aim.range is None else self.column(name).range
         if not isinstance(bounds, tuple):
             raise self.wrong(f"{name} is no column of numbers with a range; these are: {self.having('range')}")
         return bounds

@@ -5,14 +5,16 @@ Both are for whoever holds the data. Neither is sent anywhere.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import yaml
 
-from fedpriv.common.errors import OptionError
+from fedpriv.common.errors import DataError, OptionError
 from fedpriv.data.table_files import Form, column_types, is_parquet
 from fedpriv.data.table_rows import encode_file
-from fedpriv.data.table_schema import OPEN, TableSchema
+from fedpriv.data.table_schema import OPEN, TableSchema, read_schema
 
 HEAD = """\
 # Draft of a schema, from the names and types of the columns{rows}. No value, range or
@@ -23,17 +25,27 @@ HEAD = """\
 # {target} is taken as the target; `unit: COLUMN` protects all rows of a person together.
 """
 
+#: What a draft says of a column, by the kind of its cells. Other kinds (lists, bytes) no model reads.
+DRAFTED: dict[str, dict[str, object]] = {
+    "number": {"range": OPEN},
+    "date": {"range": OPEN},
+    "text": {"values": OPEN},
+    "other": {"ignore": True},
+}
+
 
 def draft(path: str | Path, target: str | None = None, form: Form | None = None) -> str:
     """YAML text of a first schema. target: the column to predict (None: the last one). Raises `DataError`."""
-    kinds = column_types(Path(path), form)
+    kinds = {name: kind for name, kind in column_types(Path(path), form).items() if name}  # "": ends of lines
+    if not kinds:
+        raise DataError(f"{path}: has no columns")
     chosen = target or list(kinds)[-1]
     if chosen not in kinds:
         raise OptionError("target", chosen, f"the file has no such column; allowed: {', '.join(list(kinds)[:12])}")
     number = kinds[chosen] == "number"
     aim: dict[str, object] = {"column": chosen, "task": "regression" if number else "classification"}
     aim["range" if number else "classes"] = OPEN
-    columns = {name: {"range" if kind in ("number", "date") else "values": OPEN} for name, kind in kinds.items()}
+    columns = {name: dict(DRAFTED[kind]) for name, kind in kinds.items()}
     said = {"target": aim, "columns": {name: how for name, how in columns.items() if name != chosen}}
     text = yaml.safe_dump(said | {"missing": "indicator"}, sort_keys=False, allow_unicode=True, default_flow_style=None)
     rows = "" if is_parquet(Path(path)) else ", the types from the first 1,000 rows"
@@ -46,3 +58,56 @@ def check(path: str | Path, schema: TableSchema, form: Form | None = None) -> li
     units = "" if found.unit is None else f", {len(set(found.unit.tolist()))} units ({schema.unit})"
     lines = [f"{len(found.inputs)} rows{units}, {schema.num_inputs} inputs", f"digest {schema.digest}"]
     return [*lines, *found.remarks, "this says something of the rows: keep it where they are"]
+
+
+FILLED = """\
+# Ranges of {columns} are answers of differential privacy, of the questions of {source}.
+"""
+
+
+def filled(path: str | Path, summary: Mapping[str, Any], source: str) -> str:
+    """YAML text of a schema whose columns have the ranges that a run with strategy=ask answered: of each column that
+    quantiles were asked of, from the least answer to the largest. summary: the run's; source: its name.
+
+    Columns of the schema's own that say "?" and were not asked of stay so. Raises `OptionError` for a run without such
+    an answer, and for an answer that is no range.
+    """
+    schema = read_schema(path, unfilled=True)
+    found: dict[str, tuple[float, float]] = {}
+    for one in summary.get("answers") or ():
+        kind, name, *_ = [*str(one["question"]).split(":"), ""]
+        if kind == "quantiles":
+            found[name] = min(one["values"]), max(one["values"])
+    own = {name: pair for name, pair in found.items() if name in schema.columns and schema.columns[name].range}
+    if not own:
+        words = "has no answer quantiles:COLUMN:0.01:0.99 of a column of numbers of this schema"
+        raise OptionError("ask", source, words)
+    for name, (low, high) in own.items():
+        if not low < high:
+            raise OptionError(
+                "ask", source, f"{name}: its quantiles are all {low:g}; ask with less noise or other ones"
+            )
+    said = schema.model_dump(mode="json", exclude_none=True)
+    for name, (low, high) in own.items():
+        said["columns"][name]["range"] = [_rounded(low), _rounded(high)]
+    privacy = summary["privacy"]
+    parts = {name: privacy[name] for name in ("delta", "unit", "adjacency", "observer")}
+    answered = {"columns": sorted(own), "epsilon": float(privacy["verified_epsilon"]), **parts}
+    said["answered"] = [*said.pop("answered", []), answered]
+    text = yaml.safe_dump(_bare(said), sort_keys=False, allow_unicode=True, default_flow_style=None)
+    return FILLED.format(columns=", ".join(sorted(own)), source=source) + text
+
+
+def _rounded(number: float) -> float:
+    """Four significant digits."""
+    return float(f"{number:.4g}")
+
+
+def _bare(said: dict[str, Any]) -> dict[str, Any]:
+    """Without what says nothing: the width of a text that is none, and empty lists."""
+    columns = {
+        name: {key: value for key, value in column.items() if key != "dims" or "text" in column}
+        for name, column in said["columns"].items()
+    }
+    target = {key: value for key, value in said["target"].items() if value not in ([], None)}
+    return {**said, "target": target, "columns": columns}

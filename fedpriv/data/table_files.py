@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import codecs
 import datetime
-from collections.abc import Sequence
+import re
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,6 +27,12 @@ LONGEST_HEADER, MOST_ROWS = 1 << 22, 1 << 28
 BLOCK = 1 << 16
 #: Cells that say that a value is missing, whatever the column is.
 MISSING = frozenset({"", "NA", "N/A", "NaN", "nan", "null", "NULL", "None", "?"})
+#: First bytes of files that hold a table within something else.
+PACKED = {
+    b"PK\x03\x04": "an Excel file or a zip archive",
+    b"\xd0\xcf\x11\xe0": "an Excel file",
+    b"\x1f\x8b": "a gzip archive",
+}
 
 
 @dataclass(frozen=True)
@@ -37,12 +44,17 @@ class Form:
     encoding: str = "utf-8"
 
 
-def read_columns(path: Path, names: Sequence[str], form: Form | None = None) -> pa.Table:
-    """These columns of a file. Raises `DataError`."""
+def read_columns(
+    path: Path, names: Sequence[str], form: Form | None = None, numbers: Collection[str] = frozenset()
+) -> pa.Table:
+    """These columns of a file. numbers: those that a CSV file is likely to hold numbers in; they are numbers then, and
+    texts where a cell of any of them is something else. Raises `DataError`.
+    """
     if is_parquet(path):
         return _read_parquet(path, names, names)
-    header, separator = _header(path, names, form or Form())
-    return _csv(path, header, separator, form or Form(), list(names))
+    form = form or Form()
+    header, separator = _header(path, names, form)
+    return _csv(path, header, separator, form, list(names), numbers=numbers)
 
 
 @dataclass(frozen=True)
@@ -66,12 +78,20 @@ def read_whole(path: Path, names: Sequence[str], form: Form) -> Whole:
 
 
 def is_parquet(path: Path) -> bool:
-    """By the file's first bytes. Raises `DataError` for a file that cannot be read."""
+    """By the file's first bytes. Raises `DataError` for a file that cannot be read, or has to be unpacked first."""
     try:
         with path.open("rb") as file:
-            return file.read(4) == b"PAR1"
+            first = file.read(4)
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror})") from None
+    if (kind := next((name for start, name in PACKED.items() if first.startswith(start)), None)) is not None:
+        raise DataError(f"{path}: is {kind}; allowed: CSV and Parquet files")
+    return first == b"PAR1"
+
+
+def column_names(path: Path, form: Form) -> list[str]:
+    """Of a file. Raises `DataError`."""
+    return list(_parquet(path).schema_arrow.names) if is_parquet(path) else _header(path, (), form)[0]
 
 
 def column_types(path: Path, form: Form | None = None) -> dict[str, str]:
@@ -85,8 +105,8 @@ def column_types(path: Path, form: Form | None = None) -> dict[str, str]:
     header, separator = _header(path, (), form)
     head = _csv(path, header, separator, form, rows=1000)
     kinds = {}
-    for name in header:
-        cells = [cell for cell in head.column(name).to_pylist() if cell is not None and cell.strip() not in MISSING]
+    for place, name in enumerate(header):
+        cells = [cell for cell in head.column(place).to_pylist() if cell is not None and cell.strip() not in MISSING]
         parsed = [parsed_number(cell, form.decimal) for cell in cells]
         number = bool(cells) and all(value is not None for value in parsed)
         kinds[name] = "number" if number else "date" if cells and all(map(_is_date, cells)) else "text"
@@ -98,14 +118,17 @@ def _header(path: Path, names: Sequence[str], form: Form) -> tuple[list[str], st
     """(names of all columns, separator): the separator under which the first line has all ``names``."""
     import csv
 
-    with path.open("rb") as file:
-        line = file.readline(LONGEST_HEADER)
-    if len(line) == LONGEST_HEADER:
-        raise DataError(f"{path}: the first line is longer than {LONGEST_HEADER} bytes; it must name the columns")
+    if not _is_encoding(form.encoding):
+        words = "is no encoding of texts; allowed: utf-8, latin-1, cp1252, utf-16, and others that Python knows"
+        raise DataError(f"{path}: encoding={form.encoding}: {words}")
     try:
-        text = line.decode("utf-8-sig" if form.encoding == "utf-8" else form.encoding).rstrip("\r\n")
-    except (UnicodeDecodeError, LookupError):
-        raise DataError(f"{path}: is not {form.encoding}; name its encoding, as in dataset.encoding=latin-1") from None
+        with path.open(encoding="utf-8-sig" if form.encoding == "utf-8" else form.encoding) as file:
+            line = file.readline(LONGEST_HEADER)  # ended by \n, \r\n or \r
+    except UnicodeError:
+        raise DataError(_other_encoding(path, form)) from None
+    if len(line) == LONGEST_HEADER:
+        raise DataError(f"{path}: the first line is longer than {LONGEST_HEADER} letters; it must name the columns")
+    text = line.rstrip("\n")
     if not text.strip():
         raise DataError(f"{path}: the first line is empty; it must name the columns")
     tried = [form.separator] if form.separator else list(SEPARATORS.values())
@@ -116,6 +139,18 @@ def _header(path: Path, names: Sequence[str], form: Form) -> tuple[list[str], st
         raise DataError(f"{path}: {len(header)} columns; at most {MOST_COLUMNS} are allowed")
     check_names(path, header, names)
     return header, separator
+
+
+def _is_encoding(name: str) -> bool:
+    """Whether Python knows how to read text by it (and not only how to pack bytes, as base64 does)."""
+    try:
+        return bool(codecs.lookup(name)._is_text_encoding)  # what `open` itself asks
+    except (LookupError, ValueError):
+        return False
+
+
+def _other_encoding(path: Path, form: Form) -> str:
+    return f"{path}: is not {form.encoding}; name its encoding, as in dataset.encoding=latin-1"
 
 
 def check_names(path: Path | str, header: Sequence[str], names: Sequence[str]) -> None:
@@ -129,22 +164,35 @@ def check_names(path: Path | str, header: Sequence[str], names: Sequence[str]) -
         shown = ", ".join(header[:12]) + (", ..." if len(header) > 12 else "")
         raise DataError(f"{path}: has no column {lacking[0]}, which the schema names{guess}; its columns: {shown}")
     wanted = names or header
-    twice = [name for name in wanted if header.count(name) > 1] if len(header) > len(set(header)) else []
+    twice = [name for name in wanted if name and header.count(name) > 1] if len(header) > len(set(header)) else []
     if twice:
         raise DataError(f"{path}: has the column {twice[0]} twice")
 
 
 def _csv(
-    path: Path, header: list[str], separator: str, form: Form, names: list[str] | None = None, rows: int | None = None
+    path: Path,
+    header: list[str],
+    separator: str,
+    form: Form,
+    names: list[str] | None = None,
+    rows: int | None = None,
+    threads: bool = True,
+    numbers: Collection[str] = frozenset(),
 ) -> pa.Table:
-    """Columns as texts: what they mean is the schema's business, not a guess's."""
+    """Columns as texts: what they mean is the schema's business, not a guess's. numbers: as `read_columns`."""
     import pyarrow as pa
     from pyarrow import csv
 
-    reading = csv.ReadOptions(column_names=header, skip_rows=1, encoding=form.encoding, block_size=1 << 24)
+    reading = csv.ReadOptions(
+        column_names=header, skip_rows=1, encoding=form.encoding, block_size=1 << 24, use_threads=threads
+    )
     parsing = csv.ParseOptions(delimiter=separator, newlines_in_values=True)
     converting = csv.ConvertOptions(
-        column_types=dict.fromkeys(header, pa.string()), include_columns=names or [], strings_can_be_null=False
+        column_types={name: pa.float64() if name in numbers else pa.string() for name in header},
+        include_columns=names or [],
+        strings_can_be_null=False,
+        null_values=sorted(MISSING),
+        decimal_point=form.decimal,
     )
     try:
         if rows is None:
@@ -154,10 +202,18 @@ def _csv(
         return pa.Table.from_batches([] if batch is None else [batch[:rows]], stream.schema)
     except (pa.ArrowInvalid, UnicodeDecodeError, LookupError) as error:
         words = " ".join(str(error).split())[:300]
-        if "UTF8" in words or isinstance(error, UnicodeDecodeError):
-            words = f"is not {form.encoding}; name its encoding, as in dataset.encoding=latin-1"
+        if "UTF8" in words or isinstance(error, UnicodeError):
+            raise DataError(_other_encoding(path, form)) from None
         if words.startswith("Empty CSV"):
             return pa.table({name: pa.array([], pa.string()) for name in names or header})
+        if "conversion error" in words and numbers:  # its row is found among texts
+            return _csv(path, header, separator, form, names, rows, threads)
+        if "Expected" in words and threads:  # one thread alone knows the row
+            return _csv(path, header, separator, form, names, rows, threads=False)
+        if (found := re.search(r"Row #(\d+): Expected (\d+) columns, got (\d+): (.{0,60})", words)) is not None:
+            line, expected, got, text = found.groups()
+            quote = "; is a quote not closed, or a separator in a cell without quotes?"
+            words = f"row {int(line) - 1}: {got} cells, and the first line names {expected} columns{quote} ({text})"
         raise DataError(f"{path}: {words}") from None
     except MemoryError:
         raise DataError(f"{path}: does not fit into memory") from None
@@ -218,10 +274,12 @@ def kind_of(kind: Any) -> str:
 
 
 def parsed_number(cell: str, decimal: str) -> float | None:
-    """The number in a cell; None where it is none. A sign for thousands is not guessed at."""
-    import re
-
-    plain = cell.strip().replace(",", ".") if decimal == "," and "." not in cell else cell.strip()
+    """The number in a cell; None where it is none. A sign for thousands is not guessed at: with decimal commas 1.234
+    may be meant as 1234, so it is none.
+    """
+    plain = cell.strip()
+    if decimal == ",":
+        plain = plain.replace(",", ".") if "." not in plain else ""
     return float(plain) if re.fullmatch(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", plain) else None
 
 

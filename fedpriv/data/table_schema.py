@@ -6,7 +6,7 @@
       radius: {range: [0, 34]}   # clipped to the range, then scaled to [-1, 1]
       sex: {values: [f, m]}      # one input for each value, and one for all other values
       visited: {range: [2020-01-01, 2026-12-31]}
-      note: {text: hashed, dims: 256}
+      note: {text: hashed, dims: 256}     # or {text: tokens, length: 128}, for models of text
       ward: {ignore: true}
     missing: indicator           # a missing value is 0, and an input of its own says so; or: refuse
 
@@ -16,10 +16,8 @@ the data: the model's inputs are scaled by it, so a range taken from the data wo
 
 from __future__ import annotations
 
-import datetime
 import hashlib
 import json
-import math
 from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
@@ -31,6 +29,8 @@ from pydantic import BeforeValidator, Field, ValidationError, model_validator
 from fedpriv.common.errors import OptionError
 from fedpriv.config.explain import first_option_error
 from fedpriv.config.options import Options
+from fedpriv.data.schema_values import Range, Texts, check_range, check_texts
+from fedpriv.data.token_ids import BYTES, MOST_IDS, MOST_TOKENS, WORDS, TokenRule, read_tokenizer
 
 #: What a person has still to fill in.
 OPEN = "?"
@@ -40,57 +40,8 @@ BOOL = "tag:yaml.org,2002:bool"
 #: A schema file is no longer than this, in bytes.
 MOST_BYTES = 4 << 20
 OPTION = "dataset.schema_file"
-
-
-def _number(value: Any) -> Any:
-    """Of a bound: a date is its day's number, counted from 1970-01-01; 1e5 is a number, for YAML 1.1 a text."""
-    if isinstance(value, int | str) and not isinstance(value, bool):
-        try:
-            return float(value)
-        except ValueError:
-            return value
-    if isinstance(value, datetime.datetime):
-        return value.replace(tzinfo=None).timestamp() / 86400 if value.tzinfo is None else value.timestamp() / 86400
-    if isinstance(value, datetime.date):
-        return float((value - datetime.date(1970, 1, 1)).days)
-    return value
-
-
-def _bounds(value: Any) -> Any:
-    """(low, high) as numbers; `OPEN` and what is no pair go on to the check of types."""
-    return tuple(_number(bound) for bound in value) if isinstance(value, list | tuple) else value
-
-
-def _text(value: Any) -> Any:
-    """A value or class as the text that stands in a cell: 1, true and 2020-01-01 are texts too."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    return str(value) if isinstance(value, int | float | datetime.date) else value
-
-
-def _texts(values: Any) -> Any:
-    return tuple(_text(value) for value in values) if isinstance(values, list | tuple) else values
-
-
-Range = Annotated[tuple[float, float] | Literal["?"], BeforeValidator(_bounds)]
-Texts = Annotated[tuple[str, ...] | Literal["?"], BeforeValidator(_texts)]
-
-
-def _check_range(bounds: tuple[float, float] | str | None) -> None:
-    if isinstance(bounds, tuple) and not bounds[0] < bounds[1]:
-        raise ValueError(f"the range [{bounds[0]:g}, {bounds[1]:g}] is empty; allowed: [low, high] with low < high")
-    if isinstance(bounds, tuple) and not math.isfinite(bounds[1] - bounds[0]):
-        raise ValueError("the range is too wide for numbers of 64 bits")
-
-
-def _check_texts(values: tuple[str, ...] | str | None, least: int) -> None:
-    if not isinstance(values, tuple):
-        return
-    if len(values) < least:
-        raise ValueError(f"{len(values)} values; at least {least} are needed")
-    twice = sorted({value for value in values if values.count(value) > 1}) if len(values) < 5000 else []
-    if twice or len(set(values)) < len(values):
-        raise ValueError(f"values stand twice: {', '.join(twice[:5])}")
+#: How pydantic begins the names of the types that a range or a list of texts may have.
+ALTERNATIVES = ("tuple[", "float]", "literal[")
 
 
 class Column(Options):
@@ -98,24 +49,55 @@ class Column(Options):
 
     range: Range | None = Field(default=None, description="numbers or dates: [low, high], public; scaled to [-1, 1]")
     values: Texts | None = Field(default=None, description="categories: one input each, and one for all others")
-    text: Literal["hashed"] | None = Field(default=None, description="free text: hashed words and letter groups")
-    dims: int = Field(default=256, ge=8, le=MOST_INPUTS, description="text: number of inputs")
+    text: Literal["hashed", "tokens"] | None = Field(
+        default=None, description="free text: hashed words and letter groups, or a sequence of token ids"
+    )
+    dims: int = Field(default=256, ge=8, le=MOST_INPUTS, description="hashed: number of inputs")
+    length: int | None = Field(default=None, ge=1, le=MOST_TOKENS, description="tokens: of a text so many (null: 128)")
+    tokenizer: str | None = Field(default=None, min_length=1, description="bytes, words or a file (null: bytes)")
+    buckets: int | None = Field(default=None, ge=1, le=MOST_IDS - 1, description="words: of their hash (null: 65536)")
+    sha256: str | None = Field(
+        default=None, pattern="^[0-9a-f]{64}$", description="of the tokenizer's file (null: as it is)"
+    )
     ignore: Literal[True] | None = Field(default=None, description="not read by the model")
     missing: Literal["indicator", "refuse"] | None = Field(default=None, description="as the table's, for this column")
 
+    @model_validator(mode="before")
+    @classmethod
+    def _tokens_have_a_length(cls, given: Any) -> Any:
+        """What is not said is filled in: the digest is that of a schema that says it."""
+        if not isinstance(given, dict) or given.get("text") != "tokens":
+            return given
+        filled = {"length": 128, "tokenizer": BYTES} | given
+        return {"buckets": 1 << 16} | filled if filled["tokenizer"] == WORDS else filled
+
     @model_validator(mode="after")
     def _one_kind(self) -> Column:
+        tokens, words = self.text == "tokens", self.tokenizer == WORDS
+        for name, fits, needs in (
+            ("length", tokens, "text: tokens"),
+            ("tokenizer", tokens, "text: tokens"),
+            ("buckets", words, "tokenizer: words"),
+            ("sha256", tokens and not words and self.tokenizer != BYTES, "a tokenizer file"),
+        ):
+            if getattr(self, name) is not None and not fits:
+                raise ValueError(f"{name} needs {needs}; leave it out")
         kinds = [name for name in ("range", "values", "text", "ignore") if getattr(self, name) is not None]
         if len(kinds) != 1:
             given = " and ".join(kinds) or "none of them"
             raise ValueError(f"has {given}; allowed: exactly one of range, values, text, ignore")
-        _check_range(self.range)
-        _check_texts(self.values, 1)
+        check_range(self.range)
+        check_texts(self.values, 1)
         return self
 
     @property
     def kind(self) -> Literal["range", "values", "text", "ignore"]:
         return next(name for name in ("range", "values", "text", "ignore") if getattr(self, name) is not None)  # type: ignore[return-value]
+
+    @property
+    def rule(self) -> TokenRule:
+        """Of a column of tokens."""
+        return TokenRule(str(self.tokenizer), self.buckets or 0, self.sha256)
 
     @property
     def open(self) -> bool:
@@ -125,11 +107,11 @@ class Column(Options):
 
 class Target(Options):
     """What a model is to predict. classification: one of ``classes``; multilabel: any of the 0/1 columns ``columns``;
-    regression: a number in ``range``, to which it is clipped.
+    regression: a number in ``range``, to which it is clipped; next_token: each token of ``column`` from those before.
     """
 
-    task: Literal["classification", "multilabel", "regression"] = Field(description="kind of prediction")
-    column: str | None = Field(default=None, description="classification, regression: the target's column")
+    task: Literal["classification", "multilabel", "regression", "next_token"] = Field(description="kind of prediction")
+    column: str | None = Field(default=None, description="the target's column")
     columns: tuple[str, ...] = Field(default=(), description="multilabel: columns of 0 and 1, one a label")
     classes: Texts | None = Field(default=None, description="classification: the classes, in the order of the outputs")
     range: Range | None = Field(default=None, description="regression: [low, high] of the target, public")
@@ -147,13 +129,14 @@ class Target(Options):
             "classification": {"column", "classes"},
             "multilabel": {"columns"},
             "regression": {"column", "range"},
+            "next_token": {"column"},
         }[self.task]
         given = {name for name in ("column", "columns", "classes", "range") if getattr(self, name)}
         if given != needs:
             raise ValueError(f"task={self.task} has {', '.join(sorted(given))}; allowed: {', '.join(sorted(needs))}")
-        _check_range(self.range)
-        _check_texts(self.classes, 2)
-        _check_texts(self.columns or None, 1)
+        check_range(self.range)
+        check_texts(self.classes, 2)
+        check_texts(self.columns or None, 1)
         return self
 
     @property
@@ -164,6 +147,26 @@ class Target(Options):
     @property
     def open(self) -> bool:
         return OPEN in (self.range, self.classes)
+
+
+class Answered(Options):
+    """What private answers cost that ranges of a schema come from (`fedpriv schema fill`)."""
+
+    columns: Texts = Field(description="columns whose range is an answer")
+    epsilon: float = Field(ge=0, description="verified epsilon of the run that answered")
+    delta: float = Field(gt=0, lt=1, description="its delta")
+    unit: str = Field(description="its unit: example or person")
+    adjacency: str = Field(description="its adjacency")
+    observer: str = Field(description="its observer")
+
+    @property
+    def sentence(self) -> str:
+        """For plans and reports of runs under the schema."""
+        columns = ", ".join(self.columns)
+        return (
+            f"the schema's ranges of {columns} are answers to questions that cost epsilon {self.epsilon:.4g} at delta "
+            f"{self.delta:g} before (unit {self.unit}, {self.adjacency}, {self.observer}), beside this run's"
+        )
 
 
 class TableSchema(Options):
@@ -181,11 +184,21 @@ class TableSchema(Options):
         default="indicator", description="a missing value: 0 beside an input that says so, or an error"
     )
 
+    answered: Annotated[tuple[Answered, ...], BeforeValidator(lambda given: tuple(given))] = Field(
+        default=(), description="what ranges cost that private answers gave (`fedpriv schema fill`)"
+    )
+
     @model_validator(mode="after")
     def _columns_fit(self) -> TableSchema:
         if len(self.columns) > MOST_COLUMNS:
             raise ValueError(f"{len(self.columns)} columns; at most {MOST_COLUMNS} are allowed")
-        for name in (*self.target.names, self.unit):
+        of_tokens = [name for name, column in self.inputs if column.text == "tokens"]
+        if of_tokens and len([*self.inputs]) > 1:
+            raise ValueError(f"{of_tokens[0]} is a column of tokens, whose models read nothing else; ignore the others")
+        predicted = self.target.column if self.target.task == "next_token" else None
+        if predicted is not None and (predicted not in of_tokens or self.columns[predicted].tokenizer == WORDS):
+            raise ValueError(f"task=next_token needs {predicted} as {{text: tokens}}, by bytes or a tokenizer file")
+        for name in (*(name for name in self.target.names if name != predicted), self.unit):
             if name is not None and name in self.columns and self.columns[name].ignore is None:
                 raise ValueError(f"the column {name} is the target or unit, so it cannot be an input as well")
         if self.word is not None and self.unit is None:
@@ -212,7 +225,23 @@ class TableSchema(Options):
     def needed(self) -> tuple[str, ...]:
         """Names of all columns that are read from a file with targets."""
         unit = () if self.unit is None else (self.unit,)
-        return (*(name for name, _ in self.inputs), *self.target.names, *unit)
+        return tuple(dict.fromkeys([*(name for name, _ in self.inputs), *self.target.names, *unit]))
+
+    @property
+    def tokens(self) -> Column | None:
+        """The only input where it is a column of tokens: then inputs are ids, and models are those of text."""
+        return next((column for _, column in self.inputs if column.text == "tokens"), None)
+
+    @property
+    def vocabulary(self) -> int | None:
+        """Number of token ids, padding among them. Raises `OptionError` for a tokenizer file."""
+        return None if self.tokens is None else self.tokens.rule.vocabulary
+
+    @property
+    def numbers(self) -> frozenset[str]:
+        """Names of the columns whose cells are numbers or dates."""
+        target = self.target.names if self.target.task == "regression" else ()
+        return frozenset([*target, *(name for name, column in self.inputs if column.kind == "range")])
 
     def indicated(self, column: Column) -> bool:
         """Whether a missing value has an input of its own; otherwise it is refused (a text: empty)."""
@@ -220,8 +249,8 @@ class TableSchema(Options):
 
     def width(self, column: Column) -> int:
         """Number of inputs of a column."""
-        own = {"range": 1, "text": column.dims, "values": len(column.values or ()) + 1, "ignore": 0}[column.kind]
-        return own + self.indicated(column)
+        text, values = column.length or column.dims, len(column.values or ()) + 1
+        return {"range": 1, "text": text, "values": values, "ignore": 0}[column.kind] + self.indicated(column)
 
     @property
     def num_inputs(self) -> int:
@@ -238,7 +267,7 @@ class TableSchema(Options):
                 case "values":
                     names += [*(f"{name}={value}" for value in column.values or ()), f"{name}=other"]
                 case "text":
-                    names += [f"{name}#{bucket}" for bucket in range(column.dims)]
+                    names += [f"{name}#{bucket}" for bucket in range(self.width(column))]
             if self.indicated(column):
                 names.append(f"{name} missing")
         return names
@@ -251,10 +280,13 @@ class TableSchema(Options):
 
     @property
     def digest(self) -> str:
-        """SHA-256 of what the schema says, in hex: the same for two files that differ in comments or spelling only."""
-        said = json.dumps(
-            self.model_dump(mode="json", exclude_none=True, exclude={"word"}), separators=(",", ":"), ensure_ascii=False
-        )
+        """SHA-256 of what the schema says, in hex: the same for two files that differ in comments, spelling or the
+        name of the tokenizer's file."""
+        dumped = self.model_dump(mode="json", exclude_none=True, exclude={"word", "answered"})
+        for column in dumped["columns"].values():
+            if "sha256" in column:
+                column["tokenizer"] = "file"
+        said = json.dumps(dumped, separators=(",", ":"), ensure_ascii=False)
         return hashlib.sha256(said.encode()).hexdigest()
 
 
@@ -266,7 +298,18 @@ def read_schema(path: str | Path, unfilled: bool = False) -> TableSchema:
         raise OptionError(OPTION, path, f"cannot be read ({error.strerror})") from None
     if len(raw) > MOST_BYTES:
         raise OptionError(OPTION, path, f"{len(raw)} bytes; a schema has at most {MOST_BYTES}")
-    return _parsed(raw, str(path), unfilled)
+    return with_tokenizer(_parsed(raw, str(path), unfilled), Path(path).parent)
+
+
+def with_tokenizer(schema: TableSchema, folder: Path) -> TableSchema:
+    """The schema with its tokenizer's file, if any, as an absolute path with its SHA-256. Raises `OptionError`."""
+    name = next((name for name, column in schema.inputs if column.text == "tokens" and column.rule.has_file), None)
+    if name is None:
+        return schema
+    column, file = schema.columns[name], (folder / str(schema.columns[name].tokenizer)).absolute()
+    filled = column.model_copy(update={"tokenizer": str(file), "sha256": column.sha256 or read_tokenizer(file).sha256})
+    _ = filled.rule.vocabulary  # the file is that of the digest
+    return schema.model_copy(update={"columns": schema.columns | {name: filled}})
 
 
 @lru_cache(maxsize=8)  # a plan asks for the unit of every kind of client
@@ -290,7 +333,7 @@ def schema_of(said: Any, name: str, unfilled: bool = False) -> TableSchema:
         words = first.allowed.removeprefix("Value error, ")
         # A range is a pair or "?": pydantic names which of the two it tried.
         place = ".".join(
-            part for part in first.option.split(".") if not part.startswith(("tuple[", "float]", "literal["))
+            part for part in first.option.split(".") if part.strip("]") and not part.startswith(ALTERNATIVES)
         )
         shown = f"{place}={first.value}"[:200] if error.errors()[0]["type"] != "value_error" else place
         raise OptionError(OPTION, name, f"{shown}: {words}") from None

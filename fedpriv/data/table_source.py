@@ -1,7 +1,8 @@
-"""Tables as data sets: the user's own file, two small ones that ship with scikit-learn, and one that is made."""
+"""Tables as data sets: the user's own file, small ones that are installed anyway, and one that is made."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -9,16 +10,18 @@ import numpy as np
 
 from fedpriv.common.errors import DataError, OptionError
 from fedpriv.common.versions import installed
-from fedpriv.config.data_schema import DatasetConfig
+from fedpriv.config.data_schema import HUB_TABLES, DatasetConfig
 from fedpriv.config.own_options import CONF
 from fedpriv.data.cache import cache_folder, damaged, entry
+from fedpriv.data.docstrings import docstrings, docstrings_version
 from fedpriv.data.draws import generator
+from fedpriv.data.hub_tables import hub_identity, read_split, table_splits
 from fedpriv.data.splits import divide_by_class
-from fedpriv.data.table_files import DECIMALS, SEPARATORS, Form, read_columns
-from fedpriv.data.table_rows import Encoded, encode
+from fedpriv.data.table_files import DECIMALS, SEPARATORS, Form, column_names, read_columns
+from fedpriv.data.table_rows import Encoded, encode, numbered
 from fedpriv.data.table_schema import TableSchema, read_schema
 from fedpriv.data.types import Dataset, Examples
-from fedpriv.mechanisms.tasks import Multilabel, Regression, Task, of_classes
+from fedpriv.mechanisms.tasks import Multilabel, NextToken, Regression, Task, of_classes
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -26,6 +29,9 @@ if TYPE_CHECKING:
 
 #: Names of data sets that are the user's own files.
 OWN_FILES = ("table", "on_nodes")
+HUB = "huggingface"
+#: Built-in tables whose rows are divided into training and test rows by a column, all rows of a value on one side.
+GROUPED = {"docstrings": "module", "docstrings_next": "module"}
 
 
 def schema_of_dataset(config: DatasetConfig) -> TableSchema:
@@ -36,7 +42,8 @@ def schema_of_dataset(config: DatasetConfig) -> TableSchema:
                 "dataset.schema_file", "null", f"dataset={config.name} needs a schema; `fedpriv schema` drafts one"
             )
         return read_schema(config.schema_file)
-    return read_schema(config.schema_file or CONF / "schema" / f"{config.name}.yaml")
+    own = HUB_TABLES[str(config.hub_name)] if config.name == HUB and config.schema_file is None else config.name
+    return read_schema(config.schema_file or CONF / "schema" / f"{own}.yaml")
 
 
 def task_of(schema: TableSchema) -> Task:
@@ -47,6 +54,9 @@ def task_of(schema: TableSchema) -> Task:
         return of_classes(target.classes)
     if target.task == "multilabel":
         return Multilabel(target.columns)
+    if target.task == "next_token":
+        assert schema.tokens is not None and schema.tokens.length is not None
+        return NextToken(schema.tokens.rule.names, schema.tokens.length)
     assert target.column is not None and isinstance(target.range, tuple)
     return Regression((target.column,), *target.range)
 
@@ -69,21 +79,53 @@ def form_of(config: SaysForm) -> Form:
     return Form(SEPARATORS.get(config.separator), DECIMALS[config.decimal], config.encoding)
 
 
-def load_table(config: DatasetConfig, seed: int, site_column: str | None = None) -> Dataset:
+def load_table(config: DatasetConfig, seed: int, site_column: str | None = None, whole: bool = False) -> Dataset:
     """The table of the configuration, from the cache where it was encoded before, divided into training and test rows
     by `seed`: of every class the same share, and all rows of a person on one side.
 
-    site_column: a column whose values divide the rows among clients. Raises `DataError` and `OptionError`.
+    site_column: a column whose values divide the rows among clients. whole: all rows are training rows. Raises
+    `DataError` and `OptionError`.
     """
     schema = schema_of_dataset(config)
-    found, sites = encoded_rows(config, config.root, schema, site_column)
-    if config.test_root is not None:
-        other, _ = encoded_rows(config, config.test_root, schema)
+    dataset = _divided_table(config, seed, schema, site_column, whole)
+    return dataset if schema.tokens is None else replace(dataset, vocabulary=schema.vocabulary)
+
+
+def _divided_table(
+    config: DatasetConfig, seed: int, schema: TableSchema, site_column: str | None, whole: bool
+) -> Dataset:
+    if config.name in GROUPED and not whole:
+        return _grouped(config, schema, seed, site_column)
+    first, second = table_splits(config) if config.name == HUB else (config.root, config.test_root)
+    found, sites = encoded_rows(config, first, schema, site_column)
+    if whole:
+        none = _rows(found, np.zeros(0, np.int64))
+        return Dataset(config.name, found, none, task_of(schema), sites=sites, schema=schema)
+    if second is not None:
+        other, _ = encoded_rows(config, second, schema, option="dataset.test_root")
         train, test = np.arange(len(found.targets)), found.and_then(other)
         rows = np.arange(len(found.targets), len(test.targets))
         return Dataset(config.name, found, _rows(test, rows), task_of(schema), sites=sites, schema=schema)
     train, rows = _divided(found, task_of(schema), config.test_fraction, seed)
     return Dataset(config.name, _rows(found, train), _rows(found, rows), task_of(schema), sites=sites, schema=schema)
+
+
+def _grouped(config: DatasetConfig, schema: TableSchema, seed: int, site_column: str | None) -> Dataset:
+    """As `load_table`: groups are divided as persons are. A site that is a group has training or test rows alone, and
+    is a client where it has training rows.
+    """
+    group, task = GROUPED[config.name], task_of(schema)
+    by_group, names = encoded_rows(config, None, schema, group)
+    train, test = _divided(replace(by_group, unit=by_group.site), task, config.test_fraction, seed)
+    found, sites = encoded_rows(config, None, schema, site_column)
+    dataset = Dataset(config.name, _rows(found, train), _rows(found, test), task, sites=sites, schema=schema)
+    if site_column != group:
+        return dataset
+    assert dataset.train.site is not None
+    trained, numbers = np.unique(dataset.train.site, return_inverse=True)  # type: ignore[arg-type]
+    own = replace(dataset.train, site=numbers.astype(np.int64))
+    sites = tuple(names[number] for number in trained)
+    return replace(dataset, train=own, test=replace(dataset.test, site=None), sites=sites)
 
 
 def _rows(found: Examples, rows: np.ndarray) -> Examples:
@@ -93,9 +135,10 @@ def _rows(found: Examples, rows: np.ndarray) -> Examples:
 
 def _divided(found: Examples, task: Task, fraction: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """(training rows, test rows), ascending."""
-    unit = np.arange(len(found)) if found.unit is None else found.unit
-    _, first, member = np.unique(unit, return_index=True, return_inverse=True)
-    if found.targets.dtype == np.int64:
+    first = member = np.arange(len(found))  # of each unit its first row, of each row its unit
+    if found.unit is not None:
+        _, first, member = np.unique(found.unit, return_index=True, return_inverse=True)
+    if found.targets.dtype == np.int64 and found.targets.ndim == 1:
         train, test = divide_by_class(found.targets[first], fraction, seed)
     else:
         order = generator(seed, "train-test").permutation(len(first))
@@ -103,55 +146,64 @@ def _divided(found: Examples, task: Task, fraction: float, seed: int) -> tuple[n
         train, test = order[number:], order[:number]
     if not len(train) or not len(test):
         raise DataError(f"dataset.root: {len(first)} units are too few to train and to test on")
+    if found.unit is None:
+        return np.sort(train), np.sort(test)
     tested = np.isin(member, test)
     return np.flatnonzero(~tested), np.flatnonzero(tested)
 
 
 def encoded_rows(
-    config: DatasetConfig, root: str | None, schema: TableSchema, site_column: str | None = None
+    config: DatasetConfig,
+    root: str | None,
+    schema: TableSchema,
+    site_column: str | None = None,
+    option: str = "dataset.root",
 ) -> tuple[Examples, tuple[str, ...]]:
-    """All rows of the file ``root`` or of a built-in table, and the names of their sites; from the cache where they
-    were encoded before. Raises `DataError` and `OptionError`.
+    """All rows of the file ``root``, which ``option`` names (of a set of the hub: of the split ``root``), or of a
+    built-in table, and the names of their sites; from the cache where they were encoded before. Raises `DataError` and
+    `OptionError`.
     """
     identity: dict[str, Any] = {"name": config.name, "schema": schema.digest, "site": site_column}
     if config.name in OWN_FILES:
         if root is None:
-            raise OptionError("dataset.root", "null", "dataset=table needs a CSV or Parquet file")
+            raise OptionError(option, "null", "dataset=table needs a CSV or Parquet file")
         path = Path(root)
         if not path.is_file():
-            raise DataError(f"dataset.root={root}: there is no such file")
+            words = "is a folder; allowed: a CSV or Parquet file" if path.is_dir() else "there is no such file"
+            raise DataError(f"{option}={root}: {words}")
         state, form = path.stat(), form_of(config)
         identity |= {"file": str(path.resolve()), "size": state.st_size, "changed": state.st_mtime_ns, **vars(form)}
+    elif config.name == HUB:
+        identity |= hub_identity(config) | {"split": root}
     else:
-        identity |= {"scikit-learn": installed("scikit-learn")}
+        identity |= {"made of": docstrings_version() if config.name in GROUPED else installed("scikit-learn")}
 
     def write(folder: Path) -> None:
         table = _read(config, root, schema, site_column)
         found = encode(table, schema, str(root or config.name), decimal=form_of(config).decimal)
-        _write(folder, found, table, site_column)
+        _write(folder, found, table, site_column, str(root or config.name))
 
     folder = entry(cache_folder(config) / "tables", identity, write)
     try:
-        images = np.load(folder / "inputs.npy", mmap_mode="r", allow_pickle=False)
+        inputs = np.load(folder / "inputs.npy", mmap_mode="r", allow_pickle=False)
         with np.load(folder / "rest.npz", allow_pickle=False) as rest:
             parts = dict(rest)
     except (OSError, ValueError) as error:
         raise damaged(folder, error) from error
     sites = tuple(str(name) for name in parts.get("sites", ()))
-    return Examples(images, parts["targets"], None, parts.get("unit"), parts.get("site")), sites
+    return Examples(inputs, parts["targets"], None, parts.get("unit"), parts.get("site")), sites
 
 
-def _write(folder: Path, found: Encoded, table: pa.Table, site_column: str | None) -> None:
+def _write(folder: Path, found: Encoded, table: pa.Table, site_column: str | None, name: str) -> None:
     np.save(folder / "inputs.npy", found.inputs)
     assert found.targets is not None
     rest = {"targets": found.targets}
     if found.unit is not None:
         rest["unit"] = found.unit
     if site_column is not None:
-        names, numbers = np.unique(
-            np.array([str(name) for name in table.column(site_column).to_pylist()]), return_inverse=True
-        )
-        rest |= {"site": numbers.astype(np.int64), "sites": names}
+        numbers, sites = numbered(table, site_column, name, "no client is named; each row needs one")
+        order = np.argsort(sites)
+        rest |= {"site": np.argsort(order)[numbers], "sites": np.array(sites)[order]}
     np.savez(folder / "rest.npz", **rest)  # type: ignore[arg-type]
 
 
@@ -159,7 +211,12 @@ def _read(config: DatasetConfig, root: str | None, schema: TableSchema, site_col
     names = dict.fromkeys([*schema.needed, *([] if site_column is None else [site_column])])
     if config.name in OWN_FILES:
         assert root is not None
-        return read_columns(Path(root), tuple(names), form_of(config))
+        if site_column is not None and site_column not in (found := column_names(Path(root), form_of(config))):
+            words = f"{root} has no such column; its columns: {', '.join(found[:12])}"
+            raise OptionError("partition.column", site_column, words)
+        return read_columns(Path(root), tuple(names), form_of(config), schema.numbers)
+    if config.name == HUB:
+        return read_split(config, tuple(names), str(root))
     table = _BUILT_IN[config.name]()
     if (lacking := next((name for name in names if name not in table.column_names), None)) is not None:
         words = f"{config.name} has no such column; its columns: {', '.join(table.column_names)}"
@@ -204,4 +261,10 @@ def _practices() -> pa.Table:
     return pa.table(columns | {"practice": [f"practice {number}" for number in site], "outcome": outcome})
 
 
-_BUILT_IN = {"breast_cancer": _breast_cancer, "diabetes": _diabetes, "practices": _practices}
+_BUILT_IN = {
+    "breast_cancer": _breast_cancer,
+    "diabetes": _diabetes,
+    "docstrings": docstrings,
+    "docstrings_next": docstrings,
+    "practices": _practices,
+}

@@ -42,8 +42,8 @@ class Declared:
 
 @dataclass(frozen=True)
 class DeclaredTable:
-    """A table: its number of rows, which is public, and for this machine alone its file's name in the data folder, the
-    file of its schema (an absolute path) and how a CSV file is written.
+    """A table: its number of rows, or of persons where the schema names a unit, which is public, and for this machine
+    alone its file's name in the data folder, the file of its schema (an absolute path) and how a CSV file is written.
     """
 
     examples: int
@@ -55,7 +55,14 @@ class DeclaredTable:
 
     @property
     def number(self) -> str:
-        return f"{self.examples} rows"
+        return f"{self.examples} {self.counted}"
+
+    @property
+    def counted(self) -> str:
+        """What is declared the number of. Raises `OptionError`."""
+        from fedpriv.data.table_schema import read_schema
+
+        return "rows" if (unit := read_schema(self.schema_file).unit) is None else f"persons ({unit})"
 
     def own_options(self, data: Path) -> dict[str, Any]:
         """As `Declared.own_options`."""
@@ -98,7 +105,9 @@ def declaring_row(declared: Declared | DeclaredTable) -> dict[str, Any]:
 
 
 def count_rows(declared: DeclaredTable, data: Path) -> int:
-    """Rows of a node's table, all of them read as a run reads them. Raises `DataError`, `OptionError`."""
+    """Rows of a node's table, or persons where its schema names them; all rows are read as a run reads them. Raises
+    `DataError`, `OptionError`.
+    """
     from fedpriv.data.table_rows import encode_file
     from fedpriv.data.table_schema import read_schema
     from fedpriv.data.table_source import form_of
@@ -106,11 +115,12 @@ def count_rows(declared: DeclaredTable, data: Path) -> int:
     if Path(declared.table).name != declared.table or not (data / declared.table).is_file():
         raise OptionError("table", declared.table, f"must be the name of a file in {data}")
     schema, form = read_schema(declared.schema_file), form_of(declared)
-    return len(encode_file(data / declared.table, schema, form).inputs)
+    found = encode_file(data / declared.table, schema, form)
+    return len(found.inputs) if found.unit is None else int(found.unit.max()) + 1
 
 
 def check_rows(declared: DeclaredTable, data: Path) -> None:
-    """Raises `DataError` where the table no longer has the rows that were declared."""
+    """Raises `DataError` where the table no longer has the rows (persons) that were declared."""
     if (found := count_rows(declared, data)) != declared.examples:
-        words = f"{found} rows, declared were {declared.examples}; `declare` declares the new number"
+        words = f"{found} {declared.counted}, declared were {declared.examples}; `declare` declares the new number"
         raise DataError(f"{data / declared.table}: {words}")

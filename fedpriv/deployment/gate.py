@@ -24,6 +24,8 @@ from fedpriv.common.files import fsync_folder, staged
 from fedpriv.common.messages import STATISTICS, TRAIN, Refusal, Request, run_name
 from fedpriv.config.schema import Config
 from fedpriv.config.sum_checks import release_digest
+from fedpriv.config.sum_methods import AskOptions
+from fedpriv.data.asked import num_outputs_of
 from fedpriv.data.features import model_input
 from fedpriv.data.table_source import schema_of_dataset, task_of
 from fedpriv.deployment.data_ledger import PRIVATE, DataLedger
@@ -32,6 +34,7 @@ from fedpriv.deployment.policy import Booked, Policy, objections, read_policy, t
 from fedpriv.deployment.refusals import note_refusal
 from fedpriv.deployment.signed_head import Signer, signer_of
 from fedpriv.privacy.events import Entry
+from fedpriv.training.language_models import Text, text_for
 from fedpriv.training.models import build_model, resolve_model
 
 POLICY, DATA = "policy", "data"  # keys of node-config
@@ -100,18 +103,18 @@ class Node:
 
 def model_size(config: Config) -> int:
     """Number of parameters of a run's model, without allocating them."""
-    dataset, outputs = config.dataset, len(config.dataset.classes)
+    dataset, schema = config.dataset, None
     shape: tuple[int, ...]
+    text: Text | None = None
     if dataset.is_table:
         schema = schema_of_dataset(dataset)
-        shape, outputs = (schema.num_inputs,), task_of(schema).num_outputs
+        shape, text = (schema.num_inputs,), text_for(schema.vocabulary, task_of(schema))
     else:
         assert dataset.size is not None, "on_nodes says the size"
         shape = model_input(config.features, (dataset.channels, dataset.size, dataset.size))
     with torch.device("meta"):
-        model = build_model(
-            resolve_model(config.model, shape, client_class(config).traits.keeps_layers), shape, outputs, 0
-        )
+        chosen = resolve_model(config.model, shape, client_class(config).traits.keeps_layers, text)
+        model = build_model(chosen, shape, num_outputs_of(config, schema), 0, text)
     return sum(parameter.numel() for parameter in model.parameters())
 
 
@@ -129,6 +132,8 @@ class Gate:
     ) -> None:
         self.node, self.policy, self.ledger, self.config, self.run = node, policy, ledger, config, run
         self._accounting, self._same_round = ledger.settle(policy), ledger.of_round(run, server_round)
+        asks = isinstance(config.strategy.options, AskOptions) and policy.queries is not None
+        self._part = policy.queries.share if asks else 1.0  # type: ignore[union-attr]
         # A run's state is used only with the same options: its noise is in units of their noise multiplier. Options
         # that members of a sum do not sign make no second state, which would have a second set of keys.
         key = hashlib.sha256(run.encode() + b"/" + release_digest(config)).hexdigest()[:32]
@@ -169,7 +174,8 @@ class Gate:
     def _refuse_beyond_policy(self, entries: Sequence[Entry]) -> Booked:
         assert self._client is not None, "admit comes first"
         booked = Booked(tuple(entries), self._client.threat, self._client.traits.shares_secrets)
-        if (why := self.policy.refusal(self.ledger.spent(), booked, self._same_round, self._accounting)) is not None:
+        why = self.policy.refusal(self.ledger.spent(), booked, self._same_round, self._accounting, self._part)
+        if why is not None:
             raise BudgetSpent(why)
         return booked
 

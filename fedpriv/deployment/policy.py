@@ -25,8 +25,10 @@ from fedpriv.config.options import Options
 from fedpriv.config.own_options import CONF, group_choices
 from fedpriv.config.schema import Config
 from fedpriv.config.strategy_options import spelled
+from fedpriv.config.sum_methods import AskOptions
 from fedpriv.deployment.accounting import RESERVED, Accounting
 from fedpriv.deployment.guard_policy import GuardPolicy, Sha256
+from fedpriv.deployment.queries import Queries, query_objections
 from fedpriv.privacy.composition import Budget, compose
 from fedpriv.privacy.event_costs import ORDERS
 from fedpriv.privacy.events import SECURE_SUM, Entry, Event, NoBound, Threat
@@ -80,9 +82,7 @@ class Limits(Options):
     min_survivors: int = Field(
         default=1, ge=1, description="clients whose vectors are in a secure sum before this machine helps to open it"
     )
-    min_colluders: int = Field(
-        default=0, ge=0, description="of these, clients that the run must take for the server's helpers at least"
-    )
+    min_colluders: int = Field(default=0, ge=0, description="of these, helpers of the server that a run must assume")
     max_messages: int = Field(default=10_000, ge=1, description="messages in the ledger, over all runs")
     max_parameters: int = Field(default=50_000_000, ge=1, description="size of a model that this machine will build")
 
@@ -102,6 +102,7 @@ class Policy(Options):
     variants: tuple[Literal["repaired", "published"], ...] = Field(default=("repaired",), min_length=1)
     bundles: tuple[Sha256, ...] = Field(default=(), description="SHA-256 of every bundle that may run without a guard")
     schemas: tuple[Sha256, ...] = Field(default=(), description="of tables: SHA-256 of every schema that may be used")
+    queries: Queries | None = Field(default=None, description="questions of strategy=ask that are answered; null: none")
     limits: Limits
     guard: GuardPolicy | None = Field(default=None, description="foreign apps: what of their answers may leave")
 
@@ -126,9 +127,10 @@ class Policy(Options):
         further: Booked,
         same_round: Sequence[Booked] = (),
         fixed: Accounting | None = None,
+        part: float = 1.0,
     ) -> str | None:
         """Why ``further`` must not leave after ``spent``, in words for the local log; None where it may. same_round:
-        the part of ``spent`` in the same round of the same run. fixed: the ledger's `accounting`.
+        the part of ``spent`` in the same round of the same run. fixed: the ledger's `accounting`. part: as `Budget`.
         """
         earlier = spent if isinstance(spent, Spent) else Spent(spent)
         if earlier.messages >= self.limits.max_messages:
@@ -138,16 +140,17 @@ class Policy(Options):
             in_round = [event for booked in same_round for event in booked.under(budget.threat)]
             if wrong := self.limit_broken([*in_round, *events], budget):
                 return wrong
-            if not self._filter(budget, fixed).admits(earlier.totals(budget.threat), events):
-                return f"the budget of {budget.max_epsilon:g} ({budget.name}) would be exceeded"
+            if not self._filter(budget, fixed, part).admits(earlier.totals(budget.threat), events):
+                words = "" if part == 1 else f"{part:g} (queries.share) of "
+                return f"{words}the budget of {budget.max_epsilon:g} ({budget.name}) would be exceeded"
         return None
 
-    def _filter(self, budget: UnitBudget, fixed: Accounting | None = None) -> Budget:
+    def _filter(self, budget: UnitBudget, fixed: Accounting | None = None, part: float = 1.0) -> Budget:
         delta = budget.delta * (fixed.share if fixed else 1.0)
         if self.accountant == "gaussian":
-            return Budget(budget.max_epsilon, delta, rule="gaussian")
+            return Budget(budget.max_epsilon, delta, rule="gaussian", part=part)
         order = fixed.orders.get(budget.name) if fixed else self.order
-        return Budget(budget.max_epsilon, delta, rule="rdp", order=order or "gaussian")
+        return Budget(budget.max_epsilon, delta, rule="rdp", order=order or "gaussian", part=part)
 
     def _orders(self, share: float, known: Mapping[str, float]) -> dict[str, float]:
         """The Renyi order of each budget, by its name; ``known`` ones stay."""
@@ -311,7 +314,7 @@ def objections(policy: Policy, config: Config, declared: int) -> list[str]:
             found.append(f"{option}={name}: allowed: {', '.join(policy.strategies)}")
     if config.privacy.variant not in policy.variants:
         found.append(f"privacy.variant={config.privacy.variant}: allowed: {', '.join(policy.variants)}")
-    found += _about_sums(policy, config)
+    found += [*_about_sums(policy, config), *query_objections(policy.queries, config)]
     for option, value, most in _measured(config, declared, limits):
         if not value <= most:
             found.append(f"{option}={value:g}: at most {most:g}")
@@ -323,7 +326,8 @@ def objections(policy: Policy, config: Config, declared: int) -> list[str]:
 def _about_sums(policy: Policy, config: Config) -> Iterator[str]:
     """A sum in the open shows a server every number of this machine, whatever observer its account names."""
     options, limits = config.strategy.options, policy.limits
-    if config.strategy.secure_sum == "ideal":
+    noisy = getattr(options, "form", None) == "local"  # each number has this machine's own, accounted for
+    if config.strategy.secure_sum == "ideal" and not noisy:
         yield "strategy.secure_sum=ideal: the server would see this client's own numbers: allowed: protocol"
     if config.strategy.secure_sum == "protocol":
         for option, least in (("min_replies", limits.min_survivors), ("colluders", limits.min_colluders)):
@@ -334,10 +338,12 @@ def _about_sums(policy: Policy, config: Config) -> Iterator[str]:
 def _measured(config: Config, declared: int, limits: Limits) -> Iterator[tuple[str, float, float]]:
     """(option, its effective value in the run, the largest allowed)."""
     options: Any = config.strategy.options
-    batches = config.local.epochs * -(-declared // config.local.batch_size)
     yield "num_rounds", config.num_rounds, limits.max_rounds
-    yield "local.batch_size", config.local.batch_size, limits.max_batch_size
-    yield "batches in a round", getattr(options, "local_steps", config.local.steps) or batches, limits.max_local_steps
+    if not isinstance(options, AskOptions):  # which trains nothing
+        batches = config.local.epochs * -(-declared // config.local.batch_size)
+        steps = getattr(options, "local_steps", config.local.steps) or batches
+        yield "local.batch_size", config.local.batch_size, limits.max_batch_size
+        yield "batches in a round", steps, limits.max_local_steps
     if hasattr(options, "clip_norm"):
         yield "strategy.client.clip_norm", options.clip_norm, limits.max_clip_norm
     if getattr(options, "clipping", "fixed") != "fixed":

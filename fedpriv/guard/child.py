@@ -28,8 +28,6 @@ from fedpriv.guard import kernel
 LONGEST = 64 * 1024
 #: Every app is this user.
 INNER_USER = 1000
-#: Of a shard too: nothing of an earlier one is in them.
-CHANGING = kernel.NEW_MOUNTS | kernel.NEW_NETWORK | kernel.NEW_IPC | kernel.NEW_NAMES | kernel.NEW_CGROUPS
 #: Seconds between two looks at the number of threads.
 LOOK = 0.05
 
@@ -43,7 +41,7 @@ def main(descriptor: int) -> NoReturn:
             uid, gid = os.getuid(), os.getgid()
             kernel.unshare(kernel.NEW_USERS, "users")
             kernel.own_users(uid, gid, INNER_USER)
-            kernel.unshare(CHANGING | kernel.NEW_PIDS, "processes, mounts, network")
+            kernel.unshare(kernel.CHANGING | kernel.NEW_PIDS, "processes, mounts, network")
             kernel.private_mounts()
         launcher = os.getpid()
         keeper = os.fork()
@@ -55,17 +53,8 @@ def main(descriptor: int) -> NoReturn:
         node.close()
         os.waitpid(keeper, 0)
     except BaseException as error:
-        failed(node, error)
+        kernel.failed(node, error)
     os._exit(0)
-
-
-def failed(told: socket.socket, error: BaseException) -> None:
-    with suppress(OSError):
-        told.send(json.dumps({"failed": words_of(error)}).encode())
-
-
-def words_of(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}"[:2000]
 
 
 class App:
@@ -142,7 +131,7 @@ class Keeper:
             while True:
                 self._once()
         except BaseException as error:
-            failed(self.node, error)
+            kernel.failed(self.node, error)
         finally:
             os._exit(0)
 

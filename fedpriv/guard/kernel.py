@@ -6,9 +6,12 @@ Numbers of calls that are the same on every architecture since Linux 5 stand her
 from __future__ import annotations
 
 import ctypes
+import json
 import os
 import signal
+import socket
 import struct
+from contextlib import suppress
 from pathlib import Path
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -18,6 +21,8 @@ _quietly.syscall.restype = None
 #: linux/sched.h
 NEW_MOUNTS, NEW_CGROUPS, NEW_NAMES, NEW_IPC = 0x20000, 0x2000000, 0x4000000, 0x8000000
 NEW_USERS, NEW_PIDS, NEW_NETWORK = 0x10000000, 0x20000000, 0x40000000
+#: Of a shard too: nothing of an earlier one is in them.
+CHANGING = NEW_MOUNTS | NEW_NETWORK | NEW_IPC | NEW_NAMES | NEW_CGROUPS
 _PARENT, _SET_TID, _CLEAR_TID = 0x8000, 0x1000000, 0x200000
 #: linux/mount.h
 READ_ONLY, NO_SETUID, NO_DEVICES, NO_PROGRAMS = 1, 2, 4, 8
@@ -182,3 +187,13 @@ def landlock(writable: list[str]) -> int:
     call(_LANDLOCK_RESTRICT, ruleset, 0, what="landlock_restrict_self")
     os.close(ruleset)
     return int(version)
+
+
+def failed(told: socket.socket, error: BaseException) -> None:
+    """Tells the process above why this one cannot go on."""
+    with suppress(OSError):
+        told.send(json.dumps({"failed": words_of(error)}).encode())
+
+
+def words_of(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"[:2000]

@@ -22,7 +22,7 @@ vector in the ball. A start that crashes, times out, or answers with other shape
 has the answer 0, which is in the ball: a crash that depends on a row is a move of C. So `SENSITIVITY` is 2 in units of
 C, whatever k is; what k changes is the noise in the *mean*, z C / k.
 
-**Rounding.** A clipped answer keeps 1e-6 of C back (`fedpriv.mechanisms.clipping`), more than float32 can add. With own
+**Rounding.** A clipped answer keeps 1e-6 of C back (`fedpriv.mechanisms.noise`), more than float32 can add. With own
 noise each answer is moved towards zero onto the noise's grid, by which it gets no longer, and multiples of the grid's
 step add up exactly in float64 (`add_normal_to_sum`): two sums differ by v_j - v'_j and by nothing else. In a secure sum
 each answer is rounded to whole numbers of R = C/gamma steps, by at most sqrt(d)/2 in length, and whole numbers add up
@@ -60,8 +60,7 @@ from torch import Tensor
 from fedpriv.common.errors import OptionError
 from fedpriv.deployment.guard_policy import GuardPolicy, Noise
 from fedpriv.deployment.policy import Booked
-from fedpriv.mechanisms.clipping import clip, finite_or_zero
-from fedpriv.mechanisms.noise import NoiseSource, add_normal_to_sum
+from fedpriv.mechanisms.noise import NoiseSource, add_normal_to_sum, clip, finite_or_zero
 from fedpriv.privacy.events import (
     CLIENT_TO_SERVER,
     SECURE_SUM,

@@ -22,7 +22,6 @@ from contextlib import suppress
 from typing import Any, NoReturn
 
 from fedpriv.guard import kernel, syscalls
-from fedpriv.guard.child import CHANGING, failed, words_of
 from fedpriv.guard.root import WRITABLE, Root
 
 #: What Flower itself needs, beside an app's own libraries.
@@ -47,7 +46,7 @@ def serve(keeper: socket.socket, given: dict[str, Any]) -> NoReturn:
             for descriptor in descriptors:
                 os.close(descriptor)
     except BaseException as error:
-        failed(keeper, error)
+        kernel.failed(keeper, error)
     finally:
         os._exit(0)
 
@@ -57,7 +56,7 @@ class Warm:
 
     def __init__(self, given: dict[str, Any]) -> None:
         self.given, self.confined, self.machine = given, given["confined"], syscalls.machine()
-        self.namespaces = CHANGING | kernel.NEW_PIDS if self.confined else 0
+        self.namespaces = kernel.CHANGING | kernel.NEW_PIDS if self.confined else 0
         self.masked = self.confined and _mask(given["data"])
         for name in given["libraries"]:
             with suppress(BaseException):  # an app without it fails, in its own process
@@ -95,7 +94,7 @@ class Warm:
             os.write(begun, b"begun")  # send is no longer allowed
         except BaseException as error:
             with suppress(OSError):
-                os.write(begun, words_of(error).encode())
+                os.write(begun, kernel.words_of(error).encode())
             os._exit(1)
         os.close(begun)
         _answer(self.given, request, answer)

@@ -32,7 +32,7 @@ import torch
 from torch import Tensor
 
 from fedpriv.mechanisms.bookkeeping import DRIFT, ROUNDOFF, add_rows, filled, without
-from fedpriv.mechanisms.clipping import clip_factors
+from fedpriv.mechanisms.noise import clip_factors
 
 #: The largest batch whose rounding error fits into `KEPT_BACK`.
 LARGEST_BATCH = 2**16

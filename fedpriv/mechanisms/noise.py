@@ -1,10 +1,12 @@
-"""Noise sources: one interface; repeatable noise in simulation, keys from the operating system in a deployment.
+"""The two steps of a mechanism: clipping to a bound, and noise. Noise sources have one interface: repeatable noise in
+simulation, keys from the operating system in a deployment.
 
 Every random number that a privacy guarantee rests on comes from a `NoiseSource` that is passed in: there is no
 global state and no default seed. `SeededNoise` is addressed by a key (seed, client, round, attempt, purpose) and
 repeats bit for bit; `SecureNoise` (fedpriv/mechanisms/secure_noise.py) never repeats.
 
-Shapes: `Shape` is a tuple or an int, `()` is a scalar. Everything lives on the CPU.
+Shapes: vectors [..., d], whose leading dimensions are independent trials or clients. `Shape` is a tuple or an int, `()`
+is a scalar. Noise lives on the CPU.
 """
 
 from __future__ import annotations
@@ -21,6 +23,82 @@ import torch
 from numpy.typing import NDArray
 
 Shape = int | Sequence[int]
+
+# --- clipping ---------------------------------------------------------------------------------------------
+
+#: Share of the bound held in reserve, so that float32 rounding cannot push a clipped vector over it.
+ROUNDING = 1e-6
+#: The same of a sum of clipped gradients: for rounding of norms and sum, and for moving it onto the noise's grid.
+KEPT_BACK = 2.0**-10
+
+#: Numbers beyond which long vectors are taken one by one: what is made of them on the way stays in a core's cache.
+TOGETHER = 2**20
+#: Shorter vectors are taken together, however many: the calls would take longer than the work.
+LONG = 2**12
+
+
+def l2_norm(x: torch.Tensor) -> torch.Tensor:
+    """L2 norm [...] in float64 of vectors [..., d]."""
+    if _one_by_one(x):
+        return torch.stack([l2_norm(row) for row in x])
+    return torch.linalg.vector_norm(x, dim=-1, dtype=torch.float64)
+
+
+def _one_by_one(x: torch.Tensor) -> bool:
+    return x.ndim == 2 and x.numel() > TOGETHER and x.shape[1] > LONG
+
+
+def clip(x: torch.Tensor, bound: float) -> torch.Tensor:
+    """clip(x, C) = x / max(1, ||x||_2 / C) for vectors [..., d]; a zero vector stays zero.
+
+    The result's norm is at most ``bound`` in exact arithmetic on the float32 values returned (`ROUNDING`). Divided in
+    float64: for an update of norm 1e38 C the factor is not a normal float32, and the result would be too long.
+    Raises ValueError unless ``bound`` is positive.
+    """
+    if not bound > 0:
+        raise ValueError(f"clip bound {bound} must be positive")
+    if _one_by_one(x):
+        return torch.stack([clip(row, bound) for row in x])
+    return (x / _excess(l2_norm(x), bound * (1 - ROUNDING))).to(x.dtype)
+
+
+def clip_factors(norms: torch.Tensor, bound: torch.Tensor | float) -> torch.Tensor:
+    """1 / max(1, norm / bound) for norms [...] (float64), less `KEPT_BACK`; 0 for a norm that is not finite.
+
+    What a broken example contributes must not depend on how it is broken: it contributes nothing.
+    """
+    factors = torch.clamp(bound * (1 - KEPT_BACK) / norms, max=1.0)  # [DPFL-AGN, Alg. 1 line 10]
+    return torch.where(torch.isfinite(norms), factors, torch.zeros_like(factors))
+
+
+def clip_change(x: torch.Tensor, previous: torch.Tensor, bound: torch.Tensor, slack: float) -> torch.Tensor:
+    """The point nearest to ``x`` on its segment to ``previous`` whose distance from ``previous`` is <= bound.
+
+    Shapes: ``x`` and ``previous`` [..., d], ``bound`` [...] (float64, > slack). ``slack`` is an absolute length
+    reserved for float32 rounding. If ``x`` and ``previous`` lie in a ball, so does the result, since balls are convex.
+    """
+    change = x - previous
+    excess = _excess(l2_norm(change), bound - slack)
+    return torch.where(excess > 1, (previous + change / excess).to(x.dtype), x)
+
+
+def _excess(norm: torch.Tensor, bound: torch.Tensor | float) -> torch.Tensor:
+    """max(1, norm / bound) [..., 1]."""
+    return torch.clamp(norm / bound, min=1.0).unsqueeze(-1)
+
+
+def finite_or_zero(x: torch.Tensor) -> torch.Tensor:
+    """Replaces vectors [..., d] that have a NaN or infinite coordinate by zero vectors.
+
+    Whether a client replies must not depend on its data: such an update is released as zero plus noise.
+    """
+    if x.ndim and bool(torch.isfinite(x.sum(-1)).all()):  # one pass instead of four: most of a small client's work
+        return x
+    finite = torch.isfinite(x).all(dim=-1, keepdim=True)
+    return torch.where(finite, x, torch.zeros_like(x))
+
+
+# --- noise on a grid --------------------------------------------------------------------------------------
 
 # A float32 holds 24 bits, so every multiple of the grid up to 2^24 of them is exact. Gaussians reach 9.4 standard
 # deviations, Laplace draws 74 scales, and one of those is at most 2^20 (2^17) steps.
@@ -106,6 +184,9 @@ def onto_grid(values: torch.Tensor, step: float) -> torch.Tensor:
     """The multiples of ``step`` next to ``values`` on the side of zero, as float32."""
     values = values.to(torch.float32)
     return torch.trunc(values / step) * step if step > 0 else values
+
+
+# --- sources ----------------------------------------------------------------------------------------------
 
 
 class NoiseSource(ABC):
@@ -252,62 +333,6 @@ class SeededNoise(NoiseSource):
     def _whole_numbers(self) -> np.random.Generator:
         digest = hashlib.shake_256(self._encoded + b"binomial").digest(32)
         return np.random.default_rng(int.from_bytes(digest, "little"))
-
-
-class CohortNoise(NoiseSource):
-    """The noise of several clients at once: row k of every draw [clients, ...] is what the k-th source would draw next.
-
-    Raises ValueError for a draw whose first dimension is another one: which part of it were whose?
-    """
-
-    def __init__(self, sources: Sequence[NoiseSource]) -> None:
-        self.each = self.sources = sources
-
-    def normal(self, shape: Shape, std: float = 1.0) -> torch.Tensor:
-        rows = self._rows(shape)
-        if not rows or not all(isinstance(source, SeededNoise) for source in self.sources):
-            return torch.stack([source.normal(rows, std) for source in self.sources])  # secure noise has std's own grid
-        found = torch.empty(as_size(shape), dtype=torch.float32)
-        for row, source in zip(found, self.sources, strict=True):
-            source.normal_into(row)  # type: ignore[attr-defined]
-        return found if std == 1.0 else found.mul_(std)
-
-    def uniform(self, shape: Shape) -> torch.Tensor:
-        rows = self._rows(shape)
-        return torch.stack([source.uniform(rows) for source in self.sources])
-
-    def fine_normal(self, shape: Shape, std: float) -> torch.Tensor:
-        rows = self._rows(shape)
-        return torch.stack([source.fine_normal(rows, std) for source in self.sources])
-
-    def laplace(self, shape: Shape, scale: float = 1.0) -> torch.Tensor:
-        rows = self._rows(shape)
-        return torch.stack([source.laplace(rows, scale) for source in self.sources])
-
-    def gumbel(self, shape: Shape, scale: float = 1.0) -> torch.Tensor:
-        rows = self._rows(shape)
-        return torch.stack([source.gumbel(rows, scale) for source in self.sources])
-
-    def integers(self, low: int, high: int, shape: Shape) -> torch.Tensor:
-        rows = self._rows(shape)
-        return torch.stack([source.integers(low, high, rows) for source in self.sources])
-
-    def binomial(self, trials: int, shape: Shape) -> torch.Tensor:
-        rows = self._rows(shape)
-        return torch.stack([source.binomial(trials, rows) for source in self.sources])
-
-    def words(self, count: int) -> NDArray[np.uint64]:
-        raise ValueError("words are of one client")
-
-    def permutation(self, n: int) -> torch.Tensor:
-        raise ValueError("a permutation is of one client")
-
-    def _rows(self, shape: Shape) -> tuple[int, ...]:
-        """The shape of one client's part."""
-        first, *rest = as_size(shape) or (0,)
-        if first != len(self.sources):
-            raise ValueError(f"a draw {list(as_size(shape))} for {len(self.sources)} clients")
-        return tuple(rest)
 
 
 def encode_key(*key: int | str) -> bytes:

@@ -11,8 +11,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-from fedpriv.mechanisms.clipping import clip, finite_or_zero, l2_norm
-from fedpriv.mechanisms.noise import NoiseSource, Shape, add_normal_to_sum
+from fedpriv.mechanisms.noise import NoiseSource, Shape, add_normal_to_sum, clip, finite_or_zero, l2_norm
 
 
 def next_sigma(sigma: float, loss_before: float, loss_after: float, decay: float, threshold: float) -> float:

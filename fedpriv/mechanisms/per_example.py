@@ -62,8 +62,8 @@ from torch import Tensor, nn
 from fedpriv.common.errors import OptionError
 from fedpriv.mechanisms.bookkeeping import KINDS, Trace, add_rows, filled, squared_lengths, without
 from fedpriv.mechanisms.clipped_sums import PHYSICAL_NUMBERS, ClippedSum, sum_of_units
-from fedpriv.mechanisms.clipping import clip_factors
 from fedpriv.mechanisms.frozen_gradient import FrozenGradient, Unfit, dense
+from fedpriv.mechanisms.noise import clip_factors
 from fedpriv.mechanisms.rowwise import NotRowwise, Rowwise
 from fedpriv.mechanisms.tasks import CLASSES, Task
 

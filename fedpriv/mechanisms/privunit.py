@@ -49,9 +49,8 @@ import torch
 from torch import Tensor
 
 from fedpriv.common.errors import OptionError
-from fedpriv.mechanisms.clipping import finite_or_zero, l2_norm
 from fedpriv.mechanisms.laws import Vector
-from fedpriv.mechanisms.noise import NoiseSource, fine_step, grid_step
+from fedpriv.mechanisms.noise import NoiseSource, fine_step, finite_or_zero, grid_step, l2_norm
 from fedpriv.mechanisms.unit_cap import LARGEST_EPSILON, Cap, best_cap, tail_quantile
 from fedpriv.mechanisms.unit_projections import Key
 

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from fedpriv.mechanisms.bookkeeping import add_rows, without
 from fedpriv.mechanisms.clipped_sums import LARGEST_BATCH, ClippedSum
-from fedpriv.mechanisms.clipping import clip_factors
+from fedpriv.mechanisms.noise import clip_factors
 
 
 def clipped_rows(rows: Tensor, bound: float, unit: Tensor | None = None) -> ClippedSum:

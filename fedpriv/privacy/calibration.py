@@ -114,23 +114,3 @@ def sampled_multiplier(epsilon: float, delta: float, sampling_rate: float) -> fl
         return [PoissonGaussian(threat=threat, multiplier=multiplier, sampling_rate=sampling_rate)]
 
     return calibrate(one_round, epsilon, delta, 1e-3, _ROUND_EPSILON).noise_multiplier
-
-
-def planned_participations(
-    num_rounds: int, num_clients: int, clients_per_round: int, sampling: str, schedule: Sequence[int] | None = None
-) -> int:
-    """A bound, fixed before the run, on the rounds in which any one client releases something.
-
-    schedule: each client's number of rounds, where the cohorts are known beforehand (they are drawn from a public
-    seed in simulation). Otherwise num_rounds: random sampling ("fixed" or "poisson") may draw the same client every
-    time.
-    """
-    if sampling not in ("fixed", "poisson"):
-        raise ValueError(f"sampling={sampling!r}: allowed: fixed, poisson")
-    if not 1 <= clients_per_round <= num_clients or num_rounds < 1:
-        raise ValueError(f"{clients_per_round} of {num_clients} clients in {num_rounds} rounds is not a valid plan")
-    if schedule is None:
-        return num_rounds
-    if len(schedule) != num_clients or not all(0 <= rounds <= num_rounds for rounds in schedule):
-        raise ValueError(f"a schedule has {num_clients} numbers between 0 and {num_rounds}")
-    return max(schedule)

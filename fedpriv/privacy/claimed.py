@@ -1,7 +1,6 @@
 """What each paper claims: one pure function per paper, as published, whether or not it is true.
 
-The verified epsilon comes from the ledger. What the papers *report* for their own runs, which need not follow
-from their formulas, is in `paper_reported`.
+The verified epsilon comes from the ledger.
 """
 
 from __future__ import annotations
@@ -62,6 +61,21 @@ def _renyi_gaussians(multiplier: float, count: int, delta: float) -> float:
             return 0.0
         best = min(best, divergence + math.log1p(-1 / order) - math.log(delta * order) / (order - 1))
     return max(0.0, best)
+
+
+# --- sums over rows -----------------------------------------------------------------------------------------------
+
+
+def row_sums(multiplier: float, rounds: int, delta: float, exact: bool) -> Claim:
+    """No paper's: Gaussians of ``multiplier`` = noise standard deviation / what a row changes, one in each round.
+    exact: B. Balle, Y.-X. Wang 2018, Theorem 8; else by Renyi differential privacy (I. Mironov 2017, Proposition 7; C.
+    Canonne, G. Kamath, T. Steinke 2020, Proposition 12), which covers whole-number noise too.
+    """
+    if exact:
+        epsilon = gaussian_epsilon(math.sqrt(rounds) / multiplier, delta) if multiplier else math.inf
+        return Claim(epsilon, "run", "Balle and Wang 2018, Theorem 8", delta)
+    words = "Mironov 2017, Prop. 7, and Canonne et al. 2020, Prop. 12, of one Gaussian with the sum's noise"
+    return Claim(_renyi_gaussians(multiplier, rounds, delta), "run", words, delta)
 
 
 # --- ADP-FL ------------------------------------------------------------------------------------------------------

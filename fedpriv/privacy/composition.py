@@ -7,6 +7,7 @@ Every result names its accountant:
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -146,6 +147,8 @@ class Budget:
     rule="auto" picks between the filters by the KINDS of mechanism in the account, which must be settled before the
     first release (a run's strategy settles them); where they might be chosen after seeing outputs, set "gaussian"
     (nothing else is admitted) or "rdp".
+
+    part: of what a filter may add up (mu^2, or the divergence at its order) no more than this share is admitted.
     """
 
     max_epsilon: float
@@ -153,6 +156,7 @@ class Budget:
     rule: Literal["auto", "gaussian", "rdp"] = "auto"
     plan: tuple[Event, ...] = ()
     order: float | Literal["opening", "gaussian"] = "opening"
+    part: float = 1.0
 
     def admits(self, spent: Sequence[Event], further: Sequence[Event]) -> bool:
         """True if ``further`` may be released after ``spent`` (in order of release). Well under 1 ms for Gaussians."""
@@ -161,11 +165,11 @@ class Budget:
             return True
         if any(event.threat != events[0].threat for event in events):
             raise ValueError("events of different threats are never composed: filter the account by threat")
-        if self.plan and _planned_epsilon(self.plan, self.delta) <= self.max_epsilon:
+        if self.part == 1 and self.plan and _planned_epsilon(self.plan, self.delta) <= self.max_epsilon:
             return contains(make_history(self.plan), make_history(events))
         multipliers = [(event.gaussian_multiplier, event.count) for event in events]
         if self.rule != "rdp" and all(multiplier is not None for multiplier, _ in multipliers):
-            limit = gaussian_mu(self.max_epsilon, self.delta) * _ROUNDING
+            limit = gaussian_mu(self.max_epsilon, self.delta) * math.sqrt(self.part) * _ROUNDING
             return total_mu(multipliers) <= limit  # type: ignore[arg-type]
         return self.rule != "gaussian" and self._renyi_admits(events)
 
@@ -175,13 +179,14 @@ class Budget:
 
     def _renyi_admits(self, events: Sequence[Event]) -> bool:
         paid = sum(event.delta_share * event.count for event in events)
-        if any(event.why_unbounded() for event in events) or paid > self.delta / 2:
+        if any(event.why_unbounded() for event in events) or paid > self.part * self.delta / 2:
             return False
         # Pairs use the other half of delta; where they may come later, it is reserved for them from the beginning.
         delta = self.delta / 2 if paid or self.order != "opening" else self.delta
         limits = self._renyi_limits(delta)
         order = self._order(limits, events)
-        return sum(float(renyi_curve(event)[order]) * event.count for event in events) <= limits[order] * _ROUNDING
+        total = sum(float(renyi_curve(event)[order]) * event.count for event in events)
+        return total <= self.part * limits[order] * _ROUNDING
 
     def _renyi_limits(self, delta: float) -> np.ndarray:
         """The largest total at each of `ORDERS`."""

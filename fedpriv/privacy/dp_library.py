@@ -64,13 +64,6 @@ def laplace_rdp(multiplier: float, orders: Vector) -> Vector:
     return _rdp(dp_event.LaplaceDpEvent(multiplier), _ADD_OR_REMOVE, orders, orders > 0)
 
 
-def gaussian_rdp_epsilon(multiplier: float, count: int, delta: float) -> float:
-    """epsilon of ``count`` Gaussians by dp-accounting's RDP accountant at its default orders: for papers' claims."""
-    accountant = rdp_library.RdpAccountant()
-    accountant.compose(dp_event.GaussianDpEvent(multiplier), count)
-    return float(accountant.get_epsilon(delta))
-
-
 def _rdp(event: Any, relation: Any, orders: Vector, where: NDArray[np.bool_]) -> Vector:
     divergences = np.full(len(orders), np.inf)
     accountant = rdp_library.RdpAccountant(orders[where], relation)

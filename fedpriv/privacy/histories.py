@@ -68,8 +68,20 @@ def collect_histories(sequences: Iterable[Sequence[Event]]) -> list[History]:
 
 
 def contains(larger: History, smaller: History) -> bool:
+    """Whether the second costs no more than the first for certain: its events are among the first's, or both are one
+    event, repeated, and the first's is as bad as the worst of the two (`Event.worst_with`: of Gaussians over Poisson
+    samples the larger rate and the smaller multiplier; a sample of rate q' < q is with probability q'/q one of rate q,
+    and otherwise empty, so joint convexity gives every hockey-stick divergence at most q'/q of that of q).
+    """
     counts = dict(larger)
-    return all(counts.get(event, 0) >= count for event, count in smaller)
+    if all(counts.get(event, 0) >= count for event, count in smaller):
+        return True
+    if len(larger) != 1 or len(smaller) != 1:
+        return False
+    ((one, many),), ((other, few),) = larger, smaller
+    if type(one) is not type(other) or one.likeness is None or few > many:
+        return False
+    return one.worst_with(other) == one
 
 
 # --- cheap bounds: closed form, Renyi, sums --------------------------------------------------

@@ -60,6 +60,7 @@ def head(run: RunFolder, problems: Mapping[str, str]) -> dict[str, Any]:
         "title": _title(run, accuracy, metrics),
         "subtitle": _subtitle(run),
         "accuracy": accuracy,
+        "answers": pick(summary, "answers"),
         "metrics": metrics,
         "worst": None if worst is None else [worst[0], in_metric(leading_metric(summary)[0], worst[1])],
         "personalised": number_at(summary, "accuracy", "personalised"),
@@ -85,6 +86,8 @@ def _title(run: RunFolder, accuracy: float | None, metrics: Mapping[str, str]) -
     dataset = pick(run.summary, "dataset") or pick(run.config, "dataset", "name") or "unknown data"
     so_far = "" if run.summary else " so far"
     known = "not evaluated yet" if not metrics else ", ".join(f"{name} {value}" for name, value in metrics.items())
+    if (answers := pick(run.summary, "answers")) is not None:
+        known = f"{many(len(answers), 'question')} answered"
     reached = known if accuracy is None else f"{percent(accuracy)} accuracy{so_far}"
     return f"{strategy} on {dataset}: {reached}"
 

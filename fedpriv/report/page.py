@@ -18,6 +18,9 @@ from typing import Any
 
 from fedpriv.common.files import write_atomic
 from fedpriv.common.versions import made_by
+from fedpriv.report.answers import HEADER as ANSWERS
+from fedpriv.report.answers import NOTE as ANSWERS_NOTE
+from fedpriv.report.answers import answer_rows, replies
 from fedpriv.report.attacks import attack_section, roc_picture
 from fedpriv.report.compare import Comparison, mean_curve, write_csv
 from fedpriv.report.overview import head
@@ -88,6 +91,10 @@ def write_report(folder: Path, live: int | None = None) -> Path:
         attacks=attack_section(run.summary),
         metrics_table=list(further_metrics(run.summary).items()),
         sites=_sites(run.summary),
+        answer_rows=answer_rows(run.summary),
+        answers_header=ANSWERS,
+        answers_note=ANSWERS_NOTE,
+        answered_by=replies(run.summary or {}),
         cost=_cost(run),
         method_figures=_method_figures(run),
         config_text=run.config_text or "config.yaml is not there.",

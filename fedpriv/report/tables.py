@@ -10,6 +10,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
+from fedpriv.report.answers import HEADER, NOTE, answer_rows, replies
 from fedpriv.report.compare import ABSENT, EPSILONS, Comparison, Row, Spread
 from fedpriv.report.words import (
     SCOPES,
@@ -56,7 +57,9 @@ def final_table(summary: Mapping[str, Any]) -> Table:
 
 def final_lines(summary: Mapping[str, Any]) -> list[str]:
     """The same as plain text, for output that is not a terminal."""
-    return [_title(summary), *plain_table((), _final_rows(summary)), _caption(summary)]
+    rows = answer_rows(summary)
+    told = [*plain_table(HEADER, rows), NOTE, ""] if rows else []
+    return [_title(summary), *told, *plain_table((), _final_rows(summary)), _caption(summary)]
 
 
 def rich_table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]], caption: str = "") -> Table:
@@ -84,7 +87,8 @@ def records(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def _title(summary: Mapping[str, Any]) -> str:
-    return f"{summary.get('strategy', '?')} on {summary.get('dataset', '?')}, {summary.get('rounds', '?')} rounds"
+    on = f"{summary.get('strategy', '?')} on {summary.get('dataset', '?')}"
+    return f"{on}, {replies(summary)}" if "answers" in summary else f"{on}, {summary.get('rounds', '?')} rounds"
 
 
 def _final_rows(summary: Mapping[str, Any]) -> list[tuple[str, str, str]]:
@@ -95,7 +99,8 @@ def _final_rows(summary: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     model = "global part with untrained personal layers" if untrained_layers(summary) else "global model"
     further, accuracy = further_metrics(summary), number_at(summary, "accuracy", "final")
     worst_of, leading = worst_site(summary), leading_metric(summary)[0]
-    told = [] if accuracy is None and further else [("accuracy", percent(accuracy), f"{model}, test set")]
+    nothing = accuracy is None and (further or "answers" in summary)
+    told = [] if nothing else [("accuracy", percent(accuracy), f"{model}, test set")]
     return [
         *told,
         *((name, value, f"{model}, test set") for name, value in further.items()),

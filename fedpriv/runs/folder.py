@@ -36,6 +36,8 @@ from fedpriv.training.flat_model import Layout
 
 #: Written with the first file of a run: what a resumed run without a checkpoint is checked against.
 START = ".start.json"
+#: The tokenizer file of a run on token ids; its digest is in classes.json.
+TOKENIZER = "tokenizer.json"
 #: Where an extended run has its earlier ends.
 STAGES = "stages.json"
 #: A folder that holds one of these has been used by a run.
@@ -323,6 +325,8 @@ class RunFolder:
         }
         if dataset.schema is not None:
             facts["schema"] = dataset.schema.model_dump(mode="json", exclude_none=True)
+            if (said := dataset.schema.tokens) is not None and said.rule.has_file:
+                write_atomic(self.path / TOKENIZER, Path(said.rule.kind).read_text(encoding="utf-8"))
         write_atomic(self.path / "classes.json", json.dumps(facts) + "\n")
         write_sums(self.path, MODEL_FILES)
 

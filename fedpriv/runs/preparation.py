@@ -98,6 +98,7 @@ def make_strategy(
         getattr(config.strategy.options, "colluders", 0),
         flat_inputs(config, layout),
         layout.shapes[0][0],
+        client.threat,
     )
     kind = server_class(config)
     options = method_options(config)

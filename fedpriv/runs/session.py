@@ -13,10 +13,12 @@ from flwr.serverapp import Grid
 from fedpriv.client.build import exchanges_of
 from fedpriv.client.memories import Book, ClientMemories, between_rounds, charged
 from fedpriv.common.errors import RunFailed
+from fedpriv.common.files import write_atomic
 from fedpriv.common.messages import ATTEMPTS_PER_START, FloatVector, pack_vector
 from fedpriv.common.stopping import stop
 from fedpriv.common.versions import commit, library_versions
 from fedpriv.config.schema import Config
+from fedpriv.data.asked import Asks
 from fedpriv.data.features import public_knowledge
 from fedpriv.engines.adapter import make_apps
 from fedpriv.engines.grid import LocalGrid
@@ -26,6 +28,7 @@ from fedpriv.report.live.live_page import LivePage
 from fedpriv.report.live.monitor import Monitor
 from fedpriv.report.live.progress import RunProgress
 from fedpriv.runs.accounts import Accounts
+from fedpriv.runs.answering import answered, as_csv
 from fedpriv.runs.folder import Checkpoint, RunFolder
 from fedpriv.runs.planned_accounts import PlannedAccounts
 from fedpriv.runs.planning import Plan
@@ -263,6 +266,8 @@ class Session:
         self._save_model()
         summary = self._summary(self.score)
         self._settle_last_line(summary["privacy"]["verified_epsilon"])
+        if "answers" in summary:
+            write_atomic(self.folder.path / "answers.csv", as_csv(summary["answers"]))
         self.folder.write_summary(summary)  # from here on the run counts as finished
         self._report()
         return summary
@@ -277,6 +282,14 @@ class Session:
     def _save_model(self) -> None:
         self.folder.save_model(self.worker.whole_model(self.theta), self.worker.model.layout)
         self.folder.save_facts(self.worker.data.dataset)
+
+    def _answers(self, rows: list[dict[str, Any]]) -> dict[str, Any]:
+        """Of strategy=ask: what was asked and answered."""
+        task = self.worker.data.dataset.task
+        if not isinstance(task, Asks):
+            return {}
+        replied = min((row["participants"] for row in rows), default=0)
+        return {"asked": {"replied": replied}, "answers": answered(self.config, task, self.theta, rows)}
 
     def _report(self) -> None:
         if not self.config.operations.report:
@@ -307,8 +320,9 @@ class Session:
                 "best_on_test": best if score.leading == "accuracy" else score.accuracy,
                 **summary_figures(rows),
             },
-            "loss": {"final": score.loss},
+            "loss": {"final": score.metrics.get("loss")},
             **metrics_figures(score, best, self.evaluate.by_site(self.worker.whole_model(self.theta))),
+            **self._answers(rows),
             "privacy": privacy_figures(config, self.plan, self.accounts, len(self.stopped)),
             "timing": {
                 "total_s": time.perf_counter() - self.began,

@@ -11,6 +11,7 @@ from fedpriv.client.build import make_client, partition_remarks, person_word, un
 from fedpriv.common.files import json_number
 from fedpriv.common.messages import LOCAL_ACCURACY
 from fedpriv.config.schema import Config
+from fedpriv.data.table_source import schema_of_dataset
 from fedpriv.privacy.claimed import Claim
 from fedpriv.privacy.composition import Verified
 from fedpriv.privacy.opacus_accounts import OpacusFigure
@@ -40,6 +41,7 @@ def privacy_figures(config: Config, plan: Plan, accounts: Accounts, stopped: int
         **added,
         **person_word(config),
         **({} if by_opacus is None else {"opacus": by_opacus.to_json()}),
+        **spent_before(config),
         "delta": privacy.delta,
         "variant": privacy.variant,
         "claimed_epsilon": json_number(claim.epsilon) if claim else None,
@@ -70,6 +72,14 @@ def privacy_figures(config: Config, plan: Plan, accounts: Accounts, stopped: int
     }
 
 
+def spent_before(config: Config) -> dict[str, Any]:
+    """{spent_before: what the schema's ranges cost}, where private answers gave some."""
+    schema = schema_of_dataset(config.dataset) if config.dataset.is_table else None
+    if schema is None or not schema.answered:
+        return {}
+    return {"spent_before": [one.model_dump(mode="json") for one in schema.answered]}
+
+
 def metrics_figures(score: Score, best: float | None, sites: Sequence[SiteScore] = ()) -> dict[str, Any]:
     """Entries of summary.json on metrics beside accuracy and loss, and on sites (the worst first); none where the task
     has no other metrics and no site has test examples.
@@ -94,7 +104,7 @@ def metrics_row(
     return {
         "round": current.number,
         "accuracy": score.accuracy if score else None,
-        "loss": score.loss if score else None,
+        "loss": score.metrics.get("loss") if score else None,
         **({"metrics": score.further} if score and score.further else {}),
         "train_loss": mean("train_loss"),
         PERSONAL: round_figures(

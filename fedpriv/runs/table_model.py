@@ -23,7 +23,8 @@ from fedpriv.common.errors import DataError
 from fedpriv.data.table_files import Form, check_names, is_parquet, kind_of, parsed_number, read_columns, read_whole
 from fedpriv.data.table_rows import encode
 from fedpriv.data.table_schema import TableSchema
-from fedpriv.mechanisms.tasks import Classification, Regression, Task
+from fedpriv.mechanisms.tasks import Classification, NextToken, Regression, Task
+from fedpriv.runs.text_model import TextModel
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -53,31 +54,50 @@ class TableModel:
         return self.task.labels
 
     def outputs(self, table: Any) -> Tensor:
-        """What the model says, float32 [rows, outputs]. Raises `DataError`, with the column and the row."""
+        """What the model says, float32 [rows, outputs]; of next_token what follows each text. Raises `DataError`, with
+        the column and the row.
+        """
+        return self._outputs(*self._table(table))
+
+    def _table(self, table: Any) -> tuple[pa.Table, str]:
+        """(the columns that the model reads, the table's name in errors)."""
         names = [name for name, _ in self.schema.inputs]
         if isinstance(table, str | Path):
-            return self._outputs(read_columns(Path(table), names, self.form), str(table))
-        return self._outputs(_columns(table, names), "the table")
+            return read_columns(Path(table), names, self.form), str(table)
+        return _columns(table, names), "the table"
 
     def _outputs(self, table: pa.Table, name: str) -> Tensor:
-        inputs = torch.from_numpy(encode(table, self.schema, name, targets=False, decimal=self.form.decimal).inputs)
+        if isinstance(self.task, NextToken):
+            return self.texts.following(table, name)
+        found = encode(table, self.schema, name, targets=False, decimal=self.form.decimal).inputs
+        ids = self.schema.tokens is not None
+        inputs = torch.from_numpy(found.astype(np.int64) if ids else found)
         self.module.eval()
         with torch.inference_mode():
-            return torch.cat([self.module(part) for part in inputs.split(BATCH)])
+            return torch.cat([self.module(part) for part in inputs.split(BATCH // 64 if ids else BATCH)])
+
+    @property
+    def texts(self) -> TextModel:
+        """Of next_token: what it says of texts."""
+        return TextModel(self.module, self.schema)
 
     def probabilities(self, table: Any) -> Tensor:
-        """[rows, classes], or of labels [rows, labels]. Raises `DataError`: a regression has none."""
+        """[rows, classes], of labels [rows, labels], of next_token [rows, vocabulary]. Raises `DataError`: a regression
+        has none.
+        """
         return self._shares(self.outputs(table))
 
     def _shares(self, outputs: Tensor) -> Tensor:
         if isinstance(self.task, Regression):
             raise DataError(f"{self.task.labels[0]} is a number and has no probabilities: use predict")
-        return outputs.softmax(1) if isinstance(self.task, Classification) else outputs.sigmoid()
+        return outputs.softmax(1) if isinstance(self.task, Classification | NextToken) else outputs.sigmoid()
 
     def predict(self, table: Any) -> NDArray[Any]:
-        """The most likely class of each row (texts [rows]), the number in the target's own units (float64 [rows]), or
-        1 for each label that is more likely than not (int64 [rows, labels]).
+        """The most likely class of each row (texts [rows]), the number in the target's own units (float64 [rows]), 1
+        for each label that is more likely than not (int64 [rows, labels]), or how a text goes on (texts [rows]).
         """
+        if isinstance(self.task, NextToken):
+            return np.array(self.texts.continued(*self._table(table)), object)
         return self._predicted(self.outputs(table))
 
     def _predicted(self, outputs: Tensor) -> NDArray[Any]:
@@ -90,10 +110,15 @@ class TableModel:
 
     # --- files -------------------------------------------------------------------------------------------
 
-    def new_columns(self, outputs: Tensor) -> dict[str, list[str] | NDArray[np.float64]]:
+    def new_columns(self, table: pa.Table, name: str) -> dict[str, list[str] | NDArray[np.float64]]:
         """Columns to be added to a table: of classes the class and its probability, of labels a probability each, of a
-        regression the number.
+        regression the number, of next_token the perplexity of the text and how it goes on.
         """
+        if isinstance(self.task, NextToken):
+            column = self.schema.target.column
+            perplexity, further = self.texts.perplexity(table, name), self.texts.continued(table, name)
+            return {f"{column} perplexity": perplexity, f"{column} continued": further}
+        outputs = self._outputs(table, name)
         predicted = self._predicted(outputs)
         if isinstance(self.task, Regression):
             return {f"{self.classes[0]} predicted": predicted}
@@ -109,7 +134,7 @@ class TableModel:
         """
         names = [name for name, _ in self.schema.inputs]
         whole = read_whole(path, names, self.form)
-        added = self.new_columns(self._outputs(whole.table.select(names), str(path)))
+        added = self.new_columns(whole.table.select(names), str(path))
         if twice := next((name for name in added if name in whole.header), None):
             raise DataError(f"{path}: has a column {twice} already: leave it out, or rename it")
         if is_parquet(path):
@@ -118,7 +143,7 @@ class TableModel:
         texts = [
             [cell(text) for text in column]
             if isinstance(column, list)
-            else [f"{value:.6g}".replace(".", sign) for value in column]
+            else ["" if np.isnan(value) else f"{value:.6g}".replace(".", sign) for value in column]
             for column in added.values()
         ]
         rows = zip(*(column.to_pylist() for column in whole.table.columns), *texts, strict=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,14 +15,16 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from fedpriv.common.checksums import MODEL_FILES, SUMS, damage
-from fedpriv.common.errors import DataError, RunFolderError
+from fedpriv.common.errors import DataError, OptionError, RunFolderError
 from fedpriv.config.compose import read_config
 from fedpriv.data.cache import cache_folder
 from fedpriv.data.decoding import Encoded, read_picture
 from fedpriv.data.features import Features, model_input
-from fedpriv.data.table_schema import schema_of
+from fedpriv.data.table_schema import TableSchema, schema_of, with_tokenizer
 from fedpriv.data.table_source import form_of, task_of
+from fedpriv.runs.folder import TOKENIZER
 from fedpriv.runs.table_model import TableModel
+from fedpriv.training.language_models import text_for
 from fedpriv.training.models import build_model
 from fedpriv.training.sequential import normalise
 
@@ -75,15 +78,30 @@ def load_model(folder: str | Path) -> TrainedModel | TableModel:
         raise RunFolderError(f"{folder}: the model cannot be read ({error})") from None
     shape = tuple(facts["shape"])
     reads = shape if "schema" in facts else model_input(config.features, shape)  # type: ignore[arg-type]
-    module = build_model(config.model, reads, len(facts["classes"]), config.seed)
+    schema, task, text = None, None, None
+    if "schema" in facts:
+        schema = _schema(facts["schema"], path)
+        task = task_of(schema)
+        text = text_for(schema.vocabulary, task)
+    module = build_model(config.model, reads, len(facts["classes"]), config.seed, text)
     if {name: value.shape for name, value in parameters.items()} != {k: v.shape for k, v in module.named_parameters()}:
         raise RunFolderError(f"{folder}: model.safetensors is not of the model that config.yaml names")
     if (path / SUMS).exists() and (wrong := damage(path, MODEL_FILES)) is not None:
         raise RunFolderError(f"{folder}: the model is damaged ({wrong})")
     module.load_state_dict(parameters, strict=False)
-    if "schema" in facts:
-        schema = schema_of(facts["schema"], str(path / "classes.json"))
-        return TableModel(module, schema, task_of(schema), form_of(config.dataset))
+    if schema is not None and task is not None:
+        return TableModel(module, schema, task, form_of(config.dataset))
     used = config.features.name != "none"
     features = Features(config.features, shape, cache_folder(config.dataset)) if used else None
     return TrainedModel(module, tuple(facts["classes"]), shape, tuple(facts["mean"]), tuple(facts["std"]), features)
+
+
+def _schema(said: Any, path: Path) -> TableSchema:
+    """Of a run's folder, which holds a copy of the tokenizer's file. Raises `RunFolderError`."""
+    for column in said["columns"].values():
+        if "sha256" in column:
+            column["tokenizer"] = str(path / TOKENIZER)
+    try:
+        return with_tokenizer(schema_of(said, str(path / "classes.json")), path)
+    except OptionError as error:
+        raise RunFolderError(f"{path}: the schema or tokenizer cannot be read ({error})") from None

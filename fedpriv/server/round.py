@@ -14,7 +14,7 @@ from fedpriv.common.errors import FedprivError
 from fedpriv.common.messages import FloatVector, Refused
 from fedpriv.common.replies import Reply
 from fedpriv.mechanisms.noise import NoiseSource, SeededNoise
-from fedpriv.privacy.events import Entry, Event
+from fedpriv.privacy.events import Entry, Event, Threat
 from fedpriv.training.flat_model import Layers
 
 #: In the place of a release that was used.
@@ -79,6 +79,7 @@ class Population:
     colluders: int = 0  # of a secure sum
     flat_inputs: int = 0  # of models linear and mlp: how many numbers their first layer reads; 0: another model
     outputs: int = 0  # of the first layer
+    threat: Threat | None = None  # the method's own, with the run's unit; None: not known
 
     def noise(self, *key: int | str) -> NoiseSource:
         """The server's noise as `privacy.rng` says; the key addresses it in a simulation."""

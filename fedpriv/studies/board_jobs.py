@@ -26,8 +26,8 @@ SLACK = 1 + 1e-9
 @dataclass(frozen=True)
 class Prepared:
     """A board and what its runs need. where: overrides by which a run finds the pictures; split: the file by which
-    tuning runs divide the training pictures; tested: one with the same training rows, and the set's own test pictures;
-    classes: of the pictures.
+    tuning runs divide the training examples; tested: one with the same training rows, and the set's own test examples;
+    classes: of the examples; final: the file by which final runs are divided, where seeds would divide them otherwise.
     """
 
     name: str
@@ -36,6 +36,7 @@ class Prepared:
     split: Path = Path()
     tested: Path = Path()
     classes: int = 0
+    final: Path | None = None
 
     @property
     def lines(self) -> list[Key]:
@@ -104,7 +105,8 @@ class Key:
 
     def final(self, trial: Trial) -> dict[int, Job]:
         """Seed -> its run."""
-        return {seed: Job("train", self.options(trial, self.target), seed) for seed in self.board.plan.seeds}
+        split = () if self.board.final is None else (f"dataset.split={self.board.final}",)
+        return {seed: Job("train", (*self.options(trial, self.target), *split), seed) for seed in self.board.plan.seeds}
 
 
 def prepare(name: str, plan: BoardPlan, pictures: Path, download: bool, folder: Path) -> Prepared:
@@ -128,7 +130,7 @@ def prepare(name: str, plan: BoardPlan, pictures: Path, download: bool, folder: 
         tested = data.tested_elsewhere(where, split) if own.private else Path()
     except OptionError as error:
         raise OptionError(f"{name}.yaml: tuning.pictures", error.value, error.allowed) from None
-    return replace(board, split=split, tested=tested, classes=classes)
+    return replace(board, split=split, tested=tested, classes=classes, final=data.own_test(where, plan.dataset, folder))
 
 
 def privacy_under(summary: Mapping[str, Any], threat: Threat) -> Mapping[str, Any] | None:

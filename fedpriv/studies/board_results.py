@@ -7,14 +7,14 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from fedpriv.common.errors import RunFailed
-from fedpriv.report.words import figure, number
+from fedpriv.report.words import figure, leading_metric, number, worst_site
 from fedpriv.studies import ranking
 from fedpriv.studies.board_jobs import Key, Prepared, plainly, privacy_under, why_not
 from fedpriv.studies.carrying_out import Failure, Found
 from fedpriv.studies.evidence import estimate
-from fedpriv.studies.results import Board, Entry, Left, RunRecord, TuningCost
+from fedpriv.studies.results import Board, Entry, Estimate, Left, Measure, RunRecord, TuningCost
 from fedpriv.studies.search import Search
-from fedpriv.studies.tuning import NO_ACCURACY, Tuned, score
+from fedpriv.studies.tuning import SHARES, Tuned, no_score, score
 
 Records = Mapping[int, RunRecord]
 
@@ -58,6 +58,7 @@ def board_of(board: Prepared, tuned: Mapping[Key, Tuned], found: Found, costs: M
         observer=plan.observer,
         delta=plan.delta,
         measure=plan.measure,
+        metric=_metric(plan.measure, records),
         trials=max(len(own.search.trials) for key, own in tuned.items() if key.board.name == board.name),
         setting=plan.words,
         targets=plan.targets,
@@ -80,6 +81,24 @@ def board_of(board: Prepared, tuned: Mapping[Key, Tuned], found: Found, costs: M
     )
 
 
+def _metric(measure: Measure, records: Mapping[Key, Records]) -> str:
+    """Name of what a board ranks by."""
+    if measure in ("final", "personalised"):
+        return "accuracy"
+    if measure != "leading":
+        return measure
+    names = {leading_metric(run.summary)[0] for runs in records.values() for run in runs.values()}
+    return next(iter(names)) if len(names) == 1 else measure
+
+
+def _worst_site(runs: Sequence[RunRecord]) -> Estimate | None:
+    """The leading metric where it is least, in percent; None where a run tells no sites apart."""
+    found = [worst_site(run.summary) for run in runs]
+    values = [100 * one[1] for one in found if one is not None]
+    share = all(leading_metric(run.summary)[0] in SHARES for run in runs)
+    return estimate(values) if len(values) == len(runs) and share else None
+
+
 def _searched(board: Prepared) -> str:
     own = board.plan.tuning
     if own.private:
@@ -87,7 +106,7 @@ def _searched(board: Prepared) -> str:
             f"The number of trials is drawn from a {own.law} law with mean {own.trials}, the options of each at random "
             "from the ranges. The verified epsilon holds against whoever learns the best alone, not the other trials "
             "or how many there were, which stand in runs.jsonl for the study's repetition (Papernot and Steinke, ICLR "
-            f"2022). Trials are scored on {own.pictures:,} pictures that no client has and that need no protection."
+            f"2022). Trials are scored on {own.pictures:,} examples that no client has and that need no protection."
         )
     return (
         f"{own.trials} points of a scrambled Sobol sequence, even in logarithms, with seed {own.seed}. Where any best "
@@ -108,7 +127,7 @@ def records_of(key: Key, tuned: Tuned, found: Found) -> Records | str:
         if isinstance(result, Failure):
             return plainly(result.words)
         if score(key, result) is None:
-            return NO_ACCURACY.format("final run", key.board.plan.measure)
+            return no_score(key, "final run")
         records[seed] = result
     return records
 
@@ -141,6 +160,7 @@ def entry_of(key: Key, tuned: Tuned, records: Records) -> Entry:
         tried=tuned.tried,
         at_edge=tuned.at_edge,
         own_plan=bool(method.plan),
+        worst_site=_worst_site(runs),
         superseded=next((run.superseded for run in runs if run.superseded), None),
     )
 

@@ -19,6 +19,7 @@ from fedpriv.config.compose import CONF
 from fedpriv.config.explain import first_option_error
 from fedpriv.config.options import Options
 from fedpriv.privacy.events import Threat
+from fedpriv.studies.results import Measure
 from fedpriv.studies.search import Range
 
 BOARDS = CONF / "leaderboard"
@@ -93,17 +94,18 @@ class Longer(Options):
 class BoardPlan(Options):
     """A file of conf/leaderboard. words: the setting for readers. setting: overrides of every run; plan: those that say
     who takes part when, which no method's overrides change. reference: the same setting without privacy; alone: a line
-    of epsilon 0, where every client trains by itself. measure: the accuracy by which is ranked: of the server's model
-    on the test set (final), or the mean of the clients' own models on their own test pictures (personalised). literal:
-    the longer setting.
+    of epsilon 0, where every client trains by itself. measure: by which is ranked: the accuracy of the server's model
+    on the test set (final), the mean accuracy of the clients' own models on their own test examples (personalised), the
+    leading metric of the data's task, or another one of its metrics, both of the server's model; of metrics between 0
+    and 1 of which more is better. literal: the longer setting.
     """
 
     title: str = Field(min_length=1)
     unit: Literal["client", "example", "person"]
     adjacency: Literal["replace-one", "zero-out", "add-or-remove-one"]
     observer: Literal["server", "server+members", "secure-sum", "trusted-server", "public"]
-    dataset: Literal["digits", "mnist", "fashion_mnist", "cifar10", "cifar100"]
-    measure: Literal["final", "personalised"] = "final"
+    dataset: Literal["digits", "mnist", "fashion_mnist", "cifar10", "cifar100", "breast_cancer", "practices"]
+    measure: Measure = "final"
     delta: float = Field(gt=0, lt=1)
     words: str
     setting: tuple[str, ...]

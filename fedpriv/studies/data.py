@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from fedpriv.common.errors import OptionError
-from fedpriv.config.data_schema import KNOWN_SETS
+from fedpriv.config.data_schema import KNOWN_SETS, TABLES
 from fedpriv.data.splits import Split, check_split, divide_by_class, read_split, write_split
 
 #: Of torchvision's own layout: the folder that a set's files lie in below dataset.root.
@@ -29,8 +29,8 @@ def default_folder() -> Path:
 
 def where(dataset: str, folder: Path, download: bool = False) -> tuple[str, ...] | None:
     """Overrides by which a run finds a set's pictures below ``folder``; None where they are not there."""
-    if dataset == "digits":
-        return ("dataset=digits",)
+    if dataset in (*TABLES, "digits"):
+        return (f"dataset={dataset}",)
     root = folder.absolute()
     if download or (root / TORCHVISION[dataset]).is_dir():
         return (f"dataset={dataset}", f"dataset.root={root}", *(("dataset.download=true",) if download else ()))
@@ -55,11 +55,28 @@ def held_out(where: Sequence[str], dataset: str, pictures: int, seed: int, folde
     found = load_dataset(compose(where).dataset, 0)
     size = len(found.train.targets)
     if pictures >= size:
-        raise OptionError("pictures kept for tuning", pictures, f"{dataset} has {size} training pictures")
+        raise OptionError("pictures kept for tuning", pictures, f"{dataset} has {size} training examples")
     train, held = divide_by_class(np.asarray(found.train.targets), pictures / size, seed)
     folder.mkdir(parents=True, exist_ok=True)
     write_split(file, Split(np.sort(train), np.sort(held)))
     return file, len(found.classes)
+
+
+def own_test(where: Sequence[str], dataset: str, folder: Path) -> Path | None:
+    """A value for ``dataset.split`` of a table: its training and test rows of seed 0, for whatever seed. Otherwise each
+    seed would draw its own test rows, among which are rows by which options were chosen. None of pictures, whose test
+    set is one.
+    """
+    if dataset not in TABLES:
+        return None
+    from fedpriv.config.compose import compose
+    from fedpriv.data.load import load_dataset
+
+    found, file = load_dataset(compose(where).dataset, 0), folder / f"test-{dataset}.npz"
+    first, own = len(found.train.targets), len(found.test.targets)
+    folder.mkdir(parents=True, exist_ok=True)
+    write_split(file, Split(np.arange(first), np.arange(first, first + own)))
+    return file
 
 
 def _divides(file: Path, known: int, pictures: int) -> bool:

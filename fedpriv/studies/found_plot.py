@@ -132,9 +132,11 @@ def _caption(boards: Sequence[Board]) -> str:
     unit = [board.title for board in boards if board.unit == "example"]
     said = (
         "Bars: 95 % intervals over seeds; colours are drawn side by side. Epsilons of different observers, or of a "
-        "client and a picture, are not comparable: lines of one colour are."
+        "client and an example, are not comparable: lines of one colour are."
     )
-    said += f" One picture is protected in: {'; '.join(unit)}; elsewhere all of a client's." if unit else ""
+    said += f" One picture or row is protected in: {'; '.join(unit)}; elsewhere all of a client's." if unit else ""
+    other = [f"{board.title}, {board.metric.replace('_', ' ')}" for board in boards if board.metric != "accuracy"]
+    said += f" In place of accuracy: {'; '.join(other)}." if other else ""
     said += f" Accuracy of the clients' own models: {'; '.join(own)}." if own else ""
     paid = [board.title for board in boards if is_private(board)]
     return said + (f" The choice of options is within epsilon: {'; '.join(paid)}." if paid else "")

@@ -52,7 +52,7 @@ QUESTIONS = (
         "The server sees every message, and each client adds noise of its own. What do its messages show of its data?",
         observers=("server", "server+members"),
     ),
-    Question("one_example.md", "One example", "What do messages show of one picture of a client?", unit="example"),
+    Question("one_example.md", "One example", "What do messages show of one picture or row?", unit="example"),
     Question("one_person.md", "One person", "What do messages show of a person with several rows?", unit="person"),
 )
 #: Of a question without a board.
@@ -140,7 +140,9 @@ def _board(board: Board) -> Iterator[str]:
     yield f"## {board.title}"
     yield f"{threat_sentence(threat)} {board.setting}"
     if board.measure == "personalised":
-        yield "Accuracy is the mean, over clients, of a client's own model on its own test pictures."
+        yield "Accuracy is the mean, over clients, of a client's own model on its own test examples."
+    elif board.measure != "final":
+        yield f"Ranked by {_name(board)}, in percent."
     guessing = "" if board.chance is None else f"; guessing: {board.chance:.1f} %"
     alone = "" if board.alone is None else f" Every client by itself, which costs nothing: {in_percent(board.alone)}."
     yield f"Without privacy: {in_percent(board.reference)}{guessing}.{alone}"
@@ -161,11 +163,13 @@ def _board(board: Board) -> Iterator[str]:
             "=: tied with the first, the 95 % interval of their paired difference holds 0. ±: half width of a method's "
             f"own 95 % interval, over {_seeds(board.entries)}. Up: all uploads of a run."
         )
+    if any(entry.worst_site for entry in board.entries):
+        yield "Worst site: the leading metric of the task (of classes the accuracy) on its own test examples."
     if board.plot:
         yield f"![{board.plot.alt}]({board.plot.file})"
     if any(entry.tuning for entry in board.entries):
         yield (
-            "With its search: what it would have cost to choose on the training pictures themselves. First all runs of "
+            "With its search: what it would have cost to choose on the training examples themselves. First all runs of "
             "the search and the last one, composed; then the best of a random number of runs, with the same mean "
             "(Papernot and Steinke, ICLR 2022); –: their theorem gives no bound here, which says nothing of the price."
         )
@@ -183,8 +187,9 @@ def _target(board: Board, target: float) -> Iterator[str]:
         return
     yield f"### Epsilon {figure(target)}"
     priced = ["with its search"] if any(entry.tuning for entry in entries) else []
-    head = ("", "method", "paper", "accuracy", "verified epsilon", *priced, "up", "time", "chosen")
-    yield markdown_table(head, [_row(entry, board.trials, bool(priced)) for entry in entries])
+    sites = ["worst site"] if any(entry.worst_site for entry in entries) else []
+    head = ("", "method", "paper", _name(board), *sites, "verified epsilon", *priced, "up", "time", "chosen")
+    yield markdown_table(head, [_row(entry, board.trials, bool(priced), bool(sites)) for entry in entries])
     if better := list(_better_below(board, entries)):
         yield f"More accurate at a smaller epsilon, so the search at this one chose badly: {'; '.join(better)}."
     for entry in entries:
@@ -192,7 +197,11 @@ def _target(board: Board, target: float) -> Iterator[str]:
             yield f"†: {entry.label}, to be made anew: {entry.superseded}"
 
 
-def _row(entry: Entry, trials: int | None, priced: bool = False) -> tuple[str, ...]:
+def _name(board: Board) -> str:
+    return board.metric.replace("_", " ")
+
+
+def _row(entry: Entry, trials: int | None, priced: bool = False, sites: bool = False) -> tuple[str, ...]:
     mark = "=" if entry.tied and entry.rank > 1 else ""
     chosen = ", ".join(f"{option.rpartition('.')[2]} {value}" for option, value in entry.chosen.items())
     if entry.tried is not None and trials is not None and entry.tried < trials:
@@ -202,6 +211,7 @@ def _row(entry: Entry, trials: int | None, priced: bool = False) -> tuple[str, .
         entry.label + (" \\*" if entry.own_plan else ""),
         entry.paper,
         in_percent(entry.accuracy),
+        *([in_percent(entry.worst_site) if entry.worst_site else "–"] if sites else []),
         figure(entry.verified_epsilon) + (" †" if entry.superseded else ""),
         *([_tuned(entry)] if priced else []),
         size(entry.bytes_up),

@@ -220,12 +220,16 @@ class TuningCost(Stored):
     law: str
 
 
+#: By what a board ranks (`fedpriv.studies.boards.BoardPlan`).
+Measure = Literal["final", "personalised", "leading", "auc", "balanced_accuracy", "f1", "r2"]
+
+
 class Entry(Stored):
-    """A calibrated method at one target. figures in their units: accuracy in percent, bytes up and down and seconds of
-    the whole run; chosen: what the search found; runs: names of its final runs. idea: of a paper, a plain method, or a
-    rival that a paper compares itself with. tied: the paired difference to the best at this target may be nothing
-    (95 %). tried: trials of the search that ran. superseded: why the entry is to be made anew, where its epsilon is of
-    an account that has been replaced.
+    """A calibrated method at one target. figures in their units: accuracy (or what a board ranks by) in percent, bytes
+    up and down and seconds of the whole run; chosen: what the search found; runs: names of its final runs. idea: of a
+    paper, a plain method, or a rival that a paper compares itself with. tied: the paired difference to the best at this
+    target may be nothing (95 %). tried: trials of the search that ran. superseded: why the entry is to be made anew,
+    where its epsilon is of an account that has been replaced.
     """
 
     method: str
@@ -249,6 +253,9 @@ class Entry(Stored):
     tuning: TuningCost | None = None
     better_at: float | None = Field(default=None, description="smaller target at which it is surely more accurate")
     own_plan: bool = Field(default=False, description="who takes part when is not as in the other rows of the board")
+    worst_site: Estimate | None = Field(
+        default=None, description="leading metric at the site where it is least, percent"
+    )
 
 
 class Duel(Stored):
@@ -291,7 +298,8 @@ class Board(Stored):
     observer: str
     delta: float
     setting: str
-    measure: Literal["final", "personalised"] = "final"
+    measure: Measure = "final"
+    metric: str = Field(default="accuracy", description="name of what is ranked by")
     trials: int | None = None
     targets: tuple[float, ...]
     reference: Estimate

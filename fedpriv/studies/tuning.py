@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from fedpriv.report.words import number, percent, pick
+from fedpriv.report.words import leading_metric, number, percent, pick
 from fedpriv.studies.board_jobs import Key, plainly
 from fedpriv.studies.carrying_out import Failure, Found
 from fedpriv.studies.jobs import Job
@@ -27,7 +27,9 @@ from fedpriv.studies.ranking import GUESSING
 from fedpriv.studies.results import RunRecord, TuningCost
 from fedpriv.studies.search import Search, Trial, begin, drawn
 
-NO_ACCURACY = "a {} has no {} accuracy"
+NO_ACCURACY = "a {} has no {} {}"
+#: Metrics of which more is better and 1 is most, so that they can stand where accuracies do.
+SHARES = ("accuracy", "auc", "balanced_accuracy", "f1", "r2", "mean_auc")
 #: Trial j of seed s runs with the seed (s + 1) * _APART + j: noise of its own.
 _APART = 100_000
 
@@ -55,8 +57,24 @@ def tune(keys: Sequence[Key], do: Do) -> dict[Key, Tuned]:
 
 
 def score(key: Key, result: RunRecord | Failure) -> float | None:
-    """The accuracy by which a board ranks; None where there is none."""
-    return number(pick(result.summary, "accuracy", key.board.plan.measure)) if isinstance(result, RunRecord) else None
+    """The accuracy, or another share, by which a board ranks; None where there is none."""
+    if not isinstance(result, RunRecord):
+        return None
+    measure = key.board.plan.measure
+    if measure in ("final", "personalised"):
+        return number(pick(result.summary, "accuracy", measure))
+    if measure != "leading":
+        return number(pick(result.summary, "metrics", "final", measure))
+    name, value, _ = leading_metric(result.summary)
+    return value if name in SHARES else None
+
+
+def no_score(key: Key, run: str) -> str:
+    """Why a run has no place on a board."""
+    measure = key.board.plan.measure
+    if measure in ("final", "personalised"):
+        return NO_ACCURACY.format(run, measure, "accuracy")
+    return NO_ACCURACY.format(run, measure, f"metric of which 1 is most ({', '.join(SHARES)})")
 
 
 # --- by a search ---------------------------------------------------------------------------------------------
@@ -90,7 +108,7 @@ def _accuracy(tried: Tried) -> float:
 
 
 def _tried(key: Key, search: Search, results: Found) -> list[Tried]:
-    """(accuracy on the pictures kept for tuning, trial) of the trials that ran and have one."""
+    """(accuracy on the examples kept for tuning, trial) of the trials that ran and have one."""
     scores = (score(key, results[job]) for job in key.tuning(search.trials))
     return [(found, trial) for found, trial in zip(scores, search.trials, strict=True) if found is not None]
 
@@ -105,12 +123,12 @@ def _chosen(key: Key, search: Search, results: Found) -> Tuned:
     tried = _tried(key, search, results)
     if not tried:
         failed = [one.words for job in key.tuning(search.trials) if isinstance(one := results[job], Failure)]
-        reason = plainly(failed[0]) if failed else NO_ACCURACY.format("tuning run", key.board.plan.measure)
+        reason = plainly(failed[0]) if failed else no_score(key, "tuning run")
         return Tuned(search, reason=reason)
     accuracy, trial = max(tried, key=_accuracy)
     if key.target is not None and _guesses(key, tried):
         why = f": {key.method.why}" if key.method.why else ""
-        reason = f"it guesses: the best of {len(tried)} trials has {percent(accuracy)} on held-out pictures{why}"
+        reason = f"it guesses: the best of {len(tried)} trials has {percent(accuracy)} on held-out examples{why}"
         return Tuned(search, tried=len(tried), reason=reason)
     return Tuned(
         search,
@@ -210,7 +228,7 @@ def _best_of_drawn(key: Key, share: tuple[float, float] | str, trials: Sequence[
         if found is not None and (one.seed not in best or found > best[one.seed][0]):
             best[one.seed] = (found, one)
     if missing := [seed for seed in key.board.plan.seeds if seed not in best]:
-        return Tuned(search, reason=f"{NO_ACCURACY.format('trial', key.board.plan.measure)} with seed {missing[0]}")
+        return Tuned(search, reason=f"{no_score(key, 'trial')} with seed {missing[0]}")
     values: dict[str, list[float]] = {}
     for option, value in (_value(override) for _, one in best.values() for override in one.trial):
         values.setdefault(option, []).append(float(value))

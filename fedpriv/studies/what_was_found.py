@@ -209,8 +209,9 @@ def _board(board: Board) -> str:
     tied = [one.label for one in here if one.tied and one is not first]
     level = f" (tied with {'; '.join(tied)})" if tied else ""
     comma = "," if ", " in first.label else ""
+    by = "" if board.metric == "accuracy" else f"{board.metric.replace('_', ' ').upper()} "
     title = f"[{board.title}]({LEADERBOARD}/{page_of(board)})"
-    said = f"{title}, epsilon {figure(nearest(board))}: {first.label}{comma} is best with {_value(first)}{level}"
+    said = f"{title}, epsilon {figure(nearest(board))}: {first.label}{comma} is best with {by}{_value(first)}{level}"
     if other is first:
         said += ", a plain method"
     elif other is not None:

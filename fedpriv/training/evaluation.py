@@ -13,6 +13,7 @@ from torch import Tensor
 from fedpriv.common.messages import FloatVector
 from fedpriv.config.schema import Config
 from fedpriv.data import FederatedData
+from fedpriv.data.asked import Asks
 from fedpriv.training.sequential import FlatModel, inputs_of
 from fedpriv.training.task_metrics import metrics, needed
 
@@ -125,6 +126,8 @@ class Evaluator:
 
     def _score(self, theta: FloatVector, all_inputs: Tensor, all_targets: Tensor) -> Score:
         model = self.worker.model
+        if isinstance(model.task, Asks):  # nothing is predicted
+            return Score({}, model.task.leading, model.task.more_is_better)
         model.load(torch.from_numpy(theta).to(model.theta.device))
         model.module.eval()
         found, total_loss, batch = [], 0.0, self.worker.config.evaluate.batch_size

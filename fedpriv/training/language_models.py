@@ -21,7 +21,7 @@ from torch.nn import functional
 from fedpriv.common.errors import OptionError
 from fedpriv.config.schema import ModelConfig
 from fedpriv.data.types import Dataset
-from fedpriv.mechanisms.tasks import NextToken
+from fedpriv.mechanisms.tasks import NextToken, Task
 
 #: What a token that is padding adds to an attention's logits: a share of exp(-10^4), which float32 has as 0. (Minus
 #: infinity would make a text without tokens NaN.)
@@ -40,7 +40,12 @@ class Text:
 
 def text_of(dataset: Dataset) -> Text | None:
     """None for a data set that is no text."""
-    return None if dataset.vocabulary is None else Text(dataset.vocabulary, isinstance(dataset.task, NextToken))
+    return text_for(dataset.vocabulary, dataset.task)
+
+
+def text_for(vocabulary: int | None, task: Task) -> Text | None:
+    """As `text_of`, from what is public alone."""
+    return None if vocabulary is None else Text(vocabulary, isinstance(task, NextToken))
 
 
 class Bag(nn.Module):

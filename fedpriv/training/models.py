@@ -43,7 +43,7 @@ def build_model(config: ModelConfig, shape: Shape, classes: int, seed: int, text
     nothing else, and for a model with BatchNorm, naming the layer.
     """
     config = resolve_model(config, shape, text=text)
-    if (config.name in language_models.BUILDERS) != (text is not None) and config.name != "custom":
+    if (config.name in language_models.BUILDERS) != (text is not None) and config.name not in ("constant", "custom"):
         words = "reads text" if text is None else "reads no token ids, and these examples are text"
         known = [*_BUILDERS] if text is None else [*language_models.BUILDERS]
         raise OptionError("model", config.name, f"{words}; allowed: auto, {', '.join(known)}, custom")
@@ -51,7 +51,7 @@ def build_model(config: ModelConfig, shape: Shape, classes: int, seed: int, text
         torch.manual_seed(seed)
         if config.name == "custom":
             model = _custom(config, shape, classes, text)
-        elif text is not None:
+        elif text is not None and config.name != "constant":
             model = nn.Sequential(OrderedDict(language_models.BUILDERS[config.name](config, text, shape[0], classes)))
         else:
             model = _BUILDERS[config.name](config, shape, classes)
@@ -82,6 +82,21 @@ def _softmax(config: ModelConfig, shape: Shape, classes: int) -> nn.Module:
     layer = nn.Linear(_numel(shape), classes, bias=False)
     nn.init.zeros_(layer.weight)
     return _blocks(head=[nn.Flatten(), layer])
+
+
+class _Constant(nn.Module):
+    """Outputs [n, k] that no example changes: one vector of k parameters, from zero."""
+
+    def __init__(self, outputs: int) -> None:
+        super().__init__()
+        self.values = nn.Parameter(torch.zeros(outputs))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.values.expand(len(inputs), -1)
+
+
+def _constant(config: ModelConfig, shape: Shape, classes: int) -> nn.Module:
+    return _blocks(head=[_Constant(classes)])
 
 
 def _mlp(config: ModelConfig, shape: Shape, classes: int) -> nn.Module:
@@ -186,6 +201,7 @@ _BUILDERS = {
     "linear": _linear,
     "softmax": _softmax,
     "mlp": _mlp,
+    "constant": _constant,
     "cnn": _cnn,
     "cnn_agn": _cnn_agn,
     "resnet18": _resnet18,

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from fedpriv.mechanisms.bookkeeping import add_rows, without
 from fedpriv.mechanisms.clipped_sums import PHYSICAL_NUMBERS, ClippedSum, Members, measured
-from fedpriv.mechanisms.clipping import clip_factors
+from fedpriv.mechanisms.noise import clip_factors
 from fedpriv.training.stacked_gradients import Chain, one_thread
 
 

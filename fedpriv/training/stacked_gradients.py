@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from fedpriv.mechanisms.bookkeeping import filled
 from fedpriv.mechanisms.clipped_sums import ClippedSum
-from fedpriv.mechanisms.clipping import clip_factors
+from fedpriv.mechanisms.noise import clip_factors
 from fedpriv.mechanisms.per_example import BLOCK
 from fedpriv.mechanisms.rowwise import hooked
 from fedpriv.mechanisms.tasks import CLASSES, Task
@@ -205,6 +205,8 @@ class Chain:
         size = self.block([part.unsqueeze(0) for part in theta], BLOCK)
         total = torch.zeros(sum(part.numel() for part in theta), dtype=torch.float64)
         norms, loss = [torch.zeros(0, dtype=torch.float64)], 0.0
+        if not len(targets):  # a sample that nobody is in
+            return ClippedSum(total, norms[0], loss)
         for own, of in zip(rows.split(ROWS), targets.split(ROWS), strict=True):
             blocks = -(-len(of) // size)
             real = torch.arange(blocks * size).view(blocks, size) < len(of)

@@ -15,8 +15,7 @@ import fedpriv.mechanisms.privunit as privunit
 from clients.fedldp import FedLDPClient
 from fedpriv.client.contract import BudgetSpent
 from fedpriv.commands.audit import main
-from fedpriv.mechanisms.clipping import l2_norm
-from fedpriv.mechanisms.noise import NoiseSource, SeededNoise, add_normal
+from fedpriv.mechanisms.noise import NoiseSource, SeededNoise, add_normal, l2_norm
 from fedpriv.mechanisms.privunit import direction
 
 Patch = pytest.MonkeyPatch

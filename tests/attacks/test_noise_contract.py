@@ -118,3 +118,20 @@ def test_no_diagnostics_leave_outside_simulation(strategy: str) -> None:
     assert surplus(listen(compose([*small]))) == ["diagnostics leaves"]
     heard = listen(compose([*small, "privacy.rng=secure"]))
     assert surplus(heard) == [] and len(heard.releases()) == 1
+
+
+@pytest.mark.parametrize("numbers", [2, 14, 62, 5000])
+def test_models_of_few_numbers_have_noises_that_are_alike_by_chance(numbers: int) -> None:
+    """Of a table of ten columns every fourth run has two clients that look alike; two with one noise are found."""
+    random = np.random.default_rng(0)
+    config = compose(["strategy=dpsum"])
+
+    def said(values: list[np.ndarray]) -> list[str]:
+        stub = type("Stub", (), {"config": config, "clients": range(16), "releases": lambda self: values})
+        return shared_noise(stub())  # type: ignore[arg-type]
+
+    for _ in range(3 if numbers > 1000 else 100):
+        rounds = [random.normal(size=(16, numbers)) for _ in range(6)]
+        assert said(rounds) == []
+    rounds[2][5] = rounds[2][9]
+    assert said(rounds) == ["round 3: clients 5 and 9 share their noise"]

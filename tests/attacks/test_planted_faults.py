@@ -32,8 +32,7 @@ from fedpriv.client.build import make_client
 from fedpriv.client.contract import Charge
 from fedpriv.config.compose import compose
 from fedpriv.config.schema import Config
-from fedpriv.mechanisms.clipping import l2_norm
-from fedpriv.mechanisms.noise import NoiseSource, SeededNoise, add_normal, add_normal_finely
+from fedpriv.mechanisms.noise import NoiseSource, SeededNoise, add_normal, add_normal_finely, l2_norm
 from fedpriv.privacy.events import Gaussian
 
 Patch = pytest.MonkeyPatch

@@ -152,6 +152,12 @@ def test_an_infinite_epsilon_is_sound(verdict: Callable[[Any], tuple[int, str]])
     assert code == 0 and "above" in told
 
 
+def test_a_key_that_stands_twice_is_refused(verdict: Callable[[Any], tuple[int, str]]) -> None:
+    text = json.dumps(certificate(LINE, epsilon="inf"))
+    assert verdict(text)[0] == 0
+    assert verdict(text.replace('"kind": "run"', '"kind": "node", "kind": "run"'))[0] == 2
+
+
 def test_a_torn_line_counts_without_a_bound(verdict: Callable[[Any], tuple[int, str]]) -> None:
     torn = certificate('{"round":1,"client":0,"seq', LINE)
     torn["releases"] = statement.releases([None, LINE], node=False)

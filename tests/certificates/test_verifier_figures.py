@@ -67,6 +67,7 @@ BOUNDED: list[list[tuple[Event, int]]] = [
     [(GumbelTopK(threat=CLIENT_TO_SERVER, k=10, epsilon=0.1), 20)],
     [(DiscreteGaussianSum(threat=SECURE_SUM, sigma=30.0, noises=10, dimension=8192, l2=60.0), 20)],
     [(DiscreteGaussianSum(threat=SECURE_SUM, sigma=1.0, noises=10, dimension=100, l2=1.0), 5)],
+    [(DiscreteGaussianSum(threat=SECURE_SUM, sigma=0.9, noises=5, dimension=10**7, l2=1.0), 5)],  # tau counts
     [
         (DiscreteGaussianSum(threat=SECURE_SUM, sigma=50.0, noises=1, dimension=64, l2=60.0), 2),
         (Gaussian(threat=SECURE_SUM, multiplier=3.0), 2),
@@ -111,7 +112,7 @@ def test_a_theorem_evaluated_again_gives_the_same_epsilon(history: list[tuple[Ev
     low, high, product = both(history)
     assert high * 0.999 <= product <= high * 1.01 and low <= product
     if history[0][0].mechanism == "discrete_gaussian_sum":
-        assert low > 0.9 * product
+        assert low > 0.9 * product or history[0][0].dimension == 10**7
 
 
 @pytest.mark.parametrize("event", UNKNOWN, ids=lambda event: event.mechanism)
@@ -130,9 +131,10 @@ def test_what_has_no_bound_is_infinite() -> None:
     silent = Gaussian(threat=CLIENT_TO_SERVER, multiplier=0.0)
     for event in (leak, silent, RandomisedResponse(threat=CLIENT_TO_SERVER, epsilon=math.inf)):
         assert verifier.epsilon([(text(event), 1), (text(EXACT[0][0][0]), 1)], DELTA) == (math.inf, math.inf)
-    flat = event_to_json(poisson(1.0, 0.1)) | {"adjacency": "replace-one"}
-    del flat["count"]
-    assert verifier.epsilon([(verifier.canonical(flat), 1)], DELTA) == (math.inf, math.inf)
+    for change in ({"adjacency": "replace-one"}, {"unit": "client"}):  # who sees the cohort: sampling hides nothing
+        flat = event_to_json(poisson(1.0, 0.1)) | change
+        del flat["count"]
+        assert verifier.epsilon([(verifier.canonical(flat), 1)], DELTA) == (math.inf, math.inf)
 
 
 @pytest.mark.parametrize("delta", [1e-3, 1e-8])

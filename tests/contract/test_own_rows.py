@@ -18,8 +18,7 @@ from fedpriv.client.method import Traits
 from fedpriv.engines import cohort
 from fedpriv.engines.rows_trial import unlike
 from fedpriv.engines.worker import Worker
-from fedpriv.mechanisms.clipping import clip, l2_norm
-from fedpriv.mechanisms.noise import add_normal
+from fedpriv.mechanisms.noise import add_normal, clip, l2_norm
 
 OWN = ("strategy=fedldp", "strategy.client._target_=test_own_rows.Chosen")
 

@@ -27,7 +27,7 @@ from fedpriv.deployment.policy import objections, read_policy
 from fedpriv.engines.adapter import make_apps
 from fedpriv.engines.inprocess import InProcessGrid
 from fedpriv.engines.worker import adopt
-from fedpriv.mechanisms.clipping import clip
+from fedpriv.mechanisms.noise import clip
 from fedpriv.privacy.auditor import BROKEN
 from fedpriv.report.page import write_report
 from fedpriv.runs.changed import with_options

@@ -28,7 +28,8 @@ from fedpriv.engines import cohort
 from fedpriv.engines.adapter import make_apps
 from fedpriv.engines.inprocess import InProcessGrid
 from fedpriv.engines.worker import Worker, adopt
-from fedpriv.mechanisms.noise import CohortNoise, SeededNoise, grid_step
+from fedpriv.mechanisms.cohort_noise import CohortNoise
+from fedpriv.mechanisms.noise import SeededNoise, grid_step
 from fedpriv.mechanisms.secure_noise import SecureNoise
 from fedpriv.runs.preparation import make_strategy, resolve
 from fedpriv.runs.start import resume_run, start_run

@@ -20,7 +20,9 @@ from fedpriv.config.data_schema import (
     PathologicalPartition,
     ShardsPartition,
 )
+from fedpriv.config.options import MethodOptions
 from fedpriv.config.schema import Config
+from fedpriv.config.strategy_options import StrategyConfig
 from fedpriv.data import Dataset, Examples, FederatedData, Partition
 from fedpriv.data.load import load_federated
 from fedpriv.data.partition import partition_clients, split_test_set
@@ -28,6 +30,9 @@ from fedpriv.mechanisms.tasks import of_classes
 from fedpriv.report.label_plot import draw_label_distribution, label_counts
 
 SORTED_LABELS = np.repeat(np.arange(10), 120)  # as a folder per class is read
+
+#: Of any method that asks nothing.
+TRAINS = StrategyConfig.model_construct(options=MethodOptions.model_construct())
 
 
 @pytest.fixture(scope="module")
@@ -134,7 +139,9 @@ def test_an_iid_partition_of_a_folder_sorted_by_class_is_iid(tmp_path: Path):
     num_clients, bound = 6, stats.chi2.ppf(1 - 1e-6, df=(6 - 1) * (3 - 1))
     statistics = []
     for seed in range(5):
-        config = Config.model_construct(seed=seed, num_clients=num_clients, dataset=dataset, partition=iid())
+        config = Config.model_construct(
+            strategy=TRAINS, seed=seed, num_clients=num_clients, dataset=dataset, partition=iid()
+        )
         data = load_federated(config)
         labels = data.dataset.train.targets
         assert (np.diff(labels) >= 0).all()  # sorted by class, as it should be for this test
@@ -275,7 +282,9 @@ def test_too_many_auxiliary_pictures_are_refused(auxiliary: int):
 
 def digits_config(num_clients: int = 10, partition: PartitionBase | None = None) -> Config:
     dataset = DatasetConfig(name="digits", root=None, download=False, auxiliary=0)
-    return Config.model_construct(seed=0, num_clients=num_clients, dataset=dataset, partition=partition or iid())
+    return Config.model_construct(
+        strategy=TRAINS, seed=0, num_clients=num_clients, dataset=dataset, partition=partition or iid()
+    )
 
 
 def test_digits_among_ten_clients():
@@ -289,7 +298,7 @@ def test_digits_among_ten_clients():
 @pytest.mark.pictures
 def test_a_hundred_clients_with_six_hundred_pictures_of_real_mnist(pictures: Path):
     dataset = DatasetConfig(name="mnist", root=str(pictures), download=False, auxiliary=1000)
-    config = Config.model_construct(seed=0, num_clients=100, dataset=dataset, partition=iid())
+    config = Config.model_construct(strategy=TRAINS, seed=0, num_clients=100, dataset=dataset, partition=iid())
     data = load_federated(config, auxiliary=1000)
     assert {data.num_examples(client) for client in range(100)} == {600}
     assert (len(data.auxiliary), len(data.test)) == (1000, 9000)

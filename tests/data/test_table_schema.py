@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
+from pyarrow import parquet
 
-from fedpriv.common.errors import OptionError
+from fedpriv.common.errors import DataError, OptionError
 from fedpriv.config.own_options import CONF
 from fedpriv.data.schema_draft import draft
 from fedpriv.data.table_schema import MOST_BYTES, TableSchema, read_schema, schema_of
@@ -75,6 +77,8 @@ def test_two_files_that_differ_in_comments_have_one_digest(tmp_path: Path) -> No
         (TARGET + "columns: {a: {values: '?'}}", "has '?' for a"),
         (TARGET + "columns: {a: {values: [x, x]}}", "stand twice: x"),
         (TARGET + "columns: {a: {values: []}}", "at least 1"),
+        (TARGET + "columns: {a: {values: [x, ' y']}}", "columns.a: the value ' y' has blanks around it"),
+        (TARGET + "columns: {a: {values: [x, null]}}", "columns.a.values.1=null: must be a text"),
         (TARGET + "columns: {a: {range: [0, 1], values: [x]}}", "range and values; allowed: exactly one"),
         (TARGET + "columns: {a: {}}", "none of them; allowed: exactly one"),
         (TARGET + "columns: {a: {rnge: [0, 1]}}", "there is no such option here"),
@@ -113,6 +117,20 @@ def test_a_schema_that_is_no_file_or_far_too_long_is_refused(tmp_path: Path) -> 
 def test_the_shipped_schemas_are_filled_in() -> None:
     for name, inputs in (("breast_cancer", 30), ("diabetes", 12), ("practices", 11)):
         assert read_schema(CONF / "schema" / f"{name}.yaml").num_inputs == inputs
+
+
+def test_a_draft_of_odd_files_can_be_filled_in(tmp_path: Path) -> None:
+    parquet.write_table(pa.table({"a": [1], "b": [2], "c": [[1]], "d": [b"x"], "y": ["n"]}), tmp_path / "t.parquet")
+    text = (
+        draft(tmp_path / "t.parquet").replace("range: '?'", "range: [0, 1]").replace("classes: '?'", "classes: [n, m]")
+    )
+    schema = read(tmp_path, text)  # two columns of a kind are no YAML anchor
+    assert [name for name, _ in schema.inputs] == ["a", "b"] and schema.columns["c"].ignore
+    (tmp_path / "t.csv").write_text("a,y,,\n1,2,,\n")  # separators at the ends of lines name no column
+    assert "target: {column: y, " in draft(tmp_path / "t.csv")
+    parquet.write_table(pa.table({}), tmp_path / "t.parquet")
+    with pytest.raises(DataError, match="has no columns"):
+        draft(tmp_path / "t.parquet")
 
 
 def test_a_draft_holds_names_and_types_and_no_value(tmp_path: Path) -> None:

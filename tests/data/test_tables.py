@@ -78,6 +78,22 @@ def test_one_table_is_the_same_however_it_is_written(
     assert np.array_equal(found.inputs, plain.inputs) and np.array_equal(found.targets, plain.targets)  # type: ignore[arg-type]
 
 
+def test_numbers_that_pyarrow_reads_are_those_that_are_read_cell_by_cell(tmp_path: Path) -> None:
+    """A cell that is no number makes pyarrow give up on the whole file; here it is a date in a column of its own."""
+    cells = ["1", " 2 ", "-3.25", "1e1", "", "NA", " NA ", "?", "+4", "1e-320", "99.99999999999999", "0.1"]
+    said = {
+        "target": {"column": "y", "task": "regression", "range": [-5, 100]},
+        "columns": {"a": {"range": [-5, 100]}, "d": {"range": [0, 40000]}},
+    }
+    found = []
+    for date in ("18262", "2020-01-01"):
+        rows = "".join(f'{cell},{date},1\n"{cell}",{date},1\n' for cell in cells)
+        (tmp_path / "t.csv").write_text("a,d,y\n" + rows)
+        found.append(encode_file(tmp_path / "t.csv", schema_of(said, "test")))
+    assert found[0].inputs.tobytes() == found[1].inputs.tobytes() and found[0].remarks == found[1].remarks
+    assert found[0].inputs[:, 1].sum() == 8  # cells that are missing
+
+
 def test_parquet_gives_what_csv_gives(tmp_path: Path) -> None:
     rows = "p1,41.5,f,hello,no\np2,,m,,yes\n"
     table = pa.table(
@@ -118,10 +134,18 @@ def test_whole_numbers_truth_values_and_dates_are_categories_too(tmp_path: Path)
         (HEADER + 'p,"3,5",f,,no\n', "if the comma is a decimal sign, say dataset.decimal=comma"),
         (HEADER + 'p,"1,234.5",f,,no\n', "signs for thousands are not read"),
         (HEADER + "p,=1+1,f,,no\n", "a formula's value must be in the file"),
-        (HEADER + "p,inf,f,,no\n", "an infinite number"),
-        (HEADER + "p,1e999,f,,no\n", "an infinite number"),
+        (HEADER + "p,inf,f,,no\n", "row 1: inf is an infinite number; allowed: finite ones"),
+        (HEADER + "p,1e999,f,,no\n", "row 1: inf is an infinite number"),
+        (HEADER + "p,1\u00a0234,f,,no\n", "signs for thousands are not read"),
+        (HEADER + "p,3,f,,no\np,2020-01-31,f,,no\n", "row 2: '2020-01-31' is a date, and row 1 holds a number"),
+        (
+            HEADER + 'p,3,f,,no\np,"4,f,,no\np,5,f,,no\n',
+            "row 2: 2 cells, and the first line names 5 columns; is a quote",
+        ),
+        (b"\x1f\x8b\x08 and then anything", "is a gzip archive; allowed: CSV and Parquet files"),
+        (b"PK\x03\x04 and then anything", "is an Excel file or a zip archive; allowed"),
         (HEADER + "p,old,f,,no\n", "'old' is not a number"),
-        (HEADER + "p,3,f,no\n", "Expected 5 columns, got 4"),
+        (HEADER + "p,3,f,no\n", "row 1: 4 cells, and the first line names 5 columns"),
         (HEADER, "has no rows"),
         ("", "the first line is empty"),
         ("patient,Age,sex,note,ill\np,3,f,,no\n", "has no column age, which the schema names (did the file rename"),
@@ -135,6 +159,30 @@ def test_a_bad_file_is_refused_with_its_row(tmp_path: Path, content: str | bytes
     with pytest.raises(DataError) as caught:
         encoded(tmp_path, content)
     assert words in str(caught.value) and str(caught.value).startswith(str(tmp_path))
+
+
+@pytest.mark.parametrize(("cell", "decimal"), [("1.234", ","), ("1.234,5", ","), ("1,234.5", "."), ("1,234", ".")])
+def test_signs_for_thousands_are_refused_whatever_the_decimal_sign(cell: str, decimal: str, tmp_path: Path) -> None:
+    content = HEADER.replace(",", ";") + f"p;{cell};f;;no\n"
+    with pytest.raises(DataError, match=f"column age, row 1: '{cell}' is not a number.*thousands"):
+        encoded(tmp_path, content, Form(";", decimal))
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16"])
+def test_lines_end_as_any_program_ends_them(end: str, encoding: str, tmp_path: Path) -> None:
+    content = end.join([HEADER.strip(), "p,25,f,,no", "q,75,m,,yes", ""]).encode(encoding)
+    assert encoded(tmp_path, content, Form(encoding=encoding)).inputs[:, 0].tolist() == [-0.5, 0.5]
+
+
+def test_a_constant_target_is_said_to_whoever_holds_the_table(tmp_path: Path) -> None:
+    assert encoded(tmp_path, HEADER + "p,3,f,,no\nq,4,f,,no\n").remarks == ("ill: no row is of the class yes",)
+
+
+def test_rows_that_do_not_fit_into_memory_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("psutil.virtual_memory", lambda: type("Memory", (), {"available": 100})())
+    with pytest.raises(DataError, match="2 rows of 14 inputs take 0 MB, and 0 MB are free; allowed: fewer rows"):
+        encoded(tmp_path, HEADER + "p,3,f,,no\nq,4,f,,no\n")
 
 
 def test_missing_values_are_refused_where_the_schema_says_so(tmp_path: Path) -> None:
@@ -227,8 +275,33 @@ def test_the_form_of_a_file_is_said_by_options(tmp_path: Path) -> None:
     ]
     data = load_federated(compose([*OPTIONS, *own, *form]))
     assert len(data.dataset.train) == len(data.dataset.test) == 30
-    with pytest.raises(DataError, match="name its encoding"):
-        load_federated(compose([*OPTIONS, *own, *form, "dataset.encoding=klingon"]))
+    for encoding in ("klingon", "base64"):
+        with pytest.raises(DataError, match=f"encoding={encoding}: is no encoding of texts; allowed: utf-8"):
+            load_federated(compose([*OPTIONS, *own, *form, f"dataset.encoding={encoding}"]))
+
+
+@pytest.mark.parametrize(
+    ("option", "words"),
+    [
+        ("dataset.test_root=FOLDER/none.csv", "dataset.test_root=FOLDER/none.csv: there is no such file"),
+        ("dataset.root=FOLDER", "dataset.root=FOLDER: is a folder; allowed: a CSV or Parquet file"),
+        (
+            "partition.column=ward",
+            "partition.column=ward: FOLDER/t.csv has no such column; its columns: age, site",
+        ),
+        ("partition.column=site", "FOLDER/t.csv: column site, row 3: no client is named; each row needs one"),
+    ],
+)
+def test_what_a_run_on_a_table_names_wrongly_is_said_by_its_option(option: str, words: str, tmp_path: Path) -> None:
+    (tmp_path / "s.yaml").write_text(
+        "target: {column: ill, task: classification, classes: [no, yes]}\ncolumns: {age: {range: [0, 9]}}\n"
+    )
+    (tmp_path / "t.csv").write_text("age,site,ill\n1,a,no\n2,b,no\n3,,yes\n4,a,yes\n")
+    own = ["dataset=table", f"dataset.root={tmp_path}/t.csv", f"dataset.schema_file={tmp_path}/s.yaml"]
+    column = ["partition=column"] if "column" in option else []
+    with pytest.raises((DataError, OptionError)) as caught:
+        load_federated(compose([*OPTIONS, *own, *column, option.replace("FOLDER", str(tmp_path))]))
+    assert str(caught.value).startswith(words.replace("FOLDER", str(tmp_path)))
 
 
 def test_attacks_take_rows_of_classes_and_say_why_they_take_no_others(tmp_path: Path) -> None:

@@ -57,7 +57,8 @@ LIMITS = Limits(
 
 @lru_cache(maxsize=64)
 def config_of(options: str) -> Config:
-    return compose([*options.split(), *RUN])
+    model = ["model=constant"] if options.startswith("strategy=ask") else []  # it trains none
+    return compose([*options.split(), *RUN, *model])
 
 
 def client_of(options: str, variant: str) -> Client:

@@ -8,78 +8,20 @@ from pathlib import Path
 import numpy as np
 import pandas
 import pytest
-from deployed import MACHINES, Machines, codes, refused
+from deployed import MACHINES, codes, refused
+from hospital_nodes import EXAMPLE, POLICY, RUN, Hospitals
 
 import fedpriv
 from deploy.hospitals import write_tables
+from fedpriv.client.build import unit_of
 from fedpriv.common.errors import OptionError, RunFailed
 from fedpriv.config.compose import compose
 from fedpriv.config.own_options import CONF
 from fedpriv.config.remote import compose_remote_text
 from fedpriv.data.table_schema import read_schema
+from fedpriv.engines.worker import Worker
 from fedpriv.runs.start import start_run
-
-ROWS = 40
-EXAMPLE = {"unit": "example", "delta": 1e-4, "max_epsilon": 5.0, "adjacency": "add-or-remove-one"}
-POLICY = {
-    "budgets": [EXAMPLE | {"observer": "secure-sum"}],
-    "strategies": ["dpsum"],
-    "bundles": [],
-    "accountant": "renyi",
-    "limits": {
-        "min_noise_multiplier": 0.5,
-        "max_round_epsilon": 4.0,
-        "max_clip_norm": 1.0,
-        "max_sampling_rate": 1.0,
-        "max_batch_size": 64,
-        "max_local_steps": 10,
-        "max_rounds": 20,
-        "min_survivors": 3,
-    },
-}
-#: Of a run with the rounds and the noise of its own.
-RUN = (
-    "strategy=dpsum strategy.secure_sum=protocol strategy.client.noise_multiplier={noise} "
-    "num_rounds={rounds} privacy.delta=1e-4 strategy.server.lr={lr}"
-)
-
-
-class Hospitals(Machines):
-    """Nodes with a CSV file each; every second one writes its numbers with a comma."""
-
-    def __init__(self, folder: Path, count: int = 3, rows: int | None = ROWS) -> None:
-        self.most = rows
-        super().__init__(folder, count, POLICY)
-        self.introduce()
-
-    def write_data(self) -> None:
-        self.counts = write_tables(self.folder, self.count, self.most)
-        self.digest = read_schema(self.folder / "schema.yaml").digest
-
-    def data(self, number: int) -> Path:
-        return self.folder / f"node-{number}"
-
-    def table(self, number: int) -> Path:
-        return self.data(number) / "patients.csv"
-
-    def write_policy(self, number: int, policy: dict[str, object]) -> None:
-        super().write_policy(number, {"schemas": [self.digest], **policy})
-
-    def declared(self, number: int) -> tuple[str, ...]:
-        decimal = ("decimal=comma",) if number % 2 else ()
-        return ("table=patients.csv", f"schema_file={self.folder / 'schema.yaml'}", *decimal)
-
-    def overrides(self, *more: str, run: str = "run") -> str:
-        own = (
-            "dataset=on_nodes model=linear",
-            f"dataset.schema_file={self.folder / 'schema.yaml'} dataset.schema_digest={self.digest}",
-            f"dataset.examples=[{','.join(map(str, self.counts))}]",
-            f"dataset.test_root={self.folder / 'server/test.csv'} run_dir={self.folder / run}",
-            f"num_clients={self.count} clients_per_round={self.count} strategy.server.min_replies={self.count}",
-            "engine.round_timeout=60 operations.report=false",
-            RUN.format(noise=8.0, rounds=1, lr=3.0),
-        )
-        return " ".join((*own, *more))
+from fedpriv.training.sequential import LocalData
 
 
 @pytest.fixture
@@ -99,6 +41,69 @@ def test_hospitals_learn_from_their_own_tables_in_a_secure_sum(network: Hospital
     test = pandas.read_csv(network.folder / "server/test.csv", sep=";")
     right = model.predict(test.drop(columns="diagnosis")) == test["diagnosis"].to_numpy()
     assert float(np.mean(right)) == pytest.approx(summary["accuracy"]["final"])
+
+
+class Persons(Hospitals):
+    """Nodes whose tables have two rows of each patient, or ``times`` as many."""
+
+    times = 1
+
+    def write_data(self) -> None:
+        super().write_data()
+        schema = self.folder / "schema.yaml"
+        schema.write_text("unit: patient\n" + schema.read_text())
+        self.digest = read_schema(schema).digest
+        for file in (*(self.table(number) for number in range(self.count)), self.folder / "server/test.csv"):
+            head, *rows = file.read_text().splitlines()
+            named = [f"{row};p{place // 2}" for place, row in enumerate(rows)] * self.times
+            file.write_text("\n".join([f"{head};patient", *named, ""]))
+        self.counts = [number // 2 for number in self.counts]
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_nodes_declare_persons_and_learn_from_all_rows_of_them(times: int, tmp_path: Path) -> None:
+    """Twice the rows of each patient change neither what is declared nor epsilon nor noise."""
+    Persons.times = times
+    network = Persons(tmp_path)
+    budget = EXAMPLE | {"observer": "secure-sum", "unit": "person"}
+    for number in range(network.count):
+        network.write_policy(number, POLICY | {"budgets": [budget]})
+    seen: list[int] = []
+    rows_of = Worker.local_data
+
+    def local_data(worker: Worker, client: int, chosen: np.ndarray | None = None) -> LocalData:
+        seen.append(len(found := rows_of(worker, client, chosen)))
+        return found
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Worker, "local_data", local_data)
+        assert set(codes(network.serve(network.overrides()))) == {"sent"}
+    assert sorted(seen) == [2 * times * count for count in network.counts] == [40 * times] * 3
+    privacy = json.loads((network.folder / "run/summary.json").read_text())["privacy"]
+    assert privacy["unit"] == "person" and privacy["verified_epsilon"] == pytest.approx(0.21779, abs=1e-5)
+    with pytest.raises(RunFailed):  # rows are what nobody has declared
+        network.serve(network.overrides(f"dataset.examples=[{','.join(str(40 * times) for _ in range(3))}]", run="two"))
+
+
+def test_a_site_that_adds_its_own_noise_needs_no_secure_sum(network: Hospitals) -> None:
+    """Its account is against the server, which sees its numbers; no other form's numbers are sent in the open."""
+    for number in range(network.count):
+        budgets = [EXAMPLE | {"observer": "server"}, EXAMPLE | {"observer": "secure-sum"}]
+        network.write_policy(number, POLICY | {"budgets": budgets})
+    open_sum = "strategy.secure_sum=ideal strategy.client.form="
+    assert set(codes(network.serve(network.overrides(open_sum + "local")))) == {"sent"}
+    for number, form in enumerate(("ddgauss", "skellam", "central")):
+        assert refused(network, network.overrides(open_sum + form, run=f"in-the-open-{number}")) == {"POLICY"}
+
+
+def test_rows_are_no_unit_where_nodes_have_declared_persons(tmp_path: Path) -> None:
+    (tmp_path / "s.yaml").write_text(
+        "target: {column: ill, task: classification, classes: [no, yes]}\nunit: p\ncolumns: {age: {range: [0, 9]}}\n"
+    )
+    plan = ["strategy=dpsum", "dataset=on_nodes", "dataset.examples=[9,9]", "num_clients=2", "clients_per_round=2"]
+    for option in ("privacy.unit=row", "privacy.rows_per_person=3"):
+        with pytest.raises(OptionError, match=rf"{option}: nodes have declared how many persons \(p\) they hold"):
+            unit_of(compose([*plan, f"dataset.schema_file={tmp_path}/s.yaml", "model=linear", option]))
 
 
 def test_a_schema_that_differs_by_a_comment_is_the_same(network: Hospitals) -> None:
@@ -149,10 +154,13 @@ BAD = {
     "twice": (lambda text: text.replace("mean texture", "mean radius", 1), "has no column mean texture"),
     "empty": (lambda text: "", "the first line is empty"),
     "no rows": (lambda text: text.partition("\n")[0] + "\n", "has no rows"),
-    "ragged": (lambda text: text + "SECRET;1\n", "Expected 31 columns, got 2"),
+    "ragged": (lambda text: text + "SECRET;1\n", "2 cells, and the first line names 31 columns"),
     "text": (lambda text: changed(text, "SECRET"), "'SECRET' is not a number"),
     "formula": (lambda text: changed(text, "=SECRET(1)"), "a formula's value must be in the file"),
-    "infinite": (lambda text: changed(text, "inf"), "an infinite number"),
+    "infinite": (lambda text: changed(text, "inf"), "inf is an infinite number"),
+    "date": (lambda text: changed(text, "2020-01-31"), "row 1 holds a date"),
+    "quote": (lambda text: changed(text, '"SECRET'), "is a quote not closed"),
+    "packed": (lambda text: "PK\x03\x04SECRET", "is an Excel file or a zip archive"),
     "thousands": (lambda text: changed(text, "1'234"), "signs for thousands are not read"),
     "class": (lambda text: text.replace(";benign", ";SECRET", 1), "'SECRET' is none of the classes"),
     "no target": (lambda text: text.replace(";benign", ";", 1), "the target is missing"),
@@ -211,7 +219,7 @@ def test_a_node_with_pictures_trains_on_no_table(machines: MACHINES, caplog: pyt
         ("schema_file=nowhere.yaml", "schema_file=nowhere.yaml: there is no such file"),
         ("decimal=semicolon", "decimal=semicolon: allowed: point, comma"),
         ("separator=;", "separator=;: allowed: auto"),
-        ("encoding=nonsense", "is not nonsense"),
+        ("encoding=nonsense", "encoding=nonsense: is no encoding of texts"),
         ("classes=a,b", "classes=a,b: of pictures"),
     ],
 )

@@ -13,7 +13,7 @@ from torch.nn.utils import parametrize
 
 from fedpriv.common.errors import OptionError
 from fedpriv.config.compose import compose
-from fedpriv.mechanisms.clipping import KEPT_BACK
+from fedpriv.mechanisms.noise import KEPT_BACK
 from fedpriv.mechanisms.per_example import PerExampleGradients
 from fedpriv.mechanisms.rowwise import NotRowwise, Rowwise
 from fedpriv.runs.preparation import resolve

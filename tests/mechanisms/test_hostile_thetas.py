@@ -22,7 +22,7 @@ from torch.nn import functional
 from fedpriv.config.schema import LocalConfig, ModelConfig
 from fedpriv.mechanisms.bookkeeping import DRIFT, Trace, gamma
 from fedpriv.mechanisms.clipped_sums import excess
-from fedpriv.mechanisms.clipping import KEPT_BACK
+from fedpriv.mechanisms.noise import KEPT_BACK
 from fedpriv.mechanisms.per_example import PerExampleGradients
 from fedpriv.training.models import build_model
 from fedpriv.training.sequential import Clipping, FlatModel, LocalData

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from fedpriv.common.errors import OptionError
-from fedpriv.mechanisms.clipping import KEPT_BACK
+from fedpriv.mechanisms.noise import KEPT_BACK
 from fedpriv.mechanisms.per_example import PerExampleGradients
 
 ROWS, SIDE, LARGE = 8, 4, 40.0

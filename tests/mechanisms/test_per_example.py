@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from fedpriv.common.errors import OptionError
 from fedpriv.config.schema import ModelConfig
-from fedpriv.mechanisms.clipping import KEPT_BACK, clip_factors
+from fedpriv.mechanisms.noise import KEPT_BACK, clip_factors
 from fedpriv.mechanisms.per_example import PerExampleGradients
 from fedpriv.training.models import build_model
 from fedpriv.training.sequential import FlatModel

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedpriv.mechanisms.clipping import KEPT_BACK
+from fedpriv.mechanisms.noise import KEPT_BACK
 from fedpriv.mechanisms.per_example import PerExampleGradients
 from fedpriv.mechanisms.tasks import PADDING, Classification, Multilabel, NextToken, Regression, Task
 

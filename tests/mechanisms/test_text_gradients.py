@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from fedpriv.common.errors import OptionError
 from fedpriv.mechanisms.bookkeeping import Trace
-from fedpriv.mechanisms.clipping import KEPT_BACK
+from fedpriv.mechanisms.noise import KEPT_BACK
 from fedpriv.mechanisms.per_example import PerExampleGradients, made_up
 from fedpriv.mechanisms.rowwise import NotRowwise, Rowwise
 

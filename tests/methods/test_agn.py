@@ -25,8 +25,7 @@ from fedpriv.client.contract import UnsafeNoise
 from fedpriv.client.example_level import SGD, Adam
 from fedpriv.client.memory import read_memory
 from fedpriv.common.errors import OptionError
-from fedpriv.mechanisms.clipping import KEPT_BACK
-from fedpriv.mechanisms.noise import SeededNoise
+from fedpriv.mechanisms.noise import KEPT_BACK, SeededNoise
 from fedpriv.mechanisms.noise_decay import next_sigma, with_count
 from fedpriv.privacy.events import NoBound, PoissonGaussian
 from fedpriv.training.sequential import SequentialTrainer

@@ -22,8 +22,7 @@ from fedpriv.common.messages import pack_vector
 from fedpriv.common.replies import Reply
 from fedpriv.config.compose import compose
 from fedpriv.engines.worker import Worker
-from fedpriv.mechanisms.clipping import clip
-from fedpriv.mechanisms.noise import SeededNoise, add_normal_to_sum, grid_step, onto_grid
+from fedpriv.mechanisms.noise import SeededNoise, add_normal_to_sum, clip, grid_step, onto_grid
 from fedpriv.privacy.composition import compose as compose_events
 from fedpriv.privacy.events import EVERY_CLIENT, PoissonGaussian, Threat
 from fedpriv.runs.planning import make_plan, with_target

@@ -19,8 +19,7 @@ from fedpriv.common.errors import OptionError
 from fedpriv.config.compose import compose
 from fedpriv.data.load import load_federated
 from fedpriv.mechanisms.clipped_sums import LARGEST_BATCH
-from fedpriv.mechanisms.clipping import clip_factors
-from fedpriv.mechanisms.noise import SeededNoise
+from fedpriv.mechanisms.noise import SeededNoise, clip_factors
 from fedpriv.mechanisms.per_example import PerExampleGradients
 from fedpriv.mechanisms.scaling import Scaling, clipped_rows
 from fedpriv.mechanisms.tasks import Classification

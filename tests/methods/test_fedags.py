@@ -21,8 +21,7 @@ from fedpriv.client.contract import BudgetSpent, PublicFacts
 from fedpriv.client.gradient import printed_epsilon, printed_multiplier
 from fedpriv.common.seeds import public_mask
 from fedpriv.config.compose import compose
-from fedpriv.mechanisms.clipping import clip
-from fedpriv.mechanisms.noise import NoiseSource, SeededNoise, grid_step
+from fedpriv.mechanisms.noise import NoiseSource, SeededNoise, clip, grid_step
 from fedpriv.mechanisms.secure_noise import SecureNoise
 from fedpriv.mechanisms.significance import kth_smallest, scheduled_rank
 from fedpriv.privacy.composition import compose as compose_events

@@ -25,9 +25,8 @@ from fedpriv.client.base import Client
 from fedpriv.client.memory import FileStore, StaleRequest, read_memory, state_to_tensors, tensors_to_state
 from fedpriv.common.replies import Reply
 from fedpriv.common.seeds import draw_cohort
-from fedpriv.mechanisms.clipping import finite_or_zero, l2_norm
 from fedpriv.mechanisms.correlated_noise import constant_diff_variance
-from fedpriv.mechanisms.noise import KeyRegistry, NoiseSource, SeededNoise
+from fedpriv.mechanisms.noise import KeyRegistry, NoiseSource, SeededNoise, finite_or_zero, l2_norm
 from fedpriv.privacy.events import Gaussian
 from fedpriv.server.round import Population
 from fedpriv.training.sequential import SequentialTrainer

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from fedpriv.common.errors import OptionError
-from fedpriv.privacy.calibration import calibrate, planned_participations
+from fedpriv.privacy.calibration import calibrate
 from fedpriv.privacy.composition import compose
 from fedpriv.privacy.events import (
     CLIENT_TO_SERVER,
@@ -98,14 +98,3 @@ def test_a_bound_that_begins_to_hold_at_some_noise_only():
 def test_an_impossible_target_is_refused(target):
     with pytest.raises(OptionError):
         calibrate(gaussians, target, DELTA)
-
-
-def test_planned_participations():
-    assert planned_participations(30, 100, 10, "fixed") == 30  # whoever draws may draw the same client each time
-    assert planned_participations(30, 100, 10, "poisson") == 30
-    assert planned_participations(3, 4, 2, "fixed", schedule=[1, 3, 0, 2]) == 3
-    for bad in ([1, 2], [1, 2, 3, 4], [-1, 0, 0, 0]):
-        with pytest.raises(ValueError):
-            planned_participations(3, 4, 2, "fixed", schedule=bad)
-    with pytest.raises(ValueError):
-        planned_participations(3, 4, 2, "shuffle")

@@ -5,9 +5,9 @@ import os
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
+from processes import wait_until
 
 from fedpriv.privacy.composition import verify
 from fedpriv.privacy.event_json import account_from_bytes, account_to_bytes
@@ -147,9 +147,7 @@ def test_a_process_killed_while_appending(tmp_path):
     )
     path = tmp_path / "ledger.jsonl"
     process = subprocess.Popen([sys.executable, "-c", code, str(path)])
-    deadline = time.monotonic() + 60
-    while not (path.exists() and path.stat().st_size > 40_000) and time.monotonic() < deadline:
-        time.sleep(0.01)
+    wait_until(lambda: path.exists() and path.stat().st_size > 40_000, process.pid, 0.01)
     process.send_signal(signal.SIGKILL)
     process.wait()
     ledger = LedgerFile(path, fsync=False)

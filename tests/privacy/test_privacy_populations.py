@@ -25,8 +25,11 @@ from fedpriv.privacy.events import (
     ApproximateDP,
     GumbelTopK,
     NoBound,
+    PoissonGaussian,
     RandomisedResponse,
+    Threat,
 )
+from fedpriv.privacy.histories import contains
 
 # --- populations -------------------------------------------------------------------------------------------------
 
@@ -196,3 +199,20 @@ def test_a_plan_is_admitted_to_its_end_and_nothing_beyond():
     assert not budget.admits([poisson(1.0, count=500)], [poisson(1.0)])
     assert not budget.admits([], [poisson(0.9)])
     assert not Budget(total / 2, DELTA, plan=plan).admits([poisson(1.0, count=400)], [poisson(1.0)])
+
+
+def test_clients_of_other_sizes_cost_what_the_smallest_does() -> None:
+    """Whose rate is largest: the cheap bound of the others, of which only two are refined, is above its own."""
+    threat = Threat("example", "add-or-remove-one", "server")
+    rates = [0.4, 0.395, 0.39, 0.385, 0.38]
+    events = [PoissonGaussian(threat=threat, multiplier=6.0, sampling_rate=rate, count=20) for rate in rates]
+    each = [compose([event], 1e-4) for event in events]
+    assert [one.epsilon for one in each] == sorted((one.epsilon for one in each), reverse=True)
+    found = compose_clients({client: [event] for client, event in enumerate(events)}, 1e-4)
+    assert (found.maximum, found.accountant) == (each[0].epsilon, "pld")
+    # No order: one has the larger rate, the other the larger multiplier, or more rounds.
+    larger, smaller = (frozenset({(replace(event, count=1), 20)}) for event in events[:2])
+    assert contains(larger, smaller) and not contains(smaller, larger)
+    louder = frozenset({(replace(events[1], count=1, multiplier=5.9), 20)})
+    longer = frozenset({(replace(events[1], count=1), 21)})
+    assert not contains(larger, louder) and not contains(louder, larger) and not contains(larger, longer)

@@ -189,6 +189,7 @@ REFUSED = {
     "strategy=fedags": "DP-FedAGS",
     "strategy=dpftrl": "DP-FTRL",
     "strategy=dpsum": "dpsum",
+    "strategy=ask": "ask",
     "strategy=ldpfl strategy.client.shuffle=true": "LDP-FL shuffled",
     "strategy=anr privacy.variant=published": "published ANR",
     "strategy=dpfl_agn privacy.variant=published": "DPFL-AGN",

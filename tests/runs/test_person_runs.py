@@ -28,6 +28,7 @@ from fedpriv.privacy.event_json import event_from_json, event_to_json
 from fedpriv.privacy.events import Entry, PoissonGaussian, Threat
 from fedpriv.runs.folder import RunFolder
 from fedpriv.runs.plan_table import plan_rows
+from fedpriv.runs.planning import make_plan
 from fedpriv.runs.start import start_run
 from fedpriv.training import persons as product_sums
 
@@ -66,6 +67,18 @@ def run(folder: Path, options: list[str]) -> tuple[dict[str, Any], str, np.ndarr
 
 
 SUM = ["strategy=dpsum", "strategy.server.min_replies=2"]
+FORMS = [[*SUM, f"strategy.client.form={form}"] for form in ("ddgauss", "skellam", "local", "central")]
+
+
+@pytest.mark.parametrize("method", FORMS, ids=lambda method: method[-1].rpartition("=")[2])
+def test_a_run_costs_persons_what_its_plan_says(tmp_path: Path, method: list[str]) -> None:
+    """Whoever adds the noise: what a trusted server releases is of persons, too."""
+    options = [*method, *table(tmp_path)]
+    summary, ledger, _ = run(tmp_path / "run", options)
+    assert '"unit":"person"' in ledger and '"unit":"example"' not in ledger
+    config = compose(options)
+    planned = make_plan(config, Worker(config)).verified_epsilon
+    assert summary["privacy"]["verified_epsilon"] == pytest.approx(planned) and planned > 0.5
 
 
 @pytest.mark.parametrize("method", [["strategy=dpsgd"], ["strategy=agn", "strategy.client.clipping=adaptive"], SUM])

@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import signal
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -15,6 +14,7 @@ import pytest
 import yaml
 from conftest import NO_REPORT, SMALL, Outcome, Run, ledger_of, result_of
 from forked import COMMAND, TESTS, Forks, forks
+from processes import wait_until
 
 from fedpriv.client import base as client
 from fedpriv.common import files, versions
@@ -334,9 +334,7 @@ def test_rerun_of_a_calibrated_run_keeps_its_noise(run: Run, tmp_path: Path):
 def test_ctrl_c_of_the_real_process_is_130_and_a_message(forked: Forks, tmp_path: Path):
     options = (*SMALL, "hydra.run.dir=run", "num_rounds=5000", "checkpoint.every=3")
     child = forked.start(COMMAND, *options, folder=tmp_path)
-    deadline = time.monotonic() + 120
-    while time.monotonic() < deadline and not list(tmp_path.glob("run/checkpoints/round-*")):
-        time.sleep(0.05)
+    wait_until(lambda: list(tmp_path.glob("run/checkpoints/round-*")), child)
     os.kill(child, signal.SIGINT)
     assert forked.wait(child) == 130
     assert (tmp_path / "err").read_text().splitlines() == [
@@ -346,11 +344,10 @@ def test_ctrl_c_of_the_real_process_is_130_and_a_message(forked: Forks, tmp_path
     assert forked.printed().startswith("round 1/5000  accuracy ")
 
 
-def wait_for_rows(folder: Path, rows: int) -> None:
-    """Until the run has written so many rounds."""
-    file, deadline = folder / "metrics.jsonl", time.monotonic() + 120
-    while time.monotonic() < deadline and (not file.exists() or file.read_bytes().count(b"\n") < rows):
-        time.sleep(0.002)
+def wait_for_rows(folder: Path, rows: int, child: int) -> None:
+    """Until the run of this process has written so many rounds."""
+    file = folder / "metrics.jsonl"
+    wait_until(lambda: file.exists() and file.read_bytes().count(b"\n") >= rows, child, 0.002)
 
 
 @pytest.mark.slow
@@ -364,7 +361,7 @@ def test_the_command_line_killed_at_random_moments_ends_bit_identical(forked: Fo
     for moment in moments:
         script = "import sys; from fedpriv.commands.runs import main; main(sys.argv[1:])"
         child = forked.start(script, *call, folder=tmp_path)
-        wait_for_rows(folder, moment)
+        wait_for_rows(folder, moment, child)
         os.kill(child, signal.SIGKILL)
         assert forked.wait(child) == -signal.SIGKILL
         call = [f"resume={folder}"]

@@ -18,7 +18,7 @@ from conftest import NO_REPORT, SMALL, Outcome, ledger_of, result_of, rows_of
 from flwr.app import Context, RecordDict
 from flwr.supercore.exit.exit_handler import trigger_exit_handlers
 from forked import COMMAND, Forks, forks
-from processes import state
+from processes import wait_until
 from rotation import together
 
 from fedpriv.client.base import Client
@@ -110,10 +110,10 @@ def test_a_round_that_is_abandoned(how: str, cli: Cli, tmp_path: Path, whole: Pa
     """What had left is in the ledger; the last checkpoint is older."""
     waits = 30.0 if how == "grace" else 0.0
     signals = (signal.SIGTERM,) if how == "grace" else (signal.SIGTERM, signal.SIGINT)
-    in_round(3, lambda: (send(*signals)(), time.sleep(waits)))
-    began = time.monotonic()
+    ended = list[bool]()
+    in_round(3, lambda: (send(*signals)(), time.sleep(waits), ended.append(True)))
     outcome = cli(*OPTIONS[:-1], "checkpoint.every=2", "operations.stop_grace=0.2", "hydra.run.dir=here")
-    assert outcome.code == 143 and time.monotonic() - began < 20
+    assert outcome.code == 143 and not ended
     assert checkpoints(tmp_path / "here") == ["round-000002"] and len(rows_of(tmp_path / "here")) == 2
     left = [entry for entry in ledger_of(tmp_path / "here") if entry["round"] == 3]
     assert left and left == [entry for entry in ledger_of(whole) if (entry["round"], entry["client"]) == (3, 0)]
@@ -253,10 +253,7 @@ def stopped(forked: Forks, folder: Path, *options: str, wait: float = 0.0) -> tu
     """
     child = forked.start(COMMAND, *options, folder=folder)
     try:
-        deadline = time.monotonic() + 120
-        while not any(path.stat().st_size for path in (folder / "run").rglob("metrics.jsonl")):
-            assert state(child) not in ("", "Z") and time.monotonic() < deadline, (folder / "err").read_text()
-            time.sleep(0.01)
+        wait_until(lambda: any(path.stat().st_size for path in (folder / "run").rglob("metrics.jsonl")), child, 0.01)
         time.sleep(wait)
         os.kill(child, signal.SIGTERM)
     except BaseException:
@@ -281,6 +278,7 @@ def long(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.timeout(900)
 @pytest.mark.slow
 @pytest.mark.parametrize("engine", ["inprocess", "ray"])
 def test_sigterm_of_a_real_process_at_a_random_moment(engine: str, forked: Forks, tmp_path: Path, long: Path):
@@ -299,6 +297,7 @@ def test_sigterm_of_a_real_process_at_a_random_moment(engine: str, forked: Forks
 
 
 @pytest.mark.rotates(2, together(0))
+@pytest.mark.timeout(900)
 @pytest.mark.slow
 def test_jobs_in_other_processes_stop_behind_their_rounds(forked: Forks, tmp_path: Path):
     launcher = ("hydra/launcher=joblib", "hydra.launcher.n_jobs=2", "hydra.sweep.dir=run")

@@ -182,7 +182,7 @@ def test_what_is_no_table_for_it_is_told_in_one_line(
         ({"age": 1.0, "sex": ["f"], "seen": [None]}, "column age"),
         ({"age": [1.0, 2.0], "sex": ["f"], "seen": ["2020-01-01"]}, "its columns have 1, 2 rows"),
         ({"age": [], "sex": [], "seen": []}, "has no rows"),
-        ({"age": [float("inf")], "sex": ["f"], "seen": ["2020-01-01"]}, "row 1: an infinite number"),
+        ({"age": [float("inf")], "sex": ["f"], "seen": ["2020-01-01"]}, "row 1: inf is an infinite number"),
         (pandas.DataFrame([[1, 2, 3, 4]], columns=["age", "age", "sex", "seen"]), "has the column age twice"),
     ],
 )

@@ -116,6 +116,9 @@ def job_of(run: RunRecord, pictures: Path, folder: Path) -> Job:
     for place, option in enumerate(run.options):
         if option == "dataset=mnist":
             options += (where("mnist", pictures) or ())[1:]
+        elif option.startswith("dataset.split=test-"):
+            name = option.partition("test-")[2].removesuffix(".npz")
+            options[place] = f"dataset.split={data.own_test(where(name, pictures) or (), name, folder)}"
         elif option.startswith("dataset.split="):
             _, name, size, seed, *tested = option.removesuffix(".npz").split("-")
             split, _ = held_out(where(name, pictures) or (), name, int(size), int(seed), folder)
@@ -152,6 +155,8 @@ def close(path: str, then: Any, now: Any) -> bool:
     if isinstance(then, bool | str | dict | list) or then is None or now is None or isinstance(now, str):
         return bool(then == now)
     parts = path.split("/")
+    if parts[1:3] == ["summary", "metrics"] and isinstance(then, float):
+        return abs(then - now) <= (0.05 if "sites" in parts else 0.02)  # a site has some sixty test rows
     if parts[1] == "norms" and parts[3] == "1":
         return int(parts[2]) >= 5 or math.isclose(then, now, rel_tol=0.02)
     if (parts[1] == "curve" and parts[3] != "0") or parts[1:3] in (["summary", "accuracy"], ["summary", "loss"]):

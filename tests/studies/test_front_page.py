@@ -62,7 +62,7 @@ def test_the_committed_head_is_what_the_committed_results_give(committed: Found,
     assert picture is not None
     assert head.strip().split("\n") == [*words(committed), f"![{picture.alt}]({picture.file})", "", picture.caption]
     assert (RESULTS / picture.file).is_file() and (RESULTS / "overview.png").is_file()
-    assert sum(line.startswith("- ") for line in head.split("\n")) == 10
+    assert sum(line.startswith("- ") for line in head.split("\n")) == 11
 
 
 def test_totals_are_those_of_the_papers_pages(committed: Found) -> None:

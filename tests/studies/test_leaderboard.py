@@ -7,6 +7,7 @@ import json
 import shutil
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,12 +18,12 @@ from fedpriv.commands import leaderboard
 from fedpriv.common.errors import OptionError
 from fedpriv.config.compose import compose
 from fedpriv.config.methods import METHODS as KNOWN
-from fedpriv.data.load import load_dataset
+from fedpriv.data.load import load_dataset, load_federated
 from fedpriv.data.splits import read_split
 from fedpriv.privacy.events import CLIENT_TO_SERVER
 from fedpriv.privacy.private_selection import selection_epsilon, with_mean
 from fedpriv.runs.preparation import resolve
-from fedpriv.studies import boards, leaderboard_page
+from fedpriv.studies import boards, data, leaderboard_page
 from fedpriv.studies.board_jobs import Key, Prepared, privacy_under
 from fedpriv.studies.board_results import accuracies, entry_of, records_of
 from fedpriv.studies.boards import read_board, read_boards
@@ -31,7 +32,7 @@ from fedpriv.studies.choice_price import run_events
 from fedpriv.studies.jobs import Job
 from fedpriv.studies.results import Board, Leaderboard, RunRecord, read_results
 from fedpriv.studies.search import begin
-from fedpriv.studies.tuning import _chosen
+from fedpriv.studies.tuning import _chosen, score
 
 # --- the whole command -----------------------------------------------------------------------------------
 
@@ -297,6 +298,64 @@ def test_failed_trials_are_counted_and_a_missing_accuracy_is_no_zero(tmp_path: P
     assert entry_of(key, found, marked).superseded == "why"
 
 
+def table_run(metrics: dict[str, Any], seed: int = 0) -> RunRecord:
+    """Of a task of two classes; sites: the worst first, by the leading metric."""
+    run = done({"final": 0.9}, seed)
+    sites = [{"site": "b", "value": 0.7, "examples": 9}, {"site": "a", "value": 0.95, "examples": 9}]
+    return run.model_copy(update={"summary": {**run.summary, "metrics": {**metrics, "sites": sites}}})
+
+
+@pytest.mark.parametrize(
+    ("measure", "metrics", "expected"),
+    [
+        ("final", {"leading": "accuracy", "final": {"auc": 0.8}}, 0.9),
+        ("leading", {"leading": "accuracy", "final": {"auc": 0.8}}, 0.9),
+        ("leading", {"leading": "auc", "more_is_better": True, "final": {"auc": 0.8}}, 0.8),
+        ("auc", {"leading": "accuracy", "final": {"auc": 0.8}}, 0.8),
+        ("auc", {"leading": "accuracy", "final": {}}, None),
+        ("leading", {"leading": "rmse", "more_is_better": False, "final": {"rmse": 0.3, "r2": 0.4}}, None),
+        ("r2", {"leading": "rmse", "more_is_better": False, "final": {"rmse": 0.3, "r2": 0.4}}, 0.4),
+    ],
+)
+def test_a_board_ranks_by_its_measure_and_shows_the_worst_site(
+    measure: str, metrics: dict[str, Any], expected: float | None, tmp_path: Path
+) -> None:
+    plan = read_board(written(tmp_path, targets=[20.0], measure=measure))
+    key = Key(Prepared("tiny", plan, ("dataset=digits",), tmp_path / "split.npz", Path(), 10), plan.methods[0], 20.0)
+    run = table_run(metrics)
+    assert score(key, run) == expected
+    found = _chosen(key, begin(key.space, 2, 0), dict.fromkeys(key.tuning(begin(key.space, 2, 0).trials), run))
+    if expected is None:
+        assert found.reason is not None and "has no" in found.reason and "of which 1 is most" in found.reason
+        return
+    records = records_of(key, found, {job: table_run(metrics, seed) for seed, job in found.final.items()})
+    assert not isinstance(records, str) and accuracies(key, records) == {0: 100 * expected, 1: 100 * expected}
+    entry = entry_of(key, found, records)
+    assert (entry.worst_site is None) == (metrics["leading"] == "rmse")
+    if entry.worst_site is not None:
+        assert entry.worst_site.mean == pytest.approx(70.0)
+        assert "70.0 ± 0.0 %" in leaderboard_page._row(entry, 2, sites=True)
+        assert "70.0 ± 0.0 %" not in leaderboard_page._row(entry, 2)
+
+
+def test_a_tables_final_runs_are_tested_on_rows_that_no_choice_saw(tmp_path: Path) -> None:
+    """Whatever their seed; otherwise each seed would draw its own, among them rows by which was chosen."""
+    where = ("dataset=practices",)
+    held, classes = data.held_out(where, "practices", 500, 1000, tmp_path)
+    final = data.own_test(where, "practices", tmp_path)
+    assert final is not None and classes == 2 and data.own_test(("dataset=digits",), "digits", tmp_path) is None
+    chosen, tested = read_split(str(held)), read_split(str(final))
+    assert not {*chosen.train, *chosen.test} & {*tested.test} and {*chosen.train, *chosen.test} == {*tested.train}
+    options = ["num_clients=10", "clients_per_round=10", "partition=column", "partition.column=practice"]
+    one, other = (load_federated(compose([*where, *options, f"dataset.split={final}", f"seed={n}"])) for n in (0, 7))
+    assert np.array_equal(one.dataset.test.inputs[one.test], other.dataset.test.inputs[other.test])
+    assert one.dataset.sites == other.dataset.sites and len(one.dataset.sites) == 10
+    plan = read_boards("rows_secure_sum")["rows_secure_sum"]
+    key = Key(Prepared("rows", plan, where, held, Path(), 2, final), plan.methods[0], 1.0)
+    assert all(f"dataset.split={final}" in job.options for job in key.final(()).values())
+    assert all(f"dataset.split={held}" in job.options for job in key.tuning([()]))
+
+
 # --- the files -------------------------------------------------------------------------------------------
 
 
@@ -397,5 +456,4 @@ def test_every_method_with_privacy_is_on_a_board() -> None:
         if override.startswith("strategy=")
     }
     noisy = {name for name, schema in KNOWN.items() if {"noise_multiplier", "epsilon"} & set(schema.model_fields)}
-    # dpsum protects rows of a few sites: boards are of many clients with pictures.
-    assert noisy - named == {"dpsum"} and len(noisy) > 10
+    assert noisy - {"ask"} <= named and len(noisy) > 10  # ask trains nothing

@@ -10,7 +10,7 @@ import torch
 from scipy.stats import norm
 
 from fedpriv.common.errors import OptionError
-from fedpriv.mechanisms.clipping import clip
+from fedpriv.mechanisms.noise import clip
 from fedpriv.studies.computations import compute, nbafl_extreme
 
 CLASSES, PIXELS, CLIP = 10, 784, 1.0

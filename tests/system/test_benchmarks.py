@@ -14,7 +14,7 @@ import torch
 from forked import fork_server
 from rotation import together
 
-from benchmarks import contenders, population, speed
+from benchmarks import bench_text, contenders, population, speed
 from benchmarks.__main__ import main
 from benchmarks.job import Job
 from benchmarks.shares import PARTS, Stopwatch
@@ -139,6 +139,19 @@ def test_a_part_does_not_count_what_another_takes_inside_it(monkeypatch: pytest.
     sleep(7)  # outside all parts
     watch.end_round()
     assert watch.rounds == [{"training": 5.0, "privacy": 3.0}]
+
+
+def test_text_models_are_measured(capsys: pytest.CaptureFixture[str]) -> None:
+    bench_text.main(["batch=4", "tokens=5", "repeats=1"])
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines[1:4]] == ["bag", "gru", "transformer"]
+    assert all(float(line.split()[-1]) > 0 for line in lines[1:4]) and "100 words of 65536" in lines[4]
+
+
+def test_a_row_of_hashed_words_costs_what_its_words_cost() -> None:
+    """Of 65,536 buckets: the gradients' sum over token ids is far from the cost of dense rows."""
+    found = bench_text.hashed_words(64, 3)
+    assert found["ids"] < found["dense"] / 1.5
 
 
 def test_median_and_its_interval() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import pickle
 import subprocess
-import time
 import tracemalloc
 import weakref
 from collections import Counter, deque
@@ -22,6 +21,7 @@ import ray_nodes
 from conftest import SMALL, Run, ledger_of, result_of, rows_of
 from fake_grid import SIZE, THETA, FakeGrid, build, cohort, honest, play, release_of
 from flwr.app import ConfigRecord, Message
+from processes import wait_until
 from ray.exceptions import RayActorError
 from rotation import together
 
@@ -402,10 +402,7 @@ SPREAD = ("strategy=fedcad", "model=mlp", "model.hidden=4096", *SPREAD)
 def wait_for_nodes(address: str, count: int) -> None:
     """Until the cluster has ``count`` live nodes."""
     ray.init(address=address, include_dashboard=False, log_to_driver=False, logging_level="CRITICAL")
-    deadline = time.monotonic() + 60
-    while sum(one["Alive"] for one in ray.nodes()) < count:
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+    wait_until(lambda: sum(one["Alive"] for one in ray.nodes()) >= count)
     ray.shutdown()
 
 

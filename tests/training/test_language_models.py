@@ -19,7 +19,7 @@ import fedpriv.data.load
 from fedpriv.common.errors import DataError, OptionError
 from fedpriv.config.compose import compose
 from fedpriv.config.schema import LocalConfig, ModelConfig
-from fedpriv.mechanisms.clipping import KEPT_BACK
+from fedpriv.mechanisms.noise import KEPT_BACK
 from fedpriv.mechanisms.per_example import PerExampleGradients
 from fedpriv.mechanisms.tasks import NextToken, Task, of_classes
 from fedpriv.runs.start import start_run

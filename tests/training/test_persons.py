@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from fedpriv.config.schema import LocalConfig
 from fedpriv.data.splits import at_most_each
 from fedpriv.mechanisms.clipped_sums import ClippedSum, Members, measured
-from fedpriv.mechanisms.clipping import KEPT_BACK
+from fedpriv.mechanisms.noise import KEPT_BACK
 from fedpriv.mechanisms.per_example import PerExampleGradients
 from fedpriv.training.sequential import Clipping, FlatModel, LocalData, SequentialTrainer
 from fedpriv.training.stacked_gradients import Chain
@@ -143,6 +143,19 @@ def test_a_block_is_halved_until_its_rows_are_alike(monkeypatch: pytest.MonkeyPa
     assert chain.block(thetas, 32) == 32
     monkeypatch.setattr(Chain, "_alike", lambda self, shapes, clients, size, device: size <= 8)
     assert chain.block(thetas, 64) == 8
+
+
+@pytest.mark.parametrize("trainer", [SequentialTrainer, VectorisedTrainer])
+@pytest.mark.parametrize("kind", ["relu", "tanh"])
+@pytest.mark.parametrize("unit", [None, torch.zeros(0, dtype=torch.int64)])
+def test_a_sample_that_nobody_is_in_is_zero(kind: str, trainer: type[SequentialTrainer], unit: Tensor | None) -> None:
+    """No client may fail at it: a reply that does not come says that nobody was drawn."""
+    data = people()
+    found = sum_of(kind, LocalData(data.inputs[:0], data.targets[:0], unit), trainer)
+    assert len(found.norms) == 0 and float(found.total.norm()) == 0 and found.loss == 0
+    assert found.total.dtype == torch.float64 and len(found.total) == sum(
+        p.numel() for p in model_of(kind).parameters()
+    )
 
 
 def test_one_person_with_all_rows_and_nobody() -> None:

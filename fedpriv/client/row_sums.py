@@ -1,0 +1,138 @@
+"""Clients that send sums over their rows (persons), on the grid of `fedpriv.privacy.row_sum`: the client's side of
+`dpsum` and `ask`.
+
+form=ddgauss, skellam: the sites add the noise, each its share; a secure sum hides their numbers from everybody; the
+server and whoever looks on learn the noisy sum over those who stayed. `min_replies` is the floor below which no sum
+is opened, and `colluders` of these may tell their noise.
+form=central: the server is trusted; it adds one Gaussian to the sum; outsiders see what it makes of the sum.
+form=local: each site adds its own Gaussian; the server sees each site's noisy sum; nobody needs to be trusted.
+
+Why it costs what it does. A site's whole numbers move by at most l2 grid steps when a row is added or removed (proof:
+`fedpriv.privacy.row_sum`, given how far the method's sum moves), and those of other sites do not move. The opened sum
+has the noises of at least k sites that the observer does not know, all independent of the data: a round is one release
+of discrete Gaussian or Skellam noise of k sites with that sensitivity, and rounds compose adaptively. More survivors
+add more noise, which is post-processing. With Gaussian noise (central, local) a round is one Gaussian.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from functools import cached_property
+from typing import Any
+
+from torch import Tensor
+
+from fedpriv.client.contract import Charge, Neighbours, Release, RunFacts
+from fedpriv.client.method import Traits, on_all_axes
+from fedpriv.client.summing import SummingClient
+from fedpriv.config.sum_methods import RowSumOptions
+from fedpriv.mechanisms.noise import NoiseSource
+from fedpriv.privacy.binomial_grid import delta_share
+from fedpriv.privacy.events import Threat
+from fedpriv.privacy.row_sum import RowSumGrid
+
+EXAMPLE_IN_SUM = Threat("example", "add-or-remove-one", "secure-sum")
+
+
+class RowSumClient(SummingClient):
+    """A sum over its rows, on the grid, modulo 2^bits; plus its share of the noise, or all of it, or none."""
+
+    options: RowSumOptions  # type: ignore[assignment]
+    traits = Traits(needs_facts=True, clips_examples=True)
+    threat = EXAMPLE_IN_SUM
+
+    def __init__(self, options: Any, run: RunFacts) -> None:
+        super().__init__(options, run)
+        self.whole = self.options.whole
+        if not self.whole:
+            observer = "server" if self.options.form == "local" else "trusted-server"
+            self.threat = replace(self.threat, observer=observer)  # its unit may be a person
+
+    # --- what a method says --------------------------------------------------------------------------------
+
+    @property
+    def rate(self) -> float:
+        """Probability with which a row takes part in a round."""
+        return 1.0
+
+    def excess(self, rows: int) -> float:
+        """How much longer than the clip bound one row of so many may be, in its units."""
+        return 0.0
+
+    # --- the grid ------------------------------------------------------------------------------------------
+
+    @property
+    def noise_multiplier(self) -> float:
+        return self.options.noise_multiplier
+
+    @cached_property
+    def grid(self) -> RowSumGrid:
+        facts, options = self.facts, self.options
+        size, rows, sites = max(1, facts.num_parameters), facts.total_examples, facts.clients_per_round
+        return RowSumGrid(options.form, size, rows, sites, self.bits, self.noise_multiplier)
+
+    @property
+    def in_sum(self) -> bool:
+        return self.options.form != "local"
+
+    def numbers(self, size: int) -> int:
+        return size
+
+    def release_bytes(self, size: int, server_round: int = 1) -> int:
+        return super().release_bytes(size, server_round) if self.in_sum else 4 * size
+
+    def leaving(self, total: Tensor, noise: NoiseSource) -> Tensor:
+        """What leaves a site of its sums [..., d] in units of the bound."""
+        if self.whole:
+            return self.grid.whole_numbers(total, noise)
+        whole = self.grid.whole(total)
+        return (self.grid.noisy(whole, noise) / self.grid.steps).float() if self.options.form == "local" else whole
+
+    # --- what it costs (unit example, add-or-remove-one) -----------------------------------------------------
+
+    def charges(self, state: Any) -> tuple[Charge, ...]:
+        """Whole-number noise: against whoever sees sums, and against a server that sees a site's own numbers (one
+        noise). Gaussian noise: against the server (local), or outsiders (central: of rows at any site, so that its
+        rounding is that of a site with all rows).
+        """
+        options, facts = self.options, self.facts
+        longer = self.excess(facts.total_examples if options.form == "central" else facts.num_examples)
+        if not self.whole:
+            return (Charge(self.grid.gaussian_event(self.threat, self.rate, longer)),)
+        share = delta_share(options.claimed_delta, facts.num_rounds)
+        pairs = ((self.threat, self.noises), (replace(self.threat, observer="server"), 1))
+        return tuple(Charge(self.grid.event(threat, noises, share, longer)) for threat, noises in pairs)
+
+    def remarks(self) -> tuple[str, ...]:
+        grid = self.grid
+        said: tuple[str, ...] = (
+            f"a number takes {self.bits} bits, a noise is {grid.sigma:.3g} steps of the grid, and rounding "
+            f"makes what an example changes {grid.l2() / grid.steps - 1:.2%} longer",
+        )
+        if self.whole and self.noises == 1:
+            said += ("sums with a single unknown noise: strategy.server.min_replies says how many there are at least",)
+        return said
+
+    # --- what the auditor tries ------------------------------------------------------------------------------
+
+    def worst_case_pairs(self, participations: int) -> list[Neighbours]:
+        return [Neighbours("an example more", (0.0,) * participations, (1.0,) * participations)]
+
+    def audit_release(self, length: float, state: Any, shape: tuple[int, int], noise: NoiseSource) -> Release:
+        """The smallest sum that is ever opened, less what colluders know of it: one row's vector, of length 1 at most
+        in units of the bound, beside others' that are just below a border between two whole numbers in every
+        coordinate, and the noise of `noises` sites, or the one Gaussian. In units of the sum's noise; float [trials,
+        d].
+        """
+        grid, clipped = self.grid, math.copysign(min(1.0, abs(length)), length)
+        mine = on_all_axes(clipped, shape, self.audit_axes).double()
+        if self.rate < 1:
+            mine = mine * (noise.uniform(shape[0]) < self.rate).unsqueeze(1)
+        total = mine + (0.5 - 1e-6) / grid.steps
+        if not self.whole:
+            return Release((grid.noisy(grid.whole(total), noise) / (grid.sigma or 1.0)).float(), state)
+        numbers = grid.whole_numbers(total, noise)
+        for _ in range(self.noises - 1):
+            numbers = numbers + grid.noise(numbers.shape, noise)
+        return Release((numbers.double() / (math.sqrt(self.noises) * grid.sigma or 1.0)).float(), state)

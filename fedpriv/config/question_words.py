@@ -1,0 +1,40 @@
+"""Questions and options as `fedpriv ask` takes them, and the options of a run that they stand for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fedpriv.common.errors import OptionError
+
+QUESTIONS = "strategy.client.questions"
+FLOORS = ("strategy.server.min_replies", "strategy.client.min_replies")
+
+
+def ask_options(words: Sequence[str]) -> list[str]:
+    """Options of a run with strategy=ask. words: questions without ``=``, options with one, flags with ``-``.
+    Answers are to be published, so that the noise is the operating system's where no option says otherwise; and all
+    sites count on each other's. Raises `OptionError` where nothing is asked.
+    """
+    flags = [word for word in words if word.startswith("-")]
+    options = [word for word in words if "=" in word and word not in flags]
+    questions = [word for word in words if word not in flags and word not in options]
+    names = {option.partition("=")[0] for option in options}
+    if not questions and QUESTIONS not in names:
+        raise OptionError("questions", "[]", "nothing is asked; allowed: count, mean:COLUMN, ... (docs/statistics.md)")
+    if questions and QUESTIONS in names:
+        raise OptionError(QUESTIONS, "...", "questions are given twice; allowed: one of the two ways")
+    if "strategy" in names:
+        raise OptionError("strategy", "...", "of a question it is ask: leave it out")
+    own = ["strategy=ask"]
+    if questions:
+        own.append(f"{QUESTIONS}=[{','.join(map(quoted, questions))}]")
+    if not names & set(FLOORS):
+        own.append(f"{FLOORS[0]}=${{clients_per_round}}")
+    if "privacy.rng" not in names:
+        own.append("privacy.rng=secure")
+    return [*flags, *own, *options]
+
+
+def quoted(question: str) -> str:
+    """A question as a text in an option's list."""
+    return "'" + question.replace("\\", "\\\\").replace("'", "\\'") + "'"

@@ -1,0 +1,25 @@
+"""Statistics of the rows at sites, server half (`clients.ask`): the noisy sum, whose numbers are the answers.
+
+Whole-number noise, a trusted server's or each site's own: `fedpriv.server.row_sums`. The numbers become answers with
+intervals where the run ends (`fedpriv.data.table_answers`), which is post-processing.
+
+Symbols: theta -> the mean over rounds of the rounds' sums, in units of a row's longest vector.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fedpriv.common.messages import FloatVector
+from fedpriv.common.replies import Reply
+from fedpriv.config.sum_methods import AskOptions
+from fedpriv.server.row_sums import RowSumServer
+
+
+class Ask(RowSumServer):
+    """theta <- theta + (sum - theta)/t in round t: usually there is one."""
+
+    options: AskOptions  # type: ignore[assignment]
+
+    def aggregate(self, theta: FloatVector, replies: Sequence[Reply]) -> FloatVector:
+        return self.move(theta, (self.mean(theta.size, replies) - theta) / self.current.number)
