@@ -23,8 +23,8 @@ from fedpriv.common.errors import OptionError, RunFailed
 from fedpriv.common.messages import EXCHANGE, ROUND, MalformedMessage
 from fedpriv.common.replies import read_blobs
 from fedpriv.guard.account import claimed_epsilon, verified_epsilon
-from fedpriv.guard.answering import GUARD, TERMS
 from fedpriv.guard.arrays import METRICS, NUM_EXAMPLES, Model, model_of
+from fedpriv.guard.guarded_message import GUARD, TERMS
 from fedpriv.guard.opening import Opening, guard_message
 from fedpriv.guard.run_report import write_report
 from fedpriv.guard.terms import Terms

@@ -9,7 +9,7 @@ from flwr.app import Context, Message
 
 from fedpriv.common.errors import OptionError
 from fedpriv.common.identities import Identity, read_identity
-from fedpriv.guard.answering import Guard
+from fedpriv.guard.guarded_message import Guard
 
 
 def guarded_app(app: Path, digest: str) -> Callable[[Message, Context], Message]:

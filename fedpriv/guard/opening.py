@@ -34,8 +34,8 @@ from fedpriv.common.messages import (
 )
 from fedpriv.common.replies import read_blobs
 from fedpriv.common.sum_graph import graph_of
-from fedpriv.guard.answering import GUARD, PACKED
 from fedpriv.guard.arrays import Model, Vector
+from fedpriv.guard.guarded_message import GUARD, PACKED
 from fedpriv.guard.terms import Terms
 from fedpriv.mechanisms.whole_numbers import as_residues, centred, unpack_residues
 from fedpriv.secure_sum.collector import Collector, SumFailed

@@ -17,7 +17,7 @@ from fedpriv.common.identities import Identity, new_identity
 from fedpriv.deployment.data_ledger import DataLedger
 from fedpriv.deployment.policy import read_policy
 from fedpriv.engines.grid import RUN_ID, identify_server, stamp
-from fedpriv.guard.answering import Guard
+from fedpriv.guard.guarded_message import Guard
 from fedpriv.guard.record import request_of
 from fedpriv.guard.sandbox import Answer
 from fedpriv.mechanisms.noise import NoiseSource

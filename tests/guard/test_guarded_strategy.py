@@ -16,7 +16,7 @@ from guarded import GuardedMachines, MachinesGrid, weights
 import fedpriv
 from fedpriv.common.errors import OptionError, RunFailed
 from fedpriv.common.messages import CONFIRM, EXCHANGE, TRAIN, UNMASK
-from fedpriv.guard.answering import GUARD
+from fedpriv.guard.guarded_message import GUARD
 from fedpriv.privacy.gaussian_dp import gaussian_epsilon
 
 SUM: dict[str, Any] = {
