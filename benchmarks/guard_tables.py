@@ -4,6 +4,9 @@
     python -m benchmarks.guard_tables hospital  # five machines, 20 splits, the scikit-learn app
     python -m benchmarks.guard_tables torch     # the same of the torch app, 10 splits
     python -m benchmarks.guard_tables shards    # k against epsilon
+    python -m benchmarks.guard_tables chosen    # five machines, 20 splits, one round of 100 steps: the pick of `choose`
+    python -m benchmarks.guard_tables whole     # the same without shards: the laws of Flower's own wrappers
+    python -m benchmarks.guard_tables practices # ten machines with made tables of 11, 50 and 200 columns
     python -m benchmarks.guard_tables show      # the tables of docs/guard.md
 
 Lines of JSON in benchmarks/results/guard.jsonl, one for each run; what is there is not run again. The app runs in this
@@ -34,6 +37,7 @@ from fedpriv.guard.simulation import simulate_guard
 ROOT = Path(__file__).resolve().parents[1]
 APPS, RESULTS = ROOT / "tests" / "guard" / "apps", ROOT / "benchmarks" / "results" / "guard.jsonl"
 SITES, DELTA, SPLITS, TUNING = 5, 1e-4, 20, 3
+PATIENTS, COLUMNS = 3276, (11, 50, 200)
 EPSILONS = (0.5, 1.0, 2.0, 4.0)
 
 #: Chosen on `choose`: (shards of a machine, clip norm, rounds, the app's own configuration).
@@ -71,10 +75,10 @@ def hospital() -> Data:
     return np.clip(scaled, 0, 1), 1 - found.target
 
 
-def tables(folder: Path, data: Data) -> list[Path]:
+def tables(folder: Path, data: Data, sites: int = SITES) -> list[Path]:
     """A CSV file for each machine."""
     found, names = [], [f"c{number}" for number in range(data[0].shape[1])]
-    for site, rows in enumerate(np.array_split(np.arange(len(data[1])), SITES)):
+    for site, rows in enumerate(np.array_split(np.arange(len(data[1])), sites)):
         lines = [",".join([*(f"{value:.6g}" for value in data[0][row]), str(data[1][row])]) for row in rows]
         found.append(folder / f"site-{site}.csv")
         found[-1].write_text("\n".join([",".join([*names, "y"]), *lines]) + "\n")
@@ -130,7 +134,7 @@ def run(app: str, data: Data, seed: int, epsilon: float, form: str, **setting: A
     elif form != "own":
         rules |= {"noise": form}
     with tempfile.TemporaryDirectory() as folder:
-        files = tables(Path(folder), (data[0][train], data[1][train]))
+        files = tables(Path(folder), (data[0][train], data[1][train]), setting.get("sites", SITES))
         found = simulate_guard(
             APPS / app,
             files,
@@ -157,6 +161,19 @@ def jobs(what: str) -> Iterator[dict[str, Any]]:
                     tried = {"shards": shards, "clip": clip, "rounds": rounds, "steps": steps}
                     for seed in range(TUNING):
                         yield {"app": sklearn, "seed": seed, "epsilon": 1.0, "form": "ddgauss", **tried}
+    elif what in ("chosen", "whole"):
+        tried = {"rounds": 1, "steps": 100} | ({"shards": 1} if what == "whole" else {})
+        for epsilon in (1.0, 4.0, 2.0, 0.5):
+            for seed in range(SPLITS):
+                for form in ("ddgauss", "own"):
+                    yield {"app": sklearn, "seed": seed, "epsilon": epsilon, "form": form, **tried}
+    elif what == "practices":
+        for seed in range(SPLITS // 4):
+            for columns in COLUMNS:
+                of = {"app": sklearn, "seed": seed, "columns": columns, "sites": 10}
+                yield {**of, "epsilon": "inf", "form": "none"}
+                for form in ("ddgauss", "own"):
+                    yield {**of, "epsilon": 1.0, "form": form, "rounds": 1, "steps": 100}
     elif what in ("hospital", "torch"):
         for seed in range(SPLITS if what == "hospital" else SPLITS // 2):
             app = sklearn if what == "hospital" else torch
@@ -187,8 +204,10 @@ def main(what: str) -> None:
         named = {"what": what, **job}
         if json.dumps(named, sort_keys=True) in done:
             continue
-        data = made(job["seed"]) if what == "choose" else tables_of["hospital"]
         given = {**job, "epsilon": float(job["epsilon"])}
+        data = made(job["seed"]) if what == "choose" else tables_of["hospital"]
+        if what == "practices":
+            data = made(job["seed"], PATIENTS, given.pop("columns"))
         line = {"job": named, **run(given.pop("app"), data, **given)}
         with RESULTS.open("a") as file:
             file.write(json.dumps(line) + "\n")
@@ -198,7 +217,7 @@ def show() -> None:
     groups: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
     for line in known().values():
         job = line["job"]
-        tried = [job.get(name) for name in ("shards", "clip", "rounds", "steps")]
+        tried = [job.get(name) for name in ("shards", "clip", "rounds", "steps", "columns")]
         key = (job["what"], job["app"], job["form"], *tried, float(job["epsilon"]))
         groups.setdefault(key, []).append(line)
     for key, lines in sorted(groups.items(), key=str):

@@ -7,6 +7,7 @@ the same for every shard is mounted once, by the warm process (`Root.build`).
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 import sysconfig
 from collections.abc import Iterator
@@ -87,11 +88,11 @@ class Root:
         _place(_BUILT_AT + path, os.path.isdir(path))
         kernel.place_tree(tree, _BUILT_AT + path)
 
-    def enter(self, shard: str, tmp_bytes: int, pivot_root: int) -> None:
-        """In a shard's own namespace of mounts: replaces the root. shard: what appears at the place of the data.
-        pivot_root: the number of that call. Raises `OSError`.
+    def enter(self, shard: str, as_copy: bool, tmp_bytes: int, pivot_root: int) -> None:
+        """In a shard's own namespace of mounts: replaces the root. shard: what appears at the place of the data, itself
+        or (as_copy) a new copy. pivot_root: the number of that call. Raises `OSError`.
         """
-        folder, tree = os.path.isdir(shard), kernel.tree_of(shard, _DATA)
+        folder, tree = os.path.isdir(shard), self._copy(shard) if as_copy else kernel.tree_of(shard, _DATA)
         for path in WRITABLE:
             kernel.mount_tmpfs(_BUILT_AT + path, _EMPTY, f"mode=1777,size={tmp_bytes}")
         for source in self.again:
@@ -102,3 +103,36 @@ class Root:
         kernel.call(pivot_root, b".", b".", what="pivot_root")
         kernel.unmount(".")  # the old root, which is above the new one
         os.chdir("/")
+
+    def _copy(self, shard: str) -> int:
+        """A tree of a copy in a new tmpfs: inode numbers, order in folders, sizes and free space follow from this shard
+        alone. Those of the machine's disk tell of files that were written before it: of other shards.
+        """
+        place = _BUILT_AT + WRITABLE[0]
+        kernel.mount_tmpfs(place, _EMPTY, f"mode=755,size={_bytes_of(shard) + 2**20},nr_inodes=0")
+        copy_in_order(shard, place + "/data")
+        tree = kernel.tree_of(place + "/data", _DATA)
+        kernel.unmount(place)
+        return tree
+
+
+def _bytes_of(shard: str) -> int:
+    """Of a file system's whole pages."""
+    folders = os.walk(shard) if os.path.isdir(shard) else [(os.path.dirname(shard), [], [os.path.basename(shard)])]
+    sizes = [os.path.getsize(f"{folder}/{name}") for folder, _, names in folders for name in names]
+    return sum(-(-size // 4096) * 4096 for size in sizes)
+
+
+def copy_in_order(source: str, target: str) -> None:
+    """A file, or a folder with all in it by name; read-only, from 1970. What is neither is left out."""
+    if os.path.isdir(source):
+        os.mkdir(target, 0o755)
+        for name in sorted(os.listdir(source)):
+            if not os.path.islink(f"{source}/{name}"):
+                copy_in_order(f"{source}/{name}", f"{target}/{name}")
+    elif os.path.isfile(source):
+        shutil.copyfile(source, target)
+        os.chmod(target, 0o444)
+    else:
+        return
+    os.utime(target, (0, 0))

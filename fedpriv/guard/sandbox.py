@@ -218,7 +218,9 @@ class Sandbox:
         self._socket = self._process = None
 
     def ask(self, message: bytes, shard: Path | None) -> Answer:
-        """Runs the app on a message (`request_bytes`) and one shard, which appears at `data`; None: the real data."""
+        """Runs the app on a message (`request_bytes`) and one shard, a copy of which appears at
+        `data`; None, or the real data: itself.
+        """
         if self._socket is None:
             raise ValueError("a sandbox is a context: ask inside `with`")
         began = time.monotonic()
@@ -244,6 +246,8 @@ class Sandbox:
         if shard is not None and self.data.exists() and shard.is_dir() != self.data.is_dir():
             wanted = "folder" if self.data.is_dir() else "file"
             raise ValueError(f"shard={shard}: must be a {wanted}, as {self.data} is")
+        if shard is not None and self.data.exists() and shard.samefile(self.data):
+            shard = None  # all there is: no other shard, of which the disk could tell
         head = json.dumps({"shard": None if shard is None else str(shard.resolve(strict=True))}).encode()
         answer, writing = os.pipe()
         leash, held = socket.socketpair()

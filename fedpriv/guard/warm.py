@@ -102,7 +102,8 @@ class Warm:
     def _confine(self, shard: str | None) -> None:
         if self.masked:  # shards may lie in the folder of the data
             kernel.unmount(self.given["data"])
-        self.root.enter(shard or self.given["data"], self.given["memory_bytes"] // 4, self.machine.pivot_root)
+        place = shard or self.given["data"]
+        self.root.enter(place, shard is not None, self.given["memory_bytes"] // 4, self.machine.pivot_root)
         kernel.set_host_name(HOST_NAME)
 
 
