@@ -3,7 +3,8 @@
 shard(unit) = HMAC-SHA256(salt, id) mod k. The id of a person is what the table's column says; of a row its content
 (header and place in the file aside), of a file in a folder its bytes and the name of the folder that it is in. So no
 unit's shard depends on another unit, nor does the order of the rest: with a row less, k - 1 shards are the same bytes,
-and the last has that row less.
+and the last has that row less. This is of data whose form is good: a CSV file with other quotes or line ends is
+refused, since there one row could swallow those after it, or the header all of them.
 
 The salt comes from the operating system, once for a data folder, and lies in it; its digest lies beside the counter,
 outside. Another salt is refused. Guarantees hold for every salt that does not depend on the data, and since nothing of
@@ -35,6 +36,7 @@ from fedpriv.deployment.data_ledger import PRIVATE
 from fedpriv.deployment.guard_policy import GuardPolicy
 
 SALT, SALT_BYTES = "guard.salt", 32
+BOM = b"\xef\xbb\xbf"
 SEPARATORS, PARQUET = ",;\t|", (".parquet", ".pq")
 
 
@@ -147,13 +149,31 @@ def _known(place: Path, column: str, names: list[str]) -> str:
 
 def _table(source: Path) -> tuple[bytes, str, Iterator[bytes]]:
     """A CSV file's header, separator and records."""
-    records = _records(read_regular(source))
+    text = read_regular(source).removeprefix(BOM)
+    first = text.lstrip().partition(b"\n")[0]
+    separator = max(SEPARATORS, key=first.decode("utf-8", "replace").count)
+    records = _records(source, text, separator.encode())
     header = next(records, b"")
-    return header, max(SEPARATORS, key=header.decode("utf-8", "replace").count), records
+    names = _names(header, separator)
+    if b"\0" in header:
+        raise DataError(f"{source}: must be UTF-8 text")
+    if names and 2 * sum(map(_is_number, names)) >= len(names):
+        raise DataError(
+            f"{source}: the first line must name the columns, since every shard has it; its names are numbers"
+        )
+    return header, separator, records
 
 
 def _names(header: bytes, separator: str) -> list[str]:
-    return _fields(header.removeprefix(b"\xef\xbb\xbf"), separator)
+    return _fields(header, separator)
+
+
+def _is_number(name: str) -> bool:
+    try:
+        float(name)
+    except ValueError:
+        return False
+    return True
 
 
 def _person(record: bytes, separator: str, place: int) -> bytes:
@@ -176,21 +196,54 @@ def _divide_csv(source: Path, targets: list[Path], salt: bytes, column: str | No
         target.write_bytes(b"".join(line + b"\n" for line in (header, *part)))
 
 
-def _records(text: bytes) -> Iterator[bytes]:
-    """Records without their line breaks; those inside quotes belong to a record. Empty lines are none."""
-    waiting = b""
-    for line in text.split(b"\n"):
-        waiting = waiting + b"\n" + line if waiting else line
-        if waiting.count(b'"') % 2 == 0:
-            record, waiting = waiting.removesuffix(b"\r"), b""
+def _records(source: Path, text: bytes, separator: bytes) -> Iterator[bytes]:
+    """Records without their line breaks; those inside quotes belong to a record. Empty lines are none.
+
+    A quote opens a field only as its first letter, and what closes it ends the field. So where one record ends does not
+    depend on the next: of such records every sequence is read as these records. Raises `DataError` for others.
+    """
+    waiting: list[bytes] = []
+    for number, line in enumerate(text.split(b"\n"), 1):
+        if (opened := _open_after(line.removesuffix(b"\r"), separator, bool(waiting))) is None:
+            raise DataError(
+                f"{source}, line {number}: after a closing quote comes {separator.decode()!r} or the line's end"
+            )
+        if b"\r" in line.removesuffix(b"\r"):
+            raise DataError(f"{source}, line {number}: lines must end with \\n or \\r\\n, and here \\r is alone")
+        waiting.append(line)
+        if not opened:
+            record = b"\n".join(waiting).removesuffix(b"\r")
+            waiting = []
             if record.strip():
                 yield record
-    if waiting.strip():
-        yield waiting
+    if waiting:
+        raise DataError(f"{source}: a quote that opens in one of the last {len(waiting)} lines is never closed")
+
+
+def _open_after(line: bytes, separator: bytes, opened: bool) -> bool | None:
+    """Whether a quoted field is open after a line, before which it was (opened); None: the quotes are wrong."""
+    place = 0
+    while True:
+        if not opened and line[place : place + 1] == b'"':
+            opened, place = True, place + 1
+        while opened:
+            if (place := line.find(b'"', place)) < 0:
+                return True
+            opened = line[place + 1 : place + 2] == b'"'  # two are one that belongs to the field
+            place += 2 if opened else 1
+            if not opened and line[place : place + 1] not in (b"", separator):
+                return None
+        if (place := line.find(separator, place)) < 0:
+            return False
+        place += 1
 
 
 def _fields(record: bytes, separator: str) -> list[str]:
-    return next(csv.reader(io.StringIO(record.decode("utf-8", "replace"), newline=""), delimiter=separator), [])
+    text = io.StringIO(record.decode("utf-8", "replace"), newline="")
+    try:
+        return next(csv.reader(text, delimiter=separator), [])
+    except csv.Error as error:
+        raise DataError(f"a record that cannot be read: {error}") from None
 
 
 def _divide_parquet(source: Path, targets: list[Path], salt: bytes, column: str | None) -> None:

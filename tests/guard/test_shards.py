@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
+import hmac
+import itertools
 import os
 from pathlib import Path
 from typing import Any
@@ -12,7 +15,7 @@ import pytest
 
 from fedpriv.common.errors import DataError, LedgerRefused
 from fedpriv.deployment.guard_policy import GuardPolicy
-from fedpriv.guard.shards import Shards, read_salt
+from fedpriv.guard.shards import Shards, _table, read_salt
 
 SALT = bytes(range(32))
 ROWS = [f"{number % 7};{number * 1.5};'x{number}'" for number in range(60)]
@@ -128,3 +131,56 @@ def test_the_salt_is_made_once_and_another_is_refused(tmp_path: Path) -> None:
     (tmp_path / "data" / ".fedpriv" / "guard.salt").unlink()
     with pytest.raises(LedgerRefused, match="go together"):
         read_salt(tmp_path / "data", counter)
+
+
+HEIGHTS = [f'{number};5\'{number}";"a ""b"" {number}"' for number in range(40)]
+
+
+def test_a_quote_within_a_field_swallows_no_other_row(tmp_path: Path) -> None:
+    """Readers of CSV files take it for a letter; pairing quotes would join this row to all after it."""
+    before = csv(tmp_path / "one", HEIGHTS)
+    assert sorted(line for part in before for line in part.splitlines()[1:]) == sorted(row.encode() for row in HEIGHTS)
+    for gone in range(40):
+        after = csv(tmp_path / "two", HEIGHTS[:gone] + HEIGHTS[gone + 1 :])
+        os.utime(tmp_path / "two" / "t.csv")
+        assert sum(first != second for first, second in zip(before, after, strict=True)) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("a;b\r1;2\r3;4\r", r"line 1: lines must end with .* alone"),
+        ("a;b\n1;2\r3;4\n", r"line 2: lines must end with"),
+        ('a;b\n1;"2\n3;4\n', "never closed"),
+        ('a;b\n1;"2\n3;"4"\n', r"line 3: after a closing quote comes ';'"),
+        ("1;2.5\n3;4\n", "the first line must name the columns"),
+    ],
+    ids=["old line ends", "one old line end", "open", "two open", "no header"],
+)
+def test_a_table_in_which_rows_run_together_is_refused(text: str, words: str, tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_bytes(text.encode())
+    with pytest.raises(DataError, match=words):
+        divided(tmp_path, "t.csv", shards=3)
+
+
+def test_every_sequence_of_good_records_is_read_as_these(tmp_path: Path) -> None:
+    """By all sequences of up to three short records: one record more changes one shard."""
+    records = ["1;2", '"1";2', '1;"a\nb"', '1;"a;""b"', '1";2', '"\n"', '"";x"y"']
+    for first, second in itertools.product(records, repeat=2):
+        (tmp_path / "t.csv").write_text(f"a;b\n{first}\r\n\n{second}")
+        found = [*_table(tmp_path / "t.csv")[2]]
+        assert found == [first.encode(), second.encode()]
+
+
+def test_the_shard_of_a_row_follows_from_the_salt(tmp_path: Path) -> None:
+    """Who does not know the salt cannot fill a shard by choosing rows: places differ from salt to salt."""
+    folder = tmp_path / "one"
+    csv(folder, ROWS)
+    places = {
+        tuple(file.read_bytes() for file in Shards(folder, policy(table="t.csv", shards=8), bytes([salt]) * 32).files())
+        for salt in range(4)
+    }
+    assert len(places) == 4
+    hashed = hmac.digest(SALT, ROWS[5].encode(), hashlib.sha256)
+    part = csv(tmp_path / "two", ROWS)[int.from_bytes(hashed, "big") % 8]
+    assert ROWS[5].encode() + b"\n" in part

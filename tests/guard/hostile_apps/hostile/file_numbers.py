@@ -1,4 +1,4 @@
-"""Answers with the number of its shard's file, which counts the files that were written before: those of other shards."""
+"""Answers with the number of its shard's file, which counts files of other shards that came before."""
 
 import os
 
