@@ -8,6 +8,7 @@ on: they chose the terms, and their noise is in what leaves them. With own noise
 from __future__ import annotations
 
 import json
+import logging
 import secrets
 import time
 from collections.abc import Callable, Iterable
@@ -25,11 +26,13 @@ from fedpriv.common.replies import read_blobs
 from fedpriv.guard.account import claimed_epsilon, verified_epsilon
 from fedpriv.guard.arrays import METRICS, NUM_EXAMPLES, Model, model_of
 from fedpriv.guard.guarded_message import GUARD, TERMS
-from fedpriv.guard.opening import Opening, guard_message
+from fedpriv.guard.opening import Opening, SumClosed, guard_message
 from fedpriv.guard.run_report import write_report
 from fedpriv.guard.terms import Terms
 from fedpriv.privacy.events import Entry
 from fedpriv.privacy.ledger import LedgerFile
+
+log = logging.getLogger("fedpriv")
 
 #: Numbers of a model that a server of guarded machines sends at most.
 LARGEST = 2**31
@@ -62,6 +65,7 @@ class Guarded(Strategy):
         self.rounds = 0
         self.clients: dict[int, int] = {}  # by node
         self.entries: dict[int, list[Entry]] = {}
+        self.closed: dict[int, str] = {}  # rounds whose sum did not open, and why
         self._timeout, self._began = 3600.0, time.time()
         self._grid: Grid | None = None
         self._model: Model | None = None
@@ -80,11 +84,17 @@ class Guarded(Strategy):
         evaluate_config: ConfigRecord | None = None,
         evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
     ) -> Result:
-        """As of the strategy inside. The folder's summary is complete when it returns."""
+        """As of the strategy inside. The folder's summary is complete when it returns. A round whose sum does not
+        open leaves the model as it was. Raises `RunFailed` where no round's sum opened.
+        """
         self.rounds, self._timeout = num_rounds, timeout
         if self.folder is not None:
             self.folder.mkdir(parents=True, exist_ok=True)
-        return super().start(grid, initial_arrays, num_rounds, timeout, train_config, evaluate_config, evaluate_fn)
+        given = (grid, initial_arrays, num_rounds, timeout, train_config, evaluate_config, evaluate_fn)
+        found = super().start(*given)
+        if self.closed and len(self.closed) == num_rounds:
+            raise RunFailed("; ".join(self.closed.values()))
+        return found
 
     # --- training --------------------------------------------------------------------------------------------
 
@@ -103,7 +113,12 @@ class Guarded(Strategy):
             return [message for message in messages if message.metadata.dst_node_id in self.clients]
         members = {self.clients[node]: node for node in nodes if node in self.clients}
         self._opening = Opening(grid, self._timeout, self.run, first, members, server_round, self._model)
-        own = self._opening.prepared()
+        try:
+            own = self._opening.prepared()
+        except SumClosed as closed:
+            self._opening = None
+            self._stays_closed(server_round, closed)
+            return []
         sent = []
         for message in messages:
             node = message.metadata.dst_node_id
@@ -115,6 +130,8 @@ class Guarded(Strategy):
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        if server_round in self.closed:
+            return None, None
         came = list(replies)
         answered = [reply for reply in came if not reply.has_error()]
         if self._opening is None:
@@ -124,12 +141,21 @@ class Guarded(Strategy):
         assert self._model is not None
         # What a machine uploaded is spent, also where no sum opens.
         self._book(server_round, [opening.clients[reply.metadata.src_node_id] for reply in answered])
-        mean, _ = opening.opened(answered)
+        try:
+            mean, _ = opening.opened(answered)
+        except SumClosed as closed:
+            self._stays_closed(server_round, closed)
+            return None, None
         vector = self._model.vector + mean if opening.terms.reply == "difference" else mean
         whole = copy(answered[0])
         content = {self._model.key: self._model.record(vector), METRICS: MetricRecord({NUM_EXAMPLES: 1})}
         whole.content = RecordDict(content)  # type: ignore[arg-type]
         return self.inner.aggregate_train(server_round, [whole])
+
+    def _stays_closed(self, server_round: int, closed: SumClosed) -> None:
+        self.closed[server_round] = str(closed)
+        log.warning("%s; what was uploaded is spent, and the model stays as it was", closed)
+        self._write()
 
     # --- evaluation: nothing comes of it but a fixed content ---------------------------------------------------
 
@@ -191,10 +217,15 @@ class Guarded(Strategy):
             booked = self.terms[client].booked(self._model.size, client, server_round)
             self.entries.setdefault(client, []).extend(booked.entries)
             fresh += booked.entries
-        if self.folder is None or not clients:
+        if self.folder is not None and clients:
+            LedgerFile(self.folder / LEDGER, fsync=False).append(fresh)
+            self._write()
+
+    def _write(self) -> None:
+        """Summary and report of what was booked so far."""
+        if self.folder is None or not self.entries or self._model is None:
             return
-        LedgerFile(self.folder / LEDGER, fsync=False).append(fresh)
-        terms = self.terms[clients[0]]
+        terms = self.terms[min(self.entries)]
         size = self._model.size
         done = {client: len({entry.round for entry in entries}) for client, entries in self.entries.items()}
         claimed = max(claimed_epsilon(self.terms[client], size, times, self.delta) for client, times in done.items())
@@ -202,6 +233,7 @@ class Guarded(Strategy):
         found = {
             "strategy": f"guarded {type(self.inner).__name__}",
             "rounds": max(done.values()),
+            "closed_rounds": {str(number): why for number, why in self.closed.items()},
             "num_parameters": size,
             "privacy": {
                 "unit": terms.threat.unit,

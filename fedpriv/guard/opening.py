@@ -44,6 +44,10 @@ from fedpriv.secure_sum.sum_session import SumSession, model_text
 Options = dict[str, Any]
 
 
+class SumClosed(RunFailed):
+    """Too few machines came through a round's exchanges. What they uploaded stays masked; the next round may go on."""
+
+
 class Opening:
     """One round's sum. nodes: Flower's node ids by client."""
 
@@ -73,7 +77,7 @@ class Opening:
     # --- before the models go down -----------------------------------------------------------------------------
 
     def prepared(self) -> dict[int, ConfigRecord]:
-        """KEYS and SHARES; node -> the guard's record of its train message. Raises `RunFailed`."""
+        """KEYS and SHARES; node -> the guard's record of its train message. Raises `SumClosed`."""
         collector, session = self.collector, self.collector.session
         started = {MEMBERS: list(session.members), MODEL_DIGEST: session.model, "size": session.size}
         self._exchange(KEYS, dict.fromkeys(session.members, started), collector.add_announcement)
@@ -88,7 +92,7 @@ class Opening:
     # --- after they came up ------------------------------------------------------------------------------------
 
     def opened(self, replies: Iterable[Message]) -> tuple[Vector, tuple[int, ...]]:
-        """CONFIRM and UNMASK: the mean over survivors' shards (float64 [d]), and who they are. Raises `RunFailed`."""
+        """CONFIRM and UNMASK: the mean over survivors' shards (float64 [d]), and who they are. Raises `SumClosed`."""
         collector, terms, size = self.collector, self.terms, self.model.size
         for reply in replies:
             client = self.clients.get(reply.metadata.src_node_id)
@@ -128,7 +132,7 @@ class Opening:
         try:
             return settle()
         except SumFailed as failed:
-            raise RunFailed(f"{self._words}: the secure sum stays closed: {failed}") from None
+            raise SumClosed(f"{self._words}: the secure sum stays closed: {failed}") from None
 
 
 def guard_message(node: int, options: Options) -> Message:

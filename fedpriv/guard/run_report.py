@@ -34,6 +34,7 @@ def write_report(folder: Path, summary: dict[str, Any]) -> None:
         f"clipped to {terms['clip']:g}, and one row more or less moves their sum by up to twice that.",
         f"- Noise: {terms['noise']}, {terms['noise_multiplier']:g} times the clip norm from each machine.",
         f"- {TRUSTED}" if "none" in summary["sandbox"] else "- Each machine says that apps ran in a sandbox.",
+        *(f"- Not part of the model, but of both epsilons: {why}." for why in summary["closed_rounds"].values()),
         "- A server cannot check what a machine did; each machine's own ledger and certificate say it.",
         "",
     ]

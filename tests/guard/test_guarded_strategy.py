@@ -15,7 +15,8 @@ from guarded import GuardedMachines, MachinesGrid, weights
 
 import fedpriv
 from fedpriv.common.errors import OptionError, RunFailed
-from fedpriv.common.messages import CONFIRM, EXCHANGE, TRAIN, UNMASK
+from fedpriv.common.messages import CONFIRM, EXCHANGE, KEYS, SHARES, TRAIN, UNMASK
+from fedpriv.guard.account import claimed_epsilon
 from fedpriv.guard.guarded_message import GUARD
 from fedpriv.privacy.gaussian_dp import gaussian_epsilon
 
@@ -109,6 +110,60 @@ def test_below_the_floor_nothing_opens(tmp_path: Path) -> None:
     grid = MachinesGrid(network, lost((1, 2), (TRAIN, CONFIRM, UNMASK)))
     with pytest.raises(RunFailed, match="the secure sum stays closed: 2 of 4 clients have uploaded"):
         strategy.start(grid, weights(), num_rounds=1)
+
+
+@pytest.mark.parametrize("exchange", [KEYS, SHARES, TRAIN, CONFIRM, UNMASK])
+def test_after_a_sum_that_stays_closed_the_run_goes_on(exchange: str, tmp_path: Path) -> None:
+    network = GuardedMachines(tmp_path, 4, **SUM)
+    network.boxed.app = one_more
+
+    class Failing(MachinesGrid):
+        failed = 0
+
+        def send_and_receive(self, messages: Any, *, timeout: float | None = None) -> list[Message]:
+            sent = list(messages)
+            own = sent[0].content.get(GUARD, {}) if sent else {}
+            found = super().send_and_receive(sent, timeout=timeout)
+            if str(own.get(EXCHANGE, TRAIN)) == exchange and own.get("round") == 1:
+                self.failed += 1
+                return found[:2]
+            return found
+
+    grid = Failing(network)
+    strategy = fedpriv.guarded(FedAvg(fraction_evaluate=0.0), run_dir=tmp_path / "run")
+    found = strategy.start(grid, weights(), num_rounds=2)
+    assert grid.failed == 1 and list(strategy.closed) == [1]
+    assert values(found.arrays) == pytest.approx([1, 1, 2, 5], abs=0.3)  # of one round
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert list(summary["closed_rounds"]) == ["1"]
+    assert "round 1: the secure sum stays closed" in (tmp_path / "run" / "report.md").read_text()
+    spent = max(len({entry.round for entry in entries}) for entries in strategy.entries.values())
+    assert spent == (1 if exchange in (KEYS, SHARES) else 2)
+    privacy, one = summary["privacy"], claimed_epsilon(strategy.terms[0], 4, spent, 1e-5)
+    assert privacy["claimed_epsilon"] == privacy["verified_epsilon"] == one
+    assert [len(network.booked(client)) for client in range(4)] == [spent] * 4
+
+
+def test_the_mean_is_over_those_who_uploaded(tmp_path: Path) -> None:
+    """Of machines of a sum with other answers: the mean over the shards of the survivors alone."""
+    network = GuardedMachines(tmp_path, 4, **SUM)
+    network.boxed.app = lambda message, context, rows: (
+        np.array([0.2 * context.node_config["partition-id"], 1, 2]),
+        np.array(5.0),
+    )
+    strategy = fedpriv.guarded(FedAvg(fraction_evaluate=0.0))
+    found = strategy.start(MachinesGrid(network, lost((3,), (TRAIN, CONFIRM, UNMASK))), weights(), num_rounds=1)
+    assert values(found.arrays)[0] == pytest.approx(0.2, abs=0.12)
+
+
+def test_terms_that_change_during_a_run_end_it(tmp_path: Path) -> None:
+    network = GuardedMachines(tmp_path, 2, clip=2.0, noise_multiplier=0.05)
+    strategy = fedpriv.guarded(FedAvg(fraction_evaluate=0.0))
+    strategy.start(MachinesGrid(network), weights(), num_rounds=1)
+    network.write_policy(1, clip=3.0, noise_multiplier=0.05)
+    strategy.clients.clear()
+    with pytest.raises(RunFailed, match="client 1 changed its guard's terms during the run"):
+        strategy.start(MachinesGrid(network), weights(), num_rounds=1)
 
 
 def test_a_model_that_was_not_signed_is_refused(tmp_path: Path) -> None:
