@@ -17,8 +17,10 @@ from fedpriv.__main__ import main
 from fedpriv.attacks.guard_audit import audit_guard
 from fedpriv.common.errors import OptionError
 from fedpriv.deployment.guard_policy import GuardPolicy
+from fedpriv.guard import simulation
 from fedpriv.guard.account import claimed_epsilon, with_epsilon
 from fedpriv.guard.terms import Terms
+from fedpriv.mechanisms.noise import SeededNoise
 from fedpriv.privacy.auditor import BROKEN
 
 APP = Path(__file__).parent / "apps" / "quickstart-message"
@@ -133,7 +135,7 @@ def test_an_audit_finds_a_guard_that_does_not_clip(monkeypatch: pytest.MonkeyPat
     assert audit_guard(terms, 3, 1e-5, 1500, 0.95).verdict == BROKEN
 
 
-def test_a_simulation_is_the_guard_without_a_network(tmp_path: Path) -> None:
+def test_a_simulation_is_the_guard_without_a_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files, rng = [], np.random.default_rng(0)
     for site in range(3):
         rows = rng.normal(size=(30, 4))
@@ -156,6 +158,17 @@ def test_a_simulation_is_the_guard_without_a_network(tmp_path: Path) -> None:
     assert weights(epsilon=1e4) == pytest.approx(exact, abs=0.02)
     assert weights(epsilon=1e4).tolist() == weights(epsilon=1e4).tolist() != weights(epsilon=1e4, seed=1).tolist()
     assert np.linalg.norm(weights(epsilon=0.1) - exact) > 0.1
+    noises: list[Any] = []
+
+    class Noted(SeededNoise):
+        def __init__(self, *key: Any) -> None:
+            noises.append(key)
+            super().__init__(*key)
+
+    monkeypatch.setattr(simulation, "SeededNoise", Noted)
+    found = fedpriv.simulate_guard(APP, files, rules, start, epsilon=1.0, **given)
+    assert len(set(noises)) == 3 * 2  # one of each machine in each round
+    assert 0.999 < found.epsilon == claimed_epsilon(found.terms, 5, 2, 1e-5) <= 1
     with pytest.raises(OptionError, match="tables="):
         fedpriv.simulate_guard(APP, [tmp_path / "none.csv"], rules, start)
     with pytest.raises(OptionError, match="app="):

@@ -145,15 +145,17 @@ def test_after_a_sum_that_stays_closed_the_run_goes_on(exchange: str, tmp_path: 
 
 
 def test_the_mean_is_over_those_who_uploaded(tmp_path: Path) -> None:
-    """Of machines of a sum with other answers: the mean over the shards of the survivors alone."""
-    network = GuardedMachines(tmp_path, 4, **SUM)
-    network.boxed.app = lambda message, context, rows: (
-        np.array([0.2 * context.node_config["partition-id"], 1, 2]),
-        np.array(5.0),
-    )
+    network = GuardedMachines(tmp_path, 4, **SUM | {"noise_multiplier": 0.02})
+    network.boxed.app = one_more
     strategy = fedpriv.guarded(FedAvg(fraction_evaluate=0.0))
     found = strategy.start(MachinesGrid(network, lost((3,), (TRAIN, CONFIRM, UNMASK))), weights(), num_rounds=1)
-    assert values(found.arrays)[0] == pytest.approx(0.2, abs=0.12)
+    assert values(found.arrays)[0] == pytest.approx(1, abs=0.12)  # over all four: 0.75
+
+
+def test_an_app_sees_nothing_of_the_guards_words(tmp_path: Path) -> None:
+    network = GuardedMachines(tmp_path, 4, **SUM)
+    fedpriv.guarded(FedAvg(fraction_evaluate=0.0)).start(MachinesGrid(network), weights(), num_rounds=1)
+    assert {tuple(message.content) for message, _, _ in network.boxed.asked} == {("arrays", "config")}
 
 
 def test_terms_that_change_during_a_run_end_it(tmp_path: Path) -> None:
