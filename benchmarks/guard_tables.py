@@ -12,8 +12,8 @@
 Lines of JSON in benchmarks/results/guard.jsonl, one for each run; what is there is not run again. The app runs in this
 process (its answers are the same in a sandbox), and shards, clipping, noise and account are the guard's own code.
 
-Settings of the scikit-learn app: from a first look at three made tables. `choose` repeats it with other divisions,
-where one round of 100 steps is as good in AUC and better in accuracy, within wide intervals. Of the torch app nothing
+Settings of the scikit-learn app: `hospital` and `shards` have those of a first look at three made tables, `chosen`,
+`whole` and `practices` those that are best in `choose`. Of the torch app nothing
 was searched: as many shards and rounds, twice the clip norm.
 """
 

@@ -54,6 +54,8 @@ def test_a_plan_says_what_rounds_cost_before_anything_runs(tmp_path: Path, capsy
     said = capsys.readouterr().out
     assert "unit example, add-or-remove-one, observer server, delta 1e-05" in said
     cost = claimed_epsilon(Terms.of(rules_of(RULES)), 31, 3, 1e-5)
+    assert f"of length {4 * 31**0.5 / 4:.3g} clip norms" in said
+    assert f"{claimed_epsilon(Terms.of(rules_of(RULES)), 31, 1, 1e-5):.4g} of one round" in said
     assert f"epsilon           {cost:.4g} claimed and verified" in said and "sum by up to twice that" in said
 
 
@@ -65,6 +67,8 @@ def test_a_plan_finds_the_noise_of_an_epsilon(tmp_path: Path, capsys: pytest.Cap
     assert "in a secure sum of 5 to 5" in said
     known = Terms.of(rules_of(RULES | SUM))
     found = with_epsilon(known, 31, 3, 1e-5, 1.0)
+    assert f"of length {found.noise_multiplier * 31**0.5 / (4 * 5**0.5):.3g} clip norms" in said
+    assert f"noise multiplier  {found.noise_multiplier:.6g} (of each machine" in said
     assert (
         claimed_epsilon(found, 31, 3, 1e-5)
         <= 1.0
