@@ -110,7 +110,9 @@ class Trace:
         return torch.stack([KINDS[type(seen.layer)][0](seen) for seen in self.seen]).sum(0)
 
     def add_weighted_sum(self, weights: Tensor, total: Tensor) -> None:
-        """Adds the sum over examples of weight (float64 [b]) * gradient to ``total`` (float64 [d])."""
+        """Adds the sum over examples of weight (float64 [b]) * gradient to ``total`` (float64 [d]); once, after
+        the norms.
+        """
         start = 0
         for seen in self.seen:
             parts = []
@@ -250,7 +252,8 @@ def _added_up(values: Tensor, places: Tensor, size: int) -> Tensor:
 
 def _add_embedding(seen: _Seen, weights: Tensor, parts: list[Tensor]) -> None:
     assert seen.rows is not None, "norms come first"
-    parts[0].index_add_(0, seen.rows.view(-1), (seen.kept[0] * weights.view(-1, 1, 1)).flatten(0, 1))
+    weighted = seen.kept.pop().mul_(weights.view(-1, 1, 1)).flatten(0, 1)  # in place: memory is what it costs
+    parts[0].index_add_(0, seen.rows.view(-1), weighted)
 
 
 def _add_kept(seen: _Seen, weights: Tensor, parts: list[Tensor]) -> None:
