@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 from PIL import Image
@@ -73,9 +74,13 @@ class Failed(Exception):
 class Rehearsal:
     """A SuperLink and its nodes in ``folder``; a context manager that stops all that it started.
 
+    node_options: further options of every `fedpriv deploy node run`.
+
     app: the folder whose bundle the nodes approve. nodes: how many are prepared. policy: every node's, with
     max_epsilon.
     """
+
+    node_options: ClassVar[dict[str, str]] = {}
 
     def __init__(
         self, folder: Path, app: Path, nodes: int = 3, max_epsilon: float = MAX_EPSILON, policy: str = POLICY
@@ -175,6 +180,7 @@ class Rehearsal:
             "credentials": keys or self.keys / f"node-{number}",
             "client": number,
             "port": self.node_ports[number] if keys is None else free_ports(1)[0],
+            **self.node_options,
         }
         self._start(name, [sys.executable, "-m", "fedpriv.node", "run", *(f"{k}={v}" for k, v in options.items())])
         return name

@@ -8,6 +8,7 @@
     fedpriv.audit_run(run), fedpriv.attack_run(run), fedpriv.certify_run(run), fedpriv.compare_runs([run, ...])
     fedpriv.load("outputs/..."), fedpriv.resume_run("outputs/...")
     fedpriv.extend_run(run, ["num_rounds=120"]), fedpriv.rerun(run, ["local.lr=0.05"])
+    fedpriv.guarded(FedAvg())  # one of Flower's strategies over machines that guard any app (docs/guard.md)
 
 Options are those of the command line. What a user can mend is a `FedprivError`: `OptionError` names the option, its
 value and what is allowed. Everything is imported when it is first used. docs/python.md is the guide.
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
     from fedpriv.api.findings import Attacks, Audit, Plan
     from fedpriv.api.run_object import Figure, Run
     from fedpriv.common.errors import DataError, FedprivError, OptionError, RunFailed, RunFolderError
+    from fedpriv.guard.guarded_strategy import guarded
+    from fedpriv.guard.simulation import simulate_guard
     from fedpriv.runs.trained_model import TrainedModel
 
 __version__ = "0.1.0"
@@ -63,11 +66,13 @@ __all__ = [
     "certify_run",
     "compare_runs",
     "extend_run",
+    "guarded",
     "load",
     "plan_run",
     "rerun",
     "resume_run",
     "run",
+    "simulate_guard",
 ]
 
 #: Where a name is defined; imported when it is first asked for, since torch alone takes seconds.
@@ -90,6 +95,8 @@ _HOMES = {
     "fedpriv.api.findings": ("Attacks", "Audit", "Plan"),
     "fedpriv.api.run_object": ("Figure", "Run"),
     "fedpriv.common.errors": ("DataError", "FedprivError", "OptionError", "RunFailed", "RunFolderError"),
+    "fedpriv.guard.simulation": ("simulate_guard",),
+    "fedpriv.guard.guarded_strategy": ("guarded",),
     "fedpriv.runs.trained_model": ("TrainedModel",),
 }
 

@@ -3,6 +3,8 @@
     fedpriv audit run=RUN_FOLDER [trials=200000] [confidence=0.95] [level=mechanism|training]
     fedpriv audit strategy=fedcad strategy.client.noise_multiplier=4 [participations=1] [audit_seed=0] ...
 
+`fedpriv audit guard=POLICY parameters=NUMBER` attacks the guard of foreign apps (docs/guard.md).
+
 trials: releases of each kind. confidence: of the lower bound. participations: only so many of a client (default: as in
 the run). audit_seed: of the audit's own noise. Any option of a run goes with a call without run=.
 
@@ -35,6 +37,7 @@ from fedpriv.attacks.auditing import (
 )
 from fedpriv.attacks.contract_check import check_contract
 from fedpriv.attacks.release_audit import AuditedScope, threat_in_words
+from fedpriv.commands import guard_costs
 from fedpriv.common.command_line import DONE, FAILED, command, nearest, path_of, read_option
 from fedpriv.common.errors import OptionError, RunFolderError
 from fedpriv.common.places import use_own_methods
@@ -62,6 +65,8 @@ def parse_options(arguments: Sequence[str]) -> tuple[AuditOptions, str | None, l
 
 @command(needs_arguments=True)
 def main(arguments: Sequence[str]) -> int:
+    if guard_costs.asks_for_guard(arguments):
+        return guard_costs.audit(arguments)
     use_own_methods()
     options, run, overrides = parse_options(arguments)
     config = read_config(run) if run is not None else with_target(compose(overrides))

@@ -10,12 +10,13 @@
                                                  what is given besides; nothing that was spent is forgotten
     status  policy=FILE data=FOLDER              what was spent of each budget
     run     policy=FILE data=FOLDER superlink=HOST:PORT credentials=FOLDER client=NUMBER [port=9094]
-            [metrics_port=0] [metrics_address=127.0.0.1]
+            [metrics_port=0] [metrics_address=127.0.0.1] [guard=any|APP]
                                                  answer a server; Ctrl-C or SIGTERM stops
 
 DATA/<class>/* are the pictures, DATA/NAME is the table (CSV or Parquet). credentials: a node's folder from
 `fedpriv deploy credentials`. port: of Flower's own service on this machine, a different one for each node.
 metrics_port: Prometheus metrics and health; 0: none.
+guard: any, or an app (a folder or a .fab file): foreign apps answer under the policy's section `guard` (docs/guard.md).
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ import json
 import os
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -37,6 +38,8 @@ from fedpriv.common.places import installed_code_only
 
 if TYPE_CHECKING:
     from fedpriv.deployment.declaration import Declared, DeclaredTable
+    from fedpriv.deployment.guard_policy import GuardPolicy
+    from fedpriv.deployment.policy import Policy
     from fedpriv.deployment.signed_head import Signer
     from fedpriv.report.live.prometheus import NodeSnapshot
 
@@ -80,13 +83,28 @@ def _init(options: dict[str, str]) -> None:
     from fedpriv.deployment.policy import Spent, read_policy
 
     policy, data = read_policy(_existing(options, "policy")), _existing(options, "data")
-    declared = _declared(options, data)
+    if policy.guard is not None:
+        _check_shards(policy.guard, data)
+    declared = _declared(options, data, policy.guard is not None)
     print(f"public, until `declare` changes it: {_in_words(declared, data)}")
     admits = "Gaussian noise alone, no secure sum" if policy.accountant == "gaussian" else "every mechanism"
     print(f"accountant {policy.accountant}: {admits}; it may be changed until the first message leaves")
     print(f"for good: one ledger, {data / '.fedpriv'}, with the counter {policy.counter}", flush=True)
     DataLedger.create(data, Path(policy.counter), declared, policy.accounting(None, Spent()))
-    print(f"{declared.number} declared; the ledger has begun")
+    print("the ledger has begun" if policy.guard else f"{declared.number} declared; the ledger has begun")
+    if policy.guard is not None:
+        from fedpriv.guard.shards import read_salt
+
+        read_salt(data, Path(policy.counter))
+        print(f"guard: {policy.guard.shards} shards by unit {policy.guard.unit}, divided for good by a salt made now")
+
+
+def _check_shards(guard: GuardPolicy, data: Path) -> None:
+    """Raises `OptionError` for more shards than units; what is found stays on this machine."""
+    from fedpriv.guard.shards import count_units
+
+    if (found := count_units(data, guard)) < guard.shards:
+        raise OptionError("guard.shards", guard.shards, f"at most one for each {guard.unit}, and there are {found}")
 
 
 def _declare(options: dict[str, str]) -> None:
@@ -111,8 +129,14 @@ def _declare(options: dict[str, str]) -> None:
 PICTURES, TABLE = ("classes", "size", "channels"), {"separator": "auto", "decimal": "point", "encoding": "utf-8"}
 
 
-def _declared(options: dict[str, str], data: Path) -> Declared | DeclaredTable:
-    """What is declared of these data. Raises `OptionError` for what no run could name, `DataError`."""
+def _declared(options: dict[str, str], data: Path, guarded: bool = False) -> Declared | DeclaredTable:
+    """What is declared of these data. guarded: nothing need be, where foreign apps alone are to run. Raises
+    `OptionError` for what no run could name, `DataError`.
+    """
+    if guarded and not any(options[name] for name in DECLARED):
+        from fedpriv.deployment.declaration import Declared
+
+        return Declared(0, (), 0, 0)
     table = [name for name in ("table", "schema_file", *TABLE) if options[name]]
     if not table:
         return _declared_pictures(options, data)
@@ -167,6 +191,8 @@ def _in_words(declared: Declared | DeclaredTable, data: Path) -> str:
     from fedpriv.data.folders import chosen_classes
     from fedpriv.deployment.declaration import DeclaredTable
 
+    if not isinstance(declared, DeclaredTable) and not declared.classes:
+        return "nothing of the data; foreign apps alone are to run"
     if isinstance(declared, DeclaredTable):
         return f"{declared.number} of {declared.table}; schema {declared.digest}"
     found = Counter(file.label for file in chosen_classes(data, declared.classes))
@@ -213,6 +239,7 @@ def _run(options: dict[str, str]) -> None:
     from fedpriv.deployment.refusals import note_refusal
     from fedpriv.deployment.supernode import guard_bundles, run_supernode, wait_to_activate
 
+    loader = ""
     file, data, keys = (_existing(options, name).absolute() for name in ("policy", "data", "credentials"))
     client = whole_number(options, "client", 0, 2**31)
     port = whole_number(options, "port", 1024, 65535)
@@ -222,7 +249,13 @@ def _run(options: dict[str, str]) -> None:
         ledger.settle(policy)  # refusals happen now, not in the first round
         if isinstance(declared := ledger.declared(), DeclaredTable):
             check_rows(declared, data)
-    guard_bundles(lambda: read_policy(file).bundles, partial(note_refusal, data))
+
+    def approved() -> Container[str]:
+        return read_policy(file).bundles
+
+    if options["guard"]:
+        approved, loader = _guarded(options, policy, file), "fedpriv.guard.node:guarded_app"
+    guard_bundles(approved, partial(note_refusal, data))
     wait_to_activate(partial(print, file=sys.stderr, flush=True))
     config = {"partition-id": client, "policy": str(file), "data": str(data)}
     for name, place in (("identity-key", keys / "identity.key"), ("peer-keys", keys / "peers.json")):
@@ -238,7 +271,31 @@ def _run(options: dict[str, str]) -> None:
                 *("--node-config", " ".join(f"{key}={json.dumps(value)}" for key, value in config.items())),
             ],
             port,
+            loader,
         )
+
+
+def _guarded(options: dict[str, str], policy: Policy, file: Path) -> Callable[[], Container[str]]:
+    """Which apps may run under the guard. Raises `OptionError` where none can."""
+    from fedpriv.deployment.policy import read_policy
+    from fedpriv.deployment.supernode import Everything, bundle_digest
+    from fedpriv.guard.sandbox import available
+
+    if policy.guard is None:
+        raise OptionError("guard", options["guard"], "needs a section `guard` in the policy (docs/guard.md)")
+    if policy.guard.sandbox == "namespaces" and (lacking := available()) is not None:
+        raise OptionError("guard.sandbox", "namespaces", lacking)
+    _check_shards(policy.guard, _existing(options, "data"))
+    chosen = None if options["guard"] == "any" else bundle_digest(_existing(options, "guard"))
+
+    def approved() -> Container[str]:
+        now = read_policy(file).guard
+        known: Container[str] = () if now is None else Everything() if now.apps == "any" else now.apps
+        return known if chosen is None else tuple({chosen}) if chosen in known else ()
+
+    if chosen is not None and chosen not in approved():
+        raise OptionError("guard", options["guard"], f"{chosen} is not among the policy's guard.apps")
+    return approved
 
 
 def _signer(credentials: Path) -> Signer | None:
@@ -296,7 +353,7 @@ COMMANDS: dict[str, tuple[Callable[[dict[str, str]], None], dict[str, str | None
     "run": (
         _run,
         dict.fromkeys(("policy", "data", "superlink", "credentials", "client"))
-        | {"port": "9094", "metrics_port": "0", "metrics_address": "127.0.0.1"},
+        | {"port": "9094", "metrics_port": "0", "metrics_address": "127.0.0.1", "guard": ""},
     ),
 }
 

@@ -14,7 +14,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from fedpriv.commands import table
+from fedpriv.commands import guard_costs, table
 from fedpriv.commands.flags import flags_and_overrides
 from fedpriv.common.command_line import (
     DISK_FULL,
@@ -82,6 +82,8 @@ def _how_to_go_on(folder: Path) -> str:
 
 
 def _dispatch(arguments: list[str]) -> int:
+    if guard_costs.asks_for_guard(arguments):
+        return guard_costs.plan(arguments)
     flags, overrides = flags_and_overrides(arguments)
     if flags.shell_completion:
         from fedpriv.commands.completion import complete

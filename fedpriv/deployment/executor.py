@@ -22,7 +22,7 @@ import sys
 import tempfile
 import threading
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -55,8 +55,15 @@ POLL = "0.2"
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
+#: In the place of Flower's own loader: (folder of the unpacked bundle, its SHA-256) -> what answers a message.
+Loader = Callable[[Path, str], Callable[[Any, Any], Any]]
+
+
 class Forks:
-    """Flower's executor protocol: starts each ClientApp as a fork of this process."""
+    """Flower's executor protocol: starts each ClientApp as a fork of this process. loader: None: the bundle's."""
+
+    def __init__(self, loader: Loader | None = None) -> None:
+        self.loader = loader
 
     def get_eligible_capacity(
         self, supported_task_types: set[TaskType], *, insecure: bool = False, root_certificates_path: str | None = None
@@ -77,7 +84,7 @@ class Forks:
             return LaunchResult.failed(f"{spec.task_type}: a node runs ClientApps alone")
         parent = os.getpid()
         if os.fork() == 0:
-            _answer(spec, parent)
+            _answer(spec, parent, self.loader)
         return LaunchResult.accepted()
 
     def reconcile(self) -> None:
@@ -90,15 +97,17 @@ class Forks:
         """Nothing to do: remaining children end with this process."""
 
 
-def _answer(spec: ExecutionSpec, parent: int) -> NoReturn:
-    """Answers one message in a process just forked for it."""
+def _answer(spec: ExecutionSpec, parent: int, loader: Loader | None) -> NoReturn:
+    """Answers one message in a process just forked for it. With a loader no code of the bundle is imported here."""
     status = 1
     try:
         end_with(parent)
-        _forget_the_parent()
+        _forget_the_parent(() if loader else APP)
         from flwr.supernode.runtime.run_clientapp import run_clientapp
 
         _send_codes_alone()
+        if loader is not None:
+            _load_by(loader)
         run_clientapp(spec.runtime_api_address, spec.token, spec.insecure, runtime_dependency_install=False)
         status = 0
     except SystemExit as ended:
@@ -111,14 +120,28 @@ def _answer(spec: ExecutionSpec, parent: int) -> NoReturn:
         os._exit(status)  # skips the parent's cleanup, which must not run twice
 
 
-def _forget_the_parent() -> None:
-    """Drops what a new interpreter would not have: the parent's signal and exit handlers, modules and random state."""
+def _load_by(loader: Loader) -> None:
+    """From now on, this process answers with what the loader gives, and never imports the bundle's app."""
+    from flwr.common.config import get_project_dir
+    from flwr.supernode.runtime import run_clientapp as flower
+
+    def load(fab_id: str, fab_version: str, fab_hash: str) -> Any:
+        answer = loader(get_project_dir(fab_id, fab_version, fab_hash), fab_hash)
+        return lambda message, context: answer(message, context)
+
+    flower.get_load_client_app_fn = lambda **given: load
+
+
+def _forget_the_parent(modules: tuple[str, ...] = APP) -> None:
+    """Drops what a new interpreter would not have: the parent's signal and exit handlers, random state, and modules
+    that come from the bundle.
+    """
     from flwr.supercore.exit.exit_handler import registered_exit_handlers
 
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT):
         signal.signal(number, signal.SIG_DFL)
     registered_exit_handlers.clear()
-    for name in [name for name in sys.modules if name.partition(".")[0] in APP]:
+    for name in [name for name in sys.modules if name.partition(".")[0] in modules]:
         del sys.modules[name]
     import numpy as np
 
@@ -161,9 +184,10 @@ def end_with(parent: int) -> None:
 
 
 @contextmanager
-def client_processes(port: int) -> Iterator[list[str]]:
+def client_processes(port: int, loader: str = "") -> Iterator[list[str]]:
     """Starts this module beside a SuperNode of this process, whose service gets ``port``; gives the SuperNode's
-    arguments. Each ends with the other: a node without this process would accept messages and never answer.
+    arguments. Each ends with the other: a node without this process would accept messages and never answer. loader:
+    "module:function", a `Loader`.
 
     Raises `RunFailed` where this process ended first.
     """
@@ -172,7 +196,7 @@ def client_processes(port: int) -> Iterator[list[str]]:
         secret.touch(0o600)
         secret.write_bytes(secrets.token_bytes(32))
         # -P: not even a module of Python itself may come from the working directory.
-        command = [sys.executable, "-P", "-m", __name__, str(port), str(os.getpid()), str(secret)]
+        command = [sys.executable, "-P", "-m", __name__, str(port), str(os.getpid()), str(secret), loader]
         places = [*([str(ROOT)] if HOME == ROOT else []), *filter(None, [os.environ.get("PYTHONPATH")])]
         variables = os.environ | ({"PYTHONPATH": os.pathsep.join(places)} if places else {})
         # Ctrl-C goes to the node, which ends this process.
@@ -196,18 +220,20 @@ def client_processes(port: int) -> Iterator[list[str]]:
                 raise RunFailed(f"{words}: nothing would be answered any more")
 
 
-def main(port: str, parent: str, secret: str) -> None:
+def main(port: str, parent: str, secret: str, loader: str = "") -> None:
     end_with(int(parent))
     installed_code_only()
     from flwr.supercore.superexec import run_superexec as flower
 
     key = Path(secret).read_bytes()
-    for name in LIBRARIES:
-        importlib.import_module(name)
+    for library in LIBRARIES:
+        importlib.import_module(library)
+    module, _, name = loader.partition(":")
+    loads = getattr(importlib.import_module(module), name) if loader else None
     gc.collect()
     gc.freeze()  # forks share these pages
     os.environ.setdefault("FLWR_SUPEREXEC_TASK_POLL_INTERVAL", POLL)
-    flower.get_executor = lambda *given, **named: Forks()  # the only change to Flower's SuperExec
+    flower.get_executor = lambda *given, **named: Forks(loads)  # the only change to Flower's SuperExec
     flower.run_superexec(f"127.0.0.1:{port}", insecure=True, superexec_auth_secret=key)
 
 

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from omegaconf import OmegaConf
 from pydantic import Field, ValidationError, field_validator
@@ -27,6 +27,7 @@ from fedpriv.config.schema import Config
 from fedpriv.config.strategy_options import spelled
 from fedpriv.config.sum_methods import AskOptions
 from fedpriv.deployment.accounting import RESERVED, Accounting
+from fedpriv.deployment.guard_policy import GuardPolicy, Sha256
 from fedpriv.deployment.queries import Queries, query_objections
 from fedpriv.privacy.composition import Budget, compose
 from fedpriv.privacy.event_costs import ORDERS
@@ -35,7 +36,6 @@ from fedpriv.privacy.events import SECURE_SUM, Entry, Event, NoBound, Threat
 if TYPE_CHECKING:
     from fedpriv.client.base import Client
 
-Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 NOT_COVERED = "this release promises nothing under the policy's threat model"
 
 
@@ -82,9 +82,7 @@ class Limits(Options):
     min_survivors: int = Field(
         default=1, ge=1, description="clients whose vectors are in a secure sum before this machine helps to open it"
     )
-    min_colluders: int = Field(
-        default=0, ge=0, description="of these, clients that the run must take for the server's helpers at least"
-    )
+    min_colluders: int = Field(default=0, ge=0, description="of these, helpers of the server that a run must assume")
     max_messages: int = Field(default=10_000, ge=1, description="messages in the ledger, over all runs")
     max_parameters: int = Field(default=50_000_000, ge=1, description="size of a model that this machine will build")
 
@@ -100,12 +98,13 @@ class Policy(Options):
     budgets: tuple[UnitBudget, ...] = Field(min_length=1, description="every release must keep to all of them")
     accountant: Literal["gaussian", "renyi"] = Field(default="gaussian", description="how releases add up")
     order: float | None = Field(default=None, description="renyi: the order; null: the best one for Gaussians")
-    strategies: tuple[str, ...] = Field(min_length=1, description="methods that may run")
+    strategies: tuple[str, ...] = Field(default=(), description="methods of fedpriv that may run")
     variants: tuple[Literal["repaired", "published"], ...] = Field(default=("repaired",), min_length=1)
-    bundles: tuple[Sha256, ...] = Field(description="SHA-256 of every app bundle that may run on this machine")
+    bundles: tuple[Sha256, ...] = Field(default=(), description="SHA-256 of every bundle that may run without a guard")
     schemas: tuple[Sha256, ...] = Field(default=(), description="of tables: SHA-256 of every schema that may be used")
     queries: Queries | None = Field(default=None, description="questions of strategy=ask that are answered; null: none")
     limits: Limits
+    guard: GuardPolicy | None = Field(default=None, description="foreign apps: what of their answers may leave")
 
     @field_validator("strategies")
     @classmethod

@@ -14,7 +14,7 @@ import sys
 import time
 import zipfile
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from pathlib import Path
 from typing import Any
 
@@ -37,10 +37,10 @@ class BundleRefused(FedprivError):
     """The policy does not name this bundle's SHA-256; it was neither unpacked nor run."""
 
 
-def guard_bundles(approved: Callable[[], tuple[str, ...]], note: Callable[[Refusal, str], None]) -> None:
+def guard_bundles(approved: Callable[[], Container[str]], note: Callable[[Refusal, str], None]) -> None:
     """From now on, this process's SuperNode answers messages of unapproved apps with `Refusal.BUNDLE`.
 
-    approved: returns the digests, read for every message. note: informs the operator.
+    approved: holds the digests, read for every message. note: informs the operator.
     """
     original = flower._pull_and_store_message
 
@@ -108,10 +108,17 @@ def wait_to_activate(say: Callable[[str], None], sleep: Callable[[float], None] 
     FleetHttpClient.ActivateNode = activate  # type: ignore[assignment, method-assign]
 
 
-def run_supernode(arguments: list[str], port: int) -> None:
+class Everything(Container[str]):
+    """Every digest: of a machine whose guard takes any app."""
+
+    def __contains__(self, digest: object) -> bool:
+        return True
+
+
+def run_supernode(arguments: list[str], port: int, loader: str = "") -> None:
     """Flower's own command ``flower-supernode`` with these arguments, in this process; returns when it is stopped.
 
-    port: of its service on this machine, for the processes that answer messages.
+    port: of its service on this machine, for the processes that answer messages. loader: as of `client_processes`.
     Flower logs text chosen by the server (a message's group): control characters in it are escaped.
     """
     from flwr.common.logger import FLOWER_LOGGER
@@ -120,7 +127,7 @@ def run_supernode(arguments: list[str], port: int) -> None:
     from fedpriv.deployment.executor import client_processes
 
     FLOWER_LOGGER.addFilter(PrintableLog())
-    with client_processes(port) as isolation:
+    with client_processes(port, loader) as isolation:
         sys.argv = ["flower-supernode", *arguments, "--host", "127.0.0.1", "--port", str(port), *isolation]
         flower_supernode()
 

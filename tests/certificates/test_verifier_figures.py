@@ -159,6 +159,8 @@ def test_over_clients_the_largest_counts() -> None:
     few, many, alone = frozenset({(steps, 3)}), frozenset({(steps, 50)}), frozenset({(other, 2)})
     assert verifier.worst({few, many}, DELTA) == verifier.epsilon(many, DELTA)
     assert verifier.worst({few, alone, frozenset({(other, 1)})}, DELTA) == verifier.epsilon(alone, DELTA)
+    weak = frozenset({(text(poisson(0.6, 0.1)), 10)})  # fewer releases, and dearer: neither is among the other's
+    assert verifier.worst({many, weak}, DELTA) == verifier.epsilon(weak, DELTA) > verifier.epsilon(many, DELTA)
     assert verifier.worst({frozenset()}, DELTA) == verifier.worst(set(), DELTA) == (0.0, 0.0)
 
 

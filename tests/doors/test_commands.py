@@ -65,7 +65,7 @@ def test_every_command_is_there_and_tells_its_options(name: str, fedpriv: Fedpri
 
 #: Options that a command reads, wherever it declares them; what shell completion offers is read off its help.
 READ = {
-    "audit": {"run", *audit.READERS},
+    "audit": {"run", "guard", "parameters", *audit.READERS},
     "attack": {"run", "attack", *(name for name in AttackConfig.model_fields if name not in OF_RUNS)},
     "reproduce": set(reproduce.OPTIONS),
     "dme": set(mean_estimation.READERS),

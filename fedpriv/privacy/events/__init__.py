@@ -26,6 +26,7 @@ from fedpriv.privacy.events.gaussians import Gaussian
 from fedpriv.privacy.events.integer_sums import DiscreteGaussianSum, SkellamSum
 from fedpriv.privacy.events.laplace import Laplace
 from fedpriv.privacy.events.pairs import ApproximateDP
+from fedpriv.privacy.events.replaced_parts import ReplacedGaussian
 from fedpriv.privacy.events.sampled_gaussians import FixedSizeGaussian, PoissonGaussian
 from fedpriv.privacy.events.unbounded import NoBound
 
@@ -37,6 +38,7 @@ MECHANISMS: dict[str, type[Event]] = {
         Laplace,
         PoissonGaussian,
         FixedSizeGaussian,
+        ReplacedGaussian,
         ZCDP,
         GumbelTopK,
         RandomisedResponse,
@@ -74,6 +76,7 @@ __all__ = [
     "PairedQuantisation",
     "PoissonGaussian",
     "RandomisedResponse",
+    "ReplacedGaussian",
     "Shuffled",
     "SkellamSum",
     "Threat",

@@ -1,0 +1,78 @@
+"""An attack on the guard itself: its own release code, at its own number of shards and of numbers, on worst-case apps.
+
+The app is the attacker's: every shard answers with the longest vector along one direction, and one row more turns one
+shard's answer to the opposite. What is seen of a trial: the release along that direction, what else of its first
+numbers, and its length. In a sum the noise of other machines that the observer does not know is added as their guards
+draw it. What is fixed before (draws of shards, grid, clipping) is what a node runs: `Terms.drawn`, `Terms.release`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from fedpriv.guard.account import claimed_epsilon
+from fedpriv.guard.terms import Terms
+from fedpriv.mechanisms.noise import SeededNoise
+from fedpriv.privacy.auditor import Audit, audit, verdict
+
+#: First numbers of a release that are shown as they are.
+FEATURES = 6
+#: Numbers drawn at most: trials, times shards and numbers.
+MOST_NUMBERS = 4e8
+
+
+@dataclass(frozen=True)
+class GuardAudit:
+    """audit: of one answer; verified: the epsilon that the ledger books for it."""
+
+    audit: Audit
+    verified: float
+    verdict: str
+
+
+def audit_guard(
+    terms: Terms, dimension: int, delta: float, trials: int, confidence: float, seed: int = 0
+) -> GuardAudit:
+    """Attacks one answer about a model of so many numbers. Fewer trials where all of them would take too long."""
+    trials = max(400, min(trials, int(MOST_NUMBERS / (4 * terms.shards * dimension))))
+    along = np.ones(dimension) / dimension**0.5
+    # five times as long as the guard allows: it is the guard that clips
+    longest = 5.0 * terms.clip * along
+    worlds = [[longest] * terms.shards, [-longest, *[longest] * (terms.shards - 1)]]
+
+    def sample(world: bool, count: int, purpose: int) -> NDArray[np.float64]:
+        source = SeededNoise("guard audit", seed, purpose)
+        found = np.empty((count, FEATURES + 2))
+        for trial in range(count):
+            found[trial] = _features(terms, _seen(terms, worlds[world], dimension, source), along)
+        return found
+
+    one = audit(sample, delta=delta, trials=trials, confidence=confidence, seed=seed)
+    verified = claimed_epsilon(terms, dimension, 1, delta)
+    said = verdict(one, verified, True, verified=verified, expected=0.0)
+    return GuardAudit(one, verified, said)
+
+
+def _seen(
+    terms: Terms, answers: Sequence[NDArray[np.float64]], dimension: int, source: SeededNoise
+) -> NDArray[np.float64]:
+    """One trial, in units of the noise in what the observer sees."""
+    drawn = [answers[shard] for shard in terms.drawn(source)]
+    release = terms.release(drawn, dimension, source).double()
+    if not terms.in_sum:
+        found: NDArray[np.float64] = release.numpy() / terms.noise_multiplier
+        return found
+    grid = terms.grid(dimension)
+    release += grid.noise(torch.Size((terms.noises - 1, dimension)), source).sum(0)
+    return np.asarray(release.numpy() / (grid.sigma * terms.noises**0.5))
+
+
+def _features(terms: Terms, seen: NDArray[np.float64], along: NDArray[np.float64]) -> NDArray[np.float64]:
+    first = np.zeros(FEATURES)
+    first[: min(FEATURES, seen.size)] = seen[:FEATURES]
+    return np.array([seen @ along, float(np.linalg.norm(seen)), *first])

@@ -1,0 +1,121 @@
+"""An app's arrays as one flat vector, and back: what came down fixes names, shapes and types of what leaves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+from numpy.typing import NDArray
+
+from fedpriv.common.messages import MalformedMessage, shown
+
+Vector = NDArray[np.float64]
+
+#: Keys of the older messages of Flower, in which a `NumPyClient` speaks.
+FIT_IN, FIT_OUT, EVALUATE_IN = "fitins", "fitres", "evaluateins"
+ARRAYS, METRICS, NUM_EXAMPLES = "arrays", "metrics", "num-examples"
+
+
+@dataclass(frozen=True)
+class Model:
+    """The one record of arrays of a message. arrays: by name, in the order in which they came; of other types than
+    float they are not part of the vector, and go back as they came.
+    """
+
+    key: str
+    arrays: Mapping[str, NDArray[Any]]
+
+    @property
+    def size(self) -> int:
+        """d: float numbers."""
+        return sum(array.size for array in self.arrays.values() if _is_float(array))
+
+    @property
+    def num_bytes(self) -> int:
+        return sum(array.nbytes for array in self.arrays.values())
+
+    @property
+    def vector(self) -> Vector:
+        """float64 [d]."""
+        return _flat(list(self.arrays.values()), self.arrays.values())
+
+    def answer(self, arrays: Sequence[NDArray[Any]] | None, reply: str) -> Vector:
+        """An app's answer (float64 [d]): its arrays less these, or (reply=reply) its arrays. Zero for one that did not
+        answer or answered in another form: that is an answer like any other.
+        """
+        expected = [array.shape for array in self.arrays.values()]
+        plain = arrays is not None and all(array.dtype.kind in "fiu" for array in arrays)
+        if arrays is None or not plain or [array.shape for array in arrays] != expected:
+            return np.zeros(self.size)
+        with np.errstate(all="ignore"):
+            found = _flat(arrays, self.arrays.values())
+            return found - self.vector if reply == "difference" else found
+
+    def record(self, vector: Vector) -> ArrayRecord:
+        """Arrays of these names, shapes and types with the vector's numbers [d]."""
+        found, start = ArrayRecord(), 0
+        for name, array in self.arrays.items():
+            numbers = array
+            if _is_float(array):
+                numbers = vector[start : start + array.size].reshape(array.shape)
+                start += array.size
+                with np.errstate(over="ignore"):
+                    numbers = numbers.astype(array.dtype)
+            found[name] = Array(numbers)
+        return found
+
+
+def model_of(content: RecordDict, most: int) -> Model:
+    """The model that a message brings. most: numbers. Raises `MalformedMessage`."""
+    if len(content.array_records) != 1:
+        raise MalformedMessage(f"{len(content.array_records)} records of arrays came, a guarded app gets one")
+    ((key, record),) = content.array_records.items()
+    found = {}
+    for name, array in record.items():
+        if array.stype != "numpy.ndarray":
+            raise MalformedMessage(f"{shown(name)}: an array of {shown(array.stype)}")
+        found[name] = array.numpy()
+    if (size := sum(array.size for array in found.values())) > most:
+        raise MalformedMessage(f"a model of {size} numbers, max_parameters is {most}", "oversized")
+    model = Model(key, found)
+    if not model.size or not np.isfinite(model.vector).all():
+        raise MalformedMessage("a model without float numbers, or with numbers that are not finite", "not_finite")
+    return model
+
+
+def trained_content(model: Model, vector: Vector) -> RecordDict:
+    """Content of a train reply in the app's own form: one record of arrays, and a weight that is nobody's data."""
+    arrays = model.record(vector)
+    if model.key.startswith(FIT_IN):
+        return RecordDict(
+            {
+                f"{FIT_OUT}.parameters": arrays,
+                f"{FIT_OUT}.num_examples": MetricRecord({"num_examples": 1}),
+                f"{FIT_OUT}.metrics": ConfigRecord({}),
+                f"{FIT_OUT}.status": ConfigRecord({"code": 0, "message": ""}),
+            }
+        )
+    return RecordDict({model.key: arrays, METRICS: MetricRecord({NUM_EXAMPLES: 1})})
+
+
+def fit_content(model: Model, config: Mapping[str, Any]) -> RecordDict:
+    """The model and its server's configuration as a `NumPyClient` expects them."""
+    arrays = ArrayRecord({str(place): Array(array) for place, array in enumerate(model.arrays.values())})
+    return RecordDict({f"{FIT_IN}.parameters": arrays, f"{FIT_IN}.config": ConfigRecord(dict(config))})
+
+
+def evaluated_content() -> RecordDict:
+    """Content of an evaluate reply: nothing was evaluated."""
+    return RecordDict({METRICS: MetricRecord({NUM_EXAMPLES: 1})})
+
+
+def _is_float(array: NDArray[Any]) -> bool:
+    return array.dtype.kind == "f"
+
+
+def _flat(arrays: Sequence[NDArray[Any]], forms: Any) -> Vector:
+    parts = [array.astype(np.float64).ravel() for array, form in zip(arrays, forms, strict=True) if _is_float(form)]
+    return np.concatenate(parts) if parts else np.zeros(0)

@@ -1,0 +1,219 @@
+"""The server's half: Flower's own strategies over guarded machines, with a run folder that says what it cost.
+
+`guarded(FedAvg(...))` is a strategy. It asks the machines for their guards' terms, opens secure sums, hands the
+decoded means to the strategy inside, and writes a folder. It is trusted with nothing that the machines' guarantee rests
+on: they chose the terms, and their noise is in what leaves them. With own noise a server without it works too.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import time
+from collections.abc import Callable, Iterable
+from copy import copy
+from dataclasses import asdict
+from pathlib import Path
+
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Result, Strategy
+
+from fedpriv.common.errors import OptionError, RunFailed
+from fedpriv.common.messages import EXCHANGE, ROUND, MalformedMessage
+from fedpriv.common.replies import read_blobs
+from fedpriv.guard.account import claimed_epsilon, verified_epsilon
+from fedpriv.guard.arrays import METRICS, NUM_EXAMPLES, Model, model_of
+from fedpriv.guard.guarded_message import GUARD, TERMS
+from fedpriv.guard.opening import Opening, guard_message
+from fedpriv.guard.run_report import write_report
+from fedpriv.guard.terms import Terms
+from fedpriv.privacy.events import Entry
+from fedpriv.privacy.ledger import LedgerFile
+
+#: Numbers of a model that a server of guarded machines sends at most.
+LARGEST = 2**31
+SUMMARY, LEDGER, PLAN = "summary.json", "ledger.jsonl", "plan.json"
+
+
+def guarded(strategy: Strategy, run_dir: str | Path | None = None, delta: float = 1e-5) -> Guarded:
+    """Any of Flower's strategies (`flwr.serverapp.strategy`) over guarded machines.
+
+    run_dir: a new folder for plan, ledger, summary and report; None: none is written. delta: of the epsilons there.
+    Raises `OptionError` for a folder that is not empty.
+    """
+    if not isinstance(strategy, Strategy):
+        raise OptionError("strategy", type(strategy).__name__, "a strategy of flwr.serverapp.strategy")
+    if not 0 < delta < 1:
+        raise OptionError("delta", delta, "more than 0 and less than 1")
+    folder = None if run_dir is None else Path(run_dir)
+    if folder is not None and folder.exists() and any(folder.iterdir()):
+        raise OptionError("run_dir", folder, "must be a new or an empty folder")
+    return Guarded(strategy, folder, delta)
+
+
+class Guarded(Strategy):
+    """See `guarded`."""
+
+    def __init__(self, inner: Strategy, folder: Path | None, delta: float) -> None:
+        self.inner, self.folder, self.delta = inner, folder, delta
+        self.run = secrets.token_hex(16)
+        self.terms: dict[int, Terms] = {}  # by client
+        self.rounds = 0
+        self.clients: dict[int, int] = {}  # by node
+        self.entries: dict[int, list[Entry]] = {}
+        self._timeout, self._began = 3600.0, time.time()
+        self._grid: Grid | None = None
+        self._model: Model | None = None
+        self._opening: Opening | None = None
+
+    def summary(self) -> None:
+        self.inner.summary()
+
+    def start(
+        self,
+        grid: Grid,
+        initial_arrays: ArrayRecord,
+        num_rounds: int = 3,
+        timeout: float = 3600,
+        train_config: ConfigRecord | None = None,
+        evaluate_config: ConfigRecord | None = None,
+        evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
+    ) -> Result:
+        """As of the strategy inside. The folder's summary is complete when it returns."""
+        self.rounds, self._timeout = num_rounds, timeout
+        if self.folder is not None:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        return super().start(grid, initial_arrays, num_rounds, timeout, train_config, evaluate_config, evaluate_fn)
+
+    # --- training --------------------------------------------------------------------------------------------
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        messages = list(self.inner.configure_train(server_round, arrays, config, grid))
+        if not messages:
+            return messages
+        self._grid, self._model = grid, model_of(messages[0].content, LARGEST)
+        nodes = [message.metadata.dst_node_id for message in messages]
+        self._ask_terms(grid, nodes)
+        self._plan()
+        first = self.terms[self.clients[nodes[0]]] if nodes[0] in self.clients else None
+        if first is None or not first.in_sum:
+            return [message for message in messages if message.metadata.dst_node_id in self.clients]
+        members = {self.clients[node]: node for node in nodes if node in self.clients}
+        self._opening = Opening(grid, self._timeout, self.run, first, members, server_round, self._model)
+        own = self._opening.prepared()
+        sent = []
+        for message in messages:
+            node = message.metadata.dst_node_id
+            if node in own:
+                message.content = RecordDict({**message.content, GUARD: own[node]})
+                sent.append(message)
+        return sent
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        came = list(replies)
+        answered = [reply for reply in came if not reply.has_error()]
+        if self._opening is None:
+            self._book(server_round, [self.clients[reply.metadata.src_node_id] for reply in answered])
+            return self.inner.aggregate_train(server_round, came)
+        opening, self._opening = self._opening, None
+        assert self._model is not None
+        # What a machine uploaded is spent, also where no sum opens.
+        self._book(server_round, [opening.clients[reply.metadata.src_node_id] for reply in answered])
+        mean, _ = opening.opened(answered)
+        vector = self._model.vector + mean if opening.terms.reply == "difference" else mean
+        whole = copy(answered[0])
+        content = {self._model.key: self._model.record(vector), METRICS: MetricRecord({NUM_EXAMPLES: 1})}
+        whole.content = RecordDict(content)  # type: ignore[arg-type]
+        return self.inner.aggregate_train(server_round, [whole])
+
+    # --- evaluation: nothing comes of it but a fixed content ---------------------------------------------------
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        return []
+
+    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
+        return None
+
+    # --- terms -------------------------------------------------------------------------------------------------
+
+    def _ask_terms(self, grid: Grid, nodes: Iterable[int]) -> None:
+        unknown = [node for node in nodes if node not in self.clients]
+        messages = [guard_message(node, {EXCHANGE: TERMS, ROUND: 0}) for node in unknown]
+        for reply in grid.send_and_receive(messages, timeout=self._timeout) if messages else []:
+            if reply.has_error():
+                continue
+            try:
+                client, text = read_blobs(reply, TERMS, 2)
+                found = Terms.from_json(text.decode())
+            except (MalformedMessage, OptionError, ValueError):
+                continue
+            number = int(client)
+            if number in self.terms and self.terms[number] != found:
+                raise RunFailed(f"client {number} changed its guard's terms during the run")
+            if any(other.in_sum != found.in_sum for other in self.terms.values()) or (
+                found.in_sum and any(other != found for other in self.terms.values())
+            ):
+                raise RunFailed(f"client {number}: the machines of a secure sum have the same terms: {found.to_json()}")
+            self.clients[reply.metadata.src_node_id], self.terms[number] = number, found
+        if not self.clients:
+            raise RunFailed("no machine that was asked has a guard (`fedpriv deploy node run ... guard=any`)")
+
+    # --- the folder --------------------------------------------------------------------------------------------
+
+    def _plan(self) -> None:
+        """Before anything leaves: what the whole run will cost at most."""
+        if self.folder is None or self._model is None or (self.folder / PLAN).exists():
+            return
+        size = self._model.size
+        costs = {client: claimed_epsilon(terms, size, self.rounds, self.delta) for client, terms in self.terms.items()}
+        plan = {
+            "rounds": self.rounds,
+            "numbers": size,
+            "delta": self.delta,
+            "strategy": type(self.inner).__name__,
+            "clients": {
+                str(client): asdict(terms) | {"epsilon": costs[client]} for client, terms in sorted(self.terms.items())
+            },
+        }
+        (self.folder / PLAN).write_text(json.dumps(plan, indent=1) + "\n")
+
+    def _book(self, server_round: int, clients: list[int]) -> None:
+        assert self._model is not None
+        fresh: list[Entry] = []
+        for client in clients:
+            booked = self.terms[client].booked(self._model.size, client, server_round)
+            self.entries.setdefault(client, []).extend(booked.entries)
+            fresh += booked.entries
+        if self.folder is None or not clients:
+            return
+        LedgerFile(self.folder / LEDGER, fsync=False).append(fresh)
+        terms = self.terms[clients[0]]
+        size = self._model.size
+        done = {client: len({entry.round for entry in entries}) for client, entries in self.entries.items()}
+        claimed = max(claimed_epsilon(self.terms[client], size, times, self.delta) for client, times in done.items())
+        verified = verified_epsilon(self.folder / LEDGER, terms.threat, self.delta)
+        found = {
+            "strategy": f"guarded {type(self.inner).__name__}",
+            "rounds": max(done.values()),
+            "num_parameters": size,
+            "privacy": {
+                "unit": terms.threat.unit,
+                "adjacency": terms.threat.adjacency,
+                "observer": terms.threat.observer,
+                "delta": self.delta,
+                "claimed_epsilon": claimed,
+                "verified_epsilon": verified,
+            },
+            "terms": asdict(terms),
+            "sandbox": sorted({known.sandbox for known in self.terms.values()}),
+            "seconds": round(time.time() - self._began, 1),
+        }
+        (self.folder / SUMMARY).write_text(json.dumps(found, indent=1) + "\n")
+        write_report(self.folder, found)

@@ -1,0 +1,34 @@
+"""What answers a SuperNode's messages in the place of the app of its bundle (`fedpriv.deployment.executor`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from flwr.app import Context, Message
+
+from fedpriv.common.errors import OptionError
+from fedpriv.common.identities import Identity, read_identity
+from fedpriv.guard.guarded_message import Guard
+
+
+def guarded_app(app: Path, digest: str) -> Callable[[Message, Context], Message]:
+    """In the place of a ClientApp. app: the folder of the unpacked bundle, of which nothing is imported here."""
+
+    def answer(message: Message, context: Context) -> Message:
+        config = context.node_config
+        policy, data = (Path(str(config[name])) for name in ("policy", "data"))
+        return Guard(int(config["partition-id"]), policy, data, app, digest, _identity(config))(message, context)
+
+    return answer
+
+
+def _identity(config: object) -> Identity | None:
+    assert isinstance(config, dict)
+    names = ("identity-key", "peer-keys")
+    given = [config.get(name) for name in names]
+    if given == [None, None]:
+        return None
+    if None in given:
+        raise OptionError(f"node-config {names[given.index(None)]}", "", "identity-key and peer-keys go together")
+    return read_identity(*(Path(str(path)) for path in given))

@@ -1,0 +1,146 @@
+"""The server's part in a secure sum of guarded machines: `Collector`'s relays as Flower messages over any grid."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
+from flwr.serverapp import Grid
+from numpy.typing import NDArray
+
+from fedpriv.common.errors import RunFailed
+from fedpriv.common.messages import (
+    ATTEMPT,
+    CONFIRM,
+    EXCHANGE,
+    KEY_ATTEMPT,
+    KEYS,
+    MEMBERS,
+    MODEL_DIGEST,
+    PUBLIC_KEYS,
+    ROSTER,
+    ROUND,
+    RUN,
+    SEALED,
+    SHARES,
+    SIGNATURES,
+    SIGNERS,
+    SURVIVORS,
+    UNMASK,
+    MalformedMessage,
+)
+from fedpriv.common.replies import read_blobs
+from fedpriv.common.sum_graph import graph_of
+from fedpriv.guard.arrays import Model, Vector
+from fedpriv.guard.guarded_message import GUARD, PACKED
+from fedpriv.guard.terms import Terms
+from fedpriv.mechanisms.whole_numbers import as_residues, centred, unpack_residues
+from fedpriv.secure_sum.collector import Collector, SumFailed
+from fedpriv.secure_sum.sum_session import SumSession, model_text
+
+Options = dict[str, Any]
+
+
+class Opening:
+    """One round's sum. nodes: Flower's node ids by client."""
+
+    def __init__(
+        self,
+        grid: Grid,
+        timeout: float,
+        run: str,
+        terms: Terms,
+        nodes: Mapping[int, int],
+        server_round: int,
+        model: Model,
+    ) -> None:
+        self.grid, self.timeout, self.terms, self.nodes, self.model = grid, timeout, terms, dict(nodes), model
+        self.clients = {node: client for client, node in self.nodes.items()}
+        members = tuple(sorted(self.nodes))
+        if not terms.min_replies <= len(members) <= terms.sites:
+            words = f"the machines' guards open sums of {terms.min_replies} to {terms.sites} of them"
+            raise RunFailed(f"round {server_round}: {len(members)} machines were asked, and {words}")
+        digest = hashlib.sha256(model_text(model.vector, None)).digest()
+        k, t = graph_of(len(members), terms.threshold, terms.colluders)
+        context = (members, t, k, terms.colluders, terms.bits, model.size, terms.digest, digest)
+        self.collector = Collector(SumSession(run, server_round, 0, *context), terms.min_replies)
+        self._told: Options = {ROUND: server_round, ATTEMPT: 0, KEY_ATTEMPT: 0, RUN: run}
+        self._words = f"round {server_round}"
+
+    # --- before the models go down -----------------------------------------------------------------------------
+
+    def prepared(self) -> dict[int, ConfigRecord]:
+        """KEYS and SHARES; node -> the guard's record of its train message. Raises `RunFailed`."""
+        collector, session = self.collector, self.collector.session
+        started = {MEMBERS: list(session.members), MODEL_DIGEST: session.model, "size": session.size}
+        self._exchange(KEYS, dict.fromkeys(session.members, started), collector.add_announcement)
+        roster = self._settled(lambda: collector.group.roster)
+        keys = {client: {ROSTER: list(roster), PUBLIC_KEYS: collector.announced_to(client)} for client in roster}
+        self._exchange(SHARES, keys, collector.add_shares)
+        senders = self._settled(lambda: collector.senders)
+        return {
+            self.nodes[client]: ConfigRecord({**self._told, SEALED: collector.sealed_for(client)}) for client in senders
+        }
+
+    # --- after they came up ------------------------------------------------------------------------------------
+
+    def opened(self, replies: Iterable[Message]) -> tuple[Vector, tuple[int, ...]]:
+        """CONFIRM and UNMASK: the mean over survivors' shards (float64 [d]), and who they are. Raises `RunFailed`."""
+        collector, terms, size = self.collector, self.terms, self.model.size
+        for reply in replies:
+            client = self.clients.get(reply.metadata.src_node_id)
+            if client is None or reply.has_error():
+                continue
+            try:
+                packed = _packed(reply.content, self.model.key)
+                collector.add_upload(client, unpack_residues(packed, terms.bits, size))
+            except (MalformedMessage, ValueError):  # of one that dropped out
+                continue
+        known = self._settled(lambda: collector.survivors)
+        self._exchange(CONFIRM, {client: {SURVIVORS: list(known)} for client in known}, collector.add_signature)
+        signed = {}
+        for client in self._settled(lambda: collector.signers):
+            if found := collector.signatures_for(client):
+                signed[client] = {SIGNERS: list(found), SIGNATURES: list(found.values())}
+        self._exchange(UNMASK, signed, collector.add_unmasking)
+        total = centred(as_residues(self._settled(collector.total), terms.bits), terms.bits)
+        mean = terms.grid(size).decode(total) * (terms.clip / (terms.expected * len(known)))
+        return mean, known
+
+    def _exchange(self, exchange: str, own: Mapping[int, Options], add: Callable[[int, Sequence[bytes]], None]) -> None:
+        messages = [
+            guard_message(self.nodes[client], {**self._told, EXCHANGE: exchange, **options})
+            for client, options in own.items()
+        ]
+        for reply in self.grid.send_and_receive(messages, timeout=self.timeout):
+            client = self.clients.get(reply.metadata.src_node_id)
+            if client is None or reply.has_error():
+                continue
+            try:
+                add(client, read_blobs(reply, exchange, self.collector.session.most_holders))
+            except MalformedMessage:
+                continue
+
+    def _settled(self, settle: Callable[[], Any]) -> Any:
+        try:
+            return settle()
+        except SumFailed as failed:
+            raise RunFailed(f"{self._words}: the secure sum stays closed: {failed}") from None
+
+
+def guard_message(node: int, options: Options) -> Message:
+    """A train message of the guard's own words, which no app sees."""
+    return Message(RecordDict({GUARD: ConfigRecord(options)}), node, "train")
+
+
+def _packed(content: RecordDict, key: str) -> NDArray[np.uint8]:
+    record = content.get(key)
+    if not isinstance(record, ArrayRecord) or list(record) != [PACKED]:
+        raise MalformedMessage("no packed numbers")
+    found: NDArray[np.uint8] = record[PACKED].numpy()
+    if found.dtype != np.uint8 or found.ndim != 1:
+        raise MalformedMessage("no packed numbers")
+    return found

@@ -1,0 +1,239 @@
+"""A machine's data divided among virtual clients: each unit in the shard that a keyed hash of its id decides.
+
+shard(unit) = HMAC-SHA256(salt, id) mod k. The id of a person is what the table's column says; of a row its content
+(header and place in the file aside), of a file in a folder its bytes and the name of the folder that it is in. So no
+unit's shard depends on another unit, nor does the order of the rest: with a row less, k - 1 shards are the same bytes,
+and the last has that row less.
+
+The salt comes from the operating system, once for a data folder, and lies in it; its digest lies beside the counter,
+outside. Another salt is refused. Guarantees hold for every salt that does not depend on the data, and since nothing of
+an app survives a start, a new partition for the next round would cost nothing; but who may choose again can choose by
+looking at the shards, and then one row more could move every shard.
+
+A shard has the form of the whole: a CSV file with the same header, a Parquet file with the same columns, a folder with
+the same folders. An empty shard has the header, or the folders, alone: header, columns and folders are public.
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import hmac
+import io
+import json
+import os
+import secrets
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedpriv.common.errors import DataError, LedgerRefused
+from fedpriv.common.files import read_regular, write_atomic
+from fedpriv.deployment.data_ledger import PRIVATE
+from fedpriv.deployment.guard_policy import GuardPolicy
+
+SALT, SALT_BYTES = "guard.salt", 32
+SEPARATORS, PARQUET = ",;\t|", (".parquet", ".pq")
+
+
+def shard_of(salt: bytes, identity: bytes, shards: int) -> int:
+    """A unit's shard; modulo k of 256 bits is uniform but for 2^-240."""
+    return int.from_bytes(hmac.digest(salt, identity, "sha256"), "big") % shards
+
+
+def read_salt(data: Path, counter: Path) -> bytes:
+    """The data folder's salt; made with its digest where neither is there. Raises `LedgerRefused`."""
+    place, vouched = data / PRIVATE / SALT, counter.with_name(counter.name + ".salt")
+    if not place.exists() and not vouched.exists():
+        write_atomic(place, secrets.token_hex(SALT_BYTES) + "\n", mode=0o600)
+        digest = hashlib.sha256(read_regular(place)).hexdigest()
+        write_atomic(vouched, json.dumps({"salt": digest}) + "\n", mode=0o600)
+    try:
+        text = read_regular(place)
+        known = json.loads(read_regular(vouched))["salt"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise LedgerRefused(f"{place} and {vouched} go together, and one cannot be read ({error})") from None
+    if hashlib.sha256(text).hexdigest() != known:
+        raise LedgerRefused(f"{place} is another salt than {vouched} vouches for: the shards are fixed for this folder")
+    return bytes.fromhex(text.decode())
+
+
+@dataclass(frozen=True)
+class Shards:
+    """The shards of a machine's data. place: where the app finds its data, of whichever shard."""
+
+    data: Path
+    policy: GuardPolicy
+    salt: bytes
+
+    @property
+    def place(self) -> Path:
+        return self.data / self.policy.table if self.policy.table else self.data
+
+    def files(self) -> list[Path]:
+        """One file or folder for each shard, in the ledger's folder. Made anew where the data have changed; under the
+        same names, since an app may see where its data come from. Raises `DataError`.
+        """
+        if self.policy.unit == "client" and self.policy.table:
+            return [self.place]  # the data folder itself holds the ledger and a sum's secrets: a copy without them
+        folder = self.data / PRIVATE / "shards"
+        state, known = self._state(), folder / "state"
+        if not known.exists() or known.read_text() != state:
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir(mode=0o700)
+            self._divide(folder)
+            for file in sorted(folder.rglob("*"), reverse=True):
+                os.utime(file, (0, 0))  # when the data changed is nothing that an app may know
+            write_atomic(known, state, mode=0o600)
+        return [folder / str(number) / self.place.name for number in range(self.policy.shards)]
+
+    def _state(self) -> str:
+        """What the division depends on: salt, policy, and the data as they are."""
+        files = sorted(_files(self.place)) if self.place.is_dir() else [self.place]
+        try:
+            state = [(str(file), (found := file.stat()).st_size, found.st_mtime_ns, found.st_ino) for file in files]
+        except OSError as error:
+            raise DataError(f"{self.place}: {error.strerror}") from None
+        text = json.dumps([self.salt.hex(), self.policy.shards, self.policy.unit, self.policy.column, state])
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    def _divide(self, into: Path) -> None:
+        count = self.policy.shards
+        for number in range(count):
+            (into / str(number)).mkdir(mode=0o700)
+        targets = [into / str(number) / self.place.name for number in range(count)]
+        if self.place.is_dir():
+            if self.policy.unit == "person":
+                raise DataError(f"{self.place}: unit person needs a table, whose column names the person")
+            _divide_folder(self.place, targets, self.salt)
+        elif self.place.suffix.lower() in PARQUET:
+            _divide_parquet(self.place, targets, self.salt, self.policy.column)
+        else:
+            _divide_csv(self.place, targets, self.salt, self.policy.column)
+
+
+def count_units(data: Path, policy: GuardPolicy) -> int:
+    """Units in the data, for the operator: rows, files, or different persons. Raises `DataError`."""
+    place = data / policy.table if policy.table else data
+    if not place.exists():
+        raise DataError(f"{place}: there is no such file or folder (guard.table)")
+    if policy.unit == "client":
+        return 1
+    if place.is_dir():
+        return sum(1 for _ in _files(place))
+    if place.suffix.lower() in PARQUET:
+        import pyarrow.parquet
+
+        table = pyarrow.parquet.read_table(place)
+        if policy.column is None:
+            return int(table.num_rows)
+        return len(
+            {str(value).strip() for value in table[_known(place, policy.column, table.column_names)].to_pylist()}
+        )
+    header, separator, records = _table(place)
+    if policy.column is None:
+        return sum(1 for _ in records)
+    column = _names(header, separator).index(_known(place, policy.column, _names(header, separator)))
+    return len({_person(record, separator, column) for record in records})
+
+
+def _known(place: Path, column: str, names: list[str]) -> str:
+    if column not in names:
+        raise DataError(f"{place}: guard.column={column}: the table has {', '.join(names)[:300]}")
+    return column
+
+
+def _table(source: Path) -> tuple[bytes, str, Iterator[bytes]]:
+    """A CSV file's header, separator and records."""
+    records = _records(read_regular(source))
+    header = next(records, b"")
+    return header, max(SEPARATORS, key=header.decode("utf-8", "replace").count), records
+
+
+def _names(header: bytes, separator: str) -> list[str]:
+    return _fields(header.removeprefix(b"\xef\xbb\xbf"), separator)
+
+
+def _person(record: bytes, separator: str, place: int) -> bytes:
+    fields = _fields(record, separator)
+    return (fields[place].strip() if place < len(fields) else "").encode()
+
+
+def _divide_csv(source: Path, targets: list[Path], salt: bytes, column: str | None) -> None:
+    """Records as they are written, bytes and all; a line break ends each."""
+    header, separator, records = _table(source)
+    parts: list[list[bytes]] = [[] for _ in targets]
+    place = None
+    if column is not None:
+        names = _names(header, separator)
+        place = names.index(_known(source, column, names))
+    for record in records:
+        identity = record if place is None else _person(record, separator, place)
+        parts[shard_of(salt, identity, len(targets))].append(record)
+    for target, part in zip(targets, parts, strict=True):
+        target.write_bytes(b"".join(line + b"\n" for line in (header, *part)))
+
+
+def _records(text: bytes) -> Iterator[bytes]:
+    """Records without their line breaks; those inside quotes belong to a record. Empty lines are none."""
+    waiting = b""
+    for line in text.split(b"\n"):
+        waiting = waiting + b"\n" + line if waiting else line
+        if waiting.count(b'"') % 2 == 0:
+            record, waiting = waiting.removesuffix(b"\r"), b""
+            if record.strip():
+                yield record
+    if waiting.strip():
+        yield waiting
+
+
+def _fields(record: bytes, separator: str) -> list[str]:
+    return next(csv.reader(io.StringIO(record.decode("utf-8", "replace"), newline=""), delimiter=separator), [])
+
+
+def _divide_parquet(source: Path, targets: list[Path], salt: bytes, column: str | None) -> None:
+    import pyarrow
+    import pyarrow.parquet
+
+    try:
+        table = pyarrow.parquet.read_table(source)
+    except (pyarrow.ArrowException, OSError) as error:
+        raise DataError(f"{source}: no Parquet file ({' '.join(str(error).split())[:200]})") from None
+    if column is not None:
+        _known(source, column, table.column_names)
+    parts: list[list[dict[str, Any]]] = [[] for _ in targets]
+    for row in table.to_pylist():
+        identity = repr(row) if column is None else str(row[column]).strip()
+        parts[shard_of(salt, identity.encode(), len(targets))].append(row)
+    # Rows alone: a schema's metadata count the rows of the whole, and its dictionaries name their values.
+    kinds = pyarrow.types
+    fields = [
+        field.with_type(field.type.value_type) if kinds.is_dictionary(field.type) else field
+        for field in table.schema.remove_metadata()
+    ]
+    schema = pyarrow.schema([field.remove_metadata() for field in fields])
+    for target, part in zip(targets, parts, strict=True):
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(part, schema=schema), target)
+
+
+def _divide_folder(source: Path, targets: list[Path], salt: bytes) -> None:
+    folders = sorted(place.relative_to(source) for place in _visible(source) if place.is_dir())
+    for target in targets:
+        for folder in (Path(), *folders):
+            (target / folder).mkdir(parents=True, exist_ok=True)
+    for file in sorted(_files(source)):
+        content, place = read_regular(file), file.relative_to(source)
+        identity = str(place.parent).encode() + b"\0" + content
+        (targets[shard_of(salt, identity, len(targets))] / place).write_bytes(content)
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    return (place for place in _visible(folder) if place.is_file() and not place.is_symlink())
+
+
+def _visible(folder: Path) -> Iterator[Path]:
+    for place in folder.rglob("*"):
+        if not any(part.startswith(".") for part in place.relative_to(folder).parts):
+            yield place

@@ -1,0 +1,206 @@
+"""Guarded machines in one process, for research: the guard's own shards, clipping, noise and account, and no network.
+
+The app runs in a sandbox, as on a node, or (confined=False, for code that one trusts) in this process, where a start
+takes milliseconds. A secure sum is added up in the open: it gives the same numbers. Noise comes from the seed: what
+leaves a simulation is nobody's secret.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
+from numpy.typing import NDArray
+
+from fedpriv.common.errors import OptionError
+from fedpriv.deployment.guard_policy import GuardPolicy
+from fedpriv.guard.account import claimed_epsilon, with_epsilon
+from fedpriv.guard.arrays import Model, fit_content, model_of
+from fedpriv.guard.record import reply_arrays, request_bytes
+from fedpriv.guard.sandbox import Limits, Sandbox
+from fedpriv.guard.shards import Shards
+from fedpriv.guard.terms import Terms
+from fedpriv.mechanisms.noise import SeededNoise, encode_key
+from fedpriv.mechanisms.whole_numbers import as_residues, centred, to_residues
+
+#: Numbers of a model at most.
+LARGEST = 10**8
+
+
+@dataclass(frozen=True)
+class Simulated:
+    """What a simulation gives. arrays: the last model; terms: with the noise that was used; epsilon: of all rounds."""
+
+    arrays: ArrayRecord
+    terms: Terms
+    epsilon: float
+
+
+def simulate_guard(
+    app: str | Path,
+    tables: Sequence[str | Path],
+    rules: Mapping[str, Any],
+    arrays: ArrayRecord,
+    rounds: int = 1,
+    *,
+    epsilon: float | None = None,
+    delta: float = 1e-5,
+    run_config: Mapping[str, Any] | None = None,
+    seed: int = 0,
+    confined: bool = True,
+    each_round: Callable[[int, ArrayRecord], None] | None = None,
+) -> Simulated:
+    """FedAvg of a Flower app on guarded machines, one for each table (a CSV or Parquet file, or a folder).
+
+    app: the unpacked app's folder. rules: a policy's section ``guard`` without ``apps`` and ``table``; with epsilon its
+    noise_multiplier is chosen, and epsilon=inf simulates without noise. run_config: beside what the app's
+    pyproject.toml says. each_round: called with every round's model. Raises `OptionError`.
+    """
+    place, files = Path(app).resolve(), [Path(table).resolve() for table in tables]
+    given = {"noise_multiplier": 1.0, "sites": len(files), **rules, "apps": ()}
+    if given.get("noise", "own") != "own":
+        given = {"min_replies": len(files), **given}
+    policies = [GuardPolicy.model_validate({**given, "table": file.name}) for file in files]
+    model = model_of(RecordDict({"arrays": arrays}), LARGEST)
+    terms = Terms.of(policies[0])
+    noiseless = epsilon == float("inf")
+    if epsilon is not None and not noiseless:
+        terms = with_epsilon(terms, model.size, rounds, delta, epsilon)
+    config = _config(place) | dict(run_config or {})
+    with ExitStack() as stack:
+        copies = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fedpriv-guard-")))
+        salt = encode_key("guard salt", seed).ljust(32, b"\0")[:32]
+        parts = [_divided(copies / str(n), file, policies[n], salt) for n, file in enumerate(files)]
+        ask = stack.enter_context(_sandboxed(place, parts, policies[0], model) if confined else _in_process(place))
+        for number in range(1, rounds + 1):
+            releases = []
+            for client, (shards, seen) in enumerate(parts):
+                source = SeededNoise(seed, client, number, 0, "guard")
+                content = RecordDict(
+                    {"arrays": model.record(model.vector), "config": ConfigRecord({"server-round": number})}
+                )
+                if policies[0].api == "numpy":
+                    content = fit_content(model, {"server-round": number})
+                found = []
+                for shard in terms.drawn(source):
+                    answer = ask(client, shards[shard], seen, content, config)
+                    found.append(model.answer(answer, terms.reply))
+                if noiseless:
+                    clipped = [terms.clipped(one).numpy() / terms.clip for one in found]
+                    releases.append(np.sum(clipped, axis=0) if clipped else np.zeros(model.size))
+                else:
+                    releases.append(terms.release(found, model.size, source).numpy())
+            mean = _mean(terms, model.size, releases, noiseless)
+            vector = model.vector + mean if terms.reply == "difference" else mean
+            model = Model(model.key, {name: array.numpy() for name, array in model.record(vector).items()})
+            if each_round is not None:
+                each_round(number, model.record(model.vector))
+    spent = float("inf") if noiseless else claimed_epsilon(terms, model.size, rounds, delta)
+    return Simulated(model.record(model.vector), terms, spent)
+
+
+def _mean(terms: Terms, size: int, releases: Sequence[NDArray[Any]], noiseless: bool) -> NDArray[np.float64]:
+    """Over all machines' shards (float64 [d])."""
+    if terms.in_sum and not noiseless:
+        total = np.zeros(size, np.uint64)
+        for part in releases:
+            total += to_residues(part, terms.bits)
+        summed = terms.grid(size).decode(centred(as_residues(total, terms.bits), terms.bits))
+    else:
+        summed = np.sum(releases, axis=0, dtype=np.float64)
+    found: NDArray[np.float64] = summed * (terms.clip / (terms.expected * len(releases)))
+    return found
+
+
+def _divided(copy: Path, file: Path, policy: GuardPolicy, salt: bytes) -> tuple[list[Path], Path]:
+    """A machine's shards, and where an app finds its data."""
+    (copy / ".fedpriv").mkdir(parents=True)
+    if not file.exists():
+        raise OptionError("tables", file, "there is no such file or folder")
+    (copy / file.name).symlink_to(file)
+    shards = Shards(copy, policy, salt)
+    return shards.files(), shards.place
+
+
+def _config(app: Path) -> dict[str, Any]:
+    from flwr.common.config import get_fused_config_from_dir
+
+    try:
+        return dict(get_fused_config_from_dir(app, {}))
+    except (OSError, ValueError, KeyError) as error:
+        raise OptionError("app", app, f"must be a Flower app's folder ({' '.join(str(error).split())[:200]})") from None
+
+
+Ask = Callable[[int, Path, Path, RecordDict, dict[str, Any]], tuple[NDArray[Any], ...] | None]
+
+
+def _context(client: int, place: Path, config: dict[str, Any]) -> Context:
+    return Context(1, client + 2, {"partition-id": client, "data-path": str(place)}, RecordDict(), config)
+
+
+def _message(client: int, content: RecordDict) -> Message:
+    from flwr.supercore.task_identity import TaskIdentity
+
+    TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1
+    message = Message(content, client + 2, "train")
+    message.metadata.__dict__["_message_id"] = "simulated"
+    message.metadata.__dict__["_run_id"] = 1
+    return message
+
+
+@contextmanager
+def _sandboxed(app: Path, parts: Sequence[tuple[list[Path], Path]], policy: GuardPolicy, model: Model) -> Iterator[Ask]:
+    limits = Limits(
+        memory_bytes=policy.memory_mib * 2**20,
+        processor_s=policy.processor_seconds,
+        wall_s=policy.wall_seconds,
+        answer_bytes=2 * model.num_bytes + 2**16,
+        processes=policy.processes,
+    )
+    with ExitStack() as stack:
+        boxes = [stack.enter_context(Sandbox(app, place, limits)) for _, place in parts]
+
+        def ask(
+            client: int, shard: Path, place: Path, content: RecordDict, config: dict[str, Any]
+        ) -> tuple[NDArray[Any], ...] | None:
+            request = request_bytes(_message(client, content), _context(client, place, config))
+            return boxes[client].ask(request, shard).arrays
+
+        yield ask
+
+
+@contextmanager
+def _in_process(app: Path) -> Iterator[Ask]:
+    """The app's own code, imported here: no sandbox, no fresh state, and its shard under its real name."""
+    from flwr.common.config import get_project_config
+
+    reference = get_project_config(app)["tool"]["flwr"]["app"]["components"]["clientapp"]
+    module, _, name = reference.partition(":")
+    before = set(sys.modules)
+    sys.path.insert(0, str(app))
+    try:
+        client_app = getattr(importlib.import_module(module), name)
+
+        def ask(
+            client: int, shard: Path, place: Path, content: RecordDict, config: dict[str, Any]
+        ) -> tuple[NDArray[Any], ...] | None:
+            message = _message(client, content)
+            try:
+                return tuple(reply_arrays(client_app(message, _context(client, shard, config)), message))
+            except Exception:  # as in a sandbox: an answer like any other
+                return None
+
+        yield ask
+    finally:
+        sys.path.remove(str(app))
+        package = module.partition(".")[0]
+        for key in [key for key in sys.modules if key.partition(".")[0] == package and key not in before]:
+            del sys.modules[key]

@@ -1,0 +1,207 @@
+"""What one guarded answer costs: a clipped answer of each shard, their sum, and noise.
+
+A machine divides its data by a keyed hash of the unit's id into k shards (`fedpriv.guard.shards`), starts an app once
+for each, and clips the answer of each to C as one vector v_j. It releases their sum with noise. With unit client there
+is one shard: everything.
+
+**What one unit changes.** Whatever theta and the app are: a row or person more or less is in exactly one shard j, which
+the hash of its own id decides, and no other shard changes (their contents, order and names are functions of their own
+rows). The app is started for every shard by itself, keeps nothing between starts and sees no other shard, so of all
+answers only v_j has another law. Both v_j and v'_j lie in the ball of radius C. They can be opposite: the rows that
+stay in the shard may have pulled the answer to +C, and the row that came may pull it to -C; a clipped answer is no sum
+over rows. So
+
+    add or remove one row, one person:          the sum moves by up to **2C**, and not by C;
+    replace a person's rows, the id kept:        one shard, 2C;
+    replace a row by another, or an id:         two shards, 4C: a bound for this is not booked;
+    unit client, any data against any other:    2C.
+
+Given the app's randomness, which is independent of all else, v_j and v'_j are fixed; mixing over it does not increase a
+divergence (joint quasi-convexity). An empty shard is a shard: it is started like any other, and its answer is some
+vector in the ball. A start that crashes, times out, or answers with other shapes or with numbers that are not finite
+has the answer 0, which is in the ball: a crash that depends on a row is a move of C. So `SENSITIVITY` is 2 in units of
+C, whatever k is; what k changes is the noise in the *mean*, z C / k.
+
+**Rounding.** A clipped answer keeps 1e-6 of C back (`fedpriv.mechanisms.noise`), more than float32 can add. With own
+noise each answer is moved towards zero onto the noise's grid, by which it gets no longer, and multiples of the grid's
+step add up exactly in float64 (`add_normal_to_sum`): two sums differ by v_j - v'_j and by nothing else. In a secure sum
+each answer is rounded to whole numbers of R = C/gamma steps, by at most sqrt(d)/2 in length, and whole numbers add up
+exactly: two sums differ by at most 2R + sqrt(d) steps.
+
+**Time** is not in this account. A shard sees on its clock how long the one before it took, and an app that waits for a
+row of one shard would so reach the answers of all later ones. `pad_seconds` gives every start the same time, and is
+needed for apps that nobody has read (policy); of an approved app it is trusted that it does no such thing. What the
+server sees of time is data-independent only with it.
+
+**Sampled shards.** With q < 1 each shard is in a round's sum by a coin of its own from the operating system. All are
+started, drawn or not, so that neither time nor an app tells the draw. The unit that comes or goes changes a shard;
+whether the shard is drawn it does not change. The pair that dominates is in `fedpriv.privacy.replaced_poisson`; the law
+of add-or-remove would be too little. Refused under whole-number noise.
+
+**In a secure sum** the observer sees the sum over at least `min_replies` machines, of whose noises it does not know
+those of all but `colluders`: `DiscreteGaussianSum` and `SkellamSum` with that many noises, as of any other sum.
+
+Symbols: C -> clip, z -> noise_multiplier, k -> shards, q -> sampling, R -> `RowSumGrid.steps`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedpriv.common.errors import OptionError
+from fedpriv.deployment.guard_policy import GuardPolicy, Noise
+from fedpriv.deployment.policy import Booked
+from fedpriv.mechanisms.noise import NoiseSource, add_normal_to_sum, clip, finite_or_zero
+from fedpriv.privacy.events import (
+    CLIENT_TO_SERVER,
+    SECURE_SUM,
+    Entry,
+    Event,
+    Gaussian,
+    ReplacedGaussian,
+    Threat,
+)
+from fedpriv.privacy.row_sum import RowSumGrid
+
+#: How far one unit moves the sum of clipped answers, in units of C.
+SENSITIVITY = 2.0
+
+THREATS = {
+    "row": Threat("example", "add-or-remove-one", "server"),
+    "person": Threat("person", "add-or-remove-one", "server"),
+    "client": CLIENT_TO_SERVER,
+}
+#: Numbers of all answers that are clipped in one call; of larger models it is one answer at a time.
+TOGETHER = 2**22
+#: The part of delta that one release of Skellam noise uses up.
+SHARE = 1e-10
+
+
+@dataclass(frozen=True)
+class Terms:
+    """The public numbers of a machine's guard, which its policy fixes and every answer keeps to."""
+
+    unit: str
+    shards: int
+    sampling: float
+    clip: float
+    noise_multiplier: float
+    noise: Noise
+    reply: str
+    sandbox: str
+    sites: int
+    min_replies: int
+    colluders: int
+    threshold: int | None
+    bits: int
+
+    @classmethod
+    def of(cls, policy: GuardPolicy) -> Self:
+        return cls(**{name: getattr(policy, name) for name in cls.__dataclass_fields__})
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """Raises `OptionError` for what no guard says."""
+        try:
+            found = json.loads(text)
+            data = {"apps": (), **found}
+            if found["unit"] == "person":
+                data["column"] = "id"
+            return cls.of(GuardPolicy.model_validate(data))
+        except (ValueError, KeyError, TypeError) as error:
+            raise OptionError("guard", " ".join(str(error).split())[:200], "no terms of a guard") from None
+
+    def to_json(self) -> str:
+        """The same text on every machine of a sum."""
+        return json.dumps(asdict(self), sort_keys=True)
+
+    @property
+    def digest(self) -> bytes:
+        """What members of a sum sign."""
+        return hashlib.sha256(b"fedpriv guard 1 " + self.to_json().encode()).digest()
+
+    # --- the account -----------------------------------------------------------------------------------------
+
+    @property
+    def in_sum(self) -> bool:
+        return self.noise != "own"
+
+    @property
+    def threat(self) -> Threat:
+        found = THREATS[self.unit]
+        return Threat(found.unit, found.adjacency, SECURE_SUM.observer) if self.in_sum else found
+
+    @property
+    def noises(self) -> int:
+        """Noises in a sum that its observer does not know."""
+        return self.min_replies - self.colluders
+
+    @property
+    def expected(self) -> float:
+        """Shards in a round's answer, by which its sum is divided."""
+        return self.shards * self.sampling
+
+    def grid(self, dimension: int) -> RowSumGrid:
+        """Of whole numbers in a sum; its rows are all machines' shards."""
+        form: Any = self.noise
+        return RowSumGrid(form, dimension, self.shards * self.sites, self.sites, self.bits, self.noise_multiplier)
+
+    def event(self, dimension: int) -> Event:
+        """One round's answer about a model of so many numbers."""
+        if not self.in_sum:
+            multiplier = self.noise_multiplier / SENSITIVITY
+            if self.sampling == 1:
+                return Gaussian(threat=self.threat, multiplier=multiplier)
+            return ReplacedGaussian(threat=self.threat, multiplier=multiplier, sampling_rate=self.sampling)
+        return self._in_sum(dimension, self.threat, self.noises)
+
+    def alone(self, dimension: int) -> Event | None:
+        """In a sum: what the same answer would cost before who sees it without its masks; None: nobody asks."""
+        return self._in_sum(dimension, THREATS[self.unit], 1) if self.in_sum else None
+
+    def _in_sum(self, dimension: int, threat: Threat, noises: int) -> Event:
+        grid = self.grid(dimension)
+        found = grid.event(threat, noises, SHARE)
+        return replace(found, l2=SENSITIVITY * grid.steps + dimension**0.5)
+
+    def booked(self, dimension: int, client: int, server_round: int) -> Booked:
+        """What the ledger holds of it."""
+        events = [event for event in (self.event(dimension), self.alone(dimension)) if event is not None]
+        entries = (Entry(server_round, client, server_round, 0, event) for event in events)
+        return Booked(tuple(entries), self.threat)
+
+    # --- the release -----------------------------------------------------------------------------------------
+
+    def drawn(self, source: NoiseSource) -> list[int]:
+        """The shards of this round, by coins that nobody else knows."""
+        if self.sampling == 1:
+            return list(range(self.shards))
+        return torch.nonzero(source.uniform((self.shards,)) < self.sampling).flatten().tolist()
+
+    def release(self, answers: Sequence[NDArray[np.float64]], dimension: int, source: NoiseSource) -> Tensor:
+        """What leaves of the drawn shards' answers (float64 [d] each, of any length): their clipped sum with noise, in
+        units of C. With own noise float32 [d]; in a sum whole numbers, int64 [d].
+        """
+        together = len(answers) * dimension <= TOGETHER and len(answers) > 0
+        groups = [np.stack(answers)] if together else [answer[None] for answer in answers]
+        clipped = (self.clipped(group) / self.clip for group in groups)
+        if not self.in_sum:
+            parts = (part for group in clipped for part in group)
+            return add_normal_to_sum(parts, (dimension,), self.noise_multiplier, source)
+        grid, total = self.grid(dimension), torch.zeros(dimension, dtype=torch.int64)
+        for group in clipped:
+            total += (group * grid.steps).round().long().sum(0)
+        return total + grid.noise(total.shape, source)
+
+    def clipped(self, answer: NDArray[np.float64]) -> Tensor:
+        """Answers (float64 [..., d]), each of length C at most; zero where a number of it is not finite."""
+        return clip(finite_or_zero(torch.from_numpy(answer)), self.clip)

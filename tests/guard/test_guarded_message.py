@@ -1,0 +1,282 @@
+"""What leaves a guarded machine, whatever its app does: a noisy clipped sum, booked before, in one form."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from guarded import GuardedMachines, weights
+
+from fedpriv.common.messages import Refusal
+from fedpriv.engines.grid import RUN_ID, stamp
+from fedpriv.guard.arrays import Model
+from fedpriv.guard.sandbox import Answer, Sandbox
+from fedpriv.mechanisms.noise import SeededNoise
+
+
+class Silent(SeededNoise):
+    def normal(self, shape: Any, std: float = 1.0) -> torch.Tensor:
+        return torch.zeros(shape)
+
+
+def machines(folder: Path, **guard: Any) -> GuardedMachines:
+    found = GuardedMachines(folder, **guard)
+    found.source = lambda: Silent(0)
+    return found
+
+
+def arrays_of(reply: Message) -> dict[str, np.ndarray]:
+    return {name: array.numpy() for name, array in reply.content["arrays"].items()}
+
+
+def form(reply: Message) -> Any:
+    """All of a reply but its numbers."""
+    content = {
+        key: [(name, array.dtype, array.shape, len(array.data)) for name, array in record.items()]
+        if isinstance(record, ArrayRecord)
+        else dict(record)
+        for key, record in reply.content.items()
+    }
+    return content, reply.has_error(), reply.metadata.message_type
+
+
+def test_what_leaves_is_the_mean_of_clipped_differences_in_the_apps_form(tmp_path: Path) -> None:
+    network = machines(tmp_path, clip=0.5)
+    network.boxed.app = lambda message, context, rows: (np.array([2.0 * len(rows), 1, 2]), np.array(5.0))
+    found = arrays_of(network.ask())
+    assert found["w"].dtype == np.float32 and found["b"].dtype == np.float64 and found["b"].shape == ()
+    assert found["w"] == pytest.approx([0.5, 1, 2], abs=1e-4) and found["b"] == pytest.approx(5)
+    assert sum(len(rows) for _, _, rows in network.boxed.asked) == 20 and len(network.boxed.asked) == 4
+
+
+def test_a_reply_can_be_what_is_clipped(tmp_path: Path) -> None:
+    network = machines(tmp_path, reply="reply", clip=10.0)
+    network.boxed.app = lambda *given: (np.array([1.0, 2.0, 3.0]), np.array(0.5))
+    assert arrays_of(network.ask())["w"] == pytest.approx([1, 2, 3], abs=1e-4)
+
+
+def test_noise_of_the_policy_is_in_every_number(tmp_path: Path) -> None:
+    network = GuardedMachines(tmp_path, noise_multiplier=4.0)
+    network.boxed.app = lambda *given: (np.arange(3.0), np.array(5.0))
+    found = np.stack([np.append(arrays_of(network.ask())["w"] - np.arange(3), 0) for _ in range(60)])[:, :3]
+    assert found.std() == pytest.approx(4.0 / 4, rel=0.25)
+    assert len(np.unique(found)) == found.size
+
+
+BROKEN: dict[str, Any] = {
+    "crash": "the app crashed because row 17 is Smith",
+    "shape": (np.zeros(4), np.zeros(())),
+    "fewer": (np.zeros(3),),
+    "more": (np.zeros(3), np.zeros(()), np.zeros(1)),
+    "nan": (np.array([0, np.nan, 0]), np.zeros(())),
+    "infinite": (np.array([0, np.inf, 0]), np.zeros(())),
+    "texts": (np.array(["a", "b", "c"]), np.zeros(())),
+    "huge": (np.full(3, 1e308), np.full((), -1e308)),
+}
+
+
+@pytest.mark.parametrize("kind", BROKEN)
+def test_a_broken_answer_is_a_zero_update_of_the_same_form(kind: str, tmp_path: Path) -> None:
+    network = machines(tmp_path)
+    whole = form(network.ask())
+    network.boxed.app = lambda *given: BROKEN[kind]
+    reply = network.ask()
+    assert form(reply) == whole
+    if kind != "huge":
+        assert (arrays_of(reply)["w"] == np.arange(3)).all()
+    assert "Smith" not in str(reply.content) and len(network.booked()) == 2
+
+
+def test_a_sandbox_that_one_shard_breaks_is_a_new_one_for_the_next(tmp_path: Path) -> None:
+    """Otherwise one row would turn the answers of all further shards."""
+    network = machines(tmp_path)
+
+    class Breaking(type(network.boxed)):  # type: ignore[misc]
+        broken = False
+
+        def __enter__(self) -> Any:
+            self.broken = False
+            return self
+
+        def ask(self, message: bytes, shard: Path | None) -> Answer:
+            if self.broken:
+                raise RuntimeError("the sandbox has ended")
+            if "7" in (shard.read_text() if shard else ""):
+                self.broken = True
+                raise RuntimeError("the sandbox ended")
+            return super().ask(message, shard)
+
+    network.boxed = Breaking(lambda *given: (np.arange(3.0) + 1, np.array(5.0)))
+    found = arrays_of(network.ask())["w"] - np.arange(3)
+    hit = sum("7" in file.read_text() for file in (network.data(0) / ".fedpriv/shards").glob("*/table.csv"))
+    assert 0 < hit < 4
+    assert found == pytest.approx([(4 - hit) / 4 * 3**-0.5] * 3, abs=1e-4)
+
+
+def test_it_is_booked_before_it_leaves_and_refused_beyond_the_budget(tmp_path: Path) -> None:
+    network = machines(tmp_path, epsilon=6.0, noise_multiplier=2.0)
+    sent = [network.ask() for _ in range(3)]
+    assert [reply.has_error() for reply in sent] == [False, True, True]
+    assert {reply.error.code for reply in sent[1:]} == {Refusal.BUDGET_SPENT}
+    (booked,) = network.booked()
+    assert booked.entries[0].event.multiplier == 1.0 and booked.own.unit == "example"
+    assert len(network.boxed.asked) == 4  # a message that may not be answered starts no app
+
+
+def test_a_message_that_cannot_be_booked_does_not_leave(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from fedpriv.deployment.data_ledger import DataLedger
+
+    network = machines(tmp_path)
+
+    def full(self: Any, booked: Any, run: str) -> None:
+        raise OSError("no space left")
+
+    monkeypatch.setattr(DataLedger, "append", full)
+    reply = network.ask()
+    assert reply.has_error() and reply.error.reason == "failed"
+
+
+def test_the_app_sees_its_message_and_what_the_policy_says(tmp_path: Path) -> None:
+    network = machines(tmp_path, node_config={"num-partitions": 3})
+    network.ask()
+    message, context, _ = network.boxed.asked[0]
+    assert dict(message.content["config"]) == {"server-round": 1, "lr": 0.1}
+    place = str(network.data(0) / "table.csv")
+    assert context.node_config == {"partition-id": 0, "data-path": place, "num-partitions": 3}
+    assert context.run_config == {"lr": 0.1} and not context.state
+    ((app, data, limits, confined),) = network.boxed.given
+    assert (app.name, str(data), confined) == ("app", place, True) and limits.answer_bytes >= 20
+
+
+def test_no_other_message_brings_anything(tmp_path: Path) -> None:
+    network = machines(tmp_path)
+    network.boxed.app = lambda *given: pytest.fail("the app was started")
+    evaluated = network.ask(kind="evaluate")
+    assert dict(evaluated.content["metrics"]) == {"num-examples": 1} and len(evaluated.content) == 1
+    for kind in ("query", "query.rows"):
+        reply = network.ask(kind=kind)
+        assert reply.has_error() and reply.error.reason == "policy"
+
+
+@pytest.mark.parametrize(
+    "records",
+    [
+        {"second": weights()},
+        {"arrays": MetricRecord({"a": 1.0})},
+        {"arrays": weights(np.zeros(2000))},
+        {"arrays": weights(np.array([np.nan]))},
+        {"fedpriv-guard": ConfigRecord({"round": "one"})},
+        {"fedpriv-guard": MetricRecord({"round": 1})},
+        {"fedpriv-guard": ConfigRecord({"round": 1, "exchange": "keys"})},
+    ],
+    ids=["two records", "none", "too large", "nan", "round", "kind", "keys"],
+)
+def test_what_no_app_can_be_asked_is_refused_and_costs_nothing(records: dict[str, Any], tmp_path: Path) -> None:
+    network = machines(tmp_path)
+    reply = network.ask(**records)
+    assert reply.has_error() and reply.error.reason in ("policy", "failed")
+    assert not network.booked() and not network.boxed.asked
+
+
+def test_an_app_that_is_not_approved_is_not_started(tmp_path: Path) -> None:
+    network = machines(tmp_path)
+    for apps, allowed in ((["b" * 64], False), (["a" * 64], True)):
+        network.write_policy(0, apps=apps)
+        assert network.ask().has_error() == (not allowed)
+
+
+def test_trusted_code_is_named_so_in_the_ledger(tmp_path: Path) -> None:
+    network = machines(tmp_path, sandbox="none", apps=["a" * 64])
+    network.ask()
+    assert network.boxed.given[0][3] is False
+    assert f"app {'a' * 64} sandbox none" in (network.data(0) / ".fedpriv" / "ledger.jsonl").read_text()
+
+
+def test_a_changed_salt_is_refused(tmp_path: Path) -> None:
+    network = machines(tmp_path)
+    (network.data(0) / ".fedpriv" / "guard.salt").write_text("11" * 32 + "\n")
+    reply = network.ask()
+    assert reply.has_error() and reply.error.reason == "ledger" and not network.booked()
+
+
+def test_sampled_shards_are_started_and_booked_as_such(tmp_path: Path) -> None:
+    network = GuardedMachines(tmp_path, sampling=0.5, shards=10)
+    for _ in range(5):
+        network.ask()
+    assert len(network.boxed.asked) == 50  # all are started, drawn or not
+    assert {booked.entries[0].event.mechanism for booked in network.booked()} == {"replaced_gaussian"}
+
+
+def test_errors_of_an_app_stay_in_this_machines_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    network = machines(tmp_path)
+    network.boxed.app = lambda *given: BROKEN["crash"]
+    with caplog.at_level(logging.WARNING):
+        network.ask()
+    assert "Smith" in caplog.text
+
+
+def test_a_client_of_the_older_messages_gets_its_form(tmp_path: Path) -> None:
+    network = machines(tmp_path)
+    content = RecordDict({"fitins.parameters": weights(), "fitins.config": ConfigRecord({"lr": 0.1})})
+    reply = network.deliver(Message(content, 7, "train"))
+    assert set(reply.content) == {"fitres.parameters", "fitres.num_examples", "fitres.metrics", "fitres.status"}
+
+
+def test_a_numpy_client_gets_the_older_form_of_a_newer_message(tmp_path: Path) -> None:
+    network = machines(tmp_path, api="numpy", clip=9.0)
+    network.boxed.app = lambda *given: (np.arange(3.0) + 1, np.array(6.0))
+    reply = network.ask()
+    message, _, _ = network.boxed.asked[0]
+    assert set(message.content) == {"fitins.parameters", "fitins.config"}
+    assert dict(message.content["fitins.config"]) == {"server-round": 1, "lr": 0.1}
+    assert arrays_of(reply)["w"] == pytest.approx([1, 2, 3], abs=1e-4) and set(reply.content) == {"arrays", "metrics"}
+
+
+def test_numbers_that_are_no_floats_go_back_as_they_came() -> None:
+    model = Model("arrays", {"w": np.zeros(2, np.float32), "steps": np.array(3), "v": np.ones((1, 2))})
+    assert model.size == 4
+    answer = model.answer((np.ones(2), np.array(9), np.full((1, 2), 3.0)), "difference")
+    assert answer.tolist() == [1, 1, 2, 2]
+    record = model.record(np.arange(4.0))
+    assert record["steps"].numpy() == 3 and record["v"].numpy().tolist() == [[2.0, 3.0]]
+
+
+def test_no_machine_starts_with_more_shards_than_rows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(AssertionError):
+        GuardedMachines(tmp_path, shards=21)
+    assert "guard.shards=21: at most one for each row, and there are 20" in capsys.readouterr().err
+
+
+def test_the_unit_client_asks_once_with_everything(tmp_path: Path) -> None:
+    network = machines(tmp_path, unit="client", shards=1)
+    network.ask()
+    ((_, _, rows),) = network.boxed.asked
+    assert len(rows) == 20 and network.booked()[0].own.unit == "client"
+
+
+def test_a_real_sandbox_runs_a_real_app_on_every_shard(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Logistic regression of the table's second column, in one confined process for each shard."""
+    network = machines(tmp_path, clip=9.0)
+    lines = [f"{number % 2 + number / 1000},{number % 2}" for number in range(40)]
+    (network.data(0) / "table.csv").write_text("\n".join(["x,y", *lines]) + "\n")
+    guard = replace(network.guard(), app=Path(__file__).parent / "apps" / "quickstart-message", boxes=Sandbox)
+    start = ArrayRecord({"weights": Array(np.zeros(1)), "bias": Array(np.zeros(1))})
+    message = Message(RecordDict({"arrays": start, "config": ConfigRecord({"server-round": 1})}), 7, "train")
+    stamp(message, "real")
+    config = {"local-epochs": 3, "learning-rate": 1.0}
+    reply = guard(message, Context(RUN_ID, 7, {}, RecordDict(), config))
+    assert "zero update" not in caplog.text
+    assert 0.1 < arrays_of(reply)["weights"][0] < 3
+
+
+def test_a_whole_data_folder_is_seen_without_the_ledger(tmp_path: Path) -> None:
+    network = machines(tmp_path, unit="client", shards=1, table=None)
+    network.ask()
+    ((_, _, names),) = network.boxed.asked
+    assert names == ["table.csv"]

@@ -1,0 +1,187 @@
+"""Flower's own strategies over guarded machines: own noise, secure sums, and the run's folder."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import ArrayRecord, Message
+from flwr.serverapp.strategy import FedAdam, FedAvg, FedProx
+from guarded import GuardedMachines, MachinesGrid, weights
+
+import fedpriv
+from fedpriv.common.errors import OptionError, RunFailed
+from fedpriv.common.messages import CONFIRM, EXCHANGE, TRAIN, UNMASK
+from fedpriv.guard.guarded_message import GUARD
+from fedpriv.privacy.gaussian_dp import gaussian_epsilon
+
+SUM: dict[str, Any] = {
+    "noise": "ddgauss",
+    "sites": 4,
+    "min_replies": 3,
+    "threshold": 3,
+    "shards": 2,
+    "noise_multiplier": 0.05,
+    "clip": 2.0,
+}
+
+
+def values(record: ArrayRecord | None) -> np.ndarray:
+    assert record is not None
+    return np.concatenate([array.numpy().ravel() for array in record.values()])
+
+
+def one_more(message: Message, context: Any, rows: list[str]) -> Any:
+    """An app whose difference is (1, 0, 0, 0)."""
+    first = next(iter(message.content.array_records.values()))
+    found = [array.numpy().astype(float) for array in first.values()]
+    return (found[0] + [1, 0, 0], found[1])
+
+
+def lost(clients: tuple[int, ...], exchanges: tuple[str, ...]) -> Any:
+    def lose(client: int, message: Message) -> bool:
+        own = message.content.get(GUARD, {})
+        return client in clients and str(own.get(EXCHANGE, TRAIN)) in exchanges
+
+    return lose
+
+
+@pytest.mark.parametrize("noise", ["own", "ddgauss", "skellam"])
+def test_the_mean_of_all_machines_moves_the_model(noise: str, tmp_path: Path) -> None:
+    network = GuardedMachines(tmp_path, 4, **SUM | {"noise": noise})
+    network.boxed.app = one_more
+    strategy = fedpriv.guarded(FedAvg(fraction_evaluate=0.0), run_dir=tmp_path / "run")
+    found = strategy.start(MachinesGrid(network), weights(), num_rounds=2)
+    assert values(found.arrays) == pytest.approx([2, 1, 2, 5], abs=0.4)
+    assert values(found.arrays).std() and abs(values(found.arrays) - [2, 1, 2, 5]).max() > 1e-6
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    privacy, plan = summary["privacy"], json.loads((tmp_path / "run" / "plan.json").read_text())
+    assert privacy["claimed_epsilon"] == privacy["verified_epsilon"] == plan["clients"]["3"]["epsilon"]
+    if noise == "own":
+        assert privacy["verified_epsilon"] == pytest.approx(gaussian_epsilon(math.sqrt(2) * 2 / 0.05, 1e-5))
+    assert privacy["unit"] == "example"
+    assert [len(network.booked(client)) for client in range(4)] == [2] * 4
+    assert f"{privacy['verified_epsilon']:.6g}" in (tmp_path / "run" / "report.md").read_text()
+
+
+@pytest.mark.parametrize("kind", [FedAdam, FedProx])
+def test_other_strategies_of_flower_are_as_good(kind: Any, tmp_path: Path) -> None:
+    network = GuardedMachines(tmp_path, 4, **SUM)
+    network.boxed.app = one_more
+    more = {"proximal_mu": 0.1} if kind is FedProx else {}
+    found = fedpriv.guarded(kind(fraction_evaluate=0.0, **more)).start(MachinesGrid(network), weights(), num_rounds=1)
+    assert values(found.arrays)[0] > 0.05 and network.booked(0)
+
+
+def test_a_server_sees_masked_numbers_alone(tmp_path: Path) -> None:
+    network = GuardedMachines(tmp_path, 4, **SUM)
+    grids = []
+    for _ in range(2):
+        grids.append(MachinesGrid(network))
+        fedpriv.guarded(FedAvg(fraction_evaluate=0.0)).start(grids[-1], weights(), num_rounds=1)
+    packed = [
+        reply.content["arrays"]["packed"].numpy()
+        for grid in grids
+        for _, reply in grid.answers
+        if "arrays" in reply.content
+    ]
+    assert len(packed) == 8 and len({part.tobytes() for part in packed}) == 8
+    assert all(part.dtype == np.uint8 and part.size == 16 for part in packed)
+
+
+@pytest.mark.parametrize("exchanges", [(TRAIN, CONFIRM, UNMASK), (CONFIRM, UNMASK), (UNMASK,)], ids=" ".join)
+def test_one_machine_may_drop_out(exchanges: tuple[str, ...], tmp_path: Path) -> None:
+    network = GuardedMachines(tmp_path, 4, **SUM)
+    network.boxed.app = one_more
+    strategy = fedpriv.guarded(FedAvg(fraction_evaluate=0.0))
+    found = strategy.start(MachinesGrid(network, lost((2,), exchanges)), weights(), num_rounds=1)
+    assert values(found.arrays) == pytest.approx([1, 1, 2, 5], abs=0.3)
+    assert len(network.booked(2)) == 1
+
+
+def test_below_the_floor_nothing_opens(tmp_path: Path) -> None:
+    network = GuardedMachines(tmp_path, 4, **SUM)
+    strategy = fedpriv.guarded(FedAvg(fraction_evaluate=0.0))
+    grid = MachinesGrid(network, lost((1, 2), (TRAIN, CONFIRM, UNMASK)))
+    with pytest.raises(RunFailed, match="the secure sum stays closed: 2 of 4 clients have uploaded"):
+        strategy.start(grid, weights(), num_rounds=1)
+
+
+def test_a_model_that_was_not_signed_is_refused(tmp_path: Path) -> None:
+    network = GuardedMachines(tmp_path, 4, **SUM)
+
+    class Swapping(MachinesGrid):
+        def send_and_receive(self, messages: Any, *, timeout: float | None = None) -> list[Message]:
+            sent = list(messages)
+            for message in sent:
+                if "arrays" in message.content:
+                    message.content["arrays"] = weights().__class__({**weights(), "b": weights()["w"]})
+            return super().send_and_receive(sent, timeout=timeout)
+
+    with pytest.raises(RunFailed, match="0 of 4 clients have uploaded"):
+        fedpriv.guarded(FedAvg(fraction_evaluate=0.0)).start(Swapping(network), weights(), num_rounds=1)
+    assert not network.booked(0)
+
+
+def test_a_second_upload_in_one_sum_is_refused(tmp_path: Path) -> None:
+    network = GuardedMachines(tmp_path, 4, **SUM)
+    again = []
+
+    class Twice(MachinesGrid):
+        def send_and_receive(self, messages: Any, *, timeout: float | None = None) -> list[Message]:
+            sent = list(messages)
+            found = super().send_and_receive(sent, timeout=timeout)
+            again.extend(
+                self.machines.deliver(message, (message.metadata.dst_node_id - 900) // 13)
+                for message in sent
+                if "arrays" in message.content
+            )
+            return found
+
+    fedpriv.guarded(FedAvg(fraction_evaluate=0.0)).start(Twice(network), weights(), num_rounds=1)
+    assert [reply.error.reason for reply in again] == ["unsafe_sum"] * 4
+    assert len(network.booked(0)) == 1
+
+
+def test_machines_of_a_sum_that_disagree_are_not_added_up(tmp_path: Path) -> None:
+    network = GuardedMachines(tmp_path, 4, **SUM)
+    network.write_policy(3, **SUM | {"clip": 3.0})
+    with pytest.raises(RunFailed, match=r"client \d: the machines of a secure sum have the same terms"):
+        fedpriv.guarded(FedAvg(fraction_evaluate=0.0)).start(MachinesGrid(network), weights(), num_rounds=1)
+
+
+def test_a_server_without_the_wrapper_gets_no_sum(tmp_path: Path) -> None:
+    network = GuardedMachines(tmp_path, 4, **SUM)
+    grid = MachinesGrid(network)
+    FedAvg(fraction_evaluate=0.0).start(grid, weights(), num_rounds=1)
+    assert {reply.error.reason for _, reply in grid.answers} == {"policy"} and not network.booked(0)
+
+
+def test_a_server_without_the_wrapper_gets_plain_arrays_with_own_noise(tmp_path: Path) -> None:
+    network = GuardedMachines(tmp_path, 3, clip=2.0, noise_multiplier=0.05)
+    network.boxed.app = one_more
+    found = FedAvg().start(MachinesGrid(network), weights(), num_rounds=2)
+    assert values(found.arrays) == pytest.approx([2, 1, 2, 5], abs=0.4)
+
+
+def test_a_machine_whose_budget_is_spent_leaves_the_others(tmp_path: Path) -> None:
+    network = GuardedMachines(tmp_path, 3, clip=2.0, noise_multiplier=2.0)
+    network.write_policy(1, epsilon=6.0, clip=2.0, noise_multiplier=2.0)
+    grid = MachinesGrid(network)
+    fedpriv.guarded(FedAvg(fraction_evaluate=0.0)).start(grid, weights(), num_rounds=2)
+    assert [len(network.booked(client)) for client in range(3)] == [2, 1, 2]
+
+
+def test_bad_arguments_are_named(tmp_path: Path) -> None:
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "x").touch()
+    with pytest.raises(OptionError, match=r"strategy=str: a strategy of flwr.serverapp.strategy"):
+        fedpriv.guarded("FedAvg")  # type: ignore[arg-type]
+    with pytest.raises(OptionError, match=r"run_dir=.*full: must be a new or an empty folder"):
+        fedpriv.guarded(FedAvg(), run_dir=tmp_path / "full")
+    with pytest.raises(OptionError, match="delta=2"):
+        fedpriv.guarded(FedAvg(), delta=2)
