@@ -199,6 +199,21 @@ def test_a_nodes_heads_are_signed_and_forks_are_found(
     assert verdict(statement.signed({k: bare[k] for k in bare if k not in ("signature", "signer")}, MINE, "x"))[0] == 1
 
 
+def test_a_message_meanwhile_is_in_the_certificate_or_in_none_of_its_parts(
+    machines: MACHINES, verdict: Callable[..., tuple[int, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The ledger grows after it was checked, before its lines are read."""
+    from fedpriv.deployment.data_ledger import DataLedger
+
+    network = machines(1)
+    network.introduce()
+    serve(network, 1)
+    real = DataLedger.head
+    monkeypatch.setattr(DataLedger, "head", lambda ledger: (serve(network, 1, run="meanwhile"), real(ledger))[1])
+    made = of_node(network)
+    assert made["subject"]["messages"] == 2 and verdict(made)[0] == 0
+
+
 def test_a_head_needs_the_nodes_key(machines: MACHINES) -> None:
     network = machines(2)
     network.introduce()
