@@ -380,3 +380,11 @@ def test_an_option_error_names_the_key(tmp_path: Path, run: Callable[..., Path])
     folder = run("strategy=fedldp", "num_rounds=1")
     with pytest.raises(OptionError, match="must be an Ed25519 private key"):
         of_any(folder, key=str(tmp_path / "key"))
+
+
+def test_the_page_shows_numbers_as_numbers() -> None:
+    """A count of 1 equals True, and 0 False."""
+    from fedpriv.certificates.writing import _shown
+
+    shown = [_shown(value) for value in (1, 0, True, False, None, 1.0, [1, True])]
+    assert shown == ["1", "0", "yes", "no", "not known", "1", "1, yes"]
