@@ -137,6 +137,26 @@ def test_what_has_no_bound_is_infinite() -> None:
         assert verifier.epsilon([(verifier.canonical(flat), 1)], DELTA) == (math.inf, math.inf)
 
 
+def test_rounding_below_zero_is_no_probability() -> None:
+    """One cell of this grid was negative by rounding, and the sum's ends had no logarithm."""
+    history: list[tuple[Event, int]] = [(RandomisedResponse(threat=CLIENT_TO_SERVER, epsilon=0.27928001513245526), 10)]
+    low, high, product = both(history, 4.593993910267788e-08)
+    assert 0 < low <= product <= high * 1.01 and high <= 1.01 * low
+
+
+@pytest.mark.parametrize("number", [1, 3])
+def test_few_steps_are_verified_though_one_direction_costs_next_to_nothing(number: int) -> None:
+    low, high, product = both([(poisson(1.0, 0.01), number)])
+    assert low <= product <= high * 1.01 and high <= 1.01 * low and product >= high * 0.99
+
+
+@pytest.mark.parametrize("multiplier", [1e-4, 1e7])
+def test_a_sample_beyond_the_grid_is_not_verified_and_not_false(multiplier: float) -> None:
+    """Its epsilon lies below the unsampled Gaussian's, which is no bound from below."""
+    with pytest.raises(verifier.Unknown, match="sampled noise"):
+        verifier.epsilon([(text(poisson(multiplier, 1e-9)), 1)], DELTA)
+
+
 @pytest.mark.parametrize("delta", [1e-3, 1e-8])
 def test_laws_on_a_grid_agree_with_the_closed_form(delta: float) -> None:
     """Gaussians have both: the bounds from the grid enclose the formula's."""
