@@ -30,6 +30,7 @@ from fedpriv.privacy.events import (
     PairedQuantisation,
     PoissonGaussian,
     RandomisedResponse,
+    ReplacedGaussian,
     Shuffled,
     SkellamSum,
     Threat,
@@ -76,6 +77,7 @@ BOUNDED: list[list[tuple[Event, int]]] = [
 #: Mechanisms without a method here.
 UNKNOWN: list[Event] = [
     FixedSizeGaussian(threat=PUBLIC, multiplier=2.0, sample_size=10, population=100),
+    ReplacedGaussian(threat=EXAMPLE, multiplier=2.0, sampling_rate=0.1),
     PairedQuantisation(threat=CLIENT_TO_SERVER, epsilon=1.0, private_share=0.5),
     Shuffled(threat=PUBLIC, epsilon=0.1, users=10**6, delta=1e-9),
     SkellamSum(threat=SECURE_SUM, variance=900.0, noises=10, dimension=64, l2=6.0, delta=1e-8),
