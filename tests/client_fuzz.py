@@ -183,7 +183,7 @@ def prepare_sum(method: Method) -> Method:
 
 MLP = ("model=mlp", "model.hidden=4")
 #: Of methods that take no other.
-MODEL = {"fedonce": ("model=softmax",)}
+MODEL = {"fedonce": ("model=softmax",), "ask": ("model=constant",)}
 METHODS = group_choices(CONF / "strategy")
 
 

@@ -22,6 +22,8 @@ ELSEWHERE = {
 #: Headings of the reference, and the modules or classes below each.
 REFERENCE = {
     "Calls": ("fedpriv.api.calls",),
+    "Statistics": ("fedpriv.api.asking.ask", "fedpriv.api.asking.Answers", "fedpriv.api.asking.Answer"),
+    "Guard": ("fedpriv.guard.guarded_strategy.guarded", "fedpriv.guard.simulation.simulate_guard"),
     "What they return": (
         "fedpriv.api.run_object.Run",
         "fedpriv.api.run_object.Figure",

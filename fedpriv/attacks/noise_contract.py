@@ -239,9 +239,12 @@ def shared_noise(heard: Heard) -> list[str]:
 
     Two independent Gaussian vectors of d numbers have a correlation r with r^2 ~ Beta(1/2, (d - 1)/2). Of small models
     some pairs are beyond `MOST_CORRELATION` by chance: there the limit is what any pair passes with `BY_CHANCE`. The
-    mean over clients of two rounds' correlations has a standard deviation of 1/sqrt(clients d).
+    mean over clients of two rounds' correlations has a standard deviation of 1/sqrt(clients d). One number has no
+    direction: `bare_numbers` judges it.
     """
     noises = [noise_parts(values) for values in heard.releases()]
+    if any(noise.shape[1] < 2 for noise in noises):
+        return []
     pairs = sum(len(noise) * (len(noise) - 1) / 2 for noise in noises)
     found = []
     for place, noise in enumerate(noises):

@@ -16,6 +16,7 @@ from fedpriv.common.files import locked, write_atomic
 from fedpriv.config.compose import read_config
 from fedpriv.config.explain import first_option_error
 from fedpriv.config.options import AttackConfig
+from fedpriv.config.question_words import refuse_answers
 from fedpriv.report.live.task import task
 from fedpriv.runs.folder import RunFolder
 
@@ -47,6 +48,7 @@ def attack_run(run: str, attack: str, changes: Mapping[str, Any]) -> int:
     """Attacks the model of a finished run. Raises `OptionError`, `RunFolderError`, and `RunFailed` where a
     control fails."""
     config = read_config(run)
+    refuse_answers(config, run)
     config = config.model_copy(update={"attack": changed(config.attack, changes)})
 
     from fedpriv.attacks.experiment import Experiment, attack_names  # torch and flwr: seconds

@@ -20,8 +20,9 @@ from fedpriv.common.errors import DataError, FedprivError, RunFolderError
 from fedpriv.common.files import json_number, read_regular
 from fedpriv.config.compose import read_config
 from fedpriv.deployment.data_ledger import DataLedger
-from fedpriv.deployment.declaration import declaring_row
+from fedpriv.deployment.declaration import declaring_row, read_declared
 from fedpriv.deployment.policy import Policy, read_policy
+from fedpriv.deployment.running_account import Balance
 from fedpriv.deployment.signed_head import Signer
 from fedpriv.privacy.composition import Verified, compose
 from fedpriv.privacy.events import Threat
@@ -124,10 +125,15 @@ def of_node(policy_file: Path, data: Path) -> dict[str, Any]:
     policy = read_policy(policy_file)
     ledger = DataLedger(data, Path(policy.counter))
     with ledger.seen(thorough=True):
-        spent, declared, accounting = ledger.spent(), ledger.declared(), ledger.accounting()
-        head, lines = ledger.head(), _lines(ledger.path)[: ledger.head()["lines"]]
+        head = ledger.head()
+        lines = _lines(ledger.path)[: head["lines"]]
     if chain_of(lines) != head["chain"]:
         raise DataError(f"{ledger.path}: a message was answered meanwhile; try again")
+    rows, balance = [json.loads(line) for line in lines], Balance()
+    for row in rows:  # of these lines alone: a message may have been answered since the ledger was checked
+        balance.add(row)
+    spent, accounting = balance.spent, balance.accounting
+    declared = read_declared(balance.declaration)
     kept = {} if accounting is None else {"accountant": accounting.accountant, "share": accounting.share}
     return {
         "kind": "node",
@@ -143,7 +149,7 @@ def of_node(policy_file: Path, data: Path) -> dict[str, Any]:
             }
             for budget in policy.budgets
         ],
-        "releases": releases([json.loads(line) for line in lines], node=True),
+        "releases": releases(rows, node=True),
         "assumptions": of_node_in_words(policy, declared),
         "digests": _of_policy(policy, policy_file),
         "ledger": _ledger(head["ledger"], lines),

@@ -20,11 +20,11 @@ from scipy import fft, signal, special
 
 INF, LARGEST, MOST_VALUES, MOST_CLIENTS, MOST_CELLS, STOP = math.inf, 64 << 20, 1 << 23, 10**6, 1 << 21, [math.inf]
 WORDS, WHOLE, HEAD = ("unit", "adjacency", "observer"), ("dimension", "noises", "k"), ("id", "count", "head")
-PLACE = {"with_previous", "before", "realised", "adaptive", "count", "round", "attempt"}
-PLACE |= {"client", "clients", "sequence", "sequences"}
+PLACE = {*re.split(" ", "with_previous before realised adaptive count round attempt client clients sequence sequences")}
 NO_BOUND = {"mechanism": "no_bound", "reason": "torn, or noise chosen from earlier outputs"}
 SEES_ALL, SEES_LESS = ("server", "server+members", "secure-sum"), ("trusted-server", "public")
 THREATS = ("client", "example", "person"), ("replace-one", "zero-out", "add-or-remove-one"), SEES_ALL + SEES_LESS
+canonical = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
 
 class Unknown(Exception):
     """No method for it here, or it would take too long: the figure is not verified."""
@@ -44,11 +44,7 @@ def strict(text):
 
 def threat_of(row):
     threat = tuple(row[word] for word in WORDS)
-    if any(word not in allowed for word, allowed in zip(threat, THREATS, strict=True)):
-        raise ValueError("no such threat")
-    return threat
-
-canonical = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
+    return threat if all(map(tuple.__contains__, THREATS, threat)) else number("no such threat")
 
 def read(path):
     with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
@@ -95,9 +91,7 @@ def signed_by(key, text, signature):
     x, y = (part * pow(r[2], -1, P) % P for part in r[:2])
     return (y | (x & 1) << 255).to_bytes(32, "little") == mark[:32]
 
-# --- laws of a release's privacy loss L = ln P/Q: (least, largest, tails), tails(t) = P[L > t], Q[L > t], t an array;
-# one for each direction in which two data sets can be told apart
-
+# --- laws of a release's privacy loss L = ln P/Q, one a direction: (least, largest, tails(t) = (P[L > t], Q[L > t]))
 Z, above = 9.5, special.ndtr  # normal tails are cut at 9.5 standard deviations, below 1.1e-21; P[N(x, 1) > 0]
 
 def gaussian(mu):
@@ -152,9 +146,10 @@ def cost(text):
         if adjacency == "replace-one" or seen or not e.sampling_rate <= 1:
             return None
         made.pure = INF if e.sampling_rate else 0
-        usual = 0 < e.sampling_rate < 1 and 1e-3 < e.multiplier < 1e6
-        made.laws = poisson(e.multiplier, e.sampling_rate) if usual else None
-    if kind == "gaussian" or (kind == "poisson_gaussian" and made.pure and not made.laws):  # unsampled: from above
+        if 0 < e.sampling_rate < 1 and not 1e-3 < e.multiplier < 1e6:
+            raise Unknown("sampled noise beyond what is computed here")
+        made.laws = poisson(e.multiplier, e.sampling_rate) if 0 < e.sampling_rate < 1 else None
+    if kind == "gaussian" or (kind == "poisson_gaussian" and e.sampling_rate == 1):
         made.mu2, made.rho = (INF if e.multiplier < 1e-150 else 1 / e.multiplier / e.multiplier), 0
         return made if made.mu2 < INF else None
     if kind == "laplace" and e.multiplier >= 1e-150:
@@ -211,20 +206,20 @@ def on_grid(law, step):
     divided among them so that P and Q keep their masses: an adversary learns more (connect the dots)."""
     least, most, tails = law
     first, last = math.floor(least / step), math.ceil(most / step)
-    if last - first > MOST_CELLS or max(-least, most) > 700:
+    if last - first > MOST_CELLS or max(-least, most) > 600:
         raise Unknown("losses too far apart for the grid")
     p_up, q_up = tails(grid := np.arange(first, last + 1) * step)
     p, q = p_up[:-1] - p_up[1:], q_up[:-1] - q_up[1:]
     upper = np.clip((p - np.exp(grid[:-1]) * q) / -np.expm1(-step), 0, np.maximum(p, 0))
-    return first, np.r_[1 - p_up[0] + p[0] - upper[0], p[1:] - upper[1:], 0] + np.r_[0, upper], float(p_up[-1])
+    return first, np.maximum(np.r_[1 - p_up[0] + p[0] - upper[0], p[1:] - upper[1:], 0], 0) + np.r_[0, upper], p_up[-1]
 
 def by_grid(parts, delta):
     """Of [(law, times)]. From above: at delta less the errors of cut tails and FFT. From below: a release on the grid
     moves by at most a step, by step^2 exp(step)/8 in the mean (its parts keep E[exp(-L)]), so all together by more than
     ``moved`` only with probability eta (Hoeffding)."""
-    count, eta, best = sum(n for _, n in parts), delta / 1000, (0.0, INF)
-    step, ends, tilts = max(most - least for (least, most, _), _ in parts) / 64, None, 2.0 ** np.arange(-8, 14, 0.5)
-    for _ in range(12):
+    count, eta, best, ends = sum(n for _, n in parts), delta / 1000, (0.0, INF), None
+    step, tilts = (widest := max(most - least for (least, most, _), _ in parts)) / 64, 2.0 ** np.arange(-8, 14, 0.5)
+    while widest / step < MOST_CELLS - 4:
         grids = [(*on_grid(law, step), n) for law, n in parts]
         ends = ends or [float(np.min([  # Chernoff: how far the sum goes, up and down, but with probability delta/1e6
             (sum(n * special.logsumexp(sign * t * step * (k + np.arange(len(p))), b=p) for k, p, _, n in grids)
@@ -291,7 +286,8 @@ def worst(histories, delta):
 
 def charged(entry, node):
     """[(client, (threat, event), times)] of a ledger's entry: of a run as booked before it, of a node as spent."""
-    threat, clients = threat_of(entry), entry.get("clients") or [entry["client"]]
+    threat, more = threat_of(entry), [entry.get("client")] * ({"client", "clients"} <= entry.keys())
+    clients = (entry.get("clients") or [entry["client"]]) + more
     if entry.get("adaptive") and not node:  # chosen from earlier outputs
         entry = NO_BOUND | dict(zip(WORDS, threat, strict=True))
     elif node and "realised" in entry:
@@ -301,7 +297,7 @@ def charged(entry, node):
 
 def recorded(certificate, say):
     """[{(threat, event): times}] of the ledger: of a run for each client, of a node for each message."""
-    node, chain, begun, table, last, found = certificate["kind"] == "node", "", False, {}, 0, {}
+    node, chain, begun, table, last, back, found = certificate["kind"] == "node", "", False, {}, 0, 0, {}
     ledger, heads, signers, stated = certificate["ledger"], certificate["heads"], [], certificate["releases"]
     for n, line in enumerate(ledger["lines"], 1):
         try:
@@ -318,17 +314,19 @@ def recorded(certificate, say):
             found.setdefault(n if node else client, Counter())[charge] += times
             first = table.setdefault(charge[1], [0, place, place])
             first[0], first[2] = first[0] + times, place
-        if node and 0 < place < last:
-            say(0, f"note: the clock went back before line {n}: the order is the chain's, dates are the clock's")
+        back = back or n * (node and 0 < place < last)
         if len(found) > MOST_CLIENTS:
             raise ValueError("more than a million clients or messages")
         last, chain = max(last, place), hashlib.sha256(f"{chain}{line}\n".encode()).hexdigest()
+    say(0, f"note: the clock went back before line {back}: the order is the chain's" if back else "!")
+    say(0, "!" if begun or not ledger["lines"] else "note: its lines name no hash: its signature alone holds them")
+    say(0, "!" if len({*signers}) < 2 else f"note: another key signed its heads before, {signers[-2]!a:.70}: ask why")
     say(signers and (signers[-1] != certificate["signer"]["key"] or not heads), "!its node's signed head is missing")
     rows = [strict(event) | {"releases": m, "first": first, "last": at} for event, (m, first, at) in table.items()]
     say((chain, len(ledger["lines"])) != (ledger["head"], ledger["count"]), "the ledger's lines end in its head")
     say(sorted(map(canonical, rows)) != sorted(map(canonical, stated)), "the table of releases is the ledger's")
     every = found.pop(-2, Counter())  # released about all clients
-    return [account + every for account in (Counter(), *found.values())]
+    return [account + every for account in (Counter(), *found.values())], {certificate["signer"]["key"], *signers}
 
 def of_threat(accounts, node, asked):
     """Everybody's releases under a threat, {(event, times)}."""
@@ -340,12 +338,11 @@ def of_threat(accounts, node, asked):
         of = next((of for of in wanted if of in {threat for threat, _ in account}), None)
         if of is None:
             raise Unknown("a message was booked under other threats")
-        for event, n in ((event, n) for (threat, event), n in account.items() if threat == of):
-            total[canonical(strict(event) | dict(zip(WORDS, asked, strict=True)))] += n
+        total.update({event: n for (threat, event), n in account.items() if threat == of})
     return {frozenset(total.items())}
 
 def check(certificate, key, say):
-    """Says of all that a certificate states and that can be checked whether it is wrong."""
+    """Says of all that a certificate states and that can be checked whether it is wrong. Returns its signers' keys."""
     parts, signer = (certificate, *certificate["heads"]), certificate["signer"]["key"]
     texts = [canonical({name: part[name] for name in part if name != "signature"}) for part in parts]
     node, form = {"run": False, "node": True}[certificate["kind"]], certificate["format"] + "\n"
@@ -356,9 +353,10 @@ def check(certificate, key, say):
         same = [head[name] for name in ("ledger", "lines", "chain")] == [certificate["ledger"][name] for name in HEAD]
         signed = head["key"] == signer and signed_by(signer, "fedpriv ledger head 1\n" + text, head["signature"])
         say(not same or not signed, "the node signed this head when its last message left")
-    accounts, stated = recorded(certificate, say), [threat_of(row) for row in certificate["protections"]]
+    (accounts, keys), stated = recorded(certificate, say), [threat_of(row) for row in certificate["protections"]]
     threats = {threat for account in accounts for threat, _ in account if threat}
-    say(not node and (not threats <= {*stated} or len({*stated}) < len(stated)), "every threat has one epsilon")
+    whole = stated and (node or (threats <= {*stated} and len({*stated}) == len(stated)))
+    say(not whole, "!no epsilon is stated, or a threat has none or two")
     for row, threat in zip(certificate["protections"], stated, strict=True):
         began, claimed, delta = time.perf_counter(), number(row["epsilon"]), number(row["delta"], 1e-300, (float,), 1)
         wrong, least, most, verdict = 3, 0.0, INF, "not verified"
@@ -372,6 +370,7 @@ def check(certificate, key, say):
         seconds, figures = time.perf_counter() - began, f"the lines give {least:.6g} to {most:.6g}"
         say(wrong, f"epsilon {claimed:.6g}, delta {delta:.3g}, {threat}: {verdict}; {figures} ({seconds:.1f} s)")
         say(audited > claimed, "!an audit refutes it")
+    return keys
 
 def main(arguments):
     """Exit code: the worst of what was found."""
@@ -384,9 +383,10 @@ def main(arguments):
     STOP[0], _ = time.perf_counter() + 900, np.seterr(all="ignore")
     try:
         first, *older = [read(path) for path in paths]
-        check(first, key, say)
+        keys = check(first, key, say)
         for other in older:
-            check(other, key, lambda wrong, words: wrong and say(wrong, f"the older one: {words.lstrip('!')}"))
+            check(other, None, lambda wrong, words: wrong and say(wrong, f"the older one: {words.lstrip('!')}"))
+            say(other["signer"]["key"] not in keys, "!the older one has another key, which this ledger does not name")
             lines, same = other["ledger"]["lines"], other["ledger"]["id"] == first["ledger"]["id"]
             goes_on = same and first["ledger"]["lines"][: len(lines)] == lines
             say(not goes_on, "it continues the older one" if goes_on else "another ledger, or one with two heads")

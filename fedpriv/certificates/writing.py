@@ -75,4 +75,4 @@ def _shown(value: Any) -> str:
         return ", ".join(map(_shown, value)) or "none"
     if isinstance(value, float):
         return f"{value:.6g}"
-    return {True: "yes", False: "no", None: "not known"}[value] if value in (True, False, None) else str(value)
+    return {"True": "yes", "False": "no", "None": "not known"}.get(text := str(value), text)  # 1 == True, and no "yes"

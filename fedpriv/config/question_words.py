@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
-from fedpriv.common.errors import OptionError
+from fedpriv.common.errors import OptionError, RunFolderError
+from fedpriv.config.schema import Config
+from fedpriv.config.sum_methods import AskOptions
 
 QUESTIONS = "strategy.client.questions"
 FLOORS = ("strategy.server.min_replies", "strategy.client.min_replies")
@@ -38,3 +41,10 @@ def ask_options(words: Sequence[str]) -> list[str]:
 def quoted(question: str) -> str:
     """A question as a text in an option's list."""
     return "'" + question.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
+def refuse_answers(config: Config, folder: str | Path) -> None:
+    """Raises `RunFolderError` for the folder of a run that answered questions, where a model is needed."""
+    if isinstance(config.strategy.options, AskOptions):
+        words = "strategy=ask trains no model; its answers are in answers.csv and report.html"
+        raise RunFolderError(f"{folder}: {words}")

@@ -82,6 +82,7 @@ def filled(path: str | Path, summary: Mapping[str, Any], source: str) -> str:
     if not own:
         words = "has no answer quantiles:COLUMN:0.01:0.99 of a column of numbers of this schema"
         raise OptionError("ask", source, words)
+    own = {name: (_rounded(low), _rounded(high)) for name, (low, high) in own.items()}
     for name, (low, high) in own.items():
         if not low < high:
             raise OptionError(
@@ -89,11 +90,21 @@ def filled(path: str | Path, summary: Mapping[str, Any], source: str) -> str:
             )
     said = schema.model_dump(mode="json", exclude_none=True)
     for name, (low, high) in own.items():
-        said["columns"][name]["range"] = [_rounded(low), _rounded(high)]
+        said["columns"][name]["range"] = [low, high]
     privacy = summary["privacy"]
+    if privacy["verified_epsilon"] is None:
+        raise OptionError("ask", source, "promises nothing (its epsilon is infinite); ask with noise")
     parts = {name: privacy[name] for name in ("delta", "unit", "adjacency", "observer")}
     answered = {"columns": sorted(own), "epsilon": float(privacy["verified_epsilon"]), **parts}
-    said["answered"] = [*said.pop("answered", []), answered]
+    # What the asked ranges themselves came from was spent too; what this schema says of it already counts once.
+    known, earlier = said.pop("answered", []), list[Any]()
+    unseen = list(known)
+    for one in privacy.get("spent_before", ()):
+        if one in unseen:
+            unseen.remove(one)
+        else:
+            earlier.append(one)
+    said["answered"] = [*known, *earlier, answered]
     text = yaml.safe_dump(_bare(said), sort_keys=False, allow_unicode=True, default_flow_style=None)
     return FILLED.format(columns=", ".join(sorted(own)), source=source) + text
 

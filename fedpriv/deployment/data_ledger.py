@@ -206,12 +206,17 @@ class DataLedger:
 
     def _head(self, tie: Tie) -> dict[str, Any]:
         head = {"ledger": tie.ledger, "bytes": tie.size, "lines": tie.lines, "chain": tie.chain}
+        signer = self._signs()
+        return signer.sign(head) if signer else head
+
+    def _signs(self) -> Signer | None:
+        """Who signs heads; None where nobody does. Raises `LedgerRefused` where the key is not here."""
         if not (named := self._known.balance.signer):
-            return head
+            return None
         if self.signer is None or self.signer.public != named:
             words = "name this node's credentials; `declare` with credentials= takes up another identity"
             raise LedgerRefused(f"{self._lines.path}: its heads are signed by {named}, whose key is not here: {words}")
-        return self.signer.sign(head)
+        return self.signer
 
     def _rows(self) -> list[dict[str, Any]]:
         known = self._known if self._known.rows is not None else self._all()
@@ -220,7 +225,7 @@ class DataLedger:
     def _append(self, row: dict[str, Any]) -> None:
         known = self._known
         if "signer" not in row:
-            self._head(known.tie)  # nothing is written that could not be confirmed
+            self._signs()  # nothing is written that could not be confirmed
         known.tie = known.tie.followed_by(self._lines.append(row | {BEFORE: known.tie.chain}))
         known.balance.add(row)
         (known.new if known.rows is None else known.rows).append(row)

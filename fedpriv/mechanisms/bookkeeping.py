@@ -61,7 +61,8 @@ class _Seen:
         size = layer.normalized_shape if isinstance(layer, nn.LayerNorm) else (-1,)
 
         def positions(parts: list[Tensor], own: Sequence[int]) -> Tensor:
-            return torch.cat([x.reshape(len(x), -1, *(x.shape[-1:] if own == (-1,) else own)) for x in parts], 1)
+            shaped = [x.reshape(len(x), -1, *(x.shape[-1:] if own == (-1,) else own)) for x in parts]
+            return shaped[0] if len(shaped) == 1 else torch.cat(shaped, 1)
 
         inputs = [given for given, _ in calls]
         ids = isinstance(layer, nn.Embedding)
@@ -109,7 +110,9 @@ class Trace:
         return torch.stack([KINDS[type(seen.layer)][0](seen) for seen in self.seen]).sum(0)
 
     def add_weighted_sum(self, weights: Tensor, total: Tensor) -> None:
-        """Adds the sum over examples of weight (float64 [b]) * gradient to ``total`` (float64 [d])."""
+        """Adds the sum over examples of weight (float64 [b]) * gradient to ``total`` (float64 [d]); once, after
+        the norms.
+        """
         start = 0
         for seen in self.seen:
             parts = []
@@ -236,7 +239,7 @@ def _embedding_norms(seen: _Seen) -> Tensor:
     examples, positions, width = gradient.shape
     place += positions * torch.arange(examples, device=ids.device).unsqueeze(1)
     table = _added_up(gradient.reshape(-1, width), place.view(-1), examples * positions)
-    seen.kept = [table.view(examples, positions, width)]
+    seen.kept = [table.view(examples, positions, width).double()]  # the float32 numbers, which norm and sum both read
     return squared_lengths(seen.kept[0])
 
 
@@ -249,7 +252,7 @@ def _added_up(values: Tensor, places: Tensor, size: int) -> Tensor:
 
 def _add_embedding(seen: _Seen, weights: Tensor, parts: list[Tensor]) -> None:
     assert seen.rows is not None, "norms come first"
-    weighted = (seen.kept[0] * weights.view(-1, 1, 1)).flatten(0, 1)  # float64, as the weights
+    weighted = seen.kept.pop().mul_(weights.view(-1, 1, 1)).flatten(0, 1)  # in place: memory is what it costs
     parts[0].index_add_(0, seen.rows.view(-1), weighted)
 
 

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from fedpriv.common.checksums import MODEL_FILES, SUMS, damage
 from fedpriv.common.errors import DataError, OptionError, RunFolderError
 from fedpriv.config.compose import read_config
+from fedpriv.config.question_words import refuse_answers
 from fedpriv.data.cache import cache_folder
 from fedpriv.data.decoding import Encoded, read_picture
 from fedpriv.data.features import Features, model_input
@@ -69,6 +70,7 @@ class TrainedModel:
 def load_model(folder: str | Path) -> TrainedModel | TableModel:
     """The model of a finished run's folder. Raises `RunFolderError`."""
     config, path = read_config(folder), Path(folder)
+    refuse_answers(config, folder)
     if not (path / "model.safetensors").is_file():
         raise RunFolderError(f"{folder}: the run has not finished, it has no model.safetensors")
     try:

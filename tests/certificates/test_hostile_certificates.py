@@ -152,6 +152,28 @@ def test_an_infinite_epsilon_is_sound(verdict: Callable[[Any], tuple[int, str]])
     assert code == 0 and "above" in told
 
 
+def test_lines_without_a_chain_are_told(verdict: Callable[[Any], tuple[int, str]]) -> None:
+    assert "its lines name no hash" in verdict(certificate(LINE, epsilon="inf"))[1]
+
+
+def test_a_line_charges_everybody_whom_it_names(verdict: Callable[[Any], tuple[int, str]]) -> None:
+    """In `client` and in `clients`: an account that is left out would be too small."""
+    lines = [{**LINE, "client": 0, "clients": [n]} for n in (1, 2, 3, 4)]
+    text = verifier.canonical({"mechanism": "gaussian", "multiplier": 1.0, **THREAT})
+    one, four = (verifier.epsilon([(text, n)], 1e-5)[0] for n in (1, 4))
+    code, told = verdict(certificate(*lines, epsilon=one))
+    assert one < four and code == 1 and f"the lines give {four:.6g}" in told
+
+
+def test_a_bound_counts_under_the_threat_of_its_line() -> None:
+    """A client's sample, which the server sees, hides nothing from it: not when a person is asked about, either."""
+    event = {"mechanism": "poisson_gaussian", "multiplier": 1.0, "sampling_rate": 0.01}
+    seen, asked = ("client", "replace-one", "server"), ("person", "add-or-remove-one", "server")
+    text = verifier.canonical(event | dict(zip(verifier.WORDS, seen, strict=True)))
+    histories = verifier.of_threat([{(seen, text): 30}], True, asked)
+    assert verifier.worst(histories, 1e-5)[1] == float("inf")
+
+
 def test_a_key_that_stands_twice_is_refused(verdict: Callable[[Any], tuple[int, str]]) -> None:
     text = json.dumps(certificate(LINE, epsilon="inf"))
     assert verdict(text)[0] == 0

@@ -30,6 +30,7 @@ from fedpriv.privacy.events import (
     PairedQuantisation,
     PoissonGaussian,
     RandomisedResponse,
+    ReplacedGaussian,
     Shuffled,
     SkellamSum,
     Threat,
@@ -76,6 +77,7 @@ BOUNDED: list[list[tuple[Event, int]]] = [
 #: Mechanisms without a method here.
 UNKNOWN: list[Event] = [
     FixedSizeGaussian(threat=PUBLIC, multiplier=2.0, sample_size=10, population=100),
+    ReplacedGaussian(threat=EXAMPLE, multiplier=2.0, sampling_rate=0.1),
     PairedQuantisation(threat=CLIENT_TO_SERVER, epsilon=1.0, private_share=0.5),
     Shuffled(threat=PUBLIC, epsilon=0.1, users=10**6, delta=1e-9),
     SkellamSum(threat=SECURE_SUM, variance=900.0, noises=10, dimension=64, l2=6.0, delta=1e-8),
@@ -135,6 +137,26 @@ def test_what_has_no_bound_is_infinite() -> None:
         flat = event_to_json(poisson(1.0, 0.1)) | change
         del flat["count"]
         assert verifier.epsilon([(verifier.canonical(flat), 1)], DELTA) == (math.inf, math.inf)
+
+
+def test_rounding_below_zero_is_no_probability() -> None:
+    """One cell of this grid was negative by rounding, and the sum's ends had no logarithm."""
+    history: list[tuple[Event, int]] = [(RandomisedResponse(threat=CLIENT_TO_SERVER, epsilon=0.27928001513245526), 10)]
+    low, high, product = both(history, 4.593993910267788e-08)
+    assert 0 < low <= product <= high * 1.01 and high <= 1.01 * low
+
+
+@pytest.mark.parametrize("number", [1, 3])
+def test_few_steps_are_verified_though_one_direction_costs_next_to_nothing(number: int) -> None:
+    low, high, product = both([(poisson(1.0, 0.01), number)])
+    assert low <= product <= high * 1.01 and high <= 1.01 * low and product >= high * 0.99
+
+
+@pytest.mark.parametrize("multiplier", [1e-4, 1e7])
+def test_a_sample_beyond_the_grid_is_not_verified_and_not_false(multiplier: float) -> None:
+    """Its epsilon lies below the unsampled Gaussian's, which is no bound from below."""
+    with pytest.raises(verifier.Unknown, match="sampled noise"):
+        verifier.epsilon([(text(poisson(multiplier, 1e-9)), 1)], DELTA)
 
 
 @pytest.mark.parametrize("delta", [1e-3, 1e-8])

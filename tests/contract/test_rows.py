@@ -53,7 +53,7 @@ AT_ONCE = (
 )
 ROWS = [case for case in CASES if case[0].partition("=")[2] in AT_ONCE]
 SINGLY = ("engine.trainer=sequential", "num_rounds=2")
-MODELS = {"fedonce": "softmax"}  # of those that cannot train the small network
+MODELS = {"fedonce": "softmax", "ask": "constant"}  # of those that cannot train the small network
 UNEVEN = ("partition=dirichlet", "partition.alpha=0.3", "partition.min_examples=1", "num_clients=50")
 LONG = ("num_clients=10", "num_rounds=6")
 #: What else may move a round: budgets, statistics, uneven clients, those asked beyond need, local test sets, models.
@@ -181,7 +181,8 @@ def compose_epsilon(times: int) -> float:
 
 
 def test_who_takes_part_at_once_is_who_says_so() -> None:
-    found = {name for name in METHODS if Worker(config_of(f"strategy={name}")).maker.make().why_single is None}
+    cases = {name: (f"strategy={name}", f"model={MODELS.get(name, 'linear')}") for name in METHODS}
+    found = {name for name in METHODS if Worker(config_of(*cases[name])).maker.make().why_single is None}
     assert found == set(AT_ONCE)
 
 

@@ -352,7 +352,7 @@ def test_a_cache_that_cannot_be_written_is_named(tmp_path: Path):
         (["features=gradients", "features.waves=3"], "features.waves", "no such option"),
         (["features=fourier", "features.width=0"], "features.width", "more than 0"),
         (["features=gradients", "model=cnn"], "model", "a vector and no picture"),
-        (["features=dct", "model=resnet18"], "model", "auto, linear, softmax, mlp, custom"),
+        (["features=dct", "model=resnet18"], "model", "auto, linear, softmax, mlp, constant, custom"),
     ],
 )
 def test_wrong_options_are_named(overrides: list[str], option: str, words: str):

@@ -323,6 +323,34 @@ def test_ranges_of_a_schema_come_from_private_quantiles(tmp_path: Path, capsys: 
     assert main(["schema", "fill", f"{tmp_path}/draft.yaml", f"ask={tmp_path}/nowhere"]) == 2
 
 
+def test_a_filled_schema_says_all_that_was_spent(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The ranges that were asked within were answers too, and cost what they cost."""
+    first = {"columns": ["weight"], "epsilon": 0.7, "delta": 1e-5, "unit": "example"}
+    first |= {"adjacency": "add-or-remove-one", "observer": "secure-sum"}
+    noisy = ("strategy.client.noise_multiplier=0.2", "privacy.max_epsilon=1000")
+    given = options(tmp_path, rows(), *noisy, schema=SCHEMA | {"answered": [first]})
+    answers(tmp_path, ("quantiles:weight:0.1:0.9",), given)
+    for name, before in (("draft", []), ("known", [first])):
+        (tmp_path / f"{name}.yaml").write_text(yaml.safe_dump(SCHEMA | {"answered": before}))
+        out = tmp_path / f"{name}-filled.yaml"
+        assert main(["schema", "fill", f"{tmp_path}/{name}.yaml", f"ask={tmp_path}/run", f"out={out}"]) == 0
+        assert read_schema(out).answered[0].epsilon == 0.7 and len(read_schema(out).answered) == 2
+    summary = json.loads((tmp_path / "run/summary.json").read_text())
+    for values, epsilon, words in (([100000.1, 100000.4], 1.0, "its quantiles are all"), ([1, 2], None, "infinite")):
+        summary["answers"][0]["values"], summary["privacy"]["verified_epsilon"] = values, epsilon
+        (tmp_path / "run/summary.json").write_text(json.dumps(summary))
+        assert main(["schema", "fill", f"{tmp_path}/draft.yaml", f"ask={tmp_path}/run"]) == 2
+        assert words in capsys.readouterr().err
+
+
+def test_answers_are_no_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    answers(tmp_path, ("count",), options(tmp_path, rows(), "strategy.client.noise_multiplier=1"))
+    for words in (["predict", f"run={tmp_path}/run", f"{tmp_path}/rows.csv"], ["attack", f"run={tmp_path}/run"]):
+        assert main(words) != 0
+        said = capsys.readouterr().err
+        assert "strategy=ask trains no model; its answers are in answers.csv" in said and said.count("\n") == 1
+
+
 def test_pictures_have_a_class_to_ask_about(tmp_path: Path) -> None:
     few = ("num_clients=4", "strategy.client.noise_multiplier=0", "engine=inprocess", "operations.report=false")
     found = answers(tmp_path, ("count", "histogram:class"), [*few])
