@@ -380,7 +380,16 @@ def test_a_padded_answer_takes_a_fixed_time(box: Box, monkeypatch: pytest.Monkey
             now[0] = asked = 1000.0 * len(waits)
             padded.ask(b"", box.shard(1))
             assert waits[-1] == asked + 200
-    assert len(waits) == 3
+
+        def broken(message: bytes, shard: Any, since: float) -> Any:
+            now[0] = since + 3
+            raise SandboxUnavailable("an app did not end")
+
+        monkeypatch.setattr(padded, "_record", broken)
+        now[0] = 5000.0
+        with pytest.raises(SandboxUnavailable):
+            padded.ask(b"", box.shard(1))
+    assert waits == [200, 1200, 2200, 5200]
 
 
 def test_every_attempt_is_tried() -> None:
