@@ -7,6 +7,7 @@ from typing import Any
 
 from fedpriv.config.schema import Config
 from fedpriv.deployment.declaration import Declared, DeclaredTable
+from fedpriv.deployment.guard_policy import GuardPolicy
 from fedpriv.deployment.policy import Policy
 
 EVERYWHERE = [
@@ -48,5 +49,24 @@ def of_node_in_words(policy: Policy, declared: Declared | DeclaredTable) -> list
         f"by {filtered}; the epsilon is what was spent so far.",
         f"The number of examples, {declared.examples}, is public.",
         "Noise and sampling use the operating system's randomness, which no server knows.",
-        "Only apps with one of the digests under code were run.",
+        *(
+            ["Only apps with one of the digests under code were run."]
+            if policy.guard is None
+            else _guarded(policy.guard)
+        ),
+    ]
+
+
+def _guarded(rules: GuardPolicy) -> list[str]:
+    """Of a node whose apps run under a guard."""
+    confined = rules.sandbox == "namespaces"
+    code = "Any app was run" if rules.apps == "any" else "Only apps with one of the digests under code were run"
+    return [
+        f"{code}, under a guard: its answers left as clipped sums with noise, and nothing else of it did.",
+        "The kernel and the installed libraries kept apps in their sandbox, and each start from all others."
+        if confined
+        else "Apps ran without a sandbox: their code is trusted to send nothing by itself.",
+        "Each start of an app takes the same time, whatever its data."
+        if rules.pad_seconds
+        else "The time of an answer is not part of this account.",
     ]

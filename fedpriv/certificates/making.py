@@ -42,6 +42,9 @@ def of_any(
         words = f"is of a node, and {folder} is no data folder with a ledger: leave it out"
         raise OptionError(wrong, policy or credentials, words)
     if not (folder / "config.yaml").is_file():
+        if (folder / "plan.json").is_file():
+            words = "is of a guarded run, whose server knows no ledger but its own: each node's data folder has one"
+            raise OptionError("FOLDER", str(folder), words)
         raise OptionError("FOLDER", str(folder), "must be a run's folder, or a node's data folder after `init`")
     if out:
         check_place("out", out)

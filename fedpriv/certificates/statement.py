@@ -158,7 +158,8 @@ def of_node(policy_file: Path, data: Path) -> dict[str, Any]:
 
 
 def _of_policy(policy: Policy, policy_file: Path) -> dict[str, Any]:
-    return {"policy": _digest(policy_file), "code": list(policy.bundles), "schemas": list(policy.schemas)}
+    known = policy.bundles if policy.guard is None else () if policy.guard.apps == "any" else policy.guard.apps
+    return {"policy": _digest(policy_file), "code": list(known), "schemas": list(policy.schemas)}
 
 
 # --- the ledger -----------------------------------------------------------------------------------------------------
