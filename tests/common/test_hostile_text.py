@@ -178,7 +178,7 @@ def test_flowers_log_of_a_servers_group_is_text(
     handler, before = Kept(), list(FLOWER_LOGGER.filters)
     monkeypatch.setattr("flwr.supernode.cli.flower_supernode", lambda: flower_log(20, "[RUN %s, ROUND %s]", 7, EVIL))
     monkeypatch.setattr("sys.argv", [])
-    monkeypatch.setattr("fedpriv.deployment.executor.client_processes", lambda port: nullcontext([]))
+    monkeypatch.setattr("fedpriv.deployment.executor.client_processes", lambda port, loader: nullcontext([]))
     FLOWER_LOGGER.addHandler(handler)
     try:
         supernode.run_supernode([], 0)

@@ -46,7 +46,8 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = copied(tmp_path_factory.mktemp("docs"))
     for name in ("README.md", "Makefile"):
         shutil.copy(ROOT / name, folder)
-    shutil.copytree(ROOT / "docs", folder / "docs")
+    for name in ("docs", "deploy"):
+        shutil.copytree(ROOT / name, folder / name)
     return folder
 
 
