@@ -162,11 +162,11 @@ def jobs(what: str) -> Iterator[dict[str, Any]]:
                     for seed in range(TUNING):
                         yield {"app": sklearn, "seed": seed, "epsilon": 1.0, "form": "ddgauss", **tried}
     elif what in ("chosen", "whole"):
-        tried = {"rounds": 1, "steps": 100} | ({"shards": 1} if what == "whole" else {})
+        picked: dict[str, int] = {"rounds": 1, "steps": 100} | ({"shards": 1} if what == "whole" else {})
         for epsilon in (1.0, 4.0, 2.0, 0.5):
             for seed in range(SPLITS):
                 for form in ("ddgauss", "own"):
-                    yield {"app": sklearn, "seed": seed, "epsilon": epsilon, "form": form, **tried}
+                    yield {"app": sklearn, "seed": seed, "epsilon": epsilon, "form": form, **picked}
     elif what == "practices":
         for seed in range(SPLITS // 4):
             for columns in COLUMNS:

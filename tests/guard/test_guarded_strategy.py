@@ -152,6 +152,13 @@ def test_the_mean_is_over_those_who_uploaded(tmp_path: Path) -> None:
     assert values(found.arrays)[0] == pytest.approx(1, abs=0.12)  # over all four: 0.75
 
 
+def test_replies_of_a_sum_are_the_model_and_no_difference(tmp_path: Path) -> None:
+    network = GuardedMachines(tmp_path, 4, **SUM | {"reply": "reply", "clip": 9.0, "noise_multiplier": 0.02})
+    network.boxed.app = lambda *given: (np.array([3.0, 2, 1]), np.array(4.0))
+    found = fedpriv.guarded(FedAvg(fraction_evaluate=0.0)).start(MachinesGrid(network), weights(), num_rounds=1)
+    assert values(found.arrays) == pytest.approx([3, 2, 1, 4], abs=0.2)
+
+
 def test_an_app_sees_nothing_of_the_guards_words(tmp_path: Path) -> None:
     network = GuardedMachines(tmp_path, 4, **SUM)
     fedpriv.guarded(FedAvg(fraction_evaluate=0.0)).start(MachinesGrid(network), weights(), num_rounds=1)

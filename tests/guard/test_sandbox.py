@@ -17,6 +17,7 @@ import pytest
 from asking import APPS, HOSTILE, bare, context_of, message_of, write_rows
 from processes import children, state, wait_until
 
+from fedpriv.guard import root
 from fedpriv.guard import sandbox as module
 from fedpriv.guard.record import request_bytes
 from fedpriv.guard.sandbox import Limits, Sandbox, SandboxUnavailable, available, libraries_of
@@ -319,3 +320,18 @@ def test_this_machine_is_confined() -> None:
 def test_what_the_launcher_is_given_fits_one_message() -> None:
     given = {"libraries": libraries_of(APPS), "packages": module.root.libraries()}
     assert len(json.dumps(given)) < module.LONGEST // 4
+
+
+def test_a_shards_files_are_copied_in_the_order_of_their_names(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A disk lists a folder in an order that other shards' files can change, and a copy is numbered as it is made."""
+    (tmp_path / "shard" / "b").mkdir(parents=True)
+    for name in ("c", "a", "b/2", "b/1"):
+        (tmp_path / "shard" / name).write_text(name)
+    (tmp_path / "shard" / "link").symlink_to("a")
+    copied: list[str] = []
+    listed, copyfile = os.listdir, root.shutil.copyfile
+    monkeypatch.setattr(root.os, "listdir", lambda path: sorted(listed(path), reverse=True))
+    monkeypatch.setattr(root.shutil, "copyfile", lambda *given: copied.append(Path(given[1]).name) or copyfile(*given))
+    root.copy_in_order(str(tmp_path / "shard"), str(tmp_path / "copy"))
+    assert copied == ["a", "1", "2", "c"]
+    assert {file.stat().st_mtime for file in [tmp_path / "copy", *(tmp_path / "copy").rglob("*")]} == {0}
