@@ -325,7 +325,7 @@ def test_an_endless_answer_is_none(box: Box) -> None:
     [
         ("memory", {"megabytes": 300}, "MemoryError"),
         ("threads", {"threads": 300}, r"\(threads,"),
-        ("processor", {"seconds": 1.5}, "status -9"),
+        ("processor", {"seconds": 1.5}, "status -9|nothing came"),
     ],
 )
 def test_an_app_takes_no_more_than_it_may(box: Box, attack: str, more: dict[str, Any], fault: str) -> None:
