@@ -156,7 +156,8 @@ class Keeper:
             elif app.handle in ready:
                 app.bury()
             elif app.leash in ready:
-                app.kill("told to end")
+                if not select.select([app.handle], [], [], LOOK)[0]:  # a process closes its answer before it has ended
+                    app.kill("told to end")
             elif time.monotonic() - app.since > self.given["wall_s"]:
                 app.kill("wall time")
             elif app.threads() > self.given["processes"]:

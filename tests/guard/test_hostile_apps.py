@@ -302,7 +302,7 @@ def test_a_crash_has_no_status(box: Box) -> None:
     assert (status(3), status(4)) == (-11, 4)
     answers = [box.ask(True, secret, "crash") for secret in (3, 4)]
     assert [answer.arrays for answer in answers] == [None, None]
-    assert re.search("status -11|nothing came", str(answers[0].fault))
+    assert re.search("status -11", str(answers[0].fault))
 
 
 def test_a_second_answer_makes_both_none(box: Box) -> None:
@@ -325,7 +325,7 @@ def test_an_endless_answer_is_none(box: Box) -> None:
     [
         ("memory", {"megabytes": 300}, "MemoryError"),
         ("threads", {"threads": 300}, r"\(threads,"),
-        ("processor", {"seconds": 1.5}, "status -9|nothing came"),
+        ("processor", {"seconds": 1.5}, "status -9"),
     ],
 )
 def test_an_app_takes_no_more_than_it_may(box: Box, attack: str, more: dict[str, Any], fault: str) -> None:

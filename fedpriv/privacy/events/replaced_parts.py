@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from fedpriv.privacy.events.event import Event, check_number
-from fedpriv.privacy.events.sampled_gaussians import _Sampled
+from fedpriv.privacy.events.sampled_gaussians import PoissonSample
 
 if TYPE_CHECKING:
     from fedpriv.mechanisms.laws import Vector
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReplacedGaussian(_Sampled):
+class ReplacedGaussian(PoissonSample):
     """A Gaussian over a Poisson sample of parts, where one unit more or less changes one part, and not whether it is
     drawn: virtual clients.
 
@@ -22,23 +21,11 @@ class ReplacedGaussian(_Sampled):
     """
 
     mechanism = "replaced_gaussian"
-    multiplier: float
-    sampling_rate: float
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_number("multiplier", self.multiplier)
-        check_number("sampling_rate", self.sampling_rate, most=1.0)
         if self.threat.unit == "client" or self.threat.adjacency != "add-or-remove-one":
             raise ValueError("parts are drawn within a client: unit example or person, adjacency add-or-remove-one")
-
-    @property
-    def is_silent(self) -> bool:
-        return self.sampling_rate == 0
-
-    @property
-    def takes_all(self) -> bool:
-        return self.sampling_rate == 1
 
     def amplified_renyi(self, orders: Vector) -> Vector:
         from fedpriv.privacy.replaced_poisson import replaced_poisson_renyi
@@ -51,12 +38,3 @@ class ReplacedGaussian(_Sampled):
         if not 0 < self.sampling_rate < 1:
             return None
         return replaced_poisson_pld(self.sampling_rate, self.multiplier, interval)
-
-    @property
-    def likeness(self) -> tuple[float, float]:
-        return self.sampling_rate, self.multiplier
-
-    def worst_with(self, other: Event) -> ReplacedGaussian:
-        assert isinstance(other, ReplacedGaussian)
-        rate = max(self.sampling_rate, other.sampling_rate)
-        return replace(self, multiplier=min(self.multiplier, other.multiplier), sampling_rate=rate)

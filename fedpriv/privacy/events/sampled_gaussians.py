@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from fedpriv.privacy.events.event import Event, check_amplifies, check_number, check_whole, without_noise
 from fedpriv.privacy.events.gaussians import gaussian_renyi
@@ -50,14 +50,9 @@ class _Sampled(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PoissonGaussian(_Sampled):
-    """A Gaussian over a Poisson sample: of a client's examples, or of the clients at a trusted aggregate.
+class PoissonSample(_Sampled):
+    """A Gaussian over a sample in which each part is by a coin of its own, whatever it is that one unit changes."""
 
-    multiplier: std / sensitivity to one unit that *is* in the sample. The sample must come from randomness
-    that the observer cannot know. Replace-one is refused: no sound analysis of it is implemented.
-    """
-
-    mechanism = "poisson_gaussian"
     multiplier: float
     sampling_rate: float
 
@@ -65,9 +60,6 @@ class PoissonGaussian(_Sampled):
         super().__post_init__()
         check_number("multiplier", self.multiplier)
         check_number("sampling_rate", self.sampling_rate, most=1.0)
-        if self.threat.adjacency == "replace-one":
-            raise ValueError("a Poisson sample is accounted under add-or-remove-one or zero-out, not replace-one")
-        check_amplifies(self)
 
     @property
     def is_silent(self) -> bool:
@@ -76,6 +68,32 @@ class PoissonGaussian(_Sampled):
     @property
     def takes_all(self) -> bool:
         return self.sampling_rate == 1
+
+    @property
+    def likeness(self) -> tuple[float, float]:
+        return self.sampling_rate, self.multiplier
+
+    def worst_with(self, other: Event) -> Self:
+        assert isinstance(other, type(self))
+        rate = max(self.sampling_rate, other.sampling_rate)
+        return replace(self, multiplier=min(self.multiplier, other.multiplier), sampling_rate=rate)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PoissonGaussian(PoissonSample):
+    """A Gaussian over a Poisson sample: of a client's examples, or of the clients at a trusted aggregate.
+
+    multiplier: std / sensitivity to one unit that *is* in the sample. The sample must come from randomness
+    that the observer cannot know. Replace-one is refused: no sound analysis of it is implemented.
+    """
+
+    mechanism = "poisson_gaussian"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.threat.adjacency == "replace-one":
+            raise ValueError("a Poisson sample is accounted under add-or-remove-one or zero-out, not replace-one")
+        check_amplifies(self)
 
     def amplified_renyi(self, orders: Vector) -> Vector:
         from fedpriv.privacy.dp_library import poisson_gaussian_rdp  # seconds to import
@@ -86,15 +104,6 @@ class PoissonGaussian(_Sampled):
         from fedpriv.privacy.dp_library import poisson_gaussian_pld  # seconds to import
 
         return poisson_gaussian_pld(self.sampling_rate, self.multiplier, interval)
-
-    @property
-    def likeness(self) -> tuple[float, float]:
-        return self.sampling_rate, self.multiplier
-
-    def worst_with(self, other: Event) -> PoissonGaussian:
-        assert isinstance(other, PoissonGaussian)
-        rate = max(self.sampling_rate, other.sampling_rate)
-        return replace(self, multiplier=min(self.multiplier, other.multiplier), sampling_rate=rate)
 
 
 @dataclass(frozen=True, kw_only=True)
