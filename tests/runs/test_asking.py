@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from fedpriv.config.question_words import ask_options
 from fedpriv.data.asked import Asks
 from fedpriv.data.load import load_federated
 from fedpriv.data.table_schema import read_schema
-from fedpriv.mechanisms.unit_sums import KEPT, PARTS, add_units
+from fedpriv.mechanisms.unit_sums import KEPT, MOST_VECTORS, PARTS, add_units
 from fedpriv.privacy.gaussian_dp import gaussian_mu
 from fedpriv.runs.planning import with_target
 from fedpriv.runs.start import start_run
@@ -200,6 +201,14 @@ def test_exact_sums_clip_and_forget_what_is_not_finite() -> None:
     )
     expected = np.array([0.6 + math.sqrt(0.5), 0.5, 0.8 - math.sqrt(0.5)]) * KEPT
     assert total / PARTS == pytest.approx(expected, abs=1e-8)
+
+
+def test_the_room_beside_a_sum_holds_what_rounding_adds() -> None:
+    """The proof at the top of `unit_sums`, in exact numbers: d up to 2^16, n sqrt(d) up to 2^39."""
+    length = Fraction(KEPT) * (1 + (2**16 + 4) * Fraction(1, 2**53))
+    to_float64 = Fraction(2**39, 2**52)
+    assert length + to_float64 < 1 - Fraction(1, 2**12)
+    assert MOST_VECTORS * int(PARTS) < 2**63
 
 
 # --- what it costs ------------------------------------------------------------------------------------------
