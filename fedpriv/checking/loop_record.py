@@ -72,6 +72,8 @@ class Step:
     moved: Numbers | None = None
     applied: Numbers | None = None
     forward_is_random: bool = False
+    #: Whether the clip norm follows a noisy count (adaptive clipping).
+    counted: bool = False
     rank: int = 0
 
     @property

@@ -57,6 +57,11 @@ class _Optimiser:
     inner: Any
     #: Set by add_noise, taken by the inner optimiser's step.
     pending: dict[str, Any] | None = None
+    #: What clips before the backward pass (ghost clipping); None: the optimiser does.
+    clipping: Any = None
+
+    def clip(self) -> float:
+        return float((self.clipping or self.optimiser).max_grad_norm)
 
 
 class Recorder:
@@ -157,7 +162,7 @@ class Recorder:
 
     def backward(self) -> None:
         if self._last is None:
-            self.record.untraced += 1
+            self.record.untraced += not self._used  # a second backward pass over one batch adds none
         else:
             self._used.append(self._last)
             self._last = None
@@ -172,15 +177,14 @@ class Recorder:
         if id(optimiser) in self._optimisers:
             return
         watched = _Optimiser(len(self._optimisers), optimiser, optimiser.original_optimizer)
+        watched.clipping = _clipping_module(optimiser)
         self._optimisers[id(optimiser)] = watched
         if not callable(getattr(optimiser, "add_noise", None)):
             return
         add_noise = optimiser.add_noise
 
         def noisy() -> Any:
-            if (self._noted) is False:
-                return add_noise()
-            return self._add_noise(watched, add_noise)
+            return self._add_noise(watched, add_noise) if self._noted else add_noise()
 
         noisy.__wrapped__ = add_noise  # type: ignore[attr-defined]
         optimiser.add_noise = noisy
@@ -195,9 +199,10 @@ class Recorder:
     def _add_noise(self, watched: _Optimiser, add_noise: Callable[[], Any]) -> Any:
         optimiser = watched.optimiser
         clean = [p.summed_grad.detach().clone() for p in optimiser.params if p.summed_grad is not None]
-        settings = _settings(optimiser)
+        settings = _settings(optimiser) | {"clip": watched.clip()}
         found = add_noise()
         noisy = [p.grad for p in optimiser.params if p.grad is not None]
+        self._note_layers(optimiser)
         pending: dict[str, Any] = dict(settings)
         if len(clean) == len(noisy):
             pending["clean"] = _kept(clean)
@@ -215,6 +220,18 @@ class Recorder:
                 raise Enough  # the tape is over: what follows could not be compared
         watched.pending = pending
         return found
+
+    def _note_layers(self, optimiser: Any) -> None:
+        """Layers of the model whose examples see each other in training."""
+        from torch.nn.modules.batchnorm import _BatchNorm
+
+        if self.record.private_steps:
+            return
+        for model in self.record.models:
+            for name, module in model.named_modules():
+                mixes = isinstance(module, _BatchNorm) and module.training
+                if mixes:
+                    self._mixing.add(f"{type(module).__name__} {name.removeprefix('_module.')}")
 
     def stepping(self, optimiser: Any) -> None:
         """Before any optimiser's own step."""
@@ -273,6 +290,27 @@ class Recorder:
         self.record.layers = sorted(self._mixing)
 
 
+def _clipping_module(optimiser: Any) -> Any:
+    """The module that clips in the backward pass for this optimiser, or None."""
+    from opacus.grad_sample import GradSampleHooksFastGradientClipping
+    from opacus.optimizers import DPOptimizerFastGradientClipping
+
+    if not isinstance(optimiser, DPOptimizerFastGradientClipping):
+        return None
+    own = {id(p) for p in optimiser.params}
+    for one in gc.get_objects():
+        if type(one).__module__.startswith("torch."):
+            continue
+        try:
+            if isinstance(one, GradSampleHooksFastGradientClipping) and any(
+                id(p) in own for p in one.trainable_parameters
+            ):
+                return one
+        except Exception:  # a proxy of someone's whose class cannot be asked
+            continue
+    return None
+
+
 def _inner(optimiser: Any) -> Any:
     """The optimiser at the bottom of wrappers."""
     found = optimiser.original_optimizer
@@ -300,6 +338,7 @@ def _settings(optimiser: Any) -> dict[str, Any]:
         "expected_batch_size": optimiser.expected_batch_size,
         "loss_reduction": optimiser.loss_reduction,
         "rank": rank,
+        "counted": count_std is not None,
     }
 
 
