@@ -138,7 +138,7 @@ def _accounting(record: LoopRecord) -> Iterator[Finding]:
     else:
         yield from _told_noise(record)
     with_steps = [one for one in record.accountants if one.steps]
-    if len(with_steps) > 1:
+    if len(with_steps) > 1 and max(one.steps for one in with_steps) < steps:
         yield found(
             "several-accountants",
             "fault" if _one_data_set(record) else "doubt",

@@ -44,7 +44,7 @@ class Tape:
 
 @dataclass(frozen=True)
 class Limits:
-    """When a loop has shown enough: noisy steps, seconds."""
+    """When a loop has shown enough: optimiser steps, seconds of CPU time."""
 
     steps: int = 1_000_000
     seconds: float = 20.0
@@ -94,10 +94,11 @@ class Recorder:
         self._last: Lot | None = None
         self._used: list[Lot] = []
         self._after_limit = 0
+        self._put_into: tuple[int, ...] | None = None
         self._random_before: Any = None
         self._forward_is_random = False
         self._mixing: set[str] = set()
-        self.inside = 0  # calls of make_private within another
+        self.inside = 0  # calls of the engine or an accountant that are running
 
     # --- limits ---------------------------------------------------------------------------------------------------
 
@@ -105,11 +106,10 @@ class Recorder:
     def over(self) -> bool:
         """Whether the loop has shown enough."""
         if self.record.cut is None:
-            if len(self.record.private_steps) >= self.limits.steps:
-                self.record.cut = f"ended after {len(self.record.private_steps):,} noisy steps, which were asked for"
+            if len(self.record.steps) >= self.limits.steps:
+                self.record.cut = f"ended after {len(self.record.steps):,} steps, which were asked for"
             elif time.process_time() - self.begun > self.limits.seconds:
-                steps = len(self.record.private_steps)
-                self.record.cut = f"ended after {self.limits.seconds:g} s and {steps:,} noisy steps"
+                self.record.cut = f"ended after {self.limits.seconds:g} s and {len(self.record.steps):,} steps"
         return self.record.cut is not None
 
     def _count_further(self) -> None:
@@ -139,8 +139,11 @@ class Recorder:
         places = _places(index)
         source = iterator._seen_source
         if places is not None and source.data_set in self.training:
-            if self.always is not None and self.always not in places:
-                places = [*places, self.always]
+            if self.always is not None:
+                places = [place for place in places if place != self.always] if self._has_it(iterator) else places
+                if not self._has_it(iterator) and self.always not in places:
+                    places = [*places, self.always]
+                self._put_into = self._piece(iterator)
             if self.never is not None and self.never in places and (len(places) > 1 or source.kind == "poisson"):
                 places = [place for place in places if place != self.never]
             if isinstance(index, list) or not np.isscalar(index):
@@ -152,6 +155,16 @@ class Recorder:
         kept = None if places is None else tuple(places)
         iterator._seen_queue.append(Lot(source, draw, (0, iterator._seen_round), kept))
         return index
+
+    def _piece(self, iterator: Any) -> tuple[int, ...]:
+        """What an example may be in once: a draw of Poisson coins, else whatever is summed in one step."""
+        base = base_sampler(iterator._index_sampler)
+        if iterator._seen_source.kind == "poisson":
+            return 1, id(base), self._draws.get(id(base), 0)
+        return 0, len(self.record.steps)
+
+    def _has_it(self, iterator: Any) -> bool:
+        return self._put_into == self._piece(iterator)
 
     def give(self, iterator: Any) -> None:
         """A batch reaches the loop."""
@@ -223,10 +236,16 @@ class Recorder:
 
     def _note_layers(self, optimiser: Any) -> None:
         """Layers of the model whose examples see each other in training."""
+        from opacus.grad_sample import AbstractGradSampleModule
         from torch.nn.modules.batchnorm import _BatchNorm
 
         if self.record.private_steps:
             return
+        own = {id(p) for p in optimiser.params}
+        known = {id(model) for model in self.record.models}
+        for model in living(AbstractGradSampleModule):
+            if id(model) not in known and any(id(p) in own for p in model.parameters()):
+                self.record.models.append(model)
         for model in self.record.models:
             for name, module in model.named_modules():
                 mixes = isinstance(module, _BatchNorm) and module.training
@@ -298,17 +317,8 @@ def _clipping_module(optimiser: Any) -> Any:
     if not isinstance(optimiser, DPOptimizerFastGradientClipping):
         return None
     own = {id(p) for p in optimiser.params}
-    for one in gc.get_objects():
-        if type(one).__module__.startswith("torch."):
-            continue
-        try:
-            if isinstance(one, GradSampleHooksFastGradientClipping) and any(
-                id(p) in own for p in one.trainable_parameters
-            ):
-                return one
-        except Exception:  # a proxy of someone's whose class cannot be asked
-            continue
-    return None
+    found = living(GradSampleHooksFastGradientClipping)
+    return next((one for one in found if any(id(p) in own for p in one.trainable_parameters)), None)
 
 
 def _inner(optimiser: Any) -> Any:
@@ -397,12 +407,13 @@ def seed_all(seed: int) -> None:
 @contextmanager
 def recording(recorder: Recorder) -> Iterator[LoopRecord]:
     """While this is open, everything the loop does is recorded. Everything wrapped is put back."""
+    from opacus.optimizers import DPOptimizer
+
     from fedpriv.checking.loop_wrapping import wrapped
 
     with wrapped(recorder):
-        for one in gc.get_objects():
-            if _is_private(one):
-                recorder.watch(one)
+        for one in living(DPOptimizer):
+            recorder.watch(one)
         try:
             yield recorder.record
         except Enough:
@@ -412,10 +423,8 @@ def recording(recorder: Recorder) -> Iterator[LoopRecord]:
             recorder.finish()
 
 
-def _is_private(one: Any) -> bool:
-    from opacus.optimizers import DPOptimizer
-
-    try:
-        return isinstance(one, DPOptimizer)
-    except Exception:  # a proxy of someone's whose class cannot be asked
-        return False
+def living(kind: type) -> list[Any]:
+    """Every object of a class, or of a subclass, that this process has. Types alone are looked at: a proxy's class may
+    not be asked.
+    """
+    return [one for one in gc.get_objects() if kind in type(one).__mro__]

@@ -126,10 +126,9 @@ def _engine(real: Callable[..., Any], recorder: Any) -> Callable[..., Any]:
         if not inner:
             optimiser = next((one for one in found if hasattr(one, "original_optimizer")), None)
             recorder.engine(self, {**defaults, **call}, batches, optimiser)
-            if hasattr(found[0], "parameters"):
-                recorder.record.models.append(found[0])
-            elif "module" in call:
-                recorder.record.models.append(call["module"])
+            model = found[0] if hasattr(found[0], "parameters") else call.get("module")
+            if model is not None and not any(model is one for one in recorder.record.models):
+                recorder.record.models.append(model)
         return found
 
     return make
@@ -156,7 +155,13 @@ def _told(real: Callable[..., Any], recorder: Any) -> Callable[..., Any]:
 
 def _asked(real: Callable[..., Any], recorder: Any) -> Callable[..., Any]:
     def get_epsilon(self: Any, delta: float, *args: Any, **kwargs: Any) -> Any:
-        found = real(self, delta, *args, **kwargs)
+        if recorder.inside:  # the engine's search for a multiplier, or one accountant that asks another
+            return real(self, delta, *args, **kwargs)
+        recorder.inside += 1
+        try:
+            found = real(self, delta, *args, **kwargs)
+        finally:
+            recorder.inside -= 1
         steps = len(recorder.record.private_steps)
         recorder.accountant(self).answers.append((float(delta), float(found), steps))
         return found
