@@ -100,6 +100,10 @@ class Recorder:
         self._mixing: set[str] = set()
         self.inside = 0  # calls of the engine or an accountant that are running
 
+    @property
+    def optimisers(self) -> list[_Optimiser]:
+        return list(self._optimisers.values())
+
     # --- limits ---------------------------------------------------------------------------------------------------
 
     @property
@@ -212,7 +216,7 @@ class Recorder:
     def _add_noise(self, watched: _Optimiser, add_noise: Callable[[], Any]) -> Any:
         optimiser = watched.optimiser
         clean = [p.summed_grad.detach().clone() for p in optimiser.params if p.summed_grad is not None]
-        settings = _settings(optimiser) | {"clip": watched.clip()}
+        settings = settings_of(optimiser) | {"clip": watched.clip()}
         found = add_noise()
         noisy = [p.grad for p in optimiser.params if p.grad is not None]
         self._note_layers(optimiser)
@@ -331,7 +335,7 @@ def _inner(optimiser: Any) -> Any:
     return found
 
 
-def _settings(optimiser: Any) -> dict[str, Any]:
+def settings_of(optimiser: Any) -> dict[str, Any]:
     """The noise and clip that a DPOptimizer is set to as it adds noise."""
     multiplier = float(optimiser.noise_multiplier)
     effective = getattr(optimiser, "_adjusted_noise_multiplier", multiplier)
