@@ -80,7 +80,7 @@ def recognises(target: Any, question: Question) -> Subject | None:
 def _fresh(target: Any) -> tuple[Callable[[], Any], Any]:
     """(maker of a fresh callable, the callable whose signature counts)."""
     if inspect.isclass(target):
-        return target, target.__call__
+        return target, _an_object(target)
     if inspect.isroutine(target):
         memory = Memory(target)
 
@@ -94,6 +94,16 @@ def _fresh(target: Any) -> tuple[Callable[[], Any], Any]:
     except Exception:
         return lambda: target, target
     return lambda: copy.deepcopy(target), target
+
+
+def _an_object(target: type) -> Any:
+    try:
+        made = target()
+    except Exception as error:
+        raise NotTaken(f"its objects cannot be made without arguments: {error}") from error
+    if not callable(made):
+        raise NotTaken("its objects cannot be called with an update")
+    return made
 
 
 def _generators(torch: Any) -> list[tuple[str, MakeRng]]:
@@ -138,8 +148,6 @@ def _conventions(function: Any) -> list[tuple[bool, Convention]]:
         parameters = list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError):
         return [(True, second), (False, alone)]
-    if parameters and parameters[0].name == "self" and not inspect.ismethod(function) and "." in function.__qualname__:
-        parameters = parameters[1:]  # `__call__` of a class
     places = [one for one in parameters if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
     keywords = [one for one in parameters if one.kind is one.KEYWORD_ONLY]
     any_place = any(one.kind is one.VAR_POSITIONAL for one in parameters)

@@ -25,12 +25,21 @@ Scope = Literal["call", "run"]
 
 @dataclass(frozen=True)
 class Claim:
-    """epsilon at ``delta`` of one call, or of a run of ``Question.calls`` calls. source: who says so, in words."""
+    """epsilon at ``delta`` of one call, or of a run of ``Question.calls`` calls. source: who says so, in words.
+
+    adjacency: of the claim; None: it is not said, and only pairs that hold under every adjacency of updates (one update
+    against none) refute it.
+    """
 
     epsilon: float
     delta: float
     scope: Scope = "call"
     source: str = "the claim given to the check"
+    adjacency: str | None = None
+
+    def covers(self, adjacency: str) -> bool:
+        """Whether a pair of this adjacency refutes the claim: replace-one allows zero-out too, not the other way."""
+        return adjacency != "replace-one" or self.adjacency == "replace-one"
 
 
 @dataclass(frozen=True)

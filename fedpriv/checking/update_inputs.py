@@ -27,17 +27,21 @@ def axis(dimension: int, place: int = 0) -> Numbers:
 
 
 def update_pairs(dimension: int, form: Callable[[Numbers], Any], bound: float | None, unit: str) -> list[Pair]:
-    """Neighbours under replace-one: any update against any other. bound: no update is longer."""
+    """Neighbours: any update against any other, or against none. bound: no update is longer."""
     u, long = direction(dimension), bound or LONG
     v = u * np.where(np.arange(dimension) % 2, 1.0, -1.0)
     found = [
         ("opposite updates", long * u, -long * u),
         ("opposite updates along one coordinate", long * axis(dimension), -long * axis(dimension)),
         ("no update against one", 0 * u, long * u),
+        ("no update against one along one coordinate", 0 * u, long * axis(dimension)),
         ("a short update against a long one in its direction", min(SHORT, long) * u, long * u),
         ("updates in two directions", long * u, long * v),
     ]
-    return [Pair(name, form(left), form(right), "replace-one", unit) for name, left, right in found]
+    return [
+        Pair(name, form(left), form(right), "replace-one" if left.any() else "zero-out", unit)
+        for name, left, right in found
+    ]
 
 
 def update_probes(dimension: int, form: Callable[[Numbers], Any], bound: float | None) -> list[Probe]:
