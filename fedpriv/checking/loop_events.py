@@ -26,6 +26,8 @@ multiplier z_t / B at every step. A sound bound, and far from tight.
 **Unknown sampler**: what coins it has cannot be seen, so none are credited: a Gaussian of multiplier z_t / m at every step,
 m: how often one example was in one batch at most, as recorded. It assumes that this is never exceeded.
 
+Where the noise that was added is measurably smaller than the optimiser is set to, its measured deviation counts.
+
 **Distributed**: the sum over workers, with the noise that the first worker adds; one example is on one worker. The law is
 that of one process, provided that workers draw from different generators.
 """
@@ -35,12 +37,20 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+import numpy as np
 
 from fedpriv.checking.loop_record import LoopRecord, Lot, Step
 from fedpriv.privacy.events import Event, Gaussian, NoBound, PoissonGaussian, Threat
 
+#: Below this the measured noise is smaller than set: in standard errors of a variance.
+FAR_BELOW = 6.0
 OBSERVER = "public"  # sees every model that the loop makes
+COUNTED = (
+    "the clip norm follows the share of gradients that are not clipped, in which the number of examples drawn is "
+    "without noise"
+)
 
 
 @dataclass(frozen=True)
@@ -61,6 +71,20 @@ def multiplier(step: Step) -> float:
     return step.std / step.clip if step.clip > 0 else math.inf
 
 
+def measured_share(record: LoopRecord) -> tuple[float, int]:
+    """(standard deviation of the noise that was added / that it is set to, numbers measured), over all steps.
+
+    1 where the measured one is not below the set one beyond its error.
+    """
+    steps = [step for step in record.private_steps if step.moved is not None and step.rank == 0 and step.std > 0]
+    parts = [step.moved / step.std for step in steps if step.moved is not None]
+    count = sum(part.size for part in parts)
+    if not count:
+        return 1.0, 0
+    mean = sum(float(np.sum(np.square(part))) for part in parts) / count
+    return (math.sqrt(mean) if mean < 1 - FAR_BELOW * math.sqrt(2 / count) else 1.0), count
+
+
 def multiplicity(lot: Lot) -> int:
     """How often one example is in a batch at most, as recorded."""
     return max(Counter(lot.indices).values(), default=1) if lot.indices else 1
@@ -76,10 +100,14 @@ def cost_of(record: LoopRecord, steps: Sequence[Step] | None = None) -> RunCost:
     events: Counter[Event] = Counter()
     passes: dict[tuple[int, int], float] = {}
     assumed: set[str] = set()
+    share, _ = measured_share(record)
     for step in chosen:
         if not step.private:
             continue
-        z = multiplier(step)
+        z = multiplier(step) * share
+        if step.counted:
+            events[NoBound(threat=threat, reason=COUNTED)] += 1
+            continue
         if not step.lots:
             assumed.add("which examples a step used could not be followed: no sampling is credited, and one example is "
                         "taken to be in a batch once")
@@ -111,13 +139,9 @@ def _moves(step: Step) -> bool:
 
 
 def _times(event: Event, count: int) -> Event:
-    from dataclasses import replace
-
     return replace(event, count=count)
 
 
 def planned_events(cost: RunCost, ran: int, planned: int) -> tuple[Event, ...]:
     """The events of a run of ``planned`` steps of which the first ``ran`` were recorded, if it goes on alike."""
-    from dataclasses import replace
-
     return tuple(replace(event, count=math.ceil(event.count * planned / ran)) for event in cost.events)

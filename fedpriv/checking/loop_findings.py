@@ -9,11 +9,9 @@ from collections.abc import Iterator
 import numpy as np
 
 from fedpriv.checking.findings import Finding, Severity
-from fedpriv.checking.loop_events import multiplicity, multiplier
+from fedpriv.checking.loop_events import measured_share, multiplicity, multiplier
 from fedpriv.checking.loop_record import LoopRecord, Source, Step
 
-#: Below this the measured noise is smaller than the settings say: in standard errors of a standard deviation.
-FAR_BELOW = 6.0
 CLOSE = 1e-6
 
 
@@ -198,14 +196,13 @@ def _noise(record: LoopRecord) -> Iterator[Finding]:
     zero = [step for step in private if step.std == 0]
     if zero:
         yield found("no-noise", "fault", f"{len(zero):,} steps have a noise multiplier or a clip norm of zero")
-    squares = sum(float(np.sum(np.square(step.moved / step.std))) for step in private if step.std > 0)
-    count = sum(step.moved.size for step in private if step.std > 0 and step.moved is not None)
-    if count and squares / count < 1 - FAR_BELOW * math.sqrt(2 / count):
+    share, count = measured_share(record)
+    if share < 1:
         yield found(
             "noise-smaller-than-set",
             "fault",
-            f"over {count:,} numbers the noise has {math.sqrt(squares / count):.4g} times the standard deviation that "
-            f"the optimiser's multiplier and clip norm say",
+            f"over {count:,} numbers the noise has {share:.4g} times the standard deviation that the optimiser's "
+            f"multiplier and clip norm say",
             "add the noise that is accounted",
         )
     yield from _repeats(private)

@@ -261,7 +261,8 @@ class Recorder:
         if any(optimiser is watched.optimiser for watched in self._optimisers.values()):
             return  # the wrapper; its inner optimiser follows
         grads = [p.grad.detach() for group in optimiser.param_groups for p in group["params"] if p.grad is not None]
-        watched = next((one for one in self._optimisers.values() if _inner(one.optimiser) is optimiser), None)
+        wrappers = [one for one in self._optimisers.values() if _inner(one.optimiser) is optimiser]
+        watched = next((one for one in wrappers if one.pending is not None), wrappers[0] if wrappers else None)
         pending = watched.pending if watched is not None else None
         lots, self._used = tuple(self._used), []
         common: dict[str, Any] = {

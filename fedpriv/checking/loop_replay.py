@@ -136,6 +136,17 @@ class Replay:
             )
 
 
+def _apart(left: LoopRecord, right: LoopRecord) -> int:
+    """The first noisy step after which parameters, clip norm or noise level differ, so that later steps say nothing."""
+    for number, (a, b) in enumerate(zip(left.private_steps, right.private_steps, strict=False)):
+        settings = [np.array([one.std, one.clip, one.noise_clip]) for one in (a, b)]
+        if not same(*settings):
+            return number - 1
+        if a.applied is not None and b.applied is not None and not same(a.applied, b.applied):
+            return number
+    return max(len(left.private_steps), len(right.private_steps))
+
+
 def replayed(name: str, severity: Severity, text: str, remedy: str = "") -> Finding:
     return Finding("replayed", name, severity, text, remedy)
 
@@ -151,7 +162,10 @@ def _each_once(found: list[Finding]) -> list[Finding]:
 def _moved(left: LoopRecord, right: LoopRecord, norms: float, name: str) -> Iterator[Finding]:
     """How far one example moves the sum before noise, in clip norms that the noise is for."""
     worst, at = 0.0, 0
+    apart = _apart(left, right)
     for number, (a, b) in enumerate(zip(left.private_steps, right.private_steps, strict=False)):
+        if number > apart:
+            break
         if a.clean is None or b.clean is None or a.clean.shape != b.clean.shape or not a.noise_clip:
             continue
         distance = float(np.linalg.norm(a.clean - b.clean)) / a.noise_clip
@@ -176,6 +190,7 @@ def _moved(left: LoopRecord, right: LoopRecord, norms: float, name: str) -> Iter
 def _after_noise(left: LoopRecord, right: LoopRecord, name: str) -> Iterator[Finding]:
     """What differs though the noisy sums are the same."""
     ended = left.cut, right.cut
+    apart = _apart(left, right) < min(len(left.private_steps), len(right.private_steps))
     if len(left.steps) != len(right.steps):
         yield replayed(
             "steps-depend-on-data",
@@ -186,7 +201,7 @@ def _after_noise(left: LoopRecord, right: LoopRecord, name: str) -> Iterator[Fin
         )
     for number, (a, b) in enumerate(zip(left.steps, right.steps, strict=False)):
         yield from _step(a, b, number, name)
-    if ended[0] == ended[1] and left.returned is not None and right.returned is not None:
+    if not apart and ended[0] == ended[1] and left.returned is not None and right.returned is not None:
         ours, theirs = numbers_of(left.returned), numbers_of(right.returned)
         different = [key for key in ours if key not in theirs or not same(ours[key], theirs[key])]
         different += [key for key in theirs if key not in ours]
@@ -197,7 +212,8 @@ def _after_noise(left: LoopRecord, right: LoopRecord, name: str) -> Iterator[Fin
                 f"with the same noisy sums, one example {name} changes what the loop returns: {_words(different, ours, theirs)}",
                 "measure on public or held-out data, or release the number with noise of its own",
             )
-    yield from _models(left, right, name)
+    if not apart:
+        yield from _models(left, right, name)
 
 
 def _step(a: Step, b: Step, number: int, name: str) -> Iterator[Finding]:

@@ -28,7 +28,7 @@ def replaced(owner: Any, name: str, make: Callable[[Callable[..., Any]], Callabl
 def wrapped(recorder: Any) -> Iterator[None]:
     """All that `fedpriv.checking.loop_recorder.Recorder` listens to."""
     import torch
-    from opacus import PrivacyEngine
+    from opacus import PrivacyEngine, privacy_engine
     from opacus.optimizers import DPOptimizer
     from opacus.utils.uniform_sampler import DistributedUniformWithReplacementSampler, UniformWithReplacementSampler
     from torch.optim.optimizer import register_optimizer_step_pre_hook
@@ -49,7 +49,24 @@ def wrapped(recorder: Any) -> Iterator[None]:
                 stack.enter_context(replaced(kind, "step", lambda real: _told(real, recorder)))
             if "get_epsilon" in vars(kind):
                 stack.enter_context(replaced(kind, "get_epsilon", lambda real: _asked(real, recorder)))
+        stack.enter_context(replaced(privacy_engine, "get_noise_multiplier", lambda real: _once(real)))
         yield
+
+
+#: Searches for a noise multiplier, which take seconds each, by what they are for: a loop is executed several times.
+_MULTIPLIERS: dict[str, Any] = {}
+#: Answers of the library's accountants, by history and question.
+_EPSILONS: dict[str, Any] = {}
+
+
+def _once(real: Callable[..., Any]) -> Callable[..., Any]:
+    def get_noise_multiplier(**call: Any) -> Any:
+        key = repr(sorted(call.items()))
+        if key not in _MULTIPLIERS:
+            _MULTIPLIERS[key] = real(**call)
+        return _MULTIPLIERS[key]
+
+    return get_noise_multiplier
 
 
 def _iterators(stack: ExitStack, recorder: Any, kind: Any) -> None:
@@ -159,7 +176,7 @@ def _asked(real: Callable[..., Any], recorder: Any) -> Callable[..., Any]:
             return real(self, delta, *args, **kwargs)
         recorder.inside += 1
         try:
-            found = real(self, delta, *args, **kwargs)
+            found = _answer(real, self, delta, args, kwargs)
         finally:
             recorder.inside -= 1
         steps = len(recorder.record.private_steps)
@@ -167,3 +184,13 @@ def _asked(real: Callable[..., Any], recorder: Any) -> Callable[..., Any]:
         return found
 
     return get_epsilon
+
+
+def _answer(real: Callable[..., Any], accountant: Any, delta: float, args: Any, kwargs: Any) -> Any:
+    """What an accountant answers. Of the library's own the answer depends on class, history and question alone."""
+    if not type(accountant).__module__.startswith("opacus."):
+        return real(accountant, delta, *args, **kwargs)
+    key = repr((type(accountant), accountant.history, delta, args, sorted(kwargs.items())))
+    if key not in _EPSILONS:
+        _EPSILONS[key] = real(accountant, delta, *args, **kwargs)
+    return _EPSILONS[key]

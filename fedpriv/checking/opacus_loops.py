@@ -6,6 +6,7 @@ One call of the subject is one whole training. The loop is recorded once as it i
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -16,6 +17,7 @@ from fedpriv.checking.loop_canary import MOST_CALLS, Canary, CanaryTrials, trial
 from fedpriv.checking.loop_record import LoopRecord, Step
 from fedpriv.checking.subject import Claim, Numbers, Pair, Played, Question, Recognised, Subject
 from fedpriv.common.errors import FedprivError
+from fedpriv.privacy.events import NoBound
 
 #: Seconds of the first execution.
 FIRST_SECONDS = 8.0
@@ -142,7 +144,7 @@ def loop_subject(loop: Any, question: Question) -> OpacusLoop:
     return OpacusLoop(
         name=f"an Opacus training loop of {len(record.steps):,} steps" if record.steps else "a DPOptimizer",
         pairs=pairs,
-        recognised=recognised_of(record, question, loop.optimisers),
+        recognised=recognised_of(record, question, loop.optimisers, leaks_of(findings)),
         claim=question.claim,
         observer="public",
         notes=notes,
@@ -151,18 +153,28 @@ def loop_subject(loop: Any, question: Question) -> OpacusLoop:
     )
 
 
-def recognised_of(record: LoopRecord, question: Question, optimisers: Sequence[Any] = ()) -> list[Recognised]:
-    """One entry for a run whose steps are all alike; further ones for further kinds of steps."""
+def leaks_of(findings: Sequence[Finding]) -> str | None:
+    """Why a loop has no bound whatever its noisy steps cost: what replays show to leave beside them. None: nothing."""
+    faults = [one.text for one in findings if one.severity == "fault"]
+    return faults[0] if faults else None
+
+
+def recognised_of(
+    record: LoopRecord, question: Question, optimisers: Sequence[Any] = (), leak: str | None = None
+) -> list[Recognised]:
+    """One entry for a run whose steps are all alike; further ones for further kinds of steps. leak: it has no bound."""
     from fedpriv.checking.loop_events import cost_of, planned_events
 
     if not record.steps:
         return [_of_optimiser(optimiser) for optimiser in optimisers]
     cost = cost_of(record)
     claimed, delta, planned, words = _claimed(record, question)
+    if leak is not None:
+        cost = replace(cost, events=(NoBound(threat=cost.threat, reason=leak), *cost.events))
     events = cost.events
     if planned and planned > len(record.private_steps):
         events = planned_events(cost, max(1, len(record.private_steps)), planned)
-    findings = list(_findings(record, events, claimed, delta))
+    findings = list(_findings(record, events, cost.assumed, claimed, delta))
     findings += [Finding("recognised", "assumed", "doubt", text) for text in cost.assumed]
     first, *others = events or (None,)
     unbounded = first.why_unbounded() if first is not None else "no noisy step was seen"
@@ -184,7 +196,9 @@ def recognised_of(record: LoopRecord, question: Question, optimisers: Sequence[A
     ]
 
 
-def _findings(record: LoopRecord, events: Sequence[Any], claimed: float | None, delta: float) -> list[Finding]:
+def _findings(
+    record: LoopRecord, events: Sequence[Any], assumed: Sequence[str], claimed: float | None, delta: float
+) -> list[Finding]:
     """The record's findings. Sampling that differs from the account is a doubt where the claim holds without it."""
     from fedpriv.checking.loop_findings import findings_of
     from fedpriv.privacy.composition import compose
@@ -197,9 +211,10 @@ def _findings(record: LoopRecord, events: Sequence[Any], claimed: float | None, 
         mild = ("fixed-batches-priced-as-poisson", "batches-summed-before-noise", "replacement-priced-as-poisson")
         found = [replace(one, severity="doubt") if one.name in mild else one for one in found]
         return found
-    if not any(one.severity == "fault" for one in found):
+    if math.isfinite(verified) and not any(one.severity == "fault" for one in found):
         text = f"the loop's accountant says epsilon {claimed:.4g} at delta {delta:g}; what ran costs {verified:.4g}"
-        found.append(Finding("recognised", "claim-below-verified", "fault", text))
+        unknown = any(one.name == "sampler-not-known" for one in found)
+        found.append(Finding("recognised", "claim-below-verified", "doubt" if unknown or assumed else "fault", text))
     return found
 
 
