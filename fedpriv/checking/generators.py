@@ -30,7 +30,7 @@ def seeded(seed: int | None) -> Any:
 def _seeded(seed: int) -> Iterator[None]:
     states = generator_states()
     random.seed(seed)
-    np.random.seed(seed)  # noqa: NPY002 (the generator that targets use)
+    np.random.seed(seed & 0xFFFFFFFF)  # noqa: NPY002 (the generator that targets use)
     if torch := sys.modules.get("torch"):
         torch.manual_seed(seed)
     try:

@@ -16,8 +16,8 @@ DEEPEST = 6
 
 
 def hash_number(value: object) -> float:
-    """A text or any other object as one number: equal for equal ones."""
-    return float(int.from_bytes(hashlib.sha256(repr(value).encode()).digest()[:6], "big"))
+    """A text or any other object as one number in [0, 1): equal for equal ones."""
+    return float(int.from_bytes(hashlib.sha256(repr(value).encode()).digest()[:6], "big")) / 2**48
 
 
 def played(name: str, value: Any) -> Played:

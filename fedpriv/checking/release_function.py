@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from fedpriv.checking.fresh_state import Memory
-from fedpriv.checking.generators import seeded
+from fedpriv.checking.generators import seeded, seeds_of
 from fedpriv.checking.numbers import played
 from fedpriv.checking.subject import Numbers, Played, Question, Subject
 from fedpriv.checking.update_inputs import direction, forms_of_update, update_pairs, update_probes
@@ -52,6 +52,7 @@ class ReleaseFunction(Subject):
             return [played("released", call(copy.deepcopy(one), rng)) for one in data]
 
     def trials(self, data: Any, n: int, seed: int) -> Numbers:
+        (seed,) = seeds_of(seed, 1)
         with seeded(seed):
             rng = self.rng(seed)
             return np.stack([played("released", self.fresh()(copy.deepcopy(data), rng)).flat() for _ in range(n)])

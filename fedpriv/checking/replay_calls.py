@@ -160,7 +160,7 @@ def broken_probe(subject: Subject, probe: Probe, question: Question) -> list[Fin
         if np.abs(whole).max(initial=0.0) > 1e4 * max(usual, 1e-300):
             found.append(
                 Finding(
-                    "replayed", "broken-number-switches-off-clipping", "fault",
+                    "replayed", "broken-number-switches-off-clipping", "doubt",
                     f"An update with one number that is NaN or infinite leaves with numbers up to "
                     f"{np.abs(whole).max():.3g}, where a long honest one leaves with at most {usual:.3g}: the clipping "
                     "does not hold.",

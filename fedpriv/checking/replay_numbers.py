@@ -36,6 +36,8 @@ def few_values(two: Two, columns: Bools) -> bool:
     """Whether the records of these columns look like symbols (bits, small whole numbers): repeated by chance, too."""
     chosen = np.isin(two.records, np.unique(two.records[columns])) & ~two.words
     values = np.concatenate([two.left[:, chosen].ravel(), two.right[:, chosen].ravel()])
+    if chosen.sum() == len(np.unique(two.records[chosen])):  # no record of several numbers: bits alone are symbols
+        return bool(np.isin(values, (-1.0, 0.0, 1.0)).all())
     return bool(values.size) and len(np.unique(values)) <= max(2, min(64, int(0.5 * chosen.sum())))
 
 
