@@ -17,8 +17,6 @@ import numpy as np
 
 from fedpriv.checking.loop_record import Numbers, Source
 
-#: Optimiser steps of all trials together.
-MOST_CALLS = 60_000
 #: Clip norms that the canary's gradient is long.
 LONG = 1e3
 

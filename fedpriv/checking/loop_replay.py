@@ -131,7 +131,7 @@ class Replay:
                 "noise-is-constant",
                 "fault",
                 "two executions from different seeds add the same noise: the loop seeds its generator with a constant, "
-                "so whoever knows the code can take the noise off",
+                "so whoever knows the code can take the noise off; epsilon is infinite",
                 "leave the noise's generator unseeded; secure_mode=True where the model leaves",
             )
 
@@ -209,7 +209,8 @@ def _after_noise(left: LoopRecord, right: LoopRecord, name: str) -> Iterator[Fin
             yield replayed(
                 "returned-without-noise",
                 "fault",
-                f"with the same noisy sums, one example {name} changes what the loop returns: {_words(different, ours, theirs)}",
+                f"with the same noisy sums, one example {name} changes what the loop returns, which has no noise: "
+                f"{_words(different, ours, theirs)}; epsilon is infinite",
                 "measure on public or held-out data, or release the number with noise of its own",
             )
     if not apart:
@@ -230,7 +231,8 @@ def _step(a: Step, b: Step, number: int, name: str) -> Iterator[Finding]:
                 "gradient-changed-after-noise",
                 "fault",
                 f"step {number + 1}: with the same noisy sum, one example {name} changes the gradient that the optimiser "
-                f"gets, by {_norm(a.applied, b.applied):.3g}: something of the data enters after noise",
+                f"gets, by {_norm(a.applied, b.applied):.3g}: something of the data enters after noise; "
+                f"epsilon is infinite",
                 "derive everything after noise from the noisy sum and public constants",
             )
         else:
@@ -238,7 +240,7 @@ def _step(a: Step, b: Step, number: int, name: str) -> Iterator[Finding]:
                 "step-without-noise",
                 "fault",
                 f"step {number + 1} ({a.kind}) has no noise, and one example {name} changes its gradient by "
-                f"{_norm(a.applied, b.applied):.3g}",
+                f"{_norm(a.applied, b.applied):.3g}; epsilon is infinite",
                 "step through the DPOptimizer alone",
             )
     if a.private and not same(np.array([a.std, a.clip]), np.array([b.std, b.clip])):
@@ -261,7 +263,8 @@ def _models(left: LoopRecord, right: LoopRecord, name: str) -> Iterator[Finding]
             yield replayed(
                 "model-without-noise",
                 "fault",
-                f"with the same noisy sums, one example {name} changes the model: {_words(different, ours, theirs)}",
+                f"with the same noisy sums, one example {name} changes the model beside them: "
+                f"{_words(different, ours, theirs)}; epsilon is infinite",
                 "no running averages of batches (BatchNorm), and no change of parameters beside the DPOptimizer",
             )
 
