@@ -22,7 +22,7 @@ from fedpriv.privacy.events import NoBound
 #: Seconds of the first execution.
 FIRST_SECONDS = 8.0
 #: Steps of one trial of the canary at most.
-TRIAL_STEPS = 8
+TRIAL_STEPS = 16
 #: Claimed and verified figures come from different discretisations: so far below the claimed one counts as equal.
 NUMERICAL = 0.02
 
