@@ -109,8 +109,10 @@ def cost_of(record: LoopRecord, steps: Sequence[Step] | None = None) -> RunCost:
             events[NoBound(threat=threat, reason=COUNTED)] += 1
             continue
         if not step.lots:
-            assumed.add("which examples a step used could not be followed: no sampling is credited, and one example is "
-                        "taken to be in a batch once")
+            assumed.add(
+                "which examples a step used could not be followed: no sampling is credited, and one example is "
+                "taken to be in a batch once"
+            )
             events[Gaussian(threat=threat, multiplier=z)] += 1
             continue
         draws = {(lot.source, lot.draw): lot for lot in step.lots}
@@ -123,8 +125,10 @@ def cost_of(record: LoopRecord, steps: Sequence[Step] | None = None) -> RunCost:
             elif source.kind == "with-replacement" and source.batch_size:
                 events[Gaussian(threat=threat, multiplier=z / source.batch_size)] += 1
             else:
-                assumed.add("the sampler is the loop's own: no sampling is credited, and an example is taken to be in "
-                            "a batch no more often than recorded")
+                assumed.add(
+                    "the sampler is the loop's own: no sampling is credited, and an example is taken to be in "
+                    "a batch no more often than recorded"
+                )
                 events[Gaussian(threat=threat, multiplier=z / multiplicity(lot))] += 1
     for z in passes.values():
         events[Gaussian(threat=threat, multiplier=z)] += 1

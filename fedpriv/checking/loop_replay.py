@@ -106,8 +106,10 @@ class Replay:
         for name, (norms, right) in pairs.items():
             random = any(step.forward_is_random for step in left.steps)
             if name == "removed" and random:
-                limits.append("the forward pass draws random numbers: only examples replaced, not removed, are "
-                              "compared before noise, up to twice the clip norm")
+                limits.append(
+                    "the forward pass draws random numbers: only examples replaced, not removed, are "
+                    "compared before noise, up to twice the clip norm"
+                )
             else:
                 found += _moved(left, right, norms, name)
             found += _after_noise(left, right, name)
@@ -123,7 +125,10 @@ class Replay:
         same = [
             a
             for a, b in zip(first.private_steps, second.private_steps, strict=False)
-            if a.moved is not None and b.moved is not None and a.std > 0 and a.moved.shape == b.moved.shape
+            if a.moved is not None
+            and b.moved is not None
+            and a.std > 0
+            and a.moved.shape == b.moved.shape
             and np.abs(a.moved - b.moved).max(initial=0.0) < 1e-3 * a.std
         ]
         if same:

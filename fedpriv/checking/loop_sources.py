@@ -69,9 +69,7 @@ def _of_singles(sampler: Any, data_set: int, population: int, batch_size: int, d
         sampler.drop_last or population % sampler.num_replicas == 0  # otherwise some examples are given twice
     ):
         words = f"{batches}, shuffled over {sampler.num_replicas} workers"
-        return Source(
-            "without-replacement", words, data_set, population, workers=int(sampler.num_replicas), **common
-        )
+        return Source("without-replacement", words, data_set, population, workers=int(sampler.num_replicas), **common)
     if draws_as(sampler, WeightedRandomSampler) and not sampler.replacement:
         return Source("without-replacement", f"{batches}, drawn by weight", data_set, population, **common)
     if draws_as(sampler, WeightedRandomSampler):

@@ -218,7 +218,12 @@ def _claimed(record: LoopRecord, question: Question) -> tuple[float | None, floa
     delta = question.at_delta
     if asked:
         (last_delta, epsilon, _), one = max(asked, key=lambda pair: pair[0][2])
-        return epsilon, last_delta, None, f"its {one.kind} accountant says epsilon {epsilon:.4g} at delta {last_delta:g}"
+        return (
+            epsilon,
+            last_delta,
+            None,
+            f"its {one.kind} accountant says epsilon {epsilon:.4g} at delta {last_delta:g}",
+        )
     if len(targets) == 1 and targets[0].target is not None and len(record.engines) == 1:
         epsilon, target_delta = targets[0].target
         planned = targets[0].epochs * targets[0].batches if targets[0].epochs and record.cut else None

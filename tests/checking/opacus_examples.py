@@ -48,7 +48,9 @@ def step(model: Any, optimiser: Any, batch: Any, criterion: Any = nn.functional.
     return float(loss.item())
 
 
-def epochs(model: Any, optimiser: Any, loader: Any, number: int = 2, criterion: Any = nn.functional.cross_entropy) -> None:
+def epochs(
+    model: Any, optimiser: Any, loader: Any, number: int = 2, criterion: Any = nn.functional.cross_entropy
+) -> None:
     for _ in range(number):
         for batch in loader:
             step(model, optimiser, batch, criterion)
@@ -168,9 +170,7 @@ class Coins(Sampler):
 
 
 def own_sampler() -> Any:
-    engine, model, optimiser, loader = made(
-        loader=DataLoader(data(), batch_sampler=Coins()), poisson_sampling=False
-    )
+    engine, model, optimiser, loader = made(loader=DataLoader(data(), batch_sampler=Coins()), poisson_sampling=False)
     epochs(model, optimiser, loader)
     return model, engine.get_epsilon(1e-5)
 
