@@ -1,4 +1,4 @@
-"""One example's worst gradient put through a loop's own optimiser and sampling, many times: the layer *sampled* of loops.
+"""One example's worst gradient put through a loop's own optimiser and sampling: the layer *sampled* of loops.
 
 The example's gradient is one coordinate, as long as any (the clip norm is what is left of it). A trial is as many steps
 as are tried of the loop's own: in each the sampler's coin decides whether the example is in the batch, the optimiser
@@ -32,8 +32,8 @@ class Canary:
 class CanaryTrials:
     """The optimiser of a loop, with canaries. steps: of one trial; source: the loader's law.
 
-    Many trials in one call: trial i has parameter i, and an example whose gradient is this coordinate alone. Examples are
-    clipped one by one and noise is independent between coordinates, so each coordinate has the law of a single trial;
+    Many trials in one call: trial i has parameter i, and an example whose gradient is this coordinate alone. Examples
+    are clipped one by one and noise is independent between coordinates, so each coordinate has the law of one trial;
     `agree` tries whether that is so, and if not trials are made one by one.
     """
 

@@ -67,7 +67,7 @@ def largest_label(data_set: Any, most: int = 64) -> int:
     found = 1
     for place in range(min(most, len(data_set))):
         item = data_set[place]
-        label = item[-1] if isinstance(item, tuple | list) and item else None
+        label: Any = item[-1] if isinstance(item, tuple | list) and item else None
         if isinstance(label, int | np.integer) or (hasattr(label, "ndim") and label.ndim == 0 and _is_whole(label)):
             found = max(found, int(label))
     return found
@@ -150,7 +150,7 @@ def altered_rows(data: Any, place: int, sign: int) -> Any:
     from torch.utils.data import DataLoader
 
     if isinstance(data, DataLoader):
-        twin = copy.copy(data)
+        twin: Any = copy.copy(data)
         object.__setattr__(twin, "dataset", Altered(place, sign).of(copy.deepcopy(data.dataset)))
         return twin
     if hasattr(data, "shape"):

@@ -1,35 +1,36 @@
 """What the noisy steps of a training loop cost as they really ran: events, each with its proof.
 
-Unit: one example. Every noisy step t releases S_t + N(0, s_t^2 I), where S_t is the sum of the clipped gradients (each no
-longer than C_t) of its batches, at parameters that are a function of earlier releases. z_t = s_t / C_t. Who sees all of
-these sees all models, which are functions of them.
+Unit: one example. Every noisy step t releases S_t + N(0, s_t^2 I), where S_t is the sum of the clipped gradients
+(each no longer than C_t) of its batches, at parameters that are a function of earlier releases. z_t = s_t / C_t. Who
+sees all of these sees all models, which are functions of them.
 
-**Poisson** (each example by a coin q of its own, at each step anew). One example more or less adds a vector of length at
-most C_t with probability q: a Poisson-sampled Gaussian of multiplier z_t, composed adaptively over steps
+**Poisson** (each example by a coin q of its own, at each step anew). One example more or less adds a vector of length
+at most C_t with probability q: a Poisson-sampled Gaussian of multiplier z_t, composed adaptively over steps
 (add-or-remove-one).
 
-**Several draws in one step** (k batches summed before noise is added). The sum of k independent releases, each with noise
-of variance s_t^2 / k, has the law of the release; so it is a function of them and costs no more: k events of multiplier
-z_t / sqrt(k). One event of rate k q is no bound: an example can be in several of the batches and move the sum by k C_t.
+**Several draws in one step** (k batches summed before noise is added). The sum of k independent releases, each with
+noise of variance s_t^2 / k, has the law of the release; so it is a function of them and costs no more: k events of
+multiplier z_t / sqrt(k). One event of rate k q is no bound: an example can be in several of the batches and move the
+sum by k C_t.
 
 **Each example at most once in a pass** (fixed batches, shuffled or not). Given the order of a pass, which does not
 depend on values, an example is in one batch of it. Releases before that batch have the same law with and without the
-example (put in, or contributing zero: zero-out); its own is a Gaussian of multiplier z_t; later ones are functions of what was
-released and of data that are the same. So a pass costs one Gaussian, unsampled, of its smallest z_t; a mixture over
-orders costs no more (delta is jointly convex in the two laws). A step that sums k batches counts z_t / sqrt(k) for each, as above: an
-example may be in batches of several passes. Under add-or-remove-one there is no such bound: removing an
-example moves others into other batches. Zero-out stands for it; a Poisson sample has both.
+example (put in, or contributing zero: zero-out); its own is a Gaussian of multiplier z_t; later ones are functions of
+what was released and of data that are the same. So a pass costs one Gaussian, unsampled, of its smallest z_t; a
+mixture over orders costs no more (delta is jointly convex in the two laws). A step that sums k batches counts z_t /
+sqrt(k) for each, as above: an example may be in batches of several passes. Under add-or-remove-one there is no such
+bound: removing an example moves others into other batches. Zero-out stands for it; a Poisson sample has both.
 
 **With replacement**: an example may be in a batch of B up to B times, and moves the sum by up to B C_t: a Gaussian of
 multiplier z_t / B at every step. A sound bound, and far from tight.
 
-**Unknown sampler**: what coins it has cannot be seen, so none are credited: a Gaussian of multiplier z_t / m at every step,
-m: how often one example was in one batch at most, as recorded. It assumes that this is never exceeded.
+**Unknown sampler**: what coins it has cannot be seen, so none are credited: a Gaussian of multiplier z_t / m at every
+step, m: how often one example was in one batch at most, as recorded. It assumes that this is never exceeded.
 
 Where the noise that was added is measurably smaller than the optimiser is set to, its measured deviation counts.
 
-**Distributed**: the sum over workers, with the noise that the first worker adds; one example is on one worker. The law is
-that of one process, provided that workers draw from different generators.
+**Distributed**: the sum over workers, with the noise that the first worker adds; one example is on one worker. The
+law is that of one process, provided that workers draw from different generators.
 """
 
 from __future__ import annotations

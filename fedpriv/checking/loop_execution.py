@@ -1,4 +1,4 @@
-"""How a target is executed as a training loop: a function is called, a pair of model and optimiser is trained for a pass."""
+"""How a target is executed as a training loop: a function is called, model and optimiser are trained for a pass."""
 
 from __future__ import annotations
 
@@ -66,7 +66,8 @@ def executions_of(target: Any, question: Question) -> Executions | None:
     needed = _needed(target)
     if needed > 2:
         raise LoopFailed(
-            f"the function needs {needed} arguments: a loop is called without any, with data, or with features and labels"
+            f"the function needs {needed} arguments: a loop is called without any, with data, or with features and "
+            "labels"
         )
     memory = LoopMemory(target)
     errors: list[Exception] = []

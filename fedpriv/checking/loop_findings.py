@@ -1,4 +1,4 @@
-"""What differs between a training loop as it ran and as its accountant has it: the layer *recognised* of Opacus loops."""
+"""What differs between a training loop as it ran and as its accountant has it: the layer *recognised* of loops."""
 
 from __future__ import annotations
 
@@ -318,7 +318,7 @@ def _layers(record: LoopRecord) -> Iterator[Finding]:
         yield found(
             "layer-mixes-examples",
             "fault",
-            f"{', '.join(record.layers)}: an example's gradient depends on the other examples of its batch, so clipping "
-            f"it bounds nothing; running averages leave without noise",
+            f"{', '.join(record.layers)}: an example's gradient depends on the other examples of its batch, so "
+            f"clipping it bounds nothing; running averages leave without noise",
             "GroupNorm or LayerNorm (ModuleValidator.fix)",
         )

@@ -1,4 +1,4 @@
-"""What a training loop keeps between two executions, put back before each: models, optimisers, accountants, generators."""
+"""What a training loop keeps between two executions, put back before each: models, optimisers, accountants."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class LoopMemory:
             self._remember(value.accountant, depth + 1)
         elif isinstance(value, torch.Generator):
             state = value.get_state()
-            self._back.append(lambda: value.set_state(state) and None)  # type: ignore[func-returns-value]
+            self._back.append(lambda: _set_state(value, state))
         elif isinstance(value, list | tuple):
             for part in value[:64]:
                 self._remember(part, depth + 1)
@@ -91,6 +91,10 @@ class LoopMemory:
                 optimiser._is_last_step_skipped = False
 
         self._back.append(back)
+
+
+def _set_state(generator: Any, state: Any) -> None:
+    generator.set_state(state)
 
 
 def _reachable(target: Any) -> Iterator[Any]:

@@ -1,13 +1,13 @@
 """Records a training loop from outside: the libraries' own methods are wrapped while it runs, and put back afterwards.
 
-The loop's file is not touched. Wrapped are: torch's data loader iterator (which examples a batch has), Opacus' samplers
-(which draw a batch is a piece of), every DPOptimizer, made before or during the recording (clean sum, noisy sum, noise),
-every optimiser's step (what it gets), `torch.autograd.backward` (which batches are used), the accountants and the engine.
+The loop's file is not touched. Wrapped are: torch's data loader iterator (which examples a batch has), Opacus'
+samplers (which draw a batch is a piece of), every DPOptimizer, made before or during the recording (clean sum, noisy
+sum, noise), every optimiser's step (what it gets), `torch.autograd.backward` (which batches are used), the
+accountants and the engine.
 """
 
 from __future__ import annotations
 
-import gc
 import math
 import time
 from collections.abc import Callable, Iterator
@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from fedpriv.checking.loop_data import Altered
+from fedpriv.checking.loop_objects import base_sampler, clipping_module, inner_of, living, settings_of
 from fedpriv.checking.loop_record import Accounted, Engine, LoopRecord, Lot, Numbers, Step
 from fedpriv.checking.loop_sources import source_of
 
@@ -127,7 +128,7 @@ class Recorder:
 
     def number_of(self, data_set: Any) -> int:
         known = self._data_sets.setdefault(id(data_set), (len(self._data_sets), data_set))
-        self.record.data_sets = {number: one for number, one in self._data_sets.values()}
+        self.record.data_sets = dict(self._data_sets.values())
         return known[0]
 
     def begin_pass(self, iterator: Any, loader: Any) -> None:
@@ -194,7 +195,7 @@ class Recorder:
         if id(optimiser) in self._optimisers:
             return
         watched = _Optimiser(len(self._optimisers), optimiser, optimiser.original_optimizer)
-        watched.clipping = _clipping_module(optimiser)
+        watched.clipping = clipping_module(optimiser)
         self._optimisers[id(optimiser)] = watched
         if not callable(getattr(optimiser, "add_noise", None)):
             return
@@ -261,7 +262,7 @@ class Recorder:
         if any(optimiser is watched.optimiser for watched in self._optimisers.values()):
             return  # the wrapper; its inner optimiser follows
         grads = [p.grad.detach() for group in optimiser.param_groups for p in group["params"] if p.grad is not None]
-        wrappers = [one for one in self._optimisers.values() if _inner(one.optimiser) is optimiser]
+        wrappers = [one for one in self._optimisers.values() if inner_of(one.optimiser) is optimiser]
         watched = next((one for one in wrappers if one.pending is not None), wrappers[0] if wrappers else None)
         pending = watched.pending if watched is not None else None
         lots, self._used = tuple(self._used), []
@@ -314,49 +315,6 @@ class Recorder:
         self.record.layers = sorted(self._mixing)
 
 
-def _clipping_module(optimiser: Any) -> Any:
-    """The module that clips in the backward pass for this optimiser, or None."""
-    from opacus.grad_sample import GradSampleHooksFastGradientClipping
-    from opacus.optimizers import DPOptimizerFastGradientClipping
-
-    if not isinstance(optimiser, DPOptimizerFastGradientClipping):
-        return None
-    own = {id(p) for p in optimiser.params}
-    found = living(GradSampleHooksFastGradientClipping)
-    return next((one for one in found if any(id(p) in own for p in one.trainable_parameters)), None)
-
-
-def _inner(optimiser: Any) -> Any:
-    """The optimiser at the bottom of wrappers."""
-    found = optimiser.original_optimizer
-    for _ in range(8):
-        if not hasattr(found, "original_optimizer"):
-            break
-        found = found.original_optimizer
-    return found
-
-
-def settings_of(optimiser: Any) -> dict[str, Any]:
-    """The noise and clip that a DPOptimizer is set to as it adds noise."""
-    multiplier = float(optimiser.noise_multiplier)
-    effective = getattr(optimiser, "_adjusted_noise_multiplier", multiplier)
-    count_std = getattr(optimiser, "unclipped_num_std", None)
-    if count_std is not None and effective == multiplier and multiplier > 0:
-        effective = (multiplier**-2 - (2 * float(count_std)) ** -2) ** -0.5  # [Andrew et al. 2021, Theorem 1]
-    clip = float(optimiser.max_grad_norm)
-    rank = int(getattr(optimiser, "rank", 0))
-    return {
-        "noise_multiplier": multiplier,
-        "noise_clip": clip,
-        "clip": clip,
-        "std": float(effective) * clip,
-        "expected_batch_size": optimiser.expected_batch_size,
-        "loss_reduction": optimiser.loss_reduction,
-        "rank": rank,
-        "counted": count_std is not None,
-    }
-
-
 def _kept(tensors: list[Any]) -> Numbers:
     """Coordinates of the flat vector, at most `KEPT`, evenly spread."""
     import torch
@@ -380,15 +338,6 @@ def _places(index: Any) -> list[int] | None:
         return None
 
 
-def base_sampler(sampler: Any) -> Any:
-    """The sampler at the bottom: pieces of large batches come from one that splits another's."""
-    from opacus.utils.batch_memory_manager import BatchSplittingSampler
-
-    while isinstance(sampler, BatchSplittingSampler):
-        sampler = sampler.sampler
-    return sampler
-
-
 def _random_state() -> int:
     import torch
 
@@ -402,7 +351,7 @@ def seed_all(seed: int) -> None:
     import torch
 
     random.seed(seed)
-    np.random.seed(seed % 2**32)
+    np.random.seed(seed % 2**32)  # noqa: NPY002 - the loop's own generator
     torch.manual_seed(seed)
 
 
@@ -426,10 +375,3 @@ def recording(recorder: Recorder) -> Iterator[LoopRecord]:
         finally:
             recorder.unwatch()
             recorder.finish()
-
-
-def living(kind: type) -> list[Any]:
-    """Every object of a class, or of a subclass, that this process has. Types alone are looked at: a proxy's class may
-    not be asked.
-    """
-    return [one for one in gc.get_objects() if kind in type(one).__mro__]

@@ -1,10 +1,10 @@
-"""A training loop executed again on neighbouring data, made to release the same noisy sums: the layer *replayed* of loops.
+"""A training loop executed again on neighbouring data, made to release the same noisy sums: the layer *replayed*.
 
 A private loop's outputs are functions of its noisy sums. So a second execution, on data that differ in one example, is
 made to take over the first one's noisy sums step by step (a `Tape`). Then
 - before noise, the sums of both executions at the same parameters differ by what one example moves them;
-- everything after noise must be equal: gradients that optimisers get, clip norms, noise levels, the model with its buffers,
-  and whatever the loop returns. What differs left without noise.
+- everything after noise must be equal: gradients that optimisers get, clip norms, noise levels, the model with its
+  buffers, and whatever the loop returns. What differs left without noise.
 Nothing here looks at names. Where a loop draws random numbers in its forward pass (dropout), an example more or less
 shifts these draws: then only executions with as many examples are compared before noise.
 """
@@ -235,8 +235,8 @@ def _step(a: Step, b: Step, number: int, name: str) -> Iterator[Finding]:
             yield replayed(
                 "gradient-changed-after-noise",
                 "fault",
-                f"step {number + 1}: with the same noisy sum, one example {name} changes the gradient that the optimiser "
-                f"gets, by {_norm(a.applied, b.applied):.3g}: something of the data enters after noise; "
+                f"step {number + 1}: with the same noisy sum, one example {name} changes the gradient that the "
+                f"optimiser gets, by {_norm(a.applied, b.applied):.3g}: something of the data enters after noise; "
                 f"epsilon is infinite",
                 "derive everything after noise from the noisy sum and public constants",
             )
@@ -306,7 +306,7 @@ def numbers_of(value: Any, name: str = "returned", depth: int = 0) -> dict[str, 
     if isinstance(value, np.ndarray):
         return {name: value.astype(np.float64).reshape(-1).copy()} if value.dtype.kind in "fiub" else {}
     if isinstance(value, torch.nn.Module):
-        return _all({key: part for key, part in value.state_dict().items()}, name, depth)
+        return _all(dict(value.state_dict().items()), name, depth)
     if depth > 6:
         return {}
     if isinstance(value, Mapping):

@@ -1,4 +1,4 @@
-"""What a data loader's sampler is: known by its class, if that is the library's own and draws as the library wrote it."""
+"""What a data loader's sampler is: known by its class, if that is the library's own and draws as the library does."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def source_of(loader: Any, data_set: int) -> Source:
     from opacus.utils.uniform_sampler import DistributedUniformWithReplacementSampler, UniformWithReplacementSampler
     from torch.utils.data import BatchSampler, IterableDataset
 
-    from fedpriv.checking.loop_recorder import base_sampler
+    from fedpriv.checking.loop_objects import base_sampler
 
     sampler = base_sampler(loader.batch_sampler if loader.batch_sampler is not None else loader.sampler)
     if isinstance(loader.dataset, IterableDataset):

@@ -1,6 +1,6 @@
 """Adapter of Opacus training loops: a function that trains, what `make_private` returns, or a DPOptimizer alone.
 
-A function is called as it is: without arguments, or with data (`fedpriv.checking.loop_inputs` finds some that it takes).
+A function is called as it is: without arguments, or with data (`fedpriv.checking.loop_inputs` finds some it takes).
 One call of the subject is one whole training. The loop is recorded once as it is, and a few times on neighbouring data.
 """
 
@@ -11,6 +11,8 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
+
+import numpy as np
 
 from fedpriv.checking.findings import Finding
 from fedpriv.checking.loop_canary import Canary, CanaryTrials, trials_of
@@ -44,7 +46,7 @@ class OpacusLoop(Subject):
 
         assert self.trials_with is not None and isinstance(data, Canary)
         with seeded(seed):
-            rows = self.trials_with.rows(data.present, calls)
+            rows = np.asarray(self.trials_with.rows(data.present, calls), dtype=np.float64)
         return [Played({"released": row}) for row in rows]
 
     def trials(self, data: Any, n: int, seed: int) -> Numbers:
@@ -52,7 +54,7 @@ class OpacusLoop(Subject):
 
         assert self.trials_with is not None and isinstance(data, Canary)
         with seeded(seed):
-            return self.trials_with.rows(data.present, n)
+            return np.asarray(self.trials_with.rows(data.present, n), dtype=np.float64)
 
 
 def recognises(target: Any, question: Question) -> Subject | None:
@@ -252,7 +254,7 @@ def _words(record: LoopRecord, claim: str) -> str:
 def _of_optimiser(optimiser: Any) -> Recognised:
     """A DPOptimizer alone: one step of it."""
     from fedpriv.checking.loop_events import OBSERVER, multiplier
-    from fedpriv.checking.loop_recorder import settings_of
+    from fedpriv.checking.loop_objects import settings_of
     from fedpriv.privacy.events import Gaussian, Threat
 
     step = Step(private=True, optimiser=0, kind="", lots=(), **settings_of(optimiser))

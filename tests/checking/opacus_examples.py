@@ -56,7 +56,7 @@ def epochs(
             step(model, optimiser, batch, criterion)
 
 
-# --- sound -----------------------------------------------------------------------------------------------------------
+# --- sound ------------------------------------------------------------
 
 
 def poisson() -> Any:
@@ -117,7 +117,7 @@ def falling_noise() -> Any:
 
 
 def public_accuracy() -> Any:
-    engine, model, optimiser, loader = made()
+    _engine, model, optimiser, loader = made()
     epochs(model, optimiser, loader)
     held_out = torch.randn(20, FEATURES, generator=torch.Generator().manual_seed(9))
     model.eval()
@@ -126,7 +126,7 @@ def public_accuracy() -> Any:
 
 SOUND = (poisson, with_epsilon, ghost, in_pieces, with_dropout, per_layer, falling_noise, public_accuracy)
 
-# --- sampling ----------------------------------------------------------------------------------------------------------
+# --- sampling ------------------------------------------------------------
 
 
 def fixed_batches() -> Any:
@@ -197,7 +197,7 @@ def summed_batches() -> Any:
     return model, engine.get_epsilon(1e-5)
 
 
-# --- accounting --------------------------------------------------------------------------------------------------------
+# --- accounting ------------------------------------------------------------
 
 
 def forgotten_history() -> Any:
@@ -240,7 +240,7 @@ def accounted_before_change() -> Any:
     return model, engine.get_epsilon(1e-5)
 
 
-# --- noise -----------------------------------------------------------------------------------------------------------
+# --- noise ------------------------------------------------------------
 
 
 class Quiet(DPOptimizer):
@@ -301,7 +301,7 @@ def by_drawn_size() -> Any:
     return model, engine.get_epsilon(1e-5)
 
 
-# --- clipping --------------------------------------------------------------------------------------------------------
+# --- clipping ------------------------------------------------------------
 
 
 class Unclipped(DPOptimizer):
@@ -357,17 +357,17 @@ def adaptive_clip() -> Any:
     return model, engine.get_epsilon(1e-5)
 
 
-# --- what leaves beside the noisy sums ---------------------------------------------------------------------------------
+# --- what leaves beside the noisy sums ------------------------------------------------------------
 
 
 def loss_returned() -> Any:
-    engine, model, optimiser, loader = made()
+    _engine, model, optimiser, loader = made()
     losses = [step(model, optimiser, batch) for batch in loader]
     return model, sum(losses) / len(losses)
 
 
 def accuracy_on_training() -> Any:
-    engine, model, optimiser, loader = made()
+    _engine, model, optimiser, loader = made()
     epochs(model, optimiser, loader)
     x, y = loader.dataset.tensors
     model.eval()
@@ -434,7 +434,7 @@ def raw_after_noise() -> Any:
 
 
 def stops_on_loss() -> Any:
-    engine, model, optimiser, loader = made()
+    _engine, model, optimiser, loader = made()
     for _ in range(3):
         for batch in loader:
             if step(model, optimiser, batch) > 0.8:
@@ -443,7 +443,7 @@ def stops_on_loss() -> Any:
 
 
 def second_optimiser() -> Any:
-    engine, model, optimiser, loader = made()
+    _engine, model, optimiser, loader = made()
     head = nn.Linear(2, 2)
     other = torch.optim.SGD(head.parameters(), lr=0.1)
     for batch in loader:

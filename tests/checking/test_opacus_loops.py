@@ -102,7 +102,7 @@ def test_libraries_are_as_before_after_a_recording() -> None:
 
 def test_a_long_loop_is_ended_and_told() -> None:
     def endless() -> None:
-        engine, model, optimiser, loader = examples.made()
+        _engine, model, optimiser, loader = examples.made()
         while True:
             examples.epochs(model, optimiser, loader, 1)
 
@@ -131,7 +131,7 @@ def test_a_pair_of_model_and_optimiser_is_trained_for_a_pass() -> None:
 
 def test_a_loop_that_takes_data_gets_some() -> None:
     def train(pairs: Any) -> Any:
-        engine, model, optimiser, loader = examples.made(loader=DataLoader(pairs, batch_size=16))
+        _engine, model, optimiser, loader = examples.made(loader=DataLoader(pairs, batch_size=16))
         examples.epochs(model, optimiser, loader, 1)
         return model
 
