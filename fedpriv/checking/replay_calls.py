@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from fedpriv.checking.budget import Budget, stopwatch
-from fedpriv.checking.columns import Columns, Two, constant
+from fedpriv.checking.columns import Columns, Two, atoms, constant, spread
 from fedpriv.checking.findings import Finding
 from fedpriv.checking.generators import digest_of_states, seeded, seeds_of
-from fedpriv.checking.replay_numbers import bare, bare_direction, few_values, least_ratio, scale_ratio
+from fedpriv.checking.replay_numbers import VERY_OTHER_SCALE, bare, bare_direction, few_values, least_ratio
 from fedpriv.checking.subject import Numbers, Pair, Played, Probe, Question, Subject
 
 #: Calls in a row that are looked at, and plays of such a row.
@@ -202,25 +202,52 @@ def rows_of_calls(subject: Subject, question: Question, repeatable: bool, budget
         Two(pair.name, *(columns.matrix([row[call] for row in side]) for side in sides), columns.records, repeatable)
         for call in range(CALLS)
     ]
-    found = _missed(calls)
-    first = calls[0].only(calls[0].varying)
-    scales = []
-    for call in calls[1:]:
-        later = call.only(calls[0].varying)
-        both = Two("", first.left, later.left, first.records, repeatable)
-        ratio = scale_ratio(both)[1] if first.left.size else 1.0
-        scales.append(ratio)
-    if scales and max(scales) > least_ratio(rows):
-        number = int(np.argmax(scales)) + 2
+    return [*_missed(calls), *_less_noise(calls, question), *_same_noise(subject, pair, seeds, repeatable)]
+
+
+def _less_noise(calls: Sequence[Two], question: Question) -> list[Finding]:
+    """Whether later calls have less noise than the first, or noise that partly cancels over the calls."""
+    columns = calls[0].varying & ~atoms(calls[0].left)
+    if not columns.any():
+        return []
+    claim, rows = question.claim, len(calls[0].left)
+    noise = np.stack([call.left[:, columns] - call.left[:, columns].mean(0) for call in calls])  # [calls, rows, k]
+    moved = np.stack([(call.right - call.left)[:, columns].mean(0) for call in calls])  # [calls, k]
+    scales = np.sqrt(np.median([spread(one) ** 2 for one in noise], axis=1))
+    found = []
+    if scales[0] > 0 and scales[1:].min() < scales[0] / least_ratio(rows):
+        number = int(scales[1:].argmin()) + 2
+        ratio = scales[0] / max(scales[number - 1], 1e-300)
         found.append(
             Finding(
-                "replayed", "noise-changes-between-calls", "doubt",
-                f"The noise of call {number} differs from that of the first by a factor of {max(scales):.3g}: a cost "
-                "per call does not hold for every call.",
+                "replayed", "noise-fades", "fault" if ratio > VERY_OTHER_SCALE else "doubt",
+                f"Call {number} of an instance has {ratio:.3g} times less noise than the first: a cost per call does "
+                "not hold for every call.",
                 "Account for each call with the noise that it has.",
             )
         )  # fmt: skip
-    return found + _same_noise(subject, pair, seeds, repeatable)
+    deviations = noise.std(1)  # [calls, k]
+    if not (deviations > 0).all():
+        return found
+    together = np.einsum("trk,urk->tu", noise / deviations[:, None], noise / deviations[:, None]) / noise[0].size
+    lengths = moved / deviations
+    try:
+        joint = float(np.einsum("tk,tu,uk->", lengths, np.linalg.inv(together), lengths))
+    except np.linalg.LinAlgError:
+        return found
+    alone = float((lengths**2).sum())
+    size = noise[0].size  # of each call's noise; an inverse of T x T from that many is too long by 1 / (1 - T/size)
+    if size > 20 * len(calls) and alone > 0 and joint > 2 * alone / (1 - len(calls) / size):
+        per_call = claim is not None and claim.scope == "call"
+        found.append(
+            Finding(
+                "replayed", "noise-cancels-between-calls", "fault" if per_call else "doubt",
+                f"The noise of {len(calls)} calls is correlated: together they show {np.sqrt(joint / alone):.3g} times "
+                "as much of the data, in standard deviations, as calls with noise of their own would.",
+                "Draw new noise in every call, or account for the run as a whole (matrix mechanisms do).",
+            )
+        )  # fmt: skip
+    return found
 
 
 def _missed(calls: Sequence[Two]) -> list[Finding]:

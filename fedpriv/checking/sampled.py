@@ -29,6 +29,8 @@ FEWEST_TRIALS = 400
 PILOT = 512
 #: One in so many sound targets is called faulty by sampling.
 SURE = 1e5
+#: Inputs that are told apart as well as so many trials can show are sampled again, more often; at most so often.
+APART, MOST_TRIALS = 0.97, 400_000
 #: A number beyond this counts as infinite.
 LARGEST = 1e30
 
@@ -88,8 +90,11 @@ def sample(subject: Subject, question: Question, budget: Budget) -> Sampled:
             found.audits.append((pair, one_audit))
             if number == 0:
                 _repeated(subject, question, pair, trials, found)
-            if question.claim is not None and one_audit.epsilon_lower > question.claim.epsilon:
-                _refute(subject, question, pair, trials, number, found)
+            limit = question.claim.epsilon if question.claim else math.inf
+            apart = one_audit.epsilon_lower > APART * one_audit.attainable
+            if one_audit.epsilon_lower > limit or (apart and math.isfinite(limit) and not found.findings):
+                more = min(MOST_TRIALS, int(0.4 * budget.left / one / 2.6))
+                _refute(subject, question, pair, max(trials, more) if apart else trials, number, found)
     except Exception as error:
         found.why_not = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
     return found
