@@ -43,7 +43,9 @@ def calls_of(subject: Subject, question: Question, repeatable: bool, budget: Bud
             continue
         except Exception as error:
             words = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
-            found.append(Finding("replayed", "raises", "doubt", f"A replay ended with an error of the target: {words}."))
+            found.append(
+                Finding("replayed", "raises", "doubt", f"A replay ended with an error of the target: {words}.")
+            )
     return found
 
 
@@ -80,7 +82,7 @@ def generators(subject: Subject, repeatable: bool) -> list[Finding]:
             )
         )  # fmt: skip
     reseeded = [name for name, one, two in zip(GENERATORS, before, after, strict=True) if one == two]
-    if reseeded and len(reseeded) < len(GENERATORS) or (reseeded and not fixed):
+    if (reseeded and len(reseeded) < len(GENERATORS)) or (reseeded and not fixed):
         found.append(
             Finding(
                 "replayed", "seeds-global-generator", "doubt",
