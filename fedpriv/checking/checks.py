@@ -47,7 +47,7 @@ def check_object(
     told: Told = lambda check: None,
     first_only: bool = False,
 ) -> Check:
-    """Checks ``target`` here and now, without any limit on what it does. told: gets the check as it is after each layer.
+    """Checks ``target`` here and now, without any limit on what it does. told: gets the check after each layer.
     first_only: only the first release, as its digest in ``facts``.
 
     What the target raises becomes a check that could not be made. The process's generators are put back.
@@ -204,8 +204,8 @@ def _against_verified(subject: Subject, question: Question, verified: _Verified,
     return [
         Finding(
             "sampled", "more-than-recognised", "doubt",
-            f"With {pair.name}, an epsilon of at least {found.epsilon_lower:.3g} was sampled, where what was recognised "
-            f"costs {verified.epsilon:.3g}: more leaves than what was recognised, or pairs are of another adjacency.",
+            f"With {pair.name}, an epsilon of at least {found.epsilon_lower:.3g} was sampled, where what was "
+            f"recognised costs {verified.epsilon:.3g}: more leaves than what was recognised, or pairs are of another adjacency.",
             "Look at what leaves beside the recognised release.",
         )
     ]  # fmt: skip

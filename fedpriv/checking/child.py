@@ -1,7 +1,7 @@
 """A check in a process of its own: a fresh interpreter without a network, with a limit on time and memory.
 
-The child writes JSON lines to a pipe: where it is, and the check after each layer. Whatever becomes of it, the parent has
-a check: the last one that was told, or one line of words.
+The child writes JSON lines to a pipe: where it is, and the check after each layer. Whatever becomes of it, the parent
+has a check: the last one that was told, or one line of words.
 """
 
 from __future__ import annotations
