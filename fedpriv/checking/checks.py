@@ -205,7 +205,8 @@ def _against_verified(subject: Subject, question: Question, verified: _Verified,
         Finding(
             "sampled", "more-than-recognised", "doubt",
             f"With {pair.name}, an epsilon of at least {found.epsilon_lower:.3g} was sampled, where what was "
-            f"recognised costs {verified.epsilon:.3g}: more leaves than what was recognised, or pairs are of another adjacency.",
+            f"recognised costs {verified.epsilon:.3g}: more leaves than that, or pairs "
+            "are of another adjacency.",
             "Look at what leaves beside the recognised release.",
         )
     ]  # fmt: skip

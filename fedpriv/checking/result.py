@@ -58,7 +58,8 @@ class Check:
     @property
     def last_line(self) -> str:
         """The whole check in one sentence."""
-        figures = f"claimed {figure_in_words(self.claimed)}, verified {figure_in_words(self.verified)}, audited {figure_in_words(self.audited)}"
+        three = (("claimed", self.claimed), ("verified", self.verified), ("audited", self.audited))
+        figures = ", ".join(f"{name} {figure_in_words(value)}" for name, value in three)
         if self.verdict == FAULTS:
             names = ", ".join(dict.fromkeys(finding.name for finding in self.faults))
             return f"{FAULTS}: {names} (epsilon: {figures})"
