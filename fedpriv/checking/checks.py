@@ -178,11 +178,11 @@ def verify(recognised: Sequence[Recognised], question: Question) -> _Verified:
     run = claim is not None and claim.scope == "run"
     calls = (question.calls or next((one.calls for one in recognised if one.calls), 1)) if run else 1
     events = [replace(event, count=event.count * calls) for event in events]
-    reasons = [reason for event in events if (reason := event.why_unbounded())]
+    reasons = [why for event in events if (why := event.why_unbounded())]
     epsilon = compose(events, question.at_delta).epsilon
     scope = f"a run of {calls} calls" if run else "one call"
     words += f" For {scope}, epsilon is at most {epsilon:.4g} at delta {question.at_delta:g}."
-    words += "".join(f" It has no bound: {reason}." for reason in reasons)
+    words += "".join(f" It has no bound: {why}." for why in reasons)
     if claim is not None and epsilon > claim.epsilon * (1 + ROUNDING) and claim.delta == question.at_delta:
         findings.append(
             Finding(

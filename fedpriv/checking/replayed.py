@@ -122,7 +122,7 @@ def _play_pair(subject: Subject, pair: Pair, seeds: Sequence[int], found: Replay
     if columns.ragged:
         _ragged(pair, plays, columns.ragged, found)
     matrices = [columns.matrix(side) for side in plays]
-    finite = np.isfinite(matrices[0]).all(0) & np.isfinite(matrices[1]).all(0)
+    finite = np.asarray(np.isfinite(matrices[0]).all(0) & np.isfinite(matrices[1]).all(0))
     if not finite.all():
         found.says(
             "not-finite", "doubt", f"With {pair.name}, what leaves holds numbers that are infinite or NaN.",
