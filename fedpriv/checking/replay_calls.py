@@ -13,7 +13,7 @@ from fedpriv.checking.budget import Budget, stopwatch
 from fedpriv.checking.columns import Columns, Two, atoms, constant, spread
 from fedpriv.checking.findings import Finding
 from fedpriv.checking.generators import digest_of_states, seeded, seeds_of
-from fedpriv.checking.replay_numbers import VERY_OTHER_SCALE, bare, bare_direction, few_values, least_ratio
+from fedpriv.checking.replay_numbers import FLOAT32, VERY_OTHER_SCALE, bare, bare_direction, few_values, least_ratio
 from fedpriv.checking.subject import Numbers, Pair, Played, Probe, Question, Subject
 
 #: Calls in a row that are looked at, and plays of such a row.
@@ -120,7 +120,9 @@ def length_probe(subject: Subject, probe: Probe, question: Question, budget: Bud
     errors = np.sqrt((spreads[1:] ** 2 + spreads[:-1] ** 2) / plays)
     paired = np.array([(after - before).std(0, ddof=1) for before, after in pairwise(rows)])
     errors = np.minimum(errors, paired / np.sqrt(plays))
-    sure = steps > 12 * errors + 1e-9 * np.abs(means[1:])
+    # a thousandth of the noise, or float32 rounding, is no move
+    sizes = np.maximum(np.abs(means[1:]), np.abs(means[:-1]))
+    sure = steps > 12 * errors + 1e-3 * spreads[1:] + 64 * FLOAT32 * sizes
     growing = sure[-3:].all(0) & (steps[-1] >= 0.5 * steps[-2]) & (steps[-2] >= 0.5 * steps[-3]) & (steps[-1] > 0)
     found = []
     if growing.any():

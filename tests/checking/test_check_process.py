@@ -1,5 +1,5 @@
-"""Targets by name, in processes of their own: whatever they do, a check ends in one line. And the command, the pages, and
-the pytest fixture.
+"""Targets by name, in processes of their own: whatever they do, a check ends in one line. And the command, its pages
+and the pytest fixture.
 """
 
 from __future__ import annotations
