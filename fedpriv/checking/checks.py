@@ -119,7 +119,7 @@ def _checked(target: Any, question: Question, name: str, budget: Budget, told: T
     findings += calls_of(subject, question, played.repeatable, budget.share(CALLS_SHARE))
     check = replace(check, findings=merged(findings), layers=[*check.layers, _replay_layer(subject, played)])
     told(check)
-    seen = sample(subject, question, budget)
+    seen = sample(subject, question, budget, faulty=any(one.severity == "fault" for one in findings))
     findings += [*seen.findings, *_against_verified(subject, question, verified, seen)]
     infinite = any(one.severity == "fault" and "epsilon is infinite" in one.text for one in findings)
     best = seen.best

@@ -82,7 +82,7 @@ def generators(subject: Subject, repeatable: bool) -> list[Finding]:
                 FRESH,
             )
         )  # fmt: skip
-    reseeded = [name for name, one, two in zip(GENERATORS, before, after, strict=True) if one == two]
+    reseeded = [name for name, one, two in zip(GENERATORS, before, after, strict=True) if one and one == two]
     if (reseeded and len(reseeded) < len(GENERATORS)) or (reseeded and not fixed):
         found.append(
             Finding(

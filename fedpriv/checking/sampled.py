@@ -69,8 +69,10 @@ class _Features:
         return np.column_stack([whole, changed, broken])
 
 
-def sample(subject: Subject, question: Question, budget: Budget) -> Sampled:
-    """Audits the first pairs. What a target raises becomes `Sampled.why_not`."""
+def sample(subject: Subject, question: Question, budget: Budget, faulty: bool = False) -> Sampled:
+    """Audits the first pairs. What a target raises becomes `Sampled.why_not`. faulty: replays have found a fault, so
+    that no further trials are needed to refute a claim.
+    """
     found = Sampled()
     pairs = list(subject.pairs[:MOST_LOOKS])
     try:
@@ -92,7 +94,8 @@ def sample(subject: Subject, question: Question, budget: Budget) -> Sampled:
                 _repeated(subject, question, pair, trials, found)
             limit = question.claim.epsilon if question.claim else math.inf
             apart = one_audit.epsilon_lower > APART * one_audit.attainable
-            if one_audit.epsilon_lower > limit or (apart and math.isfinite(limit) and not found.findings):
+            refuted = faulty or any(one.name == "claim-refuted" and one.severity == "fault" for one in found.findings)
+            if not refuted and (one_audit.epsilon_lower > limit or (apart and math.isfinite(limit))):
                 more = min(MOST_TRIALS, int(0.4 * budget.left / one / 2.6))
                 _refute(subject, question, pair, max(trials, more) if apart else trials, number, found)
     except Exception as error:
