@@ -83,7 +83,7 @@ def generators(subject: Subject, repeatable: bool) -> list[Finding]:
             )
         )  # fmt: skip
     reseeded = [name for name, one, two in zip(GENERATORS, before, after, strict=True) if one and one == two]
-    if (reseeded and len(reseeded) < len(GENERATORS)) or (reseeded and not fixed):
+    if reseeded:
         found.append(
             Finding(
                 "replayed", "seeds-global-generator", "doubt",

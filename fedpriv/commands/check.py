@@ -6,7 +6,7 @@
 
 TARGET is a function release(update, rng), or another object that the checks know (docs/check.md). It runs in a process
 of its own, without a network where the system allows that, on inputs that the check makes. Options may be written with
-dashes too: --epsilon 8, --fail-above=8.
+dashes too: --epsilon 8, --fail-above 8.
 
 epsilon=     what is claimed, at delta; without it, nothing is
 delta=       of every figure (1e-5)
