@@ -52,7 +52,8 @@ def put_back(states: tuple[Any, Any, Any]) -> None:
 
 
 def digest_of_states() -> tuple[str, str, str]:
-    """Of each of the three generators' states."""
+    """Of each of the three generators' states; empty for one that there is not."""
     first, second, third = generator_states()
     parts = (first, second, None if third is None else third.numpy().tobytes())
-    return tuple(hashlib.sha256(pickle.dumps(part)).hexdigest() for part in parts)  # type: ignore[return-value]
+    found = ("" if part is None else hashlib.sha256(pickle.dumps(part)).hexdigest() for part in parts)
+    return tuple(found)  # type: ignore[return-value]

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
 from fedpriv.checking.budget import Budget, stopwatch
-from fedpriv.checking.columns import Columns, Two, constant
+from fedpriv.checking.columns import Columns, Two, atoms, constant, spread
 from fedpriv.checking.findings import Finding
 from fedpriv.checking.generators import digest_of_states, seeded, seeds_of
-from fedpriv.checking.replay_numbers import bare, bare_direction, few_values, least_ratio, scale_ratio
+from fedpriv.checking.replay_numbers import FLOAT32, VERY_OTHER_SCALE, bare, bare_direction, few_values, least_ratio
 from fedpriv.checking.subject import Numbers, Pair, Played, Probe, Question, Subject
 
 #: Calls in a row that are looked at, and plays of such a row.
@@ -25,12 +27,11 @@ FRESH = "Pass a generator of the mechanism's own, seeded from the operating syst
 def calls_of(subject: Subject, question: Question, repeatable: bool, budget: Budget) -> list[Finding]:
     """Everything that is not about a single pair, as far as the budget goes."""
     found: list[Finding] = []
-    steps: list[Callable[[], list[Finding]]] = [lambda: generators(subject, repeatable)]
-    steps += [lambda probe=probe: length_probe(subject, probe, question, budget) for probe in subject.probes
-              if probe.kind == "length"]  # type: ignore[misc]  # fmt: skip
-    steps += [lambda: rows_of_calls(subject, question, repeatable, budget), lambda: memory(subject, question, budget)]
-    steps += [lambda probe=probe: broken_probe(subject, probe, question) for probe in subject.probes
-              if probe.kind == "broken"]  # type: ignore[misc]  # fmt: skip
+    steps: list[Callable[[], list[Finding]]] = [partial(generators, subject, repeatable)]
+    lengths = [probe for probe in subject.probes if probe.kind == "length"]
+    steps += [partial(length_probe, subject, probe, question, budget) for probe in lengths]
+    steps += [partial(rows_of_calls, subject, question, repeatable, budget), partial(memory, subject, question, budget)]
+    steps += [partial(broken_probe, subject, probe) for probe in subject.probes if probe.kind == "broken"]
     for step in steps:
         if budget.left <= 0:
             found.append(
@@ -43,7 +44,9 @@ def calls_of(subject: Subject, question: Question, repeatable: bool, budget: Bud
             continue
         except Exception as error:
             words = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
-            found.append(Finding("replayed", "raises", "doubt", f"A replay ended with an error of the target: {words}."))
+            found.append(
+                Finding("replayed", "raises", "doubt", f"A replay ended with an error of the target: {words}.")
+            )
     return found
 
 
@@ -51,7 +54,7 @@ def calls_of(subject: Subject, question: Question, repeatable: bool, budget: Bud
 
 
 def generators(subject: Subject, repeatable: bool) -> list[Finding]:
-    """Whether the noise comes from a generator of the process, which anybody in it may seed; whether the target does."""
+    """Whether the noise comes from a generator of the process, which anybody in it may seed."""
     data, found = subject.pairs[0].left, []
     if not repeatable:
         found.append(
@@ -79,8 +82,8 @@ def generators(subject: Subject, repeatable: bool) -> list[Finding]:
                 FRESH,
             )
         )  # fmt: skip
-    reseeded = [name for name, one, two in zip(GENERATORS, before, after, strict=True) if one == two]
-    if reseeded and len(reseeded) < len(GENERATORS) or (reseeded and not fixed):
+    reseeded = [name for name, one, two in zip(GENERATORS, before, after, strict=True) if one and one == two]
+    if reseeded:
         found.append(
             Finding(
                 "replayed", "seeds-global-generator", "doubt",
@@ -103,7 +106,7 @@ def length_probe(subject: Subject, probe: Probe, question: Question, budget: Bud
     seeds = seeds_of(question.seed + 1, plays)
     played = [[subject.play(data, seed)[0] for seed in seeds] for data in probe.data]
     columns = Columns.of([one for row in played for one in row])
-    two = Two(probe.name, *(columns.matrix(played[n]) for n in (-2, -1)), columns.records, True)
+    two = Two(probe.name, columns.matrix(played[-2]), columns.matrix(played[-1]), columns.records, True)
     rows = [columns.matrix(row)[:, ~two.words] for row in played]
     finite = np.all([np.isfinite(row).all(0) for row in rows], axis=0)
     rows = [row[:, finite] for row in rows]
@@ -115,9 +118,11 @@ def length_probe(subject: Subject, probe: Probe, question: Question, budget: Bud
     steps = np.abs(np.diff(means, axis=0))
     # with the same noise the steps are exact; else their errors count
     errors = np.sqrt((spreads[1:] ** 2 + spreads[:-1] ** 2) / plays)
-    paired = np.array([(after - before).std(0, ddof=1) for before, after in zip(rows, rows[1:], strict=False)])
+    paired = np.array([(after - before).std(0, ddof=1) for before, after in pairwise(rows)])
     errors = np.minimum(errors, paired / np.sqrt(plays))
-    sure = steps > 12 * errors + 1e-9 * np.abs(means[1:])
+    # a thousandth of the noise, or float32 rounding, is no move
+    sizes = np.maximum(np.abs(means[1:]), np.abs(means[:-1]))
+    sure = steps > 12 * errors + 1e-3 * spreads[1:] + 64 * FLOAT32 * sizes
     growing = sure[-3:].all(0) & (steps[-1] >= 0.5 * steps[-2]) & (steps[-2] >= 0.5 * steps[-3]) & (steps[-1] > 0)
     found = []
     if growing.any():
@@ -137,14 +142,14 @@ def length_probe(subject: Subject, probe: Probe, question: Question, budget: Bud
         found.append(
             Finding(
                 "replayed", "noise-depends-on-data", "fault",
-                f"With {probe.name}, the noise grows from {scale[0]:.3g} to {scale[-1]:.3g}: its size tells the data's.",
+                f"With {probe.name}, the noise grows from {scale[0]:.3g} to {scale[-1]:.3g}.",
                 "Clip first, then add noise of a scale that is fixed before the data are seen.",
             )
         )  # fmt: skip
     return found
 
 
-def broken_probe(subject: Subject, probe: Probe, question: Question) -> list[Finding]:
+def broken_probe(subject: Subject, probe: Probe) -> list[Finding]:
     """NaN and infinity: whether they leave, and whether they switch the clipping off."""
     honest = np.concatenate([subject.play(subject.pairs[0].left, seed)[0].flat() for seed in (1, 2)])
     usual = float(np.abs(_sizes(subject.play(subject.pairs[0].left, 3)[0])).max(initial=0.0))
@@ -199,28 +204,55 @@ def rows_of_calls(subject: Subject, question: Question, repeatable: bool, budget
     sides = [[subject.play(data, seed, calls=CALLS) for seed in seeds] for data in (pair.left, pair.right)]
     columns = Columns.of([one for side in sides for row in side for one in row])
     calls = [
-        Two(pair.name, *(columns.matrix([row[call] for row in side]) for side in sides), columns.records, repeatable)
-        for call in range(CALLS)
+        Two(pair.name, one[0], one[1], columns.records, repeatable)
+        for one in ([columns.matrix([row[call] for row in side]) for side in sides] for call in range(CALLS))
     ]
-    found = _missed(calls)
-    first = calls[0].only(calls[0].varying)
-    scales = []
-    for call in calls[1:]:
-        later = call.only(calls[0].varying)
-        both = Two("", first.left, later.left, first.records, repeatable)
-        ratio = scale_ratio(both)[1] if first.left.size else 1.0
-        scales.append(ratio)
-    if scales and max(scales) > least_ratio(rows):
-        number = int(np.argmax(scales)) + 2
+    return [*_missed(calls), *_less_noise(calls, question), *_same_noise(subject, pair, seeds, repeatable)]
+
+
+def _less_noise(calls: Sequence[Two], question: Question) -> list[Finding]:
+    """Whether later calls have less noise than the first, or noise that partly cancels over the calls."""
+    columns = calls[0].varying & ~atoms(calls[0].left)
+    if not columns.any():
+        return []
+    claim, rows = question.claim, len(calls[0].left)
+    noise = np.stack([call.left[:, columns] - call.left[:, columns].mean(0) for call in calls])  # [calls, rows, k]
+    moved = np.stack([(call.right - call.left)[:, columns].mean(0) for call in calls])  # [calls, k]
+    scales = np.sqrt(np.median([spread(one) ** 2 for one in noise], axis=1))
+    found = []
+    if scales[0] > 0 and scales[1:].min() < scales[0] / least_ratio(rows):
+        number = int(scales[1:].argmin()) + 2
+        ratio = scales[0] / max(scales[number - 1], 1e-300)
         found.append(
             Finding(
-                "replayed", "noise-changes-between-calls", "doubt",
-                f"The noise of call {number} differs from that of the first by a factor of {max(scales):.3g}: a cost "
-                "per call does not hold for every call.",
+                "replayed", "noise-fades", "fault" if ratio > VERY_OTHER_SCALE else "doubt",
+                f"Call {number} of an instance has {ratio:.3g} times less noise than the first: a cost per call does "
+                "not hold for every call.",
                 "Account for each call with the noise that it has.",
             )
         )  # fmt: skip
-    return found + _same_noise(subject, pair, seeds, repeatable)
+    deviations = noise.std(1)  # [calls, k]
+    if not (deviations > 0).all():
+        return found
+    together = np.einsum("trk,urk->tu", noise / deviations[:, None], noise / deviations[:, None]) / noise[0].size
+    lengths = moved / deviations
+    try:
+        joint = float(np.einsum("tk,tu,uk->", lengths, np.linalg.inv(together), lengths))
+    except np.linalg.LinAlgError:
+        return found
+    alone = float((lengths**2).sum())
+    size = noise[0].size  # of each call's noise; an inverse of T x T from that many is too long by 1 / (1 - T/size)
+    if size > 20 * len(calls) and alone > 0 and joint > 2 * alone / (1 - len(calls) / size):
+        per_call = claim is not None and claim.scope == "call"
+        found.append(
+            Finding(
+                "replayed", "noise-cancels-between-calls", "fault" if per_call else "doubt",
+                f"The noise of {len(calls)} calls is correlated: together they show {np.sqrt(joint / alone):.3g} times "
+                "as much of the data, in standard deviations, as calls with noise of their own would.",
+                "Draw new noise in every call, or account for the run as a whole (matrix mechanisms do).",
+            )
+        )  # fmt: skip
+    return found
 
 
 def _missed(calls: Sequence[Two]) -> list[Finding]:
@@ -232,8 +264,8 @@ def _missed(calls: Sequence[Two]) -> list[Finding]:
             return [
                 Finding(
                     "replayed", "noise-misses-calls", "fault",
-                    f"In call {number} of {len(calls)} of one instance, {int(missed.sum())} numbers left without noise, "
-                    "which have noise in other calls; epsilon is infinite.",
+                    f"In call {number} of {len(calls)} of one instance, {int(missed.sum())} numbers left without "
+                    "noise, which have noise in other calls; epsilon is infinite.",
                     "Add noise in every call.",
                 )
             ]  # fmt: skip
@@ -257,12 +289,8 @@ def _same_noise(subject: Subject, pair: Pair, seeds: Sequence[int], repeatable: 
     if not len(few):
         return []
     records = columns.records[few]
-    joined = Two(
-        pair.name,
-        *(np.concatenate([first[n][:, few], second[n][:, few]], axis=1) for n in (0, 1)),
-        np.concatenate([records, records]),
-        repeatable,
-    )
+    left, right = (np.concatenate([first[n][:, few], second[n][:, few]], axis=1) for n in (0, 1))
+    joined = Two(pair.name, left, right, np.concatenate([records, records]), repeatable)
     direction = bare_direction(joined)
     exact = np.array_equal(first[0][:, few], second[0][:, few]) if same_input else False
     alone = any(

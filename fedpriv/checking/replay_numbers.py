@@ -27,6 +27,12 @@ BEYOND_ROUNDING = 50.0
 OTHER_SCALE, VERY_OTHER_SCALE = 3.0, 30.0
 
 
+def precision(*values: Numbers) -> float:
+    """Relative rounding of these numbers: of float32 where all of them are float32 numbers."""
+    single = all(bool((part == part.astype(np.float32)).all()) for part in values)
+    return FLOAT32 if single else 2.0**-48
+
+
 def bare(two: Two) -> Bools:
     """Columns that have one value under every seed with either input, and not the same one."""
     return np.asarray(two.fixed_left & two.fixed_right & (two.left[0] != two.right[0]))
@@ -83,13 +89,13 @@ def bare_direction(two: Two, seed: int = 0) -> Direction | None:
     if not (scale > 0).all():
         return None
     shares, directions = np.linalg.eigh(noise.T @ noise / len(noise) / np.outer(scale, scale))
-    rounding = FLOAT32 * np.maximum(np.abs(left), np.abs(right)).max(0) / scale
+    rounding = precision(left, right) * np.maximum(np.abs(left), np.abs(right)).max(0) / scale
     distance = (right.mean(0) - left.mean(0)) / scale
     best: Direction | None = None
     for share, weights in zip(shares, directions.T, strict=True):
         own = math.sqrt(max(0.0, float(share)))
         floor = float(np.linalg.norm(weights * rounding))
-        if own > max(NO_NOISE, 4 * floor):
+        if max(own, floor) > NO_NOISE:
             continue
         moved = abs(float(weights @ distance))
         if moved > BEYOND_ROUNDING * max(own, floor, 1e-12) and (best is None or moved > best.moved):
@@ -109,7 +115,7 @@ def twins(two: Two) -> tuple[int, int] | None:
     alike = unit.T @ unit
     alike[np.tril_indices(len(usable))] = 0
     distance = (right.mean(0) - left.mean(0)) / np.maximum(scale, 1e-300)
-    rounding = FLOAT32 * np.maximum(np.abs(left), np.abs(right)).max(0) / np.maximum(scale, 1e-300)
+    rounding = precision(left, right) * np.maximum(np.abs(left), np.abs(right)).max(0) / np.maximum(scale, 1e-300)
     apart = np.abs(distance[:, None] - np.sign(alike) * distance[None, :])
     floor = rounding[:, None] + rounding[None, :]
     shared = (np.abs(alike) > 1 - 1e-6) & (apart > BEYOND_ROUNDING * np.maximum(floor, 2e-3))
@@ -195,6 +201,7 @@ def is_gaussian(noise: Numbers) -> bool:
     expected = 2 * norm.sf(2)
     size = n * k
     few = 6 / n  # the deviation of few numbers is estimated
-    return abs(kurtosis - 3) < 5 * math.sqrt(24 / size) + few and abs(beyond - expected) < 5 * math.sqrt(
-        expected / size
-    ) + few / 10
+    return (
+        abs(kurtosis - 3) < 5 * math.sqrt(24 / size) + few
+        and abs(beyond - expected) < 5 * math.sqrt(expected / size) + few / 10
+    )

@@ -29,6 +29,8 @@ FEWEST_TRIALS = 400
 PILOT = 512
 #: One in so many sound targets is called faulty by sampling.
 SURE = 1e5
+#: Inputs that are told apart as well as so many trials can show are sampled again, more often; at most so often.
+APART, MOST_TRIALS = 0.97, 400_000
 #: A number beyond this counts as infinite.
 LARGEST = 1e30
 
@@ -67,8 +69,10 @@ class _Features:
         return np.column_stack([whole, changed, broken])
 
 
-def sample(subject: Subject, question: Question, budget: Budget) -> Sampled:
-    """Audits the first pairs. What a target raises becomes `Sampled.why_not`."""
+def sample(subject: Subject, question: Question, budget: Budget, faulty: bool = False) -> Sampled:
+    """Audits the first pairs. What a target raises becomes `Sampled.why_not`. faulty: replays have found a fault, so
+    that no further trials are needed to refute a claim.
+    """
     found = Sampled()
     pairs = list(subject.pairs[:MOST_LOOKS])
     try:
@@ -88,8 +92,12 @@ def sample(subject: Subject, question: Question, budget: Budget) -> Sampled:
             found.audits.append((pair, one_audit))
             if number == 0:
                 _repeated(subject, question, pair, trials, found)
-            if question.claim is not None and one_audit.epsilon_lower > question.claim.epsilon:
-                _refute(subject, question, pair, trials, number, found)
+            limit = question.claim.epsilon if question.claim else math.inf
+            apart = one_audit.epsilon_lower > APART * one_audit.attainable
+            refuted = faulty or any(one.name == "claim-refuted" and one.severity == "fault" for one in found.findings)
+            if not refuted and (one_audit.epsilon_lower > limit or (apart and math.isfinite(limit))):
+                more = min(MOST_TRIALS, int(0.4 * budget.left / one / 2.6))
+                _refute(subject, question, pair, max(trials, more) if apart else trials, number, found)
     except Exception as error:
         found.why_not = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
     return found
