@@ -9,14 +9,15 @@ from typing import Any
 
 from fedpriv.checking.generators import seeded
 from fedpriv.checking.loop_data import altered_rows
-from fedpriv.checking.loop_inputs import FromErrors, inputs_of
+from fedpriv.checking.loop_inputs import FromErrors, LoopFailed, inputs_of
 from fedpriv.checking.loop_memory import LoopMemory
 from fedpriv.checking.loop_record import LoopRecord
 from fedpriv.checking.loop_recorder import Limits, Recorder, recording
 from fedpriv.checking.loop_replay import Change
-from fedpriv.checking.opacus_loops import FIRST_SECONDS, LoopFailed
 from fedpriv.checking.subject import Question
 
+#: Seconds of the first execution.
+FIRST_SECONDS = 8.0
 #: Batches of the pass in which a pair of model and optimiser is trained.
 MOST_BATCHES = 40
 

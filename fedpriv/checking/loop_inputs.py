@@ -6,11 +6,16 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+from fedpriv.checking.release_function import NotTaken
+
 #: Examples of data that are made up.
 EXAMPLES = 128
 #: Shapes of one example, tried in this order.
 SHAPES: tuple[tuple[int, ...], ...] = ((16,), (1, 28, 28), (3, 32, 32), (1, 8, 8))
-CLASSES = 2
+
+
+class LoopFailed(NotTaken):
+    """The loop ended with an error of its own, or took none of the data that were tried."""
 
 
 class FromErrors:

@@ -17,20 +17,13 @@ import numpy as np
 from fedpriv.checking.findings import Finding
 from fedpriv.checking.loop_canary import Canary, CanaryTrials, trials_of
 from fedpriv.checking.loop_record import LoopRecord, Step
-from fedpriv.checking.release_function import NotTaken
 from fedpriv.checking.subject import Claim, Numbers, Pair, Played, Question, Recognised, Subject
 from fedpriv.privacy.events import NoBound
 
-#: Seconds of the first execution.
-FIRST_SECONDS = 8.0
 #: Steps of one trial of the canary at most.
 TRIAL_STEPS = 16
 #: Claimed and verified figures come from different discretisations: so far below the claimed one counts as equal.
 NUMERICAL = 0.02
-
-
-class LoopFailed(NotTaken):
-    """The loop ended with an error of its own, or took none of the data that were tried."""
 
 
 @dataclass
@@ -58,7 +51,7 @@ class OpacusLoop(Subject):
 
 
 def recognises(target: Any, question: Question) -> Subject | None:
-    """A subject, or None where the target has nothing of Opacus. Raises `LoopFailed` in the target's own words."""
+    """A subject, or None where nothing of the target is Opacus'. Raises `loop_inputs.LoopFailed` in the target's words."""
     if not _uses_opacus(target):
         return None
     from fedpriv.checking.loop_execution import executions_of
