@@ -172,3 +172,18 @@ def test_a_check_is_read_back_from_its_json() -> None:
 def test_a_wrong_option_is_named(options: dict[str, Any], words: str) -> None:
     with pytest.raises(OptionError, match=re.escape(words)):
         fedpriv.check(noisy, **options)
+
+
+def test_a_play_begins_with_the_memory_of_the_start() -> None:
+    calls, sums = [0], {"all": np.zeros(8)}
+
+    def counts(update: Any, rng: Any) -> Any:
+        calls[0] += 1
+        sums["all"] = sums["all"] + update
+        return np.append(sums["all"], calls[0])
+
+    subject = recognises(counts, SMALL)
+    assert subject is not None
+    first, second = (subject.play(np.ones(8), 1, calls=2) for _ in range(2))
+    assert [one.flat()[-1] for one in first] == [one.flat()[-1] for one in second] == [1.0, 2.0]
+    assert np.array_equal(first[1].flat(), second[1].flat())
