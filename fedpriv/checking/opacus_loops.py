@@ -51,7 +51,7 @@ class OpacusLoop(Subject):
 
 
 def recognises(target: Any, question: Question) -> Subject | None:
-    """A subject, or None where nothing of the target is Opacus'. Raises `loop_inputs.LoopFailed` in the target's words."""
+    """A subject, or None where nothing of the target is Opacus'. Raises `loop_inputs.LoopFailed` in its words."""
     if not _uses_opacus(target):
         return None
     from fedpriv.checking.loop_execution import executions_of
