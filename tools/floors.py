@@ -30,9 +30,10 @@ FLOORS = {
     "runs": 9,
     "attacks": 10,
     "certificates": 10,
+    "checking": 11,
     "studies": 11,
-    "api": 11,
-    "commands": 12,
+    "api": 12,
+    "commands": 13,
 }
 #: Files beside the rooms: `python -m fedpriv`, and the app that Flower loads. No room imports one.
 DOORS = {"__main__", "app"}
