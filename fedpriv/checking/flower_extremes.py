@@ -31,7 +31,7 @@ def plays(subject: Subject) -> Play:
 def metrics_pass(play: Play) -> Iterator[Finding]:
     """A metric and a number of examples of the client's own, in the reply as they were."""
     update = plain(8, 1.0)
-    low, high = (Trained(update, {"loss": value}, examples) for value, examples in ((0.25, 20), (0.75, 20)))
+    low, high = (Trained(update, {"loss": value}) for value in (0.25, 0.75))
     more = replace(low, examples=31)
     try:
         one, other, counted = (play(trained, SEED) for trained in (low, high, more))
@@ -40,8 +40,8 @@ def metrics_pass(play: Play) -> Iterator[Finding]:
     if _moved(one, other):
         yield _doubt(
             "metrics-bare",
-            f"A metric that the app reports leaves as it is ({', '.join(_moved(one, other))}: 0.25 or 0.75 by the data): "
-            "clip and noise are of the arrays alone.",
+            f"A metric of the app leaves as it is ({', '.join(_moved(one, other))}, 0.25 or 0.75 by the data): clip and "
+            "noise are of arrays alone.",
             "Report no metric, or one with noise of its own that is accounted.",
         )
     if _moved(one, counted):
@@ -71,8 +71,8 @@ def _difference(play: Play, left: Update, right: Update) -> str | None:
         try:
             with np.errstate(all="ignore"):
                 results.append(play(Trained(update), SEED))
-        except Exception as error:  # of foreign code
-            results.append(f"{type(error).__name__}: {error}")
+        except Exception as raised:  # of foreign code
+            results.append(f"{type(raised).__name__}: {raised}")
     one, other = results
     if isinstance(one, str) or isinstance(other, str):
         if isinstance(one, str) and isinstance(other, str):

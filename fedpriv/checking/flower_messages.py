@@ -14,20 +14,21 @@ from typing import Any
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
-from flwr.common import FitRes
+from flwr.common import Code, FitRes, Status, ndarrays_to_parameters
 from flwr.compat.common import recorddict_compat as compat
 from flwr.supercore.differential_privacy import KEY_CLIPPING_NORM
 from numpy.typing import NDArray
 
-from fedpriv.engines.grid import identify_server, stamp
+from fedpriv.engines.contexts import empty_context
+from fedpriv.engines.grid import RUN_ID, identify_server, stamp
 
 Arrays = Mapping[str, NDArray[Any]]
 Numbers = dict[str, NDArray[np.float64]]
 
 #: Keys of the records of a message in Flower's templates; those of the older API are `compat`'s.
 ARRAYS, CONFIG, METRICS, COUNT = "arrays", "config", "metrics", "num-examples"
-OLD = "fitres"
-RUN, SERVER, CLIENT = 1, 1, 7
+OLD_ARRAYS, OLD_CONFIG = "fitins.parameters", "fitins.config"
+CLIENT = 7
 #: What a server sends beside the model: keys that Flower's own mods and templates read.
 SENT: Mapping[str, Any] = {KEY_CLIPPING_NORM: 1.0, "lr": 0.1, "local-epochs": 1}
 
@@ -58,11 +59,6 @@ class Trained:
     def scaled(self, factor: float) -> Trained:
         return replace(self, update={name: (factor * array).astype(array.dtype) for name, array in self.update.items()})
 
-    @property
-    def answer(self) -> dict[str, NDArray[Any]]:
-        """The locally trained model."""
-        return {name: np.asarray(sent + self.update[name]) for name, sent in model(self.update).items()}
-
 
 def record(arrays: Arrays) -> ArrayRecord:
     return ArrayRecord({name: Array(np.asarray(array)) for name, array in arrays.items()})
@@ -72,38 +68,33 @@ def sent(trained: Trained, server_round: int = 1, *, old: bool = False, message_
     """The server's message of a round; old: in the form of the NumPyClient API."""
     config = dict(trained.config) | {"server-round": server_round}
     arrays = model(trained.update)
-    if old:
-        parts = {"fitins.parameters": record(arrays), "fitins.config": ConfigRecord(config)}
-    else:
-        parts = {ARRAYS: record(arrays), CONFIG: ConfigRecord(config)}
+    names = (OLD_ARRAYS, OLD_CONFIG) if old else (ARRAYS, CONFIG)
+    content = RecordDict({names[0]: record(arrays), names[1]: ConfigRecord(config)})
     identify_server()
-    message = Message(RecordDict(dict(parts)), dst_node_id=CLIENT, message_type=message_type)
+    message = Message(content, dst_node_id=CLIENT, message_type=message_type)
     stamp(message, f"message-{server_round}")
     return message
 
 
 def reply(trained: Trained, message: Message) -> Message:
-    """A client's reply, in the form that the message asks for."""
-    if "fitins.parameters" in message.content.array_records:
-        from flwr.common import Code, Status, ndarrays_to_parameters
-
-        answer = ndarrays_to_parameters(list(trained.answer.values()))
+    """A client's reply: the message's model and the update, in the form that the message asks for."""
+    records = message.content.array_records
+    arrays = next(iter(records.values()))
+    answer = {
+        name: np.asarray(array.numpy() + update)
+        for (name, array), update in zip(arrays.items(), trained.update.values(), strict=True)
+    }
+    if OLD_ARRAYS in records:
         status = Status(code=Code.OK, message="")
-        found = FitRes(status, answer, trained.examples, dict(trained.metrics))
+        found = FitRes(status, ndarrays_to_parameters(list(answer.values())), trained.examples, dict(trained.metrics))
         return Message(compat.fitres_to_recorddict(found, keep_input=False), reply_to=message)
     metrics = MetricRecord({**trained.metrics, COUNT: trained.examples})
-    return Message(RecordDict({ARRAYS: record(trained.answer), METRICS: metrics}), reply_to=message)
+    return Message(RecordDict({ARRAYS: record(answer), METRICS: metrics}), reply_to=message)
 
 
 def context() -> Context:
     """A client's context, new."""
-    return Context(
-        run_id=RUN,
-        node_id=CLIENT,
-        node_config={"partition-id": 0, "num-partitions": 2},
-        state=RecordDict(),
-        run_config={},
-    )
+    return empty_context(RUN_ID, CLIENT, partition=0, num_partitions=2)
 
 
 # --- what leaves -------------------------------------------------------------------------------------------

@@ -100,10 +100,11 @@ def _local_noise(mod: Any, adjacency: str) -> Recognised:
     )
     claim = {"claimed": epsilon, "delta": delta, "scope": "call"}
     if not std > 0:
-        text = f"the noise's standard deviation is {std:g} at sensitivity {sensitivity:g}, epsilon {epsilon:g}, delta {delta:g}"
-        finding = _finding(
-            "no-noise", "fault", text, "Give a positive sensitivity, a finite epsilon and a delta in (0, 1)."
+        text = (
+            f"standard deviation {std:g} at sensitivity {sensitivity:g}, epsilon {epsilon:g}, delta {delta:g}: no noise"
         )
+        remedy = "Give a positive sensitivity, a finite epsilon and a delta in (0, 1)."
+        finding = _finding("no-noise", "fault", text, remedy)
         return Recognised(words, None, "no noise is added", findings=(finding,), **claim)  # type: ignore[arg-type]
     threat = Threat("client", adjacency, "server")
     event = Gaussian(threat=threat, multiplier=min(std / moves, 1e300))
@@ -117,8 +118,8 @@ def _of_local_noise(clip: float, sensitivity: float, epsilon: float, delta: floa
         yield _finding(
             "sensitivity-below-two-clips",
             "fault",
-            f"Two updates clipped to {clip:g} differ by up to {2 * clip:g}; the noise is for {sensitivity:g}. One reply "
-            f"costs epsilon {exact:.4g} at delta {delta:g} between any two data sets, not {epsilon:g}.",
+            f"Two updates clipped to {clip:g} differ by up to {2 * clip:g}; the noise is for {sensitivity:g}. One "
+            f"reply costs epsilon {exact:.4g} at delta {delta:g} between any two data sets, not {epsilon:g}.",
             f"Set sensitivity to {2 * clip:g}.",
         )
     if enough > epsilon * (1 + 1e-9):
@@ -173,8 +174,8 @@ def _inside(mod: Any) -> Iterator[Recognised]:
     for part in _held(mod):
         if isinstance(part, NOISY):
             words = (
-                f"local noise of claimed epsilon {part.epsilon:g} at delta {part.delta:g} inside code of its own, which "
-                "decides what leaves"
+                f"local noise of claimed epsilon {part.epsilon:g} at delta {part.delta:g} inside code of its own, "
+                "which decides what leaves"
             )
             reason = "what foreign code around a known mod sends is not known from the mod's numbers"
             yield Recognised(words, None, reason, claimed=float(part.epsilon), delta=float(part.delta))
