@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -140,6 +141,7 @@ class NewRounds:
             arrays = ArrayRecord(self.answers[id(trained)])
             return Message(RecordDict({ARRAYS: arrays, METRICS: metrics}), reply_to=message)
         kept = self.contexts.setdefault(message.metadata.dst_node_id, context())
+        message.content = copy.deepcopy(message.content)  # as a connection would
         return make_ffn(lambda asked, _: reply(trained, asked), list(self.mods))(message, kept)
 
 
