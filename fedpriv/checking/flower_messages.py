@@ -138,6 +138,19 @@ def values_in(values: Mapping[str, Any], name: str) -> Numbers:
     return found
 
 
+def arrays_of(values: Mapping[str, Any]) -> Numbers:
+    """Numbers and arrays as they are, and their forms; anything else as a hash under "form."."""
+    found: Numbers = {}
+    for name, value in values.items():
+        array = np.asarray(value)
+        if array.dtype.kind in "fiub":
+            found[name] = array.astype(np.float64).ravel()
+            found[f"form.{name}"] = hashed(str(array.dtype), str(array.shape))
+        else:
+            found[f"form.{name}"] = hashed(repr(value))
+    return found
+
+
 def hashed(*texts: str) -> NDArray[np.float64]:
     """Texts as one whole number below 2^52: unequal texts, unequal numbers."""
     digest = hashlib.sha256("\x00".join(texts).encode()).digest()
@@ -167,8 +180,20 @@ def fresh(target: Any) -> Any:
         if isinstance(target, types.FunctionType):
             return _fresh_function(target)
         return copy.deepcopy(target, _Modules())
-    except Exception:  # whatever a foreign class does when it is copied
+    except Exception:  # whatever a foreign class does when it is copied: part by part, a lock stays what it is
+        return _fresh_parts(target)
+
+
+def _fresh_parts(target: Any) -> Any:
+    parts = getattr(target, "__dict__", None)
+    if not isinstance(parts, dict) or isinstance(target, type | types.ModuleType):
         return target
+    try:
+        twin = copy.copy(target)
+        twin.__dict__.update({name: fresh(part) for name, part in parts.items()})
+    except Exception:  # a class that refuses
+        return target
+    return twin
 
 
 def _fresh_function(found: types.FunctionType) -> types.FunctionType:

@@ -155,7 +155,7 @@ class _Members(Nodes):
         trained = self.trained[place]
         app = make_ffn(lambda asked, _: reply(trained, asked), self.sums.mods)
         found = app(message, self.sums.contexts[place])
-        answered = found.content.config_records.get(RECORD_KEY_CONFIGS, {})
+        answered: Any = found.content.config_records.get(RECORD_KEY_CONFIGS, {})
         if place == 0 and Key.MASKED_PARAMETERS in answered:
             shown = RecordDict({name: part for name, part in found.content.items() if name != RECORD_KEY_CONFIGS})
             self.beside = numbers_of(Message(shown, dst_node_id=1, message_type="train"))
