@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from fedpriv.attacks.release_views import Place, Seen, Sums
+from fedpriv.attacks.trial_features import MOST_FEATURES, PILOT, summarised
 from fedpriv.client.base import Client
 from fedpriv.client.build import make_client
 from fedpriv.client.contract import Neighbours, Release
@@ -32,12 +33,6 @@ from fedpriv.runs.planning import most_participations
 DIMENSION = 8
 
 
-#: Numbers of a trial that are all shown to the distinguisher; longer trials are reduced.
-MOST_FEATURES = 64
-
-
-#: Trials in each world from which it is learned where to look; none of them is measured.
-PILOT = 4096
 LEAST_PILOT = 64
 
 
@@ -246,7 +241,7 @@ def _releases(client: Client, look: Look, world: bool, trials: int, noise: Noise
 def _sample_of(client: Client, look: Look, seed: int) -> tuple[Any, int]:
     """(sample(world, n, seed) of `audit`, how many trials it may be asked for at a time)."""
     if look.dimension <= DIMENSION:
-        sample = _summarised(_sampler(client, look), look.dimension, seed)
+        sample = summarised(_sampler(client, look), look.dimension, seed)
         return sample, max(PILOT, CHUNK_NUMBERS // (DIMENSION * max(1, look.participations)))
     places = _learned_places(client, look, seed)
     block = max(1, BLOCK_NUMBERS // look.dimension)
@@ -297,48 +292,6 @@ def _sampler(client: Client, look: Look) -> Any:
         return features
 
     return sample
-
-
-@dataclass(frozen=True)
-class _Summary:
-    """Three features of every ``block`` numbers: the weighted sum that separates the worlds best if they are
-    independent, the best single number, and the sum of squares. Numbers after the last full block are passed through.
-    """
-
-    block: int
-    weights: NDArray[np.float32]  # [blocks, block]
-    best: int  # index in each block
-
-    def __call__(self, values: NDArray[np.float32]) -> NDArray[np.float32]:
-        """[n, features] of trials [n, numbers]."""
-        blocks, whole = len(self.weights), self.weights.size
-        parts = values[:, :whole].reshape(len(values), blocks, self.block)
-        matched = np.einsum("nbk,bk->nb", parts, self.weights)
-        squares = np.einsum("nbk,nbk->nb", parts, parts)
-        found: NDArray[np.float32] = np.concatenate(
-            [matched, parts[:, :, self.best], squares, values[:, whole:]], axis=1
-        )
-        return found
-
-    @classmethod
-    def learned(cls, world0: NDArray[np.float32], world1: NDArray[np.float32], block: int) -> _Summary:
-        blocks = world0.shape[1] // block
-        first, second = (world[:, : blocks * block].astype(np.float64) for world in (world0, world1))
-        distance, spread = second.mean(0) - first.mean(0), (first.var(0) + second.var(0)) / 2
-        spread = np.maximum(spread, 1e-9 * max(spread.max(), float(distance @ distance), 1e-300))
-        telling = (np.abs(distance) / np.sqrt(spread)).reshape(blocks, block).max(0)
-        weights = (distance / spread).reshape(blocks, block)
-        weights /= np.maximum(np.abs(weights).max(1, keepdims=True), 1e-300)
-        return cls(block, weights.astype(np.float32), int(telling.argmax()))
-
-
-def _summarised(sample: Any, block: int, seed: int) -> Any:
-    """The sampler itself where its trials are short; else one of summaries, learned from separate draws."""
-    pilot = [sample(world, PILOT, seed * 2 + world) for world in (False, True)]
-    if block == 1 or pilot[0].shape[1] <= MOST_FEATURES:
-        return sample
-    summary = _Summary.learned(pilot[0], pilot[1], block)
-    return lambda world, trials, seed: summary(sample(world, trials, seed))
 
 
 def audit_config(

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedpriv.checking.findings import Finding
+from fedpriv.checking.generators import seeds_of
 from fedpriv.privacy.events import Event
 
 Numbers = NDArray[np.float64]
@@ -24,19 +25,29 @@ Scope = Literal["call", "run"]
 
 @dataclass(frozen=True)
 class Claim:
-    """epsilon at ``delta`` of one call, or of a run of ``Question.calls`` calls. source: who says so, in words."""
+    """epsilon at ``delta`` of one call, or of a run of ``Question.calls`` calls. source: who says so, in words.
+
+    adjacency: of the claim; None: it is not said, and only pairs that hold under every adjacency of updates (one update
+    against none) refute it.
+    """
 
     epsilon: float
     delta: float
     scope: Scope = "call"
     source: str = "the claim given to the check"
+    adjacency: str | None = None
+
+    def covers(self, adjacency: str) -> bool:
+        """Whether a pair of this adjacency refutes the claim: replace-one allows zero-out too, not the other way."""
+        return adjacency != "replace-one" or self.adjacency == "replace-one"
 
 
 @dataclass(frozen=True)
 class Question:
     """What the user asks: the claim, delta and calls of a run, the lengths of updates to try, the seed of the check.
 
-    epsilon and delta None: nothing is claimed; the check then uses ``at_delta``.
+    claim None: nothing is claimed. bound: the L2 norm of an update that the caller guarantees (it is clipped before);
+    None: an update may be of any length.
     """
 
     claim: Claim | None = None
@@ -46,6 +57,7 @@ class Question:
     trials: int = 20_000
     confidence: float = 0.95
     seed: int = 0
+    bound: float | None = None
 
     @property
     def at_delta(self) -> float:
@@ -140,12 +152,16 @@ class Subject(ABC):
         """A FRESH instance; ``calls`` calls one after another on the same data, with its state in between.
 
         seed: seeds every generator that can be seeded (`fedpriv.checking.generators.seeded`: python, numpy, torch, and
-        what is passed as rng), once, before the first call; None: the process's own randomness. Raises what the target
-        raises.
+        what is passed as rng), once, before the first call. None: touches none of the process's generators, and what is
+        passed as rng is fresh from the operating system. Raises what the target raises.
         """
+
+    def series(self, data: Sequence[Any], seed: int | None) -> list[Played]:
+        """As `play`, with an input of its own for each call. Raises NotImplementedError where an adapter has none:
+        what needs it is then not checked.
+        """
+        raise NotImplementedError
 
     def trials(self, data: Any, n: int, seed: int) -> Numbers:
         """[n, k]: everything that leaves in each of n independent single calls, by default a loop over `play`."""
-        from fedpriv.checking.generators import seeds_of
-
         return np.stack([self.play(data, one)[0].flat() for one in seeds_of(seed, n)])
