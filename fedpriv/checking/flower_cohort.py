@@ -18,11 +18,11 @@ from flwr.common import (
     ndarrays_to_parameters,
     parameters_to_ndarrays,
 )
-from flwr.supercore.run import Run
 from flwr.server.client_manager import ClientManager
 from flwr.server.client_proxy import ClientProxy
 from flwr.server.criterion import Criterion
 from flwr.serverapp import Grid
+from flwr.supercore.run import Run
 
 from fedpriv.checking.flower_messages import (
     ARRAYS,

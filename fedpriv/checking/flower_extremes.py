@@ -6,7 +6,10 @@ a doubt of them, with the case that shows it.
 
 from __future__ import annotations
 
+import signal
+import threading
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -21,7 +24,28 @@ from fedpriv.checking.subject import Numbers, Subject
 #: One play of a target on an answer: all numbers that leave in its first round, by name.
 Play = Callable[[Trained, int], Mapping[str, Numbers]]
 SEED = 12345
+#: Processor time for one answer that is no usual one.
+SECONDS = 2.0
 Update = dict[str, NDArray[Any]]
+
+
+@contextmanager
+def at_most(seconds: float) -> Iterator[None]:
+    """Raises TimeoutError after so many seconds of this process; only where it may set an alarm."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def end(*_: Any) -> None:
+        raise TimeoutError(f"no answer in {seconds:g} seconds of processor time")
+
+    before = signal.signal(signal.SIGVTALRM, end)
+    signal.setitimer(signal.ITIMER_VIRTUAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, before)
 
 
 def plays(subject: Subject) -> Play:
@@ -69,7 +93,7 @@ def _difference(play: Play, left: Update, right: Update) -> str | None:
     results: list[Mapping[str, Numbers] | str] = []
     for update in (left, right):
         try:
-            with np.errstate(all="ignore"):
+            with np.errstate(all="ignore"), at_most(SECONDS):
                 results.append(play(Trained(update), SEED))
         except Exception as raised:  # of foreign code
             results.append(f"{type(raised).__name__}: {raised}")
@@ -99,7 +123,7 @@ def _told(play: Play, name: str, left: Update, right: Update, one: Numbers, othe
     moves = float(np.max(np.abs(one - other), initial=0.0))
     if moves == 0:
         return None
-    again = np.stack([play(Trained(left), SEED + number)[name] for number in range(1, 9)])
+    again = np.stack([one, *(play(Trained(left), SEED + number)[name] for number in range(1, 9))])
     still = np.all(again == again[0], axis=0) & (one != other)
     if still.any():
         size = float(np.max(np.abs(one - other)[still]))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, ClassVar
 
-import numpy as np
 from flwr.app import Context, Message
 from flwr.client.mod.utils import make_ffn
 
@@ -14,18 +14,20 @@ from fedpriv.checking.flower_extremes import extremes, metrics_pass, plays
 from fedpriv.checking.flower_messages import Trained, context, fresh, numbers_of, quiet, reply, sent, shared_modules
 from fedpriv.checking.flower_mods_known import NOISY, known_mods
 from fedpriv.checking.flower_updates import lengths, update_pairs
+from fedpriv.checking.fresh_state import Memory
 from fedpriv.checking.generators import seeded
-from fedpriv.checking.subject import Claim, Numbers, Played, Question, Subject
+from fedpriv.checking.rounds import RoundsSubject, claim_of
+from fedpriv.checking.subject import Numbers, Question, Subject
 
 Mod = Callable[[Message, Context, Callable[[Message, Context], Message]], Message]
 
 
-class ModSubject(Subject):
+class ModSubject(RoundsSubject):
     """mods: outermost first, as a `ClientApp` takes them. adjacency: of the pairs and the event. old: messages have the
     form of the NumPyClient API.
 
-    Data of a play are a `Trained`, or a tuple of them, one per round (the last one for all later rounds). Every play
-    starts with copies of the mods and an empty context; rounds of one play share both.
+    Data of a round are a `Trained`. Every play starts with copies of the mods and an empty context; its rounds share
+    both.
     """
 
     kind: ClassVar[str] = "Flower client mod"
@@ -40,36 +42,27 @@ class ModSubject(Subject):
     ) -> None:
         self.mods, self.old = list(mods), old
         shared_modules()
+        self.memories = [Memory(mod) for mod in self.mods if inspect.isroutine(mod)]
         recognised = known_mods(self.mods, adjacency)
-        claims = [
-            Claim(one.claimed, one.delta, one.scope, "the mod")
-            for one in recognised
-            if one.claimed is not None and one.delta
-        ]
         super().__init__(
             name=name,
             pairs=update_pairs(question.dims, adjacency),
             probes=[lengths(question.dims[0])],
             recognised=recognised,
-            claim=question.claim or (claims[0] if claims else None),
+            claim=claim_of(recognised, question, "the mod", adjacency),
         )
         self.notes = [*metrics_pass(plays(self)), *extremes(plays(self))]
 
-    def play(self, data: Any, seed: int | None, calls: int = 1) -> list[Played]:
-        with seeded(seed), quiet():
-            return list(self._rounds(data, calls))
+    def quiet(self) -> AbstractContextManager[None]:
+        return quiet()
 
-    def trials(self, data: Any, n: int, seed: int) -> Numbers:
-        """One stream of randomness for all n plays."""
-        with seeded(seed), quiet():
-            return np.stack([next(self._rounds(data, 1)).flat() for _ in range(n)])
-
-    def _rounds(self, data: Any, calls: int) -> Iterator[Played]:
+    def rounds(self, data: Sequence[Trained]) -> Iterator[dict[str, Numbers]]:
+        for memory in self.memories:
+            memory.restore()
         chain, kept = [fresh(mod) for mod in self.mods], context()
-        for number in range(calls):
-            trained = data[min(number, len(data) - 1)] if isinstance(data, tuple) else data
-            answer = _answering(trained)
-            yield Played(numbers_of(make_ffn(answer, chain)(sent(trained, number + 1, old=self.old), kept)))
+        for number, trained in enumerate(data, 1):
+            app = make_ffn(_answering(trained), chain)
+            yield numbers_of(app(sent(trained, number, old=self.old), kept))
 
 
 def _answering(trained: Trained) -> Callable[[Message, Context], Message]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, ClassVar
 
 import flwr.server.strategy as older
@@ -18,7 +19,8 @@ from fedpriv.checking.flower_messages import Trained, quiet, shared_modules
 from fedpriv.checking.flower_strategies_known import client_mods, inner, known_strategy
 from fedpriv.checking.flower_updates import LARGE, LENGTHS, SMALL, plain, spike
 from fedpriv.checking.generators import seeded
-from fedpriv.checking.subject import Claim, Numbers, Pair, Played, Probe, Question, Subject
+from fedpriv.checking.rounds import RoundsSubject, claim_of
+from fedpriv.checking.subject import Numbers, Pair, Probe, Question, Subject
 
 #: Clients of a round where the strategy does not say how many it expects.
 CLIENTS = 10
@@ -33,11 +35,11 @@ def cohort(first: Trained, others: float = SMALL) -> Cohort:
     return Cohort((first, Trained(update, dict.fromkeys(first.metrics, 0.5))))
 
 
-class StrategySubject(Subject):
+class StrategySubject(RoundsSubject):
     """What leaves is the new model, its metrics and what the next round's messages say beside it: what anybody sees who
     is not the server. The server is trusted with replies.
 
-    Data of a play are a `Cohort`, or a tuple of them, one per round. Clients of a wrapper that clips at the client have
+    Data of a round are a `Cohort`. Clients of a wrapper that clips at the client have
     the mod that belongs to it, unless ``mods`` names others.
     """
 
@@ -48,40 +50,28 @@ class StrategySubject(Subject):
     ) -> None:
         self.strategy = strategy
         self.mods = list(client_mods(strategy) if mods is None else mods)
-        self.rounds = NewRounds if isinstance(strategy, newer.Strategy) else OldRounds
+        self.kind_of_rounds: Any = NewRounds if isinstance(strategy, newer.Strategy) else OldRounds
         self.clients = expected_clients(strategy)
         self.nodes = nodes_for(strategy, self.clients)
         shared_modules()
         recognised = known_strategy(strategy, question)
-        claims = [
-            Claim(one.claimed, one.delta, one.scope, "the strategy's own accountant")
-            for one in recognised
-            if one.claimed is not None and one.delta
-        ]
         super().__init__(
             name=name,
             pairs=_pairs(question.dims),
             probes=[_lengths(question.dims[0])],
             recognised=recognised,
-            claim=question.claim or (claims[0] if claims else None),
+            claim=claim_of(recognised, question, "the strategy's own accountant", "zero-out"),
             observer="trusted-server",
         )
         self.notes = [*self._metrics(), *self._weights(), *extremes(self._one)]
 
-    def play(self, data: Any, seed: int | None, calls: int = 1) -> list[Played]:
-        with seeded(seed), quiet():
-            return list(self._rounds(data, calls))
+    def quiet(self) -> AbstractContextManager[None]:
+        return quiet()
 
-    def trials(self, data: Any, n: int, seed: int) -> Numbers:
-        """One stream of randomness for all n plays."""
-        with seeded(seed), quiet():
-            return np.stack([next(self._rounds(data, 1)).flat() for _ in range(n)])
-
-    def _rounds(self, data: Any, calls: int) -> Iterator[Played]:
-        rounds = self.rounds(self.strategy, self.nodes, self.mods)
-        for number in range(calls):
-            answers = data[min(number, len(data) - 1)] if isinstance(data, tuple) else data
-            yield Played(rounds.round(number + 1, answers))
+    def rounds(self, data: Sequence[Cohort]) -> Iterator[dict[str, Numbers]]:
+        rounds = self.kind_of_rounds(self.strategy, self.nodes, self.mods)
+        for number, answers in enumerate(data, 1):
+            yield rounds.round(number, answers)
 
     # --- what no pair has --------------------------------------------------------------------------------------
 
@@ -94,7 +84,7 @@ class StrategySubject(Subject):
 
     def _evaluated(self, trained: Trained, seed: int) -> dict[str, Numbers]:
         with seeded(seed), quiet():
-            rounds = self.rounds(self.strategy, self.nodes, self.mods)
+            rounds = self.kind_of_rounds(self.strategy, self.nodes, self.mods)
             rounds.round(1, cohort(trained))
             return rounds.evaluated(1, cohort(trained))
 
@@ -140,7 +130,6 @@ def _pairs(dims: Sequence[int]) -> list[Pair]:
         if size == min(dims):
             found += [
                 Pair("one client's update in one of" + tail[1:], one, little, "zero-out", "client"),
-                Pair("the update of the round before" + tail, (up, little), (little, little), "zero-out", "client"),
             ]
     return found
 

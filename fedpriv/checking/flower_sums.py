@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, ClassVar
 
 import numpy as np
@@ -41,15 +42,15 @@ from fedpriv.checking.flower_messages import (
 from fedpriv.checking.flower_mods_known import known_mods
 from fedpriv.checking.flower_strategies import cohort
 from fedpriv.checking.flower_updates import plain
-from fedpriv.checking.generators import seeded
-from fedpriv.checking.subject import Claim, Numbers, Pair, Played, Question, Subject
-from fedpriv.engines.grid import RUN_ID, SERVER_NODE, identify_server, stamp
+from fedpriv.checking.rounds import RoundsSubject, claim_of
+from fedpriv.checking.subject import Numbers, Pair, Question, Subject
+from fedpriv.engines.grid import SERVER_NODE, identify_server, stamp
 
 #: Clients of a round.
 MEMBERS = 3
 
 
-class SumSubject(Subject):
+class SumSubject(RoundsSubject):
     """mods: outermost first; one of them masks. workflow: the server's; its own defaults where None is given."""
 
     kind: ClassVar[str] = "Flower secure sum"
@@ -59,11 +60,7 @@ class SumSubject(Subject):
         self.workflow = workflow or SecAggPlusWorkflow(num_shares=MEMBERS, reconstruction_threshold=2)
         shared_modules()
         recognised = known_mods(self.mods, "replace-one")
-        claims = [
-            Claim(one.claimed, one.delta, one.scope, "the mod")
-            for one in recognised
-            if one.claimed is not None and one.delta
-        ]
+        claim = claim_of(recognised, question, "the mod", "replace-one")
         pairs = []
         for size in question.dims:
             up = Trained(plain(size, 1.0))
@@ -73,20 +70,18 @@ class SumSubject(Subject):
             name=name,
             pairs=pairs,
             recognised=recognised,
-            claim=question.claim or (claims[0] if claims else None),
-            observer="server" if claims else "secure-sum",
+            claim=claim,
+            observer="secure-sum" if recognised[0].event is None else "server",
         )
         self.notes = [*self._beside(), *_range(self.workflow), *_masks()]
 
-    def play(self, data: Any, seed: int | None, calls: int = 1) -> list[Played]:
-        with seeded(seed), quiet():
-            return list(self._rounds(data, calls))
+    def quiet(self) -> AbstractContextManager[None]:
+        return quiet()
 
-    def _rounds(self, data: Any, calls: int) -> Iterator[Played]:
+    def rounds(self, data: Sequence[Cohort]) -> Iterator[dict[str, Numbers]]:
         sums = _Sums(self.mods, fresh(self.workflow))
-        for number in range(calls):
-            answers = data[min(number, len(data) - 1)] if isinstance(data, tuple) else data
-            yield Played(sums.round(number + 1, answers))
+        for number, answers in enumerate(data, 1):
+            yield sums.round(number, answers)
 
     def _beside(self) -> Iterator[Finding]:
         """Metrics and counts beside the masked vector."""

@@ -50,9 +50,6 @@ def update_pairs(dims: Sequence[int], adjacency: str, unit: str = "client") -> l
                 Pair("opposite updates in one of" + tail[1:], one, one.scaled(-1.0), adjacency, unit),
             ]
         found += [Pair("a large and a small update" + tail, up, little, adjacency, unit)]
-        if size == min(dims):
-            before = other if adjacency == "replace-one" else little
-            found += [Pair("the update of the round before" + tail, (up, little), (before, little), adjacency, unit)]
     return found
 
 

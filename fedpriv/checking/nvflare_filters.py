@@ -5,10 +5,8 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, ClassVar
-
-import numpy as np
 
 from fedpriv.checking.findings import Finding
 from fedpriv.checking.flower_extremes import extremes, metrics_pass, plays
@@ -17,10 +15,11 @@ from fedpriv.checking.flower_updates import lengths, update_pairs
 from fedpriv.checking.generators import seeded
 from fedpriv.checking.nvflare_known import known_filters
 from fedpriv.checking.nvflare_parcels import numbers_in, parcel, parcel_context
-from fedpriv.checking.subject import Claim, Numbers, Played, Question, Subject
+from fedpriv.checking.rounds import RoundsSubject, claim_of
+from fedpriv.checking.subject import Numbers, Question, Subject
 
 
-class FilterSubject(Subject):
+class FilterSubject(RoundsSubject):
     """filters: in the order in which a client applies them. The model has ``max(question.dims)`` numbers."""
 
     kind: ClassVar[str] = "NVFlare filter"
@@ -31,34 +30,22 @@ class FilterSubject(Subject):
         size = max(question.dims)
         with _quiet():
             recognised = known_filters(self.filters, size, self._once)
-        claims = [
-            Claim(one.claimed, one.delta if one.delta else question.at_delta, one.scope, "the filter's own accountant")
-            for one in recognised
-            if one.claimed is not None
-        ]
         super().__init__(
             name=name,
             pairs=update_pairs([size], "replace-one"),
             probes=[lengths(size)],
             recognised=recognised,
-            claim=question.claim or (claims[0] if claims else None),
+            claim=claim_of(recognised, question, "the filter's own accountant", "replace-one"),
         )
         self.notes = [*self._metrics(), *extremes(plays(self))]
 
-    def play(self, data: Any, seed: int | None, calls: int = 1) -> list[Played]:
-        with seeded(seed), _quiet():
-            return list(self._rounds(data, calls))
+    def quiet(self) -> AbstractContextManager[None]:
+        return _quiet()
 
-    def trials(self, data: Any, n: int, seed: int) -> Numbers:
-        """One stream of randomness for all n plays."""
-        with seeded(seed), _quiet():
-            return np.stack([next(self._rounds(data, 1)).flat() for _ in range(n)])
-
-    def _rounds(self, data: Any, calls: int) -> Iterator[Played]:
+    def rounds(self, data: Sequence[Trained]) -> Iterator[dict[str, Numbers]]:
         chain, kept = [fresh(one) for one in self.filters], parcel_context()
-        for number in range(calls):
-            trained = data[min(number, len(data) - 1)] if isinstance(data, tuple) else data
-            yield Played(numbers_in(self._through(chain, parcel(trained), kept)))
+        for trained in data:
+            yield numbers_in(self._through(chain, parcel(trained), kept))
 
     @staticmethod
     def _through(chain: Sequence[Any], found: Any, kept: Any) -> Any:
