@@ -10,6 +10,7 @@ from fedpriv.checking.subject import Question, Subject
 #: Files with ``recognises(target, question) -> Subject | None``, the most special first. A row for each adapter. Each
 #: is asked only if the package in its second place is imported by then (a target of that kind imports it itself).
 ADAPTERS: tuple[tuple[str, str | None], ...] = (
+    ("fedpriv.checking.flower_apps", "flwr"),
     ("fedpriv.checking.flower_sums", "flwr"),
     ("fedpriv.checking.flower_strategies", "flwr"),
     ("fedpriv.checking.flower_mods", "flwr"),

@@ -62,6 +62,7 @@ class StrategySubject(RoundsSubject):
             recognised=recognised,
             claim=claim_of(recognised, question, "the strategy's own accountant", "zero-out"),
             observer="trusted-server",
+            stateful=True,
         )
         self.notes = [*self._metrics(), *self._weights(), *extremes(self._one)]
 

@@ -235,10 +235,23 @@ def _adaptive(strategy: Any, question: Question) -> Recognised:
     findings = [*_of_adaptive_norm(strategy, z, deviation), _fewer_replies(strategy, z, n)]
     if z == 0 or deviation == 0:
         return Recognised(words, None, "no noise is added to the model or to the count", findings=findings)
+    if _shows_exact_share(strategy):
+        reason = "the round's metrics hold the exact share of clipped clients, beside the norm that has noise"
+        remedy = "Take the bit out of the metrics: train_metrics_aggr_fn of the strategy inside."
+        findings.append(_finding("exact-share-in-metrics", "fault", reason.capitalize() + ".", remedy))
+        return Recognised(words, None, reason, findings=findings)
     delta = question.at_delta / (question.calls or 1)
     return Recognised(
         words, ApproximateDP(threat=TRUSTED, epsilon=adaptive_epsilon(strategy, delta), delta=delta), findings=findings
     )
+
+
+def _shows_exact_share(strategy: Any) -> bool:
+    """Clients send the bit as a metric, and Flower's own function for metrics takes the mean of all of them."""
+    from flwr.serverapp.strategy.strategy_utils import aggregate_metricrecords
+
+    is_new = isinstance(strategy, newer.DifferentialPrivacyClientSideAdaptiveClipping)
+    return is_new and getattr(inner(strategy), "train_metrics_aggr_fn", None) is aggregate_metricrecords
 
 
 def _of_adaptive_norm(strategy: Any, z: float, deviation: float) -> Iterator[Finding]:
