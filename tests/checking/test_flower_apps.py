@@ -15,6 +15,9 @@ from flwr.clientapp.mod import LocalDpMod
 from fedpriv.checking.checks import check_object
 from fedpriv.checking.flower_apps import AppSubject, AppTarget, known_guard, recognises
 from fedpriv.checking.subject import Question
+from fedpriv.deployment.policy import read_policy
+from fedpriv.guard.terms import Terms
+from fedpriv.privacy.gaussian_dp import gaussian_epsilon
 from tests.guard.guarded import GuardedMachines
 
 QUESTION = Question(dims=(16,))
@@ -58,8 +61,8 @@ def test_an_app_is_played_on_the_data_that_are_given() -> None:
 
 def test_an_apps_own_loss_leaves_bare_and_is_a_fault_of_the_app() -> None:
     noise = LocalDpMod(1.0, 2.0, 0.9, 1e-5)
-    sound = check_object(AppTarget(message_app([noise]), MODEL, LEFT, RIGHT, give), QUESTION, seconds=3)
-    leaking = check_object(AppTarget(message_app([noise], loss=True), MODEL, LEFT, RIGHT, give), QUESTION, seconds=3)
+    sound = check_object(AppTarget(message_app([noise]), MODEL, LEFT, RIGHT, give), QUESTION, seconds=1)
+    leaking = check_object(AppTarget(message_app([noise], loss=True), MODEL, LEFT, RIGHT, give), QUESTION, seconds=1)
     assert sound.verdict == "no fault found", sound.last_line
     assert leaking.verdict == "faults found"
     assert any("loss" in one.text for one in leaking.faults)
@@ -91,7 +94,8 @@ def test_without_a_way_to_give_data_two_partitions_are_asked() -> None:
 
     found = recognises(AppTarget(app, MODEL), QUESTION)
     assert found is not None
-    parts = [found.play(side, 1)[0].numbers["metrics.metrics.part"][0] for side in (found.pairs[0].left, found.pairs[0].right)]
+    (pair,) = found.pairs
+    parts = [found.play(side, 1)[0].numbers["metrics.metrics.part"][0] for side in (pair.left, pair.right)]
     assert parts == [0.0, 1.0]
     assert [one.name for one in found.notes] == ["data-of-partitions"]
 
@@ -103,22 +107,18 @@ def test_of_a_bare_app_it_is_said_what_is_missing() -> None:
 
 
 def test_an_app_behind_a_guard_passes(tmp_path: Path) -> None:
-    """A hostile app: its answer is a million times the difference; the guard's own noise is what leaves."""
-    machines = GuardedMachines(tmp_path, unit="client", table=None, shards=1)
+    """A hostile app: its answer is a million times its data; what leaves is clipped and has the guard's own noise."""
+    machines = GuardedMachines(tmp_path, epsilon=1e9, unit="client", table=None, shards=1)
     machines.boxed.app = lambda *given: (np.full((2, 2), 1e6 * DATA["rows"][0]), np.zeros(2))
-
-    def answer(message: Message, context: Context) -> Message:
-        machines.write_policy(0, unit="client", table=None, shards=1)
-        return machines.guard()(message, context)
-
-    from fedpriv.deployment.policy import read_policy
-    from fedpriv.guard.terms import Terms
-
     rules = read_policy(machines.policy(0)).guard
     assert rules is not None
-    terms = Terms.of(rules)
-    target = AppTarget(answer, MODEL, LEFT, RIGHT, give, recognised=[known_guard(terms, 6)])
-    found = recognises(target, QUESTION)
-    assert found is not None
-    numbers = found.play(LEFT, 1)[0].numbers
-    assert numbers
+    known = known_guard(Terms.of(rules), 6)
+    found = subject(lambda message, context: machines.guard()(message, context), recognised=[known])
+    plays = [found.play(data, 1)[0].numbers["arrays.arrays.weight"] for data in (LEFT, LEFT, RIGHT)]
+    assert not np.array_equal(plays[0], plays[1])
+    assert np.abs(plays).max() < 10
+    assert known.event is not None
+    assert known.event.gaussian_multiplier == 0.5
+    result = check_object(found.target, QUESTION, seconds=2)
+    assert result.verdict == "no fault found", result.last_line
+    assert result.verified == pytest.approx(gaussian_epsilon(2.0, 1e-5))
