@@ -31,9 +31,10 @@ App = Callable[[Message, Context], Message]
 class AppTarget:
     """An app and what a check needs to play it.
 
-    arrays: the model that a message carries, by name. left, right: data of two neighbouring clients; give: puts one of them where the app reads it; None: the app is asked
-    as two partitions. config: of the message; run_config: of the context. unit: what left and right differ in. old: the app is a NumPyClient.
-    recognised: what is known of it beside its mods, such as `known_guard`.
+    arrays: the model that a message carries, by name. left, right: data of two neighbouring clients; give: puts one of
+    them where the app reads it; None: the app is asked as two partitions. config: of the message; run_config: of the
+    context. unit: what left and right differ in. old: the app is a NumPyClient. recognised: what is known of it beside
+    its mods, such as `known_guard`.
     """
 
     app: App
@@ -95,8 +96,8 @@ class AppSubject(RoundsSubject):
 def known_guard(terms: Any, dimension: int) -> Recognised:
     """What a guard's terms (`fedpriv.guard.terms.Terms`) say that one answer about so many numbers costs."""
     words = (
-        f"a guard of this project: {terms.shards} shards of unit {terms.unit}, answers clipped to {terms.clip:g}, noise "
-        f"{terms.noise_multiplier:g} x the clip norm"
+        f"a guard of this project: {terms.shards} shards of unit {terms.unit}, answers clipped to {terms.clip:g}, "
+        f"noise {terms.noise_multiplier:g} x the clip norm"
     )
     return Recognised(words, terms.event(dimension))
 
@@ -106,8 +107,8 @@ def _of_partitions() -> Finding:
         "recognised",
         "data-of-partitions",
         "note",
-        "The app was asked as partitions 0 and 1: their data are two clients' data as the app reads them, no worst case. "
-        "To try others, make an `AppTarget` with `give`, a function that puts a data set where the app reads it.",
+        "The app was asked as partitions 0 and 1: their data are two clients' data as the app reads them, no worst "
+        "case. To try others, make an `AppTarget` with `give`, a function that puts a data set where the app reads it.",
     )
 
 
@@ -119,8 +120,8 @@ def recognises(target: Any, question: Question) -> Subject | None:
         from fedpriv.checking.release_function import NotTaken
 
         raise NotTaken(
-            "a ClientApp reads its own data and takes its own model: check an AppTarget(app, arrays, left, right, give) "
-            "of fedpriv.checking.flower_apps, where arrays is the model that the server sends, left and right two data "
-            "sets, and give puts one of them where the app reads it"
+            "a ClientApp reads its own data and takes its own model: check an AppTarget(app, arrays, left, right, "
+            "give) of fedpriv.checking.flower_apps, where arrays is the model that the server sends, left and right "
+            "two data sets, and give puts one of them where the app reads it"
         )
     return None

@@ -64,8 +64,8 @@ def metrics_pass(play: Play) -> Iterator[Finding]:
     if _moved(one, other):
         yield _doubt(
             "metrics-bare",
-            f"A metric of the app leaves as it is ({', '.join(_moved(one, other))}, 0.25 or 0.75 by the data): clip and "
-            "noise are of arrays alone.",
+            f"A metric of the app leaves as it is ({', '.join(_moved(one, other))}, 0.25 or 0.75 by the data): clip "
+            f"and noise are of arrays alone.",
             "Report no metric, or one with noise of its own that is accounted.",
         )
     if _moved(one, counted):

@@ -103,9 +103,9 @@ class StrategySubject(RoundsSubject):
                 "recognised",
                 "weights-by-reported-counts",
                 "doubt",
-                f"Replies are weighted by the number of examples that they report: one client that reports far more than "
-                f"the other {self.clients - 1} moves the model {after / before:.3g} times as far as with equal numbers. "
-                "The noise does not grow with it.",
+                f"Replies are weighted by the number of examples that they report: one client that reports far more "
+                f"than the other {self.clients - 1} moves the model {after / before:.3g} times as far as with equal "
+                f"numbers. The noise does not grow with it.",
                 "Weigh all replies alike, or bound the numbers and calibrate the noise to the largest share.",
             )
 

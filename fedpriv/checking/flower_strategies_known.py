@@ -88,8 +88,8 @@ def _unknown_mean(strategy: Any) -> str | None:
     if isinstance(found, older.FedAvg) and type(found).aggregate_fit is older.FedAvg.aggregate_fit:
         return None
     return (
-        "the noise is for a mean of clipped updates, and is added to what the strategy inside returns, which is no such "
-        "mean: one client's share of it has no known bound"
+        "the noise is for a mean of clipped updates, and is added to what the strategy inside returns, which is no "
+        "such mean: one client's share of it has no known bound"
     )
 
 
@@ -123,8 +123,9 @@ def _fewer_replies(strategy: Any, z: float, n: int) -> Finding:
     return _finding(
         "divided-by-replies",
         "doubt",
-        f"The mean is over the replies that come, the noise is for {n}: with m replies its multiplier is {z:g} m / {n}, "
-        f"{z * min(int(least), n) / n:.3g} at the {least} that the strategy inside accepts. Only a warning is logged.",
+        f"The mean is over the replies that come, the noise is for {n}: with m replies its multiplier is {z:g} m / "
+        f"{n}, {z * min(int(least), n) / n:.3g} at the {least} that the strategy inside accepts. Only a warning is "
+        f"logged.",
         "Accept rounds of the expected size alone, or divide the sum by that size.",
     )
 
@@ -132,7 +133,8 @@ def _fewer_replies(strategy: Any, z: float, n: int) -> Finding:
 def _accounted(
     words: str, event: Gaussian, accountant: Any, n: int, question: Question, findings: list[Finding]
 ) -> Recognised:
-    """The claim of Flower's own accountant: of a run that ends at its `max_epsilon`, of `Question.calls`, or a round."""
+    """The claim of Flower's own accountant: of a run that ends at its `max_epsilon`, of `Question.calls`, or a "
+    "round."""
     config = accountant.config
     delta = float(config.target_delta)
     rounds = question.calls
@@ -149,10 +151,10 @@ def _accounted(
         _finding(
             "cohort-of-fixed-size",
             "doubt",
-            f"Accounted as {relation} with {sampling}; a round has {n} of {config.population_size} clients, always as many. "
-            "That a client takes part and has nothing to say is what the account covers. Where a client who leaves makes "
-            f"room for another, the mean moves by 2 C / {n}: without amplification a round costs epsilon {per_round:.4g} "
-            f"at delta {delta:g}.",
+            f"Accounted as {relation} with {sampling}; a round has {n} of {config.population_size} clients, always "
+            f"as many. That a client takes part and has nothing to say is what the account covers. Where a client "
+            f"who leaves makes room for another, the mean moves by 2 C / {n}: without amplification a round costs "
+            f"epsilon {per_round:.4g} at delta {delta:g}.",
             "State the relation as zero-out, or double the noise.",
         )
     )
@@ -203,9 +205,9 @@ def adaptive_epsilon(strategy: Any, delta: float) -> float:
     """epsilon of one round of an adaptive wrapper, whose noise is for the norm that the round has just set.
 
     The noisy share f of clipped clients is (count + N(0, s^2)) / n, where one client moves the count by at most 1; the
-    new norm is C' = C exp(-r (f - q)); the mean of updates clipped to C gets noise z C' / n. Proof: given f, the mean is
-    a Gaussian mechanism of mu = C / (z C') = exp(r (f - q)) / z. f exceeds F = 1 + t s / n with a probability of at most
-    Phi(-t), whatever the data; let a round whose f does be a failure, paid for by that much delta. In all others
+    new norm is C' = C exp(-r (f - q)); the mean of updates clipped to C gets noise z C' / n. Proof: given f, the mean
+    is a Gaussian mechanism of mu = C / (z C') = exp(r (f - q)) / z. f exceeds F = 1 + t s / n with a probability of at
+    most Phi(-t), whatever the data; let a round whose f does be a failure, paid for by that much delta. In all others
     mu <= exp(r (F - q)) / z, and adaptive composition with the count (mu = 1 / s) gives
     mu^2 = (exp(r (F - q)) / z)^2 + 1 / s^2 at the remaining delta.
     """
@@ -263,8 +265,8 @@ def _of_adaptive_norm(strategy: Any, z: float, deviation: float) -> Iterator[Fin
         yield _finding(
             "noise-of-the-next-norm",
             "doubt",
-            f"Updates are clipped to the norm of this round, and the noise is for that of the next. When all are clipped "
-            f"the next is {least:.3g} of it, and the model's multiplier {z * least:.4g}, not {z:.4g}.",
+            f"Updates are clipped to the norm of this round, and the noise is for that of the next. When all are "
+            f"clipped the next is {least:.3g} of it, and the model's multiplier {z * least:.4g}, not {z:.4g}.",
             "Add the noise of the norm that clipped the updates (Andrew et al. 2021, Algorithm 1).",
         )
         yield _finding(
@@ -276,8 +278,8 @@ def _of_adaptive_norm(strategy: Any, z: float, deviation: float) -> Iterator[Fin
     yield _finding(
         "count-of-whole-bits",
         "doubt",
-        f"The count's noise {deviation:g} is taken for a bit that moves it by 1/2. A client who has nothing to say moves "
-        f"it by 1: a round's multiplier is {(z**-2 + deviation**-2) ** -0.5:.4g}, not {given:.4g}.",
+        f"The count's noise {deviation:g} is taken for a bit that moves it by 1/2. A client who has nothing to say "
+        f"moves it by 1: a round's multiplier is {(z**-2 + deviation**-2) ** -0.5:.4g}, not {given:.4g}.",
         "Count each bit less one half, or double the count's noise.",
     )
 
@@ -287,13 +289,15 @@ def _of_adaptive_norm(strategy: Any, z: float, deviation: float) -> Iterator[Fin
 
 def _dpfedavg(strategy: Any) -> Recognised:
     """Noise z C / sqrt(n) on each of m replies of equal weight. Proof: the mean's noise has standard deviation
-    z C / sqrt(n m), one clipped update moves it by C / m: multiplier z sqrt(m / n), z where all n reply. Of the adaptive
-    kind the norm that clipped is the one that the noise is for; the count of unclipped updates has noise s, and one
-    client moves it by at most 1: mu^2 = 1 / z^2 + 1 / s^2.
+    z C / sqrt(n m), one clipped update moves it by C / m: multiplier z sqrt(m / n), z where all n reply. Of the
+    adaptive kind the norm that clipped is the one that the noise is for; the count of unclipped updates has noise s,
+    and one client moves it by at most 1: mu^2 = 1 / z^2 + 1 / s^2.
     """
     z, clip, n = float(strategy.noise_multiplier), float(strategy.clip_norm), int(strategy.num_sampled_clients)
-    words = f"central noise by reply: updates clipped to {clip:g} at the clients; noise {z:.4g} x {clip:g} / sqrt({n}) on each"
-    findings: list[Finding] = []
+    words = (
+        f"central noise by reply: updates clipped to {clip:g} at the clients; noise {z:.4g} x {clip:g} / sqrt({n}) on "
+        "each"
+    )
     squares = 0.0
     if isinstance(strategy, older.DPFedAvgAdaptive):
         deviation = float(strategy.clip_count_stddev)

@@ -11,6 +11,7 @@ import flwr.clientapp.mod as newer
 import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, Context, Message
+from flwr.clientapp.mod import localdp_mod
 from flwr.supercore import differential_privacy
 
 from fedpriv.checking.flower_messages import Trained
@@ -176,10 +177,8 @@ def test_they_are_not_told_where_the_clip_is_mended(monkeypatch: pytest.MonkeyPa
         for place, array in enumerate(arrays):
             arrays[place] = array + np.random.normal(0, std, array.shape).astype(np.float32)  # noqa: NPY002
 
-    import flwr.clientapp.mod.localdp_mod as place
-
-    monkeypatch.setattr(place, "compute_clip_model_update", mended)
-    monkeypatch.setattr(place, "add_gaussian_noise_inplace", noised)
+    monkeypatch.setattr(localdp_mod, "compute_clip_model_update", mended)
+    monkeypatch.setattr(localdp_mod, "add_gaussian_noise_inplace", noised)
     assert differential_privacy.compute_clip_model_update is not mended
     found = names(subject(newer.LocalDpMod(1.0, 2.0, 0.9, 1e-5)))
     assert not {"array-without-axes", "update-of-zero", "update-of-no-number", "whole-numbers"} & found

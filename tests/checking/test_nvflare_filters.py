@@ -96,7 +96,8 @@ class Sparse:
         self.lines: list[dict[str, Any]] = []
 
     def process(self, shareable: Any, fl_ctx: Any) -> Any:
-        return shareable if self.process_dxo(shareable, shareable, fl_ctx) is None else shareable
+        self.process_dxo(shareable, shareable, fl_ctx)
+        return shareable
 
     def process_dxo(self, dxo: Any, shareable: Any, fl_ctx: Any) -> Any:
         flat = np.concatenate([value.ravel() for value in dxo.data.values()]).astype(float)
