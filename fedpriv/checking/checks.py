@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -38,15 +39,22 @@ class _Verified:
 
 
 def check_object(
-    target: Any, question: Question, *, name: str = "the target", seconds: float = 60.0, told: Told = lambda check: None
+    target: Any,
+    question: Question,
+    *,
+    name: str = "the target",
+    seconds: float = 60.0,
+    told: Told = lambda check: None,
+    first_only: bool = False,
 ) -> Check:
-    """Checks ``target`` here and now, without any limit on what it does. told: gets the check as it is after each layer.
+    """Checks ``target`` here and now, without any limit on what it does. told: gets the check after each layer.
+    first_only: only the first release, as its digest in ``facts``.
 
     What the target raises becomes a check that could not be made. The process's generators are put back.
     """
     budget, states = Budget(seconds), generator_states()
     try:
-        return _checked(target, question, name, budget, told)
+        return _checked(target, question, name, budget, told, first_only)
     except MemoryError:
         return could_not(name, question, "it asks for more memory than a check allows")
     except Exception as error:
@@ -81,7 +89,7 @@ def with_hint(words: str) -> str:
     return f"{words} ({hint})" if hint else words
 
 
-def _checked(target: Any, question: Question, name: str, budget: Budget, told: Told) -> Check:
+def _checked(target: Any, question: Question, name: str, budget: Budget, told: Told, first_only: bool) -> Check:
     subject = subject_of(target, question)
     if subject is None:
         kinds = "a function release(update, rng), or an object that an adapter knows (docs/check.md)"
@@ -94,9 +102,11 @@ def _checked(target: Any, question: Question, name: str, budget: Budget, told: T
         name, subject.kind, question.at_delta, claim=claim, claimed=claim.epsilon if claim else None,
         verified=verified.epsilon, confidence=question.confidence, findings=merged(findings),
         layers=[Layer("recognised", bool(subject.recognised), verified.words)],
-        facts={"form": subject.name, "observer": subject.observer},
+        facts={"form": subject.name, "observer": subject.observer, "first_release": _first(subject)},
     )  # fmt: skip
     told(check)
+    if first_only:
+        return check
     if not subject.pairs:
         words = "not made: its adapter gives no neighbouring inputs"
         check = replace(check, layers=[*check.layers, Layer("replayed", False, words), Layer("sampled", False, words)])
@@ -119,6 +129,13 @@ def _checked(target: Any, question: Question, name: str, budget: Budget, told: T
         audited=math.inf if infinite else best[1].epsilon_lower if best else None,
         attainable=seen.attainable,
     )
+
+
+def _first(subject: Subject) -> str:
+    """A digest of what is released first in this process, which nobody seeded; empty where there is nothing to play."""
+    if not subject.pairs:
+        return ""
+    return hashlib.sha256(subject.play(subject.pairs[0].left, None)[0].flat().tobytes()).hexdigest()
 
 
 def merged(findings: Sequence[Finding]) -> list[Finding]:
@@ -187,8 +204,9 @@ def _against_verified(subject: Subject, question: Question, verified: _Verified,
     return [
         Finding(
             "sampled", "more-than-recognised", "doubt",
-            f"With {pair.name}, an epsilon of at least {found.epsilon_lower:.3g} was sampled, where what was recognised "
-            f"costs {verified.epsilon:.3g}: more leaves than what was recognised, or pairs are of another adjacency.",
+            f"With {pair.name}, an epsilon of at least {found.epsilon_lower:.3g} was sampled, where what was "
+            f"recognised costs {verified.epsilon:.3g}: more leaves than that, or pairs "
+            "are of another adjacency.",
             "Look at what leaves beside the recognised release.",
         )
     ]  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -43,7 +44,9 @@ def calls_of(subject: Subject, question: Question, repeatable: bool, budget: Bud
             continue
         except Exception as error:
             words = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
-            found.append(Finding("replayed", "raises", "doubt", f"A replay ended with an error of the target: {words}."))
+            found.append(
+                Finding("replayed", "raises", "doubt", f"A replay ended with an error of the target: {words}.")
+            )
     return found
 
 
@@ -51,7 +54,7 @@ def calls_of(subject: Subject, question: Question, repeatable: bool, budget: Bud
 
 
 def generators(subject: Subject, repeatable: bool) -> list[Finding]:
-    """Whether the noise comes from a generator of the process, which anybody in it may seed; whether the target does."""
+    """Whether the noise comes from a generator of the process, which anybody in it may seed."""
     data, found = subject.pairs[0].left, []
     if not repeatable:
         found.append(
@@ -80,7 +83,7 @@ def generators(subject: Subject, repeatable: bool) -> list[Finding]:
             )
         )  # fmt: skip
     reseeded = [name for name, one, two in zip(GENERATORS, before, after, strict=True) if one == two]
-    if reseeded and len(reseeded) < len(GENERATORS) or (reseeded and not fixed):
+    if (reseeded and len(reseeded) < len(GENERATORS)) or (reseeded and not fixed):
         found.append(
             Finding(
                 "replayed", "seeds-global-generator", "doubt",
@@ -115,7 +118,7 @@ def length_probe(subject: Subject, probe: Probe, question: Question, budget: Bud
     steps = np.abs(np.diff(means, axis=0))
     # with the same noise the steps are exact; else their errors count
     errors = np.sqrt((spreads[1:] ** 2 + spreads[:-1] ** 2) / plays)
-    paired = np.array([(after - before).std(0, ddof=1) for before, after in zip(rows, rows[1:], strict=False)])
+    paired = np.array([(after - before).std(0, ddof=1) for before, after in pairwise(rows)])
     errors = np.minimum(errors, paired / np.sqrt(plays))
     sure = steps > 12 * errors + 1e-9 * np.abs(means[1:])
     growing = sure[-3:].all(0) & (steps[-1] >= 0.5 * steps[-2]) & (steps[-2] >= 0.5 * steps[-3]) & (steps[-1] > 0)
@@ -137,7 +140,7 @@ def length_probe(subject: Subject, probe: Probe, question: Question, budget: Bud
         found.append(
             Finding(
                 "replayed", "noise-depends-on-data", "fault",
-                f"With {probe.name}, the noise grows from {scale[0]:.3g} to {scale[-1]:.3g}: its size tells the data's.",
+                f"With {probe.name}, the noise grows from {scale[0]:.3g} to {scale[-1]:.3g}.",
                 "Clip first, then add noise of a scale that is fixed before the data are seen.",
             )
         )  # fmt: skip
@@ -259,8 +262,8 @@ def _missed(calls: Sequence[Two]) -> list[Finding]:
             return [
                 Finding(
                     "replayed", "noise-misses-calls", "fault",
-                    f"In call {number} of {len(calls)} of one instance, {int(missed.sum())} numbers left without noise, "
-                    "which have noise in other calls; epsilon is infinite.",
+                    f"In call {number} of {len(calls)} of one instance, {int(missed.sum())} numbers left without "
+                    "noise, which have noise in other calls; epsilon is infinite.",
                     "Add noise in every call.",
                 )
             ]  # fmt: skip

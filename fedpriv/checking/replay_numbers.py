@@ -201,6 +201,7 @@ def is_gaussian(noise: Numbers) -> bool:
     expected = 2 * norm.sf(2)
     size = n * k
     few = 6 / n  # the deviation of few numbers is estimated
-    return abs(kurtosis - 3) < 5 * math.sqrt(24 / size) + few and abs(beyond - expected) < 5 * math.sqrt(
-        expected / size
-    ) + few / 10
+    return (
+        abs(kurtosis - 3) < 5 * math.sqrt(24 / size) + few
+        and abs(beyond - expected) < 5 * math.sqrt(expected / size) + few / 10
+    )

@@ -195,6 +195,9 @@ def _bare(
     subject: Subject, question: Question, pair: Pair, two: Two, moved: np.ndarray, found: Replay, budget: Budget
 ) -> None:
     numbers = ~two.words
+    if few_values(two, moved):
+        _symbols(subject, question, pair, two, moved, found, budget)
+        return
     if not (numbers & ~two.fixed_left).any() and not (numbers & ~two.fixed_right).any():
         found.says(
             "no-randomness", "fault",
@@ -202,9 +205,6 @@ def _bare(
             f"{pair.name} they are others. Anybody who sees them can compute what came in; epsilon is infinite.",
             "Add noise after clipping, from a generator that is not seeded with a constant or with the data.",
         )  # fmt: skip
-        return
-    if few_values(two, moved):
-        _symbols(subject, question, pair, two, moved, found, budget)
         return
     counts = np.array([str(record).rpartition(".")[2].startswith("num_examples") for record in two.records])
     if (moved & counts).any():
@@ -242,8 +242,12 @@ def _symbols(
     least = max(0.0, math.log(count / math.log(1e5)))
     claimed = question.claim.epsilon if question.claim else None
     certain = claimed is not None and least > claimed
+    changed = (sides[0] != sides[0][0]).any(0) | (sides[1] != sides[1][0]).any(0)
+    alike = np.isin(two.records, np.unique(two.records[moved]))
+    # where others of the same record change now and then, these may be as random
+    alone = changed.shape != alike.shape or not (changed & alike).any()
     found.says(
-        "number-without-noise", "fault" if certain or (claimed is None and count >= MORE_PLAYS) else "doubt",
+        "number-without-noise", "fault" if certain or (claimed is None and count >= MORE_PLAYS and alone) else "doubt",
         f"With {pair.name}, {int(fixed.sum())} of the numbers moved with the data and never changed in {count:,} "
         f"calls: a randomised number would have an epsilon of at least {least:.3g}.",
         "Randomise every number that leaves.",

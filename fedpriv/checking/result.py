@@ -58,7 +58,8 @@ class Check:
     @property
     def last_line(self) -> str:
         """The whole check in one sentence."""
-        figures = f"claimed {_figure(self.claimed)}, verified {_figure(self.verified)}, audited {_figure(self.audited)}"
+        three = (("claimed", self.claimed), ("verified", self.verified), ("audited", self.audited))
+        figures = ", ".join(f"{name} {figure_in_words(value)}" for name, value in three)
         if self.verdict == FAULTS:
             names = ", ".join(dict.fromkeys(finding.name for finding in self.faults))
             return f"{FAULTS}: {names} (epsilon: {figures})"
@@ -78,7 +79,7 @@ class Check:
         if self.audited is not None and self.audited > limit:
             return f"the audited epsilon {self.audited:.3g} is above {limit:g}"
         if self.verified is not None and self.verified > limit:
-            return f"the verified epsilon {_figure(self.verified)} is above {limit:g}"
+            return f"the verified epsilon {figure_in_words(self.verified)} is above {limit:g}"
         if self.measured is not None and self.measured > limit:
             return f"the epsilon {self.measured:.3g} of the noise that was measured is above {limit:g}"
         if self.verified is None and unverified == "fail":
@@ -134,7 +135,8 @@ def _number(value: float | str | None) -> float | None:
     return None if value is None else float(value)
 
 
-def _figure(value: float | None) -> str:
+def figure_in_words(value: float | None) -> str:
+    """None: nothing is known."""
     if value is None:
         return "none"
     return "infinite" if math.isinf(value) else f"{value:.3g}"
