@@ -298,6 +298,7 @@ def _dpfedavg(strategy: Any) -> Recognised:
         f"central noise by reply: updates clipped to {clip:g} at the clients; noise {z:.4g} x {clip:g} / sqrt({n}) on "
         "each"
     )
+    findings: list[Finding] = []
     squares = 0.0
     if isinstance(strategy, older.DPFedAvgAdaptive):
         deviation = float(strategy.clip_count_stddev)
