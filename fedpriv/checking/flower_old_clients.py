@@ -7,7 +7,6 @@ from typing import Any
 
 import flwr.client.mod as older
 from flwr.app import Message
-from flwr.client import NumPyClient
 from flwr.common import FitIns, FitRes, ndarrays_to_parameters, parameters_to_ndarrays
 from flwr.compat.client.dpfedavg_numpy_client import DPFedAvgNumPyClient
 from flwr.compat.common import recorddict_compat as compat
@@ -37,12 +36,14 @@ def older_mod(kind: str) -> AtClient:
 
 def dpfedavg_client(asked: FitIns, result: FitRes) -> FitRes:
     """`DPFedAvgNumPyClient` around a client's result."""
-    answers = _Answers(result)
+    answers: Any = _Answers(result)
     arrays, count, metrics = DPFedAvgNumPyClient(answers).fit(parameters_to_ndarrays(asked.parameters), asked.config)
     return FitRes(result.status, ndarrays_to_parameters(arrays), count, metrics)
 
 
-class _Answers(NumPyClient):
+class _Answers:
+    """A NumPyClient, as far as its wrapper asks it."""
+
     def __init__(self, result: FitRes) -> None:
         self.result = result
 

@@ -91,10 +91,10 @@ def accounted(strategy_accountant: RdpAccountant) -> newer.DifferentialPrivacySe
 
 def test_the_strategys_own_accountant_is_the_claim_and_runs_as_long_as_it_says() -> None:
     """Rounds that its limit admits are counted by running it to its end."""
-    (known,) = subject(accounted(accountant(max_epsilon=2.0))).recognised
-    assert (known.claimed, known.scope, known.delta) == (2.0, "run", 1e-5)
+    (known,) = subject(accounted(accountant(max_epsilon=5.0))).recognised
+    assert (known.claimed, known.scope, known.delta) == (5.0, "run", 1e-5)
     assert known.calls is not None
-    found, own = 0, accountant(max_epsilon=2.0)
+    found, own = 0, accountant(max_epsilon=5.0)
     running = subject(accounted(own))
     rounds = running.kind_of_rounds(running.strategy, running.nodes, [])
     with pytest.raises(Exception, match="max_epsilon"):
@@ -102,8 +102,8 @@ def test_the_strategys_own_accountant_is_the_claim_and_runs_as_long_as_it_says()
             rounds.round(number, NONE)
             found = number
     assert found + 1 == known.calls  # the round that could not tell the next one's messages had left already
-    assert gaussian_epsilon(math.sqrt(known.calls) / 4.0, 1e-5) <= 2.0
-    assert gaussian_epsilon(2 * math.sqrt(known.calls) / 4.0, 1e-5) > 2.0  # of replaced clients it would not hold
+    assert gaussian_epsilon(math.sqrt(known.calls) / 4.0, 1e-5) <= 5.0
+    assert gaussian_epsilon(2 * math.sqrt(known.calls) / 4.0, 1e-5) > 5.0  # of replaced clients it would not hold
 
 
 def test_an_accountant_without_a_limit_claims_a_round_or_the_calls_that_are_asked_about() -> None:
