@@ -78,6 +78,7 @@ _HINTS = (
     (("cuda", "nvidia", "gpu"), "a check runs on the CPU: let the target fall back to it"),
     (("network is unreachable", "name resolution", "getaddrinfo", "connection refused", "urlopen"),
      "a check has no network: give the target what it fetches"),
+    (("memoryerror",), "a check allows a limited amount of memory, memory=8 GiB unless it is told another"),
     (("no such file", "filenotfound"), "the target needs data that are not there: give it a small example"),
 )  # fmt: skip
 
@@ -178,11 +179,11 @@ def verify(recognised: Sequence[Recognised], question: Question) -> _Verified:
     run = claim is not None and claim.scope == "run"
     calls = (question.calls or next((one.calls for one in recognised if one.calls), 1)) if run else 1
     events = [replace(event, count=event.count * calls) for event in events]
-    reasons = [reason for event in events if (reason := event.why_unbounded())]
+    reasons = [why for event in events if (why := event.why_unbounded())]
     epsilon = compose(events, question.at_delta).epsilon
     scope = f"a run of {calls} calls" if run else "one call"
     words += f" For {scope}, epsilon is at most {epsilon:.4g} at delta {question.at_delta:g}."
-    words += "".join(f" It has no bound: {reason}." for reason in reasons)
+    words += "".join(f" It has no bound: {why}." for why in reasons)
     if claim is not None and epsilon > claim.epsilon * (1 + ROUNDING) and claim.delta == question.at_delta:
         findings.append(
             Finding(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,10 @@ def is_plain(value: Any, depth: int = 0) -> bool:
     if isinstance(value, list | tuple | set | frozenset):
         return all(is_plain(part, depth + 1) for part in value)
     return False
+
+
+def _refill(cell: Any, kept: Any) -> None:
+    cell.cell_contents = copy.deepcopy(kept)
 
 
 def _is_tensor(value: Any) -> bool:
@@ -58,7 +63,7 @@ class Memory:
                 continue
             if is_plain(value):
                 kept = copy.deepcopy(value)
-                self._back.append(lambda cell=cell, kept=kept: setattr(cell, "cell_contents", copy.deepcopy(kept)))
+                self._back.append(partial(_refill, cell, kept))
             else:
                 self._object(value, module)
         for defaults in (getattr(function, "__defaults__", None), getattr(function, "__kwdefaults__", None)):

@@ -206,7 +206,7 @@ def _decides(trial: ReleaseFunction, data: Any) -> bool:
     for own in (1, 2):
         with seeded(1):
             seen.append(played("released", trial.fresh()(copy.deepcopy(data), trial.rng(own))).flat())
-    return not np.array_equal(*seen, equal_nan=True)
+    return not np.array_equal(seen[0], seen[1], equal_nan=True)
 
 
 def _words(errors: Sequence[Exception]) -> str:

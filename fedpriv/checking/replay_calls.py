@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -12,7 +13,7 @@ from fedpriv.checking.budget import Budget, stopwatch
 from fedpriv.checking.columns import Columns, Two, atoms, constant, spread
 from fedpriv.checking.findings import Finding
 from fedpriv.checking.generators import digest_of_states, seeded, seeds_of
-from fedpriv.checking.replay_numbers import VERY_OTHER_SCALE, bare, bare_direction, few_values, least_ratio
+from fedpriv.checking.replay_numbers import FLOAT32, VERY_OTHER_SCALE, bare, bare_direction, few_values, least_ratio
 from fedpriv.checking.subject import Numbers, Pair, Played, Probe, Question, Subject
 
 #: Calls in a row that are looked at, and plays of such a row.
@@ -26,12 +27,11 @@ FRESH = "Pass a generator of the mechanism's own, seeded from the operating syst
 def calls_of(subject: Subject, question: Question, repeatable: bool, budget: Budget) -> list[Finding]:
     """Everything that is not about a single pair, as far as the budget goes."""
     found: list[Finding] = []
-    steps: list[Callable[[], list[Finding]]] = [lambda: generators(subject, repeatable)]
-    steps += [lambda probe=probe: length_probe(subject, probe, question, budget) for probe in subject.probes
-              if probe.kind == "length"]  # type: ignore[misc]  # fmt: skip
-    steps += [lambda: rows_of_calls(subject, question, repeatable, budget), lambda: memory(subject, question, budget)]
-    steps += [lambda probe=probe: broken_probe(subject, probe, question) for probe in subject.probes
-              if probe.kind == "broken"]  # type: ignore[misc]  # fmt: skip
+    steps: list[Callable[[], list[Finding]]] = [partial(generators, subject, repeatable)]
+    lengths = [probe for probe in subject.probes if probe.kind == "length"]
+    steps += [partial(length_probe, subject, probe, question, budget) for probe in lengths]
+    steps += [partial(rows_of_calls, subject, question, repeatable, budget), partial(memory, subject, question, budget)]
+    steps += [partial(broken_probe, subject, probe) for probe in subject.probes if probe.kind == "broken"]
     for step in steps:
         if budget.left <= 0:
             found.append(
@@ -106,7 +106,7 @@ def length_probe(subject: Subject, probe: Probe, question: Question, budget: Bud
     seeds = seeds_of(question.seed + 1, plays)
     played = [[subject.play(data, seed)[0] for seed in seeds] for data in probe.data]
     columns = Columns.of([one for row in played for one in row])
-    two = Two(probe.name, *(columns.matrix(played[n]) for n in (-2, -1)), columns.records, True)
+    two = Two(probe.name, columns.matrix(played[-2]), columns.matrix(played[-1]), columns.records, True)
     rows = [columns.matrix(row)[:, ~two.words] for row in played]
     finite = np.all([np.isfinite(row).all(0) for row in rows], axis=0)
     rows = [row[:, finite] for row in rows]
@@ -120,7 +120,9 @@ def length_probe(subject: Subject, probe: Probe, question: Question, budget: Bud
     errors = np.sqrt((spreads[1:] ** 2 + spreads[:-1] ** 2) / plays)
     paired = np.array([(after - before).std(0, ddof=1) for before, after in pairwise(rows)])
     errors = np.minimum(errors, paired / np.sqrt(plays))
-    sure = steps > 12 * errors + 1e-9 * np.abs(means[1:])
+    # a thousandth of the noise, or float32 rounding, is no move
+    sizes = np.maximum(np.abs(means[1:]), np.abs(means[:-1]))
+    sure = steps > 12 * errors + 1e-3 * spreads[1:] + 64 * FLOAT32 * sizes
     growing = sure[-3:].all(0) & (steps[-1] >= 0.5 * steps[-2]) & (steps[-2] >= 0.5 * steps[-3]) & (steps[-1] > 0)
     found = []
     if growing.any():
@@ -147,7 +149,7 @@ def length_probe(subject: Subject, probe: Probe, question: Question, budget: Bud
     return found
 
 
-def broken_probe(subject: Subject, probe: Probe, question: Question) -> list[Finding]:
+def broken_probe(subject: Subject, probe: Probe) -> list[Finding]:
     """NaN and infinity: whether they leave, and whether they switch the clipping off."""
     honest = np.concatenate([subject.play(subject.pairs[0].left, seed)[0].flat() for seed in (1, 2)])
     usual = float(np.abs(_sizes(subject.play(subject.pairs[0].left, 3)[0])).max(initial=0.0))
@@ -202,8 +204,8 @@ def rows_of_calls(subject: Subject, question: Question, repeatable: bool, budget
     sides = [[subject.play(data, seed, calls=CALLS) for seed in seeds] for data in (pair.left, pair.right)]
     columns = Columns.of([one for side in sides for row in side for one in row])
     calls = [
-        Two(pair.name, *(columns.matrix([row[call] for row in side]) for side in sides), columns.records, repeatable)
-        for call in range(CALLS)
+        Two(pair.name, one[0], one[1], columns.records, repeatable)
+        for one in ([columns.matrix([row[call] for row in side]) for side in sides] for call in range(CALLS))
     ]
     return [*_missed(calls), *_less_noise(calls, question), *_same_noise(subject, pair, seeds, repeatable)]
 
@@ -287,12 +289,8 @@ def _same_noise(subject: Subject, pair: Pair, seeds: Sequence[int], repeatable: 
     if not len(few):
         return []
     records = columns.records[few]
-    joined = Two(
-        pair.name,
-        *(np.concatenate([first[n][:, few], second[n][:, few]], axis=1) for n in (0, 1)),
-        np.concatenate([records, records]),
-        repeatable,
-    )
+    left, right = (np.concatenate([first[n][:, few], second[n][:, few]], axis=1) for n in (0, 1))
+    joined = Two(pair.name, left, right, np.concatenate([records, records]), repeatable)
     direction = bare_direction(joined)
     exact = np.array_equal(first[0][:, few], second[0][:, few]) if same_input else False
     alone = any(
