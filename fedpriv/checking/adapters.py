@@ -11,6 +11,11 @@ from fedpriv.checking.subject import Question, Subject
 #: is asked only if the package in its second place is imported by then (a target of that kind imports it itself).
 ADAPTERS: tuple[tuple[str, str | None], ...] = (
     ("fedpriv.checking.opacus_loops", None),
+    ("fedpriv.checking.flower_apps", "flwr"),
+    ("fedpriv.checking.flower_sums", "flwr"),
+    ("fedpriv.checking.flower_strategies", "flwr"),
+    ("fedpriv.checking.flower_mods", "flwr"),
+    ("fedpriv.checking.nvflare_filters", None),
     ("fedpriv.checking.release_function", None),
 )
 
