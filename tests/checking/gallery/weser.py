@@ -6,6 +6,7 @@ from flwr.clientapp import ClientApp
 
 CLAIM = {"epsilon": 4.4, "delta": 1e-5, "scope": "call", "adjacency": "replace-one", "unit": "client"}
 target = ClientApp()
+initial_arrays = ArrayRecord({"weight": Array(np.zeros(3))})
 
 
 def load(context: Context) -> tuple[np.ndarray, np.ndarray]:

@@ -1,7 +1,7 @@
 """A NumPy client whose rows are filtered before training."""
 
 import numpy as np
-from flwr.app import Context
+from flwr.app import Array, ArrayRecord, Context
 from flwr.client import NumPyClient
 from flwr.clientapp import ClientApp
 
@@ -27,4 +27,5 @@ def client_fn(context: Context):
     return Hospital(int(context.node_config.get("partition-id", 0))).to_client()
 
 
+initial_arrays = ArrayRecord({"0": Array(np.zeros(4))})
 target = ClientApp(client_fn=client_fn)

@@ -13,6 +13,9 @@ def network() -> nn.Module:
     return nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 1))
 
 
+initial_arrays = ArrayRecord(network().state_dict())
+
+
 @target.train()
 def train(msg: Message, context: Context) -> Message:
     part = int(context.node_config.get("partition-id", 0))
@@ -33,7 +36,5 @@ def train(msg: Message, context: Context) -> Message:
         for name, value in model.named_parameters():
             move = moves[name] / max(1.0, float(size))
             value.copy_(before[name] + move + 2.0 * torch.randn_like(move))
-    content = RecordDict(
-        {"arrays": ArrayRecord(model.state_dict()), "metrics": MetricRecord({"num-examples": 16})}
-    )
+    content = RecordDict({"arrays": ArrayRecord(model.state_dict()), "metrics": MetricRecord({"num-examples": 16})})
     return Message(content=content, reply_to=msg)

@@ -6,6 +6,7 @@ from flwr.clientapp import ClientApp
 
 CLAIM = {"epsilon": 6.6, "delta": 1e-5, "scope": "run", "calls": 2, "adjacency": "replace-one", "unit": "client"}
 target = ClientApp()
+initial_arrays = ArrayRecord({"weight": Array(np.zeros(3))})
 
 
 @target.train()
