@@ -1,0 +1,183 @@
+"""The gallery's programs run as their forms say, and what is known of each is complete and fits its claim."""
+
+import importlib.util
+import math
+import pathlib
+import re
+import sys
+
+import numpy as np
+import pytest
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+
+GALLERY = pathlib.Path(__file__).parent / "gallery"
+
+
+def load(name):
+    """A fresh module of the gallery; it is not kept among the imported ones."""
+    spec = importlib.util.spec_from_file_location(f"gallery_{name}", GALLERY / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look their module up
+    try:
+        spec.loader.exec_module(module)
+    finally:
+        del sys.modules[spec.name]
+    return module
+
+
+manifest = load("manifest")
+ROWS = manifest.ROWS
+FORMS = {"release", "release-torch", "release-bare", "mod", "strategy", "old-strategy", "client-app", "loop", "filter"}
+SHAPES = [(4, 3), (3,), (2, 2)]
+
+
+def example(inputs):
+    generator = np.random.default_rng(3)
+    if inputs == "vector":
+        return generator.standard_normal(12)
+    return [generator.standard_normal(shape) for shape in SHAPES]
+
+
+def context(part=0):
+    return Context(
+        run_id=1, node_id=11, node_config={"partition-id": part}, state=RecordDict(), run_config={}, kind="clientapp"
+    ) if "kind" in Context.__init__.__annotations__ else Context(1, 11, {"partition-id": part}, RecordDict(), {})  # fmt: skip
+
+
+def question(arrays):
+    content = RecordDict({"arrays": arrays, "config": ConfigRecord({"server-round": 1})})
+    return Message(content=content, dst_node_id=11, message_type="train")
+
+
+def record(arrays):
+    return ArrayRecord({f"a{place}": Array(np.asarray(array)) for place, array in enumerate(arrays)})
+
+
+def flat(values):
+    return np.concatenate([np.asarray(value, dtype=np.float64).ravel() for value in values])
+
+
+def play_release(module, row):
+    update = example(row.inputs)
+    if row.form == "release-torch":
+        import torch
+
+        return [module.target(torch.as_tensor(update), torch.Generator().manual_seed(1)).numpy()]
+    arguments = () if row.form == "release-bare" else (np.random.default_rng(1),)
+    answer = module.target(update, *arguments)
+    return answer if isinstance(answer, list) else [answer]
+
+
+def play_mod(module, row):
+    start, moves = [np.zeros(shape) for shape in SHAPES], example("layers")
+
+    def app(message, _):
+        content = {"arrays": record(moves), "metrics": MetricRecord({"num-examples": 5, "train_loss": 0.5})}
+        return Message(content=RecordDict(content), reply_to=message)
+
+    reply = module.target(question(record(start)), context(), app)
+    assert not reply.has_error()
+    return next(iter(reply.content.array_records.values())).to_numpy_ndarrays()
+
+
+def play_strategy(module, row):
+    generator = np.random.default_rng(5)
+    updates = [[generator.standard_normal(shape) for shape in SHAPES] for _ in range(10)]
+    if row.form == "old-strategy":
+        from flwr.common import Code, FitRes, Status, ndarrays_to_parameters, parameters_to_ndarrays
+
+        results = [(None, FitRes(Status(Code.OK, ""), ndarrays_to_parameters(arrays), 5, {})) for arrays in updates]
+        merged, _ = module.target.aggregate_fit(1, results, [])
+        return parameters_to_ndarrays(merged)
+
+    class Grid:
+        def get_node_ids(self):
+            return range(10)
+
+    target = module.target
+    config = ConfigRecord()
+    messages = list(target.configure_train(1, record([np.zeros(shape) for shape in SHAPES]), config, Grid()))
+    replies = []
+    for message, arrays in zip(messages, updates, strict=True):
+        metrics = MetricRecord({"num-examples": 5, "train_loss": 0.5})
+        replies.append(Message(content=RecordDict({"arrays": record(arrays), "metrics": metrics}), reply_to=message))
+    merged, _ = target.aggregate_train(1, replies)
+    return merged.to_numpy_ndarrays()
+
+
+def play_app(module, row):
+    reply = module.target(question(module.initial_arrays), context())
+    assert not reply.has_error()
+    return next(iter(reply.content.array_records.values())).to_numpy_ndarrays()
+
+
+def play_loop(module, row):
+    answer = module.target()
+    published = answer[0] if isinstance(answer, tuple) else answer
+    if isinstance(answer, tuple):
+        assert 0 < answer[-1] <= module.CLAIM["epsilon"]  # the author's own figure, as reported by the program
+    return [value.numpy() for value in published] if isinstance(published, list) else [published.numpy()]
+
+
+def play_filter(module, row):
+    names = dict(zip("abc", example("layers"), strict=True))
+    return list(module.target.process(module.DXO("WEIGHT_DIFF", names, {"steps": 3}), None, None).data.values())
+
+
+PLAYS = {
+    "release": play_release,
+    "release-torch": play_release,
+    "release-bare": play_release,
+    "mod": play_mod,
+    "strategy": play_strategy,
+    "old-strategy": play_strategy,
+    "client-app": play_app,
+    "loop": play_loop,
+    "filter": play_filter,
+}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.file)
+def test_a_program_runs_once_as_its_form_says(row):
+    values = flat(PLAYS[row.form](load(row.file), row))
+    assert values.size > 0
+    assert np.isfinite(values).all()
+
+
+def test_every_program_has_its_row_and_every_row_its_program():
+    files = sorted(path.stem for path in GALLERY.glob("*.py") if path.stem != "manifest")
+    assert sorted(row.file for row in ROWS) == files
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.file)
+def test_a_row_is_complete_and_fits_the_claim(row):
+    claim = load(row.file).CLAIM
+    assert row.form in FORMS
+    assert row.bound in ("exact", "lower" if row.faulty else "upper")
+    assert len(row.words) > 15
+    assert row.source == "own" or re.fullmatch(r"https://github\.com/[\w.-]+/[\w.-]+/(issues|pull)/\d+", row.source)
+    assert claim["scope"] in ("call", "run")
+    assert claim["scope"] == "call" or claim["calls"] >= 1
+    assert claim["adjacency"] in ("replace-one", "zero-out", "add-or-remove-one")
+    assert not math.isnan(row.loss)
+    if row.faulty:
+        assert row.loss > claim["epsilon"]
+    else:
+        assert row.loss <= claim["epsilon"]
+
+
+def test_the_programs_are_strangers_and_do_not_betray_themselves():
+    for row in ROWS:
+        text = (GALLERY / f"{row.file}.py").read_text()
+        assert "fedpriv" not in text
+        assert "#" not in text
+        assert not re.search(r"fault|wrong|bug|leak|sound|bare|correct", text, re.IGNORECASE), row.file
+
+
+def test_there_are_enough_of_each():
+    assert sum(row.faulty for row in ROWS) >= 32
+    assert sum(not row.faulty for row in ROWS) >= 24
+    assert len({row.source for row in ROWS if row.source != "own"}) >= 6
+    for form in FORMS:
+        assert {row.faulty for row in ROWS if row.form == form} == {True, False}, form
