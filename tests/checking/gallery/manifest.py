@@ -9,7 +9,7 @@ Forms, and how `target` is called:
   release-bare: `target(update)`. Inputs "vector": one float array with one axis; "layers": a list of arrays.
 - mod: a Flower client mod, `target(msg, ctxt, call_next)`. strategy: a strategy of flwr.serverapp;
   old-strategy: one of flwr.server. client-app: a ClientApp, whose rows follow `partition-id` in the node's
-  configuration and whose model starts at `initial_arrays`.
+  configuration and whose model starts at `initial_arrays`. numpy-app: the same around a NumPyClient (fitins records).
 - loop: `target(data=None)` trains and returns what is published; without an argument on rows of its own.
   Inputs "dataset": a TensorDataset; "pair": a tuple of rows and labels.
 - filter: `target.process(dxo, shareable, fl_ctx)`, with a DXO of the file's own.
@@ -241,13 +241,13 @@ ROWS = [
         "The clip follows a noisy count: mean of mu 1 and count of mu 1/2 (Andrew et al. 2021)."),
     # client apps
     Row("weser", "client-app", True, "partition-id", inf, "exact", "The training loss is sent bare."),
-    Row("wey", "client-app", True, "partition-id", inf, "exact", "The count of positive rows is sent bare."),
+    Row("wey", "numpy-app", True, "partition-id", inf, "exact", "The count of positive rows is sent bare."),
     Row("wye", "client-app", True, "partition-id", inf, "exact",
         "The running mean and variance of BatchNorm are sent without clip or noise."),
     Row("yare", "client-app", True, "partition-id", gaussian(2 / (2 * exp(-10))), "lower",
         "Full noise in the first round alone: later its standard deviation is e^-10 of it."),
     Row("yonne", "client-app", False, "partition-id", gaussian(1.0), "exact", "Gaussian mechanism, no metrics."),
-    Row("avon", "client-app", False, "partition-id", gaussian(1.0), "exact", "Gaussian mechanism, a constant count."),
+    Row("avon", "numpy-app", False, "partition-id", gaussian(1.0), "exact", "Gaussian mechanism, a constant count."),
     # training loops
     Row("allier", "loop", True, "dataset", gaussian(sqrt(2)), "exact",
         "Fixed batches priced as Poisson: every step is seen, a row is in one step of each epoch with certainty.",
