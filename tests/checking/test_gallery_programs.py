@@ -30,18 +30,6 @@ def load(name):
 
 manifest = load("manifest")
 ROWS = manifest.ROWS
-FORMS = {
-    "release",
-    "release-torch",
-    "release-bare",
-    "mod",
-    "strategy",
-    "old-strategy",
-    "client-app",
-    "numpy-app",
-    "loop",
-    "filter",
-}
 SHAPES = [(4, 3), (3,), (2, 2)]
 
 
@@ -157,6 +145,7 @@ PLAYS = {
     "loop": play_loop,
     "filter": play_filter,
 }
+FORMS = set(PLAYS)
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from math import exp, inf, log, log1p, sqrt
 
 from scipy.optimize import brentq
+from scipy.special import gammaln, logsumexp
 from scipy.stats import chi2, norm
 
 DELTA = 1e-5
@@ -65,9 +66,7 @@ def skellam(l2: float, l1: float, variance: float, delta: float = DELTA) -> floa
 
 
 def sampled(rate: float, multiplier: float, steps: int, delta: float = DELTA) -> float:
-    """Upper bound for Poisson-sampled Gaussians: integer orders of the Renyi curve (Mironov et al. 2019, section 3.3)."""
-    from scipy.special import gammaln, logsumexp
-
+    """Upper bound for Poisson-sampled Gaussians: integer orders of the Renyi curve (Mironov et al. 2019)."""
     best = inf
     for order in range(2, 80):
         terms = [
@@ -209,7 +208,7 @@ ROWS = [
         "https://github.com/fedbiomed/fedbiomed/issues/1443"),
     Row("spey", "mod", True, "layers", inf, "exact",
         "A generator with a seed in the code: after each start the same noise."),
-    Row("tagus", "mod", False, "layers", gaussian(1.0), "exact", "Gaussian mechanism over all arrays; metrics dropped."),
+    Row("tagus", "mod", False, "layers", gaussian(1.0), "exact", "Gaussian mechanism over all arrays."),
     Row("tamar", "mod", False, "layers", gaussian(1 / sqrt(2 * log(1.25e5))), "exact",
         "LocalDpMod with twice the clipping norm; a zero or non-finite update is made harmless first."),
     Row("tay", "mod", False, "layers", gaussian(1.0) + 1.0, "upper",
