@@ -18,6 +18,8 @@ Forms, and how `target` is called:
 a "lower" bound (faulty programs), or an "upper" one (sound programs). Infinite: some event has chance above delta on
 one side and none on the other. Attacks on the last bits of 64-bit floating-point noise (Mironov 2012) and on the
 quality of numpy's and torch's generators are left out: by them no such program would be sound.
+
+`source` is "own", or the public report or question that the program re-creates in a few lines of its own.
 """
 
 from dataclasses import dataclass
@@ -28,7 +30,7 @@ from scipy.special import gammaln, logsumexp
 from scipy.stats import chi2, norm
 
 DELTA = 1e-5
-TITLES = {"opacus": "https://github.com/meta-pytorch/opacus/", "flower": "https://github.com/flwrlabs/flower/"}
+PROJECTS = {"opacus": "https://github.com/meta-pytorch/opacus/", "flower": "https://github.com/flwrlabs/flower/"}
 
 
 @dataclass(frozen=True)
@@ -101,8 +103,7 @@ ROWS = [
         "Clipped by the largest entry, priced as if by the L2 norm: sensitivity grows with the root of the dimension "
         "(figure for two coordinates)."),
     Row("brenta", "release", True, "vector", gaussian(2.0), "exact",
-        "Any update may replace any other, 2C apart, but the noise is for C.",
-        "https://github.com/wenzhu23333/Differential-Privacy-Based-Federated-Learning/issues/14"),
+        "Any update may replace any other, 2C apart, but the noise is for C."),
     Row("cher", "release", True, "vector", gaussian(10.0), "exact",
         "The client divides its own noise by the number of clients, and the server reads each message."),
     Row("clyde", "release", True, "vector", gaussian(2 / sqrt(8)), "exact",
@@ -116,7 +117,7 @@ ROWS = [
     Row("eden", "release", True, "layers", inf, "exact",
         "One seed for all layers: the same noise in each, so the difference of two layers has none."),
     Row("ems", "release-torch", True, "vector", inf, "exact",
-        "The noise is added to a copy that is thrown away.", TITLES["flower"] + "pull/4677"),
+        "The noise is added to a copy that is thrown away.", PROJECTS["flower"] + "pull/4677"),
     Row("exe", "release", True, "layers", inf, "exact", "Only the first layer gets noise."),
     Row("fulda", "release", True, "vector", inf, "exact", "A zero update is sent as zeros, without noise."),
     Row("garonne", "release", True, "vector", inf, "exact",
@@ -150,7 +151,7 @@ ROWS = [
     Row("nahe", "release", True, "vector", inf, "exact", "The largest coordinate's place is sent without noise."),
     Row("neisse", "release-bare", True, "vector", inf, "exact",
         "The secret is folded to 32 bits by exclusive or; a secret of two equal halves folds to zero: a constant mask.",
-        TITLES["flower"] + "issues/7522"),
+        PROJECTS["flower"] + "issues/7522"),
     Row("rhone", "release", True, "vector", gaussian(2e6), "lower",
         "What the clip cuts off is added to the next message after its clip."),
     # functions: sound
@@ -199,10 +200,10 @@ ROWS = [
         "LocalDpMod with a sensitivity far below the clipping norm: the mod does not tie the two."),
     Row("seine", "mod", True, "layers", inf, "exact",
         "LocalDpMod divides by the update's norm: a zero update ends in an error and no message.",
-        TITLES["flower"] + "pull/7631"),
+        PROJECTS["flower"] + "pull/7631"),
     Row("sieg", "mod", True, "layers", gaussian(sqrt(10)), "exact",
         "Noise for the sum of ten clients, claimed for each message that the server reads.",
-        TITLES["flower"] + "issues/1892"),
+        PROJECTS["flower"] + "issues/1892"),
     Row("somme", "mod", True, "layers", gaussian(sqrt(2)), "lower",
         "Each parameter is clipped alone, the noise is for one clip (figure for two arrays).",
         "https://github.com/fedbiomed/fedbiomed/issues/1443"),
@@ -245,15 +246,16 @@ ROWS = [
         "The running mean and variance of BatchNorm are sent without clip or noise."),
     Row("yare", "client-app", True, "partition-id", gaussian(2 / (2 * exp(-10))), "lower",
         "Full noise in the first round alone: later its standard deviation is e^-10 of it."),
+    Row("murg", "numpy-app", True, "partition-id", inf, "exact", "The accuracy on the client's rows is sent bare."),
     Row("yonne", "client-app", False, "partition-id", gaussian(1.0), "exact", "Gaussian mechanism, no metrics."),
     Row("avon", "numpy-app", False, "partition-id", gaussian(1.0), "exact", "Gaussian mechanism, a constant count."),
     # training loops
     Row("allier", "loop", True, "dataset", gaussian(sqrt(2)), "exact",
         "Fixed batches priced as Poisson: every step is seen, a row is in one step of each epoch with certainty.",
-        TITLES["opacus"] + "issues/80"),
+        PROJECTS["opacus"] + "issues/80"),
     Row("ardeche", "loop", True, "dataset", narrower(128, 2.0), "lower",
         "The expected batch is the floor of rate times count: 2 for 8 rows, 1 for 7, so the noise of 128 weights has "
-        "half the standard deviation.", TITLES["opacus"] + "issues/571"),
+        "half the standard deviation.", PROJECTS["opacus"] + "issues/571"),
     Row("cam", "loop", True, "dataset", gaussian(1.0), "lower", "Twelve of sixteen steps are not accounted."),
     Row("dee", "loop", True, "dataset", gaussian(1.0), "lower", "A new accountant in each of four stages."),
     Row("esk", "loop", True, "dataset", gaussian(sqrt(3) / 2), "exact",
@@ -269,10 +271,17 @@ ROWS = [
         "The noisy sum is divided by the size of the random batch: with two rows a quarter of the steps has half the "
         "noise, with one row none."),
     Row("nith", "loop", True, "pair", gaussian(10.0), "lower",
-        "Rows are clipped to a default of 10, the noise is for a clip of 1.", TITLES["opacus"] + "pull/664"),
+        "Rows are clipped to a default of 10, the noise is for a clip of 1.", PROJECTS["opacus"] + "pull/664"),
     Row("po", "loop", True, "pair", gaussian(2.5), "lower",
         "The sum of clipped gradients is not cleared: a row is in step t up to t times, so 10 times in the weights, "
-        "against noise of 2 in each of four steps.", TITLES["opacus"] + "pull/203"),
+        "against noise of 2 in each of four steps.", PROJECTS["opacus"] + "pull/203"),
+    Row("isel", "loop", True, "pair", inf, "exact",
+        "Four workers draw their noise from one seed: the difference of two messages has none."),
+    Row("kander", "loop", True, "pair", inf, "exact",
+        "The last incomplete batch is dropped, so the number of published steps tells the number of rows: four for "
+        "16, three for 15."),
+    Row("linth", "loop", True, "pair", inf, "exact",
+        "The weight decay follows the mean of the labels, without bound and without noise."),
     Row("thames", "loop", False, "dataset", sampled(0.25, 2.0, 16), "upper", "Opacus with Poisson batches."),
     Row("tiber", "loop", False, "dataset", sampled(0.25, 2.0, 8), "upper", "Opacus in small physical batches."),
     Row("vilaine", "loop", False, "dataset", sampled(0.25, 2.0, 8), "upper", "Opacus with ghost clipping."),
