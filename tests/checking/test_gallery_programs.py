@@ -12,6 +12,8 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricR
 from flwr.common import Code, FitIns, FitRes, Status, ndarrays_to_parameters, parameters_to_ndarrays
 from flwr.compat.common.recorddict_compat import fitins_to_recorddict
 from flwr.supercore.task_identity import TaskIdentity
+from opacus.accountants import RDPAccountant
+from scipy.stats import norm, skellam
 
 GALLERY = pathlib.Path(__file__).parent / "gallery"
 
@@ -192,3 +194,46 @@ def test_there_are_enough_of_each():
     assert len({row.source for row in ROWS if row.source != "own"}) >= 6
     for form in FORMS:
         assert {row.faulty for row in ROWS if row.form == form} == {True, False}, form
+
+
+def hockey_stick(first, second, epsilon):
+    return float(np.maximum(first - math.exp(epsilon) * second, 0).sum())
+
+
+@pytest.mark.parametrize("mu", [0.1, 0.5, 1.0, 3.0])
+def test_the_gaussian_figure_is_that_of_a_sum_over_a_grid(mu):
+    points = np.linspace(-12, 12 + mu, 200_001)
+    first, second = norm.pdf(points - mu), norm.pdf(points)
+    step = points[1] - points[0]
+    assert hockey_stick(first * step, second * step, manifest.gaussian(mu)) == pytest.approx(1e-5, rel=1e-3)
+
+
+def test_the_skellam_figure_is_above_the_exact_law_of_one_coordinate_and_near_it():
+    points = np.arange(-3000, 3001)
+    first, second = skellam.pmf(points - 128, 8192, 8192), skellam.pmf(points, 8192, 8192)
+    figure = manifest.skellam(128, 128, 128**2)
+    assert hockey_stick(first, second, figure) < 1e-5 < hockey_stick(first, second, 0.9 * figure)
+
+
+def test_the_sampled_figure_is_above_the_exact_law_of_one_step_and_near_the_accountant_of_many():
+    points = np.linspace(-20, 20, 200_001)
+    step, plain = points[1] - points[0], norm.pdf(points, scale=2)
+    mixed = 0.75 * plain + 0.25 * norm.pdf(points - 1, scale=2)
+    figure = manifest.sampled(0.25, 2.0, 1)
+    assert (
+        max(hockey_stick(*pair, figure) for pair in ((mixed * step, plain * step), (plain * step, mixed * step))) < 1e-5
+    )
+    accountant = RDPAccountant()
+    accountant.history = [(2.0, 0.25, 16)]
+    assert manifest.sampled(0.25, 2.0, 16) == pytest.approx(accountant.get_epsilon(delta=1e-5), rel=0.02)
+
+
+def test_the_figure_for_narrower_noise_is_reached_by_a_test_of_length():
+    generator = np.random.default_rng(8)
+    figure = manifest.narrower(4, 2.0)
+    wide = np.square(generator.standard_normal((200_000, 4))).sum(axis=1)
+    lines = np.linspace(0.05, 4.0, 80)
+    seen, chance = [(wide / 4 < line).mean() for line in lines], [(wide < line).mean() for line in lines]
+    best = max(math.log(a / b) for a, b in zip(seen, chance, strict=True) if b > 1e-3)
+    assert best == pytest.approx(figure, abs=0.25)
+    assert manifest.narrower(4, 2.0, 0.5, 2) == pytest.approx(figure - math.log(4), abs=1e-3)

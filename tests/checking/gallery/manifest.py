@@ -86,7 +86,7 @@ def narrower(size: int, ratio: float, share: float = 1.0, tries: int = 1, delta:
     `share` of the cases, and never on the other, within `tries`: the test looks at the length of the noise."""
     best = 0.0
     for step in range(1, 200):
-        line = size * (1 / ratio**2 + (1 - 1 / ratio**2) * step / 200)
+        line = size * step / 200
         seen = share * chi2.cdf(line * ratio**2, size) - delta
         best = max(best, log(max(seen, 1e-300)) - log(tries) - chi2.logcdf(line, size))
     return float(best)
