@@ -236,4 +236,4 @@ def test_the_figure_for_narrower_noise_is_reached_by_a_test_of_length():
     seen, chance = [(wide / 4 < line).mean() for line in lines], [(wide < line).mean() for line in lines]
     best = max(math.log(a / b) for a, b in zip(seen, chance, strict=True) if b > 1e-3)
     assert best == pytest.approx(figure, abs=0.25)
-    assert manifest.narrower(4, 2.0, 0.5, 2) == pytest.approx(figure - math.log(4), abs=1e-3)
+    assert manifest.narrower(4, 2.0, 0.5, 2) == pytest.approx(figure - math.log(4), abs=0.05)
