@@ -35,7 +35,10 @@ class GuardPolicy(Options):
     column: str | None = Field(default=None, description="unit person: the table's column that names the person")
     shards: int = Field(default=1, ge=1, le=4096, description="virtual clients, each with a part of the data")
     repeat: int = Field(
-        default=1, ge=1, le=4096, description="of a table: how often each row is in its shard, for apps that expect many"
+        default=1,
+        ge=1,
+        le=4096,
+        description="of a table: times that a shard has each row, for apps that expect many",
     )
     sampling: float = Field(default=1.0, gt=0, le=1, description="probability with which a shard takes part in a round")
     clip: float = Field(ge=SMALLEST, description="longest answer C of a shard, as one vector")
