@@ -14,7 +14,8 @@
 Lines of JSON in benchmarks/results/guard.jsonl, one for each run; what is there is not run again. The app runs in this
 process (its answers are the same in a sandbox), and shards, clipping, noise and account are the guard's own code.
 
-Settings of the scikit-learn app: `hospital` and `shards` have those of a first look at three made tables, `chosen`,
+Settings of the scikit-learn app: `found` has those that the rule in `found()` picks of
+`search`; `hospital` and `shards` have those of a first look at three made tables, `chosen`,
 `whole` and `practices` those that are best in `choose`. Of the torch app nothing
 was searched: as many shards and rounds, twice the clip norm.
 """
