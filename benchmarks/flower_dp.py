@@ -57,7 +57,7 @@ def flower_dp(
 ) -> ArrayRecord:
     """The model after these rounds. multiplier: of each round, standard deviation / (2 clip)."""
     identify_server()
-    np.random.seed(seed)  # Flower's noise comes from numpy's global generator
+    np.random.seed(seed)  # noqa: NPY002 - Flower's noise comes from numpy's global generator
     deviation = 2 * clip * multiplier
     classical = 2 * clip * math.sqrt(2 * math.log(1.25 / delta)) / deviation
     mod = LocalDpMod(clip, 2 * clip, classical, delta) if form == LOCAL else None

@@ -229,7 +229,7 @@ def jobs(what: str) -> Iterator[dict[str, Any]]:
             yield {"app": sklearn, "seed": seed, "epsilon": "inf", "form": "none", "scaled": True}
             for epsilon in (1.0, 0.5, 2.0, 4.0):
                 for form in ("ddgauss", "own", LOCAL, CENTRAL):
-                    picked = flowers[form] if form in flowers else best
+                    picked = flowers.get(form, best)
                     yield {"app": sklearn, "seed": seed, "epsilon": epsilon, "form": form, **ONE, **picked}
     elif what == "practices":
         for seed in range(SPLITS // 4):

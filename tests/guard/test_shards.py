@@ -88,11 +88,11 @@ def test_files_of_a_folder_are_not_repeated(tmp_path: Path) -> None:
     (tmp_path / "pictures" / "a.txt").write_text("a")
     (tmp_path / ".fedpriv").mkdir()
     rules = policy(table="pictures", shards=2, repeat=2)
-    with pytest.raises(DataError, match="guard.repeat=2 needs a table; of a folder it is 1"):
+    with pytest.raises(DataError, match=r"guard\.repeat=2 needs a table; of a folder it is 1"):
         Shards(tmp_path, rules, SALT).files()
-    with pytest.raises(DataError, match="guard.repeat=2"):
+    with pytest.raises(DataError, match=r"guard\.repeat=2"):
         count_units(tmp_path, rules)
-    with pytest.raises(OptionError, match="guard.repeat=2: unit client"):
+    with pytest.raises(OptionError, match=r"guard\.repeat=2: unit client"):
         policy(unit="client", repeat=2)
 
 
