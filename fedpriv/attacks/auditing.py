@@ -170,6 +170,7 @@ def write_release_audit(
                 "looked_at": [list(size) for size in scope.sizes],
                 "audited_expected": json_number(scope.expected),
                 "verdict": scope.verdict,
+                "sharper": [bound.to_json() for bound in scope.sharper],
                 "rule": scope.audit.rule,
                 "pair": scope.pair,
             }

@@ -11,7 +11,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 #: The low bits of a float32, of 24 that it holds.
@@ -104,3 +106,36 @@ def low_bits(value: Tensor) -> Tensor:
 
 def _unit(weights: Tensor) -> Tensor:
     return (weights / weights.abs().max().clamp(min=1e-300)).float()
+
+
+@dataclass(frozen=True)
+class Summary:
+    """Three features of every ``block`` numbers: the weighted sum that separates the worlds best if they are
+    independent, the best single number, and the sum of squares. Numbers after the last full block are passed through.
+    """
+
+    block: int
+    weights: NDArray[np.float32]  # [blocks, block]
+    best: int  # index in each block
+
+    def __call__(self, values: NDArray[np.float32]) -> NDArray[np.float32]:
+        """[n, features] of trials [n, numbers]."""
+        blocks, whole = len(self.weights), self.weights.size
+        parts = values[:, :whole].reshape(len(values), blocks, self.block)
+        matched = np.einsum("nbk,bk->nb", parts, self.weights)
+        squares = np.einsum("nbk,nbk->nb", parts, parts)
+        found: NDArray[np.float32] = np.concatenate(
+            [matched, parts[:, :, self.best], squares, values[:, whole:]], axis=1
+        )
+        return found
+
+    @classmethod
+    def learned(cls, world0: NDArray[np.float32], world1: NDArray[np.float32], block: int) -> Summary:
+        blocks = world0.shape[1] // block
+        first, second = (world[:, : blocks * block].astype(np.float64) for world in (world0, world1))
+        distance, spread = second.mean(0) - first.mean(0), (first.var(0) + second.var(0)) / 2
+        spread = np.maximum(spread, 1e-9 * max(spread.max(), float(distance @ distance), 1e-300))
+        telling = (np.abs(distance) / np.sqrt(spread)).reshape(blocks, block).max(0)
+        weights = (distance / spread).reshape(blocks, block)
+        weights /= np.maximum(np.abs(weights).max(1, keepdims=True), 1e-300)
+        return cls(block, weights.astype(np.float32), int(telling.argmax()))

@@ -119,6 +119,8 @@ def _print(config: Config, scopes: Sequence[AuditedScope]) -> None:
             f"looked at {scope.looked_at} in each world; "
             f"at the verified epsilon it would have shown {_shown(scope.expected)}, {at_most(scope.attainable)}"
         )
+        for bound in scope.sharper:
+            print(f"{scope.name}, under an assumption: {bound}")
 
 
 def at_most(attainable: float) -> str:

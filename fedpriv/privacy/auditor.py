@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
+
 from fedpriv.common.doing import doing
 from fedpriv.privacy.trade_offs import Family, SharperBound, rate_bounds, sharper_bound, strength_bound
 
@@ -121,7 +122,7 @@ def audit(
                 if one.name not in known:
                     known[one.name] = one.score(features)
                 positives[int(world), index] += np.count_nonzero(known[one.name] > one.threshold)
-    bound, fpr_upper, tpr_lower = epsilon_bound(*positives[:, 0], measured, delta, sure)
+    bound, fpr_upper, tpr_lower = epsilon_bound(positives[0, 0], positives[1, 0], measured, delta, sure)
     found = Audit(
         epsilon_lower=float(bound),
         confidence=confidence,
@@ -133,8 +134,8 @@ def audit(
         epsilon_sampled=float(bound),
         looks=looks,
         sharper=tuple(
-            sharper_bound(*map(int, errors), measured, delta=delta, confidence=confidence, looks=looks, family=family)
-            for family, errors in zip(families, positives[:, 1:].T, strict=True)
+            sharper_bound(int(fp), int(tp), measured, delta=delta, confidence=confidence, looks=looks, family=family)
+            for family, (fp, tp) in zip(families, positives[:, 1:].T, strict=True)
         ),
     )
     return found if structural is None else replace(found, epsilon_lower=math.inf, structural=structural)
@@ -212,7 +213,8 @@ def _learn_rules(
     fits: Mapping[str, Fit],
 ) -> list[_Rule]:
     """The rules with the best bounds on the learning draws: on epsilon, and on the strength of each family. Scores are
-    fitted to half of each world's first chunk, and compared on the others: a score with many parts would flatter itself.
+    fitted to half of each world's first chunk, and compared on the others: a score with many parts would flatter
+    itself.
     """
     first = [next(draws) for draws in learning]
     fitted = len(first[0]) // 2

@@ -2,8 +2,8 @@
 
 Source: Mahloujifar, Melis and Chaudhuri, "Auditing f-differential privacy in one run" (2024), for binary coins.
 
-**Theorem.** Let u be m fair independent coins, M(u) what the observer sees, r of them guessed from M(u) (which, and how,
-depends on M(u) alone), N the number of right guesses, Q_t = Pr[N >= t]. Let F bound all tests between u_j = 0 and
+**Theorem.** Let u be m fair independent coins, M(u) what the observer sees, r of them guessed from M(u) (which, and
+how, depends on M(u) alone), N the number of right guesses, Q_t = Pr[N >= t]. Let F bound all tests between u_j = 0 and
 u_j = 1 given all other coins, in both directions. Then for t = r, ..., 1
 
     Q_(t-1) >= max( Q_t, ( sum_{s >= t} Q_s + m F^-1( (t Q_t + sum_{s > t} Q_s) / m ) ) / (r - t + 1) ).
@@ -20,8 +20,8 @@ wrong in A where N >= t - 1 and j is wrong. Given N there are N right ones and r
 Summation by parts gives m R_t = t Q_t + sum_{s > t} Q_s and m H_(t-1) = (r - t + 1) Q_(t-1) - sum_{s >= t} Q_s. []
 
 **P-value.** The right side increases in every Q_s, s >= t. So from Q_c = p and Q_s = 0 for s > c the recursion gives
-the least Q_0 of any law with Pr[N >= c] >= p. If it exceeds 1, then Pr[N >= c] < p for every mechanism within F: as many
-right guesses refute F with error p.
+the least Q_0 of any law with Pr[N >= c] >= p. If it exceeds 1, then Pr[N >= c] < p for every mechanism within F: as
+many right guesses refute F with error p.
 
 With `fedpriv.privacy.trade_offs.Approximate` this is a bound for any mechanism, with `GAUSSIAN` one for Gaussian noise.
 """
@@ -81,9 +81,7 @@ def one_run_bound(
     return SharperBound(family.name, family.assumes, found, epsilon, delta, confidence, most)
 
 
-def _least_total(
-    coins: int, guesses: int, correct: int, error: float, least_fpr: Callable[[float], float]
-) -> float:
+def _least_total(coins: int, guesses: int, correct: int, error: float, least_fpr: Callable[[float], float]) -> float:
     """The least Q_0 of a law with Q_correct = error, or a number above 1 that it exceeds."""
     tail, beyond = error, 0.0  # Q_t, and the sum of Q_s over s > t
     for t in range(correct, 0, -1):

@@ -27,14 +27,16 @@ Array = NDArray[np.float64]
 NAME = "likelihood ratio"
 
 
-def sampled_score(events: Sequence[Event]) -> dict[str, Fit]:
-    """{name: fit} for releases that cost these events, in their order; empty where one of them is no sampled Gaussian,
-    or has several steps, or where all units are in every sample.
+def sampled_score(events: Sequence[Event], releases: int) -> dict[str, Fit]:
+    """{name: fit} for so many releases that cost these events, in their order; empty where one of them is no sampled
+    Gaussian, or has several steps, or where all units are in every sample.
     """
     if not events or not all(isinstance(event, PoissonGaussian) for event in events):
         return {}
     found = [one for one in events if isinstance(one, PoissonGaussian)]
     if all(one.takes_all for one in found) or any(one.multiplier <= 0 for one in found):
+        return {}
+    if sum(one.count for one in found) != releases:
         return {}
     rates = np.concatenate([[one.sampling_rate] * one.count for one in found])
     shifts = np.concatenate([[1 / one.multiplier] * one.count for one in found])

@@ -10,11 +10,11 @@ refuted, *whatever the mechanism is*: it does not obey F_s. What follows for eps
 
 - `Approximate`: F_s *is* (s, delta)-privacy, hence epsilon >= s at delta. Nothing is assumed.
 - `GAUSSIAN`: F_mu(x) = Phi(mu + Phi^-1(x)). That the mechanism is not mu-GDP does not say where its curve exceeds
-  F_mu, and its epsilon at delta may be small. **Assumed**: the curve of the pair is F_mu' for some mu' (all noise is
-  Gaussian of one known shape and no sample hides who takes part: then the likelihood ratio is that of two Gaussians,
-  for any number of releases, Corollary 3.3 there). As F_mu' is not below F_mu, mu' >= mu, and epsilon at delta is that of
-  mu', at least that of mu. Unassumed it remains a refutation of a *ledger* that states mu-GDP, as one of unsampled
-  Gaussians does.
+  F_mu, and its epsilon at delta may be small. **Assumed**: the curve of the pair is F_mu' for some mu'. It is where all
+  noise is Gaussian, does not depend on the data, and no sample hides who takes part: the worlds are two Gaussians of
+  one covariance, for any number of releases [Corollary 3.3 there]. As F_mu is refuted, mu' > mu, and epsilon at delta
+  is that of mu', at least that of mu. Without the assumption it remains a refutation of a *ledger* that states mu-GDP,
+  as one of unsampled Gaussians does.
 
 No knowledge of mu goes into a bound. Scalars and arrays alike; strengths are floats.
 """
@@ -23,13 +23,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtr, ndtri
 from scipy.stats import beta
 
+from fedpriv.common.files import json_number
 from fedpriv.privacy.gaussian_dp import gaussian_epsilon
 
 Array = NDArray[np.float64]
@@ -121,6 +122,11 @@ class SharperBound:
     delta: float
     confidence: float
     attainable: float
+
+    def to_json(self) -> dict[str, Any]:
+        """As in summary.json."""
+        figures = {name: json_number(getattr(self, name)) for name in ("strength", "epsilon_lower", "attainable")}
+        return {"family": self.family, "assumes": self.assumes, "confidence": self.confidence, **figures}
 
     def __str__(self) -> str:
         return (
