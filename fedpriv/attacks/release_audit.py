@@ -25,7 +25,8 @@ from fedpriv.privacy.auditor import Audit, audit, verdict
 from fedpriv.privacy.composition import compose as compose_events
 from fedpriv.privacy.events import BLIND_TO_COHORT
 from fedpriv.privacy.sampled_score import sampled_score
-from fedpriv.privacy.trade_offs import GAUSSIAN, SharperBound
+from fedpriv.privacy.scaled_noise import family_of
+from fedpriv.privacy.trade_offs import SharperBound
 from fedpriv.runs.folder import RunFolder
 from fedpriv.runs.planning import most_participations
 
@@ -174,7 +175,7 @@ def audit_mechanism(
         looks = [Look(pair, 1, trials) for pair in [*pairs, *further_pairs(client, pairs)]]
     planned = client.planned_events(participations)
     events = [event.one_coordinate() for event in planned] if one_coordinate else planned
-    families = [GAUSSIAN] if all(event.gaussian_multiplier is not None for event in events) else []
+    families = [family] if (family := family_of(events)) is not None else []
     scores = sampled_score(events, participations)
     found: list[tuple[Audit, Look]] = []
     with recorded_path(client) as path:

@@ -28,17 +28,10 @@ With `fedpriv.privacy.trade_offs.Approximate` this is a bound for any mechanism,
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
-
-from scipy.optimize import brentq
+from functools import partial
 
 from fedpriv.privacy.trade_offs import GAUSSIAN, Family, SharperBound
-
-#: Of a strength, in the search for the one that is just refuted.
-PRECISION = 1e-6
-#: Beyond it no curve is tried: nothing is told apart better.
-MOST = 1e3
 
 
 def refutes(coins: int, guesses: int, correct: int, error: float, least_fpr: Callable[[float], float]) -> bool:
@@ -48,19 +41,11 @@ def refutes(coins: int, guesses: int, correct: int, error: float, least_fpr: Cal
 
 def one_run_strength(coins: int, guesses: int, correct: int, error: float, family: Family) -> float:
     """The strength below which every curve of the family is refuted at this error probability; 0 where none is."""
-
-    def excess(strength: float) -> float:
-        total = _least_total(coins, guesses, correct, error, lambda tpr: family.least_fpr(strength, tpr))
-        return math.log(total)
-
-    if correct == 0 or excess(0.0) <= 0:
+    if correct == 0:
         return 0.0
-    upper = 1.0
-    while excess(upper) > 0:
-        upper *= 2
-        if upper > MOST:
-            return MOST
-    return max(0.0, float(brentq(excess, 0.0, upper, xtol=PRECISION)) - 2 * PRECISION)
+    return family.largest(
+        lambda strength: refutes(coins, guesses, correct, error, partial(family.least_fpr, strength))
+    )
 
 
 def one_run_bound(

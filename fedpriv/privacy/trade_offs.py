@@ -22,6 +22,7 @@ No knowledge of mu goes into a bound. Scalars and arrays alike; strengths are fl
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -61,6 +62,29 @@ class Family(Protocol):
         """Of a mechanism whose curve is this one."""
         ...
 
+    def largest(self, refuted: Callable[[float], bool]) -> float:
+        """A strength, close to the largest, of which `refuted` is true; 0 where there is none. If it is true of one
+        strength, it is true of all smaller ones.
+        """
+        ...
+
+
+#: Of a strength that is searched for; and beyond it no curve is tried.
+PRECISION, MOST = 1e-6, 1e3
+
+
+def largest_refuted(refuted: Callable[[float], bool]) -> float:
+    """`Family.largest` of a family with curves for all strengths, from below within `PRECISION`."""
+    if not refuted(0.0):
+        return 0.0
+    low, high = 0.0, 1.0
+    while high < MOST and refuted(high):
+        low, high = high, 2 * high
+    while high - low > PRECISION * max(1.0, low):
+        middle = (low + high) / 2
+        low, high = (middle, high) if refuted(middle) else (low, middle)
+    return low
+
 
 @dataclass(frozen=True)
 class Approximate:
@@ -85,6 +109,9 @@ class Approximate:
             raise ValueError(f"the curve is of delta {self.delta:g}, it says nothing at {delta:g}")
         return strength
 
+    def largest(self, refuted: Callable[[float], bool]) -> float:
+        return largest_refuted(refuted)
+
 
 @dataclass(frozen=True)
 class GaussianCurves:
@@ -102,6 +129,9 @@ class GaussianCurves:
 
     def epsilon(self, strength: float, delta: float) -> float:
         return gaussian_epsilon(strength, delta)
+
+    def largest(self, refuted: Callable[[float], bool]) -> float:
+        return largest_refuted(refuted)
 
 
 GAUSSIAN = GaussianCurves()
