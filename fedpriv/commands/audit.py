@@ -94,6 +94,8 @@ def _audit_training(config: Config, options: AuditOptions, folder: RunFolder | N
         f"canaries in a real run, {threat_in_words(config)}:\n{found.canaries}; "
         f"verified epsilon <= {_shown(found.verified)}: {found.verdicts[0]}"
     )
+    for bound in found.canaries.sharper:
+        print(f"under an assumption: {bound}")
     fits = found.fits
     print(
         f"the {OWN_FIT}, {fits.scope}: {fits.audit}; verified epsilon <= {_shown(fits.verified)}: {found.verdicts[1]}; "

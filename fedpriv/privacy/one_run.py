@@ -43,9 +43,7 @@ def one_run_strength(coins: int, guesses: int, correct: int, error: float, famil
     """The strength below which every curve of the family is refuted at this error probability; 0 where none is."""
     if correct == 0:
         return 0.0
-    return family.largest(
-        lambda strength: refutes(coins, guesses, correct, error, partial(family.least_fpr, strength))
-    )
+    return family.largest(lambda strength: refutes(coins, guesses, correct, error, partial(family.least_fpr, strength)))
 
 
 def one_run_bound(

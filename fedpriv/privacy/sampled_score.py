@@ -18,6 +18,8 @@ from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import logsumexp
+from scipy.stats import binom
 
 from fedpriv.privacy.auditor import Fit, Score
 from fedpriv.privacy.events import Event, PoissonGaussian
@@ -62,3 +64,13 @@ def likelihood_ratio(rates: Array, shifts: Array) -> Fit:
         return score
 
     return fit
+
+
+def log_ratio(seen: NDArray[np.float64], sigma: float, rate: float, steps: int) -> NDArray[np.float64]:
+    """log sum_j Pr[j] exp(j m x - j^2 m^2 / 2), j ~ Binomial(steps, rate), m = 1 / (sigma sqrt(steps)): of values x, in
+    units of their noise, whether the unit was there [...].
+    """
+    times, m = np.arange(steps + 1), 1 / (sigma * np.sqrt(steps))
+    weights = binom.logpmf(times, steps, rate) - times**2 * m**2 / 2
+    found: NDArray[np.float64] = logsumexp(weights + times * m * seen[..., None], axis=-1)
+    return found

@@ -130,7 +130,7 @@ def _further_audits(privacy: Mapping[str, Any]) -> list[Figure]:
             f"guesses right, {canaries.get('canaries')} canaries; verified for the same run "
             f"{figure(number_at(canaries, 'verified_epsilon'))}"
         )
-        figures.append(_audit(canaries, SCOPES["run"], words))
+        figures += [_audit(canaries, SCOPES["run"], words), *sharper_figures(canaries, SCOPES["run"])]
     if fits:
         words = (
             f"the {fits.get('audited_on')}, with its own keys, batches and clipping, on data chosen to be told apart: "
