@@ -33,18 +33,22 @@ from typing import Any
 
 import numpy as np
 import torch
-from flwr.app import Message
+from flwr.app import Context, Message
 from numpy.typing import NDArray
 from torch import Tensor
 
 from fedpriv.client.build import example_counts
+from fedpriv.client.contract import Trained
 from fedpriv.client.example_level import ExampleLevelClient
-from fedpriv.client.memory import ClientMemory
+from fedpriv.client.memories import collect_entries
+from fedpriv.client.memory import ContextStore
 from fedpriv.client.one_path import Asked, Participation
 from fedpriv.common.cohort_messages import cohort_of_message
 from fedpriv.common.files import json_number
-from fedpriv.common.messages import TRAIN, read_request
+from fedpriv.common.messages import FIRST_NODE, TRAIN, Request, read_request
 from fedpriv.engines.adapter import parameters_of
+from fedpriv.engines.contexts import empty_context
+from fedpriv.engines.grid import RUN_ID
 from fedpriv.engines.worker import Worker
 from fedpriv.mechanisms import per_example
 from fedpriv.mechanisms.clipped_sums import ClippedSum
@@ -69,18 +73,6 @@ PART, PRESENT = 8, {"client": 0.5, "example": 0.5, "person": 0.5}
 
 #: What the audited epsilon of such a run is of.
 CANARIES = "canaries within the run"
-
-
-class _Memory:
-    """A canary client's memory."""
-
-    blob: bytes | None = None
-
-    def read(self) -> bytes | None:
-        return self.blob
-
-    def keep(self, memory: ClientMemory) -> None:
-        self.blob = memory.to_bytes()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,7 +104,8 @@ class CanaryClients(Worker):
         self.coordinates = np.stack([rng.permutation(self.size)[: self.each] for _ in range(many)])
         self.coins = coin_flips(many * self.each, SeededNoise(self.config.seed, "canaries in the run")).numpy()
         self.scores = np.zeros(many * self.each)
-        self.stores = [_Memory() for _ in range(many)]
+        self.stores = [ContextStore(_context(self.first + number)) for number in range(many)]
+        self.state: Any = None  # of all of them together, where their releases are one computation
 
     def num_examples(self, client: int) -> int:
         return super().num_examples(self.twin if client >= self.first else client)
@@ -167,27 +160,67 @@ class CanaryClients(Worker):
         """All of them answer a message to their twin, and their releases are scored."""
         request = read_request(message.content)
         received = parameters_of(self, message, request)
-        asked = [Asked(self.first + number, store, request) for number, store in enumerate(self.stores)]
+        together = self.together and strategy.decode is None
+        asked = [
+            Asked(self.first + number, store, request)
+            for number, store in enumerate(self.stores[: 1 if together else None])
+        ]
         found = self.participation.answer(asked, received)
-        if request.exchange != TRAIN:
+        collect_entries(self.stores[: len(asked)])
+        if request.exchange != TRAIN or not found.replies:
             return
-        for client, reply in found.replies.items():
-            release = reply.release
-            heard = release if strategy.decode is None else strategy.decode(client, release)
-            self._score(client, np.asarray(heard, np.float64))
+        heard = [
+            reply.release if strategy.decode is None else strategy.decode(client, reply.release)
+            for client, reply in found.replies.items()
+        ]
+        self._score(np.array(list(found.replies)) - self.first, np.stack(heard))
+        if together and self.many > 1:
+            assert received is not None
+            released = self._release_together(request, torch.from_numpy(received.copy()))
+            self._score(np.arange(1, self.many), released)
 
-    def _score(self, client: int, release: NDArray[np.float64]) -> None:
-        number = client - self.first
-        noise = max(float(np.median(np.abs(release))) / 0.6745, 1e-9 * float(np.abs(release).max()), 1e-300)
+    @property
+    def together(self) -> bool:
+        """Whether all canary clients after the first, which answers as any client does, release in one computation on
+        rows, with one source of noise: without it, their generators would take longer than their noise.
+        """
+        traits = self.method.traits
+        plain = traits.exchanges == (TRAIN,) and not traits.keeps_layers
+        return not self.by_examples and plain and self.why_apart is None
+
+    def _release_together(self, request: Request, theta: Tensor) -> NDArray[np.float32]:
+        """[many - 1, d]."""
+        clients = range(self.first + 1, self.first + self.many)
+        method = self.half([Asked(clients[0], self.stores[1], request)])
+        method.begin(request, (theta,))
+        updates, losses = self.train(clients)
+        noise = method.noise(request, method.purpose)
+        release = method.releasing(theta, Trained(updates, None, {"train_loss": losses}), self.state, noise)
+        self.state = release.state
+        heard: NDArray[np.float32] = release.value.numpy()
+        return heard
+
+    def _score(self, numbers: NDArray[np.int64], releases: NDArray[Any]) -> None:
+        """releases: [clients, d], of these canary clients, in whose noise they are measured."""
+        some = np.abs(releases.ravel()[:: max(1, releases.size // LOOKED_AT)]).astype(np.float64)
+        noise = max(float(np.median(some)) / 0.6745, 1e-9 * float(some.max()), 1e-300)
         if not isinstance(self.method, ExampleLevelClient):
-            seen = release if self.method.traits.canary_everywhere else release[self.coordinates[number]]
-            self.scores[number] += float(seen.sum()) / noise
+            everywhere = self.method.traits.canary_everywhere
+            seen = releases if everywhere else np.take_along_axis(releases, self.coordinates[numbers], 1)
+            self.scores[numbers] += seen.sum(1, dtype=np.float64) / noise
             return
-        seen = -release[self.coordinates[number]] / noise
+        seen = -np.take_along_axis(releases, self.coordinates[numbers], 1).astype(np.float64) / noise
         sigma, steps = max(self.method.noise_multiplier, 1e-3), self.method.local_steps
         rate = min(1.0, self.config.local.batch_size / self.num_examples(self.twin))
-        place = number * self.each
-        self.scores[place : place + self.each] += log_ratio(seen, sigma, rate, steps)
+        self.scores.reshape(self.many, self.each)[numbers] += log_ratio(seen, sigma, rate, steps)
+
+
+#: Numbers of releases from which the size of their noise is taken.
+LOOKED_AT = 2000
+
+
+def _context(client: int) -> Context:
+    return empty_context(RUN_ID, client + FIRST_NODE, client, client + 1)
 
 
 class InRunAudit:
