@@ -91,14 +91,15 @@ class CanaryClients(Worker):
     Attributes: coins (bool [m]) and scores (float64 [m]), client by client.
     """
 
-    def __init__(self, worker: Worker, twin: int, many: int) -> None:
+    def __init__(self, worker: Worker, twin: int, participations: int) -> None:
         super().__init__(worker.config)
         self.__dict__.update({"data": worker.data, "model": worker.model, "_initial": worker.initial_model})
-        self.twin, self.first, self.many = twin, worker.config.num_clients, many
+        self.twin, self.first = twin, worker.config.num_clients
         up = self.method.layers(self.model.layout, 1).up
         self.start, self.size = up.start, up.stop - up.start
         self.by_examples = isinstance(self.method, ExampleLevelClient)
         self.each = min(self.num_examples(twin), self.size // 2) if self.by_examples else 1
+        self.many = many = affordable(self, participations)
         rng = np.random.default_rng([self.config.seed, 7])
         #: The coordinate of each coin, in what goes up: [many, each].
         self.coordinates = np.stack([rng.permutation(self.size)[: self.each] for _ in range(many)])
@@ -169,7 +170,7 @@ class CanaryClients(Worker):
         collect_entries(self.stores[: len(asked)])
         if request.exchange != TRAIN or not found.replies:
             return
-        heard = [
+        heard: list[Any] = [
             reply.release if strategy.decode is None else strategy.decode(client, reply.release)
             for client, reply in found.replies.items()
         ]
@@ -237,7 +238,7 @@ class InRunAudit:
         sizes = example_counts(config) if worker.method.traits.needs_facts else np.ones(config.num_clients)
         self.twin = int(np.lexsort((sizes, -counts))[0])  # asked most often, of these the one with the fewest examples
         self.participations = int(counts[self.twin])
-        self.canaries = CanaryClients(worker, self.twin, affordable(worker, self.twin, self.participations))
+        self.canaries = CanaryClients(worker, self.twin, self.participations)
         self.seconds = time.perf_counter() - began
 
     def listening(self, grid: ClientGrid, strategy: FederatedStrategy) -> ClientGrid:
@@ -357,31 +358,26 @@ def why_none(worker: Worker) -> str:
     return ""
 
 
-#: Share of the run's time that canaries may take, as planned; seconds of a batch, of an example's gradient for each
-#: parameter, of a noisy number, and of a release.
+#: Share of the run's time that canaries may take, as planned; seconds of a start, a participation, a batch, an
+#: example's gradient for each parameter, a step of one canary client, and a number of a release.
 SHARE = 0.04
-BATCH, GRADIENT, NUMBER, RELEASE = 4e-4, 3e-9, 2.5e-8, 2e-4
+START, PARTICIPATION, BATCH, GRADIENT, STEP, NUMBER = 2.0, 1e-3, 4e-4, 3e-9, 6e-4, 1.5e-8
 #: Coins beyond which a bound grows slowly.
 MOST_COINS = 4000
 
 
-def affordable(worker: Worker, twin: int, participations: int) -> int:
+def affordable(canaries: CanaryClients, participations: int) -> int:
     """How many canary clients take at most about `SHARE` of the run's time: a number of the options and the data alone,
-    so that every machine has the same. At least one.
+    so that every machine has the same. At least one; as many as `audit.canaries` asks for.
     """
-    config, method = worker.config, worker.method
-    d, size = worker.model.layout.num_parameters, worker.num_examples(twin)
+    config, method, asked = canaries.config, canaries.method, canaries.config.audit.canaries
+    coins = canaries.each
+    if asked is not None:
+        return -(-asked // coins)
+    d, size, batch = canaries.model.layout.num_parameters, canaries.num_examples(canaries.twin), config.local.batch_size
     noisy = method.local_steps if isinstance(method, ExampleLevelClient) else None
-    if noisy is None:
-        given = config.local.steps
-        examples = size * config.local.epochs if given is None else given * config.local.batch_size
-        steps = -(-examples // config.local.batch_size)
-    else:
-        examples, steps = noisy * config.local.batch_size, noisy
-    one = steps * BATCH + examples * d * GRADIENT + RELEASE + d * NUMBER
-    training = config.num_rounds * config.clients_asked * one
-    each = participations * (noisy or 1) * (RELEASE + d * NUMBER)
-    coins = 1 if noisy is None else max(1, min(size, d // 2))
-    asked = config.audit.canaries
-    many = int(SHARE * training / each) if asked is None else -(-asked // coins)
-    return max(1, min(many, -(-MOST_COINS // coins) if asked is None else many))
+    steps = noisy or config.local.steps or -(-size // batch) * config.local.epochs
+    one = PARTICIPATION + steps * (BATCH + batch * d * GRADIENT) + d * NUMBER
+    run = START + config.num_rounds * config.clients_asked * one
+    each = participations * (0.0 if canaries.together else STEP * (noisy or 1)) + participations * d * NUMBER
+    return max(1, min(int(SHARE * run / each), -(-MOST_COINS // coins)))
