@@ -67,7 +67,9 @@ def _scope(privacy: Mapping[str, Any]) -> str:
 def _audited(privacy: Mapping[str, Any]) -> Figure:
     value = number_at(privacy, "audited_epsilon")
     if value is None:
-        return Figure("audited", "not audited", "", "no attack was run against this code yet")
+        reason = mapping_at(privacy, "in_run_audit").get("reason")
+        words = "no attack was run against this code yet" if reason is None else f"no canaries in this run: {reason}"
+        return Figure("audited", "not audited", "", words)
     if math.isinf(value):
         detail = "no finite epsilon fits: the ledger itself records a leak without noise"
     else:
@@ -124,6 +126,14 @@ def _further_audits(privacy: Mapping[str, Any]) -> list[Figure]:
         claimed, verified = (figure(number_at(row, f"{name}_epsilon")) for name in ("claimed", "verified"))
         words = f"claimed {claimed}, verified {verified} for this alone"
         figures.append(_audit(row, str(row.get("scope")), words))
+    within = mapping_at(privacy, "in_run_audit")
+    if number_at(within, "audited_epsilon") is not None:
+        share = number_at(within, "share_of_rounds") or 0.0
+        words = (
+            f"canary clients within this run, measured lower bound: {within.get('correct')} of {within.get('guesses')} "
+            f"guesses right, {within.get('canaries')} canaries; they took {100 * share:.1f} % of the rounds' time"
+        )
+        figures += [_audit(within, SCOPES["run"], words), *sharper_figures(within, SCOPES["run"])]
     if canaries:
         words = (
             f"canaries in a real run, measured lower bound: {canaries.get('correct')} of {canaries.get('guesses')} "

@@ -67,10 +67,9 @@ log = logging.getLogger("fedpriv")
 
 #: Length of a canary in clip bounds, so that skipped clipping shows.
 LENGTH = 10.0
-#: Which part of the coins is guessed, and the shares of these guesses that are "in", fixed for all runs.
-PART, PRESENT = 8, {"client": 0.5, "example": 0.5, "person": 0.5}
-
-
+#: Which part of the coins is guessed, fixed for all runs; and who is drawn less often than so in the run can be seen to
+#: be in, hardly to be out: then all guesses are "in".
+PART, SELDOM = 8, 4.0
 #: What the audited epsilon of such a run is of.
 CANARIES = "canaries within the run"
 
@@ -180,6 +179,12 @@ class CanaryClients(Worker):
             released = self._release_together(request, torch.from_numpy(received.copy()))
             self._score(np.arange(1, self.many), released)
 
+    def draws(self, participations: int) -> float:
+        """How often one canary example is drawn in the run, on average."""
+        assert isinstance(self.method, ExampleLevelClient)
+        rate = min(1.0, self.config.local.batch_size / self.num_examples(self.twin))
+        return rate * participations * self.method.local_steps
+
     @property
     def together(self) -> bool:
         """Whether all canary clients after the first, which answers as any client does, release in one computation on
@@ -270,7 +275,7 @@ class InRunAudit:
             delta=config.privacy.delta,
             confidence=config.audit.confidence,
             guesses=[max(1, len(canaries.coins) // PART)],
-            present=[PRESENT[canaries.method.threat.unit]],
+            present=[1.0 if canaries.by_examples and canaries.draws(self.participations) < SELDOM else 0.5],
             families=[] if family is None else [family],
         )
         self.seconds += time.perf_counter() - began
