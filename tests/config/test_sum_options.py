@@ -49,7 +49,7 @@ def test_a_new_reason_to_leave_an_option_unsigned_is_given_here_too() -> None:
         *("privacy.rng", "engine.name", "engine.workers", "engine.threads_per_client", "engine.trainer"),
         *("engine.address", "engine.device", "engine.gpus_per_worker", "engine.round_timeout"),
         *("engine.client_memory_mib", "engine.faults", "evaluate", "checkpoint"),
-            *("attack", "audit", "operations", "tracking"),
+        *("attack", "audit", "operations", "tracking"),
     }
 
 
