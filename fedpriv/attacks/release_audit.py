@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from fedpriv.attacks.release_views import Place, Seen, Sums
-from fedpriv.attacks.trial_features import MOST_FEATURES, PILOT, summarised
+from fedpriv.attacks.trial_features import MOST_FEATURES, PILOT, Summary
 from fedpriv.client.base import Client
 from fedpriv.client.build import make_client
 from fedpriv.client.contract import Neighbours, Release
@@ -25,6 +25,9 @@ from fedpriv.privacy.audit_power import expected_bound, verified_curve
 from fedpriv.privacy.auditor import Audit, audit, verdict
 from fedpriv.privacy.composition import compose as compose_events
 from fedpriv.privacy.events import BLIND_TO_COHORT
+from fedpriv.privacy.sampled_score import sampled_score
+from fedpriv.privacy.scaled_noise import family_of
+from fedpriv.privacy.trade_offs import SharperBound
 from fedpriv.runs.folder import RunFolder
 from fedpriv.runs.planning import most_participations
 
@@ -53,7 +56,8 @@ class AuditedScope:
 
     pair: of data, that was told apart best. dimension: numbers of a release that the audit was of. path: the code that
     made it. sizes: (numbers of a release, trials), of all that was looked at. expected: what the audit would show at
-    least, in a share ``confidence`` of audits, of a mechanism at its verified epsilon; attainable: at most.
+    least, in a share ``confidence`` of audits, of a mechanism at its verified epsilon; attainable: at most. sharper:
+    the largest bounds of all looks under assumptions.
     """
 
     name: str
@@ -68,6 +72,7 @@ class AuditedScope:
     attainable: float
     verdict: str
     sizes: tuple[tuple[int, int], ...] = ()
+    sharper: tuple[SharperBound, ...] = ()
 
     @property
     def looked_at(self) -> str:
@@ -163,12 +168,16 @@ def audit_mechanism(
     if one_coordinate:
         pairs = client.worst_case_pairs(participations)
         looks = [Look(pair, 1, trials) for pair in [*pairs, *further_pairs(client, pairs)]]
+    planned = client.planned_events(participations)
+    events = [event.one_coordinate() for event in planned] if one_coordinate else planned
+    families = [family] if (family := family_of(events)) is not None else []
+    scores = sampled_score(events, participations)
     found: list[tuple[Audit, Look]] = []
     with recorded_path(client) as path:
         for index, look in enumerate(looks):
             doing(f"{participations} releases of {look.dimension:,} numbers, {look.pair.name}")
             chosen = seed * 1000 + index
-            sample, chunk = _sample_of(client, look, chosen)
+            sample, chunk = _sample_of(client, look, chosen, bool(scores))
             one = audit(
                 sample,
                 delta=delta,
@@ -178,12 +187,13 @@ def audit_mechanism(
                 structural=client.exact_leak(),
                 chunk=chunk,
                 looks=len(looks) * scopes,
+                families=families,
+                scores=scores,
             )
             found.append((one, look))
     best, look = max(found, key=lambda item: (item[0].epsilon_lower, item[0].epsilon_sampled))
     largest, _ = max(found, key=lambda item: item[0].trials)
-    planned = client.planned_events(participations)
-    events = [event.one_coordinate() for event in planned] if one_coordinate else planned
+    sharper = max((one.sharper for one, _ in found), key=lambda bounds: [bound.epsilon_lower for bound in bounds])
     verified = compose_events(events, delta).epsilon
     expected = expected_bound(verified_curve(events, delta), largest.measured, delta, confidence, largest.looks)
     claim = client.claim(participations, delta)
@@ -208,6 +218,7 @@ def audit_mechanism(
         attainable,
         words,
         tuple(sorted({look.dimension: look.trials for look in reversed(looks)}.items(), reverse=True)),
+        sharper,
     )
 
 
@@ -238,10 +249,12 @@ def _releases(client: Client, look: Look, world: bool, trials: int, noise: Noise
         yield release
 
 
-def _sample_of(client: Client, look: Look, seed: int) -> tuple[Any, int]:
-    """(sample(world, n, seed) of `audit`, how many trials it may be asked for at a time)."""
+def _sample_of(client: Client, look: Look, seed: int, matched: bool) -> tuple[Any, int]:
+    """(sample(world, n, seed) of `audit`, how many trials it may be asked for at a time). matched: its first features
+    are to be each release along the effect of the data.
+    """
     if look.dimension <= DIMENSION:
-        sample = summarised(_sampler(client, look), look.dimension, seed)
+        sample = _summarised(client, look, seed, matched)
         return sample, max(PILOT, CHUNK_NUMBERS // (DIMENSION * max(1, look.participations)))
     places = _learned_places(client, look, seed)
     block = max(1, BLOCK_NUMBERS // look.dimension)
@@ -278,20 +291,42 @@ def _learned_places(client: Client, look: Look, seed: int) -> list[Place]:
     return [Place.learned(both) for both in zip(*worlds, strict=True)]
 
 
-def _sampler(client: Client, look: Look) -> Any:
+def _sampler(client: Client, look: Look, purpose: str = "audit") -> Any:
     """sample(world, n, seed) -> releases [n, participations * features] of the client's own release code, all numbers
-    of them and beside them.
+    of them and beside them. A pilot's noise is the same in both worlds.
     """
 
     def sample(world: bool, trials: int, seed: int) -> NDArray[np.float32]:
+        key = (int(world), purpose) if purpose == "audit" else (purpose,)
         seen = []
-        for release in _releases(client, look, world, trials, SeededNoise(seed, int(world), "audit", look.pair.name)):
+        for release in _releases(client, look, world, trials, SeededNoise(seed, *key, look.pair.name)):
             seen.append(release.value)
             seen.extend(number.float().unsqueeze(1) for number in release.statistics.values())
         features: NDArray[np.float32] = torch.cat(seen, dim=1).numpy()
         return features
 
     return sample
+
+
+def _summarised(client: Client, look: Look, seed: int, matched: bool) -> Any:
+    """The sampler itself where its trials are short; else one of summaries, learned from separate draws whose noise is
+    the same in both worlds. matched: the summary's sums stand before the numbers of short trials as well.
+    """
+    sample, block = _sampler(client, look), look.dimension
+    pilot = [_sampler(client, look, "audit pilot")(world, PILOT, seed) for world in (False, True)]
+    short = block == 1 or pilot[0].shape[1] <= MOST_FEATURES
+    if short and not matched:
+        return sample
+    summary = Summary.learned(pilot[0], pilot[1], block)
+    if not short:
+        return lambda world, trials, seed: summary(sample(world, trials, seed))
+
+    def both(world: bool, trials: int, seed: int) -> NDArray[np.float32]:
+        values = sample(world, trials, seed)
+        found: NDArray[np.float32] = np.concatenate([summary(values)[:, : len(summary.weights)], values], axis=1)
+        return found
+
+    return both
 
 
 def audit_config(

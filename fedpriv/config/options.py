@@ -91,6 +91,18 @@ class AttackConfig(Options):
     seed: int = Field(default=0, ge=0, lt=2**31, description="draws targets and shadow models")
 
 
+class AuditConfig(Options):
+    """An audit within the run, by canaries. Decides nothing of the result."""
+
+    in_run: bool = Field(
+        default=False, description="extra canary clients answer the run's own requests; gives audited epsilons"
+    )
+    canaries: int | None = Field(
+        default=None, ge=8, le=100_000, description="coins of the canaries (null: as many as 4 % of the time allow)"
+    )
+    confidence: float = Field(default=0.95, ge=0.5, lt=1, description="of the bounds that they give")
+
+
 class OperationsConfig(Options):
     """Operator options: what is shown of a run, and how it stops. No effect on results."""
 

@@ -23,6 +23,7 @@ from fedpriv.report.answers import NOTE as ANSWERS_NOTE
 from fedpriv.report.answers import answer_rows, replies
 from fedpriv.report.attacks import attack_section, roc_picture
 from fedpriv.report.compare import Comparison, mean_curve, write_csv
+from fedpriv.report.epsilon_figures import all_figures
 from fedpriv.report.overview import head
 from fedpriv.report.pictures import Picture, shown
 from fedpriv.report.plots import Band, draw_comparison, draw_run
@@ -31,7 +32,6 @@ from fedpriv.report.rendering import rendered
 from fedpriv.report.runs_table import runs_table
 from fedpriv.report.tables import COMPARISON_NOTE, comparison_tables
 from fedpriv.report.words import (
-    all_figures,
     figure,
     further_metrics,
     in_metric,

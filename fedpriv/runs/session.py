@@ -30,6 +30,7 @@ from fedpriv.report.live.progress import RunProgress
 from fedpriv.runs.accounts import Accounts
 from fedpriv.runs.answering import answered, as_csv
 from fedpriv.runs.folder import Checkpoint, RunFolder
+from fedpriv.runs.in_run_canaries import InRunAudit
 from fedpriv.runs.planned_accounts import PlannedAccounts
 from fedpriv.runs.planning import Plan
 from fedpriv.runs.preparation import make_strategy
@@ -72,6 +73,7 @@ class Session:
         hooks = Hooks(folder.mark_disturbed, self._book_the_asked, monitor.heard, self.accounts.admits)
         run = folder.run_name() if deployed else ""
         self.strategy = make_strategy(config, self.worker, self.attempt, run, hooks)
+        self.in_run = InRunAudit(self.worker) if config.audit.in_run else None
         if self.checkpoint:
             self.strategy.load_state_dict(self.checkpoint.strategy)
             self.strategy.load_vectors(self.checkpoint.vectors)
@@ -151,8 +153,9 @@ class Session:
         progress = RunProgress(self.config.method, self.config.num_rounds, first - 1)
         with self.live, progress as self.progress:
             try:
+                heard = self._with_faults(grid)
                 self.strategy.start(
-                    self._with_faults(grid),
+                    self.in_run.listening(heard, self.strategy) if self.in_run else heard,
                     pack_vector(theta),
                     self.config.num_rounds,
                     timeout=self.config.engine.round_timeout,
@@ -300,6 +303,10 @@ class Session:
         self._draw_labels()
         write_report(self.folder.path)
 
+    def _privacy(self, rounds_seconds: float) -> dict[str, Any]:
+        figures = privacy_figures(self.config, self.plan, self.accounts, len(self.stopped))
+        return figures | (self.in_run.figures(figures, rounds_seconds) if self.in_run else {})
+
     def _summary(self, score: Score) -> dict[str, Any]:
         config, rows, best = self.config, self.folder.metrics.read(), score.best_of(self.best)
         stages = self.folder.stages()
@@ -323,7 +330,7 @@ class Session:
             "loss": {"final": score.metrics.get("loss")},
             **metrics_figures(score, best, self.evaluate.by_site(self.worker.whole_model(self.theta))),
             **self._answers(rows),
-            "privacy": privacy_figures(config, self.plan, self.accounts, len(self.stopped)),
+            "privacy": self._privacy(sum(seconds)),
             "timing": {
                 "total_s": time.perf_counter() - self.began,
                 "setup_s": self.setup_seconds,
