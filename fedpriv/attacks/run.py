@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 #: Options of a run that do not apply to this command.
-OF_RUNS = ("keep_snapshots", "snapshot_every")
+OF_RUNS = ("keep_snapshots", "snapshot_every", "keep_updates", "update_every")
 
 
 def changed(options: AttackConfig, changes: Mapping[str, Any]) -> AttackConfig:
