@@ -175,9 +175,8 @@ class Experiment:
         except (OSError, SafetensorError) as error:
             raise RunFolderError(f"{path}: the updates cannot be read ({error})") from None
         found = read_updates({f"0/{name}": value for name, value in tensors.items()})[0]
-        if any(
-            vector.shape != (self.worker.initial_model.numel(),) for vector in (found.before, *found.updates.values())
-        ):
+        shapes = {vector.shape for vector in (found.before, *found.updates.values())}
+        if shapes != {(self.worker.initial_model.numel(),)}:
             raise RunFolderError(f"{path}: not the updates of the model that config.yaml names")
         return found
 

@@ -85,7 +85,7 @@ def _attack(experiment: Experiment, name: str) -> dict[str, Any]:
     from fedpriv.attacks.attack_records import guarantee, record
 
     summary = experiment.folder.read_summary() or {}
-    return record(experiment, experiment.run(name), guarantee(summary.get("privacy") or {}))
+    return record(experiment, experiment.run(name), guarantee(summary.get("privacy") or {}, name))
 
 
 def _keep(folder: RunFolder, kept: Mapping[str, Any]) -> None:

@@ -59,9 +59,8 @@ class Job:
         for place in ("root", "cache", "download"):
             options["dataset"].pop(place)
         options.pop("attack")
-        content = json.dumps(
-            [options, self.pool_seed, self.snapshots, self.seen, code_digest()], sort_keys=True
-        ).encode()
+        rest = [options, self.pool_seed, self.snapshots, self.seen, code_digest()]
+        content = json.dumps(rest, sort_keys=True).encode()
         digest = hashlib.sha256(content + self.rows.tobytes() + b"/" + self.tested.tobytes())
         return digest.hexdigest()[:24]
 

@@ -11,8 +11,8 @@ S = R'R + rho I, R [k, d] the gradients of k examples that the attacker has. So 
 q = g' S^-1 g the ratio of a round is (a s - a^2 q / 2) / c. a and the variance c of s / sqrt(q) are estimated from the
 examples whose membership the attacker knows, and rho is the one that separates these best.
 
-m is the mean update of the round's other clients. Which client has one example of a pair is no secret: coins decide only
-which example it is (`fedpriv.attacks.targets`).
+m is the mean update of the round's other clients. Which client has one example of a pair is no secret: coins decide
+only which example it is (`fedpriv.attacks.targets`).
 """
 
 from __future__ import annotations
@@ -147,9 +147,9 @@ def clients_of(subject: Subject) -> set[int]:
 
 
 def directions(seen: RoundUpdates, homes: Rows, heard: set[int]) -> tuple[torch.Tensor, Rows]:
-    """Updates less the mean of the round's others (float32 [clients + 1, d]; of one client alone its own), and the place
-    [n] of every example's client among them, -1 where it took no part. The last is the mean of all, for an example
-    whose client this model does not have.
+    """Updates less the mean of the round's others (float32 [clients + 1, d]; of one client alone its own), and the
+    place [n] of every example's client among them, -1 where it took no part. The last is the mean of all, for an
+    example whose client this model does not have.
     """
     clients = sorted(seen.updates)
     moves = torch.from_numpy(np.stack([seen.updates[client] for client in clients]))

@@ -87,7 +87,7 @@ class AttackConfig(Options):
     )
     shadows: int = Field(default=16, ge=2, description="lira, rmia: shadow models of the run's own size")
     rmia_gamma: float = Field(
-        default=2.0, gt=0, description="rmia: an example counts as ahead of another from this ratio of likelihoods on"
+        default=1.0, gt=0, description="rmia: an example counts as ahead of another from this ratio of likelihoods on"
     )
     references: int = Field(
         default=256,
