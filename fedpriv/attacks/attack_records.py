@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from fedpriv.attacks.experiment import ATTACKS, OF_UPDATES, Experiment, Result
+from fedpriv.attacks.inversion import Found, quality, samples
 from fedpriv.attacks.metrics import FALSE_POSITIVES, RATES, Judgement, judge, roc
 from fedpriv.attacks.same_inputs import DIFFER, Inputs
 from fedpriv.attacks.subject import Scored
@@ -92,7 +93,20 @@ def record(experiment: Experiment, result: Result, promised: Guarantee | None) -
         "figures": figures(judged),
         "guarantee": None if promised is None else asdict(promised),
         **held_against(scored, promised, targets.by_coin, experiment.inputs),
+        **_found(experiment, scored),
         "roc": {"false_positive_rate": false[steps].tolist(), "true_positive_rate": true[steps].tolist()},
+    }
+
+
+def _found(experiment: Experiment, scored: Scored) -> dict[str, Any]:
+    """Of `inversion`: how good what it found is, and some of it."""
+    if not isinstance(scored.found, Found):
+        return {}
+    inputs, schema = experiment.pool.train.inputs, experiment.pool.schema
+    names = [] if schema is None else schema.input_names
+    return {
+        "inversion": quality(scored.found, inputs.dtype == np.uint8),
+        "samples": {"shape": list(scored.found.shape), "names": names, "examples": samples(scored.found)},
     }
 
 
@@ -155,7 +169,7 @@ def too_few(rate: float) -> str:
 
 def short(kept: Mapping[str, Any]) -> dict[str, Any]:
     """The part of a record that goes into the run's summary."""
-    return {key: value for key, value in kept.items() if key != "roc"}
+    return {key: value for key, value in kept.items() if key not in ("roc", "samples")}
 
 
 def row(kept: Mapping[str, Any]) -> list[str]:

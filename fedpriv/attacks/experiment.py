@@ -16,6 +16,7 @@ from safetensors.torch import load_file
 from fedpriv.attacks import (
     confidence_series,
     controls,
+    inversion,
     lira,
     ml_leaks,
     rmia,
@@ -28,7 +29,7 @@ from fedpriv.attacks.controls import Control
 from fedpriv.attacks.same_inputs import Inputs
 from fedpriv.attacks.shadows import Job, Shelf, read_updates
 from fedpriv.attacks.subject import Scored, Subject, Trained
-from fedpriv.attacks.targets import FEWEST, Rows, Targets, TooFewExamples, choose, singles
+from fedpriv.attacks.targets import FEWEST, Rows, Sides, Targets, TooFewExamples, choose, singles
 from fedpriv.attacks.view import View
 from fedpriv.client.build import unit_of
 from fedpriv.common.errors import OptionError, RunFolderError
@@ -54,9 +55,10 @@ ATTACKS: dict[str, Callable[[View, Subject, Targets], Scored]] = {
     "update_product": update_scores.product,
     "update_cosine": update_scores.cosine,
     "update_likelihood": update_scores.likelihood,
+    "inversion": inversion.attack,
 }
 #: Attacks that read single clients' updates.
-OF_UPDATES = ("update_product", "update_cosine", "update_likelihood")
+OF_UPDATES = ("update_product", "update_cosine", "update_likelihood", "inversion")
 
 
 #: Shadow models of the positive control: few suffice against an overfitted model.
@@ -244,6 +246,8 @@ class Experiment:
         """(targets of the overfitted models, these models, their shadow models)."""
         count = {"ml_leaks": 1, "lira": CONTROL_SHADOWS, "rmia": CONTROL_SHADOWS}.get(attack, 0)
         seen = tuple(range(1, shadows.CONTROL_ROUNDS + 1)) if self.folder.updates() else ()
+        if attack == "inversion":
+            return self._exposed()
         parts = self.control_parts(self.options.control_models, "positive")
 
         def job(part: Targets, *key: int | str) -> Job:
@@ -253,6 +257,19 @@ class Experiment:
         models = [job(part, "positive", number) for number, part in enumerate(parts)]
         beside = self.control_parts(count, "control shadow")
         return parts, models, [job(part, "control shadow", number) for number, part in enumerate(beside)]
+
+    def _exposed(self) -> tuple[list[Targets], list[Job], list[Job]]:
+        """For inversion: models of one client that takes one step on few examples, without noise."""
+        size, pairs = self.options.inverted_examples, self.targets.evaluated
+        parts, models = [], []
+        for number in range(self.options.control_models):
+            start = (number * size) % max(1, len(pairs) - size + 1)
+            sides = pairs.of(slice(start, start + size))
+            sides = Sides(sides.members, sides.others).turned(self._coins(len(sides), "exposed", number))
+            parts.append(Targets(sides, self.targets.known))
+            rows, seed = np.sort(sides.members), self._seed("exposed", number)
+            models.append(self._of_pool(shadows.exposed(self.config, rows, self.public, seed=seed), (1,)))
+        return parts, models, []
 
     # --- attacks -----------------------------------------------------------------------------------------
 

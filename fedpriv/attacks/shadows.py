@@ -104,6 +104,23 @@ def overfitted(config: Config, rows: Rows, spare: Rows, *, seed: int) -> Job:
     return _job(config, changes, rows, spare, range(1, rounds))
 
 
+def exposed(config: Config, rows: Rows, spare: Rows, *, seed: int) -> Job:
+    """The run's model after one step of one client on all of these rows, without noise."""
+    plain = _plain()
+    local = plain.local.model_copy(update={"epochs": 1, "batch_size": len(rows), "lr": CONTROL_LR})
+    changes: dict[str, Any] = {
+        "seed": seed,
+        "num_clients": 1,
+        "clients_per_round": 1,
+        "num_rounds": 1,
+        "local": local,
+        "privacy": plain.privacy,
+        "strategy": plain.strategy,
+        "partition": IidPartition(name="iid", test_fraction=0.0),
+    }
+    return _job(config, changes, rows, spare, ())
+
+
 def _job(config: Config, changes: dict[str, Any], rows: Rows, spare: Rows, snapshots: Sequence[int]) -> Job:
     """Drops the options that only a user's run needs; always in one process."""
     tested = spare[~np.isin(spare, rows)]

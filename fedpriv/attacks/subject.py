@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,12 +47,13 @@ class Subject:
 @dataclass(frozen=True)
 class Scored:
     """Scores of evaluated members and non-members, larger for likely members, and the threshold that
-    the attack chose without them.
+    the attack chose without them. found: of `inversion`, the examples that it found.
     """
 
     members: NDArray[np.float64]
     others: NDArray[np.float64]
     threshold: float
+    found: Any = None
 
     @staticmethod
     def pooled(parts: Sequence[Scored]) -> Scored:
