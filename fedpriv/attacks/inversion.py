@@ -66,6 +66,8 @@ class Gauge:
             words = "is for examples that the model reads as they are: pixels, or a table's inputs"
             raise RunFolderError(f"attack=inversion {words}; this run's model reads tokens or features")
         self.view, self.pictures = view, inputs.dtype == np.uint8
+        self._scale: NDArray[Any]
+        self._shift: NDArray[Any]
         seen = self._read(public)
         if self.pictures:
             scale = [np.asarray(part, np.float32).reshape(-1, 1, 1) for part in (pool.std, pool.mean)]
@@ -73,8 +75,7 @@ class Gauge:
             low, high = (torch.from_numpy((value - scale[1]) / scale[0]) for value in (0.0, 1.0))
         else:
             deviation = seen.std(0).reshape(-1)
-            self._scale = 1 / np.where(deviation > 0, deviation, 1.0)
-            self._shift = np.zeros(1)
+            self._scale, self._shift = 1 / np.where(deviation > 0, deviation, 1.0), np.zeros(1)
             low, high = torch.from_numpy(seen.min(0)), torch.from_numpy(seen.max(0))
         self.known = Known(tuple(inputs.shape[1:]), low.float(), high.float(), 0.0)
         self.public = self(seen)
@@ -94,7 +95,7 @@ class Gauge:
 def attack(view: View, subject: Subject, targets: Targets) -> Scored:
     public = subject.public if subject.public.size else targets.known.others
     gauge = Gauge(view, public)
-    members, others, found = [], [], []
+    members, others, found = list[Values](), list[Values](), []
     for client in attacked(subject, targets.evaluated):
         sides = targets.evaluated.of(targets.evaluated.homes == client)
         guessed = gauge(reconstruct(view, subject, client, gauge))
@@ -121,7 +122,9 @@ def attack(view: View, subject: Subject, targets: Targets) -> Scored:
 
 def attacked(subject: Subject, sides: Sides) -> list[int]:
     """Clients with most evaluated pairs whose updates were kept; of a model with other clients, any of these."""
-    clients, counts = np.unique(sides.homes, return_counts=True)
+    heard = {client for seen in subject.model.seen.values() for client in seen.updates}
+    there = np.isin(sides.homes, sorted(heard))
+    clients, counts = np.unique(sides.homes[there] if there.any() else sides.homes, return_counts=True)
     order = clients[np.lexsort((clients, -counts))]
     return [int(client) for client in order[: subject.options.inverted_clients]]
 
