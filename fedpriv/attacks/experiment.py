@@ -210,7 +210,7 @@ class Experiment:
         job = shadows.like(self.config, rows, self.public, self.trained_on, seed=self._seed(*key), snapshots=snapshots)
         return self._of_pool(job, seen)
 
-    def _of_pool(self, job: Job, seen: Rounds) -> Job:
+    def _of_pool(self, job: Job, seen: Rounds = ()) -> Job:
         """Rows refer to the run's own pool, whatever the job's seed. seen: rounds whose updates are kept."""
         return replace(job, pool_seed=self.pool_seed, seen=seen)
 
@@ -245,31 +245,47 @@ class Experiment:
     def control_jobs(self, attack: str) -> tuple[list[Targets], list[Job], list[Job]]:
         """(targets of the overfitted models, these models, their shadow models)."""
         count = {"ml_leaks": 1, "lira": CONTROL_SHADOWS, "rmia": CONTROL_SHADOWS}.get(attack, 0)
-        seen = tuple(range(1, shadows.CONTROL_ROUNDS + 1)) if self.folder.updates() else ()
-        if attack == "inversion":
-            return self._exposed()
+        if attack in OF_UPDATES:
+            parts = self._exposed(attack)
+            return parts, [self._step(part, number) for number, part in enumerate(parts)], []
         parts = self.control_parts(self.options.control_models, "positive")
 
         def job(part: Targets, *key: int | str) -> Job:
             rows = np.sort(part.pairs.members)
-            return self._of_pool(shadows.overfitted(self.config, rows, self.public, seed=self._seed(*key)), seen)
+            return self._of_pool(shadows.overfitted(self.config, rows, self.public, seed=self._seed(*key)))
 
         models = [job(part, "positive", number) for number, part in enumerate(parts)]
         beside = self.control_parts(count, "control shadow")
         return parts, models, [job(part, "control shadow", number) for number, part in enumerate(beside)]
 
-    def _exposed(self) -> tuple[list[Targets], list[Job], list[Job]]:
-        """For inversion: models of one client that takes one step on few examples, without noise."""
-        size, pairs = self.options.inverted_examples, self.targets.evaluated
-        parts, models = [], []
-        for number in range(self.options.control_models):
-            start = (number * size) % max(1, len(pairs) - size + 1)
-            sides = pairs.of(slice(start, start + size))
-            sides = Sides(sides.members, sides.others).turned(self._coins(len(sides), "exposed", number))
-            parts.append(Targets(sides, self.targets.known))
-            rows, seed = np.sort(sides.members), self._seed("exposed", number)
-            models.append(self._of_pool(shadows.exposed(self.config, rows, self.public, seed=seed), (1,)))
-        return parts, models, []
+    def _exposed(self, attack: str) -> list[Targets]:
+        """Targets of models of one client with few examples: as many as inversion seeks, or `FEWEST`, half of them
+        known. Of the latter there are more, with twice as many examples in all as the overfitted ones.
+        """
+        seeks = attack == "inversion"
+        count = self.options.control_models * (1 if seeks else 2 * self.options.control_examples // FEWEST)
+        size, half = (self.options.inverted_examples, 0) if seeks else (FEWEST // 2, FEWEST // 2)
+        parts = []
+        for number in range(count):
+            evaluated, known = (
+                turning(pairs, number, length, self._coins(length, "exposed", number, name))
+                for pairs, length, name in (
+                    (self.targets.evaluated, size, "evaluated"),
+                    (self.targets.known, half, "known"),
+                )
+            )
+            parts.append(Targets(evaluated, self.targets.known if seeks else known))
+        return parts
+
+    def _step(self, part: Targets, number: int) -> Job:
+        """A model of one client that takes one step in every round, on all its examples: those of the part that are
+        its members (of inversion the evaluated ones alone).
+        """
+        members = part.evaluated.members
+        if len(part.known) < len(self.targets.known):
+            members = part.pairs.members
+        job = shadows.exposed(self.config, np.sort(members), self.public, seed=self._seed("exposed", number))
+        return self._of_pool(job, tuple(range(1, shadows.CONTROL_ROUNDS + 1)))
 
     # --- attacks -----------------------------------------------------------------------------------------
 
@@ -296,6 +312,11 @@ class Experiment:
 
     def _train(self, what: str, jobs: list[Job]) -> list[Trained]:
         return self.shelf.models(jobs, lambda ready, of: self.progress(what, ready, of))
+
+
+def turning(pairs: Sides, number: int, length: int, coins: NDArray[np.bool_]) -> Sides:
+    """The ``number``-th run of ``length`` pairs, round and round, turned by coins [length]."""
+    return pairs.of((number * length + np.arange(length)) % len(pairs)).turned(coins)
 
 
 def read_model(path: Path, model: FlatModel) -> FloatVector:

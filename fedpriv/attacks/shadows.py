@@ -105,14 +105,14 @@ def overfitted(config: Config, rows: Rows, spare: Rows, *, seed: int) -> Job:
 
 
 def exposed(config: Config, rows: Rows, spare: Rows, *, seed: int) -> Job:
-    """The run's model after one step of one client on all of these rows, without noise."""
+    """The run's model, trained by one client without noise, with one step on all of these rows in every round."""
     plain = _plain()
     local = plain.local.model_copy(update={"epochs": 1, "batch_size": len(rows), "lr": CONTROL_LR})
     changes: dict[str, Any] = {
         "seed": seed,
         "num_clients": 1,
         "clients_per_round": 1,
-        "num_rounds": 1,
+        "num_rounds": CONTROL_ROUNDS,
         "local": local,
         "privacy": plain.privacy,
         "strategy": plain.strategy,

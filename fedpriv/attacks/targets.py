@@ -58,7 +58,7 @@ class Sides:
     def __len__(self) -> int:
         return len(self.members)
 
-    def of(self, which: slice | NDArray[np.bool_]) -> Sides:
+    def of(self, which: slice | NDArray[np.bool_] | Rows) -> Sides:
         return Sides(self.members[which], self.others[which], self.homes[which])
 
     def first(self, count: int) -> Sides:
