@@ -99,10 +99,11 @@ def _keep(folder: RunFolder, kept: Mapping[str, Any]) -> None:
 
 
 def _report(folder: RunFolder) -> None:
-    from fedpriv.report.attacks import draw_attacks
+    from fedpriv.report.attacks import draw_attacks, draw_inversion
     from fedpriv.report.page import write_report
 
     draw_attacks(folder.path)
+    draw_inversion(folder.path)
     write_report(folder.path)
 
 
