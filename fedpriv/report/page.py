@@ -74,9 +74,8 @@ def write_report(folder: Path, live: int | None = None) -> Path:
     privacy = mapping_at(run.summary, "privacy")
     others = other_threats(privacy)
     drawn = draw_run(run.rounds, privacy, folder)
-    drawn += [
-        picture for picture in (AUDIT, LABELS, roc_picture(), inversion_picture()) if (folder / picture.file).is_file()
-    ]
+    beside = (AUDIT, LABELS, roc_picture(), inversion_picture())
+    drawn += [picture for picture in beside if (folder / picture.file).is_file()]
     page = rendered(
         "run.html",
         live=live,
