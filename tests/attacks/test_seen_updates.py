@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -182,15 +180,10 @@ def test_updates_that_a_run_kept_are_attacked_and_shown(run: Run) -> None:
     assert inverted["found"][1] > inverted["public"][1] + 3 and inverted["clients"] == 6
     page = (folder / "report.html").read_text()
     assert "Examples found in updates" in page and 'alt="Training examples, what gradient inversion found' in page
-    owner = {row: c for c in range(16) for row in _rows(folder, c)}
     work = Experiment(RunFolder(folder), read_config(folder))
-    pairs = work.targets.pairs
+    data, pairs = work.worker.data, work.targets.pairs
+    owner = {int(row): client for client in range(16) for row in data.train_indices(client)}
     assert [owner[int(row)] for row in pairs.members] == pairs.homes.tolist()
-
-
-def _rows(folder: Path, client: int) -> list[int]:
-    data: Any = Experiment(RunFolder(folder), read_config(folder)).worker.data
-    return [int(row) for row in data.train_indices(client)]
 
 
 def test_what_a_run_without_updates_and_a_blind_server_say(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
@@ -199,7 +192,7 @@ def test_what_a_run_without_updates_and_a_blind_server_say(run: Run, capsys: pyt
     assert main([f"run={folder}", "attack=inversion"]) == 2
     assert "attack=inversion needs the clients' updates" in capsys.readouterr().err
     for options, words in (
-        (("strategy=dpfedavg",), "sees no single client"),
+        (("strategy=ddgauss",), "sees no single client"),
         (("strategy=fedper",), "a part of the model"),
     ):
         with pytest.raises(OptionError, match=rf"attack\.keep_updates=true: .*{words}.*allowed: false"):
