@@ -21,7 +21,7 @@ from fedpriv.common.versions import made_by
 from fedpriv.report.answers import HEADER as ANSWERS
 from fedpriv.report.answers import NOTE as ANSWERS_NOTE
 from fedpriv.report.answers import answer_rows, replies
-from fedpriv.report.attacks import attack_section, roc_picture
+from fedpriv.report.attacks import attack_section, inversion_picture, inversion_section, roc_picture
 from fedpriv.report.compare import Comparison, mean_curve, write_csv
 from fedpriv.report.epsilon_figures import all_figures
 from fedpriv.report.overview import head
@@ -74,7 +74,8 @@ def write_report(folder: Path, live: int | None = None) -> Path:
     privacy = mapping_at(run.summary, "privacy")
     others = other_threats(privacy)
     drawn = draw_run(run.rounds, privacy, folder)
-    drawn += [picture for picture in (AUDIT, LABELS, roc_picture()) if (folder / picture.file).is_file()]
+    beside = (AUDIT, LABELS, roc_picture(), inversion_picture())
+    drawn += [picture for picture in beside if (folder / picture.file).is_file()]
     page = rendered(
         "run.html",
         live=live,
@@ -89,6 +90,7 @@ def write_report(folder: Path, live: int | None = None) -> Path:
         spending=SPENDING,
         releases=[_release_row(row) for row in releases],
         attacks=attack_section(run.summary),
+        inversion=inversion_section(run.summary, folder),
         metrics_table=list(further_metrics(run.summary).items()),
         sites=_sites(run.summary),
         answer_rows=answer_rows(run.summary),

@@ -6,6 +6,7 @@ import resource
 import statistics
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from flwr.serverapp import Grid
@@ -34,6 +35,7 @@ from fedpriv.runs.in_run_canaries import InRunAudit
 from fedpriv.runs.planned_accounts import PlannedAccounts
 from fedpriv.runs.planning import Plan
 from fedpriv.runs.preparation import make_strategy
+from fedpriv.runs.round_updates import UpdateRecorder, every
 from fedpriv.runs.summary import metrics_figures, metrics_row, privacy_figures
 from fedpriv.server.nodes import ClientGrid, FlowerGrid
 from fedpriv.server.round import BudgetsSpent, Hooks, Round
@@ -71,6 +73,9 @@ class Session:
         deployed = config.dataset.name == "on_nodes"
         self.planned = PlannedAccounts(config, folder.ledger.read().entries) if deployed else None
         hooks = Hooks(folder.mark_disturbed, self._book_the_asked, monitor.heard, self.accounts.admits)
+        self.recorder = UpdateRecorder(every(config.attack.update_every), folder.save_updates)
+        if config.attack.keep_updates:
+            hooks = replace(hooks, on_release=self.recorder.heard)
         run = folder.run_name() if deployed else ""
         self.strategy = make_strategy(config, self.worker, self.attempt, run, hooks)
         self.in_run = InRunAudit(self.worker) if config.audit.in_run else None
@@ -203,6 +208,7 @@ class Session:
     def _end_round(self, current: Round) -> None:
         self.monitor.heard()
         self.theta = current.theta
+        self.recorder.ended(current)
         self.stopped |= set(current.stopped)
         self._collect(current)
         config, last = self.config, current.number == self.config.num_rounds
