@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -42,8 +43,13 @@ FOR_CLIENTS = {"client", "mechanisms", "privacy", "training", "config", "common"
 FOR_STRATEGIES = {"server", "mechanisms", "privacy", "config", "common"}
 
 
-def imported(text: str, module: str) -> Iterator[str]:
+@cache
+def imported(text: str, module: str) -> tuple[str, ...]:
     """Dotted names that a file imports, relative ones resolved: ``from a import b`` is a.b."""
+    return tuple(_imported(text, module))
+
+
+def _imported(text: str, module: str) -> Iterator[str]:
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Import):
             yield from (name.name for name in node.names)
