@@ -40,16 +40,19 @@ def faults(findings: list[Finding]) -> set[str]:
 
 
 @pytest.mark.parametrize("target", FAULTY, ids=lambda target: target.__name__)
+@pytest.mark.rotates(3)
 def test_a_planted_fault_is_found_by_its_name(target: Any) -> None:
     assert FAULTY[target] <= faults(replayed(target))
 
 
 @pytest.mark.parametrize("target", SOUND, ids=lambda target: target.__name__)
+@pytest.mark.rotates(3)
 def test_a_sound_release_has_no_fault(target: Any) -> None:
     assert faults(replayed(target)) == set()
 
 
 @pytest.mark.parametrize("target", DOUBTFUL, ids=lambda target: target.__name__)
+@pytest.mark.rotates(3)
 def test_what_may_be_wrong_is_a_doubt(target: Any) -> None:
     found = replayed(target)
     assert faults(found) == set() and DOUBTFUL[target] in {one.name for one in found if one.severity == "doubt"}
@@ -62,6 +65,7 @@ def test_noise_that_cancels_refutes_a_cost_per_call() -> None:
 
 
 @pytest.mark.parametrize("seed", range(1, 3))
+@pytest.mark.rotates(2)
 def test_other_seeds_call_no_sound_release_faulty(seed: int) -> None:
     for target in (noisy, SOUND[1], SOUND[7]):
         assert faults(replayed(target, Question(dims=(8,), seed=seed))) == set()
@@ -87,19 +91,20 @@ def test_a_claim_is_refuted_by_what_moves_and_by_samples() -> None:
     assert fine.verdict == "no fault found" and fine.audited is not None and 4 < fine.audited < 8
 
 
-def test_renaming_changes_no_verdict() -> None:
+@pytest.mark.parametrize("target", (noisy, *list(FAULTY)[:3], *list(FAULTY)[5:9]), ids=lambda target: target.__name__)
+@pytest.mark.rotates(3)
+def test_renaming_changes_no_verdict(target: Any) -> None:
     """Every name of a function and its arguments is changed."""
-    for target in (noisy, *list(FAULTY)[:3], *list(FAULTY)[5:9]):
-        text = inspect.getsource(target)
-        names = [target.__name__, *inspect.signature(target).parameters]
-        for place, name in enumerate(names):
-            text = re.sub(rf"\b{name}\b", f"q{place}z", text)
-        module = types.ModuleType("other")
-        vars(module).update(inspect.getmodule(target).__dict__)
-        exec(text, vars(module))
-        renamed = vars(module)["q0z"]
-        before, after = replayed(target), replayed(renamed)
-        assert [(one.name, one.severity) for one in before] == [(one.name, one.severity) for one in after]
+    text = inspect.getsource(target)
+    names = [target.__name__, *inspect.signature(target).parameters]
+    for place, name in enumerate(names):
+        text = re.sub(rf"\b{name}\b", f"q{place}z", text)
+    module = types.ModuleType("other")
+    vars(module).update(inspect.getmodule(target).__dict__)
+    exec(text, vars(module))
+    renamed = vars(module)["q0z"]
+    before, after = replayed(target), replayed(renamed)
+    assert [(one.name, one.severity) for one in before] == [(one.name, one.severity) for one in after]
 
 
 def test_the_state_of_the_process_is_put_back() -> None:

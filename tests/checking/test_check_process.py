@@ -37,6 +37,7 @@ pytest_plugins = ("pytester",)
         ("needs_more", "more than an update and a generator (weights, rng)"),
     ],
 )
+@pytest.mark.rotates(3)
 def test_whatever_a_target_does_a_check_ends_in_words(name: str, words: str) -> None:
     found = check_name(f"{TARGETS}:{name}", SMALL, Limits(seconds=3 if name == "spins" else 12, memory=4, idle=4))
     assert found.verdict == "could not check" and words in found.last_line and "\n" not in found.last_line

@@ -45,6 +45,7 @@ def multiplier(found: StrategySubject, left: Any = UP, right: Any = NONE, plays:
 
 @BOTH
 @pytest.mark.parametrize("side", ["Server", "Client"])
+@pytest.mark.rotates(2)
 def test_fixed_clipping_with_equal_weights_is_the_gaussian_that_it_claims(api: Any, side: str) -> None:
     kind = getattr(api, f"DifferentialPrivacy{side}SideFixedClipping")
     found = subject(kind(api.FedAvg(), 1.5, 0.7, 6))
@@ -61,6 +62,7 @@ def test_client_side_clipping_without_its_mod_bounds_nothing() -> None:
 
 
 @BOTH
+@pytest.mark.rotates(2)
 def test_a_client_that_reports_more_examples_moves_further(api: Any) -> None:
     found = subject(api.DifferentialPrivacyServerSideFixedClipping(api.FedAvg(), 1.0, 1.0, 6))
     assert "weights-by-reported-counts" in {one.name for one in found.notes}
@@ -72,6 +74,7 @@ def test_a_client_that_reports_more_examples_moves_further(api: Any) -> None:
 
 
 @BOTH
+@pytest.mark.rotates(2)
 def test_with_fewer_replies_the_noise_stays_and_the_moves_grow(api: Any) -> None:
     name = "fraction_train" if api is newer else "fraction_fit"
     found = subject(api.DifferentialPrivacyServerSideFixedClipping(api.FedAvg(**{name: 1.0}), 1.0, 1.0, 6))
@@ -149,6 +152,7 @@ def stable(**more: Any) -> Any:
 
 
 @BOTH
+@pytest.mark.rotates(2)
 def test_the_noise_is_of_the_next_norm(api: Any) -> None:
     """All clipped, a fast rate: the noise is for a norm exp(-r (f - q)) times the one that clipped."""
     found = subject(adaptive(api, **stable(clip_norm_lr=2.0)))
@@ -177,6 +181,7 @@ def test_mended_the_noise_is_of_this_norm() -> None:
 
 
 @BOTH
+@pytest.mark.rotates(2)
 def test_the_norm_falls_when_all_are_clipped(api: Any) -> None:
     found = subject(adaptive(api, "Client", **stable()))
     name = "broadcast.clipping_norm"

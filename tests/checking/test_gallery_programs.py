@@ -152,6 +152,7 @@ FORMS = set(PLAYS)
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.file)
+@pytest.mark.rotates(3)
 def test_a_program_runs_once_as_its_form_says(row):
     values = flat(PLAYS[row.form](load(row.file), row))
     assert values.size > 0

@@ -41,6 +41,7 @@ def replayed(loop: Callable[[], Any]) -> set[str]:
 
 
 @pytest.mark.parametrize("loop", examples.SOUND, ids=lambda one: one.__name__)
+@pytest.mark.rotates(3)
 def test_a_sound_loop_has_no_fault_and_costs_no_more_than_it_claims(loop: Callable[[], Any]) -> None:
     subject = recognises(loop, Question())
     assert isinstance(subject, OpacusLoop)
@@ -53,12 +54,14 @@ def test_a_sound_loop_has_no_fault_and_costs_no_more_than_it_claims(loop: Callab
 
 
 @pytest.mark.parametrize("loop", examples.RECORDED, ids=lambda one: one.__name__)
+@pytest.mark.rotates(3)
 def test_a_record_shows_the_fault(loop: Callable[[], Any]) -> None:
     found = {finding.name: finding.severity for finding in findings_of(recorded(loop))}
     assert found.get(examples.RECORDED[loop]) in ("fault", "doubt")
 
 
 @pytest.mark.parametrize("loop", examples.REPLAYED, ids=lambda one: one.__name__)
+@pytest.mark.rotates(3)
 def test_a_replay_shows_the_fault(loop: Callable[[], Any]) -> None:
     assert examples.REPLAYED[loop] in replayed(loop)
 
