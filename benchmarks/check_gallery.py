@@ -64,7 +64,9 @@ def checked(file: Path, seconds: float) -> dict[str, Any]:
         )
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         found = Path(folder) / "check.json"
-        said = json.loads(found.read_text()) if found.is_file() else {"verdict": "no result", "why": made.stderr[-400:]}
+        said: dict[str, Any] = (
+            json.loads(found.read_text()) if found.is_file() else {"verdict": "no result", "why": made.stderr[-400:]}
+        )
     used = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     names = {level: [one["name"] for one in said.get("findings", ()) if one["severity"] == level] for level in LEVELS}
     figures = {name: said.get(name) for name in ("verdict", "claimed", "verified", "audited", "why_not", "why")}
