@@ -79,7 +79,8 @@ _HINTS = (
     (("network is unreachable", "name resolution", "getaddrinfo", "connection refused", "urlopen"),
      "a check has no network: give the target what it fetches"),
     (("memoryerror",), "a check allows a limited amount of memory, memory=8 GiB unless it is told another"),
-    (("no such file", "filenotfound"), "the target needs data that are not there: give it a small example"),
+    (("no such file", "filenotfound", "dataset not found"),
+     "the target needs data that are not there: give it a small example"),
 )  # fmt: skip
 
 

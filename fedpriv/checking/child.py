@@ -38,6 +38,8 @@ _ENVIRONMENT = {
 LOOK, IDLE = 0.2, 25.0
 #: Wall seconds for each second of CPU: other processes may need the machine too.
 PATIENCE = 6.0
+#: For a target that takes long.
+SHORTER = "give it fewer steps and fewer data, or more time with seconds="
 #: Seconds that a child keeps for writing down what it found.
 RESERVE = 3.0
 
@@ -150,11 +152,11 @@ def _watch(
         if used > cpu + 0.05:
             cpu, worked = used, now
         if used > limits.seconds + RESERVE:
-            return last, f"it had not ended after {limits.seconds:g} s of CPU ({where})"
+            return last, f"it had not ended after {limits.seconds:g} s of CPU ({where}): {SHORTER}"
         if now - worked > limits.idle:
             return last, f"it waits for something that does not come: no work for {limits.idle:g} s ({where})"
         if now - began > PATIENCE * limits.seconds:
-            return last, f"it had not ended after {now - began:.0f} s ({where})"
+            return last, f"it had not ended after {now - began:.0f} s ({where}): {SHORTER}"
     code = child.wait()
     if ended:
         return last, None

@@ -11,6 +11,7 @@ import copy
 import inspect
 import random
 import sys
+import typing
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -129,6 +130,19 @@ def _generators(torch: Any) -> list[tuple[str, MakeRng]]:
     ]
 
 
+def _meant(generators: list[tuple[str, MakeRng]], function: Any) -> list[tuple[str, MakeRng]]:
+    """Generators of a type that an argument of the function is annotated with come first: others may have methods of
+    the same names with other arguments.
+    """
+    try:
+        hints = typing.get_type_hints(function if inspect.isroutine(function) else type(function).__call__)
+    except Exception:
+        return generators
+    hints.pop("return", None)
+    wanted = {part for hint in hints.values() for part in (typing.get_args(hint) or (hint,)) if inspect.isclass(part)}
+    return sorted(generators, key=lambda one: not wanted & (set(type(one[1](1)).__mro__) - {object}))
+
+
 def _fresh_bits(bits: int) -> int:
     return random.SystemRandom().getrandbits(bits)
 
@@ -180,7 +194,7 @@ def _accepted(fresh: Callable[[], Any], function: Any) -> tuple[str, Callable[[N
     size = 16
     conventions = _conventions(function)
     for passes, convention in conventions:
-        for of_rng, rng in _generators(torch) if passes else [("", lambda seed: None)]:
+        for of_rng, rng in _meant(_generators(torch), function) if passes else [("", lambda seed: None)]:
             for of_form, form in forms_of_update(torch):
                 trial = ReleaseFunction("", (), fresh=lambda c=convention: partial(c, fresh()), rng=rng)  # type: ignore[misc]
                 try:

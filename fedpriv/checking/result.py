@@ -82,6 +82,9 @@ class Check:
             return f"the verified epsilon {figure_in_words(self.verified)} is above {limit:g}"
         if self.measured is not None and self.measured > limit:
             return f"the epsilon {self.measured:.3g} of the noise that was measured is above {limit:g}"
+        if self.verified is None and self.audited is None:
+            made = next((layer.words for layer in self.layers if layer.name == "sampled"), "")
+            return f"no epsilon is verified, and none is audited. {made}".strip()
         if self.verified is None and unverified == "fail":
             return "no epsilon is verified: nothing bounds it from above (unverified=pass lets this through)"
         return None

@@ -152,6 +152,7 @@ def test_a_limit_fails_what_is_above_it_and_what_nobody_verified() -> None:
     assert "no epsilon is verified" in str(Check(**base, audited=1.0).why_above(8))
     assert Check(**base, audited=1.0).why_above(8, "pass") is None
     assert "measured" in str(Check(**base, audited=1.0, measured=9.0).why_above(8, "pass"))
+    assert "none is audited" in str(Check(**base).why_above(8, "pass"))
     fault = Finding("replayed", "no-randomness", "fault", "text")
     assert "faults found" in str(Check(**base, verified=3.0, findings=[fault]).why_above(8))
     assert "could not" in str(Check(**base, verified=3.0, why_not="it hangs").why_above(8))
