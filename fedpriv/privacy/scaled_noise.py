@@ -28,7 +28,7 @@ Array = NDArray[np.float64]
 #: Strengths are 2^(k / PER_OCTAVE), k from -REACH to REACH.
 PER_OCTAVE, REACH = 32, 80
 #: Of a loss distribution; a curve's epsilons.
-INTERVAL, EPSILONS = 0.01, np.concatenate([np.linspace(0, 4, 81), np.linspace(4.1, 40, 120)])
+INTERVAL, EPSILONS = 0.01, np.concatenate([np.linspace(0, 4, 41), np.linspace(4.25, 12, 32), np.linspace(13, 40, 28)])
 
 
 def family_of(events: Sequence[Event]) -> Family | None:
