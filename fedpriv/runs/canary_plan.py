@@ -24,7 +24,7 @@ PARTICIPATION, BATCH, GRADIENT, NUMBER = 5.5e-4, 2e-5, 1.2e-9, 1.5e-8
 #: computation on rows, a client that goes the whole way, each of its steps.
 FIXED, FIRST, ROWS, WHOLE, STEP = 0.01, 0.01, 3e-4, 1e-3, 2e-4
 #: Of a sharper bound whose curves are composed numerically.
-CURVES = 0.12
+CURVES = 0.5
 #: Coins beyond which a bound grows slowly; and below which too little is shown: then fewer requests are heard instead.
 MOST_COINS, LEAST_COINS = 4000, 24
 
