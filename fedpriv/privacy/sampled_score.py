@@ -15,10 +15,10 @@ which the first T are the x_t up to location and scale.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import logsumexp
 from scipy.stats import binom
 
 from fedpriv.privacy.auditor import Fit, Score
@@ -71,6 +71,15 @@ def log_ratio(seen: NDArray[np.float64], sigma: float, rate: float, steps: int) 
     units of their noise, whether the unit was there [...].
     """
     times, m = np.arange(steps + 1), 1 / (sigma * np.sqrt(steps))
-    weights = binom.logpmf(times, steps, rate) - times**2 * m**2 / 2
-    found: NDArray[np.float64] = logsumexp(weights + times * m * seen[..., None], axis=-1)
+    exponents = _weights(sigma, rate, steps) + times * m * seen[..., None]
+    largest = exponents.max(-1, keepdims=True)
+    found: NDArray[np.float64] = np.log(np.exp(exponents - largest).sum(-1)) + largest[..., 0]
     return found
+
+
+@lru_cache(maxsize=8)
+def _weights(sigma: float, rate: float, steps: int) -> Array:
+    """log Pr[j] - j^2 m^2 / 2 of every j, [steps + 1]."""
+    times = np.arange(steps + 1)
+    weights: Array = binom.logpmf(times, steps, rate) - times**2 / (2 * sigma**2 * steps)
+    return weights

@@ -58,6 +58,8 @@ from fedpriv.privacy.canaries import CanaryAudit, audit_canaries, coin_flips
 from fedpriv.privacy.events import BLIND_TO_COHORT, Event
 from fedpriv.privacy.sampled_score import log_ratio
 from fedpriv.privacy.scaled_noise import family_of
+from fedpriv.privacy.trade_offs import GAUSSIAN, Family
+from fedpriv.runs.canary_plan import CURVES, LEAST_COINS, SHARE, affordable, planned_seconds
 from fedpriv.runs.planning import schedule
 from fedpriv.server.nodes import ClientGrid, Nodes
 from fedpriv.server.strategy import FederatedStrategy
@@ -67,9 +69,10 @@ log = logging.getLogger("fedpriv")
 
 #: Length of a canary in clip bounds, so that skipped clipping shows.
 LENGTH = 10.0
-#: Which part of the coins is guessed, fixed for all runs; and who is drawn less often than so in the run can be seen to
+#: Which part of the coins is guessed, and how many at least, fixed for all runs; and who is drawn less often in the run
+#: can be seen to
 #: be in, hardly to be out: then all guesses are "in".
-PART, SELDOM = 8, 4.0
+PART, LEAST_GUESSES, SELDOM = 8, LEAST_COINS * 5 // 6, 4.0
 #: What the audited epsilon of such a run is of.
 CANARIES = "canaries within the run"
 
@@ -98,14 +101,17 @@ class CanaryClients(Worker):
         self.start, self.size = up.start, up.stop - up.start
         self.by_examples = isinstance(self.method, ExampleLevelClient)
         self.each = min(self.num_examples(twin), self.size // 2) if self.by_examples else 1
-        self.many = many = affordable(self, participations)
-        rng = np.random.default_rng([self.config.seed, 7])
-        #: The coordinate of each coin, in what goes up: [many, each].
-        self.coordinates = np.stack([rng.permutation(self.size)[: self.each] for _ in range(many)])
+        self.many, self.requests = affordable(self, participations)
+        many, rng = self.many, np.random.default_rng([self.config.seed, 7])
+        #: The coordinate of each coin, in what goes up, different within a client: [many, each].
+        self.coordinates = rng.integers(0, self.size, (many, 1))
+        if self.by_examples:
+            self.coordinates = np.stack([rng.permutation(self.size)[: self.each] for _ in range(many)])
         self.coins = coin_flips(many * self.each, SeededNoise(self.config.seed, "canaries in the run")).numpy()
         self.scores = np.zeros(many * self.each)
-        self.stores = [ContextStore(_context(self.first + number)) for number in range(many)]
+        self.stores: list[ContextStore] = []  # as far as they have been needed
         self.state: Any = None  # of all of them together, where their releases are one computation
+        self.first_answered = False
 
     def num_examples(self, client: int) -> int:
         return super().num_examples(self.twin if client >= self.first else client)
@@ -160,7 +166,13 @@ class CanaryClients(Worker):
         """All of them answer a message to their twin, and their releases are scored."""
         request = read_request(message.content)
         received = parameters_of(self, message, request)
-        together = self.together and strategy.decode is None
+        together = self.together and self.many > 1 and strategy.decode is None
+        for number in range(len(self.stores), 2 if together else self.many):
+            self.stores.append(ContextStore(_context(self.first + number)))
+        if together and self.first_answered:
+            assert received is not None
+            self._score(np.arange(1, self.many), self._release_together(request, torch.from_numpy(received.copy())))
+            return
         asked = [
             Asked(self.first + number, store, request)
             for number, store in enumerate(self.stores[: 1 if together else None])
@@ -174,10 +186,10 @@ class CanaryClients(Worker):
             for client, reply in found.replies.items()
         ]
         self._score(np.array(list(found.replies)) - self.first, np.stack(heard))
-        if together and self.many > 1:
+        if together:
+            self.first_answered = True
             assert received is not None
-            released = self._release_together(request, torch.from_numpy(received.copy()))
-            self._score(np.arange(1, self.many), released)
+            self._score(np.arange(1, self.many), self._release_together(request, torch.from_numpy(received.copy())))
 
     def draws(self, participations: int) -> float:
         """How often one canary example is drawn in the run, on average."""
@@ -234,7 +246,7 @@ class InRunAudit:
 
     def __init__(self, worker: Worker) -> None:
         config = worker.config
-        self.config, self.seconds, self.heard = config, 0.0, 0
+        self.config, self.seconds, self.requests, self.heard = config, 0.0, 0, 0
         self.reason = why_none(worker)
         if self.reason:
             return
@@ -254,40 +266,58 @@ class InRunAudit:
         """A failure of the audit never ends the run."""
         if self.reason:
             return
+        number, every = self.requests, max(1, self.participations)
+        self.requests += 1
+        if number * self.canaries.requests % every >= self.canaries.requests:  # evenly spread, the first one among them
+            return
         began = time.perf_counter()
         try:
             self.canaries.ask(message, strategy)
             self.heard += 1
         except Exception as error:
-            log.warning("the audit in the run ends: %s", error)
-            self.reason = f"it ended with {type(error).__name__}: {error}"
+            self._end(error)
         self.seconds += time.perf_counter() - began
 
-    def found(self) -> CanaryAudit | None:
-        """None where there is no audit."""
+    def found(self) -> tuple[CanaryAudit, CanaryAudit] | None:
+        """The bounds, each with the stated confidence by itself, and with that confidence for all together, as a
+        verdict on all of them needs (Bonferroni). None where there is no audit.
+        """
         if self.reason or not self.heard:
             return None
         began, config, canaries = time.perf_counter(), self.config, self.canaries
-        family = family_of(self._events())
-        audit = audit_canaries(
-            canaries.coins,
-            canaries.scores,
-            delta=config.privacy.delta,
-            confidence=config.audit.confidence,
-            guesses=[max(1, len(canaries.coins) // PART)],
-            present=[1.0 if canaries.by_examples and canaries.draws(self.participations) < SELDOM else 0.5],
-            families=[] if family is None else [family],
-        )
+        coins, family = len(canaries.coins), self._family()
+        families = [] if family is None else [family]
+        try:
+            alone, together = (
+                audit_canaries(
+                    canaries.coins,
+                    canaries.scores,
+                    delta=config.privacy.delta,
+                    confidence=1 - (1 - config.audit.confidence) / bounds,
+                    guesses=[max(coins // PART, min(coins, LEAST_GUESSES))],
+                    present=[1.0 if canaries.by_examples and canaries.draws(canaries.requests) < SELDOM else 0.5],
+                    families=families,
+                )
+                for bounds in (1, 1 + len(families))
+            )
+        except Exception as error:
+            self._end(error)
+            return None
         self.seconds += time.perf_counter() - began
-        return audit
+        return alone, together
+
+    def _end(self, error: Exception) -> None:
+        log.warning("the audit in the run ends: %s", error)
+        self.reason = f"it ended with {type(error).__name__}: {error}"
 
     def figures(self, privacy: Mapping[str, Any], rounds_seconds: float) -> dict[str, Any]:
         """Entries of the summary's privacy: of the audit, and the audited epsilon, which holds for any mechanism."""
-        found, verified = self.found(), float(privacy["verified_epsilon"])
+        both, verified = self.found(), float(privacy["verified_epsilon"])
         record: dict[str, Any] = {"seconds": self.seconds, "share_of_rounds": self.seconds / max(rounds_seconds, 1e-9)}
-        if found is None:
+        if both is None:
             return {"in_run_audit": record | {"reason": self.reason or "nobody asked the canaries' twin"}}
-        shown = max([found.epsilon_lower, *(bound.epsilon_lower for bound in found.sharper)])
+        found, joint = both
+        shown = max([joint.epsilon_lower, *(bound.epsilon_lower for bound in joint.sharper)])
         verdict = BROKEN if shown > verified * (1 + ROUNDING) else UNDECIDED
         if verdict == UNDECIDED and found.attainable >= verified:
             verdict = "consistent with the verified epsilon"
@@ -308,6 +338,12 @@ class InRunAudit:
             "verdict": verdict,
         }
         return audited | {"audited_on": CANARIES, "audit_verdict": verdict, "in_run_audit": record}
+
+    def _family(self) -> Family | None:
+        """Of the ledger; None as well where its bound would take longer than the run can afford."""
+        family = family_of(self._events())
+        costly = family is not None and family is not GAUSSIAN and self.config.audit.canaries is None
+        return None if costly and SHARE * planned_seconds(self.canaries) < 2 * CURVES else family
 
     def _events(self) -> list[Event]:
         """The guarantee's, of the twin."""
@@ -361,28 +397,3 @@ def why_none(worker: Worker) -> str:
     if method.traits.keeps_layers and not isinstance(method, ExampleLevelClient):
         return "each client keeps layers, and a canary client's releases would change with the round"
     return ""
-
-
-#: Share of the run's time that canaries may take, as planned; seconds of a start, a participation, a batch, an
-#: example's gradient for each parameter, a step of one canary client, and a number of a release.
-SHARE = 0.04
-START, PARTICIPATION, BATCH, GRADIENT, STEP, NUMBER = 2.0, 1e-3, 4e-4, 3e-9, 6e-4, 1.5e-8
-#: Coins beyond which a bound grows slowly.
-MOST_COINS = 4000
-
-
-def affordable(canaries: CanaryClients, participations: int) -> int:
-    """How many canary clients take at most about `SHARE` of the run's time: a number of the options and the data alone,
-    so that every machine has the same. At least one; as many as `audit.canaries` asks for.
-    """
-    config, method, asked = canaries.config, canaries.method, canaries.config.audit.canaries
-    coins = canaries.each
-    if asked is not None:
-        return -(-asked // coins)
-    d, size, batch = canaries.model.layout.num_parameters, canaries.num_examples(canaries.twin), config.local.batch_size
-    noisy = method.local_steps if isinstance(method, ExampleLevelClient) else None
-    steps = noisy or config.local.steps or -(-size // batch) * config.local.epochs
-    one = PARTICIPATION + steps * (BATCH + batch * d * GRADIENT) + d * NUMBER
-    run = START + config.num_rounds * config.clients_asked * one
-    each = participations * (0.0 if canaries.together else STEP * (noisy or 1)) + participations * d * NUMBER
-    return max(1, min(int(SHARE * run / each), -(-MOST_COINS // coins)))

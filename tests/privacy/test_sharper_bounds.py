@@ -15,7 +15,8 @@ from fedpriv.privacy.auditor import audit
 from fedpriv.privacy.events import CLIENT_TO_SERVER, Gaussian, PoissonGaussian, Threat
 from fedpriv.privacy.gaussian_dp import gaussian_epsilon, gaussian_mu
 from fedpriv.privacy.one_run import one_run_bound, one_run_strength, refutes
-from fedpriv.privacy.sampled_score import NAME, sampled_score
+from fedpriv.privacy.sampled_score import NAME, log_ratio, sampled_score
+from fedpriv.privacy.scaled_noise import PER_OCTAVE, ScaledNoise, family_of
 from fedpriv.privacy.trade_offs import GAUSSIAN, Approximate, Family, rate_bounds, sharper_bound, strength_bound
 
 DELTA = 1e-5
@@ -147,6 +148,16 @@ def test_only_sampled_gaussians_have_that_score() -> None:
     assert sampled_score([Gaussian(threat=CLIENT_TO_SERVER, multiplier=1.0)], 1) == {}
 
 
+def test_the_score_of_a_release_of_several_steps_is_its_likelihood_ratio() -> None:
+    """Against the densities themselves, and finite for values far out."""
+    seen, sigma, rate, steps = np.array([-1.0, 0.3, 4.0]), 0.8, 0.2, 3
+    shift = 1 / (sigma * math.sqrt(steps))
+    mixture = sum(binom.pmf(j, steps, rate) * norm.pdf(seen, j * shift) for j in range(steps + 1))
+    assert log_ratio(seen, sigma, rate, steps) == pytest.approx(np.log(mixture / norm.pdf(seen)))
+    assert np.isfinite(log_ratio(np.array([-1e6, 1e6]), sigma, rate, steps)).all()
+    assert log_ratio(np.array([1.0]), sigma, 1.0, 1) == pytest.approx(1 / sigma - 1 / (2 * sigma**2))
+
+
 # --- coins in one run ------------------------------------------------------------------------------------------------
 
 
@@ -230,3 +241,159 @@ def test_more_right_guesses_never_show_less(family: Family) -> None:
 def test_a_gaussian_bound_is_in_epsilons_of_its_mu() -> None:
     found = one_run_bound(200, [(100, 90), (25, 25)], delta=DELTA, confidence=0.95)
     assert found.epsilon_lower == pytest.approx(gaussian_epsilon(found.strength, DELTA))
+
+
+# --- by brute force, against a channel's own curve -------------------------------------------------------------------
+
+
+def curve_of(channel: np.ndarray, coins: int) -> Callable[[float], float]:
+    """The inverse of the least concave curve above all tests of all neighbouring rows, in both directions: for a tpr
+    the least fpr. The tests of a pair are sums of outputs in the order of their likelihood ratio.
+    """
+    pairs = [(channel[i], channel[i ^ (1 << j)]) for i in range(2**coins) for j in range(coins)]
+    curves = []
+    for p, q in pairs:
+        order = np.argsort(-q / p)
+        curves.append((np.cumsum([0.0, *p[order]]), np.cumsum([0.0, *q[order]])))
+    xs = np.unique(np.concatenate([false for false, _ in curves]))
+    top = np.max([np.interp(xs, false, true) for false, true in curves], axis=0)
+    hull: list[tuple[float, float]] = []
+    for x, y in zip(xs, top, strict=True):
+        while len(hull) > 1 and (hull[-1][1] - hull[-2][1]) * (x - hull[-2][0]) <= (y - hull[-2][1]) * (
+            hull[-1][0] - hull[-2][0]
+        ):
+            hull.pop()
+        hull.append((x, y))
+    false, true = np.array(hull).T
+    rising = np.concatenate([[True], np.diff(true) > 1e-15])
+    return lambda tpr: float(np.interp(min(tpr, 1.0), true[rising], false[rising]))
+
+
+def clearest(channel: np.ndarray, coins: int, guesses: int) -> np.ndarray:
+    """[outputs, coins]: the best guesses, by posterior, of those coins that it says most of."""
+    u = np.array(list(product((0, 1), repeat=coins)))
+    ones = (channel[:, :, None] * u[:, None]).sum(0) / channel.sum(0)[:, None]
+    guess = np.full(ones.shape, -1)
+    for row, one in zip(guess, ones, strict=True):
+        for j in np.argsort(-np.abs(one - 0.5))[:guesses]:
+            row[j] = one[j] > 0.5
+    return guess
+
+
+@pytest.mark.parametrize("coins", [1, 2, 3, 4])
+def test_the_best_guesses_never_beat_the_theorem_with_the_channels_own_curve(coins: int) -> None:
+    """The sharpest curve that is true, and the best guesses: no chance of c right guesses is refuted, and what is
+    nearly refuted shows that the test could fail.
+    """
+    rng, outputs, close = np.random.default_rng(coins), 6, 0
+    for _ in range(40):
+        channel = rng.dirichlet(np.ones(outputs) * rng.choice([0.3, 2.0]), 2**coins) + 1e-4
+        channel /= channel.sum(1, keepdims=True)
+        inverse, guesses = curve_of(channel, coins), int(rng.integers(1, coins + 1))
+        law = laws(channel, coins, clearest(channel, coins, guesses))
+        for correct in range(1, guesses + 1):
+            chance = law[correct:].sum()
+            assert not refutes(coins, guesses, correct, chance * (1 - 1e-9), inverse)
+            close += refutes(coins, guesses, correct, min(0.999, chance * 1.5), inverse)
+    assert close > 0 or coins > 3  # with more coins, few of so random channels say much of each
+
+
+@pytest.mark.parametrize("delta", [0.02, 0.2])
+def test_rare_disasters_that_touch_all_coins_at_once_are_within_the_theorem(delta: float) -> None:
+    """With probability delta all coins are shown, else each by randomised response: (epsilon, delta)-private, and the
+    number of right guesses is a mixture whose law is known.
+    """
+    epsilon, coins = 0.7, 12
+    share = math.exp(epsilon) / (1 + math.exp(epsilon))
+    inverse = partial(Approximate(delta).least_fpr, epsilon)
+    for correct in range(1, coins + 1):
+        chance = delta + (1 - delta) * binom.sf(correct - 1, coins, share)
+        assert not refutes(coins, coins, correct, chance * (1 - 1e-9), inverse)
+
+
+def test_the_recursion_is_the_least_law_that_the_theorem_allows() -> None:
+    """Against the theorem's inequalities written out, solved from the top by bisection instead of by parts."""
+    coins, guesses, correct, error, mu = 9, 6, 5, 0.3, 0.6
+
+    def inverse(tpr: float) -> float:
+        return GAUSSIAN.least_fpr(mu, tpr)
+
+    tails = np.zeros(guesses + 2)
+    tails[correct] = error
+    for t in range(correct, 0, -1):
+        low, high = tails[t], 50.0
+        for _ in range(200):
+            middle = (low + high) / 2
+            some = tails.copy()
+            some[t - 1] = middle
+            each = some[:-1] - some[1:]
+            number = np.arange(guesses + 1)
+            right, wrong = (number * each)[t:].sum() / coins, ((guesses - number) * each)[t - 1 :].sum() / coins
+            low, high = (low, middle) if wrong >= inverse(right) else (middle, high)
+        tails[t - 1] = high
+    from fedpriv.privacy.one_run import _least_total
+
+    assert tails[0] <= 1 and _least_total(coins, guesses, correct, error, inverse) == pytest.approx(tails[0], abs=1e-9)
+
+
+def test_two_tries_share_the_error() -> None:
+    one = one_run_bound(100, [(40, 36)], delta=DELTA, confidence=0.975)
+    two = one_run_bound(100, [(40, 36), (40, 36)], delta=DELTA, confidence=0.95)
+    assert two.strength == pytest.approx(one.strength) and two.attainable == pytest.approx(one.attainable)
+    assert two.confidence == 0.95
+    rates = sharper_bound(5, 60, 100, delta=DELTA, confidence=0.95, looks=2)
+    assert rates.strength == pytest.approx(sharper_bound(5, 60, 100, delta=DELTA, confidence=0.975).strength)
+
+
+# --- the family of scaled noise --------------------------------------------------------------------------------------
+
+SAMPLED = PoissonGaussian(threat=EXAMPLE, multiplier=0.6, sampling_rate=0.02, count=200)
+
+
+def test_a_strength_states_no_more_than_the_ledger_says_of_it() -> None:
+    """A coarse loss distribution is an upper bound on delta, and would state up to 2 % too much."""
+    from dataclasses import replace
+
+    from fedpriv.privacy.composition import compose
+
+    family = family_of([SAMPLED])
+    assert isinstance(family, ScaledNoise)
+    for strength in (0.5, 1.0):
+        true = compose([replace(SAMPLED, multiplier=0.6 / strength)], DELTA).epsilon
+        assert family.epsilon(strength, DELTA) <= true * (1 + 1e-9)
+        assert family.epsilon(strength * 1.01, DELTA) <= true * (1 + 1e-9)  # rounded down to the grid
+    assert family.epsilon(0.0, DELTA) == 0
+
+
+def test_curves_of_scaled_noise_lie_above_every_test_of_the_mechanism() -> None:
+    """One sampled release: the likelihood-ratio test's exact rates in both directions, at strength 1 refute nothing
+    and are near the curve; a stronger mechanism's rates refute it.
+    """
+    one = PoissonGaussian(threat=EXAMPLE, multiplier=1.0, sampling_rate=0.3, count=1)
+    family = family_of([one])
+    assert isinstance(family, ScaledNoise)
+    strengths = []
+    for cut in (-1.0, 0.0, 1.0, 2.0):
+        p, q = norm.sf(cut), 0.7 * norm.sf(cut) + 0.3 * norm.sf(cut - 1)
+        for fpr, tpr in ((p, q), (1 - q, 1 - p)):
+            assert family.least_fpr(1.0, tpr) <= fpr + 1e-9
+            strengths.append(float(family.strength(np.array(fpr), np.array(tpr))))
+    assert 0.9 < max(strengths) <= 1.0
+    p, q = norm.sf(1.0), 0.7 * norm.sf(1.0) + 0.3 * norm.sf(1 - 2.0)  # half of the noise
+    assert 1.5 < float(family.strength(np.array(p), np.array(q))) <= 2.0
+    assert family.least_fpr(1.02, 0.4) <= family.least_fpr(1.0, 0.4)  # between two curves, the larger one
+
+
+def test_the_largest_strength_of_scaled_noise_is_refuted_and_the_next_is_not() -> None:
+    family = family_of([SAMPLED])
+    assert isinstance(family, ScaledNoise)
+    found = family.largest(lambda strength: strength < 1.3)
+    assert found < 1.3 <= found * 2 ** (1 / PER_OCTAVE) * (1 + 1e-12)
+    assert family.largest(lambda strength: False) == 0.0
+
+
+def test_which_ledgers_have_a_family() -> None:
+    plain = Gaussian(threat=CLIENT_TO_SERVER, multiplier=1.0)
+    assert family_of([plain, plain]) is GAUSSIAN
+    assert isinstance(family_of([SAMPLED]), ScaledNoise)
+    assert family_of([]) is None is family_of([SAMPLED, plain])
