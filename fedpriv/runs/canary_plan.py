@@ -8,12 +8,29 @@ Where few coins are affordable for all requests, the least number of coins hears
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
 from fedpriv.client.example_level import ExampleLevelClient
 
-if TYPE_CHECKING:
-    from fedpriv.runs.in_run_canaries import CanaryClients
+
+class CanaryClients(Protocol):
+    """What the plan asks of `fedpriv.runs.in_run_canaries.CanaryClients`."""
+
+    config: Any
+    model: Any
+    method: Any
+    twin: int
+    each: int
+
+    @property
+    def together(self) -> bool:
+        """Whether they are released in rows."""
+        ...
+
+    def num_examples(self, client: int) -> int:
+        """Declared."""
+        ...
+
 
 #: Share of the rounds' CPU time that canaries may take, as planned.
 SHARE = 0.04

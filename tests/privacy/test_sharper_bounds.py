@@ -336,6 +336,18 @@ def test_the_recursion_is_the_least_law_that_the_theorem_allows() -> None:
     assert tails[0] <= 1 and _least_total(coins, guesses, correct, error, inverse) == pytest.approx(tails[0], abs=1e-9)
 
 
+def test_what_is_attainable_is_that_every_guess_is_right() -> None:
+    found, perfect = (one_run_bound(100, [(40, right)], delta=DELTA, confidence=0.95) for right in (30, 40))
+    assert found.attainable == perfect.attainable == perfect.epsilon_lower > found.epsilon_lower
+
+
+@pytest.mark.parametrize(("fp", "tp"), [(3, 50), (0, 99), (70, 80)])
+def test_each_rate_is_bounded_with_half_of_the_error(fp: int, tp: int) -> None:
+    """Clopper and Pearson: at the bound, as many errors, or as few, have a chance of half of the error."""
+    upper, lower = rate_bounds(fp, tp, 100, 0.9)
+    assert binom.cdf(fp, 100, upper) == pytest.approx(0.05) == binom.sf(tp - 1, 100, lower)
+
+
 def test_two_tries_share_the_error() -> None:
     one = one_run_bound(100, [(40, 36)], delta=DELTA, confidence=0.975)
     two = one_run_bound(100, [(40, 36), (40, 36)], delta=DELTA, confidence=0.95)
@@ -390,6 +402,17 @@ def test_the_largest_strength_of_scaled_noise_is_refuted_and_the_next_is_not() -
     found = family.largest(lambda strength: strength < 1.3)
     assert found < 1.3 <= found * 2 ** (1 / PER_OCTAVE) * (1 + 1e-12)
     assert family.largest(lambda strength: False) == 0.0
+
+
+def test_a_curve_is_of_all_releases_together() -> None:
+    """Nearly everybody sampled, four times: close to the Gaussian curve of mu = 2, and never below it by more than a
+    sample hides.
+    """
+    family = family_of([PoissonGaussian(threat=EXAMPLE, multiplier=1.0, sampling_rate=0.999, count=4)])
+    assert isinstance(family, ScaledNoise)
+    for tpr in (0.2, 0.5, 0.9):
+        true = GAUSSIAN.least_fpr(2.0, tpr)
+        assert 0.8 * true <= family.least_fpr(1.0, tpr) <= 1.05 * true
 
 
 def test_which_ledgers_have_a_family() -> None:

@@ -228,3 +228,9 @@ def test_scores_that_are_no_numbers_end_the_audit_and_not_the_run(
     monkeypatch.setattr(CanaryClients, "_score", lambda self, numbers, releases: self.scores.fill(np.nan))
     found = run(tmp_path / "run", *FEDLDP, "audit.in_run=true")["privacy"]
     assert "finite score" in found["in_run_audit"]["reason"] and found["audited_epsilon"] is None
+
+
+def test_a_canary_update_is_ten_clip_norms_long_so_that_missing_clipping_shows() -> None:
+    found = planned(*FEDLDP, "strategy.client.clip_norm=0.3", "audit.canaries=30")
+    updates, _ = found.train(range(found.first, found.first + 30))
+    assert (updates.norm(dim=1) > 2 * 0.3).all()
