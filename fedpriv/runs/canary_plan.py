@@ -17,11 +17,13 @@ class CanaryClients(Protocol):
     """What the plan asks of `fedpriv.runs.in_run_canaries.CanaryClients`."""
 
     config: Any
-    model: Any
-    method: Any
     twin: int
     each: int
 
+    @property
+    def model(self) -> Any: ...
+    @property
+    def method(self) -> Any: ...
     @property
     def together(self) -> bool:
         """Whether they are released in rows."""
