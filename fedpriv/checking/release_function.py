@@ -63,7 +63,7 @@ def recognises(target: Any, question: Question) -> Subject | None:
     """A subject for each callable that takes an update. Raises `NotTaken` with the target's own error."""
     if not callable(target):
         return None
-    fresh, function = _fresh(target)
+    fresh, function = fresh_callable(target)
     words, form, convention, rng = _accepted(fresh, function)
     pairs, probes = [], []
     for dimension in (1,) if words.startswith("a number") else question.dims:
@@ -79,7 +79,7 @@ def recognises(target: Any, question: Question) -> Subject | None:
     )
 
 
-def _fresh(target: Any) -> tuple[Callable[[], Any], Any]:
+def fresh_callable(target: Any) -> tuple[Callable[[], Any], Any]:
     """(maker of a fresh callable, the callable whose signature counts)."""
     if inspect.isclass(target):
         return target, _an_object(target)

@@ -2,6 +2,8 @@
 
     fedpriv attack run=RUN_FOLDER [attack=all|NAME,NAME...] [members=2000] [known_share=0.25] [shadows=16]
                    [control_models=10] [control_examples=60] [control_epochs=300] [workers=null] [seed=0]
+                   [rmia_gamma=1.0] [references=256] [inverted_examples=8] [inverted_clients=8]
+                   [inverted_steps=300] [inverted_smoothness=0.01]
 
 attack:
     confidence_series  the true class's confidence in the global models of several rounds; the run must have kept them
@@ -18,9 +20,8 @@ attack:
     all                those that the run allows (the default)
 members: evaluated members at most, and as many non-members. known_share: share of the clients that the attacker
 controls. shadows: shadow models of lira and rmia. workers: processes that train them (null: half of the cores). seed:
-draws examples and shadow models. control_models, control_examples, control_epochs: the positive control. rmia_gamma,
-references, inverted_examples, inverted_clients, inverted_steps, inverted_smoothness: of single attacks
-(conf/attack/default.yaml). The run's own attack.* are the defaults.
+draws examples and shadow models. control_models, control_examples, control_epochs: the positive control. The last
+six are of single attacks (conf/attack/default.yaml). The run's own attack.* are the defaults.
 
 Every attack runs three times: on the run; on models that give much away (they overfit without
 noise, or a few examples make their updates), where it must succeed; on a model that

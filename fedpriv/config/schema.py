@@ -181,6 +181,13 @@ class CheckpointConfig(Options):
 # --- all of it -------------------------------------------------------------------------------------------
 
 
+#: Of `attack`: younger than committed results, for which they had their defaults.
+YOUNGER_ATTACK_OPTIONS = (
+    *("keep_updates", "update_every", "rmia_gamma", "references"),
+    *("inverted_examples", "inverted_clients", "inverted_steps", "inverted_smoothness"),
+)
+
+
 class Config(Options):
     seed: int = Field(ge=0, lt=2**63)
     num_clients: int = Field(ge=1, lt=2**31, description="clients in all (N)")
@@ -268,6 +275,11 @@ class Config(Options):
                 content["dataset"].pop(name)
         if content["model"]["name"] not in TEXT_MODELS:
             content["model"] = {name: value for name, value in content["model"].items() if name not in OF_TEXT}
+        content["attack"] = {
+            name: value
+            for name, value in content["attack"].items()
+            if name not in YOUNGER_ATTACK_OPTIONS or value != AttackConfig.model_fields[name].default
+        }
         content.pop("audit")
         without_what_is_younger(content["strategy"])
         return content
