@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from fedpriv.attacks.release_views import Place, Seen, Sums
-from fedpriv.attacks.trial_features import MOST_FEATURES, PILOT, Summary
+from fedpriv.attacks.trial_features import MOST_FEATURES, PILOT, summarised
 from fedpriv.client.base import Client
 from fedpriv.client.build import make_client
 from fedpriv.client.contract import Neighbours, Release
@@ -254,7 +254,9 @@ def _sample_of(client: Client, look: Look, seed: int, matched: bool) -> tuple[An
     are to be each release along the effect of the data.
     """
     if look.dimension <= DIMENSION:
-        sample = _summarised(client, look, seed, matched)
+        # The noise of the pilot is the same in both worlds.
+        pilot = [_sampler(client, look, "audit pilot")(world, PILOT, seed) for world in (False, True)]
+        sample = summarised(_sampler(client, look), pilot, look.dimension, matched)
         return sample, max(PILOT, CHUNK_NUMBERS // (DIMENSION * max(1, look.participations)))
     places = _learned_places(client, look, seed)
     block = max(1, BLOCK_NUMBERS // look.dimension)
@@ -306,27 +308,6 @@ def _sampler(client: Client, look: Look, purpose: str = "audit") -> Any:
         return features
 
     return sample
-
-
-def _summarised(client: Client, look: Look, seed: int, matched: bool) -> Any:
-    """The sampler itself where its trials are short; else one of summaries, learned from separate draws whose noise is
-    the same in both worlds. matched: the summary's sums stand before the numbers of short trials as well.
-    """
-    sample, block = _sampler(client, look), look.dimension
-    pilot = [_sampler(client, look, "audit pilot")(world, PILOT, seed) for world in (False, True)]
-    short = block == 1 or pilot[0].shape[1] <= MOST_FEATURES
-    if short and not matched:
-        return sample
-    summary = Summary.learned(pilot[0], pilot[1], block)
-    if not short:
-        return lambda world, trials, seed: summary(sample(world, trials, seed))
-
-    def both(world: bool, trials: int, seed: int) -> NDArray[np.float32]:
-        values = sample(world, trials, seed)
-        found: NDArray[np.float32] = np.concatenate([summary(values)[:, : len(summary.weights)], values], axis=1)
-        return found
-
-    return both
 
 
 def audit_config(

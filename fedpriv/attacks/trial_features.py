@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,7 +37,7 @@ class Summary:
         return found
 
     @classmethod
-    def learned(cls, world0: NDArray[np.float32], world1: NDArray[np.float32], block: int) -> Summary:
+    def learned(cls, world0: NDArray[Any], world1: NDArray[Any], block: int) -> Summary:
         blocks = world0.shape[1] // block
         first, second = (world[:, : blocks * block].astype(np.float64) for world in (world0, world1))
         distance, spread = second.mean(0) - first.mean(0), (first.var(0) + second.var(0)) / 2
@@ -47,10 +48,20 @@ class Summary:
         return cls(block, weights.astype(np.float32), int(telling.argmax()))
 
 
-def summarised(sample: Any, block: int, seed: int, draws: int = PILOT) -> Any:
-    """The sampler itself where its trials are short; else one of summaries, learned from separate draws."""
-    pilot = [sample(world, draws, seed * 2 + world) for world in (False, True)]
-    if block == 1 or pilot[0].shape[1] <= MOST_FEATURES:
+def summarised(sample: Any, pilot: Sequence[NDArray[Any]], block: int, matched: bool = False) -> Any:
+    """The sampler itself where its trials are short; else one of summaries, learned from ``pilot``, separate draws of
+    both worlds. matched: the summary's sums stand before the numbers of short trials as well.
+    """
+    short = block == 1 or pilot[0].shape[1] <= MOST_FEATURES
+    if short and not matched:
         return sample
     summary = Summary.learned(pilot[0], pilot[1], block)
-    return lambda world, trials, seed: summary(sample(world, trials, seed))
+    if not short:
+        return lambda world, trials, seed: summary(sample(world, trials, seed))
+
+    def both(world: bool, trials: int, seed: int) -> NDArray[np.float32]:
+        values = sample(world, trials, seed)
+        found: NDArray[np.float32] = np.concatenate([summary(values)[:, : len(summary.weights)], values], axis=1)
+        return found
+
+    return both

@@ -112,7 +112,8 @@ def sampler(subject: Subject, pair: Pair, seed: int) -> Callable[[bool, int, int
 
     if int(features.kept.sum()) + 2 <= MOST_FEATURES:
         return draw
-    shortened: Any = summarised(draw, int(features.kept.sum()), seed, PILOT)
+    pilot = [draw(world, PILOT, seed * 2 + world) for world in (False, True)]
+    shortened: Any = summarised(draw, pilot, int(features.kept.sum()))
     return shortened  # type: ignore[no-any-return]
 
 

@@ -2,8 +2,11 @@
 
 A canary client is a twin of the real client that takes part most often: whenever that one is asked, its twins get the
 same message, and answer it by the code that answers for real clients: budget, batches, clipping, noise with keys of
-their own, state, ledger, in this order. Only their data are made up. Their messages are scored and dropped, so the
-model, the cohorts, the real clients' messages and ledger are those of the same run without canaries, bit for bit.
+their own, state, ledger, in this order. Only their data are made up. Where a method can release in rows, only the first
+twin goes this whole way: the others' releases are one computation by the method's own `releasing`, with one source of
+noise (`CanaryClients.together`), so budget and keys are looked at in the first alone. Their messages are
+scored and dropped, so the model, the cohorts, the real clients' messages and ledger are those of the same run without
+canaries, bit for bit.
 
 **The guarantee is unchanged**: no real example is looked at, and nothing that a real client or the server sends
 depends on a canary. A canary client's messages are about its own coins alone, and cost what its ledger entries say.
@@ -69,9 +72,8 @@ log = logging.getLogger("fedpriv")
 
 #: Length of a canary in clip bounds, so that skipped clipping shows.
 LENGTH = 10.0
-#: Which part of the coins is guessed, and how many at least, fixed for all runs; and who is drawn less often in the run
-#: can be seen to
-#: be in, hardly to be out: then all guesses are "in".
+#: Which part of the coins is guessed, and how many at least, fixed for all runs; and who is drawn less often in the
+#: run can be seen to be in, hardly to be out: then all guesses are "in".
 PART, LEAST_GUESSES, SELDOM = 8, LEAST_COINS * 5 // 6, 4.0
 #: What the audited epsilon of such a run is of.
 CANARIES = "canaries within the run"
@@ -233,8 +235,7 @@ class CanaryClients(Worker):
         self.scores.reshape(self.many, self.each)[numbers] += log_ratio(seen, sigma, rate, steps)
 
 
-#: Numbers of releases from which the size of their noise is taken.
-LOOKED_AT = 2000
+LOOKED_AT = 2000  # numbers of releases from which the size of their noise is taken
 
 
 def _context(client: int) -> Context:
