@@ -43,8 +43,8 @@ from fedpriv.common.messages import (
 )
 from fedpriv.common.replies import train_content
 from fedpriv.common.sum_graph import graph_of
+from fedpriv.mechanisms.integer_noise import add_residues, pack_residues, packed_size, to_residues, unpack_residues
 from fedpriv.mechanisms.noise import SeededNoise
-from fedpriv.mechanisms.whole_numbers import add_residues, pack_residues, packed_size, to_residues, unpack_residues
 from fedpriv.privacy.sum_grid import SumGrid
 from fedpriv.secure_sum.collector import Collector
 from fedpriv.secure_sum.masks import word_type

@@ -2,8 +2,8 @@
 
 No paper's own method. A list of questions (`fedpriv.data.questions`) gives each row a vector of length at most 1, and
 the sum of these vectors over all rows answers all of them: one release, priced once, however long the list is. Who adds
-the noise and who learns what (form): `fedpriv.client.row_sums`. That a row more or less moves a site's sum by less than
-1 - 2^-12: `fedpriv.mechanisms.unit_sums`. With unit person a row is a person, who adds the mean of their rows' vectors
+the noise and who learns what (form): `fedpriv.client.summing`. That a row more or less moves a site's sum by less than
+1 - 2^-12: `fedpriv.data.asked`. With unit person a row is a person, who adds the mean of their rows' vectors
 (with privacy.rows_per_person=L the sum of at most L, divided by L).
 
 What a server sends with a request changes nothing of what is answered: the questions are the run's options.
@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from fedpriv.client.contract import Release
-from fedpriv.client.row_sums import RowSumClient
+from fedpriv.client.summing import RowSumClient
 from fedpriv.common.messages import Request
 from fedpriv.config.sum_methods import AskOptions
 from fedpriv.mechanisms.clipped_sums import ClippedSum

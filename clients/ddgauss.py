@@ -14,7 +14,7 @@ Where this departs from the print:
 Published and repaired are the same.
 """
 
-from fedpriv.client.summing import WholeGaussianClient
+from fedpriv.client.gaussian import WholeGaussianClient
 
 
 class DDGaussClient(WholeGaussianClient):

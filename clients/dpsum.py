@@ -4,7 +4,7 @@ M. Abadi et al.: Deep Learning with Differential Privacy, CCS 2016 (clipped per-
 Liu, T. Steinke, ICML 2021, and N. Agarwal, P. Kairouz, Z. Liu, NeurIPS 2021 (whole-number noise that adds up). No
 paper's own method: examples are protected as in the first, at the price of a sum as in the others.
 
-Who adds the noise and who learns what (form): `fedpriv.client.row_sums`.
+Who adds the noise and who learns what (form): `fedpriv.client.summing`.
 
 Symbols: C -> clip_norm, sigma -> noise_multiplier (one noise's), k -> noises = min_replies - colluders, q ->
 sampling_rate, R -> `RowSumGrid.steps`, m and s -> `fedpriv.mechanisms.scaling`.
@@ -38,7 +38,7 @@ from torch import Tensor
 
 from fedpriv.client.contract import Release, RunFacts
 from fedpriv.client.method import Traits
-from fedpriv.client.row_sums import RowSumClient
+from fedpriv.client.summing import RowSumClient
 from fedpriv.common.messages import Request
 from fedpriv.config.methods import DPSumOptions
 from fedpriv.mechanisms.clipped_sums import ClippedSum, excess

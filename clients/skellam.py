@@ -15,7 +15,7 @@ Published and repaired are the same.
 
 from dataclasses import replace
 
-from fedpriv.client.summing import WholeGaussianClient
+from fedpriv.client.gaussian import WholeGaussianClient
 from fedpriv.config.methods import SkellamOptions
 from fedpriv.privacy.binomial_grid import delta_share
 

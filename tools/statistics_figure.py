@@ -15,11 +15,10 @@ import torch
 
 from fedpriv.client.build import make_client
 from fedpriv.config.compose import compose
-from fedpriv.data.asked import Asks
+from fedpriv.data.asked import KEPT, Asks
 from fedpriv.data.load import load_federated
-from fedpriv.data.table_answers import weights
+from fedpriv.data.questions import weights
 from fedpriv.mechanisms.noise import SeededNoise
-from fedpriv.mechanisms.unit_sums import KEPT
 from fedpriv.privacy.gaussian_dp import gaussian_mu
 from fedpriv.runs.planning import with_target
 

@@ -41,7 +41,7 @@ from fedpriv.engines.adapter import make_apps
 from fedpriv.engines.grid import client_of
 from fedpriv.engines.inprocess import InProcessGrid
 from fedpriv.engines.worker import Worker, adopt
-from fedpriv.mechanisms.whole_numbers import centred, unpack_residues
+from fedpriv.mechanisms.integer_noise import centred, unpack_residues
 from fedpriv.privacy.auditor import Audit, audit
 from fedpriv.privacy.binomial_grid import BinomialGrid
 from fedpriv.privacy.composition import compose as compose_events

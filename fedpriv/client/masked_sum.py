@@ -42,8 +42,8 @@ from fedpriv.common.messages import (
 )
 from fedpriv.common.sum_graph import graph_of
 from fedpriv.config.sum_methods import ModularOptions
+from fedpriv.mechanisms.integer_noise import Residues
 from fedpriv.mechanisms.noise import encode_key
-from fedpriv.mechanisms.whole_numbers import Residues
 from fedpriv.secure_sum import rules
 from fedpriv.secure_sum.member import Member, join
 from fedpriv.secure_sum.sum_session import Group, SumRefused, SumSession, model_text

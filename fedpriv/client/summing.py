@@ -9,8 +9,20 @@ them says of the client is the business of `strategy.secure_sum`:
 
 The two last give the same model, bit for bit.
 
-`WholeGaussianClient` is the shared base of ddgauss and skellam: clip, rotate, round to whole numbers, add whole-number
-noise. What moves the clip norm (a bit, a norm) is a number in the same sum, so that it costs what a sum's number costs.
+`RowSumClient` is the shared base of dpsum and ask: sums over a site's rows (persons), on the grid of
+`fedpriv.privacy.row_sum`.
+
+form=ddgauss, skellam: the sites add the noise, each its share; a secure sum hides their numbers from everybody; the
+server and whoever looks on learn the noisy sum over those who stayed. `min_replies` is the floor below which no sum
+is opened, and `colluders` of these may tell their noise.
+form=central: the server is trusted; it adds one Gaussian to the sum; outsiders see what it makes of the sum.
+form=local: each site adds its own Gaussian; the server sees each site's noisy sum; nobody needs to be trusted.
+
+Why it costs what it does. A site's whole numbers move by at most l2 grid steps when a row is added or removed (proof:
+`fedpriv.privacy.row_sum`, given how far the method's sum moves), and those of other sites do not move. The opened sum
+has the noises of at least k sites that the observer does not know, all independent of the data: a round is one release
+of discrete Gaussian or Skellam noise of k sites with that sensitivity, and rounds compose adaptively. More survivors
+add more noise, which is post-processing. With Gaussian noise (central, local) a round is one Gaussian.
 """
 
 from __future__ import annotations
@@ -19,25 +31,21 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, final
+from typing import TYPE_CHECKING, Any, final
 
 import torch
 from torch import Tensor
 
 from fedpriv.client.base import Client
-from fedpriv.client.clip_statistics import ClipStatistic, clip_statistic
-from fedpriv.client.contract import Charge, Release, RunFacts, Statistics, Trained
-from fedpriv.client.gaussian import GaussianClient
-from fedpriv.client.method import Traits
+from fedpriv.client.contract import Charge, Neighbours, Release, RunFacts, Statistics, Trained
+from fedpriv.client.method import Traits, on_all_axes
 from fedpriv.common.messages import SUM_EXCHANGES, Outgoing, Request
-from fedpriv.common.seeds import public_signs
-from fedpriv.config.methods import WholeGaussianOptions
-from fedpriv.config.sum_methods import ModularOptions
-from fedpriv.mechanisms.integer_noise import Law
-from fedpriv.mechanisms.noise import NoiseSource, clip, l2_norm
-from fedpriv.mechanisms.whole_numbers import Residues, pack_residues, packed_size, to_residues
-from fedpriv.privacy.events import CLIENT_TO_SERVER, SECURE_SUM, Event, Threat
-from fedpriv.privacy.sum_grid import SumGrid
+from fedpriv.config.sum_methods import ModularOptions, RowSumOptions
+from fedpriv.mechanisms.integer_noise import Residues, pack_residues, packed_size, to_residues
+from fedpriv.mechanisms.noise import NoiseSource
+from fedpriv.privacy.binomial_grid import delta_share
+from fedpriv.privacy.events import Threat
+from fedpriv.privacy.row_sum import RowSumGrid
 
 if TYPE_CHECKING:
     from fedpriv.client.masked_sum import MaskedSum
@@ -129,99 +137,109 @@ class SummingClient(Client):
         return packed_size(self.numbers(size), self.bits)
 
 
-# --- ddgauss and skellam --------------------------------------------------------------------------------------
+# --- dpsum and ask ---------------------------------------------------------------------------------------------
+
+EXAMPLE_IN_SUM = Threat("example", "add-or-remove-one", "secure-sum")
 
 
-class WholeGaussianClient(SummingClient, GaussianClient):
-    """Against whoever sees sums: `noises` clients' noise. Against a server that sees a client's own numbers, which it
-    cannot while the secure sum holds: its own noise alone.
+class RowSumClient(SummingClient):
+    """A sum over its rows, on the grid, modulo 2^bits; plus its share of the noise, or all of it, or none."""
 
-    There is one variant: what is reported beside the vector always has noise.
-    """
+    options: RowSumOptions  # type: ignore[assignment]
+    traits = Traits(needs_facts=True, clips_examples=True)
+    threat = EXAMPLE_IN_SUM
 
-    options: WholeGaussianOptions  # type: ignore[assignment]
-    traits = Traits(needs_facts=True)
-    threat = SECURE_SUM
-    #: Of the noise.
-    law: ClassVar[Law] = "gaussian"
+    def __init__(self, options: Any, run: RunFacts) -> None:
+        super().__init__(options, run)
+        self.whole = self.options.whole
+        if not self.whole:
+            observer = "server" if self.options.form == "local" else "trusted-server"
+            self.threat = replace(self.threat, observer=observer)  # its unit may be a person
 
-    @cached_property
-    def statistic(self) -> ClipStatistic:
-        return clip_statistic(self.options, "repaired", self.noise_multiplier, False)
-
-    @cached_property
-    def grid(self) -> SumGrid:
-        levels = (self.statistic.noise,) if self.statistic.noise is not None else ()
-        return SumGrid(
-            self.law,
-            max(1, self.facts.num_parameters),
-            self.facts.clients_per_round,
-            self.bits,
-            self.noise_multiplier,
-            levels,
-        )
-
-    def numbers(self, size: int) -> int:
-        return self.grid.numbers
-
-    # --- the release ---------------------------------------------------------------------------------------
-
-    def release(self, update: Tensor, state: Any, noise: NoiseSource) -> Release:
-        clipped = clip(update, self.clip_norm)  # [Kairouz et al. 2021, Algorithm 1]
-        signs = torch.from_numpy(public_signs(self._site().seed, self.round, self.grid.padded)).double()
-        told = self.statistic.shares(l2_norm(update), self.clip_norm) if self.statistic.names else {}
-        numbers = self.grid.whole_numbers(clipped.double() / self.clip_norm, list(told.values()), signs, noise)
-        std = self.noise_multiplier * self.clip_norm
-        figures = {"clipped_norm": float(l2_norm(clipped)), "noise_norm": std * math.sqrt(self.grid.padded)}
-        return Release(numbers, None, figures)
-
-    # --- what it costs -------------------------------------------------------------------------------------
+    # --- what a method says --------------------------------------------------------------------------------
 
     @property
-    def share(self) -> float:
-        """The part of delta that the bound of one release may use up."""
-        return 0.5
+    def rate(self) -> float:
+        """Probability with which a row takes part in a round."""
+        return 1.0
 
-    def charges(self, state: Any) -> tuple[Charge, ...]:
-        return self._charges
+    def excess(self, rows: int) -> float:
+        """How much longer than the clip bound one row of so many may be, in its units."""
+        return 0.0
+
+    # --- the grid ------------------------------------------------------------------------------------------
+
+    @property
+    def noise_multiplier(self) -> float:
+        return self.options.noise_multiplier
 
     @cached_property
-    def _charges(self) -> tuple[Charge, ...]:
-        """Of every participation: no clip norm changes them."""
-        return tuple(Charge(event) for threat in (SECURE_SUM, CLIENT_TO_SERVER) for event in self._events(threat))
+    def grid(self) -> RowSumGrid:
+        facts, options = self.facts, self.options
+        size, rows, sites = max(1, facts.num_parameters), facts.total_examples, facts.clients_per_round
+        return RowSumGrid(options.form, size, rows, sites, self.bits, self.noise_multiplier)
 
-    def _events(self, threat: Threat) -> list[Event]:
-        """Of one participation's numbers, against an observer."""
-        grid, noises = self.grid, self.noises
-        own = [grid.event(threat, noises, self.share)]
-        return [*own, *(grid.statistic_event(threat, level, noises, self.share) for level in grid.statistics)]
+    @property
+    def in_sum(self) -> bool:
+        return self.options.form != "local"
+
+    def numbers(self, size: int) -> int:
+        return size
+
+    def release_bytes(self, size: int, server_round: int = 1) -> int:
+        return super().release_bytes(size, server_round) if self.in_sum else 4 * size
+
+    def leaving(self, total: Tensor, noise: NoiseSource) -> Tensor:
+        """What leaves a site of its sums [..., d] in units of the bound."""
+        if self.whole:
+            return self.grid.whole_numbers(total, noise)
+        whole = self.grid.whole(total)
+        return (self.grid.noisy(whole, noise) / self.grid.steps).float() if self.options.form == "local" else whole
+
+    # --- what it costs (unit example, add-or-remove-one) -----------------------------------------------------
+
+    def charges(self, state: Any) -> tuple[Charge, ...]:
+        """Whole-number noise: against whoever sees sums, and against a server that sees a site's own numbers (one
+        noise). Gaussian noise: against the server (local), or outsiders (central: of rows at any site, so that its
+        rounding is that of a site with all rows).
+        """
+        options, facts = self.options, self.facts
+        longer = self.excess(facts.total_examples if options.form == "central" else facts.num_examples)
+        if not self.whole:
+            return (Charge(self.grid.gaussian_event(self.threat, self.rate, longer)),)
+        share = delta_share(options.claimed_delta, facts.num_rounds)
+        pairs = ((self.threat, self.noises), (replace(self.threat, observer="server"), 1))
+        return tuple(Charge(self.grid.event(threat, noises, share, longer)) for threat, noises in pairs)
 
     def remarks(self) -> tuple[str, ...]:
         grid = self.grid
         said: tuple[str, ...] = (
-            f"a number takes {self.bits} bits, its noise is {grid.sigma:.3g} steps of the grid, and rounding makes a "
-            f"vector {math.sqrt(grid.most_square) * grid.step - 1:.2%} longer",
+            f"a number takes {self.bits} bits, a noise is {grid.sigma:.3g} steps of the grid, and rounding "
+            f"makes what an example changes {grid.l2() / grid.steps - 1:.2%} longer",
         )
-        if self.noises == 1:
+        if self.whole and self.noises == 1:
             said += ("sums with a single unknown noise: strategy.server.min_replies says how many there are at least",)
         return said
 
     # --- what the auditor tries ------------------------------------------------------------------------------
 
+    def worst_case_pairs(self, participations: int) -> list[Neighbours]:
+        return [Neighbours("an example more", (0.0,) * participations, (1.0,) * participations)]
+
     def audit_release(self, length: float, state: Any, shape: tuple[int, int], noise: NoiseSource) -> Release:
-        """The smallest sum that is ever opened, less what colluders know of it: one client's whole numbers, from the
-        longest vector that they can be, spread evenly over the coordinates of a trial, and the noise of the others,
-        whose vectors the attacker knows. In units of the sum's noise; float [trials, d + statistics].
+        """The smallest sum that is ever opened, less what colluders know of it: one row's vector, of length 1 at most
+        in units of the bound, beside others' that are just below a border between two whole numbers in every
+        coordinate, and the noise of `noises` sites, or the one Gaussian. In units of the sum's noise; float [trials,
+        d].
         """
-        grid, trials, longest = self.grid, shape[0], math.sqrt(self.grid.most_square)
-        along = math.copysign(min(1.0, abs(length)), length) * longest * (1 - 1e-12) / math.sqrt(shape[1])
-        steps = torch.full(shape, math.trunc(along) if abs(along) >= 1 else along, dtype=torch.float64)
-        total = grid.noisy(steps, noise) + grid.noise(grid.sigma, shape, noise, self.noises - 1)
-        seen = [total.double() / (math.sqrt(self.noises) * grid.sigma or 1.0)]
-        norm = torch.full((trials,), abs(length) * self.clip_norm, dtype=torch.float64)
-        shares = self.statistic.shares(norm, self.clip_norm)
-        for share, level in zip(shares.values(), grid.statistics, strict=True):
-            steps_of = level * grid.statistic_steps(level)
-            number = grid.noisy_share(share, level, noise) + grid.noise(steps_of, (trials,), noise, self.noises - 1)
-            seen.append((number.double() / (math.sqrt(self.noises) * steps_of)).unsqueeze(1))
-        return Release(torch.cat(seen, dim=1).float(), state)
+        grid, clipped = self.grid, math.copysign(min(1.0, abs(length)), length)
+        mine = on_all_axes(clipped, shape, self.audit_axes).double()
+        if self.rate < 1:
+            mine = mine * (noise.uniform(shape[0]) < self.rate).unsqueeze(1)
+        total = mine + (0.5 - 1e-6) / grid.steps
+        if not self.whole:
+            return Release((grid.noisy(grid.whole(total), noise) / (grid.sigma or 1.0)).float(), state)
+        numbers = grid.whole_numbers(total, noise)
+        for _ in range(self.noises - 1):
+            numbers = numbers + grid.noise(numbers.shape, noise)
+        return Release((numbers.double() / (math.sqrt(self.noises) * grid.sigma or 1.0)).float(), state)

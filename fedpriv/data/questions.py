@@ -58,6 +58,11 @@ class Question:
         return self.text.partition(":")[0]
 
 
+def weights(questions: Sequence[Question]) -> np.ndarray:
+    """w_q [questions] with sum of squares 1: each question gets the same noise for a vector of length 1."""
+    return np.full(len(questions), 1 / math.sqrt(len(questions)))
+
+
 def parse(texts: Sequence[str], schema: TableSchema) -> tuple[Question, ...]:
     """The questions of a list. Raises `OptionError` for `questions`, naming what is allowed."""
     if not texts:

@@ -69,9 +69,9 @@ from fedpriv.guard.record import request_bytes
 from fedpriv.guard.sandbox import Answer, Limits, Sandbox
 from fedpriv.guard.shards import Shards, read_salt
 from fedpriv.guard.terms import Terms
+from fedpriv.mechanisms.integer_noise import pack_residues, to_residues
 from fedpriv.mechanisms.noise import NoiseSource
 from fedpriv.mechanisms.secure_noise import SecureNoise
-from fedpriv.mechanisms.whole_numbers import pack_residues, to_residues
 from fedpriv.secure_sum.sum_session import SumRefused
 
 log = logging.getLogger("fedpriv")

@@ -37,7 +37,7 @@ from fedpriv.common.sum_graph import graph_of
 from fedpriv.guard.arrays import Model, Vector
 from fedpriv.guard.guarded_message import GUARD, PACKED
 from fedpriv.guard.terms import Terms
-from fedpriv.mechanisms.whole_numbers import as_residues, centred, unpack_residues
+from fedpriv.mechanisms.integer_noise import as_residues, centred, unpack_residues
 from fedpriv.secure_sum.collector import Collector, SumFailed
 from fedpriv.secure_sum.sum_session import SumSession, model_text
 

@@ -28,8 +28,8 @@ from fedpriv.guard.record import reply_arrays, request_bytes
 from fedpriv.guard.sandbox import Limits, Sandbox
 from fedpriv.guard.shards import Shards
 from fedpriv.guard.terms import Terms
+from fedpriv.mechanisms.integer_noise import as_residues, centred, to_residues
 from fedpriv.mechanisms.noise import SeededNoise, encode_key
-from fedpriv.mechanisms.whole_numbers import as_residues, centred, to_residues
 
 #: Numbers of a model at most.
 LARGEST = 10**8

@@ -1,9 +1,9 @@
 """Tasks: what a model's outputs mean. A task alone knows the loss of each example; all else asks it.
 
 Shapes: n examples, k outputs. Outputs are float [..., n, k] (of a sequence [..., n, tokens, k]). A task is one small
-class: `losses` (and `slope`, its derivative, where models of Linear and ReLU are computed by hand) and the form of its
-targets. Metrics are in `fedpriv.training.task_metrics`. Torch is imported where it computes: who
-only names a task needs none.
+class: `losses` and the form of its targets. Where models of Linear and ReLU are computed by hand, so is the derivative:
+`SLOPES` of `fedpriv.training.stacked_gradients`. Metrics are in `fedpriv.training.task_metrics`. Torch is imported
+where it computes: who only names a task needs none.
 """
 
 from __future__ import annotations
@@ -48,10 +48,6 @@ class Task:
         """Sum [] of a batch's `losses`."""
         return self.losses(outputs, targets).sum()
 
-    def slope(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-        """(losses [..., n], their gradients with respect to the outputs [..., n, k]), without a graph."""
-        raise NotImplementedError
-
     def blank(self, *shape: int) -> Tensor:
         """Targets of so many blank examples."""
         import torch
@@ -84,16 +80,6 @@ class Classification(Task):
 
         return functional.cross_entropy(outputs, targets, reduction="sum")
 
-    def slope(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-        import torch
-        from torch.nn import functional
-
-        log_shares = functional.log_softmax(outputs, dim=-1)
-        place = targets.unsqueeze(-1)
-        losses = -log_shares.gather(-1, place).squeeze(-1)
-        slope = log_shares.exp_()
-        return losses, slope.scatter_add_(-1, place, torch.full_like(losses, -1.0).unsqueeze(-1))
-
 
 @dataclass(frozen=True)
 class Multilabel(Task):
@@ -111,11 +97,6 @@ class Multilabel(Task):
         from torch.nn import functional
 
         return functional.binary_cross_entropy_with_logits(outputs, targets, reduction="none").mean(-1)
-
-    def slope(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-        import torch
-
-        return self.losses(outputs, targets), (torch.sigmoid(outputs) - targets).div_(self.num_outputs)
 
 
 @dataclass(frozen=True)
@@ -137,11 +118,6 @@ class Regression(Task):
         if self.huber is None:
             return 0.5 * wrong.square()
         return functional.huber_loss(outputs.squeeze(-1), targets, reduction="none", delta=self.huber)
-
-    def slope(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-        wrong = outputs.squeeze(-1) - targets
-        kept = wrong if self.huber is None else wrong.clamp(-self.huber, self.huber)
-        return self.losses(outputs, targets), kept.unsqueeze(-1)
 
     def unscaled(self, scaled: Tensor) -> Tensor:
         """Numbers as people write them."""
@@ -170,9 +146,6 @@ class NextToken(Task):
             outputs.flatten(0, -2), targets.flatten(), reduction="none", ignore_index=PADDING
         ).view(targets.shape)
         return flat.sum(-1) / (targets != PADDING).sum(-1).clamp(min=1)
-
-    def slope(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-        raise NotImplementedError("sequences have no model that is computed by hand")
 
 
 #: Of a token that is not there: it adds nothing to a loss.

@@ -1,4 +1,5 @@
-"""From a vector to whole numbers: rotation, rounding to levels (cpSGD), rounding that keeps the norm (ddgauss).
+"""From a vector to whole numbers: rotation, rounding to levels (cpSGD), rounding that keeps the norm and the grid of a
+sum that it is for (ddgauss, skellam).
 
 N. Agarwal, A. T. Suresh, F. X. Yu, S. Kumar, H. B. McMahan: cpSGD: Communication-efficient and
 differentially-private distributed SGD. NeurIPS 2018.
@@ -12,14 +13,18 @@ Symbols: gamma -> step, beta -> BETA, d -> dimension.
 from __future__ import annotations
 
 import math
-from functools import lru_cache
-from typing import cast
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedpriv.common.errors import OptionError
+from fedpriv.mechanisms.integer_noise import discrete_gaussian, skellam
 from fedpriv.mechanisms.noise import NoiseSource
 
 #: Numbers packed at a time.
@@ -208,100 +213,126 @@ def _towards_zero(values: Tensor, most_square: int) -> Tensor:
     return (values.double() * min(1.0, longest / norm if norm else 1.0)).trunc().long()
 
 
-# --- residues: whole numbers modulo 2^bits, packed ------------------------------------------------------------
-# A residue is an unsigned number below 2^bits, uint32 up to 32 bits and uint64 above. Negative numbers are the upper
-# half, as in two's complement. Packed, number i takes bits i*bits to (i+1)*bits of a little-endian stream.
+# --- the grid of a sum ----------------------------------------------------------------------------------------
+
+Law = Literal["gaussian", "skellam"]
+
+#: Half of the modulus in standard deviations of a sum's coordinate, for n vectors of norm C that all point the same
+#: way: beyond it a number comes back on the other side, which costs accuracy and no privacy.
+SPREAD = 5.0
+#: Largest noise of one client in grid steps: a finer grid gains nothing, and its table of the law would be large.
+MOST_STEPS = 2.0**16
 
 
-#: Residues of up to 32 bits, or of more.
-Residues = NDArray[np.uint32] | NDArray[np.uint64]
+@dataclass(frozen=True)
+class WholeGrid:
+    """What client and server of ddgauss and skellam must agree on so that whole numbers add up to a mean.
 
-#: Numbers packed at a time; a multiple of 8, so that every part but the last ends on a byte.
-AT_ONCE = 2**18
+    Lengths are in units of the clip norm C, so that C may move from round to round.
+    Symbols: gamma -> step, sigma -> multiplier (standard deviation of one client's noise / C), b -> bits, n -> clients,
+    d' -> padded, g = C/gamma, G^2 -> most_square.
 
+    dimension: d; clients: n, of a round; statistics: the noise (standard deviation / range) of each number that
+    travels beside the vector.
+    """
 
-def as_residues(numbers: NDArray[np.uint64], bits: int) -> Residues:
-    """Numbers below 2^bits in the type of that many bits."""
-    return numbers.astype(np.uint32) if bits <= 32 else numbers
+    law: Law
+    dimension: int
+    clients: int
+    bits: int
+    multiplier: float
+    statistics: tuple[float, ...] = ()
 
+    @property
+    def padded(self) -> int:
+        return rotated_size(self.dimension)
 
-def to_residues(numbers: NDArray[np.int64], bits: int) -> Residues:
-    """The numbers [n] modulo 2^bits. [Kairouz et al. 2021, Algorithm 1: modular clipping]"""
-    return as_residues(numbers.view(np.uint64) & np.uint64(2**bits - 1), bits)
+    @property
+    def numbers(self) -> int:
+        """Whole numbers of one release."""
+        return self.padded + len(self.statistics)
 
+    @cached_property
+    def step(self) -> float:
+        """gamma/C: 2^(b-1) gamma is `SPREAD` standard deviations of a coordinate of the sum, whose variance is at most
+        n^2 C^2/d' of the vectors (over random signs), n sigma^2 of the noises and n gamma^2/4 of rounding.
+        [Kairouz et al. 2021, section 5]
 
-def centred(residues: Residues, bits: int) -> NDArray[np.int64]:
-    """The numbers of [-2^(bits-1), 2^(bits-1)) with these residues; bits above 2^bits are dropped first."""
-    half = np.uint64(2 ** (bits - 1))
-    kept = (residues.astype(np.uint64) + half) & np.uint64(2**bits - 1)
-    numbers: NDArray[np.int64] = kept.view(np.int64) - np.int64(half)
-    return numbers
+        Raises `OptionError` for too few bits to add so many clients at all.
+        """
+        n = self.clients
+        left = 4.0 ** (self.bits - 1) - SPREAD**2 * n / 4
+        if left <= 0:
+            raise OptionError("strategy.server.bits", self.bits, f"sums of {n} clients need more")
+        wanted = SPREAD * math.sqrt((n * n / self.padded + n * self.multiplier**2) / left)
+        return max(wanted, self.multiplier / MOST_STEPS)
 
+    @property
+    def sigma(self) -> float:
+        """Standard deviation of one client's noise in grid steps."""
+        return self.multiplier / self.step
 
-def add_residues(total: NDArray[np.uint64], residues: Residues, bits: int) -> None:
-    """total [n] <- total + residues modulo 2^bits, in place."""
-    np.add(total, residues, out=total, casting="same_kind")
-    np.bitwise_and(total, np.uint64(2**bits - 1), out=total)
+    @cached_property
+    def most_square(self) -> int:
+        """G^2: no client's whole numbers are longer, whatever its data are."""
+        return rounded_square(1 / self.step, self.padded)
 
+    def statistic_steps(self, noise: float) -> int:
+        """K, even: grid steps of the range of a number in [0, 1], such that a sum of n of them is held.
 
-def packed_size(count: int, bits: int) -> int:
-    """Bytes of so many residues."""
-    return -(-count * bits // 8)
+        Raises `OptionError` for too few bits.
+        """
+        spread = self.clients / 2 + SPREAD * math.sqrt(self.clients) * noise
+        steps = int(min(2.0 ** (self.bits - 1) / spread, MOST_STEPS / max(noise, 1.0))) // 2 * 2
+        if steps < 2:
+            raise OptionError("strategy.server.bits", self.bits, "what is told beside a vector needs more")
+        return steps
 
+    # --- client --------------------------------------------------------------------------------------------
 
-def pack_residues(residues: Residues, bits: int) -> NDArray[np.uint8]:
-    """uint8 [packed_size]."""
-    if bits in (8, 16, 32, 64):
-        return residues.astype(f"<u{bits // 8}").view(np.uint8)
-    parts = [_pack(residues[start : start + AT_ONCE], bits) for start in range(0, len(residues), AT_ONCE)]
-    return np.concatenate(parts) if parts else np.zeros(0, np.uint8)
+    def noise(self, sigma: float, shape: Sequence[int], noise: NoiseSource, clients: int = 1) -> Tensor:
+        """The noise of so many clients together (int64 [shape]), each of standard deviation sigma in steps.
 
+        More than one, for the auditor: in one piece, a Skellam number exactly, a discrete Gaussian up to
+        `fedpriv.privacy.discrete_gaussian.closeness`.
+        """
+        parts = max(1, math.ceil(clients * sigma * sigma / MOST_STEPS**2 - 1e-9))
+        total = torch.zeros(tuple(shape), dtype=torch.int64)
+        for _ in range(parts):
+            if self.law == "gaussian":
+                total += discrete_gaussian(math.sqrt(clients / parts) * sigma, shape, noise)
+            else:
+                total += skellam(clients / parts * sigma * sigma, shape, noise)
+        return total
 
-def unpack_residues(packed: NDArray[np.uint8], bits: int, count: int) -> Residues:
-    """Inverse of `pack_residues`. Raises ValueError for another dtype or number of bytes, or filled bits at the end."""
-    expected = packed_size(count, bits)
-    if packed.dtype != np.uint8 or packed.shape != (expected,):
-        raise ValueError(f"expected uint8 [{expected}], got {packed.dtype} {list(packed.shape)}")
-    spare = 8 * expected - count * bits
-    if spare and packed[-1] >> (8 - spare):
-        raise ValueError(f"the last {spare} bits are not zero")
-    if bits in (8, 16, 32, 64):
-        return as_residues(packed.view(f"<u{bits // 8}").astype(np.uint64), bits)
-    found = np.empty(count, np.uint32 if bits <= 32 else np.uint64)
-    for start in range(0, count, AT_ONCE):
-        size = min(AT_ONCE, count - start)
-        part = packed[start * bits // 8 : packed_size(start + size, bits)]
-        found[start : start + size] = _unpack(part, bits, size)
-    return cast(Residues, found)
+    def noisy(self, steps: Tensor, noise: NoiseSource) -> Tensor:
+        """Whole numbers (int64 [..., d']) of a rotated vector in grid steps [..., d']: rounded, with noise."""
+        rounded = conditional_round(steps, self.most_square, noise)
+        return rounded + self.noise(self.sigma, rounded.shape, noise)
 
+    def noisy_share(self, share: Tensor, noise_level: float, noise: NoiseSource) -> Tensor:
+        """A number [...] of [0, 1] in steps of its range, about the middle, with noise (int64)."""
+        steps = self.statistic_steps(noise_level)
+        rounded = ((share.double().clamp(0, 1) - 0.5) * steps).round().long()
+        return rounded + self.noise(noise_level * steps, tuple(rounded.shape), noise)
 
-def _pack(residues: Residues, bits: int) -> NDArray[np.uint8]:
-    """Eight numbers at a time are ``bits`` bytes; each byte is cut from the one or more numbers that it lies in."""
-    groups = -(-len(residues) // 8)
-    columns = np.zeros((8, groups), np.uint64)
-    filled = np.zeros(8 * groups, np.uint64)
-    filled[: len(residues)] = residues
-    columns[:] = filled.reshape(groups, 8).T
-    found = np.empty((groups, bits), np.uint8)
-    for byte in range(bits):
-        first, last = 8 * byte // bits, (8 * byte + 7) // bits
-        taken = columns[first] >> np.uint64(8 * byte - first * bits)
-        for number in range(first + 1, last + 1):
-            taken = taken | (columns[number] << np.uint64(number * bits - 8 * byte))
-        found[:, byte] = taken & np.uint64(255)
-    return found.reshape(-1)[: packed_size(len(residues), bits)]
+    def whole_numbers(self, vector: Tensor, shares: Sequence[Tensor], signs: Tensor, noise: NoiseSource) -> Tensor:
+        """A release (int64 [numbers]) of a vector [d] in units of C and the numbers beside it (float [])."""
+        found = [self.noisy(rotate_blocks(vector, signs) / self.step, noise)]
+        for share, level in zip(shares, self.statistics, strict=True):
+            found.append(self.noisy_share(share, level, noise).unsqueeze(-1))
+        return torch.cat(found, dim=-1)
 
+    # --- server --------------------------------------------------------------------------------------------
 
-def _unpack(packed: NDArray[np.uint8], bits: int, count: int) -> NDArray[np.uint64]:
-    groups = -(-count // 8)
-    filled = np.zeros(groups * bits, np.uint8)
-    filled[: len(packed)] = packed
-    bytes_of = np.ascontiguousarray(filled.reshape(groups, bits).T).astype(np.uint64)
-    found = np.empty((groups, 8), np.uint64)
-    for number in range(8):
-        first, last = number * bits // 8, ((number + 1) * bits - 1) // 8
-        taken = bytes_of[first] >> np.uint64(number * bits - 8 * first)
-        for byte in range(first + 1, last + 1):
-            taken = taken | (bytes_of[byte] << np.uint64(8 * byte - number * bits))
-        found[:, number] = taken & np.uint64(2**bits - 1)
-    return found.reshape(-1)[:count]
+    def decode(
+        self, total: NDArray[np.int64], survivors: int, signs: Tensor
+    ) -> tuple[NDArray[np.float64], list[float]]:
+        """(mean vector [d] in units of C, mean of each number beside it) from the sum of so many releases [numbers]."""
+        rotated = torch.from_numpy(total[: self.padded]).double() * (self.step / survivors)
+        mean: NDArray[np.float64] = rotate_blocks_back(rotated, signs, self.dimension).numpy()
+        beside = [
+            float(number) / self.statistic_steps(level) / survivors + 0.5
+            for number, level in zip(total[self.padded :], self.statistics, strict=True)
+        ]
+        return mean, beside

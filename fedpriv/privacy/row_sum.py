@@ -38,8 +38,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedpriv.common.errors import OptionError
-from fedpriv.mechanisms.integer_noise import MOST_STEPS, SPREAD, discrete_gaussian, skellam
+from fedpriv.mechanisms.integer_noise import discrete_gaussian, skellam
 from fedpriv.mechanisms.noise import NoiseSource, add_normal_finely, fine_step
+from fedpriv.mechanisms.whole_numbers import MOST_STEPS, SPREAD
 from fedpriv.privacy.events import DiscreteGaussianSum, PoissonGaussian, SkellamSum, Threat
 
 #: ddgauss, skellam: whole-number noise by each site; local: a Gaussian by each site; central: one by a trusted server.

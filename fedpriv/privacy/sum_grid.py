@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from fedpriv.mechanisms.integer_noise import WholeGrid
+from fedpriv.mechanisms.whole_numbers import WholeGrid
 from fedpriv.privacy.events import CLIENT_TO_SERVER, DiscreteGaussianSum, SkellamSum, Threat
 
 

@@ -13,9 +13,8 @@ import numpy as np
 from fedpriv.common.messages import FloatVector
 from fedpriv.config.schema import Config
 from fedpriv.config.sum_methods import RowSumOptions
-from fedpriv.data.asked import Asks
+from fedpriv.data.asked import KEPT, Asks
 from fedpriv.data.table_answers import answers
-from fedpriv.mechanisms.unit_sums import KEPT
 
 COLUMNS = ("question", "of", "answer", "low", "high")
 

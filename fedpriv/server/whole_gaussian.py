@@ -12,7 +12,7 @@ from fedpriv.common.messages import CLIP_REPORTED_NORM
 from fedpriv.common.seeds import public_signs
 from fedpriv.config.methods import WholeGaussianOptions
 from fedpriv.mechanisms.clip_thresholds import NOISE_SHARE
-from fedpriv.mechanisms.integer_noise import Law
+from fedpriv.mechanisms.whole_numbers import Law
 from fedpriv.privacy.sum_grid import SumGrid
 from fedpriv.server.clip_rules import ClippingServer
 from fedpriv.server.round import NO_HOOKS, Hooks, Population

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -15,7 +15,7 @@ from fedpriv.mechanisms.clipped_sums import ClippedSum
 from fedpriv.mechanisms.noise import clip_factors
 from fedpriv.mechanisms.per_example import BLOCK
 from fedpriv.mechanisms.rowwise import hooked
-from fedpriv.mechanisms.tasks import CLASSES, Task
+from fedpriv.mechanisms.tasks import CLASSES, Classification, Multilabel, Regression, Task
 
 #: How closely a model's gradients under vmap must agree with its ordinary ones before they are used.
 TOLERANCE = 1e-3
@@ -73,16 +73,49 @@ class _Product:
         target.baddbmm_(self.outputs.mT, self.inputs, beta=beta, alpha=alpha)
 
 
+# --- losses and their derivatives by hand ------------------------------------------------------------------
+# (losses [..., n] as the task's own, their gradients with respect to the outputs [..., n, k]), without a graph.
+
+
+def _of_classes(task: Classification, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    log_shares = functional.log_softmax(outputs, dim=-1)
+    place = targets.unsqueeze(-1)
+    losses = -log_shares.gather(-1, place).squeeze(-1)
+    slope = log_shares.exp_()
+    return losses, slope.scatter_add_(-1, place, torch.full_like(losses, -1.0).unsqueeze(-1))
+
+
+def _of_labels(task: Multilabel, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    return task.losses(outputs, targets), (torch.sigmoid(outputs) - targets).div_(task.num_outputs)
+
+
+def _of_number(task: Regression, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    wrong = outputs.squeeze(-1) - targets
+    kept = wrong if task.huber is None else wrong.clamp(-task.huber, task.huber)
+    return task.losses(outputs, targets), kept.unsqueeze(-1)
+
+
+#: Of the tasks whose models are computed by hand; all others go through torch.func.
+SLOPES: dict[type[Task], Callable[..., tuple[Tensor, Tensor]]] = {
+    Classification: _of_classes,
+    Multilabel: _of_labels,
+    Regression: _of_number,
+}
+
+
 class Chain:
     """Flatten, then Linear layers with ReLU between them: the models `linear` and `mlp`, and custom ones like them."""
 
     def __init__(self, layers: Sequence[tuple[bool, bool]], task: Task = CLASSES) -> None:
         self.layers, self.task = layers, task  # a layer: (has a bias, is followed by ReLU)
+        self._slope = SLOPES[type(task)]
         self._blocks: dict[tuple[object, ...], int] = {}
 
     @classmethod
     def of(cls, module: nn.Module, task: Task = CLASSES) -> Chain | None:
-        """None for any other model."""
+        """None for any other model, and for a task whose derivative is not written by hand."""
+        if type(task) not in SLOPES:
+            return None
         flat = list(_leaves(module))
         linear = [layer for layer in flat if isinstance(layer, nn.Linear)]
         # Hooks, shared weights and weights that are not trained are handled only by the module itself.
@@ -112,7 +145,7 @@ class Chain:
     ) -> tuple[Tensor, list[_Product | Whole]]:
         """(weighted losses [c], each parameter's gradient) of examples [c, b, i] with targets and weights [c, b]."""
         layer_inputs, logits = self._forward(thetas, inputs)
-        losses, slope = self.task.slope(logits, targets)
+        losses, slope = self._slope(self.task, logits, targets)
         slopes = self._backward(thetas, layer_inputs, slope.mul_(weights.unsqueeze(-1)))
         found: list[_Product | Whole] = []
         for (bias, _), outputs, own in zip(self.layers, slopes, layer_inputs, strict=True):
@@ -127,7 +160,7 @@ class Chain:
         """(losses [c, b], of each layer: whether it has a bias, gradients of outputs [c, b, o], inputs [c, b, i])."""
         padded = self._padded(thetas)
         layer_inputs, logits = self._forward(padded, functional.pad(inputs, (0, -inputs.shape[-1] % ALIGNED)))
-        losses, slope = self.task.slope(logits, targets)
+        losses, slope = self._slope(self.task, logits, targets)
         slopes = self._backward(padded, layer_inputs, slope)
         weights = [theta.shape[1:] for theta in thetas if theta.ndim == 3]
         found = zip(self.layers, weights, slopes, layer_inputs, strict=True)

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from fedpriv.common.errors import OptionError
-from fedpriv.data.questions import ROWS, Values, consistent, parse
-from fedpriv.data.table_answers import answers, contributions, weights
+from fedpriv.data.asked import contributions
+from fedpriv.data.questions import ROWS, Values, consistent, parse, weights
+from fedpriv.data.table_answers import answers
 from fedpriv.data.table_schema import schema_of
 
 SCHEMA = schema_of(

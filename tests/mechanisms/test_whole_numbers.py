@@ -15,30 +15,30 @@ from scipy import stats
 from fedpriv.common.seeds import public_signs
 from fedpriv.mechanisms.integer_noise import (
     Table,
+    add_residues,
+    as_residues,
+    centred,
     discrete_gaussian,
     gaussian_ratios,
     gaussian_table,
+    pack_residues,
+    packed_size,
     skellam,
     skellam_ratios,
     skellam_table,
+    to_residues,
+    unpack_residues,
 )
 from fedpriv.mechanisms.noise import NoiseSource, SeededNoise
 from fedpriv.mechanisms.secure_noise import SecureNoise
 from fedpriv.mechanisms.whole_numbers import (
     BETA,
-    add_residues,
-    as_residues,
     blocks,
-    centred,
     conditional_round,
-    pack_residues,
-    packed_size,
     rotate_blocks,
     rotate_blocks_back,
     rotated_size,
     rounded_square,
-    to_residues,
-    unpack_residues,
 )
 
 # --- residues ------------------------------------------------------------------------------------------------

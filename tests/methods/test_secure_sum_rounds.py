@@ -17,7 +17,7 @@ from scipy import stats
 from fedpriv.common.errors import OptionError, RunFailed
 from fedpriv.common.messages import CONFIRM, EXCHANGE, KEYS, SHARES, SUM_EXCHANGES, TRAIN, UNMASK, unpack_array
 from fedpriv.config.compose import compose
-from fedpriv.mechanisms.whole_numbers import unpack_residues
+from fedpriv.mechanisms.integer_noise import unpack_residues
 from fedpriv.runs.start import start_run
 
 IDEAL, PROTOCOL = "strategy.secure_sum=ideal", "strategy.secure_sum=protocol"

@@ -21,12 +21,12 @@ from clients.skellam import SkellamClient
 from fedpriv.attacks import release_audit
 from fedpriv.attacks.release_audit import audit_config
 from fedpriv.client.contract import PublicFacts
-from fedpriv.client.summing import WholeGaussianClient
+from fedpriv.client.gaussian import WholeGaussianClient
 from fedpriv.common.errors import OptionError, RunFailed
 from fedpriv.common.messages import CLIP_BIT, CLIP_REPORTED_NORM, Request
 from fedpriv.config.compose import compose
+from fedpriv.mechanisms.integer_noise import add_residues, centred, unpack_residues
 from fedpriv.mechanisms.noise import SeededNoise
-from fedpriv.mechanisms.whole_numbers import add_residues, centred, unpack_residues
 from fedpriv.privacy.composition import compose as compose_events
 from fedpriv.privacy.events import CLIENT_TO_SERVER, SECURE_SUM, DiscreteGaussianSum, Gaussian, SkellamSum
 from fedpriv.privacy.sum_grid import SumGrid
@@ -182,7 +182,7 @@ def test_the_noise_of_many_clients_is_drawn_in_few_pieces(monkeypatch: pytest.Mo
         grid = SumGrid(law, 50, 100, 20, 1.0)  # type: ignore[arg-type]
         drawn = grid.noise(40.0, (20_000,), SeededNoise(law), 25).double()
         assert float(drawn.std()) == pytest.approx(200, rel=0.03)
-        monkeypatch.setattr("fedpriv.mechanisms.integer_noise.MOST_STEPS", 90.0)  # of one table: five pieces
+        monkeypatch.setattr("fedpriv.mechanisms.whole_numbers.MOST_STEPS", 90.0)  # of one table: five pieces
         several = grid.noise(40.0, (20_000,), SeededNoise(law, "several"), 25).double()
         assert float(several.std()) == pytest.approx(200, rel=0.03) and not torch.equal(several, drawn)
 

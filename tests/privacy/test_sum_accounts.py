@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from scipy import special
 
 from fedpriv.common.errors import OptionError
-from fedpriv.mechanisms.integer_noise import Law
 from fedpriv.mechanisms.laws import skellam_exponent
+from fedpriv.mechanisms.whole_numbers import Law
 from fedpriv.privacy.calibration import calibrate
 from fedpriv.privacy.composition import compose
 from fedpriv.privacy.discrete_gaussian import closeness, sum_rho

@@ -21,10 +21,9 @@ from fedpriv.client.build import make_client
 from fedpriv.common.errors import DataError, OptionError
 from fedpriv.config.compose import compose
 from fedpriv.config.question_words import ask_options
-from fedpriv.data.asked import Asks
+from fedpriv.data.asked import KEPT, MOST_VECTORS, PARTS, Asks, add_units
 from fedpriv.data.load import load_federated
 from fedpriv.data.table_schema import read_schema
-from fedpriv.mechanisms.unit_sums import KEPT, MOST_VECTORS, PARTS, add_units
 from fedpriv.privacy.gaussian_dp import gaussian_mu
 from fedpriv.runs.planning import with_target
 from fedpriv.runs.start import start_run
