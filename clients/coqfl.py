@@ -26,12 +26,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedpriv.client import key_agreement as shared_bits
 from fedpriv.client.contract import Charge, Release, Trained
-from fedpriv.client.key_agreement import KeyRefused, Session, first_of
 from fedpriv.client.memory import ClientMemory, StaleRequest, Waiting, read_memory, repeated_answer
 from fedpriv.client.method import Method
-from fedpriv.client.one_bit import WITH_MEMBERS, OneBitClient
+from fedpriv.client.one_bit import WITH_MEMBERS, OneBitClient, Session, of_layer
+from fedpriv.common import identities as keys_of
+from fedpriv.common.identities import KeyPair, KeyRefused
 from fedpriv.common.messages import (
     KEY_ATTEMPT,
     KEYS,
@@ -119,16 +119,16 @@ class CoQFLClient(OneBitClient):
             seed = None
             if site.rng == "seeded" and site.identity is None:
                 seed = encode_key("ephemeral key", site.seed, site.client, *asked)
-            private = shared_bits.new_private_key(seed)
+            private = keys_of.new_private_key(seed)
             waiting = Waiting(*asked, {"private": torch.tensor(list(private), dtype=torch.uint8)})
             site.store.keep(replace(memory, waiting=waiting))
         elif asked != (waiting.round, waiting.attempt):
             raise StaleRequest(f"round {request.round} comes after round {waiting.round} has a key")
-        public = shared_bits.public_key(_private(waiting))
+        public = KeyPair(_private(waiting)).public
         if site.identity is None:
             return [public]
         session = self._session(request, request.attempt)
-        return [public, shared_bits.sign_key(site.identity, session, site.client, public)]
+        return [public, site.identity.sign(session.signed(site.client, public))]
 
     def _seeds(self, request: Request, memory: ClientMemory) -> list[bytes]:
         """The group's seed, sealed for every other member; an empty one where the member's key cannot be used."""
@@ -139,8 +139,8 @@ class CoQFLClient(OneBitClient):
         private, sealed = _private(waiting), []
         for member, key in self._peer_keys(request, session).items():
             try:
-                pair = shared_bits.agree(private, self._checked(key, member, request, session), session, "seed")
-                sealed.append(shared_bits.seal(pair, self._group_seed(private, session), session))
+                pair = KeyPair(private).agree(self._checked(key, member, request, session), session.info("seed"))
+                sealed.append(keys_of.seal(pair, self._group_seed(private, session), session.info("seed")))
             except KeyRefused:
                 sealed.append(b"")
         return sealed
@@ -165,13 +165,13 @@ class CoQFLClient(OneBitClient):
         private, keys = _private(waiting), self._peer_keys(request, session)
         if self.group_size == 2:
             ((partner, key),) = keys.items()
-            return shared_bits.agree(private, self._checked(key, partner, request, session), session, "pair")
-        leader = first_of(session.members)
+            return KeyPair(private).agree(self._checked(key, partner, request, session), session.info("pair"))
+        leader = min(session.members)
         if own == leader:
             return self._group_seed(private, session)
         key = keys.get(leader, b"")
-        pair = shared_bits.agree(private, self._checked(key, leader, request, session), session, "seed")
-        return shared_bits.unseal(pair, _blob(request.options.get(SEALED)), session)
+        pair = KeyPair(private).agree(self._checked(key, leader, request, session), session.info("seed"))
+        return keys_of.unseal(pair, _blob(request.options.get(SEALED)), session.info("seed"))
 
     def _session(self, request: Request, attempt: int) -> Session:
         """The public context. Raises `KeyRefused` for a group that cannot be this client's."""
@@ -199,12 +199,12 @@ class CoQFLClient(OneBitClient):
             others = [m for m in session.members if m != self._site().client]
             sound = isinstance(signatures, list) and len(signatures) == len(others)
             signature = _blob(signatures[others.index(member)]) if sound else b""  # type: ignore[index]
-            shared_bits.verify_key(identity, session, member, key, signature)
+            identity.verify(member, session.signed(member, key), signature, "key")
         return key
 
     def _group_seed(self, private: bytes, session: Session) -> bytes:
         """Known to the leader alone: derived from its private key of this round, so nothing more must be kept."""
-        return shared_bits.derived(private, session, "group seed")
+        return keys_of.derive(private, session.info("group seed"))
 
     # --- the bits ----------------------------------------------------------------------------------------
 
@@ -226,10 +226,10 @@ class CoQFLClient(OneBitClient):
             part = self._layers(self.facts.num_parameters)[layer]
             size = part.stop - part.start
             if self.group_size == 2:
-                found = shared_bits.stream(self.secret, layer, cell_bytes(size, self.bits))
+                found = keys_of.stream(self.secret, of_layer(layer), cell_bytes(size, self.bits))
                 self._streams = {layer: cells_of(found, self.bits)}
             else:
-                found = shared_bits.stream(self.secret, layer, rank_bytes(size, len(self.members)))
+                found = keys_of.stream(self.secret, of_layer(layer), rank_bytes(size, len(self.members)))
                 self._streams = {layer: ranks_of(found, len(self.members), self.member)}
         return self._streams[layer][piece]
 

@@ -14,8 +14,8 @@ from typing import Any
 
 from torch import Tensor
 
-from fedpriv.client import key_agreement as shared_bits
-from fedpriv.client.one_bit import OneBitClient
+from fedpriv.client.one_bit import OneBitClient, of_layer
+from fedpriv.common.identities import stream
 from fedpriv.common.messages import MEMBERS, SEALED, Request
 from fedpriv.config.methods import OneBitOptions
 from fedpriv.mechanisms.quantisation import group_bits, independent_bits, rank_bytes, ranks_of
@@ -52,6 +52,6 @@ class CorrQuantClient(OneBitClient):
             return independent_bits(p, own)
         if layer not in self._ranks:
             part, size = self._layers(self.facts.num_parameters)[layer], len(self.members)
-            found = shared_bits.stream(self.seed, layer, rank_bytes(part.stop - part.start, size))
+            found = stream(self.seed, of_layer(layer), rank_bytes(part.stop - part.start, size))
             self._ranks = {layer: ranks_of(found, size, self.members.index(self._site().client))}
         return group_bits(p, self._ranks[layer][piece], own, len(self.members))

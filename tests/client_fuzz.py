@@ -15,10 +15,10 @@ import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from record_fuzz import array, config_value, damaged, oversized
 
-from fedpriv.client import key_agreement as shared_bits
 from fedpriv.client.contract import BudgetSpent, UnsafeClipNorm, UnsafeNoise
 from fedpriv.client.masked_sum import _simulated
 from fedpriv.client.memory import ClientMemory, ContextStore, StaleRequest
+from fedpriv.common import identities
 from fedpriv.common.identities import Identity
 from fedpriv.common.messages import (
     ARRAYS,
@@ -62,7 +62,7 @@ from fedpriv.secure_sum.member import Member, join
 from fedpriv.secure_sum.sum_session import SumRefused
 
 DECLARED = (
-    *(BudgetSpent, StaleRequest, UnsafeClipNorm, UnsafeNoise, MalformedMessage, shared_bits.KeyRefused),
+    *(BudgetSpent, StaleRequest, UnsafeClipNorm, UnsafeNoise, MalformedMessage, identities.KeyRefused),
     SumRefused,
 )
 CLIENTS = 12
@@ -80,7 +80,7 @@ FURTHER = (
     ("fedcad", "strategy.client.clipping=adp", "strategy.server.clipping=adp"),
     ("ddgauss", "strategy.secure_sum=protocol", "strategy.client.noise_multiplier=1"),
 )
-PEERS = [shared_bits.public_key(bytes([n]) * 32) for n in range(1, 4)]
+PEERS = [identities.public_key(bytes([n]) * 32) for n in range(1, 4)]
 #: Values that mean something, for every option that a server announces; any other value may stand there too.
 OPTIONS: dict[str, tuple[Any, ...]] = {
     EXCHANGE: (TRAIN, TRAIN, STATISTICS, KEYS, SEEDS, SHARES, CONFIRM, UNMASK, "evaluate", "x" * 900),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -16,7 +16,7 @@ from fedpriv.client.contract import Charge, Neighbours, Release, Trained, Unsafe
 from fedpriv.client.method import Method, Traits
 from fedpriv.common.messages import CENTRES, RADII, Request, shown
 from fedpriv.config.methods import OneBitOptions
-from fedpriv.mechanisms.noise import NoiseSource, finite_or_zero
+from fedpriv.mechanisms.noise import NoiseSource, encode_key, finite_or_zero
 from fedpriv.mechanisms.quantisation import CHUNK, clamped_share, high_probability, independent_bits, pack, per_layer
 from fedpriv.privacy.events import Event, NoBound, Threat
 from fedpriv.training.flat_model import Layers, Layout
@@ -26,6 +26,36 @@ WITH_MEMBERS = Threat("client", "replace-one", "server+members")
 AT_AN_END = "epsilon=null: bits without noise for privacy, a value at an end of the interval is sent as it is"
 #: Largest centre and radius that is accepted; 1 / MOST: smallest radius. Neither leaves float32, where values are held.
 MOST = 1e30
+
+#: Goes into all that is derived for shared bits.
+PROTOCOL = "fedpriv coqfl 1"
+
+
+@dataclass(frozen=True)
+class Session:
+    """What all members of a group that shares bits know and the server chose: a public context of every derivation.
+
+    run: Flower's run id. attempt: the round's public one, the same for all members. members: sorted ids of the group;
+    the first draws its seed and is Alice of a pair.
+    """
+
+    run: int
+    round: int
+    attempt: int
+    members: tuple[int, ...]
+
+    def info(self, *more: int | str) -> bytes:
+        """Of one purpose in this session."""
+        return encode_key(PROTOCOL, self.run, self.round, self.attempt, len(self.members), *self.members, *more)
+
+    def signed(self, client: int, ephemeral: bytes) -> bytes:
+        """What a member signs: run, round, attempt, members, its own id and its public key."""
+        return self.info("identity", client) + ephemeral
+
+
+def of_layer(layer: int) -> bytes:
+    """What the stream of bits for a layer is derived for."""
+    return encode_key(PROTOCOL, "layer", layer)
 
 
 class OneBitClient(Client):

@@ -1,10 +1,11 @@
-"""Keys of clients: Ed25519 identities and their peers', X25519 key pairs, and secrets that two clients share.
+"""Keys of clients: Ed25519 identities and their peers', X25519 key pairs, and secrets that some clients share.
 
 Public keys travel through the server. Unsigned, agreement protects against an honest-but-curious server only: one that
 swaps keys sits in the middle. In a deployment every client has an identity and a list of its peers' identities on its
 own disk, and signs what it sends.
 
-Nothing here decides what to do when a check fails: `KeyRefused` says why.
+Nothing here decides what to do when a check fails: `KeyRefused` says why. Primitives: X25519, HKDF-SHA256, ChaCha20,
+ChaCha20-Poly1305, Ed25519.
 """
 
 from __future__ import annotations
@@ -16,16 +17,19 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 
-from cryptography.exceptions import InvalidSignature
+from cryptography.exceptions import InvalidSignature, InvalidTag
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
+from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from fedpriv.common.errors import OptionError
 from fedpriv.common.files import read_regular
 
 KEY_BYTES, SIGNATURE_BYTES = 32, 64
+_ZERO_NONCE = bytes(12)
 FIELD = 2**255 - 19  # X25519 takes other forms of the same number, which would hide that a key is the client's own
 
 
@@ -43,6 +47,24 @@ def new_private_key(seed: bytes | None = None) -> bytes:
 def derive(secret: bytes, info: bytes, length: int = KEY_BYTES) -> bytes:
     """HKDF-SHA256 without salt (RFC 5869)."""
     return HKDF(hashes.SHA256(), length, None, info).derive(secret)
+
+
+def stream(key: bytes, info: bytes, length: int) -> bytes:
+    """``length`` random bytes that all owners of a key get: ChaCha20's key stream under a key derived for one use."""
+    return Cipher(algorithms.ChaCha20(derive(key, info), bytes(16)), None).encryptor().update(bytes(length))
+
+
+def seal(key: bytes, seed: bytes, info: bytes) -> bytes:
+    """A group's seed for one member. The key is of this session and this pair alone, so one nonce is enough."""
+    return ChaCha20Poly1305(key).encrypt(_ZERO_NONCE, seed, info)
+
+
+def unseal(key: bytes, sealed: bytes, info: bytes) -> bytes:
+    """Raises `KeyRefused` for anything but what the leader sealed for this member in this session."""
+    try:
+        return ChaCha20Poly1305(key).decrypt(_ZERO_NONCE, sealed, info)
+    except (InvalidTag, ValueError):
+        raise KeyRefused("the group's seed was not sealed by the leader for this member") from None
 
 
 class KeyPair:

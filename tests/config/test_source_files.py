@@ -108,7 +108,7 @@ def test_a_method_depends_on_its_own_two_files_and_on_no_other_methods(method: s
 def test_what_runs_every_method_is_there_and_what_only_reads_runs_is_not() -> None:
     """Were a base or an engine left out, a resumed run would give other updates under the same noise keys."""
     found = set(source_files(compose(["strategy=coqfl"])))
-    needed = ["client/base", "client/one_bit", "client/key_agreement", "client/memory", "mechanisms/noise"]
+    needed = ["client/base", "client/one_bit", "common/identities", "client/memory", "mechanisms/noise"]
     needed += ["mechanisms/quantisation", "common/seeds", "data/partition", "training/vectorised"]
     needed += [f"engines/{name}" for name in ("adapter", "inprocess", "ray", "flower", "ray_pool", "worker")]
     assert {f"fedpriv/{name}.py" for name in needed} <= found

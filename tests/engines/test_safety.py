@@ -64,7 +64,7 @@ READERS = (
     "fedpriv.client.contract",
     "fedpriv.client.method",
     "fedpriv.client.gaussian",
-    "fedpriv.client.key_agreement",
+    "fedpriv.client.one_bit",
     "fedpriv.common.identities",
 )
 FILES = ("open", "Path", "write_atomic", "mkdir", "unlink", "rmtree", "import_module", "locate", "getattr")

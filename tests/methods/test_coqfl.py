@@ -19,14 +19,13 @@ from reference.federation import BytesStore, FixedUpdates, make_site
 
 from clients.coqfl import PRIVATE_SHARES, CoQFLClient, mean_variance
 from fedpriv.attacks.release_audit import audit_config
-from fedpriv.client import key_agreement as shared_bits
 from fedpriv.client.build import make_client
 from fedpriv.client.contract import PublicFacts, UnsafeNoise
-from fedpriv.client.key_agreement import KeyRefused, Session, verify_key
 from fedpriv.client.memory import StaleRequest, read_memory
-from fedpriv.client.one_bit import WITH_MEMBERS
+from fedpriv.client.one_bit import WITH_MEMBERS, Session, of_layer
+from fedpriv.common import identities
 from fedpriv.common.errors import OptionError
-from fedpriv.common.identities import Identity, new_identity, read_identity
+from fedpriv.common.identities import Identity, KeyPair, KeyRefused, new_identity, read_identity
 from fedpriv.common.messages import (
     ATTEMPT,
     CENTRES,
@@ -199,7 +198,7 @@ def test_a_server_that_swaps_keys_is_detected_by_identities() -> None:
     assert all(len(blobs) == 2 for blobs in keys.values())
     assert bits_of(bob, **told(8, [3, 8], keys))[1]["fallback"] == 0.0
     # The server in the middle relays a key of its own with the signature that it has.
-    forged = shared_bits.public_key(shared_bits.new_private_key())
+    forged = identities.public_key(identities.new_private_key())
     assert bits_of(alice, **told(3, [3, 8], {8: [forged, keys[8][1]]}))[1]["fallback"] == 1.0
     assert "not signed by its identity" in str(alice.fallback)
     # One that leaves the signatures out does not get around them.
@@ -212,12 +211,12 @@ def test_a_server_that_swaps_keys_is_detected_by_identities() -> None:
     assert bits_of(naive, **told(3, [3, 8], {8: [forged]}))[1]["fallback"] == 0.0
     session = Session(0, 1, 0, (3, 8))
     with pytest.raises(KeyRefused, match="not on the list"):
-        verify_key(Identity(private3, {}), session, 8, keys[8][0], keys[8][1])
+        Identity(private3, {}).verify(8, session.signed(8, keys[8][0]), keys[8][1], "key")
     with pytest.raises(KeyRefused, match="not signed"):
-        verify_key(Identity(private3, {8: stranger}), session, 8, keys[8][0], keys[8][1])
+        Identity(private3, {8: stranger}).verify(8, session.signed(8, keys[8][0]), keys[8][1], "key")
     for other in (replace(session, round=2), replace(session, members=(3, 8, 9)), replace(session, run=1)):
         with pytest.raises(KeyRefused, match="not signed"):
-            verify_key(Identity(private3, {8: public8}), other, 8, keys[8][0], keys[8][1])
+            Identity(private3, {8: public8}).verify(8, other.signed(8, keys[8][0]), keys[8][1], "key")
 
 
 def a_signed_group() -> tuple[dict[int, CoQFLClient], dict[int, list[bytes]]]:
@@ -237,15 +236,15 @@ def seeds_of(client: CoQFLClient, number: int, group: list[int], keys: dict[int,
 def test_a_groups_seed_is_sealed_for_signed_keys_alone_and_taken_from_a_signed_leader_alone() -> None:
     group = [2, 5, 7]
     clients, keys = a_signed_group()
-    private = shared_bits.new_private_key()
-    forged = shared_bits.public_key(private)
+    private = identities.new_private_key()
+    forged = identities.public_key(private)
     # The server hands the leader its own key for member 5: nothing is sealed to it, and 7 is served all the same.
     sealed = seeds_of(clients[2], 2, group, keys | {5: [forged, keys[5][1]]})
     assert sealed[0] == b"" and len(sealed[1]) > 32
     # It plays the leader towards member 5, with a seed of its own.
     session = Session(0, 1, 0, tuple(group))
-    pair = shared_bits.agree(private, keys[5][0], session, "seed")
-    false = shared_bits.seal(pair, bytes(32), session)
+    pair = KeyPair(private).agree(keys[5][0], session.info("seed"))
+    false = identities.seal(pair, bytes(32), session.info("seed"))
     _, figures = bits_of(clients[5], **told(5, group, keys | {2: [forged, keys[2][1]]}), **{SEALED: false})
     assert figures["fallback"] == 1.0
     _, figures = bits_of(clients[7], **told(7, group, keys), **{SEALED: sealed[1]})
@@ -284,18 +283,18 @@ def test_node_config_gives_a_client_its_identity_in_a_deployment_alone(tmp_path:
 
 
 def test_secrets_differ_by_everything_that_is_public() -> None:
-    a, b = shared_bits.new_private_key(), shared_bits.new_private_key()
+    a, b = identities.new_private_key(), identities.new_private_key()
     base = Session(1, 2, 0, (3, 8))
     others: list[dict[str, Any]] = [{"run": 2}, {"round": 3}, {"attempt": 1}, {"members": (3, 9)}]
     sessions = [base, *(replace(base, **other) for other in others)]
-    secrets = {shared_bits.agree(a, shared_bits.public_key(b), session, "pair") for session in sessions}
-    secrets.add(shared_bits.agree(a, shared_bits.public_key(b), base, "seed"))
+    secrets = {KeyPair(a).agree(identities.public_key(b), session.info("pair")) for session in sessions}
+    secrets.add(KeyPair(a).agree(identities.public_key(b), base.info("seed")))
     assert len(secrets) == 6
-    key = shared_bits.agree(a, shared_bits.public_key(b), base, "pair")
-    assert key == shared_bits.agree(b, shared_bits.public_key(a), base, "pair")
-    streams = [shared_bits.stream(key, layer, 64) for layer in (0, 1)]
-    assert streams[0] != streams[1] and shared_bits.stream(key, 0, 32) == streams[0][:32]
-    assert len(set(shared_bits.stream(key, 0, 100_000))) == 256
+    key = KeyPair(a).agree(identities.public_key(b), base.info("pair"))
+    assert key == KeyPair(b).agree(identities.public_key(a), base.info("pair"))
+    streams = [identities.stream(key, of_layer(layer), 64) for layer in (0, 1)]
+    assert streams[0] != streams[1] and identities.stream(key, of_layer(0), 32) == streams[0][:32]
+    assert len(set(identities.stream(key, of_layer(0), 100_000))) == 256
 
 
 # --- what it costs -----------------------------------------------------------------------------------------
