@@ -26,17 +26,8 @@ from fedpriv.common.messages import (
     EXCHANGE,
     KEY_ATTEMPT,
     KEYS,
-    MEMBERS,
-    MODEL_DIGEST,
-    PUBLIC_KEYS,
-    ROSTER,
-    SEALED,
     SHARES,
-    SIGNATURES,
-    SIGNERS,
-    SURVIVORS,
     UNMASK,
-    Options,
     Request,
     blobs_content,
     num_bytes,
@@ -46,6 +37,7 @@ from fedpriv.common.sum_graph import graph_of
 from fedpriv.mechanisms.integer_noise import add_residues, pack_residues, packed_size, to_residues, unpack_residues
 from fedpriv.mechanisms.noise import SeededNoise
 from fedpriv.privacy.sum_grid import SumGrid
+from fedpriv.secure_sum import relays
 from fedpriv.secure_sum.collector import Collector
 from fedpriv.secure_sum.masks import word_type
 from fedpriv.secure_sum.member import Member, join
@@ -252,16 +244,15 @@ class Measurement:
         answers: dict[int, tuple[dict[int, bytes], list[bytes]]],
     ) -> Figure:
         """Contents of all messages from and to a client, without vectors."""
-        members, survivors = list(self.session.members), list(server.survivors)
         found = []
-        for client in [client for client in survivors if client in answers][:MEASURED]:
-            told, opened = answers[client]
-            down: list[Options] = [
-                {EXCHANGE: KEYS, MEMBERS: members, MODEL_DIGEST: bytes(32)},
-                {EXCHANGE: SHARES, ROSTER: members, PUBLIC_KEYS: list(server.announced_to(client))},
-                {SEALED: list(server.sealed_for(client))},
-                {EXCHANGE: CONFIRM, SURVIVORS: survivors},
-                {EXCHANGE: UNMASK, SIGNERS: list(told), SIGNATURES: list(told.values())},
+        for client in [client for client in server.survivors if client in answers][:MEASURED]:
+            _, opened = answers[client]
+            down = [
+                relays.started(self.session) | {EXCHANGE: KEYS},
+                relays.keys_for(server, client) | {EXCHANGE: SHARES},
+                relays.shares_for(server, client),
+                relays.survivors_of(server) | {EXCHANGE: CONFIRM},
+                relays.signatures_for(server, client) | {EXCHANGE: UNMASK},
             ]
             up = [(KEYS, [announced[client]]), (SHARES, shares[client]), (CONFIRM, [bytes(64)]), (UNMASK, opened)]
             total = sum(num_bytes(train_content(None, Request(1, 0, one | {KEY_ATTEMPT: 0}))) for one in down)

@@ -12,26 +12,7 @@ from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
 from fedpriv.common.errors import RunFailed
-from fedpriv.common.messages import (
-    ATTEMPT,
-    CONFIRM,
-    EXCHANGE,
-    KEY_ATTEMPT,
-    KEYS,
-    MEMBERS,
-    MODEL_DIGEST,
-    PUBLIC_KEYS,
-    ROSTER,
-    ROUND,
-    RUN,
-    SEALED,
-    SHARES,
-    SIGNATURES,
-    SIGNERS,
-    SURVIVORS,
-    UNMASK,
-    MalformedMessage,
-)
+from fedpriv.common.messages import ATTEMPT, EXCHANGE, KEY_ATTEMPT, KEYS, ROUND, RUN, MalformedMessage
 from fedpriv.common.replies import read_blobs
 from fedpriv.common.sum_graph import graph_of
 from fedpriv.guard.arrays import Model, Vector
@@ -39,6 +20,7 @@ from fedpriv.guard.guarded_message import GUARD, PACKED
 from fedpriv.guard.terms import Terms
 from fedpriv.mechanisms.integer_noise import as_residues, centred, unpack_residues
 from fedpriv.secure_sum.collector import Collector, SumFailed
+from fedpriv.secure_sum.relays import after_upload, before_upload
 from fedpriv.secure_sum.sum_session import SumSession, model_text
 
 Options = dict[str, Any]
@@ -78,16 +60,8 @@ class Opening:
 
     def prepared(self) -> dict[int, ConfigRecord]:
         """KEYS and SHARES; node -> the guard's record of its train message. Raises `SumClosed`."""
-        collector, session = self.collector, self.collector.session
-        started = {MEMBERS: list(session.members), MODEL_DIGEST: session.model, "size": session.size}
-        self._exchange(KEYS, dict.fromkeys(session.members, started), collector.add_announcement)
-        roster = self._settled(lambda: collector.group.roster)
-        keys = {client: {ROSTER: list(roster), PUBLIC_KEYS: collector.announced_to(client)} for client in roster}
-        self._exchange(SHARES, keys, collector.add_shares)
-        senders = self._settled(lambda: collector.senders)
-        return {
-            self.nodes[client]: ConfigRecord({**self._told, SEALED: collector.sealed_for(client)}) for client in senders
-        }
+        sealed = self._settled(lambda: before_upload(self.collector, self._exchange))
+        return {self.nodes[client]: ConfigRecord({**self._told, **own}) for client, own in sealed.items()}
 
     # --- after they came up ------------------------------------------------------------------------------------
 
@@ -103,22 +77,15 @@ class Opening:
                 collector.add_upload(client, unpack_residues(packed, terms.bits, size))
             except (MalformedMessage, ValueError):  # of one that dropped out
                 continue
-        known = self._settled(lambda: collector.survivors)
-        self._exchange(CONFIRM, {client: {SURVIVORS: list(known)} for client in known}, collector.add_signature)
-        signed = {}
-        for client in self._settled(lambda: collector.signers):
-            if found := collector.signatures_for(client):
-                signed[client] = {SIGNERS: list(found), SIGNATURES: list(found.values())}
-        self._exchange(UNMASK, signed, collector.add_unmasking)
+        self._settled(lambda: after_upload(collector, self._exchange))
+        known = collector.survivors
         total = centred(as_residues(self._settled(collector.total), terms.bits), terms.bits)
         mean = terms.grid(size).decode(total) * (terms.clip / (terms.expected * len(known)))
         return mean, known
 
     def _exchange(self, exchange: str, own: Mapping[int, Options], add: Callable[[int, Sequence[bytes]], None]) -> None:
-        messages = [
-            guard_message(self.nodes[client], {**self._told, EXCHANGE: exchange, **options})
-            for client, options in own.items()
-        ]
+        told = {**self._told, EXCHANGE: exchange} | ({"size": self.model.size} if exchange == KEYS else {})
+        messages = [guard_message(self.nodes[client], {**told, **options}) for client, options in own.items()]
         for reply in self.grid.send_and_receive(messages, timeout=self.timeout):
             client = self.clients.get(reply.metadata.src_node_id)
             if client is None or reply.has_error():

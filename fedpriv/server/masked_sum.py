@@ -15,30 +15,13 @@ import numpy as np
 from flwr.app import ArrayRecord, Message
 from numpy.typing import NDArray
 
-from fedpriv.common.messages import (
-    CLIP_NORM,
-    CONFIRM,
-    EXCHANGE,
-    KEY_ATTEMPT,
-    KEYS,
-    MEMBERS,
-    MODEL_DIGEST,
-    PUBLIC_KEYS,
-    ROSTER,
-    SEALED,
-    SHARES,
-    SIGNATURES,
-    SIGNERS,
-    SURVIVORS,
-    UNMASK,
-    Options,
-    unpack_vector,
-)
+from fedpriv.common.messages import CLIP_NORM, EXCHANGE, KEY_ATTEMPT, Options, unpack_vector
 from fedpriv.common.replies import read_blobs
 from fedpriv.common.sum_graph import graph_of
 from fedpriv.config.sum_methods import ModularOptions
 from fedpriv.secure_sum.collector import Collector, SumFailed
 from fedpriv.secure_sum.masks import word_type
+from fedpriv.secure_sum.relays import Ask, after_upload, before_upload
 from fedpriv.secure_sum.sum_session import SumSession, model_text
 from fedpriv.server.exchange import Exchange
 from fedpriv.server.nodes import ClientGrid
@@ -65,16 +48,8 @@ class MaskedSums:
         context = (members, t, k, population.colluders, bits, numbers, population.options_digest, model)
         session = SumSession(population.run, current.number, population.attempt, *context)
         collector = self._collector = Collector(session, self.min_replies)
-        told: Options = {KEY_ATTEMPT: session.attempt}
-        started: Options = {**told, EXCHANGE: KEYS, MEMBERS: list(members), MODEL_DIGEST: model}
-        self._collect(current, grid, members, started, {}, collector.add_announcement)
-        roster = self._settled(current, lambda: collector.group.roster)
-        keys: dict[int, Options] = {client: {PUBLIC_KEYS: _listed(collector.announced_to(client))} for client in roster}
-        sharing: Options = {**told, EXCHANGE: SHARES, ROSTER: list(roster)}
-        self._collect(current, grid, roster, sharing, keys, collector.add_shares)
-        senders = self._settled(current, lambda: collector.senders)
-        sealed: dict[int, Options] = {client: {SEALED: _listed(collector.sealed_for(client))} for client in senders}
-        return self.exchange.messages(current, grid, senders, arrays, options | told, sealed)
+        sealed = self._settled(current, lambda: before_upload(collector, self._ask(current, grid, collector)))
+        return self.exchange.messages(current, grid, sealed, arrays, options | {KEY_ATTEMPT: session.attempt}, sealed)
 
     def unmasked(
         self, current: Round, total: NDArray[np.uint64], survivors: Sequence[int], bits: int
@@ -84,27 +59,15 @@ class MaskedSums:
         """
         collector, grid = self._collector, self.exchange.grid
         assert collector is not None and grid is not None, "`masked_training` comes first"
-        told: Options = {KEY_ATTEMPT: collector.session.attempt}
         for client in survivors:
             collector.note_upload(client)
-        known = self._settled(current, lambda: collector.survivors)
-        confirming: Options = {**told, EXCHANGE: CONFIRM, SURVIVORS: list(known)}
-        self._collect(current, grid, known, confirming, {}, collector.add_signature)
-        signers = self._settled(current, lambda: collector.signers)
-        signed: dict[int, Options] = {}
-        for client in signers:
-            found = collector.signatures_for(client)
-            if found:
-                signed[client] = {SIGNERS: list(found), SIGNATURES: _listed(found.values())}
-        opening: Options = {**told, EXCHANGE: UNMASK}
-        most = collector.session.most_holders
-        self._collect(current, grid, sorted(signed), opening, signed, collector.add_unmasking, most)
+        self._settled(current, lambda: after_upload(collector, self._ask(current, grid, collector)))
         words = total.astype(word_type(bits))
         self._settled(current, lambda: collector.take_off(words))
         current.figures |= {
-            "survivors": len(known),
-            "dropped_before_upload": len(collector.session.members) - len(known),
-            "dropped_after_upload": len(known) - collector.answers,
+            "survivors": len(collector.survivors),
+            "dropped_before_upload": len(collector.session.members) - len(collector.survivors),
+            "dropped_after_upload": len(collector.survivors) - collector.answers,
         }
         self._collector = None
         return words.astype(np.uint64) & np.uint64(2**bits - 1)
@@ -116,33 +79,19 @@ class MaskedSums:
             current.lost = sorted(set(current.cohort) - set(current.stopped))
             self.exchange.give_up(current, failed.count, failed.least, str(failed))
 
-    def _collect(
-        self,
-        current: Round,
-        grid: ClientGrid,
-        clients: Sequence[int],
-        options: Options,
-        own: Mapping[int, Options],
-        add: Callable[[int, Sequence[bytes]], None],
-        most: int = 1,
-    ) -> None:
-        """One exchange without parameters."""
-        most = max(most, self._most())
-        exchange = str(options[EXCHANGE])
-        messages = self.exchange.messages(current, grid, clients, None, options, own)
+    def _ask(self, current: Round, grid: ClientGrid, collector: Collector) -> Ask:
+        """How an exchange without parameters travels."""
 
-        def read(message: Message, client: int) -> int:
-            blobs = read_blobs(message, exchange, most)
-            add(client, blobs)
-            return sum(map(len, blobs))
+        def ask(exchange: str, own: Mapping[int, Options], add: Callable[[int, Sequence[bytes]], None]) -> None:
+            options: Options = {KEY_ATTEMPT: collector.session.attempt, EXCHANGE: exchange}
+            messages = self.exchange.messages(current, grid, list(own), None, options, own)
 
-        replies = grid.receive(messages, self.population.round_timeout)
-        current.bytes_up += sum(self.exchange.usable(current, replies, read))
+            def read(message: Message, client: int) -> int:
+                blobs = read_blobs(message, exchange, max(1, collector.session.most_holders))
+                add(client, blobs)
+                return sum(map(len, blobs))
 
-    def _most(self) -> int:
-        assert self._collector is not None
-        return self._collector.session.most_holders
+            replies = grid.receive(messages, self.population.round_timeout)
+            current.bytes_up += sum(self.exchange.usable(current, replies, read))
 
-
-def _listed(blobs: Any) -> list[bytes]:
-    return list(blobs)
+        return ask
