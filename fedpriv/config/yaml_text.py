@@ -46,3 +46,12 @@ def read_yaml(path: Path) -> Any:
         return loader.get_single_data()  # SafeConstructor's: plain values, and no tag that makes an object
     finally:
         loader.dispose()
+
+
+def with_tuples(value: Any) -> Any:
+    """A YAML value as schemas have it: tuples for its lists."""
+    if isinstance(value, list):
+        return tuple(with_tuples(item) for item in value)
+    if isinstance(value, dict):
+        return {key: with_tuples(item) for key, item in value.items()}
+    return value

@@ -26,6 +26,7 @@ from fedpriv.config.own_options import CONF, group_choices
 from fedpriv.config.schema import Config
 from fedpriv.config.strategy_options import spelled
 from fedpriv.config.sum_methods import AskOptions
+from fedpriv.config.yaml_text import with_tuples
 from fedpriv.deployment.accounting import RESERVED, Accounting
 from fedpriv.deployment.guard_policy import GuardPolicy, Sha256
 from fedpriv.deployment.queries import Queries, query_objections
@@ -382,18 +383,9 @@ def read_policy(path: Path) -> Policy:
     if not isinstance(raw, dict):
         raise OptionError("policy", str(path), "must be a mapping, option: value")
     try:
-        return Policy.model_validate(_tuples(raw))
+        return Policy.model_validate(with_tuples(raw))
     except ValidationError as error:
         wrong = first_option_error(error)
     except OptionError as error:
         wrong = error
     raise OptionError(f"{path}: {wrong.option}", wrong.value, wrong.allowed)
-
-
-def _tuples(value: Any) -> Any:
-    """YAML has lists, the schema tuples."""
-    if isinstance(value, list):
-        return tuple(_tuples(item) for item in value)
-    if isinstance(value, dict):
-        return {key: _tuples(item) for key, item in value.items()}
-    return value

@@ -11,10 +11,11 @@ import json
 import logging
 import secrets
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from copy import copy
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
@@ -80,9 +81,8 @@ class Guarded(Strategy):
         initial_arrays: ArrayRecord,
         num_rounds: int = 3,
         timeout: float = 3600,
-        train_config: ConfigRecord | None = None,
-        evaluate_config: ConfigRecord | None = None,
-        evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
+        *further: Any,
+        **named: Any,
     ) -> Result:
         """As of the strategy inside. The folder's summary is complete when it returns. A round whose sum does not
         open leaves the model as it was. Raises `RunFailed` where no round's sum opened.
@@ -90,8 +90,7 @@ class Guarded(Strategy):
         self.rounds, self._timeout = num_rounds, timeout
         if self.folder is not None:
             self.folder.mkdir(parents=True, exist_ok=True)
-        given = (grid, initial_arrays, num_rounds, timeout, train_config, evaluate_config, evaluate_fn)
-        found = super().start(*given)
+        found = super().start(grid, initial_arrays, num_rounds, timeout, *further, **named)
         if self.closed and len(self.closed) == num_rounds:
             raise RunFailed("; ".join(self.closed.values()))
         return found

@@ -18,6 +18,7 @@ from fedpriv.common.errors import OptionError
 from fedpriv.config.compose import CONF
 from fedpriv.config.explain import first_option_error
 from fedpriv.config.options import Options
+from fedpriv.config.yaml_text import with_tuples
 from fedpriv.privacy.events import Threat
 from fedpriv.studies.results import Measure
 from fedpriv.studies.search import Range
@@ -179,7 +180,7 @@ def read_board(path: Path) -> BoardPlan:
     if not isinstance(raw, dict):
         raise OptionError("board", str(path), "must be a mapping, key: value")
     try:
-        board = BoardPlan.model_validate(_tuples(raw))
+        board = BoardPlan.model_validate(with_tuples(raw))
         _check(board)
     except ValidationError as error:
         wrong = first_option_error(error)
@@ -226,12 +227,3 @@ def _no_reserved(key: str, overrides: Sequence[str]) -> None:
     for override in overrides:
         if option_of(override) in RESERVED:
             raise OptionError(key, override, "is set by the leaderboard itself")
-
-
-def _tuples(value: Any) -> Any:
-    """YAML knows lists, the schema tuples."""
-    if isinstance(value, list):
-        return tuple(_tuples(item) for item in value)
-    if isinstance(value, dict):
-        return {key: _tuples(item) for key, item in value.items()}
-    return value

@@ -13,13 +13,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from fedpriv.mechanisms.tasks import Classification
-from fedpriv.training.sequential import LocalData, LocalResult, SequentialTrainer, Training
+from fedpriv.training.sequential import LocalResult, SequentialTrainer, Training
 from fedpriv.training.stacked_gradients import Chain
 
 
@@ -52,38 +51,30 @@ class FullBatchTrainer(SequentialTrainer):
         chain = Chain.of(self.model.module)
         self._known = self._linear if chain is not None and chain.layers == [(False, False)] else None
 
-    def train(
-        self,
-        theta: Tensor,
-        data: LocalData,
-        rng: np.random.Generator,
-        proximal_mu: float = 0.0,
-        drift: Tensor | None = None,
-    ) -> LocalResult:
-        """As `SequentialTrainer.train`, up to the last digits."""
-        if not self._takes_whole(data) or proximal_mu or drift is not None:
-            return self.inner.train(theta, data, rng, proximal_mu, drift)
+    def train_one(self, asked: Training) -> LocalResult:
+        """As `SequentialTrainer.train_one`, up to the last digits."""
+        if not self._takes_whole(asked):
+            return self.inner.train_one(asked)
         config, device = self.config, self.model.theta.device
-        inputs, targets = data.inputs.to(device).flatten(1), data.targets.to(device)
-        weights = theta.to(device).view(-1, inputs.shape[1])
+        inputs, targets = asked.data.inputs.to(device).flatten(1), asked.data.targets.to(device)
+        weights = asked.theta.to(device).view(-1, inputs.shape[1])
         update, loss = softmax_update(weights, inputs, targets, config.lr, config.steps or config.epochs)
         return LocalResult(update.flatten().cpu(), loss)
 
     def train_all(self, requests: Sequence[Training]) -> list[LocalResult]:
-        """Several clients' `train`; those that ``inner`` trains, as one computation if it does so."""
-        whole = [self._takes_whole(one.data) and not one.proximal_mu and one.drift is None for one in requests]
+        """Several clients' `train_one`; those that ``inner`` trains, as one computation if it does so."""
+        whole = [self._takes_whole(one) for one in requests]
         left = [one for one, here in zip(requests, whole, strict=True) if not here]
         others = iter(self.inner.train_all(left) if left else ())
-        return [
-            self.train(one.theta, one.data, one.rng) if here else next(others)
-            for one, here in zip(requests, whole, strict=True)
-        ]
+        return [self.train_one(one) if here else next(others) for one, here in zip(requests, whole, strict=True)]
 
-    def _takes_whole(self, data: LocalData) -> bool:
+    def _takes_whole(self, asked: Training) -> bool:
         """Whether each step is one on all examples, of a model that this file knows."""
         config = self.config
         plain = config.sampler == "shuffle" and not config.momentum and self.precision == "float32"
-        if not plain or not 0 < len(data) <= config.batch_size:
+        if not plain or asked.proximal_mu or asked.drift is not None:
+            return False
+        if not 0 < len(asked.data) <= config.batch_size:
             return False
         if type(self.model.task) is not Classification:
             return False

@@ -92,7 +92,7 @@ class Clipping:
 
 @dataclass(frozen=True)
 class Training:
-    """One client's local training from ``theta`` [d]; see `SequentialTrainer.train`."""
+    """One client's local training from ``theta`` [d]; see `SequentialTrainer.train_one`."""
 
     theta: Tensor
     data: LocalData
@@ -284,8 +284,8 @@ class SequentialTrainer:
         return [self.clipped_sum(one.theta, one.data, one.bound, one.chosen) for one in requests]
 
     def train_all(self, requests: Sequence[Training]) -> list[LocalResult]:
-        """Several clients' `train`; all with one mu, and all or none with a drift."""
-        return [self.train(one.theta, one.data, one.rng, one.proximal_mu, one.drift) for one in requests]
+        """Several clients' `train_one`; all with one mu, and all or none with a drift."""
+        return [self.train_one(one) for one in requests]
 
     def per_example(self, shape: Sequence[int], units: bool = False) -> PerExampleGradients:
         """Of the model on examples of this shape, settled once, before any data or parameters of a server are seen.
@@ -328,6 +328,10 @@ class SequentialTrainer:
         proximal_mu: float = 0.0,
         drift: Tensor | None = None,
     ) -> LocalResult:
+        """`train_one` of these."""
+        return self.train_one(Training(theta, data, rng, proximal_mu, drift))
+
+    def train_one(self, asked: Training) -> LocalResult:
         """SGD from ``theta`` [d]; with ``proximal_mu`` the loss has the term mu/2 * ||w - theta||^2 (FedProx), with
         ``drift`` [d] the term <drift, w>: it is added to every gradient (SCAFFOLD).
 
@@ -336,11 +340,11 @@ class SequentialTrainer:
         """
         device = self.model.theta.device
         with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-            seed = int(rng.spawn(1)[0].integers(2**63))
+            seed = int(asked.rng.spawn(1)[0].integers(2**63))
             torch.default_generator.manual_seed(seed)  # torch.manual_seed records a stack trace, a millisecond
             if device.type == "cuda":
                 torch.cuda.default_generators[device.index or 0].manual_seed(seed)
-            return self._train(theta, data, rng, proximal_mu, drift)
+            return self._train(asked.theta, asked.data, asked.rng, asked.proximal_mu, asked.drift)
 
     def _train(
         self, theta: Tensor, data: LocalData, rng: np.random.Generator, proximal_mu: float, drift: Tensor | None
