@@ -10,7 +10,7 @@ Jagielski, NeurIPS 2023; gradients as in Nasr et al., USENIX Security 2023).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
@@ -124,12 +124,21 @@ class GradientGrid(InProcessGrid):
         return weights
 
 
-def run_with_pictures(config: Config, seed: int, run: int) -> tuple[NDArray[np.bool_], NDArray[np.float64]]:
-    """(coins, scores) of one run of all rounds with canary examples; a coin adds or removes one example."""
-    worker = ExampleCanaryWorker(config, seed, run)
+def run_with(
+    config: Config, seed: int, run: int, worker_of: Callable[..., Any], grid_of: Callable[..., Any]
+) -> tuple[NDArray[np.bool_], NDArray[np.float64]]:
+    """(coins, scores) of one run of all rounds with canaries; a coin adds or removes one example. worker_of: of
+    (config, seed, run), with ``canaries`` by client; grid_of: of (config, client app, worker), with ``scores``.
+    """
+    worker = worker_of(config, seed, run)
     adopt(config, worker)
-    grid = GradientGrid(config, make_apps(config)[1], worker)
+    grid = grid_of(config, make_apps(config)[1], worker)
     strategy = make_strategy(config, worker, run)
     with suppress(BudgetsSpent):  # the releases until then count
         strategy.start(grid, pack_vector(worker.initial_parameters()), config.num_rounds)
     return np.concatenate([canaries.present for canaries in worker.canaries]), grid.scores.ravel()
+
+
+def run_with_pictures(config: Config, seed: int, run: int) -> tuple[NDArray[np.bool_], NDArray[np.float64]]:
+    """`run_with` canary examples."""
+    return run_with(config, seed, run, ExampleCanaryWorker, GradientGrid)

@@ -20,7 +20,6 @@ Shapes: k canaries of a client, d parameters.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -31,23 +30,21 @@ from flwr.app import Message
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedpriv.attacks.example_canaries import run_with
 from fedpriv.client.build import example_counts, make_client
 from fedpriv.client.example_level import ExampleLevelClient
 from fedpriv.common.errors import OptionError
-from fedpriv.common.messages import pack_vector, unpack_vector
+from fedpriv.common.messages import unpack_vector
 from fedpriv.config.schema import Config
-from fedpriv.engines.adapter import make_apps
 from fedpriv.engines.grid import client_of
 from fedpriv.engines.inprocess import InProcessGrid
-from fedpriv.engines.worker import Worker, adopt
+from fedpriv.engines.worker import Worker
 from fedpriv.mechanisms import per_example
 from fedpriv.mechanisms.clipped_sums import ClippedSum
 from fedpriv.mechanisms.noise import SeededNoise
 from fedpriv.privacy.canaries import audit_canaries, coin_flips
 from fedpriv.privacy.sampled_score import log_ratio
 from fedpriv.runs.planning import most_participations
-from fedpriv.runs.preparation import make_strategy
-from fedpriv.server.round import BudgetsSpent
 from fedpriv.training.sequential import Clipping, LocalData, SequentialTrainer
 
 #: Length of a canary's gradient in clip bounds, so that skipped clipping shows.
@@ -168,14 +165,8 @@ class DiracGrid(InProcessGrid):
 
 
 def run_with_gradients(config: Config, seed: int, run: int) -> tuple[NDArray[np.bool_], NDArray[np.float64]]:
-    """(coins, scores) of one run of all rounds with canary gradients; a coin adds or removes one example."""
-    worker = GradientCanaryWorker(config, seed, run)
-    adopt(config, worker)
-    grid = DiracGrid(config, make_apps(config)[1], worker)
-    strategy = make_strategy(config, worker, run)
-    with suppress(BudgetsSpent):  # the releases until then count
-        strategy.start(grid, pack_vector(worker.initial_parameters()), config.num_rounds)
-    return np.concatenate([canaries.present for canaries in worker.canaries]), grid.scores.ravel()
+    """`run_with` canary gradients."""
+    return run_with(config, seed, run, GradientCanaryWorker, DiracGrid)
 
 
 def planned_guesses(config: Config, coins: int, confidence: float, seed: int) -> tuple[list[int], list[float]]:

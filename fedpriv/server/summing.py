@@ -55,9 +55,7 @@ class SummingServer(FederatedStrategy):
 
     @property
     def bits(self) -> int:
-        """Of one number on the wire."""
-        assert self.options.bits is not None, "a method that leaves bits open chooses them"
-        return self.options.bits
+        return self.options.width
 
     def numbers(self, size: int) -> int:
         """How many whole numbers a client sends about ``size`` coordinates."""
