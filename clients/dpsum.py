@@ -64,10 +64,6 @@ class DPSumClient(RowSumClient):
     def clip_norm(self) -> float:
         return self.options.clip_norm
 
-    @property
-    def rate(self) -> float:
-        return self.options.sampling_rate
-
     def excess(self, rows: int) -> float:
         return excess(rows)
 

@@ -52,10 +52,6 @@ class DPSum(RowSumServer):
         """Rows in a sum of so many sites, which hold as many as on average."""
         return self.rows * self.options.sampling_rate * sites / self.population.num_clients
 
-    @property
-    def rate(self) -> float:
-        return self.options.sampling_rate
-
     def excess(self, rows: int) -> float:
         return excess(rows)
 

@@ -156,11 +156,6 @@ class RowSumClient(SummingClient):
 
     # --- what a method says --------------------------------------------------------------------------------
 
-    @property
-    def rate(self) -> float:
-        """Probability with which a row takes part in a round."""
-        return 1.0
-
     def excess(self, rows: int) -> float:
         """How much longer than the clip bound one row of so many may be, in its units."""
         return 0.0
@@ -204,7 +199,7 @@ class RowSumClient(SummingClient):
         options, facts = self.options, self.facts
         longer = self.excess(facts.total_examples if options.form == "central" else facts.num_examples)
         if not self.whole:
-            return (Charge(self.grid.gaussian_event(self.threat, self.rate, longer)),)
+            return (Charge(self.grid.gaussian_event(self.threat, self.options.rate, longer)),)
         share = delta_share(options.claimed_delta, facts.num_rounds)
         pairs = ((self.threat, self.noises), (replace(self.threat, observer="server"), 1))
         return tuple(Charge(self.grid.event(threat, noises, share, longer)) for threat, noises in pairs)
@@ -232,8 +227,8 @@ class RowSumClient(SummingClient):
         """
         grid, clipped = self.grid, math.copysign(min(1.0, abs(length)), length)
         mine = on_all_axes(clipped, shape, self.audit_axes).double()
-        if self.rate < 1:
-            mine = mine * (noise.uniform(shape[0]) < self.rate).unsqueeze(1)
+        if self.options.rate < 1:
+            mine = mine * (noise.uniform(shape[0]) < self.options.rate).unsqueeze(1)
         total = mine + (0.5 - 1e-6) / grid.steps
         if not self.whole:
             return Release((grid.noisy(grid.whole(total), noise) / (grid.sigma or 1.0)).float(), state)

@@ -224,6 +224,10 @@ class DPSumOptions(RowSumOptions):
         f"of models linear and mlp in runs of {FEWEST_SCALED} rounds and more"
     )
 
+    @property
+    def rate(self) -> float:
+        return self.sampling_rate
+
     def scales(self, flat_inputs: int) -> bool:
         """Whether `scale_inputs` applies to this run; flat_inputs: as `PublicFacts`."""
         return self.scale_inputs and self.rounds >= FEWEST_SCALED and flat_inputs > 0

@@ -66,6 +66,11 @@ class RowSumOptions(ModularOptions):
         """Whether noise is of whole numbers."""
         return self.form in ("ddgauss", "skellam")
 
+    @property
+    def rate(self) -> float:
+        """Probability with which a row takes part in a round."""
+        return 1.0
+
 
 class AskOptions(RowSumOptions):
     """Of ask: statistics of the rows at sites. Its clip norm is 1."""

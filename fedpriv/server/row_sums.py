@@ -31,11 +31,6 @@ class RowSumServer(SummingServer):
 
     # --- what a method says --------------------------------------------------------------------------------
 
-    @property
-    def rate(self) -> float:
-        """Probability with which a row takes part in a round."""
-        return 1.0
-
     def excess(self, rows: int) -> float:
         """As of the client half."""
         return 0.0
@@ -64,7 +59,7 @@ class RowSumServer(SummingServer):
         """form=central: of a round, for every client, under the clients' own threat (their unit may be a person)."""
         threat = self.population.threat
         assert threat is not None and threat.observer == "trusted-server"
-        return self.grid(self.current.theta.size).gaussian_event(threat, self.rate, self.excess(self.rows))
+        return self.grid(self.current.theta.size).gaussian_event(threat, self.options.rate, self.excess(self.rows))
 
     def configure_train(  # type: ignore[override]
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: ClientGrid
