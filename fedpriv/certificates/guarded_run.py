@@ -34,7 +34,11 @@ def of_guarded_run(folder: Path) -> dict[str, Any]:
         limits = {client: terms.pop("epsilon") for client, terms in planned.items()}
         terms = {client: Terms.from_json(json.dumps(one)) for client, one in planned.items()}
         answered = {client: len({entry.round for entry in one}) for client, one in content.by_client().items()}
-        found = figures(terms, answered, ledger, int(plan["numbers"]), delta)
+        size = int(plan["numbers"])
+        for entry in content.entries:
+            if entry.event not in (terms[entry.client].event(size), terms[entry.client].alone(size)):
+                raise ValueError(f"an answer of machine {entry.client} was booked under other terms")
+        found = figures(terms, answered, ledger, size, delta)
         reported = [{**summary["privacy"]}, *summary["privacy"]["others"]]
         reported[0].pop("others")
         same = found == reported and (plan["delta"], len(plan["run"])) == (delta, 32)
