@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedpriv.certificates.signing import OF_NODE, OF_RUN, signer_of_node, signer_of_run
+from fedpriv.certificates.guarded_run import of_guarded_run
+from fedpriv.certificates.signing import OF_NODE, OF_RUN, OF_SERVER, signer_of_node, signer_of_run
 from fedpriv.certificates.statement import of_node, of_run, signed
 from fedpriv.certificates.writing import write
 from fedpriv.common.command_line import check_place
@@ -41,14 +42,13 @@ def of_any(
     if wrong := next((name for name, value in (("policy", policy), ("credentials", credentials)) if value), None):
         words = f"is of a node, and {folder} is no data folder with a ledger: leave it out"
         raise OptionError(wrong, policy or credentials, words)
-    if not (folder / "config.yaml").is_file():
-        if (folder / "plan.json").is_file():
-            words = "is of a guarded run, whose server knows no ledger but its own: each node's data folder has one"
-            raise OptionError("FOLDER", str(folder), words)
+    guarded = not (folder / "config.yaml").is_file() and (folder / "plan.json").is_file()
+    if not guarded and not (folder / "config.yaml").is_file():
         raise OptionError("FOLDER", str(folder), "must be a run's folder, or a node's data folder after `init`")
     if out:
         check_place("out", out)
-    made = signed(of_run(folder), signer_of_run(key), OF_RUN)
+    statement = of_guarded_run(folder) if guarded else of_run(folder)
+    made = signed(statement, signer_of_run(key), OF_SERVER if guarded else OF_RUN)
     return Certificate(made, tuple(write(made, Path(out) if out else folder, verifier)))
 
 

@@ -11,6 +11,7 @@ from fedpriv.deployment.signed_head import Signer, signer_of
 #: Folder of the user's own files; `HOME`/.fedpriv where it is not set.
 VARIABLE = "FEDPRIV_HOME"
 OF_RUN = "whoever carried out this run"
+OF_SERVER = "whoever has this server"
 OF_NODE = "the node's identity"
 
 

@@ -74,7 +74,7 @@ def of_run(folder: Path) -> dict[str, Any]:
     if [float(row["epsilon"]) for row in protections] != [float(epsilon) for epsilon in reported]:
         words = f"the ledger costs {protections[0]['epsilon']}, summary.json says {reported[0]}"
         raise RunFolderError(f"{run.ledger.path}: {words}: one of them was changed since the run wrote it")
-    lines = _lines(run.ledger.path)
+    lines = ledger_lines(run.ledger.path)
     subject = {name: summary[name] for name in ("strategy", "dataset", "model", "seed", "rounds", "num_clients")}
     return {
         "kind": "run",
@@ -88,7 +88,7 @@ def of_run(folder: Path) -> dict[str, Any]:
             "commit": summary.get("commit"),
             "versions": summary["versions"],
         },
-        "ledger": _ledger(run.run_name(), lines),
+        "ledger": ledger_of(run.run_name(), lines),
         "heads": [],
     }
 
@@ -126,7 +126,7 @@ def of_node(policy_file: Path, data: Path) -> dict[str, Any]:
     ledger = DataLedger(data, Path(policy.counter))
     with ledger.seen(thorough=True):
         head = ledger.head()
-        lines = _lines(ledger.path)[: head["lines"]]
+        lines = ledger_lines(ledger.path)[: head["lines"]]
     if chain_of(lines) != head["chain"]:
         raise DataError(f"{ledger.path}: a message was answered meanwhile; try again")
     rows, balance = [json.loads(line) for line in lines], Balance()
@@ -152,7 +152,7 @@ def of_node(policy_file: Path, data: Path) -> dict[str, Any]:
         "releases": releases(rows, node=True),
         "assumptions": of_node_in_words(policy, declared),
         "digests": _of_policy(policy, policy_file),
-        "ledger": _ledger(head["ledger"], lines),
+        "ledger": ledger_of(head["ledger"], lines),
         "heads": [head] if "signature" in head else [],
     }
 
@@ -165,7 +165,7 @@ def _of_policy(policy: Policy, policy_file: Path) -> dict[str, Any]:
 # --- the ledger -----------------------------------------------------------------------------------------------------
 
 
-def _lines(path: Path) -> list[bytes]:
+def ledger_lines(path: Path) -> list[bytes]:
     """Of a ledger; a torn last line of a node's is none of its lines."""
     try:
         return [line for line in read_regular(path).split(b"\n") if line]
@@ -173,7 +173,7 @@ def _lines(path: Path) -> list[bytes]:
         raise RunFolderError(f"{path}: cannot be read ({error.strerror})") from None
 
 
-def _ledger(name: str, lines: Sequence[bytes]) -> dict[str, Any]:
+def ledger_of(name: str, lines: Sequence[bytes]) -> dict[str, Any]:
     try:
         texts = [line.decode("ascii") for line in lines]
     except UnicodeDecodeError:

@@ -22,9 +22,11 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
 from fedpriv.common.errors import OptionError, RunFailed
+from fedpriv.common.files import json_number, write_atomic
 from fedpriv.common.messages import EXCHANGE, ROUND, MalformedMessage
 from fedpriv.common.replies import read_blobs
-from fedpriv.guard.account import claimed_epsilon, verified_epsilon
+from fedpriv.common.versions import library_versions
+from fedpriv.guard.account import claimed_epsilon, figures
 from fedpriv.guard.arrays import METRICS, NUM_EXAMPLES, Model, model_of
 from fedpriv.guard.guarded_message import GUARD, TERMS
 from fedpriv.guard.opening import Opening, SumClosed, guard_message
@@ -63,7 +65,7 @@ class Guarded(Strategy):
         self.inner, self.folder, self.delta = inner, folder, delta
         self.run = secrets.token_hex(16)
         self.terms: dict[int, Terms] = {}  # by client
-        self.rounds = 0
+        self.rounds = self._planned = 0
         self.clients: dict[int, int] = {}  # by node
         self.entries: dict[int, list[Entry]] = {}
         self.closed: dict[int, str] = {}  # rounds whose sum did not open, and why
@@ -193,21 +195,24 @@ class Guarded(Strategy):
     # --- the folder --------------------------------------------------------------------------------------------
 
     def _plan(self) -> None:
-        """Before anything leaves: what the whole run will cost at most."""
-        if self.folder is None or self._model is None or (self.folder / PLAN).exists():
+        """Before anything leaves: what the whole run will cost at most. Again where a later round asks new machines."""
+        if self.folder is None or self._model is None or self._planned == len(self.terms):
             return
+        self._planned = len(self.terms)
         size = self._model.size
         costs = {client: claimed_epsilon(terms, size, self.rounds, self.delta) for client, terms in self.terms.items()}
         plan = {
+            "run": self.run,
             "rounds": self.rounds,
             "numbers": size,
             "delta": self.delta,
             "strategy": type(self.inner).__name__,
             "clients": {
-                str(client): asdict(terms) | {"epsilon": costs[client]} for client, terms in sorted(self.terms.items())
+                str(client): asdict(terms) | {"epsilon": json_number(costs[client])}
+                for client, terms in sorted(self.terms.items())
             },
         }
-        (self.folder / PLAN).write_text(json.dumps(plan, indent=1) + "\n")
+        write_atomic(self.folder / PLAN, json.dumps(plan, indent=1) + "\n")
 
     def _book(self, server_round: int, clients: list[int]) -> None:
         assert self._model is not None
@@ -227,24 +232,19 @@ class Guarded(Strategy):
         terms = self.terms[min(self.entries)]
         size = self._model.size
         done = {client: len({entry.round for entry in entries}) for client, entries in self.entries.items()}
-        claimed = max(claimed_epsilon(self.terms[client], size, times, self.delta) for client, times in done.items())
-        verified = verified_epsilon(self.folder / LEDGER, terms.threat, self.delta)
+        first, *others = figures(self.terms, done, self.folder / LEDGER, size, self.delta)
         found = {
             "strategy": f"guarded {type(self.inner).__name__}",
             "rounds": max(done.values()),
             "closed_rounds": {str(number): why for number, why in self.closed.items()},
             "num_parameters": size,
-            "privacy": {
-                "unit": terms.threat.unit,
-                "adjacency": terms.threat.adjacency,
-                "observer": terms.threat.observer,
-                "delta": self.delta,
-                "claimed_epsilon": claimed,
-                "verified_epsilon": verified,
-            },
+            "privacy": first | {"others": others},
             "terms": asdict(terms),
-            "sandbox": sorted({known.sandbox for known in self.terms.values()}),
+            "other_terms": sum(self.terms[client] != terms for client in done),
+            "answers": {str(client): times for client, times in sorted(done.items())},
+            "sandbox": sorted({self.terms[client].sandbox for client in done}),
+            "versions": library_versions(),
             "seconds": round(time.time() - self._began, 1),
         }
-        (self.folder / SUMMARY).write_text(json.dumps(found, indent=1) + "\n")
+        write_atomic(self.folder / SUMMARY, json.dumps(found, indent=1) + "\n", durable=False)
         write_report(self.folder, found)

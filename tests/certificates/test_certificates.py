@@ -158,11 +158,11 @@ def test_lines_taken_out_moved_or_cut_are_found(of_run: Json, verdict: Callable[
     lines = of_run["ledger"]["lines"]
     for kept in (lines[1:], [lines[0], lines[2]], [lines[1], lines[0], lines[2]]):
         other = copy.deepcopy(of_run)
-        other["ledger"] = statement._ledger("run", [line.encode() for line in kept])
+        other["ledger"] = statement.ledger_of("run", [line.encode() for line in kept])
         other["releases"] = statement.releases([json.loads(line) for line in kept], node=False)
         assert verdict(sign(other))[0] == 1
     cut = copy.deepcopy(of_run)
-    cut["ledger"] = statement._ledger(of_run["ledger"]["id"], [line.encode() for line in lines[:-1]])
+    cut["ledger"] = statement.ledger_of(of_run["ledger"]["id"], [line.encode() for line in lines[:-1]])
     cut["releases"] = statement.releases([json.loads(line) for line in lines[:-1]], node=False)
     assert verdict(sign(cut))[0] == 0  # an honest older certificate looks like that: only its epsilon is too large
     assert verdict(sign(cut), older=of_run)[0] == 1
@@ -232,7 +232,7 @@ def test_a_copy_that_another_key_continues_is_told(
     first = of_node(network)
     lines = [line.encode() for line in first["ledger"]["lines"]]
     row = {"time": 0, "signer": OTHER.public, "before": first["ledger"]["head"]}
-    other = first | {"ledger": statement._ledger(first["ledger"]["id"], [*lines, json.dumps(row).encode()])}
+    other = first | {"ledger": statement.ledger_of(first["ledger"]["id"], [*lines, json.dumps(row).encode()])}
     head = {"ledger": first["ledger"]["id"], "bytes": 1, "lines": len(lines) + 1, "chain": other["ledger"]["head"]}
     other = sign(other | {"heads": [OTHER.sign(head)]}, OTHER)
     code, told = verdict(

@@ -37,7 +37,7 @@ def certificate(*lines: dict[str, Any] | str, epsilon: Any = 0.001, delta: Any =
         "releases": table,
         "assumptions": [],
         "digests": {},
-        "ledger": statement._ledger("run", [text.encode() for text in texts]),
+        "ledger": statement.ledger_of("run", [text.encode() for text in texts]),
         "heads": [],
     }
     return statement.signed(made | more, SIGNER, "x")
