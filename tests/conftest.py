@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from import_order import import_tests
 from rotation import left_out, whole_suite
 from speed import deselect_slow, pytest_addoption, pytest_runtest_logreport, write_slow  # noqa: F401 - hooks
 
@@ -29,7 +30,10 @@ sys.dont_write_bytecode = False
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 # Shells start what runs in the background with Ctrl-C ignored, and children inherit that; tests press it.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(
+        signal.SIGINT, signal.default_int_handler
+    )  # Until all tests are collected nothing that was imported goes: a collector would look at it again and again.
+gc.disable()
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 UNPACK = SHARED / "data" / "unpack.sh"
@@ -51,6 +55,11 @@ def _pictures_are_there() -> bool:
     return bool(os.environ.get("FEDPRIV_PICTURES")) or UNPACK.is_file()
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection(session: pytest.Session) -> None:
+    import_tests(session.config, Path(__file__).parent)
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Long files begin first (`LONGEST`). Deselects, rather than skips, what needs the real pictures, the texts of the
     papers, or NVFlare, where there are none: a skip is a fault here. So is what another commit runs (`rotation`).
@@ -63,6 +72,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 20)
+    gc.enable()
     papers = bool(os.environ.get("FEDPRIV_PAPERS")) or (SHARED / "papers" / "text").is_dir()
     there = {"pictures": _pictures_are_there(), "papers": papers, "nvflare": find_spec("nvflare") is not None}
     missing = [mark for mark, found in there.items() if not found]

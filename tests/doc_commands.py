@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+from fedpriv.checking import child
 from fedpriv.commands import runs
 from fedpriv.commands.table import COMMANDS, DEPLOYMENT
 
@@ -203,6 +204,10 @@ FITTING = {
 }
 
 
+#: Commands that are made once, though several pages show them.
+BARE = ("python -m fedpriv", "python -m fedpriv.audit")
+
+
 @dataclass(frozen=True)
 class Command:
     page: str
@@ -308,9 +313,7 @@ class Shop:
     def carry_out(self, command: Command) -> tuple[int, str]:
         """(exit code, what it printed); a run that another page shows too is not made again."""
         self.exact = bool(command.shows)
-        repeated = (
-            command.text.startswith(("python -m fedpriv ", "make papers")) or command.text == "python -m fedpriv.audit"
-        )
+        repeated = command.text.startswith(("python -m fedpriv ", "make papers")) or command.text in BARE
         if not repeated or command.text not in self.done or self.exact:
             self.done[command.text] = self._carry_out(command)
         return self.done[command.text]
@@ -492,6 +495,7 @@ def furnish() -> None:
             Image.fromarray(picture.transpose(1, 2, 0)).save(Path("PICTURES", name, f"{number}.png"))
     write_mnist(Path("data"), 48, 16, (28, 28))
     write_hub_set(Path("stored"), size=(32, 32), train=24, test=12)
+    child.PATIENCE = 100.0  # where other processes have the cores, a check's seconds of CPU take long
     runs.CHECKED_JOBS = 0  # of a sweep, those that bring a new value are checked
     huggingface_hub.snapshot_download = lambda *_, local_dir, **__: shutil.copytree("stored", local_dir)
 

@@ -3,8 +3,8 @@
 
 For tests that go the same way for many methods, variants or trainers, and for files that start a dozen processes, of
 which a third is run (`together`). In the rooms of `IN_TURN` slow tests without a mark (`speed.LIST`) take turns too, in
-two parts; one with ``rotates(1)`` always runs. The part follows from the commit's hash, so a checkout always has the
-same one. All cases run where a file or ``-k`` is asked for by name, as when one changes a method, and with
+`PARTS` parts; one with ``rotates(1)`` always runs. The part follows from the commit's hash, so a checkout always has
+the same one. All cases run where a file or ``-k`` is asked for by name, as when one changes a method, and with
 FEDPRIV_ALL_RUNS=1 (``FEDPRIV_ALL_RUNS=1 make test``).
 """
 
@@ -23,12 +23,12 @@ from speed import LIST, function_of
 
 ROOT = Path(__file__).resolve().parents[1]
 
-#: Rooms that rest on others, all of whose tests run: mechanisms, privacy, secure_sum, client, server, deployment, ...
-IN_TURN = frozenset(
-    ("api", "attacks", "data", "doors", "engines", "methods", "report", "runs", "studies", "system", "training")
-)
+#: No guarantee rests on these rooms alone. Of others every slow test runs: mechanisms, privacy, secure_sum, client,
+#: server, contract, deployment, guard, certificates.
+UPPER = ("api", "attacks", "checking", "doors", "engines", "methods", "report", "runs", "studies", "system")
+IN_TURN = frozenset((*UPPER, "config", "data", "training"))
 #: Of their slow tests.
-PARTS = 3
+PARTS = 4
 
 
 @cache

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import import_order
 import pytest
 import rotation
 from contract.test_every_method import CASES, METHODS, place
+from import_order import begun_elsewhere, import_tests, place_of
 
 
 class Item(SimpleNamespace):
@@ -104,3 +107,24 @@ def test_what_is_asked_for_by_name_runs_in_full(arguments: list[str], keyword: s
         args=arguments, invocation_params=SimpleNamespace(dir=rotation.ROOT), getoption=lambda name: keyword
     )
     assert rotation.whole_suite(config) is whole  # type: ignore[arg-type]
+
+
+def test_processes_begin_to_import_at_different_files_and_miss_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    files = list(range(10))
+    orders = [begun_elsewhere(files, number, 3) for number in range(3)]
+    assert all(sorted(order) == files for order in orders) and [order[0] for order in orders] == [0, 3, 6]
+    worker = SimpleNamespace(workerinput={"workerid": "gw2", "workercount": 3})
+    assert place_of(worker) == (2, 3) and place_of(SimpleNamespace()) == (0, 1)  # type: ignore[arg-type]
+
+
+def test_a_file_that_cannot_be_imported_is_left_to_its_collection(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "room").mkdir()
+    (tmp_path / "room" / "test_of_an_import_that_fails.py").write_text("raise ValueError('at import')")
+    (tmp_path / "room" / "test_of_an_import_that_works.py").write_text("VALUE = 1")
+    monkeypatch.setattr(import_order, "whole_suite", lambda config: True)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    import_tests(SimpleNamespace(workerinput={"workerid": "gw0", "workercount": 2}), tmp_path)  # type: ignore[arg-type]
+    assert sys.modules.pop("test_of_an_import_that_works").VALUE == 1
+    assert "test_of_an_import_that_fails" not in sys.modules

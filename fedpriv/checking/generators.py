@@ -8,6 +8,7 @@ import random
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -26,13 +27,28 @@ def seeded(seed: int | None) -> Any:
     return nullcontext() if seed is None else _seeded(seed)
 
 
+def begin_torch(torch: Any, seed: int) -> None:
+    """`torch.manual_seed`, which records three stack traces where there is no GPU: most of what a play of a small
+    function took.
+    """
+    if _has_gpu():
+        torch.manual_seed(seed)
+    else:
+        torch.default_generator.manual_seed(seed)
+
+
+@cache
+def _has_gpu() -> bool:
+    return bool(sys.modules["torch"].accelerator.is_available())
+
+
 @contextmanager
 def _seeded(seed: int) -> Iterator[None]:
     states = generator_states()
     random.seed(seed)
     np.random.seed(seed & 0xFFFFFFFF)  # noqa: NPY002 (the generator that targets use)
     if torch := sys.modules.get("torch"):
-        torch.manual_seed(seed)
+        begin_torch(torch, seed)
     try:
         yield
     finally:

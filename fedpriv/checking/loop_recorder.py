@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from fedpriv.checking.generators import begin_torch
 from fedpriv.checking.loop_data import Altered
 from fedpriv.checking.loop_objects import base_sampler, clipping_module, inner_of, living, settings_of
 from fedpriv.checking.loop_record import Accounted, Engine, LoopRecord, Lot, Numbers, Step
@@ -352,7 +353,7 @@ def seed_all(seed: int) -> None:
 
     random.seed(seed)
     np.random.seed(seed % 2**32)  # noqa: NPY002 - the loop's own generator
-    torch.manual_seed(seed)
+    begin_torch(torch, seed)
 
 
 # --- wrapping the libraries ----------------------------------------------------------------------------------------

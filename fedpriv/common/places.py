@@ -127,5 +127,7 @@ def _forget_another(name: str, rest: str) -> None:
     file = getattr(sys.modules.get(name), "__file__", None)
     there = [folder / f"{rest.replace('.', '/')}.py" for folder in method_folders(name.partition(".")[0])]
     found = next((place for place in there if place.is_file()), None)
-    if file is not None and found is not None and os.path.realpath(file) != os.path.realpath(found):
+    if file is None or found is None or file == str(found):
+        return
+    if os.path.realpath(file) != os.path.realpath(found):
         del sys.modules[name]

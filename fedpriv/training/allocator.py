@@ -8,7 +8,6 @@ close to half of a training step.
 from __future__ import annotations
 
 import ctypes
-import ctypes.util
 import sys
 
 # From glibc's malloc.h.
@@ -24,7 +23,7 @@ def keep_freed_memory() -> bool:
     if not sys.platform.startswith("linux"):
         return False
     try:
-        mallopt = ctypes.CDLL(ctypes.util.find_library("c") or "libc.so.6").mallopt
+        mallopt = ctypes.CDLL("libc.so.6").mallopt  # glibc's name; to look for another would start two processes
     except (OSError, AttributeError):  # musl has no mallopt
         return False
     return bool(mallopt(_M_MMAP_THRESHOLD, LARGEST_KEPT) and mallopt(_M_TRIM_THRESHOLD, MOST_KEPT))

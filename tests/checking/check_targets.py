@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -169,25 +171,28 @@ class Fades:
 
 
 #: target -> the findings of which one names its fault.
-FAULTY: dict[Any, set[str]] = {
-    without_noise: {"no-randomness"},
-    same_seed: {"no-randomness"},
-    seeded_by_data: {"no-randomness"},
-    unclipped: {"unbounded-sensitivity"},
-    scaled_noise: {"noise-depends-on-data"},
-    clipped_last: {"noise-depends-on-data"},
-    one_noise: {"shared-noise"},
-    half_noisy: {"number-without-noise"},
-    noise_beside: {"shared-noise"},
-    with_loss: {"number-without-noise"},
-    with_text: {"form-depends-on-data"},
-    other_length: {"form-depends-on-data"},
-    few_seeds: {"noise-repeats"},
-    grows_slowly: {"unbounded-sensitivity"},
-    Skips: {"noise-misses-calls"},
-    Keeps: {"noise-repeats-between-calls"},
-    Fades: {"noise-fades"},
-}
+# Tables are read-only: what a check's target can change it copies before every call.
+FAULTY: Mapping[Any, set[str]] = MappingProxyType(
+    {
+        without_noise: {"no-randomness"},
+        same_seed: {"no-randomness"},
+        seeded_by_data: {"no-randomness"},
+        unclipped: {"unbounded-sensitivity"},
+        scaled_noise: {"noise-depends-on-data"},
+        clipped_last: {"noise-depends-on-data"},
+        one_noise: {"shared-noise"},
+        half_noisy: {"number-without-noise"},
+        noise_beside: {"shared-noise"},
+        with_loss: {"number-without-noise"},
+        with_text: {"form-depends-on-data"},
+        other_length: {"form-depends-on-data"},
+        few_seeds: {"noise-repeats"},
+        grows_slowly: {"unbounded-sensitivity"},
+        Skips: {"noise-misses-calls"},
+        Keeps: {"noise-repeats-between-calls"},
+        Fades: {"noise-fades"},
+    }
+)
 
 # --- doubts -------------------------------------------------------------------------------------------------------
 
@@ -218,11 +223,13 @@ class Cancels:
         return clipped(update) + self.last - before
 
 
-DOUBTFUL: dict[Any, str] = {
-    of_the_process: "global-generator",
-    Accumulates: "state-crosses-calls",
-    Cancels: "noise-cancels-between-calls",
-}
+DOUBTFUL: Mapping[Any, str] = MappingProxyType(
+    {
+        of_the_process: "global-generator",
+        Accumulates: "state-crosses-calls",
+        Cancels: "noise-cancels-between-calls",
+    }
+)
 
 # --- by name, in a process of their own ---------------------------------------------------------------------------
 

@@ -233,6 +233,7 @@ def test_published_adaptive_fedcad_is_infinite_with_its_reason(run: Run):
 def test_the_real_process_from_another_folder(tmp_path: Path):
     call = [sys.executable, "-m", "fedpriv", *SMALL, "num_rounds=1", "hydra.run.dir=here"]
     done = subprocess.run(call, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
+    slow = [line for line in done.stderr.splitlines() if line.startswith("set-up: ")]  # said on a busy machine
+    assert (done.returncode, done.stderr.splitlines()) == (0, slow)
     assert done.stdout.startswith("round 1/1  accuracy ")
     assert {path.name for path in tmp_path.iterdir()} == {"here"}
