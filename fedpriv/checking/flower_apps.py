@@ -17,7 +17,6 @@ import numpy as np
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
-from fedpriv.checking.columns import Columns, Two
 from fedpriv.checking.findings import Finding
 from fedpriv.checking.flower_bare_apps import Parts, models, parts_of, run_config
 from fedpriv.checking.flower_messages import (
@@ -35,9 +34,9 @@ from fedpriv.checking.flower_messages import (
 from fedpriv.checking.flower_mods_known import known_mods
 from fedpriv.checking.fresh_state import Memory
 from fedpriv.checking.release_function import NotTaken
-from fedpriv.checking.replay_numbers import bare
+from fedpriv.checking.replay_numbers import bare_names
 from fedpriv.checking.rounds import RoundsSubject, claim_of
-from fedpriv.checking.subject import Numbers, Pair, Played, Question, Recognised, Subject
+from fedpriv.checking.subject import Numbers, Pair, Question, Recognised, Subject
 from fedpriv.engines.contexts import empty_context
 from fedpriv.engines.grid import RUN_ID
 
@@ -150,7 +149,7 @@ class AppSubject(RoundsSubject):
                 sides = [[other.play(side, seed)[0] for seed in range(PLAYS)] for side in (pair.left, pair.right)]
             except Exception:  # an app that answers no such message
                 continue
-            if names := _bare_names(sides):
+            if names := bare_names(sides):
                 yield Finding(
                     "replayed",
                     "evaluation-bare" if kind.startswith("evaluate") else "answer-bare",
@@ -164,13 +163,6 @@ class AppSubject(RoundsSubject):
 def _moved(array: Any, by: float) -> Any:
     array = np.asarray(array)
     return (array + array.dtype.type(by)).astype(array.dtype) if by and array.dtype.kind == "f" else array
-
-
-def _bare_names(sides: Sequence[Sequence[Played]]) -> list[str]:
-    """Records that have one value with either data set under every seed, and not the same."""
-    columns = Columns.of([one for side in sides for one in side])
-    two = Two("", columns.matrix(sides[0]), columns.matrix(sides[1]), columns.records, True)
-    return [str(name) for name in dict.fromkeys(two.records[bare(two) & ~two.words])]
 
 
 def known_guard(terms: Any, dimension: int) -> Recognised:
