@@ -9,7 +9,7 @@ noise whatever it reads.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -36,6 +36,7 @@ from fedpriv.checking.fresh_state import Memory
 from fedpriv.checking.release_function import NotTaken
 from fedpriv.checking.replay_numbers import bare_names
 from fedpriv.checking.rounds import RoundsSubject, claim_of
+from fedpriv.checking.seeded_data import Draws
 from fedpriv.checking.subject import Numbers, Pair, Question, Recognised, Subject
 from fedpriv.engines.contexts import empty_context
 from fedpriv.engines.grid import RUN_ID
@@ -52,10 +53,13 @@ PLAYS = 8
 
 @dataclass(frozen=True)
 class Asked:
-    """The data of a partition, and a model whose numbers are all moved by ``moved``."""
+    """The data of a partition, changed as `fedpriv.checking.seeded_data` says, and a model whose numbers are all moved
+    by ``moved``.
+    """
 
     partition: int
     moved: float = 0.0
+    change: str = ""
 
 
 @dataclass(frozen=True)
@@ -91,6 +95,7 @@ class AppSubject(RoundsSubject):
         self, target: AppTarget, question: Question, name: str = "app", pairs: Sequence[Pair] | None = None
     ) -> None:
         self.target = target
+        self.draws: Draws | None = None
         shared_modules()
         self.parts = parts_of(target.app) if isinstance(target.app, ClientApp) else Parts({})
         known = list(target.recognised)
@@ -123,7 +128,8 @@ class AppSubject(RoundsSubject):
             if asked.partition not in kept:
                 kept[asked.partition] = empty_context(RUN_ID, CLIENT, asked.partition, NUM_PARTITIONS)
                 kept[asked.partition].run_config.update(target.run_config or {})
-            yield numbers_of(target.app(self._message(number, asked), kept[asked.partition]))
+            with nullcontext() if self.draws is None else self.draws.changed(asked.change):
+                yield numbers_of(target.app(self._message(number, asked), kept[asked.partition]))
 
     def _message(self, number: int, asked: Asked) -> Message:
         kind, old = self.target.message_type, self.target.old
@@ -210,6 +216,7 @@ def bare_app(app: ClientApp, question: Question) -> AppSubject:
             "give) of fedpriv.checking.flower_apps, where arrays is the model that the server sends, left and right "
             "two data sets, and give puts one of them where the app reads it"
         )
+    _find_data(first, question)
     if not _follows_data(first):
         raise NotTaken(
             "the app answers alike as every partition, so nothing is seen of its data: check an AppTarget(app, arrays, "
@@ -218,12 +225,45 @@ def bare_app(app: ClientApp, question: Question) -> AppSubject:
     return first
 
 
+def _find_data(subject: AppSubject, question: Question) -> None:
+    """Where an app makes its data of a seed that follows its partition, its pairs are one client with other data."""
+    of_clients = question.claim is not None and question.claim.unit == "client"
+    draws = Draws(subject.parts.module, unit="client" if of_clients else "example")
+    try:
+        found = draws.survey(lambda client, seed: subject.play(Asked(client, FAR * (seed == 2)), seed))
+    except Exception:  # of foreign code: the layers say so
+        return
+    subject.draws = draws
+    before, subject.pairs = subject.pairs, _changed_data("data set" if of_clients else "example")
+    if found and _follows_data(subject):
+        subject.notes = [one for one in subject.notes if one.name != "data-of-partitions"]
+    else:
+        subject.draws, subject.pairs = None, before
+
+
+def _changed_data(unit: str) -> list[Pair]:
+    far = [Asked(0, FAR), Asked(0, FAR, "other")]
+    words = "all rows" if unit == "data set" else "one row"
+    found = [
+        Pair("a client's data and another client's", Asked(0), Asked(0, change="other"), "replace-one", "data set"),
+        Pair("the same, and a model far from both", far[0], far[1], "replace-one", "data set"),
+    ]
+    for name, left, right in (
+        ("large and opposite", "large", "large, opposite"),
+        ("equal and opposite", "equal", "equal, opposite"),
+        ("large and small", "large", "small"),
+    ):
+        sides = (Asked(0, change=left), Asked(0, change=right))
+        found.append(Pair(f"{words} of a client's data {name}", *sides, "replace-one", unit))
+    return found
+
+
 def _partitions() -> list[Pair]:
     name = "partitions {} and {} of the app's data"
-    found = [Pair(name.format(*two), *map(Asked, two), "replace-one", "client") for two in PARTITIONS]
+    found = [Pair(name.format(*two), *map(Asked, two), "replace-one", "data set") for two in PARTITIONS]
     far = [Asked(one, FAR) for one in PARTITIONS[0]]
     words = name.format(*PARTITIONS[0]) + ", and a model far from both"
-    return [*found, Pair(words, far[0], far[1], "replace-one", "client")]
+    return [*found, Pair(words, far[0], far[1], "replace-one", "data set")]
 
 
 def _follows_data(subject: AppSubject) -> bool:

@@ -21,9 +21,12 @@ import numpy as np
 from flwr.app import ArrayRecord
 from flwr.client.mod.utils import make_ffn
 from flwr.clientapp import ClientApp
-from flwr.common import Parameters, parameters_to_ndarrays
+from flwr.common import GetParametersIns, Parameters, parameters_to_ndarrays
 
 from fedpriv.checking.flower_extremes import at_most
+from fedpriv.checking.flower_messages import CLIENT
+from fedpriv.engines.contexts import empty_context
+from fedpriv.engines.grid import RUN_ID
 
 Model = dict[str, Any]
 #: Seconds of CPU that making a model may take, and folders above a module that are looked through.
@@ -50,7 +53,8 @@ class Parts:
     @property
     def module(self) -> dict[str, Any]:
         """Variables of the module that defines the first function."""
-        return dict(getattr(inspect.unwrap(self.functions[self.first]), "__globals__", {}))
+        found: dict[str, Any] = getattr(inspect.unwrap(self.functions[self.first]), "__globals__", {})
+        return found
 
 
 def parts_of(app: ClientApp) -> Parts:
@@ -111,13 +115,15 @@ def _flat(value: Mapping[str, Any], before: str = "") -> dict[str, Any]:
 
 def models(parts: Parts) -> Iterator[tuple[str, Model]]:
     """(words, arrays by name) of every model that the app's module has or makes, and last of none at all."""
-    values = [value for name, value in parts.module.items() if not name.startswith("__")]
+    values = [value for name, value in list(parts.module.items()) if not name.startswith("__")]
     for value in values:
         if (found := as_model(value)) is not None:
             yield "its module", found
     for value in values:
         if (found := _made(value, parts.module.get("__name__"))) is not None:
             yield "a function or class of its module", found
+    if parts.old and (found := _of_client(parts.functions["train"])) is not None:
+        yield "its client's parameters", found
     yield "nowhere: it was sent without arrays", {}
 
 
@@ -136,6 +142,17 @@ def as_model(value: Any) -> Model | None:
     if isinstance(value, list | tuple) and value and all(isinstance(one, np.ndarray) for one in value):
         return {str(place): array for place, array in enumerate(value)}
     return None
+
+
+def _of_client(makes: Callable[..., Any]) -> Model | None:
+    """What an older client answers when it is asked for its parameters."""
+    try:
+        with at_most(SECONDS):
+            client = makes(empty_context(RUN_ID, CLIENT, 0, 2))
+            client = client.to_client() if hasattr(client, "to_client") else client
+            return as_model(client.get_parameters(GetParametersIns({})).parameters)
+    except Exception:  # of foreign code, which may have none
+        return None
 
 
 def _array(value: Any) -> Any:

@@ -213,7 +213,7 @@ def _bare(
         return
     counts = np.array([str(record).rpartition(".")[2].startswith(COUNTS) for record in two.records])
     if (moved & counts).any():
-        of_clients = question.claim is not None and question.claim.unit == pair.unit == "client"
+        of_clients = question.claim is not None and question.claim.unit == "client" and pair.unit != "example"
         words = (
             "the claim is about two clients' whole data, and it tells them apart; epsilon is infinite."
             if of_clients

@@ -39,10 +39,10 @@ class Claim:
     unit: str | None = None
 
     def covers(self, pair: Pair) -> bool:
-        """Whether a pair refutes the claim: replace-one allows zero-out too, and a client's data one example of them,
-        not the other way.
+        """Whether a pair refutes the claim: replace-one allows zero-out too, not the other way. All examples of a client
+        refute a claim that says to be about clients.
         """
-        if self.unit == "example" and pair.unit == "client":
+        if (self.unit == "example" and pair.unit == "client") or (self.unit != "client" and pair.unit == "data set"):
             return False
         return pair.adjacency != "replace-one" or self.adjacency == "replace-one"
 
@@ -95,7 +95,7 @@ class Pair:
     left: Any
     right: Any
     adjacency: str  # "replace-one" | "zero-out" | "add-or-remove-one"
-    unit: str  # "client" | "example"
+    unit: str  # "client" | "example" | "data set" (all examples of one client)
 
 
 @dataclass(frozen=True)
