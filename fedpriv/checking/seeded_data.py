@@ -1,9 +1,10 @@
 """Data that a target draws itself: normal draws of generators with a seed of the client's own, replaced by others.
 
 Examples, tests and simulations often make a client's data from a seed that follows its number. `Draws` notes the seeds
-with which generators of NumPy, Python and torch are made while the target runs. A seed that comes again in every call of
-one client, and in none of another's, is one of data: it is no noise, and it is nothing that all clients share. Normal
-numbers drawn from it have no bound, so any others are data too; all other draws (whole numbers, ranges, orders) stay.
+with which generators of NumPy, Python and torch are made while the target runs. A seed that comes again in every call
+of one client, and in none of another's, is one of data: it is no noise, and it is nothing that all clients share.
+Normal numbers drawn from it have no bound, so any others are data too; all other draws (whole numbers, ranges, orders)
+stay.
 """
 
 from __future__ import annotations
@@ -58,13 +59,13 @@ class Draws:
     def survey(self, play: Callable[[int, int], Any]) -> bool:
         """Finds seeds of data. play: (client 0 or 1, seed of the process). Whether there are any."""
         runs = []
-        for client, seed in ((0, 1), (0, 2), (1, 3)):
+        for client, seed in ((0, 1), (0, 2), (1, 3), (1, 4)):
             with self.changed(""):
                 play(client, seed)
                 runs.append(dict(self.noted))
-        first, again, other = runs
+        first, again, other, other_again = runs
         own = [key for key in first if key in again and key not in other]
-        theirs = [value for key, value in other.items() if key not in first]
+        theirs = [value for key, value in other.items() if key in other_again and key not in first]
         if len(own) == len(theirs):
             self.seeds, self.other = own, theirs
         return bool(self.seeds)

@@ -39,8 +39,8 @@ class Claim:
     unit: str | None = None
 
     def covers(self, pair: Pair) -> bool:
-        """Whether a pair refutes the claim: replace-one allows zero-out too, not the other way. All examples of a client
-        refute a claim that says to be about clients.
+        """Whether a pair refutes the claim: replace-one allows zero-out too, not the other way. All examples of a
+        client refute a claim that says to be about clients.
         """
         if (self.unit == "example" and pair.unit == "client") or (self.unit != "client" and pair.unit == "data set"):
             return False
