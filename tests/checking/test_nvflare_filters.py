@@ -122,7 +122,7 @@ def test_a_filter_of_the_result_itself_is_played(makes: Any) -> None:
     found = subject(TakesResult(makes))
     one, other = (found.play(UP, seed)[0].numbers for seed in (1, 2))
     assert any(value.size > 1 and not np.array_equal(value, other[name]) for name, value in one.items())
-    assert {name for name in one if name.endswith(".weight") or name.endswith(".bias")}
+    assert {name for name in one if name.endswith((".weight", ".bias"))}
 
 
 def test_a_projects_own_class_of_results_is_made_by_its_annotation() -> None:
