@@ -42,6 +42,8 @@ MOST_LONG_LOOKS = 2
 #: Fresh noise in every number, and the data move some by more than this many of its standard deviations: no claim is
 #: needed to say that nothing is protected (a Gaussian would cost an epsilon of about half the square).
 NO_PROTECTION = 1000.0
+#: Keys under which Flower's messages hold the number of a client's examples.
+COUNTS = ("num_examples", "num-examples")
 
 
 @dataclass
@@ -209,12 +211,17 @@ def _bare(
             "Add noise after clipping, from a generator that is not seeded with a constant or with the data.",
         )  # fmt: skip
         return
-    counts = np.array([str(record).rpartition(".")[2].startswith("num_examples") for record in two.records])
+    counts = np.array([str(record).rpartition(".")[2].startswith(COUNTS) for record in two.records])
     if (moved & counts).any():
+        of_clients = question.claim is not None and question.claim.unit == "client" and pair.unit != "example"
+        words = (
+            "the claim is about two clients' whole data, and it tells them apart; epsilon is infinite."
+            if of_clients
+            else "where neighbours differ in their number of examples, it tells them apart."
+        )
         found.says(
-            "count-without-noise", "doubt",
-            f"With {pair.name}, a count of examples leaves without noise. Where neighbours differ in their number of "
-            "examples, it tells them apart.",
+            "count-without-noise", "fault" if of_clients else "doubt",
+            f"With {pair.name}, a count of examples leaves without noise: {words}",
             "Send a public constant, or count its noise in the claim.",
         )  # fmt: skip
     if (moved & ~counts).any():
@@ -323,7 +330,7 @@ def _epsilon(subject: Subject, found: Replay, question: Question) -> None:
     calls = (question.calls or 1) if claim.scope == "run" else 1
     of = "one call" if calls == 1 else f"{calls} calls"
     for covered in (True, False):
-        pairs = {pair.name for pair in subject.pairs if covered <= claim.covers(pair.adjacency)}
+        pairs = {pair.name for pair in subject.pairs if covered <= claim.covers(pair)}
         limits = {pair: limit for pair, limit in found.limits.items() if pair in pairs}
         if not limits:
             continue

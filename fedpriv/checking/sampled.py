@@ -137,7 +137,7 @@ def _refute(subject: Subject, question: Question, pair: Pair, trials: int, numbe
     second = _audit(subject, question, pair, trials, number, 1 - 1 / SURE, 1)
     if second.epsilon_lower <= claim.epsilon:
         return
-    covered = claim.covers(pair.adjacency)
+    covered = claim.covers(pair)
     doubt = "" if covered else " (the claim may be about one update against none, which is told apart less well)"
     scope = "one call" if claim.scope == "call" else "one call of the run"
     found.findings.append(
