@@ -21,8 +21,8 @@ from fedpriv.privacy.auditor import ROUNDING
 from fedpriv.privacy.composition import compose
 from fedpriv.privacy.events import Event
 
-#: Share of the time for the pairs, then of what is left for calls, generators and dishonest inputs; the rest samples.
-PAIRS_SHARE, CALLS_SHARE = 0.3, 0.4
+#: Share of what the pairs leave of the time, for calls, generators and dishonest inputs; the rest samples.
+CALLS_SHARE = 0.4
 #: One of each name is shown, with how many more there were.
 _ORDER = {"fault": 0, "doubt": 1, "note": 2}
 #: Told after each part of a check what is known by then.
@@ -113,14 +113,15 @@ def _checked(target: Any, question: Question, name: str, budget: Budget, told: T
         words = "not made: its adapter gives no neighbouring inputs"
         check = replace(check, layers=[*check.layers, Layer("replayed", False, words), Layer("sampled", False, words)])
         return check if subject.recognised else replace(check, why_not="it has no neighbouring inputs to compare")
-    played = replay(subject, question, budget.share(PAIRS_SHARE))
+    played = replay(subject, question, budget)
     findings += played.findings
     check = replace(check, findings=merged(findings), measured=played.epsilon)
     told(check)
     findings += calls_of(subject, question, played.repeatable, budget.share(CALLS_SHARE))
     check = replace(check, findings=merged(findings), layers=[*check.layers, _replay_layer(subject, played)])
     told(check)
-    seen = sample(subject, question, budget, faulty=any(one.severity == "fault" for one in findings))
+    faulty = any(one.severity == "fault" for one in findings)
+    seen = sample(subject, question, budget, faulty=faulty, known=played.distances)
     findings += [*seen.findings, *_against_verified(subject, question, verified, seen)]
     infinite = any(one.severity == "fault" and "epsilon is infinite" in one.text for one in findings)
     best = seen.best
