@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -104,5 +104,5 @@ def pooled(deviations: Numbers, plays: int) -> Numbers:
 
 def doubled(claim: Claim) -> Claim:
     """What a claim about one unit and none says of one unit against another: two steps [Dwork and Roth 2014, 2.2]."""
-    delta = min(1.0, claim.delta * (1 + math.exp(min(claim.epsilon, 700.0))))
-    return Claim(2 * claim.epsilon, delta, claim.scope, claim.source, "replace-one")
+    delta = min(math.nextafter(1, 0), claim.delta * (1 + math.exp(min(claim.epsilon, 700.0))))
+    return replace(claim, epsilon=2 * claim.epsilon, delta=delta, adjacency="replace-one")

@@ -170,6 +170,37 @@ def repeated_rows(values: Numbers) -> int:
     return pairs if chance < math.log(1e-6) else 0
 
 
+#: Grids on which noise is looked for: from 1 to 2^-40; fewest plays; remainders are equal within this part of a step.
+GRIDS, GRID_PLAYS, SAME_REMAINDER = 41, 16, 1e-3
+
+
+def remainders(two: Two) -> tuple[Bools, float]:
+    """(columns, grid) of the numbers whose noise is on a grid of 2^-m while the data are not: what is left of them by
+    the grid is one value under every seed with either input, and not the same one. It leaves without noise.
+
+    Numbers that are on a grid themselves (whole numbers, or floats of few bits) have the remainder 0 with both inputs.
+    """
+    none = np.zeros(len(two.records), bool)
+    if len(two.left) < GRID_PLAYS:
+        return none, 0.0
+    varying = two.varying & ~(two.fixed_left | two.fixed_right)
+    for place in range(GRIDS):
+        grid = 2.0**-place
+        rounding = 2.0**-52 * np.maximum(np.abs(two.left).max(0), np.abs(two.right).max(0)) / grid
+        usable = varying & (rounding < SAME_REMAINDER / 10)
+        if not usable.any():
+            break
+        first, second = (np.exp(2j * np.pi * (side[:, usable] / grid)) for side in (two.left, two.right))
+        fixed = np.all([np.abs(one - one[0]).max(0) < 2 * np.pi * SAME_REMAINDER for one in (first, second)], axis=0)
+        # noise of so little that it is within one step would always leave the same
+        wide = np.minimum(np.ptp(two.left[:, usable], axis=0), np.ptp(two.right[:, usable], axis=0)) > 4 * grid
+        moved = fixed & wide & (np.abs(first[0] - second[0]) > 20 * np.pi * SAME_REMAINDER)
+        if moved.any():
+            none[np.flatnonzero(usable)[moved]] = True
+            return none, grid
+    return none, 0.0
+
+
 def moved_noise(two: Two) -> bool:
     """Whether both inputs have the same noise, added: what differs between them is the same under every seed."""
     if not two.repeatable or not two.varying.any():

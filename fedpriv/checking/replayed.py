@@ -24,6 +24,7 @@ from fedpriv.checking.replay_numbers import (
     bare_direction,
     few_values,
     least_ratio,
+    remainders,
     repeated_rows,
     scale_ratio,
     twins,
@@ -79,7 +80,9 @@ def plays_of(subject: Subject, data: object, seeds: Sequence[int]) -> Iterator[P
 
 
 def replay(subject: Subject, question: Question, budget: Budget) -> Replay:
-    """Plays every pair and judges it. budget: of the whole check. Raises what the target raises on the first honest input."""
+    """Plays every pair and judges it. budget: of the whole check. Raises what the target raises on the
+    first honest input.
+    """
     found = Replay()
     with stopwatch() as taken:
         subject.play(subject.pairs[0].left, 1)
@@ -104,7 +107,9 @@ def replay(subject: Subject, question: Question, budget: Budget) -> Replay:
     if done < len(subject.pairs):
         words = f"{done} of {len(subject.pairs)} pairs of neighbouring inputs were replayed in the time of the check"
         found.says("few-pairs", "note", words)
-    _against_claim(subject, found, question)
+    # where several calls can be played, what a run of them costs is seen there (replay_runs)
+    single = question.claim is None or question.claim.scope == "call" or type(subject).series is not Subject.series
+    against_claim(subject, found, question, 1 if single else question.calls or 1)
     return found
 
 
@@ -205,6 +210,14 @@ def _judge(subject: Subject, question: Question, pair: Pair, two: Two, found: Re
             f"Of {len(two.left)} calls with other seeds, {repeated} pairs had exactly the same noise.",
             "Seed the generator once, with at least 128 bits of the operating system's randomness.",
         )  # fmt: skip
+    finer, grid = remainders(two)
+    if finer.any():
+        found.says(
+            "noise-on-a-grid", "fault",
+            f"With {pair.name}, {_some(two, finer)} have noise in multiples of {grid:.3g}, and data that are none: "
+            "what is finer than this grid leaves without noise, and moved with the data; epsilon is infinite.",
+            "Round what is released after the noise is added, or draw noise of the same precision as the data.",
+        )  # fmt: skip
     _shared(pair, two, found)
 
 
@@ -303,9 +316,9 @@ def _distance(
         _unprotected(pair.name, seen.size, found)
 
 
-def _against_claim(subject: Subject, found: Replay, question: Question) -> None:
-    """Epsilon of the largest distance of a Gaussian; a fault where it is more than claimed. A claim about one unit and
-    none is compared with two units, too: twice.
+def against_claim(subject: Subject, found: Replay, question: Question, calls: int) -> None:
+    """Epsilon of the largest distance, of so many calls with noise of their own; a fault where it is more than claimed.
+    A claim about one unit and none is compared with two units, too: twice.
     """
     if not found.distances:
         return
@@ -317,7 +330,6 @@ def _against_claim(subject: Subject, found: Replay, question: Question) -> None:
         _unprotected(name, largest.size, found)
     if claim is None or not math.isfinite(claim.epsilon):
         return
-    calls = (question.calls or 1) if claim.scope == "run" else 1
     of = "one call" if calls == 1 else f"{calls} calls"
     for held, severity, why in (
         (claim, "fault", ""),
