@@ -69,7 +69,7 @@ def _places(one: Played, kept: NDArray[np.bool_]) -> tuple[NDArray[np.int64], ..
             found[name] = place[inside[kept[inside]]]
     ordered = [found[name] for name in sorted(found, key=_natural)]
     if len(ordered) > MOST_PARTS:
-        ordered = ordered[: MOST_PARTS - 1] + [np.concatenate(ordered[MOST_PARTS - 1 :])]
+        ordered = [*ordered[: MOST_PARTS - 1], np.concatenate(ordered[MOST_PARTS - 1 :])]
     return tuple(ordered)
 
 

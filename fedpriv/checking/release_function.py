@@ -66,8 +66,9 @@ def recognises(target: Any, question: Question) -> Subject | None:
     fresh, function = fresh_callable(target)
     words, form, convention, rng = _accepted(fresh, function)
     pairs, probes = [], []
+    unit = (question.claim and question.claim.unit) or "client"
     for dimension in (1,) if words.startswith("a number") else question.dims:
-        pairs += update_pairs(dimension, form, question.bound, "client")
+        pairs += update_pairs(dimension, form, question.bound, unit)
         probes += update_probes(dimension, form, question.bound)
     return ReleaseFunction(
         name=f"a function of {words}",

@@ -7,13 +7,14 @@ mechanism with noise of its own in every number passes each with a probability o
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpriv.checking.columns import Bools, Two, atoms, spread
-from fedpriv.checking.subject import Numbers
+from fedpriv.checking.columns import Bools, Columns, Two, atoms, spread
+from fedpriv.checking.subject import Numbers, Played
 
 #: Relative error of one float32 number.
 FLOAT32 = 2.0**-23
@@ -35,6 +36,13 @@ def precision(*values: Numbers) -> float:
 def bare(two: Two) -> Bools:
     """Columns that have one value under every seed with either input, and not the same one."""
     return np.asarray(two.fixed_left & two.fixed_right & (two.left[0] != two.right[0]))
+
+
+def bare_names(sides: Sequence[Sequence[Played]]) -> list[str]:
+    """Records that have one value with either of two inputs under every seed, and not the same: they have no noise."""
+    columns = Columns.of([one for side in sides for one in side])
+    two = Two("", columns.matrix(sides[0]), columns.matrix(sides[1]), columns.records, True)
+    return [str(name) for name in dict.fromkeys(two.records[bare(two) & ~two.words])]
 
 
 def few_values(two: Two, columns: Bools) -> bool:

@@ -44,6 +44,8 @@ MOST_LONG_LOOKS = 2
 #: Fresh noise in every number, and the data move some by more than this many of its standard deviations: no claim is
 #: needed to say that nothing is protected (a Gaussian would cost an epsilon of about half the square).
 NO_PROTECTION = 1000.0
+#: Keys under which Flower's messages hold the number of a client's examples.
+COUNTS = ("num_examples", "num-examples")
 
 
 @dataclass
@@ -236,12 +238,17 @@ def _bare(
             "Add noise after clipping, from a generator that is not seeded with a constant or with the data.",
         )  # fmt: skip
         return
-    counts = np.array([str(record).rpartition(".")[2].startswith("num_examples") for record in two.records])
+    counts = np.array([str(record).rpartition(".")[2].startswith(COUNTS) for record in two.records])
     if (moved & counts).any():
+        of_clients = question.claim is not None and question.claim.unit == "client" and pair.unit != "example"
+        words = (
+            "the claim is about two clients' whole data, and it tells them apart; epsilon is infinite."
+            if of_clients
+            else "where neighbours differ in their number of examples, it tells them apart."
+        )
         found.says(
-            "count-without-noise", "doubt",
-            f"With {pair.name}, a count of examples leaves without noise. Where neighbours differ in their number of "
-            "examples, it tells them apart.",
+            "count-without-noise", "fault" if of_clients else "doubt",
+            f"With {pair.name}, a count of examples leaves without noise: {words}",
             "Send a public constant, or count its noise in the claim.",
         )  # fmt: skip
     if (moved & ~counts).any():
@@ -336,7 +343,7 @@ def against_claim(subject: Subject, found: Replay, question: Question, calls: in
         (doubled(claim), "fault", " twice, as two steps of one unit against none"),
         (claim, "doubt", " (the claim may be about one update against none, where less moves)"),
     )[: 2 if claim.adjacency else 3]:
-        pairs = {pair.name for pair in subject.pairs if severity == "doubt" or held.covers(pair.adjacency)}
+        pairs = {pair.name for pair in subject.pairs if severity == "doubt" or held.covers(pair)}
         seen = {pair: one for pair, one in found.distances.items() if pair in pairs}
         if not seen:
             continue

@@ -103,7 +103,7 @@ class Check:
             if claim is None
             else {
                 "epsilon": json_number(claim.epsilon), "delta": claim.delta, "scope": claim.scope,
-                "source": claim.source, "adjacency": claim.adjacency,
+                "source": claim.source, "adjacency": claim.adjacency, "unit": claim.unit,
             },
             "claimed": json_number(self.claimed),
             "verified": json_number(self.verified),

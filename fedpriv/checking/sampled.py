@@ -188,7 +188,7 @@ def _refute(
 ) -> None:
     claim = question.claim
     assert claim is not None
-    covered = claim.covers(pair.adjacency)
+    covered = claim.covers(pair)
     second = _audit(subject, question, pair, trials, number, 1 - 1 / SURE, 1, laws)
     if second.epsilon_lower <= claim.epsilon:
         return

@@ -28,7 +28,7 @@ class Claim:
     """epsilon at ``delta`` of one call, or of a run of ``Question.calls`` calls. source: who says so, in words.
 
     adjacency: of the claim; None: it is not said, and only pairs that hold under every adjacency of updates (one update
-    against none) refute it.
+    against none) refute it. unit: what neighbours differ in, a client's whole data or one example; None: not said.
     """
 
     epsilon: float
@@ -36,10 +36,15 @@ class Claim:
     scope: Scope = "call"
     source: str = "the claim given to the check"
     adjacency: str | None = None
+    unit: str | None = None
 
-    def covers(self, adjacency: str) -> bool:
-        """Whether a pair of this adjacency refutes the claim: replace-one allows zero-out too, not the other way."""
-        return adjacency != "replace-one" or self.adjacency == "replace-one"
+    def covers(self, pair: Pair) -> bool:
+        """Whether a pair refutes the claim: replace-one allows zero-out too, not the other way. All examples of a client
+        refute a claim that says to be about clients.
+        """
+        if (self.unit == "example" and pair.unit == "client") or (self.unit != "client" and pair.unit == "data set"):
+            return False
+        return pair.adjacency != "replace-one" or self.adjacency == "replace-one"
 
 
 @dataclass(frozen=True)
@@ -91,7 +96,7 @@ class Pair:
     left: Any
     right: Any
     adjacency: str  # "replace-one" | "zero-out" | "add-or-remove-one"
-    unit: str  # "client" | "example"
+    unit: str  # "client" | "example" | "data set" (all examples of one client)
 
 
 @dataclass(frozen=True)
