@@ -77,12 +77,17 @@ def runs_of(subject: Subject, question: Question, single: Replay, budget: Budget
         findings += _extrapolated(subject, question, single, played, pair, calls)
         findings += _ring(subject, pair, question)
         for probe in subject.probes:
-            if probe.kind == "length" and share.left > 0 and number == 0:
+            if probe.kind == "length" and share.left > 0 and number == 0 and _alike(subject, probe.data[0], pair.right):
                 series = [[one, pair.right] for one in probe.data]
                 grown = Probe(f"{probe.name} in the call before", "length", series, probe.lengths)
                 findings += length_probe(run, grown, asked, share)
     known = {one.name for one in single.findings}
     return [one for one in findings if one.name not in known and one.severity == "fault"]
+
+
+def _alike(subject: Subject, one: Any, other: Any) -> bool:
+    """Whether two inputs give numbers of one form: they are of the same size."""
+    return not Columns.of([subject.series([data], 1)[0] for data in (one, other)]).ragged
 
 
 def has_series(subject: Subject) -> bool:
