@@ -8,21 +8,26 @@ shows it too.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from types import MappingProxyType
 
 import numpy as np
 
-from fedpriv.attacks.trial_features import MOST_FEATURES, summarised
+from fedpriv.attacks.trial_features import MOST_FEATURES
 from fedpriv.checking.budget import Budget, stopwatch
 from fedpriv.checking.findings import Finding
+from fedpriv.checking.parts import Parts
 from fedpriv.checking.replay_numbers import repeated_rows
 from fedpriv.checking.subject import Numbers, Pair, Question, Subject
-from fedpriv.privacy.auditor import Audit, audit
+from fedpriv.privacy.auditor import Audit, Fit, audit
+from fedpriv.privacy.events import PoissonGaussian
+from fedpriv.privacy.sampled_score import sampled_score
+from fedpriv.privacy.scaled_noise import family_of
+from fedpriv.privacy.trade_offs import GAUSSIAN, Family, SharperBound
 
-#: Pairs that are audited, at most.
-MOST_LOOKS = 6
+#: Pairs that are audited, at most; fewer where there would not be so many trials for each.
+MOST_LOOKS, WANTED_TRIALS = 6, 2000
 #: With fewer trials nothing could be learned.
 FEWEST_TRIALS = 400
 #: Plays from which it is learned which numbers never change, and where to look among many.
@@ -48,6 +53,12 @@ class Sampled:
         return max(self.audits, key=lambda one: one[1].epsilon_lower, default=None)
 
     @property
+    def sharper(self) -> SharperBound | None:
+        """The largest of the bounds that assume a law of the noise; like the others, it shares the error with them."""
+        bounds = [one for _, found in self.audits for one in found.sharper]
+        return max(bounds, key=lambda one: one.epsilon_lower, default=None)
+
+    @property
     def attainable(self) -> float | None:
         """The largest bound that these trials could have shown."""
         return max((found.attainable for _, found in self.audits), default=None)
@@ -69,9 +80,16 @@ class _Features:
         return np.column_stack([whole, changed, broken])
 
 
-def sample(subject: Subject, question: Question, budget: Budget, faulty: bool = False) -> Sampled:
+def sample(
+    subject: Subject,
+    question: Question,
+    budget: Budget,
+    faulty: bool = False,
+    laws: Mapping[str, str | None] = MappingProxyType({}),
+) -> Sampled:
     """Audits the first pairs. What a target raises becomes `Sampled.why_not`. faulty: replays have found a fault, so
-    that no further trials are needed to refute a claim.
+    that no further trials are needed to refute a claim. laws: of the noise of pairs that replays have
+    measured; where the time is short, the others are sampled.
     """
     found = Sampled()
     pairs = list(subject.pairs[:MOST_LOOKS])
@@ -80,6 +98,9 @@ def sample(subject: Subject, question: Question, budget: Budget, faulty: bool = 
         with stopwatch() as taken:
             subject.trials(pairs[0].left, 8, question.seed)
         one = max(taken[0] / 8, 1e-6)
+        looks = max(1, min(len(pairs), int(budget.left / one / (2.6 * WANTED_TRIALS))))
+        if looks < len(pairs):
+            pairs = sorted(subject.pairs, key=lambda pair: pair.name in laws)[:looks]
         affordable = int(budget.left / one / (2.6 * len(pairs)))
         trials = min(question.trials, affordable)
         if trials < FEWEST_TRIALS:
@@ -88,7 +109,7 @@ def sample(subject: Subject, question: Question, budget: Budget, faulty: bool = 
         for number, pair in enumerate(pairs):
             if budget.left <= 0:
                 break
-            one_audit = _audit(subject, question, pair, trials, number, question.confidence, len(pairs))
+            one_audit = _audit(subject, question, pair, trials, number, question.confidence, len(pairs), laws)
             found.audits.append((pair, one_audit))
             if number == 0:
                 _repeated(subject, question, pair, trials, found)
@@ -97,7 +118,7 @@ def sample(subject: Subject, question: Question, budget: Budget, faulty: bool = 
             refuted = faulty or any(one.name == "claim-refuted" and one.severity == "fault" for one in found.findings)
             if not refuted and (one_audit.epsilon_lower > limit or (apart and math.isfinite(limit))):
                 more = min(MOST_TRIALS, int(0.4 * budget.left / one / 2.6))
-                _refute(subject, question, pair, max(trials, more) if apart else trials, number, found)
+                _refute(subject, question, pair, max(trials, more) if apart else trials, number, found, laws)
     except Exception as error:
         found.why_not = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
     return found
@@ -105,22 +126,31 @@ def sample(subject: Subject, question: Question, budget: Budget, faulty: bool = 
 
 def sampler(subject: Subject, pair: Pair, seed: int) -> Callable[[bool, int, int], Numbers]:
     """(world, n, seed) -> features [n, f] of n independent calls with either input."""
-    features = _Features([subject.trials(data, PILOT, seed + n) for n, data in enumerate((pair.left, pair.right))])
+    pilots = [subject.trials(data, PILOT, seed + n) for n, data in enumerate((pair.left, pair.right))]
+    features = _Features(pilots)
+    if int(features.kept.sum()) + 2 <= MOST_FEATURES:
+        return lambda world, n, seed: features(subject.trials(pair.right if world else pair.left, n, seed))
+    parts = Parts.of(subject.play(pair.left, seed)[0], [features(one)[:, :-2] for one in pilots], features.kept)
 
     def draw(world: bool, n: int, seed: int) -> Numbers:
-        return features(subject.trials(pair.right if world else pair.left, n, seed))
+        seen = features(subject.trials(pair.right if world else pair.left, n, seed))
+        return np.column_stack([parts(seen[:, :-2]), seen[:, -2:]])
 
-    if int(features.kept.sum()) + 2 <= MOST_FEATURES:
-        return draw
-    pilot = [draw(world, PILOT, seed * 2 + world) for world in (False, True)]
-    shortened: Any = summarised(draw, pilot, int(features.kept.sum()))
-    return shortened  # type: ignore[no-any-return]
+    return draw
 
 
 def _audit(
-    subject: Subject, question: Question, pair: Pair, trials: int, number: int, confidence: float, looks: int
+    subject: Subject,
+    question: Question,
+    pair: Pair,
+    trials: int,
+    number: int,
+    confidence: float,
+    looks: int,
+    laws: Mapping[str, str | None],
 ) -> Audit:
     seed = (question.seed * 1000 + number) * 2 + 1_000_003 * (confidence != question.confidence)
+    families, scores = known_laws(subject, pair, laws)
     return audit(
         sampler(subject, pair, seed),
         delta=question.at_delta,
@@ -128,16 +158,40 @@ def _audit(
         confidence=confidence,
         seed=seed,
         looks=looks,
+        families=families,
+        scores=scores,
     )
 
 
-def _refute(subject: Subject, question: Question, pair: Pair, trials: int, number: int, found: Sampled) -> None:
+def known_laws(subject: Subject, pair: Pair, laws: Mapping[str, str | None]) -> tuple[list[Family], dict[str, Fit]]:
+    """(families of trade-off curves, scores) of what is known of the noise: what the recognised part releases, as many
+    times as a trial has numbers; or the Gaussian that replays saw. A wrong family spoils its own bound alone, which is
+    given beside the one that assumes nothing; a wrong score costs power.
+    """
+    events = [one.event for one in subject.recognised if one.event is not None]
+    if len(events) == 1 == len(subject.recognised) and isinstance(events[0], PoissonGaussian):
+        width = subject.trials(pair.left, 2, 1).shape[1]
+        part = replace(events[0], count=min(width, events[0].count))
+        family = family_of([part])
+        return ([family] if family is not None else []), dict(sampled_score([part], part.count))
+    return ([GAUSSIAN] if laws.get(pair.name) == "Gaussian" else []), {}
+
+
+def _refute(
+    subject: Subject,
+    question: Question,
+    pair: Pair,
+    trials: int,
+    number: int,
+    found: Sampled,
+    laws: Mapping[str, str | None],
+) -> None:
     claim = question.claim
     assert claim is not None
-    second = _audit(subject, question, pair, trials, number, 1 - 1 / SURE, 1)
+    covered = claim.covers(pair)
+    second = _audit(subject, question, pair, trials, number, 1 - 1 / SURE, 1, laws)
     if second.epsilon_lower <= claim.epsilon:
         return
-    covered = claim.covers(pair)
     doubt = "" if covered else " (the claim may be about one update against none, which is told apart less well)"
     scope = "one call" if claim.scope == "call" else "one call of the run"
     found.findings.append(

@@ -76,10 +76,11 @@ class Played:
 
     numbers: by name, flat float64 arrays: "released", "arrays.0", "metrics.loss", "num_examples". Texts, names and
     shapes that leave are turned into numbers (a hash) under "form.*"; a number that an observer knows beforehand
-    (a round's number, a public constant) is left out.
+    (a round's number, a public constant) is left out. exact: whole numbers of 64 bits, which those have rounded.
     """
 
     numbers: Mapping[str, Numbers]
+    exact: Mapping[str, NDArray[np.int64]] = field(default_factory=dict)
 
     def flat(self) -> Numbers:
         """All numbers [k], in the order of their names."""
