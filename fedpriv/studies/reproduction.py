@@ -16,6 +16,7 @@ from fedpriv.studies.provenance import provenance
 from fedpriv.studies.results import OTHER_SETTING, Cell, Claim, Figure, PaperResults, RunRecord, Table, TableRow
 from fedpriv.studies.spec import (
     MEASURES,
+    MOVES_LEVELS,
     PERCENT,
     AtLeast,
     AtMost,
@@ -30,6 +31,7 @@ from fedpriv.studies.spec import (
 )
 from fedpriv.studies.verdicts import (
     CANNOT,
+    EFFECT,
     OPEN,
     Kind,
     Outcome,
@@ -343,7 +345,8 @@ def _outcome(claim: ClaimSpec, found: Measured) -> Outcome:
         return Outcome(CANNOT, missing[0][0].upper() + missing[0][1:], estimated=False, sides=sides)
     match claim.test:
         case Better(pairs=pairs, reported=reported):
-            return better([(found.values(a), found.values(b)) for a, b in pairs], reported, _own_setting(claim, found))
+            values = [(found.values(a), found.values(b)) for a, b in pairs]
+            return better(values, reported, _margins(claim.test, values, _own_levels(claim, found)))
         case Similar(pairs=pairs, within=within):
             return similar([(found.values(a), found.values(b)) for a, b in pairs], within)
         case AtMost(cell=cell, bound=bound, decides=decides):
@@ -352,10 +355,21 @@ def _outcome(claim: ClaimSpec, found: Measured) -> Outcome:
                 return at_most(found.values(cell), min(other.by_seed.values()), other.label, other.kind, decides)
             return at_most(found.values(cell), bound, decides=decides)
         case AtLeast(cell=cell, bound=bound):
-            return at_least(found.values(cell), bound, decided=_own_setting(claim, found))
+            return at_least(found.values(cell), bound, decided=_own_levels(claim, found))
     raise AssertionError(claim.test)
 
 
-def _own_setting(claim: ClaimSpec, found: Measured) -> bool:
-    """Whether it is measured in the paper's own setting, so that printed sizes and levels can be contradicted."""
-    return not any(found.paper.tables[table].differences(found.scale) for table, _, _ in claim.cells)
+def _margins(test: Better, values: Sequence[tuple[Values, Values]], own: bool) -> list[float]:
+    """M of each pair: the printed gain, else the smallest of these methods elsewhere, else 1 point of accuracy; in
+    another setting than the paper's own at most 1 point. Quantities that are no accuracies have a printed one alone.
+    """
+    effect = EFFECT if values[0][0].unit == "%" else 0.0
+    printed_gains = dict(enumerate(test.reported))
+    gains = [printed_gains.get(number, test.smallest or effect) for number in range(len(values))]
+    return [max(0.0, gain if own else min(gain, effect)) for gain in gains]
+
+
+def _own_levels(claim: ClaimSpec, found: Measured) -> bool:
+    """Whether levels can be held against the paper: in its own setting, where nothing that moves them is open."""
+    tables = [found.paper.tables[table] for table, _, _ in claim.cells]
+    return not any(table.differences(found.scale) or MOVES_LEVELS & table.open.keys() for table in tables)

@@ -74,14 +74,21 @@ class Line(Spec):
     measure: str | None = None
 
 
+#: Items of a setting (docs/results/protocol.md, section 2).
+Item = Literal["data", "network", "clients", "rounds", "local training", "clip norm", "noise", "mechanism"]
+#: A level or a printed size is held against a paper only if none of these is open.
+MOVES_LEVELS: frozenset[Item] = frozenset({"data", "network", "rounds", "local training", "clip norm", "noise"})
+
+
 class TableSpec(Spec):
     """rows x columns of jobs; of kind printed: what a paper prints and nothing here is run for (`only_small` says why).
     dataset: where a run's pictures are is added by the command (null: no data needed, or the digits). experiment's
     scale is added too, unless `literal` has scale=small. scales: at which of them the table is made at all.
     small_differs: in what scale=small is not the paper's setting, in words; empty where it is. held: so many pictures
     of the training set are kept from training, and accuracy is that on them: for tables in which an option is chosen.
-    differs: in what no scale is the paper's setting, one part or several. seeds, core_minutes: in place of the paper's
-    (`Reproduction`).
+    differs: in what no scale is the paper's setting, one part or several: printed there, and other here. open: what the
+    paper does not print, and what stands here in its place, by item (`Item`). seeds, core_minutes: in place of the
+    paper's (`Reproduction`).
     """
 
     title: str
@@ -96,6 +103,7 @@ class TableSpec(Spec):
     scales: tuple[Scale, ...] = ("small", "literal")
     small_differs: str = ""
     differs: Annotated[tuple[str, ...], BeforeValidator(_one_text)] = ()
+    open: Mapping[Item, str] = {}
     held: int | None = Field(default=None, ge=1)
     only_small: str = Field(default="", description="why there is nothing at a scale that is not named")
     seeds: Mapping[Scale, Looks] | Looks | None = None
@@ -142,13 +150,15 @@ Reference = Annotated[tuple[str, str, str], BeforeValidator(_reference)]
 
 class Better(Spec):
     """Of each pair the first is larger (accuracies in percent), by a paired difference over seeds. reported: the
-    differences that the paper prints, in the order of the pairs; they are quoted. The sign is decided; in the paper's
-    own setting the claim also fails where there is no gain in the mean, and surely less than the printed one.
+    differences that the paper prints, in the order of the pairs; they are quoted. It fails also without an effect:
+    where the difference lies within M of 0. M is the printed gain; of pairs without one it is ``smallest``, the smallest gain
+    that the paper prints for the same two methods elsewhere (docs/results/protocol.md).
     """
 
     kind: Literal["better"]
     pairs: tuple[tuple[Reference, Reference], ...] = Field(min_length=1)
     reported: tuple[float, ...] = ()
+    smallest: float | None = Field(default=None, gt=0)
 
 
 class Similar(Spec):
@@ -174,7 +184,7 @@ class AtMost(Spec):
 
 class AtLeast(Spec):
     """A mean reaches a value that the paper prints. Missed only where the setting is the paper's (no `differs`, no
-    `small_differs`).
+    `small_differs`) and nothing is `open` that moves a level.
     """
 
     kind: Literal["at_least"]

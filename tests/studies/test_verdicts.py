@@ -68,17 +68,29 @@ def test_better_says_whether_the_reported_gain_is_reached() -> None:
     assert better([(HIGH, LOW), (LOW, HIGH)]).difference is None
 
 
-def test_a_printed_gain_is_refuted_only_in_the_papers_own_setting_and_where_there_is_none_at_all() -> None:
-    none = values("none", 78.0, 82.5, 80.0), values("rival", 81.0, 81.0, 81.0)  # -0.83 in the mean, p = 0.3 of below 0
-    assert better([none]).verdict == better([none], [20.0]).verdict == OPEN
-    assert better([none], [20.0], own=True).verdict == FAILS
-    assert better([none], [1.0], own=True).verdict == OPEN  # less than 1 point is not sure
-    assert better([none], [-20.0], own=True).verdict == OPEN  # no gain is claimed
-    little = values("little", 80.4, 81.5, 83.0), values("rival", 81.0, 81.0, 81.0)  # +0.63, surely not 20
-    assert better([little], [20.0], own=True).verdict == OPEN
-    assert better([(HIGH, LOW)], [16.0], own=True).verdict == HOLDS  # the sign is sure; the size is missed in words
-    assert better([(HIGH, LOW), none], [16.0], own=True).verdict == OPEN  # that of the second pair is not printed
-    assert better([(HIGH, LOW), none], [16.0, 20.0], own=True).verdict == FAILS
+def test_no_effect_fails_where_it_is_surely_within_what_counts() -> None:
+    none = values("none", 81.1, 80.9, 81.2, 80.7), values("rival", 81.0, 81.0, 81.0, 81.0)
+    assert better([none]).verdict == OPEN
+    found = better([none], margins=[1.0])
+    assert found.verdict == FAILS and "within 1, which counts as no effect" in found.words
+    assert better([none], margins=[0.1]).verdict == OPEN
+    little = values("little", 81.5, 81.4, 81.6, 81.5), none[1]
+    found = better([little], margins=[1.0])
+    assert found.verdict == HOLDS and "a gain below 1" in found.words
+    assert better([(HIGH, LOW), none], margins=[1.0]).verdict == OPEN  # of the second pair nothing counts
+    assert better([(HIGH, LOW), none], margins=[1.0, 1.0]).verdict == FAILS
+
+
+def test_runs_that_learn_or_guess_are_compared_by_the_sign_test() -> None:
+    """Of ten seeds the lucky ones differ by fifty points: their mean says little of the next ten."""
+    lucky = {seed: 60.0 if seed < 6 else 11.0 for seed in range(10)}
+    one = Values("one", {seed: value + 1 for seed, value in lucky.items()}, unit="%", guessing=10.0)
+    other = Values("other", dict.fromkeys(range(10), 20.0), unit="%", guessing=10.0)
+    assert one.two_kinds and not other.two_kinds
+    found = better([(one, other)])
+    assert "by the sign test: 6 of 10 runs learn, against 10 of 10" in found.words
+    assert found.sides is not None and found.sides.holds == pytest.approx(386 / 1024)
+    assert "sign test" not in better([(other, Values("low", dict.fromkeys(range(10), 18.0), unit="%"))]).words
 
 
 def test_a_comparison_is_a_sentence() -> None:
