@@ -32,6 +32,8 @@ from fedpriv.studies.spec import (
 from fedpriv.studies.verdicts import (
     CANNOT,
     EFFECT,
+    FAILS,
+    HOLDS,
     OPEN,
     Kind,
     Outcome,
@@ -39,6 +41,7 @@ from fedpriv.studies.verdicts import (
     at_least,
     at_most,
     better,
+    confirmed_by,
     is_phrase,
     ordering,
     p_words,
@@ -102,13 +105,24 @@ class Measured:
         return planned_looks(self.paper, table, self.scale, self.seeds)
 
     def outcomes(self) -> dict[str, Outcome]:
-        """What became of each claim, all of them decided together."""
-        return settle({name: _outcome(claim, self) for name, claim in self.paper.claims.items()})
+        """What became of each claim, all of them decided together, and of each finding beyond the paper. Verdicts that
+        the rules moved are held against fresh seeds, these together too.
+        """
+        claims = {name: claim for name, claim in self.paper.claims.items() if not claim.beyond}
+        found = settle({name: _outcome(claim, self) for name, claim in claims.items()})
+        moved = {name: claims[name] for name, one in found.items() if _moved(claims[name], one)}
+        again = {name: fresh for name, claim in moved.items() if (fresh := claim.confirming()) is not None}
+        confirmed = settle({name: _outcome(fresh, self) for name, fresh in again.items()})
+        found |= {name: confirmed_by(found[name], confirmed.get(name)) for name in moved}
+        beyond = {name: _outcome(claim, self) for name, claim in self.paper.claims.items() if claim.beyond}
+        return {name: (found | beyond)[name] for name in self.paper.claims}
 
     def waiting(self) -> dict[str, list[Place]]:
         """Claims that more seeds may decide -> the cells that they rest on."""
         found = self.outcomes()
-        return {name: claim.cells for name, claim in self.paper.claims.items() if _waits(found[name])}
+        return {
+            name: claim.cells for name, claim in self.paper.claims.items() if _waits(found[name]) and not claim.beyond
+        }
 
     @property
     def records(self) -> list[RunRecord]:
@@ -152,6 +166,12 @@ class Measured:
         if failed:
             return f"refused: {failed[0]}"
         return None if self.values(place).by_seed else "nothing was measured"
+
+
+def _moved(claim: ClaimSpec, outcome: Outcome) -> bool:
+    """Whether the protocol gives a verdict on runs that the list before it did not have."""
+    strong = outcome.verdict in (HOLDS, FAILS) and outcome.sides is not None
+    return strong and claim.before is not None and claim.before != outcome.verdict
 
 
 def _waits(outcome: Outcome) -> bool:
@@ -294,6 +314,8 @@ def _claim(name: str, claim: ClaimSpec, found: Measured, outcome: Outcome, why: 
         difference=outcome.difference,
         unit="points" if unit == "%" else unit,
         p=sure,
+        before=claim.before,
+        beyond=claim.beyond,
     )
 
 

@@ -169,6 +169,7 @@ class Claim(Stored):
     is true, after the correction for looks and for all claims of the paper; None where nothing is left to chance.
     setting: in what the setting is not the paper's, which `words` end with. basis: what the verdict is about: the
     paper's own figures, training runs, or what else is computed, attacked or estimated; "" where it is about nothing.
+    before: on the list before the protocol. beyond: no claim of the paper; its verdict is of no account.
     """
 
     name: str
@@ -181,6 +182,8 @@ class Claim(Stored):
     p: float | None = None
     setting: str = ""
     basis: Literal["printed", "computed", "runs", ""] = ""
+    before: Verdict | Literal["new"] | None = None
+    beyond: bool = False
 
     @property
     def found(self) -> str:

@@ -14,6 +14,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from fedpriv.common.errors import OptionError
 from fedpriv.config.compose import CONF
 from fedpriv.studies.evidence import MOST_LOOKS
+from fedpriv.studies.results import Verdict
 
 FOLDER = CONF / "reproduction"
 
@@ -88,7 +89,7 @@ class TableSpec(Spec):
     of the training set are kept from training, and accuracy is that on them: for tables in which an option is chosen.
     differs: in what no scale is the paper's setting, one part or several: printed there, and other here. open: what the
     paper does not print, and what stands here in its place, by item (`Item`). seeds, core_minutes: in place of the
-    paper's (`Reproduction`).
+    paper's (`Reproduction`). first_seed: 100 for a table that confirms another with fresh seeds.
     """
 
     title: str
@@ -107,6 +108,7 @@ class TableSpec(Spec):
     held: int | None = Field(default=None, ge=1)
     only_small: str = Field(default="", description="why there is nothing at a scale that is not named")
     seeds: Mapping[Scale, Looks] | Looks | None = None
+    first_seed: int = Field(default=0, ge=0)
     core_minutes: Mapping[Scale, Annotated[float, Field(gt=0)]] = {}
     rows: Mapping[str, Line]
     columns: Mapping[str, Line]
@@ -151,8 +153,8 @@ Reference = Annotated[tuple[str, str, str], BeforeValidator(_reference)]
 class Better(Spec):
     """Of each pair the first is larger (accuracies in percent), by a paired difference over seeds. reported: the
     differences that the paper prints, in the order of the pairs; they are quoted. It fails also without an effect:
-    where the difference lies within M of 0. M is the printed gain; of pairs without one it is ``smallest``, the smallest gain
-    that the paper prints for the same two methods elsewhere (docs/results/protocol.md).
+    where the difference lies within M of 0. M is the printed gain; of pairs without one it is ``smallest``, the
+    smallest gain that the paper prints for the same two methods elsewhere (docs/results/protocol.md).
     """
 
     kind: Literal["better"]
@@ -210,7 +212,10 @@ class Cannot(Spec):
 
 class ClaimSpec(Spec):
     """because: what explains the outcome, in words; added to the verdict's own. beside: cells that are quoted too.
-    line: of the paper's text, where its figures stand; several where they are on several.
+    line: of the paper's text, where its figures stand; several where they are on several. beyond: a finding that is no
+    claim of the paper, which has no verdict. before: the verdict of the list before the protocol, "new" for what was
+    not on it; where it is another one, on runs, it counts only if fresh seeds confirm it (docs/results/protocol.md,
+    section 6). confirm: table -> the table with fresh seeds.
     """
 
     claim: str
@@ -219,6 +224,19 @@ class ClaimSpec(Spec):
     line: Annotated[tuple[int, ...], BeforeValidator(_one_look)] = ()
     because: str = ""
     beside: tuple[Reference, ...] = ()
+    beyond: bool = False
+    before: Verdict | Literal["new"] | None = None
+    confirm: Mapping[str, str] = {}
+
+    def confirming(self) -> ClaimSpec | None:
+        """The same on fresh seeds, if it is planned."""
+        if not self.confirm or not isinstance(self.test, Better | Similar | AtLeast):
+            return None
+        fresh = {name: (self.confirm.get(name[0], name[0]), *name[1:]) for name in self.cells}
+        if isinstance(self.test, AtLeast):
+            return self.model_copy(update={"test": self.test.model_copy(update={"cell": fresh[self.test.cell]})})
+        pairs = tuple((fresh[one], fresh[other]) for one, other in self.test.pairs)
+        return self.model_copy(update={"test": self.test.model_copy(update={"pairs": pairs})})
 
     @property
     def cells(self) -> list[tuple[str, str, str]]:
@@ -286,7 +304,8 @@ class Reproduction(Spec):
             if where[0] != where[1]:
                 raise ValueError(f"tables.{name}: every reported figure has its line in `lines`, nothing else has one")
         for name, claim in self.claims.items():
-            for table, row, column in (*claim.cells, *claim.beside):
+            fresh = claim.confirming()
+            for table, row, column in (*claim.cells, *claim.beside, *(fresh.cells if fresh else ())):
                 known = self.tables.get(table)
                 if known is None or row not in known.rows or column not in known.columns:
                     raise ValueError(f"claims.{name}: no such cell: {table}/{row}/{column}")

@@ -55,7 +55,7 @@ class Values:
 
     @property
     def two_kinds(self) -> bool:
-        """Whether it learns or guesses by its seed: at least a tenth of the runs on either side of 1.5 times guessing."""
+        """Whether it learns or guesses by its seed: at least a tenth of the runs on each side of 1.5 times guessing."""
         if self.guessing is None or not self.by_seed:
             return False
         share = sum(value < 1.5 * self.guessing for value in self.by_seed.values()) / len(self.by_seed)
@@ -104,6 +104,21 @@ def decided(sides: Sides) -> Verdict:
     """sides: adjusted. Looks that contradict each other decide nothing."""
     holds, fails = sides.holds <= FAMILY_ERROR, sides.fails <= FAMILY_ERROR
     return OPEN if holds == fails else HOLDS if holds else FAILS
+
+
+def confirmed_by(outcome: Outcome, fresh: Outcome | None) -> Outcome:
+    """A verdict that a rule made after its data gives: it counts if fresh seeds give it as well."""
+    late = f"{outcome.words}. By a rule made after these seeds it {SAYS[outcome.verdict]}"
+    if fresh is None or not fresh.estimated:
+        words = f"{late}; open until fresh seeds say so as well"
+    elif fresh.verdict == outcome.verdict:
+        return replace(outcome, words=f"{late}, and fresh seeds say so as well: {fresh.words}")
+    else:
+        words = f"{late}, which fresh seeds do not confirm: {fresh.words}"
+    return replace(outcome, verdict=OPEN, words=words, blocked=True)
+
+
+SAYS: Mapping[Verdict, str] = {HOLDS: "holds", FAILS: "does not hold"}
 
 
 def _alone(words: str, sides: Sides, verdict: Verdict = OPEN, **more: Any) -> Outcome:
