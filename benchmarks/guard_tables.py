@@ -5,6 +5,8 @@
     python -m benchmarks.guard_tables torch     # the same of the torch app, 10 splits
     python -m benchmarks.guard_tables shards    # k against epsilon
     python -m benchmarks.guard_tables chosen    # five machines, 20 splits, one round of 100 steps: the pick of `choose`
+    python -m benchmarks.guard_tables search    # settings of one round, on other splits of the hospital table
+    python -m benchmarks.guard_tables found     # five machines, 20 splits: what the search found, and Flower's own
     python -m benchmarks.guard_tables whole     # the same without shards: the laws of Flower's own wrappers
     python -m benchmarks.guard_tables practices # ten machines with made tables of 11, 50 and 200 columns
     python -m benchmarks.guard_tables show      # the tables of docs/guard.md
@@ -12,7 +14,8 @@
 Lines of JSON in benchmarks/results/guard.jsonl, one for each run; what is there is not run again. The app runs in this
 process (its answers are the same in a sandbox), and shards, clipping, noise and account are the guard's own code.
 
-Settings of the scikit-learn app: `hospital` and `shards` have those of a first look at three made tables, `chosen`,
+Settings of the scikit-learn app: `found` has those that the rule in `found()` picks of
+`search`; `hospital` and `shards` have those of a first look at three made tables, `chosen`,
 `whole` and `practices` those that are best in `choose`. Of the torch app nothing
 was searched: as many shards and rounds, twice the clip norm.
 """
@@ -32,12 +35,18 @@ import numpy as np
 from flwr.app import ArrayRecord
 from numpy.typing import NDArray
 
+from fedpriv.deployment.guard_policy import GuardPolicy
+from fedpriv.guard.account import claimed_epsilon, with_epsilon
 from fedpriv.guard.simulation import simulate_guard
+from fedpriv.guard.terms import SENSITIVITY, Terms
 
 ROOT = Path(__file__).resolve().parents[1]
 APPS, RESULTS = ROOT / "tests" / "guard" / "apps", ROOT / "benchmarks" / "results" / "guard.jsonl"
 SITES, DELTA, SPLITS, TUNING = 5, 1e-4, 20, 3
 PATIENTS, COLUMNS = 3276, (11, 50, 200)
+LOCAL, CENTRAL = "flower-local", "flower-central"
+#: Splits on which `search` looks; none is among those that are measured.
+SEARCHED = range(1000, 1005)
 EPSILONS = (0.5, 1.0, 2.0, 4.0)
 
 #: Chosen on `choose`: (shards of a machine, clip norm, rounds, the app's own configuration).
@@ -127,29 +136,65 @@ def run(app: str, data: Data, seed: int, epsilon: float, form: str, **setting: A
     config = config | ({"local-epochs": setting["steps"]} if "steps" in setting else {})
     order = np.random.default_rng(seed).permutation(len(data[1]))
     train, test = order[: int(0.8 * len(order))], order[int(0.8 * len(order)) :]
-    rules: dict[str, Any] = {"unit": "row", "shards": k, "clip": clip, "api": "numpy"}
+    if setting.get("scaled"):  # to [-1, 1], as our own trainers have it
+        data = (2 * data[0] - 1, data[1])
+    rules: dict[str, Any] = {
+        "unit": "row",
+        "shards": k,
+        "clip": clip,
+        "api": "numpy",
+        "repeat": setting.get("repeat", 1),
+    }
     if form == "none":
         rules |= {"shards": 1, "clip": 1e6}
         rounds, config = 3, config | {"local-epochs": 100}
-    elif form != "own":
+    elif form not in ("own", LOCAL, CENTRAL):
         rules |= {"noise": form}
     with tempfile.TemporaryDirectory() as folder:
         files = tables(Path(folder), (data[0][train], data[1][train]), setting.get("sites", SITES))
-        found = simulate_guard(
-            APPS / app,
-            files,
-            rules,
-            start_of(app, data[0].shape[1]),
-            rounds,
-            epsilon=epsilon,
-            delta=DELTA,
-            run_config=config,
-            seed=seed,
-            confined=False,
-        )
-    said = scores(app, found.arrays, data[0][test])
+        start = start_of(app, data[0].shape[1])
+        if form in (LOCAL, CENTRAL):
+            arrays, spent = _flowers(app, files, start, rounds, epsilon, form, clip, seed, config)
+        else:
+            found = simulate_guard(
+                APPS / app,
+                files,
+                rules,
+                start,
+                rounds,
+                epsilon=epsilon,
+                delta=DELTA,
+                run_config=config,
+                seed=seed,
+                confined=False,
+            )
+            arrays, spent = found.arrays, found.epsilon
+    said = scores(app, arrays, data[0][test])
     auc, accuracy = roc_auc_score(data[1][test], said), ((said > 0) == data[1][test]).mean()
-    return {"auc": round(float(auc), 5), "accuracy": round(float(accuracy), 5), "spent": found.epsilon}
+    return {"auc": round(float(auc), 5), "accuracy": round(float(accuracy), 5), "spent": spent}
+
+
+def _flowers(
+    app: str,
+    files: list[Path],
+    start: ArrayRecord,
+    rounds: int,
+    epsilon: float,
+    form: str,
+    clip: float,
+    seed: int,
+    config: dict[str, Any],
+) -> tuple[ArrayRecord, float]:
+    """Flower's own classes at the noise that costs epsilon by row, and its exact epsilon."""
+    from benchmarks.flower_dp import flower_dp
+
+    rules = {"apps": (), "unit": "row", "clip": clip, "noise_multiplier": 1.0}
+    size = sum(array.numpy().size for array in start.values())
+    terms = with_epsilon(Terms.of(GuardPolicy.model_validate(rules)), size, rounds, DELTA, epsilon)
+    multiplier = terms.noise_multiplier / SENSITIVITY
+    given: dict[str, Any] = {"form": form, "clip": clip, "multiplier": multiplier, "delta": DELTA, "seed": seed}
+    arrays = flower_dp(APPS / app, files, start, rounds, run_config=config, **given)
+    return arrays, claimed_epsilon(terms, size, rounds, DELTA)
 
 
 def jobs(what: str) -> Iterator[dict[str, Any]]:
@@ -167,6 +212,25 @@ def jobs(what: str) -> Iterator[dict[str, Any]]:
             for seed in range(SPLITS):
                 for form in ("ddgauss", "own"):
                     yield {"app": sklearn, "seed": seed, "epsilon": epsilon, "form": form, **picked}
+    elif what == "search":
+        for seed in SEARCHED:
+            yield {"app": sklearn, "seed": seed, "epsilon": "inf", "form": "none", "scaled": True}
+            for shards in (20, 30, 40):
+                for repeat in (1, 30):
+                    for steps in (3, 5, 8, 15, 100):
+                        tried = {"shards": shards, "repeat": repeat, "steps": steps}
+                        yield {"app": sklearn, "seed": seed, "epsilon": 1.0, "form": "ddgauss", **ONE, **tried}
+            for steps in (3, 8, 100):
+                for form in (LOCAL, CENTRAL):
+                    yield {"app": sklearn, "seed": seed, "epsilon": 1.0, "form": form, **ONE, "steps": steps}
+    elif what == "found":
+        best, flowers = found()
+        for seed in range(SPLITS):
+            yield {"app": sklearn, "seed": seed, "epsilon": "inf", "form": "none", "scaled": True}
+            for epsilon in (1.0, 0.5, 2.0, 4.0):
+                for form in ("ddgauss", "own", LOCAL, CENTRAL):
+                    picked = flowers.get(form, best)
+                    yield {"app": sklearn, "seed": seed, "epsilon": epsilon, "form": form, **ONE, **picked}
     elif what == "practices":
         for seed in range(SPLITS // 4):
             for columns in COLUMNS:
@@ -186,6 +250,32 @@ def jobs(what: str) -> Iterator[dict[str, Any]]:
             for shards in (4, 8, 15, 60):
                 for epsilon in EPSILONS:
                     yield {"app": sklearn, "seed": seed, "epsilon": epsilon, "form": "ddgauss", "shards": shards}
+
+
+#: One round, and inputs within [-1, 1].
+ONE: dict[str, Any] = {"rounds": 1, "scaled": True}
+#: AUCs that are this near to the best are as good as it; accuracy decides among them.
+NEAR = 0.001
+
+
+def found() -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+    """The rule: of the settings in `search` whose mean AUC is within NEAR of the best, the one of best accuracy. For
+    the guard by its secure sum, and for Flower's two by their own searches.
+    """
+    groups: dict[str, dict[str, list[dict[str, Any]]]] = {}
+    for line in known().values():
+        job = line["job"]
+        if job["what"] == "search" and job["form"] != "none":
+            setting = {name: job[name] for name in ("shards", "repeat", "steps") if name in job}
+            groups.setdefault(job["form"], {}).setdefault(json.dumps(setting), []).append(line)
+    picked = {}
+    for form, tried in groups.items():
+        means = {
+            name: [np.mean([line[of] for line in lines]) for of in ("auc", "accuracy")] for name, lines in tried.items()
+        }
+        best = max(auc for auc, _ in means.values())
+        picked[form] = json.loads(max((m[1], name) for name, m in means.items() if m[0] > best - NEAR)[1])
+    return picked.pop("ddgauss"), picked
 
 
 def known() -> dict[str, dict[str, Any]]:
@@ -217,7 +307,7 @@ def show() -> None:
     groups: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
     for line in known().values():
         job = line["job"]
-        tried = [job.get(name) for name in ("shards", "clip", "rounds", "steps", "columns")]
+        tried = [job.get(name) for name in ("shards", "repeat", "clip", "rounds", "steps", "scaled", "columns")]
         key = (job["what"], job["app"], job["form"], *tried, float(job["epsilon"]))
         groups.setdefault(key, []).append(line)
     for key, lines in sorted(groups.items(), key=str):

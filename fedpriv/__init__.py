@@ -8,6 +8,7 @@
     fedpriv.audit_run(run), fedpriv.attack_run(run), fedpriv.certify_run(run), fedpriv.compare_runs([run, ...])
     fedpriv.load("outputs/..."), fedpriv.resume_run("outputs/...")
     fedpriv.extend_run(run, ["num_rounds=120"]), fedpriv.rerun(run, ["local.lr=0.05"])
+    fedpriv.check("my_app.privacy:release", epsilon=8)  # other people's code (docs/check.md)
     fedpriv.guarded(FedAvg())  # one of Flower's strategies over machines that guard any app (docs/guard.md)
 
 Options are those of the command line. What a user can mend is a `FedprivError`: `OptionError` names the option, its
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
         resume_run,
         run,
     )
+    from fedpriv.api.checking import CheckResult, check
     from fedpriv.api.comparison import Comparison
     from fedpriv.api.findings import Attacks, Audit, Plan
     from fedpriv.api.run_object import Figure, Run
@@ -48,6 +50,7 @@ __all__ = [
     "Answers",
     "Attacks",
     "Audit",
+    "CheckResult",
     "Comparison",
     "DataError",
     "FedprivError",
@@ -64,6 +67,7 @@ __all__ = [
     "audit_run",
     "certify_node",
     "certify_run",
+    "check",
     "compare_runs",
     "extend_run",
     "guarded",
@@ -91,6 +95,7 @@ _HOMES = {
         "resume_run",
         "run",
     ),
+    "fedpriv.api.checking": ("CheckResult", "check"),
     "fedpriv.api.comparison": ("Comparison",),
     "fedpriv.api.findings": ("Attacks", "Audit", "Plan"),
     "fedpriv.api.run_object": ("Figure", "Run"),

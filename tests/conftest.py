@@ -13,6 +13,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -51,8 +52,8 @@ def _pictures_are_there() -> bool:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Long files begin first (`LONGEST`). Deselects, rather than skips, what needs the real pictures, or the texts of
-    the papers, where there are none: a skip is a fault here. So is what another commit runs (`rotation`).
+    """Long files begin first (`LONGEST`). Deselects, rather than skips, what needs the real pictures, the texts of the
+    papers, or NVFlare, where there are none: a skip is a fault here. So is what another commit runs (`rotation`).
     """
     root = Path(__file__).parent
     place = {root / name: number for number, name in enumerate(LONGEST)}
@@ -63,7 +64,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     gc.freeze()
     gc.set_threshold(20_000, 20, 20)
     papers = bool(os.environ.get("FEDPRIV_PAPERS")) or (SHARED / "papers" / "text").is_dir()
-    there = {"pictures": _pictures_are_there(), "papers": papers}
+    there = {"pictures": _pictures_are_there(), "papers": papers, "nvflare": find_spec("nvflare") is not None}
     missing = [mark for mark, found in there.items() if not found]
     unavailable = [item for item in items if any(item.get_closest_marker(mark) for mark in missing)]
     if whole_suite(config):

@@ -27,6 +27,8 @@ ROOT = Path(__file__).resolve().parents[1]
 IN_TURN = frozenset(
     ("api", "attacks", "data", "doors", "engines", "methods", "report", "runs", "studies", "system", "training")
 )
+#: Of their slow tests.
+PARTS = 3
 
 
 @cache
@@ -78,7 +80,7 @@ def left_out(items: Sequence[pytest.Item]) -> set[pytest.Item]:
         marker, function = item.get_closest_marker("rotates"), function_of(item.nodeid)
         if marker is None and function not in slow():
             continue
-        parts, *place = (2,) if marker is None else marker.args
+        parts, *place = (PARTS,) if marker is None else marker.args
         number = place[0](**_arguments(item)) if place else seen[function]
         number += slow()[function] if marker is None else 0
         seen[function] += 1

@@ -56,20 +56,19 @@ def test_slow_tests_of_upper_rooms_take_turns_and_so_do_their_cases(
     (tmp_path / "slow.txt").write_text("\n".join([*in_turn, "privacy/test_c.py::slow_below", "runs/test_b.py::marked"]))
     monkeypatch.setattr(rotation, "LIST", tmp_path / "slow.txt")
     rotation.slow.cache_clear()
-    items = [*(case for name in in_turn + always for case in cases(name, 3)), *cases("runs/test_b.py::marked", 3, 1)]
-    halves: list[set[Any]] = []
-    for commit in range(2):
+    items = [*(case for name in in_turn + always for case in cases(name, 4)), *cases("runs/test_b.py::marked", 4, 1)]
+    parts: list[set[Any]] = []
+    for commit in range(rotation.PARTS):
         at(commit)
-        halves.append(set(items) - rotation.left_out(items))
+        parts.append(set(items) - rotation.left_out(items))
     rotation.slow.cache_clear()
-    kept = halves[0] & halves[1]
-    assert halves[0] | halves[1] == set(items)
+    kept = set.intersection(*parts)
+    assert set.union(*parts) == set(items)
     assert kept == {item for item in items if item.originalname in (*always, "runs/test_b.py::marked")}
     assert all(
-        len({item for item in half - kept if item.originalname == name}) in (1, 2)
-        for half in halves
-        for name in in_turn
+        len({item for item in part - kept if item.originalname == name}) in (1, 2) for part in parts for name in in_turn
     )
+    assert sum(len(part - kept) for part in parts) == len(set(items) - kept)
 
 
 def test_in_full_nothing_is_left_out(at: Callable[[int], None], monkeypatch: pytest.MonkeyPatch) -> None:

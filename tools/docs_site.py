@@ -24,6 +24,7 @@ REFERENCE = {
     "Calls": ("fedpriv.api.calls",),
     "Statistics": ("fedpriv.api.asking.ask", "fedpriv.api.asking.Answers", "fedpriv.api.asking.Answer"),
     "Guard": ("fedpriv.guard.guarded_strategy.guarded", "fedpriv.guard.simulation.simulate_guard"),
+    "Checks of other code": ("fedpriv.api.checking.check", "fedpriv.api.checking.CheckResult"),
     "What they return": (
         "fedpriv.api.run_object.Run",
         "fedpriv.api.run_object.Figure",

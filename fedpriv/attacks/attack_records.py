@@ -9,11 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from fedpriv.attacks.experiment import ATTACKS, Experiment, Result
+from fedpriv.attacks.experiment import ATTACKS, OF_UPDATES, Experiment, Result
+from fedpriv.attacks.inversion import Found, quality, samples
 from fedpriv.attacks.metrics import FALSE_POSITIVES, RATES, Judgement, judge, roc
 from fedpriv.attacks.same_inputs import DIFFER, Inputs
 from fedpriv.attacks.subject import Scored
 from fedpriv.privacy.canaries import audit_pairs
+from fedpriv.runs.round_updates import SEE_EACH
 
 #: Steps of a stored ROC curve.
 STEPS = 1000
@@ -45,12 +47,15 @@ class Guarantee:
         return f"verified epsilon {self.epsilon:.3g} at delta {self.delta:g} for {unit} (seen by {self.observer})"
 
 
-def guarantee(privacy: Mapping[str, Any]) -> Guarantee | None:
+def guarantee(privacy: Mapping[str, Any], attack: str = "") -> Guarantee | None:
     """The verified epsilon of a run's summary that is smallest for replacing one example; None where none is finite.
-    Under every threat model here the observer sees the global models, which is all that these attacks use.
+    Under every threat model here the observer sees the global models; an attack on single clients' updates is held
+    against a guarantee only where its observer sees these as well.
     """
     found = []
     for threat in (privacy, *privacy.get("others", ())):
+        if attack in OF_UPDATES and threat.get("observer") not in SEE_EACH:
+            continue
         epsilon = threat.get("verified_epsilon")
         if isinstance(epsilon, int | float) and threat.get("unit") in ("example", "client"):
             found.append(Guarantee(epsilon, threat["delta"], threat["unit"], threat["adjacency"], threat["observer"]))
@@ -75,6 +80,7 @@ def record(experiment: Experiment, result: Result, promised: Guarantee | None) -
             "inputs": str(experiment.inputs),
             "inputs_p_value": experiment.inputs.p_value,
             "models_in_series": len(experiment.model.series) if result.attack == "confidence_series" else 1,
+            "rounds_seen": len(experiment.model.seen) if result.attack in OF_UPDATES else 0,
         },
     }
     if not result.shown:
@@ -87,7 +93,20 @@ def record(experiment: Experiment, result: Result, promised: Guarantee | None) -
         "figures": figures(judged),
         "guarantee": None if promised is None else asdict(promised),
         **held_against(scored, promised, targets.by_coin, experiment.inputs),
+        **_found(experiment, scored),
         "roc": {"false_positive_rate": false[steps].tolist(), "true_positive_rate": true[steps].tolist()},
+    }
+
+
+def _found(experiment: Experiment, scored: Scored) -> dict[str, Any]:
+    """Of `inversion`: how good what it found is, and some of it."""
+    if not isinstance(scored.found, Found):
+        return {}
+    inputs, schema = experiment.pool.train.inputs, experiment.pool.schema
+    names = [] if schema is None else schema.input_names
+    return {
+        "inversion": quality(scored.found, inputs.dtype == np.uint8),
+        "samples": {"shape": list(scored.found.shape), "names": names, "examples": samples(scored.found)},
     }
 
 
@@ -150,7 +169,7 @@ def too_few(rate: float) -> str:
 
 def short(kept: Mapping[str, Any]) -> dict[str, Any]:
     """The part of a record that goes into the run's summary."""
-    return {key: value for key, value in kept.items() if key != "roc"}
+    return {key: value for key, value in kept.items() if key not in ("roc", "samples")}
 
 
 def row(kept: Mapping[str, Any]) -> list[str]:

@@ -122,6 +122,7 @@ def write_training_audit(folder: RunFolder, audit: TrainingAudit) -> None:
         "correct": found.correct,
         "runs": found.runs,
         "audited_at_most": json_number(found.attainable),
+        "sharper": [bound.to_json() for bound in found.sharper],
         "verdict": audit.verdicts[0],
     }
     summary["privacy"]["fit_audit"] = {
@@ -131,6 +132,7 @@ def write_training_audit(folder: RunFolder, audit: TrainingAudit) -> None:
         "audited_confidence": fits.audit.confidence,
         "audited_trials": fits.audit.trials,
         "audited_at_most": json_number(fits.audit.attainable),
+        "sharper": [bound.to_json() for bound in fits.audit.sharper],
         "verdict": audit.verdicts[1],
         "verified_epsilon": json_number(fits.verified),
     }
@@ -170,6 +172,7 @@ def write_release_audit(
                 "looked_at": [list(size) for size in scope.sizes],
                 "audited_expected": json_number(scope.expected),
                 "verdict": scope.verdict,
+                "sharper": [bound.to_json() for bound in scope.sharper],
                 "rule": scope.audit.rule,
                 "pair": scope.pair,
             }

@@ -38,6 +38,8 @@ from fedpriv.engines.worker import Worker, adopt
 from fedpriv.mechanisms.noise import SeededNoise
 from fedpriv.privacy.canaries import CanaryAudit, audit_canaries, coin_flips, dirac_updates
 from fedpriv.privacy.events import BLIND_TO_COHORT
+from fedpriv.privacy.scaled_noise import family_of
+from fedpriv.runs.planning import most_participations
 from fedpriv.runs.preparation import make_strategy
 from fedpriv.server.round import BudgetsSpent
 
@@ -118,9 +120,11 @@ def audit_training(config: Config, *, confidence: float, seed: int) -> CanaryAud
     guesses, present = sorted({max(1, len(coins) // part) for part in PARTS}), None
     if clipped:
         guesses, present = planned_guesses(config, len(coins), confidence, seed)
-    delta = config.privacy.delta
-    found = audit_canaries(coins, scores, delta=delta, confidence=confidence, guesses=guesses, present=present)
-    return replace(found, runs=len(runs))
+    client = make_client(config)
+    family = family_of(client.planned_events(client.observed_rounds(most_participations(config))))
+    settings: dict[str, Any] = {"delta": config.privacy.delta, "confidence": confidence}
+    settings |= {"guesses": guesses, "present": present, "families": [] if family is None else [family]}
+    return replace(audit_canaries(coins, scores, **settings), runs=len(runs))
 
 
 def _run_with_clients(config: Config, seed: int, run: int) -> tuple[NDArray[np.bool_], NDArray[np.float64]]:

@@ -13,12 +13,23 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
-from fedpriv.attacks import confidence_series, controls, lira, ml_leaks, same_inputs, shadows, white_box
+from fedpriv.attacks import (
+    confidence_series,
+    controls,
+    inversion,
+    lira,
+    ml_leaks,
+    rmia,
+    same_inputs,
+    shadows,
+    update_scores,
+    white_box,
+)
 from fedpriv.attacks.controls import Control
 from fedpriv.attacks.same_inputs import Inputs
-from fedpriv.attacks.shadows import Job, Shelf
+from fedpriv.attacks.shadows import Job, Shelf, read_updates
 from fedpriv.attacks.subject import Scored, Subject, Trained
-from fedpriv.attacks.targets import FEWEST, Rows, Targets, TooFewExamples, choose, singles
+from fedpriv.attacks.targets import FEWEST, Rows, Sides, Targets, TooFewExamples, choose, singles
 from fedpriv.attacks.view import View
 from fedpriv.client.build import unit_of
 from fedpriv.common.errors import OptionError, RunFolderError
@@ -32,6 +43,7 @@ from fedpriv.engines.worker import Worker
 from fedpriv.mechanisms.tasks import Classification
 from fedpriv.runs.folder import RunFolder
 from fedpriv.runs.planning import schedule
+from fedpriv.runs.round_updates import RoundUpdates
 from fedpriv.training.sequential import FlatModel
 
 ATTACKS: dict[str, Callable[[View, Subject, Targets], Scored]] = {
@@ -39,10 +51,21 @@ ATTACKS: dict[str, Callable[[View, Subject, Targets], Scored]] = {
     "ml_leaks": ml_leaks.attack,
     "white_box": white_box.attack,
     "lira": lira.attack,
+    "rmia": rmia.attack,
+    "update_product": update_scores.product,
+    "update_cosine": update_scores.cosine,
+    "update_likelihood": update_scores.likelihood,
+    "inversion": inversion.attack,
 }
+#: Attacks that read single clients' updates.
+OF_UPDATES = ("update_product", "update_cosine", "update_likelihood", "inversion")
+
 
 #: Shadow models of the positive control: few suffice against an overfitted model.
 CONTROL_SHADOWS = 8
+
+#: Numbers of rounds.
+Rounds = tuple[int, ...]
 
 Progress = Callable[[str, int, int], None]
 
@@ -120,11 +143,12 @@ class Experiment:
                 rng=generator(self.options.seed, "targets"),
             )
 
+        owner = {int(row): client for client in participants for row in data.train_indices(client)}
         with suppress(TooFewExamples):
-            return chosen(held_out, True)
+            return chosen(held_out, True).at(owner)
         found = chosen(np.concatenate([held_out, tested]), False)
         self.public = np.sort(found.pairs.rows)
-        return found
+        return found.at(owner)
 
     def _participants(self) -> set[int]:
         """Clients that released anything; for a method without a ledger, those in any cohort."""
@@ -143,7 +167,20 @@ class Experiment:
     def model(self) -> Trained:
         final = read_model(self.folder.path / "model.safetensors", self.worker.model)
         kept = {number: read_model(path, self.worker.model) for number, path in self.folder.snapshots().items()}
-        return Trained(final, kept)
+        seen = {number: self._read_updates(path) for number, path in self.folder.updates().items()}
+        return Trained(final, kept, seen=seen)
+
+    def _read_updates(self, path: Path) -> RoundUpdates:
+        """Raises `RunFolderError` where a file is damaged or of another model."""
+        try:
+            tensors = load_file(path)
+        except (OSError, SafetensorError) as error:
+            raise RunFolderError(f"{path}: the updates cannot be read ({error})") from None
+        found = read_updates({f"0/{name}": value for name, value in tensors.items()})[0]
+        shapes = {vector.shape for vector in (found.before, *found.updates.values())}
+        if shapes != {(self.worker.initial_model.numel(),)}:
+            raise RunFolderError(f"{path}: not the updates of the model that config.yaml names")
+        return found
 
     def check(self, attack: str) -> None:
         """Raises where this run lacks what the attack needs."""
@@ -152,6 +189,11 @@ class Experiment:
                 f"{self.folder.path}: attack=confidence_series needs the global models of several rounds, and the run "
                 "has no snapshots/: train it with attack.keep_snapshots=true (and attack.snapshot_every=N, at most "
                 "its rounds)"
+            )
+        if attack in OF_UPDATES and not self.folder.updates():
+            raise RunFolderError(
+                f"{self.folder.path}: attack={attack} needs the clients' updates, and the run has no updates/: train "
+                "it with attack.keep_updates=true"
             )
 
     # --- models trained for the attack --------------------------------------------------------------------------------
@@ -162,19 +204,19 @@ class Experiment:
     def _coins(self, count: int, *key: int | str) -> NDArray[np.bool_]:
         return generator(self.options.seed, *key).integers(0, 2, count).astype(bool)
 
-    def _like(self, coins: NDArray[np.bool_], *key: int | str, snapshots: tuple[int, ...] = ()) -> Job:
+    def _like(self, coins: NDArray[np.bool_], *key: int | str, snapshots: Rounds = (), seen: Rounds = ()) -> Job:
         """A model trained on one example of every pair, members and non-members alike."""
         rows = np.sort(self.targets.pairs.turned(coins).members)
         job = shadows.like(self.config, rows, self.public, self.trained_on, seed=self._seed(*key), snapshots=snapshots)
-        return self._of_pool(job)
+        return self._of_pool(job, seen)
 
-    def _of_pool(self, job: Job) -> Job:
-        """Rows refer to the run's own pool, whatever the job's seed."""
-        return replace(job, pool_seed=self.pool_seed)
+    def _of_pool(self, job: Job, seen: Rounds = ()) -> Job:
+        """Rows refer to the run's own pool, whatever the job's seed. seen: rounds whose updates are kept."""
+        return replace(job, pool_seed=self.pool_seed, seen=seen)
 
     def shadow_jobs(self, attack: str) -> list[Job]:
         """Every second one has the coins of the one before, turned: each example is in half of them."""
-        count = {"ml_leaks": 1, "lira": self.options.shadows}.get(attack, 0)
+        count = {"ml_leaks": 1, "lira": self.options.shadows, "rmia": self.options.shadows}.get(attack, 0)
         pairs = len(self.targets.pairs)
         return [
             self._like(self._coins(pairs, "shadow", number // 2) ^ bool(number % 2), "shadow", number)
@@ -183,7 +225,8 @@ class Experiment:
 
     def negative_job(self) -> Job:
         coins = self._coins(len(self.targets.pairs), "negative")
-        return self._like(coins, "negative", snapshots=tuple(self.folder.snapshots()))
+        kept, seen = tuple(self.folder.snapshots()), tuple(self.folder.updates())
+        return self._like(coins, "negative", snapshots=kept, seen=seen)
 
     def control_parts(self, count: int, *key: int | str) -> list[Targets]:
         """Targets of each overfitted model: some of the pairs, turned by coins of its own."""
@@ -201,7 +244,10 @@ class Experiment:
 
     def control_jobs(self, attack: str) -> tuple[list[Targets], list[Job], list[Job]]:
         """(targets of the overfitted models, these models, their shadow models)."""
-        count = {"ml_leaks": 1, "lira": CONTROL_SHADOWS}.get(attack, 0)
+        count = {"ml_leaks": 1, "lira": CONTROL_SHADOWS, "rmia": CONTROL_SHADOWS}.get(attack, 0)
+        if attack in OF_UPDATES:
+            parts = self._exposed(attack)
+            return parts, [self._step(part, number) for number, part in enumerate(parts)], []
         parts = self.control_parts(self.options.control_models, "positive")
 
         def job(part: Targets, *key: int | str) -> Job:
@@ -212,6 +258,35 @@ class Experiment:
         beside = self.control_parts(count, "control shadow")
         return parts, models, [job(part, "control shadow", number) for number, part in enumerate(beside)]
 
+    def _exposed(self, attack: str) -> list[Targets]:
+        """Targets of models of one client with few examples: as many as inversion seeks, or `FEWEST`, half of them
+        known. Of the latter there are more, with twice as many examples in all as the overfitted ones.
+        """
+        seeks = attack == "inversion"
+        count = self.options.control_models * (1 if seeks else 2 * self.options.control_examples // FEWEST)
+        size, half = (self.options.inverted_examples, 0) if seeks else (FEWEST // 2, FEWEST // 2)
+        parts = []
+        for number in range(count):
+            evaluated, known = (
+                turning(pairs, number, length, self._coins(length, "exposed", number, name))
+                for pairs, length, name in (
+                    (self.targets.evaluated, size, "evaluated"),
+                    (self.targets.known, half, "known"),
+                )
+            )
+            parts.append(Targets(evaluated, self.targets.known if seeks else known))
+        return parts
+
+    def _step(self, part: Targets, number: int) -> Job:
+        """A model of one client that takes one step in every round, on all its examples: those of the part that are
+        its members (of inversion the evaluated ones alone).
+        """
+        members = part.evaluated.members
+        if len(part.known) < len(self.targets.known):
+            members = part.pairs.members
+        job = shadows.exposed(self.config, np.sort(members), self.public, seed=self._seed("exposed", number))
+        return self._of_pool(job, tuple(range(1, shadows.CONTROL_ROUNDS + 1)))
+
     # --- attacks -----------------------------------------------------------------------------------------
 
     def run(self, attack: str) -> Result:
@@ -221,19 +296,27 @@ class Experiment:
         positive = controls.positive(self._positive(attack))
         jobs = self.shadow_jobs(attack)
         beside = self._train("shadow models and the negative control", [*jobs, self.negative_job()])
-        negative = controls.negative(work(self.view, Subject(beside[-1], beside[:-1]), self.targets))
-        scored = work(self.view, Subject(self.model, beside[:-1]), self.targets)
+        negative = controls.negative(work(self.view, self._subject(beside[-1], beside[:-1]), self.targets))
+        scored = work(self.view, self._subject(self.model, beside[:-1]), self.targets)
         return Result(attack, scored, (positive, negative), len(jobs), len(beside[-1].rows))
 
     def _positive(self, attack: str) -> Scored:
         parts, models, beside = self.control_jobs(attack)
         trained = self._train("positive control", [*models, *beside])
-        subjects = [Subject(model, trained[len(models) :]) for model in trained[: len(models)]]
+        subjects = [self._subject(model, trained[len(models) :]) for model in trained[: len(models)]]
         scored = [ATTACKS[attack](self.view, subject, part) for subject, part in zip(subjects, parts, strict=True)]
         return Scored.pooled(scored)
 
+    def _subject(self, model: Trained, beside: list[Trained]) -> Subject:
+        return Subject(model, beside, self.options, np.setdiff1d(self.public, self.targets.pairs.rows))
+
     def _train(self, what: str, jobs: list[Job]) -> list[Trained]:
         return self.shelf.models(jobs, lambda ready, of: self.progress(what, ready, of))
+
+
+def turning(pairs: Sides, number: int, length: int, coins: NDArray[np.bool_]) -> Sides:
+    """The ``number``-th run of ``length`` pairs, round and round, turned by coins [length]."""
+    return pairs.of((number * length + np.arange(length)) % len(pairs)).turned(coins)
 
 
 def read_model(path: Path, model: FlatModel) -> FloatVector:

@@ -29,8 +29,6 @@ import numpy as np
 import torch
 from flwr.app import Message
 from numpy.typing import NDArray
-from scipy.special import logsumexp
-from scipy.stats import binom
 from torch import Tensor
 
 from fedpriv.client.build import example_counts, make_client
@@ -46,6 +44,7 @@ from fedpriv.mechanisms import per_example
 from fedpriv.mechanisms.clipped_sums import ClippedSum
 from fedpriv.mechanisms.noise import SeededNoise
 from fedpriv.privacy.canaries import audit_canaries, coin_flips
+from fedpriv.privacy.sampled_score import log_ratio
 from fedpriv.runs.planning import most_participations
 from fedpriv.runs.preparation import make_strategy
 from fedpriv.server.round import BudgetsSpent
@@ -166,16 +165,6 @@ class DiracGrid(InProcessGrid):
                 seen = -release[self.worker.canaries[client].coordinates - self.start] / noise
                 self.scores[client] += log_ratio(seen, self.sigma, float(self.rates[client]), self.steps)
             yield reply
-
-
-def log_ratio(seen: NDArray[np.float64], sigma: float, rate: float, steps: int) -> NDArray[np.float64]:
-    """log sum_j Pr[j] exp(j m x - j^2 m^2 / 2), j ~ Binomial(steps, rate), m = 1 / (sigma sqrt(steps)): of values x, in
-    units of their noise, whether the canary was there [...].
-    """
-    times, m = np.arange(steps + 1), 1 / (sigma * np.sqrt(steps))
-    weights = binom.logpmf(times, steps, rate) - times**2 * m**2 / 2
-    found: NDArray[np.float64] = logsumexp(weights + times * m * seen[..., None], axis=-1)
-    return found
 
 
 def run_with_gradients(config: Config, seed: int, run: int) -> tuple[NDArray[np.bool_], NDArray[np.float64]]:

@@ -15,6 +15,9 @@ from fedpriv.attacks.subject import Scored, Subject
 from fedpriv.attacks.targets import Rows, Targets
 from fedpriv.attacks.view import View
 
+#: Shadow models from which on an example's own variances are estimated (the paper's).
+OWN_VARIANCES = 64
+
 
 def attack(view: View, subject: Subject, targets: Targets) -> Scored:
     """The threshold is the one that best separates the examples whose membership the attacker knows."""
@@ -40,8 +43,10 @@ def likelihood_ratio(
 
     The shadows are few, so all examples share one variance v (the paper's section VI-B), and s is shrunk towards its
     mean over the examples by the share of its spread that v explains (James and Stein). An example that all shadows
-    have, or none, gets the mean s.
+    have, or none, gets the mean s. From `OWN_VARIANCES` shadows on, every example has two variances of its own.
     """
+    if len(seen) >= OWN_VARIANCES and min(inside.sum(0).min(), (~inside).sum(0).min()) > 2:
+        return two_gaussians(confidence, seen, inside)
     many, few = np.maximum(inside.sum(0), 1), np.maximum((~inside).sum(0), 1)
     with_it, without = (np.where(part, seen, 0).sum(0) / count for part, count in ((inside, many), (~inside, few)))
     both = inside.any(0) & ~inside.all(0)
@@ -56,4 +61,18 @@ def likelihood_ratio(
     shrunk = np.where(both, mean + kept * (shift - mean), mean)
     middle = np.where(both, (with_it + without) / 2, np.where(inside.any(0), with_it - mean / 2, without + mean / 2))
     scores: NDArray[np.float64] = shrunk * (confidence - middle) / variance
+    return scores
+
+
+def two_gaussians(
+    confidence: NDArray[np.float64], seen: NDArray[np.float64], inside: NDArray[np.bool_]
+) -> NDArray[np.float64]:
+    """log N(c; mu_in, v_in) / N(c; mu_out, v_out) [n], all four of each example alone."""
+    logs = []
+    for part in (inside, ~inside):
+        count = part.sum(0)
+        mean = np.where(part, seen, 0).sum(0) / count
+        variance = np.maximum((np.where(part, seen - mean, 0) ** 2).sum(0) / (count - 1), 1e-18)
+        logs.append(-0.5 * ((confidence - mean) ** 2 / variance + np.log(variance)))
+    scores: NDArray[np.float64] = logs[0] - logs[1]
     return scores

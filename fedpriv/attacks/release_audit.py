@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from fedpriv.attacks.release_views import Place, Seen, Sums
+from fedpriv.attacks.trial_features import MOST_FEATURES, PILOT, summarised
 from fedpriv.client.base import Client
 from fedpriv.client.build import make_client
 from fedpriv.client.contract import Neighbours, Release
@@ -24,6 +25,9 @@ from fedpriv.privacy.audit_power import expected_bound, verified_curve
 from fedpriv.privacy.auditor import Audit, audit, verdict
 from fedpriv.privacy.composition import compose as compose_events
 from fedpriv.privacy.events import BLIND_TO_COHORT
+from fedpriv.privacy.sampled_score import sampled_score
+from fedpriv.privacy.scaled_noise import family_of
+from fedpriv.privacy.trade_offs import SharperBound
 from fedpriv.runs.folder import RunFolder
 from fedpriv.runs.planning import most_participations
 
@@ -32,12 +36,6 @@ from fedpriv.runs.planning import most_participations
 DIMENSION = 8
 
 
-#: Numbers of a trial that are all shown to the distinguisher; longer trials are reduced.
-MOST_FEATURES = 64
-
-
-#: Trials in each world from which it is learned where to look; none of them is measured.
-PILOT = 4096
 LEAST_PILOT = 64
 
 
@@ -58,7 +56,8 @@ class AuditedScope:
 
     pair: of data, that was told apart best. dimension: numbers of a release that the audit was of. path: the code that
     made it. sizes: (numbers of a release, trials), of all that was looked at. expected: what the audit would show at
-    least, in a share ``confidence`` of audits, of a mechanism at its verified epsilon; attainable: at most.
+    least, in a share ``confidence`` of audits, of a mechanism at its verified epsilon; attainable: at most. sharper:
+    the largest bounds of all looks under assumptions.
     """
 
     name: str
@@ -73,6 +72,7 @@ class AuditedScope:
     attainable: float
     verdict: str
     sizes: tuple[tuple[int, int], ...] = ()
+    sharper: tuple[SharperBound, ...] = ()
 
     @property
     def looked_at(self) -> str:
@@ -168,12 +168,16 @@ def audit_mechanism(
     if one_coordinate:
         pairs = client.worst_case_pairs(participations)
         looks = [Look(pair, 1, trials) for pair in [*pairs, *further_pairs(client, pairs)]]
+    planned = client.planned_events(participations)
+    events = [event.one_coordinate() for event in planned] if one_coordinate else planned
+    families = [family] if (family := family_of(events)) is not None else []
+    scores = sampled_score(events, participations)
     found: list[tuple[Audit, Look]] = []
     with recorded_path(client) as path:
         for index, look in enumerate(looks):
             doing(f"{participations} releases of {look.dimension:,} numbers, {look.pair.name}")
             chosen = seed * 1000 + index
-            sample, chunk = _sample_of(client, look, chosen)
+            sample, chunk = _sample_of(client, look, chosen, bool(scores))
             one = audit(
                 sample,
                 delta=delta,
@@ -183,12 +187,13 @@ def audit_mechanism(
                 structural=client.exact_leak(),
                 chunk=chunk,
                 looks=len(looks) * scopes,
+                families=families,
+                scores=scores,
             )
             found.append((one, look))
     best, look = max(found, key=lambda item: (item[0].epsilon_lower, item[0].epsilon_sampled))
     largest, _ = max(found, key=lambda item: item[0].trials)
-    planned = client.planned_events(participations)
-    events = [event.one_coordinate() for event in planned] if one_coordinate else planned
+    sharper = max((one.sharper for one, _ in found), key=lambda bounds: [bound.epsilon_lower for bound in bounds])
     verified = compose_events(events, delta).epsilon
     expected = expected_bound(verified_curve(events, delta), largest.measured, delta, confidence, largest.looks)
     claim = client.claim(participations, delta)
@@ -213,6 +218,7 @@ def audit_mechanism(
         attainable,
         words,
         tuple(sorted({look.dimension: look.trials for look in reversed(looks)}.items(), reverse=True)),
+        sharper,
     )
 
 
@@ -243,10 +249,14 @@ def _releases(client: Client, look: Look, world: bool, trials: int, noise: Noise
         yield release
 
 
-def _sample_of(client: Client, look: Look, seed: int) -> tuple[Any, int]:
-    """(sample(world, n, seed) of `audit`, how many trials it may be asked for at a time)."""
+def _sample_of(client: Client, look: Look, seed: int, matched: bool) -> tuple[Any, int]:
+    """(sample(world, n, seed) of `audit`, how many trials it may be asked for at a time). matched: its first features
+    are to be each release along the effect of the data.
+    """
     if look.dimension <= DIMENSION:
-        sample = _summarised(_sampler(client, look), look.dimension, seed)
+        # The noise of the pilot is the same in both worlds.
+        pilot = [_sampler(client, look, "audit pilot")(world, PILOT, seed) for world in (False, True)]
+        sample = summarised(_sampler(client, look), pilot, look.dimension, matched)
         return sample, max(PILOT, CHUNK_NUMBERS // (DIMENSION * max(1, look.participations)))
     places = _learned_places(client, look, seed)
     block = max(1, BLOCK_NUMBERS // look.dimension)
@@ -283,62 +293,21 @@ def _learned_places(client: Client, look: Look, seed: int) -> list[Place]:
     return [Place.learned(both) for both in zip(*worlds, strict=True)]
 
 
-def _sampler(client: Client, look: Look) -> Any:
+def _sampler(client: Client, look: Look, purpose: str = "audit") -> Any:
     """sample(world, n, seed) -> releases [n, participations * features] of the client's own release code, all numbers
-    of them and beside them.
+    of them and beside them. A pilot's noise is the same in both worlds.
     """
 
     def sample(world: bool, trials: int, seed: int) -> NDArray[np.float32]:
+        key = (int(world), purpose) if purpose == "audit" else (purpose,)
         seen = []
-        for release in _releases(client, look, world, trials, SeededNoise(seed, int(world), "audit", look.pair.name)):
+        for release in _releases(client, look, world, trials, SeededNoise(seed, *key, look.pair.name)):
             seen.append(release.value)
             seen.extend(number.float().unsqueeze(1) for number in release.statistics.values())
         features: NDArray[np.float32] = torch.cat(seen, dim=1).numpy()
         return features
 
     return sample
-
-
-@dataclass(frozen=True)
-class _Summary:
-    """Three features of every ``block`` numbers: the weighted sum that separates the worlds best if they are
-    independent, the best single number, and the sum of squares. Numbers after the last full block are passed through.
-    """
-
-    block: int
-    weights: NDArray[np.float32]  # [blocks, block]
-    best: int  # index in each block
-
-    def __call__(self, values: NDArray[np.float32]) -> NDArray[np.float32]:
-        """[n, features] of trials [n, numbers]."""
-        blocks, whole = len(self.weights), self.weights.size
-        parts = values[:, :whole].reshape(len(values), blocks, self.block)
-        matched = np.einsum("nbk,bk->nb", parts, self.weights)
-        squares = np.einsum("nbk,nbk->nb", parts, parts)
-        found: NDArray[np.float32] = np.concatenate(
-            [matched, parts[:, :, self.best], squares, values[:, whole:]], axis=1
-        )
-        return found
-
-    @classmethod
-    def learned(cls, world0: NDArray[np.float32], world1: NDArray[np.float32], block: int) -> _Summary:
-        blocks = world0.shape[1] // block
-        first, second = (world[:, : blocks * block].astype(np.float64) for world in (world0, world1))
-        distance, spread = second.mean(0) - first.mean(0), (first.var(0) + second.var(0)) / 2
-        spread = np.maximum(spread, 1e-9 * max(spread.max(), float(distance @ distance), 1e-300))
-        telling = (np.abs(distance) / np.sqrt(spread)).reshape(blocks, block).max(0)
-        weights = (distance / spread).reshape(blocks, block)
-        weights /= np.maximum(np.abs(weights).max(1, keepdims=True), 1e-300)
-        return cls(block, weights.astype(np.float32), int(telling.argmax()))
-
-
-def _summarised(sample: Any, block: int, seed: int) -> Any:
-    """The sampler itself where its trials are short; else one of summaries, learned from separate draws."""
-    pilot = [sample(world, PILOT, seed * 2 + world) for world in (False, True)]
-    if block == 1 or pilot[0].shape[1] <= MOST_FEATURES:
-        return sample
-    summary = _Summary.learned(pilot[0], pilot[1], block)
-    return lambda world, trials, seed: summary(sample(world, trials, seed))
 
 
 def audit_config(

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 #: Options of a run that do not apply to this command.
-OF_RUNS = ("keep_snapshots", "snapshot_every")
+OF_RUNS = ("keep_snapshots", "snapshot_every", "keep_updates", "update_every")
 
 
 def changed(options: AttackConfig, changes: Mapping[str, Any]) -> AttackConfig:
@@ -85,7 +85,7 @@ def _attack(experiment: Experiment, name: str) -> dict[str, Any]:
     from fedpriv.attacks.attack_records import guarantee, record
 
     summary = experiment.folder.read_summary() or {}
-    return record(experiment, experiment.run(name), guarantee(summary.get("privacy") or {}))
+    return record(experiment, experiment.run(name), guarantee(summary.get("privacy") or {}, name))
 
 
 def _keep(folder: RunFolder, kept: Mapping[str, Any]) -> None:
@@ -99,10 +99,11 @@ def _keep(folder: RunFolder, kept: Mapping[str, Any]) -> None:
 
 
 def _report(folder: RunFolder) -> None:
-    from fedpriv.report.attacks import draw_attacks
+    from fedpriv.report.attacks import draw_attacks, draw_inversion
     from fedpriv.report.page import write_report
 
     draw_attacks(folder.path)
+    draw_inversion(folder.path)
     write_report(folder.path)
 
 

@@ -6,10 +6,10 @@ import hashlib
 import json
 import multiprocessing
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,8 @@ from fedpriv.engines.adapter import make_apps
 from fedpriv.engines.inprocess import InProcessGrid
 from fedpriv.engines.worker import Worker, adopt
 from fedpriv.runs.preparation import make_strategy
-from fedpriv.server.round import BudgetsSpent, Round
+from fedpriv.runs.round_updates import RoundUpdates, UpdateRecorder
+from fedpriv.server.round import NO_HOOKS, BudgetsSpent, Round
 
 #: Niceness of shadow training, so that other processes on the machine go first.
 NICE = 10
@@ -40,13 +41,16 @@ NICE = 10
 
 @dataclass(frozen=True)
 class Job:
-    """One model to be trained: its options (without the rows), the rows, and the rounds whose models are kept."""
+    """One model to be trained: its options (without the rows), the rows, and the rounds whose models are kept; seen:
+    those whose updates are.
+    """
 
     config: Config
     rows: Rows
     tested: Rows  # required by the engine: results on them are unused, but auxiliary examples come from them
     pool_seed: int
     snapshots: tuple[int, ...]
+    seen: tuple[int, ...] = ()
 
     @property
     def key(self) -> str:
@@ -55,7 +59,8 @@ class Job:
         for place in ("root", "cache", "download"):
             options["dataset"].pop(place)
         options.pop("attack")
-        content = json.dumps([options, self.pool_seed, self.snapshots, code_digest()], sort_keys=True).encode()
+        rest = [options, self.pool_seed, self.snapshots, self.seen, code_digest()]
+        content = json.dumps(rest, sort_keys=True).encode()
         digest = hashlib.sha256(content + self.rows.tobytes() + b"/" + self.tested.tobytes())
         return digest.hexdigest()[:24]
 
@@ -81,7 +86,7 @@ def like(config: Config, rows: Rows, spare: Rows, trained_on: int, *, seed: int,
 
 def overfitted(config: Config, rows: Rows, spare: Rows, *, seed: int) -> Job:
     """The run's model, trained by one client without noise until it is overfitted to these rows."""
-    plain, rounds = _plain(), 5
+    plain, rounds = _plain(), CONTROL_ROUNDS
     epochs = -(-config.attack.control_epochs // rounds)
     local = plain.local.model_copy(
         update={"epochs": epochs, "batch_size": min(20, len(rows)), "lr": CONTROL_LR, "momentum": 0.9}
@@ -97,6 +102,23 @@ def overfitted(config: Config, rows: Rows, spare: Rows, *, seed: int) -> Job:
         "partition": IidPartition(name="iid", test_fraction=0.0),
     }
     return _job(config, changes, rows, spare, range(1, rounds))
+
+
+def exposed(config: Config, rows: Rows, spare: Rows, *, seed: int) -> Job:
+    """The run's model, trained by one client without noise, with one step on all of these rows in every round."""
+    plain = _plain()
+    local = plain.local.model_copy(update={"epochs": 1, "batch_size": len(rows), "lr": CONTROL_LR})
+    changes: dict[str, Any] = {
+        "seed": seed,
+        "num_clients": 1,
+        "clients_per_round": 1,
+        "num_rounds": CONTROL_ROUNDS,
+        "local": local,
+        "privacy": plain.privacy,
+        "strategy": plain.strategy,
+        "partition": IidPartition(name="iid", test_fraction=0.0),
+    }
+    return _job(config, changes, rows, spare, ())
 
 
 def _job(config: Config, changes: dict[str, Any], rows: Rows, spare: Rows, snapshots: Sequence[int]) -> Job:
@@ -120,6 +142,8 @@ def _plain() -> Config:
     return compose(["strategy=fedavg"])
 
 
+#: Rounds of the positive control.
+CONTROL_ROUNDS = 5
 #: Learning rate of the positive control (momentum 0.9, batches of 20).
 CONTROL_LR = 0.02
 
@@ -136,6 +160,8 @@ def train(job: Job, split: Path) -> Trained:
     worker = Worker(config)
     adopt(config, worker)
     kept: dict[int, FloatVector] = {}
+    seen: dict[int, RoundUpdates] = {}
+    recorder = UpdateRecorder(lambda number: number in job.seen, seen.__setitem__)
     theta = worker.initial_parameters()
 
     def note(current: Round) -> None:
@@ -143,12 +169,14 @@ def train(job: Job, split: Path) -> Trained:
         theta = current.theta
         if current.number in job.snapshots:
             kept[current.number] = worker.whole_model(theta)
+        recorder.ended(current)
 
-    strategy = make_strategy(config, worker)
+    hooks = replace(NO_HOOKS, on_release=recorder.heard) if job.seen else NO_HOOKS
+    strategy = make_strategy(config, worker, hooks=hooks)
     with suppress(BudgetsSpent):  # the model at that point is the method's result
         start = pack_vector(theta)
         strategy.start(InProcessGrid(config, make_apps(config)[1]), start, config.num_rounds, on_round=note)
-    return Trained(worker.whole_model(theta), kept, job.rows)
+    return Trained(worker.whole_model(theta), kept, job.rows, seen)
 
 
 class Shelf:
@@ -186,10 +214,23 @@ class Shelf:
         try:
             tensors = load_file(self.folder / f"{job.key}.safetensors")
             theta = tensors.pop("theta").numpy()
+            seen = read_updates({name: tensors.pop(name) for name in list(tensors) if "/" in name})
             kept = {int(name): value.numpy() for name, value in tensors.items()}
         except (OSError, SafetensorError, KeyError, ValueError):
             return None
-        return Trained(theta, kept, job.rows)
+        return Trained(theta, kept, job.rows, seen)
+
+
+def read_updates(tensors: Mapping[str, torch.Tensor]) -> dict[int, RoundUpdates]:
+    """What was kept as "round/before" and "round/client"."""
+    rounds: dict[int, dict[str, FloatVector]] = {}
+    for name, value in tensors.items():
+        number, _, what = name.partition("/")
+        rounds.setdefault(int(number), {})[what] = value.numpy()
+    return {
+        number: RoundUpdates(found.pop("before"), {int(client): update for client, update in sorted(found.items())})
+        for number, found in sorted(rounds.items())
+    }
 
 
 def _give_way() -> None:
@@ -202,6 +243,9 @@ def _make(job: Job, folder: Path) -> None:
     if not np.isfinite(trained.theta).all():
         raise RunFailed(f"a model trained for the attack diverged (local.lr={job.config.local.lr})")
     tensors = {"theta": trained.theta} | {str(number): theta for number, theta in trained.snapshots.items()}
+    for number, seen in trained.seen.items():
+        tensors[f"{number}/before"] = seen.before
+        tensors |= {f"{number}/{client}": update for client, update in seen.updates.items()}
     content = save({name: torch.from_numpy(np.ascontiguousarray(value)) for name, value in tensors.items()})
     write_atomic(folder / f"{job.key}.safetensors", content)
     split.unlink(missing_ok=True)

@@ -17,8 +17,8 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import combinations
 from typing import Any
 
@@ -43,23 +43,35 @@ class TooFewExamples(FedprivError):
 
 @dataclass(frozen=True)
 class Sides:
-    """Members and non-members, the i-th of each a pair of one class."""
+    """Members and non-members, the i-th of each a pair of one class. homes: the client that has one of each pair, which
+    no coin decides (see above).
+    """
 
     members: Rows
     others: Rows
+    homes: Rows = field(default_factory=lambda: np.zeros(0, np.int64))
+
+    def __post_init__(self) -> None:
+        if len(self.homes) != len(self.members):
+            object.__setattr__(self, "homes", np.zeros(len(self.members), np.int64))
 
     def __len__(self) -> int:
         return len(self.members)
 
-    def of(self, which: slice | NDArray[np.bool_]) -> Sides:
-        return Sides(self.members[which], self.others[which])
+    def of(self, which: slice | NDArray[np.bool_] | Rows) -> Sides:
+        return Sides(self.members[which], self.others[which], self.homes[which])
 
     def first(self, count: int) -> Sides:
         return self.of(slice(count))
 
     def turned(self, coins: NDArray[np.bool_]) -> Sides:
         """Members and non-members exchanged in the pairs whose coin (bool [pairs]) says so."""
-        return Sides(np.where(coins, self.others, self.members), np.where(coins, self.members, self.others))
+        members, others = np.where(coins, self.others, self.members), np.where(coins, self.members, self.others)
+        return Sides(members, others, self.homes)
+
+    def at(self, owner: Mapping[int, int]) -> Sides:
+        """These pairs with the client of each member. owner: row -> client."""
+        return Sides(self.members, self.others, np.array([owner[int(row)] for row in self.members], np.int64))
 
     @property
     def rows(self) -> Rows:
@@ -98,7 +110,12 @@ class Targets:
     def pairs(self) -> Sides:
         """All pairs."""
         parts = (self.evaluated, self.known, self.rest)
-        return Sides(*(np.concatenate([getattr(part, side) for part in parts]) for side in ("members", "others")))
+        names = ("members", "others", "homes")
+        return Sides(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
+
+    def at(self, owner: Mapping[int, int]) -> Targets:
+        """As `Sides.at`, of all pairs."""
+        return Targets(self.evaluated.at(owner), self.known.at(owner), self.rest.at(owner), self.by_coin)
 
 
 def refuse_overlap(one: str, rows: Rows, other: str, more: Rows) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.func import functional_call, grad, vmap
 
 from fedpriv.common.messages import FloatVector
 from fedpriv.data import Dataset
@@ -22,6 +23,8 @@ Rows = NDArray[np.int64]
 
 #: Examples processed at a time; gradients are computed in separate chunks.
 BATCH = 500
+#: Numbers of the gradients that are formed at a time.
+GRADIENTS = 10_000_000
 
 
 class View:
@@ -55,6 +58,28 @@ class View:
     def confidence(self, theta: FloatVector, rows: Rows) -> Features:
         """log(p / (1 - p)) of the true class's probability p [n]."""
         return logit_confidence(self.logits(theta, rows), self.labels(rows))
+
+    def gradients(self, theta: FloatVector, rows: Rows) -> Iterator[Tensor]:
+        """Gradients of the loss of single examples [b, d], some rows at a time, in their order."""
+        self._load(theta)
+        module, task = self.model.module, self.model.task
+        parameters = {name: value.detach() for name, value in module.named_parameters()}
+
+        def loss(values: dict[str, Tensor], example: Tensor, label: Tensor) -> Tensor:
+            return task.mean_loss(functional_call(module, values, (example[None],)), label[None])
+
+        single = grad(loss)
+        many = vmap(single, in_dims=(None, 0, 0))
+        most = max(1, min(BATCH, GRADIENTS // self.model.theta.numel()))
+        for part in np.array_split(rows, max(1, -(-len(rows) // most))):
+            examples = inputs_of(self.pool, self.pool.train, part).to(self.model.theta.device)
+            labels = torch.from_numpy(self.labels(part)).to(examples.device)
+            try:
+                found = many(parameters, examples, labels)
+            except RuntimeError:  # a model that torch cannot vectorise: one example after the other
+                each = [single(parameters, one, label) for one, label in zip(examples, labels, strict=True)]
+                found = {name: torch.stack([one[name] for one in each]) for name in parameters}
+            yield torch.cat([found[name].reshape(len(part), -1) for name in parameters], 1).detach()
 
     def inside(self, theta: FloatVector, rows: Rows) -> tuple[Features, Features, Features]:
         """Losses [n], norms of the gradient within each block [n, blocks], inputs of the last layer [n, features]."""

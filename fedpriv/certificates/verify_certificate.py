@@ -97,25 +97,29 @@ Z, above = 9.5, special.ndtr  # normal tails are cut at 9.5 standard deviations,
 def gaussian(mu):
     return [(mu * (mu / 2 - Z), mu * (mu / 2 + Z), lambda t: (above(mu / 2 - t / mu), above(-mu / 2 - t / mu)))]
 
+def mixed(x, *sides):  # P and Q of numbers above x, each (rate, shift): (1 - rate) N(0, 1) + rate N(shift, 1)
+    return [(1 - rate) * above(-x) + rate * above(shift - x) for rate, shift in sides]
+
 def poisson(sigma, rate):
-    """(1 - rate) N(0, sigma^2) + rate N(1, sigma^2) against N(0, sigma^2), in both directions."""
-    none = math.log1p(-rate)  # the loss never falls below it
-    def tails(t, removed):
-        with np.errstate(all="ignore"):  # z: where the loss of the mixture is t, in units of sigma
-            t = t if removed else -t
-            z = sigma * (t - math.log(rate) + np.log1p(-np.exp(none - t))) + 1 / (2 * sigma)
-        z, m = np.where(t > none, z, -INF), 1 / sigma
-        if removed:
-            return (1 - rate) * above(-z) + rate * above(m - z), above(-z)
-        return above(z), (1 - rate) * above(z) + rate * above(z - m)
-    least, most = (np.logaddexp(none, math.log(rate) + z / sigma - 1 / (2 * sigma**2)) for z in (-Z, Z + 1 / sigma))
-    return [(least, most, lambda t: tails(t, True)), (-most, -least, lambda t: tails(t, False))]
+    """(1 - rate) N(0, 1) + rate N(1/sigma, 1) against N(0, 1), in both directions."""
+    none, m = math.log1p(-rate), 1 / sigma  # the loss never falls below none; place: where it is t
+    def place(t): return sigma * (t - math.log(rate) + special.xlogy(1, np.maximum(-np.expm1(none - t), 0))) + m / 2
+    least, most = (np.logaddexp(none, math.log(rate) + z * m - m * m / 2) for z in (-Z, Z + m))
+    return [(least, most, lambda t: mixed(place(t), (rate, m), (0, 0))),
+            (-most, -least, lambda t: mixed(-place(-t), (0, 0), (rate, -m)))]
+
+def replaced(multiplier, rate):
+    """(1 - rate) N(0, 1) + rate N(c, 1) against its reflection: the part that is drawn is another. With u = exp(c x)
+    the loss t is where (u + w)/(1/u + w) = exp(t), w = exp(c^2/2) (1 - rate)/rate."""
+    c, w = 1 / (2 * multiplier), math.exp(1 / (8 * multiplier**2)) * (1 - rate) / rate
+    least, most = (np.log((math.exp(c * x) + w) / (math.exp(-c * x) + w)) for x in (-Z, Z + c))
+    def place(t): return (t / 2 + np.arcsinh(w * np.sinh(t / 2))) / c
+    return [(least, most, lambda t: mixed(place(t), (rate, c), (rate, -c)))]
 
 def laplace(scale):
     def tails(t):
-        under, x = t < -1 / scale, np.clip((1 - scale * t) / 2, 0, 1) / scale
-        inside = ~under & (t < 1 / scale)
-        return np.where(inside, 1 - np.exp(-x) / 2, under), np.where(inside, np.exp(x - 1 / scale) / 2, under)
+        x, inside = np.clip((1 - scale * t) / 2, 0, 1) / scale, (t >= -1 / scale) & (t < 1 / scale)
+        return np.where(inside, 1 - np.exp(-x) / 2, t < 0), np.where(inside, np.exp(x - 1 / scale) / 2, t < 0)
     return [(-1 / scale, 1 / scale, tails)]
 
 def atoms(p, q):
@@ -124,10 +128,11 @@ def atoms(p, q):
     loss, sides = np.log(p / q), [np.r_[np.cumsum(side[::-1])[::-1], 0] for side in (p, q)]
     return [(loss[0], loss[-1], lambda t: [side[np.searchsorted(loss, t, side="right")] for side in sides])]
 
-FIELDS = {"gaussian": "multiplier", "laplace": "multiplier", "poisson_gaussian": "multiplier sampling_rate",
-          "randomised_response": "dimension epsilon", "unit_cap": "delta epsilon inside", "zcdp": "rho",
-          "approximate_dp": "delta epsilon", "gumbel_top_k": "epsilon k",
-          "discrete_gaussian_sum": "dimension l2 noises sigma"}
+SAMPLED = {"poisson_gaussian": (poisson, 1e-3), "replaced_gaussian": (replaced, 0.05)}  # law, least multiplier
+FIELDS = dict.fromkeys(SAMPLED, "multiplier sampling_rate") | {
+    "gaussian": "multiplier", "laplace": "multiplier", "randomised_response": "dimension epsilon", "zcdp": "rho",
+    "unit_cap": "delta epsilon inside", "approximate_dp": "delta epsilon", "gumbel_top_k": "epsilon k",
+    "discrete_gaussian_sum": "dimension l2 noises sigma"}
 
 @lru_cache(maxsize=10_000)
 def cost(text):
@@ -141,15 +146,14 @@ def cost(text):
         raise Unknown(f"no method for {kind!a:.40}")
     e = Values(**{name: number(e[name], 0, (int,) if name in WHOLE else (int, float)) for name in e})
     made = Values(mu2=0.0, laws=None, times=1, floor=None, rho=INF, share=0.0, pure=INF)
-    if kind == "poisson_gaussian":
-        seen = unit == "client" and observer in SEES_ALL  # who took part: sampling hides nothing
-        if adjacency == "replace-one" or seen or not e.sampling_rate <= 1:
-            return None
-        made.pure = INF if e.sampling_rate else 0
-        if 0 < e.sampling_rate < 1 and not 1e-3 < e.multiplier < 1e6:
+    if kind in SAMPLED:
+        if adjacency == "replace-one" or (unit == "client" and observer in SEES_ALL) or not e.sampling_rate <= 1:
+            return None  # or one sees who took part: sampling hides nothing
+        made.pure, (law, least) = INF if e.sampling_rate else 0, SAMPLED[kind]
+        if 0 < e.sampling_rate < 1 and not least < e.multiplier < 1e6:
             raise Unknown("sampled noise beyond what is computed here")
-        made.laws = poisson(e.multiplier, e.sampling_rate) if 0 < e.sampling_rate < 1 else None
-    if kind == "gaussian" or (kind == "poisson_gaussian" and e.sampling_rate == 1):
+        made.laws = law(e.multiplier, e.sampling_rate) if 0 < e.sampling_rate < 1 else None
+    if kind == "gaussian" or (kind in SAMPLED and e.sampling_rate == 1):
         made.mu2, made.rho = (INF if e.multiplier < 1e-150 else 1 / e.multiplier / e.multiplier), 0
         return made if made.mu2 < INF else None
     if kind == "laplace" and e.multiplier >= 1e-150:
@@ -244,8 +248,7 @@ def by_grid(parts, delta):
         best = max(best[0], found[1] - moved), min(best[1], found[0])
         if best[1] - best[0] <= 2e-3 * best[1] or best[1] < 1e-6:
             break
-        finer = min(6, math.log2((best[1] - best[0]) / (1e-3 * best[1])) if best[1] < INF else 2)
-        step /= 2 ** max(1, min(math.ceil(finer), math.floor(math.log2(MOST_CELLS / cells))))  # a grid within this one
+        step /= 4 if 4 * cells < MOST_CELLS else 2  # a grid within this one
     if best[1] == INF:
         raise Unknown("too many releases for the grid")
     return best
@@ -288,11 +291,9 @@ def charged(entry, node):
     """[(client, (threat, event), times)] of a ledger's entry: of a run as booked before it, of a node as spent."""
     threat, more = threat_of(entry), [entry.get("client")] * ({"client", "clients"} <= entry.keys())
     clients = (entry.get("clients") or [entry["client"]]) + more
-    if entry.get("adaptive") and not node:  # chosen from earlier outputs
-        entry = NO_BOUND | dict(zip(WORDS, threat, strict=True))
-    elif node and "realised" in entry:
-        entry = entry["realised"] | dict(zip(WORDS, threat, strict=True))
-    event = canonical({name: entry[name] for name in entry.keys() - PLACE})
+    spent = entry.get("realised", entry) if node else NO_BOUND if entry.get("adaptive") else entry  # by earlier outputs
+    spent = spent | dict(zip(WORDS, threat, strict=True))
+    event = canonical({name: spent[name] for name in spent.keys() - PLACE})
     return [(number(one, -2, (int,)), (threat, event), number(entry.get("count", 1), 1, (int,))) for one in clients]
 
 def recorded(certificate, say):
@@ -315,8 +316,7 @@ def recorded(certificate, say):
             first = table.setdefault(charge[1], [0, place, place])
             first[0], first[2] = first[0] + times, place
         back = back or n * (node and 0 < place < last)
-        if len(found) > MOST_CLIENTS:
-            raise ValueError("more than a million clients or messages")
+        number(len(found), most=MOST_CLIENTS + 1)  # of clients, or of messages
         last, chain = max(last, place), hashlib.sha256(f"{chain}{line}\n".encode()).hexdigest()
     say(0, f"note: the clock went back before line {back}: the order is the chain's" if back else "!")
     say(0, "!" if begun or not ledger["lines"] else "note: its lines name no hash: its signature alone holds them")

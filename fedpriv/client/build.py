@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -30,7 +31,12 @@ from fedpriv.training.models import build_model, resolve_model
 
 def client_class(config: Config) -> type[Client]:
     """The client half of the configured method."""
-    found = half_class(config, "client", _of_a_pair)
+    return _checked(half_class(config, "client", _of_a_pair))  # type: ignore[arg-type]  # classes are hashable
+
+
+@lru_cache(maxsize=256)
+def _checked(found: type[Any]) -> type[Client]:
+    """A client half that changes nothing which all methods share. Raises `OptionError`."""
     if not issubclass(found, Client):
         raise OptionError(
             "strategy.client._target_", found.__name__, "must be a subclass of fedpriv.client.base.Client"

@@ -94,6 +94,8 @@ def _audit_training(config: Config, options: AuditOptions, folder: RunFolder | N
         f"canaries in a real run, {threat_in_words(config)}:\n{found.canaries}; "
         f"verified epsilon <= {_shown(found.verified)}: {found.verdicts[0]}"
     )
+    for bound in found.canaries.sharper:
+        print(f"under an assumption: {bound}")
     fits = found.fits
     print(
         f"the {OWN_FIT}, {fits.scope}: {fits.audit}; verified epsilon <= {_shown(fits.verified)}: {found.verdicts[1]}; "
@@ -119,6 +121,8 @@ def _print(config: Config, scopes: Sequence[AuditedScope]) -> None:
             f"looked at {scope.looked_at} in each world; "
             f"at the verified epsilon it would have shown {_shown(scope.expected)}, {at_most(scope.attainable)}"
         )
+        for bound in scope.sharper:
+            print(f"{scope.name}, under an assumption: {bound}")
 
 
 def at_most(attainable: float) -> str:

@@ -57,6 +57,7 @@ COMMANDS: dict[str, Command] = {
         "QUESTION... [option=value ...]", "statistics of the rows at sites (docs/statistics.md)", run_options=True
     ),
     "audit": Command("run=DIR | option=value ...", "attack the code that releases something", run_options=True),
+    "check": Command("TARGET [option=value ...]", "the three epsilons of other people's code (docs/check.md)"),
     "attack": Command("run=DIR", "membership inference against a run"),
     "report": Command("DIR...", "write a run's report and say where it is", "fedpriv.report.__main__:main"),
     "compare": Command("DIR DIR...", "compare several runs", "fedpriv.report.__main__:compare_runs"),

@@ -77,11 +77,31 @@ class AttackConfig(Options):
         default=False, description="keep global models of rounds, for attack=confidence_series"
     )
     snapshot_every: int = Field(default=5, ge=1, description="keep the global model every n rounds")
+    keep_updates: bool = Field(
+        default=False, description="keep each client's update in updates/, for attack=update_product and others"
+    )
+    update_every: int = Field(default=1, ge=1, description="keep the updates of every n-th round, the first included")
     members: int = Field(default=2000, ge=20, description="evaluated members at most, and as many non-members")
     known_share: float = Field(
         default=0.25, gt=0, lt=1, description="share of the clients that the attacker is, and whose examples it knows"
     )
-    shadows: int = Field(default=16, ge=2, description="lira: shadow models")
+    shadows: int = Field(default=16, ge=2, description="lira, rmia: shadow models of the run's own size")
+    rmia_gamma: float = Field(
+        default=1.0, gt=0, description="rmia: an example counts as ahead of another from this ratio of likelihoods on"
+    )
+    references: int = Field(
+        default=256,
+        ge=8,
+        description="update_likelihood: known examples whose gradients say how updates vary by other examples",
+    )
+    inverted_examples: int = Field(
+        default=8, ge=1, le=64, description="inversion: examples sought in an update; those of a smaller client at most"
+    )
+    inverted_clients: int = Field(default=8, ge=1, description="inversion: clients attacked")
+    inverted_steps: int = Field(default=300, ge=1, description="inversion: steps of the search")
+    inverted_smoothness: float = Field(
+        default=0.01, ge=0, description="inversion: weight of total variation; of examples that are no table's rows"
+    )
     control_models: int = Field(default=10, ge=1, description="overfitted models of the positive control")
     control_examples: int = Field(default=60, ge=40, description="examples that each of these is trained on")
     control_epochs: int = Field(default=300, ge=10, description="epochs of each of these")
@@ -89,6 +109,18 @@ class AttackConfig(Options):
         default=None, ge=1, description="processes that train shadow models (null: half of the cores)"
     )
     seed: int = Field(default=0, ge=0, lt=2**31, description="draws targets and shadow models")
+
+
+class AuditConfig(Options):
+    """An audit within the run, by canaries. Decides nothing of the result."""
+
+    in_run: bool = Field(
+        default=False, description="extra canary clients answer the run's own requests; gives audited epsilons"
+    )
+    canaries: int | None = Field(
+        default=None, ge=8, le=100_000, description="coins of the canaries (null: as many as 4 % of the time allow)"
+    )
+    confidence: float = Field(default=0.95, ge=0.5, lt=1, description="of the bounds that they give")
 
 
 class OperationsConfig(Options):

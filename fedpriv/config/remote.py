@@ -22,6 +22,7 @@ REMOTE_OPTIONS = re.compile(
     r"|dataset\.(schema_digest|separator|decimal|encoding)"
     r"|features\.(map|normalise|mirror|dims|exponent|waves|width)"
     r"|attack\.(keep_snapshots|snapshot_every)"
+    r"|audit\.(in_run|canaries|confidence)"
     r"|operations\.(live_report|log_format|log_level|metrics_port|report|stop_grace)"
     r"|engine\.(workers|threads_per_client|trainer|round_timeout|client_memory_mib|device|precision)"
     r"|privacy\.(variant|delta|max_epsilon|mechanism)"

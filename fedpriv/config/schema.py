@@ -17,7 +17,7 @@ from pydantic import Discriminator, Field, Tag, field_validator
 from fedpriv.common.errors import OptionError
 from fedpriv.config.data_schema import YOUNGER_DATA_OPTIONS, DatasetConfig, FeaturesConfig, PartitionConfig, check_hub
 from fedpriv.config.method_pairs import NO_MECHANISM, Mechanism, check_pair, in_words
-from fedpriv.config.options import AttackConfig, Library, OperationsConfig, Options, TrackingConfig
+from fedpriv.config.options import AttackConfig, AuditConfig, Library, OperationsConfig, Options, TrackingConfig
 from fedpriv.config.strategy_options import StrategyConfig, without_what_is_younger
 
 # --- model, local training, engine, privacy --------------------------------------------------------------
@@ -181,6 +181,13 @@ class CheckpointConfig(Options):
 # --- all of it -------------------------------------------------------------------------------------------
 
 
+#: Of `attack`: younger than committed results, for which they had their defaults.
+YOUNGER_ATTACK_OPTIONS = (
+    *("keep_updates", "update_every", "rmia_gamma", "references"),
+    *("inverted_examples", "inverted_clients", "inverted_steps", "inverted_smoothness"),
+)
+
+
 class Config(Options):
     seed: int = Field(ge=0, lt=2**63)
     num_clients: int = Field(ge=1, lt=2**31, description="clients in all (N)")
@@ -203,6 +210,7 @@ class Config(Options):
     evaluate: EvaluateConfig
     checkpoint: CheckpointConfig
     attack: AttackConfig = Field(default_factory=AttackConfig)
+    audit: AuditConfig = Field(default_factory=AuditConfig)
     operations: OperationsConfig = Field(default_factory=OperationsConfig)
     tracking: TrackingConfig = Field(default_factory=TrackingConfig)
     run_dir: str | None = Field(default=None, description="inside `flwr run`: folder for the run")
@@ -267,6 +275,12 @@ class Config(Options):
                 content["dataset"].pop(name)
         if content["model"]["name"] not in TEXT_MODELS:
             content["model"] = {name: value for name, value in content["model"].items() if name not in OF_TEXT}
+        content["attack"] = {
+            name: value
+            for name, value in content["attack"].items()
+            if name not in YOUNGER_ATTACK_OPTIONS or value != AttackConfig.model_fields[name].default
+        }
+        content.pop("audit")
         without_what_is_younger(content["strategy"])
         return content
 

@@ -10,9 +10,10 @@ from __future__ import annotations
 import ast
 import hashlib
 import importlib.util
+import os
 import sys
 import sysconfig
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from importlib.machinery import ModuleSpec
 from pathlib import Path
@@ -35,6 +36,9 @@ BLOCKS = ("body", "orelse", "finalbody", "handlers", "cases")
 
 #: Names of folders into which packages are installed.
 INSTALLED = {"site-packages", "dist-packages"}
+
+#: A module's file, if there is one, and the folders in which its own modules are.
+_Place = tuple[str | None, Sequence[str]]
 
 #: At most so many files are named in an error.
 NAMED = 5
@@ -64,13 +68,13 @@ def difference(then: Mapping[str, str], now: Mapping[str, str]) -> str:
 @lru_cache(maxsize=64)
 def _digests(named: tuple[str, ...], own: Path | None) -> tuple[tuple[str, str], ...]:
     found: dict[str, str] = {}
-    waiting, seen = [*ALWAYS, *named], set[str]()
+    waiting, seen, known = [*ALWAYS, *named], set[str](), dict[str, _Place]()
     while waiting:
         module = waiting.pop()
         if module in seen or any(module == reader or module.startswith(f"{reader}.") for reader in READERS):
             continue
         seen.add(module)
-        if (path := _file(module)) is None:
+        if (path := _file(module, known)) is None:
             continue
         content, is_package = path.read_bytes(), path.name == "__init__.py"
         parts = [*module.split("."), *(["__init__"] if is_package else [])]
@@ -112,25 +116,34 @@ def _is_type_checking(test: ast.expr) -> bool:
     return isinstance(test, ast.Name) and test.id == "TYPE_CHECKING"
 
 
-def _file(module: str) -> Path | None:
+def _file(module: str, known: dict[str, _Place]) -> Path | None:
     """The file of a module of the project or of the user's; None for what is installed, or for no module at all."""
-    top, *rest = module.split(".")
-    path: str | None
-    if top in METHOD_PACKAGES:
-        folders = [str(folder) for folder in method_folders(top)]
-        path = next((str(file) for folder in folders if (file := Path(folder) / "__init__.py").is_file()), None)
-    elif (spec := _spec(top)) is not None:
-        path, folders = spec.origin, [*(spec.submodule_search_locations or ())]
-    else:
-        return None
-    for part in rest:
-        inside = [Path(folder) / part for folder in folders]
-        files = [file for place in inside for file in (place / "__init__.py", place.with_suffix(".py"))]
-        path = next((str(file) for file in files if file.is_file()), None)
-        folders = [str(place) for place in inside if place.is_dir()]
-        if path is None and not folders:
-            return None
-    return Path(path) if path is not None and Path(path).is_file() else None
+    file, _ = _place(module, known)
+    return Path(file) if file is not None and os.path.isfile(file) else None
+
+
+def _place(module: str, known: dict[str, _Place]) -> _Place:
+    """As `_Place`; ``known`` has those that were looked up before."""
+    if module not in known:
+        package, _, name = module.rpartition(".")
+        known[module] = _inside(_place(package, known)[1], name) if package else _top(name)
+    return known[module]
+
+
+def _inside(folders: Sequence[str], name: str) -> _Place:
+    places = [os.path.join(folder, name) for folder in folders]
+    inner = [place for place in places if os.path.isdir(place)]
+    files = (file for place in places for file in (os.path.join(place, "__init__.py"), f"{place}.py"))
+    return next((file for file in files if os.path.isfile(file)), None), inner
+
+
+def _top(name: str) -> _Place:
+    if name in METHOD_PACKAGES:
+        folders = [str(folder) for folder in method_folders(name)]
+        own = (os.path.join(folder, "__init__.py") for folder in folders)
+        return next((file for file in own if os.path.isfile(file)), None), folders
+    spec = _spec(name)
+    return (None, []) if spec is None else (spec.origin, list(spec.submodule_search_locations or ()))
 
 
 @lru_cache(maxsize=1024)

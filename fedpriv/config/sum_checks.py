@@ -95,6 +95,7 @@ UNSIGNED: dict[str, str] = {
     "evaluate": "what the server measures of its own model",
     "checkpoint": "what the server keeps of the run",
     "attack": "what is tried after the run",
+    "audit": "canaries are extra clients of a simulation",
     "operations": "how this process reports and stops",
     "tracking": "where the server writes figures",
 }

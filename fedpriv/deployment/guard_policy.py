@@ -34,6 +34,12 @@ class GuardPolicy(Options):
     )
     column: str | None = Field(default=None, description="unit person: the table's column that names the person")
     shards: int = Field(default=1, ge=1, le=4096, description="virtual clients, each with a part of the data")
+    repeat: int = Field(
+        default=1,
+        ge=1,
+        le=4096,
+        description="of a table: times that a shard has each row, for apps that expect many",
+    )
     sampling: float = Field(default=1.0, gt=0, le=1, description="probability with which a shard takes part in a round")
     clip: float = Field(ge=SMALLEST, description="longest answer C of a shard, as one vector")
     noise_multiplier: float = Field(gt=0, description="standard deviation of this machine's noise / clip")
@@ -68,6 +74,7 @@ class GuardPolicy(Options):
         whole, named = self.unit == "client", "/" not in self.table and not self.table.startswith(".")
         rules = [
             ("shards", self.shards, not whole or self.shards == 1, "unit client has one shard: 1"),
+            ("repeat", self.repeat, not whole or self.repeat == 1, "unit client sees the data as they are: 1"),
             ("sampling", self.sampling, not whole or self.sampling == 1, "a server knows who answered: 1.0"),
             (
                 "column",

@@ -13,6 +13,7 @@ looking at the shards, and then one row more could move every shard.
 
 A shard has the form of the whole: a CSV file with the same header, a Parquet file with the same columns, a folder with
 the same folders. An empty shard has the header, or the folders, alone: header, columns and folders are public.
+With `repeat` all rows of a table's shard come again in the same order: still a function of that shard's own rows.
 """
 
 from __future__ import annotations
@@ -98,7 +99,8 @@ class Shards:
             state = [(str(file), (found := file.stat()).st_size, found.st_mtime_ns, found.st_ino) for file in files]
         except OSError as error:
             raise DataError(f"{self.place}: {error.strerror}") from None
-        text = json.dumps([self.salt.hex(), self.policy.shards, self.policy.unit, self.policy.column, state])
+        rules = [self.policy.shards, self.policy.unit, self.policy.column, self.policy.repeat]
+        text = json.dumps([self.salt.hex(), *rules, state])
         return hashlib.sha256(text.encode()).hexdigest()
 
     def _divide(self, into: Path) -> None:
@@ -106,14 +108,16 @@ class Shards:
         for number in range(count):
             (into / str(number)).mkdir(mode=0o700)
         targets = [into / str(number) / self.place.name for number in range(count)]
+        repeat = self.policy.repeat
         if self.place.is_dir():
             if self.policy.unit == "person":
                 raise DataError(f"{self.place}: unit person needs a table, whose column names the person")
+            _no_repeat(self.place, self.policy)
             _divide_folder(self.place, targets, self.salt)
         elif self.place.suffix.lower() in PARQUET:
-            _divide_parquet(self.place, targets, self.salt, self.policy.column)
+            _divide_parquet(self.place, targets, self.salt, self.policy.column, repeat)
         else:
-            _divide_csv(self.place, targets, self.salt, self.policy.column)
+            _divide_csv(self.place, targets, self.salt, self.policy.column, repeat)
 
 
 def count_units(data: Path, policy: GuardPolicy) -> int:
@@ -124,6 +128,7 @@ def count_units(data: Path, policy: GuardPolicy) -> int:
     if policy.unit == "client":
         return 1
     if place.is_dir():
+        _no_repeat(place, policy)
         return sum(1 for _ in _files(place))
     if place.suffix.lower() in PARQUET:
         import pyarrow.parquet
@@ -139,6 +144,11 @@ def count_units(data: Path, policy: GuardPolicy) -> int:
         return sum(1 for _ in records)
     column = _names(header, separator).index(_known(place, policy.column, _names(header, separator)))
     return len({_person(record, separator, column) for record in records})
+
+
+def _no_repeat(place: Path, policy: GuardPolicy) -> None:
+    if policy.repeat > 1:
+        raise DataError(f"{place}: guard.repeat={policy.repeat} needs a table; of a folder it is 1")
 
 
 def _known(place: Path, column: str, names: list[str]) -> str:
@@ -181,7 +191,7 @@ def _person(record: bytes, separator: str, place: int) -> bytes:
     return (fields[place].strip() if place < len(fields) else "").encode()
 
 
-def _divide_csv(source: Path, targets: list[Path], salt: bytes, column: str | None) -> None:
+def _divide_csv(source: Path, targets: list[Path], salt: bytes, column: str | None, repeat: int) -> None:
     """Records as they are written, bytes and all; a line break ends each."""
     header, separator, records = _table(source)
     parts: list[list[bytes]] = [[] for _ in targets]
@@ -193,7 +203,7 @@ def _divide_csv(source: Path, targets: list[Path], salt: bytes, column: str | No
         identity = record if place is None else _person(record, separator, place)
         parts[shard_of(salt, identity, len(targets))].append(record)
     for target, part in zip(targets, parts, strict=True):
-        target.write_bytes(b"".join(line + b"\n" for line in (header, *part)))
+        target.write_bytes(b"".join(line + b"\n" for line in (header, *(part * repeat))))
 
 
 def _records(source: Path, text: bytes, separator: bytes) -> Iterator[bytes]:
@@ -246,7 +256,7 @@ def _fields(record: bytes, separator: str) -> list[str]:
         raise DataError(f"a record that cannot be read: {error}") from None
 
 
-def _divide_parquet(source: Path, targets: list[Path], salt: bytes, column: str | None) -> None:
+def _divide_parquet(source: Path, targets: list[Path], salt: bytes, column: str | None, repeat: int) -> None:
     import pyarrow
     import pyarrow.parquet
 
@@ -268,7 +278,7 @@ def _divide_parquet(source: Path, targets: list[Path], salt: bytes, column: str 
     ]
     schema = pyarrow.schema([field.remove_metadata() for field in fields])
     for target, part in zip(targets, parts, strict=True):
-        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(part, schema=schema), target)
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(part * repeat, schema=schema), target)
 
 
 def _divide_folder(source: Path, targets: list[Path], salt: bytes) -> None:

@@ -79,7 +79,7 @@ def simulate_guard(
         copies = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fedpriv-guard-")))
         salt = encode_key("guard salt", seed).ljust(32, b"\0")[:32]
         parts = [_divided(copies / str(n), file, policies[n], salt) for n, file in enumerate(files)]
-        ask = stack.enter_context(_sandboxed(place, parts, policies[0], model) if confined else _in_process(place))
+        ask = stack.enter_context(_sandboxed(place, parts, policies[0], model) if confined else in_process(place))
         for number in range(1, rounds + 1):
             releases = []
             for client, (shards, seen) in enumerate(parts):
@@ -178,7 +178,7 @@ def _sandboxed(app: Path, parts: Sequence[tuple[list[Path], Path]], policy: Guar
 
 
 @contextmanager
-def _in_process(app: Path) -> Iterator[Ask]:
+def in_process(app: Path) -> Iterator[Ask]:
     """The app's own code, imported here: no sandbox, no fresh state, and its shard under its real name."""
     from flwr.common.config import get_project_config
 

@@ -13,17 +13,18 @@ Shapes: n trials, k features (small: worst-case inputs in low dimension). Epsilo
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import beta
 
 from fedpriv.common.doing import doing
+from fedpriv.privacy.trade_offs import Family, SharperBound, rate_bounds, sharper_bound, strength_bound
 
 Array = NDArray[np.float64]
 Score = Callable[[Array], Array]
+Fit = Callable[[Array, Array], Score]
 Sample = Callable[[bool, int, int], np.ndarray]
 
 BINS = 256  # candidate thresholds per score, and bins per feature of the histogram score
@@ -40,6 +41,7 @@ class Audit:
     `trials` are the draws per world, half of which were used to learn the `rule`. `structural` gives the reason where
     the bound is infinite by the mechanism's structure; `epsilon_sampled` is the bound from sampling alone. `looks`:
     bounds of which this may be the largest; the error 1 - `confidence` is divided among them, so that all of them hold.
+    sharper: bounds under assumptions (`fedpriv.privacy.trade_offs`), each of which holds with `confidence` by itself.
     """
 
     epsilon_lower: float
@@ -52,6 +54,7 @@ class Audit:
     epsilon_sampled: float
     structural: str | None = None
     looks: int = 1
+    sharper: tuple[SharperBound, ...] = ()
 
     @property
     def measured(self) -> int:
@@ -82,6 +85,8 @@ def audit(
     structural: str | None = None,
     chunk: int = 2**20,
     looks: int = 1,
+    families: Sequence[Family] = (),
+    scores: Mapping[str, Fit] | None = None,
 ) -> Audit:
     """Audit a mechanism from `trials` releases in each of two neighbouring worlds.
 
@@ -95,6 +100,9 @@ def audit(
             records a coordinate without noise or a deterministic function of the data, with that event's reason.
         chunk: trials held in memory at a time.
         looks: audits, fixed beforehand, of which the largest bound will be kept (Bonferroni).
+        families: for each, a bound under its assumption is given as well, from a rule of its own on the same draws.
+        scores: further ones to try, by name, as in `SCORES`. What they know of the mechanism may be wrong: that costs
+            power, never validity.
 
     Raises:
         ValueError: an argument is out of range, or `sample` returns the wrong shape or something not finite.
@@ -104,13 +112,17 @@ def audit(
     sure = 1 - (1 - confidence) / looks
     half = trials // 2
     learning = [_draws(sample, world, half, chunk, (seed, 0)) for world in (False, True)]
-    rule = _learn_rule(learning, half, delta, sure)
-    measured = trials - half
-    false_positives, true_positives = (
-        sum(int(np.count_nonzero(rule.score(features) > rule.threshold)) for features in draws)
-        for draws in (_draws(sample, world, measured, chunk, (seed, 1)) for world in (False, True))
-    )
-    bound, fpr_upper, tpr_lower = epsilon_bound(false_positives, true_positives, measured, delta, sure)
+    rules = _learn_rules(learning, half, delta, sure, families, SCORES | dict(scores or {}))
+    measured, rule = trials - half, rules[0]
+    positives = np.zeros((2, len(rules)), np.int64)
+    for world in (False, True):
+        for features in _draws(sample, world, measured, chunk, (seed, 1)):
+            known: dict[str, Array] = {}
+            for index, one in enumerate(rules):
+                if one.name not in known:
+                    known[one.name] = one.score(features)
+                positives[int(world), index] += np.count_nonzero(known[one.name] > one.threshold)
+    bound, fpr_upper, tpr_lower = epsilon_bound(positives[0, 0], positives[1, 0], measured, delta, sure)
     found = Audit(
         epsilon_lower=float(bound),
         confidence=confidence,
@@ -121,6 +133,10 @@ def audit(
         rule=f"{rule.name} score above {rule.threshold:.4g}",
         epsilon_sampled=float(bound),
         looks=looks,
+        sharper=tuple(
+            sharper_bound(int(fp), int(tp), measured, delta=delta, confidence=confidence, looks=looks, family=family)
+            for family, (fp, tp) in zip(families, positives[:, 1:].T, strict=True)
+        ),
     )
     return found if structural is None else replace(found, epsilon_lower=math.inf, structural=structural)
 
@@ -172,11 +188,8 @@ def epsilon_bound(
     Counts are out of `trials` in each world, any shape. Each rate gets half of 1 - confidence. (epsilon, delta)-DP
     implies tpr <= e^epsilon fpr + delta, and the same for the complements [Kairouz et al. 2015, Theorem 2.1].
     """
-    fp, tp = np.asarray(false_positives, float), np.asarray(true_positives, float)
-    error = (1 - confidence) / 2
+    fpr_upper, tpr_lower = rate_bounds(np.asarray(false_positives), np.asarray(true_positives), trials, confidence)
     with np.errstate(invalid="ignore", divide="ignore"):
-        fpr_upper = np.where(fp < trials, beta.isf(error, fp + 1, trials - fp), 1.0)
-        tpr_lower = np.where(tp > 0, beta.ppf(error, tp, trials - tp + 1), 0.0)
         positive = np.log(np.maximum(tpr_lower - delta, 0) / fpr_upper)
         negative = np.log(np.maximum(1 - fpr_upper - delta, 0) / (1 - tpr_lower))
     return np.maximum(0.0, np.maximum(positive, negative)), fpr_upper, tpr_lower
@@ -191,14 +204,22 @@ class _Rule:
     threshold: float
 
 
-def _learn_rule(learning: list[Iterator[Array]], trials: int, delta: float, confidence: float) -> _Rule:
-    """The rule with the best bound on the learning draws. Scores are fitted to half of each world's first chunk, and
-    compared on the others: a score with many parts would flatter itself.
+def _learn_rules(
+    learning: list[Iterator[Array]],
+    trials: int,
+    delta: float,
+    confidence: float,
+    families: Sequence[Family],
+    fits: Mapping[str, Fit],
+) -> list[_Rule]:
+    """The rules with the best bounds on the learning draws: on epsilon, and on the strength of each family. Scores are
+    fitted to half of each world's first chunk, and compared on the others: a score with many parts would flatter
+    itself.
     """
     first = [next(draws) for draws in learning]
     fitted = len(first[0]) // 2
     pilot, first = [part[:fitted] for part in first], [part[fitted:] for part in first]
-    scores: dict[str, Score] = {name: fit(*pilot) for name, fit in SCORES.items()}
+    scores: dict[str, Score] = {name: fit(*pilot) for name, fit in fits.items()}
     if 1 < pilot[0].shape[1] <= MOST_SINGLE:
         for index in range(pilot[0].shape[1]):
             alone = [part[:, [index]] for part in pilot]
@@ -213,10 +234,17 @@ def _learn_rule(learning: list[Iterator[Array]], trials: int, delta: float, conf
         for features in draws:
             for name, score in scores.items():
                 positives[name][world] += _above(np.sort(score(features)), thresholds[name])
-    confidence = 1 - (1 - confidence) / CAUTION
-    best = {name: epsilon_bound(fp, tp, trials - fitted, delta, confidence)[0] for name, (fp, tp) in positives.items()}
-    name = max(best, key=lambda name: best[name].max())
-    return _Rule(name, scores[name], float(thresholds[name][best[name].argmax()]))
+    confidence, many = 1 - (1 - confidence) / CAUTION, trials - fitted
+
+    def best(bound: Callable[[NDArray[np.int64], NDArray[np.int64]], Array]) -> _Rule:
+        bounds = {name: bound(*errors) for name, errors in positives.items()}
+        name = max(bounds, key=lambda name: bounds[name].max())
+        return _Rule(name, scores[name], float(thresholds[name][bounds[name].argmax()]))
+
+    return [
+        best(lambda fp, tp: epsilon_bound(fp, tp, many, delta, confidence)[0]),
+        *(best(lambda fp, tp, f=family: strength_bound(fp, tp, many, confidence, f)) for family in families),  # type: ignore[misc]
+    ]
 
 
 def _above(ordered: Array, thresholds: Array) -> NDArray[np.int64]:
@@ -281,7 +309,7 @@ def _only(index: int, score: Score) -> Score:
     return lambda features: score(features[:, [index]])
 
 
-SCORES: dict[str, Callable[[Array, Array], Score]] = {
+SCORES: dict[str, Fit] = {
     "linear": _linear,
     "quadratic": _quadratic,
     "histogram": _histogram,

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -29,6 +29,8 @@ from scipy.special import expit
 from scipy.stats import binom
 
 from fedpriv.mechanisms.noise import NoiseSource
+from fedpriv.privacy.one_run import one_run_bound
+from fedpriv.privacy.trade_offs import Family, SharperBound
 
 
 @dataclass(frozen=True)
@@ -36,7 +38,7 @@ class CanaryAudit:
     """A lower bound on epsilon at `delta` from one run: `correct` of `guesses` were right, for `canaries` in all.
 
     attainable: the bound had every guess been right, the largest that so many coins can show. runs: of which each coin
-    is in one.
+    is in one. sharper: bounds from the same guesses under assumptions, each with `confidence` by itself.
     """
 
     epsilon_lower: float
@@ -47,6 +49,7 @@ class CanaryAudit:
     correct: int
     attainable: float
     runs: int = 1
+    sharper: tuple[SharperBound, ...] = ()
 
     def __str__(self) -> str:
         runs = "one run" if self.runs == 1 else f"{self.runs} runs"
@@ -86,6 +89,7 @@ def audit_canaries(
     confidence: float,
     guesses: Sequence[int],
     present: Sequence[float] | None = None,
+    families: Sequence[Family] = (),
 ) -> CanaryAudit:
     """The best bound among several numbers of guesses: "in" for the highest scores, "out" for the lowest.
 
@@ -97,6 +101,7 @@ def audit_canaries(
         guesses: how many canaries to guess for (each from 1 to m), fixed before the scores are seen.
         present: for each number, the share of its guesses that are "in" (None: half): who may be in any of many batches
             can be seen to be in, hardly to be out.
+        families: of each, a bound under its assumption as well [Mahloujifar et al. 2024] (`fedpriv.privacy.one_run`).
 
     Raises:
         ValueError: shapes differ, a score is not finite, or a number of guesses is out of range.
@@ -116,7 +121,9 @@ def audit_canaries(
 
     shares = [0.5] * len(guesses) if present is None else present
     tries = [(number, correct(number, share)) for number, share in zip(guesses, shares, strict=True)]
-    return _best(canaries, tries, delta, confidence)
+    found = _best(canaries, tries, delta, confidence)
+    sharper = (one_run_bound(canaries, tries, delta=delta, confidence=confidence, family=one) for one in families)
+    return replace(found, sharper=tuple(sharper))
 
 
 def audit_pairs(right: np.ndarray, other: np.ndarray, *, delta: float, confidence: float) -> CanaryAudit:

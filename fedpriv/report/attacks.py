@@ -19,6 +19,7 @@ from fedpriv.report.pictures import DOTS, INK, PALETTE, SOFT, Picture, remove_pi
 from fedpriv.report.words import NEXT_TO_NOTHING, WORTH, figure, mapping_at, number_at, pick, promises
 
 FILE = "attack-roc.png"
+INVERTED = "attack-inversion.png"
 
 #: Smallest rate on the axes.
 LEAST = 1e-4
@@ -42,6 +43,66 @@ def attack_section(summary: Mapping[str, Any] | None) -> dict[str, Any] | None:
             for control in filter(None, map(mapping_at, mapping_at(one, "controls").values()))
         ],
     }
+
+
+def inversion_section(summary: Mapping[str, Any] | None, folder: Path) -> dict[str, Any] | None:
+    """What gradient inversion found: a sentence, and of a table the rows that it found best. None where it was not
+    run, or may not be shown.
+    """
+    one = mapping_at(summary, "attacks", "inversion")
+    found = mapping_at(one, "inversion")
+    if not found or not one.get("shown"):
+        return None
+    (low, middle, high), (_, public, _) = found["found"], found["public"]
+    nearer = found["nearer"]
+    words = (
+        f"From the updates of {found['clients']} clients, {found['sought']} examples were sought in each. Of the "
+        f"{found['examples']} true examples, the share to which one of these is nearer than every public example is "
+        f"{_estimate(nearer)}. The {found['measure']} of what was found is {middle:.1f} in the middle (quartiles "
+        f"{low:.1f} and {high:.1f}); of the nearest of as many public examples it is {public:.1f}."
+    )
+    path = folder / "attacks" / "inversion.json"
+    kept = json.loads(path.read_text()).get("samples", {}) if path.is_file() else {}
+    names, rows = list(kept.get("names", ())), []
+    if len(kept.get("shape", ())) == 1:
+        shown = min(len(kept["examples"][0]["true"]), 8)
+        names = (names or [f"input {place}" for place in range(shown)])[:shown]
+        for number, example in enumerate(kept["examples"][:4], 1):
+            for part, said in (("true", "true"), ("found", "found in the update"), ("public", "nearest public")):
+                rows.append([f"{number}, {said}", *(f"{value:.2f}" for value in example[part][:shown])])
+    return {"words": words, "header": ["row", *names], "rows": rows}
+
+
+def draw_inversion(folder: Path) -> Picture | None:
+    """Draws attack-inversion.png from ``attacks/inversion.json``, of pixels only; an older picture is deleted."""
+    path = folder / "attacks" / "inversion.json"
+    kept = json.loads(path.read_text()) if path.is_file() else {}
+    shape = kept.get("samples", {}).get("shape", ())
+    if not kept.get("shown") or len(shape) != 3:
+        remove_picture(folder / INVERTED)
+        return None
+    examples = kept["samples"]["examples"]
+    canvas = Figure(figsize=(1.2 * len(examples) + 1, 3.9), layout="constrained")
+    FigureCanvasAgg(canvas)
+    parts = (("true", "true"), ("found", "found"), ("public", "public"))
+    grid = canvas.subplots(len(parts), len(examples), squeeze=False)
+    for row, (part, said) in enumerate(parts):
+        for column, example in enumerate(examples):
+            axes = grid[row][column]
+            pixels = np.clip(np.asarray(example[part]).reshape(shape).transpose(1, 2, 0), 0, 1)
+            axes.imshow(pixels[..., 0] if shape[0] == 1 else pixels[..., :3], cmap="gray", vmin=0, vmax=1)
+            axes.set(xticks=[], yticks=[])
+        grid[row][0].set_ylabel(said, color=INK)
+    save_themed(canvas, folder / INVERTED, dpi=100)
+    return inversion_picture()
+
+
+def inversion_picture() -> Picture:
+    return Picture(
+        INVERTED,
+        "Training examples, what gradient inversion found of them in an update, and the nearest public examples",
+        "The training examples that were found best, what was found, and the nearest of as many public examples.",
+    )
 
 
 def _guarantee(kept: Sequence[Mapping[str, Any]]) -> str:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fedpriv.report.attacks import contradictions
+from fedpriv.report.epsilon_figures import three_figures
 from fedpriv.report.reading import RunFolder, read_run
 from fedpriv.report.rendering import rendered
 from fedpriv.report.words import (
@@ -23,7 +24,6 @@ from fedpriv.report.words import (
     promise,
     reasons,
     threat_sentence,
-    three_figures,
     untrained_layers,
     worst_site,
     worth,

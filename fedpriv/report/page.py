@@ -21,8 +21,9 @@ from fedpriv.common.versions import made_by
 from fedpriv.report.answers import HEADER as ANSWERS
 from fedpriv.report.answers import NOTE as ANSWERS_NOTE
 from fedpriv.report.answers import answer_rows, replies
-from fedpriv.report.attacks import attack_section, roc_picture
+from fedpriv.report.attacks import attack_section, inversion_picture, inversion_section, roc_picture
 from fedpriv.report.compare import Comparison, mean_curve, write_csv
+from fedpriv.report.epsilon_figures import all_figures
 from fedpriv.report.overview import head
 from fedpriv.report.pictures import Picture, shown
 from fedpriv.report.plots import Band, draw_comparison, draw_run
@@ -31,7 +32,6 @@ from fedpriv.report.rendering import rendered
 from fedpriv.report.runs_table import runs_table
 from fedpriv.report.tables import COMPARISON_NOTE, comparison_tables
 from fedpriv.report.words import (
-    all_figures,
     figure,
     further_metrics,
     in_metric,
@@ -74,7 +74,8 @@ def write_report(folder: Path, live: int | None = None) -> Path:
     privacy = mapping_at(run.summary, "privacy")
     others = other_threats(privacy)
     drawn = draw_run(run.rounds, privacy, folder)
-    drawn += [picture for picture in (AUDIT, LABELS, roc_picture()) if (folder / picture.file).is_file()]
+    beside = (AUDIT, LABELS, roc_picture(), inversion_picture())
+    drawn += [picture for picture in beside if (folder / picture.file).is_file()]
     page = rendered(
         "run.html",
         live=live,
@@ -89,6 +90,7 @@ def write_report(folder: Path, live: int | None = None) -> Path:
         spending=SPENDING,
         releases=[_release_row(row) for row in releases],
         attacks=attack_section(run.summary),
+        inversion=inversion_section(run.summary, folder),
         metrics_table=list(further_metrics(run.summary).items()),
         sites=_sites(run.summary),
         answer_rows=answer_rows(run.summary),

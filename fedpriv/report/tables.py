@@ -12,6 +12,7 @@ from rich.text import Text
 
 from fedpriv.report.answers import HEADER, NOTE, answer_rows, replies
 from fedpriv.report.compare import ABSENT, EPSILONS, Comparison, Row, Spread
+from fedpriv.report.epsilon_figures import opacus_figure, three_figures
 from fedpriv.report.words import (
     SCOPES,
     figure,
@@ -20,14 +21,12 @@ from fedpriv.report.words import (
     leading_metric,
     mapping_at,
     number_at,
-    opacus_figure,
     other_threats,
     percent,
     promise,
     seconds,
     threat_sentence,
     threat_short,
-    three_figures,
     untrained_layers,
     worst_site,
     worth,

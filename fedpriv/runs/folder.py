@@ -32,6 +32,7 @@ from fedpriv.data import Dataset
 from fedpriv.privacy.events import Entry
 from fedpriv.privacy.ledger import LedgerFile
 from fedpriv.runs.client_files import Written, digests, earlier_files, read_clients, write_clients
+from fedpriv.runs.round_updates import RoundUpdates
 from fedpriv.training.flat_model import Layout
 
 #: Written with the first file of a run: what a resumed run without a checkpoint is checked against.
@@ -41,7 +42,7 @@ TOKENIZER = "tokenizer.json"
 #: Where an extended run has its earlier ends.
 STAGES = "stages.json"
 #: A folder that holds one of these has been used by a run.
-RUN_FILES = ("config.yaml", "metrics.jsonl", "ledger.jsonl", "summary.json", "checkpoints", "snapshots")
+RUN_FILES = ("config.yaml", "metrics.jsonl", "ledger.jsonl", "summary.json", "checkpoints", "snapshots", "updates")
 
 #: A checkpoint's; beside them the digests of all three.
 CHECKPOINT_FILES = ("model.safetensors", "clients.safetensors", "checkpoint.json")
@@ -302,10 +303,22 @@ class RunFolder:
         return {int(path.stem.removeprefix("round-")): path for path in found}
 
     def cut_back_snapshots(self, last_round: int) -> None:
-        """Forgets global models of rounds that will be computed again."""
-        for number, path in self.snapshots().items():
+        """Forgets global models and clients' updates of rounds that will be computed again."""
+        for number, path in [*self.snapshots().items(), *self.updates().items()]:
             if number > last_round:
                 path.unlink()
+
+    def save_updates(self, number: int, seen: RoundUpdates) -> None:
+        """updates/round-000005.safetensors: what the server sent and received in a round, each [d]."""
+        (self.path / "updates").mkdir(exist_ok=True)
+        tensors = {str(client): torch.from_numpy(update) for client, update in seen.updates.items()}
+        content = save({"before": torch.from_numpy(np.ascontiguousarray(seen.before)), **tensors})
+        write_atomic(self.path / "updates" / f"round-{number:06d}.safetensors", content)
+
+    def updates(self) -> dict[int, Path]:
+        """Round -> file, in order of rounds."""
+        found = sorted((self.path / "updates").glob("round-??????.safetensors"))
+        return {int(path.stem.removeprefix("round-")): path for path in found}
 
     # --- end ---------------------------------------------------------------------------------------------
 

@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 
 from fedpriv.client.base import Client
-from fedpriv.client.build import client_class, example_counts, make_client, partition_remarks, unit_remarks
+from fedpriv.client.build import ClientMaker, client_class, example_counts, make_client, partition_remarks, unit_remarks
 from fedpriv.client.example_level import ExampleLevelClient
 from fedpriv.common.errors import OptionError
 from fedpriv.common.seeds import draw_cohort, participations
@@ -212,9 +212,8 @@ def with_target(config: Config) -> Config:
     client, times = make_client(config), most_participations(config)
     threat = target_threat(config, client)
     most = client.observed_rounds(times) if threat == client.threat else times
-    chosen = client_class(config).chosen_for(
-        target, config.privacy.delta, most, lambda **changes: make_client(config, **changes), threat
-    )
+    maker = ClientMaker(config)
+    chosen = maker.kind.chosen_for(target, config.privacy.delta, most, maker.make, threat)
     return config.with_options(**chosen)
 
 

@@ -16,6 +16,7 @@ from fedpriv.data import FederatedData
 from fedpriv.engines.choice import resolve_engine
 from fedpriv.engines.worker import Worker
 from fedpriv.runs.planning import Plan, make_plan, with_target
+from fedpriv.runs.round_updates import refuse_unseen
 from fedpriv.runs.trainer_choice import choose_trainer
 from fedpriv.server.round import NO_HOOKS, Distil, Hooks, Population
 from fedpriv.server.strategy import FederatedStrategy
@@ -39,6 +40,7 @@ def resolve(config: Config, folder: Path | None) -> tuple[Config, Worker, Plan]:
     check_sampler(config, worker.data)
     check_precision(config)
     check_budget(config)
+    refuse_unseen(config)
     check_faults(config)
     doing("choosing the trainer")
     choice = choose_trainer(config, worker)

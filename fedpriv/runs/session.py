@@ -6,6 +6,7 @@ import resource
 import statistics
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from flwr.serverapp import Grid
@@ -30,9 +31,11 @@ from fedpriv.report.live.progress import RunProgress
 from fedpriv.runs.accounts import Accounts
 from fedpriv.runs.answering import answered, as_csv
 from fedpriv.runs.folder import Checkpoint, RunFolder
+from fedpriv.runs.in_run_canaries import InRunAudit
 from fedpriv.runs.planned_accounts import PlannedAccounts
 from fedpriv.runs.planning import Plan
 from fedpriv.runs.preparation import make_strategy
+from fedpriv.runs.round_updates import UpdateRecorder, every
 from fedpriv.runs.summary import metrics_figures, metrics_row, privacy_figures
 from fedpriv.server.nodes import ClientGrid, FlowerGrid
 from fedpriv.server.round import BudgetsSpent, Hooks, Round
@@ -70,8 +73,12 @@ class Session:
         deployed = config.dataset.name == "on_nodes"
         self.planned = PlannedAccounts(config, folder.ledger.read().entries) if deployed else None
         hooks = Hooks(folder.mark_disturbed, self._book_the_asked, monitor.heard, self.accounts.admits)
+        self.recorder = UpdateRecorder(every(config.attack.update_every), folder.save_updates)
+        if config.attack.keep_updates:
+            hooks = replace(hooks, on_release=self.recorder.heard)
         run = folder.run_name() if deployed else ""
         self.strategy = make_strategy(config, self.worker, self.attempt, run, hooks)
+        self.in_run = InRunAudit(self.worker) if config.audit.in_run else None
         if self.checkpoint:
             self.strategy.load_state_dict(self.checkpoint.strategy)
             self.strategy.load_vectors(self.checkpoint.vectors)
@@ -151,8 +158,9 @@ class Session:
         progress = RunProgress(self.config.method, self.config.num_rounds, first - 1)
         with self.live, progress as self.progress:
             try:
+                heard = self._with_faults(grid)
                 self.strategy.start(
-                    self._with_faults(grid),
+                    self.in_run.listening(heard, self.strategy) if self.in_run else heard,
                     pack_vector(theta),
                     self.config.num_rounds,
                     timeout=self.config.engine.round_timeout,
@@ -200,6 +208,7 @@ class Session:
     def _end_round(self, current: Round) -> None:
         self.monitor.heard()
         self.theta = current.theta
+        self.recorder.ended(current)
         self.stopped |= set(current.stopped)
         self._collect(current)
         config, last = self.config, current.number == self.config.num_rounds
@@ -300,6 +309,10 @@ class Session:
         self._draw_labels()
         write_report(self.folder.path)
 
+    def _privacy(self, rounds_seconds: float) -> dict[str, Any]:
+        figures = privacy_figures(self.config, self.plan, self.accounts, len(self.stopped))
+        return figures | (self.in_run.figures(figures, rounds_seconds) if self.in_run else {})
+
     def _summary(self, score: Score) -> dict[str, Any]:
         config, rows, best = self.config, self.folder.metrics.read(), score.best_of(self.best)
         stages = self.folder.stages()
@@ -323,7 +336,7 @@ class Session:
             "loss": {"final": score.metrics.get("loss")},
             **metrics_figures(score, best, self.evaluate.by_site(self.worker.whole_model(self.theta))),
             **self._answers(rows),
-            "privacy": privacy_figures(config, self.plan, self.accounts, len(self.stopped)),
+            "privacy": self._privacy(sum(seconds)),
             "timing": {
                 "total_s": time.perf_counter() - self.began,
                 "setup_s": self.setup_seconds,

@@ -105,7 +105,8 @@ class Hooks:
     on_disturbance: before the replies of a round are used that cannot be repeated bit for bit. on_asking: with the
     clients of an exchange before they are asked. on_progress: with every message that arrives. admits: whether
     `privacy.max_epsilon` allows a release of the server's own. public_loss: of theta on public examples that are not
-    reported on. distil: None where nothing is distilled.
+    reported on. distil: None where nothing is distilled. on_release: with every usable reply before it is used, where
+    somebody keeps the updates.
     """
 
     on_disturbance: Callable[[], None] = lambda: None
@@ -114,6 +115,7 @@ class Hooks:
     admits: Callable[[Event], bool] = lambda event: True
     public_loss: Callable[[FloatVector], float] | None = None
     distil: Distil | None = None
+    on_release: Callable[[Round, Reply], None] | None = None
 
 
 NO_HOOKS = Hooks()

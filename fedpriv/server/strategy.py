@@ -328,6 +328,8 @@ class FederatedStrategy(Strategy):
         enough = self.population.clients_per_round if self.population.over_selects else None
         for reply in self.exchange.usable(current, messages, read, enough, read_all):
             current.replies.append(replace(reply, release=FORGOTTEN))
+            if self.hooks.on_release is not None:
+                self.hooks.on_release(current, reply)
             yield reply
         replied = {reply.client for reply in current.replies}
         current.lost = sorted(set(current.cohort) - replied - set(current.stopped))

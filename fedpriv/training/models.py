@@ -48,8 +48,9 @@ def build_model(config: ModelConfig, shape: Shape, classes: int, seed: int, text
         known = [*_BUILDERS] if text is None else [*language_models.BUILDERS]
         raise OptionError("model", config.name, f"{words}; allowed: auto, {', '.join(known)}, custom")
     with torch.random.fork_rng(devices=[]):  # torch's initialisers take no generator: the global state is restored
-        torch.manual_seed(seed)
+        torch.default_generator.manual_seed(seed)  # torch.manual_seed records a stack trace, a millisecond
         if config.name == "custom":
+            torch.manual_seed(seed)  # it may draw on a GPU
             model = _custom(config, shape, classes, text)
         elif text is not None and config.name != "constant":
             model = nn.Sequential(OrderedDict(language_models.BUILDERS[config.name](config, text, shape[0], classes)))

@@ -13,7 +13,7 @@ from rotation import together
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.rotates(3, together(2))]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.rotates(5, together(3))]
 
 
 @pytest.fixture

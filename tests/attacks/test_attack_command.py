@@ -40,6 +40,8 @@ ATTACKED = (
     "attack.keep_snapshots=true",
     "attack.snapshot_every=4",
 )
+#: The attacks on models.
+ON_MODELS = "confidence_series,ml_leaks,white_box,lira"
 #: A cheap attack.
 CHEAP = ("shadows=3", "control_models=6", "control_epochs=300")
 
@@ -53,10 +55,10 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def attacked(finished: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The run after all four attacks."""
+    """The run after four attacks; those on updates are in test_seen_updates.py."""
     folder = tmp_path_factory.mktemp("attacked") / "copy"
     shutil.copytree(finished, folder)
-    assert main([f"run={folder}", *CHEAP]) == 0
+    assert main([f"run={folder}", f"attack={ON_MODELS}", *CHEAP]) == 0
     return folder
 
 
@@ -219,7 +221,10 @@ def test_where_the_negative_control_fails_nothing_is_shown(
 @pytest.mark.parametrize(
     ("argument", "words"),
     [
-        ("attack=whitebox", "attack=whitebox: allowed: confidence_series, ml_leaks, white_box, lira"),
+        (
+            "attack=whitebox",
+            "attack=whitebox: allowed: confidence_series, ml_leaks, white_box, lira, rmia, update_product",
+        ),
         ("members=3", "attack.members=3: must be at least 20"),
         ("shadows=many", "attack.shadows=many: must be a whole number"),
         ("known_share=1", "attack.known_share=1: must be less than 1"),
@@ -287,6 +292,7 @@ def test_all_leaves_out_what_the_run_does_not_allow(
     shutil.rmtree(folder / "snapshots")
     monkeypatch.setattr("fedpriv.attacks.run._attack", lambda experiment, name: kept.pop(name))
     kept = {path.stem: json.loads(path.read_text()) for path in (folder / "attacks").glob("*.json")}
+    kept["rmia"] = kept["lira"] | {"attack": "rmia"}
     assert main([f"run={folder}"]) == 0
     assert "confidence_series: left out" in capsys.readouterr().out and list(kept) == ["confidence_series"]
 

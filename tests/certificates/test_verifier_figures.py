@@ -46,6 +46,10 @@ def poisson(multiplier: float, rate: float) -> PoissonGaussian:
     return PoissonGaussian(threat=EXAMPLE, multiplier=multiplier, sampling_rate=rate)
 
 
+def replaced(multiplier: float, rate: float) -> ReplacedGaussian:
+    return ReplacedGaussian(threat=EXAMPLE, multiplier=multiplier, sampling_rate=rate)
+
+
 #: Histories whose epsilon the verifier computes from below and from above; both are close.
 EXACT: list[list[tuple[Event, int]]] = [
     [(Gaussian(threat=CLIENT_TO_SERVER, multiplier=2.0), 30)],
@@ -54,6 +58,10 @@ EXACT: list[list[tuple[Event, int]]] = [
     [(poisson(1.1, 0.01), 1000)],
     [(poisson(2.0, 0.5), 20)],
     [(poisson(1.1, 0.01), 200), (poisson(1.5, 0.02), 100), (Gaussian(threat=EXAMPLE, multiplier=3.0), 4)],
+    [(replaced(1.1, 0.01), 1000)],
+    [(replaced(0.6, 0.3), 5)],
+    [(replaced(4.0, 0.9), 30), (Gaussian(threat=EXAMPLE, multiplier=3.0), 4)],
+    [(replaced(2.0, 1.0), 10)],
     [(Laplace(threat=CLIENT_TO_SERVER, multiplier=5.0), 10)],
     [(Laplace(threat=CLIENT_TO_SERVER, multiplier=1.0), 1)],
     [(RandomisedResponse(threat=CLIENT_TO_SERVER, epsilon=0.1, dimension=1000), 3)],
@@ -77,7 +85,6 @@ BOUNDED: list[list[tuple[Event, int]]] = [
 #: Mechanisms without a method here.
 UNKNOWN: list[Event] = [
     FixedSizeGaussian(threat=PUBLIC, multiplier=2.0, sample_size=10, population=100),
-    ReplacedGaussian(threat=EXAMPLE, multiplier=2.0, sampling_rate=0.1),
     PairedQuantisation(threat=CLIENT_TO_SERVER, epsilon=1.0, private_share=0.5),
     Shuffled(threat=PUBLIC, epsilon=0.1, users=10**6, delta=1e-9),
     SkellamSum(threat=SECURE_SUM, variance=900.0, noises=10, dimension=64, l2=6.0, delta=1e-8),
@@ -157,6 +164,8 @@ def test_a_sample_beyond_the_grid_is_not_verified_and_not_false(multiplier: floa
     """Its epsilon lies below the unsampled Gaussian's, which is no bound from below."""
     with pytest.raises(verifier.Unknown, match="sampled noise"):
         verifier.epsilon([(text(poisson(multiplier, 1e-9)), 1)], DELTA)
+    with pytest.raises(verifier.Unknown, match="sampled noise"):
+        verifier.epsilon([(text(replaced(multiplier, 1e-9)), 1)], DELTA)
 
 
 @pytest.mark.parametrize("delta", [1e-3, 1e-8])

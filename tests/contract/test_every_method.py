@@ -39,12 +39,15 @@ METHODS = group_choices(CONF / "strategy")
 CASES = [
     (f"strategy={name}", f"privacy.variant={variant}") for name in METHODS for variant in ("repaired", "published")
 ]
-SIZE = ("num_clients=4", "clients_per_round=4", "num_rounds=4", "engine=inprocess", "operations.report=false")
+SIZE = (
+    *("num_clients=4", "clients_per_round=4", "num_rounds=4", "engine=inprocess", "operations.report=false"),
+    "dataset.train_examples=200",
+)
 #: Without noise, or published with a release that has no price.
 WITHOUT_NOISE = ("fedavg", "fedprox", "fedper", "lgfedavg", "fedvf", "pfl", "corrquant")
 LEAKING = [(f"strategy={name}", "privacy.variant=published") for name in ("adpfl", "coqfl", "dpfedsnlc", "fedags")]
 PRICED = [case for case in CASES if case[0].partition("=")[2] not in WITHOUT_NOISE and case not in LEAKING]
-CHECKPOINTS = ("num_rounds=4", "checkpoint.every=2")
+CHECKPOINTS = ("num_rounds=4", "checkpoint.every=2", "dataset.train_examples=200")
 DELTA = 1e-5
 #: Case -> what of its run was left when it had ended.
 LEFT: dict[tuple[str, ...], list[str]] = {}

@@ -315,7 +315,7 @@ def test_bash_completes_subcommands_and_options() -> None:
         env={**os.environ, "PYTHON": sys.executable}
     )  # fmt: skip
     assert done.stdout.splitlines() == [
-        "fedpriv au>audit",
+        "fedpriv au>audit audit.",  # the command, and the group of options
         "fedpriv strategy=fedc>fedcad",  # bash has divided the word at =
         "fedpriv plan local.sam>local.sampler=",
     ]

@@ -17,7 +17,7 @@ from fedpriv.common.messages import Refusal
 
 ROOT = Path(__file__).resolve().parents[2]
 APPS = Path(__file__).parent / "apps"
-pytestmark = [pytest.mark.timeout(1200), pytest.mark.rotates(3, together(1))]
+pytestmark = [pytest.mark.timeout(1200), pytest.mark.rotates(5, together(4))]
 
 POLICY = """\
 counter: {counter}

@@ -13,9 +13,9 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from fedpriv.common.errors import DataError, LedgerRefused
+from fedpriv.common.errors import DataError, LedgerRefused, OptionError
 from fedpriv.deployment.guard_policy import GuardPolicy
-from fedpriv.guard.shards import Shards, _table, read_salt
+from fedpriv.guard.shards import Shards, _table, count_units, read_salt
 
 SALT = bytes(range(32))
 ROWS = [f"{number % 7};{number * 1.5};'x{number}'" for number in range(60)]
@@ -67,6 +67,33 @@ def test_all_rows_of_a_person_are_in_one_shard(tmp_path: Path) -> None:
     assert len(places) == 7 and all(len(found) == 1 for found in places.values())
     with pytest.raises(DataError, match=r"guard.column=name: the table has a, b, c"):
         divided(tmp_path, "t.csv", shards=5, unit="person", column="name")
+
+
+def test_repeated_rows_are_the_shards_own_and_no_other_shard_changes(tmp_path: Path) -> None:
+    once = csv(tmp_path / "one", ROWS)
+    often = divided(tmp_path / "one", "t.csv", shards=8, repeat=3)
+    for before, after in zip(once, often, strict=True):
+        header, *rows = before.splitlines()
+        assert after.splitlines() == [header, *rows * 3]
+    pyarrow.parquet.write_table(pyarrow.table({"a": list(range(20))}), tmp_path / "one" / "t.parquet")
+    for repeat, known in ((1, 20), (4, 80)):
+        parts = divided(tmp_path / "one", "t.parquet", shards=5, repeat=repeat)
+        found = [pyarrow.parquet.read_table(pyarrow.BufferReader(part))["a"].to_pylist() for part in parts]
+        assert sum(map(len, found)) == known
+        assert all(part == part[: len(part) // repeat] * repeat for part in found)
+
+
+def test_files_of_a_folder_are_not_repeated(tmp_path: Path) -> None:
+    (tmp_path / "pictures").mkdir()
+    (tmp_path / "pictures" / "a.txt").write_text("a")
+    (tmp_path / ".fedpriv").mkdir()
+    rules = policy(table="pictures", shards=2, repeat=2)
+    with pytest.raises(DataError, match=r"guard\.repeat=2 needs a table; of a folder it is 1"):
+        Shards(tmp_path, rules, SALT).files()
+    with pytest.raises(DataError, match=r"guard\.repeat=2"):
+        count_units(tmp_path, rules)
+    with pytest.raises(OptionError, match=r"guard\.repeat=2: unit client"):
+        policy(unit="client", repeat=2)
 
 
 def test_parquet_shards_know_nothing_of_the_rest(tmp_path: Path) -> None:

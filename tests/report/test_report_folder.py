@@ -11,8 +11,9 @@ import pytest
 from report_runs import THREAT, make_run, privacy
 
 from fedpriv.common.errors import RunFolderError
+from fedpriv.report.epsilon_figures import three_figures
 from fedpriv.report.reading import count_releases, find_runs, read_run
-from fedpriv.report.words import figure, number, seconds, size, threat_sentence, three_figures
+from fedpriv.report.words import figure, number, seconds, size, threat_sentence
 
 
 def test_a_whole_folder_has_no_problems(tmp_path):

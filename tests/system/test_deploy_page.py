@@ -44,7 +44,7 @@ from fedpriv.deployment.policy import read_policy
 APP = Path(__file__).resolve().parents[2]
 PAGE = "\n".join((APP / "docs" / name).read_text() for name in ("deploy.md", "upkeep.md"))
 COUNTS = {0: 800, 1: 650, 2: 900}  # dataset.examples of the page's run
-pytestmark = [pytest.mark.timeout(1800), pytest.mark.rotates(3, together(0))]  # test_rehearsal.py is another part
+pytestmark = [pytest.mark.timeout(1800), pytest.mark.rotates(5, together(0))]  # test_rehearsal.py is another part
 
 
 def commands_of(page: str) -> list[str]:

@@ -26,18 +26,22 @@ ROOT = Path(__file__).resolve().parents[2]
 COMMANDS = commands()
 HERE = [command for command in COMMANDS if elsewhere(command.text) is None]
 README = "README.md"
-#: Pages whose commands take as long as those of all others but README.md.
-FIRST_HALF = ("docs/epsilons.md", "docs/tutorial.md", "docs/experiments.md")
+#: Pages take turns in so many parts, each of which takes about as long.
+PARTS = 4
 #: No page is longer, in lines; a page that is not named here may have 200.
 LONGEST = {
     "README.md": 100,
     "docs/tutorial.md": 99,
 }
 
-#: One commit of two, of each half, draws as much as a page's reader, and prints what the page shows.
-WHOLE_AUDITS = is_part(0, 4) or is_part(3, 4)
+#: One commit of five, whatever its pages, draws as much as a page's reader, and prints what the page shows.
+WHOLE_AUDITS = is_part(0, 5)
 
 pytestmark = pytest.mark.timeout(900)
+
+
+def part_of(page: str) -> int:
+    return pages().index(page) % PARTS
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +78,7 @@ def test_a_command_of_the_readme_is_carried_out(command: Command, done: dict[str
     carried_out(command, done)
 
 
-@pytest.mark.rotates(2, lambda command: command.page not in FIRST_HALF)
+@pytest.mark.rotates(PARTS, lambda command: part_of(command.page))
 @pytest.mark.parametrize("command", [one for one in HERE if one.page != README], ids=lambda command: command.key)
 def test_a_command_of_the_docs_is_carried_out(command: Command, done: dict[str, dict[str, Any]]) -> None:
     carried_out(command, done)
@@ -214,14 +218,14 @@ def test_every_page_is_in_the_table_of_contents() -> None:
 # --- the tutorial's method -------------------------------------------------------------------------------
 
 
-@pytest.mark.rotates(2, together(0))
+@pytest.mark.rotates(PARTS, together(part_of("docs/tutorial.md")))
 def test_the_tutorials_method_is_formatted(project: Path, done: dict[str, dict[str, Any]]) -> None:
     client = (project / "clients/sparse.py").read_text()
     assert "YOUR IDEA" not in client and "self.options.share" in client
     formatted(project, "clients/sparse.py")
 
 
-@pytest.mark.rotates(2, together(1))
+@pytest.mark.rotates(PARTS, together(part_of("docs/your_data.md")))
 def test_a_users_pictures_and_model_are_formatted(project: Path, done: dict[str, dict[str, Any]]) -> None:
     formatted(project, "my_pictures.py", "my_model.py")
 
@@ -231,7 +235,7 @@ def formatted(project: Path, *files: str) -> None:
     python(project, "ruff", "format", "--no-cache", "--check", *files)
 
 
-@pytest.mark.rotates(2, together(0))
+@pytest.mark.rotates(PARTS, together(part_of("docs/tutorial.md")))
 def test_the_tutorials_method_is_audited(done: dict[str, dict[str, Any]]) -> None:
     (found,) = [row for row in done.values() if "fedpriv.audit strategy=sparse" in row["command"]]
     printed = [line for line in found["printed"].splitlines() if not line.startswith("audit: ")]  # what it is doing

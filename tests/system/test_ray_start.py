@@ -60,7 +60,7 @@ def left() -> bool:
 
 @pytest.mark.slow
 @pytest.mark.timeout(400)
-@pytest.mark.rotates(3, together(0))
+@pytest.mark.rotates(5, together(4))
 def test_a_cluster_leaves_nothing_behind_and_flowers_runtime_starts_after_it(common: Path) -> None:
     with ray_nodes.cluster(cpus=1) as (address, head, folder):
         file = folder / "ray" / "ray_current_cluster"  # the last thing that `ray start` does
@@ -223,7 +223,7 @@ def test_flowers_runtime_gets_a_ray_of_its_own(monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.slow
-@pytest.mark.rotates(3, together(0))
+@pytest.mark.rotates(5, together(4))
 def test_ray_starts_where_a_dead_clusters_address_was_left(common: Path, run: Run) -> None:
     ray.shutdown()
     (common / "ray").mkdir()

@@ -19,7 +19,7 @@ from fedpriv.commands.credentials import make_credentials
 
 APP = Path(__file__).resolve().parents[2]
 #: Waits follow progress; the limit ends a machine that retries for ever. test_deploy_page.py is another part.
-pytestmark = [pytest.mark.timeout(1800), pytest.mark.rotates(3, together(1))]
+pytestmark = [pytest.mark.timeout(1800), pytest.mark.rotates(5, together(1))]
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 SMALL = ("num_clients=4", "clients_per_round=4", "num_rounds=2", "engine=inprocess")
 QUICK = (*SMALL, "operations.report=false")
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900), pytest.mark.rotates(3, together(2))]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900), pytest.mark.rotates(5, together(2))]
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,235 @@
+"""A check of one target in this process: the three layers, one after the other, and what they say together."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from fedpriv.checking.adapters import subject_of
+from fedpriv.checking.budget import Budget
+from fedpriv.checking.findings import Finding
+from fedpriv.checking.generators import generator_states, put_back
+from fedpriv.checking.replay_calls import calls_of
+from fedpriv.checking.replayed import Replay, replay
+from fedpriv.checking.result import Check, Layer
+from fedpriv.checking.sampled import Sampled, sample
+from fedpriv.checking.subject import Claim, Question, Recognised, Subject
+from fedpriv.privacy.auditor import ROUNDING
+from fedpriv.privacy.composition import compose
+from fedpriv.privacy.events import Event
+
+#: Share of the time for the pairs, then of what is left for calls, generators and dishonest inputs; the rest samples.
+PAIRS_SHARE, CALLS_SHARE = 0.3, 0.4
+#: One of each name is shown, with how many more there were.
+_ORDER = {"fault": 0, "doubt": 1, "note": 2}
+#: Told after each part of a check what is known by then.
+Told = Callable[[Check], None]
+
+
+@dataclass(frozen=True)
+class _Verified:
+    """epsilon None: nothing was recognised."""
+
+    epsilon: float | None
+    words: str
+    findings: Sequence[Finding] = ()
+
+
+def check_object(
+    target: Any,
+    question: Question,
+    *,
+    name: str = "the target",
+    seconds: float = 60.0,
+    told: Told = lambda check: None,
+    first_only: bool = False,
+) -> Check:
+    """Checks ``target`` here and now, without any limit on what it does. told: gets the check after each layer.
+    first_only: only the first release, as its digest in ``facts``.
+
+    What the target raises becomes a check that could not be made. The process's generators are put back.
+    """
+    budget, states = Budget(seconds), generator_states()
+    try:
+        return _checked(target, question, name, budget, told, first_only)
+    except MemoryError:
+        return could_not(name, question, "it asks for more memory than a check allows")
+    except Exception as error:
+        from fedpriv.checking.release_function import NotTaken
+
+        text = " ".join(str(error).split())[:400]
+        words = text if isinstance(error, NotTaken) else f"{type(error).__name__}: {text}"
+        return could_not(name, question, with_hint(words))
+    finally:
+        put_back(states)
+
+
+def could_not(name: str, question: Question, words: str, kind: str = "target") -> Check:
+    """A check that could not be made, in words."""
+    claimed = question.claim.epsilon if question.claim else None
+    return Check(name, kind, question.at_delta, claim=question.claim, claimed=claimed, why_not=words)
+
+
+#: What an error of the target says -> what it means for a check.
+_HINTS = (
+    (("cuda", "nvidia", "gpu"), "a check runs on the CPU: let the target fall back to it"),
+    (("network is unreachable", "name resolution", "getaddrinfo", "connection refused", "urlopen"),
+     "a check has no network: give the target what it fetches"),
+    (("memoryerror",), "a check allows a limited amount of memory, memory=8 GiB unless it is told another"),
+    (("no such file", "filenotfound", "dataset not found"),
+     "the target needs data that are not there: give it a small example"),
+)  # fmt: skip
+
+
+def with_hint(words: str) -> str:
+    """An error's text, with what it means for a check."""
+    small = words.lower()
+    hint = next((hint for signs, hint in _HINTS if any(sign in small for sign in signs)), "")
+    return f"{words} ({hint})" if hint else words
+
+
+def _checked(target: Any, question: Question, name: str, budget: Budget, told: Told, first_only: bool) -> Check:
+    subject = subject_of(target, question)
+    if subject is None:
+        kinds = "a function release(update, rng), or an object that an adapter knows (docs/check.md)"
+        return could_not(name, question, f"no adapter recognises it; a target is {kinds}")
+    claim = question.claim or subject.claim or _claim_of(subject.recognised)
+    question = replace(question, claim=claim)
+    verified = verify(subject.recognised, question)
+    findings = [*subject.notes, *verified.findings]
+    check = Check(
+        name, subject.kind, question.at_delta, claim=claim, claimed=claim.epsilon if claim else None,
+        verified=verified.epsilon, confidence=question.confidence, findings=merged(findings),
+        layers=[Layer("recognised", bool(subject.recognised), verified.words)],
+        facts={"form": subject.name, "observer": subject.observer, "first_release": _first(subject)},
+    )  # fmt: skip
+    told(check)
+    if first_only:
+        return check
+    if not subject.pairs:
+        words = "not made: its adapter gives no neighbouring inputs"
+        check = replace(check, layers=[*check.layers, Layer("replayed", False, words), Layer("sampled", False, words)])
+        return check if subject.recognised else replace(check, why_not="it has no neighbouring inputs to compare")
+    played = replay(subject, question, budget.share(PAIRS_SHARE))
+    findings += played.findings
+    check = replace(check, findings=merged(findings), measured=played.epsilon)
+    told(check)
+    findings += calls_of(subject, question, played.repeatable, budget.share(CALLS_SHARE))
+    check = replace(check, findings=merged(findings), layers=[*check.layers, _replay_layer(subject, played)])
+    told(check)
+    seen = sample(subject, question, budget, faulty=any(one.severity == "fault" for one in findings))
+    findings += [*seen.findings, *_against_verified(subject, question, verified, seen)]
+    infinite = any(one.severity == "fault" and "epsilon is infinite" in one.text for one in findings)
+    best = seen.best
+    return replace(
+        check,
+        findings=merged(findings),
+        layers=[*check.layers, _sampled_layer(seen)],
+        audited=math.inf if infinite else best[1].epsilon_lower if best else None,
+        attainable=seen.attainable,
+    )
+
+
+def _first(subject: Subject) -> str:
+    """A digest of what is released first in this process, which nobody seeded; empty where there is nothing to play."""
+    if not subject.pairs:
+        return ""
+    return hashlib.sha256(subject.play(subject.pairs[0].left, None)[0].flat().tobytes()).hexdigest()
+
+
+def merged(findings: Sequence[Finding]) -> list[Finding]:
+    """One finding of each layer and name, the most severe first; how many more there were is told."""
+    kept: dict[tuple[str, str], list[Finding]] = {}
+    for one in findings:
+        kept.setdefault((one.layer, one.name), []).append(one)
+    found = []
+    for same in kept.values():
+        worst = min(same, key=lambda one: _ORDER[one.severity])
+        more = len({one.text for one in same}) - 1
+        found.append(replace(worst, text=f"{worst.text} ({more} more like this)") if more else worst)
+    return sorted(found, key=lambda one: _ORDER[one.severity])
+
+
+# --- recognised ---------------------------------------------------------------------------------------------------
+
+
+def _claim_of(recognised: Sequence[Recognised]) -> Claim | None:
+    for one in recognised:
+        if one.claimed is not None and one.delta is not None:
+            return Claim(one.claimed, one.delta, one.scope, one.words)
+    return None
+
+
+def verify(recognised: Sequence[Recognised], question: Question) -> _Verified:
+    """What the recognised parts cost together: of one call, or of a run where the claim is about one."""
+    if not recognised:
+        return _Verified(None, "No part of it is known here, so nothing bounds its epsilon from above.")
+    findings = [finding for one in recognised for finding in one.findings]
+    words = " ".join(one.words.rstrip(".") + "." for one in recognised)
+    unbounded = [one for one in recognised if one.event is None and one.reason is not None]
+    if unbounded:
+        reason = "; ".join(str(one.reason) for one in unbounded)
+        return _Verified(math.inf, f"{words} It has no bound: {reason}.", findings)
+    events: list[Event] = [one.event for one in recognised if one.event is not None]
+    if not events:
+        return _Verified(None, words, findings)
+    claim = question.claim
+    run = claim is not None and claim.scope == "run"
+    calls = (question.calls or next((one.calls for one in recognised if one.calls), 1)) if run else 1
+    events = [replace(event, count=event.count * calls) for event in events]
+    reasons = [why for event in events if (why := event.why_unbounded())]
+    epsilon = compose(events, question.at_delta).epsilon
+    scope = f"a run of {calls} calls" if run else "one call"
+    words += f" For {scope}, epsilon is at most {epsilon:.4g} at delta {question.at_delta:g}."
+    words += "".join(f" It has no bound: {why}." for why in reasons)
+    if claim is not None and epsilon > claim.epsilon * (1 + ROUNDING) and claim.delta == question.at_delta:
+        findings.append(
+            Finding(
+                "recognised", "claim-not-verified", "doubt" if math.isfinite(epsilon) else "fault",
+                f"{claim.epsilon:.4g} is claimed, and {epsilon:.4g} is what can be proved of {scope}.",
+                "Claim what the accountants of what really runs give.",
+            )
+        )  # fmt: skip
+    return _Verified(epsilon, words, findings)
+
+
+def _against_verified(subject: Subject, question: Question, verified: _Verified, seen: Sampled) -> list[Finding]:
+    """Where sampling shows more than what was recognised allows, the code does something else than it seems to."""
+    if verified.epsilon is None or not math.isfinite(verified.epsilon) or seen.best is None:
+        return []
+    pair, found = seen.best
+    if found.epsilon_lower <= verified.epsilon * (1 + ROUNDING):
+        return []
+    return [
+        Finding(
+            "sampled", "more-than-recognised", "doubt",
+            f"With {pair.name}, an epsilon of at least {found.epsilon_lower:.3g} was sampled, where what was "
+            f"recognised costs {verified.epsilon:.3g}: more leaves than that, or pairs "
+            "are of another adjacency.",
+            "Look at what leaves beside the recognised release.",
+        )
+    ]  # fmt: skip
+
+
+# --- layers in words ----------------------------------------------------------------------------------------------
+
+
+def _replay_layer(subject: Subject, played: Replay) -> Layer:
+    seeds = "under the same seeds" if played.repeatable else "without seeds: its randomness cannot be repeated"
+    words = f"{len(subject.pairs)} pairs of neighbouring inputs, {played.plays} calls of each {seeds}."
+    if played.epsilon is not None:
+        words += f" The noise is Gaussian, and what moved most costs an epsilon of {played.epsilon:.3g} (an estimate)."
+    could = "numbers and combinations of numbers without noise, in the inputs that were tried; no small excess"
+    return Layer("replayed", True, words, could)
+
+
+def _sampled_layer(seen: Sampled) -> Layer:
+    best = seen.best
+    if best is None:
+        return Layer("sampled", False, f"Not made: {seen.why_not or 'no time was left'}.")
+    pair, found = best
+    words = f"{len(seen.audits)} pairs, {found.trials:,} calls of each input; best told apart: {pair.name}. {found}."
+    return Layer("sampled", True, words, f"an epsilon of at most {seen.attainable:.3g}")

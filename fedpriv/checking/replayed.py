@@ -1,0 +1,364 @@
+"""The layer *replayed*: the target is played on neighbouring inputs under the same seeds, and what leaves is compared.
+
+It needs no claim and no knowledge of the target. `fedpriv.checking.replay_numbers` has the statistics of one pair,
+`fedpriv.checking.replay_calls` what needs several calls, other seeds or dishonest inputs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from fedpriv.checking.budget import Budget, stopwatch
+from fedpriv.checking.columns import Columns, Two, is_word
+from fedpriv.checking.findings import Finding
+from fedpriv.checking.generators import seeds_of
+from fedpriv.checking.replay_numbers import (
+    VERY_OTHER_SCALE,
+    bare,
+    bare_direction,
+    distance_in_noise,
+    few_values,
+    is_gaussian,
+    least_ratio,
+    moved_noise,
+    repeated_rows,
+    scale_ratio,
+    twins,
+    vanishing,
+)
+from fedpriv.checking.subject import Numbers, Pair, Played, Question, Subject
+from fedpriv.privacy.gaussian_dp import gaussian_epsilon
+
+#: Plays of each input, and the fewest from which anything is concluded.
+MOST_PLAYS, FEWEST_PLAYS = 96, 6
+#: Further plays where a symbol never changed.
+MORE_PLAYS = 4000
+#: Pairs for which these are made.
+MOST_LONG_LOOKS = 2
+#: Fresh noise in every number, and the data move some by more than this many of its standard deviations: no claim is
+#: needed to say that nothing is protected (a Gaussian would cost an epsilon of about half the square).
+NO_PROTECTION = 1000.0
+
+
+@dataclass
+class Replay:
+    """What the layer saw. plays: of each input. repeatable: equal seeds gave equal numbers. distances: of each pair,
+    the distance in noise deviations, where the same Gaussian noise is added to both inputs; limits: at least that, were
+    the deviations as large as their error allows. epsilon: of such noise, at the check's delta.
+    """
+
+    plays: int = 0
+    repeatable: bool = True
+    findings: list[Finding] = field(default_factory=list)
+    distances: dict[str, float] = field(default_factory=dict)
+    limits: dict[str, float] = field(default_factory=dict)
+    epsilon: float | None = None
+    least_epsilon: float | None = None
+    long_looks: int = 0
+
+    def says(self, name: str, severity: str, text: str, remedy: str = "") -> None:
+        self.findings.append(Finding("replayed", name, severity, text, remedy))  # type: ignore[arg-type]
+
+
+def is_repeatable(subject: Subject, data: object) -> bool:
+    """Whether equal seeds give equal numbers."""
+    first, second = (subject.play(data, 12345)[0] for _ in range(2))
+    return first.numbers.keys() == second.numbers.keys() and all(
+        np.array_equal(first.numbers[name], second.numbers[name], equal_nan=True) for name in first.numbers
+    )
+
+
+def plays_of(subject: Subject, data: object, seeds: Sequence[int]) -> Iterator[Played | Exception]:
+    for seed in seeds:
+        try:
+            yield subject.play(data, seed)[0]
+        except Exception as error:
+            yield error
+
+
+def replay(subject: Subject, question: Question, budget: Budget) -> Replay:
+    """Plays every pair and judges it. Raises what the target raises on the first honest input."""
+    found = Replay()
+    with stopwatch() as taken:
+        subject.play(subject.pairs[0].left, 1)
+    with stopwatch() as taken:
+        found.repeatable = is_repeatable(subject, subject.pairs[0].left)
+    one = max(taken[0] / 2, 1e-5)
+    affordable = int(budget.left / one / (2 * len(subject.pairs)))
+    found.plays = max(FEWEST_PLAYS, min(MOST_PLAYS, affordable))
+    seeds = seeds_of(question.seed, found.plays)
+    done = 0
+    for pair in subject.pairs:
+        if done and budget.left < one * found.plays:
+            break
+        done += 1
+        two = _play_pair(subject, pair, seeds, found)
+        if two is not None:
+            _judge(subject, question, pair, two, found, budget)
+    if done < len(subject.pairs):
+        words = f"{done} of {len(subject.pairs)} pairs of neighbouring inputs were replayed in the time of the check"
+        found.says("few-pairs", "note", words)
+    _epsilon(subject, found, question)
+    return found
+
+
+def _play_pair(subject: Subject, pair: Pair, seeds: Sequence[int], found: Replay) -> Two | None:
+    """None where there is nothing to compare, which is then a finding."""
+    left, right = (list(plays_of(subject, data, seeds)) for data in (pair.left, pair.right))
+    raised = [[isinstance(play, Exception) for play in side] for side in (left, right)]
+    if any(map(any, raised)):
+        error = next(play for play in (*left, *right) if isinstance(play, Exception))
+        words = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+        both = "" if raised[0] == raised[1] else " with one of two neighbouring inputs and not with the other"
+        remedy = "Release something of the same form whatever the data are." if both else ""
+        found.says("raises", "doubt", f"With {pair.name}, the target raises an error{both} ({words}).", remedy)
+        keep = [n for n in range(len(seeds)) if not raised[0][n] and not raised[1][n]]
+        left, right = [left[n] for n in keep], [right[n] for n in keep]
+    plays = [[play for play in side if isinstance(play, Played)] for side in (left, right)]
+    if len(plays[0]) < FEWEST_PLAYS:
+        return None
+    columns = Columns.of([*plays[0], *plays[1]])
+    if columns.ragged:
+        _ragged(pair, plays, columns.ragged, found)
+    matrices = [columns.matrix(side) for side in plays]
+    finite = np.asarray(np.isfinite(matrices[0]).all(0) & np.isfinite(matrices[1]).all(0))
+    if not finite.all():
+        found.says(
+            "not-finite", "doubt", f"With {pair.name}, what leaves holds numbers that are infinite or NaN.",
+            "Clip in a way that holds for every update, also for one that is very long.",
+        )  # fmt: skip
+    return Two(pair.name, matrices[0], matrices[1], columns.records, found.repeatable).only(finite)
+
+
+def _ragged(pair: Pair, plays: Sequence[Sequence[Played]], names: Sequence[str], found: Replay) -> None:
+    """Records whose length changes: with the data alone it is a leak."""
+    sizes = [[tuple(one.numbers[n].size if n in one.numbers else -1 for n in names) for one in side] for side in plays]
+    if all(len(set(side)) == 1 for side in sizes) and sizes[0][0] != sizes[1][0]:
+        found.says(
+            "form-depends-on-data", "fault",
+            f"With {pair.name}, other numbers leave: the length or the names of what is sent depend on the data, "
+            "without noise.",
+            "Send the same names and lengths whatever the data are.",
+        )  # fmt: skip
+    else:
+        found.says(
+            "other-shapes", "doubt",
+            "What leaves has another shape in each call: those numbers could not be compared, and are not judged.",
+            "Check a function that releases a fixed form, or pad what it releases.",
+        )  # fmt: skip
+
+
+def _judge(subject: Subject, question: Question, pair: Pair, two: Two, found: Replay, budget: Budget) -> None:
+    """All checks of one pair."""
+    numbers = ~two.words
+    moved = bare(two)
+    form = moved & two.words
+    if form.any():
+        what = "names, lengths or types" if str(two.records[form][0]).startswith("form.") else "a text"
+        found.says(
+            "form-depends-on-data", "fault",
+            f"With {pair.name}, {what} of what is sent changes with the data, and nothing random hides it.",
+            "Send the same names, lengths and texts whatever the data are.",
+        )  # fmt: skip
+    moved &= numbers
+    if moved.any():
+        _bare(subject, question, pair, two, moved, found, budget)
+    gone = vanishing(two)
+    if gone.any():
+        found.says(
+            "noise-depends-on-data", "fault",
+            f"With {pair.name}, {_some(two, gone)} varied from call to call with one input and never with the other: "
+            "the noise depends on the data, and tells them apart.",
+            "Draw noise of a scale that is fixed before the data are seen.",
+        )  # fmt: skip
+    where, ratio = scale_ratio(two)
+    if ratio > least_ratio(len(two.left)):
+        found.says(
+            "noise-depends-on-data", "fault" if ratio > VERY_OTHER_SCALE else "doubt",
+            f"With {pair.name}, the noise of {where} is {ratio:.3g} times as large with one input as with the other: "
+            "its scale depends on the data, or it is added before the update is clipped.",
+            "Clip first, then add noise of a scale that is fixed before the data are seen.",
+        )  # fmt: skip
+    repeated = repeated_rows(two.left[:, two.varying]) if two.varying.sum() > 1 else 0
+    if repeated:
+        found.says(
+            "noise-repeats", "fault",
+            f"Of {len(two.left)} calls with other seeds, {repeated} pairs had exactly the same noise.",
+            "Seed the generator once, with at least 128 bits of the operating system's randomness.",
+        )  # fmt: skip
+    _shared(pair, two, found)
+    _distance(pair, two, found)
+
+
+def _bare(
+    subject: Subject, question: Question, pair: Pair, two: Two, moved: np.ndarray, found: Replay, budget: Budget
+) -> None:
+    numbers = ~two.words
+    if few_values(two, moved):
+        _symbols(subject, question, pair, two, moved, found, budget)
+        return
+    if not (numbers & ~two.fixed_left).any() and not (numbers & ~two.fixed_right).any():
+        found.says(
+            "no-randomness", "fault",
+            f"Nothing that leaves is random: {len(two.left)} calls with other seeds gave the same numbers, and with "
+            f"{pair.name} they are others. Anybody who sees them can compute what came in; epsilon is infinite.",
+            "Add noise after clipping, from a generator that is not seeded with a constant or with the data.",
+        )  # fmt: skip
+        return
+    counts = np.array([str(record).rpartition(".")[2].startswith("num_examples") for record in two.records])
+    if (moved & counts).any():
+        found.says(
+            "count-without-noise", "doubt",
+            f"With {pair.name}, a count of examples leaves without noise. Where neighbours differ in their number of "
+            "examples, it tells them apart.",
+            "Send a public constant, or count its noise in the claim.",
+        )  # fmt: skip
+    if (moved & ~counts).any():
+        found.says(
+            "number-without-noise", "fault",
+            f"With {pair.name}, {_some(two, moved & ~counts)} moved with the data and never changed in "
+            f"{len(two.left)} calls with other seeds: it leaves without noise; epsilon is infinite.",
+            "Add noise to every number that leaves, or do not send it.",
+        )  # fmt: skip
+
+
+def _symbols(
+    subject: Subject, question: Question, pair: Pair, two: Two, moved: np.ndarray, found: Replay, budget: Budget
+) -> None:
+    """Bits and the like may be equal in many calls by chance: more calls decide."""
+    found.long_looks += 1
+    if found.long_looks > MOST_LONG_LOOKS:
+        return
+    with stopwatch() as taken:
+        subject.trials(pair.left, 4, question.seed)
+    count = int(min(MORE_PLAYS, 0.2 * budget.left / max(taken[0] / 4, 1e-6)))
+    count = max(count, len(two.left))
+    try:
+        sides = [subject.trials(data, count, question.seed + n) for n, data in enumerate((pair.left, pair.right))]
+    except ValueError:
+        return
+    fixed = (sides[0] == sides[0][0]).all(0) & (sides[1] == sides[1][0]).all(0) & (sides[0][0] != sides[1][0])
+    if not fixed.any():
+        return
+    # never in n calls, at an error of 1e-5: a probability below ln(1e5)/n
+    least = max(0.0, math.log(count / math.log(1e5)))
+    claimed = question.claim.epsilon if question.claim else None
+    certain = claimed is not None and least > claimed
+    changed = (sides[0] != sides[0][0]).any(0) | (sides[1] != sides[1][0]).any(0)
+    alike = np.isin(two.records, np.unique(two.records[moved]))
+    # where others of the same record change now and then, these may be as random
+    alone = changed.shape != alike.shape or not (changed & alike).any()
+    found.says(
+        "number-without-noise", "fault" if certain or (claimed is None and count >= MORE_PLAYS and alone) else "doubt",
+        f"With {pair.name}, {int(fixed.sum())} of the numbers moved with the data and never changed in {count:,} "
+        f"calls: a randomised number would have an epsilon of at least {least:.3g}.",
+        "Randomise every number that leaves.",
+    )  # fmt: skip
+
+
+def _shared(pair: Pair, two: Two, found: Replay) -> None:
+    direction = bare_direction(two)
+    both = twins(two) if direction is None else None
+    if direction is None and both is None:
+        return
+    if direction is not None:
+        names = ", ".join(np.unique(two.records[direction.columns[np.abs(direction.weights) > 0.05]])[:3])
+        words = f"a combination of the numbers of {names} has {direction.noise:.2g} of their noise"
+    else:
+        words = f"two numbers of {two.records[both[0]]} have the same noise"  # type: ignore[index]
+    found.says(
+        "shared-noise", "fault",
+        f"With {pair.name}, {words}, and it moves with the data: what is left of their difference or sum has no "
+        "noise; epsilon is infinite.",
+        "Draw noise of its own for every number.",
+    )  # fmt: skip
+
+
+def _distance(pair: Pair, two: Two, found: Replay) -> None:
+    """How far the data move the numbers that have noise, in deviations of it."""
+    if not two.varying.any():
+        return
+    chosen = two.only(two.varying)
+    noise = np.concatenate([side - side.mean(0) for side in (chosen.left, chosen.right)])
+    count = len(chosen.left)
+    added = moved_noise(two)
+    deviations = (chosen.left if added else noise).std(0) * math.sqrt(count / (count - 1))
+    pooled = _pooled(deviations, chosen)
+    distance = distance_in_noise(chosen, pooled)
+    if added and is_gaussian(chosen.left - chosen.left.mean(0)):
+        alike = np.ptp(pooled) <= 1e-9 * pooled.max()
+        error = 4.5 / math.sqrt(2 * (count - 1) * (len(pooled) if alike else 1))
+        found.distances[pair.name] = max(distance, found.distances.get(pair.name, 0.0))
+        limit = distance / (1 + error) if error < 1 else 0.0
+        found.limits[pair.name] = max(limit, found.limits.get(pair.name, 0.0))
+    elif distance > NO_PROTECTION and not found_fault(found):
+        _unprotected(pair.name, distance, found)
+
+
+def _pooled(deviations: Numbers, two: Two) -> Numbers:
+    """One deviation for all columns where they are equal within their errors."""
+    error = 4.5 / math.sqrt(2 * max(1, len(two.left) - 1))
+    middle = float(np.sqrt((deviations**2).mean()))
+    if (np.abs(deviations - middle) <= error * middle).all():
+        return np.full_like(deviations, middle)
+    return deviations
+
+
+def _epsilon(subject: Subject, found: Replay, question: Question) -> None:
+    """Epsilon of the largest distance of a Gaussian; a fault where it is more than claimed."""
+    if not found.distances:
+        return
+    delta, claim = question.at_delta, question.claim
+    name = max(found.distances, key=lambda pair: found.distances[pair])
+    found.epsilon = gaussian_epsilon(found.distances[name], delta)
+    found.least_epsilon = gaussian_epsilon(max(found.limits.values()), delta)
+    if found.distances[name] > NO_PROTECTION and not found_fault(found):
+        _unprotected(name, found.distances[name], found)
+    if claim is None or not math.isfinite(claim.epsilon):
+        return
+    calls = (question.calls or 1) if claim.scope == "run" else 1
+    of = "one call" if calls == 1 else f"{calls} calls"
+    for covered in (True, False):
+        pairs = {pair.name for pair in subject.pairs if covered <= claim.covers(pair.adjacency)}
+        limits = {pair: limit for pair, limit in found.limits.items() if pair in pairs}
+        if not limits:
+            continue
+        name = max(limits, key=lambda pair: limits[pair])
+        least = gaussian_epsilon(limits[name] * math.sqrt(calls), claim.delta)
+        if least > claim.epsilon * (1 + 1e-3):
+            measured = gaussian_epsilon(found.distances[name] * math.sqrt(calls), claim.delta)
+            doubt = "" if covered else " (the claim may be about one update against none, where less moves)"
+            found.says(
+                "moves-more-than-claimed", "fault" if covered else "doubt",
+                f"With {name}, the data move what leaves by {found.distances[name]:.3g} standard deviations of its "
+                f"Gaussian noise: an epsilon of {measured:.3g} (at least {least:.3g}) at delta {claim.delta:g} for "
+                f"{of}, where {claim.epsilon:g} is claimed{doubt}.",
+                "Scale the noise to what one client or example can change, in L2 norm, under the adjacency of the "
+                "claim.",
+            )  # fmt: skip
+            return
+
+
+def _unprotected(name: str, distance: float, found: Replay) -> None:
+    found.says(
+        "moves-beyond-noise", "fault",
+        f"With {name}, the data move what leaves by {distance:.3g} standard deviations of its noise: nothing is "
+        "protected.",
+        "Clip what one client or example contributes, and scale the noise to it.",
+    )  # fmt: skip
+
+
+def found_fault(found: Replay) -> bool:
+    return any(finding.severity == "fault" for finding in found.findings)
+
+
+def _some(two: Two, columns: np.ndarray) -> str:
+    """The records of these columns, in words."""
+    names = [str(name) for name in dict.fromkeys(two.records[columns]) if not is_word(str(name))]
+    shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+    count = int(columns.sum())
+    return f"{count} number{'s' if count > 1 else ''} ({shown})"

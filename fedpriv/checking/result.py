@@ -1,0 +1,145 @@
+"""What a check concludes, with the three epsilons, as an object and as JSON."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from fedpriv.checking.findings import FAULTS, NOT_CHECKED, Finding, conclusion, json_number
+from fedpriv.checking.subject import Claim
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One layer of a check: whether it ran, what it did in words, and the most that it could have shown."""
+
+    name: str
+    ran: bool
+    words: str
+    could_show: str = ""
+
+
+@dataclass(frozen=True)
+class Check:
+    """The result of `fedpriv check`.
+
+    claimed: epsilon that the user or the recognised wrapper claims; None: none. verified: an upper bound from what was
+    recognised, None: nothing that has a proof was recognised; infinite: it has no bound. audited: the lower bound of
+    sampling (infinite where a replay saw a number without noise), None: nothing was sampled. measured: what the noise
+    and the largest move that replays saw would cost if both are what they seem, an estimate and no bound.
+    """
+
+    target: str
+    kind: str
+    delta: float
+    findings: Sequence[Finding] = ()
+    layers: Sequence[Layer] = ()
+    claim: Claim | None = None
+    claimed: float | None = None
+    verified: float | None = None
+    audited: float | None = None
+    attainable: float | None = None
+    measured: float | None = None
+    confidence: float = 0.95
+    why_not: str | None = None
+    facts: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def verdict(self) -> str:
+        """ "faults found", "no fault found" or "could not check"."""
+        return conclusion(self.findings, self.why_not is None)
+
+    @property
+    def faults(self) -> list[Finding]:
+        return [finding for finding in self.findings if finding.severity == "fault"]
+
+    @property
+    def last_line(self) -> str:
+        """The whole check in one sentence."""
+        three = (("claimed", self.claimed), ("verified", self.verified), ("audited", self.audited))
+        figures = ", ".join(f"{name} {figure_in_words(value)}" for name, value in three)
+        if self.verdict == FAULTS:
+            names = ", ".join(dict.fromkeys(finding.name for finding in self.faults))
+            return f"{FAULTS}: {names} (epsilon: {figures})"
+        if self.verdict == NOT_CHECKED:
+            return f"{NOT_CHECKED}: {self.why_not}"
+        doubts = sum(finding.severity == "doubt" for finding in self.findings)
+        beside = f", {doubts} doubt{'s' if doubts > 1 else ''}" if doubts else ""
+        return f"{self.verdict}{beside} (epsilon: {figures})"
+
+    def why_above(self, limit: float, unverified: str = "fail") -> str | None:
+        """Why the check fails a limit on epsilon, in words, or None: it passes.
+
+        unverified: "fail": without a verified epsilon the check fails; "pass": then the audited one alone counts.
+        """
+        if self.verdict != "no fault found":
+            return self.last_line
+        if self.audited is not None and self.audited > limit:
+            return f"the audited epsilon {self.audited:.3g} is above {limit:g}"
+        if self.verified is not None and self.verified > limit:
+            return f"the verified epsilon {figure_in_words(self.verified)} is above {limit:g}"
+        if self.measured is not None and self.measured > limit:
+            return f"the epsilon {self.measured:.3g} of the noise that was measured is above {limit:g}"
+        if self.verified is None and self.audited is None:
+            made = next((layer.words for layer in self.layers if layer.name == "sampled"), "")
+            return f"no epsilon is verified, and none is audited. {made}".strip()
+        if self.verified is None and unverified == "fail":
+            return "no epsilon is verified: nothing bounds it from above (unverified=pass lets this through)"
+        return None
+
+    def as_json(self) -> dict[str, Any]:
+        claim = self.claim
+        return {
+            "target": self.target,
+            "kind": self.kind,
+            "verdict": self.verdict,
+            "last_line": self.last_line,
+            "delta": self.delta,
+            "claim": None
+            if claim is None
+            else {
+                "epsilon": json_number(claim.epsilon), "delta": claim.delta, "scope": claim.scope,
+                "source": claim.source, "adjacency": claim.adjacency,
+            },
+            "claimed": json_number(self.claimed),
+            "verified": json_number(self.verified),
+            "audited": json_number(self.audited),
+            "attainable": json_number(self.attainable),
+            "measured": json_number(self.measured),
+            "confidence": self.confidence,
+            "why_not": self.why_not,
+            "layers": [vars(layer) for layer in self.layers],
+            "findings": [finding.as_json() for finding in self.findings],
+            "facts": dict(self.facts),
+        }  # fmt: skip
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Check:
+        """Of `as_json`."""
+        number = {name: _number(value[name]) for name in ("claimed", "verified", "audited", "attainable", "measured")}
+        claim = value["claim"]
+        return cls(
+            value["target"],
+            value["kind"],
+            value["delta"],
+            findings=[Finding.from_json(one) for one in value["findings"]],
+            layers=[Layer(**one) for one in value["layers"]],
+            claim=None if claim is None else Claim(**claim | {"epsilon": _number(claim["epsilon"])}),
+            confidence=value["confidence"],
+            why_not=value["why_not"],
+            facts=value["facts"],
+            **number,
+        )
+
+
+def _number(value: float | str | None) -> float | None:
+    return None if value is None else float(value)
+
+
+def figure_in_words(value: float | None) -> str:
+    """None: nothing is known."""
+    if value is None:
+        return "none"
+    return "infinite" if math.isinf(value) else f"{value:.3g}"

@@ -1,0 +1,80 @@
+"""How many canaries a run can afford, from its options and data alone: a cost model in seconds of CPU time.
+
+A client's place in the run: P participations, n canary clients of c coins each, d parameters. The run's rounds take at
+least rounds x clients x (a participation, its batches and gradients, d numbers of noise). Canaries take a start, and
+for each request that they hear either one computation on rows (n d numbers) or one whole participation for each client.
+Where few coins are affordable for all requests, the least number of coins hears a part of the requests.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from fedpriv.client.example_level import ExampleLevelClient
+
+
+class CanaryClients(Protocol):
+    """What the plan asks of `fedpriv.runs.in_run_canaries.CanaryClients`."""
+
+    config: Any
+    twin: int
+    each: int
+
+    @property
+    def model(self) -> Any: ...
+    @property
+    def method(self) -> Any: ...
+    @property
+    def together(self) -> bool:
+        """Whether they are released in rows."""
+        ...
+
+    def num_examples(self, client: int) -> int:
+        """Declared."""
+        ...
+
+
+#: Share of the rounds' CPU time that canaries may take, as planned.
+SHARE = 0.04
+#: Seconds of a participation, a batch, an example's gradient for each parameter, and a number of a release: rather
+#: too few.
+PARTICIPATION, BATCH, GRADIENT, NUMBER = 5.5e-4, 2e-5, 1.2e-9, 1.5e-8
+#: Of canaries, rather too many: start and bounds, what the first computation on rows takes longer than later ones, a
+#: computation on rows, a client that goes the whole way, each of its steps.
+FIXED, FIRST, ROWS, WHOLE, STEP = 0.01, 0.01, 3e-4, 1e-3, 2e-4
+#: Of a sharper bound whose curves are composed numerically.
+CURVES = 0.5
+#: Coins beyond which a bound grows slowly; and below which too little is shown: then fewer requests are heard instead.
+MOST_COINS, LEAST_COINS = 4000, 24
+
+
+def affordable(canaries: CanaryClients, participations: int) -> tuple[int, int]:
+    """How many canary clients answer how many of their twin's requests, so that they take at most about `SHARE` of the
+    run's CPU time: numbers of the options and the data alone, so that every machine has the same. At least one client
+    and one request. All requests, and as many clients as it takes, where `audit.canaries` asks for so many coins.
+    """
+    coins, asked, d = canaries.each, canaries.config.audit.canaries, canaries.model.layout.num_parameters
+    if asked is not None:
+        return -(-asked // coins), participations
+    seconds = SHARE * planned_seconds(canaries) - FIXED
+    if canaries.together:
+        seconds -= FIRST
+        request, client = ROWS, d * NUMBER
+    else:
+        steps = canaries.method.local_steps if isinstance(canaries.method, ExampleLevelClient) else 1
+        request, client = 0.0, WHOLE + steps * STEP + d * NUMBER
+    least, most = (-(-number // coins) for number in (LEAST_COINS, MOST_COINS))
+    many = int((seconds / max(1, participations) - request) / client)
+    if many >= least:
+        return min(many, most), participations
+    return least, max(1, min(participations, int(seconds / (request + least * client))))
+
+
+def planned_seconds(canaries: CanaryClients) -> float:
+    """The least CPU time that the run's rounds are expected to take."""
+    config, method = canaries.config, canaries.method
+    d, size, batch = canaries.model.layout.num_parameters, canaries.num_examples(canaries.twin), config.local.batch_size
+    noisy = method.local_steps if isinstance(method, ExampleLevelClient) else None
+    steps = noisy or config.local.steps or -(-size // batch) * config.local.epochs
+    one = PARTICIPATION + steps * (BATCH + batch * d * GRADIENT) + d * NUMBER
+    return config.num_rounds * config.clients_asked * one

@@ -1,0 +1,13 @@
+"""Send an update where there is one."""
+
+import numpy as np
+
+CLAIM = {"epsilon": 4.4, "delta": 1e-5, "scope": "call", "adjacency": "replace-one"}
+
+
+def target(update: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    update = np.where(np.isfinite(update), update, 0.0)
+    if not update.any():
+        return np.zeros_like(update)
+    update = update / max(1.0, np.linalg.norm(update))
+    return update + rng.normal(0.0, 2.0, size=update.shape)

@@ -1,0 +1,12 @@
+"""Compact messages for small devices."""
+
+import numpy as np
+
+CLAIM = {"epsilon": 4.4, "delta": 1e-5, "scope": "call", "adjacency": "replace-one"}
+
+
+def target(update: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    update = np.where(np.isfinite(update), update, 0.0)
+    update = update / max(1.0, np.linalg.norm(update))
+    noise = rng.normal(0.0, 2.0, size=update.shape)
+    return (update + noise).astype(np.float16)

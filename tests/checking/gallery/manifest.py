@@ -1,0 +1,304 @@
+"""What is known of each program of the gallery: sound or faulty, why, and its true privacy loss.
+
+The programs are written as strangers write them: they import flwr, opacus, torch and numpy alone. Each has `target`
+(what is checked) and mostly `CLAIM` (what its author would say): epsilon, delta, scope ("call", or "run" of `calls`
+calls), adjacency, unit. A program that keeps state has to be imported anew, or its `target` copied, for a fresh start.
+
+Forms, and how `target` is called:
+- release: `target(update, rng)`, a numpy generator. release-torch: `target(update, generator)`.
+  release-bare: `target(update)`. Inputs "vector": one float array with one axis; "layers": a list of arrays.
+- mod: a Flower client mod, `target(msg, ctxt, call_next)`. strategy: a strategy of flwr.serverapp;
+  old-strategy: one of flwr.server. client-app: a ClientApp, whose rows follow `partition-id` in the node's
+  configuration and whose model starts at `initial_arrays`. numpy-app: the same around a NumPyClient (fitins records).
+- loop: `target(data=None)` trains and returns what is published; without an argument on rows of its own.
+  Inputs "dataset": a TensorDataset; "pair": a tuple of rows and labels.
+- filter: `target.process(dxo, shareable, fl_ctx)`, with a DXO of the file's own.
+
+`loss` is the epsilon at the claim's delta, under the claim's adjacency and scope, of the worst pair of inputs: "exact",
+a "lower" bound (faulty programs), or an "upper" one (sound programs). Infinite: some event has chance above delta on
+one side and none on the other. Attacks on the last bits of 64-bit floating-point noise (Mironov 2012) and on the
+quality of numpy's and torch's generators are left out: by them no such program would be sound.
+
+`source` is "own", or the public report or question that the program re-creates in a few lines of its own.
+"""
+
+from dataclasses import dataclass
+from math import exp, inf, log, log1p, sqrt
+
+from scipy.optimize import brentq
+from scipy.special import gammaln, logsumexp
+from scipy.stats import chi2, norm
+
+DELTA = 1e-5
+PROJECTS = {"opacus": "https://github.com/meta-pytorch/opacus/", "flower": "https://github.com/flwrlabs/flower/"}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One program: its file's name without ending, and what is known of it."""
+
+    file: str
+    form: str
+    faulty: bool
+    inputs: str
+    loss: float
+    bound: str
+    words: str
+    source: str = "own"
+
+
+def gaussian(mu: float, delta: float = DELTA) -> float:
+    """Epsilon of the Gaussian mechanism whose sensitivity is `mu` standard deviations (Balle and Wang 2018)."""
+
+    def gap(epsilon: float) -> float:
+        first, second = norm.logcdf(mu / 2 - epsilon / mu), epsilon + norm.logcdf(-mu / 2 - epsilon / mu)
+        return first + log1p(-exp(min(second - first, -1e-300))) - log(delta)
+
+    return float(brentq(gap, 1e-9, mu * mu / 2 + 12 * mu + 12))
+
+
+def skellam(l2: float, l1: float, variance: float, delta: float = DELTA) -> float:
+    """Upper bound for Skellam noise on integers: the Renyi curve of Agarwal et al. (2021), theorem 3.5, converted."""
+    best = inf
+    for order in range(2, 200):
+        extra = min(((2 * order - 1) * l2**2 + 6 * l1) / (4 * variance**2), 3 * l1 / (2 * variance))
+        renyi = order * l2**2 / (2 * variance) + extra
+        best = min(best, renyi + log((order - 1) / order) - (log(delta) + log(order)) / (order - 1))
+    return best
+
+
+def sampled(rate: float, multiplier: float, steps: int, delta: float = DELTA) -> float:
+    """Upper bound for Poisson-sampled Gaussians: integer orders of the Renyi curve (Mironov et al. 2019)."""
+    best = inf
+    for order in range(2, 80):
+        terms = [
+            gammaln(order + 1) - gammaln(k + 1) - gammaln(order - k + 1)
+            + k * log(rate) + (order - k) * log1p(-rate) + (k * k - k) / (2 * multiplier**2)
+            for k in range(order + 1)
+        ]  # fmt: skip
+        renyi = steps * float(logsumexp(terms)) / (order - 1)
+        best = min(best, renyi + log((order - 1) / order) - (log(delta) + log(order)) / (order - 1))
+    return best
+
+
+def narrower(size: int, ratio: float, share: float = 1.0, tries: int = 1, delta: float = DELTA) -> float:
+    """Lower bound where noise of `size` coordinates has `1 / ratio` of its standard deviation on one side, in a
+    `share` of the cases, and never on the other, within `tries`: the test looks at the length of the noise."""
+    best = 0.0
+    for step in range(1, 200):
+        line = size * step / 200
+        seen = share * chi2.cdf(line * ratio**2, size) - delta
+        best = max(best, log(max(seen, 1e-300)) - log(tries) - chi2.logcdf(line, size))
+    return float(best)
+
+
+ROWS = [
+    # functions: faulty
+    Row("aare", "release", True, "vector", inf, "exact",
+        "Noise before the clip: for a long update the noise is shrunk away and the direction is left."),
+    Row("aisne", "release", True, "layers", gaussian(2 * sqrt(2) / 2), "lower",
+        "Each layer is clipped to C, the noise is for one clip: the sensitivity is C times the root of the number of "
+        "layers (figure for two layers; 10.0 for four).", "https://github.com/fedbiomed/fedbiomed/issues/1443"),
+    Row("amstel", "release", True, "vector", gaussian(0.5 * sqrt(2)), "lower",
+        "Clipped by the largest entry, priced as if by the L2 norm: sensitivity grows with the root of the dimension "
+        "(figure for two coordinates)."),
+    Row("brenta", "release", True, "vector", gaussian(2.0), "exact",
+        "Any update may replace any other, 2C apart, but the noise is for C."),
+    Row("cher", "release", True, "vector", gaussian(10.0), "exact",
+        "The client divides its own noise by the number of clients, and the server reads each message."),
+    Row("clyde", "release", True, "vector", gaussian(2 / sqrt(8)), "exact",
+        "The standard deviation is taken for a variance: its root is drawn."),
+    Row("derwent", "release", True, "vector", inf, "exact",
+        "The noise is scaled by the update's own norm: a zero update gets none."),
+    Row("douro", "release-bare", True, "vector", inf, "exact",
+        "The noise is seeded by the round: everybody can draw it again and subtract it."),
+    Row("ebro", "release-bare", True, "vector", inf, "exact",
+        "The noise is seeded by a hash of the update: the release is a function of the data."),
+    Row("eden", "release", True, "layers", inf, "exact",
+        "One seed for all layers: the same noise in each, so the difference of two layers has none."),
+    Row("ems", "release-torch", True, "vector", inf, "exact",
+        "The noise is added to a copy that is thrown away.", PROJECTS["flower"] + "pull/4677"),
+    Row("exe", "release", True, "layers", inf, "exact", "Only the first layer gets noise."),
+    Row("fulda", "release", True, "vector", inf, "exact", "A zero update is sent as zeros, without noise."),
+    Row("garonne", "release", True, "vector", inf, "exact",
+        "An update with an entry that is not finite is sent as it is."),
+    Row("glomma", "release", True, "vector", inf, "exact",
+        "An update longer than 50 C is not clipped: the sensitivity has no bound."),
+    Row("havel", "release", True, "vector", inf, "exact",
+        "The places of the largest coordinates are chosen from the data and shown without noise."),
+    Row("isar", "release-bare", True, "vector", inf, "exact",
+        "The global generator is seeded with 0 in each call: the noise is a constant."),
+    Row("kemi", "release", True, "vector", sqrt(2), "lower",
+        "Laplace noise needs the L1 distance, the clip bounds L2: the loss is epsilon times the root of the dimension "
+        "(figure for two coordinates)."),
+    Row("lech", "release", True, "vector", inf, "exact",
+        "The noise lies on the grid of 16-bit floats, the update does not: what is finer than the grid is the update."),
+    Row("lippe", "release", True, "vector", inf, "exact",
+        "One-sided geometric noise: values below the update never come, and have chance 0.86 for another update."),
+    Row("lune", "release", True, "vector", inf, "exact",
+        "The tree keeps one noise per level: sum 3 - sum 2 - sum 1 is a difference of two updates without noise."),
+    Row("marne", "release", True, "vector", inf, "exact",
+        "Momentum of raw updates is added after the noise: the second message holds the first update, not clipped."),
+    Row("mersey", "release", True, "vector", inf, "exact",
+        "The mask is kept for later rounds: the difference of two messages is that of the updates."),
+    Row("moldau", "release", True, "vector", inf, "exact",
+        "A random projection that is published with its matrix hides nothing: noise there is none."),
+    Row("mosel", "release", True, "vector", 60.0, "exact",
+        "Randomised response whose chance depends on the value: 30 nats each way for one coordinate."),
+    Row("naab", "release", True, "vector", inf, "exact",
+        "Sparse vector technique without noise on the queries: two coordinates are compared with one line, so their "
+        "order cannot be reversed."),
+    Row("nahe", "release", True, "vector", inf, "exact", "The largest coordinate's place is sent without noise."),
+    Row("neisse", "release-bare", True, "vector", inf, "exact",
+        "The secret is folded to 32 bits by exclusive or; a secret of two equal halves folds to zero: a constant mask.",
+        PROJECTS["flower"] + "issues/7522"),
+    Row("rhone", "release", True, "vector", gaussian(2e6), "lower",
+        "What the clip cuts off is added to the next message after its clip."),
+    # functions: sound
+    Row("aire", "release", False, "vector", gaussian(1.0), "exact", "Gaussian mechanism, 2C over 2C."),
+    Row("alma", "release", False, "layers", gaussian(1.0), "exact",
+        "Each layer clipped, noise for the root of their number."),
+    Row("arno", "release", False, "vector", gaussian(0.5), "exact", "Gaussian mechanism, multiplier 2."),
+    Row("dart", "release", False, "vector", gaussian(0.25), "exact", "Gaussian mechanism stated by its variance."),
+    Row("drau", "release-bare", False, "vector", gaussian(1.0), "exact",
+        "A generator per round from the operating system's entropy."),
+    Row("elbe", "release", False, "layers", gaussian(1.0), "exact", "One clip over all layers, a seed for each."),
+    Row("enns", "release-torch", False, "vector", gaussian(1.0), "exact", "Gaussian mechanism in torch."),
+    Row("iller", "release", False, "vector", gaussian(1.0), "upper", "The places are chosen without the data."),
+    Row("isere", "release-bare", False, "vector", gaussian(1.0), "exact", "numpy's global generator, never seeded."),
+    Row("lahn", "release", False, "vector", 1.0, "exact", "Laplace mechanism with an L1 clip."),
+    Row("leine", "release", False, "vector", gaussian(1.0), "upper", "The sum is rounded, after the noise."),
+    Row("loire", "release", False, "vector", 2.0, "exact", "Two-sided geometric noise on an L1-bounded grid."),
+    Row("maas", "release", False, "vector", gaussian(2 * sqrt(22) / 4), "exact",
+        "Tree of four updates, all of one client: nodes of 1, 2, 1 and 4 updates, so mu = 2C sqrt(22) / 4C."),
+    Row("medway", "release", False, "vector", gaussian(sqrt(2)), "exact", "Momentum of what was sent, two calls."),
+    Row("minho", "release", False, "vector", 0.0, "exact", "A fresh mask, uniform over the ring, in each call."),
+    Row("mulde", "release", False, "vector", 8.0, "exact", "Randomised response, the budget shared over coordinates."),
+    Row("neckar", "release", False, "vector", 1.0, "upper",
+        "The exponential mechanism by Gumbel noise: scores in [0, 1], scale 2 / epsilon."),
+    Row("oder", "release-bare", False, "vector", gaussian(1.0), "exact",
+        "Box-Muller from the operating system's bytes; it cannot be seeded."),
+    Row("oise", "release", False, "vector", skellam(128, 128 * sqrt(1000), 128**2), "upper",
+        "Skellam noise on an integer grid (figure for up to 1,000 coordinates)."),
+    Row("orne", "release", False, "vector", 3.0, "exact",
+        "A random unit vector in the update's half of the sphere, or in the other: density ratio e^3."),
+    Row("ouse", "release", False, "vector", gaussian(1.0), "upper", "Rounding and a range after the noise."),
+    Row("piave", "release", False, "vector", gaussian(0.5), "upper", "Signs after the noise."),
+    Row("rance", "release", False, "vector", gaussian(sqrt(2)), "upper",
+        "The rounding error carried over is a function of noisy values."),
+    Row("regen", "release", False, "vector", gaussian(sqrt(2)), "upper",
+        "The remainder is added before the clip: each call is within C of zero whatever came before, and a run of two "
+        "calls composes two Gaussians."),
+    Row("ruhr", "release", False, "vector", gaussian(0.1), "exact", "Gaussian mechanism with much noise."),
+    # Flower mods
+    Row("saale", "mod", True, "layers", inf, "exact", "The noise is seeded by the client's number."),
+    Row("saar", "mod", True, "layers", inf, "exact", "Arrays with one axis (biases) get no noise."),
+    Row("sado", "mod", True, "layers", inf, "exact", "A metric gives the factor of the clip, so the update's norm."),
+    Row("salzach", "mod", True, "layers", gaussian(1 / sqrt(2 * log(1.25e5)) * 2), "lower",
+        "LocalDpMod with the clipping norm as sensitivity: two updates are 2C apart; metrics pass as they are."),
+    Row("sarthe", "mod", True, "layers", gaussian(2e4 / sqrt(2 * log(1.25e5))), "lower",
+        "LocalDpMod with a sensitivity far below the clipping norm: the mod does not tie the two."),
+    Row("seine", "mod", True, "layers", inf, "exact",
+        "LocalDpMod divides by the update's norm: a zero update ends in an error and no message.",
+        PROJECTS["flower"] + "pull/7631"),
+    Row("sieg", "mod", True, "layers", gaussian(sqrt(10)), "exact",
+        "Noise for the sum of ten clients, claimed for each message that the server reads.",
+        PROJECTS["flower"] + "issues/1892"),
+    Row("somme", "mod", True, "layers", gaussian(sqrt(2)), "lower",
+        "Each parameter is clipped alone, the noise is for one clip (figure for two arrays).",
+        "https://github.com/fedbiomed/fedbiomed/issues/1443"),
+    Row("spey", "mod", True, "layers", inf, "exact",
+        "A generator with a seed in the code: after each start the same noise."),
+    Row("tagus", "mod", False, "layers", gaussian(1.0), "exact", "Gaussian mechanism over all arrays."),
+    Row("tamar", "mod", False, "layers", gaussian(1 / sqrt(2 * log(1.25e5))), "exact",
+        "LocalDpMod with twice the clipping norm; a zero or non-finite update is made harmless first."),
+    Row("tay", "mod", False, "layers", gaussian(1.0) + 1.0, "upper",
+        "Gaussian mechanism, and a metric in [0, 1] with Laplace noise of scale 1."),
+    Row("tees", "mod", False, "layers", 2.0, "exact", "Laplace mechanism with an L1 clip over all arrays."),
+    # strategies
+    Row("tweed", "strategy", True, "clients", inf, "exact",
+        "The clip is the raw median of the clients' norms, and is published."),
+    Row("traun", "strategy", True, "clients", gaussian(10.0), "lower",
+        "The noise is for the mean of 100 clients, the mean is over those who answered (figure for ten)."),
+    Row("trent", "strategy", True, "clients", gaussian(2.0), "lower",
+        "Weights follow the clients' own counts, the noise is for equal ones: one client's weight tends to 1 (figure "
+        "for two clients)."),
+    Row("tyne", "strategy", True, "clients", gaussian(2.0), "lower",
+        "The mean is clipped, not the clients, and the noise is for one client of the mean (figure for two clients).",
+        "https://github.com/raptor7197/caamas/issues/36"),
+    Row("unstrut", "strategy", True, "clients", inf, "exact", "The clients' metrics are averaged and published bare."),
+    Row("ure", "old-strategy", True, "clients", inf, "exact", "A median without noise is a function of the data."),
+    Row("vah", "old-strategy", True, "clients", gaussian(sqrt(2)), "lower",
+        "Each array is clipped alone, the noise is for one clip (figure for two arrays)."),
+    Row("vecht", "old-strategy", True, "clients", inf, "exact", "The noise is kept and added again in later rounds."),
+    Row("vienne", "strategy", True, "clients", gaussian(4.0), "lower",
+        "Flower's wrapper around FedAvg: weights follow the clients' counts and metrics pass (figure: one client has a "
+        "fifth of all examples instead of a tenth)."),
+    Row("vltava", "strategy", False, "clients", gaussian(1.0), "exact",
+        "Noisy sum over a public number of clients, however many answer."),
+    Row("warta", "old-strategy", False, "clients", gaussian(1.0), "exact", "The same in the older form."),
+    Row("wear", "strategy", False, "clients", gaussian(sqrt(1.25)), "exact",
+        "The clip follows a noisy count: mean of mu 1 and count of mu 1/2 (Andrew et al. 2021)."),
+    # client apps
+    Row("weser", "client-app", True, "partition-id", inf, "exact", "The training loss is sent bare."),
+    Row("wey", "numpy-app", True, "partition-id", inf, "exact", "The count of positive rows is sent bare."),
+    Row("wye", "client-app", True, "partition-id", inf, "exact",
+        "The running mean and variance of BatchNorm are sent without clip or noise."),
+    Row("yare", "client-app", True, "partition-id", gaussian(2 / (2 * exp(-10))), "lower",
+        "Full noise in the first round alone: later its standard deviation is e^-10 of it."),
+    Row("murg", "numpy-app", True, "partition-id", inf, "exact", "The accuracy on the client's rows is sent bare."),
+    Row("yonne", "client-app", False, "partition-id", gaussian(1.0), "exact", "Gaussian mechanism, no metrics."),
+    Row("avon", "numpy-app", False, "partition-id", gaussian(1.0), "exact", "Gaussian mechanism, a constant count."),
+    # training loops
+    Row("allier", "loop", True, "dataset", gaussian(sqrt(2)), "exact",
+        "Fixed batches priced as Poisson: every step is seen, a row is in one step of each epoch with certainty.",
+        PROJECTS["opacus"] + "issues/80"),
+    Row("ardeche", "loop", True, "dataset", narrower(128, 2.0), "lower",
+        "The expected batch is the floor of rate times count: 2 for 8 rows, 1 for 7, so the noise of 128 weights has "
+        "half the standard deviation.", PROJECTS["opacus"] + "issues/571"),
+    Row("cam", "loop", True, "dataset", gaussian(1.0), "lower", "Twelve of sixteen steps are not accounted."),
+    Row("dee", "loop", True, "dataset", gaussian(1.0), "lower", "A new accountant in each of four stages."),
+    Row("esk", "loop", True, "dataset", gaussian(sqrt(3) / 2), "exact",
+        "Three models of one data set, one of three accounts is reported."),
+    Row("inn", "loop", True, "dataset", inf, "exact", "The training loss of each step is returned."),
+    Row("gave", "loop", True, "pair", gaussian(32.0), "lower",
+        "The batch's mean gradient is clipped, not each row's; the noise is for one row of the mean."),
+    Row("guadiana", "loop", True, "pair", gaussian(4.0), "lower", "Noise in the first step alone."),
+    Row("leda", "loop", True, "pair", gaussian(2.0), "lower",
+        "Four workers divide the standard deviation by four: the sum has half of what it needs."),
+    Row("lot", "loop", True, "pair", inf, "exact", "The gradient of a second loss is added without clip or noise."),
+    Row("nene", "loop", True, "pair", narrower(128, 2.0, 1 - 0.75**4, 4), "lower",
+        "The noisy sum is divided by the size of the random batch: with two rows a quarter of the steps has half the "
+        "noise, with one row none."),
+    Row("nith", "loop", True, "pair", gaussian(10.0), "lower",
+        "Rows are clipped to a default of 10, the noise is for a clip of 1.", PROJECTS["opacus"] + "pull/664"),
+    Row("po", "loop", True, "pair", gaussian(2.5), "lower",
+        "The sum of clipped gradients is not cleared: a row is in step t up to t times, so 10 times in the weights, "
+        "against noise of 2 in each of four steps.", PROJECTS["opacus"] + "pull/203"),
+    Row("isel", "loop", True, "pair", inf, "exact",
+        "Four workers draw their noise from one seed: the difference of two messages has none."),
+    Row("kander", "loop", True, "pair", inf, "exact",
+        "The last incomplete batch is dropped, so the number of published steps tells the number of rows: four for "
+        "16, three for 15."),
+    Row("linth", "loop", True, "pair", inf, "exact",
+        "The weight decay follows the mean of the labels, without bound and without noise."),
+    Row("thames", "loop", False, "dataset", sampled(0.25, 2.0, 16), "upper", "Opacus with Poisson batches."),
+    Row("tiber", "loop", False, "dataset", sampled(0.25, 2.0, 8), "upper", "Opacus in small physical batches."),
+    Row("vilaine", "loop", False, "dataset", sampled(0.25, 2.0, 8), "upper", "Opacus with ghost clipping."),
+    Row("wupper", "loop", False, "dataset", gaussian(sqrt(2) / 4), "upper",
+        "Fixed batches, priced without amplification: two Gaussians."),
+    Row("saane", "loop", False, "pair", gaussian(1.0), "upper", "Full-batch descent, sixteen Gaussians."),
+    Row("salat", "loop", False, "pair", gaussian(1.0), "upper", "Four workers, each with half the noise."),
+    Row("sarre", "loop", False, "pair", sampled(0.25, 2.0, 8), "upper",
+        "Poisson batches and a fixed divisor; an empty batch gets its noise."),
+    # filters
+    Row("allen", "filter", True, "arrays", inf, "exact",
+        "Sparse vector technique: entries above the line that are not chosen pass without noise.",
+        "https://github.com/NVIDIA/NVFlare/issues/343"),
+    Row("bann", "filter", True, "arrays", inf, "exact",
+        "Noise inside the clip: large entries come out at the edge of the range whatever the noise is.",
+        "https://github.com/NVIDIA/NVFlare/issues/462"),
+    Row("cocker", "filter", True, "arrays", inf, "exact", "The norm before the clip is sent in the result's facts."),
+    Row("dane", "filter", False, "arrays", gaussian(1.0), "exact", "Gaussian mechanism over all arrays."),
+    Row("eder", "filter", False, "arrays", 6.0, "exact", "Randomised response of the signs, the budget shared."),
+]  # fmt: skip

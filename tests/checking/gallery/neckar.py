@@ -1,0 +1,13 @@
+"""The coordinate that moved most."""
+
+import numpy as np
+
+CLAIM = {"epsilon": 1.0, "delta": 0.0, "scope": "call", "adjacency": "replace-one"}
+
+
+def target(update: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    update = np.clip(np.where(np.isfinite(update), update, 0.0), -1.0, 1.0)
+    scores = np.abs(update) + rng.gumbel(0.0, 2.0 / CLAIM["epsilon"], size=update.shape)
+    chosen = np.zeros(update.shape)
+    chosen[np.argmax(scores)] = 1.0
+    return chosen

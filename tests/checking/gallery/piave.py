@@ -1,0 +1,11 @@
+"""The signs of a noisy update."""
+
+import numpy as np
+
+CLAIM = {"epsilon": 2.0, "delta": 1e-5, "scope": "call", "adjacency": "replace-one"}
+
+
+def target(update: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    update = np.where(np.isfinite(update), update, 0.0)
+    update = update / max(1.0, np.linalg.norm(update))
+    return np.sign(update + rng.normal(0.0, 4.0, size=update.shape))

@@ -1,0 +1,20 @@
+"""What clipping cuts off is carried over to the next message."""
+
+import numpy as np
+
+CLAIM = {"epsilon": 6.6, "delta": 1e-5, "scope": "run", "calls": 2, "adjacency": "replace-one"}
+
+
+class Carry:
+    def __init__(self) -> None:
+        self.rest = 0.0
+
+    def __call__(self, update: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        update = np.clip(np.where(np.isfinite(update), update, 0.0), -1e6, 1e6)
+        wanted = update + self.rest
+        kept = wanted / max(1.0, np.linalg.norm(wanted))
+        self.rest = wanted - kept
+        return kept + rng.normal(0.0, 2.0, size=update.shape)
+
+
+target = Carry()

@@ -1,0 +1,46 @@
+"""Training with Opacus and ghost clipping."""
+
+import torch
+from opacus import PrivacyEngine
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+CLAIM = {"epsilon": 2.1, "delta": 1e-5, "scope": "run", "calls": 1, "adjacency": "zero-out", "unit": "example"}
+
+
+def example_data() -> TensorDataset:
+    source = torch.Generator().manual_seed(5)
+    rows = torch.randn(32, 4, generator=source)
+    return TensorDataset(rows, (rows.sum(dim=1) > 0).long())
+
+
+def classifier() -> nn.Module:
+    model = nn.Linear(4, 2)
+    nn.init.zeros_(model.weight)
+    nn.init.zeros_(model.bias)
+    return model
+
+
+def train(dataset: TensorDataset | None = None) -> tuple[list[torch.Tensor], float]:
+    dataset = dataset or example_data()
+    model = classifier()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    engine = PrivacyEngine(accountant="rdp")
+    model, optimizer, criterion, loader = engine.make_private(
+        module=model,
+        optimizer=optimizer,
+        criterion=nn.CrossEntropyLoss(),
+        data_loader=DataLoader(dataset, batch_size=8),
+        noise_multiplier=2.0,
+        max_grad_norm=1.0,
+        grad_sample_mode="ghost",
+    )
+    for _ in range(2):
+        for rows, labels in loader:
+            optimizer.zero_grad()
+            criterion(model(rows), labels).backward()
+            optimizer.step()
+    return [p.detach().clone() for p in model.parameters()], engine.get_epsilon(delta=1e-5)
+
+
+target = train

@@ -1,0 +1,492 @@
+"""Small Opacus loops, sound ones and ones with one fault each, as a user would write them."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import torch
+from opacus import GradSampleModule, PrivacyEngine
+from opacus.accountants import RDPAccountant
+from opacus.optimizers import DPOptimizer
+from opacus.schedulers import ExponentialGradClip, ExponentialNoise
+from opacus.utils.batch_memory_manager import BatchMemoryManager
+from torch import nn
+from torch.utils.data import DataLoader, RandomSampler, Sampler, TensorDataset
+
+warnings.simplefilter("ignore")
+
+EXAMPLES, BATCH, FEATURES = 64, 16, 6
+
+
+def data(examples: int = EXAMPLES) -> TensorDataset:
+    generator = torch.Generator().manual_seed(3)
+    x = torch.randn(examples, FEATURES, generator=generator)
+    return TensorDataset(x, (x[:, 0] > 0).long())
+
+
+def net(*middle: nn.Module) -> nn.Module:
+    return nn.Sequential(nn.Linear(FEATURES, 5), *middle, nn.ReLU(), nn.Linear(5, 2))
+
+
+def made(model: nn.Module | None = None, loader: DataLoader | None = None, **options: Any) -> tuple[Any, ...]:
+    """(engine, model, optimiser, [criterion,] loader) as make_private returns them."""
+    model = net() if model is None else model
+    engine = PrivacyEngine(accountant="rdp")
+    loader = DataLoader(data(), batch_size=BATCH, shuffle=True) if loader is None else loader
+    options = {"noise_multiplier": 1.0, "max_grad_norm": 1.0} | options
+    return engine, *engine.make_private(
+        module=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1), data_loader=loader, **options
+    )
+
+
+def step(model: Any, optimiser: Any, batch: Any, criterion: Any = nn.functional.cross_entropy) -> float:
+    optimiser.zero_grad()
+    loss = criterion(model(batch[0]), batch[1])
+    loss.backward()
+    optimiser.step()
+    return float(loss.item())
+
+
+def epochs(
+    model: Any, optimiser: Any, loader: Any, number: int = 2, criterion: Any = nn.functional.cross_entropy
+) -> None:
+    for _ in range(number):
+        for batch in loader:
+            step(model, optimiser, batch, criterion)
+
+
+# --- sound ------------------------------------------------------------
+
+
+def poisson() -> Any:
+    engine, model, optimiser, loader = made()
+    epochs(model, optimiser, loader)
+    return model, engine.get_epsilon(1e-5)
+
+
+def with_epsilon() -> Any:
+    model = net()
+    engine = PrivacyEngine()
+    model, optimiser, loader = engine.make_private_with_epsilon(
+        module=model,
+        optimizer=torch.optim.Adam(model.parameters()),
+        data_loader=DataLoader(data(), batch_size=BATCH),
+        target_epsilon=4.0,
+        target_delta=1e-5,
+        epochs=2,
+        max_grad_norm=1.0,
+    )
+    epochs(model, optimiser, loader)
+    return model
+
+
+def ghost() -> Any:
+    engine, model, optimiser, criterion, loader = made(criterion=nn.CrossEntropyLoss(), grad_sample_mode="ghost")
+    epochs(model, optimiser, loader, criterion=criterion)
+    return model, engine.get_epsilon(1e-5)
+
+
+def in_pieces() -> Any:
+    engine, model, optimiser, loader = made()
+    for _ in range(2):
+        with BatchMemoryManager(data_loader=loader, max_physical_batch_size=5, optimizer=optimiser) as pieces:
+            epochs(model, optimiser, pieces, 1)
+    return model, engine.get_epsilon(1e-5)
+
+
+def with_dropout() -> Any:
+    engine, model, optimiser, loader = made(net(nn.Dropout(0.3)))
+    epochs(model, optimiser, loader)
+    return model, engine.get_epsilon(1e-5)
+
+
+def per_layer() -> Any:
+    engine, model, optimiser, loader = made(clipping="per_layer", max_grad_norm=[0.5] * 4)
+    epochs(model, optimiser, loader)
+    return model, engine.get_epsilon(1e-5)
+
+
+def falling_noise() -> Any:
+    engine, model, optimiser, loader = made()
+    scheduler = ExponentialNoise(optimiser, gamma=0.9)
+    for _ in range(2):
+        epochs(model, optimiser, loader, 1)
+        scheduler.step()
+    return model, engine.get_epsilon(1e-5)
+
+
+def public_accuracy() -> Any:
+    _engine, model, optimiser, loader = made()
+    epochs(model, optimiser, loader)
+    held_out = torch.randn(20, FEATURES, generator=torch.Generator().manual_seed(9))
+    model.eval()
+    return model, float((model(held_out).argmax(1) == (held_out[:, 0] > 0).long()).float().mean())
+
+
+SOUND = (poisson, with_epsilon, ghost, in_pieces, with_dropout, per_layer, falling_noise, public_accuracy)
+
+# --- sampling ------------------------------------------------------------
+
+
+def fixed_batches() -> Any:
+    engine, model, optimiser, loader = made(poisson_sampling=False)
+    epochs(model, optimiser, loader)
+    return model, engine.get_epsilon(1e-5)
+
+
+def rate_understated() -> Any:
+    model = GradSampleModule(net())
+    from opacus.data_loader import DPDataLoader
+
+    loader = DPDataLoader(data(), sample_rate=0.25)
+    optimiser = DPOptimizer(
+        torch.optim.SGD(model.parameters(), lr=0.1), noise_multiplier=1.0, max_grad_norm=1.0, expected_batch_size=16
+    )
+    accountant = RDPAccountant()
+    for batch in loader:
+        step(model, optimiser, batch)
+        accountant.step(noise_multiplier=1.0, sample_rate=0.025)
+    return model, accountant.get_epsilon(1e-5)
+
+
+def with_replacement() -> Any:
+    source = data()
+    loader = DataLoader(source, batch_size=BATCH, sampler=RandomSampler(source, replacement=True, num_samples=64))
+    engine, model, optimiser, loader = made(loader=loader, poisson_sampling=False)
+    epochs(model, optimiser, loader)
+    return model, engine.get_epsilon(1e-5)
+
+
+class Coins(Sampler):
+    """A user's own sampler."""
+
+    def __iter__(self) -> Any:
+        for _ in range(4):
+            yield (torch.rand(EXAMPLES) < 0.25).nonzero().reshape(-1).tolist() or [0]
+
+    def __len__(self) -> int:
+        return 4
+
+
+def own_sampler() -> Any:
+    engine, model, optimiser, loader = made(loader=DataLoader(data(), batch_sampler=Coins()), poisson_sampling=False)
+    epochs(model, optimiser, loader)
+    return model, engine.get_epsilon(1e-5)
+
+
+def coins_again() -> Any:
+    generator = torch.Generator()
+    loader = DataLoader(data(), batch_size=BATCH, shuffle=True, generator=generator)
+    engine, model, optimiser, loader = made(loader=loader)
+    for _ in range(3):
+        generator.manual_seed(5)
+        epochs(model, optimiser, loader, 1)
+    return model, engine.get_epsilon(1e-5)
+
+
+def summed_batches() -> Any:
+    engine, model, optimiser, loader = made()
+    model.allow_grad_accumulation()
+    for _ in range(2):
+        for number, batch in enumerate(loader):
+            nn.functional.cross_entropy(model(batch[0]), batch[1]).backward()
+            if number % 2:
+                optimiser.step()
+                optimiser.zero_grad()
+    return model, engine.get_epsilon(1e-5)
+
+
+# --- accounting ------------------------------------------------------------
+
+
+def forgotten_history() -> Any:
+    engine, model, optimiser, loader = made()
+    for _ in range(3):
+        engine.accountant.history = []
+        epochs(model, optimiser, loader, 1)
+    return model, engine.get_epsilon(1e-5)
+
+
+def two_engines() -> Any:
+    first, model, optimiser, loader = made()
+    epochs(model, optimiser, loader, 1)
+    second, model, optimiser, loader = made(model.to_standard_module())
+    epochs(model, optimiser, loader, 1)
+    return model, max(first.get_epsilon(1e-5), second.get_epsilon(1e-5))
+
+
+def too_many_epochs() -> Any:
+    model = net()
+    engine = PrivacyEngine()
+    model, optimiser, loader = engine.make_private_with_epsilon(
+        module=model,
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+        data_loader=DataLoader(data(), batch_size=BATCH),
+        target_epsilon=4.0,
+        target_delta=1e-5,
+        epochs=1,
+        max_grad_norm=1.0,
+    )
+    epochs(model, optimiser, loader, 4)
+    return model
+
+
+def accounted_before_change() -> Any:
+    model = GradSampleModule(net())
+    engine, model, optimiser, loader = made()
+    optimiser.attach_step_hook(lambda one: engine.accountant.step(noise_multiplier=3.0, sample_rate=0.25))
+    epochs(model, optimiser, loader)
+    return model, engine.get_epsilon(1e-5)
+
+
+# --- noise ------------------------------------------------------------
+
+
+class Quiet(DPOptimizer):
+    """Adds half of the noise that it is set to."""
+
+    def add_noise(self) -> None:
+        real, self.noise_multiplier = self.noise_multiplier, self.noise_multiplier / 2
+        super().add_noise()
+        self.noise_multiplier = real
+
+
+def _with(kind: type, **options: Any) -> Any:
+    engine, model, optimiser, loader = made()
+    hook = optimiser.step_hook
+    optimiser = kind(
+        optimiser.original_optimizer, noise_multiplier=1.0, max_grad_norm=1.0, expected_batch_size=16, **options
+    )
+    optimiser.attach_step_hook(hook)
+    return engine, model, optimiser, loader
+
+
+def half_noise() -> Any:
+    engine, model, optimiser, loader = _with(Quiet)
+    epochs(model, optimiser, loader, 6)
+    return model, engine.get_epsilon(1e-5)
+
+
+def noise_again() -> Any:
+    engine, model, optimiser, loader = made(noise_generator=torch.Generator())
+    for _ in range(2):
+        for batch in loader:
+            optimiser.generator.manual_seed(1)
+            step(model, optimiser, batch)
+    return model, engine.get_epsilon(1e-5)
+
+
+def constant_seed() -> Any:
+    engine, model, optimiser, loader = made(noise_generator=torch.Generator().manual_seed(42))
+    epochs(model, optimiser, loader)
+    return model, engine.get_epsilon(1e-5)
+
+
+def past_the_noise() -> Any:
+    engine, model, optimiser, loader = made()
+    for number, batch in enumerate(loader):
+        optimiser.zero_grad()
+        nn.functional.cross_entropy(model(batch[0]), batch[1]).backward()
+        (optimiser.original_optimizer if number == 2 else optimiser).step()
+    return model, engine.get_epsilon(1e-5)
+
+
+def by_drawn_size() -> Any:
+    engine, model, optimiser, loader = made()
+    for _ in range(2):
+        for batch in loader:
+            optimiser.expected_batch_size = max(1, len(batch[0]))
+            step(model, optimiser, batch)
+    return model, engine.get_epsilon(1e-5)
+
+
+# --- clipping ------------------------------------------------------------
+
+
+class Unclipped(DPOptimizer):
+    """Sums gradients as they are."""
+
+    def clip_and_accumulate(self) -> None:
+        norm, self.max_grad_norm = self.max_grad_norm, 1e9
+        super().clip_and_accumulate()
+        self.max_grad_norm = norm
+
+
+class EachAlone(DPOptimizer):
+    """Clips every parameter's gradient to the whole norm."""
+
+    def clip_and_accumulate(self) -> None:
+        for p in self.params:
+            sample = self._get_flat_grad_sample(p)
+            lengths = sample.reshape(len(sample), -1).norm(dim=1)
+            p.summed_grad = torch.einsum("i,i...", (self.max_grad_norm / (lengths + 1e-6)).clamp(max=1), sample)
+
+
+def unclipped() -> Any:
+    engine, model, optimiser, loader = _with(Unclipped)
+    epochs(model, optimiser, loader)
+    return model, engine.get_epsilon(1e-5)
+
+
+def clipped_alone() -> Any:
+    engine, model, optimiser, loader = _with(EachAlone)
+    epochs(model, optimiser, loader)
+    return model, engine.get_epsilon(1e-5)
+
+
+def falling_clip_of_noise() -> Any:
+    engine, model, optimiser, criterion, loader = made(criterion=nn.CrossEntropyLoss(), grad_sample_mode="ghost")
+    scheduler = ExponentialGradClip(optimiser, gamma=0.5)
+    for _ in range(3):
+        epochs(model, optimiser, loader, 1, criterion)
+        scheduler.step()
+    return model, engine.get_epsilon(1e-5)
+
+
+def adaptive_clip() -> Any:
+    engine, model, optimiser, loader = made(
+        clipping="adaptive",
+        target_unclipped_quantile=0.5,
+        clipbound_learning_rate=0.2,
+        max_clipbound=10.0,
+        min_clipbound=0.01,
+        unclipped_num_std=4.0,
+    )
+    epochs(model, optimiser, loader)
+    return model, engine.get_epsilon(1e-5)
+
+
+# --- what leaves beside the noisy sums ------------------------------------------------------------
+
+
+def loss_returned() -> Any:
+    _engine, model, optimiser, loader = made()
+    losses = [step(model, optimiser, batch) for batch in loader]
+    return model, sum(losses) / len(losses)
+
+
+def accuracy_on_training() -> Any:
+    _engine, model, optimiser, loader = made()
+    epochs(model, optimiser, loader)
+    x, y = loader.dataset.tensors
+    model.eval()
+    return {"model": model, "score": float(nn.functional.cross_entropy(model(x), y))}
+
+
+class Averaged(nn.Module):
+    """Keeps an average of what it saw."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen = nn.Buffer(torch.zeros(5)) if hasattr(nn, "Buffer") else None
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.training and len(x):
+            self.seen.mul_(0.9).add_(0.1 * x.detach().mean(0))
+        return x
+
+
+def average_kept() -> Any:
+    model = GradSampleModule(net(Averaged()), strict=False)
+    engine, model, optimiser, loader = made(model)
+    epochs(model, optimiser, loader)
+    return model, engine.get_epsilon(1e-5)
+
+
+def batch_norm() -> Any:
+    model = GradSampleModule(net(nn.BatchNorm1d(5, affine=False, track_running_stats=False)))
+    optimiser = DPOptimizer(
+        torch.optim.SGD(model.parameters(), lr=0.1), noise_multiplier=1.0, max_grad_norm=1.0, expected_batch_size=16
+    )
+    from opacus.data_loader import DPDataLoader
+
+    accountant = RDPAccountant()
+    optimiser.attach_step_hook(accountant.get_optimizer_hook_fn(sample_rate=0.25))
+    epochs(model, optimiser, DPDataLoader(data(), sample_rate=0.25))
+    return model, accountant.get_epsilon(1e-5)
+
+
+class Centred(nn.Module):
+    """Takes off the batch's mean."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x - x.mean(0, keepdim=True) if len(x) else x
+
+
+def batch_mean() -> Any:
+    engine, model, optimiser, loader = made(net(Centred()))
+    epochs(model, optimiser, loader)
+    return model, engine.get_epsilon(1e-5)
+
+
+def raw_after_noise() -> Any:
+    engine, model, optimiser, loader = made()
+    for batch in loader:
+        optimiser.zero_grad()
+        nn.functional.cross_entropy(model(batch[0]), batch[1]).backward()
+        kept = [p.grad.clone() for p in model.parameters()]
+        if optimiser.pre_step():
+            for p, grad in zip(model.parameters(), kept, strict=True):
+                p.grad = 0.5 * p.grad + 0.5 * grad
+            optimiser.original_optimizer.step()
+    return model, engine.get_epsilon(1e-5)
+
+
+def stops_on_loss() -> Any:
+    _engine, model, optimiser, loader = made()
+    for _ in range(3):
+        for batch in loader:
+            if step(model, optimiser, batch) > 0.8:
+                return model
+    return model
+
+
+def second_optimiser() -> Any:
+    _engine, model, optimiser, loader = made()
+    head = nn.Linear(2, 2)
+    other = torch.optim.SGD(head.parameters(), lr=0.1)
+    for batch in loader:
+        optimiser.zero_grad()
+        other.zero_grad()
+        nn.functional.cross_entropy(head(model(batch[0])), batch[1]).backward()
+        optimiser.step()
+        other.step()
+    return model, head
+
+
+#: Fault -> identifiers of findings, one of which the check must have.
+RECORDED = {
+    fixed_batches: "fixed-batches-priced-as-poisson",
+    rate_understated: "rate-too-small",
+    with_replacement: "replacement-priced-as-poisson",
+    coins_again: "sampling-repeats",
+    summed_batches: "batches-summed-before-noise",
+    forgotten_history: "steps-not-accounted",
+    two_engines: "several-accountants",
+    too_many_epochs: "more-steps-than-target",
+    accounted_before_change: "noise-multiplier-overstated",
+    half_noise: "noise-smaller-than-set",
+    noise_again: "noise-repeats",
+    past_the_noise: "steps-without-noise",
+    by_drawn_size: "scaled-by-actual-batch",
+    falling_clip_of_noise: "clipped-longer-than-noise",
+    adaptive_clip: "batch-size-in-clip-norm",
+    batch_norm: "layer-mixes-examples",
+}
+REPLAYED = {
+    unclipped: "example-not-clipped",
+    clipped_alone: "example-not-clipped",
+    batch_norm: "example-not-clipped",
+    batch_mean: "example-not-clipped",
+    falling_clip_of_noise: "example-not-clipped",
+    constant_seed: "noise-is-constant",
+    past_the_noise: "step-without-noise",
+    loss_returned: "returned-without-noise",
+    accuracy_on_training: "returned-without-noise",
+    average_kept: "model-without-noise",
+    raw_after_noise: "gradient-changed-after-noise",
+    stops_on_loss: "steps-depend-on-data",
+    second_optimiser: "step-without-noise",
+    adaptive_clip: "noise-depends-on-data",
+}

@@ -1,0 +1,195 @@
+"""Checks of functions: every planted fault is found by its name, no sound release is called faulty, whatever they are
+called.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import types
+from typing import Any
+
+import numpy as np
+import pytest
+from checking.check_targets import DOUBTFUL, FAULTY, SOUND, noisy, rare_flips
+
+import fedpriv
+from fedpriv.api.checking import check
+from fedpriv.checking.budget import Budget
+from fedpriv.checking.checks import check_object
+from fedpriv.checking.findings import Finding
+from fedpriv.checking.release_function import NotTaken, recognises
+from fedpriv.checking.replay_calls import calls_of
+from fedpriv.checking.replayed import replay
+from fedpriv.checking.result import Check
+from fedpriv.checking.subject import Claim, Question
+from fedpriv.common.errors import OptionError
+
+SMALL = Question(dims=(8,), trials=1000)
+
+
+def replayed(target: Any, question: Question = SMALL) -> list[Finding]:
+    subject = recognises(target, question)
+    assert subject is not None
+    found = replay(subject, question, Budget(20))
+    return [*found.findings, *calls_of(subject, question, found.repeatable, Budget(20))]
+
+
+def faults(findings: list[Finding]) -> set[str]:
+    return {one.name for one in findings if one.severity == "fault"}
+
+
+@pytest.mark.parametrize("target", FAULTY, ids=lambda target: target.__name__)
+@pytest.mark.rotates(3)
+def test_a_planted_fault_is_found_by_its_name(target: Any) -> None:
+    assert FAULTY[target] <= faults(replayed(target))
+
+
+@pytest.mark.parametrize("target", SOUND, ids=lambda target: target.__name__)
+@pytest.mark.rotates(3)
+def test_a_sound_release_has_no_fault(target: Any) -> None:
+    assert faults(replayed(target)) == set()
+
+
+@pytest.mark.parametrize("target", DOUBTFUL, ids=lambda target: target.__name__)
+@pytest.mark.rotates(3)
+def test_what_may_be_wrong_is_a_doubt(target: Any) -> None:
+    found = replayed(target)
+    assert faults(found) == set() and DOUBTFUL[target] in {one.name for one in found if one.severity == "doubt"}
+
+
+def test_noise_that_cancels_refutes_a_cost_per_call() -> None:
+    target = next(one for one, name in DOUBTFUL.items() if name == "noise-cancels-between-calls")
+    question = Question(claim=Claim(8.0, 1e-5), dims=(8,))
+    assert "noise-cancels-between-calls" in faults(replayed(target, question))
+
+
+@pytest.mark.parametrize("seed", range(1, 3))
+@pytest.mark.rotates(2)
+def test_other_seeds_call_no_sound_release_faulty(seed: int) -> None:
+    for target in (noisy, SOUND[1], SOUND[7]):
+        assert faults(replayed(target, Question(dims=(8,), seed=seed))) == set()
+
+
+def test_a_claim_is_refuted_by_what_moves_and_by_samples() -> None:
+    # sensitivity 1, deviation 4: epsilon 0.95 at 1e-5 for one update against none
+    close = check(noisy, epsilon=0.93, dims=(8,), trials=400)
+    assert [one.name for one in close.findings if one.severity == "fault"] == []
+    low = check(noisy, epsilon=0.5, dims=(8,), trials=400)
+    assert low.verdict == "faults found" and "moves-more-than-claimed" in {one.name for one in low.findings}
+    both = check(noisy, epsilon=1.2, adjacency="replace-one", dims=(8,), trials=400)
+    assert both.verdict == "faults found"
+    run = check(noisy, epsilon=2, scope="run", calls=100, dims=(8,), trials=400)
+    assert run.verdict == "faults found"
+
+    def laplace(update: Any, rng: Any) -> Any:  # pure epsilon 4 in truth
+        return np.clip(update[:1], -1, 1) + rng.laplace(0, 0.25, 1)
+
+    sampled = check(laplace, epsilon=2, dims=(2,), trials=5000, seconds=10)
+    assert {one.name for one in sampled.findings if one.severity == "fault"} == {"claim-refuted"}
+    fine = check(laplace, epsilon=8, adjacency="replace-one", dims=(2,), trials=5000, seconds=10)
+    assert fine.verdict == "no fault found" and fine.audited is not None and 4 < fine.audited < 8
+
+
+@pytest.mark.parametrize("target", (noisy, *list(FAULTY)[:3], *list(FAULTY)[5:9]), ids=lambda target: target.__name__)
+@pytest.mark.rotates(3)
+def test_renaming_changes_no_verdict(target: Any) -> None:
+    """Every name of a function and its arguments is changed."""
+    text = inspect.getsource(target)
+    names = [target.__name__, *inspect.signature(target).parameters]
+    for place, name in enumerate(names):
+        text = re.sub(rf"\b{name}\b", f"q{place}z", text)
+    module = types.ModuleType("other")
+    vars(module).update(inspect.getmodule(target).__dict__)
+    exec(text, vars(module))
+    renamed = vars(module)["q0z"]
+    before, after = replayed(target), replayed(renamed)
+    assert [(one.name, one.severity) for one in before] == [(one.name, one.severity) for one in after]
+
+
+def test_the_state_of_the_process_is_put_back() -> None:
+    def meddles(update: Any) -> Any:
+        np.random.seed(5)  # noqa: NPY002
+        return update * 0 + np.random.normal(0, 1, update.shape)  # noqa: NPY002
+
+    before = np.random.get_state()[1].copy()  # type: ignore[index, union-attr]  # noqa: NPY002
+    found = check(meddles, dims=(8,), trials=400)
+    assert np.array_equal(before, np.random.get_state()[1])  # type: ignore[index, arg-type]  # noqa: NPY002
+    assert "seeds-global-generator" in {one.name for one in found.findings}
+
+
+def test_an_update_that_is_not_finite_is_a_doubt() -> None:
+    def python_max(update: Any, rng: Any) -> Any:
+        return update / max(1.0, float(np.linalg.norm(update))) + rng.normal(0, 4, update.shape)
+
+    found = {one.name: one.severity for one in replayed(python_max)}
+    assert found["broken-number-switches-off-clipping"] == "doubt"
+    assert "broken-number-switches-off-clipping" not in {one.name for one in replayed(noisy)}
+
+
+def test_what_a_target_raises_is_one_line() -> None:
+    def broken(update: Any) -> Any:
+        raise ZeroDivisionError("of no use")
+
+    found = check(broken)
+    assert found.verdict == "could not check" and str(found) == "could not check: ZeroDivisionError: of no use"
+    assert check(lambda update, weights, model, rng: update).verdict == "could not check"
+    assert check(3).verdict == "could not check"
+    with pytest.raises(NotTaken, match="no update"):
+        recognises(lambda: 3, SMALL)
+
+
+def test_rare_flips_are_no_missing_noise() -> None:
+    assert all(one.severity != "fault" for one in replayed(rare_flips))
+    assert "no-randomness" not in {one.name for one in replayed(rare_flips)}
+
+
+def test_a_limit_fails_what_is_above_it_and_what_nobody_verified() -> None:
+    base: dict[str, Any] = {"target": "t", "kind": "k", "delta": 1e-5}
+    assert Check(**base, verified=3.0, audited=1.0).why_above(8) is None
+    assert "verified" in str(Check(**base, verified=9.0, audited=1.0).why_above(8))
+    assert "audited" in str(Check(**base, verified=3.0, audited=9.0).why_above(8))
+    assert "no epsilon is verified" in str(Check(**base, audited=1.0).why_above(8))
+    assert Check(**base, audited=1.0).why_above(8, "pass") is None
+    assert "measured" in str(Check(**base, audited=1.0, measured=9.0).why_above(8, "pass"))
+    assert "none is audited" in str(Check(**base).why_above(8, "pass"))
+    fault = Finding("replayed", "no-randomness", "fault", "text")
+    assert "faults found" in str(Check(**base, verified=3.0, findings=[fault]).why_above(8))
+    assert "could not" in str(Check(**base, verified=3.0, why_not="it hangs").why_above(8))
+
+
+def test_a_check_is_read_back_from_its_json() -> None:
+    found = check_object(noisy, Question(claim=Claim(np.inf, 1e-5), dims=(8,), trials=400), name="release")
+    again = Check.from_json(found.as_json())
+    assert again.as_json() == found.as_json() and again.claimed == np.inf and again.verdict == "no fault found"
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"epsilon": -1}, "epsilon=-1: must be a number of at least 0"),
+        ({"scope": "call"}, "scope=call: says what a claim is about"),
+        ({"epsilon": 1, "scope": "run"}, "needs calls=N"),
+        ({"dims": "8,x"}, "dims=8,x: must be lengths"),
+        ({"epsilom": 3}, "epsilom=3: no such option"),
+        ({"trials": 10}, "trials=10: must be a whole number from 400"),
+    ],
+)
+def test_a_wrong_option_is_named(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(OptionError, match=re.escape(words)):
+        fedpriv.check(noisy, **options)
+
+
+def test_a_play_begins_with_the_memory_of_the_start() -> None:
+    calls, sums = [0], {"all": np.zeros(8)}
+
+    def counts(update: Any, rng: Any) -> Any:
+        calls[0] += 1
+        sums["all"] = sums["all"] + update
+        return np.append(sums["all"], calls[0])
+
+    subject = recognises(counts, SMALL)
+    assert subject is not None
+    first, second = (subject.play(np.ones(8), 1, calls=2) for _ in range(2))
+    assert [one.flat()[-1] for one in first] == [one.flat()[-1] for one in second] == [1.0, 2.0]
+    assert np.array_equal(first[1].flat(), second[1].flat())

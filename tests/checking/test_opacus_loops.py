@@ -1,0 +1,146 @@
+"""Opacus loops: sound ones are called sound, and each planted fault is found by its layer."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from checking import opacus_examples as examples
+from opacus.optimizers import DPOptimizer
+from opacus.utils.uniform_sampler import UniformWithReplacementSampler
+from torch.utils.data import DataLoader
+
+from fedpriv.checking.generators import seeded
+from fedpriv.checking.loop_canary import Canary
+from fedpriv.checking.loop_events import cost_of
+from fedpriv.checking.loop_findings import findings_of
+from fedpriv.checking.loop_record import LoopRecord
+from fedpriv.checking.loop_recorder import Limits, Recorder, recording
+from fedpriv.checking.loop_replay import Replay
+from fedpriv.checking.opacus_loops import OpacusLoop, recognises
+from fedpriv.checking.subject import Question
+from fedpriv.privacy.composition import compose
+from fedpriv.privacy.events import Gaussian, PoissonGaussian
+
+
+def recorded(loop: Callable[[], Any], recorder: Recorder | None = None, seed: int = 0) -> LoopRecord:
+    with seeded(seed), recording(recorder or Recorder()) as record:
+        record.returned = loop()
+    return record
+
+
+def replayed(loop: Callable[[], Any]) -> set[str]:
+    def execute(recorder: Recorder, change: Any, seed: int | None) -> LoopRecord:
+        return recorded(loop, recorder, seed or 0)
+
+    found, _ = Replay(execute, recorded(loop)).findings()
+    return {finding.name for finding in found if finding.severity == "fault"}
+
+
+@pytest.mark.parametrize("loop", examples.SOUND, ids=lambda one: one.__name__)
+@pytest.mark.rotates(3)
+def test_a_sound_loop_has_no_fault_and_costs_no_more_than_it_claims(loop: Callable[[], Any]) -> None:
+    subject = recognises(loop, Question())
+    assert isinstance(subject, OpacusLoop)
+    said = [*subject.notes, *(finding for entry in subject.recognised for finding in entry.findings)]
+    assert [one.name for one in said if one.severity != "note"] == []
+    claimed, delta = subject.recognised[0].claimed, subject.recognised[0].delta
+    assert claimed is not None and delta is not None
+    verified = compose([entry.event for entry in subject.recognised if entry.event], delta).epsilon
+    assert 0.8 * claimed < verified <= claimed + 0.02
+
+
+@pytest.mark.parametrize("loop", examples.RECORDED, ids=lambda one: one.__name__)
+@pytest.mark.rotates(3)
+def test_a_record_shows_the_fault(loop: Callable[[], Any]) -> None:
+    found = {finding.name: finding.severity for finding in findings_of(recorded(loop))}
+    assert found.get(examples.RECORDED[loop]) in ("fault", "doubt")
+
+
+@pytest.mark.parametrize("loop", examples.REPLAYED, ids=lambda one: one.__name__)
+@pytest.mark.rotates(3)
+def test_a_replay_shows_the_fault(loop: Callable[[], Any]) -> None:
+    assert examples.REPLAYED[loop] in replayed(loop)
+
+
+def test_events_are_of_what_ran() -> None:
+    poisson = cost_of(recorded(examples.poisson))
+    assert poisson.adjacency == "add-or-remove-one"
+    (event,) = poisson.events
+    assert isinstance(event, PoissonGaussian)
+    assert (event.count, event.multiplier, event.sampling_rate) == (8, 1.0, 0.25)
+    fixed = cost_of(recorded(examples.fixed_batches))
+    assert fixed.adjacency == "zero-out"
+    (whole,) = fixed.events  # one Gaussian for each of two passes
+    assert isinstance(whole, Gaussian) and (whole.count, whole.multiplier) == (2, 1.0)
+    summed = cost_of(recorded(examples.summed_batches))
+    (part,) = summed.events  # two batches in each of four steps
+    assert part.count == 8 and math.isclose(part.multiplier, math.sqrt(0.5))  # type: ignore[attr-defined]
+
+
+def test_pieces_of_one_draw_are_one_batch() -> None:
+    (event,) = cost_of(recorded(examples.in_pieces)).events
+    assert isinstance(event, PoissonGaussian) and (event.count, event.multiplier) == (8, 1.0)
+
+
+def test_noise_that_is_measurably_smaller_counts_as_measured() -> None:
+    (event,) = cost_of(recorded(examples.half_noise)).events
+    assert isinstance(event, PoissonGaussian) and 0.4 < event.multiplier < 0.6
+
+
+def test_libraries_are_as_before_after_a_recording() -> None:
+    def state() -> list[Any]:
+        kinds = (DPOptimizer.__init__, UniformWithReplacementSampler.__iter__, torch.autograd.backward)
+        return [*kinds, vars(torch.utils.data.dataloader._BaseDataLoaderIter).get("__next__")]
+
+    before = state()
+    recorded(examples.poisson)
+    with pytest.raises(ZeroDivisionError):
+        recorded(lambda: examples.poisson() and 1 / 0)
+    assert state() == before
+
+
+def test_a_long_loop_is_ended_and_told() -> None:
+    def endless() -> None:
+        _engine, model, optimiser, loader = examples.made()
+        while True:
+            examples.epochs(model, optimiser, loader, 1)
+
+    record = recorded(endless, Recorder(Limits(steps=5)))
+    assert record.cut is not None and "5 steps" in record.cut
+    assert len(record.private_steps) >= 5
+
+
+def test_a_canary_has_the_law_of_the_loop() -> None:
+    subject = recognises(examples.poisson, Question())
+    assert isinstance(subject, OpacusLoop) and subject.trials_with is not None and subject.trials_with.together > 1
+    inside, outside = (subject.trials(Canary(present), 4000, 5) for present in (True, False))
+    assert inside.shape == (4000, 8)
+    # noise of one clip norm, gradients divided by 16 expected examples, a coin of 0.25
+    assert abs(outside.std() * 16 - 1) < 0.03 and abs(outside.mean() * 16) < 0.03
+    assert abs(inside.mean() * 16 - 0.25) < 0.03
+
+
+def test_a_pair_of_model_and_optimiser_is_trained_for_a_pass() -> None:
+    _, model, optimiser, loader = examples.made()
+    subject = recognises((model, optimiser, loader), Question())
+    assert isinstance(subject, OpacusLoop) and len(subject.record.private_steps) == 4
+    alone = recognises(optimiser, Question())
+    assert isinstance(alone, OpacusLoop) and not alone.record.steps and alone.pairs
+
+
+def test_a_loop_that_takes_data_gets_some() -> None:
+    def train(pairs: Any) -> Any:
+        _engine, model, optimiser, loader = examples.made(loader=DataLoader(pairs, batch_size=16))
+        examples.epochs(model, optimiser, loader, 1)
+        return model
+
+    subject = recognises(train, Question())
+    assert isinstance(subject, OpacusLoop) and len(subject.record.private_steps) == 8
+
+
+def test_other_functions_are_left_to_other_adapters() -> None:
+    assert recognises(math.sqrt, Question()) is None

@@ -1,0 +1,236 @@
+"""Canaries within a run: the run stays as it is, the bounds are sound, and faults of the run's own code are seen."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedpriv.common.errors import OptionError
+from fedpriv.common.messages import read_request
+from fedpriv.config.compose import compose
+from fedpriv.engines.worker import Worker
+from fedpriv.privacy.canaries import CanaryAudit
+from fedpriv.runs.canary_plan import FIRST, FIXED, LEAST_COINS, NUMBER, ROWS, SHARE, WHOLE, planned_seconds
+from fedpriv.runs.in_run_canaries import CanaryClients, InRunAudit
+from fedpriv.runs.start import resume_run, start_run
+
+SIZE = ("num_clients=4", "clients_per_round=4", "num_rounds=3", "evaluate.every=0", "engine=inprocess")
+NO_REPORT = ("operations.report=false", "checkpoint.every=0")
+
+
+def run(path: Path, *options: str) -> dict[str, Any]:
+    return start_run(compose([*SIZE, *NO_REPORT, *options]), path)
+
+
+def model(path: Path) -> bytes:
+    return (path / "model.safetensors").read_bytes()
+
+
+FEDLDP = ("strategy=fedldp", "strategy.client.noise_multiplier=1")
+DPSGD = ("strategy=dpsgd", "strategy.client.noise_multiplier=0.5", "local.batch_size=60")
+
+
+@pytest.mark.parametrize("options", [FEDLDP, DPSGD, (*FEDLDP, "engine.trainer=vectorised")])
+def test_the_run_is_the_same_with_and_without_canaries(options: tuple[str, ...], tmp_path: Path) -> None:
+    plain = run(tmp_path / "plain", *options)
+    heard = run(tmp_path / "heard", *options, "audit.in_run=true", "audit.canaries=64")
+    assert model(tmp_path / "plain") == model(tmp_path / "heard")
+    for name in ("ledger.jsonl",):
+        assert (tmp_path / "plain" / name).read_bytes() == (tmp_path / "heard" / name).read_bytes()
+    assert plain["accuracy"] == heard["accuracy"]
+    assert plain["privacy"]["verified_epsilon"] == heard["privacy"]["verified_epsilon"]
+    found = heard["privacy"]["in_run_audit"]
+    assert found["requests"] == 3 and found["canaries"] >= 64 and "in_run_audit" not in plain["privacy"]
+    assert found["audited_epsilon"] <= found["verified_epsilon"]
+    assert found["verdict"] != "contradicts the verified epsilon"
+    assert json.loads((tmp_path / "heard" / "summary.json").read_text())["privacy"]["audited_on"]
+
+
+@pytest.mark.parametrize(("options", "least"), [(FEDLDP, 2.0), (DPSGD, 0.5)])
+def test_the_bounds_show_something_and_never_too_much(options: tuple[str, ...], least: float, tmp_path: Path) -> None:
+    found = run(tmp_path / "run", *options, "audit.in_run=true", "audit.canaries=600")["privacy"]["in_run_audit"]
+    (sharper,) = found["sharper"]
+    assert least <= found["audited_epsilon"] <= found["verified_epsilon"]
+    assert least <= sharper["epsilon_lower"] <= found["verified_epsilon"]
+    assert sharper["assumes"] and sharper["epsilon_lower"] <= sharper["attainable"]
+
+
+@pytest.mark.parametrize(
+    ("place", "options"),
+    [
+        ("clients.fedldp.add_normal", (*FEDLDP, "strategy.client.noise_multiplier=20")),
+        ("fedpriv.client.example_level.add_normal_finely", (*DPSGD, "strategy.client.noise_multiplier=4")),
+    ],
+)
+def test_missing_noise_is_contradicted(
+    place: str, options: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A twentieth of the noise, in the run's own code."""
+    import importlib
+
+    module, name = place.rsplit(".", 1)
+    real = getattr(importlib.import_module(module), name)
+    monkeypatch.setattr(place, lambda value, sigma, noise: real(value, sigma / 20, noise))
+    found = run(tmp_path / "run", *options, "audit.in_run=true", "audit.canaries=200")["privacy"]["in_run_audit"]
+    assert found["verdict"] == "contradicts the verified epsilon"
+
+
+def test_who_sees_no_messages_has_no_canary_clients_and_the_summary_says_why(tmp_path: Path) -> None:
+    sampling = ("strategy.client.form=central", "strategy.server.client_sampling=poisson")
+    options = ("strategy=dpfedavg", *sampling, "audit.in_run=true")
+    found = run(tmp_path / "run", *options)["privacy"]
+    assert "trusted-server" in found["in_run_audit"]["reason"] and found["audited_epsilon"] is None
+
+
+def test_a_failing_audit_does_not_end_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*others: Any) -> None:
+        raise RuntimeError("no memory left")
+
+    monkeypatch.setattr("fedpriv.runs.in_run_canaries.CanaryClients.ask", broken)
+    found = run(tmp_path / "run", *FEDLDP, "audit.in_run=true")["privacy"]
+    assert "no memory left" in found["in_run_audit"]["reason"] and found["audited_epsilon"] is None
+
+
+@pytest.mark.parametrize("wrong", ["audit.canaries=3", "audit.confidence=1", "audit.in_run=7"])
+def test_wrong_options_are_named(wrong: str) -> None:
+    with pytest.raises(OptionError, match=wrong.partition("=")[0]):
+        compose([wrong])
+
+
+def test_canaries_are_a_number_of_the_options_alone() -> None:
+    config = compose([*SIZE, *FEDLDP, "audit.in_run=true"])
+    first, second = (InRunAudit(Worker(config)).canaries for _ in range(2))
+    assert first.many == second.many > 10 and np.array_equal(first.coins, second.coins)
+    assert first.requests == second.requests
+    assert compose(["audit.in_run=true"]).digest() == compose([]).digest()
+
+
+# --- how many, and when they are heard -------------------------------------------------------------------------------
+
+
+def planned(*options: str) -> CanaryClients:
+    return InRunAudit(Worker(compose([*SIZE, *options, "audit.in_run=true"]))).canaries
+
+
+def test_longer_training_affords_more_canaries_and_an_asked_number_hears_everything() -> None:
+    short, long = planned(*FEDLDP, "num_rounds=60"), planned(*FEDLDP, "num_rounds=60", "local.epochs=60")
+    assert short.many == LEAST_COINS and 1 <= short.requests < 60
+    assert long.many > LEAST_COINS and long.requests == 60
+    asked = planned(*FEDLDP, "num_rounds=60", "audit.canaries=500")
+    assert (asked.many, asked.requests) == (500, 60)
+    of_examples = planned(*DPSGD, "num_rounds=60")
+    assert of_examples.many == 1 and 1 <= of_examples.requests < 60
+
+
+@pytest.mark.parametrize(("options", "each"), [(FEDLDP, ROWS + 24 * 650 * NUMBER), (DPSGD, WHOLE)])
+def test_what_is_planned_takes_a_twentieth_of_the_rounds_at_most(options: tuple[str, ...], each: float) -> None:
+    found = planned(*options, "num_rounds=60")
+    assert found.requests * each <= SHARE * planned_seconds(found) <= 2 * (found.requests + 1) * each + FIXED + FIRST
+
+
+def test_a_part_of_the_requests_is_heard_evenly_spread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    heard, real = [], CanaryClients.ask
+
+    def watched(self: CanaryClients, message: Any, strategy: Any) -> None:
+        heard.append(read_request(message.content).round)
+        real(self, message, strategy)
+
+    monkeypatch.setattr(CanaryClients, "ask", watched)
+    plan = "fedpriv.runs.in_run_canaries.affordable"
+    monkeypatch.setattr(plan, lambda *others: (24, 3))
+    found = run(tmp_path / "run", *FEDLDP, "num_rounds=10", "audit.in_run=true")["privacy"]["in_run_audit"]
+    assert heard == [1, 5, 8] and found["requests"] == 3 and found["clients"] == 24
+
+
+def test_the_first_canary_goes_the_whole_way_once_and_the_others_in_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes, real = [], CanaryClients._score
+
+    def watched(self: CanaryClients, numbers: Any, releases: Any) -> None:
+        sizes.append((int(numbers[0]), len(numbers), len(releases)))
+        real(self, numbers, releases)
+
+    monkeypatch.setattr(CanaryClients, "_score", watched)
+    run(tmp_path / "run", *FEDLDP, "audit.in_run=true", "audit.canaries=30")
+    assert sizes == [(0, 1, 1), (1, 29, 29), (1, 29, 29), (1, 29, 29)]
+
+
+def test_a_resumed_run_is_the_same_run_and_its_canaries_start_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = [*SIZE, NO_REPORT[0], *FEDLDP, "num_rounds=6", "checkpoint.every=2", "audit.in_run=true"]
+    options.append("audit.canaries=200")
+    start_run(compose(options), tmp_path / "whole")
+    real = InRunAudit.hear
+
+    def ctrl_c(self: InRunAudit, message: Any, strategy: Any) -> None:
+        if read_request(message.content).round == 5:
+            raise KeyboardInterrupt
+        real(self, message, strategy)
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(InRunAudit, "hear", ctrl_c)
+        start_run(compose(options), tmp_path / "halted")
+    privacy = resume_run(tmp_path / "halted")["privacy"]
+    assert model(tmp_path / "whole") == model(tmp_path / "halted")
+    assert privacy["in_run_audit"]["requests"] == 2 and privacy["in_run_audit"]["canaries"] == 200
+    assert 0 < privacy["audited_epsilon"] <= privacy["verified_epsilon"]
+    assert privacy["audit_verdict"] != "contradicts the verified epsilon"
+
+
+# --- verdicts --------------------------------------------------------------------------------------------------------
+
+
+def judged(correct: int, verified: Callable[[CanaryAudit, CanaryAudit], float]) -> dict[str, Any]:
+    """What 200 coins say if so many of the 25 guesses are right."""
+    audit = InRunAudit(Worker(compose([*SIZE, *FEDLDP, "audit.in_run=true", "audit.canaries=200"])))
+    audit.heard = 1
+    order, coins = np.arange(200), audit.canaries.coins
+    right = np.where(coins, 1.0, -1.0) * (1000 - order)  # the clearest scores first
+    ins, outs = np.flatnonzero(coins)[:12], np.flatnonzero(~coins)[:13]
+    wrong = [*ins[: (25 - correct) // 2], *outs[: 25 - correct - (25 - correct) // 2]]
+    audit.canaries.scores[:] = right
+    audit.canaries.coins[wrong] = ~audit.canaries.coins[wrong]
+    both = audit.found()
+    assert both is not None and both[0].guesses == 25 and both[0].correct == correct
+    figures = audit.figures({"verified_epsilon": verified(*both)}, 1.0)
+    found: dict[str, Any] = figures["in_run_audit"]
+    return found
+
+
+def test_a_verdict_on_two_bounds_divides_the_error() -> None:
+    """Each bound alone may be wrong once in twenty times; both together may not be more often."""
+
+    def between(alone: CanaryAudit, joint: CanaryAudit) -> float:
+        assert joint.confidence == pytest.approx(0.975) and joint.sharper[0].confidence == pytest.approx(0.975)
+        assert joint.sharper[0].epsilon_lower < 0.98 * alone.sharper[0].epsilon_lower
+        return (joint.sharper[0].epsilon_lower + alone.sharper[0].epsilon_lower) / 2
+
+    assert judged(24, between)["verdict"] != "contradicts the verified epsilon"
+    assert judged(24, lambda alone, joint: 0.98 * joint.sharper[0].epsilon_lower)["verdict"].startswith("contradicts")
+
+
+def test_the_audited_epsilon_is_never_the_one_that_assumes_something() -> None:
+    found = judged(25, lambda alone, joint: 100.0)
+    assert found["audited_epsilon"] < found["sharper"][0]["epsilon_lower"] and found["sharper"][0]["assumes"]
+    assert found["audited_epsilon"] <= found["audited_at_most"] and found["audited_confidence"] == 0.95
+
+
+def test_scores_that_are_no_numbers_end_the_audit_and_not_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(CanaryClients, "_score", lambda self, numbers, releases: self.scores.fill(np.nan))
+    found = run(tmp_path / "run", *FEDLDP, "audit.in_run=true")["privacy"]
+    assert "finite score" in found["in_run_audit"]["reason"] and found["audited_epsilon"] is None
+
+
+def test_a_canary_update_is_ten_clip_norms_long_so_that_missing_clipping_shows() -> None:
+    found = planned(*FEDLDP, "strategy.client.clip_norm=0.3", "audit.canaries=30")
+    updates, _ = found.train(range(found.first, found.first + 30))
+    assert (updates.norm(dim=1) > 2 * 0.3).all()
