@@ -21,11 +21,12 @@ from fedpriv.common.files import save_figure
 from fedpriv.report.pictures import INK, PALETTE
 from fedpriv.report.plots import blank_figure, draw_line
 from fedpriv.report.words import figure as in_figures
+from fedpriv.studies.claim_spec import Better
 from fedpriv.studies.evidence import estimate
 from fedpriv.studies.experiments import Place
 from fedpriv.studies.reproduction import Measured
 from fedpriv.studies.results import Estimate, Figure, RunRecord
-from fedpriv.studies.spec import Better, FigureSpec, Reproduction
+from fedpriv.studies.spec import FigureSpec, Reproduction
 
 FOLDER = "figures"
 #: Up to so many points an interval is a bar at each, and lines are moved apart; above it, it is a band.

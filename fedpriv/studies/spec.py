@@ -9,12 +9,23 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 import yaml
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, model_validator
 
 from fedpriv.common.errors import OptionError
 from fedpriv.config.compose import CONF
+from fedpriv.studies.claim_spec import (
+    Better,
+    ClaimSpec,
+    Grows,
+    Ordered,
+    Printed,
+    Similar,
+    Spec,
+    one_look,
+    one_text,
+    reference,
+)
 from fedpriv.studies.evidence import MOST_LOOKS
-from fedpriv.studies.results import Verdict
 
 FOLDER = CONF / "reproduction"
 
@@ -36,14 +47,6 @@ MEASURES: Mapping[str, tuple[str, ...]] = {
 PERCENT = ("accuracy", "personalised", "over_rounds", "over_first_third")
 
 
-class Spec(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-def _one_look(value: Any) -> Any:
-    return (value,) if isinstance(value, int) else value
-
-
 def _looks(value: tuple[int, ...]) -> tuple[int, ...]:
     if not 1 <= len(value) <= MOST_LOOKS or value[0] < 1 or any(b <= a for a, b in pairwise(value)):
         raise ValueError(f"seeds must be 1 to {MOST_LOOKS} growing numbers")
@@ -51,15 +54,7 @@ def _looks(value: tuple[int, ...]) -> tuple[int, ...]:
 
 
 #: Seeds in all at each look, fixed before: a number for one look, or several of them.
-Looks = Annotated[tuple[int, ...], BeforeValidator(_one_look), AfterValidator(_looks)]
-
-
-def _one_text(value: Any) -> Any:
-    return (value,) if isinstance(value, str) else value
-
-
-def _reference(value: Any) -> Any:
-    return tuple(value.split("/")) if isinstance(value, str) else value
+Looks = Annotated[tuple[int, ...], BeforeValidator(one_look), AfterValidator(_looks)]
 
 
 class Line(Spec):
@@ -68,7 +63,7 @@ class Line(Spec):
     """
 
     label: str
-    best_of: Annotated[tuple[str, str] | None, BeforeValidator(_reference)] = None
+    best_of: Annotated[tuple[str, str] | None, BeforeValidator(reference)] = None
     options: tuple[str, ...] = ()
     small: tuple[str, ...] = ()
     literal: tuple[str, ...] = ()
@@ -103,7 +98,7 @@ class TableSpec(Spec):
     extra: tuple[str, ...] = ()
     scales: tuple[Scale, ...] = ("small", "literal")
     small_differs: str = ""
-    differs: Annotated[tuple[str, ...], BeforeValidator(_one_text)] = ()
+    differs: Annotated[tuple[str, ...], BeforeValidator(one_text)] = ()
     open: Mapping[Item, str] = {}
     held: int | None = Field(default=None, ge=1)
     only_small: str = Field(default="", description="why there is nothing at a scale that is not named")
@@ -146,110 +141,6 @@ class TableSpec(Spec):
         return self.rows[row].measure or self.columns[column].measure or self.measure
 
 
-#: A cell, "table/row/column".
-Reference = Annotated[tuple[str, str, str], BeforeValidator(_reference)]
-
-
-class Better(Spec):
-    """Of each pair the first is larger (accuracies in percent), by a paired difference over seeds. reported: the
-    differences that the paper prints, in the order of the pairs; they are quoted. It fails also without an effect:
-    where the difference lies within M of 0. M is the printed gain; of pairs without one it is ``smallest``, the
-    smallest gain that the paper prints for the same two methods elsewhere (docs/results/protocol.md).
-    """
-
-    kind: Literal["better"]
-    pairs: tuple[tuple[Reference, Reference], ...] = Field(min_length=1)
-    reported: tuple[float, ...] = ()
-    smallest: float | None = Field(default=None, gt=0)
-
-
-class Similar(Spec):
-    """Of each pair the values differ by at most ``within``."""
-
-    kind: Literal["similar"]
-    pairs: tuple[tuple[Reference, Reference], ...] = Field(min_length=1)
-    within: float = Field(gt=0)
-
-
-class AtMost(Spec):
-    """A value is at most a bound (a number, or another cell): how a stated epsilon is held against a verified or an
-    audited one. A verified epsilon is an upper bound, and above the claim it refutes nothing, unless `decides` says why
-    it does here (it is exact, or a leak stands behind it); an audit refutes where the auditor says so, or `decides`
-    says why its figure is one about the claim.
-    """
-
-    kind: Literal["at_most"]
-    cell: Reference
-    bound: float | Reference
-    decides: str = ""
-
-
-class AtLeast(Spec):
-    """A mean reaches a value that the paper prints. Missed only where the setting is the paper's (no `differs`, no
-    `small_differs`) and nothing is `open` that moves a level.
-    """
-
-    kind: Literal["at_least"]
-    cell: Reference
-    bound: float
-
-
-class Printed(Spec):
-    """What a paper says of its own tables against what they hold, by the printed figures alone. gains: (cells, cells),
-    whose means differ by so much as `says` has in the same place, up to `within`, which is for rounding.
-    """
-
-    kind: Literal["printed"]
-    gains: tuple[tuple[tuple[Reference, ...], tuple[Reference, ...]], ...] = Field(min_length=1)
-    says: tuple[float, ...]
-    within: float = Field(default=0.0051, gt=0)
-
-
-class Cannot(Spec):
-    kind: Literal["cannot"]
-    why: str
-
-
-class ClaimSpec(Spec):
-    """because: what explains the outcome, in words; added to the verdict's own. beside: cells that are quoted too.
-    line: of the paper's text, where its figures stand; several where they are on several. beyond: a finding that is no
-    claim of the paper, which has no verdict. before: the verdict of the list before the protocol, "new" for what was
-    not on it; where it is another one, on runs, it counts only if fresh seeds confirm it (docs/results/protocol.md,
-    section 6). confirm: table -> the table with fresh seeds.
-    """
-
-    claim: str
-    source: str
-    test: Annotated[Better | Similar | AtMost | AtLeast | Printed | Cannot, Field(discriminator="kind")]
-    line: Annotated[tuple[int, ...], BeforeValidator(_one_look)] = ()
-    because: str = ""
-    beside: tuple[Reference, ...] = ()
-    beyond: bool = False
-    before: Verdict | Literal["new"] | None = None
-    confirm: Mapping[str, str] = {}
-
-    def confirming(self) -> ClaimSpec | None:
-        """The same on fresh seeds, if it is planned."""
-        if not self.confirm or not isinstance(self.test, Better | Similar | AtLeast):
-            return None
-        fresh = {name: (self.confirm.get(name[0], name[0]), *name[1:]) for name in self.cells}
-        if isinstance(self.test, AtLeast):
-            return self.model_copy(update={"test": self.test.model_copy(update={"cell": fresh[self.test.cell]})})
-        pairs = tuple((fresh[one], fresh[other]) for one, other in self.test.pairs)
-        return self.model_copy(update={"test": self.test.model_copy(update={"pairs": pairs})})
-
-    @property
-    def cells(self) -> list[tuple[str, str, str]]:
-        match self.test:
-            case Better(pairs=pairs) | Similar(pairs=pairs):
-                return [cell for pair in pairs for cell in pair]
-            case AtMost(cell=cell, bound=bound):
-                return [cell, bound] if isinstance(bound, tuple) else [cell]
-            case AtLeast(cell=cell):
-                return [cell]
-        return []
-
-
 class FigureSpec(Spec):
     """curves: accuracy over rounds of a table's rows in one column. lines: a table's cells over numbers x of its
     columns. norms: the mean length of the clients' updates over rounds. against: row -> the row that is subtracted from
@@ -277,7 +168,9 @@ def _printed(table: TableSpec) -> tuple[Mapping[str, Mapping[str, Any]], ...]:
 
 
 class Reproduction(Spec):
-    """One paper. seeds: of every cell, look by look. core_minutes: that a table may use; a cell gets its next look only
+    """One paper. case: the strongest fair case for it that the runs make, a paragraph each, with figures in braces
+    (`fedpriv.studies.fair_case`). seeds: of every cell, look by look.
+    core_minutes: that a table may use; a cell gets its next look only
     while a claim that rests on it is open and this is not used up, and its first one always. client_epochs: at most so
     many epochs of 600 pictures are trained, at each scale.
     """
@@ -290,6 +183,7 @@ class Reproduction(Spec):
     leak: str
     repair: str
     methods: tuple[str, ...]
+    case: tuple[str, ...] = ()
     seeds: Mapping[Scale, Looks]
     core_minutes: Mapping[Scale, Annotated[float, Field(gt=0)]] = {}
     client_epochs: Mapping[Scale, float]
@@ -311,14 +205,13 @@ class Reproduction(Spec):
                     raise ValueError(f"claims.{name}: no such cell: {table}/{row}/{column}")
                 if (row, column) in known.left_out:
                     raise ValueError(f"claims.{name}: {table}/{row}/{column} is left out")
-            if isinstance(claim.test, Printed):
-                cells = [cell for gain in claim.test.gains for side in gain for cell in side]
-                for table, row, column in cells:
+            if isinstance(claim.test, Printed | Ordered):
+                for table, row, column in claim.test.printed:
                     if table not in self.tables or column not in self.tables[table].reported.get(row, {}):
                         raise ValueError(f"claims.{name}: nothing is reported in {table}/{row}/{column}")
-                if len(claim.test.says) != len(claim.test.gains):
+                if isinstance(claim.test, Printed) and len(claim.test.says) != len(claim.test.gains):
                     raise ValueError(f"claims.{name}: as many figures as gains are needed")
-            if isinstance(claim.test, Better | Similar):  # its cells are looked at together
+            if isinstance(claim.test, Better | Grows | Similar):  # its cells are looked at together
                 for table, _, _ in claim.cells:
                     first = claim.cells[0][0]
                     if any(self.looks(first, scale) != self.looks(table, scale) for scale in self.seeds):

@@ -9,9 +9,10 @@ import math
 from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Any, Literal, TypeVar
 
-from fedpriv.report.words import figure
+from fedpriv.report.words import figure, plus_minus
 from fedpriv.studies.evidence import FAMILY_ERROR, Sides, above, both_sides, estimate, paired, sequential, together
 from fedpriv.studies.results import Estimate, Ordering, Verdict
 
@@ -179,6 +180,27 @@ def similar(pairs: Sequence[tuple[Values, Values]], within: float) -> Outcome:
     return _of_pairs(pairs, sides, words, [one.guesses or other.guesses for one, other in pairs])
 
 
+def grows(gains: Sequence[tuple[tuple[Values, Values], tuple[Values, Values]]]) -> Outcome:
+    """Of each pair of differences the first is larger than the second. A rival that guesses makes no difference that
+    counts.
+    """
+    pairs = [(_difference(*first), _difference(*second)) for first, second in gains]
+    words, sides = [], []
+    nothing = [first[1].guesses or second[1].guesses for first, second in gains]
+    for (one, other), none, gain in zip(pairs, nothing, gains, strict=True):
+        found = paired_difference(one, other)
+        by_sign = any(values.two_kinds for pair in gain for values in pair)
+        sides.append(Sides() if none else sequential(_differences(one, other), gain[0][0].looks, by_sign=by_sign))
+        words.append(compared(one, other, found) + (", which decides nothing: a rival guesses" if none else ""))
+    return _of_pairs(pairs, sides, words, nothing)
+
+
+def _difference(one: Values, other: Values) -> Values:
+    seeds = one.by_seed.keys() & other.by_seed.keys()
+    label = f"the gain of {one.label} over {other.label}"
+    return Values(label, {seed: one.by_seed[seed] - other.by_seed[seed] for seed in seeds}, unit=one.unit)
+
+
 def _compared_sides(one: Values, other: Values, shift: float = 0.0, margin: float = 0.0) -> Sides:
     differences = [difference + shift for difference in _differences(one, other)]
     return sequential(differences, one.looks, margin, by_sign=one.two_kinds or other.two_kinds)
@@ -272,13 +294,27 @@ def printed(gains: Sequence[float], says: Sequence[float], within: float) -> Out
     return Outcome(HOLDS if all(right) else FAILS, f"Of the printed figures: {words}", estimated=False)
 
 
+def ordered(rows: Sequence[Sequence[tuple[str, float]]], equal: bool) -> Outcome:
+    """What a paper says of the order of its printed figures, (label, figure), largest first. Nothing was measured."""
+    wrong = [
+        f"{one} {figure(first)}, {other} {figure(second)}"
+        for row in rows
+        for (one, first), (other, second) in pairwise(row)
+        if first < second or (first == second and not equal)
+    ]
+    count = sum(len(row) - 1 for row in rows)
+    words = f"Of {count} comparisons of printed figures {count - len(wrong)} are as the text says"
+    return Outcome(FAILS if wrong else HOLDS, words + (f"; not {'; '.join(wrong)}" if wrong else ""), estimated=False)
+
+
 def shown(found: Estimate, unit: str = "") -> str:
     if found.mean is None:
         return "nothing"
     sign = f" {unit}" if unit else ""
     width = f" ± {found.half_width:.2g}" if found.half_width is not None else ""
-    mean = f"{found.mean:.1f}" if unit == "%" else figure(found.mean)
-    return f"{mean}{width}{sign} ({found.n} seed{'s' if found.n > 1 else ''})"
+    if unit == "%":
+        return f"{plus_minus(found.mean, found.half_width)}{sign} ({found.n} seed{'s' if found.n > 1 else ''})"
+    return f"{figure(found.mean)}{width}{sign} ({found.n} seed{'s' if found.n > 1 else ''})"
 
 
 def p_words(p: float) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from fedpriv.studies import spec
-from fedpriv.studies.spec import AtLeast, AtMost, Better, Printed
+from fedpriv.studies.claim_spec import AtLeast, AtMost, Better, Printed
 
 PAPERS = ["adpfl", "agn", "coqfl", "fedags", "fedcad"]
 #: A number that no other digit belongs to.
