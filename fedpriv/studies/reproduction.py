@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from statistics import fmean
 from typing import Literal
 
 from fedpriv.report.words import figure, number, pick
@@ -176,10 +177,19 @@ def measured(record: RunRecord, measure: str) -> float | None:
         return record.figures.get(measure.removeprefix("figure:"))
     if measure in OVER:
         return mean_over_rounds(record, OVER[measure])
+    if measure in NORMS:
+        third = max(1, len(record.norms) // 3)
+        lengths = [length for _, length in record.norms]
+        return fmean(lengths[NORMS[measure](third)]) if lengths else None
     value = number(pick(record.summary, *MEASURES[measure]))
     return 100 * value if value is not None and measure in PERCENT else value
 
 
+#: Measures of length -> which of the rounds' means.
+NORMS: Mapping[str, Callable[[int], slice]] = {
+    "norm_first_third": lambda third: slice(0, third),
+    "norm_last_third": lambda third: slice(-third, None),
+}
 #: Measures of speed -> of which share of the rounds, from the first one.
 OVER = {"over_rounds": 1.0, "over_first_third": 1 / 3}
 
@@ -291,6 +301,7 @@ def _claim(name: str, claim: ClaimSpec, found: Measured, settled: Outcome, why: 
         unit="points" if unit == "%" else unit,
         p=sure,
         quote=claim.quote,
+        line=claim.line,
         before=claim.before,
         rule=claim.rule,
         beyond=claim.beyond,

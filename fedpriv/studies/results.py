@@ -169,8 +169,8 @@ class Claim(Stored):
     is true, after the correction for looks and for all claims of the paper; None where nothing is left to chance.
     setting: in what the setting is not the paper's, which `words` end with. basis: what the verdict is about: the
     paper's own figures, training runs, or what else is computed, attacked or estimated; "" where it is about nothing.
-    quote: the paper's own words. before: on the list before the protocol; rule: that moved it. beyond: why it is no
-    claim of the paper; its verdict is then of no account.
+    quote: the paper's own words; line: of its text. before: on the list before the protocol; rule: that moved it.
+    beyond: why it is no claim of the paper; its verdict is then of no account.
     """
 
     name: str
@@ -184,6 +184,7 @@ class Claim(Stored):
     setting: str = ""
     basis: Literal["printed", "computed", "runs", ""] = ""
     quote: tuple[str, ...] = ()
+    line: tuple[int, ...] = ()
     before: Verdict | Literal["new"] | None = None
     rule: str = ""
     beyond: str = ""

@@ -42,6 +42,8 @@ MEASURES: Mapping[str, tuple[str, ...]] = {
     "bytes_up": ("traffic", "bytes_up"),
     "over_rounds": (),  # of the curve, not of the summary
     "over_first_third": (),
+    "norm_first_third": (),  # of the mean lengths of the updates
+    "norm_last_third": (),
 }
 #: Measures that are shown in percent.
 PERCENT = ("accuracy", "personalised", "over_rounds", "over_first_third")
