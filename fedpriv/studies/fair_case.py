@@ -1,19 +1,20 @@
 """The opening of a paper's page: the strongest fair case for it, in words whose figures come from the runs.
 
 In braces: {table/row/column} is what was measured there, {table/row/column - table/row/column} a paired difference over
-seeds, {claims: holds} the number of claims with a verdict.
+seeds, {printed} the number of claims about the paper's own tables, {printed that hold} that of those that hold.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from fedpriv.report.words import plus_minus
+from fedpriv.studies.claim_spec import Ordered, Printed
+from fedpriv.studies.deciding import outcome
 from fedpriv.studies.experiments import Place
 from fedpriv.studies.results import Estimate
-from fedpriv.studies.verdicts import paired_difference, shown
+from fedpriv.studies.verdicts import HOLDS, paired_difference, shown
 
 if TYPE_CHECKING:
     from fedpriv.studies.reproduction import Measured
@@ -27,7 +28,8 @@ def fair_case(paragraph: str, found: Measured) -> str:
 
 def places(paragraph: str) -> list[Place]:
     """Every cell that a paragraph names."""
-    return [_place(part) for inner in BRACES.findall(paragraph) for part in inner.split(" - ")]
+    figures = [inner for inner in BRACES.findall(paragraph) if not inner.startswith("printed")]
+    return [_place(part) for inner in figures for part in inner.split(" - ")]
 
 
 def _place(text: str) -> Place:
@@ -36,6 +38,9 @@ def _place(text: str) -> Place:
 
 
 def _figure(inner: str, found: Measured) -> str:
+    if inner.startswith("printed"):
+        claims = [one for one in found.paper.claims.values() if isinstance(one.test, Printed | Ordered)]
+        return str(sum(inner == "printed" or outcome(one, found).verdict == HOLDS for one in claims))
     values = [found.values(_place(part)) for part in inner.split(" - ")]
     if len(values) == 1:
         return _in_unit(values[0].estimate, values[0].unit)
@@ -49,7 +54,3 @@ def _in_unit(estimate: Estimate, unit: str, sign: bool = False) -> str:
         return shown(estimate).split(" (")[0]
     words = plus_minus(estimate.mean, estimate.half_width)
     return f"{'+' if sign and estimate.mean > 0 else ''}{words} {unit}"
-
-
-def unknown(paragraph: str, tables: Mapping[str, object]) -> list[str]:
-    return [table for table, _, _ in places(paragraph) if table not in tables]
