@@ -97,8 +97,8 @@ def partial_laplace(epsilon: float, selected: float) -> dict[str, float]:
 
 
 def budget_ratio(queries: float) -> dict[str, float]:
-    """DP-FedAGS: the split epsilon_1 : epsilon_2 of a fixed sum that makes the variances of alpha and beta together
-    least, over q^(2/3) : 1. printed: both scales q Delta S/epsilon_i, as in the text. vectors: alpha alone with the
+    """DP-FedAGS: q^(2/3) over the split epsilon_1 : epsilon_2 of a fixed sum that makes the variances of alpha and beta
+    together least. printed: both scales q Delta S/epsilon_i, as in the text. vectors: alpha alone with the
     factor q, as where the threshold gets noise once.
     """
     found = {}
@@ -109,7 +109,7 @@ def budget_ratio(queries: float) -> dict[str, float]:
             method="bounded",
             options={"xatol": 1e-12},
         )
-        found[name] = float(best.x / (1 - best.x)) / queries ** (2 / 3)
+        found[name] = queries ** (2 / 3) * float((1 - best.x) / best.x)
     return found
 
 
