@@ -19,6 +19,7 @@ from fedpriv.studies.claim_spec import (
     Similar,
 )
 from fedpriv.studies.evidence import Sides
+from fedpriv.studies.printed_claims import ordered, printed
 from fedpriv.studies.spec import MOVES_LEVELS, Reproduction
 from fedpriv.studies.verdicts import (
     CANNOT,
@@ -31,8 +32,6 @@ from fedpriv.studies.verdicts import (
     at_most,
     better,
     grows,
-    ordered,
-    printed,
     similar,
 )
 

@@ -43,6 +43,6 @@ def reproduce(
     write_results(folder, found, runs.records(measured.records))
     write_words(found, folder)
     for claim in found.claims:
-        print(f"  {claim.verdict}: {claim.claim} ({claim.words})")
-    print(f"{paper.paper}: {counted(found.claims)}", flush=True)
+        print(f"  {f'beyond the paper ({claim.beyond})' if claim.beyond else claim.verdict}: {claim.claim} ({claim.words})")
+    print(f"{paper.paper}: {counted([claim for claim in found.claims if not claim.beyond])}", flush=True)
     return [one for one in runs.made.values() if isinstance(one, Failure)] if run else []

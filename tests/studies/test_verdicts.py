@@ -22,7 +22,7 @@ from fedpriv.studies.verdicts import (
     estimate,
     ordering,
     paired_difference,
-    printed,
+
     settle,
     similar,
 )
