@@ -98,10 +98,13 @@ def _label(spec: FigureSpec, row: str, found: Measured) -> str:
 
 def compared(spec: FigureSpec, found: Measured) -> dict[str, Series]:
     """Of the rows of a figure, with those that they are held against, the seeds that all share, place by place:
-    where some have more of them, the others' luck is not a difference between methods.
+    where some have more of them, the others' luck is not a difference between methods. All seeds where each row is held
+    against another.
     """
     rows = spec.against or spec.rows or tuple(found.paper.tables[spec.table].rows)
     all_ = {row: series(spec, row, found) for row in (*rows, *spec.against.values())}
+    if spec.against:  # a difference is of the seeds of its own two rows
+        return all_
     there = {x for one in all_.values() for x in one}
     shared = {x: set.intersection(*(set(one[x]) for one in all_.values() if x in one)) for x in there}
     return {
