@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from fedpriv.studies.printed_claims import ordered, printed
 from fedpriv.studies.study_words import order_words
 from fedpriv.studies.verdicts import (
     CANNOT,
@@ -20,9 +21,9 @@ from fedpriv.studies.verdicts import (
     better,
     compared,
     estimate,
+    grows,
     ordering,
     paired_difference,
-
     settle,
     similar,
 )
@@ -274,3 +275,44 @@ def test_an_ordering_counts_its_pairs() -> None:
     assert ordering("column", rows, {"high": 99.0}) is None
     assert ordering("column", rows, {"high": 99.0, "low": 99.0}) is None
     assert ordering("column", {"high": HIGH}, {"high": 99.0, "gone": 98.0}) is None
+
+
+def test_a_gain_that_grows_is_a_difference_of_differences() -> None:
+    """By hand: the gains are 4, 5, 6, 5 and 1, 1, 2, 2; their differences 3, 4, 4, 3."""
+    large = values("a", 14.0, 15.0, 16.0, 15.0), values("b", 10.0, 10.0, 10.0, 10.0)
+    small = values("c", 11.0, 11.0, 12.0, 12.0), values("d", 10.0, 10.0, 10.0, 10.0)
+    found = grows([(large, small)])
+    assert found.verdict == HOLDS and found.difference is not None and found.difference.mean == pytest.approx(3.5)
+    assert found.sides is not None
+    assert found.sides.holds == pytest.approx(stats.ttest_1samp([3, 4, 4, 3], 0, alternative="greater").pvalue)
+    assert grows([(small, large)]).verdict == FAILS
+    guesses = Values("d", dict.fromkeys(range(4), 10.0), unit="%", guessing=10.0)
+    assert grows([(large, (small[0], guesses))]).verdict == CANNOT
+    assert grows([(large, small), (large, large)]).verdict == OPEN  # the second has no difference
+
+
+def test_printed_orders_name_what_is_not_so() -> None:
+    rows = [[("a", 3.0), ("b", 2.0), ("c", 1.0)], [("d", 2.0), ("e", 2.0)]]
+    found = ordered(rows, equal=True)
+    assert found.verdict == HOLDS and found.words == "Of 3 comparisons of printed figures 3 are as the text says"
+    strict = ordered(rows, equal=False)
+    assert strict.verdict == FAILS and strict.words.endswith("2 are as the text says; not d 2, e 2")
+    assert ordered([[("a", 1.0), ("b", 2.0)]], equal=True).verdict == FAILS
+
+
+def test_many_printed_figures_are_counted() -> None:
+    found = printed([0.0] * 9 + [0.2], [0.0] * 10, 0.1)
+    assert found.verdict == FAILS and found.words == "Of 10 printed figures 9 are as the text says, within 0.1"
+    assert printed([0.0] * 10, [0.0] * 10, 0.1).verdict == HOLDS
+
+
+def test_a_verdict_of_a_later_rule_needs_fresh_seeds() -> None:
+    found = better([(HIGH, LOW)])
+    assert found.verdict == HOLDS
+    assert (
+        confirmed_by(found, found).verdict == HOLDS and "fresh seeds say so as well" in confirmed_by(found, found).words
+    )
+    other = confirmed_by(found, better([(LOW, HIGH)]))
+    assert other.verdict == OPEN and other.blocked and "which fresh seeds do not confirm" in other.words
+    none = confirmed_by(found, None)
+    assert none.verdict == OPEN and "open until fresh seeds say so as well" in none.words
