@@ -154,8 +154,8 @@ def test_the_choice_of_options_has_its_sentence(committed: Found) -> None:
     lines = said(free, private)
     assert not any(line.startswith("[P]") for line in lines)  # it is told with the choice
     assert lines[-1] == (
-        f"Options chosen privately, within epsilon 8: {one.label} has 80.00 ± 0.16 %, and 90.10 ± 0.16 % where the choice "
-        "is not counted."
+        f"Options chosen privately, within epsilon 8: {one.label} has 80.00 ± 0.16 %, and 90.10 ± 0.16 % where the "
+        "choice is not counted."
     )
     cost = TuningCost(runs=9, composed=27.0, random=16.5, law="poisson")
     priced = board(free, entries=tuple(entry(e, tuning=cost) for e in free.entries))

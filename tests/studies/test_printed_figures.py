@@ -122,7 +122,7 @@ def _gains(found: Reproduction, claim: ClaimSpec) -> list[float]:
 
 @pytest.mark.parametrize("paper", PAPERS)
 def test_a_reported_gain_is_the_difference_of_reported_figures(paper: str) -> None:
-    """Where both figures are reported, and the text does not print another (DPFL-AGN's 6.66, which is a claim's own)."""
+    """Where both figures are reported, and the text prints no other (as DPFL-AGN's 6.66)."""
     found = spec.load(paper)
     for name, claim in found.claims.items():
         if isinstance(claim.test, Better) and _gains(found, claim) and name != "dpfl_beats_dpsgd":

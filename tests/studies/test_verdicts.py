@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 import pytest
+from scipy import stats
 
 from fedpriv.studies.printed_claims import ordered, printed
 from fedpriv.studies.study_words import order_words
@@ -20,6 +21,7 @@ from fedpriv.studies.verdicts import (
     at_most,
     better,
     compared,
+    confirmed_by,
     estimate,
     grows,
     ordering,
@@ -309,9 +311,8 @@ def test_many_printed_figures_are_counted() -> None:
 def test_a_verdict_of_a_later_rule_needs_fresh_seeds() -> None:
     found = better([(HIGH, LOW)])
     assert found.verdict == HOLDS
-    assert (
-        confirmed_by(found, found).verdict == HOLDS and "fresh seeds say so as well" in confirmed_by(found, found).words
-    )
+    again = confirmed_by(found, found)
+    assert again.verdict == HOLDS and "fresh seeds say so as well" in again.words
     other = confirmed_by(found, better([(LOW, HIGH)]))
     assert other.verdict == OPEN and other.blocked and "which fresh seeds do not confirm" in other.words
     none = confirmed_by(found, None)
