@@ -13,7 +13,7 @@ from pathlib import Path
 from statistics import median
 
 from fedpriv.report.words import figure, many
-from fedpriv.studies.leaderboard_page import by_question, ideas_counted, in_percent, page_of
+from fedpriv.studies.leaderboard_page import QUESTIONS, by_question, ideas_counted, in_percent, page_of
 from fedpriv.studies.results import (
     RESULTS_FILE,
     Board,
@@ -73,8 +73,9 @@ def answers(boards: Sequence[Board]) -> list[str]:
         f"| who is trusted, what is protected | {head} | no privacy, pixels | |",
         f"|---|{'---|' * (len(EPSILONS) + 2)}",
     ]
+    who = {question.file: question.title for question in QUESTIONS}
     for board in shown:
-        link = f"[{board.title}]({LEADERBOARD}/{page_of(board)})"
+        link = f"{who[page_of(board)]}: [{board.title}]({LEADERBOARD}/{page_of(board)})"
         by = "" if board.metric == "accuracy" else f" ({board.metric.replace('_', ' ').upper()})"
         cells = [_answer(board, epsilon) for epsilon in EPSILONS]
         command = f"[command]({LEADERBOARD}/README.md#commands)"
@@ -83,10 +84,15 @@ def answers(boards: Sequence[Board]) -> list[str]:
 
 
 def _answer(board: Board, epsilon: float) -> str:
-    """features / pixels at this epsilon, or at the one nearest to it within a factor of two."""
+    """features / pixels at this epsilon, or at the nearest within a factor of two. What clients have alone, where
+    that is more, also than at the next larger epsilon of a board that has none near.
+    """
     near = [t for t in {e.target for e in board.entries} if max(t, epsilon) / min(t, epsilon) <= 2]
     if not near:
-        return "–"
+        later = sorted(t for t in {e.target for e in board.entries} if t > epsilon)
+        top = best([one for one in board.entries if later and one.target == later[0]])
+        worse = board.alone and top and (top.accuracy.mean or 0.0) < (board.alone.mean or 0.0)
+        return f"stay alone: {_plain_value(board.alone)}" if worse and board.alone else "–"
     target = min(near, key=lambda one: abs(math.log(one / epsilon)))
     here = [one for one in board.entries if one.target == target]
     first = best(here)
