@@ -214,7 +214,8 @@ def _claim(claim: Claim, settings: Mapping[str, str]) -> tuple[str, str, str, st
     mark = f" {settings[claim.setting]}" if claim.setting else ""
     quotes = " … ".join(f"“{quote}”" for quote in claim.quote)
     lines = f", line {_listed(claim.line)}" if claim.line else ""
-    return claim.claim, f"{quotes} ({claim.source}{lines})", f"**{claim.verdict}**", claim.found + mark
+    where = f"{claim.source}{lines}"
+    return claim.claim, f"{quotes} ({where})" if quotes else where, f"**{claim.verdict}**", claim.found + mark
 
 
 def _listed(lines: Sequence[int]) -> str:
