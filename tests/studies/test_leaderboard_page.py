@@ -129,5 +129,5 @@ def test_the_index_has_the_command_of_every_boards_best(committed: Leaderboard) 
     index = pages(committed)["README.md"]
     for board in committed.boards:
         target = min({e.target for e in board.entries}, key=lambda one: abs(math.log(one / 8)))
-        (first,) = (e for e in board.entries if e.target == target and e.rank == 1)
-        assert f"```bash\n{first.command}\n```" in index
+        first = [e for e in board.entries if e.target == target and e.rank == 1]  # several where they are equal
+        assert any(f"```bash\n{one.command}\n```" in index for one in first)
