@@ -279,3 +279,12 @@ def other_threats(privacy: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The further threat models of a summary's ``privacy``."""
     others = privacy.get("others")
     return [dict(other) for other in others if isinstance(other, Mapping)] if isinstance(others, list) else []
+
+
+def plus_minus(mean: float, half_width: float | None, least: int = 1) -> str:
+    """ "98.92 ± 0.031": two digits of the half width, and the mean with as many decimals, at least ``least``."""
+    if half_width is None or not math.isfinite(half_width):
+        return f"{mean:.{least}f}"
+    decimals = 1 - math.floor(math.log10(half_width)) if half_width > 0 else least
+    decimals = max(least if half_width < 10 else 0, min(decimals, 4))
+    return f"{mean:.{max(least, decimals)}f} ± {half_width:.{decimals}f}"

@@ -1,4 +1,4 @@
-"""Figures that are computed, with their proofs: nothing is trained, nothing is sampled.
+"""Figures that are computed, with their proofs: but for `consecutive_updates`, nothing is trained or sampled.
 
     python -m fedpriv.studies.computations what=NAME [OPTION=VALUE ...]
 
@@ -22,6 +22,7 @@ from fedpriv.common.command_line import guarded
 from fedpriv.common.errors import OptionError
 from fedpriv.mechanisms import laws, quantisation
 from fedpriv.mechanisms.correlated_noise import published_coefficients
+from fedpriv.studies import consecutive_updates, paper_bounds
 
 Vector = NDArray[np.float64]
 
@@ -181,12 +182,21 @@ COMPUTATIONS: Mapping[str, tuple[Callable[..., dict[str, float]], tuple[str, ...
     "worst_variance": (worst_variance, ("epsilon",)),
     "exact_mean": (exact_mean, ("epsilon", "bits")),
     "nbafl_extreme": (nbafl_extreme, ("clients", "rounds", "dimension", "noise", "delta")),
+    "fedcad_variance": (paper_bounds.fedcad_variance, ("participations",)),
+    "fedcad_consecutive": (consecutive_updates.fedcad_consecutive, ("clients", "rounds")),
+    "adpfl_upload": (paper_bounds.adpfl_upload, ("epsilon", "clients", "rounds", "delta")),
+    "adpfl_constant": (paper_bounds.adpfl_constant, ("epsilon", "delta")),
+    "agn_theorem": (paper_bounds.agn_theorem, ("noise", "rate", "rounds", "delta")),
+    "partial_laplace": (paper_bounds.partial_laplace, ("epsilon", "selected")),
+    "budget_ratio": (paper_bounds.budget_ratio, ("queries",)),
+    "shared_bits": (paper_bounds.shared_bits, ("epsilon", "bits")),
 }
 
 
 def compute(options: Sequence[str]) -> dict[str, float]:
     """Figures by name. Raises `OptionError` for a computation or an option that is not there."""
-    given = dict(option.split("=", 1) for option in options if "=" in option)
+    pictures = [option for option in options if option.startswith("dataset")]
+    given = dict(option.split("=", 1) for option in options if "=" in option and option not in pictures)
     what = given.pop("what", "")
     if what not in COMPUTATIONS:
         raise OptionError("what", what, f"allowed: {', '.join(COMPUTATIONS)}")
@@ -194,7 +204,10 @@ def compute(options: Sequence[str]) -> dict[str, float]:
     if set(given) != set(names):
         raise OptionError(what, ", ".join(given), f"needs {', '.join(names)}")
     try:
-        return function(**{name: float(value) for name, value in given.items()})
+        numbers = {name: float(value) for name, value in given.items()}
+        if what == "fedcad_consecutive":
+            return function(pictures, **numbers)
+        return function(**numbers)
     except ValueError as error:
         raise OptionError(what, ", ".join(given.values()), str(error)) from None
 

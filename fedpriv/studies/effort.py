@@ -12,6 +12,7 @@ from statistics import fmean
 from fedpriv.common.errors import RunFolderError
 from fedpriv.studies.board_jobs import Prepared
 from fedpriv.studies.carrying_out import Runs
+from fedpriv.studies.claim_spec import AtLeast, Better, Similar
 from fedpriv.studies.cost import Size, size
 from fedpriv.studies.experiments import plan
 from fedpriv.studies.jobs import Job
@@ -19,7 +20,7 @@ from fedpriv.studies.leaderboard import planned, reachable
 from fedpriv.studies.reproduction import Measured, best_of_searches
 from fedpriv.studies.results import RunRecord, read_runs
 from fedpriv.studies.search import begin
-from fedpriv.studies.spec import AtLeast, Better, Reproduction, Scale, Similar
+from fedpriv.studies.spec import Reproduction, Scale
 
 #: Core-seconds for 600 pictures of a small network, where nothing like it has been measured.
 SECONDS_PER_EPOCH = 0.1

@@ -10,21 +10,25 @@ whatever rule says when to stop, also one that follows these data or those of ot
 p >= K * min(p_1, ..., p_K), and P(K * min(p_1, ..., p_K) <= a) <= sum over k of P(p_k <= a / K) <= K * a / K = a. For
 one claim at 5 % and five looks this is a 99 % interval at each look (98.75 % for four).
 
-**Printed sizes.** Of a claim "the mean is above 0, by g" (g > 0) the side of failing has the p-values against "at least
-g" where the mean of all differences so far is not above 0, and those against "at least 0" elsewhere. The second are
-never the smaller ones, so under "the mean is at least g" P(p <= a) <= a as before. What is refuted is the claim with
-its size, and that while the sample as a whole does not even have its sign: should the sign come back with more seeds,
-the claim is open again.
+**No effect.** A claim "the mean is above 0" is also refuted where the mean is surely within M of 0, M being what
+counts as an effect (docs/results/protocol.md). At each look the p-value of failing is the smaller one of that against
+"at least 0" and of the two one-sided tests against "at least M" and "at most -M" (Schuirmann 1987: the larger of the
+two). Neither is smaller than the p-value against "at least M", so under "the mean is at least M" P(p <= a) <= a as
+before. What is refuted is the claim with an effect of M. While the sign itself is sure, it counts alone: a gain that is
+small and sure is a gain.
+
+**Learn or guess.** Where runs of a cell learn or guess by their seed, differences are far from normal, and the sign
+test takes the t-test's place (the median in place of the mean; differences of exactly 0 are left out).
 
 **Many claims.** A claim that holds refutes "it is false", one that does not hold refutes "it is true". Over the m
 claims of a family (a paper's statistical claims, the pairs of one ordering) each of the two sides is decided by Holm's
 procedure at 2.5 %. The chance of any wrong refutation on a side is at most 2.5 %: with m0 true hypotheses the first
 wrong one comes when at least m0 are left, so its p is at most 0.025 / m0, which one of m0 is with a chance of at most
 m0 * 0.025 / m0 (Holm 1979; any dependence). Both sides together: at most 5 % of studies with these claims have any
-wrong verdict. m is fixed by the file, and a sequential p-value only falls with more looks (but for printed
-sizes), so what is decided stays decided while the plan stays the same and no rival begins to guess. A plan that is made
-after a look at the same seeds has been published is one more look, for which nothing here corrects: such a study says
-so.
+wrong verdict. m is fixed by the file, and a sequential p-value only falls with more looks (but for "no effect", where
+a sure sign takes over), so what is decided stays decided while the plan stays the same and no rival begins to guess. A
+plan that is made after a look at the same seeds has been published is one more look, for which nothing here corrects:
+such a study says so.
 
 Assumed: paired differences over seeds are independent and normal. `tests/studies/test_evidence.py` simulates the whole.
 """
@@ -38,7 +42,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from fedpriv.report.compare import spread
 from fedpriv.studies.results import Estimate
@@ -70,24 +74,34 @@ def paired(one: Mapping[int, float], other: Mapping[int, float]) -> list[float]:
     return [one[seed] - other[seed] for seed in sorted(one.keys() & other.keys())]
 
 
-def sequential(differences: ArrayLike, looks: Sequence[int] = (), size: float = 0.0) -> Sides:
-    """Of the claim that the mean of ``differences`` (by seed, the last axis) is above 0, by ``size`` where that is
-    positive (printed sizes, as above). looks: numbers of seeds at which is looked, all that are planned; those that
-    are not reached yet count. None: one look at all that is there.
+def sequential(differences: ArrayLike, looks: Sequence[int] = (), margin: float = 0.0, by_sign: bool = False) -> Sides:
+    """Of the claim that the mean of ``differences`` (by seed, the last axis) is above 0. looks: numbers of seeds at
+    which is looked, all that are planned; those that are not reached yet count. None: one look at all that is there.
+    margin: M of "no effect", 0 for none. by_sign: the sign test in place of the t-test.
     """
     found = np.asarray(differences, dtype=float)
     planned = tuple(looks) or (found.shape[-1],)
-    holds, fails = _looked(found, planned)
-    if size > 0 and found.shape[-1]:
-        fails = np.where(found.mean(-1) <= 0, _looked(found - size, planned)[1], fails)[()]
+    test = sign_test if by_sign else t_test
+    reached = [found[..., :seeds] for seeds in planned if 2 <= seeds <= found.shape[-1]]
+    holds, fails = (_sequential([test(seen)[side] for seen in reached], len(planned)) for side in (0, 1))
+    if margin > 0:
+        within = [np.maximum(test(seen - margin)[1], test(seen + margin)[0]) for seen in reached]
+        no_effect = np.minimum(fails, _sequential(within, len(planned)))
+        fails = np.where(holds <= FAMILY_ERROR, fails, no_effect)[()]
     return Sides(holds, fails)
 
 
-def _looked(differences: NDArray[np.float64], planned: Sequence[int]) -> tuple[Any, Any]:
-    reached = [t_test(differences[..., :seeds]) for seeds in planned if 2 <= seeds <= differences.shape[-1]]
-    least = (np.min([one[side] for one in reached], axis=0, initial=1.0) for side in (0, 1))
-    holds, fails = (np.minimum(1.0, len(planned) * one) for one in least)
-    return holds, fails
+def _sequential(values: Sequence[Any], looks: int) -> Any:
+    return np.minimum(1.0, looks * np.min(values, axis=0, initial=1.0))
+
+
+def sign_test(differences: ArrayLike) -> tuple[Any, Any]:
+    """One-sided p-values against "the median is at most 0" and "at least 0", exact (the last axis)."""
+    from scipy.stats import binom
+
+    found = np.asarray(differences, dtype=float)
+    above, below = (found > 0).sum(-1), (found < 0).sum(-1)
+    return tuple(binom.sf(side - 1, above + below, 0.5) for side in (above, below))  # type: ignore[return-value]
 
 
 def t_test(differences: ArrayLike) -> tuple[Any, Any]:

@@ -87,7 +87,7 @@ def plan(
                 options = _options(table, row, column, scale, found or (), [o for some in chosen for o in some])
                 look = (taken or {}).get((name, row, column), 1)
                 count = planned_looks(paper, name, scale, seeds)[look - 1]
-                first = SEARCH_SEED if table.held is not None else 0
+                first = SEARCH_SEED if table.held is not None else table.first_seed
                 jobs[name, row, column] = [
                     Job(table.kind, options, seed, table.extra) for seed in range(first, first + count)
                 ]

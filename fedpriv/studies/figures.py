@@ -21,11 +21,12 @@ from fedpriv.common.files import save_figure
 from fedpriv.report.pictures import INK, PALETTE
 from fedpriv.report.plots import blank_figure, draw_line
 from fedpriv.report.words import figure as in_figures
+from fedpriv.studies.claim_spec import Better
 from fedpriv.studies.evidence import estimate
 from fedpriv.studies.experiments import Place
 from fedpriv.studies.reproduction import Measured
 from fedpriv.studies.results import Estimate, Figure, RunRecord
-from fedpriv.studies.spec import Better, FigureSpec, Reproduction
+from fedpriv.studies.spec import FigureSpec, Reproduction
 
 FOLDER = "figures"
 #: Up to so many points an interval is a bar at each, and lines are moved apart; above it, it is a band.
@@ -97,10 +98,13 @@ def _label(spec: FigureSpec, row: str, found: Measured) -> str:
 
 def compared(spec: FigureSpec, found: Measured) -> dict[str, Series]:
     """Of the rows of a figure, with those that they are held against, the seeds that all share, place by place:
-    where some have more of them, the others' luck is not a difference between methods.
+    where some have more of them, the others' luck is not a difference between methods. All seeds where each row is held
+    against another.
     """
     rows = spec.against or spec.rows or tuple(found.paper.tables[spec.table].rows)
     all_ = {row: series(spec, row, found) for row in (*rows, *spec.against.values())}
+    if spec.against:  # a difference is of the seeds of its own two rows
+        return all_
     there = {x for one in all_.values() for x in one}
     shared = {x: set.intersection(*(set(one[x]) for one in all_.values() if x in one)) for x in there}
     return {

@@ -56,7 +56,7 @@ def draw(boards: Sequence[Board], folder: Path) -> Picture | None:
     shown = [board for board in boards if board.entries]
     if not shown:
         return None
-    inches = (8.4, 4.2 + 0.2 * max(3, len(shown)))
+    inches = (8.4, 4.2 + 0.2 * (3 + len(shown)))
     figure, axes = blank_figure("Accuracy at equal verified epsilon", "test accuracy in %", inches=inches)
     for place, board in enumerate(shown):
         for role in (PLAIN, OWN, BEST):
@@ -67,14 +67,13 @@ def draw(boards: Sequence[Board], folder: Path) -> Picture | None:
         Line2D([], [], color=INK, ls=r.style, marker=r.marker, ms=r.size, mfc=INK if r.filled else PAPER, label=r.words)
         for r in (BEST, PLAIN, OWN)
     ]
-    nothing = [Line2D([], [], ls="none", label=" ")] * max(0, len(colors) - len(roles))  # a column of its own for each
     figure.legend(
-        handles=[*colors, *roles, *nothing],
+        handles=[*colors, *roles],
         loc="outside lower left",
         frameon=False,
         fontsize=9,
         labelcolor=INK,
-        ncols=2,
+        ncols=1,
     )
     with rc_context({"svg.hashsalt": "overview"}):  # the same results, the same file
         save_themed(figure, folder / "overview.png")
@@ -96,7 +95,10 @@ def line(board: Board, role: Role) -> list[Entry]:
 
 
 def legend(board: Board) -> str:
-    return f"{board.title} (observer: {OBSERVERS.get(board.observer, board.observer)})"
+    """Its title, the best method at its largest epsilon, and who sees what."""
+    first = line(board, BEST)[-1:]
+    method = f": {first[0].label}" if first else ""
+    return f"{board.title}{method} (observer: {OBSERVERS.get(board.observer, board.observer)})"
 
 
 def _line(axes: Axes, entries: Sequence[Entry], color: str, role: Role, apart: float) -> None:

@@ -89,7 +89,7 @@ class Job:
 def _digest(kind: str, options: tuple[str, ...], extra: tuple[str, ...]) -> str:
     """Of all that decides a result but the seed: the composed options (composing takes a fifth of a second)."""
     if kind in WITHOUT_CONFIG:
-        content: Any = options
+        content: Any = portable(options) if kind == "computed" else options
     else:
         from fedpriv.config.compose import compose
 

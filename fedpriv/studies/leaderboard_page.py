@@ -5,13 +5,14 @@ README.md that leads to them, leaderboard.csv, and the pictures.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from fedpriv.common.files import write_atomic
 from fedpriv.common.versions import made_by
-from fedpriv.report.words import figure, seconds, size, threat_sentence
+from fedpriv.report.words import figure, plus_minus, seconds, threat_sentence
 from fedpriv.studies.results import Board, Entry, Estimate, Figure, Leaderboard, Left
 from fedpriv.studies.study_words import csv_text, markdown_table
 
@@ -111,6 +112,7 @@ def _index(results: Leaderboard) -> Iterator[str]:
         rows.append((title, question.asks, titles or NO_BOARD))
     yield markdown_table(("who is trusted, what is protected", "question", "boards"), rows)
     yield results.note
+    yield from _commands(results.boards)
     yield "## Where this comes from"
     made = results.provenance
     yield (
@@ -121,6 +123,20 @@ def _index(results: Leaderboard) -> Iterator[str]:
     )
     if made.others or made.remarks:
         yield "\n".join(f"- {words}" for words in (*made.others, *made.remarks))
+
+
+def _commands(boards: Sequence[Board]) -> Iterator[str]:
+    yield "## Commands"
+    yield (
+        "Of the best of each board at the epsilon nearest to 8; of every other row: column `command` of "
+        "[leaderboard.csv](leaderboard.csv). Add `dataset.root=FOLDER`, the folder with the pictures."
+    )
+    for board in boards:
+        if board.entries:
+            target = min({e.target for e in board.entries}, key=lambda one: abs(math.log(one / 8)))
+            first = min((e for e in board.entries if e.target == target), key=lambda entry: entry.rank)
+            yield f"{board.title}, epsilon {figure(target)}: {first.label}, {in_percent(first.accuracy)}"
+            yield f"```bash\n{first.command}\n```"
 
 
 def _anchor(title: str) -> str:
@@ -146,14 +162,7 @@ def _board(board: Board) -> Iterator[str]:
     guessing = "" if board.chance is None else f"; guessing: {board.chance:.1f} %"
     alone = "" if board.alone is None else f" Every client by itself, which costs nothing: {in_percent(board.alone)}."
     yield f"Without privacy: {in_percent(board.reference)}{guessing}.{alone}"
-    yield "\n".join(f"- {words}" for words in board.verdicts)
-    if board.duels:
-        yield (
-            f"The {len(board.duels)} pairwise tests of this board compare every paper's idea with every plain method "
-            "that learns, at every target. They are one family: differences are decided at 5 % for all of them "
-            "together (paired t-tests, Holm). Runs at a smaller epsilon keep a larger one too: whoever is behind has "
-            "these as well, p is the largest, and its best are named."
-        )
+    yield from _duels(board)
     for target in board.targets:
         yield from _target(board, target)
     if any(entry.own_plan for entry in board.entries):
@@ -161,7 +170,8 @@ def _board(board: Board) -> Iterator[str]:
     if any(entry.tied for entry in board.entries):
         yield (
             "=: tied with the first, the 95 % interval of their paired difference holds 0. ±: half width of a method's "
-            f"own 95 % interval, over {_seeds(board.entries)}. Up: all uploads of a run."
+            f"own 95 % interval, over {_seeds(board.entries)}. Uploads, seconds, the options that were chosen and the "
+            "command of every row: [leaderboard.csv](leaderboard.csv)."
         )
     if any(entry.worst_site for entry in board.entries):
         yield "Worst site: the leading metric of the task (of classes the accuracy) on its own test examples."
@@ -173,11 +183,67 @@ def _board(board: Board) -> Iterator[str]:
             "the search and the last one, composed; then the best of a random number of runs, with the same mean "
             "(Papernot and Steinke, ICLR 2022); –: their theorem gives no bound here, which says nothing of the price."
         )
+    yield from _folded("How options were searched", _search(board))
+
+
+def _folded(title: str, blocks: Iterable[str]) -> Iterator[str]:
+    """Blocks that a reader opens."""
+    yield f"<details markdown><summary>{title}</summary>"
+    yield from blocks
+    yield "</details>"
+
+
+def _search(board: Board) -> Iterator[str]:
+    yield f"{board.searched} Ranges:"
+    yield "\n".join(f"- {name}: `{words}`" for name, words in board.search.items())
     if ends := [entry for entry in board.entries if entry.at_edge]:
         yield "Best values that still stand at an edge of what was tried, so that more may be found beyond:"
         yield "\n".join(f"- {one.label} at epsilon {figure(one.target)}: {', '.join(one.at_edge)}." for one in ends)
-    yield f"{board.searched} Ranges:"
-    yield "\n".join(f"- {name}: `{words}`" for name, words in board.search.items())
+
+
+def idea_of(label: str) -> str:
+    """What an entry is counted under: its name without its form."""
+    return label.partition(",")[0]
+
+
+def ideas_counted(boards: Sequence[Board]) -> dict[str, Counter[str]]:
+    """Idea -> how its duels ended, by the entries' own names: a clip rule under Fed-LDP is none of its paper's idea."""
+    found: dict[str, Counter[str]] = {}
+    for board in boards:
+        labels = {entry.method: entry.label for entry in board.entries}
+        for duel in board.duels:
+            found.setdefault(idea_of(labels.get(duel.method, duel.method)), Counter())[duel.outcome] += 1
+    return dict(sorted(found.items()))
+
+
+def _duels(board: Board) -> Iterator[str]:
+    """How ideas did against plain methods: counted, and one by one where a reader opens it."""
+    others = [words for words in board.verdicts if "by itself" in words or " nothing " in words or " no " in words]
+    if others:
+        yield "\n".join(f"- {words}" for words in others)
+    if not board.duels:
+        return
+    rows = [(idea, *(str(n[one]) for one in OUTCOMES)) for idea, n in ideas_counted([board]).items()]
+    rules = "[rules](../protocol.md)"
+    yield f"{len(board.duels)} pairwise tests of ideas against plain methods at equal epsilon ({rules}):"
+    yield markdown_table(("idea", "won", "lost", "open"), rows)
+    yield from _folded("Test by test", [_duel_table(board)])
+
+
+#: Of a duel, in the order of the columns.
+OUTCOMES = ("beats", "loses to", "not decided")
+
+
+def _duel_table(board: Board) -> str:
+    labels = {entry.method: entry.label for entry in board.entries}
+    rows = []
+    for duel in board.duels:
+        gap = duel.difference
+        points = plus_minus(gap.mean or 0.0, gap.half_width)
+        sure = "" if duel.adjusted is None else f"{duel.adjusted:.2g}"
+        one, other = (labels.get(method, method) for method in (duel.method, duel.against))
+        rows.append((figure(duel.target), one, other, points, sure, duel.outcome))
+    return markdown_table(("epsilon", "idea", "plain method", "points", "p, corrected", "outcome"), rows)
 
 
 def _target(board: Board, target: float) -> Iterator[str]:
@@ -185,10 +251,20 @@ def _target(board: Board, target: float) -> Iterator[str]:
     if not entries:
         yield f"Epsilon {figure(target)}: nothing is ranked."
         return
-    yield f"### Epsilon {figure(target)}"
+    yield from _folded(f"Epsilon {figure(target)}: {_best_words(entries)}", _target_table(board, entries))
+
+
+def _best_words(entries: Sequence[Entry]) -> str:
+    first = entries[0]
+    plain = next((entry for entry in entries if entry.idea == "plain"), None)
+    said = f"{first.label} {in_percent(first.accuracy)}"
+    return said + (f"; plain: {plain.label} {in_percent(plain.accuracy)}" if plain and plain is not first else "")
+
+
+def _target_table(board: Board, entries: Sequence[Entry]) -> Iterator[str]:
     priced = ["with its search"] if any(entry.tuning for entry in entries) else []
     sites = ["worst site"] if any(entry.worst_site for entry in entries) else []
-    head = ("", "method", "paper", _name(board), *sites, "verified epsilon", *priced, "up", "time", "chosen")
+    head = ("", "method", "paper", _name(board), *sites, "verified epsilon", *priced)
     yield markdown_table(head, [_row(entry, board.trials, bool(priced), bool(sites)) for entry in entries])
     if better := list(_better_below(board, entries)):
         yield f"More accurate at a smaller epsilon, so the search at this one chose badly: {'; '.join(better)}."
@@ -203,20 +279,17 @@ def _name(board: Board) -> str:
 
 def _row(entry: Entry, trials: int | None, priced: bool = False, sites: bool = False) -> tuple[str, ...]:
     mark = "=" if entry.tied and entry.rank > 1 else ""
-    chosen = ", ".join(f"{option.rpartition('.')[2]} {value}" for option, value in entry.chosen.items())
-    if entry.tried is not None and trials is not None and entry.tried < trials:
-        chosen += f" (of {entry.tried} of {trials} trials: the others failed)"
+    fewer = entry.tried is not None and trials is not None and entry.tried < trials
     return (
         f"{entry.rank}{mark}",
-        entry.label + (" \\*" if entry.own_plan else ""),
+        entry.label
+        + (" \\*" if entry.own_plan else "")
+        + (f" ({entry.tried} of {trials} trials: the others failed)" if fewer else ""),
         entry.paper,
         in_percent(entry.accuracy),
         *([in_percent(entry.worst_site) if entry.worst_site else "–"] if sites else []),
         figure(entry.verified_epsilon) + (" †" if entry.superseded else ""),
         *([_tuned(entry)] if priced else []),
-        size(entry.bytes_up),
-        seconds(entry.seconds.mean),
-        chosen,
     )
 
 
@@ -244,14 +317,14 @@ def _left(boards: Sequence[Board]) -> Iterator[str]:
     left = [(board, one) for board in boards for one in board.left]
     if never := [(board, one) for board, one in left if one.variant != "published"]:
         yield "## What is not ranked"
-        yield _reasons(never, "why")
+        yield from _folded("Methods and reasons", [_reasons(never, "why")])
     if before := [(board, one) for board, one in left if one.variant == "published"]:
         yield "## The same methods without calibration"
         yield (
             "With the options of their files in place of noise for a target, the methods of the five papers in their "
             "published variants. Others have no published price here: theirs is that of this project's defaults."
         )
-        yield _reasons(before, "verified epsilon, or why there is none")
+        yield from _folded("Verified epsilons", [_reasons(before, "verified epsilon, or why there is none")])
 
 
 def _reasons(left: Sequence[tuple[Board, Left]], what: str) -> str:
@@ -268,8 +341,7 @@ def _reasons(left: Sequence[tuple[Board, Left]], what: str) -> str:
 def in_percent(accuracy: Estimate) -> str:
     if accuracy.mean is None:
         return "–"
-    spread = "" if accuracy.half_width is None else f" ± {accuracy.half_width:.1f}"
-    return f"{accuracy.mean:.1f}{spread} %"
+    return f"{plus_minus(accuracy.mean, accuracy.half_width)} %"
 
 
 COLUMNS = (

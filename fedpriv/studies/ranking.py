@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
-from fedpriv.report.words import figure
+from fedpriv.report.words import figure, plus_minus
 from fedpriv.studies.evidence import FAMILY_ERROR, estimate, holm, paired, two_sided
 from fedpriv.studies.results import Duel, Estimate
 
@@ -137,7 +137,7 @@ def better_at(one: Contender, target: float, contenders: Contenders) -> float | 
 
 
 def _points(gap: Estimate) -> str:
-    return f"{abs(gap.mean or 0.0):.1f}{'' if gap.half_width is None else f' ± {gap.half_width:.1f}'}"
+    return plus_minus(abs(gap.mean or 0.0), gap.half_width)
 
 
 def _sides(duel: Duel, contenders: Contenders) -> tuple[tuple[str, float], tuple[str, float]]:

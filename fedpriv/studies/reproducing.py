@@ -43,6 +43,8 @@ def reproduce(
     write_results(folder, found, runs.records(measured.records))
     write_words(found, folder)
     for claim in found.claims:
-        print(f"  {claim.verdict}: {claim.claim} ({claim.words})")
-    print(f"{paper.paper}: {counted(found.claims)}", flush=True)
+        verdict = f"beyond the paper ({claim.beyond})" if claim.beyond else claim.verdict
+        print(f"  {verdict}: {claim.claim} ({claim.words})")
+    listed = [claim for claim in found.claims if not claim.beyond]
+    print(f"{paper.paper}: {counted(listed)}", flush=True)
     return [one for one in runs.made.values() if isinstance(one, Failure)] if run else []

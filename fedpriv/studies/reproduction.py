@@ -3,47 +3,32 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean
 from typing import Literal
 
 from fedpriv.report.words import figure, number, pick
 from fedpriv.studies.carrying_out import Failure
-from fedpriv.studies.evidence import Sides
+from fedpriv.studies.claim_spec import Better, ClaimSpec, Ordered, Printed, Similar
+from fedpriv.studies.deciding import is_moved, outcome
 from fedpriv.studies.experiments import Best, Place, Planned, planned_looks, total_epochs
+from fedpriv.studies.fair_case import fair_case
 from fedpriv.studies.jobs import Job
 from fedpriv.studies.provenance import provenance
 from fedpriv.studies.results import OTHER_SETTING, Cell, Claim, Figure, PaperResults, RunRecord, Table, TableRow
-from fedpriv.studies.spec import (
-    MEASURES,
-    PERCENT,
-    AtLeast,
-    AtMost,
-    Better,
-    Cannot,
-    ClaimSpec,
-    Printed,
-    Reproduction,
-    Scale,
-    Similar,
-    TableSpec,
-)
+from fedpriv.studies.spec import MEASURES, PERCENT, Reproduction, Scale, TableSpec
 from fedpriv.studies.verdicts import (
     CANNOT,
     OPEN,
     Kind,
     Outcome,
     Values,
-    at_least,
-    at_most,
-    better,
+    confirmed_by,
     is_phrase,
     ordering,
     p_words,
-    printed,
     settle,
     shown,
-    similar,
 )
 
 
@@ -72,6 +57,7 @@ def evaluate(
         leak=paper.leak,
         repair=paper.repair,
         methods=paper.methods,
+        case=tuple(fair_case(paragraph, found) for paragraph in paper.case),
         provenance=provenance(records, total_epochs(planned), paper.client_epochs[scale]),
         seeds=max((len(jobs) for jobs in planned.jobs.values()), default=0),
         tables=tuple(_table(name, table, found, stopped.get(name, "")) for name, table in paper.tables.items()),
@@ -100,13 +86,24 @@ class Measured:
         return planned_looks(self.paper, table, self.scale, self.seeds)
 
     def outcomes(self) -> dict[str, Outcome]:
-        """What became of each claim, all of them decided together."""
-        return settle({name: _outcome(claim, self) for name, claim in self.paper.claims.items()})
+        """What became of each claim, all of them decided together, and of each finding beyond the paper. Verdicts that
+        the rules moved are held against fresh seeds, these together too.
+        """
+        claims = {name: claim for name, claim in self.paper.claims.items() if not claim.beyond}
+        found = settle({name: outcome(claim, self) for name, claim in claims.items()})
+        moved = {name: claims[name] for name, one in found.items() if is_moved(claims[name], one, self.paper)}
+        again = {name: fresh for name, claim in moved.items() if (fresh := claim.confirming()) is not None}
+        confirmed = settle({name: outcome(fresh, self) for name, fresh in again.items()})
+        found |= {name: confirmed_by(found[name], confirmed.get(name)) for name in moved}
+        beyond = {name: outcome(claim, self) for name, claim in self.paper.claims.items() if claim.beyond}
+        return {name: (found | beyond)[name] for name in self.paper.claims}
 
     def waiting(self) -> dict[str, list[Place]]:
         """Claims that more seeds may decide -> the cells that they rest on."""
         found = self.outcomes()
-        return {name: claim.cells for name, claim in self.paper.claims.items() if _waits(found[name])}
+        return {
+            name: claim.cells for name, claim in self.paper.claims.items() if _waits(found[name]) and not claim.beyond
+        }
 
     @property
     def records(self) -> list[RunRecord]:
@@ -180,10 +177,19 @@ def measured(record: RunRecord, measure: str) -> float | None:
         return record.figures.get(measure.removeprefix("figure:"))
     if measure in OVER:
         return mean_over_rounds(record, OVER[measure])
+    if measure in NORMS:
+        third = max(1, len(record.norms) // 3)
+        lengths = [length for _, length in record.norms]
+        return fmean(lengths[NORMS[measure](third)]) if lengths else None
     value = number(pick(record.summary, *MEASURES[measure]))
     return 100 * value if value is not None and measure in PERCENT else value
 
 
+#: Measures of length -> which of the rounds' means.
+NORMS: Mapping[str, Callable[[int], slice]] = {
+    "norm_first_third": lambda third: slice(0, third),
+    "norm_last_third": lambda third: slice(-third, None),
+}
 #: Measures of speed -> of which share of the rounds, from the first one.
 OVER = {"over_rounds": 1.0, "over_first_third": 1 / 3}
 
@@ -249,6 +255,8 @@ def _notes(name: str, table: TableSpec, found: Measured, stopped: str) -> list[s
     scale = found.scale
     notes = [f"At both scales: {'; '.join(table.differs)}."] if table.differs else []
     notes += [f"At scale=small: {table.small_differs}."] if scale == "small" and table.small_differs else []
+    chosen_here = "; ".join(f"{item}: {words}" for item, words in table.open.items())
+    notes += [f"Not printed, so chosen here: {chosen_here}."] if chosen_here else []
     if table.held is not None:
         best = {line.label: best_column(found, name, row) for row, line in table.rows.items()}
         chosen = [f"{label}: {table.columns[column].label}" for label, column in best.items() if column]
@@ -269,34 +277,39 @@ def _cell(name: str, table: TableSpec, row: str, column: str, found: Measured) -
     )
 
 
-def _claim(name: str, claim: ClaimSpec, found: Measured, outcome: Outcome, why: str) -> Claim:
-    sure = outcome.p if outcome.verdict != CANNOT else None
+def _claim(name: str, claim: ClaimSpec, found: Measured, settled: Outcome, why: str) -> Claim:
+    sure = settled.p if settled.verdict != CANNOT else None
     corrected = "" if sure is None else f"Corrected {p_words(sure)}"
-    ended = f"No further seeds: {why}" if why and outcome.verdict == OPEN else ""
-    parts = (outcome.words, corrected, ended, _unequal(claim, found), *_beside(claim, found), claim.because)
+    ended = f"No further seeds: {why}" if why and settled.verdict == OPEN else ""
+    parts = (settled.words, corrected, ended, _unequal(claim, found), *_beside(claim, found), claim.because)
     words = ". ".join(_begun(part.rstrip(".")) for part in parts if part) + "."
     tables = [found.paper.tables[table] for table in dict.fromkeys(table for table, _, _ in claim.cells)]
     differences = dict.fromkeys(why for one in tables if one.trains for why in one.differences(found.scale))
-    setting = "; ".join(differences) if outcome.estimated else ""
+    setting = "; ".join(differences) if settled.estimated else ""
     unit = found.values(claim.cells[0]).unit if claim.cells else ""
     return Claim(
         name=name,
         claim=claim.claim,
         source=claim.source,
-        verdict=outcome.verdict,
+        verdict=settled.verdict,
         words=words + (f" {OTHER_SETTING.format(setting)}" if setting else ""),
         setting=setting,
         basis=_basis(claim, any(one.kind == "train" for one in tables))
-        if outcome.estimated or outcome.verdict != CANNOT
+        if settled.estimated or settled.verdict != CANNOT
         else "",
-        difference=outcome.difference,
+        difference=settled.difference,
         unit="points" if unit == "%" else unit,
         p=sure,
+        quote=claim.quote,
+        line=claim.line,
+        before=claim.before,
+        rule=claim.rule,
+        beyond=claim.beyond,
     )
 
 
 def _basis(claim: ClaimSpec, trained: bool) -> Literal["printed", "computed", "runs"]:
-    return "printed" if isinstance(claim.test, Printed) else "runs" if trained else "computed"
+    return "printed" if isinstance(claim.test, Printed | Ordered) else "runs" if trained else "computed"
 
 
 def _unequal(claim: ClaimSpec, found: Measured) -> str:
@@ -323,39 +336,3 @@ def _beside(claim: ClaimSpec, found: Measured) -> list[str]:
     """What the verdict does not rest on, in words."""
     quoted = [found.values(cell) for cell in claim.beside]
     return [f"{one.label}: {shown(one.estimate, one.unit).split(' (')[0]}" for one in quoted if one.by_seed]
-
-
-def _outcome(claim: ClaimSpec, found: Measured) -> Outcome:
-    if isinstance(claim.test, Cannot):
-        return Outcome(CANNOT, claim.test.why, estimated=False)
-    if isinstance(claim.test, Printed):
-        tables = found.paper.tables
-        gains = [
-            [fmean(tables[table].reported[row][column] for table, row, column in side) for side in gain]
-            for gain in claim.test.gains
-        ]
-        return printed([one - other for one, other in gains], claim.test.says, claim.test.within)
-    missing = [why for cell in claim.cells if (why := found.why_missing(cell))]
-    if missing:
-        # Runs that failed leave their claim among those that are corrected together; what was never to be run does not.
-        planned = isinstance(claim.test, Better | Similar | AtLeast) and not found.planned.missing.keys() & claim.cells
-        sides = Sides() if planned else None
-        return Outcome(CANNOT, missing[0][0].upper() + missing[0][1:], estimated=False, sides=sides)
-    match claim.test:
-        case Better(pairs=pairs, reported=reported):
-            return better([(found.values(a), found.values(b)) for a, b in pairs], reported, _own_setting(claim, found))
-        case Similar(pairs=pairs, within=within):
-            return similar([(found.values(a), found.values(b)) for a, b in pairs], within)
-        case AtMost(cell=cell, bound=bound, decides=decides):
-            if isinstance(bound, tuple):
-                other = found.values(bound)
-                return at_most(found.values(cell), min(other.by_seed.values()), other.label, other.kind, decides)
-            return at_most(found.values(cell), bound, decides=decides)
-        case AtLeast(cell=cell, bound=bound):
-            return at_least(found.values(cell), bound, decided=_own_setting(claim, found))
-    raise AssertionError(claim.test)
-
-
-def _own_setting(claim: ClaimSpec, found: Measured) -> bool:
-    """Whether it is measured in the paper's own setting, so that printed sizes and levels can be contradicted."""
-    return not any(found.paper.tables[table].differences(found.scale) for table, _, _ in claim.cells)

@@ -169,6 +169,8 @@ class Claim(Stored):
     is true, after the correction for looks and for all claims of the paper; None where nothing is left to chance.
     setting: in what the setting is not the paper's, which `words` end with. basis: what the verdict is about: the
     paper's own figures, training runs, or what else is computed, attacked or estimated; "" where it is about nothing.
+    quote: the paper's own words; line: of its text. before: on the list before the protocol; rule: that moved it.
+    beyond: why it is no claim of the paper; its verdict is then of no account.
     """
 
     name: str
@@ -181,6 +183,11 @@ class Claim(Stored):
     p: float | None = None
     setting: str = ""
     basis: Literal["printed", "computed", "runs", ""] = ""
+    quote: tuple[str, ...] = ()
+    line: tuple[int, ...] = ()
+    before: Verdict | Literal["new"] | None = None
+    rule: str = ""
+    beyond: str = ""
 
     @property
     def found(self) -> str:
@@ -202,6 +209,7 @@ class PaperResults(Stored):
     leak: str
     repair: str
     methods: tuple[str, ...]
+    case: tuple[str, ...] = Field(default=(), description="the strongest fair case for the paper, in words")
     provenance: Provenance
     seeds: int
     tables: tuple[Table, ...]

@@ -9,10 +9,22 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 import yaml
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, model_validator
 
 from fedpriv.common.errors import OptionError
 from fedpriv.config.compose import CONF
+from fedpriv.studies.claim_spec import (
+    Better,
+    ClaimSpec,
+    Grows,
+    Ordered,
+    Printed,
+    Similar,
+    Spec,
+    one_look,
+    one_text,
+    reference,
+)
 from fedpriv.studies.evidence import MOST_LOOKS
 
 FOLDER = CONF / "reproduction"
@@ -30,17 +42,11 @@ MEASURES: Mapping[str, tuple[str, ...]] = {
     "bytes_up": ("traffic", "bytes_up"),
     "over_rounds": (),  # of the curve, not of the summary
     "over_first_third": (),
+    "norm_first_third": (),  # of the mean lengths of the updates
+    "norm_last_third": (),
 }
 #: Measures that are shown in percent.
 PERCENT = ("accuracy", "personalised", "over_rounds", "over_first_third")
-
-
-class Spec(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-def _one_look(value: Any) -> Any:
-    return (value,) if isinstance(value, int) else value
 
 
 def _looks(value: tuple[int, ...]) -> tuple[int, ...]:
@@ -50,15 +56,7 @@ def _looks(value: tuple[int, ...]) -> tuple[int, ...]:
 
 
 #: Seeds in all at each look, fixed before: a number for one look, or several of them.
-Looks = Annotated[tuple[int, ...], BeforeValidator(_one_look), AfterValidator(_looks)]
-
-
-def _one_text(value: Any) -> Any:
-    return (value,) if isinstance(value, str) else value
-
-
-def _reference(value: Any) -> Any:
-    return tuple(value.split("/")) if isinstance(value, str) else value
+Looks = Annotated[tuple[int, ...], BeforeValidator(one_look), AfterValidator(_looks)]
 
 
 class Line(Spec):
@@ -67,11 +65,17 @@ class Line(Spec):
     """
 
     label: str
-    best_of: Annotated[tuple[str, str] | None, BeforeValidator(_reference)] = None
+    best_of: Annotated[tuple[str, str] | None, BeforeValidator(reference)] = None
     options: tuple[str, ...] = ()
     small: tuple[str, ...] = ()
     literal: tuple[str, ...] = ()
     measure: str | None = None
+
+
+#: Items of a setting (docs/results/protocol.md, section 2).
+Item = Literal["data", "network", "clients", "rounds", "local training", "clip norm", "noise", "mechanism"]
+#: A level or a printed size is held against a paper only if none of these is open.
+MOVES_LEVELS: frozenset[Item] = frozenset({"data", "network", "rounds", "local training", "clip norm", "noise"})
 
 
 class TableSpec(Spec):
@@ -80,8 +84,9 @@ class TableSpec(Spec):
     scale is added too, unless `literal` has scale=small. scales: at which of them the table is made at all.
     small_differs: in what scale=small is not the paper's setting, in words; empty where it is. held: so many pictures
     of the training set are kept from training, and accuracy is that on them: for tables in which an option is chosen.
-    differs: in what no scale is the paper's setting, one part or several. seeds, core_minutes: in place of the paper's
-    (`Reproduction`).
+    differs: in what no scale is the paper's setting, one part or several: printed there, and other here. open: what the
+    paper does not print, and what stands here in its place, by item (`Item`). seeds, core_minutes: in place of the
+    paper's (`Reproduction`). first_seed: 100 for a table that confirms another with fresh seeds.
     """
 
     title: str
@@ -95,10 +100,12 @@ class TableSpec(Spec):
     extra: tuple[str, ...] = ()
     scales: tuple[Scale, ...] = ("small", "literal")
     small_differs: str = ""
-    differs: Annotated[tuple[str, ...], BeforeValidator(_one_text)] = ()
+    differs: Annotated[tuple[str, ...], BeforeValidator(one_text)] = ()
+    open: Mapping[Item, str] = {}
     held: int | None = Field(default=None, ge=1)
     only_small: str = Field(default="", description="why there is nothing at a scale that is not named")
     seeds: Mapping[Scale, Looks] | Looks | None = None
+    first_seed: int = Field(default=0, ge=0)
     core_minutes: Mapping[Scale, Annotated[float, Field(gt=0)]] = {}
     rows: Mapping[str, Line]
     columns: Mapping[str, Line]
@@ -136,92 +143,6 @@ class TableSpec(Spec):
         return self.rows[row].measure or self.columns[column].measure or self.measure
 
 
-#: A cell, "table/row/column".
-Reference = Annotated[tuple[str, str, str], BeforeValidator(_reference)]
-
-
-class Better(Spec):
-    """Of each pair the first is larger (accuracies in percent), by a paired difference over seeds. reported: the
-    differences that the paper prints, in the order of the pairs; they are quoted. The sign is decided; in the paper's
-    own setting the claim also fails where there is no gain in the mean, and surely less than the printed one.
-    """
-
-    kind: Literal["better"]
-    pairs: tuple[tuple[Reference, Reference], ...] = Field(min_length=1)
-    reported: tuple[float, ...] = ()
-
-
-class Similar(Spec):
-    """Of each pair the values differ by at most ``within``."""
-
-    kind: Literal["similar"]
-    pairs: tuple[tuple[Reference, Reference], ...] = Field(min_length=1)
-    within: float = Field(gt=0)
-
-
-class AtMost(Spec):
-    """A value is at most a bound (a number, or another cell): how a stated epsilon is held against a verified or an
-    audited one. A verified epsilon is an upper bound, and above the claim it refutes nothing, unless `decides` says why
-    it does here (it is exact, or a leak stands behind it); an audit refutes where the auditor says so, or `decides`
-    says why its figure is one about the claim.
-    """
-
-    kind: Literal["at_most"]
-    cell: Reference
-    bound: float | Reference
-    decides: str = ""
-
-
-class AtLeast(Spec):
-    """A mean reaches a value that the paper prints. Missed only where the setting is the paper's (no `differs`, no
-    `small_differs`).
-    """
-
-    kind: Literal["at_least"]
-    cell: Reference
-    bound: float
-
-
-class Printed(Spec):
-    """What a paper says of its own tables against what they hold, by the printed figures alone. gains: (cells, cells),
-    whose means differ by so much as `says` has in the same place, up to `within`, which is for rounding.
-    """
-
-    kind: Literal["printed"]
-    gains: tuple[tuple[tuple[Reference, ...], tuple[Reference, ...]], ...] = Field(min_length=1)
-    says: tuple[float, ...]
-    within: float = Field(default=0.0051, gt=0)
-
-
-class Cannot(Spec):
-    kind: Literal["cannot"]
-    why: str
-
-
-class ClaimSpec(Spec):
-    """because: what explains the outcome, in words; added to the verdict's own. beside: cells that are quoted too.
-    line: of the paper's text, where its figures stand; several where they are on several.
-    """
-
-    claim: str
-    source: str
-    test: Annotated[Better | Similar | AtMost | AtLeast | Printed | Cannot, Field(discriminator="kind")]
-    line: Annotated[tuple[int, ...], BeforeValidator(_one_look)] = ()
-    because: str = ""
-    beside: tuple[Reference, ...] = ()
-
-    @property
-    def cells(self) -> list[tuple[str, str, str]]:
-        match self.test:
-            case Better(pairs=pairs) | Similar(pairs=pairs):
-                return [cell for pair in pairs for cell in pair]
-            case AtMost(cell=cell, bound=bound):
-                return [cell, bound] if isinstance(bound, tuple) else [cell]
-            case AtLeast(cell=cell):
-                return [cell]
-        return []
-
-
 class FigureSpec(Spec):
     """curves: accuracy over rounds of a table's rows in one column. lines: a table's cells over numbers x of its
     columns. norms: the mean length of the clients' updates over rounds. against: row -> the row that is subtracted from
@@ -249,7 +170,9 @@ def _printed(table: TableSpec) -> tuple[Mapping[str, Mapping[str, Any]], ...]:
 
 
 class Reproduction(Spec):
-    """One paper. seeds: of every cell, look by look. core_minutes: that a table may use; a cell gets its next look only
+    """One paper. case: the strongest fair case for it that the runs make, a paragraph each, with figures in braces
+    (`fedpriv.studies.fair_case`). seeds: of every cell, look by look.
+    core_minutes: that a table may use; a cell gets its next look only
     while a claim that rests on it is open and this is not used up, and its first one always. client_epochs: at most so
     many epochs of 600 pictures are trained, at each scale.
     """
@@ -262,6 +185,7 @@ class Reproduction(Spec):
     leak: str
     repair: str
     methods: tuple[str, ...]
+    case: tuple[str, ...] = ()
     seeds: Mapping[Scale, Looks]
     core_minutes: Mapping[Scale, Annotated[float, Field(gt=0)]] = {}
     client_epochs: Mapping[Scale, float]
@@ -276,20 +200,20 @@ class Reproduction(Spec):
             if where[0] != where[1]:
                 raise ValueError(f"tables.{name}: every reported figure has its line in `lines`, nothing else has one")
         for name, claim in self.claims.items():
-            for table, row, column in (*claim.cells, *claim.beside):
+            fresh = claim.confirming()
+            for table, row, column in (*claim.cells, *claim.beside, *(fresh.cells if fresh else ())):
                 known = self.tables.get(table)
                 if known is None or row not in known.rows or column not in known.columns:
                     raise ValueError(f"claims.{name}: no such cell: {table}/{row}/{column}")
                 if (row, column) in known.left_out:
                     raise ValueError(f"claims.{name}: {table}/{row}/{column} is left out")
-            if isinstance(claim.test, Printed):
-                cells = [cell for gain in claim.test.gains for side in gain for cell in side]
-                for table, row, column in cells:
+            if isinstance(claim.test, Printed | Ordered):
+                for table, row, column in claim.test.printed:
                     if table not in self.tables or column not in self.tables[table].reported.get(row, {}):
                         raise ValueError(f"claims.{name}: nothing is reported in {table}/{row}/{column}")
-                if len(claim.test.says) != len(claim.test.gains):
+                if isinstance(claim.test, Printed) and len(claim.test.says) != len(claim.test.gains):
                     raise ValueError(f"claims.{name}: as many figures as gains are needed")
-            if isinstance(claim.test, Better | Similar):  # its cells are looked at together
+            if isinstance(claim.test, Better | Grows | Similar):  # its cells are looked at together
                 for table, _, _ in claim.cells:
                     first = claim.cells[0][0]
                     if any(self.looks(first, scale) != self.looks(table, scale) for scale in self.seeds):

@@ -12,7 +12,7 @@ from typing import Any
 from fedpriv.common.files import write_atomic
 from fedpriv.common.printing import cell as csv_cell
 from fedpriv.common.versions import made_by
-from fedpriv.report.words import figure, seconds
+from fedpriv.report.words import figure, plus_minus, seconds
 from fedpriv.studies.provenance import DIGEST
 from fedpriv.studies.results import (
     OTHER_SETTING,
@@ -32,17 +32,8 @@ TABLES = "tables"
 RAISED = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 HOW_DECIDED = (
-    "Intervals are 95 % t-intervals over seeds, of paired differences where two methods are compared. Verdicts rest "
-    "on p, which is corrected for the number of looks at which seeds were added (fixed before, at most five), for the "
-    "pairs of a claim (Bonferroni) and for all claims of the paper that rest on chance (Holm, for “holds” and for "
-    "“does not hold”): above 0.05 a claim is “not decided”, and in at most one study of twenty is any verdict wrong "
-    "by chance. “Nearly the same” is decided by two one-sided tests within the margin that stands there. The pairs of "
-    "a table's order are corrected among themselves. A rival that guesses decides nothing: where every rival does, the "
-    "claim cannot be tested here. Verdicts are on signs and bounds; whether a printed size is reached stands beside "
-    "them. In the paper's own setting a claim does not hold also where there is no gain in the mean of all seeds, and "
-    "surely less than the printed one: then it is the printed size that is refuted. A verified epsilon is an upper "
-    "bound: above a claim it refutes nothing, unless the words say why it does. An attack that finds less confirms "
-    "nothing."
+    "How a verdict is reached, the same way for every paper: [the protocol](../protocol.md). Intervals are 95 % "
+    "t-intervals over seeds; verdicts rest on p, corrected for looks, pairs and all claims of the paper."
 )
 
 STALE = (
@@ -96,37 +87,121 @@ def _cell(text: str) -> str:
 
 def page(results: PaperResults) -> str:
     """Markdown."""
-    settings = _settings(results.claims)
+    claims = [claim for claim in results.claims if not claim.beyond]
+    settings = _settings(claims)
     lines = [
         f"# {results.title}",
         "",
         f"{results.authors}. Reproduced at `scale={results.scale}`: `{results.command}`.",
         "",
-        results.idea,
+        *(["## What the authors would say", ""] if results.case else []),
+        *(line for paragraph in results.case for line in (paragraph, "")),
+        "## What was found" + (" in a smaller setting (scale=small)" if results.scale == "small" else ""),
         "",
-        f"**What leaks as published.** {results.leak}",
+        f"{results.idea}",
+        "",
+        *(f"- {line}" for line in settings_counted(claims)),
+        "",
+        HOW_DECIDED,
+        "",
+        *_claim_tables(claims, settings),
+        *(line for setting, mark in settings.items() for line in (f"{mark} {OTHER_SETTING.format(setting)}", "")),
+        *_moved(claims),
+        *_beyond([claim for claim in results.claims if claim.beyond]),
+        "## What leaks as published, and the repair",
+        "",
+        results.leak,
         "",
         f"**Repaired.** {results.repair}",
         "",
-        "## What holds" + (" in a smaller setting (scale=small)" if results.scale == "small" else ""),
-        "",
-        f"{counted(results.claims)}.",
-        "",
-        markdown_table(
-            ("claim", "source", "verdict", "measured"), [_claim(claim, settings) for claim in results.claims]
-        ),
-        "",
-        *(line for setting, mark in settings.items() for line in (f"{mark} {OTHER_SETTING.format(setting)}", "")),
-        HOW_DECIDED,
-        "",
         *([STALE, ""] if any(c.superseded for table in results.tables for r in table.rows for c in r.cells) else []),
     ]
-    for table in results.tables:
+    measured = [table for table in results.tables if _is_measured(table)]
+    for table in measured:
         lines += _table(table)
+    lines += _not_run([table for table in results.tables if table not in measured])
     lines += ["## Figures", ""] if results.figures else []
     for one in results.figures:
         lines += [f"![{one.alt}]({one.file})", "", one.caption, ""]
     return "\n".join([*lines, *origin(results.provenance)]) + "\n"
+
+
+#: Where a claim was tested -> the heading of its table.
+PLACES: Mapping[str, str] = {
+    "own": "In the paper's own setting, or without one",
+    "another": "In another setting",
+    "not": "Not tested here",
+}
+
+
+def place_of(claim: Claim) -> str:
+    """The two settings are never added up (docs/results/protocol.md, section 2)."""
+    if claim.verdict == "cannot be tested here":
+        return "not"
+    return "another" if claim.setting else "own"
+
+
+def settings_counted(claims: Sequence[Claim]) -> list[str]:
+    """A line for each setting, with its verdicts."""
+    parts = {name: [claim for claim in claims if place_of(claim) == name] for name in PLACES}
+    said = [f"{PLACES[name]}: {len(some)}, {counted(some)}." for name, some in parts.items() if some and name != "not"]
+    return said + ([f"Cannot be tested here: {len(parts['not'])}."] if parts["not"] else [])
+
+
+def _claim_tables(claims: Sequence[Claim], settings: Mapping[str, str]) -> list[str]:
+    lines = []
+    for name, heading in PLACES.items():
+        some = [claim for claim in claims if place_of(claim) == name]
+        if some:
+            rows = [_claim(claim, settings) for claim in some]
+            lines += [f"### {heading}", "", markdown_table(("claim", "its words", "verdict", "measured"), rows), ""]
+    return lines
+
+
+def _moved(claims: Sequence[Claim]) -> list[str]:
+    """Claims whose verdict is another than on the list before the protocol, and those that were not on it."""
+    moved = [claim for claim in claims if claim.before not in (None, "new", claim.verdict)]
+    new = [claim for claim in claims if claim.before == "new"]
+    lines = ["## What the protocol changed", ""] if moved or new else []
+    if moved:
+        rows = [(one.claim, str(one.before), one.verdict, one.rule or "the protocol's margins") for one in moved]
+        lines += [markdown_table(("claim", "before", "now", "rule"), rows), ""]
+    if new:
+        lines += [f"New on the list: {len(new)} ({counted(new)}).", ""]
+    return lines
+
+
+def _beyond(findings: Sequence[Claim]) -> list[str]:
+    """No claims of the paper: without a verdict, outside every count."""
+    if not findings:
+        return []
+    rows = [
+        (one.claim, f"{one.beyond} (before: {one.before})" if one.before else one.beyond, one.words) for one in findings
+    ]
+    words = "Findings of this project that the paper does not claim. They have no verdict and are in no count."
+    return [
+        "## Beyond the paper",
+        "",
+        words,
+        "",
+        markdown_table(("finding", "why it is no claim", "measured"), rows),
+        "",
+    ]
+
+
+def _is_measured(table: Table) -> bool:
+    return any(cell.measured is not None for row in table.rows for cell in row.cells)
+
+
+def _not_run(tables: Sequence[Table]) -> list[str]:
+    """A line for each table without a figure of its own."""
+    if not tables:
+        return []
+    lines = ["## Not run here", ""]
+    for table in tables:
+        why = dict.fromkeys(cell.missing for row in table.rows for cell in row.cells if cell.missing)
+        lines.append(f"- {table.title} ({table.source}): {'; '.join(why)}")
+    return [*lines, ""]
 
 
 def _settings(claims: Sequence[Claim]) -> dict[str, str]:
@@ -137,7 +212,14 @@ def _settings(claims: Sequence[Claim]) -> dict[str, str]:
 
 def _claim(claim: Claim, settings: Mapping[str, str]) -> tuple[str, str, str, str]:
     mark = f" {settings[claim.setting]}" if claim.setting else ""
-    return claim.claim, claim.source, f"**{claim.verdict}**", claim.found + mark
+    quotes = " … ".join(f"“{quote}”" for quote in claim.quote)
+    lines = f", line {_listed(claim.line)}" if claim.line else ""
+    where = f"{claim.source}{lines}"
+    return claim.claim, f"{quotes} ({where})" if quotes else where, f"**{claim.verdict}**", claim.found + mark
+
+
+def _listed(lines: Sequence[int]) -> str:
+    return ", ".join(map(str, dict.fromkeys(lines)))
 
 
 #: A verdict of one claim and of several.
@@ -197,7 +279,7 @@ def _value(cell: Cell, unit: str, seeds: int = 1) -> str:
     if found is None:
         text = "–"
     elif unit == "%":
-        text = f"{found.mean:.1f}" + (f" ± {found.half_width:.1f}" if found.half_width is not None else "")
+        text = plus_minus(found.mean or 0.0, found.half_width)
     else:
         text = shown(found).split(" (")[0]
     text += f" (n = {found.n})" if found is not None and 1 < found.n < seeds else ""

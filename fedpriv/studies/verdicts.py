@@ -11,7 +11,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeVar
 
-from fedpriv.report.words import figure
+from fedpriv.report.words import figure, plus_minus
 from fedpriv.studies.evidence import FAMILY_ERROR, Sides, above, both_sides, estimate, paired, sequential, together
 from fedpriv.studies.results import Estimate, Ordering, Verdict
 
@@ -19,6 +19,10 @@ HOLDS: Verdict = "holds"
 FAILS: Verdict = "does not hold"
 OPEN: Verdict = "not decided"
 CANNOT: Verdict = "cannot be tested here"
+
+#: A printed accuracy counts as reached down to so many points below it; and what counts as an effect where a paper
+#: prints no gain (docs/results/protocol.md).
+LEVEL = EFFECT = 1.0
 
 
 #: What a figure says of the quantity that a claim is about. exact: it is that quantity (a claim's own, a count). upper,
@@ -48,6 +52,14 @@ class Values:
         """Whether it is nearer to guessing than to half as much again."""
         mean = self.estimate.mean
         return self.guessing is not None and mean is not None and mean < 1.5 * self.guessing
+
+    @property
+    def two_kinds(self) -> bool:
+        """Whether it learns or guesses by its seed: at least a tenth of the runs on each side of 1.5 times guessing."""
+        if self.guessing is None or not self.by_seed:
+            return False
+        share = sum(value < 1.5 * self.guessing for value in self.by_seed.values()) / len(self.by_seed)
+        return 0.1 <= share <= 0.9
 
     @property
     def estimate(self) -> Estimate:
@@ -94,6 +106,21 @@ def decided(sides: Sides) -> Verdict:
     return OPEN if holds == fails else HOLDS if holds else FAILS
 
 
+def confirmed_by(outcome: Outcome, fresh: Outcome | None) -> Outcome:
+    """A verdict that a rule made after its data gives: it counts if fresh seeds give it as well."""
+    late = f"{outcome.words}. By a rule made after these seeds it {SAYS[outcome.verdict]}"
+    if fresh is None or not fresh.estimated:
+        words = f"{late}; open until fresh seeds say so as well"
+    elif fresh.verdict == outcome.verdict:
+        return replace(outcome, words=f"{late}, and fresh seeds say so as well: {fresh.words}")
+    else:
+        words = f"{late}, which fresh seeds do not confirm: {fresh.words}"
+    return replace(outcome, verdict=OPEN, words=words, blocked=True)
+
+
+SAYS: Mapping[Verdict, str] = {HOLDS: "holds", FAILS: "does not hold"}
+
+
 def _alone(words: str, sides: Sides, verdict: Verdict = OPEN, **more: Any) -> Outcome:
     """An outcome as the only one of its family."""
     return settle({0: Outcome(verdict, words, sides=sides, **more)})[0]
@@ -114,11 +141,12 @@ def bounds(found: Estimate) -> tuple[float, float]:
     return found.mean - found.half_width, found.mean + found.half_width
 
 
-def better(pairs: Sequence[tuple[Values, Values]], reported: Sequence[float] = (), own: bool = False) -> Outcome:
-    """Holds where every difference is above 0, fails where one is below 0 (Bonferroni over the pairs). A verdict on the
-    sign: whether the ``reported`` size is reached is said in words. own: in the paper's own setting the claim fails
-    also where a difference is not above 0 in the mean and for sure less than what is reported. A rival that guesses
-    decides nothing: where all of them do, the claim cannot be tested here.
+def better(
+    pairs: Sequence[tuple[Values, Values]], reported: Sequence[float] = (), margins: Sequence[float] = ()
+) -> Outcome:
+    """Holds where every difference is above 0, fails where one is below 0 or no effect (Bonferroni over the pairs).
+    ``reported`` sizes are quoted; margins: M of each pair, what counts as an effect (none: the sign alone). A
+    rival that guesses decides nothing: where all of them do, the claim cannot be tested here.
     """
     sides, words = [], []
     for number, (one, other) in enumerate(pairs):
@@ -127,10 +155,12 @@ def better(pairs: Sequence[tuple[Values, Values]], reported: Sequence[float] = (
         printed = f"; reported {reported[number]:+.3g}" if number < len(reported) else ""
         if printed and math.isfinite(low) and not low <= reported[number] <= high:
             printed += ", which is not reached" if high < reported[number] else ", which is exceeded"
+        margin = margins[number] if number < len(margins) else 0.0
+        if -margin < low and high < margin:
+            printed += f"; within {margin:g}, which counts as no effect" if low <= 0 else f"; a gain below {margin:g}"
         nothing = guess_words(one, other) if other.guesses else ""
-        size = reported[number] if own and number < len(reported) else 0.0
-        sides.append(Sides() if nothing else sequential(_differences(one, other), one.looks, size))
-        words.append(compared(one, other, found, printed) + nothing)
+        sides.append(Sides() if nothing else _compared_sides(one, other, margin=margin))
+        words.append(compared(one, other, found, printed) + nothing + _kinds_words(one, other))
     return _of_pairs(pairs, sides, words, [other.guesses for _, other in pairs])
 
 
@@ -140,13 +170,51 @@ def similar(pairs: Sequence[tuple[Values, Values]], within: float) -> Outcome:
     """
     sides, words = [], []
     for one, other in pairs:
-        differences = _differences(one, other)
-        over, under = (sequential([d + shift for d in differences], one.looks) for shift in (-within, within))
+        over, under = (_compared_sides(one, other, shift) for shift in (-within, within))
         nothing = guess_words(one, other) if one.guesses or other.guesses else ""
         inside, outside = max(over.fails, under.holds), min(1.0, 2 * min(over.holds, under.fails))
         sides.append(Sides() if nothing else Sides(inside, outside))
-        words.append(compared(one, other, estimate(differences), f"; wanted within {within:g}") + nothing)
+        found = paired_difference(one, other)
+        words.append(compared(one, other, found, f"; wanted within {within:g}") + nothing + _kinds_words(one, other))
     return _of_pairs(pairs, sides, words, [one.guesses or other.guesses for one, other in pairs])
+
+
+def grows(gains: Sequence[tuple[tuple[Values, Values], tuple[Values, Values]]]) -> Outcome:
+    """Of each pair of differences the first is larger than the second. A rival that guesses makes no difference that
+    counts.
+    """
+    pairs = [(_difference(*first), _difference(*second)) for first, second in gains]
+    words, sides = [], []
+    nothing = [first[1].guesses or second[1].guesses for first, second in gains]
+    for (one, other), none, gain in zip(pairs, nothing, gains, strict=True):
+        found = paired_difference(one, other)
+        by_sign = any(values.two_kinds for pair in gain for values in pair)
+        sides.append(Sides() if none else sequential(_differences(one, other), gain[0][0].looks, by_sign=by_sign))
+        words.append(compared(one, other, found) + (", which decides nothing: a rival guesses" if none else ""))
+    return _of_pairs(pairs, sides, words, nothing)
+
+
+def _difference(one: Values, other: Values) -> Values:
+    seeds = one.by_seed.keys() & other.by_seed.keys()
+    label = f"the gain of {one.label} over {other.label}"
+    return Values(label, {seed: one.by_seed[seed] - other.by_seed[seed] for seed in seeds}, unit=one.unit)
+
+
+def _compared_sides(one: Values, other: Values, shift: float = 0.0, margin: float = 0.0) -> Sides:
+    differences = [difference + shift for difference in _differences(one, other)]
+    return sequential(differences, one.looks, margin, by_sign=one.two_kinds or other.two_kinds)
+
+
+def _kinds_words(one: Values, other: Values) -> str:
+    """The share of runs that learn, where a cell learns or guesses by its seed."""
+    if not (one.two_kinds or other.two_kinds):
+        return ""
+    learn = [f"{_learning(values)} of {len(values.by_seed)}" for values in (one, other)]
+    return f", by the sign test: {learn[0]} runs learn, against {learn[1]}"
+
+
+def _learning(values: Values) -> int:
+    return sum(value >= 1.5 * (values.guessing or 0.0) for value in values.by_seed.values())
 
 
 def _of_pairs(
@@ -206,20 +274,14 @@ _ONE_SIDED: Mapping[Kind, str] = {
 
 
 def at_least(value: Values, bound: float, decided: bool) -> Outcome:
-    """A mean against a printed value. decided: whether the setting is the paper's, so that less is a contradiction."""
+    """A mean against a printed value: reached at no more than `LEVEL` below it. decided: whether the setting is the
+    paper's and nothing in it is open that moves a level, so that less is a contradiction.
+    """
     words = f"{value.label}: {shown(value.estimate, value.unit)}; reported {bound:g}"
     seeds = sorted(value.by_seed)
-    sides = sequential([value.by_seed[seed] - bound for seed in seeds], value.looks)
+    missing = [value.by_seed[seed] - bound + (LEVEL if value.unit == "%" else 0.0) for seed in seeds]
+    sides = sequential(missing, value.looks, by_sign=value.two_kinds)
     return _alone(words, sides if decided else Sides(sides.holds), level=decided)
-
-
-def printed(gains: Sequence[float], says: Sequence[float], within: float) -> Outcome:
-    """What a paper says of its tables, against them. Nothing was measured."""
-    right = [abs(found - said) <= within for found, said in zip(gains, says, strict=True)]
-    first, *rest = zip(says, gains, strict=True)
-    words = f"{first[0]:+.4g} by the text and {first[1]:+.4g} by the tables"
-    words = "; ".join([words, *(f"{said:+.4g} and {found:+.4g}" for said, found in rest)])
-    return Outcome(HOLDS if all(right) else FAILS, f"Of the printed figures: {words}", estimated=False)
 
 
 def shown(found: Estimate, unit: str = "") -> str:
@@ -227,8 +289,9 @@ def shown(found: Estimate, unit: str = "") -> str:
         return "nothing"
     sign = f" {unit}" if unit else ""
     width = f" ± {found.half_width:.2g}" if found.half_width is not None else ""
-    mean = f"{found.mean:.1f}" if unit == "%" else figure(found.mean)
-    return f"{mean}{width}{sign} ({found.n} seed{'s' if found.n > 1 else ''})"
+    if unit == "%":
+        return f"{plus_minus(found.mean, found.half_width)}{sign} ({found.n} seed{'s' if found.n > 1 else ''})"
+    return f"{figure(found.mean)}{width}{sign} ({found.n} seed{'s' if found.n > 1 else ''})"
 
 
 def p_words(p: float) -> str:
@@ -274,7 +337,7 @@ def is_phrase(label: str) -> bool:
 
 
 def _order_of(higher: Values, lower: Values) -> Sides:
-    return Sides() if lower.guesses else sequential(_differences(higher, lower), higher.looks)
+    return Sides() if lower.guesses else _compared_sides(higher, lower)
 
 
 def ordering(column: str, rows: Mapping[str, Values], reported: Mapping[str, float]) -> Ordering | None:

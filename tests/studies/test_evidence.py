@@ -81,32 +81,35 @@ def test_the_sequential_value_only_falls() -> None:
     assert values[-1] == pytest.approx(np.minimum(1.0, 4 * np.min([t_test(data[:, :n])[0] for n in LOOKS], axis=0)))
 
 
-def test_a_claim_that_is_true_with_its_size_is_seldom_refuted() -> None:
-    """However small the size is, whoever looks; and what is surely less is refuted more often than by its sign."""
-    for size in (0.1, 0.5, 2.0):
-        studies = drawn(5, 2000, np.array([size]), 0.0)[:, 0]
-        assert np.mean(np.asarray(sequential(studies, LOOKS, size).fails) <= 0.05) < 0.065
-    below = drawn(6, 300, np.array([-0.3]), 0.0)[:, 0]
-    by_sign, by_size = (np.mean(np.asarray(sequential(below, LOOKS, g).fails) <= 0.05) for g in (0.0, 1.0))
-    assert by_size > 0.8 and by_sign < 0.4
+@pytest.mark.parametrize("by_sign", [False, True])
+def test_an_effect_that_is_there_is_seldom_called_none(by_sign: bool) -> None:
+    """However small M is, whoever looks; and what is less is refuted more often than by its sign."""
+    for effect in (0.1, 0.5, 2.0):
+        studies = drawn(5, 2000, np.array([effect]), 0.0)[:, 0]
+        assert np.mean(np.asarray(sequential(studies, LOOKS, effect, by_sign).fails) <= 0.05) < 0.065
+    none = drawn(6, 300, np.array([-0.1]), 0.0)[:, 0]
+    by_zero, by_effect = (np.mean(np.asarray(sequential(none, LOOKS, m, by_sign).fails) <= 0.05) for m in (0.0, 2.0))
+    assert by_effect > 0.8 and by_zero < 0.4
 
 
-def test_a_size_counts_only_where_no_gain_is_seen() -> None:
-    gain, loss = [0.3, -0.1, 0.2, 0.1], [-0.3, 0.1, -0.2, -0.1]
-    assert sequential(gain, size=9.0) == sequential(gain)
-    found = sequential(loss, size=9.0)
-    assert found.holds == sequential(loss).holds
-    assert found.fails == pytest.approx(stats.ttest_1samp(loss, 9.0, alternative="less").pvalue)
-    assert sequential(loss, size=-9.0) == sequential(loss, size=0.0) == sequential(loss)
+def test_no_effect_is_two_one_sided_tests_and_a_sure_sign_counts_alone() -> None:
+    nothing = [0.3, -0.1, -0.2, 0.1, -0.2]
+    ends = [stats.ttest_1samp(nothing, end, alternative=side).pvalue for end, side in ((1, "less"), (-1, "greater"))]
+    assert sequential(nothing, margin=1.0).fails == pytest.approx(max(ends))
+    assert sequential(nothing, margin=1.0).holds == sequential(nothing).holds
+    loss = [value - 9.0 for value in nothing]
+    assert sequential(loss, margin=1.0) == sequential(loss)
+    little = [value + 0.5 for value in nothing]  # surely a gain, surely below 1
+    assert sequential(little, margin=1.0) == sequential(little) and sequential(little).holds < 0.05
 
 
-def test_a_size_is_refuted_while_the_whole_sample_has_no_gain() -> None:
-    """The first three differences fall short of the size for sure; the later ones bring the sign back."""
-    data = [-0.5, -0.2, 0.3, 0.8, 0.7, 0.9, 0.8, 0.9, 1.0, 0.8, 0.9, 1.0]
-    assert sequential(data[:3], LOOKS, size=10.0).fails < 0.01
-    for seeds in (6, 12):
-        found = sequential(data[:seeds], LOOKS, size=10.0)
-        assert found == sequential(data[:seeds], LOOKS) and found.fails > 0.5
+def test_the_sign_test_is_a_binomial() -> None:
+    """Five of six above 0: 7 of 64; a tie is left out; size does not matter."""
+    for data in ([1.0, 2.0, 3.0, 99.0, 1.0, -50.0], [1.0, 2.0, 3.0, 99.0, 1.0, -50.0, 0.0]):
+        assert sequential(data, by_sign=True) == Sides(pytest.approx(7 / 64), pytest.approx(63 / 64))
+    assert sequential([0.0, 0.0], by_sign=True) == Sides()
+    lucky = [60.0, 55.0, 0.1, 0.2, -0.1, 58.0, -0.2, 0.1]
+    assert sequential(lucky, by_sign=True).holds > sequential(lucky).holds
 
 
 def test_one_look_is_the_t_test() -> None:

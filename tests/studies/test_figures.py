@@ -90,7 +90,7 @@ def test_a_difference_is_taken_seed_by_seed_and_its_interval_is_students() -> No
 
 
 def test_lines_are_compared_on_the_seeds_that_all_have() -> None:
-    """A row with more seeds is not shown with the luck of those that others lack, its differences neither."""
+    """A row with more seeds is not shown with the luck of those that others lack."""
     more = {**RUNS, "base": RUNS["base"] | {7: (90.0, 90.0)}}
     found = paper(more)
     made = {line.label: line.points for line in figures.lines(found.paper.figures["f"], found)}
@@ -98,6 +98,14 @@ def test_lines_are_compared_on_the_seeds_that_all_have() -> None:
     assert made == alone and {cell.n for points in made.values() for _, cell in points} == {len(RUNS["base"])}
     apart = paper({"base": {0: (40.0, 60.0)}, "idea": {1: (50.0, 60.0)}}, claims={})  # none in common
     assert [line.points[0][1].n for line in figures.lines(apart.paper.figures["f"], apart)] == [1, 1]
+
+
+def test_a_difference_has_all_seeds_of_its_two_rows() -> None:
+    """Those of a third row, which has fewer, take none away."""
+    runs = {**RUNS, "guess": {0: (10.0, 10.0)}}
+    found = paper(runs, claims={}, against={"idea": "base", "guess": "base"})
+    counts = {line.label: line.points[0][1].n for line in figures.lines(found.paper.figures["f"], found)}
+    assert counts == {"Idea": len(RUNS["base"]), "Guess": 1}
 
 
 def test_a_round_counts_where_every_seed_has_it() -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from fedpriv.report.words import figure
+from fedpriv.report.words import figure, plus_minus
 from fedpriv.studies.leaderboard_page import page_of, pages
 from fedpriv.studies.results import Board, Estimate, Leaderboard, Left, read_study
 
@@ -96,7 +98,36 @@ def test_a_bad_search_and_a_plan_of_ones_own_are_marked(committed: Leaderboard) 
         return lines_of(committed, board.model_copy(update={"entries": (one, again)}))
 
     plain, marked = lines(), lines(better_at=low, own_plan=True)
-    said = f"at this one chose badly: A (90.0 ± 0.1 % at epsilon {figure(low)})."
+    said = f"at this one chose badly: A (90.00 ± 0.10 % at epsilon {figure(low)})."
     assert any(said in line for line in marked) and not any("chose badly" in line for line in plain)
     assert any("A \\* |" in line for line in marked) and any(line.startswith("\\*: with a plan") for line in marked)
     assert not any("\\*" in line for line in plain)
+
+
+def test_a_page_is_short_until_it_is_opened(committed: Leaderboard) -> None:
+    """Tables by epsilon, test by test, and how options were searched are folded."""
+    for file, text in pages(committed).items():
+        shown = re.sub(r"<details markdown>.*?</details>", "", text, flags=re.DOTALL)
+        assert len(shown.split()) <= 1500, file
+        assert text.count("<details markdown>") == text.count("</details>")
+    for board in committed.boards:
+        for target in {entry.target for entry in board.entries}:
+            assert f"<summary>Epsilon {figure(target)}: " in pages(committed)[page_of(board)]
+
+
+def test_a_duel_is_shown_with_its_own_figures(committed: Leaderboard) -> None:
+    for board in committed.boards:
+        text = pages(committed)[page_of(board)]
+        labels = {entry.method: entry.label for entry in board.entries}
+        for duel in board.duels:
+            gap = plus_minus(duel.difference.mean or 0.0, duel.difference.half_width)
+            row = f"| {figure(duel.target)} | {labels[duel.method]} | {labels[duel.against]} | {gap} |"
+            assert row in text and text[text.index(row) :].split("\n")[0].endswith(f"{duel.outcome} |")
+
+
+def test_the_index_has_the_command_of_every_boards_best(committed: Leaderboard) -> None:
+    index = pages(committed)["README.md"]
+    for board in committed.boards:
+        target = min({e.target for e in board.entries}, key=lambda one: abs(math.log(one / 8)))
+        first = [e for e in board.entries if e.target == target and e.rank == 1]  # several where they are equal
+        assert any(f"```bash\n{one.command}\n```" in index for one in first)

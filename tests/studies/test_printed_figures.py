@@ -10,16 +10,24 @@ from pathlib import Path
 import pytest
 
 from fedpriv.studies import spec
-from fedpriv.studies.spec import AtLeast, AtMost, Better, Printed
+from fedpriv.studies.claim_spec import AtLeast, Better, ClaimSpec, Printed
+from fedpriv.studies.spec import Reproduction
 
 PAPERS = ["adpfl", "agn", "coqfl", "fedags", "fedcad"]
 #: A number that no other digit belongs to.
 NUMBER = re.compile(r"(?<![\d.])\d+(?:\.\d+)?(?![\d]|\.\d)")
-#: Gains that a text gives in words only, or that are another reading of it: why.
+#: Figures that a text gives in words only, or that are another reading of it: why.
 IN_WORDS = {
-    "residual_printed": "six differences of a table, of which the text says that all are gains",
-    "safer_printed": "“slightly higher” in words, read as within a point",
     "allocation_tenth_printed": "“less than 1 %” is read as 0.5 within half a point",
+    "allocation_more_printed": "“more pronounced”: than the mean gain at the other α, by the table",
+    "mnist_close_printed": "“about 1 %” at each of three α",
+    "nbafl_slightly": "“slightly”: within a point of nothing",
+    "larger_printed": "four differences of a table, of which the text says which are larger",
+    "mnist_minimal_printed": "“minimal”: within a point of nothing",
+    "comparable_printed": "“comparable”: within a point of nothing",
+    "alike_mnist_printed": "“little difference”: within a point of nothing",
+    "means_printed": "means of a table's own figures",
+    "nbafl_above": "a difference of two figures of its line",
 }
 
 
@@ -74,30 +82,56 @@ def test_a_table_is_of_the_method_and_data_that_it_names(paper: str) -> None:
 
 @pytest.mark.papers
 @pytest.mark.parametrize("paper", PAPERS)
-def test_a_claims_figures_stand_on_its_line(paper: str) -> None:
+def test_a_claim_is_in_the_papers_own_words(paper: str) -> None:
+    """Every claim that is the paper's has a quote, which stands on the line that it names."""
     text, found = lines(paper), spec.load(paper)
     for name, claim in found.claims.items():
-        if not claim.line:
-            assert not isinstance(claim.test, Printed) or name in IN_WORDS, name
+        if claim.beyond:
+            assert not claim.quote, name
             continue
+        assert claim.quote and len(claim.quote) == len(claim.line), name
+        for quote, line in zip(claim.quote, claim.line, strict=True):
+            assert quote in text[line], (name, line, quote)
+
+
+@pytest.mark.papers
+@pytest.mark.parametrize("paper", PAPERS)
+def test_a_claims_figures_stand_on_its_line(paper: str) -> None:
+    """Of those that hold a figure against the paper."""
+    text, found = lines(paper), spec.load(paper)
+    for name, claim in found.claims.items():
         test = claim.test
         said = test.says if isinstance(test, Printed) else test.reported if isinstance(test, Better) else ()
-        said = (test.bound,) if isinstance(test, AtLeast | AtMost) and isinstance(test.bound, float) else said
+        said = (test.bound,) if isinstance(test, AtLeast) else said
+        if name in IN_WORDS or claim.beyond or not said:
+            continue
         there = {number for line in claim.line for number in numbers(text[line])}
-        assert said and set(said) <= there, (name, said)
+        tables = {abs(gain) for gain in _gains(found, claim)}
+        assert set(said) <= there or set(said) <= {round(gain, 2) for gain in tables}, (name, said)
+
+
+def _gains(found: Reproduction, claim: ClaimSpec) -> list[float]:
+    """Differences of reported figures, of a claim on pairs."""
+    gains = []
+    for (t, r, c), (u, s, d) in claim.test.pairs if isinstance(claim.test, Better) else ():
+        one, other = found.tables[t].reported.get(r, {}).get(c), found.tables[u].reported.get(s, {}).get(d)
+        if one is not None and other is not None:
+            gains.append(one - other)
+    return gains
 
 
 @pytest.mark.parametrize("paper", PAPERS)
 def test_a_reported_gain_is_the_difference_of_reported_figures(paper: str) -> None:
-    """Unless the text prints it (`line`)."""
+    """Where both figures are reported, and the text prints no other (as DPFL-AGN's 6.66)."""
     found = spec.load(paper)
     for name, claim in found.claims.items():
-        if isinstance(claim.test, Better) and not claim.line:
+        if isinstance(claim.test, Better) and _gains(found, claim) and name != "dpfl_beats_dpsgd":
             for (one, other), gain in zip(claim.test.pairs, claim.test.reported, strict=False):
                 first, second = (found.tables[t].reported.get(r, {}).get(c) for t, r, c in (one, other))
-                assert first is not None and second is not None, name
+                if first is None or second is None:
+                    continue
                 assert gain == pytest.approx(first - second, abs=1e-6), name
-        if isinstance(claim.test, AtLeast):
+        if isinstance(claim.test, AtLeast) and name not in ("mnist_level", "level_rivals"):  # “over 98 %”; figure 8
             table, row, column = claim.test.cell
             assert found.tables[table].reported[row][column] == claim.test.bound
 

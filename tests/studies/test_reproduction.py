@@ -91,7 +91,7 @@ def test_the_setting_and_the_seeds_are_said(tmp_path: Path, monkeypatch: pytest.
     page = (out / "made_up" / "README.md").read_text()
     assert "`python -m fedpriv.reproduce paper=made_up scale=small seeds=2`" in page
     assert "half width of the 95 % interval over 2 seeds; in brackets what the paper reports." in page
-    assert "Theorem 1. Computed." in page and "Table 2. Not run here." in page
+    assert "Theorem 1. Computed." in page and "\n- Other pictures (Table 2): " in page
     row = next(line for line in page.split("\n") if line.startswith("| Much noise is better"))
     assert row.endswith("¹ |") and "Not the paper's" not in row and "Corrected p" in row
     assert page.count("Not the paper's setting: ours; 2 rounds in place of 200.") == 1

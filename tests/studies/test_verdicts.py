@@ -6,7 +6,9 @@ import math
 from typing import Any
 
 import pytest
+from scipy import stats
 
+from fedpriv.studies.printed_claims import ordered, printed
 from fedpriv.studies.study_words import order_words
 from fedpriv.studies.verdicts import (
     CANNOT,
@@ -19,10 +21,11 @@ from fedpriv.studies.verdicts import (
     at_most,
     better,
     compared,
+    confirmed_by,
     estimate,
+    grows,
     ordering,
     paired_difference,
-    printed,
     settle,
     similar,
 )
@@ -68,17 +71,29 @@ def test_better_says_whether_the_reported_gain_is_reached() -> None:
     assert better([(HIGH, LOW), (LOW, HIGH)]).difference is None
 
 
-def test_a_printed_gain_is_refuted_only_in_the_papers_own_setting_and_where_there_is_none_at_all() -> None:
-    none = values("none", 78.0, 82.5, 80.0), values("rival", 81.0, 81.0, 81.0)  # -0.83 in the mean, p = 0.3 of below 0
-    assert better([none]).verdict == better([none], [20.0]).verdict == OPEN
-    assert better([none], [20.0], own=True).verdict == FAILS
-    assert better([none], [1.0], own=True).verdict == OPEN  # less than 1 point is not sure
-    assert better([none], [-20.0], own=True).verdict == OPEN  # no gain is claimed
-    little = values("little", 80.4, 81.5, 83.0), values("rival", 81.0, 81.0, 81.0)  # +0.63, surely not 20
-    assert better([little], [20.0], own=True).verdict == OPEN
-    assert better([(HIGH, LOW)], [16.0], own=True).verdict == HOLDS  # the sign is sure; the size is missed in words
-    assert better([(HIGH, LOW), none], [16.0], own=True).verdict == OPEN  # that of the second pair is not printed
-    assert better([(HIGH, LOW), none], [16.0, 20.0], own=True).verdict == FAILS
+def test_no_effect_fails_where_it_is_surely_within_what_counts() -> None:
+    none = values("none", 81.1, 80.9, 81.2, 80.7), values("rival", 81.0, 81.0, 81.0, 81.0)
+    assert better([none]).verdict == OPEN
+    found = better([none], margins=[1.0])
+    assert found.verdict == FAILS and "within 1, which counts as no effect" in found.words
+    assert better([none], margins=[0.1]).verdict == OPEN
+    little = values("little", 81.5, 81.4, 81.6, 81.5), none[1]
+    found = better([little], margins=[1.0])
+    assert found.verdict == HOLDS and "a gain below 1" in found.words
+    assert better([(HIGH, LOW), none], margins=[1.0]).verdict == OPEN  # of the second pair nothing counts
+    assert better([(HIGH, LOW), none], margins=[1.0, 1.0]).verdict == FAILS
+
+
+def test_runs_that_learn_or_guess_are_compared_by_the_sign_test() -> None:
+    """Of ten seeds the lucky ones differ by fifty points: their mean says little of the next ten."""
+    lucky = {seed: 60.0 if seed < 6 else 11.0 for seed in range(10)}
+    one = Values("one", {seed: value + 1 for seed, value in lucky.items()}, unit="%", guessing=10.0)
+    other = Values("other", dict.fromkeys(range(10), 20.0), unit="%", guessing=10.0)
+    assert one.two_kinds and not other.two_kinds
+    found = better([(one, other)])
+    assert "by the sign test: 6 of 10 runs learn, against 10 of 10" in found.words
+    assert found.sides is not None and found.sides.holds == pytest.approx(386 / 1024)
+    assert "sign test" not in better([(other, Values("low", dict.fromkeys(range(10), 18.0), unit="%"))]).words
 
 
 def test_a_comparison_is_a_sentence() -> None:
@@ -262,3 +277,43 @@ def test_an_ordering_counts_its_pairs() -> None:
     assert ordering("column", rows, {"high": 99.0}) is None
     assert ordering("column", rows, {"high": 99.0, "low": 99.0}) is None
     assert ordering("column", {"high": HIGH}, {"high": 99.0, "gone": 98.0}) is None
+
+
+def test_a_gain_that_grows_is_a_difference_of_differences() -> None:
+    """By hand: the gains are 4, 5, 6, 5 and 1, 1, 2, 2; their differences 3, 4, 4, 3."""
+    large = values("a", 14.0, 15.0, 16.0, 15.0), values("b", 10.0, 10.0, 10.0, 10.0)
+    small = values("c", 11.0, 11.0, 12.0, 12.0), values("d", 10.0, 10.0, 10.0, 10.0)
+    found = grows([(large, small)])
+    assert found.verdict == HOLDS and found.difference is not None and found.difference.mean == pytest.approx(3.5)
+    assert found.sides is not None
+    assert found.sides.holds == pytest.approx(stats.ttest_1samp([3, 4, 4, 3], 0, alternative="greater").pvalue)
+    assert grows([(small, large)]).verdict == FAILS
+    guesses = Values("d", dict.fromkeys(range(4), 10.0), unit="%", guessing=10.0)
+    assert grows([(large, (small[0], guesses))]).verdict == CANNOT
+    assert grows([(large, small), (large, large)]).verdict == OPEN  # the second has no difference
+
+
+def test_printed_orders_name_what_is_not_so() -> None:
+    rows = [[("a", 3.0), ("b", 2.0), ("c", 1.0)], [("d", 2.0), ("e", 2.0)]]
+    found = ordered(rows, equal=True)
+    assert found.verdict == HOLDS and found.words == "Of 3 comparisons of printed figures 3 are as the text says"
+    strict = ordered(rows, equal=False)
+    assert strict.verdict == FAILS and strict.words.endswith("2 are as the text says; not d 2, e 2")
+    assert ordered([[("a", 1.0), ("b", 2.0)]], equal=True).verdict == FAILS
+
+
+def test_many_printed_figures_are_counted() -> None:
+    found = printed([0.0] * 9 + [0.2], [0.0] * 10, 0.1)
+    assert found.verdict == FAILS and found.words == "Of 10 printed figures 9 are as the text says, within 0.1"
+    assert printed([0.0] * 10, [0.0] * 10, 0.1).verdict == HOLDS
+
+
+def test_a_verdict_of_a_later_rule_needs_fresh_seeds() -> None:
+    found = better([(HIGH, LOW)])
+    assert found.verdict == HOLDS
+    again = confirmed_by(found, found)
+    assert again.verdict == HOLDS and "fresh seeds say so as well" in again.words
+    other = confirmed_by(found, better([(LOW, HIGH)]))
+    assert other.verdict == OPEN and other.blocked and "which fresh seeds do not confirm" in other.words
+    none = confirmed_by(found, None)
+    assert none.verdict == OPEN and "open until fresh seeds say so as well" in none.words
