@@ -53,10 +53,10 @@ def estimated_epsilon(outside: NDArray[np.float64], inside: NDArray[np.float64],
     """
     if min(len(outside), len(inside)) < FEWEST:
         return None
-    worlds = [Normal(float(scores.mean()), float(scores.std(ddof=1))) for scores in (outside, inside)]
-    if min(world.std for world in worlds) == 0:
-        return 0.0 if worlds[0] == worlds[1] else math.inf
-    return gaussians_epsilon(*worlds, delta)
+    first, second = (Normal(float(scores.mean()), float(scores.std(ddof=1))) for scores in (outside, inside))
+    if min(first.std, second.std) == 0:
+        return 0.0 if first == second else math.inf
+    return gaussians_epsilon(first, second, delta)
 
 
 def gaussians_epsilon(first: Normal, second: Normal, delta: float) -> float:
