@@ -221,7 +221,7 @@ def why_none(worker: Worker) -> str:
     """Why this run cannot have canary clients, in words; empty where it can."""
     method = worker.method
     if worker.config.dataset.name == "on_nodes":
-        return "canary clients are simulated, and this run's clients are real"
+        return "this run's clients are real; each machine audits itself where its policy has in_run_audit"
     if method.threat.unit == "client" and method.threat.adjacency != "replace-one":
         return f"a canary's update is replaced by its opposite, and the guarantee is for {method.threat.adjacency}"
     if method.threat.observer in BLIND_TO_COHORT:

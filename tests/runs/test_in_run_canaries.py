@@ -13,7 +13,7 @@ import torch
 
 from fedpriv.client.memory import ContextStore
 from fedpriv.common.errors import OptionError
-from fedpriv.common.messages import TRAIN, Request, read_request
+from fedpriv.common.messages import Request, read_request
 from fedpriv.config.compose import compose
 from fedpriv.engines.worker import Worker
 from fedpriv.privacy.canaries import CanaryAudit
@@ -291,7 +291,7 @@ def test_scores_of_coins_are_independent_and_of_the_law_that_the_ledger_says() -
     found = planned(*FEDLDP, "strategy.client.noise_multiplier=3", "audit.canaries=4000")
     found.stores = [ContextStore(_context(found.first + number)) for number in range(2)]
     for number in (1, 2, 3):
-        found._hear_rows(Request(number, 0, TRAIN, {}), torch.zeros(650))
+        found._hear_rows(Request(number), torch.zeros(650))
     signed = np.where(found.coins, 1, -1)[1:] * found.scores[1:]
     assert signed.mean() == pytest.approx(3.0, abs=0.3) and signed.std() == pytest.approx(3 * 3**0.5, rel=0.05)
     neighbours = np.corrcoef(signed[:-1], signed[1:])[0, 1]
