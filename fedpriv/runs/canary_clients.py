@@ -15,8 +15,8 @@ releases are one computation by the method's own `releasing`, with one source of
 
 **Short releases.** Where the ledger has Gaussians alone and the method treats all coordinates alike
 (`Traits.alike_at_any_dimension`), all but the first `wide` twins release `WIDTH` numbers instead of d: the method's
-release code on a model of so many parameters. The noise of other coordinates would tell nothing of a canary. A fault
-that depends on d is seen in the first ones alone.
+release code on a model of so many parameters. The noise of other coordinates would tell nothing of a canary. The first
+ones release d numbers, at the first request; a fault that depends on d is seen in them alone.
 
 Shapes: m coins, d parameters.
 """
@@ -162,7 +162,7 @@ class CanaryClients(Worker):
             self.stores.append(ContextStore(_context(self.first + number)))
         if together and self.first_answered:
             assert received is not None
-            self._hear_rows(request, torch.from_numpy(received.copy()))
+            self._hear_rows(request, torch.from_numpy(received.copy()), first=False)
             return
         asked = [
             Asked(self.first + number, store, request)
@@ -180,7 +180,7 @@ class CanaryClients(Worker):
         if together:
             self.first_answered = True
             assert received is not None
-            self._hear_rows(request, torch.from_numpy(received.copy()))
+            self._hear_rows(request, torch.from_numpy(received.copy()), first=True)
 
     def draws(self, participations: int) -> float:
         """How often one canary example is drawn in the run, on average."""
@@ -224,11 +224,13 @@ class CanaryClients(Worker):
         traits = self.method.traits
         return self.independent and traits.alike_at_any_dimension and traits.vectors_down == 1
 
-    def _hear_rows(self, request: Request, theta: Tensor) -> None:
-        """Those after the first: the wide ones, and the short ones."""
-        for first, last, short in ((1, self.wide, False), (self.wide, self.many, True)):
-            if first < last:
-                numbers = np.arange(first, last)
+    def _hear_rows(self, request: Request, theta: Tensor, first: bool) -> None:
+        """Those after the first client: the wide ones, which hear the first request alone where others are short, and
+        the short ones.
+        """
+        for begin, end, short in ((1, self.wide, False), (self.wide, self.many, True)):
+            if begin < end and (short or first or not self.short):
+                numbers = np.arange(begin, end)
                 self._score(numbers, self._release_together(request, theta, numbers, short), short)
 
     def _release_together(

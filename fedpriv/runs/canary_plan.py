@@ -4,7 +4,8 @@ A client's place in the run: P participations, n canary clients of c coins each,
 least rounds x clients x (a participation, its batches and gradients, d numbers of noise). Canaries take a start, and
 for each request that they hear either one computation on rows (n d numbers) or one whole participation for each client.
 Where few coins are affordable for all requests, the least number of coins hears a part of the requests. Where releases
-may be short, `LEAST_COINS` clients at most release d numbers, and as many as can be afforded release few.
+may be short, `LEAST_COINS` clients at most release d numbers, once, and as many as can be afforded release one number
+for each request.
 """
 
 from __future__ import annotations
@@ -53,8 +54,8 @@ FIXED, FIRST, ROWS, WHOLE, STEP = 0.01, 0.01, 3e-4, 1e-3, 2e-4
 CURVES = 0.5
 #: Coins beyond which a bound grows slowly; and below which too little is shown: then fewer requests are heard instead.
 MOST_COINS, LEAST_COINS = 4000, 24
-#: A short release, of one number; and how many there are at most.
-SHORT, MOST_SHORT = 3e-8, 100_000
+#: A short release, of one number; how many there are at most, and below which number fewer requests are heard instead.
+SHORT, MOST_SHORT, LEAST_SHORT = 2.5e-8, 100_000, 1000
 
 
 @dataclass(frozen=True)
@@ -82,14 +83,14 @@ def affordable(canaries: CanaryClients, participations: int) -> Plan:
     else:
         steps = canaries.method.local_steps if isinstance(canaries.method, ExampleLevelClient) else 1
         request, client = 0.0, WHOLE + steps * STEP + d * NUMBER
-    each = seconds / max(1, participations)
     if canaries.short:
-        wide = min(LEAST_COINS, max(1, int((each / 2 - ROWS) / client)))
-        many = int((each - 2 * ROWS - wide * client) / SHORT)
-        if many >= LEAST_COINS:
-            return Plan(min(wide + many, MOST_SHORT), participations, wide)
+        wide = min(LEAST_COINS, 1 + int(max(0.0, seconds) / 4 / client))
+        left = seconds - wide * client
+        heard = min(participations, int(left / (ROWS + LEAST_SHORT * SHORT)))
+        if heard >= 1:
+            return Plan(min(wide + int((left / heard - ROWS) / SHORT), MOST_SHORT), heard, wide)
     least, most = (-(-number // coins) for number in (LEAST_COINS, MOST_COINS))
-    many = int((each - request) / client)
+    many = int((seconds / max(1, participations) - request) / client)
     if many >= least:
         many = min(many, most)
         return Plan(many, participations, many)
@@ -109,10 +110,10 @@ def planned_seconds(canaries: CanaryClients) -> float:
 def planned_share(canaries: CanaryClients, plan: Plan) -> float:
     """Of the rounds' CPU time, which the canaries of a plan take about."""
     d = canaries.model.layout.num_parameters
-    seconds = FIXED + plan.requests * plan.wide * d * NUMBER
+    wide, short = plan.wide * d * NUMBER, plan.clients - plan.wide
+    seconds = FIXED + (wide if short else plan.requests * wide)
     if canaries.together:
-        short = plan.clients - plan.wide
-        seconds += FIRST + plan.requests * (ROWS + (ROWS + short * SHORT if short else 0.0))
+        seconds += FIRST + plan.requests * (ROWS + short * SHORT)
     else:
         steps = canaries.method.local_steps if isinstance(canaries.method, ExampleLevelClient) else 1
         seconds += plan.requests * plan.wide * (WHOLE + steps * STEP)

@@ -24,6 +24,7 @@ from fedpriv.runs.canary_plan import (
     FIRST,
     FIXED,
     LEAST_COINS,
+    LEAST_SHORT,
     NUMBER,
     ROWS,
     SHARE,
@@ -140,6 +141,8 @@ def test_longer_training_affords_more_canaries_and_an_asked_number_hears_everyth
     short, long = planned(*FEDLDP, "num_rounds=60"), planned(*FEDLDP, "num_rounds=60", "local.epochs=60")
     assert short.many == short.wide == LEAST_COINS and 1 <= short.requests < 60
     assert long.many > 10_000 and long.requests == 60 and 1 <= long.wide <= LEAST_COINS
+    middle = planned(*FEDLDP, "num_rounds=60", "num_clients=20", "clients_per_round=20")
+    assert LEAST_SHORT <= middle.many < 3 * LEAST_SHORT and 20 < middle.requests < 60
     longer = planned(*FEDLDP, "num_rounds=60", "local.epochs=600")
     assert longer.many > long.many
     asked = planned(*FEDLDP, "num_rounds=60", "audit.canaries=500")
@@ -193,7 +196,7 @@ def test_the_first_canary_goes_the_whole_way_once_and_the_others_in_rows(
 
     monkeypatch.setattr(CanaryClients, "_score", watched)
     run(tmp_path / "run", *FEDLDP, "audit.in_run=true", "audit.canaries=30")
-    assert sizes == [(0, 1, 650)] + [(1, 23, 650), (24, 6, 1)] * 3
+    assert sizes == [(0, 1, 650), (1, 23, 650)] + [(24, 6, 1)] * 3
 
 
 def test_a_resumed_run_is_the_same_run_and_its_canaries_start_anew(
@@ -291,12 +294,13 @@ def test_scores_of_coins_are_independent_and_of_the_law_that_the_ledger_says() -
     found = planned(*FEDLDP, "strategy.client.noise_multiplier=3", "audit.canaries=4000")
     found.stores = [ContextStore(_context(found.first + number)) for number in range(2)]
     for number in (1, 2, 3):
-        found._hear_rows(Request(number), torch.zeros(650))
-    signed = np.where(found.coins, 1, -1)[1:] * found.scores[1:]
+        found._hear_rows(Request(number), torch.zeros(650), first=number == 1)
+    every = np.where(found.coins, 1, -1)[1:] * found.scores[1:]
+    signed, whole = every[23:], every[:23]
     assert signed.mean() == pytest.approx(3.0, abs=0.3) and signed.std() == pytest.approx(3 * 3**0.5, rel=0.05)
     neighbours = np.corrcoef(signed[:-1], signed[1:])[0, 1]
-    assert abs(neighbours) < 0.07 and len(np.unique(signed)) > 3990
-    assert signed[:23].std() == pytest.approx(3 * 3**0.5, rel=0.5)  # of whole releases
+    assert abs(neighbours) < 0.07 and len(np.unique(signed)) > 3960
+    assert whole.std() == pytest.approx(3, rel=0.5) and abs(whole.mean() - 1) < 2.5  # of one message
     assert found.mu == pytest.approx(2 / 3 * 3**0.5)
 
 
