@@ -21,6 +21,7 @@ import logging
 import math
 from dataclasses import dataclass
 from pathlib import Path
+from zipfile import BadZipFile
 
 import numpy as np
 from numpy.typing import NDArray
@@ -76,7 +77,7 @@ class NodeCanaries:
             with np.load(path) as file:
                 facts = file["facts"]
                 found = cls(file["coins"].astype(bool), file["scores"].astype(np.float64), int(facts[0]), facts[1])
-        except (OSError, ValueError, KeyError, EOFError):
+        except (OSError, ValueError, KeyError, EOFError, BadZipFile):
             return None
         return found if found.coins.shape == found.scores.shape and found.coins.ndim == 1 else None
 

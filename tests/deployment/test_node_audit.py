@@ -35,7 +35,7 @@ def test_canaries_only_where_the_policy_names_them_and_ledger_and_messages_stay(
     network.write_policy(1, POLICY | {"in_run_audit": 4000})
     overrides = network.overrides("audit.in_run=true", "privacy.delta=1e-5")
     grid = network.serve(overrides)
-    assert codes(grid) == ["sent"] * 6
+    assert codes(grid) == ["sent"] * 4
     assert booked(network, 0) == booked(network, 1) and len(booked(network, 1)) == 2
     assert kept(network, 0) == [] and not (network.data(0) / PRIVATE / node_audit.FOLDER).exists()
     (found,) = kept(network, 1)
@@ -62,7 +62,7 @@ def test_noise_that_is_missing_shows_and_a_failure_ends_no_answer(
     machines: MACHINES, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     network = machines()
-    for number in range(3):
+    for number in range(network.count):
         network.write_policy(number, POLICY | {"in_run_audit": 1000})
     import clients.fedldp
 
@@ -70,18 +70,18 @@ def test_noise_that_is_missing_shows_and_a_failure_ends_no_answer(
     with monkeypatch.context() as patch:
         patch.setattr(clients.fedldp, "add_normal", lambda value, sigma, noise: real(value, sigma / 10, noise))
         network.serve(network.overrides(run="faulty"))
-    (found,) = kept(network, 2)
+    (found,) = kept(network, 1)
     verified = gaussian_epsilon(2**0.5, 1e-5)
     assert "epsilon >= " in (said := found.says(1e-5))
     assert float(said.partition(">= ")[2].partition(">= ")[2].partition(" ")[0]) > verified
-    (network.data(2) / PRIVATE / node_audit.FOLDER).rename(network.folder / "elsewhere")
+    (network.data(1) / PRIVATE / node_audit.FOLDER).rename(network.folder / "elsewhere")
 
     def broken(self: NodeCanaries, *others: Any) -> None:
         raise RuntimeError("no memory left")
 
     monkeypatch.setattr(NodeCanaries, "hear", broken)
-    assert codes(network.serve(network.overrides(run="second"))) == ["sent"] * 6
-    assert "in_run_audit: RuntimeError: no memory left" in caplog.text and kept(network, 2) == []
+    assert codes(network.serve(network.overrides(run="second"))) == ["sent"] * 4
+    assert "in_run_audit: RuntimeError: no memory left" in caplog.text and kept(network, 1) == []
 
 
 def test_a_method_that_cannot_be_audited_so_says_why(machines: MACHINES, caplog: pytest.LogCaptureFixture) -> None:
