@@ -6,6 +6,9 @@ Three settings leak (no noise, or so little that epsilon is in the thousands), t
 8. root: a folder with MNIST's files: 4,000 digits of 20 clients; without it the built-in digits, 700 of 10 clients. The
 members are chosen by coins (dataset.train_examples). Seed 0 served to choose the options of the attacks, and is no seed
 of the table. The last columns pool the scores of all seeds, each relative to its threshold.
+
+Each attack on each run is kept in out as soon as it is done, and a second call goes on with those that are missing. The
+table at the end is of all that is there.
 """
 
 from __future__ import annotations
@@ -18,7 +21,6 @@ import time
 from collections.abc import Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -38,10 +40,10 @@ ROUNDS = ("num_rounds=10", "attack.keep_updates=true", "attack.update_every=3", 
 ATTACKS = "ml_leaks,white_box,lira,rmia,update_product,update_cosine,update_likelihood"
 
 
-def attacked(
-    folder: Path, options: Sequence[str], attacks: str, shadows: int
-) -> dict[str, tuple[dict[str, Any], Any, float]]:
-    """Trains and attacks a run. Attack -> (record, scores, CPU seconds of this process)."""
+def attacked(folder: Path, options: Sequence[str], attacks: Sequence[str], shadows: int) -> None:
+    """Trains a run and attacks it; writes ATTACK.npz (scores of members and others, less the threshold) and ATTACK.json
+    (AUC, verdict or the reason why nothing is shown, CPU seconds of this process) for each attack.
+    """
     from fedpriv.attacks import experiment
     from fedpriv.attacks.attack_records import guarantee, record
     from fedpriv.attacks.run import changed
@@ -50,7 +52,9 @@ def attacked(
     from fedpriv.runs.planning import with_target
     from fedpriv.runs.start import start_run
 
-    found = {}
+    missing = [name for name in attacks if not (folder / f"{name}.json").exists()]
+    if not missing:
+        return
     with open(os.devnull, "w") as quiet, redirect_stdout(quiet), redirect_stderr(quiet):
         if not (folder / "summary.json").exists():
             start_run(with_target(compose([*ROUNDS, *options])), folder)
@@ -59,55 +63,63 @@ def attacked(
         config = config.model_copy(update={"attack": changed(config.attack, changes)})
         work = experiment.Experiment(RunFolder(folder), config)
         summary = work.folder.read_summary() or {}
-        for name in attacks.split(","):
+        for name in missing:
             began = time.process_time()
             result = work.run(name)
             kept = record(work, result, guarantee(summary["privacy"], name))
-            found[name] = (kept, result.scored if result.shown else None, time.process_time() - began)
-    return found
+            scored = result.scored
+            if result.shown:
+                members, others = scored.members - scored.threshold, scored.others - scored.threshold
+                np.savez_compressed(folder / f"{name}.npz", members=members, others=others)
+            said = str(kept.get("verdict") or kept.get("reason"))
+            area = kept["figures"]["auc"]["value"] if result.shown else None
+            facts = {"auc": area, "said": said, "seconds": time.process_time() - began}
+            (folder / f"{name}.json").write_text(json.dumps(facts))
+
+
+def row(folders: Sequence[Path], attack: str) -> list[str] | None:
+    """Cells of one attack on these runs; None where it is done on none of them."""
+    from fedpriv.attacks.metrics import judge
+
+    done = [folder for folder in folders if (folder / f"{attack}.json").exists()]
+    if not done:
+        return None
+    facts = [json.loads((folder / f"{attack}.json").read_text()) for folder in done]
+    shown = [np.load(folder / f"{attack}.npz") for folder in done if (folder / f"{attack}.npz").exists()]
+    areas = ", ".join(f"{one['auc']:.3f}" for one in facts if one["auc"] is not None)
+    cells = [areas, f"{len(shown)} of {len(done)}", "–", "–", "–"]
+    if shown:
+        members, others = (np.concatenate([one[side] for one in shown]) for side in ("members", "others"))
+        judged = judge(members, others, 0.0)
+        points = [judged.at_rates[rate] for rate in (0.01, 0.001)]
+        cells[2:] = [str(judged.auc), *("too few" if one is None else str(one.true_positives) for one in points)]
+    return [*cells, f"{np.mean([one['seconds'] for one in facts]):.0f}"]
 
 
 def main(arguments: Sequence[str]) -> None:
-    from fedpriv.attacks.metrics import judge
-    from fedpriv.attacks.subject import Scored
-
     options = dict(argument.split("=", 1) for argument in arguments)
     root, out = options.get("root"), Path(options.get("out") or tempfile.mkdtemp())
     first, seeds = int(options.get("first", 1)), int(options.get("seeds", 4))
-    attacks, shadows = options.get("attacks", ATTACKS), int(options.get("shadows", 16))
+    attacks, shadows = options.get("attacks", ATTACKS).split(","), int(options.get("shadows", 16))
     source = (
         ("dataset=mnist", f"dataset.root={root}", "dataset.train_examples=4000", "num_clients=20")
         if root
         else ("dataset.train_examples=700", "num_clients=10")
     )
     size = (*source, f"clients_per_round={20 if root else 10}", "model=mlp", "model.hidden=32")
+    folders = {
+        name: [out / f"{number}-{seed}" for seed in range(first, first + seeds)] for number, name in enumerate(SETTINGS)
+    }
+    for place, seed in enumerate(range(first, first + seeds)):
+        for name, (_, own) in SETTINGS.items():
+            attacked(folders[name][place], (*size, *own, f"seed={seed}", f"attack.seed={seed}"), attacks, shadows)
     print("| setting | leaks | attack | AUC of each seed | shown | AUC | TPR at 1 % FPR | TPR at 0.1 % FPR | CPU s |")
     print("|---|---|---|---|--:|--:|--:|--:|--:|")
-    for number, (name, (leaks, own)) in enumerate(SETTINGS.items()):
-        seen: dict[str, list[tuple[dict[str, Any], Any, float]]] = {}
-        for seed in range(first, first + seeds):
-            folder = out / f"{number}-{seed}"
-            found = attacked(folder, (*size, *own, f"seed={seed}", f"attack.seed={seed}"), attacks, shadows)
-            for attack, one in found.items():
-                seen.setdefault(attack, []).append(one)
-        for attack, runs in seen.items():
-            shown = [scored for _, scored, _ in runs if scored is not None]
-            line = [name, "yes" if leaks else "no", attack]
-            areas = [kept["figures"]["auc"]["value"] for kept, scored, _ in runs if scored is not None]
-            line += [", ".join(f"{area:.3f}" for area in areas), f"{len(shown)} of {len(runs)}"]
-            if shown:
-                pooled = Scored.pooled(shown)
-                judged = judge(pooled.members, pooled.others, 0.0)
-                points = [judged.at_rates[rate] for rate in (0.01, 0.001)]
-                line += [
-                    str(judged.auc),
-                    *("too few" if point is None else str(point.true_positives) for point in points),
-                ]
-            else:
-                line += ["–"] * 3
-            print(f"| {' | '.join(line)} | {np.mean([seconds for *_, seconds in runs]):.0f} |", flush=True)
-            verdicts = [str(kept.get("verdict") or kept.get("reason")).partition(":")[0] for kept, *_ in runs]
-            (out / f"{number}-{attack}.json").write_text(json.dumps({"setting": name, "verdicts": verdicts}))
+    for name, (leaks, _) in SETTINGS.items():
+        for attack in attacks:
+            cells = row(folders[name], attack)
+            if cells is not None:
+                print(f"| {name} | {'yes' if leaks else 'no'} | {attack} | {' | '.join(cells)} |")
 
 
 if __name__ == "__main__":

@@ -205,8 +205,22 @@ def _status(options: dict[str, str]) -> None:
     print(f"{now.releases} messages left, {now.ledger_entries} entries")
     for budget, spent in now.epsilon_spent.items():
         print(f"{budget}: epsilon {spent:.4g} of {now.max_epsilon[budget]:g}")
+    for line in _audited(_existing(options, "policy"), _existing(options, "data")):
+        print(f"audited: {line}")
     if now.refusals:
         print("refused: " + ", ".join(f"{code} {number}" for code, number in sorted(now.refusals.items())))
+
+
+def _audited(policy_file: Path, data: Path) -> list[str]:
+    """What canaries on this machine show, run by run; a line that says so where the policy names none."""
+    from fedpriv.deployment.data_ledger import PRIVATE
+    from fedpriv.deployment.node_audit import found
+    from fedpriv.deployment.policy import read_policy
+
+    policy = read_policy(policy_file)
+    if policy.in_run_audit is None:
+        return ["not within runs, since the policy has no in_run_audit"]
+    return found(data / PRIVATE, policy.budgets[0].delta)
 
 
 def snapshot(policy_file: Path, data: Path, thorough: bool = False) -> NodeSnapshot:

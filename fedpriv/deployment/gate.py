@@ -30,6 +30,7 @@ from fedpriv.data.features import model_input
 from fedpriv.data.table_source import schema_of_dataset, task_of
 from fedpriv.deployment.data_ledger import PRIVATE, DataLedger
 from fedpriv.deployment.declaration import Declared, DeclaredTable
+from fedpriv.deployment.node_audit import hear
 from fedpriv.deployment.policy import Booked, Policy, objections, read_policy, too_dear
 from fedpriv.deployment.refusals import note_refusal
 from fedpriv.deployment.signed_head import Signer, signer_of
@@ -211,6 +212,11 @@ class Gate:
         others = sorted((path for path in folder.glob("*.safetensors") if path != self._path), key=_changed)
         for path in others[: max(0, len(others) + 1 - MOST_STATES)]:
             path.unlink(missing_ok=True)
+
+    def audit(self) -> None:
+        """Canaries beside what was booked, where the policy names `in_run_audit`; nothing of them leaves."""
+        if self.policy.in_run_audit is not None and self._booked and self._client is not None:
+            hear(self.ledger.folder, self._path.stem, self.policy.in_run_audit, self._client)
 
     def require_booked(self, request: Request) -> None:
         """Raises `PolicyRefused` for a reply that is neither booked nor a repetition of a booked one."""

@@ -104,6 +104,7 @@ class Policy(Options):
     bundles: tuple[Sha256, ...] = Field(default=(), description="SHA-256 of every bundle that may run without a guard")
     schemas: tuple[Sha256, ...] = Field(default=(), description="of tables: SHA-256 of every schema that may be used")
     queries: Queries | None = Field(default=None, description="questions of strategy=ask that are answered; null: none")
+    in_run_audit: int | None = Field(default=None, ge=100, le=100_000, description="canaries that stay; null: none")
     limits: Limits
     guard: GuardPolicy | None = Field(default=None, description="foreign apps: what of their answers may leave")
 

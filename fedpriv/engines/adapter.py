@@ -133,6 +133,7 @@ def _train(config: Config, message: Message, context: Context) -> Message:
             gate.admit(client)
             reply = _answer(gate.config, message, client, request, simulation=False)
             gate.require_booked(request)
+            gate.audit()
             return reply
     if config.dataset.name == "on_nodes":
         raise PolicyRefused("node-config names no policy: this machine answers simulations only")

@@ -68,8 +68,9 @@ def _audited(privacy: Mapping[str, Any]) -> Figure:
     value = number_at(privacy, "audited_epsilon")
     if value is None:
         reason = mapping_at(privacy, "in_run_audit").get("reason")
-        words = "no attack was run against this code yet" if reason is None else f"no canaries in this run: {reason}"
-        return Figure("audited", "not audited", "", words)
+        if reason is not None:
+            return Figure("audited", "not audited", "", f"no canaries in this run: {reason}")
+        return Figure("audited", unaudited(privacy), "", offered(privacy))
     if math.isinf(value):
         detail = "no finite epsilon fits: the ledger itself records a leak without noise"
     else:
@@ -78,6 +79,32 @@ def _audited(privacy: Mapping[str, Any]) -> Figure:
         count = "" if trials is None else f", {trials:,.0f} trials"
         detail = f"measured lower bound: the true epsilon is no smaller{sure}{count}"
     return _audit({**privacy, "verdict": privacy.get("audit_verdict")}, _scope(privacy), detail)
+
+
+def unaudited(privacy: Mapping[str, Any]) -> str:
+    """In place of an audited epsilon: what a cheap audit within the run would have shown, where there is one."""
+    offer = mapping_at(privacy, "in_run_offer")
+    shown = number_at(offer, "would_show")
+    if not offer.get("cheap") or shown is None:
+        return "not audited"
+    return f"not run (would show ≥ {figure(shown)})"
+
+
+def offered(privacy: Mapping[str, Any]) -> str:
+    """What an audit within the run would have taken and shown, in a sentence."""
+    offer = mapping_at(privacy, "in_run_offer")
+    words = "no attack was run against this code yet"
+    if reason := offer.get("reason"):
+        return f"{words}. Within the run there can be none: {reason}; `fedpriv audit` attacks the release code"
+    share = number_at(offer, "share")
+    if share is None:
+        return words
+    shown, assuming, most = (number_at(offer, name) for name in ("would_show", "would_show_if_gaussian", "at_most"))
+    words += f". audit.in_run=true would have taken about {max(0.1, 100 * share):.2g} % of the rounds' CPU time"
+    words += f" for {offer.get('coins')} canaries, and shown "
+    if shown is None:
+        return f"{words}{figure(most)} at most"
+    return f"{words}about {figure(shown)}, or {figure(assuming)} if the noise is Gaussian, of a mechanism at its ledger"
 
 
 def opacus_figure(privacy: Mapping[str, Any]) -> list[Figure]:
@@ -133,7 +160,7 @@ def _further_audits(privacy: Mapping[str, Any]) -> list[Figure]:
             f"canary clients within this run, measured lower bound: {within.get('correct')} of {within.get('guesses')} "
             f"guesses right, {within.get('canaries')} canaries; they took {100 * share:.1f} % of the rounds' time"
         )
-        figures += [_audit(within, SCOPES["run"], words), *sharper_figures(within, SCOPES["run"])]
+        figures += [_audit(within, SCOPES["run"], words), *sharper_figures(within, SCOPES["run"]), *_estimated(within)]
     if canaries:
         words = (
             f"canaries in a real run, measured lower bound: {canaries.get('correct')} of {canaries.get('guesses')} "
@@ -148,6 +175,17 @@ def _further_audits(privacy: Mapping[str, Any]) -> list[Figure]:
         )
         figures.append(_audit(fits, str(fits.get("scope")), words))
     return figures
+
+
+def _estimated(within: Mapping[str, Any]) -> list[Figure]:
+    """The one-shot estimate from canaries, which bounds nothing."""
+    estimate = mapping_at(within, "estimated")
+    value = number_at(estimate, "epsilon")
+    if value is None:
+        return []
+    words = f"{estimate.get('source')}, from the same canaries: no bound and no audit, it may be too large or too small"
+    words += f"; assumes that {estimate.get('assumes')}"
+    return [Figure("estimated", figure(value), SCOPES["run"], words)]
 
 
 def sharper_figures(audited: Mapping[str, Any], scope: str) -> list[Figure]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from fedpriv.report.compare import ABSENT, EPSILONS, Comparison
+from fedpriv.report.epsilon_figures import unaudited
 from fedpriv.report.reading import RunFolder
 from fedpriv.report.words import figure, in_metric, leading_metric, mapping_at, number_at, seconds, size, threat_short
 
@@ -65,11 +66,12 @@ def _in_order(name: str) -> tuple[float, str]:
 def _figures(run: RunFolder) -> list[Cell]:
     (leading, value, _), time = leading_metric(run.summary), number_at(run.summary, "timing", "total_s")
     epsilons = [number_at(run.summary, "privacy", name) for name in EPSILONS]
+    absent = (*ABSENT[:2], unaudited(mapping_at(run.summary, "privacy")))
     up, down = (number_at(run.summary, "traffic", name) for name in ("bytes_up", "bytes_down"))
     total = None if up is None or down is None else up + down
     return [
         Cell(in_metric(leading, value, "not evaluated"), value),
-        *(Cell(figure(value, words), value) for value, words in zip(epsilons, ABSENT, strict=True)),
+        *(Cell(figure(value, words), value) for value, words in zip(epsilons, absent, strict=True)),
         Cell(size(total), total),
         Cell(seconds(time), time),
     ]

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from fedpriv.report.answers import HEADER, NOTE, answer_rows, replies
 from fedpriv.report.compare import ABSENT, EPSILONS, Comparison, Row, Spread
-from fedpriv.report.epsilon_figures import opacus_figure, three_figures
+from fedpriv.report.epsilon_figures import opacus_figure, three_figures, unaudited
 from fedpriv.report.words import (
     SCOPES,
     figure,
@@ -130,19 +130,24 @@ def comparison_tables(comparison: Comparison) -> list[TextTable]:
     tables = []
     for threat, found in comparison.tables:
         same = len({row.leading for row in found}) == 1
-        rows = [_comparison_row(row, shown, row.leading.replace("_", " ") if same else "metric") for row in found]
+        rows = [
+            _comparison_row(row, threat, shown, row.leading.replace("_", " ") if same else "metric") for row in found
+        ]
         header, cells = [name for name, _ in rows[0]], [[cell for _, cell in row] for row in rows]
         tables.append(TextTable(threat_short(threat), threat_sentence(threat), header, cells, _reasons(found)))
     return tables
 
 
-def _comparison_row(row: Row, shown: Collection[str], name: str) -> list[tuple[str, str]]:
+def _comparison_row(row: Row, threat: Mapping[str, Any], shown: Collection[str], name: str) -> list[tuple[str, str]]:
     """(column, cell). shown: figures that any row has; name: of the column of the leading metric."""
     metric, n = row.figures["metric"], len(row.group.runs)
     partial = any(untrained_layers(run.summary) for run in row.group.runs)
     time = row.figures["time_s"]
+    first = mapping_at(row.group.runs[0].summary, "privacy")
+    own = all(first.get(key) == threat.get(key) for key in ("unit", "adjacency", "observer"))  # whose the offer is
+    absent = (*ABSENT[:2], unaudited(first) if own else ABSENT[2])
     claimed, verified, audited = (
-        _mean_and_std(row.figures[name], n, words) for name, words in zip(EPSILONS, ABSENT, strict=True)
+        _mean_and_std(row.figures[name], n, words) for name, words in zip(EPSILONS, absent, strict=True)
     )
     if row.scopes and row.scopes != ["run"]:
         claimed += f" for {', '.join(SCOPES.get(scope, scope) for scope in row.scopes)}"

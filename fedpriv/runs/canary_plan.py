@@ -3,18 +3,21 @@
 A client's place in the run: P participations, n canary clients of c coins each, d parameters. The run's rounds take at
 least rounds x clients x (a participation, its batches and gradients, d numbers of noise). Canaries take a start, and
 for each request that they hear either one computation on rows (n d numbers) or one whole participation for each client.
-Where few coins are affordable for all requests, the least number of coins hears a part of the requests.
+Where few coins are affordable for all requests, the least number of coins hears a part of the requests. Where releases
+may be short, `LEAST_COINS` clients at most release d numbers, once, and as many as can be afforded release one number
+for each request.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from fedpriv.client.example_level import ExampleLevelClient
 
 
 class CanaryClients(Protocol):
-    """What the plan asks of `fedpriv.runs.in_run_canaries.CanaryClients`."""
+    """What the plan asks of `fedpriv.runs.canary_clients.CanaryClients`."""
 
     config: Any
     twin: int
@@ -27,6 +30,11 @@ class CanaryClients(Protocol):
     @property
     def together(self) -> bool:
         """Whether they are released in rows."""
+        ...
+
+    @property
+    def short(self) -> bool:
+        """Whether most of them release few numbers."""
         ...
 
     def num_examples(self, client: int) -> int:
@@ -46,16 +54,28 @@ FIXED, FIRST, ROWS, WHOLE, STEP = 0.01, 0.01, 3e-4, 1e-3, 2e-4
 CURVES = 0.5
 #: Coins beyond which a bound grows slowly; and below which too little is shown: then fewer requests are heard instead.
 MOST_COINS, LEAST_COINS = 4000, 24
+#: A short release, of one number; how many there are at most, and below which number fewer requests are heard instead.
+SHORT, MOST_SHORT, LEAST_SHORT = 2.5e-8, 100_000, 1000
 
 
-def affordable(canaries: CanaryClients, participations: int) -> tuple[int, int]:
+@dataclass(frozen=True)
+class Plan:
+    """So many canary clients hear so many of their twin's requests; the first ``wide`` of them release d numbers."""
+
+    clients: int
+    requests: int
+    wide: int
+
+
+def affordable(canaries: CanaryClients, participations: int) -> Plan:
     """How many canary clients answer how many of their twin's requests, so that they take at most about `SHARE` of the
     run's CPU time: numbers of the options and the data alone, so that every machine has the same. At least one client
     and one request. All requests, and as many clients as it takes, where `audit.canaries` asks for so many coins.
     """
     coins, asked, d = canaries.each, canaries.config.audit.canaries, canaries.model.layout.num_parameters
     if asked is not None:
-        return -(-asked // coins), participations
+        clients = -(-asked // coins)
+        return Plan(clients, participations, min(clients, LEAST_COINS) if canaries.short else clients)
     seconds = SHARE * planned_seconds(canaries) - FIXED
     if canaries.together:
         seconds -= FIRST
@@ -63,11 +83,18 @@ def affordable(canaries: CanaryClients, participations: int) -> tuple[int, int]:
     else:
         steps = canaries.method.local_steps if isinstance(canaries.method, ExampleLevelClient) else 1
         request, client = 0.0, WHOLE + steps * STEP + d * NUMBER
+    if canaries.short:
+        wide = min(LEAST_COINS, 1 + int(max(0.0, seconds) / 4 / client))
+        left = seconds - wide * client
+        heard = min(participations, int(left / (ROWS + LEAST_SHORT * SHORT)))
+        if heard >= 1:
+            return Plan(min(wide + int((left / heard - ROWS) / SHORT), MOST_SHORT), heard, wide)
     least, most = (-(-number // coins) for number in (LEAST_COINS, MOST_COINS))
     many = int((seconds / max(1, participations) - request) / client)
     if many >= least:
-        return min(many, most), participations
-    return least, max(1, min(participations, int(seconds / (request + least * client))))
+        many = min(many, most)
+        return Plan(many, participations, many)
+    return Plan(least, max(1, min(participations, int(seconds / (request + least * client)))), least)
 
 
 def planned_seconds(canaries: CanaryClients) -> float:
@@ -78,3 +105,16 @@ def planned_seconds(canaries: CanaryClients) -> float:
     steps = noisy or config.local.steps or -(-size // batch) * config.local.epochs
     one = PARTICIPATION + steps * (BATCH + batch * d * GRADIENT) + d * NUMBER
     return config.num_rounds * config.clients_asked * one
+
+
+def planned_share(canaries: CanaryClients, plan: Plan) -> float:
+    """Of the rounds' CPU time, which the canaries of a plan take about."""
+    d = canaries.model.layout.num_parameters
+    wide, short = plan.wide * d * NUMBER, plan.clients - plan.wide
+    seconds = FIXED + (wide if short else plan.requests * wide)
+    if canaries.together:
+        seconds += FIRST + plan.requests * (ROWS + short * SHORT)
+    else:
+        steps = canaries.method.local_steps if isinstance(canaries.method, ExampleLevelClient) else 1
+        seconds += plan.requests * plan.wide * (WHOLE + steps * STEP)
+    return seconds / max(planned_seconds(canaries), 1e-9)

@@ -9,14 +9,32 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
+from fedpriv.client.memory import ContextStore
 from fedpriv.common.errors import OptionError
-from fedpriv.common.messages import read_request
+from fedpriv.common.messages import Request, read_request
 from fedpriv.config.compose import compose
 from fedpriv.engines.worker import Worker
 from fedpriv.privacy.canaries import CanaryAudit
-from fedpriv.runs.canary_plan import FIRST, FIXED, LEAST_COINS, NUMBER, ROWS, SHARE, WHOLE, planned_seconds
-from fedpriv.runs.in_run_canaries import CanaryClients, InRunAudit
+from fedpriv.privacy.gaussian_dp import gaussian_epsilon
+from fedpriv.runs.audit_offer import audit_offer
+from fedpriv.runs.canary_clients import CanaryClients, _context
+from fedpriv.runs.canary_plan import (
+    FIRST,
+    FIXED,
+    LEAST_COINS,
+    LEAST_SHORT,
+    NUMBER,
+    ROWS,
+    SHARE,
+    SHORT,
+    WHOLE,
+    Plan,
+    planned_seconds,
+    planned_share,
+)
+from fedpriv.runs.in_run_canaries import InRunAudit
 from fedpriv.runs.start import resume_run, start_run
 
 SIZE = ("num_clients=4", "clients_per_round=4", "num_rounds=3", "evaluate.every=0", "engine=inprocess")
@@ -32,6 +50,8 @@ def model(path: Path) -> bytes:
 
 
 FEDLDP = ("strategy=fedldp", "strategy.client.noise_multiplier=1")
+#: Clients whose noise is not Gaussian: coins of one release.
+JOINT = ("strategy=ldpfl",)
 DPSGD = ("strategy=dpsgd", "strategy.client.noise_multiplier=0.5", "local.batch_size=60")
 
 
@@ -91,7 +111,7 @@ def test_a_failing_audit_does_not_end_the_run(tmp_path: Path, monkeypatch: pytes
     def broken(*others: Any) -> None:
         raise RuntimeError("no memory left")
 
-    monkeypatch.setattr("fedpriv.runs.in_run_canaries.CanaryClients.ask", broken)
+    monkeypatch.setattr(CanaryClients, "ask", broken)
     found = run(tmp_path / "run", *FEDLDP, "audit.in_run=true")["privacy"]
     assert "no memory left" in found["in_run_audit"]["reason"] and found["audited_epsilon"] is None
 
@@ -119,10 +139,16 @@ def planned(*options: str) -> CanaryClients:
 
 def test_longer_training_affords_more_canaries_and_an_asked_number_hears_everything() -> None:
     short, long = planned(*FEDLDP, "num_rounds=60"), planned(*FEDLDP, "num_rounds=60", "local.epochs=60")
-    assert short.many == LEAST_COINS and 1 <= short.requests < 60
-    assert long.many > LEAST_COINS and long.requests == 60
+    assert short.many == short.wide == LEAST_COINS and 1 <= short.requests < 60
+    assert long.many > 10_000 and long.requests == 60 and 1 <= long.wide <= LEAST_COINS
+    middle = planned(*FEDLDP, "num_rounds=60", "num_clients=20", "clients_per_round=20")
+    assert LEAST_SHORT <= middle.many < 3 * LEAST_SHORT and 20 < middle.requests < 60
+    longer = planned(*FEDLDP, "num_rounds=60", "local.epochs=600")
+    assert longer.many > long.many
     asked = planned(*FEDLDP, "num_rounds=60", "audit.canaries=500")
-    assert (asked.many, asked.requests) == (500, 60)
+    assert (asked.many, asked.requests, asked.wide) == (500, 60, LEAST_COINS)
+    joint = planned(*JOINT, "num_rounds=60", "audit.canaries=500")
+    assert (joint.many, joint.requests, joint.wide) == (500, 60, 500) and not joint.short
     of_examples = planned(*DPSGD, "num_rounds=60")
     assert of_examples.many == 1 and 1 <= of_examples.requests < 60
 
@@ -131,6 +157,18 @@ def test_longer_training_affords_more_canaries_and_an_asked_number_hears_everyth
 def test_what_is_planned_takes_a_twentieth_of_the_rounds_at_most(options: tuple[str, ...], each: float) -> None:
     found = planned(*options, "num_rounds=60")
     assert found.requests * each <= SHARE * planned_seconds(found) <= 2 * (found.requests + 1) * each + FIXED + FIRST
+    plan = Plan(found.many, found.requests, found.wide)
+    assert planned_share(found, plan) <= 1.01 * SHARE
+
+
+def test_short_releases_are_planned_by_what_they_take() -> None:
+    found = planned(*FEDLDP, "num_rounds=60", "local.epochs=60")
+    plan = Plan(found.many, found.requests, found.wide)
+    assert 0.9 * SHARE < planned_share(found, plan) <= SHARE
+    more = Plan(found.many + 10_000, found.requests, found.wide)
+    assert planned_share(found, more) - planned_share(found, plan) == pytest.approx(
+        60 * 10_000 * SHORT / planned_seconds(found)
+    )
 
 
 def test_a_part_of_the_requests_is_heard_evenly_spread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -141,8 +179,8 @@ def test_a_part_of_the_requests_is_heard_evenly_spread(tmp_path: Path, monkeypat
         real(self, message, strategy)
 
     monkeypatch.setattr(CanaryClients, "ask", watched)
-    plan = "fedpriv.runs.in_run_canaries.affordable"
-    monkeypatch.setattr(plan, lambda *others: (24, 3))
+    plan = "fedpriv.runs.canary_clients.affordable"
+    monkeypatch.setattr(plan, lambda *others: Plan(24, 3, 24))
     found = run(tmp_path / "run", *FEDLDP, "num_rounds=10", "audit.in_run=true")["privacy"]["in_run_audit"]
     assert heard == [1, 5, 8] and found["requests"] == 3 and found["clients"] == 24
 
@@ -152,13 +190,13 @@ def test_the_first_canary_goes_the_whole_way_once_and_the_others_in_rows(
 ) -> None:
     sizes, real = [], CanaryClients._score
 
-    def watched(self: CanaryClients, numbers: Any, releases: Any) -> None:
-        sizes.append((int(numbers[0]), len(numbers), len(releases)))
-        real(self, numbers, releases)
+    def watched(self: CanaryClients, numbers: Any, releases: Any, *others: bool) -> None:
+        sizes.append((int(numbers[0]), len(numbers), releases.shape[1]))
+        real(self, numbers, releases, *others)
 
     monkeypatch.setattr(CanaryClients, "_score", watched)
     run(tmp_path / "run", *FEDLDP, "audit.in_run=true", "audit.canaries=30")
-    assert sizes == [(0, 1, 1), (1, 29, 29), (1, 29, 29), (1, 29, 29)]
+    assert sizes == [(0, 1, 650), (1, 23, 650)] + [(24, 6, 1)] * 3
 
 
 def test_a_resumed_run_is_the_same_run_and_its_canaries_start_anew(
@@ -190,6 +228,7 @@ def test_a_resumed_run_is_the_same_run_and_its_canaries_start_anew(
 def judged(correct: int, verified: Callable[[CanaryAudit, CanaryAudit], float]) -> dict[str, Any]:
     """What 200 coins say if so many of the 25 guesses are right."""
     audit = InRunAudit(Worker(compose([*SIZE, *FEDLDP, "audit.in_run=true", "audit.canaries=200"])))
+    audit.canaries.__dict__["independent"] = False  # the bounds of coins in one release
     audit.heard = 1
     order, coins = np.arange(200), audit.canaries.coins
     right = np.where(coins, 1.0, -1.0) * (1000 - order)  # the clearest scores first
@@ -225,7 +264,7 @@ def test_the_audited_epsilon_is_never_the_one_that_assumes_something() -> None:
 def test_scores_that_are_no_numbers_end_the_audit_and_not_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(CanaryClients, "_score", lambda self, numbers, releases: self.scores.fill(np.nan))
+    monkeypatch.setattr(CanaryClients, "_score", lambda self, *others: self.scores.fill(np.nan))
     found = run(tmp_path / "run", *FEDLDP, "audit.in_run=true")["privacy"]
     assert "finite score" in found["in_run_audit"]["reason"] and found["audited_epsilon"] is None
 
@@ -234,3 +273,56 @@ def test_a_canary_update_is_ten_clip_norms_long_so_that_missing_clipping_shows()
     found = planned(*FEDLDP, "strategy.client.clip_norm=0.3", "audit.canaries=30")
     updates, _ = found.train(range(found.first, found.first + 30))
     assert (updates.norm(dim=1) > 2 * 0.3).all()
+
+
+# --- independent coins, short releases, the estimate -----------------------------------------------------------------
+
+
+def test_short_releases_show_most_of_what_is_verified(tmp_path: Path) -> None:
+    options = (*FEDLDP, "strategy.client.noise_multiplier=2", "audit.in_run=true", "audit.canaries=20000")
+    found = run(tmp_path / "run", *options)["privacy"]["in_run_audit"]
+    (sharper,) = found["sharper"]
+    verified = found["verified_epsilon"]
+    assert verified == pytest.approx(gaussian_epsilon(3**0.5, 1e-5))
+    assert 0.95 * verified < sharper["epsilon_lower"] <= verified
+    assert 0.45 * verified < found["audited_epsilon"] <= verified and found["canaries"] == 20000
+    assert found["estimated"]["epsilon"] == pytest.approx(verified, rel=0.1) and found["estimated"]["assumes"]
+    assert "audited" not in found["estimated"] and found["of_whole_releases"] == LEAST_COINS
+
+
+def test_scores_of_coins_are_independent_and_of_the_law_that_the_ledger_says() -> None:
+    found = planned(*FEDLDP, "strategy.client.noise_multiplier=3", "audit.canaries=4000")
+    found.stores = [ContextStore(_context(found.first + number)) for number in range(2)]
+    for number in (1, 2, 3):
+        found._hear_rows(Request(number), torch.zeros(650), first=number == 1)
+    every = np.where(found.coins, 1, -1)[1:] * found.scores[1:]
+    signed, whole = every[23:], every[:23]
+    assert signed.mean() == pytest.approx(3.0, abs=0.3) and signed.std() == pytest.approx(3 * 3**0.5, rel=0.05)
+    neighbours = np.corrcoef(signed[:-1], signed[1:])[0, 1]
+    assert abs(neighbours) < 0.07 and len(np.unique(signed)) > 3960
+    assert whole.std() == pytest.approx(3, rel=0.5) and abs(whole.mean() - 1) < 2.5  # of one message
+    assert found.mu == pytest.approx(2 / 3 * 3**0.5)
+
+
+def test_fewer_than_all_requests_have_their_own_mu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedpriv.runs.canary_clients.affordable", lambda *others: Plan(24, 15, 24))
+    assert planned(*FEDLDP, "num_rounds=60").mu == pytest.approx(2 * 15**0.5)
+
+
+def test_a_run_without_canaries_says_what_they_would_have_taken_and_shown(tmp_path: Path) -> None:
+    long = ("num_rounds=60", "local.epochs=60", "strategy.client.noise_multiplier=10")
+    offer = audit_offer(Worker(compose([*SIZE, *FEDLDP, *long])), 7.3)["in_run_offer"]
+    assert offer["cheap"] and offer["coins"] > 10_000 and offer["share"] <= SHARE
+    assert 3 < offer["would_show"] < offer["would_show_if_gaussian"] < gaussian_epsilon(2 / 10 * 60**0.5, 1e-5)
+    assert run(tmp_path / "run", *FEDLDP)["privacy"]["in_run_offer"]["cheap"] is False
+    of_examples = audit_offer(Worker(compose([*SIZE, *DPSGD])), 7.3)["in_run_offer"]
+    assert "would_show" not in of_examples and of_examples["at_most"] > 0
+    assert audit_offer(Worker(compose([*SIZE, *FEDLDP])), float("inf")) == {}
+
+
+def test_an_offer_that_cannot_be_made_ends_no_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*others: Any) -> None:
+        raise RuntimeError("no schedule")
+
+    monkeypatch.setattr("fedpriv.runs.audit_offer.InRunAudit", broken)
+    assert audit_offer(Worker(compose([*SIZE, *FEDLDP])), 7.3) == {}

@@ -12,6 +12,7 @@ from typing import Any
 
 from fedpriv.config.schema import Config
 from fedpriv.report.client_accuracy import PERSONAL
+from fedpriv.report.epsilon_figures import unaudited
 from fedpriv.report.words import leaves
 
 Figures = dict[str, float]
@@ -55,7 +56,7 @@ def of_summary(summary: Mapping[str, Any]) -> tuple[Figures, Texts]:
     figures, texts = _divided({f"summary/{name}": value for name, value in leaves(summary)})
     for name, words in NO_EPSILON.items():
         if summary["privacy"].get(name) is None:
-            texts[f"summary/privacy.{name}"] = words
+            texts[f"summary/privacy.{name}"] = words if name == "claimed_epsilon" else unaudited(summary["privacy"])
     return figures, texts
 
 
