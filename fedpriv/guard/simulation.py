@@ -56,13 +56,15 @@ def simulate_guard(
     run_config: Mapping[str, Any] | None = None,
     seed: int = 0,
     confined: bool = True,
+    server_learning_rate: float = 1.0,
     each_round: Callable[[int, ArrayRecord], None] | None = None,
 ) -> Simulated:
     """FedAvg of a Flower app on guarded machines, one for each table (a CSV or Parquet file, or a folder).
 
     app: the unpacked app's folder. rules: a policy's section ``guard`` without ``apps`` and ``table``; with epsilon its
     noise_multiplier is chosen, and epsilon=inf simulates without noise. run_config: beside what the app's
-    pyproject.toml says. each_round: called with every round's model. Raises `OptionError`.
+    pyproject.toml says. server_learning_rate: what the mean answer is multiplied by, as in Flower's FedAvgM.
+    each_round: called with every round's model. Raises `OptionError`.
     """
     place, files = Path(app).resolve(), [Path(table).resolve() for table in tables]
     given = {"noise_multiplier": 1.0, "sites": len(files), **rules, "apps": ()}
@@ -98,7 +100,7 @@ def simulate_guard(
                     releases.append(np.sum(clipped, axis=0) if clipped else np.zeros(model.size))
                 else:
                     releases.append(terms.release(found, model.size, source).numpy())
-            mean = _mean(terms, model.size, releases, noiseless)
+            mean = server_learning_rate * mean_of(terms, model.size, releases, noiseless)
             vector = model.vector + mean if terms.reply == "difference" else mean
             model = Model(model.key, {name: array.numpy() for name, array in model.record(vector).items()})
             if each_round is not None:
@@ -107,7 +109,7 @@ def simulate_guard(
     return Simulated(model.record(model.vector), terms, spent)
 
 
-def _mean(terms: Terms, size: int, releases: Sequence[NDArray[Any]], noiseless: bool) -> NDArray[np.float64]:
+def mean_of(terms: Terms, size: int, releases: Sequence[NDArray[Any]], noiseless: bool) -> NDArray[np.float64]:
     """Over all machines' shards (float64 [d])."""
     if terms.in_sum and not noiseless:
         total = np.zeros(size, np.uint64)
