@@ -11,6 +11,7 @@ flower-supernode starts for each message. The app works as long as its epochs sa
 
 from __future__ import annotations
 
+import importlib
 import io
 import os
 import subprocess
@@ -30,7 +31,7 @@ from flwr.app import Context, Message, RecordDict
 from benchmarks.statistics import machine, median_interval
 from fedpriv.engines.grid import stamp
 from fedpriv.guard.guarded_message import Boxes
-from fedpriv.guard.sandbox import Sandbox
+from fedpriv.guard.sandbox import LATER, Sandbox
 from fedpriv.guard.standing import Lender
 
 TESTS = Path(__file__).resolve().parent.parent / "tests" / "guard"
@@ -140,7 +141,8 @@ bare(Path({str(self.app)!r}), message_of(arrays), context_of(Path({str(data)!r})
 
 def main() -> None:
     sys.path.insert(0, str(TESTS))
-    import torch  # noqa: F401
+    for library in ("torch", "sklearn", *(module for modules in LATER.values() for module in modules)):
+        importlib.import_module(library)  # so that `app` is the app's own work
 
     facts = machine()
     print(
