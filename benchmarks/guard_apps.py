@@ -174,8 +174,8 @@ KNOWN = {
         APPS / "quickstart-sklearn",
         "numpy",
         sklearn,
-        ((10, 5), (15, 5), (15, 10), (20, 5)),
-        tuple((1.0, {"epochs": 1, "repeat": 30, "server_rate": rate}) for rate in (2.0, 4.0, 8.0)),
+        ((15, 10), (20, 10), (15, 15), (30, 10), (15, 5), (20, 5)),
+        tuple((1.0, {"epochs": 1, "repeat": 30, "server_rate": rate}) for rate in (1.0, 2.0, 0.5)),
         tuple((3, {"epochs": epochs, "repeat": 1}) for epochs in (10, 100)),
         searched=5,
     ),
@@ -402,13 +402,15 @@ def known_lines() -> dict[str, dict[str, Any]]:
     return {json.dumps(line["job"], sort_keys=True): line for line in map(json.loads, lines)}
 
 
-def main(what: str, app: str = "") -> None:
+def main(what: str, app: str = "", part: str = "0/1") -> None:
+    """part: 1/3 is the second third of the runs, for several processes at once."""
     warnings.filterwarnings("ignore")
     torch.set_num_threads(1)
     if what == "show":
         return show()
     done = known_lines()
-    for job in jobs(what, app):
+    mine, parts = map(int, part.split("/"))
+    for job in list(jobs(what, app))[mine::parts]:
         named = {"what": what, "app": app, **job}
         if json.dumps(named, sort_keys=True) not in done:
             line = {"job": named, **(confirmed if what == "confirm" else run)(app, **job)}

@@ -20,6 +20,7 @@ TRUSTED = "The apps ran without a sandbox on at least one machine: its operator 
 def write_report(folder: Path, summary: dict[str, Any]) -> None:
     privacy, terms = summary["privacy"], summary["terms"]
     sampled = "all of them" if terms["sampling"] == 1 else f"each with probability {terms['sampling']:g}"
+    times = "that" if terms["single"] else "twice that"
     lines = [
         f"# {summary['strategy']}, {summary['rounds']} rounds",
         "",
@@ -31,7 +32,7 @@ def write_report(folder: Path, summary: dict[str, Any]) -> None:
         f"- Protected: {UNITS[privacy['unit']]}.",
         f"- From: {OBSERVERS[privacy['observer']]}; delta {privacy['delta']:g}.",
         f"- A machine divides its data among {terms['shards']} shards, {sampled} in a round; each shard's answer is "
-        f"clipped to {terms['clip']:g}, and one row more or less moves their sum by up to twice that.",
+        f"clipped to {terms['clip']:g}, and one row more or less moves their sum by up to {times}.",
         f"- Noise: {terms['noise']}, {terms['noise_multiplier']:g} times the clip norm from each machine.",
         f"- {TRUSTED}" if "none" in summary["sandbox"] else "- Each machine says that apps ran in a sandbox.",
         *(f"- Not part of the model, but of both epsilons: {why}." for why in summary["closed_rounds"].values()),

@@ -93,7 +93,8 @@ def simulate_guard(
                     content = fit_content(model, {"server-round": number})
                 found = []
                 for shard in terms.drawn(source):
-                    answer = ask(client, shards[shard], seen, content, config)
+                    place_of = shards[shard]
+                    answer = None if place_of is None else ask(client, place_of, seen, content, config)
                     found.append(model.answer(answer, terms.reply))
                 if noiseless:
                     clipped = [terms.clipped(one).numpy() / terms.clip for one in found]
@@ -122,14 +123,14 @@ def mean_of(terms: Terms, size: int, releases: Sequence[NDArray[Any]], noiseless
     return found
 
 
-def _divided(copy: Path, file: Path, policy: GuardPolicy, salt: bytes) -> tuple[list[Path], Path]:
-    """A machine's shards, and where an app finds its data."""
+def _divided(copy: Path, file: Path, policy: GuardPolicy, salt: bytes) -> tuple[list[Path | None], Path]:
+    """A machine's shards that are asked, and where an app finds its data."""
     (copy / ".fedpriv").mkdir(parents=True)
     if not file.exists():
         raise OptionError("tables", file, "there is no such file or folder")
     (copy / file.name).symlink_to(file)
     shards = Shards(copy, policy, salt)
-    return shards.files(), shards.place
+    return shards.asked(), shards.place
 
 
 def _config(app: Path) -> dict[str, Any]:
@@ -159,7 +160,9 @@ def _message(client: int, content: RecordDict) -> Message:
 
 
 @contextmanager
-def _sandboxed(app: Path, parts: Sequence[tuple[list[Path], Path]], policy: GuardPolicy, model: Model) -> Iterator[Ask]:
+def _sandboxed(
+    app: Path, parts: Sequence[tuple[list[Path | None], Path]], policy: GuardPolicy, model: Model
+) -> Iterator[Ask]:
     limits = Limits(
         memory_bytes=policy.memory_mib * 2**20,
         processor_s=policy.processor_seconds,

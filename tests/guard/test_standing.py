@@ -160,7 +160,8 @@ def test_all_ends_with_the_node(data: Path) -> None:
         "from pathlib import Path; from fedpriv.guard.sandbox import Limits, Sandbox\n"
         "from fedpriv.guard.standing import Lender\n"
         "lender = Lender()\n"
-        f"with Sandbox(Path({str(APP)!r}), Path({str(data)!r}), Limits(1 << 30, 60, 100, 1 << 20), lender=lender): pass\n"
+        f"app, data, limits = Path({str(APP)!r}), Path({str(data)!r}), Limits(1 << 30, 60, 100, 1 << 20)\n"
+        "with Sandbox(app, data, limits, lender=lender): pass\n"
         "print(lender.process.pid, flush=True); sys.stdin.read()"
     )
     with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as node:
