@@ -1,12 +1,17 @@
 """What a guarded message costs beside the app alone: seconds of a whole train message, medians with 95 % intervals.
 
     chrt -f 10 python -m benchmarks.bench_guard_message
+    python -m benchmarks.bench_guard_message chain  # processor seconds of signed heads and chained lines, in pairs
 
 One machine with 200 rows, its own noise, unit client (no shards). Every message is answered by a fork of a process that
 has the libraries, as `fedpriv.deployment.executor` does it. `app`: such a fork that loads the app and calls it, without
 a guard. `guarded`: policy, ledger, sandbox, clipping, noise and booking, with a sandbox that stands between messages.
 `first`: with a sandbox of its own, as the first message has. `Flower's own`: the app alone in a new interpreter, which
 flower-supernode starts for each message. The app works as long as its epochs say: few, and many.
+
+`chain`: two machines answer in turn, one whose identity signs its ledger's heads, and one without one. Processor
+seconds of the process that answers, without those of the sandbox: the share is of less than the whole message. The hash
+of a line is timed by itself.
 """
 
 from __future__ import annotations
@@ -41,7 +46,7 @@ SHAPES = {
     "quickstart-torch": ((16, 4), (16,), (2, 16), (2,)),
 }
 MANY = {"quickstart-message": 20_000, "quickstart-sklearn": 1, "quickstart-torch": 300}
-REPEATS, SLOW, ROWS = 15, 5, 200
+REPEATS, SLOW, ROWS, PAIRS = 15, 5, 200, 100
 
 
 def forked(answer: Callable[[], Any]) -> float:
@@ -56,6 +61,53 @@ def forked(answer: Callable[[], Any]) -> float:
     _, status = os.waitpid(child, 0)
     assert status == 0, status
     return time.perf_counter() - since
+
+
+def processor_seconds(answer: Callable[[], Any]) -> float:
+    """Of one answer in a fork of this process."""
+    if (child := os.fork()) == 0:
+        status = 1
+        try:
+            status = 0 if answer() is not None else 2
+        finally:
+            os._exit(status)
+    _, status, used = os.wait4(child, 0)
+    assert status == 0, status
+    return used.ru_utime + used.ru_stime
+
+
+def chained() -> None:
+    """Pairs of messages, after each other and in turn first."""
+    from fedpriv.common.chain import followed
+
+    app, lender = TESTS / "apps" / "quickstart-message", Lender()
+    standing = partial(Sandbox, lender=lender)
+    with tempfile.TemporaryDirectory() as name, redirect_stdout(io.StringIO()):
+        signed, plain = (Case(app, 1, Path(name) / which) for which in ("signed", "plain"))
+        plain.machines.identities.clear()
+        for case in (signed, plain):
+            forked(partial(case.guarded, standing, -1))
+
+        pairs = []
+        for number in range(PAIRS):
+            order = [(0, partial(signed.guarded, standing, number)), (1, partial(plain.guarded, standing, number))]
+            both = [0.0, 0.0]
+            for place, answer in order if number % 2 else order[::-1]:
+                both[place] = processor_seconds(answer)
+            pairs.append(both)
+    more = [with_it - without for with_it, without in pairs]
+    whole = float(np.median([without for _, without in pairs]))
+    middle, low, high = median_interval(more)
+    print(
+        f"{PAIRS} pairs: {1e3 * whole:.2f} ms of processor time without, {1e3 * middle:.2f} ms more with: "
+        f"{middle / whole:.1%} [{low / whole:.1%}, {high / whole:.1%}]"
+    )
+    since = time.process_time()
+    link = ""
+    for _ in range(10_000):
+        link = followed(link, bytes(1000))
+    print(f"a line of 1,000 bytes into the chain: {(time.process_time() - since) * 100:.1f} microseconds")
+    lender.asks.close()
 
 
 def shown(seconds: list[float]) -> str:
@@ -174,4 +226,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.path.insert(0, str(TESTS))
+    chained() if sys.argv[1:] == ["chain"] else main()

@@ -61,6 +61,11 @@ class Batch:
     y: Vector
     there: Vector
 
+    def alone(self) -> Batch:
+        """The shards with one row; the others have no answer."""
+        kept = self.rows[:, 0] == 1
+        return Batch(self.x[kept, :1], self.y[kept, :1], self.there[kept, :1])
+
     @property
     def rows(self) -> Vector:
         """[k, 1]"""
@@ -141,7 +146,22 @@ class App:
     steps: tuple[tuple[float, Setting], ...]
     #: Without a guard, one shard a machine: (rounds, the rest).
     free: tuple[tuple[int, Setting], ...]
+    #: As `steps`, with rounds, of `guard.single` among `LONE` shards.
+    lone: tuple[tuple[float, Setting], ...] = ()
     searched: int = len(SEARCHED)
+
+
+#: Shards of a machine with `guard.single`: of 91 rows about 73 are alone in theirs.
+LONE = 400
+
+
+def _lone(rounds: Sequence[int], clips: Sequence[float], over: Sequence[float]) -> tuple[tuple[float, Setting], ...]:
+    return tuple(
+        (clip, {"rounds": number, "epochs": 1, "rate": times * clip})
+        for number in rounds
+        for clip in clips
+        for times in over
+    )
 
 
 def _gradient(clips: Sequence[float], over: float = 10.0) -> tuple[tuple[float, Setting], ...]:
@@ -152,14 +172,24 @@ def _gradient(clips: Sequence[float], over: float = 10.0) -> tuple[tuple[float, 
 GRADIENT = ((30, 10), (60, 5), (60, 10), (60, 15), (90, 10))
 LINEAR_FREE = tuple((rounds, {"epochs": 10, "rate": rate}) for rounds in (10, 100) for rate in (0.3, 1.0, 3.0))
 KNOWN = {
-    "message": App(APPS / "quickstart-message", "message", message, GRADIENT, _gradient((4, 8)), LINEAR_FREE),
+    "message": App(
+        APPS / "quickstart-message",
+        "message",
+        message,
+        GRADIENT,
+        _gradient((4, 8)),
+        LINEAR_FREE,
+        _lone((20,), (26, 52), (1, 10)),
+    ),
     "jax": App(
         ROOT / "benchmarks" / "apps" / "quickstart-jax",
         "numpy",
         jax,
-        GRADIENT,
-        _gradient((0.5, 1, 2)),
+        ((60, 5), (60, 10)),
+        _gradient((0.25, 0.5)),
         tuple((rounds, {"epochs": 10, "rate": rate}) for rounds in (10, 100) for rate in (0.01, 0.03, 0.1)),
+        _lone((20,), (1.3, 2.6), (1, 10)),
+        searched=10,
     ),
     "torch": App(
         APPS / "quickstart-torch",
@@ -168,13 +198,14 @@ KNOWN = {
         ((30, 5), (60, 5), (60, 10), (90, 5), (90, 10)),
         tuple((clip, {"epochs": epochs, "rate": clip}) for clip in (0.5, 1.5, 4.0) for epochs in (1, 3)),
         tuple((10, {"epochs": 10, "rate": rate}) for rate in (0.03, 0.1)),
+        _lone((10, 20), (3.3, 6.6, 13), (1,)),
         searched=10,
     ),
     "sklearn": App(
         APPS / "quickstart-sklearn",
         "numpy",
         sklearn,
-        ((15, 10), (20, 10), (15, 15), (30, 10), (15, 5), (20, 5)),
+        ((15, 10), (20, 10), (15, 15), (30, 10)),
         tuple((1.0, {"epochs": 1, "repeat": 30, "server_rate": rate}) for rate in (1.0, 2.0, 0.5)),
         tuple((3, {"epochs": epochs, "repeat": 1}) for epochs in (10, 100)),
         searched=5,
@@ -239,7 +270,7 @@ def start(app: str, columns: int) -> ArrayRecord:
 
 def rules_of(app: App, setting: Setting, form: str, sites: int = SITES) -> Setting:
     found = {"sites": sites, "unit": "row", "shards": setting["shards"], "clip": setting["clip"], "api": app.api}
-    found |= {"repeat": setting.get("repeat", 1)}
+    found |= {"repeat": setting.get("repeat", 1), "single": setting.get("single", False)}
     return found if form in ("own", "none") else {**found, "noise": form}
 
 
@@ -265,6 +296,8 @@ def model_after(app: str, table: Table, seed: int, epsilon: float, form: str, se
         terms = replace(terms, noise_multiplier=_multiplier(key, len(now), rounds, epsilon))
     given = {name: setting[name] for name in ("epochs", "rate", "repeat") if name in setting}
     machines = batches(table, seed, setting["shards"])
+    if setting.get("single", False):
+        machines = [batch.alone() for batch in machines]
     for number in range(1, rounds + 1):
         releases = []
         for client, batch in enumerate(machines):
@@ -364,6 +397,18 @@ def jobs(what: str, app: str) -> Iterator[dict[str, Any]]:
                     for seed in SEARCHED[: known.searched]:
                         tried = {"shards": shards, "rounds": rounds, "clip": clip, **rest}
                         yield {"seed": seed, "epsilon": 1.0, "form": form, **tried}
+        for clip, rest in known.lone:
+            for form in ("ddgauss", "own"):
+                for seed in SEARCHED[: known.searched]:
+                    yield {
+                        "seed": seed,
+                        "epsilon": 1.0,
+                        "form": form,
+                        "shards": LONE,
+                        "single": True,
+                        "clip": clip,
+                        **rest,
+                    }
     elif what == "found":
         best = found(app)
         for seed in range(SPLITS):
@@ -391,6 +436,7 @@ def found(app: str) -> dict[str, Setting]:
         means = {
             name: [float(np.mean([line[of] for line in lines])) for of in ("auc", "accuracy")]
             for name, lines in tried.items()
+            if len(lines) >= KNOWN[app].searched
         }
         best = max(auc for auc, _ in means.values())
         picked[form] = json.loads(max((m[1], name) for name, m in means.items() if m[0] > best - NEAR)[1])

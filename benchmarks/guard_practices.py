@@ -30,6 +30,8 @@ RESULTS = ROOT / "benchmarks" / "results" / "guard_practices.jsonl"
 COLUMNS, SITES, PATIENTS, RANGE = (11, 50, 200), 10, 3276, 4.0
 SEARCHED, TABLES = range(1000, 1004), 10
 SHARDS, ROUNDS, CLIPS = (20, 60, 200), (5, 20), (1.0, 3.0)
+#: With `guard.single`: of 262 rows about 200 are alone in their shard.
+LONE, LONE_ROUNDS, LONE_CLIPS = 1000, (20,), (12.0, 24.0, 48.0, 96.0)
 FREE: tuple[Setting, ...] = ({"rounds": 20, "epochs": 5, "rate": 3.0}, {"rounds": 20, "epochs": 1, "rate": 3.0})
 
 
@@ -83,12 +85,12 @@ def dpsum(columns: int, seed: int, epsilon: float) -> dict[str, Any]:
         ]
         run = fedpriv.run(options, folder=str(folder / "run"), quiet=True)
         given = {column: table.x[table.test][:, place] for place, column in enumerate(names)}
-        said = np.asarray(run.model.probabilities(given))[:, 1]
+        said, spent = np.asarray(run.model.probabilities(given))[:, 1], run.claimed_epsilon
     from sklearn.metrics import roc_auc_score
 
     truth = table.y[table.test]
     found = {"auc": float(roc_auc_score(truth, said)), "accuracy": float(((said > 0.5) == truth).mean())}
-    return {name: round(value, 5) for name, value in found.items()} | {"spent": run.claimed_epsilon}
+    return {name: round(value, 5) for name, value in found.items()} | {"spent": spent}
 
 
 def jobs(what: str) -> Iterator[dict[str, Any]]:
@@ -102,10 +104,15 @@ def jobs(what: str) -> Iterator[dict[str, Any]]:
                         for clip in CLIPS:
                             tried = {"shards": shards, "rounds": rounds, "clip": clip, "epochs": 1, "rate": 10 * clip}
                             yield {"columns": columns, "seed": seed, "form": "ddgauss", "epsilon": 1.0, **tried}
+                for rounds in LONE_ROUNDS:
+                    for clip in LONE_CLIPS:
+                        tried = {"shards": LONE, "single": True, "rounds": rounds, "clip": clip, "epochs": 1}
+                        tried["rate"] = 10 * clip
+                        yield {"columns": columns, "seed": seed, "form": "ddgauss", "epsilon": 1.0, **tried}
         elif what == "found":
             for seed in range(TABLES):
                 yield {"columns": columns, "seed": seed, "form": "none", "epsilon": "inf", **picked(columns, "none")}
-                for shards in (None, *SHARDS):
+                for shards in (*SHARDS, LONE):
                     best = picked(columns, "ddgauss", shards)
                     yield {"columns": columns, "seed": seed, "form": "ddgauss", "epsilon": 1.0, **best}
         else:
