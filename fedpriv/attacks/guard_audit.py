@@ -1,9 +1,10 @@
 """An attack on the guard itself: its own release code, at its own number of shards and of numbers, on worst-case apps.
 
 The app is the attacker's: every shard answers with the longest vector along one direction, and one row more turns one
-shard's answer to the opposite. What is seen of a trial: the release along that direction, what else of its first
-numbers, and its length. In a sum the noise of other machines that the observer does not know is added as their guards
-draw it. What is fixed before (draws of shards, grid, clipping) is what a node runs: `Terms.drawn`, `Terms.release`.
+shard's answer to the opposite, or, where single units alone are asked, makes it none. What is seen of a trial: the
+release along that direction, what else of its first numbers, and its length. In a sum the noise of other machines that
+the observer does not know is added as their guards draw it. What is fixed before (draws of shards, grid, clipping) is
+what a node runs: `Terms.drawn`, `Terms.release`.
 """
 
 from __future__ import annotations
@@ -43,7 +44,8 @@ def audit_guard(
     along = np.ones(dimension) / dimension**0.5
     # five times as long as the guard allows: it is the guard that clips
     longest = 5.0 * terms.clip * along
-    worlds = [[longest] * terms.shards, [-longest, *[longest] * (terms.shards - 1)]]
+    others = [longest] * (terms.shards - 1)
+    worlds = [[longest, *others], [0 * along if terms.single else -longest, *others]]
 
     def sample(world: bool, count: int, purpose: int) -> NDArray[np.float64]:
         source = SeededNoise("guard audit", seed, purpose)

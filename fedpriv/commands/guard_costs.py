@@ -63,7 +63,7 @@ def _rows(policy: Policy, terms: Terms, size: int, rounds: int, delta: float, co
         "rounds": f"{rounds}, {size} numbers",
         "threat model": f"unit {threat.unit}, {threat.adjacency}, observer {threat.observer}, delta {delta:g}",
         "shards": f"{terms.shards}{sampled}; an answer is clipped to {terms.clip:g}, and one {terms.unit} moves their "
-        "sum by up to twice that",
+        f"sum by up to {'that: only shards with a single unit answer' if terms.single else 'twice that'}",
         "noise multiplier": f"{terms.noise_multiplier:.6g} (of each machine, standard deviation / clip), {whose}",
         "noise in the mean": f"of length {length:.3g} clip norms over all numbers, against 1 at most of the answers",
         "epsilon": f"{cost(terms, size, rounds, delta):.4g} claimed and verified; {cost(terms, size, 1, delta):.4g} "

@@ -55,7 +55,8 @@ POLL = "0.2"
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
-#: In the place of Flower's own loader: (folder of the unpacked bundle, its SHA-256) -> what answers a message.
+#: In the place of Flower's own loader: (folder of the unpacked bundle, its SHA-256) -> what answers a message. Its
+#: module may have `prepare()`, which is called once, before the first fork.
 Loader = Callable[[Path, str], Callable[[Any, Any], Any]]
 
 
@@ -229,7 +230,11 @@ def main(port: str, parent: str, secret: str, loader: str = "") -> None:
     for library in LIBRARIES:
         importlib.import_module(library)
     module, _, name = loader.partition(":")
-    loads = getattr(importlib.import_module(module), name) if loader else None
+    loads = None
+    if loader:
+        loading = importlib.import_module(module)
+        loads = getattr(loading, name)
+        getattr(loading, "prepare", bool)()
     gc.collect()
     gc.freeze()  # forks share these pages
     os.environ.setdefault("FLWR_SUPEREXEC_TASK_POLL_INTERVAL", POLL)

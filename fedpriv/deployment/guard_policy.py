@@ -40,6 +40,10 @@ class GuardPolicy(Options):
         le=4096,
         description="of a table: times that a shard has each row, for apps that expect many",
     )
+    single: bool = Field(
+        default=False,
+        description="a shard answers only while it holds exactly one unit: one unit moves the sum by C, and not by 2C",
+    )
     sampling: float = Field(default=1.0, gt=0, le=1, description="probability with which a shard takes part in a round")
     clip: float = Field(ge=SMALLEST, description="longest answer C of a shard, as one vector")
     noise_multiplier: float = Field(gt=0, description="standard deviation of this machine's noise / clip")
@@ -75,6 +79,8 @@ class GuardPolicy(Options):
         rules = [
             ("shards", self.shards, not whole or self.shards == 1, "unit client has one shard: 1"),
             ("repeat", self.repeat, not whole or self.repeat == 1, "unit client sees the data as they are: 1"),
+            ("single", self.single, not (whole and self.single), "unit client has one shard with all data: false"),
+            ("sampling", self.sampling, not self.single or self.sampling == 1, "with single: 1.0"),
             ("sampling", self.sampling, not whole or self.sampling == 1, "a server knows who answered: 1.0"),
             (
                 "column",

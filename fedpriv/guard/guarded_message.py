@@ -14,6 +14,7 @@ its arrays, and that it says nothing, goes to this machine's log and no further.
 from __future__ import annotations
 
 import logging
+import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, suppress
@@ -183,7 +184,7 @@ class _Answering:
             if terms.in_sum:
                 self._sum(ledger).expect(self.request, model.vector)
             shards = Shards(self.guard.data, self.rules, read_salt(self.guard.data, self.ledger.counter))
-            files = shards.files()  # under the lock: another message must not divide the data at the same time
+            files = shards.asked()  # under the lock: another message must not divide the data at the same time
         source = self.guard.source()
         answers = [
             model.answer(arrays, terms.reply) for arrays in self.asked(shards.place, files)
@@ -200,7 +201,7 @@ class _Answering:
         update = release.double().numpy() * (terms.clip / terms.expected)
         return trained_content(model, model.vector + update if terms.reply == "difference" else update)
 
-    def asked(self, place: Path, files: Sequence[Path]) -> Iterator[tuple[NDArray[Any], ...] | None]:
+    def asked(self, place: Path, files: Sequence[Path | None]) -> Iterator[tuple[NDArray[Any], ...] | None]:
         """The app's arrays for each shard; raises nothing once the app was started."""
         rules, guard = self.rules, self.guard
         request = request_bytes(self._app_message(), self._app_context(place))
@@ -208,7 +209,7 @@ class _Answering:
         def box() -> AbstractContextManager[Box]:
             return guard.boxes(guard.app, place, self._limits(), confined=rules.sandbox == "namespaces")
 
-        return _asked(box, request, list(enumerate(files)))
+        return _asked(box, request, list(enumerate(files)), rules.pad_seconds or 0.0)
 
     def _limits(self) -> Limits:
         rules = self.rules
@@ -279,14 +280,22 @@ class _Answering:
 
 
 def _asked(
-    box: Callable[[], AbstractContextManager[Box]], request: bytes, shards: Sequence[tuple[int, Path]]
+    box: Callable[[], AbstractContextManager[Box]],
+    request: bytes,
+    shards: Sequence[tuple[int, Path | None]],
+    pad_seconds: float,
 ) -> Iterator[tuple[NDArray[Any], ...] | None]:
     """A sandbox that one shard's app broke is replaced before the next shard: what one shard does must not change what
-    another answers. Raises what the first start of a sandbox raises.
+    another answers. None: a shard that has no answer, and takes its time. Raises what the first start of a sandbox
+    raises.
     """
     with ExitStack() as stack:
         current: Box | None = stack.enter_context(box())
         for number, shard in shards:
+            if shard is None:
+                time.sleep(pad_seconds)
+                yield None
+                continue
             try:
                 if current is None:
                     current = stack.enter_context(box())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from flwr.app import Context, Message
@@ -10,6 +11,16 @@ from flwr.app import Context, Message
 from fedpriv.common.errors import OptionError
 from fedpriv.common.identities import Identity, read_identity
 from fedpriv.guard.guarded_message import Guard
+from fedpriv.guard.sandbox import Sandbox
+from fedpriv.guard.standing import Lender
+
+_lender: Lender | None = None
+
+
+def prepare() -> None:
+    """In the process that a node's messages are forked from, once: their sandboxes stand between them from now on."""
+    global _lender
+    _lender = Lender()
 
 
 def guarded_app(app: Path, digest: str) -> Callable[[Message, Context], Message]:
@@ -18,7 +29,9 @@ def guarded_app(app: Path, digest: str) -> Callable[[Message, Context], Message]
     def answer(message: Message, context: Context) -> Message:
         config = context.node_config
         policy, data = (Path(str(config[name])) for name in ("policy", "data"))
-        return Guard(int(config["partition-id"]), policy, data, app, digest, _identity(config))(message, context)
+        boxes = partial(Sandbox, lender=_lender)
+        guard = Guard(int(config["partition-id"]), policy, data, app, digest, _identity(config), boxes)
+        return guard(message, context)
 
     return answer
 

@@ -72,10 +72,11 @@ def in_words(summary: dict[str, Any]) -> list[str]:
     """What left and how much of it is believed, for the report and for a certificate."""
     terms = summary["terms"]
     sampled = "all of them" if terms["sampling"] == 1 else f"each with probability {terms['sampling']:g}"
+    times = "that" if terms["single"] else "twice that"
     others = f"{summary['other_terms']} machines have other terms than these: plan.json has them."
     return [
         f"A machine divides its data among {terms['shards']} shards, {sampled} in a round; each shard's answer is "
-        f"clipped to {terms['clip']:g}, and one unit more or less moves their sum by up to twice that.",
+        f"clipped to {terms['clip']:g}, and one unit more or less moves their sum by up to {times}.",
         f"Noise: {terms['noise']}, {terms['noise_multiplier']:g} times the clip norm from each machine.",
         *([others] if summary["other_terms"] else []),
         SHARES,

@@ -28,7 +28,9 @@ from fedpriv.common.errors import FedprivError
 from fedpriv.common.places import ROOT
 from fedpriv.guard import root
 from fedpriv.guard.child import LONGEST
+from fedpriv.guard.launch import START, started
 from fedpriv.guard.record import NotARecord, arrays_of, printable
+from fedpriv.guard.standing import Lender, Lent
 from fedpriv.guard.warm import ALWAYS
 
 #: Libraries that are imported once, before any app runs, if an app names them; further ones: `Sandbox(warm=...)`. What
@@ -66,17 +68,8 @@ WARM = frozenset(
 LATER = {"torch": ("torch._dynamo", "torch.optim"), "sklearn": ("sklearn.linear_model",)}
 #: Bytes of a file whose imports are read.
 LONGEST_SOURCE = 1 << 20
-#: The environment of an app's process: no library starts a thread at import.
-ENVIRONMENT = {
-    **dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS"), "1"),
-    "JE_ARROW_MALLOC_CONF": "background_thread:false",
-    "FLWR_TELEMETRY_ENABLED": "0",
-    "LANG": "C.UTF-8",
-    "PYTHONDONTWRITEBYTECODE": "1",
-}
-#: Seconds that the trusted processes have to end an app that was told to, and to start.
-GRACE, START = 10.0, 300.0
-_CODE = "import sys; sys.path.insert(0, {root!r}); from fedpriv.guard.child import main; main({descriptor})"
+#: Seconds that the trusted processes have to end an app that was told to.
+GRACE = 10.0
 
 
 class SandboxUnavailable(FedprivError):
@@ -146,11 +139,18 @@ class Sandbox:
 
     app: an unpacked Flower app. data: where it expects its data. confined=False: the same processes without namespaces
     and filters, for code that the policy approves. warm: further libraries to import before. Raises
-    `SandboxUnavailable`.
+    `SandboxUnavailable`. lender: has a sandbox that an earlier message used, and gets this one back if nothing failed.
     """
 
     def __init__(
-        self, app: Path, data: Path, limits: Limits, *, confined: bool = True, warm: frozenset[str] = frozenset()
+        self,
+        app: Path,
+        data: Path,
+        limits: Limits,
+        *,
+        confined: bool = True,
+        warm: frozenset[str] = frozenset(),
+        lender: Lender | None = None,
     ) -> None:
         self.app, self.data, self.limits, self.confined = app.resolve(), Path(os.path.abspath(data)), limits, confined
         self.libraries = libraries_of(self.app, WARM | warm)
@@ -158,6 +158,8 @@ class Sandbox:
         self.is_warm = False
         self._process: subprocess.Popen[bytes] | None = None
         self._socket: socket.socket | None = None
+        self.lender, self._whole = lender, True
+        self._lent: Lent | None = None
         self._sending, self._probe = threading.Lock(), False
 
     def __enter__(self) -> Sandbox:
@@ -172,21 +174,7 @@ class Sandbox:
         return self
 
     def _start(self, libraries: list[str]) -> int:
-        """Starts the processes; returns the number of threads after the imports."""
-        here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        code = _CODE.format(root=str(ROOT), descriptor=there.fileno())
-        with there:
-            self._process = subprocess.Popen(
-                [sys.executable, "-I", "-c", code],
-                pass_fds=[there.fileno()],
-                env=ENVIRONMENT,
-                cwd="/",
-                start_new_session=True,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-            )
-        self._socket = here
+        """Starts the processes, or borrows them; returns the number of threads after the imports."""
         given = {
             **asdict(self.limits),
             "app": str(self.app),
@@ -197,25 +185,33 @@ class Sandbox:
             "libraries": libraries,
             "packages": root.libraries(),
             "project": str(ROOT),
+            "places": [_identity(self.app), _identity(self.data)],
         }
-        here.settimeout(START)
-        try:
-            here.send(json.dumps(given).encode())
-            told = json.loads(here.recv(LONGEST) or b'{"failed": "the process ended before it was ready"}')
-        except OSError as error:
-            told = {"failed": str(error)}
+        if self.lender is not None:
+            with suppress(OSError):  # a lender that has ended: this message has a sandbox of its own
+                self._lent = self.lender.take(given, 2 * START)
+        if self._lent is not None:
+            self._socket, told = self._lent.socket, self._lent.told
+        else:
+            self._process, self._socket, told = started(given)
         if "failed" in told:
-            self.__exit__()
+            self._end(whole=False)
             raise SandboxUnavailable(_advice(told["failed"]))
         return int(told["threads"])
 
     def __exit__(self, *_: object) -> None:
-        if self._socket is not None:
+        self._end(whole=self._whole)
+
+    def _end(self, whole: bool) -> None:
+        """whole: a lent sandbox may be lent again; otherwise it is ended, as one of this process's own always is."""
+        if self._lent is not None:
+            self._lent.end(whole)
+        elif self._socket is not None:
             self._socket.close()
         if self._process is not None:
             self._process.kill()  # the kernel ends what it started
             self._process.wait()
-        self._socket = self._process = None
+        self._socket = self._process = self._lent = None
 
     def ask(self, message: bytes, shard: Path | None) -> Answer:
         """Runs the app on a message (`request_bytes`) and one shard, a copy of which appears at
@@ -233,6 +229,9 @@ class Sandbox:
             arrays = arrays_of(record) if fault is None else None
         except NotARecord as error:
             fault = _why(str(error), told)
+        except BaseException:
+            self._whole = False
+            raise
         finally:  # of a broken sandbox too: the next shard has a clock
             if self.limits.pad_s is not None:
                 time.sleep(max(0.0, began + self.limits.pad_s - time.monotonic()))
@@ -295,9 +294,17 @@ class Sandbox:
         except OSError:
             told = None
         if told is None:
-            self.__exit__()
+            self._end(whole=False)
             raise SandboxUnavailable("an app did not end when told to, so its sandbox was ended")
         return dict(told)
+
+
+def _identity(place: Path) -> tuple[int, int] | None:
+    """Of the file or folder that is there now: a mount of another one that had its name shows that one still."""
+    with suppress(OSError):
+        found = place.stat()
+        return found.st_dev, found.st_ino
+    return None
 
 
 def _why(error: str, told: dict[str, Any]) -> str:

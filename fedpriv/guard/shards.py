@@ -37,6 +37,8 @@ from fedpriv.deployment.data_ledger import PRIVATE
 from fedpriv.deployment.guard_policy import GuardPolicy
 
 SALT, SALT_BYTES = "guard.salt", 32
+#: How many units are in each shard: private.
+UNITS = "units"
 BOM = b"\xef\xbb\xbf"
 SEPARATORS, PARQUET = ",;\t|", (".parquet", ".pq")
 
@@ -86,11 +88,20 @@ class Shards:
         if not known.exists() or known.read_text() != state:
             shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir(mode=0o700)
-            self._divide(folder)
+            units = self._divide(folder)
             for file in sorted(folder.rglob("*"), reverse=True):
                 os.utime(file, (0, 0))  # when the data changed is nothing that an app may know
+            write_atomic(folder / UNITS, json.dumps(units) + "\n", mode=0o600)
             write_atomic(known, state, mode=0o600)
         return [folder / str(number) / self.place.name for number in range(self.policy.shards)]
+
+    def asked(self) -> list[Path | None]:
+        """What the app is started on, for each shard; None: with `single`, one without exactly one unit."""
+        files = self.files()
+        if not self.policy.single:
+            return [*files]
+        units = json.loads((self.data / PRIVATE / "shards" / UNITS).read_text())
+        return [file if count == 1 else None for file, count in zip(files, units, strict=True)]
 
     def _state(self) -> str:
         """What the division depends on: salt, policy, and the data as they are."""
@@ -100,10 +111,11 @@ class Shards:
         except OSError as error:
             raise DataError(f"{self.place}: {error.strerror}") from None
         rules = [self.policy.shards, self.policy.unit, self.policy.column, self.policy.repeat]
-        text = json.dumps([self.salt.hex(), *rules, state])
+        text = json.dumps([UNITS, self.salt.hex(), *rules, state])
         return hashlib.sha256(text.encode()).hexdigest()
 
-    def _divide(self, into: Path) -> None:
+    def _divide(self, into: Path) -> list[int]:
+        """Returns the number of units in each shard."""
         count = self.policy.shards
         for number in range(count):
             (into / str(number)).mkdir(mode=0o700)
@@ -113,11 +125,10 @@ class Shards:
             if self.policy.unit == "person":
                 raise DataError(f"{self.place}: unit person needs a table, whose column names the person")
             _no_repeat(self.place, self.policy)
-            _divide_folder(self.place, targets, self.salt)
-        elif self.place.suffix.lower() in PARQUET:
-            _divide_parquet(self.place, targets, self.salt, self.policy.column, repeat)
-        else:
-            _divide_csv(self.place, targets, self.salt, self.policy.column, repeat)
+            return _divide_folder(self.place, targets, self.salt)
+        if self.place.suffix.lower() in PARQUET:
+            return _divide_parquet(self.place, targets, self.salt, self.policy.column, repeat)
+        return _divide_csv(self.place, targets, self.salt, self.policy.column, repeat)
 
 
 def count_units(data: Path, policy: GuardPolicy) -> int:
@@ -191,19 +202,23 @@ def _person(record: bytes, separator: str, place: int) -> bytes:
     return (fields[place].strip() if place < len(fields) else "").encode()
 
 
-def _divide_csv(source: Path, targets: list[Path], salt: bytes, column: str | None, repeat: int) -> None:
+def _divide_csv(source: Path, targets: list[Path], salt: bytes, column: str | None, repeat: int) -> list[int]:
     """Records as they are written, bytes and all; a line break ends each."""
     header, separator, records = _table(source)
     parts: list[list[bytes]] = [[] for _ in targets]
+    persons: list[set[bytes]] = [set() for _ in targets]
     place = None
     if column is not None:
         names = _names(header, separator)
         place = names.index(_known(source, column, names))
     for record in records:
         identity = record if place is None else _person(record, separator, place)
-        parts[shard_of(salt, identity, len(targets))].append(record)
+        shard = shard_of(salt, identity, len(targets))
+        parts[shard].append(record)
+        persons[shard].add(identity)
     for target, part in zip(targets, parts, strict=True):
         target.write_bytes(b"".join(line + b"\n" for line in (header, *(part * repeat))))
+    return [len(found) for found in (parts if column is None else persons)]
 
 
 def _records(source: Path, text: bytes, separator: bytes) -> Iterator[bytes]:
@@ -256,7 +271,7 @@ def _fields(record: bytes, separator: str) -> list[str]:
         raise DataError(f"a record that cannot be read: {error}") from None
 
 
-def _divide_parquet(source: Path, targets: list[Path], salt: bytes, column: str | None, repeat: int) -> None:
+def _divide_parquet(source: Path, targets: list[Path], salt: bytes, column: str | None, repeat: int) -> list[int]:
     import pyarrow
     import pyarrow.parquet
 
@@ -267,9 +282,12 @@ def _divide_parquet(source: Path, targets: list[Path], salt: bytes, column: str 
     if column is not None:
         _known(source, column, table.column_names)
     parts: list[list[dict[str, Any]]] = [[] for _ in targets]
+    persons: list[set[str]] = [set() for _ in targets]
     for row in table.to_pylist():
         identity = repr(row) if column is None else str(row[column]).strip()
-        parts[shard_of(salt, identity.encode(), len(targets))].append(row)
+        shard = shard_of(salt, identity.encode(), len(targets))
+        parts[shard].append(row)
+        persons[shard].add(identity)
     # Rows alone: a schema's metadata count the rows of the whole, and its dictionaries name their values.
     kinds = pyarrow.types
     fields = [
@@ -279,9 +297,11 @@ def _divide_parquet(source: Path, targets: list[Path], salt: bytes, column: str 
     schema = pyarrow.schema([field.remove_metadata() for field in fields])
     for target, part in zip(targets, parts, strict=True):
         pyarrow.parquet.write_table(pyarrow.Table.from_pylist(part * repeat, schema=schema), target)
+    return [len(found) for found in (parts if column is None else persons)]
 
 
-def _divide_folder(source: Path, targets: list[Path], salt: bytes) -> None:
+def _divide_folder(source: Path, targets: list[Path], salt: bytes) -> list[int]:
+    units = [0] * len(targets)
     folders = sorted(place.relative_to(source) for place in _visible(source) if place.is_dir())
     for target in targets:
         for folder in (Path(), *folders):
@@ -289,7 +309,10 @@ def _divide_folder(source: Path, targets: list[Path], salt: bytes) -> None:
     for file in sorted(_files(source)):
         content, place = read_regular(file), file.relative_to(source)
         identity = str(place.parent).encode() + b"\0" + content
-        (targets[shard_of(salt, identity, len(targets))] / place).write_bytes(content)
+        shard = shard_of(salt, identity, len(targets))
+        (targets[shard] / place).write_bytes(content)
+        units[shard] += 1
+    return units
 
 
 def _files(folder: Path) -> Iterator[Path]:

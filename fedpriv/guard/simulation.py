@@ -56,13 +56,15 @@ def simulate_guard(
     run_config: Mapping[str, Any] | None = None,
     seed: int = 0,
     confined: bool = True,
+    server_learning_rate: float = 1.0,
     each_round: Callable[[int, ArrayRecord], None] | None = None,
 ) -> Simulated:
     """FedAvg of a Flower app on guarded machines, one for each table (a CSV or Parquet file, or a folder).
 
     app: the unpacked app's folder. rules: a policy's section ``guard`` without ``apps`` and ``table``; with epsilon its
     noise_multiplier is chosen, and epsilon=inf simulates without noise. run_config: beside what the app's
-    pyproject.toml says. each_round: called with every round's model. Raises `OptionError`.
+    pyproject.toml says. server_learning_rate: what the mean answer is multiplied by, as in Flower's FedAvgM.
+    each_round: called with every round's model. Raises `OptionError`.
     """
     place, files = Path(app).resolve(), [Path(table).resolve() for table in tables]
     given = {"noise_multiplier": 1.0, "sites": len(files), **rules, "apps": ()}
@@ -91,14 +93,15 @@ def simulate_guard(
                     content = fit_content(model, {"server-round": number})
                 found = []
                 for shard in terms.drawn(source):
-                    answer = ask(client, shards[shard], seen, content, config)
+                    place_of = shards[shard]
+                    answer = None if place_of is None else ask(client, place_of, seen, content, config)
                     found.append(model.answer(answer, terms.reply))
                 if noiseless:
                     clipped = [terms.clipped(one).numpy() / terms.clip for one in found]
                     releases.append(np.sum(clipped, axis=0) if clipped else np.zeros(model.size))
                 else:
                     releases.append(terms.release(found, model.size, source).numpy())
-            mean = _mean(terms, model.size, releases, noiseless)
+            mean = server_learning_rate * mean_of(terms, model.size, releases, noiseless)
             vector = model.vector + mean if terms.reply == "difference" else mean
             model = Model(model.key, {name: array.numpy() for name, array in model.record(vector).items()})
             if each_round is not None:
@@ -107,7 +110,7 @@ def simulate_guard(
     return Simulated(model.record(model.vector), terms, spent)
 
 
-def _mean(terms: Terms, size: int, releases: Sequence[NDArray[Any]], noiseless: bool) -> NDArray[np.float64]:
+def mean_of(terms: Terms, size: int, releases: Sequence[NDArray[Any]], noiseless: bool) -> NDArray[np.float64]:
     """Over all machines' shards (float64 [d])."""
     if terms.in_sum and not noiseless:
         total = np.zeros(size, np.uint64)
@@ -120,14 +123,14 @@ def _mean(terms: Terms, size: int, releases: Sequence[NDArray[Any]], noiseless: 
     return found
 
 
-def _divided(copy: Path, file: Path, policy: GuardPolicy, salt: bytes) -> tuple[list[Path], Path]:
-    """A machine's shards, and where an app finds its data."""
+def _divided(copy: Path, file: Path, policy: GuardPolicy, salt: bytes) -> tuple[list[Path | None], Path]:
+    """A machine's shards that are asked, and where an app finds its data."""
     (copy / ".fedpriv").mkdir(parents=True)
     if not file.exists():
         raise OptionError("tables", file, "there is no such file or folder")
     (copy / file.name).symlink_to(file)
     shards = Shards(copy, policy, salt)
-    return shards.files(), shards.place
+    return shards.asked(), shards.place
 
 
 def _config(app: Path) -> dict[str, Any]:
@@ -157,7 +160,9 @@ def _message(client: int, content: RecordDict) -> Message:
 
 
 @contextmanager
-def _sandboxed(app: Path, parts: Sequence[tuple[list[Path], Path]], policy: GuardPolicy, model: Model) -> Iterator[Ask]:
+def _sandboxed(
+    app: Path, parts: Sequence[tuple[list[Path | None], Path]], policy: GuardPolicy, model: Model
+) -> Iterator[Ask]:
     limits = Limits(
         memory_bytes=policy.memory_mib * 2**20,
         processor_s=policy.processor_seconds,

@@ -22,6 +22,13 @@ vector in the ball. A start that crashes, times out, or answers with other shape
 has the answer 0, which is in the ball: a crash that depends on a row is a move of C. So `SENSITIVITY` is 2 in units of
 C, whatever k is; what k changes is the noise in the *mean*, z C / k.
 
+**Single units.** With `single` a shard that holds exactly one unit is started, and every other shard's answer is 0
+without a start. A unit that comes or goes changes one shard j: from none to one unit or back, and v_j from 0 to a
+vector in the ball; from one to two, and v_j from a vector in the ball to 0; or from two or more to two or more, and v_j
+is 0 both times. So the sum moves by up to **C**: `moves` is 1. The number of starts is not in the answer, but in its
+time, unless `pad_seconds` gives a shard that is not started the time of one that is. Rows that share a shard are lost:
+of n units in k shards about n e^(-n/k) answer. `expected` stays k: how many answered is nobody's to know.
+
 **Rounding.** A clipped answer keeps 1e-6 of C back (`fedpriv.mechanisms.noise`), more than float32 can add. With own
 noise each answer is moved towards zero onto the noise's grid, by which it gets no longer, and multiples of the grid's
 step add up exactly in float64 (`add_normal_to_sum`): two sums differ by v_j - v'_j and by nothing else. In a secure sum
@@ -72,7 +79,7 @@ from fedpriv.privacy.events import (
 )
 from fedpriv.privacy.row_sum import RowSumGrid
 
-#: How far one unit moves the sum of clipped answers, in units of C.
+#: How far one unit moves the sum of clipped answers, in units of C, where a shard may hold several.
 SENSITIVITY = 2.0
 
 THREATS = {
@@ -92,6 +99,7 @@ class Terms:
 
     unit: str
     shards: int
+    single: bool
     sampling: float
     clip: float
     noise_multiplier: float
@@ -146,6 +154,11 @@ class Terms:
         return self.min_replies - self.colluders
 
     @property
+    def moves(self) -> float:
+        """How far one unit moves the sum of clipped answers, in units of C."""
+        return 1.0 if self.single else SENSITIVITY
+
+    @property
     def expected(self) -> float:
         """Shards in a round's answer, by which its sum is divided."""
         return self.shards * self.sampling
@@ -158,7 +171,7 @@ class Terms:
     def event(self, dimension: int) -> Event:
         """One round's answer about a model of so many numbers."""
         if not self.in_sum:
-            multiplier = self.noise_multiplier / SENSITIVITY
+            multiplier = self.noise_multiplier / self.moves
             if self.sampling == 1:
                 return Gaussian(threat=self.threat, multiplier=multiplier)
             return ReplacedGaussian(threat=self.threat, multiplier=multiplier, sampling_rate=self.sampling)
@@ -171,7 +184,7 @@ class Terms:
     def _in_sum(self, dimension: int, threat: Threat, noises: int) -> Event:
         grid = self.grid(dimension)
         found = grid.event(threat, noises, SHARE)
-        return replace(found, l2=SENSITIVITY * grid.steps + dimension**0.5)
+        return replace(found, l2=self.moves * grid.steps + dimension**0.5)
 
     def booked(self, dimension: int, client: int, server_round: int) -> Booked:
         """What the ledger holds of it."""

@@ -47,6 +47,54 @@ def test_a_row_less_changes_one_shard_by_that_row(tmp_path: Path) -> None:
         assert before[place].replace(f"{ROWS[gone]}\n".encode(), b"") == after[place]
 
 
+@pytest.mark.parametrize("kind", ["csv", "parquet", "folder", "person"])
+def test_with_single_a_shard_is_asked_only_while_it_holds_one_unit(kind: str, tmp_path: Path) -> None:
+    """Units taken away one by one: only the shard of the one that went changes, and between asked and not asked or not
+    at all.
+    """
+
+    def asked(units: list[int]) -> list[bytes | None]:
+        folder = tmp_path / f"{kind}-{'-'.join(map(str, units))}"
+        (folder / ".fedpriv").mkdir(parents=True)
+        name, more = "t.csv", {}
+        if kind == "folder":
+            name = "pictures"
+            (folder / name).mkdir()
+            for unit in units:
+                (folder / name / f"{unit}.txt").write_text(f"picture {unit}")
+        elif kind == "parquet":
+            name = "t.parquet"
+            schema = pyarrow.schema([("a", pyarrow.int64())])
+            pyarrow.parquet.write_table(
+                pyarrow.Table.from_pylist([{"a": unit} for unit in units], schema=schema), folder / name
+            )
+        else:
+            twice = 2 if kind == "person" else 1
+            rows = [f"{unit};{visit}" for visit in range(twice) for unit in units]
+            (folder / name).write_text("\n".join(["a;b", *rows]) + "\n")
+            more = {"unit": "person", "column": "a"} if kind == "person" else {}
+        places = Shards(folder, policy(table=name, shards=6, single=True, **more), SALT).asked()
+        return [None if place is None else b"".join(_content(place)) for place in places]
+
+    found = [asked(list(range(count))) for count in range(1, 10)]
+    seen: set[tuple[bool, bool]] = set()
+    for before, after in itertools.pairwise(found):
+        changed = [(was, now) for was, now in zip(before, after, strict=True) if was != now]
+        assert len(changed) <= 1 and all(None in pair for pair in changed)
+        seen |= {(was is None, now is None) for was, now in changed} or {(True, True)}
+    assert seen == {(False, True), (True, False), (True, True)}, "one comes alone, makes a second, or a third"
+
+
+def _content(place: Path) -> list[bytes]:
+    return [place.read_bytes()] if place.is_file() else [file.read_bytes() for file in sorted(place.rglob("*.txt"))]
+
+
+def test_without_single_every_shard_is_asked(tmp_path: Path) -> None:
+    csv(tmp_path / "one", ROWS[:3])
+    shards = Shards(tmp_path / "one", policy(table="t.csv", shards=8), SALT)
+    assert shards.asked() == shards.files()
+
+
 def test_rows_in_another_order_go_to_the_same_shards(tmp_path: Path) -> None:
     before, after = csv(tmp_path / "one", ROWS), csv(tmp_path / "two", ROWS[::-1], ending="\r\n")
     assert [sorted(part.splitlines()) for part in before] == [sorted(part.splitlines()) for part in after]

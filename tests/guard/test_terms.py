@@ -80,6 +80,36 @@ def test_a_row_moves_the_sum_by_twice_the_bound_and_no_more(noise: str) -> None:
     assert worst > 1.9 * scale  # so a bound of C would be false
 
 
+@pytest.mark.parametrize("noise", ["own", "ddgauss", "skellam"])
+def test_where_single_units_answer_a_row_moves_the_sum_by_the_bound(noise: str) -> None:
+    """Every set of at most nine rows, and every row of it taken away: C is reached, and nothing is above it."""
+    found = terms(single=True) if noise == "own" else terms(**SUM | {"noise": noise, "single": True})
+    scale = 1.0 if noise == "own" else found.grid(6).steps
+    allowed = scale + (0 if noise == "own" else 6**0.5)
+    worst = 0.0
+    for app in (hostile, parity, crashing, honest):
+
+        def alone(part: list[int], app: Any = app) -> np.ndarray:
+            return app(part) if len(part) == 1 else np.zeros(6)
+
+        for rows in itertools.chain(*(itertools.combinations(range(9), size) for size in (1, 2, 3, 8, 9))):
+            whole = found.release(answers([*rows], 4, alone), 6, SILENT).double()
+            for gone in rows:
+                less = found.release(answers([row for row in rows if row != gone], 4, alone), 6, SILENT).double()
+                worst = max(worst, float((whole - less).norm()))
+    assert 0.99 * scale < worst <= allowed
+
+
+@pytest.mark.parametrize("noise", ["own", "ddgauss"])
+def test_single_units_are_charged_half(noise: str) -> None:
+    found = terms(single=True) if noise == "own" else terms(**SUM | {"single": True})
+    event = found.event(6)
+    if noise == "own":
+        assert event == Gaussian(threat=found.threat, multiplier=2.0)
+    else:
+        assert event.l2 == found.grid(6).steps + 6**0.5 and event.sigma == 2.0 * found.grid(6).steps  # type: ignore[union-attr]
+
+
 @pytest.mark.parametrize("noise", ["own", "ddgauss"])
 def test_what_is_charged_is_the_noise_over_that_move(noise: str) -> None:
     found = terms() if noise == "own" else terms(**SUM)
@@ -147,6 +177,7 @@ def test_terms_survive_their_text_and_differ_in_every_number() -> None:
     changes: dict[str, Any] = {
         "unit": "person",
         "shards": 5,
+        "single": True,
         "sampling": 0.5,
         "clip": 0.6,
         "noise_multiplier": 2.1,
@@ -170,6 +201,8 @@ def test_terms_survive_their_text_and_differ_in_every_number() -> None:
     ("more", "words"),
     [
         ({"unit": "client"}, r"guard.shards=4: unit client has one shard"),
+        ({"unit": "client", "shards": 1, "single": True}, r"guard.single=True: unit client has one shard"),
+        ({"single": True, "sampling": 0.5}, r"guard.sampling=0.5: with single"),
         ({"unit": "person"}, r"guard.column=null: of unit person"),
         ({"column": "a"}, r"guard.column=a: of unit person"),
         ({"noise": "ddgauss", "sites": 3, "sampling": 0.5}, r"guard.sampling=0.5: no bound is known"),
