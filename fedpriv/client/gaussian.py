@@ -161,8 +161,8 @@ class TwoExchangeClient(GaussianClient):
 
 
 class WholeGaussianClient(SummingClient, GaussianClient):
-    """Clip, rotate, round to whole numbers, add whole-number noise: the noises of a sum's clients add up. What moves the
-    clip norm (a bit, a norm) is a number in the same sum, so that it costs what a sum's number costs.
+    """Clip, rotate, round to whole numbers, add whole-number noise: the noises of a sum's clients add up. What moves
+    the clip norm (a bit, a norm) is a number in the same sum, so that it costs what a sum's number costs.
 
     Against whoever sees sums: `noises` clients' noise. Against a server that sees a client's own numbers, which it
     cannot while the secure sum holds: its own noise alone.
