@@ -1,4 +1,6 @@
-"""The shared base of the clients that clip their update and add Gaussian noise, under any rule that moves C."""
+"""The shared bases of the clients that clip their update and add Gaussian noise (of ddgauss and skellam: whole-number
+noise in a sum), under any rule that moves C.
+"""
 
 from __future__ import annotations
 
@@ -159,8 +161,8 @@ class TwoExchangeClient(GaussianClient):
 
 
 class WholeGaussianClient(SummingClient, GaussianClient):
-    """Clip, rotate, round to whole numbers, add whole-number noise, which the noises of a sum's clients add up to. What
-    moves the clip norm (a bit, a norm) is a number in the same sum, so that it costs what a sum's number costs.
+    """Clip, rotate, round to whole numbers, add whole-number noise: the noises of a sum's clients add up. What moves
+    the clip norm (a bit, a norm) is a number in the same sum, so that it costs what a sum's number costs.
 
     Against whoever sees sums: `noises` clients' noise. Against a server that sees a client's own numbers, which it
     cannot while the secure sum holds: its own noise alone.

@@ -41,12 +41,6 @@ class ModularOptions(SumOptions):
     )
     weighting: Literal["uniform"] = on_server("weights of the mean over the replies")
 
-    @property
-    def width(self) -> int:
-        """Bits of one number on the wire, of a method that does not leave them open."""
-        assert self.bits is not None, "a method that leaves bits open chooses them"
-        return self.bits
-
 
 class RowSumOptions(ModularOptions):
     """Of sums over the rows (persons) of sites (`fedpriv.privacy.row_sum`)."""

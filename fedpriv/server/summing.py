@@ -55,7 +55,9 @@ class SummingServer(FederatedStrategy):
 
     @property
     def bits(self) -> int:
-        return self.options.width
+        """Of one number on the wire."""
+        assert self.options.bits is not None, "a method that leaves bits open chooses them"
+        return self.options.bits
 
     def numbers(self, size: int) -> int:
         """How many whole numbers a client sends about ``size`` coordinates."""
