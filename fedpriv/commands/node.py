@@ -100,10 +100,10 @@ def _init(options: dict[str, str]) -> None:
 
 
 def _check_shards(guard: GuardPolicy, data: Path) -> None:
-    """Raises `OptionError` for more shards than units; what is found stays on this machine."""
+    """Raises `OptionError` for more shards than units, but with `single`; what is found stays on this machine."""
     from fedpriv.guard.shards import count_units
 
-    if (found := count_units(data, guard)) < guard.shards:
+    if (found := count_units(data, guard)) < guard.shards and not guard.single:
         raise OptionError("guard.shards", guard.shards, f"at most one for each {guard.unit}, and there are {found}")
 
 

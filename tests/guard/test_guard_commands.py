@@ -113,7 +113,9 @@ def test_wrong_options_are_named(
     assert words in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("more", [{}, SUM, {"sampling": 0.5}], ids=["own", "sum", "sampled"])
+@pytest.mark.parametrize(
+    "more", [{}, SUM, {"sampling": 0.5}, {"single": True}], ids=["own", "sum", "sampled", "single"]
+)
 def test_an_audit_stays_below_what_is_booked_and_shows_most_of_it(more: dict[str, Any]) -> None:
     rules = RULES | more | {"noise_multiplier": 0.7, "shards": 2}
     found = audit_guard(Terms.of(rules_of(rules)), 3, 1e-5, 1500, 0.95)
@@ -162,6 +164,11 @@ def test_a_simulation_is_the_guard_without_a_network(tmp_path: Path, monkeypatch
     assert weights(epsilon=1e4) == pytest.approx(exact, abs=0.02)
     assert weights(epsilon=1e4).tolist() == weights(epsilon=1e4).tolist() != weights(epsilon=1e4, seed=1).tolist()
     assert np.linalg.norm(weights(epsilon=0.1) - exact) > 0.1
+    once = weights(epsilon=float("inf"), rounds=1)
+    assert weights(epsilon=float("inf"), rounds=1, server_learning_rate=3.0) == pytest.approx(3 * once)
+    single = {"single": True, "shards": 100}
+    assert (weights(epsilon=float("inf"), rounds=1, rules=single) > 0).all()
+    assert (weights(epsilon=float("inf"), rounds=1, rules=single | {"shards": 1}) == 0).all(), "no row is alone"
     noises: list[Any] = []
 
     class Noted(SeededNoise):

@@ -11,11 +11,12 @@ import numpy as np
 import pytest
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
-from guarded import GuardedMachines, weights
+from guarded import Boxed, GuardedMachines, weights
 
 from fedpriv.common.messages import Refusal
 from fedpriv.engines.grid import RUN_ID, stamp
 from fedpriv.guard.arrays import Model
+from fedpriv.guard.guarded_message import _asked
 from fedpriv.guard.sandbox import Answer, Sandbox
 from fedpriv.mechanisms.noise import SeededNoise
 
@@ -251,6 +252,25 @@ def test_no_machine_starts_with_more_shards_than_rows(tmp_path: Path, capsys: py
     with pytest.raises(AssertionError):
         GuardedMachines(tmp_path, shards=21)
     assert "guard.shards=21: at most one for each row, and there are 20" in capsys.readouterr().err
+
+
+def test_with_single_only_shards_of_one_row_are_asked_and_cost_half(tmp_path: Path) -> None:
+    network = machines(tmp_path, shards=60, clip=60.0, noise_multiplier=3.0, single=True)
+    network.boxed.app = lambda message, context, rows: (np.array([1.0, 1, 2]), np.array(5.0))
+    found = arrays_of(network.ask())
+    asked = [rows for _, _, rows in network.boxed.asked]
+    assert all(len(rows) == 1 for rows in asked) and 8 < len(asked) <= 20  # 20 rows in 60 shards: about 14 are alone
+    assert found["w"][0] == pytest.approx(len(asked) / 60, abs=2e-3)
+    (booked,) = network.booked()
+    assert booked.entries[0].event.multiplier == 3.0
+
+
+def test_a_shard_that_is_not_asked_takes_as_long_as_one_that_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    slept: list[float] = []
+    monkeypatch.setattr("fedpriv.guard.guarded_message.time.sleep", slept.append)
+    boxed = Boxed(lambda *given: (np.zeros(3), np.zeros(())))
+    found = list(_asked(lambda: boxed, b"", [(0, None), (1, None)], 7.0))  # type: ignore[arg-type,return-value]
+    assert found == [None, None] and slept == [7.0, 7.0] and not boxed.asked
 
 
 def test_the_unit_client_asks_once_with_everything(tmp_path: Path) -> None:
