@@ -128,6 +128,11 @@ def test_a_file_that_cannot_be_imported_is_left_to_its_collection(
     (tmp_path / "room" / "test_of_an_import_that_works.py").write_text("VALUE = 1")
     monkeypatch.setattr(import_order, "whole_suite", lambda config: True)
     monkeypatch.setattr(sys, "path", list(sys.path))
-    import_tests(SimpleNamespace(workerinput={"workerid": "gw0", "workercount": 2}), tmp_path)  # type: ignore[arg-type]
+    ignored: list[str] | None = ["a room"]
+    worker: Any = SimpleNamespace(workerinput={"workerid": "gw0", "workercount": 2}, getoption=lambda name: ignored)
+    import_tests(worker, tmp_path)
+    assert "test_of_an_import_that_works" not in sys.modules
+    ignored = None
+    import_tests(worker, tmp_path)
     assert sys.modules.pop("test_of_an_import_that_works").VALUE == 1
     assert "test_of_an_import_that_fails" not in sys.modules
