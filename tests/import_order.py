@@ -34,7 +34,7 @@ def place_of(config: pytest.Config) -> tuple[int, int]:
 def import_tests(config: pytest.Config, root: Path) -> None:
     """Those of a whole run in several processes. A file that cannot be imported is reported when it is collected."""
     number, of = place_of(config)
-    if of == 1 or not whole_suite(config):
+    if of == 1 or not whole_suite(config) or config.getoption("ignore"):
         return
     for file in begun_elsewhere(sorted(root.rglob("test_*.py")), number, of):
         if str(file.parent) not in sys.path:

@@ -3,9 +3,9 @@
 
 For tests that go the same way for many methods, variants or trainers, and for files that start a dozen processes, of
 which a third is run (`together`). In the rooms of `IN_TURN` slow tests without a mark (`speed.LIST`) take turns too, in
-`PARTS` parts; one with ``rotates(1)`` always runs. The part follows from the commit's hash, so a checkout always has
-the same one. All cases run where a file or ``-k`` is asked for by name, as when one changes a method, and with
-FEDPRIV_ALL_RUNS=1 (``FEDPRIV_ALL_RUNS=1 make test``).
+`PARTS` parts, and none with a mark in fewer; one with ``rotates(1)`` always runs. The part follows from the commit's
+hash, so a checkout always has the same one. All cases run where a file or ``-k`` is asked for by name, as when one
+changes a method, and with FEDPRIV_ALL_RUNS=1 (``FEDPRIV_ALL_RUNS=1 make test``).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ ROOT = Path(__file__).resolve().parents[1]
 UPPER = ("api", "attacks", "checking", "doors", "engines", "methods", "report", "runs", "studies", "system")
 IN_TURN = frozenset((*UPPER, "config", "data", "training"))
 #: Of their slow tests.
-PARTS = 4
+PARTS = 5
 
 
 @cache
@@ -81,6 +81,8 @@ def left_out(items: Sequence[pytest.Item]) -> set[pytest.Item]:
         if marker is None and function not in slow():
             continue
         parts, *place = (PARTS,) if marker is None else marker.args
+        if parts > 1 and function.partition("/")[0] in IN_TURN:
+            parts = max(parts, PARTS)
         number = place[0](**_arguments(item)) if place else seen[function]
         number += slow()[function] if marker is None else 0
         seen[function] += 1

@@ -140,7 +140,7 @@ def test_a_write_that_really_fails_in_the_middle(root: Path):
         "try: load_dataset(DatasetConfig.model_validate_json(sys.argv[1]), 0)\n"
         "except DataError as error: print(error)\n"
     )
-    done = run([script, config(root).model_dump_json()]).communicate(timeout=60)
+    done = run([script, config(root).model_dump_json()]).communicate()
     assert "File too large" in done[0], done
     assert entries(root) == []
 
@@ -231,7 +231,7 @@ def test_two_processes_that_write_at_once(root: Path):
     ready.mkdir()
     racers = [run([RACER, config(root).model_dump_json(), str(ready)]) for _ in range(2)]
     try:
-        outputs = [racer.communicate(timeout=60)[0] for racer in racers]
+        outputs = [racer.communicate()[0] for racer in racers]
     finally:
         for racer in racers:
             racer.kill()

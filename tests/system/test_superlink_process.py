@@ -267,7 +267,7 @@ def registered(superlink: SuperLink) -> ec.EllipticCurvePrivateKey:
     )
     url = f"https://127.0.0.1:{superlink.control}/v1/control/register-node"
     arguments = (url, str(body), str(superlink.keys / "ca/ca.crt"))
-    subprocess.run([*superlink.network.server, sys.executable, "-c", post, *arguments], check=True, timeout=60)
+    subprocess.run([*superlink.network.server, sys.executable, "-c", post, *arguments], check=True)
     return key
 
 
