@@ -96,6 +96,7 @@ class AppSubject(RoundsSubject):
     ) -> None:
         self.target = target
         self.draws: Draws | None = None
+        self.known: frozenset[str] = frozenset()
         shared_modules()
         self.parts = parts_of(target.app) if isinstance(target.app, ClientApp) else Parts({})
         known = list(target.recognised)
@@ -109,6 +110,7 @@ class AppSubject(RoundsSubject):
             recognised=known,
             claim=claim_of(known, question, "the app's mod", target.adjacency),
             stateful=True,
+            counts_differ=True,
         )
         self.notes = [] if target.give else [_of_partitions()]
         self.notes += self._further(claimed=question.claim is not None)
@@ -129,7 +131,8 @@ class AppSubject(RoundsSubject):
                 kept[asked.partition] = empty_context(RUN_ID, CLIENT, asked.partition, NUM_PARTITIONS)
                 kept[asked.partition].run_config.update(target.run_config or {})
             with nullcontext() if self.draws is None else self.draws.changed(asked.change):
-                yield numbers_of(target.app(self._message(number, asked), kept[asked.partition]))
+                found = numbers_of(target.app(self._message(number, asked), kept[asked.partition]))
+            yield {name: value for name, value in found.items() if name not in self.known}
 
     def _message(self, number: int, asked: Asked) -> Message:
         kind, old = self.target.message_type, self.target.old
@@ -239,6 +242,15 @@ def _find_data(subject: AppSubject, question: Question) -> None:
         subject.notes = [one for one in subject.notes if one.name != "data-of-partitions"]
     else:
         subject.draws, subject.pairs = None, before
+        subject.known = _numbers_of_partitions(subject)
+
+
+def _numbers_of_partitions(subject: AppSubject) -> frozenset[str]:
+    """Records that hold the partition's number, which whoever sends the message knows."""
+    plays = {one: subject.play(Asked(one), 1)[0].numbers for two in PARTITIONS for one in two}
+    return frozenset(
+        name for name in plays[0] if all(np.array_equal(found.get(name), [one]) for one, found in plays.items())
+    )
 
 
 def _changed_data(unit: str) -> list[Pair]:
