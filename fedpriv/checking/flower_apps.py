@@ -35,6 +35,7 @@ from fedpriv.checking.flower_mods_known import known_mods
 from fedpriv.checking.fresh_state import Memory
 from fedpriv.checking.release_function import NotTaken
 from fedpriv.checking.replay_numbers import bare_names
+from fedpriv.checking.replayed import COUNTS
 from fedpriv.checking.rounds import RoundsSubject, claim_of
 from fedpriv.checking.seeded_data import Draws
 from fedpriv.checking.subject import Numbers, Pair, Question, Recognised, Subject
@@ -113,7 +114,7 @@ class AppSubject(RoundsSubject):
             counts_differ=True,
         )
         self.notes = [] if target.give else [_of_partitions()]
-        self.notes += self._further(claimed=question.claim is not None)
+        self.notes += [] if pairs else self.further(question)
 
     def quiet(self) -> AbstractContextManager[None]:
         return quiet()
@@ -146,9 +147,9 @@ class AppSubject(RoundsSubject):
                 message.content[name.replace("fitins", "evaluateins")] = message.content.pop(name)
         return message
 
-    def _further(self, claimed: bool) -> Iterator[Finding]:
+    def further(self, question: Question) -> Iterator[Finding]:
         """Numbers that leave bare in answers to other messages: evaluation, queries."""
-        pair = self.pairs[0]
+        pair, claim = self.pairs[0], question.claim
         for kind in self.parts.functions:
             if kind == self.target.message_type:
                 continue
@@ -158,11 +159,14 @@ class AppSubject(RoundsSubject):
                 sides = [[other.play(side, seed)[0] for seed in range(PLAYS)] for side in (pair.left, pair.right)]
             except Exception:  # an app that answers no such message
                 continue
-            if names := bare_names(sides):
+            names = bare_names(sides)
+            if claim is None or claim.unit != "client":  # two clients may have unequal numbers of examples
+                names = [name for name in names if not name.rpartition(".")[2].startswith(COUNTS)]
+            if names:
                 yield Finding(
                     "replayed",
                     "evaluation-bare" if kind.startswith("evaluate") else "answer-bare",
-                    "fault" if claimed else "doubt",
+                    "doubt" if claim is None else "fault",
                     f"In answer to a message of type {kind}, {', '.join(names[:3])} moved with the data and never "
                     f"changed in {PLAYS} calls with other seeds: it leaves without noise; epsilon is infinite.",
                     "Add noise to every number that leaves, or do not send it.",
@@ -225,6 +229,7 @@ def bare_app(app: ClientApp, question: Question) -> AppSubject:
             "the app answers alike as every partition, so nothing is seen of its data: check an AppTarget(app, arrays, "
             "left, right, give) of fedpriv.checking.flower_apps, whose give puts a data set where the app reads it"
         )
+    first.notes = [*first.notes, *first.further(question)]
     return first
 
 
