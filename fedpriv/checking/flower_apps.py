@@ -47,7 +47,7 @@ App = Callable[[Message, Context], Message]
 #: Partitions that a bare app is asked as: neighbours, and how many it is told that there are.
 PARTITIONS, NUM_PARTITIONS = ((0, 1), (0, 2), (1, 3)), 10
 #: What is added to every number of the model where clients' answers shall be far apart.
-FAR = 1e3
+FAR = 100.0
 #: Plays of each side where it is asked whether numbers leave bare.
 PLAYS = 8
 
