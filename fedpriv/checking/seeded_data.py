@@ -55,6 +55,7 @@ class Draws:
     unit: str = "client"
     noted: dict[str, Any] = field(default_factory=dict)
     _change: str = ""
+    _places: list[tuple[Any, str, Any]] = field(default_factory=list)
 
     def survey(self, play: Callable[[int, int], Any]) -> bool:
         """Finds seeds of data. play: (client 0 or 1, seed of the process). Whether there are any."""
@@ -74,9 +75,9 @@ class Draws:
     def changed(self, change: str) -> Iterator[None]:
         """Generators of data that are made in this block draw changed numbers."""
         self._change, self.noted = change, {}
-        places = self._places()
-        before = [(holder, name, _of(holder, name)) for holder, name, _ in places]
-        for holder, name, value in places:
+        self._places = self._places or self._makers()
+        before = [(holder, name, _of(holder, name)) for holder, name, _ in self._places]
+        for holder, name, value in self._places:
             _put(holder, name, value)
         try:
             yield
@@ -99,7 +100,7 @@ class Draws:
         change = CHANGES[self._change]
         return given, _in_first(change) if self.unit == "example" else change
 
-    def _places(self) -> list[tuple[Any, str, Any]]:
+    def _makers(self) -> list[tuple[Any, str, Any]]:
         """(holder, name, value) of everything that makes a generator, in its package and in the target's module."""
         made: list[tuple[Any, str, Any]] = [
             (np.random, "default_rng", self._default_rng()),

@@ -126,6 +126,13 @@ def test_data_that_nobody_can_replace_are_asked_as_partitions() -> None:
     assert "data-of-partitions" in {one.name for one in subject.notes}
 
 
+def test_a_partitions_own_number_is_no_data() -> None:
+    text = CLIENT.format(**{**SOUND, "metrics": "{'where': context.node_config['partition-id']}"})
+    line = 'np.random.default_rng(50 + context.node_config["partition-id"]).standard_normal((12, 4))'
+    app = app_of(text.replace(line, 'np.full((12, 4), 0.1 * context.node_config["partition-id"])'))
+    assert faults(app) == set()
+
+
 # --- mods ----------------------------------------------------------------------------------------------------
 
 
