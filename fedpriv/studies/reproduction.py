@@ -8,7 +8,7 @@ from statistics import fmean
 from typing import Literal
 
 from fedpriv.report.words import figure, number, pick
-from fedpriv.studies.carrying_out import Failure
+from fedpriv.studies.carrying_out import NOT_RUN, Failure
 from fedpriv.studies.claim_spec import Better, ClaimSpec, Ordered, Printed, Similar
 from fedpriv.studies.deciding import is_moved, outcome
 from fedpriv.studies.experiments import Best, Place, Planned, planned_looks, total_epochs
@@ -145,7 +145,7 @@ class Measured:
             r.words for job in self.planned.jobs.get(place, ()) if isinstance(r := self.results.get(job), Failure)
         ]
         if failed:
-            return f"refused: {failed[0]}"
+            return failed[0] if failed[0] == NOT_RUN else f"refused: {failed[0]}"
         return None if self.values(place).by_seed else "nothing was measured"
 
 
