@@ -27,11 +27,12 @@ Shapes: m coins.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import expit, logit, ndtr, ndtri
-from scipy.stats import beta, binom, norm
+from scipy.special import bdtrc, betaincinv, expit, logit, ndtr, ndtri
+from scipy.stats import binom
 
 from fedpriv.privacy.canaries import CanaryAudit
 from fedpriv.privacy.gaussian_dp import gaussian_epsilon
@@ -43,11 +44,20 @@ UNCOUNTED = 1e-9
 
 def independent_p_value(coins: int, guesses: int, correct: int, epsilon: float, delta: float) -> float:
     """The largest chance of so many right guesses, of ``guesses`` of ``coins``, under (epsilon, delta)-privacy."""
-    most = int(binom.isf(UNCOUNTED, coins, delta)) if delta > 0 else 0
-    opened = np.arange(most + 1)
+    chances, uncounted = _opened(coins, delta)
+    opened = np.arange(len(chances))
     further, rest = correct - opened, np.maximum(guesses - opened, 0)
-    chance = np.where(further <= 0, 1.0, binom.sf(further - 1, rest, expit(epsilon)))
-    return float(min(1.0, binom.pmf(opened, coins, delta) @ chance + (binom.sf(most, coins, delta) if delta else 0.0)))
+    reached = np.where(further <= 0, 1.0, bdtrc(np.maximum(further - 1, 0), rest, expit(epsilon)))
+    return float(min(1.0, chances @ reached + uncounted))
+
+
+@lru_cache(maxsize=16)
+def _opened(coins: int, delta: float) -> tuple[NDArray[np.float64], float]:
+    """Pr[K = k] for k = 0, 1, ..., and the rest, at most `UNCOUNTED`."""
+    if delta == 0:
+        return np.ones(1), 0.0
+    most = int(binom.isf(UNCOUNTED, coins, delta))
+    return binom.pmf(np.arange(most + 1), coins, delta), float(binom.sf(most, coins, delta))
 
 
 def independent_epsilon(coins: int, guesses: int, correct: int, delta: float, error: float) -> float:
@@ -59,7 +69,7 @@ def independent_mu(coins: int, correct: int, error: float) -> float:
     """The mu below which every F_mu is refuted by so many right guesses of all coins."""
     if 2 * correct <= coins:
         return 0.0
-    return max(0.0, 2 * float(ndtri(beta.ppf(error, correct, coins - correct + 1))))
+    return max(0.0, 2 * float(ndtri(betaincinv(correct, coins - correct + 1, error))))
 
 
 def audit_independent(
@@ -98,10 +108,11 @@ def planned_guesses(coins: int, mu: float, delta: float, error: float) -> int:
     what is verified. Any choice is sound.
     """
     at = np.linspace(0, 5 + mu, 200)  # of |score|, in units of the noise
-    rights, wrongs = norm.sf(at - mu / 2), norm.sf(at + mu / 2)
+    rights, wrongs = ndtr(mu / 2 - at), ndtr(-mu / 2 - at)
     number = np.maximum(1, np.floor(coins * (rights + wrongs)))
     right = np.floor(number * rights / (rights + wrongs))
-    least = np.where(right > 0, beta.ppf(error, np.maximum(right, 1), number - right + 1), 0.0) - coins * delta / number
+    rate = np.where(right > 0, betaincinv(np.maximum(right, 1), number - right + 1, error), 0.0)
+    least = rate - coins * delta / number
     shown = np.where(least > 0.5, logit(np.clip(least, 0.5, 1 - 1e-12)), 0.0)
     return int(number[np.argmax(shown)]) if shown.max() > 0 else max(1, coins // 8)
 
@@ -110,8 +121,8 @@ def expected_independent(coins: int, mu: float, delta: float, confidence: float)
     """(epsilon for any mechanism, epsilon if Gaussian) that a Gaussian mechanism of this mu shows in the median."""
     error = 1 - confidence
     guesses = planned_guesses(coins, mu, delta, error)
-    at = _root(lambda x: float(norm.sf(x - mu / 2) + norm.sf(x + mu / 2)) - guesses / coins, 5 + mu)
-    rate = float(norm.sf(at - mu / 2) / (norm.sf(at - mu / 2) + norm.sf(at + mu / 2)))
+    at = _root(lambda x: float(ndtr(mu / 2 - x) + ndtr(-mu / 2 - x)) - guesses / coins, 5 + mu)
+    rate = float(ndtr(mu / 2 - at) / (ndtr(mu / 2 - at) + ndtr(-mu / 2 - at)))
     right, agree = int(binom.median(guesses, rate)), int(binom.median(coins, ndtr(mu / 2)))
     shown = independent_epsilon(coins, guesses, right, delta, error)
     return shown, gaussian_epsilon(independent_mu(coins, agree, error), delta)

@@ -49,7 +49,7 @@ SHARE = 0.04
 PARTICIPATION, BATCH, GRADIENT, NUMBER = 5.5e-4, 2e-5, 1.2e-9, 1.5e-8
 #: Of canaries, rather too many: start and bounds, what the first computation on rows takes longer than later ones, a
 #: computation on rows, a client that goes the whole way, each of its steps.
-FIXED, FIRST, ROWS, WHOLE, STEP = 0.01, 0.01, 3e-4, 1e-3, 2e-4
+FIXED, FIRST, ROWS, WHOLE, STEP = 0.01, 0.005, 4e-4, 1e-3, 2e-4
 #: Of a sharper bound whose curves are composed numerically.
 CURVES = 0.5
 #: Coins beyond which a bound grows slowly; and below which too little is shown: then fewer requests are heard instead.

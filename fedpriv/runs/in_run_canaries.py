@@ -222,12 +222,12 @@ def why_none(worker: Worker) -> str:
     method = worker.method
     if worker.config.dataset.name == "on_nodes":
         return "this run's clients are real; each machine audits itself where its policy has in_run_audit"
-    if method.threat.unit == "client" and method.threat.adjacency != "replace-one":
-        return f"a canary's update is replaced by its opposite, and the guarantee is for {method.threat.adjacency}"
     if method.threat.observer in BLIND_TO_COHORT:
         return f"the observer is {method.threat.observer}, who sees models and no client's messages"
     if method.threat.observer == "secure-sum" or worker.config.strategy.secure_sum != "assumed":
         return "whoever sees a secure sum alone sees no canary client's message"
+    if method.threat.unit == "client" and method.threat.adjacency != "replace-one":
+        return f"a canary's update is replaced by its opposite, and the guarantee is for {method.threat.adjacency}"
     if method.traits.shares_secrets:
         return "clients share noise in groups, and a canary client has none"
     if method.traits.keeps_layers and not isinstance(method, ExampleLevelClient):

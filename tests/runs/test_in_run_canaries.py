@@ -143,8 +143,6 @@ def test_longer_training_affords_more_canaries_and_an_asked_number_hears_everyth
     assert long.many > 10_000 and long.requests == 60 and 1 <= long.wide <= LEAST_COINS
     middle = planned(*FEDLDP, "num_rounds=60", "num_clients=20", "clients_per_round=20")
     assert LEAST_SHORT <= middle.many < 3 * LEAST_SHORT and 20 < middle.requests < 60
-    longer = planned(*FEDLDP, "num_rounds=60", "local.epochs=600")
-    assert longer.many > long.many
     asked = planned(*FEDLDP, "num_rounds=60", "audit.canaries=500")
     assert (asked.many, asked.requests, asked.wide) == (500, 60, LEAST_COINS)
     joint = planned(*JOINT, "num_rounds=60", "audit.canaries=500")
@@ -157,17 +155,15 @@ def test_longer_training_affords_more_canaries_and_an_asked_number_hears_everyth
 def test_what_is_planned_takes_a_twentieth_of_the_rounds_at_most(options: tuple[str, ...], each: float) -> None:
     found = planned(*options, "num_rounds=60")
     assert found.requests * each <= SHARE * planned_seconds(found) <= 2 * (found.requests + 1) * each + FIXED + FIRST
-    plan = Plan(found.many, found.requests, found.wide)
-    assert planned_share(found, plan) <= 1.01 * SHARE
 
 
 def test_short_releases_are_planned_by_what_they_take() -> None:
-    found = planned(*FEDLDP, "num_rounds=60", "local.epochs=60")
+    found = planned(*FEDLDP, "num_rounds=60", "num_clients=20", "clients_per_round=20")
     plan = Plan(found.many, found.requests, found.wide)
-    assert 0.9 * SHARE < planned_share(found, plan) <= SHARE
+    assert 0.95 * SHARE < planned_share(found, plan) <= SHARE
     more = Plan(found.many + 10_000, found.requests, found.wide)
     assert planned_share(found, more) - planned_share(found, plan) == pytest.approx(
-        60 * 10_000 * SHORT / planned_seconds(found)
+        found.requests * 10_000 * SHORT / planned_seconds(found)
     )
 
 
