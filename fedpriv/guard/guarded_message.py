@@ -182,7 +182,8 @@ class _Answering:
             booked = self._admitted(ledger)
             if terms.in_sum:
                 self._sum(ledger).expect(self.request, model.vector)
-            shards = Shards(self.guard.data, self.rules, read_salt(self.guard.data, self.ledger.counter))
+            salt = read_salt(self.guard.data, self.ledger.counter, unused=not ledger.spent().messages)
+            shards = Shards(self.guard.data, self.rules, salt)
             files = shards.files()  # under the lock: another message must not divide the data at the same time
         source = self.guard.source()
         answers = [
