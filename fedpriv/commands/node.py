@@ -9,6 +9,8 @@
                                                  declare the number of pictures or rows that the folder now holds, and
                                                  what is given besides; nothing that was spent is forgotten
     status  policy=FILE data=FOLDER              what was spent of each budget
+    report  policy=FILE data=FOLDER [out=guard.html]
+                                                 of a guarded node, a page for its operator: what left, what it cost
     run     policy=FILE data=FOLDER superlink=HOST:PORT credentials=FOLDER client=NUMBER [port=9094]
             [metrics_port=0] [metrics_address=127.0.0.1] [guard=any|APP]
                                                  answer a server; Ctrl-C or SIGTERM stops
@@ -209,6 +211,12 @@ def _status(options: dict[str, str]) -> None:
         print("refused: " + ", ".join(f"{code} {number}" for code, number in sorted(now.refusals.items())))
 
 
+def _report(options: dict[str, str]) -> None:
+    from fedpriv.guard.node_report import write_node_report
+
+    print(write_node_report(_existing(options, "policy"), _existing(options, "data"), Path(options["out"])))
+
+
 def snapshot(policy_file: Path, data: Path, thorough: bool = False) -> NodeSnapshot:
     """State of a node as read from its files, for `status` and for metrics. thorough: read every line of the ledger.
 
@@ -350,6 +358,7 @@ COMMANDS: dict[str, tuple[Callable[[dict[str, str]], None], dict[str, str | None
     "init": (_init, {"policy": None, "data": None, **DECLARED}),
     "declare": (_declare, {"policy": None, "data": None, "credentials": "", **DECLARED}),
     "status": (_status, {"policy": None, "data": None}),
+    "report": (_report, {"policy": None, "data": None, "out": "guard.html"}),
     "run": (
         _run,
         dict.fromkeys(("policy", "data", "superlink", "credentials", "client"))

@@ -54,6 +54,7 @@ from fedpriv.deployment.guard_policy import GuardPolicy
 from fedpriv.deployment.policy import Booked, Policy, read_policy
 from fedpriv.deployment.refusals import note_refusal
 from fedpriv.deployment.signed_head import Signer
+from fedpriv.guard.answers import count_answers
 from fedpriv.guard.arrays import (
     FIT_IN,
     METRICS,
@@ -186,14 +187,16 @@ class _Answering:
             shards = Shards(self.guard.data, self.rules, salt)
             files = shards.files()  # under the lock: another message must not divide the data at the same time
         source = self.guard.source()
-        answers = [
-            model.answer(arrays, terms.reply) for arrays in self.asked(shards.place, files)
-        ]  # of all: time must not tell the draw
+        answers, words = [], []
+        for arrays in self.asked(shards.place, files):  # of all: time must not tell the draw
+            answers.append(model.answer(arrays, terms.reply))
+            words.append(model.fault(arrays) or "answered")
         answers = [answers[shard] for shard in terms.drawn(source)]
         release = terms.release(answers, model.size, source)
         with self.ledger.held() as ledger:
             again = self._admitted(ledger)
             assert again.own == booked.own
+            count_answers(self.guard.data, self.run, words)
             if terms.in_sum:
                 return self._masked(ledger, again, release.numpy())
             ledger.append(again, self.run)
