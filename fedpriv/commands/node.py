@@ -9,6 +9,8 @@
                                                  declare the number of pictures or rows that the folder now holds, and
                                                  what is given besides; nothing that was spent is forgotten
     status  policy=FILE data=FOLDER              what was spent of each budget
+    report  policy=FILE data=FOLDER [out=guard.html]
+                                                 of a guarded node, a page for its operator: what left, what it cost
     run     policy=FILE data=FOLDER superlink=HOST:PORT credentials=FOLDER client=NUMBER [port=9094]
             [metrics_port=0] [metrics_address=127.0.0.1] [guard=any|APP]
                                                  answer a server; Ctrl-C or SIGTERM stops
@@ -201,26 +203,22 @@ def _in_words(declared: Declared | DeclaredTable, data: Path) -> str:
 
 
 def _status(options: dict[str, str]) -> None:
+    from fedpriv.deployment.node_audit import audits_in_words
+
     now = snapshot(_existing(options, "policy"), _existing(options, "data"), thorough=True)
     print(f"{now.releases} messages left, {now.ledger_entries} entries")
     for budget, spent in now.epsilon_spent.items():
         print(f"{budget}: epsilon {spent:.4g} of {now.max_epsilon[budget]:g}")
-    for line in _audited(_existing(options, "policy"), _existing(options, "data")):
+    for line in audits_in_words(_existing(options, "policy"), _existing(options, "data")):
         print(f"audited: {line}")
     if now.refusals:
         print("refused: " + ", ".join(f"{code} {number}" for code, number in sorted(now.refusals.items())))
 
 
-def _audited(policy_file: Path, data: Path) -> list[str]:
-    """What canaries on this machine show, run by run; a line that says so where the policy names none."""
-    from fedpriv.deployment.data_ledger import PRIVATE
-    from fedpriv.deployment.node_audit import found
-    from fedpriv.deployment.policy import read_policy
+def _report(options: dict[str, str]) -> None:
+    from fedpriv.guard.node_report import write_node_report
 
-    policy = read_policy(policy_file)
-    if policy.in_run_audit is None:
-        return ["not within runs, since the policy has no in_run_audit"]
-    return found(data / PRIVATE, policy.budgets[0].delta)
+    print(write_node_report(_existing(options, "policy"), _existing(options, "data"), Path(options["out"])))
 
 
 def snapshot(policy_file: Path, data: Path, thorough: bool = False) -> NodeSnapshot:
@@ -364,6 +362,7 @@ COMMANDS: dict[str, tuple[Callable[[dict[str, str]], None], dict[str, str | None
     "init": (_init, {"policy": None, "data": None, **DECLARED}),
     "declare": (_declare, {"policy": None, "data": None, "credentials": "", **DECLARED}),
     "status": (_status, {"policy": None, "data": None}),
+    "report": (_report, {"policy": None, "data": None, "out": "guard.html"}),
     "run": (
         _run,
         dict.fromkeys(("policy", "data", "superlink", "credentials", "client"))

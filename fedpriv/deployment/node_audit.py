@@ -28,6 +28,8 @@ from numpy.typing import NDArray
 
 from fedpriv.client.base import Client
 from fedpriv.common.files import write_atomic
+from fedpriv.deployment.data_ledger import PRIVATE
+from fedpriv.deployment.policy import read_policy
 from fedpriv.mechanisms.noise import NoiseSource
 from fedpriv.privacy.gaussian_dp import gaussian_epsilon
 from fedpriv.privacy.scaled_noise import family_of
@@ -134,6 +136,14 @@ def found(folder: Path, delta: float) -> list[str]:
     """A line for each audited run of a node's private folder, the newest first."""
     read = (NodeCanaries.read(path) for path in _newest_first(folder))
     return [one.says(delta) for one in read if one is not None and one.messages]
+
+
+def audits_in_words(policy_file: Path, data: Path) -> list[str]:
+    """What canaries on this machine show, run by run; a line that says so where the policy names none."""
+    policy = read_policy(policy_file)
+    if policy.in_run_audit is None:
+        return ["not within runs, since the policy has no in_run_audit"]
+    return found(data / PRIVATE, policy.budgets[0].delta)
 
 
 def _newest_first(folder: Path) -> list[Path]:

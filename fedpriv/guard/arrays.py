@@ -46,13 +46,20 @@ class Model:
         """An app's answer (float64 [d]): its arrays less these, or (reply=reply) its arrays. Zero for one that did not
         answer or answered in another form: that is an answer like any other.
         """
-        expected = [array.shape for array in self.arrays.values()]
-        plain = arrays is not None and all(array.dtype.kind in "fiu" for array in arrays)
-        if arrays is None or not plain or [array.shape for array in arrays] != expected:
+        if arrays is None or self.fault(arrays) is not None:
             return np.zeros(self.size)
         with np.errstate(all="ignore"):
             found = _flat(arrays, self.arrays.values())
             return found - self.vector if reply == "difference" else found
+
+    def fault(self, arrays: Sequence[NDArray[Any]] | None) -> str | None:
+        """Why an app's answer counts as zero (`fedpriv.guard.answers.SHARDS`); None: it does not."""
+        if arrays is None:
+            return "no arrays"
+        plain = all(array.dtype.kind in "fiu" for array in arrays)
+        if not plain or [array.shape for array in arrays] != [array.shape for array in self.arrays.values()]:
+            return "other form"
+        return None if all(np.isfinite(array).all() for array in arrays) else "not finite"
 
     def record(self, vector: Vector) -> ArrayRecord:
         """Arrays of these names, shapes and types with the vector's numbers [d]."""

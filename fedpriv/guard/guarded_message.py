@@ -55,6 +55,7 @@ from fedpriv.deployment.guard_policy import GuardPolicy
 from fedpriv.deployment.policy import Booked, Policy, read_policy
 from fedpriv.deployment.refusals import note_refusal
 from fedpriv.deployment.signed_head import Signer
+from fedpriv.guard.answers import count_answers
 from fedpriv.guard.arrays import (
     FIT_IN,
     METRICS,
@@ -183,17 +184,22 @@ class _Answering:
             booked = self._admitted(ledger)
             if terms.in_sum:
                 self._sum(ledger).expect(self.request, model.vector)
-            shards = Shards(self.guard.data, self.rules, read_salt(self.guard.data, self.ledger.counter))
+            salt = read_salt(self.guard.data, self.ledger.counter, unused=not ledger.spent().messages)
+            shards = Shards(self.guard.data, self.rules, salt)
             files = shards.asked()  # under the lock: another message must not divide the data at the same time
         source = self.guard.source()
-        answers = [
-            model.answer(arrays, terms.reply) for arrays in self.asked(shards.place, files)
-        ]  # of all: time must not tell the draw
+        answers, words = [], []
+        for file, arrays in zip(
+            files, self.asked(shards.place, files), strict=True
+        ):  # all: time must not tell the draw
+            answers.append(model.answer(arrays, terms.reply))
+            words.append("not asked" if file is None else model.fault(arrays) or "answered")
         answers = [answers[shard] for shard in terms.drawn(source)]
         release = terms.release(answers, model.size, source)
         with self.ledger.held() as ledger:
             again = self._admitted(ledger)
             assert again.own == booked.own
+            count_answers(self.guard.data, self.run, words)
             if terms.in_sum:
                 return self._masked(ledger, again, release.numpy())
             ledger.append(again, self.run)

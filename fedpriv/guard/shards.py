@@ -48,10 +48,14 @@ def shard_of(salt: bytes, identity: bytes, shards: int) -> int:
     return int.from_bytes(hmac.digest(salt, identity, "sha256"), "big") % shards
 
 
-def read_salt(data: Path, counter: Path) -> bytes:
-    """The data folder's salt; made with its digest where neither is there. Raises `LedgerRefused`."""
+def read_salt(data: Path, counter: Path, unused: bool = False) -> bytes:
+    """The data folder's salt; made with its digest where neither is there. Raises `LedgerRefused`.
+
+    unused: no message has left yet. Then one file without the other is what a crash left, and both are made again.
+    """
     place, vouched = data / PRIVATE / SALT, counter.with_name(counter.name + ".salt")
-    if not place.exists() and not vouched.exists():
+    there = [place.exists(), vouched.exists()]
+    if not any(there) or (unused and not all(there)):
         write_atomic(place, secrets.token_hex(SALT_BYTES) + "\n", mode=0o600)
         digest = hashlib.sha256(read_regular(place)).hexdigest()
         write_atomic(vouched, json.dumps({"salt": digest}) + "\n", mode=0o600)

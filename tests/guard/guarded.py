@@ -71,6 +71,7 @@ class GuardedMachines:
 
     def __init__(self, folder: Path, count: int = 1, epsilon: float = 1e6, rows: int = 20, **guard: Any) -> None:
         identify_server()
+        folder.mkdir(exist_ok=True)
         self.folder, self.count, self.boxed = folder, count, Boxed(lambda *given: (np.zeros(3), np.zeros(())))
         self.source: Callable[[], NoiseSource] = SecureNoise
         self._ids = itertools.count()
