@@ -71,9 +71,10 @@ def distance_of(two: Two, more: Callable[[int], Numbers], budget: Budget) -> Dis
         error *= math.sqrt(2.5)
     together = noise @ (moved / scales**2)
     correlated = float(together.std(ddof=1)) / max(size, 1e-300) if size else 1.0
-    least = 1 / (1 + error) / max(1.0, correlated) if error < 1 else 0.0
+    least = 1 / (1 + error) if error < 1 else 0.0
     pure = float((np.abs(moved) / scales).sum()) * math.sqrt(2)
-    return Distance(size, law, pure, least)  # type: ignore[arg-type]
+    shared = max(1.0, correlated)
+    return Distance(size / shared, law, pure / shared, least)  # type: ignore[arg-type]
 
 
 def _further(chosen: Two, two: Two, more: Callable[[int], Numbers], budget: Budget) -> Numbers:
