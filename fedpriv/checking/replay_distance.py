@@ -61,7 +61,7 @@ def distance_of(two: Two, more: Callable[[int], Numbers], budget: Budget) -> Dis
     deviations = left.std(0, ddof=1)
     scales = pooled(deviations, len(left))
     size = distance_in_noise(chosen, scales)
-    law = next((name for name, one in (("Gaussian", GAUSS), ("Laplace", LAPLACE)) if follows(noise, one)), None)
+    law = law_of(noise)
     if law is None:
         return Distance(size)
     moved = (chosen.right - chosen.left).mean(0)
@@ -74,7 +74,13 @@ def distance_of(two: Two, more: Callable[[int], Numbers], budget: Budget) -> Dis
     least = 1 / (1 + error) if error < 1 else 0.0
     pure = float((np.abs(moved) / scales).sum()) * math.sqrt(2)
     shared = max(1.0, correlated)
-    return Distance(size / shared, law, pure / shared, least)  # type: ignore[arg-type]
+    return Distance(size / shared, law, pure / shared, least)
+
+
+def law_of(noise: Numbers) -> Literal["Gaussian", "Laplace"] | None:
+    """The law that centred numbers [n, k] follow; None where it is neither, or may be both."""
+    gaussian, laplace = follows(noise, GAUSS), follows(noise, LAPLACE)
+    return "Gaussian" if gaussian and not laplace else "Laplace" if laplace and not gaussian else None
 
 
 def _further(chosen: Two, two: Two, more: Callable[[int], Numbers], budget: Budget) -> Numbers:

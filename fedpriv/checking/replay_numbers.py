@@ -264,8 +264,8 @@ class Law:
 GAUSS = Law(math.sqrt(2 / math.pi), 0.2123, 3.0, math.sqrt(24))
 #: From 20,000 samples of 1,000 numbers.
 LAPLACE = Law(1 / math.sqrt(2), 0.354, 6.0, 39.0)
-#: Numbers from which a law is told from others: a Laplace from a Gaussian one lies eight errors apart.
-ENOUGH = 400
+#: Numbers from which a law is told from others, and errors of an estimate that are allowed for.
+ENOUGH, ALLOWED = 480, 4.0
 
 
 def follows(noise: Numbers, law: Law) -> bool:
@@ -280,6 +280,6 @@ def follows(noise: Numbers, law: Law) -> bool:
     few = 1 / n  # the deviation of few numbers is estimated
     absolute, fourth = float(np.abs(scaled).mean()), float((scaled**4).mean())
     return (
-        abs(absolute - law.absolute) < 5 * law.absolute_error / math.sqrt(size) + 0.4 * few
-        and abs(fourth - law.fourth) < 5 * law.fourth_error / math.sqrt(size) + 2 * law.fourth * few
+        abs(absolute - law.absolute) < ALLOWED * law.absolute_error / math.sqrt(size) + 0.4 * few
+        and abs(fourth - law.fourth) < ALLOWED * law.fourth_error / math.sqrt(size) + 2 * law.fourth * few
     )
