@@ -229,7 +229,7 @@ def test_what_may_be_called_without_data_is_a_loop() -> None:
 def test_noise_divided_by_the_random_batch_is_found_in_the_steps() -> None:
     """Where both of two rows are drawn the step has half the noise, where one row is alone it never has."""
 
-    def steps(data: Any) -> Any:
+    def steps(data: Any = None) -> Any:
         rows, weights, models = data[0], np.zeros(data[0].shape[1]), []
         for _ in range(4):
             drawn = np.random.random(len(rows)) < 0.5  # noqa: NPY002
