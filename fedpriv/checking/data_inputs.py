@@ -88,10 +88,9 @@ def data_pairs(form: Form, numbers: int, question: Question, play: Play, wide: b
     with_it, opposite = with_row(rows, row, rows[1][0]), with_row(rows, -row, rows[1][0])
     found.append(Pair("an extreme row against its opposite", made(*with_it), made(*opposite), "replace-one", "example"))
     if question.claim is not None and question.claim.adjacency == "add-or-remove-one":
-        x, y = with_it
-        found.append(
-            Pair("an extreme row in the data or not", made(x[1:], y[1:]), made(x, y), "add-or-remove-one", "example")
-        )
+        x, y = (part[::-1].copy() for part in with_it)  # the last row: the others stay in their places
+        name = "an extreme row in the data or not"
+        found.append(Pair(name, made(x[:-1], y[:-1]), made(x, y), "add-or-remove-one", "example"))
         if wide:
             few = quiet(WIDE, 2)
             alone = tuple(part[:1] for part in few)
