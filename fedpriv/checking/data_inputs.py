@@ -88,10 +88,9 @@ def data_pairs(form: Form, numbers: int, question: Question, play: Play, wide: b
     with_it, opposite = with_row(rows, row, rows[1][0]), with_row(rows, -row, rows[1][0])
     found.append(Pair("an extreme row against its opposite", made(*with_it), made(*opposite), "replace-one", "example"))
     if question.claim is not None and question.claim.adjacency == "add-or-remove-one":
-        x, y = with_it
-        found.append(
-            Pair("an extreme row in the data or not", made(x[1:], y[1:]), made(x, y), "add-or-remove-one", "example")
-        )
+        x, y = (part[::-1].copy() for part in with_it)  # the last row: the others stay in their places
+        name = "an extreme row in the data or not"
+        found.append(Pair(name, made(x[:-1], y[:-1]), made(x, y), "add-or-remove-one", "example"))
         if wide:
             few = quiet(WIDE, 2)
             alone = tuple(part[:1] for part in few)
@@ -198,8 +197,10 @@ def _tensors(rows: Numbers, targets: Numbers, *, kind: str, shape: str) -> tuple
     return (DataLoader(data, batch_size=4),) if shape == "a data loader" else (data,)
 
 
-def mixing(call: Callable[[], Any], rows: int = ROWS) -> int:
-    """How many tensors of rows times rows a call makes: targets of a wrong shape are broadcast against predictions."""
+def mixing(call: Callable[[], Any]) -> int:
+    """How many numbers all tensors have that a call makes: targets of a wrong shape are broadcast against predictions,
+    which makes more.
+    """
     torch = sys.modules.get("torch")
     if torch is None:
         return 0
@@ -210,8 +211,8 @@ def mixing(call: Callable[[], Any], rows: int = ROWS) -> int:
     class Counts(TorchFunctionMode):
         def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             made = function(*args, **(kwargs or {}))
-            if isinstance(made, torch.Tensor) and tuple(made.shape[-2:]) == (rows, rows):
-                found[0] += 1
+            if isinstance(made, torch.Tensor):
+                found[0] += made.numel()
             return made
 
     with Counts():

@@ -19,8 +19,9 @@ from fedpriv.checking.loop_record import LoopRecord, Numbers
 
 #: Workers of the group in which each one's noise is looked at.
 WORKERS = 2
-#: Noise is too little below this share of what is set, in standard errors of a variance.
-FAR_BELOW = 6.0
+#: Noise is too little below this share of one worker's, in standard errors of a ratio of variances; numbers from which
+#: it is estimated, in so many executions at most.
+FAR_BELOW, ENOUGH, EXECUTIONS = 4.5, 1500, 12
 
 
 class Group:
@@ -70,10 +71,10 @@ class Group:
         return True
 
 
-def noise_of_workers(play: Callable[[int, int], LoopRecord]) -> Iterator[Finding]:
-    """Whether all workers together add as much noise as one alone does. play: (rank, workers) -> a record."""
-    alone = _noise(play(0, 1))
-    parts = [_noise(play(rank, WORKERS)) for rank in range(WORKERS)]
+def noise_of_workers(play: Callable[[int, int, int], LoopRecord]) -> Iterator[Finding]:
+    """Whether all workers together add as much noise as one alone does. play: (rank, workers, seed) -> a record."""
+    alone = _noise(play, 0, 1)
+    parts = [_noise(play, rank, WORKERS) for rank in range(WORKERS)]
     if not alone.size or not any(part.size for part in parts):
         return
     total = sum(float(np.mean(np.square(part))) for part in parts if part.size)
@@ -89,8 +90,12 @@ def noise_of_workers(play: Callable[[int, int], LoopRecord]) -> Iterator[Finding
         )  # fmt: skip
 
 
-def _noise(record: LoopRecord) -> Numbers:
+def _noise(play: Callable[[int, int, int], LoopRecord], rank: int, workers: int) -> Numbers:
     """What was added to the sums of gradients [k]; nothing of a worker that adds none."""
-    parts = [np.ravel(step.moved) for step in record.private_steps if step.moved is not None]
-    found = np.concatenate(parts) if parts else np.zeros(0)
+    found: Numbers = np.zeros(0)
+    for seed in range(EXECUTIONS):
+        steps = [np.ravel(step.moved) for step in play(rank, workers, seed).private_steps if step.moved is not None]
+        found = np.concatenate([found, *steps])
+        if not np.any(found) or found.size >= ENOUGH:
+            break
     return found if np.any(found) else np.zeros(0)

@@ -128,7 +128,7 @@ def loop_subject(loop: Any, question: Question) -> OpacusLoop:
             )
         ]
     if getattr(loop, "group", None) is not None and loop.group.asked:
-        findings = [*findings, *noise_of_workers(lambda rank, workers: loop.as_worker(rank, workers, question.seed))]
+        findings = [*findings, *noise_of_workers(loop.as_worker)]
         limits = ["of a distributed loop one worker alone was played; the others' data are as this one's", *limits]
     if record.cut:
         limits = [f"the loop was {record.cut}: what it does later is not seen", *limits]

@@ -19,7 +19,8 @@ MOST_PARTS, FEWEST_NUMBERS = 12, 2
 class Parts:
     """Of every part the weighted sum that separates the worlds best if numbers are independent, and the log of the sum
     of squares; of every two parts of one size that follow each other the log of that of their difference, in which a
-    step of a loop is alone with its noise. Of all numbers the weighted sum, and the one that tells most.
+    step of a loop is alone with its noise, and the least and the largest of these. Of all numbers the weighted sum, and
+    the one that tells most.
 
     parts: places [size] of each; weights [k].
     """
@@ -31,13 +32,15 @@ class Parts:
     def __call__(self, values: Numbers) -> Numbers:
         """[n, features] of trials [n, k]."""
         found = [values @ self.weights, values[:, self.best]]
-        before: Numbers | None = None
+        before, steps = None, []
         for places in self.parts:
             part = values[:, places]
             found += [part @ self.weights[places], _log_squares(part)]
             if before is not None and before.shape == part.shape:
-                found.append(_log_squares(part - before))
+                steps.append(_log_squares(part - before))
             before = part
+        if steps:
+            found += [*steps, np.min(steps, axis=0), np.max(steps, axis=0)]
         return np.column_stack(found)
 
     @classmethod

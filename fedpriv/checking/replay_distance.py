@@ -61,7 +61,7 @@ def distance_of(two: Two, more: Callable[[int], Numbers], budget: Budget) -> Dis
     deviations = left.std(0, ddof=1)
     scales = pooled(deviations, len(left))
     size = distance_in_noise(chosen, scales)
-    law = next((name for name, one in (("Gaussian", GAUSS), ("Laplace", LAPLACE)) if follows(noise, one)), None)
+    law = law_of(noise)
     if law is None:
         return Distance(size)
     moved = (chosen.right - chosen.left).mean(0)
@@ -71,9 +71,16 @@ def distance_of(two: Two, more: Callable[[int], Numbers], budget: Budget) -> Dis
         error *= math.sqrt(2.5)
     together = noise @ (moved / scales**2)
     correlated = float(together.std(ddof=1)) / max(size, 1e-300) if size else 1.0
-    least = 1 / (1 + error) / max(1.0, correlated) if error < 1 else 0.0
+    least = 1 / (1 + error) if error < 1 else 0.0
     pure = float((np.abs(moved) / scales).sum()) * math.sqrt(2)
-    return Distance(size, law, pure, least)  # type: ignore[arg-type]
+    shared = max(1.0, correlated)
+    return Distance(size / shared, law, pure / shared, least)
+
+
+def law_of(noise: Numbers) -> Literal["Gaussian", "Laplace"] | None:
+    """The law that centred numbers [n, k] follow; None where it is neither, or may be both."""
+    gaussian, laplace = follows(noise, GAUSS), follows(noise, LAPLACE)
+    return "Gaussian" if gaussian and not laplace else "Laplace" if laplace and not gaussian else None
 
 
 def _further(chosen: Two, two: Two, more: Callable[[int], Numbers], budget: Budget) -> Numbers:

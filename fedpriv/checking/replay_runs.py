@@ -26,7 +26,7 @@ from fedpriv.checking.subject import Claim, Numbers, Pair, Played, Probe, Questi
 #: Calls that are looked at together; numbers of each that are (those that the data move most).
 CALLS, NUMBERS = 4, 4
 #: A target with time for fewer calls is not looked at.
-FEWEST_CALLS = 500
+FEWEST_CALLS = 3000
 #: Plays from which these are chosen, and of the differences of whole numbers.
 PILOT, RING_PLAYS = 4, 24
 #: Calls have noise of their own if the distance of all is that of one times the root of their number, up to this.

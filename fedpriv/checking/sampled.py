@@ -1,8 +1,8 @@
 """The layer *sampled*: the project's auditor (`fedpriv.privacy.auditor`) on the first pairs of a subject.
 
-Each pair is a look; the error of the bounds is divided among the looks, which are fixed before anything is drawn. A
-bound above the claim is a fault only if a second audit with draws of its own, wrong once in `SURE` checks at most,
-shows it too.
+Each pair is a look; the error of the bounds is divided among the looks, which are fixed before anything is measured. A
+bound above the claim is a fault only if it is above it at an error of once in `SURE` checks as well; where it is not,
+a second audit with draws of its own may show it.
 """
 
 from __future__ import annotations
@@ -20,18 +20,19 @@ from fedpriv.checking.findings import Finding
 from fedpriv.checking.parts import Parts
 from fedpriv.checking.replay_numbers import repeated_rows
 from fedpriv.checking.subject import Numbers, Pair, Question, Subject
-from fedpriv.privacy.auditor import Audit, Fit, audit
+from fedpriv.privacy.auditor import Audit, Fit, audit, epsilon_bound
 from fedpriv.privacy.events import PoissonGaussian
 from fedpriv.privacy.sampled_score import sampled_score
 from fedpriv.privacy.scaled_noise import family_of
-from fedpriv.privacy.trade_offs import GAUSSIAN, Family, SharperBound
+from fedpriv.privacy.trade_offs import GAUSSIAN, Family, SharperBound, rate_bounds
 
 #: Pairs that are audited, at most; fewer where there would not be so many trials for each.
 MOST_LOOKS, WANTED_TRIALS = 6, 2000
 #: With fewer trials nothing could be learned.
 FEWEST_TRIALS = 400
-#: Plays from which it is learned which numbers never change, and where to look among many.
-PILOT = 512
+#: Plays from which it is learned which numbers never change, and where to look among many: at most, at least, and a
+#: share of the trials. Plays from which it is learned which pairs to sample, where there is no time for all.
+PILOT, LEAST_PILOT, PILOT_SHARE, CHOICE = 512, 96, 0.1, 64
 #: One in so many sound targets is called faulty by sampling.
 SURE = 1e5
 #: Inputs that are told apart as well as so many trials can show are sampled again, more often; at most so often.
@@ -100,7 +101,7 @@ def sample(
         one = max(taken[0] / 8, 1e-6)
         looks = max(1, min(len(pairs), int(budget.left / one / (2.6 * WANTED_TRIALS))))
         if looks < len(pairs):
-            pairs = sorted(subject.pairs, key=lambda pair: pair.name in laws)[:looks]
+            pairs = _chosen(subject, question, laws, looks)
         affordable = int(budget.left / one / (2.6 * len(pairs)))
         trials = min(question.trials, affordable)
         if trials < FEWEST_TRIALS:
@@ -117,16 +118,47 @@ def sample(
             apart = one_audit.epsilon_lower > APART * one_audit.attainable
             refuted = faulty or any(one.name == "claim-refuted" and one.severity == "fault" for one in found.findings)
             if not refuted and (one_audit.epsilon_lower > limit or (apart and math.isfinite(limit))):
-                more = min(MOST_TRIALS, int(0.4 * budget.left / one / 2.6))
-                _refute(subject, question, pair, max(trials, more) if apart else trials, number, found, laws)
+                if _refuted(question, pair, one_audit, 2 * len(pairs), found):
+                    continue
+                most = int(budget.left / one / 2.6)
+                more = max(trials, min(MOST_TRIALS, int(0.4 * most))) if apart else min(trials, most)
+                if more >= FEWEST_TRIALS:
+                    second = _audit(subject, question, pair, more, number, 1 - 1 / SURE, 1, laws)
+                    _refuted(question, pair, second, 2 * len(pairs), found)
     except Exception as error:
         found.why_not = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
     return found
 
 
-def sampler(subject: Subject, pair: Pair, seed: int) -> Callable[[bool, int, int], Numbers]:
-    """(world, n, seed) -> features [n, f] of n independent calls with either input."""
-    pilots = [subject.trials(data, PILOT, seed + n) for n, data in enumerate((pair.left, pair.right))]
+def _chosen(subject: Subject, question: Question, laws: Mapping[str, str | None], looks: int) -> list[Pair]:
+    """The pairs that a few plays of their own tell apart best, of those that may refute the claim and whose noise no
+    replay has measured.
+    """
+
+    def useful(pair: Pair) -> tuple[bool, bool]:
+        return question.claim is not None and not question.claim.covers(pair), pair.name in laws
+
+    least = min(map(useful, subject.pairs))
+    pairs = [pair for pair in subject.pairs if useful(pair) == least]
+    return (
+        sorted(pairs, key=lambda pair: -_apart(subject, pair, question.seed))[:looks] if looks < len(pairs) else pairs
+    )
+
+
+def _apart(subject: Subject, pair: Pair, seed: int) -> float:
+    """How far the means of the best feature are apart, in deviations; 0 where it cannot be sampled."""
+    try:
+        draw = sampler(subject, pair, seed, CHOICE)
+        first, second = (draw(world, CHOICE, seed + 31 + world) for world in (False, True))
+    except Exception:  # of the target's own
+        return 0.0
+    spread = first.std(0) + second.std(0)
+    return float((np.abs(first.mean(0) - second.mean(0)) / np.maximum(spread, 1e-300)).max())
+
+
+def sampler(subject: Subject, pair: Pair, seed: int, pilot: int = PILOT) -> Callable[[bool, int, int], Numbers]:
+    """(world, n, seed) -> features [n, f] of n independent calls with either input. pilot: plays to learn from."""
+    pilots = [subject.trials(data, pilot, seed + n) for n, data in enumerate((pair.left, pair.right))]
     features = _Features(pilots)
     if int(features.kept.sum()) + 2 <= MOST_FEATURES:
         return lambda world, n, seed: features(subject.trials(pair.right if world else pair.left, n, seed))
@@ -151,8 +183,9 @@ def _audit(
 ) -> Audit:
     seed = (question.seed * 1000 + number) * 2 + 1_000_003 * (confidence != question.confidence)
     families, scores = known_laws(subject, pair, laws)
+    pilot = min(PILOT, max(LEAST_PILOT, int(PILOT_SHARE * trials)))
     return audit(
-        sampler(subject, pair, seed),
+        sampler(subject, pair, seed, pilot),
         delta=question.at_delta,
         trials=trials,
         confidence=confidence,
@@ -177,32 +210,36 @@ def known_laws(subject: Subject, pair: Pair, laws: Mapping[str, str | None]) -> 
     return ([GAUSSIAN] if laws.get(pair.name) == "Gaussian" else []), {}
 
 
-def _refute(
-    subject: Subject,
-    question: Question,
-    pair: Pair,
-    trials: int,
-    number: int,
-    found: Sampled,
-    laws: Mapping[str, str | None],
-) -> None:
+def _refuted(question: Question, pair: Pair, seen: Audit, looks: int, found: Sampled) -> bool:
+    """Whether an audit shows more than is claimed, also where it is wrong once in `SURE` checks at most."""
     claim = question.claim
     assert claim is not None
+    least = bound_at(seen, 1 - 1 / (SURE * looks))
+    if least <= claim.epsilon:
+        return False
     covered = claim.covers(pair)
-    second = _audit(subject, question, pair, trials, number, 1 - 1 / SURE, 1, laws)
-    if second.epsilon_lower <= claim.epsilon:
-        return
     doubt = "" if covered else " (the claim may be about one update against none, which is told apart less well)"
     scope = "one call" if claim.scope == "call" else "one call of the run"
     found.findings.append(
         Finding(
             "sampled", "claim-refuted", "fault" if covered else "doubt",
-            f"{pair.name[:1].upper()}{pair.name[1:]} were told apart better than the claim allows: {second.trials:,} "
-            f"calls of each give an epsilon of at least {second.epsilon_lower:.3g} at delta {question.at_delta:g} for "
+            f"{pair.name[:1].upper()}{pair.name[1:]} were told apart better than the claim allows: {seen.trials:,} "
+            f"calls of each give an epsilon of at least {least:.3g} at delta {question.at_delta:g} for "
             f"{scope}, where {claim.epsilon:g} is claimed{doubt}. The bound is wrong once in {SURE:,.0f} such audits.",
             "Compare the noise with what one contribution can change; count every number that leaves.",
         )
     )  # fmt: skip
+    return True
+
+
+def bound_at(found: Audit, confidence: float) -> float:
+    """The audit's bound, of the same errors of the same rule, at another confidence."""
+    sure = 1 - (1 - found.confidence) / found.looks
+    counts = np.arange(found.measured + 1)
+    fpr_upper, tpr_lower = rate_bounds(counts, counts, found.measured, sure)
+    errors = [int(np.abs(rates - one).argmin()) for rates, one in
+              ((fpr_upper, found.fpr_upper), (tpr_lower, found.tpr_lower))]  # fmt: skip
+    return float(epsilon_bound(errors[0], errors[1], found.measured, found.delta, confidence)[0])
 
 
 def _repeated(subject: Subject, question: Question, pair: Pair, trials: int, found: Sampled) -> None:

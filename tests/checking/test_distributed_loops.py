@@ -105,7 +105,7 @@ def test_a_group_is_there_where_one_is_asked_for_and_gone_afterwards() -> None:
         assert torch.equal(number, torch.ones(3))
     assert not dist.is_initialized() and dist.init_process_group.__module__.startswith("torch.distributed")
     assert not Group().learn(ValueError("of something else"))
-    assert list(noise_of_workers(lambda rank, workers: examples_without_steps())) == []
+    assert list(noise_of_workers(lambda rank, workers, seed: examples_without_steps())) == []
 
 
 def examples_without_steps() -> Any:
