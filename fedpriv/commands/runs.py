@@ -45,6 +45,7 @@ from fedpriv.runs.sweep import (
     options_of_sweep,
     planned,
     refuse_used,
+    run_job,
     sweep_ended,
     under_way,
     which,
@@ -230,8 +231,7 @@ def _run_hydra(arguments: list[str], multirun: bool) -> int:
     if searches and not any(o.startswith("hydra.sweeper.direction=") for o in arguments):
         arguments = [*arguments, "hydra.sweeper.direction=maximize"]  # of what `job` returns
     elsewhere = any(o.startswith("hydra/launcher=") and o != "hydra/launcher=basic" for o in arguments)
-    given = sys.argv
-    sys.argv = [given[0], *arguments]
+    given, sys.argv = sys.argv, [sys.argv[0], *arguments]
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra would print several lines and exit; `outcome` prints one
     try:
         with stop.forwarded() if elsewhere else kept_between_runs() if multirun else nullcontext():
@@ -267,7 +267,6 @@ def job(_: Any) -> float | None:
     parallel = sweep and "basic" not in hydra_config.launcher._target_
 
     def work() -> int:
-
         stop.check()  # the job before this one may have ended with the signal
         config = compose(overrides)
         if sweep:
@@ -276,11 +275,10 @@ def job(_: Any) -> float | None:
         with importing():
             from fedpriv.report.words import leading_metric
             from fedpriv.runs.start import start_run
-            from fedpriv.runs.sweep import run_job
         if sweep and not is_quiet():
             print(f"--- {which(hydra_config.job.num)}, {folder.name}: {' '.join(overrides)}", flush=True)
         with running(folder):
-            summary = run_job(config, folder) if sweep else start_run(config, folder)
+            summary = (run_job if sweep else start_run)(config, folder)
         _, value, more_is_better = leading_metric(summary)
         reached.append(value if value is None or more_is_better else -value)
         finish(summary, folder)
@@ -356,8 +354,8 @@ def _resume(folder: str, overrides: Sequence[str]) -> int:
 
     path = Path(folder)
     if (options := options_of_sweep(path)) is not None:
-        if others := [one for one in overrides if not one.startswith("resume=")]:
-            raise OptionError(*_split(others[0]), "a sweep goes on with its own options: leave it out")
+        for key, value in (_split(one) for one in overrides if not one.startswith("resume=")):
+            raise OptionError(key, value, "a sweep goes on with its own options: leave it out")
         return _dispatch(["-m", *options, f"hydra.sweep.dir={folder}"])
     with running(path):
         summary = resume_run(path, list(filter(_operates, overrides)))

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 from conftest import SMALL, Outcome, Run, result_of
+from joblib.externals.loky import get_reusable_executor
 from rotation import together
 
 from fedpriv.commands import runs as cli_module
@@ -181,6 +182,7 @@ def test_a_sweep_goes_on_where_it_stopped(cli: Cli, tmp_path: Path, monkeypatch:
 @pytest.mark.slow
 def test_a_killed_job_ends_its_launcher_and_nothing_is_lost(cli: Cli, tmp_path: Path):
     """Data of one's own kill the process, as the kernel does where memory runs out."""
+    get_reusable_executor().shutdown(wait=True)  # processes of another test's sweep stand in its folder
     (tmp_path / "killing.py").write_text(KILLING)
     launcher = ("hydra/launcher=joblib", "hydra.launcher.n_jobs=2", "hydra.sweep.dir=sweep")
     swept = ("-m", *QUIET, "num_rounds=1", "seed=0,1,2", "dataset=custom", "dataset.path=killing.data", *launcher)
