@@ -12,9 +12,10 @@ import numpy as np
 import yaml
 from numpy.typing import NDArray
 
+from fedpriv.api.arguments import checked
 from fedpriv.api.calls import run
 from fedpriv.api.run_object import Run
-from fedpriv.common.errors import DataError, OptionError
+from fedpriv.common.errors import DataError
 from fedpriv.config.question_words import ask_options, quoted
 from fedpriv.data.table_schema import TableSchema
 
@@ -62,6 +63,7 @@ class Answers(Mapping[str, Answer]):
         return pandas.read_csv(self.run.folder / "answers.csv")
 
 
+@checked
 def ask(
     table: Any,
     questions: Sequence[str],
@@ -83,8 +85,6 @@ def ask(
 
     Raises `OptionError` for a wrong question, schema or option, `DataError` for a table that cannot be read.
     """
-    if isinstance(questions, str):
-        raise OptionError("questions", questions, f'must be a list: ["{questions}"]')
     with tempfile.TemporaryDirectory(prefix="fedpriv-") as place:
         own = [
             "dataset=table",

@@ -14,6 +14,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fedpriv.api.arguments import checked
 from fedpriv.api.comparison import Comparison
 from fedpriv.api.findings import Attacks, Audit, Plan
 from fedpriv.api.run_object import Run, folder_of
@@ -36,6 +37,7 @@ INSTEAD = {
 }
 
 
+@checked
 def run(options: Sequence[str] = (), *, folder: str | Path | None = None, quiet: bool = False) -> Run:
     """Trains. options: as on the command line, ``["strategy=fedcad", "num_rounds=10"]``. folder: where the run is
     written; None: ``outputs/<date>/<time>-<strategy>-<dataset>``. quiet: no progress.
@@ -54,6 +56,7 @@ def run(options: Sequence[str] = (), *, folder: str | Path | None = None, quiet:
         return Run(target)
 
 
+@checked
 def resume_run(run: Run | str | Path, *, quiet: bool = False) -> Run:
     """Goes on with an interrupted run from its newest checkpoint; it ends as if nothing had happened, bit for bit.
 
@@ -67,6 +70,7 @@ def resume_run(run: Run | str | Path, *, quiet: bool = False) -> Run:
     return Run(path)
 
 
+@checked
 def extend_run(run: Run | str | Path, options: Sequence[str], *, quiet: bool = False) -> Run:
     """More rounds for a run that has finished: ``["num_rounds=120"]``. They are priced, with all that was released
     before, before the first of them begins.
@@ -85,6 +89,7 @@ def extend_run(run: Run | str | Path, options: Sequence[str], *, quiet: bool = F
     return Run(path)
 
 
+@checked
 def rerun(
     run: Run | str | Path, options: Sequence[str] = (), *, folder: str | Path | None = None, quiet: bool = False
 ) -> Run:
@@ -105,6 +110,7 @@ def rerun(
         return Run(target)
 
 
+@checked
 def plan_run(options: Sequence[str] = ()) -> Plan:
     """What a run would cost: epsilons, bytes, time. Trains nothing, releases nothing, writes nothing.
 
@@ -128,6 +134,7 @@ def plan_run(options: Sequence[str] = ()) -> Plan:
         )
 
 
+@checked
 def audit_run(
     run: Run | str | Path | Sequence[str],
     *,
@@ -167,6 +174,7 @@ def audit_run(
         return Audit(tuple(scopes), contract=contract)
 
 
+@checked
 def attack_run(run: Run | str | Path, attack: str = "all", *, quiet: bool = False, **options: Any) -> Attacks:
     """Membership inference against a finished run, with controls. attack: names with commas, or ``all`` that the run
     allows. options: members, known_share, shadows, workers, seed, control_models, control_examples, control_epochs.
@@ -187,6 +195,7 @@ def attack_run(run: Run | str | Path, attack: str = "all", *, quiet: bool = Fals
         return Attacks({name: json.loads((path / "attacks" / f"{name}.json").read_text()) for name in names})
 
 
+@checked
 def certify_run(
     run: Run | str | Path, *, key: str | Path = "", out: str | Path = "", verifier: bool = False
 ) -> Certificate:
@@ -202,6 +211,7 @@ def certify_run(
         return of_any(_finished(run), key=str(key), out=str(out), verifier=verifier)
 
 
+@checked
 def certify_node(
     data: str | Path, *, policy: str | Path, credentials: str | Path, out: str | Path = "", verifier: bool = False
 ) -> Certificate:
@@ -215,11 +225,13 @@ def certify_node(
     return of_any(folder_of(data), policy=str(policy), credentials=str(credentials), out=str(out), verifier=verifier)
 
 
+@checked
 def load(folder: str | Path) -> Run:
     """A run from its folder: finished, interrupted, or going on elsewhere. Raises `RunFolderError`."""
     return Run(folder_of(folder))
 
 
+@checked
 def compare_runs(runs: Sequence[Run | str | Path]) -> Comparison:
     """Runs, or folders that hold some, side by side: grouped over seeds, one table for each threat model.
 
@@ -245,8 +257,6 @@ def _one_run(options: Sequence[str]) -> Config:
 
 def _check_overrides(options: Sequence[str]) -> None:
     """One value for each option, and nothing that is for the command line. Raises `OptionError`."""
-    if isinstance(options, str):
-        raise OptionError("options", options, f'must be a list: ["{options}"]')
     for override in parse(options):
         key, value = override.key_or_group, override.get_value_string() if not override.is_delete() else ""
         if key in INSTEAD:

@@ -1,40 +1,60 @@
-"""`fedpriv help METHOD`: the options of one method, with ranges, defaults, meaning and the paper's letters."""
+"""`fedpriv help METHOD`: the options of one method, with ranges, defaults, meaning and the paper's letters.
+`fedpriv help dataset`, `local`, `local.lr`: a group, a section, an option.
+"""
 
 from __future__ import annotations
 
 import shutil
 import textwrap
 from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
 from typing import Any
 
-from fedpriv.commands.options_help import describe_options, options_class, rows_of, usage
+from fedpriv.commands.options_help import (
+    GROUPS,
+    Row,
+    all_method_options,
+    describe_options,
+    options_class,
+    rows_of,
+    shown,
+    usage,
+)
 from fedpriv.commands.table import COMMANDS, call
-from fedpriv.common.command_line import DONE, nearest
+from fedpriv.common.command_line import DONE
 from fedpriv.common.errors import OptionError
 from fedpriv.config.compose import compose
 from fedpriv.config.methods import METHODS
 from fedpriv.config.options import MethodOptions
 from fedpriv.config.own_options import choices, group_file
+from fedpriv.config.spelling import meant
 from fedpriv.config.symbols import COMMON, SYMBOLS
-
-Row = tuple[str, str, str]
 
 
 def main(arguments: Sequence[str]) -> int:
-    """`fedpriv help [METHOD | COMMAND]`. Raises `OptionError` for a word that is neither."""
+    """`fedpriv help [METHOD | COMMAND | OPTION]`. Raises `OptionError` for a word that is none of them."""
     words = [word for word in arguments if word not in ("-h", "--help", "help")]
     if not words:
-        print(f"{usage()}\n\nfedpriv help METHOD tells the options of one method, fedpriv --help all options.")
+        print(
+            f"{usage()}\n\nfedpriv help METHOD tells the options of one method, fedpriv help dataset those of a group,"
+        )
+        print("fedpriv help local.lr what one option is, fedpriv --help all options.")
         print(_wrapped(f"methods: {', '.join(choices('strategy'))}", _columns(), "  "))
         return DONE
     if words[0] in COMMANDS:
         return call(words[0], [*words[1:], "--help"])
     name, methods = words[0].removeprefix("strategy="), choices("strategy")
+    if name == words[0] and len(words) == 1 and (found := option_help(name.partition("=")[0], _columns())):
+        print(found)
+        return DONE
     if name not in methods or len(words) > 1:
         wrong = words[1] if len(words) > 1 else name
-        hint = nearest(wrong, [*methods, *COMMANDS]) or "."
-        commands = f"methods: {', '.join(methods)}; commands: {', '.join(COMMANDS)}"
-        raise OptionError("help", wrong, f"there is no such method or command{hint} Allowed: one of the {commands}")
+        options = [row[0] for row in (*describe_options(), *all_method_options())]
+        close = " or ".join(meant(wrong, options) or get_close_matches(wrong, [*methods, *COMMANDS], 2))
+        hint = f"; did you mean {close}?" if close else "."
+        known = f"methods: {', '.join(methods)}; commands: {', '.join(COMMANDS)}; or an option, as local.lr"
+        said = f"there is no such method, command or option{hint} Allowed: one of the {known}"
+        raise OptionError("help", wrong, said)
     schema = METHODS.get(name) or options_class(name)
     print(method_help(name, schema, _columns()))
     return DONE
@@ -43,6 +63,22 @@ def main(arguments: Sequence[str]) -> int:
 def _columns() -> int:
     """Of the terminal ($COLUMNS); 80 where there is none."""
     return max(40, shutil.get_terminal_size((80, 24)).columns)
+
+
+def option_help(name: str, columns: int = 80) -> str:
+    """What an option, or each option of a section or group, is, with ranges and defaults; ``""`` where nothing is
+    called so.
+    """
+    rows = [*describe_options(), *all_method_options()]
+    rows = [row for row in rows if row[0] == name or row[0].startswith(f"{name}.")]
+    lines = [_wrapped(f"{name}={'|'.join(choices(name))}", columns, "    ")] if name in GROUPS else []
+    values: dict[str, Any] = compose([]).to_dict()
+    for row in rows:
+        try:
+            lines += _option(row, _value(values, row[0]), COMMON.get(row[0]), columns)
+        except KeyError:  # of another choice of the group
+            lines += _option(row, None, COMMON.get(row[0]), columns)
+    return "\n".join(lines)
 
 
 def method_help(name: str, schema: type[MethodOptions], columns: int = 80) -> str:
@@ -88,10 +124,9 @@ def _value(values: Mapping[str, Any], option: str) -> Any:
 def _option(row: Row, value: Any, symbol: str | None, columns: int) -> list[str]:
     """``option=default``, its range and letter; what it means, below."""
     option, kind, words = row
-    shown = "null" if value is None else str(value).lower() if isinstance(value, bool) else value
     facts = [kind] if kind != "Any" else []
     facts += [f"the paper's {symbol}"] if symbol else []
-    head = f"  {option}={shown}"
+    head = f"  {option}={shown(value)}"
     beside = f"  ({'; '.join(facts)})" if facts else ""
     if len(head) + len(beside) <= columns:
         lines = [head + beside]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Annotated, Any, Literal, get_args, get_origin
 
@@ -21,6 +21,8 @@ from fedpriv.config.options import MethodOptions, Options
 from fedpriv.config.own_options import choices
 from fedpriv.config.schema import Config
 from fedpriv.config.strategy_options import StrategyConfig, followed, spelled
+
+Row = tuple[str, str, str]
 
 FORMS = """\
   fedpriv strategy=fedcad num_rounds=10   one run; without options the default job (conf/config.yaml)
@@ -41,6 +43,8 @@ def usage() -> str:
     return parser(before, f"exit codes:\n{codes}").format_help().rstrip()
 
 
+GROUPS = ("strategy", "dataset", "features", "partition", "model", "engine", "experiment", "scale")
+
 FOLDERS = [
     ("hydra.run.dir", "folder", "where a run is written; default outputs/<date>/<time>-<strategy>-<dataset>"),
     ("hydra.sweep.dir", "folder", "where a sweep is written; default multirun/<date>/<time>"),
@@ -51,21 +55,40 @@ FOLDERS = [
 def help_text() -> str:
     """Usage, groups with their choices, and every option with its range."""
     lines = [usage(), "", "groups (group=choice, one file each in conf/):"]
-    for group in ("strategy", "dataset", "features", "partition", "model", "engine", "experiment", "scale"):
+    for group in GROUPS:
         lines.append(f"  {group:<12} {', '.join(choices(group))}")
-    lines += ["", "options (option=value):"]
-    rows = [*describe_options(), *_method_options(own_methods()), *FOLDERS]
+    lines += ["", "options (option=value), with [the default]:"]
+    rows = [*with_defaults(describe_options()), *with_defaults(all_method_options()), *FOLDERS]
     names, kinds = (max(len(row[column]) for row in rows) for column in (0, 1))
     lines += [f"  {option:<{names}}  {kind:<{kinds}}  {text}".rstrip() for option, kind, text in rows]
     return "\n".join(lines)
 
 
-def describe_options() -> list[tuple[str, str, str]]:
+def with_defaults(rows: list[Row], overrides: Sequence[str] = ()) -> list[Row]:
+    """Rows whose description ends with the value that a composition gives the option, where it has it."""
+    values = compose(list(overrides)).to_dict()
+    return [(option, kind, f"{words}{_default(values, option)}") for option, kind, words in rows]
+
+
+def _default(values: Any, option: str) -> str:
+    for part in option.split("."):
+        if not isinstance(values, dict) or part not in values:
+            return ""
+        values = values[part]
+    return f" [{shown(values)}]" if values is None or isinstance(values, bool | int | float | str) else ""
+
+
+def shown(value: Any) -> Any:
+    """A value as it is written on the command line."""
+    return "null" if value is None else str(value).lower() if isinstance(value, bool) else value
+
+
+def describe_options() -> list[Row]:
     """(option, type and range, description) of every option but the methods' own."""
     return list(dict.fromkeys(_walk("", Config)))
 
 
-def rows_of(schema: type[MethodOptions]) -> list[tuple[str, str, str]]:
+def rows_of(schema: type[MethodOptions]) -> list[Row]:
     """(option, type and range, description) of a method's options, in its class's order."""
     return [
         (spelled(schema, name), _type_in_words(field), field.description or "")
@@ -80,22 +103,27 @@ def _walk(prefix: str, schema: type[BaseModel]) -> Iterator[tuple[str, str, str]
         if name == "partition":
             for kind in get_args(get_args(PartitionConfig)[0]):
                 yield from _walk(f"{prefix}{name}.", kind)
-        elif isinstance(nested, type) and issubclass(nested, Options):
+        elif isinstance(nested, type) and issubclass(nested, Options) and not issubclass(nested, MethodOptions):
             yield from _walk(f"{prefix}{name}.", nested)
         elif (name not in ("run_dir", "name") and schema is not StrategyConfig) or name == "secure_sum":
             yield f"{prefix}{name}", _type_in_words(field), field.description or ""
 
 
-def _method_options(own: Mapping[str, type[MethodOptions]]) -> list[tuple[str, str, str]]:
+def all_method_options() -> list[Row]:
     """The options of all methods, each once, with the methods that have it."""
     users: dict[tuple[str, str, str], list[str]] = {}
-    for method, schema in {**METHODS, **own}.items():
+    for method, schema in {**METHODS, **own_methods()}.items():
         for row in rows_of(schema):
             users.setdefault(row, []).append(method)
-    return [
-        (option, kind, text if set(methods) >= set(METHODS) else f"{', '.join(methods)}: {text}")
-        for (option, kind, text), methods in users.items()
-    ]
+    return [(option, kind, f"{_who(methods)}{text}") for (option, kind, text), methods in users.items()]
+
+
+def _who(methods: list[str]) -> str:
+    """The methods that have an option, or the fewer that have it not; ``""`` for all."""
+    others = [name for name in METHODS if name not in methods]
+    if not others:
+        return ""
+    return f"{', '.join(methods)}: " if len(methods) <= len(others) else f"not {', '.join(others)}: "
 
 
 def _type_in_words(field: FieldInfo) -> str:

@@ -4,8 +4,9 @@
     FILE    of a run on pictures: files in any format that Pillow reads, each cropped and scaled as the training
             pictures were; of a run on a table: one CSV or Parquet file with the columns that its schema names
 
-Of pictures it prints one line each: file, class, probability. Of a table it prints the table with columns more: of
-classes the class and its probability, of labels a probability each, of a regression the number in its own units.
+Of pictures it prints one line each: file, class, probability; files that are no pictures are named at the end. Of a
+table it prints the table with columns more: of classes the class and its probability, of labels a probability each, of
+a regression the number in its own units.
 
     out=FILE            a table goes there, in the form of the file that was read
     separator=          auto, comma, semicolon, tab or pipe; these three: as the run's table where none is given
@@ -24,7 +25,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from fedpriv.common.command_line import DONE, command, command_options, path_of
-from fedpriv.common.errors import OptionError
+from fedpriv.common.errors import DataError, OptionError
 from fedpriv.common.places import use_own_methods
 from fedpriv.common.printing import printable
 from fedpriv.data.table_files import DECIMALS, SEPARATORS, is_parquet
@@ -54,9 +55,17 @@ def main(arguments: Sequence[str]) -> int:
         return _complete(model, files, options)
     if wrong := next((name for name in OPTIONS if name != "run" and options[name]), None):
         raise OptionError(wrong, options[wrong], "of a table, and this run is of pictures: leave it out")
+    refused = []
     for path in files:
-        likely, best = model.probabilities(model.read_picture(path)[None])[0].max(0)
-        print(f"{printable(path)}\t{printable(model.classes[int(best)])}\t{float(likely):.4f}")
+        try:
+            picture = model.read_picture(path)
+        except DataError as error:
+            refused.append(str(error))
+            continue
+        likely, best = model.probabilities(picture[None])[0].max(0)
+        print(f"{printable(path)}\t{printable(model.classes[int(best)])}\t{float(likely):.4f}", flush=True)
+    if refused:
+        raise DataError(f"{len(refused)} of {len(files)} files: {'; '.join(refused)}")
     return DONE
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator, Sequence
+from concurrent.futures import BrokenExecutor
 from contextlib import contextmanager, nullcontext
 from datetime import datetime
 from pathlib import Path
@@ -36,7 +37,19 @@ from fedpriv.config.compose import COMMANDS, at_home, compose
 from fedpriv.config.doubts import doubts
 from fedpriv.config.schema import Config
 from fedpriv.engines.keeping import kept_between_runs
-from fedpriv.runs.sweep import FAILURE_FILE, Different, exit_codes, job_ended, planned, refuse_used, which
+from fedpriv.runs.sweep import (
+    FAILURE_FILE,
+    Different,
+    exit_codes,
+    job_ended,
+    options_of_sweep,
+    planned,
+    refuse_used,
+    run_job,
+    sweep_ended,
+    under_way,
+    which,
+)
 
 #: In a larger sweep, only this many jobs and those with a new value are checked before the first job starts.
 CHECKED_JOBS = 200
@@ -74,6 +87,8 @@ def running(folder: Path) -> Iterator[None]:
 
 
 def _how_to_go_on(folder: Path) -> str:
+    if options_of_sweep(folder.parent) is not None:
+        return f"; resume={shown(folder.parent)} goes on with the sweep"
     if (folder / "summary.json").exists():
         return f"; the result is there, fedpriv report {shown(folder)} writes its report"
     if (folder / "config.yaml").exists():
@@ -160,7 +175,7 @@ def check(overrides: Sequence[str], multirun: bool) -> Config | None:
             place = str(override.value())
             check_place(override.key_or_group, place)
             if multirun and override.key_or_group == "hydra.sweep.dir":
-                refuse_used(place)
+                refuse_used(place, overrides)
     given, parsed = parsed, [o for o in parsed if not _is_hydras(o.key_or_group)]
     if not multirun:
         return compose([o.input_line or "" for o in parsed])
@@ -171,7 +186,7 @@ def check(overrides: Sequence[str], multirun: bool) -> Config | None:
         compose([o.input_line or "" for o in parsed if not o.is_sweep_override()])
         return None
     (jobs,) = BasicSweeper.split_arguments(parsed, max_batch_size=None) or [[[]]]
-    planned(len(jobs))
+    planned(len(jobs), overrides)
     seen: set[str] = set()
     different = Different([o for o in parsed if o.is_sweep_override()])
     for number, job in enumerate(jobs):
@@ -216,8 +231,7 @@ def _run_hydra(arguments: list[str], multirun: bool) -> int:
     if searches and not any(o.startswith("hydra.sweeper.direction=") for o in arguments):
         arguments = [*arguments, "hydra.sweeper.direction=maximize"]  # of what `job` returns
     elsewhere = any(o.startswith("hydra/launcher=") and o != "hydra/launcher=basic" for o in arguments)
-    given = sys.argv
-    sys.argv = [given[0], *arguments]
+    given, sys.argv = sys.argv, [sys.argv[0], *arguments]
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra would print several lines and exit; `outcome` prints one
     try:
         with stop.forwarded() if elsewhere else kept_between_runs() if multirun else nullcontext():
@@ -226,6 +240,10 @@ def _run_hydra(arguments: list[str], multirun: bool) -> int:
                 stop.check()  # jobs in other processes ended as if they had failed
     except HydraException as error:
         raise OptionError("hydra", "", " ".join(str(error).split())) from None
+    except BrokenExecutor as error:  # one of joblib's processes was killed
+        if not elsewhere or under_way.folder is None:
+            raise
+        sweep_ended(under_way.folder, " ".join(str(error).split())[:200])
     finally:
         sys.argv = given
     return max(exit_codes, default=DONE)
@@ -249,7 +267,6 @@ def job(_: Any) -> float | None:
     parallel = sweep and "basic" not in hydra_config.launcher._target_
 
     def work() -> int:
-
         stop.check()  # the job before this one may have ended with the signal
         config = compose(overrides)
         if sweep:
@@ -261,7 +278,7 @@ def job(_: Any) -> float | None:
         if sweep and not is_quiet():
             print(f"--- {which(hydra_config.job.num)}, {folder.name}: {' '.join(overrides)}", flush=True)
         with running(folder):
-            summary = start_run(config, folder)
+            summary = (run_job if sweep else start_run)(config, folder)
         _, value, more_is_better = leading_metric(summary)
         reached.append(value if value is None or more_is_better else -value)
         finish(summary, folder)
@@ -336,6 +353,10 @@ def _resume(folder: str, overrides: Sequence[str]) -> int:
     from fedpriv.runs.start import resume_run
 
     path = Path(folder)
+    if (options := options_of_sweep(path)) is not None:
+        for key, value in (_split(one) for one in overrides if not one.startswith("resume=")):
+            raise OptionError(key, value, "a sweep goes on with its own options: leave it out")
+        return _dispatch(["-m", *options, f"hydra.sweep.dir={folder}"])
     with running(path):
         summary = resume_run(path, list(filter(_operates, overrides)))
     finish(summary, path)

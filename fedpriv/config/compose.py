@@ -31,7 +31,7 @@ from fedpriv.config.method_pairs import schema_for, with_mechanism
 from fedpriv.config.own_options import CONF, choices, find_own_methods, once, own_choices
 from fedpriv.config.plain_values import host_known, with_scalars
 from fedpriv.config.schema import Config
-from fedpriv.config.spelling import as_typed, how_to_write, refuse_noise_beside_target
+from fedpriv.config.spelling import as_typed, how_to_write, meant, refuse_noise_beside_target
 from fedpriv.config.strategy_options import (
     HALVES,
     contradiction,
@@ -323,9 +323,9 @@ def _translated(message: str, overrides: list[str]) -> OptionError:
         option = unknown.group(1)
         value = next((_split(line)[1] for line in overrides if _split(line)[0].lstrip("+~") == option), "")
         known = option_names(overrides, option)
-        close = difflib.get_close_matches(option, known, 1)
+        close = meant(option, known)
         siblings = [name for name in known if name.rpartition(".")[0] == option.rpartition(".")[0]]
-        hint = f"did you mean {close[0]}?" if close else f"options here: {', '.join(siblings or known[:12])}"
+        hint = f"did you mean {' or '.join(close)}?" if close else f"options here: {', '.join(siblings or known[:12])}"
         group, _, name = option.partition(".")
         if group in REMOTE_GROUPS and group != "strategy" and name in _of_other_choices(group):
             chosen = _compose_raw([])[group]["name"] if group not in dict(map(_split, overrides)) else ""

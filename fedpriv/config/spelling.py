@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -12,6 +13,32 @@ from hydra.errors import HydraException
 
 from fedpriv.common.errors import OptionError
 from fedpriv.config.methods import NOISE_OPTIONS
+
+#: What users write for an option that has another name here.
+MEANT = {
+    "epsilon": "privacy.target_epsilon",
+    "eps": "privacy.target_epsilon",
+    "method": "strategy",
+    "algorithm": "strategy",
+    "data": "dataset",
+    "noise": "strategy.client.noise_multiplier",
+    "sigma": "strategy.client.noise_multiplier",
+    "learning_rate": "local.lr",
+    "clients": "num_clients",
+    "users": "num_clients",
+}
+
+
+def meant(option: str, known: Sequence[str]) -> list[str]:
+    """The options, three at most, that a wrong name may stand for: that users call so, that have its last part, that
+    are spelled alike, or that have it in their last part.
+    """
+    last = option.rpartition(".")[2].lower()
+    same = sorted((name for name in known if name.rpartition(".")[2] == last), key=len)
+    called = [MEANT[last]] if MEANT.get(last) in (*known, "strategy", "dataset") else []
+    alike = difflib.get_close_matches(option, known, 1)
+    within = sorted((name for name in known if last in name.rpartition(".")[2].split("_")), key=len)
+    return next((found[:3] for found in (called, same, alike, within) if found), [])
 
 
 def as_typed(error: OptionError, given: Sequence[Override]) -> OptionError:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,29 +14,61 @@ from hydra.experimental.callback import Callback
 
 from fedpriv.common.command_line import DONE, FAILED, shown
 from fedpriv.common.errors import FedprivError, OptionError
+from fedpriv.common.files import write_atomic
 from fedpriv.common.verbosity import is_quiet
 from fedpriv.config.compose import parse
+from fedpriv.config.schema import Config
 
 
 class SweepOutcome(Callback):
     """Hydra's callback: which jobs failed, whichever process they ran in, and what to do with the others."""
 
     def on_multirun_start(self, config: Any, **_: Any) -> None:
-        """Failures of an earlier sweep are not those of this one; runs of one are not here (`refuse_used`)."""
-        for path in Path(config.hydra.sweep.dir).glob(f"*/{FAILURE_FILE}"):
+        """Failures of an earlier sweep are not those of this one; runs of another are not here (`refuse_used`)."""
+        folder = Path(config.hydra.sweep.dir)
+        for path in folder.glob(f"*/{FAILURE_FILE}"):
             path.unlink()
+        under_way.folder = folder
+        if under_way.jobs is not None:
+            folder.mkdir(parents=True, exist_ok=True)
+            said = {"jobs": under_way.jobs, "options": under_way.options}
+            write_atomic(folder / SWEEP_FILE, json.dumps(said, indent=1) + "\n")
 
     def on_multirun_end(self, config: Any, **_: Any) -> None:
-        folder = Path(config.hydra.sweep.dir)
-        failures = {path.parent.name: path.read_text().strip() for path in sorted(folder.glob(f"*/{FAILURE_FILE}"))}
-        finished = list(folder.glob("*/summary.json"))
-        job_ended(FAILED if failures else DONE)
-        if not is_quiet():
-            print(f"sweep: {len(finished)} runs finished, {len(failures)} failed")
-            for name, reason in failures.items():
-                print(f"  {name}: {reason}")
-        if finished:
-            print(f"compare: {_compared(folder)}", flush=True)
+        sweep_ended(Path(config.hydra.sweep.dir))
+
+
+def sweep_ended(folder: Path, broken: str | None = None) -> None:
+    """Says which jobs finished, failed, were left half-done and never began, and compares those that finished. broken:
+    why the launcher ended before the last job.
+    """
+    failures = {path.parent.name: path.read_text().strip() for path in sorted(folder.glob(f"*/{FAILURE_FILE}"))}
+    finished = list(folder.glob("*/summary.json"))
+    begun = sorted((path.parent.name for path in folder.glob("*/config.yaml")), key=_number)
+    half = [name for name in begun if name not in failures and not (folder / name / "summary.json").is_file()]
+    known = {_number(path.parent.name) for kind in ("config.yaml", FAILURE_FILE) for path in folder.glob(f"*/{kind}")}
+    never = [number for number in range(under_way.jobs or 0) if number not in known]
+    job_ended(FAILED if failures or broken or half or never else DONE)
+    if broken:
+        print(f"fedpriv: the launcher ended early: {broken}", file=sys.stderr, flush=True)
+    if not is_quiet():
+        print(f"sweep: {len(finished)} runs finished, {len(failures)} failed")
+        for name, reason in failures.items():
+            print(f"  {name}: {reason}")
+        for name in half:
+            print(f"  {name}: not finished")
+        if never:
+            print(f"  never begun: {', '.join(f'job {number + 1}' for number in never)} of {under_way.jobs}")
+    if (half or never) and under_way.jobs is not None:
+        print(f"fedpriv: fedpriv resume={shown(folder)} goes on with the sweep", file=sys.stderr, flush=True)
+    if finished:
+        print(f"compare: {_compared(folder)}", flush=True)
+
+
+def _number(name: str) -> int:
+    """Hydra's number of a job, with which its folder's name begins."""
+    first = name.partition("-")[0]
+    return int(first) if first.isdecimal() else -1
 
 
 def _compared(folder: Path) -> str:
@@ -55,12 +89,46 @@ def _compared(folder: Path) -> str:
 FAILURE_FILE = "failed.txt"
 
 
-def refuse_used(folder: str) -> None:
-    """Raises `OptionError` where hydra.sweep.dir holds runs: they would be counted and compared with the new ones."""
+#: In a sweep's folder: how many jobs it has, and its options. A search has none: what it tries next is not known.
+SWEEP_FILE = "sweep.json"
+
+
+def options_of_sweep(folder: Path) -> list[str] | None:
+    """What the command of a sweep said; None: the folder is not one of a sweep that can go on."""
+    try:
+        found = json.loads((folder / SWEEP_FILE).read_text())["options"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return [str(option) for option in found]
+
+
+def refuse_used(folder: str, options: Sequence[str]) -> None:
+    """Raises `OptionError` where hydra.sweep.dir holds runs of other options: they would be counted and compared with
+    the new ones. The same options go on with the sweep.
+    """
     used = sorted(path.parent.name for path in Path(folder).glob("*/config.yaml")) if "${" not in folder else []
-    if used:
-        words = f"holds runs already ({used[0]}); allowed: a folder without runs"
+    before = options_of_sweep(Path(folder)) if used else None
+    if used and (before is None or _of_runs(before) != _of_runs(options)):
+        words = f"holds runs already ({used[0]}); allowed: a folder without runs, or the command that began them"
         raise OptionError("hydra.sweep.dir", folder, words)
+
+
+def _of_runs(options: Sequence[str]) -> list[str]:
+    """A command's options without those that change no run: where, and how many at a time."""
+    elsewhere = ("hydra.sweep.dir=", "hydra/launcher", "hydra.launcher")
+    return [option for option in options if not option.startswith(elsewhere)]
+
+
+def run_job(config: Config, folder: Path) -> dict[str, Any]:
+    """The summary of a sweep's job: as it is where the job has finished, otherwise from its checkpoint or from the
+    start.
+    """
+    from fedpriv.runs.start import resume_run, start_run
+
+    if (folder / "summary.json").is_file():
+        finished: dict[str, Any] = json.loads((folder / "summary.json").read_text())
+        return finished
+    return resume_run(folder) if (folder / "config.yaml").is_file() else start_run(config, folder)
 
 
 class Different:
@@ -98,17 +166,27 @@ class Different:
                 raise OptionError(override.key_or_group, override.get_value_string(), words)
 
 
-_jobs_of_sweep: list[int] = []  # how many there are, where this process has counted them
+@dataclass
+class UnderWay:
+    """The sweep that this process began. jobs: how many; None: as many as a search takes, or begun elsewhere."""
+
+    jobs: int | None = None
+    options: Sequence[str] = ()
+    folder: Path | None = None
 
 
-def planned(jobs: int | None) -> None:
+under_way = UnderWay()
+
+
+def planned(jobs: int | None, options: Sequence[str] = ()) -> None:
     """A sweep of so many jobs begins; None: of as many as a search takes."""
-    _jobs_of_sweep[:] = [] if jobs is None else [jobs]
+    kept = [option for option in options if not option.startswith("hydra.sweep.dir=")]
+    under_way.jobs, under_way.options, under_way.folder = jobs, kept, None
 
 
 def which(number: int) -> str:
     """Which job of the sweep the one with Hydra's number is: "job 3 of 12", or "job 3" in a process of a launcher's."""
-    return f"job {number + 1}" + (f" of {_jobs_of_sweep[0]}" if _jobs_of_sweep else "")
+    return f"job {number + 1}" + (f" of {under_way.jobs}" if under_way.jobs else "")
 
 
 exit_codes: list[int] = []  # of the jobs that ran in this process, and of the sweep as a whole

@@ -42,7 +42,11 @@ class TrainedModel:
     features: Features | None = None
 
     def probabilities(self, images: NDArray[np.uint8]) -> Tensor:
-        """Class probabilities [n, classes] of uint8 pictures [n, channels, height, width]."""
+        """Class probabilities [n, classes] of uint8 pictures [n, channels, height, width]. Raises `DataError`."""
+        try:
+            images = np.asarray(images)
+        except ValueError as error:
+            raise DataError(f"images: no array of pictures ({error})") from None
         if images.dtype != np.uint8 or images.shape[1:] != self.shape:
             raise DataError(
                 f"pictures are uint8 [n, {', '.join(map(str, self.shape))}], got {images.dtype} {list(images.shape)}"

@@ -11,6 +11,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -211,6 +212,34 @@ def test_what_is_no_run_is_named(tmp_path: Path, finished: fedpriv.Run) -> None:
     for wrong in ({"trials": 10}, {"confidence": 2.0}, {"level": "all"}, {"participations": 0}):
         with pytest.raises(fedpriv.OptionError, match=f"{next(iter(wrong))}="):
             fedpriv.audit_run(finished, **wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda run: fedpriv.load(None), r"folder=None: must be a str or a Path$"),
+        (lambda run: fedpriv.plan_run([3]), r"options=\[3\]: must be a list, each item a str$"),
+        (lambda run: fedpriv.run(options=3), "options=3: must be a list"),
+        (lambda run: fedpriv.rerun(run, "seed=1"), r'options=seed=1: must be a list: \["seed=1"\]'),
+        (lambda run: fedpriv.compare_runs(run), r"runs=Run\(.*\): must be a list, each item a Run, a str or a Path$"),
+        (lambda run: fedpriv.audit_run(run, trials="x"), "trials='x': must be an int$"),
+        (lambda run: fedpriv.audit_run(None), "run=None: must be a Run, a str, a Path or a list, each item a str$"),
+        (lambda run: fedpriv.certify_run(run, verifier="maybe"), "verifier='maybe': must be a bool$"),
+        (lambda run: fedpriv.ask({}, ["count"], {}, "x"), "epsilon='x': must be a float$"),
+        (lambda run: run.model.probabilities([[1, 2]]), r"pictures are uint8 \[n, 1, 8, 8\], got int64 \[1, 2\]"),
+        (lambda run: run.model.probabilities([[1], [1, 2]]), "images: no array of pictures"),
+    ],
+)
+def test_an_argument_of_another_type_is_named(
+    finished: fedpriv.Run, call: Callable[[fedpriv.Run], object], words: str
+) -> None:
+    with pytest.raises(fedpriv.FedprivError, match=words):
+        call(finished)
+
+
+def test_too_many_arguments_are_said_as_python_says_it() -> None:
+    with pytest.raises(TypeError, match=r"load\(\) got an unexpected keyword argument 'quiet'"):
+        fedpriv.load("x", quiet=True)  # type: ignore[call-arg]
 
 
 # --- a guest in somebody else's process ------------------------------------------------------------------

@@ -20,11 +20,13 @@ from fedpriv.commands import audit, credentials, new, node, reproduce, superlink
 from fedpriv.commands import options_help as help_page
 from fedpriv.commands.completion import answers
 from fedpriv.commands.flags import NAMES as FLAGS
+from fedpriv.commands.help import main as help_main
 from fedpriv.commands.help import method_help
-from fedpriv.commands.options_help import describe_options, rows_of
+from fedpriv.commands.options_help import describe_options, help_text, rows_of
 from fedpriv.commands.table import COMMANDS, DEPLOYMENT
 from fedpriv.common.command_line import EXIT_CODES
 from fedpriv.common.verbosity import VARIABLE
+from fedpriv.config.compose import compose
 from fedpriv.config.methods import METHODS
 from fedpriv.config.options import AttackConfig
 from fedpriv.config.strategy_options import field_of, spelled
@@ -145,7 +147,17 @@ def test_files_and_folders_with_the_names_of_subcommands_do_not_matter(fedpriv: 
         (["results"], "results: a folder is no command; did you mean fedpriv report results"),
         (["seed=1", "audit"], "a command comes first: fedpriv audit ..."),
         (["deploy", "nod"], "deploy=nod: allowed: credentials, superlink, node; did you mean node?"),
-        (["help", "fedcat"], "help=fedcat: there is no such method or command; did you mean fedcad"),
+        (["help", "fedcat"], "help=fedcat: there is no such method, command or option; did you mean fedcad"),
+        (
+            ["help", "epsilon"],
+            "command or option; did you mean privacy.target_epsilon?",
+        ),
+        (["epsilon=8"], "epsilon=8: there is no such option; did you mean privacy.target_epsilon?"),
+        (["lr=0.1"], "did you mean local.lr or strategy.server.lr?"),
+        (["method=fedldp"], "did you mean strategy?"),
+        (["clip_norm=1"], "did you mean strategy.client.clip_norm?"),
+        (["noise=2"], "did you mean strategy.client.noise_multiplier?"),
+        (["clients=4"], "did you mean num_clients?"),
         (["papers", "x=1"], "x=1: no such option; allowed: none"),
         (["--cfg", "jobs"], "-c/--cfg: invalid choice: 'jobs' (choose from 'job', 'hydra', 'all')"),
         (["--resolve"], "--resolve: belongs to --cfg"),
@@ -215,6 +227,37 @@ def test_who_reads_no_further_gets_no_traceback() -> None:
     call = f"{sys.executable} -m fedpriv --help | head -1; exit ${{PIPESTATUS[0]}}"
     done = subprocess.run(["bash", "-c", call], capture_output=True, text=True)
     assert done.stderr == "" and done.returncode in (0, 141)  # by who was faster
+
+
+# --- help on options -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("word", "lines"),
+    [
+        ("local.lr", ["  local.lr=0.1  (float >0; the paper's eta)", "      learning rate of local SGD"]),
+        ("dataset", ["dataset=breast_cancer|", "  dataset.download=false  (bool)"]),
+        ("dataset=mnist", ["dataset=breast_cancer|"]),
+        ("privacy", ["  privacy.delta=1e-05  (float >0 <1; the paper's delta)"]),
+        ("strategy.server.lr", ["  strategy.server.lr=null  (float|null >0)"]),
+        ("scale", ["scale=literal|small"]),
+        ("strategy=fedcad", ["fedcad: Fed-CAD"]),
+    ],
+)
+def test_help_on_a_group_a_section_or_an_option(
+    word: str, lines: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert help_main([word]) == 0
+    printed = capsys.readouterr().out.splitlines()
+    assert all(any(line.startswith(start) for line in printed) for start in lines), printed
+
+
+def test_the_help_on_all_options_has_their_defaults_and_names_that_can_be_written() -> None:
+    rows = {line.split()[0]: line for line in help_text().splitlines() if line.startswith("  ")}
+    assert rows["num_rounds"].endswith(f"[{compose([]).num_rounds}]")
+    assert rows["privacy.target_epsilon"].endswith("[null]") and rows["dataset.download"].endswith("[false]")
+    assert not any(name.startswith("strategy.options.") for name in rows)
+    assert " not dpftrl: fewer usable replies" in rows["strategy.server.min_replies"]
 
 
 # --- help on a method ------------------------------------------------------------------------------------

@@ -59,6 +59,18 @@ def test_the_command_prints_a_line_per_picture(
     assert (name, found) == (str(file), str(label)) and 0.3 < float(probability) <= 1
 
 
+def test_the_command_goes_on_past_files_that_are_no_pictures(
+    finished: Path, digit: tuple[Path, int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    text = tmp_path / "notes.txt"
+    text.write_text("no picture")
+    assert main([f"run={finished}", str(text), str(digit[0]), "nowhere.png", str(digit[0])]) == 2
+    outcome = capsys.readouterr()
+    assert [line.split("\t")[0] for line in outcome.out.splitlines()] == [str(digit[0])] * 2
+    assert "2 of 4 files: " in outcome.err and "notes.txt: not a picture" in outcome.err
+    assert "nowhere.png: No such file" in outcome.err and outcome.err.count("\n") == 1
+
+
 def test_what_predict_refuses(finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     text = tmp_path / "notes.txt"
     text.write_text("no picture")

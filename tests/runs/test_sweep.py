@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 from conftest import SMALL, Outcome, Run, result_of
+from joblib.externals.loky import get_reusable_executor
 from rotation import together
 
 from fedpriv.commands import runs as cli_module
@@ -20,6 +21,30 @@ Cli = Callable[..., Outcome]
 
 #: Runs whose reports nobody reads.
 QUIET = (*SMALL, "operations.report=false")
+
+
+#: Data that the first job gets at once; the others' processes are killed when it has finished.
+KILLING = """
+import os, signal, time
+from pathlib import Path
+import numpy as np
+from sklearn.datasets import load_digits
+
+
+def data(split):
+    mine = Path(f"first-{os.getpid()}")
+    try:
+        os.close(os.open("first", os.O_CREAT | os.O_EXCL))
+        mine.touch()
+    except FileExistsError:
+        while not (mine.exists() and split == "test") and not Path("harmless").exists():
+            if list(Path("sweep").glob("*/summary.json")):
+                os.kill(os.getpid(), signal.SIGKILL)
+            time.sleep(0.05)
+    digits = load_digits()
+    half = slice(1400) if split == "train" else slice(1400, None)
+    return (digits.images * 15).astype(np.uint8)[half, None], digits.target[half]
+"""
 
 
 def jobs_of(folder: Path) -> list[str]:
@@ -117,8 +142,62 @@ def test_ctrl_c_ends_the_whole_sweep(cli: Cli, tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(Session, "_end_round", ctrl_c)
     outcome = cli("-m", *QUIET, "seed=0,1", "hydra.sweep.dir=sweep")
     assert outcome.code == 130
-    assert outcome.err == "fedpriv: interrupted; resume=sweep/0-fedcad-digits goes on from the last checkpoint\n"
+    assert outcome.err == "fedpriv: interrupted; resume=sweep goes on with the sweep\n"
     assert jobs_of(tmp_path / "sweep") == ["0-fedcad-digits"]
+
+
+def test_a_sweep_goes_on_where_it_stopped(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run):
+    """After Ctrl-C in the second job: the first is kept as it is, the second goes on from its checkpoint."""
+    from fedpriv.runs.session import Session
+
+    real, swept = Session._end_round, (*QUIET, "checkpoint.every=1", "seed=0,1,2", "hydra.sweep.dir=sweep")
+
+    def ctrl_c(self: Session, current: object) -> None:
+        real(self, current)  # type: ignore[arg-type]
+        if self.config.seed == 1:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Session, "_end_round", ctrl_c)
+        assert cli("-m", *swept).code == 130
+    assert jobs_of(tmp_path / "sweep") == ["0-fedcad-digits", "1-fedcad-digits"]
+    first = (tmp_path / "sweep/0-fedcad-digits/summary.json").read_bytes()
+    refused = cli("resume=sweep", "operations.report=false")
+    assert refused.code == 2 and "operations.report=false: a sweep goes on with its own options" in refused.err
+    outcome = cli("resume=sweep")
+    assert outcome.code == 0 and "sweep: 3 runs finished, 0 failed" in outcome.out, outcome.err
+    assert (tmp_path / "sweep/0-fedcad-digits/summary.json").read_bytes() == first
+    assert (
+        "job 2 of 3" in outcome.out and "round 1/3" not in outcome.out.partition("job 2 of 3")[2].partition("job 3")[0]
+    )
+    whole = run("checkpoint.every=1", "seed=1")
+    assert result_of(tmp_path / "sweep/1-fedcad-digits") == result_of(whole)
+    again = cli("-m", *swept)  # the command itself goes on, too
+    assert again.code == 0 and "sweep: 3 runs finished" in again.out
+    other = cli("-m", *swept[:-2], "seed=0,1", "hydra.sweep.dir=sweep")
+    assert other.code == 2 and "holds runs already" in other.err and "the command that began them" in other.err
+
+
+@pytest.mark.rotates(2, together(1))
+@pytest.mark.slow
+def test_a_killed_job_ends_its_launcher_and_nothing_is_lost(cli: Cli, tmp_path: Path):
+    """Data of one's own kill the process, as the kernel does where memory runs out."""
+    get_reusable_executor().shutdown(wait=True)  # processes of another test's sweep stand in its folder
+    (tmp_path / "killing.py").write_text(KILLING)
+    launcher = ("hydra/launcher=joblib", "hydra.launcher.n_jobs=2", "hydra.sweep.dir=sweep")
+    swept = ("-m", *QUIET, "num_rounds=1", "seed=0,1,2", "dataset=custom", "dataset.path=killing.data", *launcher)
+    outcome = cli(*swept)
+    assert outcome.code == 1 and outcome.err.count("\n") == 2 and "Traceback" not in outcome.err, outcome.err
+    assert (
+        "the launcher ended early: A worker process managed by the executor was unexpectedly terminated" in outcome.err
+    )
+    assert "fedpriv resume=sweep goes on with the sweep" in outcome.err
+    assert "sweep: 1 runs finished, 0 failed" in outcome.out
+    assert ": not finished" in outcome.out or "  never begun: job " in outcome.out
+    assert "compare: sweep/comparison.html" in outcome.out
+    (tmp_path / "harmless").touch()
+    assert cli("resume=sweep").code == 0
+    assert len(list((tmp_path / "sweep").glob("*/summary.json"))) == 3
 
 
 def test_optuna_searches_for_the_largest_accuracy(cli: Cli, tmp_path: Path):
