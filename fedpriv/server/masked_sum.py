@@ -49,7 +49,8 @@ class MaskedSums:
         session = SumSession(population.run, current.number, population.attempt, *context)
         collector = self._collector = Collector(session, self.min_replies)
         sealed = self._settled(current, lambda: before_upload(collector, self._ask(current, grid, collector)))
-        return self.exchange.messages(current, grid, sealed, arrays, options | {KEY_ATTEMPT: session.attempt}, sealed)
+        told = options | {KEY_ATTEMPT: session.attempt}
+        return self.exchange.messages(current, grid, list(sealed), arrays, told, sealed)
 
     def unmasked(
         self, current: Round, total: NDArray[np.uint64], survivors: Sequence[int], bits: int
