@@ -249,7 +249,7 @@ class Measurement:
             _, opened = answers[client]
             down = [
                 relays.started(self.session) | {EXCHANGE: KEYS},
-                relays.keys_for(server, client) | {EXCHANGE: SHARES},
+                relays.roster_of(server) | relays.keys_for(server, client) | {EXCHANGE: SHARES},
                 relays.shares_for(server, client),
                 relays.survivors_of(server) | {EXCHANGE: CONFIRM},
                 relays.signatures_for(server, client) | {EXCHANGE: UNMASK},

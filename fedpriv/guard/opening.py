@@ -20,7 +20,7 @@ from fedpriv.guard.guarded_message import GUARD, PACKED
 from fedpriv.guard.terms import Terms
 from fedpriv.mechanisms.integer_noise import as_residues, centred, unpack_residues
 from fedpriv.secure_sum.collector import Collector, SumFailed
-from fedpriv.secure_sum.relays import after_upload, before_upload
+from fedpriv.secure_sum.relays import Add, after_upload, before_upload
 from fedpriv.secure_sum.sum_session import SumSession, model_text
 
 Options = dict[str, Any]
@@ -83,9 +83,11 @@ class Opening:
         mean = terms.grid(size).decode(total) * (terms.clip / (terms.expected * len(known)))
         return mean, known
 
-    def _exchange(self, exchange: str, own: Mapping[int, Options], add: Callable[[int, Sequence[bytes]], None]) -> None:
-        told = {**self._told, EXCHANGE: exchange} | ({"size": self.model.size} if exchange == KEYS else {})
-        messages = [guard_message(self.nodes[client], {**told, **options}) for client, options in own.items()]
+    def _exchange(
+        self, exchange: str, asked: Sequence[int], told: Options, own: Mapping[int, Options], add: Add
+    ) -> None:
+        told = {**self._told, EXCHANGE: exchange, **told} | ({"size": self.model.size} if exchange == KEYS else {})
+        messages = [guard_message(self.nodes[client], {**told, **own.get(client, {})}) for client in asked]
         for reply in self.grid.send_and_receive(messages, timeout=self.timeout):
             client = self.clients.get(reply.metadata.src_node_id)
             if client is None or reply.has_error():

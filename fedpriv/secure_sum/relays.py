@@ -26,34 +26,42 @@ from fedpriv.common.messages import (
 from fedpriv.secure_sum.collector import Collector
 from fedpriv.secure_sum.sum_session import SumSession
 
-#: One exchange without parameters: (its name, what each member is told, what takes a member's answer).
-Ask = Callable[[str, Mapping[int, Options], Callable[[int, Sequence[bytes]], None]], None]
+#: Takes what a member answered; raises `MalformedMessage`.
+Add = Callable[[int, Sequence[bytes]], None]
+#: One exchange without parameters: (its name, whom it asks, what all are told, what each is told beside, `Add`).
+Ask = Callable[[str, Sequence[int], Options, Mapping[int, Options], Add], None]
 
 
 def before_upload(collector: Collector, ask: Ask) -> dict[int, Options]:
     """KEYS and SHARES; what each member who is left is told with its model. Raises `SumFailed`."""
-    ask(KEYS, dict.fromkeys(collector.session.members, started(collector.session)), collector.add_announcement)
+    ask(KEYS, collector.session.members, started(collector.session), {}, collector.add_announcement)
     roster = collector.group.roster
-    ask(SHARES, {client: keys_for(collector, client) for client in roster}, collector.add_shares)
+    keys = {client: keys_for(collector, client) for client in roster}
+    ask(SHARES, roster, roster_of(collector), keys, collector.add_shares)
     return {client: shares_for(collector, client) for client in collector.senders}
 
 
 def after_upload(collector: Collector, ask: Ask) -> None:
     """CONFIRM and UNMASK of those whose vectors came. Raises `SumFailed`."""
-    ask(CONFIRM, dict.fromkeys(collector.survivors, survivors_of(collector)), collector.add_signature)
+    ask(CONFIRM, collector.survivors, survivors_of(collector), {}, collector.add_signature)
     told = {client: signatures_for(collector, client) for client in collector.signers}
-    ask(UNMASK, {client: signed for client, signed in told.items() if signed[SIGNERS]}, collector.add_unmasking)
+    signed = {client: own for client, own in told.items() if own[SIGNERS]}
+    ask(UNMASK, list(signed), {}, signed, collector.add_unmasking)
 
 
-# --- what a member is told ------------------------------------------------------------------------------------
+# --- what members are told ------------------------------------------------------------------------------------
 
 
 def started(session: SumSession) -> Options:
     return {MEMBERS: list(session.members), MODEL_DIGEST: session.model}
 
 
+def roster_of(collector: Collector) -> Options:
+    return {ROSTER: list(collector.group.roster)}
+
+
 def keys_for(collector: Collector, client: int) -> Options:
-    return {ROSTER: list(collector.group.roster), PUBLIC_KEYS: collector.announced_to(client)}
+    return {PUBLIC_KEYS: collector.announced_to(client)}
 
 
 def shares_for(collector: Collector, client: int) -> Options:

@@ -21,7 +21,7 @@ from fedpriv.common.sum_graph import graph_of
 from fedpriv.config.sum_methods import ModularOptions
 from fedpriv.secure_sum.collector import Collector, SumFailed
 from fedpriv.secure_sum.masks import word_type
-from fedpriv.secure_sum.relays import Ask, after_upload, before_upload
+from fedpriv.secure_sum.relays import Add, Ask, after_upload, before_upload
 from fedpriv.secure_sum.sum_session import SumSession, model_text
 from fedpriv.server.exchange import Exchange
 from fedpriv.server.nodes import ClientGrid
@@ -48,8 +48,11 @@ class MaskedSums:
         context = (members, t, k, population.colluders, bits, numbers, population.options_digest, model)
         session = SumSession(population.run, current.number, population.attempt, *context)
         collector = self._collector = Collector(session, self.min_replies)
-        sealed = self._settled(current, lambda: before_upload(collector, self._ask(current, grid, collector)))
-        return self.exchange.messages(current, grid, sealed, arrays, options | {KEY_ATTEMPT: session.attempt}, sealed)
+        sealed: dict[int, Options] = self._settled(
+            current, lambda: before_upload(collector, self._ask(current, grid, collector))
+        )
+        told = options | {KEY_ATTEMPT: session.attempt}
+        return self.exchange.messages(current, grid, list(sealed), arrays, told, sealed)
 
     def unmasked(
         self, current: Round, total: NDArray[np.uint64], survivors: Sequence[int], bits: int
@@ -82,9 +85,9 @@ class MaskedSums:
     def _ask(self, current: Round, grid: ClientGrid, collector: Collector) -> Ask:
         """How an exchange without parameters travels."""
 
-        def ask(exchange: str, own: Mapping[int, Options], add: Callable[[int, Sequence[bytes]], None]) -> None:
-            options: Options = {KEY_ATTEMPT: collector.session.attempt, EXCHANGE: exchange}
-            messages = self.exchange.messages(current, grid, list(own), None, options, own)
+        def ask(exchange: str, asked: Sequence[int], told: Options, own: Mapping[int, Options], add: Add) -> None:
+            options: Options = {KEY_ATTEMPT: collector.session.attempt, EXCHANGE: exchange, **told}
+            messages = self.exchange.messages(current, grid, asked, None, options, own)
 
             def read(message: Message, client: int) -> int:
                 blobs = read_blobs(message, exchange, max(1, collector.session.most_holders))

@@ -51,10 +51,10 @@ class FullBatchTrainer(SequentialTrainer):
         chain = Chain.of(self.model.module)
         self._known = self._linear if chain is not None and chain.layers == [(False, False)] else None
 
-    def train_one(self, asked: Training) -> LocalResult:
-        """As `SequentialTrainer.train_one`, up to the last digits."""
+    def train(self, asked: Training) -> LocalResult:
+        """As `SequentialTrainer.train`, up to the last digits."""
         if not self._takes_whole(asked):
-            return self.inner.train_one(asked)
+            return self.inner.train(asked)
         config, device = self.config, self.model.theta.device
         inputs, targets = asked.data.inputs.to(device).flatten(1), asked.data.targets.to(device)
         weights = asked.theta.to(device).view(-1, inputs.shape[1])
@@ -62,11 +62,11 @@ class FullBatchTrainer(SequentialTrainer):
         return LocalResult(update.flatten().cpu(), loss)
 
     def train_all(self, requests: Sequence[Training]) -> list[LocalResult]:
-        """Several clients' `train_one`; those that ``inner`` trains, as one computation if it does so."""
+        """Several clients' `train`; those that ``inner`` trains, as one computation if it does so."""
         whole = [self._takes_whole(one) for one in requests]
         left = [one for one, here in zip(requests, whole, strict=True) if not here]
         others = iter(self.inner.train_all(left) if left else ())
-        return [self.train_one(one) if here else next(others) for one, here in zip(requests, whole, strict=True)]
+        return [self.train(one) if here else next(others) for one, here in zip(requests, whole, strict=True)]
 
     def _takes_whole(self, asked: Training) -> bool:
         """Whether each step is one on all examples, of a model that this file knows."""

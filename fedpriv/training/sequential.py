@@ -92,7 +92,7 @@ class Clipping:
 
 @dataclass(frozen=True)
 class Training:
-    """One client's local training from ``theta`` [d]; see `SequentialTrainer.train_one`."""
+    """One client's local training from ``theta`` [d]; see `SequentialTrainer.train`."""
 
     theta: Tensor
     data: LocalData
@@ -284,8 +284,8 @@ class SequentialTrainer:
         return [self.clipped_sum(one.theta, one.data, one.bound, one.chosen) for one in requests]
 
     def train_all(self, requests: Sequence[Training]) -> list[LocalResult]:
-        """Several clients' `train_one`; all with one mu, and all or none with a drift."""
-        return [self.train_one(one) for one in requests]
+        """Several clients' `train`; all with one mu, and all or none with a drift."""
+        return [self.train(one) for one in requests]
 
     def per_example(self, shape: Sequence[int], units: bool = False) -> PerExampleGradients:
         """Of the model on examples of this shape, settled once, before any data or parameters of a server are seen.
@@ -320,18 +320,7 @@ class SequentialTrainer:
             return nullcontext()
         return torch.autocast(self.model.theta.device.type, torch.bfloat16)
 
-    def train(
-        self,
-        theta: Tensor,
-        data: LocalData,
-        rng: np.random.Generator,
-        proximal_mu: float = 0.0,
-        drift: Tensor | None = None,
-    ) -> LocalResult:
-        """`train_one` of these."""
-        return self.train_one(Training(theta, data, rng, proximal_mu, drift))
-
-    def train_one(self, asked: Training) -> LocalResult:
+    def train(self, asked: Training) -> LocalResult:
         """SGD from ``theta`` [d]; with ``proximal_mu`` the loss has the term mu/2 * ||w - theta||^2 (FedProx), with
         ``drift`` [d] the term <drift, w>: it is added to every gradient (SCAFFOLD).
 

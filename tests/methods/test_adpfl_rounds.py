@@ -88,8 +88,8 @@ def test_repaired_messages_know_a_raw_norm_only_through_its_noisy_one(monkeypatc
     options = (*ADPFL, *MLP, "num_rounds=1")
     plain, real = Conversation(*options), SequentialTrainer.train
 
-    def longer(self: SequentialTrainer, theta: Any, data: Any, *rest: Any) -> Any:
-        found = real(self, theta, data, *rest)
+    def longer(self: SequentialTrainer, asked: Any) -> Any:
+        found = real(self, asked)
         calls.append(0)
         if len(calls) == 3:  # clients train in order
             object.__setattr__(found, "update", found.update * 1.7)
@@ -120,8 +120,8 @@ def test_published_messages_show_a_raw_norm(monkeypatch: pytest.MonkeyPatch) -> 
     options, real = (*ADPFL, *MLP, "num_rounds=1", "privacy.variant=published"), SequentialTrainer.train
     plain = Conversation(*options)
 
-    def longer(self: SequentialTrainer, theta: Any, data: Any, *rest: Any) -> Any:
-        found = real(self, theta, data, *rest)
+    def longer(self: SequentialTrainer, asked: Any) -> Any:
+        found = real(self, asked)
         object.__setattr__(found, "update", found.update * 1.7)
         return found
 

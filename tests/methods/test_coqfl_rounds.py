@@ -21,7 +21,7 @@ from reference.recording import Conversation
 from fedpriv.common import identities
 from fedpriv.common.messages import EXCHANGE, TRAIN, unpack_array
 from fedpriv.runs.planning import make_plan
-from fedpriv.training.sequential import LocalResult, SequentialTrainer
+from fedpriv.training.sequential import LocalResult, SequentialTrainer, Training
 from strategies.coqfl import draw_groups
 
 
@@ -29,8 +29,8 @@ from strategies.coqfl import draw_groups
 def still(monkeypatch: pytest.MonkeyPatch) -> None:
     """Local training that changes nothing: every coordinate's probability is exactly 1/2."""
 
-    def train(self: SequentialTrainer, theta: Any, *others: Any) -> LocalResult:
-        return LocalResult(torch.zeros_like(theta), 0.0)
+    def train(self: SequentialTrainer, asked: Training) -> LocalResult:
+        return LocalResult(torch.zeros_like(asked.theta), 0.0)
 
     monkeypatch.setattr(SequentialTrainer, "train", train)
 

@@ -36,6 +36,7 @@ from fedpriv.runs.session import Session
 from fedpriv.runs.start import resume_run
 from fedpriv.training.flat_model import Layers, layout_of
 from fedpriv.training.models import build_model
+from fedpriv.training.sequential import Training
 
 METHODS = ("fedper", "lgfedavg", "fedvf")
 #: mlp on digits: block "hidden" is [0, 4160) of the flat vector, block "head" [4160, 4810).
@@ -60,7 +61,9 @@ def reference(
             model[layers.down] = server[layers.down]
             rng = generator(config.seed, client, number, 0, "batches")
             start = torch.from_numpy(model.astype(np.float32))
-            models[client] = model + worker.trainer.train(start, worker.local_data(client), rng).update.numpy()
+            models[client] = (
+                model + worker.trainer.train(Training(start, worker.local_data(client), rng)).update.numpy()
+            )
         mean = np.average([models[client] for client in models], axis=0, weights=weights)
         server[layers.up] = mean[layers.up]
     return server, models
@@ -304,7 +307,7 @@ def accuracy_by_hand(config: Config, worker: Worker, client: int, start: np.ndar
     """One participation in round 1 and the share of right answers on the client's test pictures, in plain torch."""
     rng = generator(config.seed, client, 1, 0, "batches")
     theta = torch.from_numpy(start)
-    local = theta + worker.trainer.train(theta, worker.local_data(client), rng).update
+    local = theta + worker.trainer.train(Training(theta, worker.local_data(client), rng)).update
     module = build_model(worker.config.model, (1, 8, 8), 10, 0)
     torch.nn.utils.vector_to_parameters(local, module.parameters())
     dataset, rows = worker.data.dataset, worker.data.test_indices(client)

@@ -29,7 +29,7 @@ from fedpriv.config.compose import compose
 from fedpriv.config.schema import LocalConfig
 from fedpriv.mechanisms.noise import SeededNoise
 from fedpriv.server.round import Population, Round
-from fedpriv.training.sequential import LocalData, SequentialTrainer, draw_batches
+from fedpriv.training.sequential import LocalData, SequentialTrainer, Training, draw_batches
 from strategies.scaffold import Scaffold
 
 CLIENTS, STEPS, LR = 6, 5, 0.3
@@ -219,7 +219,9 @@ def test_the_guarantee_does_not_hang_on_that_refusal(value: float) -> None:
         client.control = torch.full((theta.size,), value)
         drift = client.local(None if state is None else ControlState(state)).drift
         assert client.site is not None and drift is not None
-        update = federation.trainer.train(torch.from_numpy(theta), unequal(0), np.random.default_rng(), 0.0, drift)
+        update = federation.trainer.train(
+            Training(torch.from_numpy(theta), unequal(0), np.random.default_rng(), 0.0, drift)
+        )
         trained = Trained(update.update, None, {"train_loss": 0.0})
         found = client.releasing(torch.from_numpy(theta), trained, None, SeededNoise(1)).value
         assert bool(torch.isfinite(found).all()) and float(found.double().norm()) <= 0.5

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from fedpriv.config.schema import LocalConfig, ModelConfig
 from fedpriv.training.full_batch import FullBatchTrainer, softmax_update
 from fedpriv.training.models import build_model
-from fedpriv.training.sequential import FlatModel, LocalData, LocalResult, SequentialTrainer
+from fedpriv.training.sequential import FlatModel, LocalData, LocalResult, SequentialTrainer, Training
 
 LOCAL = LocalConfig(epochs=5, batch_size=1000, lr=60.0, momentum=0.0, sampler="shuffle")
 
@@ -53,7 +53,7 @@ def trained(
     inner = SequentialTrainer(flat, local)
     start = torch.randn(flat.theta.numel(), generator=torch.Generator().manual_seed(3))
     made = inner if trainer is SequentialTrainer else FullBatchTrainer(inner)
-    return made.train(start, found, np.random.default_rng(4))
+    return made.train(Training(start, found, np.random.default_rng(4)))
 
 
 @pytest.mark.parametrize("examples", [1, 9, 40])

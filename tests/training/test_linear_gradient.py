@@ -9,7 +9,7 @@ from torch import nn
 
 from fedpriv.config.schema import LocalConfig, ModelConfig
 from fedpriv.training.models import build_model
-from fedpriv.training.sequential import FlatModel, LinearGradient, LocalData, SequentialTrainer
+from fedpriv.training.sequential import FlatModel, LinearGradient, LocalData, SequentialTrainer, Training
 
 
 def model_of(dims: int, classes: int, bias: bool = True) -> FlatModel:
@@ -56,7 +56,9 @@ def test_a_participation_is_the_same(changes: dict[str, object]) -> None:
     assert trainers[0]._linear is not None
     trainers[1]._linear = None
     theta = trainers[0].model.theta.clone()
-    one, other = (trainer.train(theta, data, np.random.default_rng(1), 0.1, 0.01 * theta) for trainer in trainers)
+    one, other = (
+        trainer.train(Training(theta, data, np.random.default_rng(1), 0.1, 0.01 * theta)) for trainer in trainers
+    )
     assert torch.equal(one.update, other.update) and one.loss == other.loss and float(one.update.norm()) > 0
 
 
@@ -92,7 +94,7 @@ def test_a_trainer_asks_before_each_participation() -> None:
     data = LocalData(torch.randn(8, 1, 2, 2, generator=random), torch.randint(0, 2, (8,), generator=random))
     trainer = SequentialTrainer(model_of(4, 2), config)
     theta = trainer.model.theta.clone()
-    plain = trainer.train(theta, data, np.random.default_rng(1)).update
+    plain = trainer.train(Training(theta, data, np.random.default_rng(1))).update
     for parameter in trainer.model.module.parameters():
         parameter.register_hook(lambda gradient: 2 * gradient)
-    assert torch.allclose(trainer.train(theta, data, np.random.default_rng(1)).update, 2 * plain)
+    assert torch.allclose(trainer.train(Training(theta, data, np.random.default_rng(1))).update, 2 * plain)

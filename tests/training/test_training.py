@@ -18,7 +18,7 @@ from torch import nn
 from clients.fedavg import FedAvgClient
 from clients.fedprox import FedProxClient
 from fedpriv.config.schema import LocalConfig
-from fedpriv.training.sequential import FlatModel, LocalData, SequentialTrainer, draw_batches
+from fedpriv.training.sequential import FlatModel, LocalData, SequentialTrainer, Training, draw_batches
 
 
 @pytest.fixture(autouse=True)
@@ -53,7 +53,7 @@ def test_training_is_plain_sgd(sampler: str, momentum: float, proximal_mu: float
     config, data = local(sampler=sampler, momentum=momentum), client_data(1)
     theta = linear_model().theta.clone()
     drift = drift_of(theta, 1) if drifting else None
-    found = SequentialTrainer(linear_model(), config).train(theta, data, rng(), proximal_mu, drift)
+    found = SequentialTrainer(linear_model(), config).train(Training(theta, data, rng(), proximal_mu, drift))
     batches = list(draw_batches(config, len(data), rng()))
     expected, loss = plain_sgd(
         linear_model().module, theta, data.inputs, data.targets, batches, config.lr, momentum, proximal_mu, drift
@@ -67,7 +67,7 @@ def test_momentum_and_term_change_the_result() -> None:
     """So that the comparison above could fail."""
     theta, data = linear_model().theta.clone(), client_data(1)
     updates = [
-        SequentialTrainer(linear_model(), local(momentum=momentum)).train(theta, data, rng(), mu).update
+        SequentialTrainer(linear_model(), local(momentum=momentum)).train(Training(theta, data, rng(), mu)).update
         for momentum, mu in ((0.0, 0.0), (0.9, 0.0), (0.0, 0.5))
     ]
     assert all(float((one - updates[0]).norm()) > 1e-2 for one in updates[1:])
@@ -85,7 +85,7 @@ def test_without_its_term_fedprox_is_fedavg() -> None:
 def test_a_large_term_keeps_the_client_near_the_global_model() -> None:
     theta, data = linear_model().theta.clone(), client_data(1)
     norms = [
-        float(SequentialTrainer(linear_model(), local(lr=0.05)).train(theta, data, rng(), mu).update.norm())
+        float(SequentialTrainer(linear_model(), local(lr=0.05)).train(Training(theta, data, rng(), mu)).update.norm())
         for mu in (0.0, 1.0, 10.0)
     ]
     assert norms[0] > norms[1] > norms[2] > 0
@@ -94,9 +94,9 @@ def test_a_large_term_keeps_the_client_near_the_global_model() -> None:
 def test_one_client_after_the_other_leaves_nothing_behind() -> None:
     """The model is built once per process: parameters, gradients and momentum of the last client must be gone."""
     trainer, theta = SequentialTrainer(linear_model(), local(momentum=0.9)), linear_model().theta.clone()
-    first = trainer.train(theta, client_data(1), rng()).update
-    trainer.train(theta + 1, client_data(2), rng(2))
-    assert torch.equal(trainer.train(theta, client_data(1), rng()).update, first)
+    first = trainer.train(Training(theta, client_data(1), rng())).update
+    trainer.train(Training(theta + 1, client_data(2), rng(2)))
+    assert torch.equal(trainer.train(Training(theta, client_data(1), rng())).update, first)
     assert torch.equal(theta, linear_model().theta)  # and the global parameters are untouched
 
 
@@ -113,7 +113,7 @@ def test_random_layers_follow_the_clients_own_generator() -> None:
     for state, seed in ((1, 1), (2, 1), (1, 3)):
         torch.manual_seed(state)
         before = torch.random.get_rng_state()
-        updates.append(SequentialTrainer(model, local(batch_size=40)).train(theta, data, rng(seed)).update)
+        updates.append(SequentialTrainer(model, local(batch_size=40)).train(Training(theta, data, rng(seed))).update)
         assert torch.equal(torch.random.get_rng_state(), before)
     assert torch.equal(updates[0], updates[1]) and not torch.equal(updates[0], updates[2])
 
@@ -127,7 +127,7 @@ def test_an_empty_batch_is_a_skipped_step() -> None:
     seed = next(s for s in range(50) if {len(b) == 0 for b in draw_batches(config, 4, rng(s))} == {True, False})
     batches = list(draw_batches(config, 4, rng(seed)))
     theta = linear_model().theta.clone()
-    found = SequentialTrainer(linear_model(), config).train(theta, data, rng(seed))
+    found = SequentialTrainer(linear_model(), config).train(Training(theta, data, rng(seed)))
     expected, loss = plain_sgd(linear_model().module, theta, data.inputs, data.targets, batches, config.lr, 0.5)
     assert torch.allclose(found.update, expected, atol=2e-6) and found.loss == pytest.approx(loss, rel=1e-5)
 
@@ -138,7 +138,7 @@ def test_nothing_but_empty_batches_and_no_examples_are_a_zero_update() -> None:
     seed = next(s for s in range(100) if not any(len(b) for b in draw_batches(config, 2, rng(s))))
     none = LocalData(torch.zeros(0, 1, 3, 3), torch.zeros(0, dtype=torch.int64))
     for data, generator in ((one, rng(seed)), (none, rng())):
-        found = SequentialTrainer(linear_model(), config).train(linear_model().theta.clone(), data, generator)
+        found = SequentialTrainer(linear_model(), config).train(Training(linear_model().theta.clone(), data, generator))
         assert found.loss == 0.0 and torch.equal(found.update, torch.zeros_like(found.update))
 
 

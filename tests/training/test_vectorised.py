@@ -68,7 +68,9 @@ def test_a_cohort_trains_as_its_clients_do_alone(name: str, sampler: str, moment
     thetas = [start * (1 + client / 10) for client in range(len(SIZES))]  # clients that keep layers start differently
     asked = [(thetas[client], data, client) for client, data in enumerate(data_of(name))]
     drifts = [0.01 * torch.randn_like(start) * (client % 3 > 0) for client in range(len(SIZES))]
-    expected = [alone.train(theta, data, rng(client), proximal_mu, drifts[client]) for theta, data, client in asked]
+    expected = [
+        alone.train(Training(theta, data, rng(client), proximal_mu, drifts[client])) for theta, data, client in asked
+    ]
     found = together.train_all(
         [Training(theta, data, rng(client), proximal_mu, drifts[client]) for theta, data, client in asked]
     )
@@ -130,7 +132,9 @@ def test_outside_a_cohort_it_is_the_sequential_trainer() -> None:
     config = LocalConfig(epochs=1, batch_size=4, lr=0.1, momentum=0.0, sampler="shuffle")
     model, data = model_of("mlp"), data_of("mlp")[0]
     theta = model.theta.clone()
-    found = [kind(model, config).train(theta, data, rng(1)) for kind in (SequentialTrainer, VectorisedTrainer)]
+    found = [
+        kind(model, config).train(Training(theta, data, rng(1))) for kind in (SequentialTrainer, VectorisedTrainer)
+    ]
     assert torch.equal(found[0].update, found[1].update)
 
 
