@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -80,11 +81,16 @@ def model_of(content: RecordDict, most: int) -> Model:
     if len(content.array_records) != 1:
         raise MalformedMessage(f"{len(content.array_records)} records of arrays came, a guarded app gets one")
     ((key, record),) = content.array_records.items()
+    if (size := sum(math.prod(array.shape) for array in record.values())) > most:  # before anything is read
+        raise MalformedMessage(f"a model of {size} numbers, max_parameters is {most}", "oversized")
     found = {}
     for name, array in record.items():
         if array.stype != "numpy.ndarray":
             raise MalformedMessage(f"{shown(name)}: an array of {shown(array.stype)}")
-        found[name] = array.numpy()
+        try:
+            found[name] = array.numpy()
+        except (ValueError, EOFError, OSError, TypeError) as error:
+            raise MalformedMessage(f"{shown(name)}: cannot be read ({shown(error)})") from None
     if (size := sum(array.size for array in found.values())) > most:
         raise MalformedMessage(f"a model of {size} numbers, max_parameters is {most}", "oversized")
     model = Model(key, found)

@@ -59,16 +59,16 @@ def write_node_report(policy_file: Path, data: Path, out: Path) -> Path:
         sections=[
             {
                 "name": "What it cost",
-                "header": ["protected", "may be", "against", "epsilon spent", "limit", "delta", "worth"],
+                "header": ["epsilon spent", "limit", "worth", "delta", "protected", "may be", "against"],
                 "rows": [
                     [
-                        UNITS[(budget := known[name]).threat.unit],
+                        figure(epsilon),
+                        figure((budget := known[name]).max_epsilon),
+                        promise(epsilon),
+                        f"{budget.delta:g}",
+                        UNITS[budget.threat.unit],
                         ADJACENCIES[budget.threat.adjacency],
                         OBSERVERS[budget.threat.observer],
-                        figure(epsilon),
-                        figure(budget.max_epsilon),
-                        f"{budget.delta:g}",
-                        promise(epsilon),
                     ]
                     for name, epsilon in spent.items()
                 ],

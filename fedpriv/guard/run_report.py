@@ -38,9 +38,9 @@ def write_report(folder: Path, summary: dict[str, Any]) -> None:
     text = [
         f"# {title}",
         "",
-        "| protected | from | delta | claimed epsilon | verified epsilon |",
+        "| verified epsilon | claimed epsilon | delta | protected | from |",
         "|---|---|---|---|---|",
-        *("| " + " | ".join(row[:5]) + " |" for row in _epsilons(privacy)),
+        *("| " + " | ".join([*row[:2], *row[3:]]) + " |" for row in _epsilons(privacy)),
         "",
         "Claimed: from the machines' terms, before the run. Verified: composed from the ledger.",
         "",
@@ -57,7 +57,7 @@ def write_report(folder: Path, summary: dict[str, Any]) -> None:
         sections=[
             {
                 "name": "Who is protected from whom",
-                "header": ["protected", "from", "delta", "claimed epsilon", "verified epsilon", "worth"],
+                "header": ["verified epsilon", "claimed epsilon", "worth", "delta", "protected", "from"],
                 "rows": _epsilons(privacy),
             },
             {"name": "What was booked", "header": ["machine", "answers"], "rows": answers},
@@ -92,12 +92,12 @@ def _epsilons(privacy: dict[str, Any]) -> list[list[str]]:
     in_sum = privacy["observer"] == "secure-sum"
     return [
         [
+            f"{number(row['verified_epsilon']):.6g}",
+            f"{number(row['claimed_epsilon']):.6g}",
+            promise(number(row["verified_epsilon"])),
+            f"{row['delta']:g}",
             UNITS[row["unit"]],
             ALONE if in_sum and row["observer"] == "server" else OBSERVERS[row["observer"]],
-            f"{row['delta']:g}",
-            f"{number(row['claimed_epsilon']):.6g}",
-            f"{number(row['verified_epsilon']):.6g}",
-            promise(number(row["verified_epsilon"])),
         ]
         for row in (privacy, *privacy["others"])
     ]

@@ -35,7 +35,7 @@ def test_an_operator_sees_what_left_and_what_did_not(tmp_path: Path) -> None:
     (counts,) = read_answers(network.data(0)).values()
     assert counts == {"messages": 2, "no arrays": 1, "other form": 1, "not finite": 1, "answered": 5}
     text = report(network, tmp_path / "page.html")
-    (spent,) = re.findall(r"one by one (\S+) 5 1e-05 a strong promise", text)
+    (spent,) = re.findall(r"against (\S+) 5 a strong promise 1e-05 one training example", text)
     assert float(spent) == pytest.approx(0.54, abs=0.1) and f" {'a' * 16} namespaces 2 " in text
     assert re.search(r"[0-9a-f]+ 2 5 1 1 1 In these columns", text), text
     assert "policy 1" in text and "pad_seconds is not set" in text and "sandbox namespaces" in text
@@ -57,7 +57,7 @@ def test_a_runs_page_says_who_is_protected_from_whom(noise: str, tmp_path: Path)
         MachinesGrid(network), weights(), num_rounds=1
     )
     text = words_of(tmp_path / "run/report.html")
-    figures = re.findall(r"1e-05 (\S+) (\S+) ", text)
+    figures = re.findall(r"(\S+) (\S+) a [a-z ]+ promise 1e-05 one row", text)
     assert len(figures) == (1 if noise == "own" else 2) and all(claimed == verified for claimed, verified in figures)
     assert ("sums over machines alone" in text, "answer without its masks" in text) == (noise != "own",) * 2
     assert "machine 0 1 machine 1 1" in text and "without a sandbox on at least one machine" in text
