@@ -69,8 +69,8 @@ def question_and_limits(options: Mapping[str, Any]) -> tuple[Question, Limits]:
     delta = options.get("delta", 1e-5)
     claim = None
     if "epsilon" in options:
-        about = {name: options.get(name) for name in ("adjacency", "unit")}
-        claim = Claim(options["epsilon"], delta, options.get("scope", "call"), **about)
+        scope, adjacency, unit = options.get("scope", "call"), options.get("adjacency"), options.get("unit")
+        claim = Claim(options["epsilon"], delta, scope, adjacency=adjacency, unit=unit)
     names = ("calls", "bound", "dims", "trials", "confidence", "seed")
     question = Question(claim=claim, delta=options.get("delta"), **{n: options[n] for n in names if n in options})
     limits = Limits(**{name: options[name] for name in ("seconds", "memory") if name in options})

@@ -35,6 +35,7 @@ from fedpriv.checking.flower_mods_known import known_mods
 from fedpriv.checking.fresh_state import Memory
 from fedpriv.checking.release_function import NotTaken
 from fedpriv.checking.replay_numbers import bare_names
+from fedpriv.checking.replayed import COUNTS
 from fedpriv.checking.rounds import RoundsSubject, claim_of
 from fedpriv.checking.seeded_data import Draws
 from fedpriv.checking.subject import Numbers, Pair, Question, Recognised, Subject
@@ -46,7 +47,7 @@ App = Callable[[Message, Context], Message]
 #: Partitions that a bare app is asked as: neighbours, and how many it is told that there are.
 PARTITIONS, NUM_PARTITIONS = ((0, 1), (0, 2), (1, 3)), 10
 #: What is added to every number of the model where clients' answers shall be far apart.
-FAR = 1e3
+FAR = 100.0
 #: Plays of each side where it is asked whether numbers leave bare.
 PLAYS = 8
 
@@ -96,6 +97,7 @@ class AppSubject(RoundsSubject):
     ) -> None:
         self.target = target
         self.draws: Draws | None = None
+        self.known: frozenset[str] = frozenset()
         shared_modules()
         self.parts = parts_of(target.app) if isinstance(target.app, ClientApp) else Parts({})
         known = list(target.recognised)
@@ -109,9 +111,10 @@ class AppSubject(RoundsSubject):
             recognised=known,
             claim=claim_of(known, question, "the app's mod", target.adjacency),
             stateful=True,
+            counts_differ=True,
         )
         self.notes = [] if target.give else [_of_partitions()]
-        self.notes += self._further(claimed=question.claim is not None)
+        self.notes += [] if pairs else self.further(question)
 
     def quiet(self) -> AbstractContextManager[None]:
         return quiet()
@@ -129,7 +132,8 @@ class AppSubject(RoundsSubject):
                 kept[asked.partition] = empty_context(RUN_ID, CLIENT, asked.partition, NUM_PARTITIONS)
                 kept[asked.partition].run_config.update(target.run_config or {})
             with nullcontext() if self.draws is None else self.draws.changed(asked.change):
-                yield numbers_of(target.app(self._message(number, asked), kept[asked.partition]))
+                found = numbers_of(target.app(self._message(number, asked), kept[asked.partition]))
+            yield {name: value for name, value in found.items() if name not in self.known}
 
     def _message(self, number: int, asked: Asked) -> Message:
         kind, old = self.target.message_type, self.target.old
@@ -143,9 +147,9 @@ class AppSubject(RoundsSubject):
                 message.content[name.replace("fitins", "evaluateins")] = message.content.pop(name)
         return message
 
-    def _further(self, claimed: bool) -> Iterator[Finding]:
+    def further(self, question: Question) -> Iterator[Finding]:
         """Numbers that leave bare in answers to other messages: evaluation, queries."""
-        pair = self.pairs[0]
+        pair, claim = self.pairs[0], question.claim
         for kind in self.parts.functions:
             if kind == self.target.message_type:
                 continue
@@ -155,11 +159,14 @@ class AppSubject(RoundsSubject):
                 sides = [[other.play(side, seed)[0] for seed in range(PLAYS)] for side in (pair.left, pair.right)]
             except Exception:  # an app that answers no such message
                 continue
-            if names := bare_names(sides):
+            names = bare_names(sides)
+            if claim is None or claim.unit != "client":  # two clients may have unequal numbers of examples
+                names = [name for name in names if not name.rpartition(".")[2].startswith(COUNTS)]
+            if names:
                 yield Finding(
                     "replayed",
                     "evaluation-bare" if kind.startswith("evaluate") else "answer-bare",
-                    "fault" if claimed else "doubt",
+                    "doubt" if claim is None else "fault",
                     f"In answer to a message of type {kind}, {', '.join(names[:3])} moved with the data and never "
                     f"changed in {PLAYS} calls with other seeds: it leaves without noise; epsilon is infinite.",
                     "Add noise to every number that leaves, or do not send it.",
@@ -222,6 +229,7 @@ def bare_app(app: ClientApp, question: Question) -> AppSubject:
             "the app answers alike as every partition, so nothing is seen of its data: check an AppTarget(app, arrays, "
             "left, right, give) of fedpriv.checking.flower_apps, whose give puts a data set where the app reads it"
         )
+    first.notes = [*first.notes, *first.further(question)]
     return first
 
 
@@ -239,6 +247,15 @@ def _find_data(subject: AppSubject, question: Question) -> None:
         subject.notes = [one for one in subject.notes if one.name != "data-of-partitions"]
     else:
         subject.draws, subject.pairs = None, before
+        subject.known = _numbers_of_partitions(subject)
+
+
+def _numbers_of_partitions(subject: AppSubject) -> frozenset[str]:
+    """Records that hold the partition's number, which whoever sends the message knows."""
+    plays = {one: subject.play(Asked(one), 1)[0].numbers for two in PARTITIONS for one in two}
+    return frozenset(
+        name for name in plays[0] if all(np.array_equal(found.get(name), [one]) for one, found in plays.items())
+    )
 
 
 def _changed_data(unit: str) -> list[Pair]:

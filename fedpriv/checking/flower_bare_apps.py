@@ -90,8 +90,11 @@ def _held(function: Any) -> list[Any]:
 
 
 def run_config(parts: Parts) -> dict[str, Any]:
-    """`tool.flwr.app.config` of the nearest pyproject.toml above the app's file, flat; empty where there is none."""
-    place = parts.module.get("__file__")
+    return config_near(parts.module.get("__file__"))
+
+
+def config_near(place: str | None) -> dict[str, Any]:
+    """`tool.flwr.app.config` of the nearest pyproject.toml above an app's file, flat; empty where there is none."""
     for folder in list(Path(place).resolve().parents)[:FOLDERS] if place else ():
         project = folder / "pyproject.toml"
         if project.is_file():

@@ -11,11 +11,13 @@ from typing import Any, ClassVar
 import flwr.server.strategy as older
 import flwr.serverapp.strategy as newer
 import numpy as np
+from flwr.serverapp import ServerApp
 
 from fedpriv.checking.findings import Finding
 from fedpriv.checking.flower_cohort import Cohort, NewRounds, OldRounds
 from fedpriv.checking.flower_extremes import SEED, extremes
 from fedpriv.checking.flower_messages import Trained, quiet, shared_modules
+from fedpriv.checking.flower_server_apps import strategy_of
 from fedpriv.checking.flower_strategies_known import client_mods, inner, known_strategy
 from fedpriv.checking.flower_updates import LARGE, LENGTHS, SMALL, plain, spike
 from fedpriv.checking.generators import seeded
@@ -216,7 +218,9 @@ def nodes_for(strategy: Any, clients: int) -> int:
 
 
 def recognises(target: Any, question: Question) -> Subject | None:
-    """A strategy, or a function without arguments that makes one."""
+    """A strategy, a function without arguments that makes one, or a `ServerApp` that starts one."""
+    if isinstance(target, ServerApp):
+        return StrategySubject(strategy_of(target), question, name="the strategy that the app starts")
     strategy = target
     if not isinstance(target, newer.Strategy | older.Strategy):
         if inspect.isclass(target) or not inspect.isroutine(target) or inspect.signature(target).parameters:

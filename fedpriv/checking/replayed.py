@@ -239,8 +239,9 @@ def _bare(
         )  # fmt: skip
         return
     counts = np.array([str(record).rpartition(".")[2].startswith(COUNTS) for record in two.records])
+    counts &= subject.counts_differ and pair.unit != "example"
     if (moved & counts).any():
-        of_clients = question.claim is not None and question.claim.unit == "client" and pair.unit != "example"
+        of_clients = question.claim is not None and question.claim.unit == "client"
         words = (
             "the claim is about two clients' whole data, and it tells them apart; epsilon is infinite."
             if of_clients

@@ -1,9 +1,10 @@
 """Data that a target draws itself: normal draws of generators with a seed of the client's own, replaced by others.
 
 Examples, tests and simulations often make a client's data from a seed that follows its number. `Draws` notes the seeds
-with which generators of NumPy, Python and torch are made while the target runs. A seed that comes again in every call of
-one client, and in none of another's, is one of data: it is no noise, and it is nothing that all clients share. Normal
-numbers drawn from it have no bound, so any others are data too; all other draws (whole numbers, ranges, orders) stay.
+with which generators of NumPy, Python and torch are made while the target runs. A seed that comes again in every call
+of one client, and in none of another's, is one of data: it is no noise, and it is nothing that all clients share.
+Normal numbers drawn from it have no bound, so any others are data too; all other draws (whole numbers, ranges, orders)
+stay.
 """
 
 from __future__ import annotations
@@ -54,17 +55,18 @@ class Draws:
     unit: str = "client"
     noted: dict[str, Any] = field(default_factory=dict)
     _change: str = ""
+    _places: list[tuple[Any, str, Any]] = field(default_factory=list)
 
     def survey(self, play: Callable[[int, int], Any]) -> bool:
         """Finds seeds of data. play: (client 0 or 1, seed of the process). Whether there are any."""
         runs = []
-        for client, seed in ((0, 1), (0, 2), (1, 3)):
+        for client, seed in ((0, 1), (0, 2), (1, 3), (1, 4)):
             with self.changed(""):
                 play(client, seed)
                 runs.append(dict(self.noted))
-        first, again, other = runs
+        first, again, other, other_again = runs
         own = [key for key in first if key in again and key not in other]
-        theirs = [value for key, value in other.items() if key not in first]
+        theirs = [value for key, value in other.items() if key in other_again and key not in first]
         if len(own) == len(theirs):
             self.seeds, self.other = own, theirs
         return bool(self.seeds)
@@ -73,9 +75,9 @@ class Draws:
     def changed(self, change: str) -> Iterator[None]:
         """Generators of data that are made in this block draw changed numbers."""
         self._change, self.noted = change, {}
-        places = self._places()
-        before = [(holder, name, _of(holder, name)) for holder, name, _ in places]
-        for holder, name, value in places:
+        self._places = self._places or self._makers()
+        before = [(holder, name, _of(holder, name)) for holder, name, _ in self._places]
+        for holder, name, value in self._places:
             _put(holder, name, value)
         try:
             yield
@@ -98,7 +100,7 @@ class Draws:
         change = CHANGES[self._change]
         return given, _in_first(change) if self.unit == "example" else change
 
-    def _places(self) -> list[tuple[Any, str, Any]]:
+    def _makers(self) -> list[tuple[Any, str, Any]]:
         """(holder, name, value) of everything that makes a generator, in its package and in the target's module."""
         made: list[tuple[Any, str, Any]] = [
             (np.random, "default_rng", self._default_rng()),

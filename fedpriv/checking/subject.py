@@ -39,8 +39,8 @@ class Claim:
     unit: str | None = None
 
     def covers(self, pair: Pair) -> bool:
-        """Whether a pair refutes the claim: replace-one allows zero-out too, not the other way. All examples of a client
-        refute a claim that says to be about clients.
+        """Whether a pair refutes the claim: replace-one allows zero-out too, not the other way. All examples of a
+        client refute a claim that says to be about clients.
         """
         if (self.unit == "example" and pair.unit == "client") or (self.unit != "client" and pair.unit == "data set"):
             return False
@@ -139,7 +139,8 @@ class Subject(ABC):
     """A target as the layers see it. One subject may be played any number of times; plays never see each other.
 
     name: of the target, for the reader alone. observer: who sees what `play` gives (`fedpriv.privacy.events`).
-    stateful: the target is documented to keep a state between calls.
+    stateful: the target is documented to keep a state between calls. counts_differ: two clients of a pair may have
+    unequal numbers of examples; else a number of examples that moves is a number like others.
     """
 
     kind: ClassVar[str] = "target"  # "release function", "Flower client mod", "Opacus training loop", ...
@@ -151,6 +152,7 @@ class Subject(ABC):
     claim: Claim | None = None
     observer: str = "server"
     stateful: bool = False
+    counts_differ: bool = False
     notes: Sequence[Finding] = field(default_factory=tuple)
 
     @abstractmethod
