@@ -18,6 +18,8 @@ from functools import partial
 from typing import Any, ClassVar
 
 from fedpriv.checking.data_inputs import NUMBERS, WIDE, Form, data_pairs, data_probes, forms, mixing, ordinary, quiet
+from fedpriv.checking.generators import seeded
+from fedpriv.checking.numbers import played
 from fedpriv.checking.release_function import MakeRng, ReleaseFunction, fresh_callable, generators_of
 from fedpriv.checking.subject import Played, Question, Subject
 
@@ -29,7 +31,16 @@ _WANTED = re.compile(r"cannot be multiplied \(\d+x\d+ and (\d+)x\d+\)")
 
 @dataclass
 class DataFunction(ReleaseFunction):
+    """One call is a whole run: several calls of one instance are not looked at."""
+
     kind: ClassVar[str] = "function of data"
+    series = Subject.series
+
+    def play(self, data: Any, seed: int | None, calls: int = 1) -> list[Played]:
+        if calls > 1:
+            raise NotImplementedError
+        with seeded(seed):
+            return [played("released", self.fresh()(copy.deepcopy(data), self.rng(seed)))]
 
     def one(self, data: Any, seed: int) -> Played:
         return self.play(data, seed)[0]

@@ -22,8 +22,9 @@ from fedpriv.checking.replay_numbers import ENOUGH, GAUSS, LAPLACE, distance_in_
 from fedpriv.checking.subject import Claim, Numbers
 from fedpriv.privacy.gaussian_dp import gaussian_epsilon
 
-#: Plays of one input from which deviations are taken, where time allows; the share of the time for more of them.
-ENOUGH_PLAYS, MORE_SHARE = 192, 0.5
+#: Plays of one input from which deviations are taken, where time allows, and at least; the share of the time for more
+#: of them, and for the least.
+ENOUGH_PLAYS, LEAST_PLAYS, MORE_SHARE, MOST_SHARE = 192, 32, 0.5, 0.8
 #: Deviations of an estimate's error that are allowed for.
 ERRORS = 4.5
 
@@ -61,7 +62,7 @@ def distance_of(two: Two, more: Callable[[int], Numbers], budget: Budget) -> Dis
     deviations = left.std(0, ddof=1)
     scales = pooled(deviations, len(left))
     size = distance_in_noise(chosen, scales)
-    law = law_of(noise)
+    law = law_of(noise) if size else None  # equal for both inputs: nothing is told of
     if law is None:
         return Distance(size)
     moved = (chosen.right - chosen.left).mean(0)
@@ -84,17 +85,20 @@ def law_of(noise: Numbers) -> Literal["Gaussian", "Laplace"] | None:
 
 
 def _further(chosen: Two, two: Two, more: Callable[[int], Numbers], budget: Budget) -> Numbers:
-    """Further plays [n, k], until the law of the noise can be told, as far as the time goes."""
+    """Further plays [n, k], until the law of the noise can be told, as far as the time goes; none if it does not go so
+    far.
+    """
     count, numbers = chosen.left.shape
-    wanted = max(ENOUGH_PLAYS, math.ceil(ENOUGH / numbers)) - count
+    needed = max(LEAST_PLAYS, math.ceil(ENOUGH / numbers)) - count
+    wanted = max(ENOUGH_PLAYS - count, needed)
     none = np.zeros((0, numbers))
     if wanted <= 0:
         return none
     with stopwatch() as taken:
         first = more(2)
-    affordable = int(MORE_SHARE * budget.left / max(taken[0] / 2, 1e-6))
-    many = min(wanted, affordable)
-    if many < 2 or first.shape[1] != len(two.varying):
+    affordable = budget.left / max(taken[0] / 2, 1e-6)
+    many = min(wanted, max(int(MORE_SHARE * affordable), min(needed, int(MOST_SHARE * affordable))))
+    if many < max(2, needed) or first.shape[1] != len(two.varying):
         return none
     found = more(many)
     return found[:, two.varying] if found.shape[1] == len(two.varying) else none

@@ -35,7 +35,7 @@ from fedpriv.checking.subject import Numbers, Pair, Played, Question, Subject
 #: Plays of each input, and the fewest from which anything is concluded.
 MOST_PLAYS, FEWEST_PLAYS = 96, 6
 #: Share of the time of a check. A target of which there is time for so few plays is hardly sampled: it is replayed for
-#: longer, two thirds of that for plays of one input that tell the law of the noise.
+#: longer, three quarters of that for plays of one input that tell the law of the noise.
 PAIRS_SHARE, SLOW_SHARE, SLOW = 0.3, 0.6, 2000
 #: Further plays where a symbol never changed.
 MORE_PLAYS = 4000
@@ -93,7 +93,7 @@ def replay(subject: Subject, question: Question, budget: Budget) -> Replay:
     one = max(taken[0] / 2, 1e-5)
     slow = budget.left / one < SLOW
     budget = budget.share(SLOW_SHARE if slow else PAIRS_SHARE)
-    affordable = int(budget.left / one / (2 * len(subject.pairs))) // (3 if slow else 1)
+    affordable = int(budget.left / one / (2 * len(subject.pairs))) // (4 if slow else 1)
     found.plays = max(FEWEST_PLAYS, min(MOST_PLAYS, affordable))
     seeds = seeds_of(question.seed, found.plays)
     done = 0

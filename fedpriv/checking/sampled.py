@@ -122,9 +122,12 @@ def sample(
                     continue
                 most = int(budget.left / one / 2.6)
                 more = max(trials, min(MOST_TRIALS, int(0.4 * most))) if apart else min(trials, most)
-                if more >= FEWEST_TRIALS:
-                    second = _audit(subject, question, pair, more, number, 1 - 1 / SURE, 1, laws)
-                    _refuted(question, pair, second, 2 * len(pairs), found)
+                second = more >= FEWEST_TRIALS and _refuted(
+                    question, pair, _audit(subject, question, pair, more, number, 1 - 1 / SURE, 1, laws),
+                    2 * len(pairs), found,
+                )  # fmt: skip
+                if not second and one_audit.epsilon_lower > limit:
+                    found.findings.append(_perhaps(question, pair, one_audit, limit))
     except Exception as error:
         found.why_not = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
     return found
@@ -230,6 +233,15 @@ def _refuted(question: Question, pair: Pair, seen: Audit, looks: int, found: Sam
         )
     )  # fmt: skip
     return True
+
+
+def _perhaps(question: Question, pair: Pair, seen: Audit, limit: float) -> Finding:
+    return Finding(
+        "sampled", "claim-perhaps-refuted", "doubt",
+        f"{pair.name[:1].upper()}{pair.name[1:]} show an epsilon of at least {seen.epsilon_lower:.3g} at "
+        f"{100 * question.confidence:g} % confidence, where {limit:g} is claimed: that may be chance.",
+        "Check again with more time or trials: seconds=, trials=.",
+    )  # fmt: skip
 
 
 def bound_at(found: Audit, confidence: float) -> float:
