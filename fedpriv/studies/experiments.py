@@ -55,10 +55,10 @@ def plan(
     taken: Mapping[Place, int] | None = None,
     fresh: bool = False,
 ) -> Planned:
-    """Every cell's jobs. fresh: also of tables with fresh seeds, which nobody needs who repeats a study. taken: how many
-    looks each cell has taken (one where it is not named). best: what the searches found; before they have run (None)
-    each stands at its first column. folder: where the files lie that divide pictures for searches. Raises `OptionError`
-    where the first looks train more than the paper's budget.
+    """Every cell's jobs. fresh: also of tables with fresh seeds, which a study that is repeated does not need. taken:
+    how many looks each cell has taken (one where it is not named). best: what the searches found; before they have run
+    (None) each stands at its first column. folder: where the files lie that divide pictures for searches. Raises
+    `OptionError` where the first looks train more than the paper's budget.
     """
     jobs: dict[Place, list[Job]] = {}
     missing: dict[Place, str] = {}
