@@ -2,13 +2,14 @@
 
     fedpriv reproduce paper=fedcad|adpfl|coqfl|fedags|agn|all scale=small|literal
                       [data=FOLDER] [download=false] [workers=0] [seeds=null] [out=results]
-                      [core_minutes=null] [plan=false] [run=true]
+                      [core_minutes=null] [fresh=false] [plan=false] [run=true]
 
 data: the folder that holds MNIST/raw and the like in torchvision's layout, or cifar10 and cifar100 as class folders
 (default: $FEDPRIV_PICTURES, else data). download=true fetches missing data. workers=0: one per core. seeds: in
 place of the looks of the paper's file, one look at so many (who calls it again with more looks again, and nothing
 corrects for that). core_minutes: what a table may use before it gets no further look (default: the file's); a verdict
-is as sure with more or fewer. plan=true: prints the runs and about how long they take, and makes none. run=false:
+is as sure with more or fewer. fresh=true: also the fresh seeds with which docs/results/protocol.md confirms a verdict
+of a later rule (hours). plan=true: prints the runs and about how long they take, and makes none. run=false:
 evaluates the runs that OUT/PAPER/runs.jsonl holds, and computes what needs no run.
 
 Makes the runs that are missing, several at a time, and resumes after an interruption. Seeds are added look by look, as
@@ -39,6 +40,7 @@ OPTIONS = {
     "workers": "0",
     "seeds": "null",
     "core_minutes": "null",
+    "fresh": ("false", "true"),
     "plan": ("false", "true"),
     "run": ("true", "false"),
     "out": "results",
@@ -92,6 +94,7 @@ def _reproduce(arguments: Sequence[str]) -> int:
             seeds=seeds,
             core_minutes=minutes,
             run=given["run"] == "true",
+            fresh=given["fresh"] == "true",
         )
         print(f"{paper.paper}: {shown(folder / 'README.md')} ({time.monotonic() - began:.0f} s)", flush=True)
         failed += [f"{failure.job.name}: {failure.words}" for failure in failures]

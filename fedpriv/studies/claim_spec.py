@@ -122,7 +122,8 @@ class ClaimSpec(Spec):
     quote: the paper's own words, one part for each of ``line``, the lines of its text where they stand. beyond: a
     finding that is no claim of the paper, which has no verdict; the reason why. before: the verdict of the list before
     the protocol, "new" for what was not on it; where it is another one, on runs, it counts only if fresh seeds confirm
-    it (docs/results/protocol.md, section 6). rule: that moved it, in words. confirm: table -> the table with fresh
+    it (docs/results/protocol.md, section 6). rule: that moved it, in words. late: the list's own verdict, too, came
+    from a rule that was made after its seeds. confirm: table -> the table with fresh
     seeds.
     """
 
@@ -138,6 +139,7 @@ class ClaimSpec(Spec):
     beyond: str = ""
     before: Verdict | Literal["new"] | None = None
     rule: str = ""
+    late: bool = False
     confirm: Mapping[str, str] = {}
 
     def confirming(self) -> ClaimSpec | None:

@@ -43,7 +43,7 @@ def is_moved(claim: ClaimSpec, found: Outcome, paper: Reproduction) -> bool:
     """Whether the protocol gives a verdict on runs that the list before it did not have, and on seeds of that time."""
     strong = found.verdict in (HOLDS, FAILS) and found.sides is not None
     fresh = all(paper.tables[table].first_seed for table, _, _ in claim.cells)
-    return strong and not fresh and claim.before is not None and claim.before != found.verdict
+    return strong and not fresh and claim.before is not None and (claim.late or claim.before != found.verdict)
 
 
 def outcome(claim: ClaimSpec, found: Measured) -> Outcome:
@@ -68,8 +68,12 @@ def outcome(claim: ClaimSpec, found: Measured) -> Outcome:
         case Better(pairs=pairs, reported=reported):
             values = [(found.values(a), found.values(b)) for a, b in pairs]
             return better(values, reported, _margins(test, values, own_levels(claim, found)))
-        case Grows(pairs=gains):
-            return grows([tuple((found.values(a), found.values(b)) for a, b in gain) for gain in gains])  # type: ignore[misc]
+        case Grows(pairs=quadruples):
+            pair = [
+                ((found.values(a), found.values(b)), (found.values(c), found.values(d)))
+                for (a, b), (c, d) in quadruples
+            ]
+            return grows(pair)
         case Similar(pairs=pairs, within=within):
             return similar([(found.values(a), found.values(b)) for a, b in pairs], within)
         case AtMost(cell=cell, bound=bound, decides=decides):

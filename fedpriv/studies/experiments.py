@@ -53,10 +53,12 @@ def plan(
     seeds: int | None = None,
     best: Best | None = None,
     taken: Mapping[Place, int] | None = None,
+    fresh: bool = False,
 ) -> Planned:
-    """Every cell's jobs. taken: how many looks each cell has taken (one where it is not named). best: what the
-    searches found; before they have run (None) each stands at its first column. folder: where the files lie that divide
-    pictures for searches. Raises `OptionError` where the first looks train more than the paper's budget.
+    """Every cell's jobs. fresh: also of tables with fresh seeds, which a study that is repeated does not need. taken:
+    how many looks each cell has taken (one where it is not named). best: what the searches found; before they have run
+    (None) each stands at its first column. folder: where the files lie that divide pictures for searches. Raises
+    `OptionError` where the first looks train more than the paper's budget.
     """
     jobs: dict[Place, list[Job]] = {}
     missing: dict[Place, str] = {}
@@ -67,6 +69,8 @@ def plan(
             why = table.only_small
         elif scale not in table.scales:
             why = table.only_small or f"at scale={' or '.join(table.scales)} only"
+        elif table.first_seed and not fresh:
+            why = "fresh seeds are run with fresh=true"
         elif found is None:
             why = f"the pictures of {table.dataset} were not there (data=FOLDER, or download=true)"
         elif table.held is not None:

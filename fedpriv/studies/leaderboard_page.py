@@ -5,6 +5,7 @@ README.md that leads to them, leaderboard.csv, and the pictures.
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -220,7 +221,7 @@ def _duels(board: Board) -> Iterator[str]:
     """How ideas did against plain methods: counted, and one by one where a reader opens it."""
     others = [words for words in board.verdicts if "by itself" in words or " nothing " in words or " no " in words]
     if others:
-        yield "\n".join(f"- {words}" for words in others)
+        yield "\n".join(f"- {GAP.sub('', words)}" for words in others)
     if not board.duels:
         return
     rows = [(idea, *(str(n[one]) for one in OUTCOMES)) for idea, n in ideas_counted([board]).items()]
@@ -230,6 +231,8 @@ def _duels(board: Board) -> Iterator[str]:
     yield from _folded("Test by test", [_duel_table(board)])
 
 
+#: A difference within a stored sentence: both sides stand above it with their own intervals.
+GAP = re.compile(r" by [\d.]+ ± [\d.]+ points| \([\d.]+ ± [\d.]+ points\)")
 #: Of a duel, in the order of the columns.
 OUTCOMES = ("beats", "loses to", "not decided")
 

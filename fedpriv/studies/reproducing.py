@@ -27,14 +27,15 @@ def reproduce(
     seeds: int | None = None,
     core_minutes: int | None = None,
     run: bool = True,
+    fresh: bool = False,
 ) -> list[Failure]:
     """Runs what is missing, writes tables, figures, verdicts and records into ``folder``; returns what failed. run:
     False evaluates what is there (`fedpriv.studies.carrying_out.Runs`); records that nothing rests on (a look that is
-    there in part) stay in runs.jsonl.
+    there in part) stay in runs.jsonl. fresh: also the tables with fresh seeds; what is there of them counts without it.
     """
     if core_minutes is not None:
         paper = paper.with_core_minutes(core_minutes)
-    make_plan = partial(plan, paper, scale, data, folder, download=download, seeds=seeds)
+    make_plan = partial(plan, paper, scale, data, folder, download=download, seeds=seeds, fresh=fresh or not run)
     with StudyProgress() as progress, study_runs(folder, workers, run, progress.told) as runs:
         study = Study(paper, scale, make_plan, runs, seeds)
         study.go()

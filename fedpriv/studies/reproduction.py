@@ -284,7 +284,9 @@ def _claim(name: str, claim: ClaimSpec, found: Measured, settled: Outcome, why: 
     parts = (settled.words, corrected, ended, _unequal(claim, found), *_beside(claim, found), claim.because)
     words = ". ".join(_begun(part.rstrip(".")) for part in parts if part) + "."
     tables = [found.paper.tables[table] for table in dict.fromkeys(table for table, _, _ in claim.cells)]
-    differences = dict.fromkeys(why for one in tables if one.trains for why in one.differences(found.scale))
+    differences = dict.fromkeys(
+        why for one in tables if one.trains or one.differs for why in one.differences(found.scale)
+    )
     setting = "; ".join(differences) if settled.estimated else ""
     unit = found.values(claim.cells[0]).unit if claim.cells else ""
     return Claim(

@@ -24,6 +24,7 @@ from fedpriv.studies.results import (
     Leaderboard,
     PaperResults,
     Table,
+    Verdict,
     read_study,
 )
 from fedpriv.studies.study_words import place_of, settings_counted
@@ -125,7 +126,7 @@ def totals(found: Found) -> Iterator[str]:
     """A table of the papers: verdicts on their claims, the two settings apart, and one of the duels of ideas."""
     if not found.papers:
         return
-    verdicts = ("holds", "does not hold", "not decided")
+    verdicts: tuple[Verdict, ...] = ("holds", "does not hold", "not decided")
     own, another = "own setting, or none: hold", "another setting: hold"
     yield f"| paper | claims | {own} | fail | open | {another} | fail | open | not tested |"
     yield f"|---|{'---|' * 8}"

@@ -98,7 +98,7 @@ def test_a_faint_one_needs_more_and_is_found_again(drawn: list[str], call: Call,
     drawn.clear()
     again = call(claims, tables)
     assert drawn == [] and again == found
-    assert "corrected for the number of looks" in (tmp_path / "made_up" / "README.md").read_text()
+    assert "corrected for looks, pairs and all claims" in (tmp_path / "made_up" / "README.md").read_text()
 
 
 def test_a_difference_that_is_not_there_uses_all_looks(drawn: list[str], call: Call) -> None:

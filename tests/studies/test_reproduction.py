@@ -253,11 +253,44 @@ def test_a_papers_file_is_whole(paper: str, tmp_path: Path, monkeypatch: pytest.
 #: Claims that a bound above them refutes, and by what. Whoever adds one says why in the file (`decides`).
 REFUTING = {
     "fedcad": {"epsilon_03", "epsilon_05", "epsilon_fmnist", "same_cost", "audited"},
-    "adpfl": {"private", "private_run"},
+    "adpfl": {"private", "private_run", "constant"},
     "coqfl": {"private_run"},
-    "fedags": {"private", "dpfedavg_private", "dpfedavg_private_01", "dpfedavg_private_02"},
-    "agn": {"epsilon_literal"},
+    "fedags": {"private", "theorem2", "dpfedavg_private", "dpfedavg_private_01", "dpfedavg_private_02"},
+    "agn": {"epsilon_literal", "theorem1"},
 }
+
+
+def test_fresh_seeds_are_planned_where_they_are_asked_for(tmp_path: Path) -> None:
+    """From seed 100 on, as many as the file says; a study that is repeated does not make them."""
+    paper = spec.load("coqfl")
+    place = ("variance_fresh", "coqfl", "e1")
+    usual = experiments.plan(paper, "small", tmp_path, tmp_path)
+    assert place not in usual.jobs and usual.missing[place] == "fresh seeds are run with fresh=true"
+    asked = experiments.plan(paper, "small", tmp_path, tmp_path, fresh=True)
+    assert [job.seed for job in asked.jobs[place]] == list(range(100, 112))
+    assert usual.jobs == {at: jobs for at, jobs in asked.jobs.items() if not paper.tables[at[0]].first_seed}
+
+
+def test_a_moved_verdict_counts_with_fresh_seeds_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The made-up paper: what the list before had differently is open, and what it had alike is not."""
+    changed = json.loads(json.dumps(PAPER))
+    changed["claims"]["right"] |= {"before": "not decided"}
+    changed["claims"]["same"] = changed["claims"]["right"] | {"before": "holds"}
+    changed["claims"]["late"] = changed["claims"]["same"] | {"late": True}
+    changed["tables"]["fresh"] = changed["tables"]["noise"] | {"first_seed": 100, "title": "Fresh", "seeds": 4}
+    changed["claims"]["again"] = changed["claims"]["right"] | {"confirm": {"noise": "fresh"}}
+    with_paper(tmp_path, monkeypatch, **changed)
+    out = tmp_path / "out"
+    given = ["paper=made_up", "workers=1", f"out={out}", f"data={tmp_path}", "seeds=4"]
+    assert reproduce.main(given) == 0
+
+    def verdicts() -> dict[str, str]:
+        return {claim.name: claim.verdict for claim in read_results(out / "made_up", PaperResults)[0].claims}
+
+    first = verdicts()
+    assert first["same"] == "holds" and {first[one] for one in ("right", "late", "again")} == {"not decided"}
+    assert reproduce.main([*given, "fresh=true"]) == 0
+    assert verdicts() == first | {"again": "holds"}
 
 
 def test_a_table_may_stay_small_where_the_others_are_the_papers() -> None:
