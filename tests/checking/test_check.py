@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from checking.check_targets import DOUBTFUL, FAULTY, SOUND, noisy, rare_flips, secure
 from checking.renaming import renamed
 
@@ -17,6 +18,7 @@ from fedpriv.api.checking import check
 from fedpriv.checking.budget import Budget
 from fedpriv.checking.checks import check_object
 from fedpriv.checking.findings import Finding
+from fedpriv.checking.generators import seeded
 from fedpriv.checking.release_function import NotTaken, recognises
 from fedpriv.checking.replay_calls import calls_of
 from fedpriv.checking.replayed import replay
@@ -107,6 +109,15 @@ def test_the_state_of_the_process_is_put_back() -> None:
     found = check(meddles, dims=(8,), trials=400)
     assert np.array_equal(before, np.random.get_state()[1])  # type: ignore[index, arg-type]  # noqa: NPY002
     assert "seeds-global-generator" in {one.name for one in found.findings}
+
+
+def test_a_seeded_play_begins_torch_where_its_own_seeding_does_and_ends_where_it_was() -> None:
+    torch.manual_seed(5)
+    expected = torch.rand(3)
+    before = torch.get_rng_state()
+    with seeded(5):
+        assert torch.equal(torch.rand(3), expected)
+    assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_an_update_that_is_not_finite_is_a_doubt() -> None:

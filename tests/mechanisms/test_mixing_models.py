@@ -267,10 +267,15 @@ def made(name: str, hidden: bool) -> Net:
 both = pytest.mark.parametrize("hidden", [False, True], ids=["open", "hidden"])
 
 
+#: Right as they are for one picture alone, though with state, a batch or memory of their own they might not be.
+ALONE = [name for name in MIXES if name not in (*REFUSED, "counter that waits", "memory around a picture")]
+
+
 @pytest.mark.rotates(2)
 @both
 @pytest.mark.parametrize("name", MIXES)
 def test_one_example_moves_the_sum_by_the_bound_at_most(name: str, hidden: bool) -> None:
+    """And what is not refused is right."""
     model = made(name, hidden)
     try:
         way = settled(model)
@@ -282,19 +287,13 @@ def test_one_example_moves_the_sum_by_the_bound_at_most(name: str, hidden: bool)
     # Once its steps are listed, a counter no longer counts.
     assert (way.mode == "bookkeeping") == (name in ("counter that waits", "called twice")) and 0 < moved(way) <= 1
     assert moved(way, 3 * ROWS) <= 1
+    if name in ALONE:
+        is_what_single_examples_give(way, model)
 
 
-#: Right as they are for one picture alone, though with state, a batch or memory of their own they might not be.
-ALONE = [name for name in MIXES if name not in (*REFUSED, "counter that waits", "memory around a picture")]
-
-
-@pytest.mark.rotates(2)
-@both
-@pytest.mark.parametrize("name", ALONE)
-def test_what_is_not_refused_is_what_single_examples_give(name: str, hidden: bool) -> None:
+def is_what_single_examples_give(way: PerExampleGradients, model: nn.Module) -> None:
     """Also where zeros hid it at the start: tied weights were 10 to 18 % wrong."""
-    model = made(name, hidden)
-    way, (images, labels) = settled(model), pictures(5, 3)
+    images, labels = pictures(5, 3)
     found = way.clipped_sum(images, labels, 0.5)
     expected, norms = clipped_sum(model, images, labels, 0.5 * (1 - KEPT_BACK))
     assert torch.allclose(found.norms, torch.tensor(norms, dtype=torch.float64), rtol=1e-4, atol=1e-6)
