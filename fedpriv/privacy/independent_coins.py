@@ -48,7 +48,7 @@ def independent_p_value(coins: int, guesses: int, correct: int, epsilon: float, 
     opened = np.arange(len(chances))
     further, rest = correct - opened, np.maximum(guesses - opened, 0)
     reached = np.where(further <= 0, 1.0, bdtrc(np.maximum(further - 1, 0), rest, expit(epsilon)))
-    return float(min(1.0, chances @ reached + uncounted))
+    return min(1.0, float(chances @ reached) + uncounted)
 
 
 @lru_cache(maxsize=16)

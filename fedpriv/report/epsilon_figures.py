@@ -91,13 +91,13 @@ def unaudited(privacy: Mapping[str, Any]) -> str:
 
 
 def offered(privacy: Mapping[str, Any]) -> str:
-    """What an audit within the run would have taken and shown, in a sentence."""
+    """What an audit within the run would have taken and shown, where it is cheap, or why there can be none."""
     offer = mapping_at(privacy, "in_run_offer")
     words = "no attack was run against this code yet"
     if reason := offer.get("reason"):
         return f"{words}. Within the run there can be none: {reason}; `fedpriv audit` attacks the release code"
     share = number_at(offer, "share")
-    if share is None:
+    if share is None or not offer.get("cheap"):
         return words
     shown, assuming, most = (number_at(offer, name) for name in ("would_show", "would_show_if_gaussian", "at_most"))
     words += f". audit.in_run=true would have taken about {max(0.1, 100 * share):.2g} % of the rounds' CPU time"
