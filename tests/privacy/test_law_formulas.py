@@ -17,7 +17,7 @@ from scipy import stats
 
 from clients.dpsgd import DPSGDClient
 from fedpriv.client.contract import PublicFacts
-from fedpriv.mechanisms import integer_noise, laws
+from fedpriv.mechanisms import laws, whole_numbers
 from fedpriv.mechanisms.bookkeeping import DRIFT
 from fedpriv.mechanisms.clipped_sums import excess
 from fedpriv.mechanisms.noise import SeededNoise
@@ -369,7 +369,7 @@ def test_a_grid_draws_the_law_that_it_charges_for(monkeypatch: pytest.MonkeyPatc
         assert float((found == 0).double().mean()) == approx(share, abs=5 * math.sqrt(0.25 / draws))
         assert grid.sigma == approx(0.5 / grid.step)
     for most, clients in ((4.0, 9), (4.0, 10), (1e9, 9)):  # nine parts of 4 steps, twelve of less, one
-        monkeypatch.setattr(integer_noise, "MOST_STEPS", most)
+        monkeypatch.setattr(whole_numbers, "MOST_STEPS", most)
         for law in zero:
             together = SumGrid(law, 650, 100, 18, 0.5).noise(4.5, (draws,), SeededNoise(law), clients)  # type: ignore[arg-type]
             assert float(together.double().var()) == approx(clients * 4.5**2, rel=5 * math.sqrt(2 / draws))
