@@ -55,7 +55,6 @@ from fedpriv.deployment.guard_policy import GuardPolicy
 from fedpriv.deployment.policy import Booked, Policy, read_policy
 from fedpriv.deployment.refusals import note_refusal
 from fedpriv.deployment.signed_head import Signer
-from fedpriv.guard.answers import count_answers
 from fedpriv.guard.arrays import (
     FIT_IN,
     METRICS,
@@ -69,6 +68,7 @@ from fedpriv.guard.arrays import (
 from fedpriv.guard.member_state import SumStore, masked_sum
 from fedpriv.guard.record import request_bytes
 from fedpriv.guard.sandbox import Answer, Limits, Sandbox
+from fedpriv.guard.shard_counts import count_answers
 from fedpriv.guard.shards import Shards, read_salt
 from fedpriv.guard.terms import Terms
 from fedpriv.mechanisms.integer_noise import pack_residues, to_residues

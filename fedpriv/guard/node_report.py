@@ -15,7 +15,7 @@ from fedpriv.deployment.data_ledger import DataLedger
 from fedpriv.deployment.guard_policy import GuardPolicy
 from fedpriv.deployment.policy import read_policy
 from fedpriv.deployment.refusals import read_counts
-from fedpriv.guard.answers import SHARDS, read_answers
+from fedpriv.guard.shard_counts import SHARDS, read_answers
 from fedpriv.report.rendering import rendered
 from fedpriv.report.words import ADJACENCIES, OBSERVERS, UNITS, figure, promise
 

@@ -19,8 +19,8 @@ from fedpriv.common.identities import new_identity
 from fedpriv.common.messages import EXCHANGE, KEYS, ROUND
 from fedpriv.deployment import data_ledger
 from fedpriv.deployment.signed_head import Signer
-from fedpriv.guard.answers import read_answers
 from fedpriv.guard.guarded_message import GUARD
+from fedpriv.guard.shard_counts import read_answers
 from fedpriv.privacy.gaussian_dp import gaussian_epsilon
 
 
