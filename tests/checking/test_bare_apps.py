@@ -87,6 +87,7 @@ def evaluate(message, context):
         ({"more": EVALUATES}, {"evaluation-bare"}),
     ],
 )
+@pytest.mark.rotates(3)
 def test_faults_of_a_bare_app_are_found_and_a_sound_one_passes(other: dict[str, str], found: set[str]) -> None:
     assert faults(client(**other)) == found
 

@@ -325,6 +325,7 @@ def faults(strategy: Any, question: Question = CLAIMED) -> set[str]:
         (Quieter, {"moves-more-than-claimed"}),  # between opposite updates alone
     ],
 )
+@pytest.mark.rotates(3)
 def test_a_strategy_of_unknown_make_is_judged_by_what_it_publishes(kind: Any, expected: set[str]) -> None:
     assert faults(kind(fraction_evaluate=0.0)) == expected
 
