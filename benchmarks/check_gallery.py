@@ -19,7 +19,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-OPTIONS = ("epsilon", "delta", "scope", "calls", "adjacency")
+OPTIONS = ("epsilon", "delta", "scope", "calls", "adjacency", "unit")
 
 
 def loaded(file: Path) -> ModuleType:

@@ -67,8 +67,8 @@ def check(target: Any, **options: Any) -> CheckResult:
     """Checks a target: its name ("module:attribute", "path/file.py:attribute", "package.module.attribute"), which runs
     in a process of its own with limits, or the object itself, which runs in this process without any.
 
-    options: as of `fedpriv check --help`: epsilon, delta, scope, calls, adjacency, bound, dims, trials, confidence,
-    seed, seconds, memory. Raises `OptionError`; what a target raises becomes the verdict "could not check".
+    options: as of `fedpriv check --help`: epsilon, delta, scope, calls, adjacency, unit, bound, dims, trials,
+    confidence, seed, seconds, memory. Raises `OptionError`; what a target raises becomes the verdict "could not check".
     """
     if wrong := next((name for name in options if name not in OF_A_CALL), None):
         raise OptionError(wrong, options[wrong], f"no such option of a check; allowed: {', '.join(OF_A_CALL)}")

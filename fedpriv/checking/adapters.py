@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 from typing import Any
 
 from fedpriv.checking import data_function, release_function
@@ -31,9 +32,23 @@ def subject_of(target: Any, question: Question) -> Subject | None:
         found: Subject | None = importlib.import_module(name).recognises(target, question)
         if found is not None:
             return found
+    if loop_like(target) and (of_data := data_function.recognises(target, question)) is not None:
+        return of_data
     try:
         return release_function.recognises(target, question)
     except release_function.NotTaken:
         if (of_data := data_function.recognises(target, question)) is None:
             raise
         return of_data
+
+
+def loop_like(target: Any) -> bool:
+    """Whether a function needs no argument and takes one: what it works on may be left out, as a loop's data are."""
+    if inspect.isclass(target) or not callable(target):
+        return False
+    try:
+        parameters = list(inspect.signature(target).parameters.values())
+    except (TypeError, ValueError):
+        return False
+    places = [one for one in parameters if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
+    return bool(places) and all(one.default is not one.empty for one in places)

@@ -32,6 +32,7 @@ READERS: dict[str, Reader] = {
     "scope": _one_of("call", "run"),
     "calls": _whole(1, 10**9),
     "adjacency": _one_of(*ADJACENCIES),
+    "unit": _one_of("client", "example"),
     "bound": (float, lambda value: 0 < value < math.inf, "a positive number"),
     "dims": (_dims, lambda value: all(1 <= one <= 10**6 for one in value), "lengths from 1 to 1,000,000 with commas"),
     "trials": _whole(400, 10**7),
@@ -61,14 +62,15 @@ def read_options(given: Mapping[str, Any]) -> dict[str, Any]:
 
 def question_and_limits(options: Mapping[str, Any]) -> tuple[Question, Limits]:
     """options: of `read_options`. Raises `OptionError` for options that need another."""
-    if "epsilon" not in options and (alone := [name for name in ("scope", "adjacency") if name in options]):
+    if "epsilon" not in options and (alone := [name for name in ("scope", "adjacency", "unit") if name in options]):
         raise OptionError(alone[0], options[alone[0]], "says what a claim is about, and epsilon= is not given")
     if options.get("scope") == "run" and "calls" not in options:
         raise OptionError("scope", "run", "needs calls=N, the calls of a run")
     delta = options.get("delta", 1e-5)
     claim = None
     if "epsilon" in options:
-        claim = Claim(options["epsilon"], delta, options.get("scope", "call"), adjacency=options.get("adjacency"))
+        scope, adjacency, unit = options.get("scope", "call"), options.get("adjacency"), options.get("unit")
+        claim = Claim(options["epsilon"], delta, scope, adjacency=adjacency, unit=unit)
     names = ("calls", "bound", "dims", "trials", "confidence", "seed")
     question = Question(claim=claim, delta=options.get("delta"), **{n: options[n] for n in names if n in options})
     limits = Limits(**{name: options[name] for name in ("seconds", "memory") if name in options})

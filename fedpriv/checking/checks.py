@@ -13,6 +13,7 @@ from fedpriv.checking.budget import Budget
 from fedpriv.checking.findings import Finding
 from fedpriv.checking.generators import generator_states, put_back
 from fedpriv.checking.replay_calls import calls_of
+from fedpriv.checking.replay_runs import runs_of
 from fedpriv.checking.replayed import Replay, replay
 from fedpriv.checking.result import Check, Layer
 from fedpriv.checking.sampled import Sampled, sample
@@ -21,8 +22,9 @@ from fedpriv.privacy.auditor import ROUNDING
 from fedpriv.privacy.composition import compose
 from fedpriv.privacy.events import Event
 
-#: Share of the time for the pairs, then of what is left for calls, generators and dishonest inputs; the rest samples.
-PAIRS_SHARE, CALLS_SHARE = 0.3, 0.4
+#: Share of what the pairs leave of the time, for calls, generators and dishonest inputs; of what these leave, for
+#: several calls together; the rest samples.
+CALLS_SHARE, RUNS_SHARE = 0.35, 0.35
 #: One of each name is shown, with how many more there were.
 _ORDER = {"fault": 0, "doubt": 1, "note": 2}
 #: Told after each part of a check what is known by then.
@@ -113,14 +115,18 @@ def _checked(target: Any, question: Question, name: str, budget: Budget, told: T
         words = "not made: its adapter gives no neighbouring inputs"
         check = replace(check, layers=[*check.layers, Layer("replayed", False, words), Layer("sampled", False, words)])
         return check if subject.recognised else replace(check, why_not="it has no neighbouring inputs to compare")
-    played = replay(subject, question, budget.share(PAIRS_SHARE))
+    played = replay(subject, question, budget)
     findings += played.findings
     check = replace(check, findings=merged(findings), measured=played.epsilon)
     told(check)
     findings += calls_of(subject, question, played.repeatable, budget.share(CALLS_SHARE))
+    findings += _runs(subject, question, played, budget.share(RUNS_SHARE))
     check = replace(check, findings=merged(findings), layers=[*check.layers, _replay_layer(subject, played)])
     told(check)
-    seen = sample(subject, question, budget, faulty=any(one.severity == "fault" for one in findings))
+    faulty = any(one.severity == "fault" for one in findings)
+    seen = sample(
+        subject, question, budget, faulty=faulty, laws={name: one.law for name, one in played.distances.items()}
+    )
     findings += [*seen.findings, *_against_verified(subject, question, verified, seen)]
     infinite = any(one.severity == "fault" and "epsilon is infinite" in one.text for one in findings)
     best = seen.best
@@ -130,7 +136,16 @@ def _checked(target: Any, question: Question, name: str, budget: Budget, told: T
         layers=[*check.layers, _sampled_layer(seen)],
         audited=math.inf if infinite else best[1].epsilon_lower if best else None,
         attainable=seen.attainable,
+        sharper=seen.sharper.to_json() if seen.sharper is not None else None,
     )
+
+
+def _runs(subject: Subject, question: Question, played: Replay, budget: Budget) -> list[Finding]:
+    try:
+        return runs_of(subject, question, played, budget)
+    except Exception as error:
+        words = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+        return [Finding("replayed", "raises", "doubt", f"Several calls ended with an error of the target: {words}.")]
 
 
 def _first(subject: Subject) -> str:
@@ -232,4 +247,6 @@ def _sampled_layer(seen: Sampled) -> Layer:
         return Layer("sampled", False, f"Not made: {seen.why_not or 'no time was left'}.")
     pair, found = best
     words = f"{len(seen.audits)} pairs, {found.trials:,} calls of each input; best told apart: {pair.name}. {found}."
+    if seen.sharper is not None:
+        words += f" By the curves of {seen.sharper.family} noise, {seen.sharper}."
     return Layer("sampled", True, words, f"an epsilon of at most {seen.attainable:.3g}")

@@ -1,94 +1,119 @@
 """Adapter of functions ``train(data)``: a small data set in, what is published out, by a loop written without Opacus.
 
-It is asked where a function takes no update. Data are a pair of rows and targets, two arguments or a data set of torch:
-the first form that the function takes. Neighbouring data differ in one row, which is extreme in one of them. Nothing is
-known of the loop's inside: its output alone is replayed and sampled.
+It is asked where a function takes no update. Data are rows and targets: a pair, two arguments, a data set or loader of
+torch, or a list of these, one for each client: the first form that the function takes (`fedpriv.checking.data_inputs`).
+A generator or a seed may be its last argument. Nothing is known of the loop's inside: its output alone is replayed and
+sampled.
 """
 
 from __future__ import annotations
 
 import copy
+import inspect
+import re
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
 
-import numpy as np
+from fedpriv.checking.data_inputs import NUMBERS, WIDE, Form, data_pairs, data_probes, forms, mixing, ordinary, quiet
+from fedpriv.checking.generators import seeded
+from fedpriv.checking.numbers import played
+from fedpriv.checking.release_function import MakeRng, ReleaseFunction, fresh_callable, generators_of
+from fedpriv.checking.subject import Played, Question, Subject
 
-from fedpriv.checking.release_function import ReleaseFunction, fresh_callable
-from fedpriv.checking.subject import Numbers, Pair, Question, Subject
-
-#: Rows of a data set, numbers of a row, and how long the extreme row is.
-ROWS, NUMBERS, EXTREME = 16, 4, 1e3
-#: (rows [n, d], targets [n]) -> the data as arguments.
-Form = Callable[[Numbers, Numbers], tuple[Any, ...]]
+#: Numbers of a row that are tried after `NUMBERS`, where no error of the target says how many it wants.
+OTHER_NUMBERS = (2, 8, 10, 16, 20, 32)
+#: What torch says of rows of a wrong length, with the right one.
+_WANTED = re.compile(r"cannot be multiplied \(\d+x\d+ and (\d+)x\d+\)")
 
 
 @dataclass
 class DataFunction(ReleaseFunction):
+    """One call is a whole run: several calls of one instance are not looked at."""
+
     kind: ClassVar[str] = "function of data"
+    series = Subject.series
+
+    def play(self, data: Any, seed: int | None, calls: int = 1) -> list[Played]:
+        if calls > 1:
+            raise NotImplementedError
+        with seeded(seed):
+            return [played("released", self.fresh()(copy.deepcopy(data), self.rng(seed)))]
+
+    def one(self, data: Any, seed: int) -> Played:
+        return self.play(data, seed)[0]
 
 
 def recognises(target: Any, question: Question) -> Subject | None:
     """A subject for a callable that takes a data set, or None where it takes none of those that are tried."""
-    fresh, _ = fresh_callable(target)
-    rows, targets = _rows()
-    for words, form in _forms():
-        trial = DataFunction("", (), fresh=lambda: partial(_called, fresh()))
-        try:
-            if len(trial.play(form(rows, targets), 1)[0].flat()) < 2:  # its form alone
-                continue
-        except Exception:  # of the target's own, for data that it was not meant for
-            continue
-        trial.name, trial.pairs, trial.claim = f"a function of {words}", _pairs(form, question), question.claim
-        return trial
+    fresh, function = fresh_callable(target)
+    wanted = [NUMBERS]
+    for numbers in wanted:
+        for form in forms():
+            for of_rng, rng in _rngs(function, len(form.make(*ordinary(numbers)))):
+                trial = DataFunction("", (), fresh=partial(_passes, fresh, bool(of_rng)), rng=rng)
+                if not _takes(trial, form, numbers, wanted):
+                    continue
+                form = _unmixed(trial, form, numbers)
+                trial.name = f"a function of {form.words}" + (f" and {of_rng}" if of_rng else "")
+                trial.claim = question.claim
+                wide = _takes(trial, form, WIDE, []) and _plays(trial, form.make(*quiet(WIDE, 1)))
+                trial.pairs = data_pairs(form, numbers, question, trial.one, wide)
+                trial.probes = data_probes(form, numbers)
+                return trial
+        if numbers == wanted[-1] == NUMBERS:
+            wanted += OTHER_NUMBERS
     return None
 
 
-def _called(function: Any, data: tuple[Any, ...], rng: Any) -> Any:
-    return function(*copy.deepcopy(data))
+def _passes(fresh: Callable[[], Any], rng_too: bool) -> Any:
+    return partial(_called, fresh(), rng_too)
 
 
-def _rows() -> tuple[Numbers, Numbers]:
-    """Rows [16, 4] and a target of 0 or 1 for each."""
-    rng = np.random.default_rng(11)
-    rows = rng.normal(size=(ROWS, NUMBERS))
-    return rows, (rows[:, 0] > 0).astype(np.float64)
+def _called(function: Any, rng_too: bool, data: tuple[Any, ...], rng: Any) -> Any:
+    return function(*copy.deepcopy(data), *([rng] if rng_too else []))
 
 
-def _pairs(form: Form, question: Question) -> list[Pair]:
-    """One row against another; and with a claim of that adjacency one row in the data or not, whose number is public
-    else.
-    """
-    rows, targets = _rows()
-    extreme, opposite = rows.copy(), rows.copy()
-    extreme[0] = EXTREME * np.array([1.0, -1.0, 1.0, 1.0])
-    opposite[0] = -extreme[0]
-    with_it = form(extreme, targets)
-    pairs = [Pair("an extreme row against its opposite", with_it, form(opposite, targets), "replace-one", "example")]
-    if question.claim is not None and question.claim.adjacency == "add-or-remove-one":
-        without = form(rows[1:], targets[1:])
-        pairs.append(Pair("an extreme row in the data or not", without, with_it, "add-or-remove-one", "example"))
-    return pairs
+def _rngs(function: Any, arguments: int) -> Iterator[tuple[str, MakeRng]]:
+    """(words, maker) of what is passed after the data: nothing, or a generator where there is a place for one."""
+    try:
+        parameters = list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError):
+        parameters = []
+    places = [one for one in parameters if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
+    needed = [one for one in places if one.default is one.empty]
+    if len(needed) <= arguments:
+        yield "", lambda seed: None
+    if len(places) > arguments and len(needed) in (arguments, arguments + 1):
+        optional = places[arguments].default is None or places[arguments].default is places[arguments].empty
+        if optional:
+            yield from generators_of(sys.modules.get("torch"), function)
 
 
-def _forms() -> Iterator[tuple[str, Form]]:
-    """Targets as classes, and as a column of numbers."""
-    if "torch" in sys.modules:
-        for classes in (True, False):
-            kind = "classes" if classes else "numbers"
-            yield f"a pair of tensors, rows and {kind}", partial(_tensors, classes=classes, form="pair")
-            yield f"two tensors, rows and {kind}", partial(_tensors, classes=classes, form="two")
-            yield f"a data set of rows and {kind}", partial(_tensors, classes=classes, form="data set")
-    yield "a pair of arrays, rows and targets", lambda x, y: ((x.copy(), y.copy()),)
-    yield "two arrays, rows and targets", lambda x, y: (x.copy(), y.copy())
+def _takes(trial: DataFunction, form: Form, numbers: int, wanted: list[int]) -> bool:
+    """Whether a call gives numbers. wanted: gets the length of rows that an error of the target asks for."""
+    try:
+        return len(trial.one(form.make(*ordinary(numbers)), 1).flat()) > 1  # more than its form
+    except Exception as error:  # of the target's own, for data that it was not meant for
+        found = _WANTED.search(str(error))
+        if found and int(found[1]) not in wanted and wanted:
+            wanted.append(int(found[1]))
+        return False
 
 
-def _tensors(rows: Numbers, targets: Numbers, *, classes: bool, form: str) -> tuple[Any, ...]:
-    import torch
-    from torch.utils.data import TensorDataset
+def _plays(trial: DataFunction, data: Any) -> bool:
+    try:
+        return len(trial.one(data, 1).flat()) > 1
+    except Exception:
+        return False
 
-    x = torch.tensor(rows, dtype=torch.float32)
-    y = torch.tensor(targets).long() if classes else torch.tensor(targets, dtype=torch.float32)[:, None]
-    return (x, y) if form == "two" else ((x, y),) if form == "pair" else (TensorDataset(x, y),)
+
+def _unmixed(trial: DataFunction, form: Form, numbers: int) -> Form:
+    """The same form with targets as plain numbers where a column of them is broadcast against predictions."""
+    plain = next((one for one in forms() if one.words == form.words.replace("a column of numbers", "numbers")), form)
+    if plain.words == form.words or not _takes(trial, plain, numbers, []):
+        return form
+    mixed = [mixing(partial(trial.one, one.make(*ordinary(numbers)), 1)) for one in (form, plain)]
+    return plain if mixed[1] < mixed[0] else form

@@ -147,7 +147,7 @@ def arrays_of(values: Mapping[str, Any]) -> Numbers:
             found[name] = array.astype(np.float64).ravel()
             found[f"form.{name}"] = hashed(str(array.dtype), str(array.shape))
         else:
-            found[f"form.{name}"] = hashed(repr(value))
+            found[f"form.{name}"] = hashed(repr(value) if type(value).__repr__ is not object.__repr__ else "object")
     return found
 
 

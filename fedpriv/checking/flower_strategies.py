@@ -11,19 +11,37 @@ from typing import Any, ClassVar
 import flwr.server.strategy as older
 import flwr.serverapp.strategy as newer
 import numpy as np
+from flwr.serverapp import ServerApp
 
 from fedpriv.checking.findings import Finding
 from fedpriv.checking.flower_cohort import Cohort, NewRounds, OldRounds
-from fedpriv.checking.flower_extremes import SEED, extremes, metrics_pass
+from fedpriv.checking.flower_extremes import SEED, extremes
 from fedpriv.checking.flower_messages import Trained, quiet, shared_modules
+from fedpriv.checking.flower_server_apps import strategy_of
 from fedpriv.checking.flower_strategies_known import client_mods, inner, known_strategy
 from fedpriv.checking.flower_updates import LARGE, LENGTHS, SMALL, plain, spike
 from fedpriv.checking.generators import seeded
+from fedpriv.checking.replay_numbers import bare_names
 from fedpriv.checking.rounds import RoundsSubject, claim_of
-from fedpriv.checking.subject import Numbers, Pair, Probe, Question, Subject
+from fedpriv.checking.subject import Numbers, Pair, Played, Probe, Question, Subject
 
 #: Clients of a round where the strategy does not say how many it expects.
 CLIENTS = 10
+
+
+#: Examples of a client that has far more than the others, who have 20.
+MANY = 20_000
+#: Plays of each side where it is asked whether metrics leave bare.
+PLAYS = 8
+
+
+def unlike(first: Trained, clients: int) -> Cohort:
+    """The neighbour among others that all answer differently, in both directions: what a median, a quantile or a
+    selection depends on.
+    """
+    size = sum(array.size for array in first.update.values())
+    lengths = [(-1.0) ** place * 1.3 ** (place % 40) * 1e-2 for place in range(clients - 1)]
+    return Cohort((first, *(Trained(plain(size, one), dict.fromkeys(first.metrics, 0.5)) for one in lengths)))
 
 
 def cohort(first: Trained, others: float = SMALL) -> Cohort:
@@ -57,14 +75,18 @@ class StrategySubject(RoundsSubject):
         recognised = known_strategy(strategy, question)
         super().__init__(
             name=name,
-            pairs=_pairs(question.dims),
+            pairs=_pairs(question, self.clients),
             probes=[_lengths(question.dims[0])],
             recognised=recognised,
             claim=claim_of(recognised, question, "the strategy's own accountant", "zero-out"),
             observer="trusted-server",
             stateful=True,
         )
-        self.notes = [*self._metrics(), *self._weights(), *extremes(self._one)]
+        claimed = question.claim is not None
+        weights = list(self._weights())
+        if weights and claimed:
+            self.pairs = [*self.pairs, _heavy(min(question.dims))]
+        self.notes = [*self._metrics(claimed), *weights, *extremes(self._one)]
 
     def quiet(self) -> AbstractContextManager[None]:
         return quiet()
@@ -79,9 +101,31 @@ class StrategySubject(RoundsSubject):
     def _one(self, trained: Trained, seed: int) -> dict[str, Numbers]:
         return dict(self.play(cohort(trained), seed)[0].numbers)
 
-    def _metrics(self) -> Iterator[Finding]:
-        yield from (one for one in metrics_pass(self._one) if one.name == "metrics-bare")
-        yield from (_of_evaluation(one) for one in metrics_pass(self._evaluated) if one.name == "metrics-bare")
+    def _metrics(self, claimed: bool) -> Iterator[Finding]:
+        """Metrics of the clients that are published. claimed: somebody claims an epsilon of all that this strategy
+        publishes: what then leaves bare is a fault.
+        """
+        for name, play, what in (
+            ("metrics-bare", self._one, "metrics"),
+            ("evaluation-bare", self._evaluated, "evaluation's metrics"),
+        ):
+            try:
+                sides = [
+                    [Played(play(Trained(plain(8, 1.0), {"loss": value}), SEED + seed)) for seed in range(PLAYS)]
+                    for value in (0.25, 0.75)
+                ]
+            except Exception:  # of foreign code: the layers say so
+                continue
+            if names := bare_names(sides):
+                yield Finding(
+                    "recognised",
+                    name,
+                    "fault" if claimed else "doubt",
+                    f"The {what} of the clients are published without noise ({', '.join(names[:3])}): where one client "
+                    f"reports 0.25 or 0.75, they never changed in {PLAYS} rounds with other seeds. If clients report "
+                    "what they see in their data, epsilon is infinite.",
+                    "Publish no metric, or one with noise of its own that is accounted.",
+                )
 
     def _evaluated(self, trained: Trained, seed: int) -> dict[str, Numbers]:
         with seeded(seed), quiet():
@@ -114,25 +158,34 @@ class StrategySubject(RoundsSubject):
         return np.concatenate([found[name] for name in sorted(found) if name.startswith("model.")] or [np.zeros(1)])
 
 
-def _of_evaluation(found: Finding) -> Finding:
-    text = "The evaluation's metrics leave as the clients report them, in their mean: nothing adds noise to them."
-    return Finding(found.layer, "evaluation-bare", "doubt", text, found.remedy)
-
-
-def _pairs(dims: Sequence[int]) -> list[Pair]:
-    """One client's update, against next to none of the same client."""
+def _pairs(question: Question, clients: int) -> list[Pair]:
+    """One client's update, against next to none of the same client; if the claim is about one client's data against
+    another's, opposite updates too.
+    """
     found = []
-    for size in dims:
+    opposite = question.claim is not None and question.claim.adjacency == "replace-one"
+    for size in question.dims:
         up, one, little = (
             cohort(Trained(update)) for update in (plain(size, LARGE), spike(size, LARGE), plain(size, SMALL))
         )
         tail = f", {size} numbers"
         found += [Pair("one client's update and next to none" + tail, up, little, "zero-out", "client")]
-        if size == min(dims):
+        if size == min(question.dims):
+            mixed = [unlike(Trained(plain(size, length)), clients) for length in (LARGE, SMALL)]
             found += [
                 Pair("one client's update in one of" + tail[1:], one, little, "zero-out", "client"),
+                Pair("one client's update and next to none among unlike ones" + tail, *mixed, "zero-out", "client"),
             ]
+            if opposite:
+                down = cohort(Trained(plain(size, -LARGE)))
+                found.append(Pair("one client's update and its opposite" + tail, up, down, "replace-one", "client"))
     return found
+
+
+def _heavy(size: int) -> Pair:
+    """A client that has far more examples than the others: its update, against next to none."""
+    up, little = (cohort(Trained(plain(size, length), examples=MANY)) for length in (LARGE, SMALL))
+    return Pair(f"one client's update and next to none, of {MANY:,} examples", up, little, "zero-out", "client")
 
 
 def _lengths(size: int) -> Probe:
@@ -165,7 +218,9 @@ def nodes_for(strategy: Any, clients: int) -> int:
 
 
 def recognises(target: Any, question: Question) -> Subject | None:
-    """A strategy, or a function without arguments that makes one."""
+    """A strategy, a function without arguments that makes one, or a `ServerApp` that starts one."""
+    if isinstance(target, ServerApp):
+        return StrategySubject(strategy_of(target), question, name="the strategy that the app starts")
     strategy = target
     if not isinstance(target, newer.Strategy | older.Strategy):
         if inspect.isclass(target) or not inspect.isroutine(target) or inspect.signature(target).parameters:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from fedpriv.checking.generators import seeded
@@ -14,10 +14,13 @@ from fedpriv.checking.loop_memory import LoopMemory
 from fedpriv.checking.loop_record import LoopRecord
 from fedpriv.checking.loop_recorder import Limits, Recorder, recording
 from fedpriv.checking.loop_replay import Change
+from fedpriv.checking.loop_workers import Group
 from fedpriv.checking.subject import Question
 
 #: Seconds of the first execution.
 FIRST_SECONDS = 8.0
+#: Steps of an execution as one worker of several; a worker's number and that of workers, as a loop may take them.
+WORKER_STEPS, RANKS = 6, (0, 1)
 #: Batches of the pass in which a pair of model and optimiser is trained.
 MOST_BATCHES = 40
 
@@ -32,17 +35,26 @@ class Executions:
     optimisers: list[Any] = field(default_factory=list)
     first: LoopRecord = field(default_factory=LoopRecord)
     ghost: bool = False
+    group: Group = field(default_factory=Group)
 
     def execute(self, recorder: Recorder, change: Change | None, seed: int | None) -> LoopRecord:
         """One execution of a fresh instance. Raises what the target raises."""
         self.memory.restore()
         arguments = self.arguments
-        if change is not None and change.sign and arguments:
+        if change is not None and change.sign and arguments and arguments is not RANKS:
             arguments = _altered(arguments, change)
-        with seeded(seed), recording(recorder) as record:
+        with seeded(seed), self.group.standing(), recording(recorder) as record:
             record.returned = self.call(*arguments)
         self.memory.restore()
         return record
+
+    def as_worker(self, rank: int, workers: int, seed: int) -> LoopRecord:
+        """A short execution as one worker of a group."""
+        arguments = (rank, workers) if self.arguments is RANKS else self.arguments
+        group = Group(rank, workers)
+        group.asked = True
+        twin = replace(self, group=group, arguments=arguments)
+        return twin.execute(Recorder(Limits(steps=WORKER_STEPS, seconds=FIRST_SECONDS)), None, seed)
 
     def record_first(self, seed: int) -> None:
         recorder = Recorder(Limits(seconds=FIRST_SECONDS))
@@ -72,12 +84,14 @@ def executions_of(target: Any, question: Question) -> Executions | None:
         )
     memory = LoopMemory(target)
     errors: list[Exception] = []
-    given = FromErrors(getattr(question, "data", None))
-    for arguments in inputs_of(needed, given):
-        loop = Executions(target, memory, arguments)
+    given, group = FromErrors(getattr(question, "data", None)), Group()
+    for arguments in _arguments(needed, given, group):
+        loop = Executions(target, memory, arguments, group=group)
         try:
             loop.record_first(question.seed)
         except Exception as error:
+            if group.learn(error):
+                given.again.append(arguments)
             errors.append(error)
             given.learn(error)
             continue
@@ -85,6 +99,18 @@ def executions_of(target: Any, question: Question) -> Executions | None:
             return _of_setup(loop, question) if not loop.first.untraced else None
         return loop
     raise LoopFailed(_words(errors, needed))
+
+
+def _arguments(needed: int, given: FromErrors, group: Group) -> Iterator[tuple[Any, ...]]:
+    """Arguments to try: data, and those again that only missed a group; last a worker's number and that of workers."""
+    for arguments in inputs_of(needed, given):
+        yield arguments
+        while given.again:
+            yield given.again.pop()
+    if needed == 2:
+        yield RANKS
+        while given.again:
+            yield given.again.pop()
 
 
 def _needed(target: Any) -> int:

@@ -24,6 +24,7 @@ class FromErrors:
     def __init__(self, data: Any = None) -> None:
         self.data = data
         self.shapes: list[tuple[int, ...]] = []
+        self.again: list[tuple[Any, ...]] = []  # arguments that missed something else, which is there by now
 
     def learn(self, error: Exception) -> None:
         text = str(error)

@@ -8,6 +8,7 @@ from dataclasses import fields, is_dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedpriv.checking.subject import Numbers, Played
 
@@ -26,14 +27,20 @@ def played(name: str, value: Any) -> Played:
     A mapping gives the numbers of its values under their keys, a sequence under places. None is no number. Texts and
     objects of unknown classes are hashed.
     """
-    found: dict[str, Numbers] = {}
-    form: list[Any] = []
+    found, form = _Found(), list[Any]()
+    found.exact = {}
     _collect(name, value, found, form, 0)
     found[f"form.{name}"] = np.array([hash_number(form)])
-    return Played(found)
+    return Played(dict(found), found.exact)
 
 
-def _collect(name: str, value: Any, found: dict[str, Numbers], form: list[Any], depth: int) -> None:
+class _Found(dict[str, Numbers]):
+    """Numbers by name, and whole numbers as they are."""
+
+    exact: dict[str, NDArray[np.int64]]
+
+
+def _collect(name: str, value: Any, found: _Found, form: list[Any], depth: int) -> None:
     if value is None:
         form.append("none")
         return
@@ -47,6 +54,8 @@ def _collect(name: str, value: Any, found: dict[str, Numbers], form: list[Any], 
         if array.dtype.kind in "biuf":
             form.append((array.dtype.kind, array.shape))
             found[name] = array.astype(np.float64).ravel()
+            if array.dtype.kind in "iu" and array.dtype.itemsize == 8:
+                found.exact[name] = array.astype(np.int64).ravel()  # unsigned ones modulo 2^64
             return
         value = array.tolist()
     if isinstance(value, Mapping) and depth < DEEPEST:

@@ -1,13 +1,16 @@
 """What an NVFlare filter is given: a result of a client and a context, of the package where it is imported.
 
 Where it is not, they are of this file: they have what the package's documentation says of ``Shareable``, ``DXO`` and
-``FLContext``, and a filter that takes either of the first two finds what it looks for.
+``FLContext``, and a filter that takes either of the first two finds what it looks for. A project's own class of results
+is known by the annotation of the argument that takes one.
 """
 
 from __future__ import annotations
 
+import inspect
 import sys
-from collections.abc import Mapping
+import typing
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -17,6 +20,7 @@ from fedpriv.checking.subject import Numbers
 
 KIND, STEPS = "WEIGHT_DIFF", "NUM_STEPS_CURRENT_ROUND"
 _DXO, _HEADERS = "DXO", "__headers__"
+_PARTS = ("data_kind", "data", "meta")
 
 
 def parcel(trained: Trained) -> Any:
@@ -26,6 +30,29 @@ def parcel(trained: Trained) -> Any:
     if "nvflare.apis.dxo" in sys.modules:
         return sys.modules["nvflare.apis.dxo"].DXO(KIND, data, meta).to_shareable()
     return Parcel(data, meta)
+
+
+def results_of(method: Callable[..., Any], found: Any) -> list[Any]:
+    """The result that a parcel carries, in the forms that a method's first argument may want: the package's, and
+    objects of the class that it is annotated with, made of (kind, data, meta) or of data alone.
+    """
+    own = sys.modules.get("nvflare.apis.dxo")
+    if own is not None and not isinstance(found, Parcel):
+        found = own.from_shareable(found)
+    try:
+        hints = list(typing.get_type_hints(method).values())
+        first = hints[0] if next(iter(inspect.signature(method).parameters)) in method.__annotations__ else None
+    except Exception:  # annotations of foreign code
+        first = None
+    if not inspect.isclass(first) or first.__module__ == "builtins":
+        return [found, found.data, found.data]
+    made = []
+    for parts in ((found.data_kind, found.data, found.meta), (found.data,)):
+        try:
+            made.append(first(*parts))
+        except Exception:  # a class of other arguments
+            made.append(found.data)
+    return [found, *made]
 
 
 def parcel_context() -> Any:
@@ -108,13 +135,22 @@ def numbers_in(found: Any) -> dict[str, Numbers]:
         return {"form.blocked": np.ones(1)}
     held = found.get(_DXO) if isinstance(found, Mapping) else None
     if held is None:
-        held = {"kind": getattr(found, "data_kind", ""), "data": getattr(found, "data", None), "meta": found.meta}
+        held = _attributes(found)
     numbers = _flat(held.get("data"), "arrays") | _flat(held.get("meta"), "meta")
     numbers["form.kind"] = hashed(str(held.get("kind")))
-    if isinstance(found, Mapping):
+    if isinstance(found, Mapping) and _DXO in found:
         numbers |= _flat({key: value for key, value in found.items() if key not in (_DXO, _HEADERS)}, "further")
     numbers["form.names"] = hashed(*(name for name in numbers if not name.startswith("form.")))
     return numbers
+
+
+def _attributes(found: Any) -> dict[str, Any]:
+    """Kind, data and meta of a result; of any other object or mapping all that it holds is data."""
+    if isinstance(found, Mapping | list | tuple | np.ndarray) or not hasattr(found, "data"):
+        return {"data": getattr(found, "__dict__", found)}
+    further = {name: value for name, value in getattr(found, "__dict__", {}).items() if name not in _PARTS}
+    meta = {**(getattr(found, "meta", None) or {}), **further}
+    return {"kind": getattr(found, "data_kind", ""), "data": found.data, "meta": meta}
 
 
 def _flat(value: Any, name: str) -> dict[str, Numbers]:

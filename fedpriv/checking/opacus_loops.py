@@ -108,6 +108,7 @@ def _of_opacus(value: Any, depth: int) -> bool:
 def loop_subject(loop: Any, question: Question) -> OpacusLoop:
     """From a loop's executions: what is recognised, what replays show, and trials of its canary."""
     from fedpriv.checking.loop_replay import Replay
+    from fedpriv.checking.loop_workers import noise_of_workers
 
     record: LoopRecord = loop.first
     findings, limits = Replay(loop.execute, record, question.seed).findings() if record.steps else ([], [])
@@ -126,6 +127,9 @@ def loop_subject(loop: Any, question: Question) -> OpacusLoop:
                 "example",
             )
         ]
+    if getattr(loop, "group", None) is not None and loop.group.asked:
+        findings = [*findings, *noise_of_workers(loop.as_worker)]
+        limits = ["of a distributed loop one worker alone was played; the others' data are as this one's", *limits]
     if record.cut:
         limits = [f"the loop was {record.cut}: what it does later is not seen", *limits]
     notes = [*findings, *(Finding("replayed", "not-shown", "note", text) for text in limits)]

@@ -66,8 +66,9 @@ def recognises(target: Any, question: Question) -> Subject | None:
     fresh, function = fresh_callable(target)
     words, form, convention, rng = _accepted(fresh, function)
     pairs, probes = [], []
+    unit = (question.claim and question.claim.unit) or "client"
     for dimension in (1,) if words.startswith("a number") else question.dims:
-        pairs += update_pairs(dimension, form, question.bound, "client")
+        pairs += update_pairs(dimension, form, question.bound, unit)
         probes += update_probes(dimension, form, question.bound)
     return ReleaseFunction(
         name=f"a function of {words}",
@@ -109,8 +110,6 @@ def _an_object(target: type) -> Any:
 
 
 def _generators(torch: Any) -> list[tuple[str, MakeRng]]:
-    """(words, what makes it) of everything that is tried as rng."""
-
     def of_torch(seed: int | None) -> Any:
         made = torch.Generator()
         made.manual_seed(_fresh_bits(62) if seed is None else seed)
@@ -130,10 +129,11 @@ def _generators(torch: Any) -> list[tuple[str, MakeRng]]:
     ]
 
 
-def _meant(generators: list[tuple[str, MakeRng]], function: Any) -> list[tuple[str, MakeRng]]:
-    """Generators of a type that an argument of the function is annotated with come first: others may have methods of
-    the same names with other arguments.
+def generators_of(torch: Any, function: Any) -> list[tuple[str, MakeRng]]:
+    """(words, what makes it) of everything that is tried as rng. Generators of a type that an argument of the function
+    is annotated with come first: others may have methods of the same names with other arguments.
     """
+    generators = _generators(torch)
     try:
         hints = typing.get_type_hints(function if inspect.isroutine(function) else type(function).__call__)
     except Exception:
@@ -194,7 +194,7 @@ def _accepted(fresh: Callable[[], Any], function: Any) -> tuple[str, Callable[[N
     size = 16
     conventions = _conventions(function)
     for passes, convention in conventions:
-        for of_rng, rng in _meant(_generators(torch), function) if passes else [("", lambda seed: None)]:
+        for of_rng, rng in generators_of(torch, function) if passes else [("", lambda seed: None)]:
             for of_form, form in forms_of_update(torch):
                 trial = ReleaseFunction("", (), fresh=lambda c=convention: partial(c, fresh()), rng=rng)  # type: ignore[misc]
                 try:

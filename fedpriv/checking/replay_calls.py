@@ -20,6 +20,8 @@ from fedpriv.checking.subject import Numbers, Pair, Played, Probe, Question, Sub
 CALLS, ROWS = 12, 48
 #: Plays of each length of a probe.
 PROBE_PLAYS = 12
+#: Seeds of plays of an input that holds what is no number.
+BROKEN_SEEDS = tuple(range(21, 29))
 GENERATORS = ("Python's", "NumPy's", "torch's")
 FRESH = "Pass a generator of the mechanism's own, seeded from the operating system (secrets, torch.Generator)."
 
@@ -180,7 +182,38 @@ def broken_probe(subject: Subject, probe: Probe) -> list[Finding]:
                     "Replace an update that is not finite by zero before it is clipped.",
                 )
             )  # fmt: skip
+    found += _broken_bare(subject, probe)
     return list({finding.name: finding for finding in reversed(found)}.values())
+
+
+def _broken_bare(subject: Subject, probe: Probe) -> list[Finding]:
+    """Finite numbers that leave without noise where another of the same update is none, and are other ones for other
+    updates; honest updates leave with noise there.
+    """
+    rows = []
+    for data in (subject.pairs[0].left, *probe.data):
+        try:
+            rows.append(np.stack([_sizes(subject.play(data, seed)[0]) for seed in BROKEN_SEEDS]))
+        except Exception:  # of the target's own; or numbers that change their form
+            continue
+    if len(rows) < 3 or len({row.shape for row in rows}) > 1:
+        return []
+    noisy = ~(np.sort(rows[0], axis=0)[1:] == np.sort(rows[0], axis=0)[:-1]).any(0)
+    for place, one in enumerate(rows[1:], 1):
+        for other in rows[place + 1 :]:
+            whole = np.isfinite(one).all(0) & np.isfinite(other).all(0)
+            bare_ones = noisy & whole & (one == one[0]).all(0) & (other == other[0]).all(0) & (one[0] != other[0])
+            if bare_ones.any():
+                return [
+                    Finding(
+                        "replayed", "number-without-noise", "fault",
+                        f"Of updates that hold NaN or infinity, {int(bare_ones.sum())} finite numbers leave without "
+                        f"noise, equal under {len(BROKEN_SEEDS)} seeds and others for another update; epsilon is "
+                        "infinite.",
+                        "Replace an update that is not finite by zero, then clip it and add noise as to any other.",
+                    )
+                ]  # fmt: skip
+    return []
 
 
 def _sizes(one: Played) -> Numbers:

@@ -9,32 +9,34 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 
 from fedpriv.checking.budget import Budget, stopwatch
-from fedpriv.checking.columns import Columns, Two, is_word
+from fedpriv.checking.columns import Bools, Columns, Two, is_word
 from fedpriv.checking.findings import Finding
 from fedpriv.checking.generators import seeds_of
+from fedpriv.checking.replay_distance import Distance, distance_of, doubled
 from fedpriv.checking.replay_numbers import (
     VERY_OTHER_SCALE,
     bare,
     bare_direction,
-    distance_in_noise,
     few_values,
-    is_gaussian,
     least_ratio,
-    moved_noise,
+    remainders,
     repeated_rows,
     scale_ratio,
     twins,
     vanishing,
 )
 from fedpriv.checking.subject import Numbers, Pair, Played, Question, Subject
-from fedpriv.privacy.gaussian_dp import gaussian_epsilon
 
 #: Plays of each input, and the fewest from which anything is concluded.
 MOST_PLAYS, FEWEST_PLAYS = 96, 6
+#: Share of the time of a check. A target of which there is time for so few plays is hardly sampled: it is replayed for
+#: longer, three quarters of that for plays of one input that tell the law of the noise.
+PAIRS_SHARE, SLOW_SHARE, SLOW = 0.3, 0.6, 2000
 #: Further plays where a symbol never changed.
 MORE_PLAYS = 4000
 #: Pairs for which these are made.
@@ -42,22 +44,21 @@ MOST_LONG_LOOKS = 2
 #: Fresh noise in every number, and the data move some by more than this many of its standard deviations: no claim is
 #: needed to say that nothing is protected (a Gaussian would cost an epsilon of about half the square).
 NO_PROTECTION = 1000.0
+#: Keys under which Flower's messages hold the number of a client's examples.
+COUNTS = ("num_examples", "num-examples")
 
 
 @dataclass
 class Replay:
-    """What the layer saw. plays: of each input. repeatable: equal seeds gave equal numbers. distances: of each pair,
-    the distance in noise deviations, where the same Gaussian noise is added to both inputs; limits: at least that, were
-    the deviations as large as their error allows. epsilon: of such noise, at the check's delta.
+    """What the layer saw. plays: of each input. repeatable: equal seeds gave equal numbers. distances: of each pair to
+    both of whose inputs the same noise of a known law is added. epsilon: of Gaussian noise, at the check's delta.
     """
 
     plays: int = 0
     repeatable: bool = True
     findings: list[Finding] = field(default_factory=list)
-    distances: dict[str, float] = field(default_factory=dict)
-    limits: dict[str, float] = field(default_factory=dict)
+    distances: dict[str, Distance] = field(default_factory=dict)
     epsilon: float | None = None
-    least_epsilon: float | None = None
     long_looks: int = 0
 
     def says(self, name: str, severity: str, text: str, remedy: str = "") -> None:
@@ -81,14 +82,18 @@ def plays_of(subject: Subject, data: object, seeds: Sequence[int]) -> Iterator[P
 
 
 def replay(subject: Subject, question: Question, budget: Budget) -> Replay:
-    """Plays every pair and judges it. Raises what the target raises on the first honest input."""
+    """Plays every pair and judges it. budget: of the whole check. Raises what the target raises on the
+    first honest input.
+    """
     found = Replay()
     with stopwatch() as taken:
         subject.play(subject.pairs[0].left, 1)
     with stopwatch() as taken:
         found.repeatable = is_repeatable(subject, subject.pairs[0].left)
     one = max(taken[0] / 2, 1e-5)
-    affordable = int(budget.left / one / (2 * len(subject.pairs)))
+    slow = budget.left / one < SLOW
+    budget = budget.share(SLOW_SHARE if slow else PAIRS_SHARE)
+    affordable = int(budget.left / one / (2 * len(subject.pairs))) // (4 if slow else 1)
     found.plays = max(FEWEST_PLAYS, min(MOST_PLAYS, affordable))
     seeds = seeds_of(question.seed, found.plays)
     done = 0
@@ -96,18 +101,34 @@ def replay(subject: Subject, question: Question, budget: Budget) -> Replay:
         if done and budget.left < one * found.plays:
             break
         done += 1
-        two = _play_pair(subject, pair, seeds, found)
-        if two is not None:
+        played = _play_pair(subject, pair, seeds, found)
+        if played is not None:
+            two, finite = played
             _judge(subject, question, pair, two, found, budget)
+            _distance(subject, question, pair, two, finite, found, budget)
     if done < len(subject.pairs):
         words = f"{done} of {len(subject.pairs)} pairs of neighbouring inputs were replayed in the time of the check"
         found.says("few-pairs", "note", words)
-    _epsilon(subject, found, question)
+    # where several calls can be played, what a run of them costs is seen there (replay_runs)
+    single = question.claim is None or question.claim.scope == "call" or type(subject).series is not Subject.series
+    against_claim(subject, found, question, 1 if single else question.calls or 1)
     return found
 
 
-def _play_pair(subject: Subject, pair: Pair, seeds: Sequence[int], found: Replay) -> Two | None:
-    """None where there is nothing to compare, which is then a finding."""
+def _more(subject: Subject, pair: Pair, finite: Bools, question: Question, many: int) -> Numbers:
+    """Further plays of the left input, [n, k]; none of another form."""
+    played = [one for one in plays_of(subject, pair.left, seeds_of(question.seed + 5, many)) if isinstance(one, Played)]
+    columns = Columns.of(played)
+    if not played or len(columns.records) != len(finite):
+        return np.zeros((0, 0))
+    found = columns.matrix(played)[:, finite]
+    return found[np.isfinite(found).all(1)]
+
+
+def _play_pair(subject: Subject, pair: Pair, seeds: Sequence[int], found: Replay) -> tuple[Two, Bools] | None:
+    """The plays, and which of their columns are finite and kept. None where there is nothing to compare, which is then
+    a finding.
+    """
     left, right = (list(plays_of(subject, data, seeds)) for data in (pair.left, pair.right))
     raised = [[isinstance(play, Exception) for play in side] for side in (left, right)]
     if any(map(any, raised)):
@@ -131,7 +152,8 @@ def _play_pair(subject: Subject, pair: Pair, seeds: Sequence[int], found: Replay
             "not-finite", "doubt", f"With {pair.name}, what leaves holds numbers that are infinite or NaN.",
             "Clip in a way that holds for every update, also for one that is very long.",
         )  # fmt: skip
-    return Two(pair.name, matrices[0], matrices[1], columns.records, found.repeatable).only(finite)
+    two = Two(pair.name, matrices[0], matrices[1], columns.records, found.repeatable)
+    return two.only(finite), finite
 
 
 def _ragged(pair: Pair, plays: Sequence[Sequence[Played]], names: Sequence[str], found: Replay) -> None:
@@ -190,8 +212,15 @@ def _judge(subject: Subject, question: Question, pair: Pair, two: Two, found: Re
             f"Of {len(two.left)} calls with other seeds, {repeated} pairs had exactly the same noise.",
             "Seed the generator once, with at least 128 bits of the operating system's randomness.",
         )  # fmt: skip
+    finer, grid = remainders(two)
+    if finer.any():
+        found.says(
+            "noise-on-a-grid", "fault",
+            f"With {pair.name}, {_some(two, finer)} have noise in multiples of {grid:.3g}, and data that are none: "
+            "what is finer than this grid leaves without noise, and moved with the data; epsilon is infinite.",
+            "Round what is released after the noise is added, or draw noise of the same precision as the data.",
+        )  # fmt: skip
     _shared(pair, two, found)
-    _distance(pair, two, found)
 
 
 def _bare(
@@ -209,12 +238,18 @@ def _bare(
             "Add noise after clipping, from a generator that is not seeded with a constant or with the data.",
         )  # fmt: skip
         return
-    counts = np.array([str(record).rpartition(".")[2].startswith("num_examples") for record in two.records])
+    counts = np.array([str(record).rpartition(".")[2].startswith(COUNTS) for record in two.records])
+    counts &= subject.counts_differ and pair.unit != "example"
     if (moved & counts).any():
+        of_clients = question.claim is not None and question.claim.unit == "client"
+        words = (
+            "the claim is about two clients' whole data, and it tells them apart; epsilon is infinite."
+            if of_clients
+            else "where neighbours differ in their number of examples, it tells them apart."
+        )
         found.says(
-            "count-without-noise", "doubt",
-            f"With {pair.name}, a count of examples leaves without noise. Where neighbours differ in their number of "
-            "examples, it tells them apart.",
+            "count-without-noise", "fault" if of_clients else "doubt",
+            f"With {pair.name}, a count of examples leaves without noise: {words}",
             "Send a public constant, or count its noise in the claim.",
         )  # fmt: skip
     if (moved & ~counts).any():
@@ -278,67 +313,51 @@ def _shared(pair: Pair, two: Two, found: Replay) -> None:
     )  # fmt: skip
 
 
-def _distance(pair: Pair, two: Two, found: Replay) -> None:
-    """How far the data move the numbers that have noise, in deviations of it."""
-    if not two.varying.any():
-        return
-    chosen = two.only(two.varying)
-    noise = np.concatenate([side - side.mean(0) for side in (chosen.left, chosen.right)])
-    count = len(chosen.left)
-    added = moved_noise(two)
-    deviations = (chosen.left if added else noise).std(0) * math.sqrt(count / (count - 1))
-    pooled = _pooled(deviations, chosen)
-    distance = distance_in_noise(chosen, pooled)
-    if added and is_gaussian(chosen.left - chosen.left.mean(0)):
-        alike = np.ptp(pooled) <= 1e-9 * pooled.max()
-        error = 4.5 / math.sqrt(2 * (count - 1) * (len(pooled) if alike else 1))
-        found.distances[pair.name] = max(distance, found.distances.get(pair.name, 0.0))
-        limit = distance / (1 + error) if error < 1 else 0.0
-        found.limits[pair.name] = max(limit, found.limits.get(pair.name, 0.0))
-    elif distance > NO_PROTECTION and not found_fault(found):
-        _unprotected(pair.name, distance, found)
+def _distance(
+    subject: Subject, question: Question, pair: Pair, two: Two, finite: Bools, found: Replay, budget: Budget
+) -> None:
+    seen = distance_of(two, partial(_more, subject, pair, finite, question), budget)
+    if seen.law is not None:
+        before = found.distances.get(pair.name, seen)
+        found.distances[pair.name] = max(before, seen, key=lambda one: one.pure if one.law == "Laplace" else one.size)
+    elif seen.size > NO_PROTECTION and not found_fault(found):
+        _unprotected(pair.name, seen.size, found)
 
 
-def _pooled(deviations: Numbers, two: Two) -> Numbers:
-    """One deviation for all columns where they are equal within their errors."""
-    error = 4.5 / math.sqrt(2 * max(1, len(two.left) - 1))
-    middle = float(np.sqrt((deviations**2).mean()))
-    if (np.abs(deviations - middle) <= error * middle).all():
-        return np.full_like(deviations, middle)
-    return deviations
-
-
-def _epsilon(subject: Subject, found: Replay, question: Question) -> None:
-    """Epsilon of the largest distance of a Gaussian; a fault where it is more than claimed."""
+def against_claim(subject: Subject, found: Replay, question: Question, calls: int) -> None:
+    """Epsilon of the largest distance, of so many calls with noise of their own; a fault where it is more than claimed.
+    A claim about one unit and none is compared with two units, too: twice.
+    """
     if not found.distances:
         return
-    delta, claim = question.at_delta, question.claim
-    name = max(found.distances, key=lambda pair: found.distances[pair])
-    found.epsilon = gaussian_epsilon(found.distances[name], delta)
-    found.least_epsilon = gaussian_epsilon(max(found.limits.values()), delta)
-    if found.distances[name] > NO_PROTECTION and not found_fault(found):
-        _unprotected(name, found.distances[name], found)
+    claim = question.claim
+    name, largest = max(found.distances.items(), key=lambda one: one[1].size)
+    if largest.law == "Gaussian":
+        found.epsilon = largest.epsilon(question.at_delta)
+    if largest.size > NO_PROTECTION and not found_fault(found):
+        _unprotected(name, largest.size, found)
     if claim is None or not math.isfinite(claim.epsilon):
         return
-    calls = (question.calls or 1) if claim.scope == "run" else 1
     of = "one call" if calls == 1 else f"{calls} calls"
-    for covered in (True, False):
-        pairs = {pair.name for pair in subject.pairs if covered <= claim.covers(pair.adjacency)}
-        limits = {pair: limit for pair, limit in found.limits.items() if pair in pairs}
-        if not limits:
+    for held, severity, why in (
+        (claim, "fault", ""),
+        (doubled(claim), "fault", " twice, as two steps of one unit against none"),
+        (claim, "doubt", " (the claim may be about one update against none, where less moves)"),
+    )[: 2 if claim.adjacency else 3]:
+        pairs = {pair.name for pair in subject.pairs if severity == "doubt" or held.covers(pair)}
+        seen = {pair: one for pair, one in found.distances.items() if pair in pairs}
+        if not seen:
             continue
-        name = max(limits, key=lambda pair: limits[pair])
-        least = gaussian_epsilon(limits[name] * math.sqrt(calls), claim.delta)
-        if least > claim.epsilon * (1 + 1e-3):
-            measured = gaussian_epsilon(found.distances[name] * math.sqrt(calls), claim.delta)
-            doubt = "" if covered else " (the claim may be about one update against none, where less moves)"
+        name, worst = max(seen.items(), key=lambda one: one[1].epsilon(held.delta, calls, least=True))
+        least = worst.epsilon(held.delta, calls, least=True)
+        if least > held.epsilon * (1 + 1e-3):
             found.says(
-                "moves-more-than-claimed", "fault" if covered else "doubt",
-                f"With {name}, the data move what leaves by {found.distances[name]:.3g} standard deviations of its "
-                f"Gaussian noise: an epsilon of {measured:.3g} (at least {least:.3g}) at delta {claim.delta:g} for "
-                f"{of}, where {claim.epsilon:g} is claimed{doubt}.",
-                "Scale the noise to what one client or example can change, in L2 norm, under the adjacency of the "
-                "claim.",
+                "moves-more-than-claimed", severity,
+                f"With {name}, the data move what leaves by {worst.size:.3g} standard deviations of its {worst.law} "
+                f"noise: an epsilon of {worst.epsilon(held.delta, calls):.3g} (at least {least:.3g}) at delta "
+                f"{held.delta:.3g} for {of}, where {claim.epsilon:g} is claimed{why}.",
+                "Scale the noise to what one client or example can change (in L2 norm for Gaussian noise, in L1 for "
+                "Laplace), under the adjacency of the claim.",
             )  # fmt: skip
             return
 

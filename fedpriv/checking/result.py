@@ -28,7 +28,8 @@ class Check:
     claimed: epsilon that the user or the recognised wrapper claims; None: none. verified: an upper bound from what was
     recognised, None: nothing that has a proof was recognised; infinite: it has no bound. audited: the lower bound of
     sampling (infinite where a replay saw a number without noise), None: nothing was sampled. measured: what the noise
-    and the largest move that replays saw would cost if both are what they seem, an estimate and no bound.
+    and the largest move that replays saw would cost if both are what they seem, an estimate and no bound. sharper: a
+    lower bound that assumes a law of the noise, which it names (`fedpriv.privacy.trade_offs.SharperBound`).
     """
 
     target: str
@@ -42,6 +43,7 @@ class Check:
     audited: float | None = None
     attainable: float | None = None
     measured: float | None = None
+    sharper: Mapping[str, Any] | None = None
     confidence: float = 0.95
     why_not: str | None = None
     facts: Mapping[str, str] = field(default_factory=dict)
@@ -101,13 +103,14 @@ class Check:
             if claim is None
             else {
                 "epsilon": json_number(claim.epsilon), "delta": claim.delta, "scope": claim.scope,
-                "source": claim.source, "adjacency": claim.adjacency,
+                "source": claim.source, "adjacency": claim.adjacency, "unit": claim.unit,
             },
             "claimed": json_number(self.claimed),
             "verified": json_number(self.verified),
             "audited": json_number(self.audited),
             "attainable": json_number(self.attainable),
             "measured": json_number(self.measured),
+            "sharper": None if self.sharper is None else dict(self.sharper),
             "confidence": self.confidence,
             "why_not": self.why_not,
             "layers": [vars(layer) for layer in self.layers],
@@ -127,6 +130,7 @@ class Check:
             findings=[Finding.from_json(one) for one in value["findings"]],
             layers=[Layer(**one) for one in value["layers"]],
             claim=None if claim is None else Claim(**claim | {"epsilon": _number(claim["epsilon"])}),
+            sharper=value.get("sharper"),
             confidence=value["confidence"],
             why_not=value["why_not"],
             facts=value["facts"],

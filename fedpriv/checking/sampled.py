@@ -1,32 +1,38 @@
 """The layer *sampled*: the project's auditor (`fedpriv.privacy.auditor`) on the first pairs of a subject.
 
-Each pair is a look; the error of the bounds is divided among the looks, which are fixed before anything is drawn. A
-bound above the claim is a fault only if a second audit with draws of its own, wrong once in `SURE` checks at most,
-shows it too.
+Each pair is a look; the error of the bounds is divided among the looks, which are fixed before anything is measured. A
+bound above the claim is a fault only if it is above it at an error of once in `SURE` checks as well; where it is not,
+a second audit with draws of its own may show it.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from types import MappingProxyType
 
 import numpy as np
 
-from fedpriv.attacks.trial_features import MOST_FEATURES, summarised
+from fedpriv.attacks.trial_features import MOST_FEATURES
 from fedpriv.checking.budget import Budget, stopwatch
 from fedpriv.checking.findings import Finding
+from fedpriv.checking.parts import Parts
 from fedpriv.checking.replay_numbers import repeated_rows
 from fedpriv.checking.subject import Numbers, Pair, Question, Subject
-from fedpriv.privacy.auditor import Audit, audit
+from fedpriv.privacy.auditor import Audit, Fit, audit, epsilon_bound
+from fedpriv.privacy.events import PoissonGaussian
+from fedpriv.privacy.sampled_score import sampled_score
+from fedpriv.privacy.scaled_noise import family_of
+from fedpriv.privacy.trade_offs import GAUSSIAN, Family, SharperBound, rate_bounds
 
-#: Pairs that are audited, at most.
-MOST_LOOKS = 6
+#: Pairs that are audited, at most; fewer where there would not be so many trials for each.
+MOST_LOOKS, WANTED_TRIALS = 6, 2000
 #: With fewer trials nothing could be learned.
 FEWEST_TRIALS = 400
-#: Plays from which it is learned which numbers never change, and where to look among many.
-PILOT = 512
+#: Plays from which it is learned which numbers never change, and where to look among many: at most, at least, and a
+#: share of the trials. Plays from which it is learned which pairs to sample, where there is no time for all.
+PILOT, LEAST_PILOT, PILOT_SHARE, CHOICE = 512, 96, 0.1, 64
 #: One in so many sound targets is called faulty by sampling.
 SURE = 1e5
 #: Inputs that are told apart as well as so many trials can show are sampled again, more often; at most so often.
@@ -46,6 +52,12 @@ class Sampled:
     @property
     def best(self) -> tuple[Pair, Audit] | None:
         return max(self.audits, key=lambda one: one[1].epsilon_lower, default=None)
+
+    @property
+    def sharper(self) -> SharperBound | None:
+        """The largest of the bounds that assume a law of the noise; like the others, it shares the error with them."""
+        bounds = [one for _, found in self.audits for one in found.sharper]
+        return max(bounds, key=lambda one: one.epsilon_lower, default=None)
 
     @property
     def attainable(self) -> float | None:
@@ -69,9 +81,16 @@ class _Features:
         return np.column_stack([whole, changed, broken])
 
 
-def sample(subject: Subject, question: Question, budget: Budget, faulty: bool = False) -> Sampled:
+def sample(
+    subject: Subject,
+    question: Question,
+    budget: Budget,
+    faulty: bool = False,
+    laws: Mapping[str, str | None] = MappingProxyType({}),
+) -> Sampled:
     """Audits the first pairs. What a target raises becomes `Sampled.why_not`. faulty: replays have found a fault, so
-    that no further trials are needed to refute a claim.
+    that no further trials are needed to refute a claim. laws: of the noise of pairs that replays have
+    measured; where the time is short, the others are sampled.
     """
     found = Sampled()
     pairs = list(subject.pairs[:MOST_LOOKS])
@@ -80,6 +99,9 @@ def sample(subject: Subject, question: Question, budget: Budget, faulty: bool = 
         with stopwatch() as taken:
             subject.trials(pairs[0].left, 8, question.seed)
         one = max(taken[0] / 8, 1e-6)
+        looks = max(1, min(len(pairs), int(budget.left / one / (2.6 * WANTED_TRIALS))))
+        if looks < len(pairs):
+            pairs = _chosen(subject, question, laws, looks)
         affordable = int(budget.left / one / (2.6 * len(pairs)))
         trials = min(question.trials, affordable)
         if trials < FEWEST_TRIALS:
@@ -88,7 +110,7 @@ def sample(subject: Subject, question: Question, budget: Budget, faulty: bool = 
         for number, pair in enumerate(pairs):
             if budget.left <= 0:
                 break
-            one_audit = _audit(subject, question, pair, trials, number, question.confidence, len(pairs))
+            one_audit = _audit(subject, question, pair, trials, number, question.confidence, len(pairs), laws)
             found.audits.append((pair, one_audit))
             if number == 0:
                 _repeated(subject, question, pair, trials, found)
@@ -96,59 +118,140 @@ def sample(subject: Subject, question: Question, budget: Budget, faulty: bool = 
             apart = one_audit.epsilon_lower > APART * one_audit.attainable
             refuted = faulty or any(one.name == "claim-refuted" and one.severity == "fault" for one in found.findings)
             if not refuted and (one_audit.epsilon_lower > limit or (apart and math.isfinite(limit))):
-                more = min(MOST_TRIALS, int(0.4 * budget.left / one / 2.6))
-                _refute(subject, question, pair, max(trials, more) if apart else trials, number, found)
+                if _refuted(question, pair, one_audit, 2 * len(pairs), found):
+                    continue
+                most = int(budget.left / one / 2.6)
+                more = max(trials, min(MOST_TRIALS, int(0.4 * most))) if apart else min(trials, most)
+                second = more >= FEWEST_TRIALS and _refuted(
+                    question, pair, _audit(subject, question, pair, more, number, 1 - 1 / SURE, 1, laws),
+                    2 * len(pairs), found,
+                )  # fmt: skip
+                if not second and one_audit.epsilon_lower > limit:
+                    found.findings.append(_perhaps(question, pair, one_audit, limit))
     except Exception as error:
         found.why_not = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
     return found
 
 
-def sampler(subject: Subject, pair: Pair, seed: int) -> Callable[[bool, int, int], Numbers]:
-    """(world, n, seed) -> features [n, f] of n independent calls with either input."""
-    features = _Features([subject.trials(data, PILOT, seed + n) for n, data in enumerate((pair.left, pair.right))])
+def _chosen(subject: Subject, question: Question, laws: Mapping[str, str | None], looks: int) -> list[Pair]:
+    """The pairs that a few plays of their own tell apart best, of those that may refute the claim and whose noise no
+    replay has measured.
+    """
+
+    def useful(pair: Pair) -> tuple[bool, bool]:
+        return question.claim is not None and not question.claim.covers(pair), pair.name in laws
+
+    least = min(map(useful, subject.pairs))
+    pairs = [pair for pair in subject.pairs if useful(pair) == least]
+    return (
+        sorted(pairs, key=lambda pair: -_apart(subject, pair, question.seed))[:looks] if looks < len(pairs) else pairs
+    )
+
+
+def _apart(subject: Subject, pair: Pair, seed: int) -> float:
+    """How far the means of the best feature are apart, in deviations; 0 where it cannot be sampled."""
+    try:
+        draw = sampler(subject, pair, seed, CHOICE)
+        first, second = (draw(world, CHOICE, seed + 31 + world) for world in (False, True))
+    except Exception:  # of the target's own
+        return 0.0
+    spread = first.std(0) + second.std(0)
+    return float((np.abs(first.mean(0) - second.mean(0)) / np.maximum(spread, 1e-300)).max())
+
+
+def sampler(subject: Subject, pair: Pair, seed: int, pilot: int = PILOT) -> Callable[[bool, int, int], Numbers]:
+    """(world, n, seed) -> features [n, f] of n independent calls with either input. pilot: plays to learn from."""
+    pilots = [subject.trials(data, pilot, seed + n) for n, data in enumerate((pair.left, pair.right))]
+    features = _Features(pilots)
+    if int(features.kept.sum()) + 2 <= MOST_FEATURES:
+        return lambda world, n, seed: features(subject.trials(pair.right if world else pair.left, n, seed))
+    parts = Parts.of(subject.play(pair.left, seed)[0], [features(one)[:, :-2] for one in pilots], features.kept)
 
     def draw(world: bool, n: int, seed: int) -> Numbers:
-        return features(subject.trials(pair.right if world else pair.left, n, seed))
+        seen = features(subject.trials(pair.right if world else pair.left, n, seed))
+        return np.column_stack([parts(seen[:, :-2]), seen[:, -2:]])
 
-    if int(features.kept.sum()) + 2 <= MOST_FEATURES:
-        return draw
-    pilot = [draw(world, PILOT, seed * 2 + world) for world in (False, True)]
-    shortened: Any = summarised(draw, pilot, int(features.kept.sum()))
-    return shortened  # type: ignore[no-any-return]
+    return draw
 
 
 def _audit(
-    subject: Subject, question: Question, pair: Pair, trials: int, number: int, confidence: float, looks: int
+    subject: Subject,
+    question: Question,
+    pair: Pair,
+    trials: int,
+    number: int,
+    confidence: float,
+    looks: int,
+    laws: Mapping[str, str | None],
 ) -> Audit:
     seed = (question.seed * 1000 + number) * 2 + 1_000_003 * (confidence != question.confidence)
+    families, scores = known_laws(subject, pair, laws)
+    pilot = min(PILOT, max(LEAST_PILOT, int(PILOT_SHARE * trials)))
     return audit(
-        sampler(subject, pair, seed),
+        sampler(subject, pair, seed, pilot),
         delta=question.at_delta,
         trials=trials,
         confidence=confidence,
         seed=seed,
         looks=looks,
+        families=families,
+        scores=scores,
     )
 
 
-def _refute(subject: Subject, question: Question, pair: Pair, trials: int, number: int, found: Sampled) -> None:
+def known_laws(subject: Subject, pair: Pair, laws: Mapping[str, str | None]) -> tuple[list[Family], dict[str, Fit]]:
+    """(families of trade-off curves, scores) of what is known of the noise: what the recognised part releases, as many
+    times as a trial has numbers; or the Gaussian that replays saw. A wrong family spoils its own bound alone, which is
+    given beside the one that assumes nothing; a wrong score costs power.
+    """
+    events = [one.event for one in subject.recognised if one.event is not None]
+    if len(events) == 1 == len(subject.recognised) and isinstance(events[0], PoissonGaussian):
+        width = subject.trials(pair.left, 2, 1).shape[1]
+        part = replace(events[0], count=min(width, events[0].count))
+        family = family_of([part])
+        return ([family] if family is not None else []), dict(sampled_score([part], part.count))
+    return ([GAUSSIAN] if laws.get(pair.name) == "Gaussian" else []), {}
+
+
+def _refuted(question: Question, pair: Pair, seen: Audit, looks: int, found: Sampled) -> bool:
+    """Whether an audit shows more than is claimed, also where it is wrong once in `SURE` checks at most."""
     claim = question.claim
     assert claim is not None
-    second = _audit(subject, question, pair, trials, number, 1 - 1 / SURE, 1)
-    if second.epsilon_lower <= claim.epsilon:
-        return
-    covered = claim.covers(pair.adjacency)
+    least = bound_at(seen, 1 - 1 / (SURE * looks))
+    if least <= claim.epsilon:
+        return False
+    covered = claim.covers(pair)
     doubt = "" if covered else " (the claim may be about one update against none, which is told apart less well)"
     scope = "one call" if claim.scope == "call" else "one call of the run"
     found.findings.append(
         Finding(
             "sampled", "claim-refuted", "fault" if covered else "doubt",
-            f"{pair.name[:1].upper()}{pair.name[1:]} were told apart better than the claim allows: {second.trials:,} "
-            f"calls of each give an epsilon of at least {second.epsilon_lower:.3g} at delta {question.at_delta:g} for "
+            f"{pair.name[:1].upper()}{pair.name[1:]} were told apart better than the claim allows: {seen.trials:,} "
+            f"calls of each give an epsilon of at least {least:.3g} at delta {question.at_delta:g} for "
             f"{scope}, where {claim.epsilon:g} is claimed{doubt}. The bound is wrong once in {SURE:,.0f} such audits.",
             "Compare the noise with what one contribution can change; count every number that leaves.",
         )
     )  # fmt: skip
+    return True
+
+
+def _perhaps(question: Question, pair: Pair, seen: Audit, limit: float) -> Finding:
+    return Finding(
+        "sampled", "claim-perhaps-refuted", "doubt",
+        f"{pair.name[:1].upper()}{pair.name[1:]} show an epsilon of at least {seen.epsilon_lower:.3g} at "
+        f"{100 * question.confidence:g} % confidence, where {limit:g} is claimed: that may be chance.",
+        "Check again with more time or trials: seconds=, trials=.",
+    )  # fmt: skip
+
+
+def bound_at(found: Audit, confidence: float) -> float:
+    """The audit's bound, of the same errors of the same rule, at another confidence."""
+    sure = 1 - (1 - found.confidence) / found.looks
+    counts = np.arange(found.measured + 1)
+    fpr_upper, tpr_lower = rate_bounds(counts, counts, found.measured, sure)
+    errors = [int(np.abs(rates - one).argmin()) for rates, one in
+              ((fpr_upper, found.fpr_upper), (tpr_lower, found.tpr_lower))]  # fmt: skip
+    return float(epsilon_bound(errors[0], errors[1], found.measured, found.delta, confidence)[0])
 
 
 def _repeated(subject: Subject, question: Question, pair: Pair, trials: int, found: Sampled) -> None:

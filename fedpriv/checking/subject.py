@@ -28,7 +28,7 @@ class Claim:
     """epsilon at ``delta`` of one call, or of a run of ``Question.calls`` calls. source: who says so, in words.
 
     adjacency: of the claim; None: it is not said, and only pairs that hold under every adjacency of updates (one update
-    against none) refute it.
+    against none) refute it. unit: what neighbours differ in, a client's whole data or one example; None: not said.
     """
 
     epsilon: float
@@ -36,10 +36,15 @@ class Claim:
     scope: Scope = "call"
     source: str = "the claim given to the check"
     adjacency: str | None = None
+    unit: str | None = None
 
-    def covers(self, adjacency: str) -> bool:
-        """Whether a pair of this adjacency refutes the claim: replace-one allows zero-out too, not the other way."""
-        return adjacency != "replace-one" or self.adjacency == "replace-one"
+    def covers(self, pair: Pair) -> bool:
+        """Whether a pair refutes the claim: replace-one allows zero-out too, not the other way. All examples of a
+        client refute a claim that says to be about clients.
+        """
+        if (self.unit == "example" and pair.unit == "client") or (self.unit != "client" and pair.unit == "data set"):
+            return False
+        return pair.adjacency != "replace-one" or self.adjacency == "replace-one"
 
 
 @dataclass(frozen=True)
@@ -71,10 +76,11 @@ class Played:
 
     numbers: by name, flat float64 arrays: "released", "arrays.0", "metrics.loss", "num_examples". Texts, names and
     shapes that leave are turned into numbers (a hash) under "form.*"; a number that an observer knows beforehand
-    (a round's number, a public constant) is left out.
+    (a round's number, a public constant) is left out. exact: whole numbers of 64 bits, which those have rounded.
     """
 
     numbers: Mapping[str, Numbers]
+    exact: Mapping[str, NDArray[np.int64]] = field(default_factory=dict)
 
     def flat(self) -> Numbers:
         """All numbers [k], in the order of their names."""
@@ -90,7 +96,7 @@ class Pair:
     left: Any
     right: Any
     adjacency: str  # "replace-one" | "zero-out" | "add-or-remove-one"
-    unit: str  # "client" | "example"
+    unit: str  # "client" | "example" | "data set" (all examples of one client)
 
 
 @dataclass(frozen=True)
@@ -133,7 +139,8 @@ class Subject(ABC):
     """A target as the layers see it. One subject may be played any number of times; plays never see each other.
 
     name: of the target, for the reader alone. observer: who sees what `play` gives (`fedpriv.privacy.events`).
-    stateful: the target is documented to keep a state between calls.
+    stateful: the target is documented to keep a state between calls. counts_differ: two clients of a pair may have
+    unequal numbers of examples; else a number of examples that moves is a number like others.
     """
 
     kind: ClassVar[str] = "target"  # "release function", "Flower client mod", "Opacus training loop", ...
@@ -145,6 +152,7 @@ class Subject(ABC):
     claim: Claim | None = None
     observer: str = "server"
     stateful: bool = False
+    counts_differ: bool = False
     notes: Sequence[Finding] = field(default_factory=tuple)
 
     @abstractmethod

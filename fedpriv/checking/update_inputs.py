@@ -48,8 +48,8 @@ def update_probes(dimension: int, form: Callable[[Numbers], Any], bound: float |
     """A vector that grows, one along a single coordinate that grows, and vectors with what is no number."""
     u = direction(dimension)
     broken = []
-    for value in (np.nan, np.inf, -np.inf):
-        one = LENGTHS[-1] * u
+    for value, sign in ((np.nan, 1), (np.inf, 1), (-np.inf, 1), (np.nan, -1), (np.inf, -1)):
+        one = sign * LENGTHS[-1] * u
         one[0] = value
         broken.append(form(one))
     probes = [Probe("broken numbers", "broken", broken)]

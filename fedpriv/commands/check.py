@@ -13,6 +13,7 @@ delta=       of every figure (1e-5)
 scope=       call or run: what the claim is about (call); a run needs calls=
 calls=       calls of a run
 adjacency=   of the claim: replace-one, zero-out or add-or-remove-one; without it, one update against none refutes it
+unit=        of the claim: client (all that one client has) or example
 bound=       L2 norm of the updates that the target gets, where its caller clips them
 dims=        lengths of the updates that are tried (16,256)
 trials=      calls of each input for the audit, at most (20000)

@@ -9,15 +9,17 @@ import flwr.server.strategy as older
 import flwr.serverapp.strategy as newer
 import numpy as np
 import pytest
-from flwr.app import MetricRecord
+from flwr.app import Array, ArrayRecord, MetricRecord
 from flwr.serverapp import NeighboringRelation, PrivacyConfig, RdpAccountant, SamplingMethod
 from flwr.serverapp.strategy import dp_adaptive_clipping
 
+from fedpriv.checking.budget import Budget
 from fedpriv.checking.flower_messages import Trained
 from fedpriv.checking.flower_strategies import StrategySubject, cohort, recognises
 from fedpriv.checking.flower_strategies_known import adaptive_epsilon
 from fedpriv.checking.flower_updates import LARGE, SMALL, plain
-from fedpriv.checking.subject import Numbers, Question
+from fedpriv.checking.replayed import replay
+from fedpriv.checking.subject import Claim, Numbers, Question
 from fedpriv.privacy.gaussian_dp import gaussian_epsilon
 
 QUESTION = Question(dims=(16,))
@@ -248,6 +250,98 @@ def test_metrics_and_evaluation_are_told() -> None:
     names = {one.name for one in subject(newer.FedAvg()).notes}
     assert {"metrics-bare", "evaluation-bare"} <= names
     assert "metrics-bare" not in {one.name for one in subject(older.FedAvg()).notes}
+
+
+CLAIMED = Question(claim=Claim(4.4, 1e-5, adjacency="replace-one", unit="client"), dims=(16,))
+
+
+class Noisy(newer.FedAvg):
+    """Gaussian noise on a sum of updates that are clipped to 1, over the number of clients; no metrics."""
+
+    clients, std = 10, 2.0
+
+    def aggregate_train(self, server_round: int, replies: Any) -> Any:
+        rows = [self.row(reply) for reply in replies]
+        total = np.sum([row / max(1.0, float(np.linalg.norm(row))) for row in rows], axis=0)
+        return self.record(replies, (total + self.noise(total)) / self.clients), self.metrics(replies)
+
+    def noise(self, total: Numbers) -> Numbers:
+        return np.random.normal(0.0, self.std, total.shape)  # noqa: NPY002
+
+    def metrics(self, replies: Any) -> Any:
+        return None
+
+    @staticmethod
+    def row(reply: Any) -> Numbers:
+        arrays = next(iter(reply.content.array_records.values()))
+        return np.concatenate([array.numpy().ravel().astype(float) for array in arrays.values()])
+
+    @staticmethod
+    def record(replies: Any, row: Numbers) -> ArrayRecord:
+        arrays, found, place = next(iter(replies[0].content.array_records.values())), {}, 0
+        for name, array in arrays.items():
+            shape = array.numpy().shape
+            found[name] = Array(row[place : place + math.prod(shape)].reshape(shape))
+            place += math.prod(shape)
+        return ArrayRecord(found)
+
+
+class Shares(Noisy):
+    def metrics(self, replies: Any) -> Any:
+        values = [next(iter(reply.content.metric_records.values())).get("loss", 0.0) for reply in replies]
+        return MetricRecord({"loss": float(np.mean(values)) + self.of_loss()})
+
+    def of_loss(self) -> float:
+        return 0.0
+
+
+class NoisyShares(Shares):
+    def of_loss(self) -> float:
+        return float(np.random.laplace(0.0, 1.0))  # noqa: NPY002
+
+
+class Middle(Noisy):
+    def aggregate_train(self, server_round: int, replies: Any) -> Any:
+        return self.record(replies, np.median([self.row(reply) for reply in replies], axis=0)), None
+
+
+class Quieter(Noisy):
+    std = 1.4
+
+
+def faults(strategy: Any, question: Question = CLAIMED) -> set[str]:
+    found = StrategySubject(strategy, question)
+    findings = [*found.notes, *replay(found, question, Budget(6)).findings]
+    return {one.name for one in findings if one.severity == "fault"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        (Noisy, set()),
+        (Shares, {"metrics-bare"}),
+        (NoisyShares, set()),
+        (Middle, {"no-randomness"}),  # among clients that answer alike it never moves
+        (Quieter, {"moves-more-than-claimed"}),  # between opposite updates alone
+    ],
+)
+@pytest.mark.rotates(3)
+def test_a_strategy_of_unknown_make_is_judged_by_what_it_publishes(kind: Any, expected: set[str]) -> None:
+    assert faults(kind(fraction_evaluate=0.0)) == expected
+
+
+def test_what_is_published_bare_is_a_fault_of_a_claim_alone() -> None:
+    bare = newer.FedAvg()
+    severity = {one.name: one.severity for one in StrategySubject(bare, QUESTION).notes}
+    assert severity["metrics-bare"] == severity["evaluation-bare"] == "doubt"
+    assert {"metrics-bare", "evaluation-bare"} <= faults(bare)
+
+
+def test_counts_that_clients_report_refute_a_claim() -> None:
+    strategy = newer.DifferentialPrivacyServerSideFixedClipping(newer.FedAvg(fraction_evaluate=0.0), 1.0, 1.0, 10)
+    assert "moves-more-than-claimed" in faults(strategy)
+    names = [pair.name for pair in StrategySubject(strategy, QUESTION).pairs]
+    assert not [name for name in names if "20,000" in name]
 
 
 def test_a_function_that_makes_a_strategy_is_one_and_others_are_none() -> None:

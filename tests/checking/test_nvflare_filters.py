@@ -6,6 +6,7 @@ import importlib
 import math
 import sys
 import types
+from dataclasses import dataclass, field
 from threading import Lock
 from typing import Any
 
@@ -79,6 +80,60 @@ def test_a_chain_is_applied_in_order_and_a_blocked_result_is_told() -> None:
 
 def test_metrics_beside_the_arrays_are_told() -> None:
     assert "metrics-bare" in {one.name for one in subject(Clipping(std=0.1)).notes}
+
+
+@dataclass
+class Result:
+    """A project's own class of results; it does not have the package's attributes."""
+
+    kind: str
+    arrays: dict[str, Any]
+    facts: dict[str, Any] = field(default_factory=dict)
+
+
+class TakesResult:
+    """``process(dxo, shareable, fl_ctx)``; gives back the class of results that it is told."""
+
+    def __init__(self, makes: Any = None) -> None:
+        self.makes = makes
+
+    def process(self, dxo: Any, shareable: Any = None, fl_ctx: Any = None) -> Any:
+        assert fl_ctx.get_identity_name() and shareable is not None
+        data = {name: value + np.random.normal(size=value.shape) for name, value in dxo.data.items()}  # noqa: NPY002
+        return self.makes(dxo.data_kind, data) if self.makes else data
+
+
+class TakesOwn:
+    def process_dxo(self, found: Result, shareable: Any, fl_ctx: Any) -> Result:
+        return Result(
+            found.kind, {name: 0 * value for name, value in found.arrays.items()}, {"steps": 3, **found.facts}
+        )
+
+
+class ReadsFirst:
+    """``process`` with the result alone, or with its arrays alone."""
+
+    def process(self, arrays: Any) -> Any:
+        return {name: np.asarray(value) * 2 for name, value in arrays.items() if np.ndim(value)}
+
+
+@pytest.mark.parametrize("makes", [None, Result])
+def test_a_filter_of_the_result_itself_is_played(makes: Any) -> None:
+    found = subject(TakesResult(makes))
+    one, other = (found.play(UP, seed)[0].numbers for seed in (1, 2))
+    assert any(value.size > 1 and not np.array_equal(value, other[name]) for name, value in one.items())
+    assert {name for name in one if name.endswith((".weight", ".bias"))}
+
+
+def test_a_projects_own_class_of_results_is_made_by_its_annotation() -> None:
+    numbers = subject(TakesOwn()).play(UP, 1)[0].numbers
+    assert numbers["arrays.facts.steps"].tolist() == [3.0]
+    assert not numbers["arrays.arrays.weight"].any()
+
+
+def test_a_filter_of_one_argument_is_played() -> None:
+    numbers = subject(ReadsFirst()).play(UP, 1)[0].numbers
+    assert numbers["arrays.weight"] == pytest.approx(2 * UP.update["weight"].ravel())
 
 
 def test_other_objects_are_no_filters() -> None:
