@@ -28,6 +28,8 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 # The processes of a session share the cores: threads of one would wait, busily, for those of another.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# Ray would kill a test's worker where other processes of the machine have filled its memory.
+os.environ.setdefault("RAY_memory_monitor_refresh_ms", "0")
 # Shells start what runs in the background with Ctrl-C ignored, and children inherit that; tests press it.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(
