@@ -90,7 +90,7 @@ bench-privacy: install ## accounting, noise and auditor: agreement with other ac
 reproduce: install ## every paper's experiments at scale=small: tables, figures and verdicts in results/ (under an hour on two cores)
 	$(PY) -m fedpriv.reproduce paper=all scale=small $(ARGS)
 
-leaderboard: install ## all methods at equal verified epsilon, by threat model (about two hours on two cores; ARGS="board=example data=DIR")
+leaderboard: install ## all methods at equal verified epsilon, by threat model (nine hours of runs; ARGS="board=example data=DIR")
 	$(PY) -m fedpriv.leaderboard $(ARGS)
 
 papers: install ## lists where each equation of the papers is in the code

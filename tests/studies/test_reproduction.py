@@ -274,6 +274,7 @@ def test_fresh_seeds_are_planned_where_they_are_asked_for(tmp_path: Path) -> Non
 def test_a_moved_verdict_counts_with_fresh_seeds_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The made-up paper: what the list before had differently is open, and what it had alike is not."""
     changed = json.loads(json.dumps(PAPER))
+    changed["client_epochs"] = {"small": 1000, "literal": 1000}
     changed["claims"]["right"] |= {"before": "not decided"}
     changed["claims"]["same"] = changed["claims"]["right"] | {"before": "holds"}
     changed["claims"]["late"] = changed["claims"]["same"] | {"late": True}
