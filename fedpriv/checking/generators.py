@@ -32,7 +32,9 @@ def _seeded(seed: int) -> Iterator[None]:
     random.seed(seed)
     np.random.seed(seed & 0xFFFFFFFF)  # noqa: NPY002 (the generator that targets use)
     if torch := sys.modules.get("torch"):
-        torch.manual_seed(seed)
+        torch.default_generator.manual_seed(seed)  # what torch.manual_seed does, which is slow where no GPU is
+        if torch.cuda.is_initialized():
+            torch.cuda.manual_seed_all(seed)
     try:
         yield
     finally:
