@@ -123,7 +123,7 @@ ELSEWHERE: tuple[tuple[str, str, str | None], ...] = (
         "tests/system/test_rehearsal.py::test_the_approved_app_trains_on_the_nodes_own_pictures",
     ),
     (
-        r"python -m fedpriv\.node (bundle quickstart|(init|status|report) .*data=/srv/patients)",
+        r"python -m fedpriv\.node (bundle quickstart|(init|status|report) .*data=/srv/patients.*)",
         "needs an app and a table of one's own",
         "tests/guard/test_guarded_nodes.py::test_an_app_that_nobody_changed_runs_on_guarded_nodes",
     ),
