@@ -228,15 +228,15 @@ def test_rows_of_a_table_are_found_in_updates_and_shown_in_the_report(run: Run, 
     found = json.loads((folder / "summary.json").read_text())["attacks"]["inversion"]
     assert found["shown"], found["reason"]
     inverted = found["inversion"]
-    assert inverted["measure"] == "error in standard deviations" and inverted["sought"] == 8
-    assert inverted["found"][1] < inverted["public"][1] and inverted["nearer"]["low"] > 0.5
+    assert inverted["measure"] == "error in standard deviations" and inverted["sought"] == 16  # two ways
+    assert inverted["found"][1] < 0.8 * inverted["public"][1] and inverted["nearer"]["low"] > 0.4
     kept = json.loads((folder / "attacks" / "inversion.json").read_text())["samples"]
-    assert kept["names"] == names and kept["shape"] == [8]
+    assert kept["names"][::2] == names and kept["shape"] == [16]  # each beside whether it is missing
     best = kept["examples"][0]
     apart, public = (np.abs(np.array(best["true"]) - best[other]).max() for other in ("found", "public"))
-    assert apart < 0.5 * public
+    assert apart < 0.02 < 0.3 < public  # the row itself
     page = (folder / "report.html").read_text()
     assert "Rows found in updates" in page and "found in the update" in page and "income" in page
-    for value in best["found"]:
+    for value in best["found"][:8]:
         assert f"{value:.2f}" in page
     assert not (folder / "attack-inversion.png").exists()
