@@ -84,7 +84,7 @@ def dpsum(columns: int, seed: int, epsilon: float) -> dict[str, Any]:
             f"dataset.schema_file={folder}/schema.yaml",
         ]
         run = fedpriv.run(options, folder=str(folder / "run"), quiet=True)
-        given = {column: table.x[table.test][:, place] for place, column in enumerate(names)}
+        given: Any = {column: table.x[table.test][:, place] for place, column in enumerate(names)}
         said, spent = np.asarray(run.model.probabilities(given))[:, 1], run.claimed_epsilon
     from sklearn.metrics import roc_auc_score
 
