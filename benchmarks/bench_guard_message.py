@@ -23,6 +23,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import traceback
 from collections.abc import Callable
 from contextlib import redirect_stdout
 from dataclasses import dataclass, replace
@@ -46,7 +47,7 @@ SHAPES = {
     "quickstart-torch": ((16, 4), (16,), (2, 16), (2,)),
 }
 MANY = {"quickstart-message": 20_000, "quickstart-sklearn": 1, "quickstart-torch": 300}
-REPEATS, SLOW, ROWS, PAIRS = 15, 5, 200, 100
+REPEATS, SLOW, ROWS, PAIRS = 15, 5, 200, 40
 
 
 def forked(answer: Callable[[], Any]) -> float:
@@ -56,6 +57,8 @@ def forked(answer: Callable[[], Any]) -> float:
         status = 1
         try:
             status = 0 if answer() is not None else 2
+        except Exception:
+            traceback.print_exc()
         finally:
             os._exit(status)
     _, status = os.waitpid(child, 0)
@@ -69,6 +72,8 @@ def processor_seconds(answer: Callable[[], Any]) -> float:
         status = 1
         try:
             status = 0 if answer() is not None else 2
+        except Exception:
+            traceback.print_exc()
         finally:
             os._exit(status)
     _, status, used = os.wait4(child, 0)
@@ -79,11 +84,18 @@ def processor_seconds(answer: Callable[[], Any]) -> float:
 def chained() -> None:
     """Pairs of messages, after each other and in turn first."""
     from fedpriv.common.chain import followed
+    from fedpriv.deployment.data_ledger import DataLedger
+    from fedpriv.deployment.policy import read_policy
+    from fedpriv.deployment.signed_head import Signer
 
     app, lender = TESTS / "apps" / "quickstart-message", Lender()
     standing = partial(Sandbox, lender=lender)
     with tempfile.TemporaryDirectory() as name, redirect_stdout(io.StringIO()):
         signed, plain = (Case(app, 1, Path(name) / which) for which in ("signed", "plain"))
+        identity = signed.machines.identities[0]
+        counter = Path(read_policy(signed.machines.policy(0)).counter)
+        with DataLedger(signed.machines.data(0), counter, Signer(identity.private)).held() as ledger:
+            ledger.sign_on()
         plain.machines.identities.clear()
         for case in (signed, plain):
             forked(partial(case.guarded, standing, -1))

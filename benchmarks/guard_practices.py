@@ -59,7 +59,6 @@ def guarded(columns: int, seed: int, form: str, epsilon: str | float, **setting:
 def dpsum(columns: int, seed: int, epsilon: float) -> dict[str, Any]:
     """By the settings that the method has for every table."""
     import fedpriv
-    from fedpriv.runs.table_model import TableModel
 
     table = practices(seed, columns)
     names = [f"x{number}" for number in range(columns)]
@@ -85,8 +84,7 @@ def dpsum(columns: int, seed: int, epsilon: float) -> dict[str, Any]:
             f"dataset.schema_file={folder}/schema.yaml",
         ]
         run = fedpriv.run(options, folder=str(folder / "run"), quiet=True)
-        given = {column: table.x[table.test][:, place] for place, column in enumerate(names)}
-        assert isinstance(run.model, TableModel)
+        given: Any = {column: table.x[table.test][:, place] for place, column in enumerate(names)}
         said, spent = np.asarray(run.model.probabilities(given))[:, 1], run.claimed_epsilon
     from sklearn.metrics import roc_auc_score
 

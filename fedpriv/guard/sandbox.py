@@ -191,7 +191,7 @@ class Sandbox:
             with suppress(OSError):  # a lender that has ended: this message has a sandbox of its own
                 self._lent = self.lender.take(given, 2 * START)
         if self._lent is not None:
-            self._socket, told = self._lent.channel, self._lent.told
+            self._socket, told = self._lent.keeper, self._lent.told
         else:
             self._process, self._socket, told = started(given)
         if "failed" in told:

@@ -36,9 +36,9 @@ _CODE = "import sys; sys.path.insert(0, {root!r}); from fedpriv.guard.standing i
 
 @dataclass
 class Lent:
-    """A sandbox of a message. channel: to its keeper; told: what it said when it was ready."""
+    """A sandbox of a message. keeper: the socket to its keeper; told: what it said when it was ready."""
 
-    channel: socket.socket
+    keeper: socket.socket
     told: dict[str, Any]
     lease: socket.socket
 
@@ -48,7 +48,7 @@ class Lent:
             if whole:
                 self.lease.send(BACK)
         self.lease.close()
-        self.channel.close()
+        self.keeper.close()
 
 
 class Lender:
@@ -88,18 +88,18 @@ class Lender:
 @dataclass
 class _Sandbox:
     process: subprocess.Popen[bytes]
-    channel: socket.socket
+    keeper: socket.socket
     told: dict[str, Any]
 
     def end(self) -> None:
-        self.channel.close()
+        self.keeper.close()
         self.process.kill()  # the kernel ends what it started
         self.process.wait()
 
     @property
     def alive(self) -> bool:
         """Nothing is in its socket: a keeper speaks there only to say that it failed, or by its end."""
-        return not select.select([self.channel], [], [], 0)[0]
+        return not select.select([self.keeper], [], [], 0)[0]
 
 
 class _Lending:
@@ -133,7 +133,7 @@ class _Lending:
             found = given, _Sandbox(*started(json.loads(given)))
         self.lent[lease] = found
         try:
-            socket.send_fds(lease, [json.dumps(found[1].told).encode()], [found[1].channel.fileno()])
+            socket.send_fds(lease, [json.dumps(found[1].told).encode()], [found[1].keeper.fileno()])
         except OSError:  # who asked has ended
             self._ended(lease)
 

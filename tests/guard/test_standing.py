@@ -76,6 +76,9 @@ def test_between_messages_it_has_one_thread_and_sees_no_data(lender: Lender, dat
 
 def test_a_sandbox_belongs_to_one_message_at_a_time(lender: Lender, data: Path, tmp_path: Path) -> None:
     shard = write_rows(tmp_path / "shard.csv", 5)
+    with Sandbox(APP, data, LIMITS, lender=lender):
+        pass
+    assert len(launchers(lender)) == 1
     with Sandbox(APP, data, LIMITS, lender=lender) as one, Sandbox(APP, data, LIMITS, lender=lender) as other:
         assert len(launchers(lender)) == 2
         np.testing.assert_array_equal(answered(one, shard), answered(other, shard))
@@ -91,6 +94,14 @@ def test_a_message_that_ends_otherwise_gives_nothing_back(lender: Lender, data: 
     with Sandbox(APP, data, LIMITS, lender=lender) as other:
         answered(other, write_rows(tmp_path / "shard.csv", 5))
         assert launchers(lender) != [launcher]
+
+
+def test_where_a_shard_could_not_be_asked_nothing_is_given_back(lender: Lender, data: Path, tmp_path: Path) -> None:
+    with Sandbox(APP, data, LIMITS, lender=lender) as one:
+        (launcher,) = launchers(lender)
+        with pytest.raises(FileNotFoundError):
+            one.ask(b"", tmp_path / "none.csv")
+    wait_until(lambda: state(launcher) == "")
 
 
 def test_what_an_app_broke_is_not_lent_again(lender: Lender, tmp_path: Path) -> None:
