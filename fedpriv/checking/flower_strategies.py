@@ -171,10 +171,10 @@ def _pairs(question: Question, clients: int) -> list[Pair]:
         tail = f", {size} numbers"
         found += [Pair("one client's update and next to none" + tail, up, little, "zero-out", "client")]
         if size == min(question.dims):
-            mixed = [unlike(Trained(plain(size, length)), clients) for length in (LARGE, SMALL)]
+            much, less = (unlike(Trained(plain(size, length)), clients) for length in (LARGE, SMALL))
             found += [
                 Pair("one client's update in one of" + tail[1:], one, little, "zero-out", "client"),
-                Pair("one client's update and next to none among unlike ones" + tail, *mixed, "zero-out", "client"),
+                Pair("one client's update and next to none among unlike ones" + tail, much, less, "zero-out", "client"),
             ]
             if opposite:
                 down = cohort(Trained(plain(size, -LARGE)))
