@@ -262,7 +262,7 @@ class Law:
 
 
 GAUSS = Law(math.sqrt(2 / math.pi), 0.2123, 3.0, math.sqrt(24))
-#: From 20,000 samples of 1,000 numbers.
+#: Errors of 4,000 samples of 1,000 numbers, rounded up.
 LAPLACE = Law(1 / math.sqrt(2), 0.354, 6.0, 39.0)
 #: Numbers from which a law is told from others, and errors of an estimate that are allowed for.
 ENOUGH, ALLOWED = 480, 4.0

@@ -216,7 +216,8 @@ def test_other_shapes_in_each_call_are_said() -> None:
 
 
 def test_no_randomness_is_an_infinite_epsilon() -> None:
-    found = check(lambda update: np.clip(update, -1, 1), epsilon=8, dims=(8,), trials=400)
+    asked = Question(claim=Claim(8.0, 1e-5), dims=(8,), trials=400)
+    found = check_object(lambda update: np.clip(update, -1, 1), asked)
     assert found.audited == np.inf and "epsilon is infinite" in found.faults[0].text
 
 
@@ -230,7 +231,8 @@ def test_an_infinite_epsilon_claims_nothing() -> None:
 
 def test_the_bound_of_gaussian_noise_is_given_beside_the_one_that_assumes_nothing() -> None:
     """mu 1/2 for opposite updates: epsilon 2.0 at 1e-5."""
-    found = check(noisy, epsilon=4, adjacency="replace-one", dims=(4,), trials=8000, seconds=20)
+    claim = Claim(4.0, 1e-5, adjacency="replace-one")
+    found = check_object(noisy, Question(claim=claim, dims=(4,), trials=8000), seconds=20)
     assert found.sharper is not None and found.audited is not None
     assert "all noise is Gaussian" in found.sharper["assumes"] and found.sharper["family"] == "Gaussian"
     assert found.audited < found.sharper["epsilon_lower"] < 2.006 < found.sharper["attainable"]
@@ -241,4 +243,4 @@ def test_the_bound_of_gaussian_noise_is_given_beside_the_one_that_assumes_nothin
     def laplace(update: Any, rng: Any) -> Any:
         return update / max(1.0, np.abs(update).sum()) + rng.laplace(0, 2.0, update.shape)
 
-    assert check(laplace, dims=(4,), trials=800).sharper is None
+    assert check_object(laplace, Question(dims=(4,), trials=800), seconds=10).sharper is None
