@@ -250,11 +250,16 @@ def _find_data(subject: AppSubject, question: Question) -> None:
         subject.known = _numbers_of_partitions(subject)
 
 
+NOTHING = np.zeros(0)
+
+
 def _numbers_of_partitions(subject: AppSubject) -> frozenset[str]:
     """Records that hold the partition's number, which whoever sends the message knows."""
     plays = {one: subject.play(Asked(one), 1)[0].numbers for two in PARTITIONS for one in two}
     return frozenset(
-        name for name in plays[0] if all(np.array_equal(found.get(name), [one]) for one, found in plays.items())
+        name
+        for name in plays[0]
+        if all(np.array_equal(found.get(name, NOTHING), [one]) for one, found in plays.items())
     )
 
 
@@ -277,7 +282,7 @@ def _changed_data(unit: str) -> list[Pair]:
 
 def _partitions() -> list[Pair]:
     name = "partitions {} and {} of the app's data"
-    found = [Pair(name.format(*two), *map(Asked, two), "replace-one", "data set") for two in PARTITIONS]
+    found = [Pair(name.format(*two), Asked(two[0]), Asked(two[1]), "replace-one", "data set") for two in PARTITIONS]
     far = [Asked(one, FAR) for one in PARTITIONS[0]]
     words = name.format(*PARTITIONS[0]) + ", and a model far from both"
     return [*found, Pair(words, far[0], far[1], "replace-one", "data set")]

@@ -174,7 +174,13 @@ def _pairs(question: Question, clients: int) -> list[Pair]:
             mixed = [unlike(Trained(plain(size, length)), clients) for length in (LARGE, SMALL)]
             found += [
                 Pair("one client's update in one of" + tail[1:], one, little, "zero-out", "client"),
-                Pair("one client's update and next to none among unlike ones" + tail, *mixed, "zero-out", "client"),
+                Pair(
+                    "one client's update and next to none among unlike ones" + tail,
+                    mixed[0],
+                    mixed[1],
+                    "zero-out",
+                    "client",
+                ),
             ]
             if opposite:
                 down = cohort(Trained(plain(size, -LARGE)))
