@@ -250,13 +250,16 @@ def _find_data(subject: AppSubject, question: Question) -> None:
         subject.known = _numbers_of_partitions(subject)
 
 
+NOTHING = np.zeros(0)
+
+
 def _numbers_of_partitions(subject: AppSubject) -> frozenset[str]:
     """Records that hold the partition's number, which whoever sends the message knows."""
     plays = {one: subject.play(Asked(one), 1)[0].numbers for two in PARTITIONS for one in two}
     return frozenset(
         name
         for name in plays[0]
-        if all(name in found and np.array_equal(found[name], [one]) for one, found in plays.items())
+        if all(np.array_equal(found.get(name, NOTHING), [one]) for one, found in plays.items())
     )
 
 
@@ -279,10 +282,7 @@ def _changed_data(unit: str) -> list[Pair]:
 
 def _partitions() -> list[Pair]:
     name = "partitions {} and {} of the app's data"
-    found = [
-        Pair(name.format(left, right), Asked(left), Asked(right), "replace-one", "data set")
-        for left, right in PARTITIONS
-    ]
+    found = [Pair(name.format(*two), Asked(two[0]), Asked(two[1]), "replace-one", "data set") for two in PARTITIONS]
     far = [Asked(one, FAR) for one in PARTITIONS[0]]
     words = name.format(*PARTITIONS[0]) + ", and a model far from both"
     return [*found, Pair(words, far[0], far[1], "replace-one", "data set")]

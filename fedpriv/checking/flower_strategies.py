@@ -171,10 +171,16 @@ def _pairs(question: Question, clients: int) -> list[Pair]:
         tail = f", {size} numbers"
         found += [Pair("one client's update and next to none" + tail, up, little, "zero-out", "client")]
         if size == min(question.dims):
-            much, less = (unlike(Trained(plain(size, length)), clients) for length in (LARGE, SMALL))
+            mixed = [unlike(Trained(plain(size, length)), clients) for length in (LARGE, SMALL)]
             found += [
                 Pair("one client's update in one of" + tail[1:], one, little, "zero-out", "client"),
-                Pair("one client's update and next to none among unlike ones" + tail, much, less, "zero-out", "client"),
+                Pair(
+                    "one client's update and next to none among unlike ones" + tail,
+                    mixed[0],
+                    mixed[1],
+                    "zero-out",
+                    "client",
+                ),
             ]
             if opposite:
                 down = cohort(Trained(plain(size, -LARGE)))
