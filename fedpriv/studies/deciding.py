@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from statistics import fmean
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from fedpriv.studies.claim_spec import (
     AtLeast,
@@ -19,8 +19,9 @@ from fedpriv.studies.claim_spec import (
     Similar,
 )
 from fedpriv.studies.evidence import Sides
+from fedpriv.studies.experiments import Place, Planned
 from fedpriv.studies.printed_claims import ordered, printed
-from fedpriv.studies.spec import MOVES_LEVELS, Reproduction
+from fedpriv.studies.spec import MOVES_LEVELS, Reproduction, Scale
 from fedpriv.studies.verdicts import (
     CANNOT,
     EFFECT,
@@ -35,8 +36,17 @@ from fedpriv.studies.verdicts import (
     similar,
 )
 
-if TYPE_CHECKING:
-    from fedpriv.studies.reproduction import Measured
+
+class Measured(Protocol):
+    """What runs gave, cell by cell (`fedpriv.studies.reproduction.Measured`)."""
+
+    paper: Reproduction
+    planned: Planned
+    scale: Scale
+
+    def values(self, place: Place) -> Values: ...
+
+    def why_missing(self, place: Place) -> str | None: ...
 
 
 def is_moved(claim: ClaimSpec, found: Outcome, paper: Reproduction) -> bool:

@@ -7,17 +7,13 @@ seeds, {printed} the number of claims about the paper's own tables, {printed tha
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
 
 from fedpriv.report.words import plus_minus
 from fedpriv.studies.claim_spec import Ordered, Printed
-from fedpriv.studies.deciding import outcome
+from fedpriv.studies.deciding import Measured, outcome
 from fedpriv.studies.experiments import Place
 from fedpriv.studies.results import Estimate
 from fedpriv.studies.verdicts import HOLDS, paired_difference, shown
-
-if TYPE_CHECKING:
-    from fedpriv.studies.reproduction import Measured
 
 BRACES = re.compile(r"\{([^{}]+)\}")
 

@@ -246,7 +246,7 @@ def test_what_the_shared_analyses_rest_on_holds_for_methods_without_a_row() -> N
 def test_help_shows_what_its_schema_says(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(help_module, "choices", lambda group: ["mine", "fedcad"])
     monkeypatch.setattr(help_module, "compose", lambda overrides: own("fedprox"))
-    rows = help_module._method_options(help_module.own_methods())
+    rows = help_module.all_method_options()
     (row,) = [row for row in rows if " mine: " in row[2] and "proximal" in row[0]]
     assert row[:2] == ("strategy.client.proximal_mu", "float >=0")
     assert any(row[0] == "strategy.server.min_replies" and "fewer usable" in row[2] for row in rows)

@@ -37,7 +37,7 @@ def test_an_operator_sees_what_left_and_what_did_not(tmp_path: Path) -> None:
     text = report(network, tmp_path / "page.html")
     (spent,) = re.findall(r"against (\S+) 5 a strong promise 1e-05 one training example", text)
     assert float(spent) == pytest.approx(0.54, abs=0.1) and f" {'a' * 16} namespaces 2 " in text
-    assert re.search(r"[0-9a-f]+ 2 5 1 1 1 In these columns", text), text
+    assert re.search(r"[0-9a-f]+ 2 5 0 1 1 1 In these columns", text), text
     assert "policy 1" in text and "pad_seconds is not set" in text and "sandbox namespaces" in text
     assert "Smith" not in text and "no epsilon protects it" in text
 

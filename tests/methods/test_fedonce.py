@@ -29,7 +29,7 @@ from fedpriv.mechanisms.unit_cap import best_cap
 from fedpriv.privacy.composition import compose as compose_events
 from fedpriv.runs.planning import make_plan, with_target
 from fedpriv.server.round import Population, Round
-from fedpriv.training.sequential import LocalData
+from fedpriv.training.sequential import LocalData, Training
 from strategies.fedonce import FedOnce, step_of
 
 DIGITS = ("experiment=private_digits", "engine=inprocess", "operations.report=false")
@@ -221,11 +221,9 @@ def test_features_that_are_no_numbers_teach_nothing() -> None:
     made = worker.client(0, store=None)  # type: ignore[arg-type]
     assert made.site is not None
     images = torch.full((5, worker.data.dataset.input_shape[0], 1, 1), math.nan)
-    result = made.site.trainer.train(
-        torch.from_numpy(worker.initial_parameters()),
-        LocalData(images, torch.zeros(5, dtype=torch.int64)),
-        np.random.default_rng(1),
-    )
+    data = LocalData(images, torch.zeros(5, dtype=torch.int64))
+    asked = Training(torch.from_numpy(worker.initial_parameters()), data, np.random.default_rng(1))
+    result = made.site.trainer.train(asked)
     sent = made.mechanism.release(result.update, (0, 0, 1), SeededNoise(2))  # type: ignore[attr-defined]
     assert torch.isfinite(sent).all()
 

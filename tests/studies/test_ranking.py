@@ -79,12 +79,12 @@ def test_ideas_meet_the_plain_methods_and_nobody_else() -> None:
     words = said(8.0, [worse, plain, rival, bad])
     assert len(words) == 2 and "BAD loses to PLAIN" in words[0]
     assert words[1] == (
-        "At epsilon 8, against the other plain methods: 1 of 1 won (BAD against WORSE by 10.0 ± 0.2), 0 lost, "
+        "At epsilon 8, against the other plain methods: 1 of 1 won (BAD against WORSE by 10.00 ± 0.25), 0 lost, "
         "0 not decided."
     )
     first, second = said(8.0, [plain, idea, bad], 10.0)
-    assert first == "At epsilon 8, IDEA beats PLAIN by 5.0 ± 0.2 points (85.2 against 80.2 %)."
-    assert second == "At epsilon 8, BAD loses to PLAIN by 10.0 ± 0.2 points (70.2 against 80.2 %)."
+    assert first == "At epsilon 8, IDEA beats PLAIN by 5.00 ± 0.25 points (85.2 against 80.2 %)."
+    assert second == "At epsilon 8, BAD loses to PLAIN by 10.00 ± 0.25 points (70.2 against 80.2 %)."
     (open_,) = said(8.0, [plain, contender("idea", [79.0, 82.0, 80.0])], 10.0)
     assert open_.startswith("At epsilon 8, IDEA against PLAIN is not decided: +0.1 ± 3.")
 
@@ -98,7 +98,7 @@ def test_whoever_is_behind_has_its_runs_at_smaller_epsilons_too() -> None:
     assert at_1.outcome == "loses to" and at_8.outcome == "not decided"
     assert at_8.against_at == 1.0 and at_8.p == 1.0 and at_8.difference == at_1.difference
     (words, *_) = verdicts(8.0, by_name(searched_badly), [at_8], 10.0)
-    assert "IDEA against PLAIN (with its runs at epsilon 1) is not decided: -1.0 ± " in words
+    assert "IDEA against PLAIN (with its runs at epsilon 1) is not decided: -1.00 ± " in words
     larger = fought({1.0: [bad, idea], 8.0: [good, idea]})
     assert [one.against_at for one in larger] == [None, None] and larger[0].outcome == "beats"
     idea_badly = {1.0: [bad, idea], 8.0: [good, poor]}
@@ -145,7 +145,7 @@ def test_the_best_is_held_against_what_clients_have_by_themselves() -> None:
     alone = {0: 90.0, 1: 91.0, 2: 92.0}
     low, high = contender("low", [80.0, 81.1, 82.2]), contender("high", [91.0, 92.1, 93.3])
     said = against_alone(8.0, [low], alone)
-    assert said.startswith("At epsilon 8, the best, LOW, is worse by 9.9 ± 0.2 points than what every client has ")
+    assert said.startswith("At epsilon 8, the best, LOW, is worse by 9.90 ± 0.25 points than what every client has ")
     assert "is better by 1.1 ± " in against_alone(8.0, [low, high], alone)
     assert "is not told apart" in against_alone(8.0, [contender("same", [92.0, 90.0, 91.2])], alone)
     assert "91.0 % by itself" in against_alone(1.0, [], alone)
@@ -165,7 +165,7 @@ def test_a_boards_duels_are_decided_together() -> None:
     assert {duel.outcome for duel in both} == {"not decided"}
     words = verdicts(8.0, by_name(twice), both, 10.0)
     assert words == [
-        "At epsilon 8, NEAR against PLAIN is not decided: +0.9 ± 0.7 points "
+        "At epsilon 8, NEAR against PLAIN is not decided: +0.85 ± 0.71 points "
         f"(80.8 against 80.0 %; p = {both[0].adjusted:.2g} among all pairwise tests of the board)."
     ]
 
