@@ -30,7 +30,6 @@ from fedpriv.report.live.monitor import Monitor
 from fedpriv.report.live.progress import RunProgress
 from fedpriv.runs.accounts import Accounts
 from fedpriv.runs.answering import answered, as_csv
-from fedpriv.runs.audit_offer import audit_offer
 from fedpriv.runs.folder import Checkpoint, RunFolder
 from fedpriv.runs.in_run_canaries import InRunAudit
 from fedpriv.runs.planned_accounts import PlannedAccounts
@@ -313,6 +312,8 @@ class Session:
     def _privacy(self, rounds_seconds: float) -> dict[str, Any]:
         figures = privacy_figures(self.config, self.plan, self.accounts, len(self.stopped))
         if self.in_run is None:
+            from fedpriv.runs.audit_offer import audit_offer  # scipy, which no first round waits for
+
             return figures | audit_offer(self.worker, float(figures["verified_epsilon"]))
         return figures | self.in_run.figures(figures, rounds_seconds)
 

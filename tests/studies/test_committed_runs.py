@@ -133,9 +133,10 @@ def findings(run: RunRecord) -> dict[str, Any]:
     """path -> value of everything that a run found. Of reasons their number: their words may be bettered."""
     content = run.model_dump(mode="json", exclude=set(CIRCUMSTANCES))
     content["summary"] = {name: part for name, part in content["summary"].items() if name not in OF_THE_SUMMARY}
-    privacy = content["summary"].get("privacy", {})
-    if "reasons" in privacy:
-        content["summary"]["privacy"] = privacy | {"reasons": len(privacy["reasons"])}
+    if privacy := content["summary"].get("privacy", {}):
+        privacy.pop("in_run_offer", None)  # what an audit would have taken is not found by the run
+        if "reasons" in privacy:
+            privacy["reasons"] = len(privacy["reasons"])
     return dict(_leaves(json.loads(json.dumps(content))))
 
 

@@ -165,7 +165,7 @@ def test_the_search_has_a_price(carried_out: CarriedOut) -> None:
 def test_pages_and_commands(carried_out: CarriedOut, tmp_path: Path) -> None:
     page, index = carried_out.page, (carried_out.out / "README.md").read_text()
     assert "[Nobody is trusted](nobody_trusted.md)" in index and "Papernot and Steinke" in index
-    for words in ("## What is not ranked", "with its search", "which costs nothing:", "are one family"):
+    for words in ("## What is not ranked", "with its search", "which costs nothing:", "[rules](../protocol.md)"):
         assert words in page
     board, place = carried_out.boards["tiny"], str(carried_out.folder)
     assert board.plot is not None and (carried_out.out / board.plot.file).stat().st_size > 1000
