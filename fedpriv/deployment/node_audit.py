@@ -76,7 +76,7 @@ class NodeCanaries:
     def read(cls, path: Path) -> NodeCanaries | None:
         """None where there are none, or the file is torn."""
         try:
-            with np.load(path) as file:
+            with np.load(path, allow_pickle=False) as file:
                 facts = file["facts"]
                 found = cls(file["coins"].astype(bool), file["scores"].astype(np.float64), int(facts[0]), facts[1])
         except (OSError, ValueError, KeyError, EOFError, BadZipFile):

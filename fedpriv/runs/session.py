@@ -7,7 +7,7 @@ import statistics
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flwr.serverapp import Grid
 
@@ -31,7 +31,6 @@ from fedpriv.report.live.progress import RunProgress
 from fedpriv.runs.accounts import Accounts
 from fedpriv.runs.answering import answered, as_csv
 from fedpriv.runs.folder import Checkpoint, RunFolder
-from fedpriv.runs.in_run_canaries import InRunAudit
 from fedpriv.runs.planned_accounts import PlannedAccounts
 from fedpriv.runs.planning import Plan
 from fedpriv.runs.preparation import make_strategy
@@ -40,6 +39,15 @@ from fedpriv.runs.summary import metrics_figures, metrics_row, privacy_figures
 from fedpriv.server.nodes import ClientGrid, FlowerGrid
 from fedpriv.server.round import BudgetsSpent, Hooks, Round
 from fedpriv.training.evaluation import Evaluator, Score
+
+if TYPE_CHECKING:
+    from fedpriv.runs.in_run_canaries import InRunAudit
+
+
+def _in_run_audit(worker: Worker) -> InRunAudit:
+    from fedpriv.runs.in_run_canaries import InRunAudit  # scipy, which no first round waits for
+
+    return InRunAudit(worker)
 
 
 class Session:
@@ -78,7 +86,7 @@ class Session:
             hooks = replace(hooks, on_release=self.recorder.heard)
         run = folder.run_name() if deployed else ""
         self.strategy = make_strategy(config, self.worker, self.attempt, run, hooks)
-        self.in_run = InRunAudit(self.worker) if config.audit.in_run else None
+        self.in_run = _in_run_audit(self.worker) if config.audit.in_run else None
         if self.checkpoint:
             self.strategy.load_state_dict(self.checkpoint.strategy)
             self.strategy.load_vectors(self.checkpoint.vectors)
@@ -312,7 +320,7 @@ class Session:
     def _privacy(self, rounds_seconds: float) -> dict[str, Any]:
         figures = privacy_figures(self.config, self.plan, self.accounts, len(self.stopped))
         if self.in_run is None:
-            from fedpriv.runs.audit_offer import audit_offer  # scipy, which no first round waits for
+            from fedpriv.runs.audit_offer import audit_offer  # as above
 
             return figures | audit_offer(self.worker, float(figures["verified_epsilon"]))
         return figures | self.in_run.figures(figures, rounds_seconds)
