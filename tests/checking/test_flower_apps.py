@@ -21,6 +21,7 @@ from fedpriv.privacy.gaussian_dp import gaussian_epsilon
 from tests.guard.guarded import GuardedMachines
 
 QUESTION = Question(dims=(16,))
+MILLISECONDS_OF_A_PLAY = 30.0  # of an app behind a guard
 MODEL = {"weight": np.zeros((2, 2), np.float32), "bias": np.zeros(2, np.float32)}
 DATA: dict[str, Any] = {"rows": np.zeros(3)}
 

@@ -21,6 +21,7 @@ from fedpriv.privacy.gaussian_dp import gaussian_epsilon
 
 Target = Callable[[Tensor, NoiseSource], Tensor]
 DIMENSION, DELTA, STD = 8, 1e-5, 4.0
+MILLISECONDS_OF_A_PLAY = 0.8
 
 
 @cache
