@@ -36,11 +36,11 @@ class Comparison:
                     for name, value in ((figure, spread.mean), (f"{figure}_std", spread.std))
                 }
                 facts = {"observer": threat.get("observer"), "unit": threat.get("unit"), "runs": len(row.group.runs)}
-                rows.append({"configuration": row.group.label, **row.group.options, **facts, **spreads})
+                rows.append({"configuration": row.group.label, **row.group.values, **facts, **spreads})
         return rows
 
     def write(self, folder: str | Path) -> list[Path]:
-        """comparison.html, comparison.csv and comparison.png in a folder; returns their paths."""
+        """comparison.html, .csv, .tex and its pictures in a folder; returns their paths."""
         from fedpriv.report.page import write_comparison
 
         Path(folder).mkdir(parents=True, exist_ok=True)

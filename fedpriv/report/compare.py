@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -13,6 +13,7 @@ from statistics import mean, stdev
 from typing import Any
 
 from fedpriv.common.printing import cell
+from fedpriv.report.differing import NOT_THERE, in_text, rounded, telling, varied
 from fedpriv.report.reading import RunFolder
 from fedpriv.report.words import (
     leading_metric,
@@ -38,9 +39,6 @@ FIGURES = ("accuracy", "metric", "worst_site", "personalised", *EPSILONS, "time_
 
 WARNING = "Epsilons of different threat models are not comparable: each has a table of its own."
 
-#: Shown for an option that a method does not have.
-NOT_THERE = "–"
-
 
 @dataclass(frozen=True)
 class Spread:
@@ -55,10 +53,13 @@ class Spread:
 
 @dataclass(frozen=True)
 class Group:
-    """Runs that differ in their seed only. ``options``: those that differ between groups, by full name, as shown."""
+    """Runs that differ in their seed only. ``options``: those that tell the groups apart, by full name, as shown;
+    ``values``: the same, with all digits.
+    """
 
     options: Mapping[str, str]
     runs: Sequence[RunFolder]
+    values: Mapping[str, str]
 
     @property
     def short_names(self) -> list[str]:
@@ -68,10 +69,14 @@ class Group:
 
     @property
     def label(self) -> str:
+        return self.label_without(frozenset())
+
+    def label_without(self, names: Collection[str]) -> str:
+        """The options but these, by full name, in words."""
         words = [
-            value if name.endswith(".name") else f"{short} {value}"
+            value if name.endswith(".name") else f"{short.replace('_', ' ')} {value}"
             for short, (name, value) in zip(self.short_names, self.options.items(), strict=True)
-            if value != NOT_THERE
+            if value != NOT_THERE and name not in names
         ]
         return ", ".join(words) or "all runs"
 
@@ -169,7 +174,7 @@ def write_csv(comparison: Comparison, file: Path) -> None:
                 spreads = (row.figures[figure] for figure in FIGURES)
                 cells = chain.from_iterable((s.mean, s.std, s.half_width, s.n) for s in spreads)
                 scopes, why = " ".join(row.scopes), "; ".join(row.reasons)
-                line = (*row.group.options.values(), *threat_key(threat), scopes, row.leading, *cells, why)
+                line = (*row.group.values.values(), *threat_key(threat), scopes, row.leading, *cells, why)
                 writer.writerow(map(cell, line))
 
 
@@ -191,12 +196,13 @@ def _groups(runs: Sequence[RunFolder]) -> list[Group]:
     members: dict[str, list[RunFolder]] = {}
     for run in runs:
         members.setdefault(_identity(run), []).append(run)
-    options = _differing_options([_flat(group[0].config) for group in members.values()])
-    return [Group(shown, group) for shown, group in zip(options, members.values(), strict=True)]
-
-
-def _identity(run: RunFolder) -> str:
-    return json.dumps({k: v for k, v in run.config.items() if k not in NOT_COMPARED}, sort_keys=True, default=str)
+    configs = [_flat(group[0].config) for group in members.values()]
+    names = telling(configs, varied([run.path for run in runs]))
+    values = [{name: in_text(config, name) for name in names} for config in configs]
+    columns = {name: rounded([one[name] for one in values]) for name in names}
+    return [
+        Group({name: columns[name][n] for name in names}, group, values[n]) for n, group in enumerate(members.values())
+    ]
 
 
 def _flat(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -205,41 +211,8 @@ def _flat(config: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, parts, value in named if parts[0] not in NOT_COMPARED and parts[-1] != "_target_"}
 
 
-def _differing_options(configs: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
-    """For each configuration the options whose values differ between them, in words.
-
-    An option that only some methods have is shown where its values differ among those; its mere presence is shown only
-    where nothing else distinguishes two configurations.
-    """
-    names = [name for name in dict.fromkeys(chain.from_iterable(configs)) if not _repeats_another(name, configs)]
-
-    def seen(name: str) -> list[str]:
-        return [json.dumps(config[name], default=str) for config in configs if name in config]
-
-    differing = [name for name in names if len(set(seen(name))) > 1]
-    if len({tuple(_shown(config, name) for name in differing) for config in configs}) < len(configs):
-        differing = [name for name in names if len(set(seen(name))) > 1 or len(seen(name)) < len(configs)]
-    differing.sort(key=lambda name: name != "strategy.name")
-    return [{name: _shown(config, name) for name in differing} for config in configs]
-
-
-def _repeats_another(name: str, configs: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether a server option repeats the client's, or `privacy`'s, option of the same name."""
-    half, _, option = name.rpartition(".")
-    if half != "strategy.server":
-        return False
-    having = [config for config in configs if name in config]
-    return any(
-        all(twin in config and config[twin] == config[name] for config in having)
-        for twin in (f"strategy.client.{option}", f"privacy.{option}")
-    )
-
-
-def _shown(config: Mapping[str, Any], name: str) -> str:
-    if name not in config:
-        return NOT_THERE
-    value = config[name]
-    return value if isinstance(value, str) else json.dumps(value, default=str)
+def _identity(run: RunFolder) -> str:
+    return json.dumps({k: v for k, v in run.config.items() if k not in NOT_COMPARED}, sort_keys=True, default=str)
 
 
 # --- rows ------------------------------------------------------------------------------------------------

@@ -24,6 +24,7 @@ from fedpriv.report.answers import answer_rows, replies
 from fedpriv.report.attacks import attack_section, inversion_picture, inversion_section, roc_picture
 from fedpriv.report.compare import Comparison, mean_curve, write_csv
 from fedpriv.report.epsilon_figures import all_figures
+from fedpriv.report.latex import latex_tables
 from fedpriv.report.overview import head
 from fedpriv.report.pictures import Picture, shown
 from fedpriv.report.plots import Band, draw_comparison, draw_run
@@ -31,6 +32,7 @@ from fedpriv.report.reading import Releases, RunFolder, count_releases, read_run
 from fedpriv.report.rendering import rendered
 from fedpriv.report.runs_table import runs_table
 from fedpriv.report.tables import COMPARISON_NOTE, comparison_tables
+from fedpriv.report.tradeoff import draw_tradeoffs
 from fedpriv.report.words import (
     figure,
     further_metrics,
@@ -108,16 +110,20 @@ def write_report(folder: Path, live: int | None = None) -> Path:
 
 
 def write_comparison(comparison: Comparison, folder: Path) -> list[Path]:
-    """Writes ``comparison.html``, ``comparison.csv`` and (where there are accuracies) ``comparison.png``."""
+    """Writes ``comparison.html``, ``.csv`` and ``.tex`` and, where there is something to draw, ``comparison.png``
+    and ``tradeoff.png``, one for each threat model.
+    """
     bands = [Band(group.label, *mean_curve(group)) for group in comparison.groups]
     picture = draw_comparison(bands, folder)
     write_csv(comparison, folder / "comparison.csv")
     header, rows = runs_table(comparison, folder)
+    tables, tradeoffs = comparison_tables(comparison), draw_tradeoffs(comparison, folder)
+    write_atomic(folder / "comparison.tex", latex_tables(tables))
     page = rendered(
         "comparison.html",
         title=f"{many(len(comparison.groups), 'configuration')}, {many(len(rows), 'run')}",
         warning=comparison.warning,
-        tables=comparison_tables(comparison),
+        tables=[(table, drawn and shown(folder, drawn)) for table, drawn in zip(tables, tradeoffs, strict=True)],
         note=COMPARISON_NOTE,
         promises=scale(),
         picture=shown(folder, picture) if picture else None,
@@ -126,7 +132,8 @@ def write_comparison(comparison: Comparison, folder: Path) -> list[Path]:
         rows=rows,
     )
     write_atomic(folder / "comparison.html", page)
-    names = ["comparison.html", "comparison.csv", *([picture.file] if picture else [])]
+    drawn = [one.file for one in (picture, *tradeoffs) if one]
+    names = ["comparison.html", "comparison.csv", "comparison.tex", *drawn]
     return [folder / name for name in names]
 
 

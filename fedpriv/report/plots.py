@@ -7,6 +7,7 @@ draw.
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import cycle
@@ -275,7 +276,7 @@ def draw_comparison(bands: Sequence[Band], folder: Path) -> Picture | None:
     )
     styles = cycle([(color, style) for style in ("-", "--", ":") for color in PALETTE])
     for band, (color, style) in zip(bands, styles, strict=False):
-        draw_line(axes, band.rounds, band.mean, color, band.label, style)
+        draw_line(axes, band.rounds, band.mean, color, textwrap.fill(band.label, 66), style)
         most = 1.0 if accuracy else math.inf
         low = [max(0.0, mean - std) for mean, std in zip(band.mean, band.std, strict=True)]
         high = [min(most, mean + std) for mean, std in zip(band.mean, band.std, strict=True)]

@@ -23,6 +23,9 @@ MARKS = ("config.yaml", "metrics.jsonl", "summary.json", ".hydra")
 #: Keys of a ledger line that are not parameters of its mechanism.
 NOT_PARAMETERS = {"round", "client", "clients", "sequence", "sequences", "attempt", "with_previous", "count"}
 
+#: In a sweep's folder: how many jobs it has, and its options. A search has none: what it tries next is not known.
+SWEEP_FILE = "sweep.json"
+
 TORN_LAST = "its last line is torn and was left out"
 
 
@@ -96,6 +99,15 @@ def _walk(folder: Path) -> list[Path]:
         runs += [child for child in here if is_run(child)]
         names[:] = [child.name for child in here if not is_run(child)]
     return runs
+
+
+def options_of_sweep(folder: Path) -> list[str] | None:
+    """What the command of a sweep said; None: the folder is not one of a sweep that can go on."""
+    try:
+        found = json.loads((folder / SWEEP_FILE).read_text())["options"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return [str(option) for option in found]
 
 
 def _by_number(name: str) -> list[tuple[int, str]]:

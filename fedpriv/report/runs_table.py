@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
-from fedpriv.report.compare import ABSENT, EPSILONS, Comparison
+from fedpriv.report.compare import ABSENT, EPSILONS, Comparison, Group
 from fedpriv.report.epsilon_figures import unaudited
 from fedpriv.report.reading import RunFolder
+from fedpriv.report.tables import IN_FRONT
 from fedpriv.report.words import figure, in_metric, leading_metric, mapping_at, number_at, seconds, size, threat_short
 
 
@@ -43,9 +44,10 @@ def runs_table(comparison: Comparison, folder: Path) -> tuple[list[str], list[li
     rows = [
         [
             Cell(run.path.name, None, _page(run.path, folder)),
-            *(Cell(value, _as_number(value)) for value in group.options.values()),
+            *_options(group)[:IN_FRONT],
             Cell(str(run.config.get("seed", "–")), number_at(run.config, "seed")),
             *_figures(run),
+            *_options(group)[IN_FRONT:],
             *([Cell(threat_short(mapping_at(run.summary, "privacy")))] if several else []),
         ]
         for group in comparison.groups
@@ -54,7 +56,14 @@ def runs_table(comparison: Comparison, folder: Path) -> tuple[list[str], list[li
     rows.sort(key=lambda row: _in_order(row[0].text))
     leading = {leading_metric(run.summary)[0] for group in comparison.groups for run in group.runs}
     metric = next(iter(leading)).replace("_", " ") if len(leading) == 1 else "metric"
-    return ["run", *names, "seed", metric, *FIGURES, *(["seen by"] if several else [])], rows
+    header = ["run", *names[:IN_FRONT], "seed", metric, *FIGURES, *names[IN_FRONT:]]
+    return [*header, *(["seen by"] if several else [])], rows
+
+
+def _options(group: Group) -> list[Cell]:
+    return [
+        Cell(text, _as_number(value)) for text, value in zip(group.options.values(), group.values.values(), strict=True)
+    ]
 
 
 def _in_order(name: str) -> tuple[float, str]:

@@ -32,9 +32,11 @@ from fedpriv.report.words import (
     worth,
 )
 
+#: Options in front of a row; further ones stand behind its epsilons.
+IN_FRONT = 3
 COMPARISON_NOTE = (
     "± is one standard deviation over seeds; the interval is the 95% interval of the mean (Student's t). "
-    "comparison.csv has both for every column."
+    "comparison.csv has both for every column, comparison.tex is for a LaTeX document (booktabs)."
 )
 
 
@@ -151,9 +153,9 @@ def _comparison_row(row: Row, threat: Mapping[str, Any], shown: Collection[str],
     )
     if row.scopes and row.scopes != ["run"]:
         claimed += f" for {', '.join(SCOPES.get(scope, scope) for scope in row.scopes)}"
+    options = list(zip(row.group.short_names, row.group.options.values(), strict=True))
     return [
-        *zip(row.group.short_names, row.group.options.values(), strict=True),
-        ("seeds", str(n)),
+        *options[:IN_FRONT],
         (name, _metric(row.leading, metric) + (" (global part)" if partial else "")),
         ("95% interval", _interval(row.leading, metric)),
         *([("worst site", _metric(row.leading, row.figures["worst_site"]))] if "worst_site" in shown else []),
@@ -163,6 +165,8 @@ def _comparison_row(row: Row, threat: Mapping[str, Any], shown: Collection[str],
         ("worth", promise(row.figures["verified_epsilon"].mean) or "–"),
         ("audited ε", audited),
         ("time", seconds(time.mean) + ("" if time.std is None else f" ± {seconds(time.std)}")),
+        ("seeds", str(n)),
+        *options[IN_FRONT:],
     ]
 
 

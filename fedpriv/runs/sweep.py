@@ -18,6 +18,7 @@ from fedpriv.common.files import write_atomic
 from fedpriv.common.verbosity import is_quiet
 from fedpriv.config.compose import parse
 from fedpriv.config.schema import Config
+from fedpriv.report.reading import SWEEP_FILE, options_of_sweep
 
 
 class SweepOutcome(Callback):
@@ -87,19 +88,6 @@ def _compared(folder: Path) -> str:
 
 #: A sweep's job writes its failure here: exit code and reason. Jobs may run in other processes, folders are common.
 FAILURE_FILE = "failed.txt"
-
-
-#: In a sweep's folder: how many jobs it has, and its options. A search has none: what it tries next is not known.
-SWEEP_FILE = "sweep.json"
-
-
-def options_of_sweep(folder: Path) -> list[str] | None:
-    """What the command of a sweep said; None: the folder is not one of a sweep that can go on."""
-    try:
-        found = json.loads((folder / SWEEP_FILE).read_text())["options"]
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-    return [str(option) for option in found]
 
 
 def refuse_used(folder: str, options: Sequence[str]) -> None:

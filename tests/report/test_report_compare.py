@@ -12,10 +12,13 @@ from report_runs import LEAKS, NO_PRIVACY, make_run, privacy
 
 from fedpriv.config.compose import compose
 from fedpriv.report.__main__ import main
-from fedpriv.report.compare import WARNING, _differing_options, compare, mean_curve, spread
-from fedpriv.report.reading import read_run
+from fedpriv.report.compare import WARNING, compare, mean_curve, spread
+from fedpriv.report.differing import rounded, telling
+from fedpriv.report.latex import latex_tables
+from fedpriv.report.reading import SWEEP_FILE, read_run
 from fedpriv.report.runs_table import runs_table
 from fedpriv.report.tables import comparison_tables, plain_table
+from fedpriv.report.tradeoff import draw_tradeoffs
 
 
 def compared(*folders):
@@ -129,7 +132,6 @@ def test_the_table_shows_mean_and_spread(tmp_path):
     (table,) = comparison_tables(compared(*sorted(tmp_path.iterdir())))
     assert table.rows == [
         [
-            "3",
             "83.0 % ± 3.6",
             "74.0–92.0 %",
             "12.3",
@@ -137,6 +139,7 @@ def test_the_table_shows_mean_and_spread(tmp_path):
             "a weak promise",
             "1.5 ± 0.707 (2 of 3 runs)",
             "31.0 s ± 1.0 s",
+            "3",
         ]
     ]
 
@@ -250,11 +253,69 @@ def test_an_option_that_both_halves_have_is_shown_once() -> None:
         {"strategy.server.clipping": rule, "strategy.client.clipping": rule, "strategy.server.decay": decay}
         for rule, decay in (("fixed", 0.9), ("adp", 0.8))
     ]
-    assert [list(one) for one in _differing_options(halves)] == [
-        ["strategy.client.clipping", "strategy.server.decay"]
-    ] * 2
+    assert telling(halves, None) == ["strategy.client.clipping", "strategy.server.decay"]
     halves[0]["strategy.client.clipping"] = "quantile"  # no longer the same
-    assert "strategy.server.clipping" in _differing_options(halves)[0]
+    assert "strategy.server.clipping" in telling(halves, None)
+
+
+def sweep_of(folder, options, *, targets=(2.0, 8.0), seeds=(1, 2)):
+    """Two methods at each target: what a target makes of the noise differs with it."""
+    for strategy, slope in (("fedldp", 0.05), ("fedcad", 0.08)):
+        for target in targets:
+            for seed in seeds:
+                name, accuracy = f"{strategy}-{target:g}-{seed}", 0.3 + slope * target + 0.01 * seed
+                known = {"noise": 1 / target / 3 + slope, "record": privacy(verified_epsilon=target - 0.01)}
+                one = make_run(folder / name, strategy=strategy, seed=seed, accuracy=accuracy, rounds=2, **known)
+                change(one, "privacy.target_epsilon", target)
+    if options is not None:
+        (folder / SWEEP_FILE).write_text(json.dumps({"jobs": 8, "options": options}))
+    return [folder / name.name for name in sorted(folder.iterdir()) if name.is_dir()]
+
+
+ASKED = ["strategy=fedldp,fedcad", "privacy.target_epsilon=2,8", "seed=1,2"]
+
+
+def test_a_sweep_shows_the_options_that_it_varied(tmp_path):
+    asked, not_asked = (sweep_of(tmp_path / name, options) for name, options in (("a", ASKED), ("b", None)))
+    (table,) = comparison_tables(compared(*asked))
+    assert table.header[:3] == ["strategy", "target_epsilon", "accuracy"] and table.header[-1] == "seeds"
+    assert {row[1] for row in table.rows} == {"2", "8"}
+    by_hand = comparison_tables(compared(*not_asked))[0].header
+    assert "noise_multiplier" in by_hand and by_hand.index("noise_multiplier") < by_hand.index("claimed ε")
+    # an option that the command gave and that does not tell all apart hides none of the others
+    (tmp_path / "a" / SWEEP_FILE).write_text(json.dumps({"jobs": 8, "options": ASKED[:1]}))
+    assert comparison_tables(compared(*asked))[0].header == by_hand
+
+
+def test_a_fourth_option_stands_behind_the_epsilons(tmp_path):
+    runs = [make_run(tmp_path / str(n), rounds=2, noise=0.1 * n) for n in (1, 2)]
+    for n, run in enumerate(runs):
+        for name in ("delta", "accountant", "clip_norm"):
+            change(run, f"privacy.{name}", str(n))
+    header = comparison_tables(compared(*runs))[0].header
+    assert header.index("accuracy") == 3 and header[-2] == "seeds"
+    assert {*header[:3], header[-1]} == {"delta", "accountant", "clip_norm", "noise_multiplier"}
+
+
+def test_numbers_have_four_digits_or_as_many_as_tell_them_apart():
+    assert rounded(["3.8124849524260545", "8.0", "uniform", "–", "100000"]) == ["3.812", "8", "uniform", "–", "100000"]
+    assert rounded(["0.123456", "0.123457"]) == ["0.123456", "0.123457"]
+
+
+def test_accuracy_is_drawn_against_epsilon_where_there_are_two_targets(tmp_path):
+    (picture,) = draw_tradeoffs(compared(*sweep_of(tmp_path / "a", ASKED)), tmp_path)
+    assert picture.file == "tradeoff.png" and (tmp_path / "tradeoff.svg").stat().st_size > 0
+    assert "fedldp 41.5 % at 1.99, 71.5 % at 7.99" in picture.alt
+    assert "fedcad 47.5 % at 1.99, 95.5 % at 7.99" in picture.alt
+    assert draw_tradeoffs(compared(*sweep_of(tmp_path / "b", ASKED, targets=(2.0,))), tmp_path) == [None]
+
+
+def test_tables_for_latex_name_their_threat_and_escape_what_latex_would_read(tmp_path):
+    text = latex_tables(comparison_tables(compared(*sweep_of(tmp_path / "a", ASKED))))
+    assert text.count(r"\begin{tabular}") == text.count(r"\bottomrule") == 1
+    assert r"\caption{unit client, replace-one, seen by server, delta 1e-05}" in text
+    assert r"strategy & target\_epsilon & accuracy & 95\% interval & claimed $\varepsilon$" in text
+    assert len({line.count(" & ") for line in text.splitlines() if line.endswith(r"\\")}) == 1
 
 
 def test_every_run_has_a_row_with_what_it_is_sorted_by(tmp_path):

@@ -222,12 +222,12 @@ def test_the_comparison_is_escaped_and_links_to_the_runs(tmp_path):
         make_run(tmp_path / name, rounds=2, diff=value, record=LEAKS | {"reasons": [ATTACK]}, **{ATTACK: value})
     write_report(tmp_path / "d")
     runs = [read_run(tmp_path / name) for name in names]
-    html, table, picture = write_comparison(compare(runs), tmp_path)
+    html, table, latex, picture = write_comparison(compare(runs), tmp_path)
     page = Page(html)
     assert html.read_text().count("<script") == 1  # the one that sorts
     assert page.text.count("<script>alert('x')</script>") >= 3
-    assert page.links == ["a%20b%26c%3Cscript%3E/summary.json", "d/report.html"]
-    assert (table.name, picture.name) == ("comparison.csv", "comparison.png")
+    assert page.links == ["comparison.csv", "comparison.tex", "a%20b%26c%3Cscript%3E/summary.json", "d/report.html"]
+    assert (table.name, latex.name, picture.name) == ("comparison.csv", "comparison.tex", "comparison.png")
 
 
 # --- the table at the end of a run -----------------------------------------------------------------------
