@@ -158,6 +158,13 @@ class ClaimSpec(Spec):
         return self.model_copy(update={"test": self.test.model_copy(update=changed)})
 
     @property
+    def tables(self) -> frozenset[str]:
+        """All that its verdict and its words rest on."""
+        fresh = self.confirming()
+        printed = self.test.printed if isinstance(self.test, Printed | Ordered) else ()
+        return frozenset(cell[0] for cell in (*self.cells, *self.beside, *printed, *(fresh.cells if fresh else ())))
+
+    @property
     def cells(self) -> list[tuple[str, str, str]]:
         match self.test:
             case Better(pairs=pairs) | Similar(pairs=pairs):

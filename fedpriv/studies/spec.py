@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -252,6 +252,26 @@ class Reproduction(Spec):
         """The same, where every table may use so many. What is decided stays sound: `fedpriv.studies.evidence`."""
         tables = {name: table.model_copy(update={"core_minutes": {}}) for name, table in self.tables.items()}
         return self.model_copy(update={"core_minutes": dict.fromkeys(self.seeds, minutes), "tables": tables})
+
+    def only(self, names: Sequence[str]) -> Reproduction:
+        """These tables alone, with the searches that they need, the figures of theirs, and the claims that rest on them
+        alone. Raises `OptionError` for a table that there is not.
+        """
+        for name in names:
+            if name not in self.tables:
+                raise OptionError("table", name, f"{self.paper} has {', '.join(self.tables)}")
+        kept = {name: self.tables[name] for name in names}
+        for table in list(kept.values()):
+            for line in (*table.rows.values(), *table.columns.values()):
+                if line.best_of:
+                    kept.setdefault(line.best_of[0], self.tables[line.best_of[0]])
+        claims = {
+            name: claim
+            for name, claim in self.claims.items()
+            if 0 < len(claim.tables) == len(claim.tables & kept.keys())
+        }
+        figures = {name: figure for name, figure in self.figures.items() if figure.table in kept}
+        return self.model_copy(update={"tables": kept, "claims": claims, "figures": figures, "case": ()})
 
     def budget(self, table: str, scale: Scale) -> float:
         """Core-seconds."""

@@ -179,6 +179,23 @@ def test_a_job_that_fails_is_named_and_the_others_go_on(
     assert results.claims[0].verdict == "cannot be tested here"
 
 
+def test_one_table_is_made_with_the_claims_that_rest_on_it_alone(
+    reproduced: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with_paper(tmp_path, monkeypatch)
+    whole = tmp_path / "out" / "made_up"
+    whole.mkdir(parents=True)
+    shutil.copyfile(reproduced / "runs.jsonl", whole / "runs.jsonl")
+    arguments = ["paper=made_up", "workers=1", f"out={tmp_path / 'out'}", f"data={tmp_path}", "table=noise"]
+    assert reproduce.main([*arguments, "plan=true"]) == 0
+    assert "made_up: 4 runs, 0 of them to be made" in capsys.readouterr().out  # those of the whole paper count
+    assert reproduce.main(arguments) == 0
+    results, runs = read_results(whole / "noise", PaperResults)
+    assert [table.name for table in results.tables] == ["noise"] and len(runs) == 4
+    assert {claim.name for claim in results.claims} == {"right", "wrong"}
+    assert not (whole / "README.md").exists() and not (tmp_path / "out" / "README.md").exists()
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -189,6 +206,8 @@ def test_a_job_that_fails_is_named_and_the_others_go_on(
         (["paper=fedcad", "download=yes"], "download=yes: allowed: false, true"),
         (["paper=fedcad", "size=1"], "size=1: no such option; allowed: paper, scale, data"),
         (["scale=small"], "paper: is missing"),
+        (["paper=agn", "table=gama"], "table=gama: agn has search_sgd, search_adam"),
+        (["paper=all", "table=gamma"], "table=gamma: it is one paper's: paper=NAME table=..."),
     ],
 )
 def test_a_wrong_option_is_named(arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
