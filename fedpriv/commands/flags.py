@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from fedpriv.common.command_line import nearest
 from fedpriv.common.errors import OptionError
+from fedpriv.common.places import CONFIG_DIR
+from fedpriv.config.own_options import GROUPS
 
 YES: dict[str, Any] = {"action": "store_true"}
 CFG, INFO = ("job", "hydra", "all"), ("all", "config", "defaults", "defaults-tree", "plugins", "searchpath")
@@ -25,6 +29,10 @@ FLAGS: dict[tuple[str, ...], dict[str, Any]] = {
         "const": "",
         "choices": INFO,
         "help": "what Hydra composed and from where",
+    },
+    ("--config-dir",): {
+        "metavar": "FOLDER",
+        "help": "your experiment/NAME.yaml and strategy/NAME.yaml (default: conf in the working directory)",
     },
     ("-sc", "--shell-completion"): {
         "nargs": "?",
@@ -64,3 +72,19 @@ def flags_and_overrides(arguments: Sequence[str]) -> tuple[argparse.Namespace, l
     if flags.resolve and not flags.cfg:
         raise OptionError("--resolve", "", "belongs to --cfg: fedpriv --cfg job --resolve")
     return flags, rest
+
+
+def with_config_dir(folder: str | None, arguments: Sequence[str]) -> list[str]:
+    """The arguments without the flag, whose folder, where there is one, counts from now on. Raises `OptionError` where
+    it holds nothing that counts.
+    """
+    if folder is None:
+        return list(arguments)
+    own = Path(folder).absolute()
+    if not any((own / group).is_dir() for group in GROUPS):
+        allowed = " or ".join(f"{group}/NAME.yaml" for group in GROUPS)
+        raise OptionError("--config-dir", folder, f"allowed: a folder that holds {allowed}")
+    os.environ[CONFIG_DIR] = str(own)
+    name = "--config-dir"
+    kept = [word for n, word in enumerate(arguments) if word != folder or arguments[n - 1] != name]
+    return [word for word in kept if word.partition("=")[0] != name]

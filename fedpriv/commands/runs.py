@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from fedpriv.commands import guard_costs, table
-from fedpriv.commands.flags import flags_and_overrides
+from fedpriv.commands.flags import flags_and_overrides, with_config_dir
 from fedpriv.common.command_line import (
     DISK_FULL,
     DONE,
@@ -33,7 +33,7 @@ from fedpriv.common.errors import OptionError, RunFailed
 from fedpriv.common.places import use_own_methods
 from fedpriv.common.stopping import Stopped, signal_of, stop
 from fedpriv.common.verbosity import is_quiet
-from fedpriv.config.compose import COMMANDS, at_home, compose
+from fedpriv.config.compose import COMMANDS, at_home, compose, key_and_value
 from fedpriv.config.doubts import doubts
 from fedpriv.config.schema import Config
 from fedpriv.engines.keeping import kept_between_runs
@@ -100,6 +100,7 @@ def _dispatch(arguments: list[str]) -> int:
     if guard_costs.asks_for_guard(arguments):
         return guard_costs.plan(arguments)
     flags, overrides = flags_and_overrides(arguments)
+    arguments = with_config_dir(flags.config_dir, arguments)
     if flags.shell_completion:
         from fedpriv.commands.completion import complete
 
@@ -115,7 +116,7 @@ def _dispatch(arguments: list[str]) -> int:
         print(__version__)
         return DONE
     multirun = flags.multirun
-    commands = {key: value for key, value in map(_split, overrides) if key in COMMANDS}
+    commands = {key: value for key, value in map(key_and_value, overrides) if key in COMMANDS}
     for command, work in (("resume", _resume), ("rerun", _rerun), ("extend", _extend)):
         if commands.get(command, "null") != "null":
             _refuse_others(command, commands[command], overrides, [word for word in arguments if word.startswith("-")])
@@ -125,6 +126,8 @@ def _dispatch(arguments: list[str]) -> int:
         raise OptionError("plan", commands["plan"], "allowed: true, false")
     if plan == "true" and multirun:
         raise OptionError("plan", "true", "plans one run: leave out -m")
+    if (flags.cfg or flags.info) and multirun:
+        raise OptionError("--cfg" if flags.cfg else "--info", "", "shows one run: leave out -m")
     if flags.cfg or flags.info:  # Hydra shows what it would compose
         from fedpriv.config.compose import model_by_name, parse
 
@@ -149,11 +152,6 @@ def _at_home(arguments: Sequence[str], overrides: Sequence[str]) -> list[str]:
     """The arguments, the method's options spelled as in its YAML file, for Hydra."""
     known = dict(zip(overrides, at_home(overrides), strict=True))
     return [known.get(argument, argument) for argument in arguments]
-
-
-def _split(argument: str) -> tuple[str, str]:
-    key, _, value = argument.partition("=")
-    return key, value
 
 
 def check(overrides: Sequence[str], multirun: bool) -> Config | None:
@@ -325,11 +323,11 @@ def _refuse_others(command: str, folder: str, overrides: Sequence[str], flags: S
     place = Path(path_of(folder))
     if not folder:
         raise OptionError(command, "", "must be the folder of a run")
-    others = [*flags, *(o for o in overrides if _split(o)[0] in COMMANDS and _split(o)[0] != command)]
+    others = [*flags, *(o for o in overrides if key_and_value(o)[0] in COMMANDS and key_and_value(o)[0] != command)]
     if command == "resume":
-        others += [o for o in overrides if _split(o)[0] not in (command, "hydra.run.dir") and not _operates(o)]
+        others += [o for o in overrides if key_and_value(o)[0] not in (command, "hydra.run.dir") and not _operates(o)]
     if others:
-        (key, value), where = _split(others[0]), shown(Path(path_of(folder)))
+        (key, value), where = key_and_value(others[0]), shown(Path(path_of(folder)))
         words = (
             f"{command}= takes the run's own options; extend={where} num_rounds=... gives a finished run more rounds, "
             f"rerun={where} option=value repeats a run with other options"
@@ -342,7 +340,9 @@ def _refuse_others(command: str, folder: str, overrides: Sequence[str], flags: S
 
 def _own(overrides: Sequence[str]) -> list[str]:
     """Without commands and what Hydra itself is told."""
-    return [o for o in overrides if _split(o)[0] not in COMMANDS and not _is_hydras(_split(o)[0].lstrip("+~"))]
+    return [
+        o for o in overrides if key_and_value(o)[0] not in COMMANDS and not _is_hydras(key_and_value(o)[0].lstrip("+~"))
+    ]
 
 
 def _operates(override: str) -> bool:
@@ -354,7 +354,7 @@ def _resume(folder: str, overrides: Sequence[str]) -> int:
 
     path = Path(folder)
     if (options := options_of_sweep(path)) is not None:
-        for key, value in (_split(one) for one in overrides if not one.startswith("resume=")):
+        for key, value in (key_and_value(one) for one in overrides if not one.startswith("resume=")):
             raise OptionError(key, value, "a sweep goes on with its own options: leave it out")
         return _dispatch(["-m", *options, f"hydra.sweep.dir={folder}"])
     with running(path):
@@ -370,7 +370,7 @@ def _rerun(folder: str, overrides: Sequence[str]) -> int:
     config = config_for_rerun(Path(folder), _own(overrides))
     now = datetime.now()
     name = f"{now:%H-%M-%S}-{config.strategy.name}-{config.dataset.name}"
-    chosen = [value for key, value in map(_split, overrides) if key == "hydra.run.dir"]
+    chosen = [value for key, value in map(key_and_value, overrides) if key == "hydra.run.dir"]
     if chosen:
         check_place("hydra.run.dir", path_of(chosen[0]))
     target = Path(path_of(chosen[0])) if chosen else Path("outputs") / f"{now:%Y-%m-%d}" / name
@@ -394,7 +394,7 @@ def _plan(overrides: Sequence[str]) -> int:
     from fedpriv.runs.plan_table import plan_rows
 
     with task("plan"):
-        rows = plan_rows(compose([o for o in overrides if not _is_hydras(_split(o)[0].lstrip("+~"))]))
+        rows = plan_rows(compose([o for o in overrides if not _is_hydras(key_and_value(o)[0].lstrip("+~"))]))
     width = max(map(len, rows))
     print("\n".join(f"{name:<{width}}  {value}" for name, value in rows.items()))
     return DONE

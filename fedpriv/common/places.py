@@ -28,6 +28,8 @@ METHOD_PACKAGES = ("strategies", "clients")
 
 #: The user's folder, for this process and those that it starts.
 VARIABLE = "FEDPRIV_OWN_METHODS"
+#: The folder of `--config-dir`, for this process and those that it starts.
+CONFIG_DIR = "FEDPRIV_CONFIG_DIR"
 
 _added: set[str] = set()  # folders of users that the packages' paths have held
 
@@ -36,6 +38,15 @@ def own_methods() -> Path | None:
     """The folder whose strategies/, clients/ and conf/strategy/ come before the project's; None where there is none."""
     folder = Path(os.environ.get(VARIABLE) or HOME)
     return folder if folder.is_dir() and not folder.samefile(HOME) else None
+
+
+def own_conf() -> Path | None:
+    """The folder whose strategy/ and experiment/ come before the project's: that of `--config-dir`, or conf/ of
+    `own_methods`; None where there is none.
+    """
+    if chosen := os.environ.get(CONFIG_DIR):
+        return Path(chosen)
+    return None if (own := own_methods()) is None else own / "conf"
 
 
 def use_own_methods(folder: Path | None = None) -> None:
@@ -54,6 +65,7 @@ def installed_code_only() -> None:
 
     A checkout that is the working directory stays where it is found.
     """
+    os.environ.pop(CONFIG_DIR, None)
     refused = [Path.cwd(), Path(os.environ.pop(VARIABLE, "."))]
     sys.path[:] = [entry for entry in sys.path if _same(entry, ROOT) or not any(_same(entry, at) for at in refused)]
 

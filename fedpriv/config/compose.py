@@ -28,7 +28,7 @@ from omegaconf.errors import OmegaConfBaseException
 from fedpriv.common.errors import OptionError, RunFolderError
 from fedpriv.config.checks import validate
 from fedpriv.config.method_pairs import schema_for, with_mechanism
-from fedpriv.config.own_options import CONF, choices, find_own_methods, once, own_choices
+from fedpriv.config.own_options import CONF, choices, find_own_methods, once, own_folders
 from fedpriv.config.plain_values import host_known, with_scalars
 from fedpriv.config.schema import Config
 from fedpriv.config.spelling import as_typed, how_to_write, meant, refuse_noise_beside_target
@@ -89,7 +89,7 @@ def at_home(overrides: Sequence[str]) -> list[str]:
     for override in parsed:
         line, named = override.input_line or "", METHOD_OPTION.fullmatch(override.key_or_group)
         if named is not None and override.type == OverrideType.CHANGE:
-            option, value = _split(line)
+            option, value = key_and_value(line)
             half, name = named.groups()
             home = spelling(strategy, half, name, mechanism)
             other, before = seen.setdefault(home, (option, value))
@@ -137,11 +137,11 @@ def _parsed(line: str) -> Override:
         if not parsed.key_or_group:
             raise ValueError("no name")
     except (HydraException, ValueError):
-        raise OptionError(*_split(line), how_to_write(line)) from None
+        raise OptionError(*key_and_value(line), how_to_write(line)) from None
     return parsed
 
 
-def _split(line: str) -> tuple[str, str]:
+def key_and_value(line: str) -> tuple[str, str]:
     key, _, value = line.partition("=")
     return key, value
 
@@ -179,8 +179,7 @@ def _files() -> tuple[tuple[str, int, int], ...]:
     """What a composition depends on beside the choices."""
 
     def look() -> tuple[tuple[str, int, int], ...]:
-        own = own_choices()
-        return (*_files_below(CONF), *(_files_below(own) if own else ()))
+        return tuple(file for folder in (CONF, *own_folders()) for file in _files_below(folder))
 
     found: tuple[tuple[str, int, int], ...] = once("files", look)
     return found
@@ -268,7 +267,7 @@ def _resolved(tree: DictConfig, overrides: list[str]) -> dict[str, Any]:
         raw = OmegaConf.to_container(tree, resolve=True, throw_on_missing=True)
     except OmegaConfBaseException as error:
         first = str(error).splitlines()[0]
-        for key, given in map(_split, overrides):  # a group that is no mapping lacks what others point at
+        for key, given in map(key_and_value, overrides):  # a group that is no mapping lacks what others point at
             if f"node `{key}` is not a container" in first:
                 raise OptionError(key, given, "must be a mapping, {option: value, ...}") from None
         raise OptionError("configuration", "", first) from None
@@ -285,10 +284,10 @@ def check_hydra(overrides: Sequence[str]) -> None:
             hydra_compose("config", overrides=list(overrides), return_hydra_config=True)
     except (HydraException, OmegaConfBaseException) as error:
         text = str(error)
-        wrong = next((line for line in overrides if _split(line)[0].lstrip("+~") in text), overrides[0])
+        wrong = next((line for line in overrides if key_and_value(line)[0].lstrip("+~") in text), overrides[0])
         choices = re.search(r"Available options in [^:]*:(.*)Config search path", text, re.DOTALL)
         allowed = f"allowed: {', '.join(choices.group(1).split())}" if choices else "not an option of Hydra"
-        raise OptionError(*_split(wrong), allowed) from None
+        raise OptionError(*key_and_value(wrong), allowed) from None
 
 
 @contextmanager
@@ -321,15 +320,17 @@ def _translated(message: str, overrides: list[str]) -> OptionError:
     unknown = re.search(r"Could not override '([^']+)'", message)
     if unknown:
         option = unknown.group(1)
-        value = next((_split(line)[1] for line in overrides if _split(line)[0].lstrip("+~") == option), "")
+        value = next(
+            (key_and_value(line)[1] for line in overrides if key_and_value(line)[0].lstrip("+~") == option), ""
+        )
         known = option_names(overrides, option)
         close = meant(option, known)
         siblings = [name for name in known if name.rpartition(".")[0] == option.rpartition(".")[0]]
         hint = f"did you mean {' or '.join(close)}?" if close else f"options here: {', '.join(siblings or known[:12])}"
         group, _, name = option.partition(".")
         if group in REMOTE_GROUPS and group != "strategy" and name in _of_other_choices(group):
-            chosen = _compose_raw([])[group]["name"] if group not in dict(map(_split, overrides)) else ""
-            chosen = chosen or dict(map(_split, overrides))[group]
+            chosen = _compose_raw([])[group]["name"] if group not in dict(map(key_and_value, overrides)) else ""
+            chosen = chosen or dict(map(key_and_value, overrides))[group]
             hint = f"there is no such option with {group}={chosen}; options here: {', '.join(siblings)}"
             return OptionError(option, value, hint)
         return OptionError(option, value, f"there is no such option; {hint}")
@@ -345,7 +346,7 @@ def _of_other_choices(group: str) -> set[str]:
 
 def option_names(overrides: Sequence[str], without: str) -> list[str]:
     """Dotted names of all options of the composition, leaving out one faulty override."""
-    good = [line for line in overrides if _split(line)[0].lstrip("+~") != without]
+    good = [line for line in overrides if key_and_value(line)[0].lstrip("+~") != without]
     try:
         raw = _compose_raw(good)
     except OptionError:

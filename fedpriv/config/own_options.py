@@ -1,6 +1,6 @@
-"""conf/strategy of the user's folder, as Hydra finds it: before the project's, and nothing else of that folder's conf.
+"""conf/strategy and conf/experiment of the user's folder, as Hydra finds them: before the project's.
 
-A folder in which one works may have a conf/ that belongs to another program.
+Nothing else of that folder's conf counts: a folder in which one works may have a conf/ that belongs to another program.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from hydra.core.object_type import ObjectType
 from hydra.core.plugins import Plugins
 from hydra.plugins.search_path_plugin import SearchPathPlugin
 
-from fedpriv.common.places import HOME, own_methods
+from fedpriv.common.places import HOME, own_conf
 
 CONF = HOME / "conf"
-#: The one group in which a user's files count.
-GROUP = "strategy"
+#: The groups in which a user's files count.
+GROUPS = ("strategy", "experiment")
 SCHEME = "fedpriv-own"
 
 
@@ -49,17 +49,21 @@ def once(what: str, look: Callable[[], Any]) -> Any:
     return _seen[what]
 
 
-def own_choices() -> Path | None:
-    """The user's conf/strategy, where there is one."""
-    own = own_methods()
-    return None if own is None or not (folder := own / "conf" / GROUP).is_dir() else folder
+def own_choices(group: str) -> Path | None:
+    """The user's folder of a config group, where there is one."""
+    own = own_conf() if group in GROUPS else None
+    return None if own is None or not (folder := own / group).is_dir() else folder
+
+
+def own_folders() -> list[Path]:
+    return [folder for group in GROUPS if (folder := own_choices(group)) is not None]
 
 
 def choices(group: str) -> list[str]:
     """The names that a config group offers here."""
 
     def look() -> list[str]:
-        folders = [CONF / group, *([own] if group == GROUP and (own := own_choices()) else [])]
+        folders = [CONF / group, *([own] if (own := own_choices(group)) else [])]
         return sorted({name for folder in folders for name in group_choices(folder)})
 
     return list(once(f"choices of {group}", look))
@@ -72,12 +76,12 @@ def group_choices(group: Path) -> list[str]:
 
 def group_file(group: str, name: str) -> Path:
     """The file of a choice: the user's before the project's."""
-    own = own_choices() if group == GROUP else None
+    own = own_choices(group)
     return file if own is not None and (file := own / f"{name}.yaml").is_file() else CONF / group / f"{name}.yaml"
 
 
 class OwnStrategies(FileConfigSource):
-    """Files below strategy/ of one folder."""
+    """Files below the `GROUPS` of one folder."""
 
     @staticmethod
     def scheme() -> str:
@@ -91,24 +95,24 @@ class OwnStrategies(FileConfigSource):
 
     def list(self, config_path: str, results_filter: ObjectType | None) -> list[str]:
         if config_path == "":
-            return [GROUP]
+            return list(GROUPS)
         return super().list(config_path, results_filter) if self.is_group(config_path) else []
 
 
 def _inside(path: str) -> bool:
-    return path.split("/")[0] == GROUP
+    return path.split("/")[0] in GROUPS
 
 
 class OwnSearchPath(SearchPathPlugin):
     """Puts the user's folder before the project's."""
 
     def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
-        if (own := own_choices()) is not None:
-            search_path.prepend(provider="own methods", path=f"{SCHEME}://{own.parent}")
+        if own_folders():
+            search_path.prepend(provider="own methods", path=f"{SCHEME}://{own_folders()[0].parent}")
 
 
 def find_own_methods() -> None:
     """From now on Hydra's compositions in this process look into the user's folder, while there is one."""
-    if own_choices() is not None and OwnSearchPath not in Plugins.instance().discover(SearchPathPlugin):
+    if own_folders() and OwnSearchPath not in Plugins.instance().discover(SearchPathPlugin):
         Plugins.instance().register(OwnStrategies)
         Plugins.instance().register(OwnSearchPath)

@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from fedpriv.commands.flags import flags_and_overrides, with_config_dir
 from fedpriv.common.errors import OptionError
 from fedpriv.common.places import (
+    CONFIG_DIR,
     HOME,
     METHOD_PACKAGES,
     VARIABLE,
@@ -74,6 +76,38 @@ def test_a_users_method_is_found_before_the_projects_and_only_when_asked(tmp_pat
     assert locate("clients.fedldp.FedLDPClient", "x").__name__ == "FedLDPClient"
     with pytest.raises(OptionError, match="cannot be imported"):
         locate(TARGET.format("nowhere"), "x")
+
+
+EXPERIMENT = "# @package _global_\ndefaults: [_self_, override /strategy: fedldp]\nnum_rounds: {}\n"
+
+
+def test_a_users_experiment_is_found_in_the_working_directory_or_in_the_folder_that_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for folder, rounds in (("here/conf", 3), ("there", 4)):
+        (tmp_path / folder / "experiment").mkdir(parents=True)
+        (tmp_path / folder / "experiment/mine.yaml").write_text(EXPERIMENT.format(rounds))
+    (tmp_path / "here/conf/experiment/hospitals.yaml").write_text(EXPERIMENT.format(5))  # before the project's
+    with pytest.raises(OptionError, match="experiment=mine: allowed: "):
+        compose(["experiment=mine"])
+    monkeypatch.setenv(CONFIG_DIR, "")  # put back afterwards
+    with with_own_methods(tmp_path / "here"):
+        found = [compose([f"experiment={name}"]) for name in ("mine", "hospitals")]
+        assert [(one.strategy.name, one.num_rounds) for one in found] == [("fedldp", 3), ("fedldp", 5)]
+        assert with_config_dir(None, ["-m", "seed=1"]) == ["-m", "seed=1"] and not os.environ[CONFIG_DIR]
+        for said in (["--config-dir", str(tmp_path / "there")], [f"--config-dir={tmp_path / 'there'}"]):
+            folder = flags_and_overrides([*said, "experiment=mine"])[0].config_dir
+            assert with_config_dir(folder, [*said, "experiment=mine"]) == ["experiment=mine"]
+        assert compose(["experiment=mine"]).num_rounds == 4
+        assert compose(["experiment=hospitals"]).num_clients == 5 and "mine" in choices("experiment")
+        with pytest.raises(OptionError, match=r"--config-dir=.*nowhere: allowed: a folder that holds strategy/NAME"):
+            with_config_dir(str(tmp_path / "nowhere"), [])
+        with pytest.raises(OptionError, match="cannot be set from outside"):
+            compose_remote(["experiment=mine"])
+    monkeypatch.chdir(tmp_path)
+    installed_code_only()
+    with pytest.raises(OptionError, match="experiment=mine: allowed: "):
+        compose(["experiment=mine"])
 
 
 def test_another_folder_with_the_same_name_is_another_method(tmp_path: Path) -> None:

@@ -160,6 +160,7 @@ def test_files_and_folders_with_the_names_of_subcommands_do_not_matter(fedpriv: 
         (["clients=4"], "did you mean num_clients?"),
         (["papers", "x=1"], "x=1: no such option; allowed: none"),
         (["--cfg", "jobs"], "-c/--cfg: invalid choice: 'jobs' (choose from 'job', 'hydra', 'all')"),
+        (["-m", "--cfg", "job", "seed=1,2"], "--cfg: shows one run: leave out -m"),
         (["--resolve"], "--resolve: belongs to --cfg"),
         (["--hepl"], "did you mean --help?"),
     ],
