@@ -33,19 +33,24 @@ Update = dict[str, NDArray[Any]]
 
 @contextmanager
 def at_most(seconds: float) -> Iterator[None]:
-    """Raises TimeoutError after so many seconds of this process; only where it may set an alarm."""
+    """Raises TimeoutError after so many seconds of this process, and again after as many where foreign code has caught
+    it, or Python has dropped it (in a destructor). Only where it may set an alarm.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
+    over = False
 
     def end(*_: Any) -> None:
-        raise TimeoutError(f"no answer in {seconds:g} seconds of processor time")
+        if not over:
+            raise TimeoutError(f"no answer in {seconds:g} seconds of processor time")
 
     before = signal.signal(signal.SIGVTALRM, end)
-    signal.setitimer(signal.ITIMER_VIRTUAL, seconds)
+    signal.setitimer(signal.ITIMER_VIRTUAL, seconds, seconds)
     try:
         yield
     finally:
+        over = True
         signal.setitimer(signal.ITIMER_VIRTUAL, 0)
         signal.signal(signal.SIGVTALRM, before)
 

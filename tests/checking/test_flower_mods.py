@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+import signal
 from typing import Any
 
 import flwr.client.mod as older
@@ -14,6 +15,7 @@ from flwr.app import Array, ArrayRecord, Context, Message
 from flwr.clientapp.mod import localdp_mod
 from flwr.supercore import differential_privacy
 
+from fedpriv.checking import flower_extremes
 from fedpriv.checking.flower_messages import Trained
 from fedpriv.checking.flower_mods import ModSubject, recognises
 from fedpriv.checking.flower_mods_known import known_mods, local_std
@@ -192,10 +194,25 @@ def test_a_mod_that_never_answers_ends(monkeypatch: pytest.MonkeyPatch) -> None:
             pass
         return added_noise(msg, ctxt, lambda *_: reply)
 
-    monkeypatch.setattr("fedpriv.checking.flower_extremes.SECONDS", 0.1)
+    monkeypatch.setattr(flower_extremes, "SECONDS", 0.1)
     told = [one.text for one in subject(endless).notes if one.name == "update-of-no-number"]
     assert len(told) == 1
     assert "TimeoutError" in told[0]
+
+
+def test_an_answer_ends_also_where_foreign_code_catches_the_first_alarm() -> None:
+    caught = []
+    with pytest.raises(TimeoutError, match=r"no answer in 0\.05 seconds"), flower_extremes.at_most(0.05):
+        while not caught:
+            try:
+                while True:
+                    pass
+            except Exception as error:
+                caught.append(error)
+        while True:
+            pass
+    assert len(caught) == 1
+    assert signal.getitimer(signal.ITIMER_VIRTUAL) == (0.0, 0.0)
 
 
 def test_names_and_forms_decide_nothing() -> None:
