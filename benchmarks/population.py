@@ -12,7 +12,6 @@ one more run, of so many rounds with 10 clients: what its last 5% cost, divided 
 from __future__ import annotations
 
 import json
-import resource
 import subprocess
 import sys
 import tempfile
@@ -29,6 +28,7 @@ from benchmarks.contenders import OwnEngine, own_options
 from benchmarks.job import Job
 from benchmarks.speed import EXTRA, RESULTS, alternate, closing, first_round_of, ratio
 from benchmarks.statistics import Figure, machine, median_interval
+from fedpriv.common.systems import peak_memory_mib
 
 POPULATIONS = (1_000, 50_000, 1_000_000)
 ALLOWED = ("rounds", "strategy", "rounds_of", "whole_run_of", "size")
@@ -141,7 +141,7 @@ def _whole_run(clients: int, rounds: int, strategy: str) -> dict[str, Any]:
     with _timed() as (ended, _):
         _run(own_options(job(clients), "inprocess", 1, extra))
     seconds = [after - before for before, after in pairwise(ended[1:-1])]
-    return {"peak": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024, "seconds": seconds}
+    return {"peak": peak_memory_mib(), "seconds": seconds}
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from fedpriv.commands.table import COMMANDS, call, unknown
+from fedpriv.common import systems
 from fedpriv.common.command_line import BROKEN_PIPE, guarded
 from fedpriv.common.errors import OptionError
 from fedpriv.common.places import use_own_methods
@@ -36,6 +37,8 @@ def _dispatch(given: list[str]) -> int:
         name, rest = "run", given
     if name != "deploy":
         use_own_methods()
+    elif systems.fcntl is None:
+        raise OptionError("deploy", "", "needs Linux or macOS; on Windows, run it in WSL")
     return call(name, rest)
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import resource
 import select
 import signal
 import subprocess
@@ -26,6 +25,7 @@ from fedpriv.checking.result import Check, Layer
 from fedpriv.checking.subject import Claim, Question
 from fedpriv.common.errors import FedprivError, OptionError
 from fedpriv.common.places import ROOT
+from fedpriv.common.systems import resource
 
 _CODE = "import sys; sys.path[:0] = ['', {root!r}]; from fedpriv.checking.child import main; main({descriptor})"
 #: What the environment of a target says: one thread, no GPU, no telemetry.

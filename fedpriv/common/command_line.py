@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from fedpriv.common import systems
 from fedpriv.common.errors import FedprivError, OptionError, RunFailed
 from fedpriv.common.stopping import signal_of
 from fedpriv.common.verbosity import is_verbose
@@ -24,7 +25,7 @@ DONE, FAILED, MISTAKE = 0, 1, 2
 #: Exit code of a process ended by a signal: this plus the signal's number (130, 143).
 SIGNALLED = 128
 #: Nobody reads the output any more, as in `fedpriv --help | head -1`.
-BROKEN_PIPE = SIGNALLED + signal.SIGPIPE
+BROKEN_PIPE = SIGNALLED + systems.BROKEN_PIPE
 
 #: Every exit code and what it means: in `--help`, and in docs/operations.md.
 EXIT_CODES = {

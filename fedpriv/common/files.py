@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import json
 import math
 import os
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from fedpriv.common.errors import RunFolderError
+from fedpriv.common.systems import AS_IT_IS, fcntl, lock, unlock
 
 
 def write_atomic(path: Path, content: bytes | str, durable: bool = True, mode: int = 0o666) -> None:
@@ -57,7 +57,7 @@ def open_regular(path: str | Path) -> BufferedReader:
     """Opens a file that a user named. Raises OSError, also for a folder, a pipe, a socket or a device: reading some of
     those blocks forever.
     """
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    descriptor = os.open(path, os.O_RDONLY | AS_IT_IS)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
         raise OSError(errno.EINVAL, "not a regular file", str(path))
@@ -71,7 +71,9 @@ def read_regular(path: str | Path) -> bytes:
 
 
 def fsync_folder(folder: Path) -> None:
-    """Syncs a folder: until then, a new name in it does not survive a power cut."""
+    """Syncs a folder: until then, a new name in it does not survive a power cut. Windows opens no folder."""
+    if fcntl is None:
+        return
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -102,7 +104,7 @@ class JsonLines:
         full.
         """
         line = json.dumps(row, allow_nan=False).encode() + b"\n"
-        descriptor = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, self.mode)
+        descriptor = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT | AS_IT_IS, self.mode)
         with os.fdopen(descriptor, "r+b", buffering=0) as file:  # unbuffered: a failed write is not retried on close
             if not self._whole:  # what an earlier process left behind
                 self._cut_torn_line(descriptor)
@@ -153,13 +155,13 @@ def locked(folder: Path) -> Iterator[None]:
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / ".lock").open("w") as file:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lock(file)
         except OSError:
             raise RunFolderError(f"{folder}: another run is writing into this folder") from None
         try:
             yield
         finally:  # not by closing alone: a process that another thread is just starting has the file too
-            fcntl.flock(file, fcntl.LOCK_UN)
+            unlock(file)
 
 
 def json_number(value: float) -> float | str:

@@ -19,7 +19,6 @@ ledger begun before lines were chained goes on: its older lines are in the chain
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import logging
@@ -35,6 +34,7 @@ from typing import Any, TextIO
 from fedpriv.common.chain import BEFORE, before
 from fedpriv.common.errors import LedgerRefused
 from fedpriv.common.files import JsonLines, fsync_folder, read_regular, write_atomic
+from fedpriv.common.systems import AS_IT_IS, lock
 from fedpriv.deployment.accounting import Accounting
 from fedpriv.deployment.declaration import Declared, DeclaredTable, declaring_row, read_declared
 from fedpriv.deployment.policy import Booked, Policy, Spent
@@ -332,7 +332,7 @@ def _lock(file: Any, folder: Path) -> None:
     deadline = time.monotonic() + PATIENCE
     while True:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lock(file)
             return
         except OSError:
             if time.monotonic() >= deadline:
@@ -353,4 +353,4 @@ def _make_private(folder: Path) -> None:
 
 def _private(path: Path) -> TextIO:
     """Opens a file to lock, which no other user may open."""
-    return os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NONBLOCK, 0o600), "w")
+    return os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | AS_IT_IS, 0o600), "w")

@@ -13,7 +13,6 @@ import json
 import math
 import os
 import random
-import resource
 import signal
 import socket
 import sys
@@ -21,6 +20,7 @@ import traceback
 from contextlib import suppress
 from typing import Any, NoReturn
 
+from fedpriv.common.systems import resource
 from fedpriv.guard import kernel, syscalls
 from fedpriv.guard.root import WRITABLE, Root
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import resource
 import statistics
 import time
 from collections.abc import Mapping, Sequence
@@ -17,6 +16,7 @@ from fedpriv.common.errors import RunFailed
 from fedpriv.common.files import write_atomic
 from fedpriv.common.messages import ATTEMPTS_PER_START, FloatVector, pack_vector
 from fedpriv.common.stopping import stop
+from fedpriv.common.systems import peak_memory_mib
 from fedpriv.common.versions import commit, library_versions
 from fedpriv.config.schema import Config
 from fedpriv.data.asked import Asks
@@ -357,7 +357,7 @@ class Session:
                 "ledger_s": self.accounts.seconds,
             },
             "traffic": {key: sum(row[key] for row in rows) for key in ("bytes_up", "bytes_down")},
-            "peak_memory_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
+            "peak_memory_mib": peak_memory_mib(),
             "versions": library_versions(),
             "commit": commit(),
             "note": self.note,
