@@ -99,8 +99,11 @@ papers: install ## lists where each equation of the papers is in the code
 map: install ## docs/architecture.svg: the rooms and floors of the code, drawn from its imports
 	$(PY) -m tools.architecture
 
-lock: install ## resolve requirements.in into requirements.txt
-	$(PY) -m uv pip compile --quiet --python-version 3.11 --generate-hashes --no-emit-index-url --no-header requirements.in -o requirements.txt
+LOCK = $(PY) -m uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header
+
+lock: install ## resolve requirements.in into requirements.txt, and what nodes and servers need into deploy/requirements.txt
+	$(LOCK) requirements.in -o requirements.txt
+	$(LOCK) pyproject.toml -c requirements.txt -o deploy/requirements.txt
 
 clean: ## remove caches and the environment, never outputs
 	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache

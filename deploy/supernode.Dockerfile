@@ -8,7 +8,7 @@ ENV PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 PYTHONPATH=/app \
     FLWR_TELEMETRY_ENABLED=0 FLWR_HOME=/tmp/flwr HF_HOME=/tmp/huggingface MPLCONFIGDIR=/tmp/matplotlib
 
 WORKDIR /app
-COPY requirements.txt ./
+COPY deploy/requirements.txt ./
 RUN python -m pip install --no-cache-dir --disable-pip-version-check --require-hashes -r requirements.txt
 
 RUN groupadd --gid 10001 fedpriv \

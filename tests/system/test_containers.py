@@ -81,7 +81,7 @@ def test_an_image_holds_what_it_needs_and_no_secret(file: Path) -> None:
     bundled = yaml.safe_load(json.dumps(_toml()["tool"]["flwr"]["app"]["fab-include"]))
     for pattern in bundled:  # the digest of /app is that of the sources
         assert any(fnmatch.fnmatch(pattern.strip("/"), f"{source}*") for source in copied), pattern
-    assert {"requirements.txt", "pyproject.toml", ".gitignore"} <= set(copied)
+    assert {"deploy/requirements.txt", "pyproject.toml", ".gitignore"} <= set(copied)
 
 
 def _toml() -> dict[str, Any]:
@@ -111,7 +111,7 @@ def _check_shell(words: list[str]) -> None:
 
         options, _ = create_command(words[3]).parse_args(words[4:])  # SystemExit for an option that it does not know
         assert options.require_hashes and not options.cache_dir
-        assert (ROOT / "requirements.txt").read_text().count("--hash=sha256:") > 100
+        assert (ROOT / "deploy/requirements.txt").read_text().count("--hash=sha256:") > 100
     else:
         assert words[0] in ("groupadd", "useradd", "mkdir", "chown")
 
@@ -241,6 +241,11 @@ def test_a_documented_command_is_taken_by_its_program(command: str) -> None:
         CHECKS[words[2]](words[3:])
     elif words[0] == "flwr":
         _check_flwr(words[1:])
+    elif words[0] == "pip":
+        from pip._internal.commands import create_command
+
+        options, _ = create_command(words[1]).parse_args(words[2:])  # SystemExit for an option that it does not know
+        assert options.require_hashes and options.requirements == ["deploy/requirements.txt"]
     elif words[0] == "flower-superlink":
         assert words[1:] == _superlink_arguments()
     else:

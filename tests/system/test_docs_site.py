@@ -69,6 +69,19 @@ def test_the_search_knows_the_pages(site: Path) -> None:
     }
 
 
-def test_dependencies_come_from_no_named_host() -> None:
-    lock = (ROOT / "requirements.txt").read_text()
+def locked(file: str) -> dict[str, str]:
+    """Package -> version and on which systems it is."""
+    lock = (ROOT / file).read_text()
     assert "--hash=sha256:" in lock and not re.search(r"https?://|--(extra-)?index-url|--find-links", lock)
+    return dict(re.findall(r"(?m)^([\w.-]+)==(.*?) \\$", lock))
+
+
+def test_dependencies_come_from_no_named_host_and_fit_every_system() -> None:
+    """A node's are among the project's, in the same versions, without tools; CUDA's packages are for Linux alone."""
+    everything, nodes = locked("requirements.txt"), locked("deploy/requirements.txt")
+    assert nodes.items() <= everything.items()
+    assert not {"pytest", "playwright", "wandb", "mkdocs", "mypy", "ruff"} & nodes.keys()
+    assert {"flwr", "torch", "opacus", "hydra-core", "cryptography"} <= nodes.keys()
+    for name, version in everything.items():
+        if name.startswith(("nvidia-", "cuda-")):
+            assert "sys_platform == 'linux'" in version, name
