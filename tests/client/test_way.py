@@ -19,10 +19,9 @@ from fedpriv.client.one_path import Asked
 from fedpriv.common.messages import CLIP_NORM, Request, pack_vector
 from fedpriv.config.compose import compose
 from fedpriv.config.methods import METHODS
-from fedpriv.engines.adapter import make_apps
 from fedpriv.engines.grid import client_of, stamp
 from fedpriv.engines.inprocess import InProcessGrid
-from fedpriv.engines.worker import Worker, adopt
+from fedpriv.engines.worker import Worker, adopt, make_apps
 from fedpriv.runs.preparation import make_strategy
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -113,7 +112,7 @@ def crossed(strategy: str, trainer: str, *further: str) -> frozenset[str]:
 def test_an_updates_way_does_not_grow(strategy: str) -> None:
     for trainer, most in zip(("sequential", "vectorised"), MOST[strategy], strict=True):
         files = crossed(strategy, trainer)
-        assert {"fedpriv/engines/adapter.py", "fedpriv/client/one_path.py"} <= files
+        assert {"fedpriv/engines/worker.py", "fedpriv/client/one_path.py"} <= files
         assert len(files) <= most, sorted(files)
         # The options were checked before: no message has them read, composed or checked again.
         assert not [file for file in files if file.startswith(("fedpriv/config/", "fedpriv/client/build"))]
