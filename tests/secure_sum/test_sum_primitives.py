@@ -20,7 +20,7 @@ from fedpriv.common.errors import OptionError
 from fedpriv.common.identities import KeyPair, KeyRefused, derive, new_identity, read_identity, verified
 from fedpriv.common.sum_graph import _tails, default_threshold, graph_of, sparse_graph
 from fedpriv.secure_sum import masks, shamir
-from fedpriv.secure_sum.masks import add_masks, word_type
+from fedpriv.secure_sum.member import add_masks, word_type
 from fedpriv.secure_sum.shamir import PRIME, combine, split, weights_at_zero
 from fedpriv.secure_sum.sum_session import group_of
 
