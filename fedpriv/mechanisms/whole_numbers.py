@@ -1,5 +1,5 @@
-"""From a vector to whole numbers: rotation, rounding to levels and the grid of both (cpSGD), rounding that keeps the norm
-and the grid of a sum that it is for (ddgauss, skellam).
+"""From a vector to whole numbers: rotation, rounding to levels and its grid (cpSGD), rounding that keeps the norm and
+the grid of its sums (ddgauss, skellam).
 
 N. Agarwal, A. T. Suresh, F. X. Yu, S. Kumar, H. B. McMahan: cpSGD: Communication-efficient and
 differentially-private distributed SGD. NeurIPS 2018.
