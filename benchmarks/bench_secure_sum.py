@@ -39,8 +39,7 @@ from fedpriv.mechanisms.noise import SeededNoise
 from fedpriv.privacy.sum_grid import SumGrid
 from fedpriv.secure_sum import relays
 from fedpriv.secure_sum.collector import Collector
-from fedpriv.secure_sum.masks import word_type
-from fedpriv.secure_sum.member import Member, join
+from fedpriv.secure_sum.member import Member, join, word_type
 from fedpriv.secure_sum.sum_session import SumSession
 
 T = TypeVar("T")

@@ -15,8 +15,7 @@ import torch.multiprocessing as mp
 from benchmarks.job import PICTURES, Job, local_epoch, plain_model, shard, tensors
 from fedpriv.common.messages import pack_vector
 from fedpriv.config.compose import compose
-from fedpriv.engines.adapter import make_apps
-from fedpriv.engines.worker import adopt
+from fedpriv.engines.worker import adopt, make_apps
 from fedpriv.runs.preparation import make_strategy, resolve
 from fedpriv.server.strategy import FederatedStrategy
 from fedpriv.training.allocator import keep_freed_memory

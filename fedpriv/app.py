@@ -11,7 +11,7 @@ from flwr.serverapp import Grid, ServerApp
 from fedpriv.common.errors import OptionError
 from fedpriv.common.places import installed_code_only
 from fedpriv.config.schema import Config
-from fedpriv.engines.adapter import make_client_app
+from fedpriv.engines.worker import make_client_app
 
 
 @lru_cache(maxsize=4)

@@ -31,10 +31,9 @@ from fedpriv.common.errors import OptionError
 from fedpriv.common.messages import ARRAYS, FloatVector, pack_vector, unpack_array
 from fedpriv.config.schema import Config
 from fedpriv.config.sum_checks import in_the_open
-from fedpriv.engines.adapter import make_apps
 from fedpriv.engines.grid import client_of
 from fedpriv.engines.inprocess import InProcessGrid
-from fedpriv.engines.worker import Worker, adopt
+from fedpriv.engines.worker import Worker, adopt, make_apps
 from fedpriv.mechanisms.noise import SeededNoise
 from fedpriv.privacy.canaries import CanaryAudit, audit_canaries, coin_flips, dirac_updates
 from fedpriv.privacy.events import BLIND_TO_COHORT

@@ -24,10 +24,9 @@ from fedpriv.client.build import example_counts
 from fedpriv.common.errors import OptionError
 from fedpriv.common.messages import pack_vector, unpack_vector
 from fedpriv.config.schema import Config
-from fedpriv.engines.adapter import make_apps
 from fedpriv.engines.grid import client_of
 from fedpriv.engines.inprocess import InProcessGrid
-from fedpriv.engines.worker import Worker, adopt
+from fedpriv.engines.worker import Worker, adopt, make_apps
 from fedpriv.mechanisms.noise import SeededNoise
 from fedpriv.mechanisms.tasks import Classification
 from fedpriv.privacy.canaries import coin_flips, mislabel

@@ -37,10 +37,9 @@ from fedpriv.common.packing import unpack_selected
 from fedpriv.common.seeds import public_signs
 from fedpriv.config.schema import Config
 from fedpriv.config.sum_checks import in_the_open
-from fedpriv.engines.adapter import make_apps
 from fedpriv.engines.grid import client_of
 from fedpriv.engines.inprocess import InProcessGrid
-from fedpriv.engines.worker import Worker, adopt
+from fedpriv.engines.worker import Worker, adopt, make_apps
 from fedpriv.mechanisms.integer_noise import centred, unpack_residues
 from fedpriv.privacy.auditor import Audit, audit
 from fedpriv.privacy.binomial_grid import BinomialGrid

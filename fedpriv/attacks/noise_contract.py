@@ -1,6 +1,6 @@
 """Properties that every release must have, checked on real messages of rounds in which all clients hold the same data.
 
-The clients' own `fit`, keys, clipping and quantisation, and the adapter that builds the messages, run unchanged; only
+The clients' own `fit`, keys, clipping and quantisation, and the code that builds the messages, run unchanged; only
 the examples are chosen here. Clients with the same data and state differ only in their noise keys, so a number that
 does not vary between them has no noise. With the same keys and other data, releases differ only by the effect of the
 data, so its length can be compared with the ledger's multiplier.
@@ -30,10 +30,9 @@ from fedpriv.client.gradient import SelectingClient
 from fedpriv.common.messages import ARRAYS, DIAGNOSTICS, METRICS, NUM_EXAMPLES, pack_vector, unpack_array
 from fedpriv.config.schema import Config
 from fedpriv.config.sum_checks import in_the_open
-from fedpriv.engines.adapter import make_apps
 from fedpriv.engines.grid import client_of
 from fedpriv.engines.inprocess import InProcessGrid
-from fedpriv.engines.worker import Worker, adopt
+from fedpriv.engines.worker import Worker, adopt, make_apps
 from fedpriv.privacy.events import (
     Entry,
     NoBound,

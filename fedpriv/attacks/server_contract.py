@@ -18,9 +18,8 @@ from fedpriv.attacks.noise_amounts import TOLERANCE, apart
 from fedpriv.attacks.noise_contract import BROKEN, Floats, Heard, TwinWorker, bare_numbers, noise_parts, spread_of
 from fedpriv.common.messages import ARRAYS, pack_vector
 from fedpriv.config.schema import Config
-from fedpriv.engines.adapter import make_apps
 from fedpriv.engines.inprocess import InProcessGrid
-from fedpriv.engines.worker import adopt
+from fedpriv.engines.worker import adopt, make_apps
 from fedpriv.privacy.events import Event
 from fedpriv.runs.preparation import make_strategy
 from fedpriv.server.round import BudgetsSpent, Round

@@ -28,9 +28,8 @@ from fedpriv.common.versions import code_digest
 from fedpriv.config.data_schema import IidPartition
 from fedpriv.config.schema import Config
 from fedpriv.data.splits import Split, write_split
-from fedpriv.engines.adapter import make_apps
 from fedpriv.engines.inprocess import InProcessGrid
-from fedpriv.engines.worker import Worker, adopt
+from fedpriv.engines.worker import Worker, adopt, make_apps
 from fedpriv.runs.preparation import make_strategy
 from fedpriv.runs.round_updates import RoundUpdates, UpdateRecorder
 from fedpriv.server.round import NO_HOOKS, BudgetsSpent, Round

@@ -179,3 +179,18 @@ def read_identity(key_file: Path, peers_file: Path) -> Identity:
     except (OSError, ValueError, AttributeError, TypeError, RecursionError) as error:
         raise OptionError("node-config peer-keys", str(peers_file), f"must map ids to public keys ({error})") from None
     return Identity(private, found)
+
+
+def named_identity(node_config: Mapping[str, object]) -> Identity | None:
+    """The identity that a machine's node-config names, with its own key and its peers'; None where it names none.
+
+    Raises `OptionError` where one file is named without the other: nobody meant to go without it.
+    """
+    names = ("identity-key", "peer-keys")
+    paths = [node_config.get(name) for name in names]
+    if paths == [None, None]:
+        return None
+    if None in paths:
+        missing, given = names if paths[0] is None else reversed(names)
+        raise OptionError(f"node-config {missing}", "", f"must be given with {given}")
+    return read_identity(*(Path(str(path)) for path in paths))

@@ -12,8 +12,8 @@ from fedpriv.client.one_path import Answered
 from fedpriv.common.cohort_messages import Refused, cohort_content
 from fedpriv.common.messages import ARRAYS, STATISTICS, TRAIN, read_request
 from fedpriv.config.schema import Config
-from fedpriv.engines.adapter import asked_of, parameters_of, refused_as, replied
-from fedpriv.engines.worker import worker_for
+from fedpriv.engines.refused import refused_as
+from fedpriv.engines.worker import asked_of, parameters_of, replied, worker_for
 
 T = TypeVar("T")
 

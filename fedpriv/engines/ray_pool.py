@@ -38,9 +38,9 @@ class ClientActor:
 
     def __init__(self) -> None:
         with importing():  # torch and the rest, once per process, while the driver reads data and plans
-            import fedpriv.engines.adapter
             import fedpriv.engines.agreement
-            import fedpriv.engines.cohort  # noqa: F401
+            import fedpriv.engines.cohort
+            import fedpriv.engines.worker  # noqa: F401
 
         self.app: Any = None
         self.config: Any = None
@@ -52,8 +52,8 @@ class ClientActor:
         if own is not None:
             use_own_methods(own)
         from fedpriv.config.checks import validate
-        from fedpriv.engines.adapter import make_apps
         from fedpriv.engines.agreement import agree
+        from fedpriv.engines.worker import make_apps
 
         self.config = validate(raw_config)
         agree(self.config, expected)

@@ -1,4 +1,4 @@
-"""Whether a method gives clients that are rows of one computation what it gives each alone, tried before a run.
+"""Whether clients are rows of one computation, in one message or in one each; why not, in words.
 
 A class says of itself that it is written for rows (`in_rows`). tests/contract holds the project's own to it; one of a
 user's is tried here: two participations of three clients together and apart, with the run's options and given updates,
@@ -19,6 +19,7 @@ from fedpriv.client.base import Client
 from fedpriv.client.memory import ContextStore
 from fedpriv.client.one_path import Asked, Participation
 from fedpriv.common.messages import Outgoing, Request
+from fedpriv.config.halves import half_class
 from fedpriv.engines.contexts import empty_context
 from fedpriv.training.sequential import LocalData
 
@@ -45,11 +46,34 @@ class Workplace(Protocol):
     def trainer(self) -> Any: ...
 
     @property
+    def why_apart(self) -> str | None: ...
+
+    @property
     def initial_model(self) -> Any: ...
 
     def initial_parameters(self) -> Any: ...
 
     def half(self, asked: Sequence[Asked]) -> Client: ...
+
+
+def why_single_messages(worker: Workplace) -> str | None:
+    """Why each client of a configuration has a message of its own, in words; None where one is for many."""
+    config = worker.config
+    if config.engine.trainer != "vectorised":
+        return f"engine.trainer={config.engine.trainer}"
+    if config.engine.faults:
+        return "engine.faults are of single clients"
+    if config.dataset.name == "on_nodes" or config.strategy.secure_sum == "protocol":
+        return "its messages are of single clients"
+    return worker.why_apart or half_class(config, "server").why_single_messages()
+
+
+def why_apart(worker: Workplace) -> str | None:
+    """Why releases are computed one client after the other, in words; None where they are rows."""
+    reason: str | None = worker.method.why_single
+    if reason is None and type(worker.method).__module__ != f"clients.{worker.config.strategy.name}":
+        return unlike(worker)  # of the project's own, tests/contract has seen it
+    return reason
 
 
 def unlike(worker: Workplace) -> str | None:

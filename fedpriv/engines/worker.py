@@ -1,134 +1,229 @@
-"""What a process that runs clients keeps loaded: data, model and trainer, built once per configuration."""
+"""A message in a process that runs clients: whom it asks, the client half that answers, and the reply.
+
+The same two apps run on every engine. This is the only code through which anything leaves a real client (in a
+simulation also `fedpriv.engines.cohort`, for many): it catches every exception, attaches diagnostics in simulation
+only, and lets planned faults happen there. What is built once for all messages stands in `fedpriv.engines.loaded`.
+"""
 
 from __future__ import annotations
 
-import math
+import logging
 import os
+import traceback
 from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import replace
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+from flwr.app import Context, Message
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid, ServerApp
 
 from fedpriv.client.base import Client
-from fedpriv.client.build import ClientMaker, client_class, unit_of
-from fedpriv.client.contract import Charge, Site
-from fedpriv.client.memory import MemoryStore
-from fedpriv.client.one_path import Asked, Participation
-from fedpriv.common.errors import OptionError
-from fedpriv.common.messages import LOCAL_ACCURACY, FloatVector
-from fedpriv.config.halves import auxiliary_examples, half_class
-from fedpriv.config.methods import METHODS
-from fedpriv.config.participation import participation_limit
-from fedpriv.config.schema import Config
-from fedpriv.config.sum_checks import release_digest
-from fedpriv.data import FederatedData
-from fedpriv.data.load import check_declared, load_federated
-from fedpriv.mechanisms.tasks import Classification, NextToken
-from fedpriv.training.allocator import keep_freed_memory
-from fedpriv.training.language_models import text_of
-from fedpriv.training.models import build_model, resolve_model
-from fedpriv.training.resident import Resident, fits
-from fedpriv.training.sequential import (
-    FlatModel,
-    LocalData,
-    SequentialTrainer,
-    Training,
-    inputs_of,
-    prefers_channels_last,
+from fedpriv.client.contract import Charge
+from fedpriv.client.memory import ContextStore, FileStore, MemoryStore
+from fedpriv.client.one_path import Answered, Asked, Participation
+from fedpriv.common.errors import PolicyRefused
+from fedpriv.common.messages import (
+    LOCAL_ACCURACY,
+    STATISTICS,
+    TRAIN,
+    FloatVector,
+    MalformedMessage,
+    Refusal,
+    Request,
+    identity_content,
+    outgoing_content,
+    read_request,
+    refusal,
+    shown,
+    unpack_vector,
 )
+from fedpriv.config.methods import METHODS
+from fedpriv.config.schema import Config
+from fedpriv.data.load import check_declared
+from fedpriv.engines.loaded import Loaded, memory_folder
+from fedpriv.engines.refused import refused_as
+from fedpriv.engines.rows_trial import why_apart, why_single_messages
+from fedpriv.mechanisms.tasks import Classification, NextToken
+from fedpriv.training.sequential import LocalData, Training, inputs_of
 
 if TYPE_CHECKING:
     from fedpriv.common.identities import Identity
+    from fedpriv.deployment.gate import Node
 
-
-def resolve_device(name: str) -> torch.device:
-    """``auto`` takes a GPU where there is one."""
-    if name == "cuda" and not torch.cuda.is_available():
-        raise OptionError("engine.device", name, "this machine has no GPU that torch can use; allowed: auto, cpu")
-    return torch.device("cuda" if name != "cpu" and torch.cuda.is_available() else "cpu")
-
+log = logging.getLogger("fedpriv")
 
 #: Clients whose rows are remembered.
 MOST_KNOWN = 4096
 #: Declared counts whose method is remembered, where the guarantee depends on them.
 MOST_METHODS = 256
 
+Serve = Callable[[Grid, Context], None]
 
-class Worker:
-    """Data, model and trainer of one configuration in this process."""
+
+def make_client_app(config_of: Callable[[Context], Config]) -> ClientApp:
+    """A ClientApp whose messages reach the configured method's client half."""
+    app = ClientApp()
+
+    @app.query()
+    def identify(message: Message, context: Context) -> Message:
+        try:
+            return Message(identity_content(_partition(context)), reply_to=message)
+        except (KeyError, ValueError):  # node-config names no client; its text stays at home
+            return refusal(Refusal.FAILED, message)
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        return _guarded(config_of, message, context)
+
+    return app
+
+
+def make_apps(config: Config, serve: Serve | None = None) -> tuple[ServerApp, ClientApp]:
+    """Both halves for one configuration. ``serve`` is what the ServerApp does with its grid (session.py gives it)."""
+    server = ServerApp()
+
+    @server.main()
+    def main(grid: Grid, context: Context) -> None:
+        if serve is None:
+            raise RuntimeError("this process runs clients only")
+        serve(grid, context)
+
+    return server, make_client_app(lambda _: config)
+
+
+def _guarded(config_of: Callable[[Context], Config], message: Message, context: Context) -> Message:
+    """A client that raises becomes one error reply. Its text travels in simulation only, where the experimenter owns
+    both sides; otherwise a code from a fixed list leaves, and the text goes to the client's own log.
+    """
+    simulation, node = False, None
+    try:
+        node = _node(context)
+        config = config_of(context)
+        simulation = node is None and config.privacy.rng == "seeded"
+        return _train(config, message, context)
+    except Exception as error:
+        code, words = refused_as(error)
+        if code == Refusal.FAILED:
+            log.debug("client %s: %s", context.node_config.get("partition-id"), traceback.format_exc())
+        if node is not None:
+            node.note(code, words)
+        return refusal(code, message, words if simulation else None)
+
+
+def _train(config: Config, message: Message, context: Context) -> Message:
+    request = read_request(message.content)
+    node = _node(context)
+    if node is not None:
+        with node.answering(config, request) as gate:
+            fewest, named = gate.policy.limits.min_survivors, _identity(gate.config, context)
+            client = worker_for(gate.config).client(_partition(context), gate, *named, gate.check, fewest)
+            gate.admit(client)
+            reply = _answer(gate.config, message, client, request, simulation=False)
+            gate.require_booked(request)
+            gate.audit()
+            return reply
+    if config.dataset.name == "on_nodes":
+        raise PolicyRefused("node-config names no policy: this machine answers simulations only")
+
+    worker = worker_for(config)
+    if not config.engine.faults:
+        asked = asked_of(config, context, request)
+        if request.exchange not in (STATISTICS, TRAIN):
+            return _answer(config, message, worker.half([asked]), request, config.privacy.rng == "seeded")
+        found = worker.participation.answer([asked], parameters_of(worker, message, request))
+        for error in found.refused.values():
+            raise error
+        return replied(config, found, asked, message)
+
+    def answer(request: Request, change: Callable[[Client], None]) -> Message:
+        client = worker.half([asked_of(config, context, request)])
+        change(client)
+        return _answer(config, message, client, request, config.privacy.rng == "seeded")
+
+    from fedpriv.engines.faults import with_faults  # in simulations that plan some
+
+    return with_faults(config, _partition(context), message, request, answer)
+
+
+def _answer(config: Config, message: Message, client: Client, request: Request, simulation: bool) -> Message:
+    """The reply of a client's half to one exchange of a round; in simulation with diagnostics beside its release."""
+    received = parameters_of(worker_for(config), message, request)
+    return Message(outgoing_content(request.exchange, client.answer(request, received), simulation), reply_to=message)
+
+
+def parameters_of(worker: Worker, message: Message, request: Request) -> FloatVector | None:
+    """What came down (float32 [d_down]); None in an exchange that brings no parameters. Raises `MalformedMessage`."""
+    method = worker.method
+    if request.exchange not in method.traits.exchanges:
+        raise MalformedMessage(f"{worker.config.strategy.name} has no exchange {shown(request.exchange)}")
+    if request.exchange != method.traits.trains_in:
+        return None
+    return unpack_vector(message.content, worker.numbers_down(request.round))
+
+
+def replied(config: Config, found: Answered, asked: Asked, message: Message) -> Message:
+    """A simulated client's own reply to its message; with diagnostics, and with the words of what it raised."""
+    simulation = config.privacy.rng == "seeded"
+    if (error := found.refused.get(asked.client)) is not None:
+        code, words = refused_as(error)
+        if code == Refusal.FAILED:
+            log.debug("client %d", asked.client, exc_info=error)
+        return refusal(code, message, words if simulation else None)
+    outgoing = found.replies[asked.client]
+    return Message(outgoing_content(asked.request.exchange, outgoing, simulation), reply_to=message)
+
+
+def _node(context: Context) -> Node | None:
+    """This machine in a deployment; None in a simulation, whose node-config names neither policy nor data folder."""
+    if not {"policy", "data"} & context.node_config.keys():
+        return None
+    from fedpriv.deployment.gate import Node  # the accountants: seconds that a simulation need not wait
+
+    return Node.of(context)
+
+
+def _partition(context: Context) -> int:
+    return int(context.node_config["partition-id"])
+
+
+def _identity(config: Config, context: Context) -> tuple[Identity | None, int]:
+    """(the client's long-lived key and its peers', Flower's run id), if its own machine names them in node-config,
+    whatever the run says. A simulation has neither: its runs are to be the same on every engine.
+    """
+    if not {"identity-key", "peer-keys"} & context.node_config.keys():
+        return None, 0 if config.privacy.rng == "seeded" else context.run_id
+    from fedpriv.common.identities import named_identity  # cryptography: only where it is needed
+
+    return named_identity(context.node_config), context.run_id
+
+
+def asked_of(config: Config, context: Context, request: Request) -> Asked:
+    """A simulated client with its memory and what it is asked."""
+    return Asked(_partition(context), _store(config, context), request, *_identity(config, context))
+
+
+def _store(config: Config, context: Context) -> MemoryStore:
+    if config.engine.name == "flower":
+        return FileStore(memory_folder(config), _partition(context))
+    return ContextStore(context)
+
+
+# --- clients ----------------------------------------------------------------------------------------------------
+
+
+class Worker(Loaded):
+    """The clients of one configuration in this process."""
 
     def __init__(self, config: Config) -> None:
-        self.config = config
+        super().__init__(config)
         self._known_rows: dict[str, dict[int, np.ndarray]] = {"train": {}, "test": {}, "persons": {}}
         self._methods: dict[int, Client] = {}
         self._down = (0, 0)  # the newest (round, how many numbers come down in it)
-        torch.set_num_threads(config.engine.threads_per_client)
-        keep_freed_memory()
-        # A GPU would round convolutions to TF32: a clipped gradient could be longer than the bound it was held to.
-        torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
-
-    @cached_property
-    def data(self) -> FederatedData:
-        return load_federated(self.config, auxiliary_examples(self.config))
-
-    @cached_property
-    def model(self) -> FlatModel:
-        """The model that this process trains and evaluates; its parameters are what was loaded last."""
-        config, dataset = self.config, self.data.dataset
-        text = text_of(dataset)
-        chosen = resolve_model(config.model, dataset.shape, client_class(config).traits.keeps_layers, text)
-        module = build_model(chosen, dataset.shape, len(dataset.classes), config.seed, text)
-        device = resolve_device(config.engine.device)
-        model = FlatModel(module, device, prefers_channels_last(chosen.name, device), dataset.task, dataset.vocabulary)
-        self._initial = model.theta.detach().cpu().clone()
-        return model
-
-    @property
-    def initial_model(self) -> torch.Tensor:
-        """All parameters of the freshly initialised model (float32 [d]), the same in every process."""
-        _ = self.model
-        return self._initial
-
-    @cached_property
-    def resident(self) -> Resident | None:
-        """The training examples on the model's device, where it has memory of its own and they fit."""
-        dataset, device = self.data.dataset, self.model.theta.device
-        if not fits(dataset.train, device):
-            return None
-        return Resident(dataset.train, dataset.mean, dataset.std, device, dataset.vocabulary)
-
-    @cached_property
-    def trainer(self) -> SequentialTrainer:
-        inner = self._plain_trainer()
-        if not client_class(self.config).traits.whole_batches:
-            return inner
-        from fedpriv.training.full_batch import FullBatchTrainer
-
-        return FullBatchTrainer(inner)
-
-    def _plain_trainer(self) -> SequentialTrainer:
-        if self.config.engine.trainer == "vectorised":
-            from fedpriv.training.vectorised import (
-                VectorisedTrainer,  # torch.func: a second that only this trainer needs
-            )
-
-            return VectorisedTrainer(self.model, self.config.local, self.config.engine.precision)
-        return SequentialTrainer(self.model, self.config.local, self.config.engine.precision)
-
-    @cached_property
-    def maker(self) -> ClientMaker:
-        """Makes this configuration's clients."""
-        return ClientMaker(self.config)
-
-    @cached_property
-    def method(self) -> Client:
-        """The method without a client: what can be said of all of them."""
-        return self.maker.make()
 
     def method_of(self, examples: int) -> Client:
         """The method for clients that declare so many examples, built and priced once: its options, its mechanism, its
@@ -150,69 +245,6 @@ class Worker:
             self._down = server_round, self.method.traits.vectors_down * (down.stop - down.start)
         return self._down[1]
 
-    @cached_property
-    def shared(self) -> slice:
-        """The part of the model that the server holds. Raises `OptionError` where the model has too few blocks."""
-        return self.method.layers(self.model.layout, 1).held
-
-    @cached_property
-    def participations(self) -> int | None:
-        """How often a client may take part at most."""
-        return participation_limit(self.config)
-
-    @cached_property
-    def options_digest(self) -> bytes:
-        """Of what all members of a secure sum must agree on."""
-        return release_digest(self.config)
-
-    @cached_property
-    def most_members(self) -> int:
-        """How many clients a server may ask in a round."""
-        poisson = self.config.strategy.options.client_sampling == "poisson"
-        return self.config.num_clients if poisson else self.config.clients_asked
-
-    def initial_parameters(self) -> FloatVector:
-        """theta^0 (float32): of the layers that the server holds."""
-        vector: FloatVector = self.initial_model[self.shared].numpy().copy()
-        return vector
-
-    def whole_model(self, theta: FloatVector) -> FloatVector:
-        """The server's theta as a whole model [d]: layers that only clients have are the initial ones."""
-        vector: FloatVector = self.initial_model.numpy().copy()
-        vector[self.shared] = theta
-        return vector
-
-    def test_locally(self, client: int, theta: torch.Tensor) -> dict[str, float]:
-        """Accuracy of a model [d] on a client's own test examples: diagnostics. Nothing where it has none, nor where
-        the task has no accuracy.
-        """
-        rows = self._rows_of(client, "test")
-        if not rows.size or not isinstance(self.model.task, Classification | NextToken):
-            return {}
-        data = self._normalised(rows)
-        return {LOCAL_ACCURACY: self.trainer.accuracy(theta, data, self.config.evaluate.batch_size)}
-
-    def local_data(self, client: int, chosen: np.ndarray | None = None) -> LocalData:
-        """A client's training examples, normalised, or the ``chosen`` of them (positions [b]). Indices are sorted: the
-        memory map is read in order. Where persons are the unit, all rows of the client's persons, or of the chosen.
-        """
-        rows = self._rows_of(client)
-        if not self.by_person:
-            return self._normalised(rows if chosen is None else rows[chosen])
-        persons = self._rows_of(client, "persons")
-        if chosen is not None:
-            drawn = np.zeros(persons.max(initial=-1) + 1, bool)
-            drawn[chosen] = True
-            rows, persons = rows[drawn[persons]], persons[drawn[persons]]
-        return replace(self._normalised(rows), unit=torch.from_numpy(persons))
-
-    def _normalised(self, rows: np.ndarray) -> LocalData:
-        if self.resident is not None:
-            return self.resident.chosen(rows)
-        dataset = self.data.dataset
-        inputs = inputs_of(dataset, dataset.train, rows)
-        return LocalData(inputs, torch.from_numpy(np.asarray(dataset.train.targets[rows])))
-
     def client(
         self,
         client: int,
@@ -224,62 +256,24 @@ class Worker:
         together: tuple[int, ...] = (),
     ) -> Client:
         """The client half of partition ``client`` with its own memory; of all clients ``together`` if there are any."""
-        privacy = self.config.privacy
         if self.config.dataset.name == "on_nodes":
             check_declared(self.config, client, self.data)
-        # In simulation only: outside it, an accuracy on private examples would be a release without an account.
-        kept = self.config.partition.test_fraction > 0
-        tested = self.config.evaluate.clients and privacy.rng == "seeded" and kept
         examples = self.num_examples(client)
         found = copy(self.method_of(examples))
-        found.site = Site(
+        found.site = self.site_of(
             client=client,
             num_examples=examples,
             load_data=lambda rows=None: self.local_data(client, rows),
             trainer=self.trainer,
             store=store,
-            seed=self.config.seed,
-            rng=privacy.rng,
-            delta=privacy.delta,
-            max_epsilon=privacy.max_epsilon,
-            participations=self.participations,
-            layout=self.model.layout,
-            initial=self.initial_model,
-            test=self.test_locally if tested else None,
+            test=self.test_locally if self.tests_locally else None,
             identity=identity,
             run_id=run_id,
             guard=guard,
-            options_digest=self.options_digest,
             fewest_survivors=fewest_survivors,
-            most_members=self.most_members,
-            population=self.config.num_clients,
             clients=together or (client,),
         )
         return found
-
-    # --- participations ------------------------------------------------------------------------------------
-
-    @cached_property
-    def why_single_messages(self) -> str | None:
-        """Why each client of this configuration has a message of its own, in words; None where one is for many."""
-        if self.config.engine.trainer != "vectorised":
-            return f"engine.trainer={self.config.engine.trainer}"
-        if self.config.engine.faults:
-            return "engine.faults are of single clients"
-        if self.config.dataset.name == "on_nodes" or self.config.strategy.secure_sum == "protocol":
-            return "its messages are of single clients"
-        return self.why_apart or half_class(self.config, "server").why_single_messages()
-
-    @cached_property
-    def why_apart(self) -> str | None:
-        """Why releases are computed one client after the other, in words; None where they are rows."""
-        client = self.method
-        reason = client.why_single
-        if reason is None and type(client).__module__ != f"clients.{self.config.strategy.name}":
-            from fedpriv.engines.rows_trial import unlike  # of the project's own, tests/contract has seen it
-
-            reason = unlike(self)
-        return reason
 
     @cached_property
     def participation(self) -> Participation:
@@ -294,6 +288,16 @@ class Worker:
         """The client half of these clients."""
         first, together = asked[0], tuple(one.client for one in asked)
         return self.client(first.client, first.store, first.identity, first.run_id, together=together)
+
+    @cached_property
+    def why_single_messages(self) -> str | None:
+        """Why each client of this configuration has a message of its own, in words; None where one is for many."""
+        return why_single_messages(self)
+
+    @cached_property
+    def why_apart(self) -> str | None:
+        """Why releases are computed one client after the other, in words; None where they are rows."""
+        return why_apart(self)
 
     def train(
         self,
@@ -325,20 +329,6 @@ class Worker:
         losses = torch.tensor([result.loss for result in found], dtype=torch.float64)
         return torch.stack([result.update for result in found]), losses
 
-    @cached_property
-    def _pixels(self) -> int:
-        """Numbers that the model reads of an example."""
-        return math.prod(self.data.dataset.shape)
-
-    @cached_property
-    def by_person(self) -> bool:
-        """Whether clients count, draw and clip persons."""
-        return unit_of(self.config) == "person"
-
-    @cached_property
-    def _counts(self) -> np.ndarray:
-        return self.data.counts(self.by_person)
-
     def num_examples(self, client: int) -> int:
         """How many examples, or persons, a client trains on."""
         return int(self._counts[client])
@@ -356,6 +346,37 @@ class Worker:
         if len(known) > MOST_KNOWN:
             del known[next(iter(known))]
         return rows
+
+    def test_locally(self, client: int, theta: torch.Tensor) -> dict[str, float]:
+        """Accuracy of a model [d] on a client's own test examples: diagnostics. Nothing where it has none, nor where
+        the task has no accuracy.
+        """
+        rows = self._rows_of(client, "test")
+        if not rows.size or not isinstance(self.model.task, Classification | NextToken):
+            return {}
+        size = self.config.evaluate.batch_size
+        return {LOCAL_ACCURACY: self.trainer.accuracy(theta, self._normalised(rows), size)}
+
+    def local_data(self, client: int, chosen: np.ndarray | None = None) -> LocalData:
+        """A client's training examples, normalised, or the ``chosen`` of them (positions [b]). Indices are sorted: the
+        memory map is read in order. Where persons are the unit, all rows of the client's persons, or of the chosen.
+        """
+        rows = self._rows_of(client)
+        if not self.by_person:
+            return self._normalised(rows if chosen is None else rows[chosen])
+        persons = self._rows_of(client, "persons")
+        if chosen is not None:
+            drawn = np.zeros(persons.max(initial=-1) + 1, bool)
+            drawn[chosen] = True
+            rows, persons = rows[drawn[persons]], persons[drawn[persons]]
+        return replace(self._normalised(rows), unit=torch.from_numpy(persons))
+
+    def _normalised(self, rows: np.ndarray) -> LocalData:
+        if self.resident is not None:
+            return self.resident.chosen(rows)
+        dataset = self.data.dataset
+        inputs = inputs_of(dataset, dataset.train, rows)
+        return LocalData(inputs, torch.from_numpy(np.asarray(dataset.train.targets[rows])))
 
 
 _newest: list[tuple[Config, int, Worker]] = []  # (configuration, process, worker): at most one
@@ -376,10 +397,3 @@ def adopt(config: Config, worker: Worker) -> Worker:
     """Makes a worker this process's worker for ``config``."""
     _newest[:] = [(config, os.getpid(), worker)]
     return worker
-
-
-def memory_folder(config: Config) -> Path:
-    """Where clients keep their files on engines whose contexts do not come back."""
-    if config.run_dir is None:
-        raise OptionError("run_dir", "null", "this engine's clients need the run's folder")
-    return Path(config.run_dir) / "clients"

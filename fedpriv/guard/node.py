@@ -8,8 +8,7 @@ from pathlib import Path
 
 from flwr.app import Context, Message
 
-from fedpriv.common.errors import OptionError
-from fedpriv.common.identities import Identity, read_identity
+from fedpriv.common.identities import named_identity
 from fedpriv.guard.guarded_message import Guard
 from fedpriv.guard.sandbox import Sandbox
 from fedpriv.guard.standing import Lender
@@ -30,18 +29,7 @@ def guarded_app(app: Path, digest: str) -> Callable[[Message, Context], Message]
         config = context.node_config
         policy, data = (Path(str(config[name])) for name in ("policy", "data"))
         boxes = partial(Sandbox, lender=_lender)
-        guard = Guard(int(config["partition-id"]), policy, data, app, digest, _identity(config), boxes)
+        guard = Guard(int(config["partition-id"]), policy, data, app, digest, named_identity(config), boxes)
         return guard(message, context)
 
     return answer
-
-
-def _identity(config: object) -> Identity | None:
-    assert isinstance(config, dict)
-    names = ("identity-key", "peer-keys")
-    given = [config.get(name) for name in names]
-    if given == [None, None]:
-        return None
-    if None in given:
-        raise OptionError(f"node-config {names[given.index(None)]}", "", "identity-key and peer-keys go together")
-    return read_identity(*(Path(str(path)) for path in given))

@@ -1,4 +1,5 @@
-"""Whole numbers that add up: noise, from exact samplers of the discrete Gaussian and the Skellam law, and residues.
+"""Whole numbers that add up: noise, from exact samplers of the discrete Gaussian and the Skellam law, sums over rows on
+a grid, and residues.
 
 C. Canonne, G. Kamath, T. Steinke: The discrete Gaussian for differential privacy. NeurIPS 2020:
 P(x) ~ exp(-x^2/(2 s^2)).
@@ -22,18 +23,21 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Callable
+from dataclasses import dataclass
 from decimal import Decimal, localcontext
 from fractions import Fraction
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import accumulate
-from typing import cast
+from typing import Literal, cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
+from fedpriv.common.errors import OptionError
 from fedpriv.mechanisms.laws import skellam_exponent
-from fedpriv.mechanisms.noise import NoiseSource, Shape, as_size
+from fedpriv.mechanisms.noise import NoiseSource, Shape, add_normal_finely, as_size
 
 #: Bits of a word; further words are appended where it does not decide.
 WORD = 64
@@ -47,17 +51,17 @@ CHUNK = 2**16
 Ratios = Callable[[int], list[int]]
 
 
-def discrete_gaussian(sigma: float, shape: Shape, noise: NoiseSource) -> torch.Tensor:
+def discrete_gaussian(sigma: float, shape: Shape, noise: NoiseSource) -> Tensor:
     """Discrete Gaussians of parameter sigma (int64 [shape]); zeros for sigma = 0. Raises ValueError beyond 2^18."""
     return _drawn(gaussian_table, sigma, sigma, shape, noise)
 
 
-def skellam(variance: float, shape: Shape, noise: NoiseSource) -> torch.Tensor:
+def skellam(variance: float, shape: Shape, noise: NoiseSource) -> Tensor:
     """Skellam numbers of mean 0 (int64 [shape]); zeros for variance 0. Raises ValueError beyond 2^36."""
     return _drawn(skellam_table, variance, math.sqrt(variance) if variance >= 0 else variance, shape, noise)
 
 
-def _drawn(table: Callable[[float], Table], value: float, std: float, shape: Shape, noise: NoiseSource) -> torch.Tensor:
+def _drawn(table: Callable[[float], Table], value: float, std: float, shape: Shape, noise: NoiseSource) -> Tensor:
     size = as_size(shape)
     if not 0 <= std <= LARGEST_STD:
         raise ValueError(f"whole-number noise needs a standard deviation from 0 to 2^18, got {std}")
@@ -173,6 +177,85 @@ def _reach(bits: int, exponent: Callable[[float], float], deviation: float) -> i
     while exponent(most) < wanted:
         most *= 1.1
     return math.ceil(most * deviation) + 3
+
+
+# --- sums over rows -----------------------------------------------------------------------------------------------
+
+#: Half of the modulus in standard deviations of a sum's coordinate, for vectors that all point the same way: beyond it
+#: a number comes back on the other side, which costs accuracy and no privacy.
+SPREAD = 5.0
+#: Largest noise of one client in grid steps: a finer grid gains nothing, and its table of the law would be large.
+MOST_STEPS = 2.0**16
+
+#: ddgauss, skellam: whole-number noise by each site; local: a Gaussian by each site; central: one by a trusted server.
+Form = Literal["ddgauss", "skellam", "local", "central"]
+WHOLE: tuple[Form, ...] = ("ddgauss", "skellam")
+
+#: Wanted: rounding makes what a row changes longer by no more than this share of C.
+LONGER = 2.0**-10
+#: n sqrt(d) at most, of the proof.
+MOST_TERMS = 2.0**39
+
+
+@dataclass(frozen=True)
+class RowGrid:
+    """A site's sum over its rows as whole numbers, of which round(S / gamma) leaves with noise. What a row changes and
+    costs: `fedpriv.privacy.row_sum`, which has the symbols.
+
+    dimension: d; rows: of all sites at most, public; sites: of a round.
+    """
+
+    form: Form
+    dimension: int
+    rows: int
+    sites: int
+    bits: int
+    multiplier: float
+
+    @cached_property
+    def steps(self) -> float:
+        """R = C/gamma: as many as `LONGER` asks for, as the table of a whole-number law holds, and as 2^(b-1) holds of
+        all rows pointing the same way with `SPREAD` standard deviations of the noise. Raises `OptionError` for too few
+        bits.
+        """
+        if self.rows * math.sqrt(self.dimension) > MOST_TERMS:
+            words = f"the proof of its rounding holds for rows * sqrt(parameters) up to 2^39; {self.rows} rows are more"
+            raise OptionError("strategy", "dpsum", words)
+        wanted = math.sqrt(self.dimension) / LONGER
+        held = 2.0 ** (self.bits - 1) / (self.rows + SPREAD * math.sqrt(self.sites) * self.multiplier + 1)
+        table = MOST_STEPS / self.multiplier if self.multiplier and self.form in WHOLE else math.inf
+        found = min(wanted, held, table)
+        if found < 1:
+            raise OptionError("strategy.server.bits", self.bits, f"a sum over {self.rows} rows needs more")
+        return found
+
+    @property
+    def sigma(self) -> float:
+        """Standard deviation of one site's noise in grid steps."""
+        return self.multiplier * self.steps
+
+    def whole(self, total: Tensor) -> Tensor:
+        """int64 [..., d] of sums [..., d] (float64, in units of C), without noise."""
+        return (total.double() * self.steps).round().nan_to_num(0.0, 0.0, 0.0).long()
+
+    def whole_numbers(self, total: Tensor, noise: NoiseSource) -> Tensor:
+        """int64 [..., d] of sums [..., d] (float64, in units of C), with a site's whole-number noise."""
+        whole = self.whole(total)
+        return whole + self.noise(whole.shape, noise)
+
+    def noise(self, shape: torch.Size, noise: NoiseSource) -> Tensor:
+        """One site's whole-number noise (int64 [shape])."""
+        if self.form == "skellam":
+            return skellam(self.sigma**2, shape, noise)
+        return discrete_gaussian(self.sigma, shape, noise)
+
+    def noisy(self, whole: Tensor, noise: NoiseSource) -> Tensor:
+        """Whole numbers (int64 [..., d]) with Gaussian noise, a site's own or the server's (float64 [..., d]), back in
+        the range of the modulus.
+        """
+        half = 2.0 ** (self.bits - 1)
+        found = add_normal_finely(whole.double(), self.sigma, noise)
+        return torch.remainder(found + half, 2 * half) - half
 
 
 # --- residues: whole numbers modulo 2^bits, packed ------------------------------------------------------------

@@ -1,5 +1,5 @@
-"""From a vector to whole numbers: rotation, rounding to levels (cpSGD), rounding that keeps the norm and the grid of a
-sum that it is for (ddgauss, skellam).
+"""From a vector to whole numbers: rotation, rounding to levels and its grid (cpSGD), rounding that keeps the norm and
+the grid of its sums (ddgauss, skellam).
 
 N. Agarwal, A. T. Suresh, F. X. Yu, S. Kumar, H. B. McMahan: cpSGD: Communication-efficient and
 differentially-private distributed SGD. NeurIPS 2018.
@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedpriv.common.errors import OptionError
-from fedpriv.mechanisms.integer_noise import discrete_gaussian, skellam
+from fedpriv.mechanisms.integer_noise import MOST_STEPS, SPREAD, discrete_gaussian, skellam
 from fedpriv.mechanisms.noise import NoiseSource
 
 #: Numbers packed at a time.
@@ -119,6 +119,60 @@ def unpack_integers(packed: NDArray[np.uint8], width: int, count: int) -> NDArra
         wide[:, 64 - width :] = bits.reshape(size, width)
         numbers[start : start + size] = np.packbits(wide, axis=1).view(">u8").ravel()
     return numbers
+
+
+#: Bound on the probability that any coordinate of a rotated vector is clamped.
+FAILURE = 0.01
+
+
+@dataclass(frozen=True)
+class LevelGrid:
+    """What client and server of cpSGD must agree on to quantise a vector and add binomial noise; what it costs:
+    `fedpriv.privacy.binomial_grid`. Symbols: m -> trials, d' -> padded.
+
+    dimension: d of the vector before padding; clip_norm: its largest L2 norm.
+    """
+
+    dimension: int
+    clip_norm: float
+    levels: int
+    trials: int = 0
+
+    @property
+    def padded(self) -> int:
+        return padded(self.dimension)
+
+    @property
+    def bound(self) -> float:
+        return coordinate_bound(self.clip_norm, self.padded, FAILURE)
+
+    @property
+    def step(self) -> float:
+        return grid_step(self.bound, self.levels)
+
+    @property
+    def largest(self) -> int:
+        """The largest number on the wire: k - 1 + m."""
+        return self.levels - 1 + self.trials
+
+    @property
+    def std(self) -> float:
+        """Standard deviation of the noise on a coordinate, in real units: s sqrt(m)/2."""
+        return self.step * self.trials**0.5 / 2
+
+    def noisy_levels(self, vector: Tensor, signs: Tensor, noise: NoiseSource) -> tuple[Tensor, float]:
+        """(int64 [d'] in 0..k-1+m, share of clamped coordinates) of a clipped vector [d]."""
+        rotated = rotate(vector.double(), signs.double())
+        level = to_levels(rotated, self.bound, self.levels, noise.uniform(self.padded))
+        beyond = float((rotated.abs() > self.bound).double().mean())
+        return level + noise.binomial(self.trials, self.padded), beyond  # [cpSGD, section 4]
+
+    def pack(self, numbers: Tensor) -> NDArray[np.uint8]:
+        return pack_integers(numbers.numpy(), width_of(self.largest))
+
+    def centred(self, numbers: Tensor) -> Tensor:
+        """Numbers of 0..k-1+m about the middle: the sum of many is then as small as it can be."""
+        return numbers - (self.largest + 1) // 2
 
 
 # --- rounding that keeps the norm ------------------------------------------------------------------------
@@ -216,12 +270,6 @@ def _towards_zero(values: Tensor, most_square: int) -> Tensor:
 # --- the grid of a sum ----------------------------------------------------------------------------------------
 
 Law = Literal["gaussian", "skellam"]
-
-#: Half of the modulus in standard deviations of a sum's coordinate, for n vectors of norm C that all point the same
-#: way: beyond it a number comes back on the other side, which costs accuracy and no privacy.
-SPREAD = 5.0
-#: Largest noise of one client in grid steps: a finer grid gains nothing, and its table of the law would be large.
-MOST_STEPS = 2.0**16
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""cpSGD's grid: what client and server must agree on to quantise a vector, add binomial noise, and decode it.
+"""cpSGD's grid (`LevelGrid`) with what its numbers cost, how many trials meet a budget, and how a server decodes them.
 
 Agarwal et al., NeurIPS 2018. Symbols: X -> bound, k -> levels, s -> step, m -> trials, d' -> padded.
 """
@@ -17,25 +17,11 @@ from fedpriv.common.errors import OptionError
 from fedpriv.common.messages import FloatVector
 from fedpriv.common.sum_limits import FEWEST_BITS, MOST_BITS
 from fedpriv.mechanisms.laws import binomial_epsilon, binomial_sensitivities
-from fedpriv.mechanisms.noise import NoiseSource
-from fedpriv.mechanisms.whole_numbers import (
-    coordinate_bound,
-    from_noisy_levels,
-    grid_step,
-    pack_integers,
-    padded,
-    rotate,
-    rotate_back,
-    to_levels,
-    unpack_integers,
-    width_of,
-)
+from fedpriv.mechanisms.whole_numbers import LevelGrid, from_noisy_levels, rotate_back, unpack_integers, width_of
 from fedpriv.privacy.events import CLIENT_TO_SERVER, Binomial, Threat
 
 #: Keeps the integers on the wire exact in a float64.
 MOST_TRIALS = 2**50
-#: Bound on the probability that any coordinate of a rotated vector is clamped.
-FAILURE = 0.01
 #: Relative error: more than float64 adds to a distance in the rotation, the position between levels, and rounding.
 ROUNDING = 1e-9
 #: Share of delta that the bounds of a run's releases may use up; the rest is for their composition.
@@ -48,39 +34,12 @@ def delta_share(delta: float, rounds: int) -> float:
 
 
 @dataclass(frozen=True)
-class BinomialGrid:
-    """dimension: d of the vector before padding; clip_norm: its largest L2 norm."""
-
-    dimension: int
-    clip_norm: float
-    levels: int
-    trials: int = 0
-
-    @property
-    def padded(self) -> int:
-        return padded(self.dimension)
-
-    @property
-    def bound(self) -> float:
-        return coordinate_bound(self.clip_norm, self.padded, FAILURE)
-
-    @property
-    def step(self) -> float:
-        return grid_step(self.bound, self.levels)
-
-    @property
-    def largest(self) -> int:
-        """The largest number on the wire: k - 1 + m."""
-        return self.levels - 1 + self.trials
+class BinomialGrid(LevelGrid):
+    """The grid with the event of its numbers, and the server's side of it."""
 
     @property
     def num_bytes(self) -> int:
         return -(-self.padded * width_of(self.largest) // 8)
-
-    @property
-    def std(self) -> float:
-        """Standard deviation of the noise on a coordinate, in real units: s sqrt(m)/2."""
-        return self.step * self.trials**0.5 / 2
 
     def sensitivities(self, clip_norm: float | None = None) -> tuple[float, float, float]:
         """(L1, L2, Linf) in real units under replace-one, of vectors of length ``clip_norm`` (default: the grid's
@@ -107,16 +66,6 @@ class BinomialGrid:
             distance=2 * length,  # clamping never increases a distance
         )
 
-    def noisy_levels(self, vector: Tensor, signs: Tensor, noise: NoiseSource) -> tuple[Tensor, float]:
-        """(int64 [d'] in 0..k-1+m, share of clamped coordinates) of a clipped vector [d]."""
-        rotated = rotate(vector.double(), signs.double())
-        level = to_levels(rotated, self.bound, self.levels, noise.uniform(self.padded))
-        beyond = float((rotated.abs() > self.bound).double().mean())
-        return level + noise.binomial(self.trials, self.padded), beyond  # [cpSGD, section 4]
-
-    def pack(self, numbers: Tensor) -> NDArray[np.uint8]:
-        return pack_integers(numbers.numpy(), width_of(self.largest))
-
     def decode(self, packed: NDArray[np.uint8], signs: Tensor) -> FloatVector:
         """float32 [d]: unbiased. Raises ValueError for another number of bytes or a number beyond the largest."""
         numbers = unpack_integers(packed, width_of(self.largest), self.padded)
@@ -131,10 +80,6 @@ class BinomialGrid:
     def sum_bits(self, clients: int) -> int:
         """Bits of a modulus that holds every sum of so many clients' centred numbers."""
         return width_of(clients * (self.largest + 1))
-
-    def centred(self, numbers: Tensor) -> Tensor:
-        """Numbers of 0..k-1+m about the middle: the sum of many is then as small as it can be."""
-        return numbers - (self.largest + 1) // 2
 
     def decode_sum(self, total: NDArray[np.int64], survivors: int, signs: Tensor) -> NDArray[np.float64]:
         """The mean (float64 [d]) from the sum of so many clients' centred numbers [d']."""

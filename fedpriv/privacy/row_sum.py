@@ -1,4 +1,4 @@
-"""The grid of `dpsum`: sums over rows (or persons) at a site as whole numbers, so that noises add up in a sum.
+"""What sums over rows (or persons) at a site cost, on the grid of `dpsum` (`RowGrid`), where noises add up in a sum.
 
 A site holds the sum S in R^d of its rows' vectors, each clipped to C. Its whole numbers are round(S / gamma). Noise is
 added to them: whole-number noise by each site (form=ddgauss, skellam), or Gaussian noise by each site (form=local) or
@@ -29,62 +29,18 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Literal
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
-from fedpriv.common.errors import OptionError
-from fedpriv.mechanisms.integer_noise import discrete_gaussian, skellam
-from fedpriv.mechanisms.noise import NoiseSource, add_normal_finely, fine_step
-from fedpriv.mechanisms.whole_numbers import MOST_STEPS, SPREAD
+from fedpriv.mechanisms.integer_noise import RowGrid
+from fedpriv.mechanisms.noise import fine_step
 from fedpriv.privacy.events import DiscreteGaussianSum, PoissonGaussian, SkellamSum, Threat
-
-#: ddgauss, skellam: whole-number noise by each site; local: a Gaussian by each site; central: one by a trusted server.
-Form = Literal["ddgauss", "skellam", "local", "central"]
-WHOLE: tuple[Form, ...] = ("ddgauss", "skellam")
-
-#: Wanted: rounding makes what a row changes longer by no more than this share of C.
-LONGER = 2.0**-10
-#: n sqrt(d) at most, of the proof.
-MOST_TERMS = 2.0**39
 
 
 @dataclass(frozen=True)
-class RowSumGrid:
-    """dimension: d; rows: of all sites at most, public; sites: of a round."""
-
-    form: Form
-    dimension: int
-    rows: int
-    sites: int
-    bits: int
-    multiplier: float
-
-    @cached_property
-    def steps(self) -> float:
-        """R = C/gamma: as many as `LONGER` asks for, as the table of a whole-number law holds, and as 2^(b-1) holds of
-        all rows pointing the same way with `SPREAD` standard deviations of the noise. Raises `OptionError` for too few
-        bits.
-        """
-        if self.rows * math.sqrt(self.dimension) > MOST_TERMS:
-            words = f"the proof of its rounding holds for rows * sqrt(parameters) up to 2^39; {self.rows} rows are more"
-            raise OptionError("strategy", "dpsum", words)
-        wanted = math.sqrt(self.dimension) / LONGER
-        held = 2.0 ** (self.bits - 1) / (self.rows + SPREAD * math.sqrt(self.sites) * self.multiplier + 1)
-        table = MOST_STEPS / self.multiplier if self.multiplier and self.form in WHOLE else math.inf
-        found = min(wanted, held, table)
-        if found < 1:
-            raise OptionError("strategy.server.bits", self.bits, f"a sum over {self.rows} rows needs more")
-        return found
-
-    @property
-    def sigma(self) -> float:
-        """Standard deviation of one site's noise in grid steps."""
-        return self.multiplier * self.steps
+class RowSumGrid(RowGrid):
+    """The grid with what a row changes and the events of its sums."""
 
     def l2(self, excess: float = 0.0) -> float:
         """What one row changes, in grid steps. excess: `clipped_sums.excess` of a site's rows."""
@@ -101,29 +57,6 @@ class RowSumGrid:
         """One round with Gaussian noise, in which each row takes part with probability ``rate``."""
         moved = self.l2(excess) + math.sqrt(self.dimension) * fine_step(self.sigma)
         return PoissonGaussian(threat=threat, multiplier=self.sigma / moved, sampling_rate=rate)
-
-    def whole(self, total: Tensor) -> Tensor:
-        """int64 [..., d] of sums [..., d] (float64, in units of C), without noise."""
-        return (total.double() * self.steps).round().nan_to_num(0.0, 0.0, 0.0).long()
-
-    def whole_numbers(self, total: Tensor, noise: NoiseSource) -> Tensor:
-        """int64 [..., d] of sums [..., d] (float64, in units of C), with a site's whole-number noise."""
-        whole = self.whole(total)
-        return whole + self.noise(whole.shape, noise)
-
-    def noise(self, shape: torch.Size, noise: NoiseSource) -> Tensor:
-        """One site's whole-number noise (int64 [shape])."""
-        if self.form == "skellam":
-            return skellam(self.sigma**2, shape, noise)
-        return discrete_gaussian(self.sigma, shape, noise)
-
-    def noisy(self, whole: Tensor, noise: NoiseSource) -> Tensor:
-        """Whole numbers (int64 [..., d]) with Gaussian noise, a site's own or the server's (float64 [..., d]), back in
-        the range of the modulus.
-        """
-        half = 2.0 ** (self.bits - 1)
-        found = add_normal_finely(whole.double(), self.sigma, noise)
-        return torch.remainder(found + half, 2 * half) - half
 
     def decode(self, total: NDArray[np.int64] | NDArray[np.float64]) -> NDArray[np.float64]:
         """The noisy sum [d] in units of C from the sum of sites' whole numbers."""

@@ -41,10 +41,9 @@ from fedpriv.client.memories import collect_entries
 from fedpriv.client.memory import ContextStore
 from fedpriv.client.one_path import Asked, Participation
 from fedpriv.common.messages import FIRST_NODE, TRAIN, Request, read_request
-from fedpriv.engines.adapter import parameters_of
 from fedpriv.engines.contexts import empty_context
 from fedpriv.engines.grid import RUN_ID
-from fedpriv.engines.worker import Worker
+from fedpriv.engines.worker import Worker, parameters_of
 from fedpriv.mechanisms import per_example
 from fedpriv.mechanisms.clipped_sums import ClippedSum
 from fedpriv.mechanisms.noise import SeededNoise

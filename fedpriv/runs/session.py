@@ -21,9 +21,8 @@ from fedpriv.common.versions import commit, library_versions
 from fedpriv.config.schema import Config
 from fedpriv.data.asked import Asks
 from fedpriv.data.features import public_knowledge
-from fedpriv.engines.adapter import make_apps
 from fedpriv.engines.grid import LocalGrid
-from fedpriv.engines.worker import Worker, adopt
+from fedpriv.engines.worker import Worker, adopt, make_apps
 from fedpriv.report.client_accuracy import summary_figures
 from fedpriv.report.live.live_page import LivePage
 from fedpriv.report.live.monitor import Monitor

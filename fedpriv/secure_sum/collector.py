@@ -17,15 +17,16 @@ from fedpriv.common.errors import FedprivError
 from fedpriv.common.identities import KEY_BYTES, SIGNATURE_BYTES, KeyPair, KeyRefused
 from fedpriv.common.messages import MalformedMessage
 from fedpriv.secure_sum import shamir
-from fedpriv.secure_sum.masks import add_masks, word_type
 from fedpriv.secure_sum.member import (
     ANNOUNCEMENT_BYTES,
     KEYS_BYTES,
     SEALED_BYTES,
+    add_masks,
     commitment_to,
     mask_of,
     pair_key,
     point_of,
+    word_type,
 )
 from fedpriv.secure_sum.sum_session import Group, SumSession, group_of
 

@@ -1,4 +1,4 @@
-"""A client's half of a secure sum: what it keeps, and its answer to each exchange.
+"""A client's half of a secure sum: what it keeps, its answer to each exchange, and the masks of its vector.
 
 State in, state and answer out; `fedpriv.secure_sum.rules` says what is never answered. The caller writes the new state
 to disk before the answer leaves.
@@ -19,19 +19,22 @@ from __future__ import annotations
 import hashlib
 import json
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
+import numpy as np
 from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
+from cryptography.hazmat.primitives.ciphers.algorithms import AES
+from cryptography.hazmat.primitives.ciphers.modes import CTR
 from numpy.typing import NDArray
 
 from fedpriv.common.identities import KEY_BYTES, SIGNATURE_BYTES, Identity, KeyPair, KeyRefused, derive
 from fedpriv.mechanisms.noise import encode_key
 from fedpriv.secure_sum import rules, shamir
-from fedpriv.secure_sum.masks import add_masks, word_type
 from fedpriv.secure_sum.sum_session import Group, SumRefused, SumSession, group_of
 
 #: An announcement: the public key of masks, that of sealing, the commitment to b; then the signature of the three.
@@ -40,6 +43,12 @@ ANNOUNCEMENT_BYTES = KEYS_BYTES + SIGNATURE_BYTES
 #: What is sealed for a neighbour: a share of the private key of masks and one of b; with the tag of the seal.
 OPENED_BYTES = 2 * shamir.SHARE_BYTES
 SEALED_BYTES = OPENED_BYTES + 16
+#: Bytes of a mask at a time: the working arrays stay in a core's cache.
+CHUNK = 2**16
+_BLOCK = 16
+
+#: uint16 [d] up to 16 bits, uint32 up to 32, uint64 above: sums wrap around where the modulus 2^bits divides.
+Words = NDArray[Any]
 _ZERO_NONCE = bytes(12)
 _NO_SIGNATURE = bytes(SIGNATURE_BYTES)
 
@@ -303,6 +312,31 @@ def mask_of(group: Group, client: int, b: bytes) -> bytes:
 def pair_key(group: Group, private: KeyPair, public: bytes) -> bytes:
     """The key of the mask that two clients share. Raises `KeyRefused`."""
     return private.agree(public, group.info("pair mask"))
+
+
+def word_type(bits: int) -> np.dtype[Any]:
+    """Of the numbers that masks are added to; a uniform word is uniform modulo 2^bits too."""
+    return np.dtype("<u2" if bits <= 16 else "<u4" if bits <= 32 else "<u8")
+
+
+def add_masks(total: Words, plus: Iterable[bytes], minus: Iterable[bytes] = ()) -> None:
+    """Adds the masks of these keys (32 bytes each) to ``total`` [d] in place, and takes others off."""
+    streams = [(_stream(key), np.add) for key in plus] + [(_stream(key), np.subtract) for key in minus]
+    words = CHUNK // total.dtype.itemsize
+    zeros, buffer = bytes(CHUNK), np.empty(CHUNK + _BLOCK, np.uint8)
+    for start in range(0, total.size, words):
+        part = total[start : start + words]
+        length = part.size * total.dtype.itemsize
+        source = zeros if length == CHUNK else zeros[:length]
+        mask = buffer[:length].view(total.dtype)
+        for stream, change in streams:
+            stream.update_into(source, buffer)
+            change(part, mask, out=part)
+
+
+def _stream(key: bytes) -> Any:
+    """AES-256 in counter mode. A key masks one vector and nothing else, so the counter starts at 0."""
+    return Cipher(AES(key), CTR(bytes(_BLOCK))).encryptor()
 
 
 def _exactly(blob: bytes, length: int, what: str) -> bytes:

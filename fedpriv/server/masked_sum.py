@@ -20,7 +20,7 @@ from fedpriv.common.replies import read_blobs
 from fedpriv.common.sum_graph import graph_of
 from fedpriv.config.sum_methods import ModularOptions
 from fedpriv.secure_sum.collector import Collector, SumFailed
-from fedpriv.secure_sum.masks import word_type
+from fedpriv.secure_sum.member import word_type
 from fedpriv.secure_sum.relays import Add, Ask, after_upload, before_upload
 from fedpriv.secure_sum.sum_session import SumSession, model_text
 from fedpriv.server.exchange import Exchange

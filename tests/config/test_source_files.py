@@ -110,7 +110,7 @@ def test_what_runs_every_method_is_there_and_what_only_reads_runs_is_not() -> No
     found = set(source_files(compose(["strategy=coqfl"])))
     needed = ["client/base", "client/one_bit", "common/identities", "client/memory", "mechanisms/noise"]
     needed += ["mechanisms/quantisation", "common/seeds", "data/partition", "training/vectorised"]
-    needed += [f"engines/{name}" for name in ("adapter", "inprocess", "ray", "flower", "ray_pool", "worker")]
+    needed += [f"engines/{name}" for name in ("loaded", "inprocess", "ray", "flower", "ray_pool", "worker")]
     assert {f"fedpriv/{name}.py" for name in needed} <= found
     assert not [name for name in found if reads(name.removesuffix(".py").replace("/", "."))]
     assert not found & {f"fedpriv/{name}.py" for name in ("new", "audit", "attack", "superlink", "leaderboard")}

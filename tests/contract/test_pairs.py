@@ -24,9 +24,8 @@ from fedpriv.config.methods import METHODS
 from fedpriv.config.remote import compose_remote
 from fedpriv.config.source_files import source_files
 from fedpriv.deployment.policy import objections, read_policy
-from fedpriv.engines.adapter import make_apps
 from fedpriv.engines.inprocess import InProcessGrid
-from fedpriv.engines.worker import adopt
+from fedpriv.engines.worker import adopt, make_apps
 from fedpriv.mechanisms.noise import clip
 from fedpriv.privacy.auditor import BROKEN
 from fedpriv.report.page import write_report

@@ -25,9 +25,8 @@ from fedpriv.common.messages import Refusal, Request, pack_vector
 from fedpriv.config.compose import compose
 from fedpriv.config.schema import Config
 from fedpriv.engines import cohort
-from fedpriv.engines.adapter import make_apps
 from fedpriv.engines.inprocess import InProcessGrid
-from fedpriv.engines.worker import Worker, adopt
+from fedpriv.engines.worker import Worker, adopt, make_apps
 from fedpriv.mechanisms.cohort_noise import CohortNoise
 from fedpriv.mechanisms.noise import SeededNoise, grid_step
 from fedpriv.mechanisms.secure_noise import SecureNoise

@@ -70,7 +70,7 @@ def test_another_data_set_is_refused_before_anything_is_read(
     def read(*given: object, **named: object) -> None:
         raise AssertionError("something was read")
 
-    for name in ("fedpriv.engines.adapter.worker_for", "fedpriv.deployment.gate.DataLedger"):
+    for name in ("fedpriv.engines.worker.worker_for", "fedpriv.deployment.gate.DataLedger"):
         monkeypatch.setattr(name, read)
     for more in ("", " num_rounds=100000000", " experiment=private_digits", " engine=ray"):
         grid = Grid(network, f"dataset={dataset}{more}", None)

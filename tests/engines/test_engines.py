@@ -29,13 +29,12 @@ from fedpriv.common.messages import Refusal, Request, pack_vector
 from fedpriv.common.replies import read_reply, train_content
 from fedpriv.config.compose import compose
 from fedpriv.config.schema import FaultKind
-from fedpriv.engines.adapter import make_apps
 from fedpriv.engines.flower import run_on_flower
 from fedpriv.engines.grid import LocalGrid, client_of
 from fedpriv.engines.inprocess import InProcessGrid
 from fedpriv.engines.keeping import end_kept
 from fedpriv.engines.ray import RayGrid
-from fedpriv.engines.worker import Worker
+from fedpriv.engines.worker import Worker, make_apps
 from fedpriv.runs.folder import RunFolder
 from fedpriv.runs.preparation import resolve
 from fedpriv.runs.session import Session

@@ -24,11 +24,10 @@ from fedpriv.common.replies import Reply, train_content
 from fedpriv.config.compose import compose
 from fedpriv.config.methods import METHODS
 from fedpriv.config.schema import Config, FaultKind, FaultPlan
-from fedpriv.engines.adapter import make_apps
 from fedpriv.engines.faults import drawn, planned
 from fedpriv.engines.grid import LocalGrid
 from fedpriv.engines.inprocess import InProcessGrid
-from fedpriv.engines.worker import Worker
+from fedpriv.engines.worker import Worker, make_apps
 from fedpriv.privacy.events import EVERY_CLIENT
 from fedpriv.runs.folder import RunFolder
 from fedpriv.runs.planning import schedule

@@ -11,8 +11,8 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from tripwires import armed
 
 from fedpriv.common.messages import ARRAYS, ATTEMPT, CONFIG, EXCHANGE, ROUND, Refusal, pack_vector
-from fedpriv.engines.adapter import _guarded, _train
 from fedpriv.engines.grid import identify_server
+from fedpriv.engines.worker import _guarded
 
 #: `make stress` tries a hundred thousand, and as many that are found by coverage.
 CASES = 100_000 if "FEDPRIV_STRESS" in os.environ else 2000
@@ -45,6 +45,6 @@ def test_a_hostile_request_costs_a_client_one_short_refusal() -> None:
     for words, records in wrong.items():
         case = RecordDict(dict(content.items()) | records)
         message = Message(case, dst_node_id=1, message_type="train")
-        reply = _guarded(_train, lambda context: method.config, message, method.context(None))
+        reply = _guarded(lambda context: method.config, message, method.context(None))
         assert reply.error.code == Refusal.FAILED and words in str(reply.error.reason)
         assert len(str(reply.error.reason)) < 200

@@ -58,7 +58,7 @@ def test_nothing_is_evaluated_and_no_loader_runs_code() -> None:
 READERS = (
     "fedpriv.common.messages",
     "fedpriv.app",
-    "fedpriv.engines.adapter",
+    "fedpriv.engines.worker",
     "fedpriv.client.base",
     "fedpriv.client.one_path",
     "fedpriv.client.contract",
@@ -81,7 +81,7 @@ def test_clients_open_no_file_and_readers_none_but_their_own_machines() -> None:
                 if isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in FILES:
                     found.add(f"{module}: {ast.unparse(node)}")
     assert found == {
-        "fedpriv.engines.adapter: Path(str(path))",  # of context.node_config
+        "fedpriv.common.identities: Path(str(path))",  # of context.node_config
         "fedpriv.client.method: getattr(self, 'clip_norm', 1.0)",
         "fedpriv.client.one_bit: getattr(self.options, 'epsilon', None)",
     }

@@ -41,9 +41,8 @@ from fedpriv.common.messages import (
     SIGNATURES,
 )
 from fedpriv.config.compose import compose
-from fedpriv.engines.adapter import _identity
 from fedpriv.engines.contexts import empty_context
-from fedpriv.engines.worker import Worker
+from fedpriv.engines.worker import Worker, _identity
 from fedpriv.mechanisms.noise import SeededNoise
 from fedpriv.mechanisms.quantisation import (
     cells_of,

@@ -18,15 +18,16 @@ from fedpriv.client.build import make_client
 from fedpriv.common.errors import OptionError
 from fedpriv.config.compose import compose
 from fedpriv.data.load import load_federated
+from fedpriv.mechanisms import integer_noise
 from fedpriv.mechanisms.clipped_sums import LARGEST_BATCH
+from fedpriv.mechanisms.integer_noise import LONGER
 from fedpriv.mechanisms.noise import SeededNoise, clip_factors
 from fedpriv.mechanisms.per_example import PerExampleGradients
 from fedpriv.mechanisms.scaling import Scaling, clipped_rows
 from fedpriv.mechanisms.tasks import Classification
-from fedpriv.privacy import row_sum
 from fedpriv.privacy.composition import compose as compose_events
 from fedpriv.privacy.events import EVERY_CLIENT
-from fedpriv.privacy.row_sum import LONGER, RowSumGrid
+from fedpriv.privacy.row_sum import RowSumGrid
 from fedpriv.runs.start import start_run
 from strategies.dpsum import DPSum
 
@@ -146,9 +147,9 @@ honest = cache(audited)  # of no planted fault
 def test_an_audit_finds_a_quarter_of_the_noise_and_not_the_whole(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
     epsilon, verified = honest(form)
     assert 0 < epsilon <= verified
-    whole, gaussian = RowSumGrid.noise, row_sum.add_normal_finely
+    whole, gaussian = RowSumGrid.noise, integer_noise.add_normal_finely
     monkeypatch.setattr(RowSumGrid, "noise", lambda self, shape, noise: whole(self, shape, noise) // 4)
-    monkeypatch.setattr(row_sum, "add_normal_finely", lambda values, std, noise: gaussian(values, std / 4, noise))
+    monkeypatch.setattr(integer_noise, "add_normal_finely", lambda values, std, noise: gaussian(values, std / 4, noise))
     assert audited(form)[0] > verified
 
 

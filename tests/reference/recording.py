@@ -12,10 +12,9 @@ from fedpriv.client.memory import ContextStore, read_memory
 from fedpriv.common.messages import pack_vector, unpack_vector
 from fedpriv.config.compose import compose
 from fedpriv.config.schema import Config
-from fedpriv.engines.adapter import make_apps
 from fedpriv.engines.grid import client_of
 from fedpriv.engines.inprocess import InProcessGrid
-from fedpriv.engines.worker import adopt
+from fedpriv.engines.worker import adopt, make_apps
 from fedpriv.runs.preparation import make_strategy, resolve
 from fedpriv.server.round import Round
 

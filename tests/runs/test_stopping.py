@@ -26,9 +26,9 @@ from fedpriv.common.messages import Request
 from fedpriv.common.stopping import SIGNALS, Stopped, stop
 from fedpriv.config.compose import compose
 from fedpriv.config.schema import Config
-from fedpriv.engines.adapter import make_apps
 from fedpriv.engines.flower import run_on_flower
 from fedpriv.engines.inprocess import InProcessGrid
+from fedpriv.engines.worker import make_apps
 from fedpriv.runs.start import resume_run, serve_flwr_run, start_run
 
 Cli = Callable[..., Outcome]

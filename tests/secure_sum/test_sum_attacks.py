@@ -17,8 +17,17 @@ from sum_talk import THETA, Talk, a_session, ideal, identities, vectors
 from fedpriv.common.identities import KeyPair, new_identity
 from fedpriv.secure_sum import collector, rules, shamir
 from fedpriv.secure_sum import member as member_module
-from fedpriv.secure_sum.masks import add_masks, word_type
-from fedpriv.secure_sum.member import KEYS_BYTES, Member, announced_text, join, mask_of, pair_key, point_of
+from fedpriv.secure_sum.member import (
+    KEYS_BYTES,
+    Member,
+    add_masks,
+    announced_text,
+    join,
+    mask_of,
+    pair_key,
+    point_of,
+    word_type,
+)
 from fedpriv.secure_sum.sum_session import Group, SumRefused, SumSession
 
 KNOWN = identities(6)

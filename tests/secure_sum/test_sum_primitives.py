@@ -19,8 +19,8 @@ from sum_talk import a_session
 from fedpriv.common.errors import OptionError
 from fedpriv.common.identities import KeyPair, KeyRefused, derive, new_identity, read_identity, verified
 from fedpriv.common.sum_graph import _tails, default_threshold, graph_of, sparse_graph
-from fedpriv.secure_sum import masks, shamir
-from fedpriv.secure_sum.masks import add_masks, word_type
+from fedpriv.secure_sum import member, shamir
+from fedpriv.secure_sum.member import add_masks, word_type
 from fedpriv.secure_sum.shamir import PRIME, combine, split, weights_at_zero
 from fedpriv.secure_sum.sum_session import group_of
 
@@ -65,7 +65,7 @@ def test_aes_in_counter_mode_is_that_of_nist() -> None:
     key = bytes.fromhex("603deb1015ca71be2b73aef0857d77811f352c073b6108d72d9810a30914dff4")
     counter = bytes.fromhex("f0f1f2f3f4f5f6f7f8f9fafbfcfdfeff")
     plain = bytes.fromhex("6bc1bee22e409f96e93d7e117393172aae2d8a571e03ac9c9eb76fac45af8e51")
-    found = Cipher(masks.AES(key), masks.CTR(counter)).encryptor().update(plain)
+    found = Cipher(member.AES(key), member.CTR(counter)).encryptor().update(plain)
     assert found.hex() == "601ec313775789a5b7a7f504bbf3d228f443e3ca4d62b59aca84e990cacaf5c5"
     total = np.zeros(4, np.uint32)
     add_masks(total, [bytes(32)])
@@ -73,7 +73,7 @@ def test_aes_in_counter_mode_is_that_of_nist() -> None:
 
 
 @pytest.mark.parametrize("bits", [6, 16, 17, 32, 33, 56])
-@pytest.mark.parametrize("size", [1, 7, masks.CHUNK // 8, masks.CHUNK + 5])
+@pytest.mark.parametrize("size", [1, 7, member.CHUNK // 8, member.CHUNK + 5])
 def test_masks_are_the_counters_blocks_and_wrap_around(bits: int, size: int) -> None:
     kind = word_type(bits)
     assert 8 * kind.itemsize >= bits
@@ -83,7 +83,7 @@ def test_masks_are_the_counters_blocks_and_wrap_around(bits: int, size: int) -> 
     blocks = -(-size * kind.itemsize // 16)
     counters = b"".join(number.to_bytes(16, "big") for number in range(blocks))
     for key, sign in zip(keys, (1, 1, -1), strict=True):
-        stream = Cipher(masks.AES(key), ECB()).encryptor().update(counters)
+        stream = Cipher(member.AES(key), ECB()).encryptor().update(counters)
         mask = np.frombuffer(stream, kind)[:size]
         expected = expected + mask if sign == 1 else expected - mask
     total = start.copy()
