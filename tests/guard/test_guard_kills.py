@@ -31,7 +31,7 @@ from fedpriv.engines.grid import identify_server
 from fedpriv.guard.guarded_message import GUARD
 from fedpriv.mechanisms.secure_noise import SecureNoise
 
-pytestmark = pytest.mark.rotates(4)
+pytestmark = [pytest.mark.timeout(1800), pytest.mark.rotates(8)]
 HERE = Path(__file__).parent
 SCRIPT = "import sys; from test_guard_kills import victim; victim(*sys.argv[1:])"
 #: More than there are points.
@@ -114,7 +114,7 @@ def kills(forked: Forks, network: GuardedMachines, what: str, before: Path) -> I
             return
         assert code == -signal.SIGKILL, printed
         yield f"{at}, {printed.strip()}"
-    raise AssertionError("no process survives")
+    raise AssertionError(f"no process survives {MOST} kills")
 
 
 def copied(network: GuardedMachines, copies: Path) -> Path:
