@@ -177,9 +177,8 @@ def test_which_apps_a_guarded_node_runs(tmp_path: Path) -> None:
         approved(app)
     network.write_policy(0, apps="any", pad_seconds=700.0)
     assert "c" * 64 in approved("any")() and "c" * 64 not in approved(app)() and digest in approved(app)()
-    text = network.policy(0).read_text()
-    network.policy(0).write_text(text[: text.index("guard:")])
+    bare = read_policy(network.policy(0)).model_copy(update={"guard": None})
     with pytest.raises(OptionError, match="needs a section `guard`"):
-        approved("any")
+        _guarded({"guard": "any", "data": str(network.data(0))}, bare, network.policy(0))
     with pytest.raises(OptionError):
         approved(tmp_path / "nowhere")
