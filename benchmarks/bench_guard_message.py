@@ -1,6 +1,7 @@
 """What a guarded message costs beside the app alone: seconds of a whole train message, medians with 95 % intervals.
 
     chrt -f 10 python -m benchmarks.bench_guard_message
+    chrt -f 10 python -m benchmarks.bench_guard_message pairs  # `app` and `guarded` alone, in turn first: their ratio
     python -m benchmarks.bench_guard_message chain  # processor seconds of signed heads and chained lines, in pairs
 
 One machine with 200 rows, its own noise, unit client (no shards). Every message is answered by a fork of a process that
@@ -203,11 +204,38 @@ bare(Path({str(self.app)!r}), message_of(arrays), context_of(Path({str(data)!r})
         return time.perf_counter() - since
 
 
-def main() -> None:
+def paired() -> None:
+    """Pairs of a guarded message and of the app alone, after each other and in turn first."""
+    prepare()
+    print(f"load {machine()['load']:.1f}, {PAIRS // 2} pairs")
+    with tempfile.TemporaryDirectory() as name:
+        lender = Lender()
+        standing = partial(Sandbox, lender=lender)
+        for app, epochs in ((each, number) for each in SHAPES for number in sorted({1, MANY[each]})):
+            case = Case(TESTS / "apps" / app, epochs, Path(name) / f"{app}-{epochs}")
+            with redirect_stdout(io.StringIO()):
+                assert case.machines
+            forked(partial(case.guarded, standing, -1))
+            forked(case.alone)
+            ratios = []
+            for number in range(PAIRS // 2):
+                order = [("app", case.alone), ("guarded", partial(case.guarded, standing, number))]
+                took = {which: forked(answer) for which, answer in (order if number % 2 else order[::-1])}
+                ratios.append(took["guarded"] / took["app"])
+            middle, low, high = median_interval(ratios)
+            print(f"{f'{app} {epochs} epochs':36s}guarded / app {middle:.2f} [{low:.2f}, {high:.2f}]", flush=True)
+        lender.asks.close()
+
+
+def prepare() -> None:
+    """Libraries are there, so that `app` is the app's own work."""
     sys.path.insert(0, str(TESTS))
     for library in ("torch", "sklearn", *(module for modules in LATER.values() for module in modules)):
-        importlib.import_module(library)  # so that `app` is the app's own work
+        importlib.import_module(library)
 
+
+def main() -> None:
+    prepare()
     facts = machine()
     print(
         f"{facts['date']}, {facts['cores']} cores, load {facts['load']:.1f}, "
@@ -239,4 +267,4 @@ def main() -> None:
 
 if __name__ == "__main__":
     sys.path.insert(0, str(TESTS))
-    chained() if sys.argv[1:] == ["chain"] else main()
+    {"chain": chained, "pairs": paired}.get(" ".join(sys.argv[1:]), main)()

@@ -15,6 +15,9 @@ EVERYWHERE = [
     "lines cost. It does not show what was never written.",
     "The code that ran is the code with these digests, and it adds the noise that the ledger states.",
 ]
+NOTHING_DECLARED = (
+    "Nothing of the data was declared. Names and types of columns, folders' names and the number of shards are public."
+)
 OF_SUMS = {
     "ideal": "The server adds up in the clear: the epsilon of a sum holds against whoever sees no more than sums.",
     "assumed": "Where the observer is secure-sum, a secure summation is assumed and was not carried out.",
@@ -47,7 +50,9 @@ def of_node_in_words(policy: Policy, declared: Declared | DeclaredTable) -> list
         *EVERYWHERE,
         f"A server may choose each round after it has seen earlier ones. What is promised is therefore the limit, kept "
         f"by {filtered}; the epsilon is what was spent so far.",
-        f"The number of examples, {declared.examples}, is public.",
+        NOTHING_DECLARED
+        if isinstance(declared, Declared) and not declared.classes
+        else f"The number of examples, {declared.examples}, is public.",
         "Noise and sampling use the operating system's randomness, which no server knows.",
         *(
             ["Only apps with one of the digests under code were run."]

@@ -4,8 +4,7 @@ key: the public key that must have signed, got on another way than the certifica
 ledger. Checked: signatures, the ledger's hash chain and head, the table of releases, and every epsilon, composed again
 from the ledger's lines: losses on a grid (connect the dots, Doroshenko et al. 2022), convolved by FFT; Gaussians
 alone by a closed form; whole-number noise in many dimensions by a theorem. An epsilon is equal (to 1 %), above (sound),
-not verified, or FALSE (below the cost). Exit code: 0 verified, 1 false, 2 no certificate, 3 not verified.
-"""
+not verified, or FALSE (below the cost). Exit code: 0 verified, 1 false, 2 no certificate, 3 not verified."""
 import hashlib, json, math, os, re, sys, time  # noqa: E401, I001
 from collections import Counter
 from contextlib import suppress
@@ -14,10 +13,9 @@ from types import SimpleNamespace as Values
 import mpmath
 import numpy as np
 from scipy import fft, signal, spatial, special
-
 INF, LARGEST, MOST_VALUES, MOST_CLIENTS, MOST_CELLS, STOP = math.inf, 64 << 20, 1 << 23, 10**6, 1 << 21, [math.inf]
 WORDS, HEAD = ("unit", "adjacency", "observer"), ("id", "count", "head")
-WHOLE = {*re.split(" ", "dimension noises k trials bits group_size")}
+WHOLE = {*re.split(" ", "dimension noises k trials bits group_size population sample_size users")}
 PLACE = {*re.split(" ", "with_previous before realised adaptive count round attempt client clients sequence sequences")}
 NO_BOUND = {"mechanism": "no_bound", "reason": "torn, or noise chosen from earlier outputs"}
 SEES_ALL, SEES_LESS = ("server", "server+members", "secure-sum"), ("trusted-server", "public")
@@ -50,13 +48,11 @@ def times(scalar, point):
     return reduce(lambda sum, bit: add(add(sum, sum), point) if bit == "1" else add(sum, sum), f"{scalar:b}", (0, 1))
 def point_of(text):  # the point that 32 bytes name; None where they name none
     y, sign = int.from_bytes(text, "little") & (2**255 - 1), text[31] >> 7
-    square = (y * y - 1) * pow(D * y * y + 1, -1, P) % P
-    x = pow(square, (P + 3) // 8, P)
+    x = pow(square := (y * y - 1) * pow(D * y * y + 1, -1, P) % P, (P + 3) // 8, P)
     x = x if (x * x - square) % P == 0 else x * ROOT % P
     x = P - x if x & 1 != sign else x
     return None if y >= P or x == P or (x * x - square) % P else (x, y)
-def signed_by(key, text, signature):
-    """Whether the owner of a public key signed this text; key and signature in hexadecimal digits."""
+def signed_by(key, text, signature):  # whether the owner of a public key signed this text; both in hexadecimal digits
     if not (re.fullmatch("[0-9a-f]{64}", str(key)) and re.fullmatch("[0-9a-f]{128}", str(signature))): return False
     public, mark = bytes.fromhex(key), bytes.fromhex(signature)
     a, s, base = point_of(public), int.from_bytes(mark[32:], "little"), point_of(b"\x58" + b"\x66" * 31)
@@ -66,8 +62,7 @@ def signed_by(key, text, signature):
     return (y | (x & 1) << 255).to_bytes(32, "little") == mark[:32]
 # --- laws of a release's privacy loss L = ln P/Q, one a direction: (least, largest, tails(t) = (P[L > t], Q[L > t]))
 Z, above = 9.5, special.ndtr  # normal tails are cut at 9.5 standard deviations, below 1.1e-21; P[N(x, 1) > 0]
-def gaussian(mu):
-    return [(mu * (mu / 2 - Z), mu * (mu / 2 + Z), lambda t: (above(mu / 2 - t / mu), above(-mu / 2 - t / mu)))]
+def gaussian(m): return [(m * (m / 2 - Z), m * (m / 2 + Z), lambda t: (above(m / 2 - t / m), above(-m / 2 - t / m)))]
 def mixed(x, *sides):  # P and Q of numbers above x, each (rate, shift): (1 - rate) N(0, 1) + rate N(shift, 1)
     return [(1 - rate) * above(-x) + rate * above(shift - x) for rate, shift in sides]
 def poisson(sigma, rate):  # (1 - rate) N(0, 1) + rate N(1/sigma, 1) against N(0, 1), in both directions
@@ -83,6 +78,11 @@ def replaced(multiplier, rate):
     least, most = (np.log((math.exp(c * x) + w) / (math.exp(-c * x) + w)) for x in (-Z, Z + c))
     def place(t): return (t / 2 + np.arcsinh(w * np.sinh(t / 2))) / c
     return [(least, most, lambda t: mixed(place(t), (rate, c), (rate, -c)))]
+def fixed(multiplier, rate):
+    """A part that may be drawn, with this rate, is replaced: `poisson` one way above loss 0, the other way below, as
+    two data sets may change places (Balle, Barthe and Gaboardi, NeurIPS 2018)."""
+    (_, most, up), (least, _, down) = poisson(multiplier, rate)
+    return [(least, most, lambda t: np.where(t < 0, down(t), up(t)))]
 def laplace(scale):
     def tails(t):
         x, inside = np.clip((1 - scale * t) / 2, 0, 1) / scale, (t >= -1 / scale) & (t < 1 / scale)
@@ -92,26 +92,26 @@ def atoms(p, q):  # outcomes with these probabilities; those that have none in P
     p, q = np.array(sorted((pair for pair in zip(p, q, strict=True) if min(pair) > 0), key=lambda pq: pq[0] / pq[1])).T
     loss, sides = np.log(p / q), [np.r_[np.cumsum(side[::-1])[::-1], 0] for side in (p, q)]
     return [(loss[0], loss[-1], lambda t: [side[np.searchsorted(loss, t, side="right")] for side in sides])]
-def dominating(p, q):
-    """Of pairs of laws [pairs, outcomes], both ways: the best (false alarms, power) that tests of any of them reach."""
+def dominating(p, q):  # of pairs of laws [pairs, outcomes], both ways: the best (false alarms, power) of tests of any
     order = np.argsort(q / p, axis=1)  # the hull of these points, without (1, 0), is the law's own curve
     y, x = (np.cumsum(np.take_along_axis(side, order, 1), 1)[:, :-1].ravel() for side in (p, q))
     points = np.array([[0, 0], [1, 1], [1, 0], *zip(x, y, strict=True), *zip(1 - y, 1 - x, strict=True)])
     hull = points[sorted({0, 1, *spatial.ConvexHull(points).vertices} - {2}, key=lambda n: tuple(points[n]))]
     return atoms(*np.diff(hull, axis=0).T[::-1])
-def moved(law, shift):  # one coordinate's noise on whole numbers against itself, moved by whole steps
-    return atoms(law[shift:], law[:-shift]) if 0 < shift < len(law) else None
+def moved(law, shift): return atoms(law[shift:], law[:-shift]) if 0 < shift < len(law) else None  # a coordinate's noise
 def chord(b, gains):  # D_a at a = b + 1 from above, by ln sum P^a Q^(1 - a) at some b: convex in a, and 0 at b = 0
     return lambda at: np.where(at > b[-1], INF, np.interp(at, np.r_[0, b], np.r_[0, gains])) / at
 # --- what is known of ONE release of a mechanism, as fields of `cost`; None: it has no bound
 def of_gaussian(e, law=None, least=0):
-    if (rate := getattr(e, "sampling_rate", 1)) == 0: return {"pure": 0}
+    rate = e.sample_size / e.population if law is fixed else getattr(e, "sampling_rate", 1)
+    seen, swap = e.unit == "client" and e.observer in SEES_ALL, e.adjacency == "replace-one"  # seen: who took part
+    if rate > 1 or (law and (seen or swap != (law is fixed))): return None
+    if rate == 0: return {"pure": 0}
     if rate == 1: return {"mu2": 1 / e.multiplier / e.multiplier, "rho": 0} if e.multiplier >= 1e-150 else None
     if not least < e.multiplier < 1e6: raise Unknown("sampled noise beyond what is computed here")
-    return {"laws": law(e.multiplier, rate)} if rate < 1 else None
+    return {"laws": law(e.multiplier, rate), "floor": law is fixed and (lambda: poisson(e.multiplier, rate))}
 def of_symbols(epsilon, inside, times=1, share=0):
-    inside = 1 / (1 + math.exp(-epsilon)) if inside is None else inside
-    least = inside * math.exp(-epsilon)
+    least = (inside := 1 / (1 + math.exp(-epsilon)) if inside is None else inside) * math.exp(-epsilon)
     if inside + least > 1 + 1e-9 or times < 1: raise ValueError("no epsilon allows that")
     law, pure = [inside, max(0.0, 1 - inside - least), least], times * epsilon * (inside > 0)
     laws = atoms(law, law[::-1]) if pure > 0 and epsilon < 500 else None
@@ -124,13 +124,11 @@ def of_pairs(e):
     high, w, b = 1 - low, 1 - (1 - mu) ** 2, np.geomspace(1e-3, 1e3, 121)
     r = np.r_[high, low, np.clip(np.arange(cells) / cells, low, high)]
     def law(p):
-        one, other = p * cells, (1 - r) * cells
-        same = np.floor(one) == np.floor(other)
+        same = np.floor(one := p * cells) == np.floor(other := (1 - r) * cells)
         both = np.where(same, one % 1 * (1 - other % 1) / cells, np.maximum(0, p + r - 1)) * (1 - w) + w * p * r
         return np.stack([both, p - both, r - both, 1 - p - r + both], 1)
     def seen(p, *shared):
-        yes = mu * p + (1 - mu) * np.array(shared)
-        return (np.array([low, high - low, low]) * [yes, 1 - yes]).reshape(1, 6)
+        return (np.array([low, high - low, low]) * [yes := mu * p + (1 - mu) * np.array(shared), 1 - yes]).reshape(1, 6)
     if not e.epsilon <= 20 or (e.bits and not 0 < mu <= 1): return None  # bits beyond 20 are all but sent
     if e.bits == 0: return of_symbols(e.epsilon, high, e.dimension)
     by_members = e.observer == "server+members" or e.group_size > 2
@@ -138,25 +136,41 @@ def of_pairs(e):
     ends = ([high, low], [low, high]) if by_members else (p[0], q[0])
     return {"times": e.dimension, "laws": dominating(p, q), "floor": lambda: atoms(*ends), "rho": 0,
             "curve": chord(b, [e.dimension * special.logsumexp(at * np.log(p / q), b=p, axis=1).max() for at in b])}
-def of_discrete_gaussians(e):
+def of_discrete(e):
     """Kairouz, Liu and Steinke, ICML 2021, Theorem 1, with a bound on tau that holds for every number of noises."""
     near = np.exp(-2 * (math.pi * e.sigma)**2 * np.outer(1 - 1 / np.arange(2, e.noises + 1), np.arange(1, 12) ** 2))
     if e.l2 == 0 or e.sigma == 0 or (near := 2 * near.sum(1)).max(initial=0) >= 0.5: return None if e.l2 else {"rho": 0}
     tau, root = 2 * float(np.sum(np.log1p(near) - np.log1p(-near))), math.sqrt(e.noises) * e.sigma
-    reach = int(10 * root) + int(e.l2) + 1
+    reach, l1 = int(10 * root) + int(e.l2) + 1, min(math.sqrt(e.dimension) * e.l2, e.l2**2)
     def floor():  # the exact law of one coordinate; beyond 1e-12 FFT's rounding would count
         law = np.exp(-(np.arange(-reach, reach + 1) ** 2) / (2 * e.sigma**2))
         law = fft.fftshift(fft.irfft(fft.rfft(fft.ifftshift(law / law.sum())) ** e.noises, len(law)))
         return moved(law[law > 1e-12 * law.max()], int(e.l2))
-    rho = ((e.l2 / root) ** 2 + 2 * tau * l1_of(e) / root + tau * tau * e.dimension) / 2
+    rho = ((e.l2 / root) ** 2 + 2 * tau * l1 / root + tau * tau * e.dimension) / 2
     return {"rho": rho, "floor": floor if reach < MOST_CELLS // 8 else None}
-def of_skellam(e):  # Agarwal, Kairouz and Liu, NeurIPS 2021, Theorem 3.5, at whole orders
-    m, b = e.noises * e.variance, np.unique(np.geomspace(1, 1e9, 900).round())
+def of_skellam(e):
+    """No second difference of -ln P exceeds c, so ln P(x)^(1 + b) P(x + v)^-b is at most c b (b + 1) v^2/2 more than
+    c u (1 - u)/2 + ln P(k)^(1 - u) P(k + 1)^u, with x - b v = k + u. Summed over x, these two are about 0 together."""
+    m, u, law, near = e.noises * e.variance, np.arange(17) / 32, None, 1
     if e.l2 == 0 or m < 3: return None if e.l2 else {"rho": 0}
-    more = np.minimum(((2 * b + 1) * e.l2**2 + 6 * l1_of(e)) / (4 * m * m), 3 * l1_of(e) / (2 * m))
-    k = np.arange(int(10 * math.sqrt(m) + e.l2) if m + e.l2 < 1e9 else 0)
-    floor = (lambda: moved(special.ive(np.r_[-k[:0:-1], k], m), int(e.l2))) if 0 < len(k) < MOST_CELLS // 8 else None
-    return {"rho": 0, "curve": chord(b, b * ((b + 1) * e.l2**2 / (2 * m) + more)), "floor": floor}
+    if 0 < (reach := 10 * math.sqrt(m) + e.l2) < MOST_CELLS // 8:
+        law = special.ive(np.abs(np.arange(-int(reach), int(reach) + 1)), m)
+        near = [(law[:-1][law[1:] > 0] ** (1 - at) * law[1:][law[1:] > 0] ** at).sum() for at in u]
+    c = -math.log1p(-1 / math.sqrt(m * m - 1))
+    more = np.max(c * u * (1 - u) / 2 + np.log(near)) + c / 8192 + 1e-12  # between two of u at most c/8192
+    return {"rho": c * e.l2**2 / 2, "curve": lambda b: more * min(e.dimension, e.l2**2) / b,
+            "floor": law if law is None else lambda: moved(law[law > 0], int(e.l2))}
+def of_shuffled(e):  # Feldman, McMillan and Talwar, FOCS 2021, Theorem 3.1; from below: all others' bits are alike
+    if e.observer in SEES_ALL[:2]: return None
+    grown, low = np.exp(e.epsilon) / e.users, 1 / (1 + np.exp(e.epsilon))
+    more, holds = 8 * math.sqrt(grown * math.log(4 / e.delta)) + 8 * grown, 16 * math.log(2 / e.delta) * grown <= 1
+    less = min(e.epsilon, math.log1p(math.tanh(e.epsilon / 2) * more)) if holds else e.epsilon
+    def floor():  # of the others' bits, and with one that is 1 with probability high or low
+        law = special.softmax(np.r_[0, np.cumsum(np.log(e.users / np.arange(1, e.users) - 1) - e.epsilon)])
+        law = np.r_[0, law[law > 1e-14 * law.max()], 0]
+        return atoms(*(law[1:] * (1 - p) + law[:-1] * p for p in (1 - low, low)))
+    known = of_symbols(less, None, e.dimension, e.dimension * e.delta * holds)
+    return known | {"floor": floor} if known and 1e-9 < e.epsilon < 500 and e.users < MOST_CELLS else known
 def of_binomial(e):
     """Exact moments M(v) of one coordinate that moves by v steps, its noise within ``reach`` of its mean (all are, but
     for delta). Vectors T apart, rounded by the same uniforms, end n + 1 steps apart with probability f, else n. So for
@@ -176,22 +190,21 @@ def of_binomial(e):
     near = min(e.distance, e.l2) / e.step
     gains = (e.dimension * (np.log(m + slope * (t - n)) - w * t * t).max(1) + w[:, 0] * near**2).min(0)
     return {"rho": 0, "share": e.delta, "curve": chord(b, gains), "floor": lambda: moved(law, min(most, int(near) - 1))}
-def l1_of(e): return min(math.sqrt(e.dimension) * e.l2, e.l2**2)
 KNOWN = {  # mechanism -> (its fields, what is known of it)
-    "gaussian": ("multiplier", of_gaussian),
+    "gaussian": ("multiplier", of_gaussian), "discrete_gaussian_sum": ("dimension l2 noises sigma", of_discrete),
     "poisson_gaussian": ("multiplier sampling_rate", lambda e: of_gaussian(e, poisson, 1e-3)),
     "replaced_gaussian": ("multiplier sampling_rate", lambda e: of_gaussian(e, replaced, 0.05)),
+    "fixed_size_gaussian": ("multiplier population sample_size", lambda e: of_gaussian(e, fixed, 1e-3)),
     "laplace": ("multiplier", lambda e: {} if e.multiplier < 1e-150 else {
         "pure": 1 / e.multiplier, "laws": laplace(e.multiplier) if 1e-3 < e.multiplier < 1e6 else None}),
     "randomised_response": ("dimension epsilon", lambda e: of_symbols(e.epsilon, None, e.dimension)),
     "approximate_dp": ("delta epsilon", lambda e: of_symbols(e.epsilon, None, 1, e.delta)),
     "unit_cap": ("delta epsilon inside", lambda e: of_symbols(e.epsilon, e.inside, 1, e.delta)),
-    "zcdp": ("rho", lambda e: {"rho": e.rho}),
     "gumbel_top_k": ("epsilon k", lambda e: {"rho": e.k * e.epsilon**2 / 8, "pure": e.k * e.epsilon}),
     "paired_quantisation": ("bits dimension epsilon group_size private_share", of_pairs),
     "binomial": ("delta dimension distance l1 l2 linf step trials", of_binomial),
-    "skellam_sum": ("delta dimension l2 noises variance", of_skellam),
-    "discrete_gaussian_sum": ("dimension l2 noises sigma", of_discrete_gaussians)}
+    "skellam_sum": ("delta dimension l2 noises variance", of_skellam), "zcdp": ("rho", lambda e: {"rho": e.rho}),
+    "shuffled": ("delta dimension epsilon users", of_shuffled)}
 NOTHING = {"mu2": 0.0, "laws": None, "times": 1, "floor": None, "rho": INF, "curve": None, "share": 0.0, "pure": INF}
 @lru_cache(maxsize=10_000)
 def cost(text):
@@ -199,20 +212,17 @@ def cost(text):
     floor: from below, where it is another. rho: of zCDP, or 0 beside a curve. share: of delta. pure: at delta 0."""
     e = strict(text)
     if (kind := e.pop("mechanism")) == "no_bound": return None
-    unit, adjacency, observer = (e.pop(word) for word in WORDS)
+    threat = {word: e.pop(word) for word in WORDS}
     fields, known = KNOWN.get(kind, ("", None))
     if known is None or sorted(e) != fields.split(): raise Unknown(f"no method for {kind!a:.40}")
-    e = Values(**{name: number(e[name], 0, (int,) if name in WHOLE else (int, float)) for name in e}, observer=observer)
+    e = Values(**{name: number(e[name], 0, (int,) if name in WHOLE else (int, float)) for name in e}, **threat)
     for name, least, most in (("dimension", 1, 10**10), ("noises", 1, 10**5), ("l2", 0, 10**12), ("linf", 0, 10**12),
                               ("trials", 0, 10**12), ("bits", 0, 16)):
         if not least <= getattr(e, name, least) <= most: raise Unknown(f"{name} beyond what is computed here")
-    bare = adjacency == "replace-one" or (unit == "client" and observer in SEES_ALL)
-    found = None if bare and hasattr(e, "sampling_rate") else known(e)  # who sees who took part: sampling hides nothing
-    made = Values(**NOTHING | (found or {}))
+    made = Values(**NOTHING | ((found := known(e)) or {}))
     made.rho = min(made.rho, made.pure * made.pure / 2)
     return made if found and (made.rho < INF or made.pure < INF or made.laws) and made.mu2 < INF else None
-def by_formula(mu, delta):
-    """(From below, from above) at delta. Of Gaussians: Balle and Wang, ICML 2018, Theorem 8, in 40 digits."""
+def by_formula(mu, delta):  # (from below, from above), of Gaussians: Balle and Wang, ICML 2018, Theorem 8, in 40 digits
     with mpmath.workdps(40):
         mu, low, phi = mpmath.mpf(mu), mpmath.mpf(0), mpmath.ncdf
         def over(e): return phi(mu / 2 - e / mu) - mpmath.exp(e) * phi(-mu / 2 - e / mu) > delta
@@ -220,15 +230,13 @@ def by_formula(mu, delta):
         high = mu * mu / 2 + mu * mpmath.sqrt(-2 * mpmath.log(delta))
         for _ in range(100): low, high = (e, high) if over(e := (low + high) / 2) else (low, e)
         return float(low), float(high) * (1 + 1e-12)
-def by_order(rho, delta, curves=()):
-    """From above, of what zCDP bounds (Canonne, Kamath and Steinke 2020, Proposition 12), at the best order."""
+def by_order(rho, delta, curves=()):  # from above (Canonne, Kamath and Steinke 2020, Proposition 12), at the best order
     b = np.geomspace(1e-7, 1e12, 200_001)  # order - 1
     total = rho * (b + 1) + sum(n * curve(b) for curve, n in curves) - np.log(delta * (b + 1)) / b + np.log(b / (b + 1))
     return max(0.0, float(np.min(total)))
-def on_grid(law, step):
+def on_grid(least, most, tails, step):
     """(index of the least loss, probabilities at multiples of step, that of no bound). What lies between two points is
     divided among them so that P and Q keep their masses: an adversary learns more (connect the dots)."""
-    least, most, tails = law
     first, last = math.floor(least / step), math.ceil(most / step)
     if last - first > MOST_CELLS or max(-least, most) > 600: raise Unknown("losses too far apart for the grid")
     p_up, q_up = tails(grid := np.arange(first, last + 1) * step)
@@ -242,7 +250,7 @@ def by_grid(parts, delta):
     count, eta, best, ends = sum(n for _, n in parts), delta / 1000, (0.0, INF), None
     step, tilts = (widest := max(most - least for (least, most, _), _ in parts)) / 64, 2.0 ** np.arange(-8, 14, 0.5)
     while widest / step < MOST_CELLS - 4:
-        grids = [(*on_grid(law, step), n) for law, n in parts]
+        grids = [(*on_grid(*law, step), n) for law, n in parts]
         ends = ends or [float(np.min([  # Chernoff: how far the sum goes, up and down, but with probability delta/1e6
             (sum(n * special.logsumexp(sign * t * step * (k + np.arange(len(p))), b=p) for k, p, _, n in grids)
              - math.log(delta / 1e6)) / t for t in tilts if sign > 0 or t >= 1])) for sign in (1, -1)]
@@ -267,9 +275,8 @@ def by_grid(parts, delta):
     if best[1] == INF: raise Unknown("too many releases for the grid")
     return best
 def epsilon(history, delta):  # of one client's releases, (event, times)
-    costs = [(cost(text), n) for text, n in history]
-    if any(one is None for one, _ in costs): return INF, INF
-    costs = [(one, n) for one, n in costs if one.mu2 or one.rho or one.share or one.curve]
+    if any(cost(text) is None for text, _ in history): return INF, INF
+    costs = [(one, n) for text, n in history if (one := cost(text)).mu2 or one.rho or one.share or one.curve]
     mu2, paid, pure, rho = (sum(getattr(one, part) * n for one, n in costs) for part in ("mu2", "share", "pure", "rho"))
     if paid >= delta or mu2 > 1e200 or all(one.mu2 for one, _ in costs):
         return (0.0, INF) if paid >= delta or mu2 > 1e200 else by_formula(math.sqrt(mu2), delta)
@@ -286,10 +293,8 @@ def epsilon(history, delta):  # of one client's releases, (event, times)
         if all(one.laws or one.mu2 for one, _ in costs) and len(costs) <= 100:
             most = min(most, by_grids(delta - paid, lambda one: one.laws)[1] if paid or floors else grid)
     return min(least, most), most
-def worst(histories, delta):
-    """Over clients, {(event, times)} of each. Of those with Gaussians alone, the largest mu counts."""
-    if len({text for history in histories for text, _ in history}) > 5000:
-        raise Unknown("more than 5,000 kinds of release")
+def worst(histories, delta):  # over clients, {(event, times)} of each; of those with Gaussians alone, the largest mu's
+    if len({text for history in histories for text, _ in history}) > 5000: raise Unknown("over 5,000 kinds of release")
     mus = {h: sum(one.mu2 * n if (one := cost(text)) and one.mu2 else INF for text, n in h) for h in histories if h}
     alone, rest = {h: mu for h, mu in mus.items() if mu < INF}, []
     for history in sorted((h for h in mus if h not in alone), key=lambda h: (-sum(n for _, n in h), sorted(h))):
@@ -298,22 +303,19 @@ def worst(histories, delta):
         if len(rest) > 64: raise Unknown("more than 64 different histories")
     found = [epsilon(history, delta) for history in [*rest, *sorted(alone, key=alone.get)[-1:]]]
     return tuple(map(max, zip((0.0, 0.0), *found, strict=True)))
-def charged(entry, node):
-    """[(client, (threat, event), times)] of a ledger's entry: of a run as booked before it, of a node as spent."""
+def charged(entry, node):  # [(client, (threat, event), times)] of an entry: of a run as booked, of a node as spent
     threat, more = threat_of(entry), [entry.get("client")] * ({"client", "clients"} <= entry.keys())
     clients = (entry.get("clients") or [entry["client"]]) + more
     spent = entry.get("realised", entry) if node else NO_BOUND if entry.get("adaptive") else entry  # by earlier outputs
     spent = spent | dict(zip(WORDS, threat, strict=True))
     event = canonical({name: spent[name] for name in spent.keys() - PLACE})
     return [(number(one, -2, (int,)), (threat, event), number(entry.get("count", 1), 1, (int,))) for one in clients]
-def recorded(certificate, say):
-    """[{(threat, event): times}] of the ledger: of a run for each client, of a node for each message."""
+def recorded(certificate, say):  # [{(threat, event): times}] of the ledger: of a run's clients, of a node's messages
     node, chain, begun, table, last, back, found = certificate["kind"] == "node", "", False, {}, 0, 0, {}
     ledger, heads, signers, stated = certificate["ledger"], certificate["heads"], [], certificate["releases"]
     for n, line in enumerate(ledger["lines"], 1):
         try:
-            row = strict(line)
-            named, place = row.get("before"), number(row.get("time", 0) if node else row["round"])
+            named, place = (row := strict(line)).get("before"), number(row.get("time", 0) if node else row["round"])
             charges = [one for entry in (row.get("entries", []) if node else [row]) for one in charged(entry, node)]
             say(named != chain and (begun or named is not None), f"!line {n} does not follow from those before it")
             say(row.get("ledger", ledger["id"]) != ledger["id"], "!the first line names another ledger")
@@ -347,8 +349,7 @@ def of_threat(accounts, node, asked):  # everybody's releases under a threat, {(
         if of is None: raise Unknown("a message was booked under other threats")
         total.update({event: n for (threat, event), n in account.items() if threat == of})
     return {frozenset(total.items())}
-def check(certificate, key, say):
-    """Says of all that a certificate states and that can be checked whether it is wrong. Returns its signers' keys."""
+def check(certificate, key, say):  # says of all that can be checked whether it is wrong; returns its signers' keys
     parts, signer = (certificate, *certificate["heads"]), certificate["signer"]["key"]
     texts = [canonical({name: part[name] for name in part if name != "signature"}) for part in parts]
     node, form = {"run": False, "node": True}[certificate["kind"]], certificate["format"] + "\n"
@@ -371,10 +372,9 @@ def check(certificate, key, say):
             verdict = ("equal" if claimed <= 1.01 * most else "above", "FALSE", "", "not verified")[wrong]
         except Unknown as error:
             wrong, verdict = 3 * (claimed < INF), f"not verified ({error})"
-        audited = number((row["audit"] or {"epsilon": 0})["epsilon"])
         seconds, figures = time.perf_counter() - began, f"the lines give {least:.6g} to {most:.6g}"
         say(wrong, f"epsilon {claimed:.6g}, delta {delta:.3g}, {threat}: {verdict}; {figures} ({seconds:.1f} s)")
-        say(audited > claimed, "!an audit refutes it")
+        say(number((row["audit"] or {"epsilon": 0})["epsilon"]) > claimed, "!an audit refutes it")
     return keys
 def main(arguments):  # exit code: the worst of what was found
     paths, found = [word for word in arguments if not word.startswith("key=")], [0]

@@ -14,6 +14,8 @@ from fedpriv.report.rendering import rendered
 from fedpriv.report.words import ADJACENCIES, OBSERVERS, UNITS, figure, number, promise
 
 VERIFIER = "verify_certificate.py"
+#: Declared by a node that runs foreign apps alone.
+NOTHING = {"examples": 0, "classes": [], "size": 0, "channels": 0}
 
 
 def write(certificate: Mapping[str, Any], folder: Path, verifier: bool) -> list[Path]:
@@ -37,7 +39,10 @@ def page(certificate: Mapping[str, Any]) -> str:
         certificate=certificate,
         promises=[_promise(row) for row in certificate["protections"]],
         releases=[_release(row, certificate["kind"] == "node") for row in certificate["releases"]],
-        subject=[(name.replace("_", " "), _shown(value)) for name, value in certificate["subject"].items()],
+        subject=[
+            (name.replace("_", " "), "nothing of the data" if value == NOTHING else _shown(value))
+            for name, value in certificate["subject"].items()
+        ],
         digests=[(name, _shown(value)) for name, value in certificate["digests"].items()],
     )
 

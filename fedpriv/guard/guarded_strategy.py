@@ -11,6 +11,7 @@ import json
 import logging
 import secrets
 import time
+from collections import Counter
 from collections.abc import Iterable
 from copy import copy
 from dataclasses import asdict
@@ -23,7 +24,7 @@ from flwr.serverapp.strategy import Result, Strategy
 
 from fedpriv.common.errors import OptionError, RunFailed
 from fedpriv.common.files import json_number, write_atomic
-from fedpriv.common.messages import EXCHANGE, ROUND, MalformedMessage
+from fedpriv.common.messages import EXCHANGE, ROUND, MalformedMessage, Refusal
 from fedpriv.common.replies import read_blobs
 from fedpriv.common.versions import library_versions
 from fedpriv.guard.account import claimed_epsilon, figures
@@ -39,6 +40,11 @@ log = logging.getLogger("fedpriv")
 
 #: Numbers of a model that a server of guarded machines sends at most.
 LARGEST = 2**31
+_NO_GUARD = "without a guard (`fedpriv deploy node run ... guard=any`)"
+#: Why a machine takes no part, for the server's log.
+_WHY = {int(code): f"refused ({code.name.lower()}; its own log says why)" for code in Refusal} | {
+    int(Refusal.BUNDLE): "whose guard.apps does not name this app as it is now (`fedpriv deploy node bundle APP`)"
+}
 SUMMARY, LEDGER, PLAN = "summary.json", "ledger.jsonl", "plan.json"
 
 
@@ -173,13 +179,16 @@ class Guarded(Strategy):
     def _ask_terms(self, grid: Grid, nodes: Iterable[int]) -> None:
         unknown = [node for node in nodes if node not in self.clients]
         messages = [guard_message(node, {EXCHANGE: TERMS, ROUND: 0}) for node in unknown]
+        others: Counter[str] = Counter()
         for reply in grid.send_and_receive(messages, timeout=self._timeout) if messages else []:
             if reply.has_error():
+                others[_WHY.get(reply.error.code, _NO_GUARD)] += 1
                 continue
             try:
                 client, text = read_blobs(reply, TERMS, 2)
                 found = Terms.from_json(text.decode())
             except (MalformedMessage, OptionError, ValueError):
+                others[_NO_GUARD] += 1
                 continue
             number = int(client)
             if number in self.terms and self.terms[number] != found:
@@ -190,7 +199,9 @@ class Guarded(Strategy):
                 raise RunFailed(f"client {number}: the machines of a secure sum have the same terms: {found.to_json()}")
             self.clients[reply.metadata.src_node_id], self.terms[number] = number, found
         if not self.clients:
-            raise RunFailed("no machine that was asked has a guard (`fedpriv deploy node run ... guard=any`)")
+            others["gave no answer"] += len(messages) - others.total()
+            why = "; ".join(f"{number} {words}" for words, number in others.items() if number)
+            raise RunFailed(f"none of the {len(messages)} machines that were asked takes part: {why}")
 
     # --- the folder --------------------------------------------------------------------------------------------
 

@@ -84,7 +84,7 @@ def write_node_report(policy_file: Path, data: Path, out: Path) -> Path:
             {"name": "What did not leave", "lines": NOT_LEFT},
             {"name": "The sandbox, and what it leaves open", "lines": _sandbox(policy.guard)},
             {"name": "The rules", "rows": [[name, _shown(value)] for name, value in policy.guard.model_dump().items()]},
-            {"name": "The ledger", "rows": [[name, str(value)] for name, value in head.items()]},
+            {"name": "The ledger", "rows": [[name, moment(name, value)] for name, value in head.items()]},
         ],
     )
     try:
@@ -132,6 +132,11 @@ def _sandbox(rules: GuardPolicy) -> list[str]:
         padded if rules.pad_seconds else open_time,
         "Caches of the processor and of the kernel, which a clock can measure, are not closed.",
     ]
+
+
+def moment(name: str, value: Any) -> str:
+    """A field of a ledger's head; its time in UTC."""
+    return f"{datetime.fromtimestamp(value, UTC):%Y-%m-%d %H:%M:%S} UTC" if name == "time" else str(value)
 
 
 def _shown(value: Any) -> str:

@@ -40,11 +40,13 @@ def _within(path: str, folder: str) -> bool:
 
 
 def _links(path: str) -> Iterator[tuple[str, str]]:
-    """Of ``path``, each part that is a symbolic link, with its target."""
+    """Each symbolic link on the way to ``path``, with its target; those on the way to the target, too."""
     at = Path(path)
     for part in [*reversed(at.parents), at]:
         if part.is_symlink():
-            yield str(part), os.readlink(part)
+            folder, target = os.path.realpath(part.parent), os.readlink(part)
+            yield os.path.join(folder, part.name), target
+            yield from _links(os.path.normpath(os.path.join(folder, target)))
 
 
 def _place(target: str, folder: bool) -> None:
@@ -74,14 +76,18 @@ class Root:
         kernel.mount_tmpfs(_BUILT_AT, kernel.NO_SETUID | kernel.NO_DEVICES, "mode=755,size=1m")
         for path in WRITABLE:
             os.makedirs(_BUILT_AT + path)
-        for path, target in self.links.items():
-            if not os.path.lexists(_BUILT_AT + path):
-                os.makedirs(os.path.dirname(_BUILT_AT + path), exist_ok=True)
-                os.symlink(target, _BUILT_AT + path)
+        self._link()
         for source in self.sources:
             self._show(*source)
         _place(_BUILT_AT + self.data, data_is_folder)
         kernel.remount_read_only(_BUILT_AT, kernel.NO_SETUID | kernel.NO_DEVICES)
+
+    def _link(self, below: str = "/") -> None:
+        """The symbolic links of the old root, at and ``below`` a folder."""
+        for path, target in self.links.items():
+            if _within(path, below) and not os.path.lexists(_BUILT_AT + path):
+                os.makedirs(os.path.dirname(_BUILT_AT + path), exist_ok=True)
+                os.symlink(target, _BUILT_AT + path)
 
     def _show(self, path: str, flags: int) -> None:
         tree = kernel.tree_of(path, flags)
@@ -95,6 +101,7 @@ class Root:
         folder, tree = os.path.isdir(shard), self._copy(shard) if as_copy else kernel.tree_of(shard, _DATA)
         for path in WRITABLE:
             kernel.mount_tmpfs(_BUILT_AT + path, _EMPTY, f"mode=1777,size={tmp_bytes}")
+            self._link(path)
         for source in self.again:
             self._show(*source)
         _place(_BUILT_AT + self.data, folder)

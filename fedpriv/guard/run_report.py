@@ -18,6 +18,7 @@ OBSERVERS = {
     "server": "the server, which sees every machine's answers",
     "secure-sum": "the server, which sees sums over machines alone",
 }
+NOISES = {"own": "Gaussian", "ddgauss": "discrete Gaussian, in the secure sum", "skellam": "Skellam, in the secure sum"}
 ALONE = "whoever sees one machine's answer without its masks"
 TRUSTED = "The apps ran without a sandbox on at least one machine: its operator trusts their code."
 CONFINED = "Each machine says that apps ran in a sandbox."
@@ -77,7 +78,7 @@ def in_words(summary: dict[str, Any]) -> list[str]:
     return [
         f"A machine divides its data among {terms['shards']} shards, {sampled} in a round; each shard's answer is "
         f"clipped to {terms['clip']:g}, and one unit more or less moves their sum by up to {times}.",
-        f"Noise: {terms['noise']}, {terms['noise_multiplier']:g} times the clip norm from each machine.",
+        f"Noise: {NOISES[terms['noise']]}, {terms['noise_multiplier']:g} times the clip norm from each machine.",
         *([others] if summary["other_terms"] else []),
         SHARES,
         TRUSTED if "none" in summary["sandbox"] else CONFINED,

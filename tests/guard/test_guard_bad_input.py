@@ -5,20 +5,26 @@ from __future__ import annotations
 import io
 import json
 import threading
+from collections.abc import Callable, Container
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from asking import APPS
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 from guarded import GuardedMachines, weights
 from test_terms import SILENT
 
 from fedpriv.certificates import statement, verify_certificate
+from fedpriv.commands.node import _guarded
+from fedpriv.common.errors import OptionError
 from fedpriv.common.identities import new_identity
 from fedpriv.common.messages import EXCHANGE, KEYS, ROUND
 from fedpriv.deployment import data_ledger
+from fedpriv.deployment.policy import read_policy
 from fedpriv.deployment.signed_head import Signer
+from fedpriv.deployment.supernode import bundle_digest
 from fedpriv.guard.guarded_message import GUARD
 from fedpriv.guard.shard_counts import read_answers
 from fedpriv.privacy.gaussian_dp import gaussian_epsilon
@@ -150,3 +156,29 @@ def test_two_data_sets_that_differ_in_one_row_are_2c_apart_at_most(unit: str, tm
             assert apart <= 2 * 2.0 * (1 + 1e-5), name
             largest = max(largest, apart)
     assert largest > 2 * 2.0 * 0.999
+
+
+def test_which_apps_a_guarded_node_runs(tmp_path: Path) -> None:
+    """`fedpriv deploy node run ... guard=any|APP`."""
+    app, other = APPS / "quickstart-message", APPS / "quickstart-sklearn"
+    digest, another = bundle_digest(app), bundle_digest(other)
+    network = GuardedMachines(tmp_path, apps=[digest, another])
+
+    def approved(guard: Path | str) -> Callable[[], Container[str]]:
+        options = {"guard": str(guard), "data": str(network.data(0))}
+        return _guarded(options, read_policy(network.policy(0)), network.policy(0))
+
+    every, one = approved("any"), approved(app)
+    assert digest in every() and another in every() and "c" * 64 not in every()
+    assert digest in one() and another not in one()
+    network.write_policy(0, apps=[another])  # read again for every message
+    assert digest not in every() and digest not in one()
+    with pytest.raises(OptionError, match=f"{digest} is not among the policy's guard.apps"):
+        approved(app)
+    network.write_policy(0, apps="any", pad_seconds=700.0)
+    assert "c" * 64 in approved("any")() and "c" * 64 not in approved(app)() and digest in approved(app)()
+    bare = read_policy(network.policy(0)).model_copy(update={"guard": None})
+    with pytest.raises(OptionError, match="needs a section `guard`"):
+        _guarded({"guard": "any", "data": str(network.data(0))}, bare, network.policy(0))
+    with pytest.raises(OptionError):
+        approved(tmp_path / "nowhere")

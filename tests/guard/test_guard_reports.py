@@ -13,6 +13,7 @@ from guarded import GuardedMachines, MachinesGrid, weights
 
 import fedpriv
 from fedpriv.commands.node import main as node_command
+from fedpriv.guard.node_report import moment
 from fedpriv.guard.shard_counts import read_answers
 
 
@@ -42,6 +43,10 @@ def test_an_operator_sees_what_left_and_what_did_not(tmp_path: Path) -> None:
     assert "Smith" not in text and "no epsilon protects it" in text
 
 
+def test_a_signed_heads_time_is_a_date() -> None:
+    assert (moment("time", 1795642365), moment("bytes", 1795642365)) == ("2026-11-25 21:32:45 UTC", "1795642365")
+
+
 def test_what_is_not_confined_and_what_is_padded_is_said(tmp_path: Path) -> None:
     network = GuardedMachines(tmp_path, noise_multiplier=20.0, sandbox="none", pad_seconds=700.0)
     text = report(network, tmp_path / "page.html")
@@ -60,6 +65,7 @@ def test_a_runs_page_says_who_is_protected_from_whom(noise: str, tmp_path: Path)
     figures = re.findall(r"(\S+) (\S+) a [a-z ]+ promise 1e-05 one row", text)
     assert len(figures) == (1 if noise == "own" else 2) and all(claimed == verified for claimed, verified in figures)
     assert ("sums over machines alone" in text, "answer without its masks" in text) == (noise != "own",) * 2
+    assert ("Noise: Gaussian, 8" if noise == "own" else "Noise: discrete Gaussian, in the secure sum, 8") in text
     assert "machine 0 1 machine 1 1" in text and "without a sandbox on at least one machine" in text
     assert "How long a machine took is not part of these epsilons" in text and "did not arrive" in text
 

@@ -16,6 +16,7 @@ from fedpriv.certificates.guarded_run import of_guarded_run
 from fedpriv.certificates.making import of_any
 from fedpriv.certificates.signing import VARIABLE
 from fedpriv.certificates.statement import of_node
+from fedpriv.certificates.writing import page
 from fedpriv.commands.certificate import main as command
 from fedpriv.common.errors import OptionError, RunFolderError
 from fedpriv.deployment.policy import read_policy
@@ -45,6 +46,8 @@ def test_a_guarded_nodes_certificate_says_whose_code_ran(
     found = of_node(network.policy(0), network.data(0))
     assert any(line.startswith(words) for line in found["assumptions"]) and found["digests"]["code"] == code
     assert any("takes the same time" in line for line in found["assumptions"]) == ("pad_seconds" in guard)
+    assert any(line.startswith("Nothing of the data was declared") for line in found["assumptions"])
+    assert "nothing of the data" in page(found | {"signer": {"role": "", "key": ""}, "issued": ""})
     (row,), (protection,) = found["releases"], found["protections"]
     assert (row["mechanism"], row["multiplier"], row["releases"]) == ("gaussian", 10.0, 2)
     event = Terms.of(read_policy(network.policy(0)).guard).event(4)  # type: ignore[arg-type]

@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import ArrayRecord, Message
+from flwr.app import ArrayRecord, Message, RecordDict
 from flwr.serverapp.strategy import FedAdam, FedAvg, FedProx
 from guarded import GuardedMachines, MachinesGrid, weights
 
 import fedpriv
 from fedpriv.common.errors import OptionError, RunFailed
-from fedpriv.common.messages import CONFIRM, EXCHANGE, KEYS, SHARES, TRAIN, UNMASK
+from fedpriv.common.messages import CONFIRM, EXCHANGE, KEYS, SHARES, TRAIN, UNMASK, Refusal, refusal
 from fedpriv.guard.account import claimed_epsilon
 from fedpriv.guard.guarded_message import GUARD
 from fedpriv.privacy.gaussian_dp import gaussian_epsilon
@@ -238,6 +238,27 @@ def test_a_machine_whose_budget_is_spent_leaves_the_others(tmp_path: Path) -> No
     grid = MachinesGrid(network)
     fedpriv.guarded(FedAvg(fraction_evaluate=0.0)).start(grid, weights(), num_rounds=2)
     assert [len(network.booked(client)) for client in range(3)] == [2, 1, 2]
+
+
+def test_where_no_machine_takes_part_the_server_says_why(tmp_path: Path) -> None:
+    network = GuardedMachines(tmp_path, 4)
+
+    class Answers(MachinesGrid):
+        def send_and_receive(self, messages: Any, *, timeout: float | None = None) -> list[Message]:
+            bundle, lost, plain, policy = list(messages)
+            del lost
+            return [
+                refusal(Refusal.BUNDLE, bundle),
+                Message(RecordDict(), reply_to=plain),
+                *super().send_and_receive([policy], timeout=timeout),
+            ]
+
+    network.write_policy(3, apps=["b" * 64])
+    with pytest.raises(RunFailed) as raised:
+        fedpriv.guarded(FedAvg()).start(Answers(network), weights(), num_rounds=1)
+    said = str(raised.value)
+    assert "none of the 4 machines that were asked takes part: 1 whose guard.apps does not name this app" in said
+    assert "1 without a guard" in said and "1 refused (policy; its own log" in said and "1 gave no answer" in said
 
 
 def test_bad_arguments_are_named(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -103,6 +104,24 @@ def test_data_may_be_a_folder_or_lie_in_the_apps_own(tmp_path: Path) -> None:
                 np.testing.assert_allclose((answer.arrays or ())[0], trained(folder / "train.csv")[0])
             with pytest.raises(ValueError, match="must be a folder"):
                 one.ask(b"", shard / "train.csv")
+
+
+def test_an_environment_may_be_a_link_in_the_folder_that_is_new_for_every_shard(tmp_path: Path) -> None:
+    """A project below /tmp, whose .venv is a link: what an app imports is found by the link's name."""
+    with tempfile.TemporaryDirectory(dir=root.WRITABLE[0]) as folder:
+        prefix = Path(folder) / "environment"
+        prefix.symlink_to(sys.prefix)
+        python = prefix / Path(sys.executable).relative_to(sys.prefix)
+        data = write_rows(tmp_path / "data.csv", 5)
+        code = (
+            "import sys; from pathlib import Path; from test_sandbox import *; assert sys.prefix == sys.argv[1]\n"
+            "with Sandbox(APPS / 'quickstart-message', Path(sys.argv[2]), LIMITS) as one:\n"
+            "    answer = one.ask(request(one.data), None); assert answer.fault is None, answer.fault"
+        )
+        paths = os.pathsep.join([*sys.path, str(Path(__file__).parent)])
+        given = [str(python), "-c", code, str(prefix), str(data)]
+        ended = subprocess.run(given, env=os.environ | {"PYTHONPATH": paths}, capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stderr
 
 
 def test_the_real_data_may_be_nowhere(tmp_path: Path) -> None:
