@@ -14,6 +14,7 @@ from fedpriv.checking.columns import Columns, Two, atoms, constant, spread
 from fedpriv.checking.findings import Finding
 from fedpriv.checking.generators import digest_of_states, seeded, seeds_of
 from fedpriv.checking.replay_numbers import FLOAT32, VERY_OTHER_SCALE, bare, bare_direction, few_values, least_ratio
+from fedpriv.checking.replay_repeats import shared_by_calls
 from fedpriv.checking.subject import Numbers, Pair, Played, Probe, Question, Subject
 
 #: Calls in a row that are looked at, and plays of such a row.
@@ -32,7 +33,8 @@ def calls_of(subject: Subject, question: Question, repeatable: bool, budget: Bud
     steps: list[Callable[[], list[Finding]]] = [partial(generators, subject, repeatable)]
     lengths = [probe for probe in subject.probes if probe.kind == "length"]
     steps += [partial(length_probe, subject, probe, question, budget) for probe in lengths]
-    steps += [partial(rows_of_calls, subject, question, repeatable, budget), partial(memory, subject, question, budget)]
+    steps += [partial(rows_of_calls, subject, question, repeatable, budget)]
+    steps += [partial(step, subject, question, budget) for step in (shared_by_calls, memory)]
     steps += [partial(broken_probe, subject, probe) for probe in subject.probes if probe.kind == "broken"]
     for step in steps:
         if budget.left <= 0:

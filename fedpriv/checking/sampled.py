@@ -121,7 +121,7 @@ def sample(
                 if _refuted(question, pair, one_audit, 2 * len(pairs), found):
                     continue
                 most = int(budget.left / one / 2.6)
-                more = max(trials, min(MOST_TRIALS, int(0.4 * most))) if apart else min(trials, most)
+                more = max(trials if apart else min(trials, most), min(MOST_TRIALS, int(0.4 * most)))
                 second = more >= FEWEST_TRIALS and _refuted(
                     question, pair, _audit(subject, question, pair, more, number, 1 - 1 / SURE, 1, laws),
                     2 * len(pairs), found,
