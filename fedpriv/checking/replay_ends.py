@@ -50,16 +50,21 @@ def ended(
     all that leaves are in it.
     """
     usable = [(moved_most(two), pair, two, finite) for pair, two, finite in played if _covered(question, pair)]
-    size, pair, two, finite = max(usable, key=lambda one: one[0], default=(0.0, *played[0])) if played else (0.0,) * 4
+    if not usable:
+        return []
+    size, pair, two, finite = max(usable, key=lambda one: one[0])
     if not size:
         return []
     try:
         with stopwatch() as taken:
             shape = subject.trials(pair.left, 4, question.seed).shape
-        calls = min(CALLS, int(budget.left / max(taken[0] / 4, 1e-7)))
-        if calls < FEWEST_CALLS or shape[1] != len(finite) or not finite.all():
+        if shape[1] != len(finite) or not finite.all():
             return []
-        values = subject.trials(pair.left, min(calls, MOST_NUMBERS // shape[1]), question.seed + 9)
+        affordable = budget.left / max(taken[0] / 4, 1e-7)
+        calls = budget.allowed("calls that show where noise ends", affordable, min(CALLS, MOST_NUMBERS // shape[1]))
+        if calls < FEWEST_CALLS:
+            return []
+        values = subject.trials(pair.left, calls, question.seed + 9)
     except Exception:  # of the target's own, now and then; or numbers that change their form
         return []
     order = np.argsort(np.argsort(two.records, kind="stable"))  # trials are in the order of the names

@@ -32,7 +32,7 @@ def shared_by_calls(subject: Subject, question: Question, budget: Budget) -> lis
     inputs = [pair.left, pair.right] * (CALLS // 2)
     with stopwatch() as taken:
         subject.series(inputs, 1)
-    rows = min(ROWS, int(SHARE * budget.left / max(taken[0], 1e-5)))
+    rows = budget.allowed(f"rows of {CALLS} calls on two inputs", SHARE * budget.left / max(taken[0], 1e-5), ROWS)
     if rows < FEWEST_ROWS:
         return []
     calls = [subject.series(inputs, seed) for seed in seeds_of(question.seed + 8, rows)]

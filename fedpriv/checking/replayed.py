@@ -98,7 +98,7 @@ def replay(subject: Subject, question: Question, budget: Budget) -> Replay:
     whole, kept = budget, list[tuple[Pair, Two, Bools]]()
     budget = budget.share(SLOW_SHARE if slow else PAIRS_SHARE)
     affordable = int(budget.left / one / (2 * len(subject.pairs))) // (4 if slow else 1)
-    found.plays = max(FEWEST_PLAYS, min(MOST_PLAYS, affordable))
+    found.plays = budget.allowed("calls of each input", affordable, MOST_PLAYS, FEWEST_PLAYS)
     seeds = seeds_of(question.seed, found.plays)
     done = 0
     for pair in subject.pairs:
@@ -112,8 +112,7 @@ def replay(subject: Subject, question: Question, budget: Budget) -> Replay:
             _judge(subject, question, pair, two, found, budget)
             _distance(subject, question, pair, two, finite, found, budget)
     if done < len(subject.pairs):
-        words = f"{done} of {len(subject.pairs)} pairs of neighbouring inputs were replayed in the time of the check"
-        found.says("few-pairs", "note", words)
+        budget.cut.append(f"pairs of neighbouring inputs: {done} of {len(subject.pairs)}")
     # where several calls can be played, what a run of them costs is seen there (replay_runs)
     found.findings += ended(subject, question, kept, whole.share(ENDS_SHARE))
     single = question.claim is None or question.claim.scope == "call" or type(subject).series is not Subject.series

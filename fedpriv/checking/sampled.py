@@ -101,9 +101,10 @@ def sample(
         one = max(taken[0] / 8, 1e-6)
         looks = max(1, min(len(pairs), int(budget.left / one / (2.6 * WANTED_TRIALS))))
         if looks < len(pairs):
+            budget.cut.append(f"pairs that are sampled: {looks} of {len(pairs)}")
             pairs = _chosen(subject, question, laws, looks)
         affordable = int(budget.left / one / (2.6 * len(pairs)))
-        trials = min(question.trials, affordable)
+        trials = budget.allowed("calls of each input for the audit", affordable, question.trials)
         if trials < FEWEST_TRIALS:
             found.why_not = f"a call takes {one:.2g} s: too few trials for an audit in the time of the check"
             return found
