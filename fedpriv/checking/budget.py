@@ -11,10 +11,13 @@ clock = time.process_time
 
 
 class Budget:
-    """CPU seconds of this process from now on."""
+    """CPU seconds of this process from now on. cut: in words, what was done less often for want of time; a share has
+    the list of the whole.
+    """
 
-    def __init__(self, seconds: float) -> None:
+    def __init__(self, seconds: float, cut: list[str] | None = None) -> None:
         self._end = clock() + seconds
+        self.cut = [] if cut is None else cut
 
     @property
     def left(self) -> float:
@@ -22,7 +25,20 @@ class Budget:
 
     def share(self, part: float) -> Budget:
         """A budget of this part of what is left."""
-        return Budget(self.left * part)
+        return Budget(self.left * part, self.cut)
+
+    def allowed(self, what: str, affordable: float, wanted: int, least: int = 0) -> int:
+        """How many of ``wanted`` are made, at least ``least``; fewer than that are told in `cut`."""
+        many = max(min(wanted, least), min(wanted, int(affordable)))
+        if many < wanted:
+            self.cut.append(f"{what}: {many:,} of {wanted:,}")
+        return many
+
+    def taken(self) -> tuple[str, ...]:
+        """What is in `cut`, which is empty then."""
+        found = tuple(dict.fromkeys(self.cut))
+        self.cut.clear()
+        return found
 
 
 @contextmanager

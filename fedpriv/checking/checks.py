@@ -121,7 +121,7 @@ def _checked(target: Any, question: Question, name: str, budget: Budget, told: T
     told(check)
     findings += calls_of(subject, question, played.repeatable, budget.share(CALLS_SHARE))
     findings += _runs(subject, question, played, budget.share(RUNS_SHARE))
-    check = replace(check, findings=merged(findings), layers=[*check.layers, _replay_layer(subject, played)])
+    check = replace(check, findings=merged(findings), layers=[*check.layers, _replay_layer(subject, played, budget)])
     told(check)
     faulty = any(one.severity == "fault" for one in findings)
     seen = sample(
@@ -133,7 +133,7 @@ def _checked(target: Any, question: Question, name: str, budget: Budget, told: T
     return replace(
         check,
         findings=merged(findings),
-        layers=[*check.layers, _sampled_layer(seen)],
+        layers=[*check.layers, replace(_sampled_layer(seen), cut=budget.taken())],
         audited=math.inf if infinite else best[1].epsilon_lower if best else None,
         attainable=seen.attainable,
         sharper=seen.sharper.to_json() if seen.sharper is not None else None,
@@ -232,13 +232,13 @@ def _against_verified(subject: Subject, question: Question, verified: _Verified,
 # --- layers in words ----------------------------------------------------------------------------------------------
 
 
-def _replay_layer(subject: Subject, played: Replay) -> Layer:
+def _replay_layer(subject: Subject, played: Replay, budget: Budget) -> Layer:
     seeds = "under the same seeds" if played.repeatable else "without seeds: its randomness cannot be repeated"
     words = f"{len(subject.pairs)} pairs of neighbouring inputs, {played.plays} calls of each {seeds}."
     if played.epsilon is not None:
         words += f" The noise is Gaussian, and what moved most costs an epsilon of {played.epsilon:.3g} (an estimate)."
     could = "numbers and combinations of numbers without noise, in the inputs that were tried; no small excess"
-    return Layer("replayed", True, words, could)
+    return Layer("replayed", True, words, could, budget.taken())
 
 
 def _sampled_layer(seen: Sampled) -> Layer:

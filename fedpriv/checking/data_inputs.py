@@ -87,6 +87,7 @@ def data_pairs(form: Form, numbers: int, question: Question, play: Play, wide: b
     rows, row = ordinary(numbers), EXTREME * pattern(numbers)
     with_it, opposite = with_row(rows, row, rows[1][0]), with_row(rows, -row, rows[1][0])
     found.append(Pair("an extreme row against its opposite", made(*with_it), made(*opposite), "replace-one", "example"))
+    found += telling_rows(form, numbers, play)
     if question.claim is not None and question.claim.adjacency == "add-or-remove-one":
         x, y = (part[::-1].copy() for part in with_it)  # the last row: the others stay in their places
         name = "an extreme row in the data or not"
@@ -97,6 +98,26 @@ def data_pairs(form: Form, numbers: int, question: Question, play: Play, wide: b
             name = "two rows of many numbers against one"
             found.append(Pair(name, made(*alone), made(*few), "add-or-remove-one", "example"))
     return found
+
+
+def telling_rows(form: Form, numbers: int, play: Play) -> list[Pair]:
+    """A long row against a short one where the others are half long, half short: a rule that looks at the raw gradients
+    of all, such as a median of their norms, is tipped by it. Of two places of the half the one that moves more.
+    """
+    name, tried = "a long row against a short one among rows of both", []
+    for long in (ROWS // 2 - 1, ROWS // 2):
+        lengths = np.where(np.arange(ROWS) <= long, EXTREME, 1.0)
+        targets = np.where(np.arange(ROWS) <= long, 1.0, 0.0)
+        rows = lengths[:, None] * pattern(numbers)
+        data = rows, targets
+        sides = form.make(*data), form.make(*with_row(data, pattern(numbers), 0.0))
+        try:
+            one, other = (play(side, 1).flat() for side in sides)
+            moved = float(np.linalg.norm(one - other)) if one.shape == other.shape else 0.0
+        except Exception:  # of the target's own
+            continue
+        tried.append((moved, Pair(name, *sides, "replace-one", "example")))
+    return [max(tried, key=lambda one: one[0])[1]] if tried else []
 
 
 def is_null(form: Form, numbers: int, play: Play) -> bool:

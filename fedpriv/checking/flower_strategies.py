@@ -18,6 +18,7 @@ from fedpriv.checking.flower_cohort import Cohort, NewRounds, OldRounds
 from fedpriv.checking.flower_extremes import SEED, extremes
 from fedpriv.checking.flower_messages import Trained, quiet, shared_modules
 from fedpriv.checking.flower_server_apps import strategy_of
+from fedpriv.checking.flower_split import telling_cohorts
 from fedpriv.checking.flower_strategies_known import client_mods, inner, known_strategy
 from fedpriv.checking.flower_updates import LARGE, LENGTHS, SMALL, plain, spike
 from fedpriv.checking.generators import seeded
@@ -86,6 +87,7 @@ class StrategySubject(RoundsSubject):
         weights = list(self._weights())
         if weights and claimed:
             self.pairs = [*self.pairs, _heavy(min(question.dims))]
+        self.pairs = [*self.pairs, *telling_cohorts(self.play, min(question.dims), self.clients)]
         self.notes = [*self._metrics(claimed), *weights, *extremes(self._one)]
 
     def quiet(self) -> AbstractContextManager[None]:

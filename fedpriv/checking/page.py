@@ -42,6 +42,8 @@ def markdown(check: Check) -> str:
         lines += ["", f"## {layer.name.capitalize()}", "", layer.words]
         if layer.could_show:
             lines += ["", f"It could show at most: {layer.could_show}."]
+        if layer.cut:
+            lines += ["", layer.cut_in_words]
         lines += _listed(check, layer.name)
     return "\n".join([*lines, ""])
 

@@ -14,6 +14,7 @@ from fedpriv.checking.columns import Columns, Two, atoms, constant, spread
 from fedpriv.checking.findings import Finding
 from fedpriv.checking.generators import digest_of_states, seeded, seeds_of
 from fedpriv.checking.replay_numbers import FLOAT32, VERY_OTHER_SCALE, bare, bare_direction, few_values, least_ratio
+from fedpriv.checking.replay_repeats import shared_by_calls
 from fedpriv.checking.subject import Numbers, Pair, Played, Probe, Question, Subject
 
 #: Calls in a row that are looked at, and plays of such a row.
@@ -32,13 +33,12 @@ def calls_of(subject: Subject, question: Question, repeatable: bool, budget: Bud
     steps: list[Callable[[], list[Finding]]] = [partial(generators, subject, repeatable)]
     lengths = [probe for probe in subject.probes if probe.kind == "length"]
     steps += [partial(length_probe, subject, probe, question, budget) for probe in lengths]
-    steps += [partial(rows_of_calls, subject, question, repeatable, budget), partial(memory, subject, question, budget)]
+    steps += [partial(rows_of_calls, subject, question, repeatable, budget)]
+    steps += [partial(step, subject, question, budget) for step in (shared_by_calls, memory)]
     steps += [partial(broken_probe, subject, probe) for probe in subject.probes if probe.kind == "broken"]
-    for step in steps:
+    for number, step in enumerate(steps):
         if budget.left <= 0:
-            found.append(
-                Finding("replayed", "out-of-time", "note", "Not every replay was made in the time of the check.")
-            )
+            budget.cut.append(f"kinds of replays beyond pairs: {number} of {len(steps)}")
             break
         try:
             found += step()
@@ -104,7 +104,8 @@ def length_probe(subject: Subject, probe: Probe, question: Question, budget: Bud
     """Whether what leaves goes on moving, or its noise goes on growing, while an input grows."""
     with stopwatch() as taken:
         subject.play(probe.data[-1], 1)
-    plays = max(4, min(PROBE_PLAYS, int(0.3 * budget.left / max(taken[0], 1e-5) / len(probe.data))))
+    affordable = 0.3 * budget.left / max(taken[0], 1e-5) / len(probe.data)
+    plays = budget.allowed("calls of each length", affordable, PROBE_PLAYS, 4)
     seeds = seeds_of(question.seed + 1, plays)
     played = [[subject.play(data, seed)[0] for seed in seeds] for data in probe.data]
     columns = Columns.of([one for row in played for one in row])
@@ -230,7 +231,7 @@ def rows_of_calls(subject: Subject, question: Question, repeatable: bool, budget
     pair = subject.pairs[0]
     with stopwatch() as taken:
         subject.play(pair.left, 1, calls=2)
-    rows = min(ROWS, int(0.4 * budget.left / max(taken[0] / 2, 1e-5) / (2 * CALLS)))
+    rows = budget.allowed(f"rows of {CALLS} calls", 0.4 * budget.left / max(taken[0] / 2, 1e-5) / (2 * CALLS), ROWS)
     if rows < 6:
         return []
     seeds = seeds_of(question.seed + 2, rows)
@@ -349,6 +350,7 @@ def memory(subject: Subject, question: Question, budget: Budget) -> list[Finding
     for number, earlier in enumerate((pair.left, pair.right)):
         for seed in seeds:
             if budget.left <= 0:
+                budget.cut.append("a look at what one call tells of the one before: not made")
                 return []
             plays[number].append(subject.series([earlier, pair.left], seed)[1])
     columns = Columns.of([*plays[0], *plays[1]])

@@ -66,6 +66,7 @@ def runs_of(subject: Subject, question: Question, single: Replay, budget: Budget
     with stopwatch() as taken:
         subject.series([subject.pairs[0].left] * 2, 1)
     if budget.left / max(taken[0] / 2, 1e-6) < FEWEST_CALLS:
+        budget.cut.append(f"a look at {calls} calls together: not made")
         return []
     pairs = _pairs(subject, question)
     for number, (pair, chosen) in enumerate(pairs):

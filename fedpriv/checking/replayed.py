@@ -18,6 +18,7 @@ from fedpriv.checking.columns import Bools, Columns, Two, is_word
 from fedpriv.checking.findings import Finding
 from fedpriv.checking.generators import seeds_of
 from fedpriv.checking.replay_distance import Distance, distance_of, doubled
+from fedpriv.checking.replay_ends import ended
 from fedpriv.checking.replay_numbers import (
     VERY_OTHER_SCALE,
     bare,
@@ -37,6 +38,8 @@ MOST_PLAYS, FEWEST_PLAYS = 96, 6
 #: Share of the time of a check. A target of which there is time for so few plays is hardly sampled: it is replayed for
 #: longer, three quarters of that for plays of one input that tell the law of the noise.
 PAIRS_SHARE, SLOW_SHARE, SLOW = 0.3, 0.6, 2000
+#: Share of what pairs leave of it for calls that show where noise ends.
+ENDS_SHARE = 0.1
 #: Further plays where a symbol never changed.
 MORE_PLAYS = 4000
 #: Pairs for which these are made.
@@ -92,9 +95,10 @@ def replay(subject: Subject, question: Question, budget: Budget) -> Replay:
         found.repeatable = is_repeatable(subject, subject.pairs[0].left)
     one = max(taken[0] / 2, 1e-5)
     slow = budget.left / one < SLOW
+    whole, kept = budget, list[tuple[Pair, Two, Bools]]()
     budget = budget.share(SLOW_SHARE if slow else PAIRS_SHARE)
     affordable = int(budget.left / one / (2 * len(subject.pairs))) // (4 if slow else 1)
-    found.plays = max(FEWEST_PLAYS, min(MOST_PLAYS, affordable))
+    found.plays = budget.allowed("calls of each input", affordable, MOST_PLAYS, FEWEST_PLAYS)
     seeds = seeds_of(question.seed, found.plays)
     done = 0
     for pair in subject.pairs:
@@ -104,12 +108,13 @@ def replay(subject: Subject, question: Question, budget: Budget) -> Replay:
         played = _play_pair(subject, pair, seeds, found)
         if played is not None:
             two, finite = played
+            kept.append((pair, two, finite))
             _judge(subject, question, pair, two, found, budget)
             _distance(subject, question, pair, two, finite, found, budget)
     if done < len(subject.pairs):
-        words = f"{done} of {len(subject.pairs)} pairs of neighbouring inputs were replayed in the time of the check"
-        found.says("few-pairs", "note", words)
+        budget.cut.append(f"pairs of neighbouring inputs: {done} of {len(subject.pairs)}")
     # where several calls can be played, what a run of them costs is seen there (replay_runs)
+    found.findings += ended(subject, question, kept, whole.share(ENDS_SHARE))
     single = question.claim is None or question.claim.scope == "call" or type(subject).series is not Subject.series
     against_claim(subject, found, question, 1 if single else question.calls or 1)
     return found

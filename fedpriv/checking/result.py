@@ -13,12 +13,26 @@ from fedpriv.checking.subject import Claim
 
 @dataclass(frozen=True)
 class Layer:
-    """One layer of a check: whether it ran, what it did in words, and the most that it could have shown."""
+    """One layer of a check: whether it ran, what it did in words, and the most that it could have shown.
+
+    cut: what was done less often than in a check that has all the time it wants, each with both numbers.
+    """
 
     name: str
     ran: bool
     words: str
     could_show: str = ""
+    cut: Sequence[str] = ()
+
+    @property
+    def cut_in_words(self) -> str:
+        """Empty: the layer had the time it wanted."""
+        if not self.cut:
+            return ""
+        return (
+            f"Cut short by the time of the check ({'; '.join(self.cut)}): with more of it (seconds=), or on a quicker "
+            "machine, more is seen, and the verdict may be another."
+        )
 
 
 @dataclass(frozen=True)
@@ -113,7 +127,7 @@ class Check:
             "sharper": None if self.sharper is None else dict(self.sharper),
             "confidence": self.confidence,
             "why_not": self.why_not,
-            "layers": [vars(layer) for layer in self.layers],
+            "layers": [{**vars(layer), "cut": list(layer.cut)} for layer in self.layers],
             "findings": [finding.as_json() for finding in self.findings],
             "facts": dict(self.facts),
         }  # fmt: skip
@@ -128,7 +142,7 @@ class Check:
             value["kind"],
             value["delta"],
             findings=[Finding.from_json(one) for one in value["findings"]],
-            layers=[Layer(**one) for one in value["layers"]],
+            layers=[Layer(**one | {"cut": tuple(one.get("cut", ()))}) for one in value["layers"]],
             claim=None if claim is None else Claim(**claim | {"epsilon": _number(claim["epsilon"])}),
             sharper=value.get("sharper"),
             confidence=value["confidence"],

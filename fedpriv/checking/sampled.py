@@ -101,9 +101,10 @@ def sample(
         one = max(taken[0] / 8, 1e-6)
         looks = max(1, min(len(pairs), int(budget.left / one / (2.6 * WANTED_TRIALS))))
         if looks < len(pairs):
+            budget.cut.append(f"pairs that are sampled: {looks} of {len(pairs)}")
             pairs = _chosen(subject, question, laws, looks)
         affordable = int(budget.left / one / (2.6 * len(pairs)))
-        trials = min(question.trials, affordable)
+        trials = budget.allowed("calls of each input for the audit", affordable, question.trials)
         if trials < FEWEST_TRIALS:
             found.why_not = f"a call takes {one:.2g} s: too few trials for an audit in the time of the check"
             return found
@@ -121,7 +122,7 @@ def sample(
                 if _refuted(question, pair, one_audit, 2 * len(pairs), found):
                     continue
                 most = int(budget.left / one / 2.6)
-                more = max(trials, min(MOST_TRIALS, int(0.4 * most))) if apart else min(trials, most)
+                more = max(trials if apart else min(trials, most), min(MOST_TRIALS, int(0.4 * most)))
                 second = more >= FEWEST_TRIALS and _refuted(
                     question, pair, _audit(subject, question, pair, more, number, 1 - 1 / SURE, 1, laws),
                     2 * len(pairs), found,

@@ -80,7 +80,8 @@ def _print(check: Check) -> None:
             print(f"    to mend it: {one.remedy}")
     for layer in check.layers:
         could = f" It could show at most: {layer.could_show}." if layer.could_show else ""
-        print(f"{layer.name}: {layer.words}{could}")
+        cut = f" {layer.cut_in_words}" if layer.cut else ""
+        print(f"{layer.name}: {layer.words}{could}{cut}")
 
 
 @command(needs_arguments=True)
