@@ -122,15 +122,20 @@ def test_a_printed_accuracy_is_reached_at_a_point_below(committed: Found) -> Non
     paper = committed.papers["coqfl"]
     table = paper.tables[0]
 
-    def said(*cells: tuple[float, int, float]) -> str:
+    def said(*cells: tuple[float, int, float], notes: tuple[str, ...] = ()) -> str:
         found = [Cell(measured=Estimate(n=n, mean=m, std=1.0, half_width=9.0), reported=r) for m, n, r in cells]
         rows = (TableRow(name="r", label="R", cells=tuple(found)),)
-        made = table.model_copy(update={"unit": "%", "columns": tuple("abcdef"[: len(found)]), "rows": rows})
+        made = table.model_copy(
+            update={"unit": "%", "columns": tuple("abcdef"[: len(found)]), "rows": rows, "notes": notes}
+        )
         only = paper.model_copy(update={"tables": (made,)})
         return list(sentences(Found({"coqfl": only}, ())))[1]
 
-    assert said((79.1, 3, 80.0), (78.9, 3, 80.0)).startswith(
-        "Of 2 printed accuracies that were measured, 1 are reached"
+    two = (79.1, 3, 80.0), (78.9, 3, 80.0)
+    assert said(*two).startswith("Of 2 printed accuracies that were measured, 1 are reached")
+    elsewhere = said(*two, notes=("At both scales: ten rounds in place of thirty.",))
+    assert elsewhere.startswith(
+        "Of 2 printed accuracies that were measured (all in another setting than the paper's), 1"
     )
     assert said((79.1, 3, 80.0), (99.0, 2, 80.0)).startswith("Of 1 printed")  # two seeds are too few
 

@@ -6,12 +6,15 @@ import os
 import re
 from collections import defaultdict
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from fedpriv.studies import spec
 from fedpriv.studies.claim_spec import AtLeast, Better, ClaimSpec, Printed
+from fedpriv.studies.deciding import outcome
 from fedpriv.studies.spec import Reproduction
+from fedpriv.studies.verdicts import FAILS, HOLDS
 
 PAPERS = ["adpfl", "agn", "coqfl", "fedags", "fedcad"]
 #: A number that no other digit belongs to.
@@ -146,3 +149,8 @@ def test_printed_gains_are_compared_in_the_mean() -> None:
     reported = spec.load("adpfl").tables["table3"].reported
     means = [[sum(reported[row][column] for _, row, column in side) / 3 for side in gain] for gain in gaps]
     assert [round(one - other, 2) for one, other in means] == [1.42, 2.13]
+    found = outcome(claim, SimpleNamespace(paper=spec.load("adpfl")))  # type: ignore[arg-type]
+    assert found.verdict == FAILS and " 1.42, the mean gain of " in found.words and found.words.endswith(" 2.13")
+    largest = spec.load("fedags").claims["larger_printed"]
+    found = outcome(largest, SimpleNamespace(paper=spec.load("fedags")))  # type: ignore[arg-type]
+    assert found.verdict == HOLDS and found.words.endswith("(6.47 over 3.01, 3.98 over 2.42)")
