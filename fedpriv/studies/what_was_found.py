@@ -127,13 +127,13 @@ def totals(found: Found) -> Iterator[str]:
     if not found.papers:
         return
     verdicts: tuple[Verdict, ...] = ("holds", "does not hold", "not decided")
-    own, another = "own setting, or none: hold", "another setting: hold"
-    yield f"| paper | claims | {own} | fail | open | {another} | fail | open | not tested |"
-    yield f"|---|{'---|' * 8}"
+    own, another = "own setting, or none: hold / fail / open", "another setting: hold / fail / open"
+    yield f"| paper | claims | {own} | {another} | not tested |"
+    yield "|---|---|---|---|---|"
     for name, paper in found.papers.items():
         claims = listed([paper])
         count = Counter((place_of(claim), claim.verdict) for claim in claims)
-        settings = [count[place, verdict] for place in ("own", "another") for verdict in verdicts]
+        settings = (" / ".join(str(count[place, verdict]) for verdict in verdicts) for place in ("own", "another"))
         untested = sum(place_of(claim) == "not" for claim in claims)
         cells = (f"[{short(paper)}]({name}/README.md)", len(claims), *settings, untested)
         yield f"| {' | '.join(map(str, cells))} |"
