@@ -220,13 +220,26 @@ def _value(entry: Entry) -> str:
     return in_percent(entry.accuracy) + (" †" if entry.superseded else "")
 
 
+#: What is searched for every method: steps, and by how much an upload is bounded.
+COMMON_OPTIONS = {
+    "local.lr",
+    "strategy.server.lr",
+    "strategy.server.learning_rate",
+    "strategy.client.clip_norm",
+    "strategy.client.radius",
+}
+
+
 def _duels(boards: Sequence[Board]) -> str:
     count = Counter(duel.outcome for board in boards for duel in board.duels)
     if not count:
         return ""
+    ideas = [entry for board in boards for entry in board.entries if entry.idea == "paper"]
+    default = all(entry.chosen.keys() <= COMMON_OPTIONS for entry in ideas)
     return (
         f"Ideas of the papers against plain methods at equal epsilon, {sum(count.values())} pairwise tests: "
         f"{count['beats']} won, {count['loses to']} lost, {count['not decided']} open (below, by idea)."
+        f"{' Options of the ideas alone, as Fed-CAD has its Diff, stood at their defaults.' if default else ''}"
     )
 
 

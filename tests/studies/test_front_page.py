@@ -10,9 +10,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 from matplotlib.container import ErrorbarContainer
 from matplotlib.figure import Figure
 
+from fedpriv.config.compose import CONF
 from fedpriv.studies import found_plot
 from fedpriv.studies.front_page import BEGIN, END, main, refresh, refresh_beside, with_head
 from fedpriv.studies.leaderboard_page import ideas_counted
@@ -116,6 +118,20 @@ def test_duels_are_counted_under_the_names_of_ideas(committed: Found) -> None:
     raw = json.loads((RESULTS / "leaderboard" / "results.json").read_text())["boards"]
     own = [duel["outcome"] for one in raw for duel in one["duels"] if duel["method"] == "adpfl"]
     assert dict(counted["ADP-FL"]) == {outcome: own.count(outcome) for outcome in set(own)}
+
+
+def test_the_head_says_whether_options_of_the_ideas_were_searched(committed: Found) -> None:
+    """Of the boards by their files: a paper's idea is searched in its rates and clip norm, or in more."""
+    said = next(one for one in sentences(committed) if one.startswith("Ideas of the papers"))
+    plans = [yaml.safe_load(file.read_text(encoding="utf-8")) for file in sorted((CONF / "leaderboard").glob("*.yaml"))]
+    ideas = [method for plan in plans for method in plan["methods"] if method["idea"] == "paper"]
+    searched = {option.rpartition(".")[2] for method in ideas for option in method["search"]}
+    assert ("stood at their defaults" in said) is (searched <= {"lr", "clip_norm", "radius"})
+    one = next(e for board in committed.boards for e in board.entries if e.idea == "paper")
+    wide = entry(one, chosen={**one.chosen, "strategy.client.diff": "0.95"})
+    boards = [board(made, entries=(*made.entries, wide)) for made in committed.boards]
+    other = next(one for one in sentences(Found(committed.papers, boards)) if one.startswith("Ideas of the papers"))
+    assert "defaults" not in other
 
 
 def test_a_printed_accuracy_is_reached_at_a_point_below(committed: Found) -> None:
