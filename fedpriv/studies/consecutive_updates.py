@@ -20,7 +20,7 @@ def fedcad_consecutive(overrides: Sequence[str], clients: float, rounds: float) 
     With c_i = |Delta_i - Delta_(i-1)| of one client in consecutive rounds: cases, how many there are; below, in how
     many c_i is less than |Delta_i| and |Delta_(i-1)|; ratio, the largest of c_i over the lesser of the two; change, the
     largest c_i; first, peak and last: the mean of c_i over clients in its first, its largest and its last round;
-    peak_round: that of the largest.
+    peak_round: that of the largest; ends: the larger of first and last over peak.
     """
     from fedpriv.config.compose import compose
     from fedpriv.data.load import load_dataset
@@ -59,6 +59,7 @@ def fedcad_consecutive(overrides: Sequence[str], clients: float, rounds: float) 
         "peak": max(means),
         "peak_round": float(2 + int(np.argmax(means))),
         "last": means[-1],
+        "ends": max(means[0], means[-1]) / max(means),
     }
 
 

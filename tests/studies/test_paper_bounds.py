@@ -136,4 +136,5 @@ def test_consecutive_updates_are_counted(pictures: object) -> None:
     found = compute(["what=fedcad_consecutive", "dataset=mnist", f"dataset.root={pictures}", "clients=2", "rounds=3"])
     assert found["cases"] == 4 and 0 <= found["below"] <= 4
     assert (found["ratio"] < 1) is (found["below"] == 4)
+    assert found["ends"] == max(found["first"], found["last"]) / found["peak"]
     assert 0 < found["first"] <= found["peak"] and found["last"] <= found["peak"] and found["peak"] <= found["change"]
