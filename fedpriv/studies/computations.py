@@ -184,7 +184,7 @@ COMPUTATIONS: Mapping[str, tuple[Callable[..., dict[str, float]], tuple[str, ...
     "nbafl_extreme": (nbafl_extreme, ("clients", "rounds", "dimension", "noise", "delta")),
     "fedcad_variance": (paper_bounds.fedcad_variance, ("participations",)),
     "fedcad_release": (paper_bounds.fedcad_release, ("participations",)),
-    "fedcad_consecutive": (consecutive_updates.fedcad_consecutive, ("clients", "rounds")),
+    "fedcad_consecutive": (consecutive_updates.fedcad_consecutive, ("clients", "rounds", "seed")),
     "adpfl_sensitivity": (paper_bounds.adpfl_sensitivity, ("clients",)),
     "adpfl_upload": (paper_bounds.adpfl_upload, ("epsilon", "clients", "rounds", "delta")),
     "adpfl_constant": (paper_bounds.adpfl_constant, ("epsilon", "delta")),
