@@ -100,16 +100,19 @@ class Printed(Spec):
 
 class Ordered(Spec):
     """What a paper says of its own tables without numbers: of each sequence of printed figures every one is larger than
-    the next; with ``equal``, or as large.
+    the next; with ``equal``, or as large. gaps: the same of sequences of gains, each (cells, cells), whose means are
+    subtracted.
     """
 
     kind: Literal["ordered"]
-    rows: tuple[tuple[Reference, ...], ...] = Field(min_length=1)
+    rows: tuple[tuple[Reference, ...], ...] = ()
+    gaps: tuple[tuple[tuple[tuple[Reference, ...], tuple[Reference, ...]], ...], ...] = ()
     equal: bool = False
 
     @property
     def printed(self) -> list[tuple[str, str, str]]:
-        return [cell for row in self.rows for cell in row]
+        compared = [cell for gaps in self.gaps for gain in gaps for side in gain for cell in side]
+        return [*(cell for row in self.rows for cell in row), *compared]
 
 
 class Cannot(Spec):

@@ -183,12 +183,16 @@ COMPUTATIONS: Mapping[str, tuple[Callable[..., dict[str, float]], tuple[str, ...
     "exact_mean": (exact_mean, ("epsilon", "bits")),
     "nbafl_extreme": (nbafl_extreme, ("clients", "rounds", "dimension", "noise", "delta")),
     "fedcad_variance": (paper_bounds.fedcad_variance, ("participations",)),
-    "fedcad_consecutive": (consecutive_updates.fedcad_consecutive, ("clients", "rounds")),
+    "fedcad_release": (paper_bounds.fedcad_release, ("participations",)),
+    "fedcad_consecutive": (consecutive_updates.fedcad_consecutive, ("clients", "rounds", "seed")),
+    "adpfl_sensitivity": (paper_bounds.adpfl_sensitivity, ("clients",)),
     "adpfl_upload": (paper_bounds.adpfl_upload, ("epsilon", "clients", "rounds", "delta")),
     "adpfl_constant": (paper_bounds.adpfl_constant, ("epsilon", "delta")),
     "agn_theorem": (paper_bounds.agn_theorem, ("noise", "rate", "rounds", "delta")),
     "partial_laplace": (paper_bounds.partial_laplace, ("epsilon", "selected")),
+    "weight_sum": (paper_bounds.weight_sum, ("clients",)),
     "budget_ratio": (paper_bounds.budget_ratio, ("queries",)),
+    "one_bit": (paper_bounds.one_bit, ("epsilon",)),
     "shared_bits": (paper_bounds.shared_bits, ("epsilon", "bits")),
 }
 

@@ -66,7 +66,7 @@ def outcome(claim: ClaimSpec, found: Measured) -> Outcome:
         return printed([one - other for one, other in gains], test.says, test.within)
     if isinstance(test, Ordered):
         rows = [[(tables[t].rows[r].label, tables[t].reported[r][c]) for t, r, c in row] for row in test.rows]
-        return ordered(rows, test.equal)
+        return ordered(rows + [[_gap(gain, found) for gain in gaps] for gaps in test.gaps], test.equal)
     missing = [why for cell in claim.cells if (why := found.why_missing(cell))]
     if missing:
         # Runs that failed leave their claim among those that are corrected together; what was never to be run does not.
@@ -98,6 +98,17 @@ def outcome(claim: ClaimSpec, found: Measured) -> Outcome:
 
 def _printed_mean(cells: Sequence[Reference], found: Measured) -> float:
     return fmean(found.paper.tables[table].reported[row][column] for table, row, column in cells)
+
+
+def _gap(gain: tuple[Sequence[Reference], Sequence[Reference]], found: Measured) -> tuple[str, float]:
+    """(words, by how much the first cells' mean printed figure is above that of the others)."""
+    tables, (one, other) = found.paper.tables, gain
+    (t, r, c), (u, s, _) = one[0], other[0]
+    column = f"“{tables[t].columns[c].label}”"
+    words = f"{tables[t].rows[r].label} over {tables[u].rows[s].label} in {column}"
+    if len(one) > 1:
+        words = f"the mean gain of {column} and {len(one) - 1} more"
+    return words, round(_printed_mean(one, found) - _printed_mean(other, found), 9)
 
 
 def _margins(test: Better, values: Sequence[tuple[Values, Values]], own: bool) -> list[float]:

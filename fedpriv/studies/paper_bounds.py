@@ -14,6 +14,7 @@ from scipy.stats import norm
 
 from fedpriv.mechanisms import quantisation
 from fedpriv.mechanisms.correlated_noise import published_coefficients
+from fedpriv.mechanisms.loss_weights import loss_weights
 from fedpriv.privacy.gaussian_dp import gaussian_epsilon
 
 
@@ -35,6 +36,41 @@ def fedcad_variance(participations: float) -> dict[str, float]:
         largest, before = max(largest, float(variance.max())), variance
         order = max(order, float((variance[:-1] / variance[1:]).max()))
     return {"gap": gap, "largest": largest, "order": order}
+
+
+def fedcad_release(participations: float) -> dict[str, float]:
+    """Fed-CAD's release in the form of section V-A, and Fed-LDP's error.
+
+    bias: its noise is a sum of centred Gaussians, so the mean of a release is what is left without them, phi/alpha +
+    (beta/alpha) x_1 with phi = alpha x_2 - beta x_1 (phi itself is sent with noise); the largest distance from x_2, for
+    unit vectors x_1, x_2 in 50 dimensions and Diff = 0.05, ..., 0.95. error: distance from 1 of the mean variance of
+    Algorithm 1's noise over the participations, in units of sigma^2 C^2, at Diff = 1, where it is Fed-LDP (r = 0).
+    """
+    draws = torch.randn(2, 50, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    first, second = (draw / draw.norm() for draw in draws)
+    bias = 0.0
+    for diff in (step / 20 for step in range(1, 20)):
+        alpha, beta = 1 + (1 - diff) ** 2, 1 - diff
+        release = (alpha * second - beta * first) / alpha + beta / alpha * first
+        bias = max(bias, float((release - second).norm()))
+    before, total = torch.tensor(1.0, dtype=torch.float64), 1.0
+    for _ in range(1, int(participations)):
+        before = published_coefficients(torch.tensor(1.0, dtype=torch.float64), before).variance
+        total += float(before)
+    return {"bias": bias, "error": abs(total / int(participations) - 1)}
+
+
+def adpfl_sensitivity(clients: float) -> dict[str, float]:
+    """ADP-FL, Theorem 1: what the mean of N clipped updates moves by when one client's is replaced, C = 1, over its
+    bound 2/N, minus 1. Clipped vectors have length 1 at most, so two of them lie at most 2 apart, and the others
+    cancel: `excess` is of the pair u, -u, which reaches this, and of a hundred pairs of unit vectors.
+    """
+    number, rng = int(clients), np.random.default_rng(0)
+    updates = rng.standard_normal((number, 20))
+    updates /= np.linalg.norm(updates, axis=1, keepdims=True)
+    others = [-updates[0], *(one / np.linalg.norm(one) for one in rng.standard_normal((100, 20)))]
+    moved = [np.linalg.norm(updates.mean(0) - np.vstack([one[None], updates[1:]]).mean(0)) for one in others]
+    return {"excess": float(max(moved)) * number / 2 - 1}
 
 
 def adpfl_upload(epsilon: float, clients: float, rounds: float, delta: float) -> dict[str, float]:
@@ -60,7 +96,8 @@ def adpfl_constant(epsilon: float, delta: float) -> dict[str, float]:
 
 def agn_theorem(noise: float, rate: float, rounds: float, delta: float) -> dict[str, float]:
     """DPFL-AGN, Theorem 1: ``printed``, equation 13 with the exponent's sign and without a logarithm as it is printed,
-    and ``proved``, equation 18, both at their best order of 2, ..., 64; and ``lower``, a bound on the true epsilon.
+    ``proved``, equation 18, and ``logged``, with the sign of 18 and the logarithm of equation 14, at their best order
+    of 2, ..., 64; and ``lower``, a bound on the true epsilon.
 
     lower: the example's gradient is the clip norm times a unit vector, all others are 0. The server says "with" where
     in some round the sum along that vector is above 1/2. Without the example that has a chance of at most
@@ -68,14 +105,15 @@ def agn_theorem(noise: float, rate: float, rounds: float, delta: float) -> dict[
     ln(P_with - delta) - ln P.
     """
     orders = range(2, 65)
-    found = {"printed": math.inf, "proved": math.inf}
+    found = {"printed": math.inf, "proved": math.inf, "logged": math.inf}
     for order in orders:
         j = np.arange(order + 1)
         logs = np.array([math.lgamma(order + 1) - math.lgamma(i + 1) - math.lgamma(order - i + 1) for i in j])
         logs += j * math.log(rate) + (order - j) * math.log1p(-rate)
-        for name, sign in (("printed", -1.0), ("proved", 1.0)):
+        for name, sign in (("printed", -1.0), ("proved", 1.0), ("logged", 1.0)):
             total = float(np.logaddexp.reduce(logs + sign * j * (j - 1) / (2 * noise**2)))
-            value = (rounds * math.exp(min(total, 700.0)) + math.log(1 / delta)) / (order - 1)
+            step = total if name == "logged" else math.exp(min(total, 700.0))
+            value = (rounds * step + math.log(1 / delta)) / (order - 1)
             found[name] = min(found[name], value)
     seen = -math.expm1(rounds * math.log1p(-rate)) * float(norm.cdf(1 / (2 * noise)))
     rare = math.log(rounds) + float(norm.logsf(1 / (2 * noise)))
@@ -96,6 +134,15 @@ def partial_laplace(epsilon: float, selected: float) -> dict[str, float]:
     return {"largest": max(ratios)}
 
 
+def weight_sum(clients: float) -> dict[str, float]:
+    """DP-FedAGS, equation 37: distance from 1 of the sum of the weights, the largest of a hundred draws of numbers of
+    examples and losses.
+    """
+    number, rng = int(clients), np.random.default_rng(0)
+    sums = [sum(loss_weights(rng.integers(1, 2000, number).tolist(), rng.random(number).tolist())) for _ in range(100)]
+    return {"gap": max(abs(one - 1) for one in sums)}
+
+
 def budget_ratio(queries: float) -> dict[str, float]:
     """DP-FedAGS: q^(2/3) over the split epsilon_1 : epsilon_2 of a fixed sum that makes the variances of alpha and beta
     together least. printed: both scales q Delta S/epsilon_i, as in the text. vectors: alpha alone with the
@@ -111,6 +158,15 @@ def budget_ratio(queries: float) -> dict[str, float]:
         )
         found[name] = queries ** (2 / 3) * float((1 - best.x) / best.x)
     return found
+
+
+def one_bit(epsilon: float) -> dict[str, float]:
+    """CoQ-FL, Theorem 1, of LDP-FL's bit: the largest log-ratio of the chances of an answer, over both answers and 401
+    x 401 weights of the range, over epsilon, minus 1. Equation 2 is monotone in the weight: the ends are on the grid.
+    """
+    p = 0.5 + np.linspace(-1.0, 1.0, 401) / (2 * float(quantisation.step(1.0, epsilon)))
+    ratios = [float(np.log(chance.max() / chance.min())) for chance in (p, 1 - p)]
+    return {"excess": max(ratios) / epsilon - 1}
 
 
 def shared_bits(epsilon: float, bits: float) -> dict[str, float]:

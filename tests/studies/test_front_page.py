@@ -10,9 +10,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 from matplotlib.container import ErrorbarContainer
 from matplotlib.figure import Figure
 
+from fedpriv.config.compose import CONF
 from fedpriv.studies import found_plot
 from fedpriv.studies.front_page import BEGIN, END, main, refresh, refresh_beside, with_head
 from fedpriv.studies.leaderboard_page import ideas_counted
@@ -76,7 +78,7 @@ def test_totals_are_those_of_the_papers_pages(committed: Found) -> None:
     assert first.startswith(f"Of {len(every)} claims of {len(claims)} papers")
     rows = [line for line in words(committed) if line.startswith("| [") and "[command]" not in line]
     for row, paper, own in zip(rows, committed.papers, claims, strict=True):
-        numbers = [int(cell) for cell in row.split("|")[2:10]]
+        numbers = [int(number) for cell in row.split("|")[2:6] for number in cell.split(" / ")]
         given = [claim for claim in own if not claim["beyond"]]
         tested = [claim for claim in given if claim["verdict"] != "cannot be tested here"]
         assert f"]({paper}/README.md)" in row and numbers[0] == len(given) == sum(numbers[1:])
@@ -118,19 +120,38 @@ def test_duels_are_counted_under_the_names_of_ideas(committed: Found) -> None:
     assert dict(counted["ADP-FL"]) == {outcome: own.count(outcome) for outcome in set(own)}
 
 
+def test_the_head_says_whether_options_of_the_ideas_were_searched(committed: Found) -> None:
+    """Of the boards by their files: a paper's idea is searched in its rates and clip norm, or in more."""
+    said = next(one for one in sentences(committed) if one.startswith("Ideas of the papers"))
+    plans = [yaml.safe_load(file.read_text(encoding="utf-8")) for file in sorted((CONF / "leaderboard").glob("*.yaml"))]
+    ideas = [method for plan in plans for method in plan["methods"] if method["idea"] == "paper"]
+    searched = {option.rpartition(".")[2] for method in ideas for option in method["search"]}
+    assert ("stood at their defaults" in said) is (searched <= {"lr", "clip_norm", "radius"})
+    one = next(e for board in committed.boards for e in board.entries if e.idea == "paper")
+    wide = entry(one, chosen={**one.chosen, "strategy.client.diff": "0.95"})
+    boards = [board(made, entries=(*made.entries, wide)) for made in committed.boards]
+    other = next(one for one in sentences(Found(committed.papers, boards)) if one.startswith("Ideas of the papers"))
+    assert "defaults" not in other
+
+
 def test_a_printed_accuracy_is_reached_at_a_point_below(committed: Found) -> None:
     paper = committed.papers["coqfl"]
     table = paper.tables[0]
 
-    def said(*cells: tuple[float, int, float]) -> str:
+    def said(*cells: tuple[float, int, float], notes: tuple[str, ...] = ()) -> str:
         found = [Cell(measured=Estimate(n=n, mean=m, std=1.0, half_width=9.0), reported=r) for m, n, r in cells]
         rows = (TableRow(name="r", label="R", cells=tuple(found)),)
-        made = table.model_copy(update={"unit": "%", "columns": tuple("abcdef"[: len(found)]), "rows": rows})
+        made = table.model_copy(
+            update={"unit": "%", "columns": tuple("abcdef"[: len(found)]), "rows": rows, "notes": notes}
+        )
         only = paper.model_copy(update={"tables": (made,)})
         return list(sentences(Found({"coqfl": only}, ())))[1]
 
-    assert said((79.1, 3, 80.0), (78.9, 3, 80.0)).startswith(
-        "Of 2 printed accuracies that were measured, 1 are reached"
+    two = (79.1, 3, 80.0), (78.9, 3, 80.0)
+    assert said(*two).startswith("Of 2 printed accuracies that were measured, 1 are reached")
+    elsewhere = said(*two, notes=("At both scales: ten rounds in place of thirty.",))
+    assert elsewhere.startswith(
+        "Of 2 printed accuracies that were measured (all in another setting than the paper's), 1"
     )
     assert said((79.1, 3, 80.0), (99.0, 2, 80.0)).startswith("Of 1 printed")  # two seeds are too few
 

@@ -38,6 +38,21 @@ def test_the_noise_of_consecutive_releases_is_that_of_their_sum() -> None:
         assert float(rows[-1] @ rows[-1]) == pytest.approx(stated, rel=1e-12)
 
 
+def test_a_release_is_unbiased_and_fed_ldps_error_is_that_of_its_noise() -> None:
+    found = paper_bounds.fedcad_release(30)
+    assert 0 <= found["bias"] < 1e-12 and 0 <= found["error"] < 1e-12
+    rng, diff = np.random.default_rng(2), 0.3  # V-A by draws: noise on x_1 and on phi, put together again
+    alpha, beta = 1 + (1 - diff) ** 2, 1 - diff
+    x, z = np.array([0.6, -0.2]), rng.standard_normal((2, 400_000))
+    sent = (alpha * x[1] - beta * x[0] + z[1]) / alpha + beta / alpha * (x[0] + z[0])
+    assert sent.mean() == pytest.approx(x[1], abs=0.01) and sent.var() == pytest.approx(1 / alpha, rel=0.01)
+
+
+def test_a_mean_of_clipped_updates_moves_by_two_over_n() -> None:
+    for clients in (1, 3, 10):
+        assert abs(paper_bounds.adpfl_sensitivity(clients)["excess"]) < 1e-12
+
+
 def test_an_upload_costs_the_price_of_its_gaussian() -> None:
     """Ten clients at epsilon 3: sensitivity 2 C against noise of 2 C/10 times 1.7005."""
     scale = math.sqrt(3 + 2 * math.log(1e5)) / 3
@@ -59,7 +74,7 @@ def test_the_printed_theorem_is_false_and_the_proved_one_is_not() -> None:
     assert tiny["printed"] == pytest.approx(13.919, abs=1e-3) and tiny["lower"] > 1e10 < tiny["proved"]
     for noise in (0.05, 0.2, 1.0):
         found = paper_bounds.agn_theorem(noise, 0.01, 1000, DELTA)
-        assert found["lower"] <= found["proved"]
+        assert found["lower"] <= found["logged"] <= found["proved"]
     by_hand = 1000 * (0.99**64 + 64 * 0.01 * 0.99**63) / 63 + math.log(1e5) / 63  # at order 64 nothing else is left
     assert tiny["printed"] == pytest.approx(by_hand, rel=1e-9)
 
@@ -80,6 +95,17 @@ def test_the_lower_bound_is_kept_by_a_server_that_looks() -> None:
 def test_laplace_noise_on_what_differs_keeps_epsilon() -> None:
     assert paper_bounds.partial_laplace(0.5, 7)["largest"] == pytest.approx(0.5)
     assert paper_bounds.partial_laplace(0.2, 3)["largest"] == pytest.approx(0.2)
+
+
+def test_weights_by_losses_sum_to_one() -> None:
+    assert 0 <= paper_bounds.weight_sum(10)["gap"] < 1e-12
+
+
+def test_one_bit_keeps_epsilon_and_uses_it() -> None:
+    for epsilon in (0.25, 1.0, 4.0):
+        assert abs(paper_bounds.one_bit(epsilon)["excess"]) < 1e-12
+    p = [0.5 + weight / (2 * math.cosh(1 / 2) / math.sinh(1 / 2)) for weight in (-1, 1)]  # equation 2 by hand
+    assert math.log(p[1] / p[0]) == pytest.approx(1.0)
 
 
 def test_the_split_of_the_budget_by_brute_force() -> None:
@@ -107,7 +133,11 @@ def test_shared_bits_against_draws_of_the_pair() -> None:
 
 @pytest.mark.pictures
 def test_consecutive_updates_are_counted(pictures: object) -> None:
-    found = compute(["what=fedcad_consecutive", "dataset=mnist", f"dataset.root={pictures}", "clients=2", "rounds=3"])
+    found = compute(
+        ["what=fedcad_consecutive", "dataset=mnist", f"dataset.root={pictures}", "clients=2", "rounds=3", "seed=0"]
+    )
     assert found["cases"] == 4 and 0 <= found["below"] <= 4
+    assert found["mean_ratio"] <= found["ratio"]
     assert (found["ratio"] < 1) is (found["below"] == 4)
+    assert found["ends"] == max(found["first"], found["last"]) / found["peak"]
     assert 0 < found["first"] <= found["peak"] and found["last"] <= found["peak"] and found["peak"] <= found["change"]

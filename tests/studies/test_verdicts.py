@@ -296,10 +296,18 @@ def test_a_gain_that_grows_is_a_difference_of_differences() -> None:
 def test_printed_orders_name_what_is_not_so() -> None:
     rows = [[("a", 3.0), ("b", 2.0), ("c", 1.0)], [("d", 2.0), ("e", 2.0)]]
     found = ordered(rows, equal=True)
-    assert found.verdict == HOLDS and found.words == "Of 3 comparisons of printed figures 3 are as the text says"
+    said = "Of 3 comparisons of printed figures 3 are as the text says"
+    assert found.verdict == HOLDS and found.words == f"{said} (3 over 2 over 1, 2 over 2)"
     strict = ordered(rows, equal=False)
     assert strict.verdict == FAILS and strict.words.endswith("2 are as the text says; not d 2, e 2")
     assert ordered([[("a", 1.0), ("b", 2.0)]], equal=True).verdict == FAILS
+
+
+def test_what_a_text_calls_alike_has_no_figure_by_the_text() -> None:
+    found = printed([0.2, -0.3], [0.0, 0.0], 1.0)
+    assert found.verdict == HOLDS and found.words == "By the printed figures the differences are +0.2, -0.3"
+    assert printed([4.33], [0.0], 1.0).words == "By the printed figures the difference is +4.33"
+    assert printed([4.33], [0.0], 1.0).verdict == FAILS
 
 
 def test_many_printed_figures_are_counted() -> None:
