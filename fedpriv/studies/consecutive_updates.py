@@ -19,8 +19,8 @@ def fedcad_consecutive(overrides: Sequence[str], clients: float, rounds: float, 
 
     With c_i = |Delta_i - Delta_(i-1)| of one client in consecutive rounds: cases, how many there are; below, in how
     many c_i is less than |Delta_i| and |Delta_(i-1)|; ratio and mean_ratio, the largest and the mean of c_i over the
-    lesser of the two; change, the largest c_i; first, peak and last: the mean of c_i over clients in its first, its largest and its last round;
-    peak_round: that of the largest; ends: the larger of first and last over peak.
+    lesser of the two; change, the largest c_i; first, peak and last: the mean of c_i over clients in its first, its
+    largest and its last round; peak_round: that of the largest; ends: the larger of first and last over peak.
     """
     from fedpriv.config.compose import compose
     from fedpriv.data.load import load_dataset
