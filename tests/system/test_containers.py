@@ -246,6 +246,11 @@ def test_a_documented_command_is_taken_by_its_program(command: str) -> None:
 
         options, _ = create_command(words[1]).parse_args(words[2:])  # SystemExit for an option that it does not know
         assert options.require_hashes and options.requirements == ["deploy/requirements.txt"]
+    elif words[:2] == ["sudo", "systemctl"]:
+        assert words[2:4] == ["enable", "--now"]
+        assert (ROOT / "deploy/systemd" / (re.sub("@.*", "@", words[4]) + ".service")).is_file()
+    elif words[:2] == ["sudo", "cp"]:
+        assert all((ROOT / word).is_file() for word in words[2:-1])
     elif words[0] == "flower-superlink":
         assert words[1:] == _superlink_arguments()
     else:
