@@ -24,7 +24,7 @@ from fedpriv.checking.replay_numbers import moved_noise
 from fedpriv.checking.subject import Numbers, Pair, Question, Subject
 
 #: Calls from which the ends of noise are seen; fewest; numbers in all, at most.
-CALLS, FEWEST_CALLS, MOST_NUMBERS = 20_000, 400, 2_000_000
+CALLS, FEWEST_CALLS, MOST_NUMBERS = 6_000, 400, 1_500_000
 #: Error of both probabilities together.
 ERROR = 1e-6
 #: Noise ends where at least this many times more of it is within `EDGE` of its largest number than beyond that.
