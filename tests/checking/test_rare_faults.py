@@ -18,7 +18,7 @@ from fedpriv.checking.data_inputs import Form, telling_rows
 from fedpriv.checking.flower_split import moved, telling_cohorts
 from fedpriv.checking.flower_strategies import StrategySubject
 from fedpriv.checking.release_function import recognises
-from fedpriv.checking.replay_ends import reach_of
+from fedpriv.checking.replay_ends import ERROR, lower, reach_of, upper
 from fedpriv.checking.replay_repeats import repeats, shared_by_calls
 from fedpriv.checking.replayed import replay
 from fedpriv.checking.result import Check
@@ -79,6 +79,12 @@ def test_the_bound_of_reach_is_below_the_truth_and_noise_without_an_end_is_not_a
     found = reach_of(two, draw((4000, 8)), 1e-5)
     assert found is not None and not found.abrupt
     assert found.epsilon <= {"normal": 4.38, "laplace": 1.0, "standard_t": 1.4}[law]  # exact ones at delta 1e-5
+
+
+def test_what_never_came_is_bounded_as_binomials_are() -> None:
+    none = 1 - (ERROR / 4) ** (1 / 1000)
+    assert upper(0, 1000) == pytest.approx(none) and lower(1000, 1000) == pytest.approx(1 - none)
+    assert lower(0, 1000) == 0.0 and upper(1000, 1000) == 1.0 and lower(300, 1000) < 0.3 < upper(300, 1000)
 
 
 # --- noise of a stock ---------------------------------------------------------------------------------------------
