@@ -79,7 +79,8 @@ def ended(
         return []
     seen = (
         f"With {pair.name}, {100 * found.share:.2g} % of what leaves with one input is beyond all that left with the "
-        f"other in {len(values):,} calls. Whatever the law of the noise is, epsilon is at least {found.epsilon:.3g}{more}"
+        f"other in {len(values):,} calls. Whatever the law of the noise is, epsilon is at least {found.epsilon:.3g}"
+        f"{more}"
     )
     if not found.abrupt:
         remedy = "Scale the noise to what one client or example can change, under the adjacency of the claim."
