@@ -2,8 +2,9 @@
 
     python -m benchmarks.check_gallery [folder=tests/checking/gallery] [out=FILE.jsonl] [seconds=60] [only=NAME,NAME]
 
-A line of ``out`` for each program: verdict, names of the faults found, the three epsilons, CPU seconds. Programs that
-are there already are not checked again; the table is printed at the end.
+A line of ``out`` for each program: verdict, names of the faults found, the three epsilons, CPU seconds, and the commit
+whose check it was ("+": with changes). Programs that are there already are not checked again; the table is printed at
+the end.
 """
 
 from __future__ import annotations
@@ -76,6 +77,12 @@ def checked(file: Path, seconds: float) -> dict[str, Any]:
 LEVELS = ("fault", "doubt")
 
 
+def commit() -> str:
+    """Of this checkout, short."""
+    asked = ["git", "describe", "--always", "--exclude=*", "--dirty=+"]
+    return subprocess.run(asked, capture_output=True, text=True, check=True, cwd=Path(__file__).parent).stdout.strip()
+
+
 def main(arguments: Sequence[str]) -> None:
     given = dict(one.split("=", 1) for one in arguments)
     folder = Path(given.get("folder", "tests/checking/gallery"))
@@ -86,7 +93,8 @@ def main(arguments: Sequence[str]) -> None:
     for row in rows:
         if (only is None or row.file in only) and (row.file not in done or only is not None):
             said = checked(folder / f"{row.file}.py", float(given.get("seconds", "60")))
-            done[row.file] = {"file": row.file, "form": row.form, "faulty": row.faulty, **said}
+            known = {"file": row.file, "form": row.form, "faulty": row.faulty, "commit": commit()}
+            done[row.file] = {**known, **said}
             with out.open("a") as lines:
                 lines.write(json.dumps(done[row.file]) + "\n")
             print(json.dumps(done[row.file])[:300], flush=True)

@@ -24,7 +24,7 @@ from fedpriv.checking.replay_numbers import moved_noise
 from fedpriv.checking.subject import Numbers, Pair, Question, Subject
 
 #: Calls from which the ends of noise are seen; fewest; numbers in all, at most.
-CALLS, FEWEST_CALLS, MOST_NUMBERS = 20_000, 400, 2_000_000
+CALLS, FEWEST_CALLS, MOST_NUMBERS = 6_000, 400, 1_500_000
 #: Error of both probabilities together.
 ERROR = 1e-6
 #: Noise ends where at least this many times more of it is within `EDGE` of its largest number than beyond that.
@@ -77,15 +77,17 @@ def ended(
     more = f", where {claim.epsilon:g} is claimed." if claim is not None and refuted else "; if it ends, infinite."
     if not refuted and not (found.abrupt and found.share > 10 * question.at_delta):
         return []
-    return [
-        Finding(
-            "replayed", "noise-ends", "fault" if refuted else "doubt",
-            f"With {pair.name}, {100 * found.share:.2g} % of what leaves with one input is beyond all that left with "
-            f"the other: the noise was never more than {found.end:.3g} of its deviations in {len(values):,} calls. "
-            f"Epsilon is at least {found.epsilon:.3g}{more}",
-            "Draw noise that has no end (do not cut or redraw large values), or account for what its end costs.",
-        )
-    ]  # fmt: skip
+    seen = (
+        f"With {pair.name}, {100 * found.share:.2g} % of what leaves with one input is beyond all that left with the "
+        f"other in {len(values):,} calls. Whatever the law of the noise is, epsilon is at least {found.epsilon:.3g}"
+        f"{more}"
+    )
+    if not found.abrupt:
+        remedy = "Scale the noise to what one client or example can change, under the adjacency of the claim."
+        return [Finding("replayed", "moves-more-than-claimed", "fault", seen, remedy)]
+    ends = f" The noise ends: it was hardly ever more than {found.end:.3g} of its deviations, and often just below."
+    remedy = "Draw noise that has no end (do not cut or redraw large values), or account for what its end costs."
+    return [Finding("replayed", "noise-ends", "fault" if refuted else "doubt", seen + ends, remedy)]
 
 
 def _covered(question: Question, pair: Pair) -> bool:

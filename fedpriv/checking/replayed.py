@@ -36,7 +36,7 @@ from fedpriv.checking.subject import Numbers, Pair, Played, Question, Subject
 #: Plays of each input, and the fewest from which anything is concluded.
 MOST_PLAYS, FEWEST_PLAYS = 96, 6
 #: Share of the time of a check. A target of which there is time for so few plays is hardly sampled: it is replayed for
-#: longer, three quarters of that for plays of one input that tell the law of the noise.
+#: longer, three quarters of that for plays of one input that tell the law of the noise; else half of it.
 PAIRS_SHARE, SLOW_SHARE, SLOW = 0.3, 0.6, 2000
 #: Share of what pairs leave of it for calls that show where noise ends.
 ENDS_SHARE = 0.1
@@ -97,7 +97,7 @@ def replay(subject: Subject, question: Question, budget: Budget) -> Replay:
     slow = budget.left / one < SLOW
     whole, kept = budget, list[tuple[Pair, Two, Bools]]()
     budget = budget.share(SLOW_SHARE if slow else PAIRS_SHARE)
-    affordable = int(budget.left / one / (2 * len(subject.pairs))) // (4 if slow else 1)
+    affordable = int(budget.left / one / (2 * len(subject.pairs))) // (4 if slow else 2)
     found.plays = budget.allowed("calls of each input", affordable, MOST_PLAYS, FEWEST_PLAYS)
     seeds = seeds_of(question.seed, found.plays)
     done = 0
@@ -109,8 +109,11 @@ def replay(subject: Subject, question: Question, budget: Budget) -> Replay:
         if played is not None:
             two, finite = played
             kept.append((pair, two, finite))
-            _judge(subject, question, pair, two, found, budget)
-            _distance(subject, question, pair, two, finite, found, budget)
+            # further plays of this pair leave the others the time for theirs
+            others = len(subject.pairs) - done
+            further = Budget((budget.left - 2 * one * found.plays * others) / (1 + others), budget.cut)
+            _judge(subject, question, pair, two, found, further)
+            _distance(subject, question, pair, two, finite, found, further)
     if done < len(subject.pairs):
         budget.cut.append(f"pairs of neighbouring inputs: {done} of {len(subject.pairs)}")
     # where several calls can be played, what a run of them costs is seen there (replay_runs)

@@ -80,7 +80,7 @@ OWN: dict[str, tuple[Target, float]] = {
 @pytest.mark.parametrize("name", OWN)
 def test_an_own_mechanism_has_no_fault_under_its_own_claim(name: str) -> None:
     target, epsilon = OWN[name]
-    found = check(target, epsilon=epsilon * 1.02, dims=(DIMENSION,), trials=400, seconds=8)
+    found = check(target, epsilon=epsilon * 1.02, dims=(DIMENSION,), trials=400, seconds=4)
     assert [(one.name, one.text) for one in found.findings if one.severity == "fault"] == []
     assert found.verdict == "no fault found"
     assert (found.audited or 0.0) < epsilon  # none where the replays took the time
@@ -96,5 +96,5 @@ def test_a_generator_of_the_annotated_type_is_passed(target: Target) -> None:
 
 @pytest.mark.rotates(2)
 def test_half_of_the_noise_is_found_out() -> None:
-    found = check(gaussian, epsilon=gaussian_epsilon(0.5 / STD, DELTA), dims=(DIMENSION,), trials=400, seconds=10)
+    found = check(gaussian, epsilon=gaussian_epsilon(0.5 / STD, DELTA), dims=(DIMENSION,), trials=400, seconds=5)
     assert "moves-more-than-claimed" in {one.name for one in found.findings if one.severity == "fault"}
