@@ -219,7 +219,10 @@ def paired() -> None:
             forked(case.alone)
             ratios = []
             for number in range(PAIRS // 2):
-                order = [("app", case.alone), ("guarded", partial(case.guarded, standing, number))]
+                order: list[tuple[str, Callable[[], Any]]] = [
+                    ("app", case.alone),
+                    ("guarded", partial(case.guarded, standing, number)),
+                ]
                 took = {which: forked(answer) for which, answer in (order if number % 2 else order[::-1])}
                 ratios.append(took["guarded"] / took["app"])
             middle, low, high = median_interval(ratios)

@@ -430,8 +430,8 @@ def test_bits_that_hide_nothing_have_no_bound() -> None:
 
 @pytest.mark.parametrize(("variance", "dimension", "l2"), [(30.0, 2, 4.0), (50.0, 10_000, 5.0), (8.0, 100, 1.5)])
 def test_skellams_bound_is_below_the_published_theorem(variance: float, dimension: int, l2: float) -> None:
-    """Agarwal, Kairouz and Liu (NeurIPS 2021), Theorem 3.5, which knows whole orders alone; at the largest orders it is
-    the smaller one.
+    """The bound of Agarwal, Kairouz and Liu (NeurIPS 2021), as their code has it: it knows whole orders alone. At the
+    largest orders it is the smaller one.
     """
     l1, orders = min(dimension**0.5 * l2, l2**2), np.array([2.0, 3.0, 7.0])
     more = np.minimum(((2 * orders - 1) * l2**2 + 6 * l1) / (4 * variance**2), 3 * l1 / (2 * variance))
