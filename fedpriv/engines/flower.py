@@ -23,7 +23,8 @@ from fedpriv.common.files import write_atomic
 from fedpriv.common.places import ROOT
 from fedpriv.config.schema import Config
 from fedpriv.engines.keeping import end_kept
-from fedpriv.engines.worker import Serve, make_apps, memory_folder
+from fedpriv.engines.loaded import memory_folder
+from fedpriv.engines.worker import Serve, make_apps
 from fedpriv.privacy.events import Entry
 
 
