@@ -117,9 +117,10 @@ def replay(subject: Subject, question: Question, budget: Budget) -> Replay:
     if done < len(subject.pairs):
         budget.cut.append(f"pairs of neighbouring inputs: {done} of {len(subject.pairs)}")
     # where several calls can be played, what a run of them costs is seen there (replay_runs)
-    found.findings += ended(subject, question, kept, whole.share(ENDS_SHARE))
     single = question.claim is None or question.claim.scope == "call" or type(subject).series is not Subject.series
     against_claim(subject, found, question, 1 if single else question.calls or 1)
+    if not found_fault(found):
+        found.findings += ended(subject, question, kept, whole.share(ENDS_SHARE))
     return found
 
 

@@ -80,7 +80,7 @@ OWN: dict[str, tuple[Target, float]] = {
 @pytest.mark.parametrize("name", OWN)
 def test_an_own_mechanism_has_no_fault_under_its_own_claim(name: str) -> None:
     target, epsilon = OWN[name]
-    found = check(target, epsilon=epsilon * 1.02, dims=(DIMENSION,), trials=400, seconds=4)
+    found = check(target, epsilon=epsilon * 1.02, dims=(DIMENSION,), trials=400, seconds=5)
     assert [(one.name, one.text) for one in found.findings if one.severity == "fault"] == []
     assert found.verdict == "no fault found"
     assert (found.audited or 0.0) < epsilon  # none where the replays took the time
