@@ -11,7 +11,7 @@ from typing import Any
 from fedpriv.checking.adapters import subject_of
 from fedpriv.checking.budget import Budget
 from fedpriv.checking.findings import Finding
-from fedpriv.checking.generators import generator_states, put_back
+from fedpriv.checking.generators import Held, generator_states, put_back
 from fedpriv.checking.replay_calls import calls_of
 from fedpriv.checking.replay_runs import runs_of
 from fedpriv.checking.replayed import Replay, replay
@@ -25,6 +25,10 @@ from fedpriv.privacy.events import Event
 #: Share of what the pairs leave of the time, for calls, generators and dishonest inputs; of what these leave, for
 #: several calls together; the rest samples.
 CALLS_SHARE, RUNS_SHARE = 0.35, 0.35
+#: What `fedpriv.checking.child` then asks of another process: whether its noise is the same.
+HELD = (
+    "The target holds a generator that the operating system seeded; every play began it anew, from a seed of its own."
+)
 #: One of each name is shown, with how many more there were.
 _ORDER = {"fault": 0, "doubt": 1, "note": 2}
 #: Told after each part of a check what is known by then.
@@ -54,7 +58,7 @@ def check_object(
 
     What the target raises becomes a check that could not be made. The process's generators are put back.
     """
-    budget, states = Budget(seconds), generator_states()
+    budget, states, Held.found = Budget(seconds), generator_states(), False
     try:
         return _checked(target, question, name, budget, told, first_only)
     except MemoryError:
@@ -129,6 +133,8 @@ def _checked(target: Any, question: Question, name: str, budget: Budget, told: T
     )
     findings += [*seen.findings, *_against_verified(subject, question, verified, seen)]
     infinite = any(one.severity == "fault" and "epsilon is infinite" in one.text for one in findings)
+    if Held.found:
+        findings.append(Finding("replayed", "held-generator", "note", HELD))
     best = seen.best
     return replace(
         check,

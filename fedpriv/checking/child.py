@@ -70,7 +70,7 @@ def check_name(
         layers = [*last.layers, *(Layer(name, False, f"Not ended: {why}.") for name in missing)]
         last = replace(last, layers=layers)
     names = {finding.name for finding in last.findings}
-    if names & {"cannot-be-seeded", "global-generator"} and "no-randomness" not in names:
+    if names & {"cannot-be-seeded", "global-generator", "held-generator"} and "no-randomness" not in names:
         last = _in_another_process(last, target, question, limits, stage)
     return last
 

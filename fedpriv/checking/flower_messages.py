@@ -19,6 +19,7 @@ from flwr.compat.common import recorddict_compat as compat
 from flwr.supercore.differential_privacy import KEY_CLIPPING_NORM
 from numpy.typing import NDArray
 
+from fedpriv.checking.generators import copied
 from fedpriv.engines.contexts import empty_context
 from fedpriv.engines.grid import RUN_ID, identify_server, stamp
 
@@ -179,7 +180,7 @@ def fresh(target: Any) -> Any:
     try:
         if isinstance(target, types.FunctionType):
             return _fresh_function(target)
-        return copy.deepcopy(target, _Modules())
+        return copied(target, _Modules())
     except Exception:  # whatever a foreign class does when it is copied: part by part, a lock stays what it is
         return _fresh_parts(target)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import random
 import sys
@@ -41,9 +42,51 @@ def _has_gpu() -> bool:
     return bool(sys.modules["torch"].accelerator.is_available())
 
 
+class Held:
+    """Generators of a target's own. depth: contexts of `seeded` around what runs now; found: there are some."""
+
+    depth = 0
+    found = False
+
+
+def copied(target: Any, memory: dict[int, Any] | None = None) -> Any:
+    """A deep copy in which generators that the operating system seeded begin at a state that follows from the play's
+    seed, as another process's would: the copy would else have the original's noise in every play. One that a constant
+    seeds stays as it is, and a play that nobody seeds changes none (`fedpriv.checking.child` compares two processes).
+    memory: of `copy.deepcopy`.
+    """
+    memory = {} if memory is None else memory
+    twin = copy.deepcopy(target, memory)
+    for one in memory.values() if Held.depth else ():
+        if _from_the_system(one):
+            Held.found = True
+            _begin(one, int(np.random.randint(2**31 - 1)))  # noqa: NPY002 (the generator that is seeded)
+    return twin
+
+
+def _from_the_system(found: Any) -> bool:
+    """Whether it is a generator that was seeded with 64 bits or more."""
+    if isinstance(found, np.random.Generator | np.random.RandomState):
+        bits = found.bit_generator if isinstance(found, np.random.Generator) else found._bit_generator
+        entropy = getattr(getattr(bits, "seed_seq", None), "entropy", None)
+        return isinstance(entropy, int) and entropy >= 2**64
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(found, torch.Generator) and found.initial_seed() >= 2**53
+
+
+def _begin(found: Any, seed: int) -> None:
+    if isinstance(found, np.random.Generator):
+        found.bit_generator.state = type(found.bit_generator)(seed).state  # type: ignore[call-arg]
+    elif isinstance(found, np.random.RandomState):
+        found.seed(seed)
+    else:
+        found.manual_seed(seed)
+
+
 @contextmanager
 def _seeded(seed: int) -> Iterator[None]:
     states = generator_states()
+    Held.depth += 1
     random.seed(seed)
     np.random.seed(seed & 0xFFFFFFFF)  # noqa: NPY002 (the generator that targets use)
     if torch := sys.modules.get("torch"):
@@ -51,6 +94,7 @@ def _seeded(seed: int) -> Iterator[None]:
     try:
         yield
     finally:
+        Held.depth -= 1
         put_back(states)
 
 

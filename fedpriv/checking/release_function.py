@@ -20,7 +20,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from fedpriv.checking.fresh_state import Memory
-from fedpriv.checking.generators import seeded, seeds_of
+from fedpriv.checking.generators import copied, seeded, seeds_of
 from fedpriv.checking.numbers import played
 from fedpriv.checking.subject import Numbers, Played, Question, Subject
 from fedpriv.checking.update_inputs import direction, forms_of_update, update_pairs, update_probes
@@ -96,7 +96,7 @@ def fresh_callable(target: Any) -> tuple[Callable[[], Any], Any]:
         copy.deepcopy(target)
     except Exception:
         return lambda: target, target
-    return lambda: copy.deepcopy(target), target
+    return lambda: copied(target), target
 
 
 def _an_object(target: type) -> Any:

@@ -352,3 +352,23 @@ def test_a_function_that_makes_a_strategy_is_one_and_others_are_none() -> None:
     assert recognises(lambda: 3, QUESTION) is None
     assert recognises(newer.FedAvg, QUESTION) is None
     assert not subject(make()).recognised
+
+
+class OwnGenerator(Noisy):
+    """Its noise comes from a generator that the instance holds."""
+
+    def __init__(self, seed: int | None = None) -> None:
+        super().__init__(fraction_evaluate=0.0)
+        self.own = np.random.default_rng(seed)
+
+    def aggregate_train(self, server_round: int, replies: Any) -> Any:
+        rows = [self.row(reply) for reply in replies]
+        rows = [row / max(1.0, float(np.linalg.norm(row))) for row in rows]
+        return self.record(replies, np.mean(rows, axis=0) + self.own.normal(0, self.std, rows[0].shape)), None
+
+
+@pytest.mark.parametrize(("seed", "expected"), [(None, set()), (7, {"no-randomness"})])
+def test_a_generator_that_an_instance_holds_is_played_anew_unless_a_constant_seeds_it(
+    seed: int | None, expected: set[str]
+) -> None:
+    assert faults(OwnGenerator(seed)) == expected
