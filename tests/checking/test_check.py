@@ -74,13 +74,13 @@ def test_other_seeds_call_no_sound_release_faulty(seed: int) -> None:
 
 def test_a_claim_is_refuted_by_what_moves_and_by_samples() -> None:
     # sensitivity 1, deviation 4: epsilon 0.95 at 1e-5 for one update against none
-    close = check(noisy, epsilon=0.93, dims=(8,), trials=400)
+    close = check(noisy, epsilon=0.93, dims=(8,), trials=400, seconds=10)
     assert [one.name for one in close.findings if one.severity == "fault"] == []
-    low = check(noisy, epsilon=0.5, dims=(8,), trials=400)
+    low = check(noisy, epsilon=0.5, dims=(8,), trials=400, seconds=10)
     assert low.verdict == "faults found" and "moves-more-than-claimed" in {one.name for one in low.findings}
-    both = check(noisy, epsilon=1.2, adjacency="replace-one", dims=(8,), trials=400)
+    both = check(noisy, epsilon=1.2, adjacency="replace-one", dims=(8,), trials=400, seconds=10)
     assert both.verdict == "faults found"
-    run = check(noisy, epsilon=2, scope="run", calls=100, dims=(8,), trials=400)
+    run = check(noisy, epsilon=2, scope="run", calls=100, dims=(8,), trials=400, seconds=10)
     assert run.verdict == "faults found"
 
     def laplace(update: Any, rng: Any) -> Any:  # pure epsilon 4 in truth
