@@ -417,7 +417,12 @@ class Shop:
             del sys.modules["clients.sparse"]  # another command is another process
         if "multirun/DATE/TIME" in command.text:
             newest = max(Path("multirun").glob("*/*/multirun.yaml"), key=lambda path: path.stat().st_mtime)
-            shutil.copytree(newest.parent, "multirun/DATE/TIME")
+            shutil.copytree(newest.parent, "multirun/DATE/TIME", dirs_exist_ok=True)
+        if "experiment=mine" in command.text:
+            page = (ROOT / command.page).read_text()
+            Path("conf/experiment").mkdir(parents=True, exist_ok=True)
+            _, _, text = page.partition("```yaml\n# @package")
+            Path("conf/experiment/mine.yaml").write_text("# @package" + text.partition("```")[0])
         policy = Path("policy.yaml")
         if "policy=policy.yaml" in command.text and "/var/lib" in policy.read_text():
             policy.write_text(policy.read_text().replace("/var/lib/fedpriv", str(Path.cwd() / "counters")))

@@ -43,9 +43,11 @@ def _has_gpu() -> bool:
 
 
 class Held:
-    """Generators of a target's own. depth: contexts of `seeded` around what runs now; found: there are some."""
+    """Generators of a target's own. seeds: where they begin in the play that runs now; None: nobody seeded it. found:
+    there are some.
+    """
 
-    depth = 0
+    seeds: np.random.Generator | None = None
     found = False
 
 
@@ -57,10 +59,10 @@ def copied(target: Any, memory: dict[int, Any] | None = None) -> Any:
     """
     memory = {} if memory is None else memory
     twin = copy.deepcopy(target, memory)
-    for one in memory.values() if Held.depth else ():
+    for one in memory.values() if Held.seeds is not None else ():
         if _from_the_system(one):
             Held.found = True
-            _begin(one, int(np.random.randint(2**31 - 1)))  # noqa: NPY002 (the generator that is seeded)
+            _begin(one, int(Held.seeds.integers(2**31)))  # type: ignore[union-attr]
     return twin
 
 
@@ -85,8 +87,8 @@ def _begin(found: Any, seed: int) -> None:
 
 @contextmanager
 def _seeded(seed: int) -> Iterator[None]:
-    states = generator_states()
-    Held.depth += 1
+    states, outer = generator_states(), Held.seeds
+    Held.seeds = np.random.default_rng((seed, 1))
     random.seed(seed)
     np.random.seed(seed & 0xFFFFFFFF)  # noqa: NPY002 (the generator that targets use)
     if torch := sys.modules.get("torch"):
@@ -94,7 +96,7 @@ def _seeded(seed: int) -> Iterator[None]:
     try:
         yield
     finally:
-        Held.depth -= 1
+        Held.seeds = outer
         put_back(states)
 
 
