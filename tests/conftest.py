@@ -95,6 +95,15 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     write_slow(session.config)
 
 
+@pytest.fixture(autouse=True)
+def _plays_are_counted(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In tests of a check (`checking/counted_plays.py`)."""
+    if request.path.parent.name == "checking":
+        from counted_plays import count_plays
+
+        count_plays(monkeypatch, getattr(request.module, "MILLISECONDS_OF_A_PLAY", None))
+
+
 @pytest.fixture(scope="session")
 def pictures() -> Path:
     """Folder with MNIST/raw, cifar10 and cifar100: $FEDPRIV_PICTURES, or what ../shared/data unpacks to."""

@@ -198,7 +198,7 @@ def test_a_full_disk_ends_in_one_line_and_the_run_goes_on_when_there_is_room(
 ):
     # In a file: 8 kB for what a resumed run is checked against, 540 bytes for a round in metrics.jsonl, 35 kB for a
     # checkpoint, 23 kB for the picture of who holds what, which comes first, 39 kB and more for a plot of the report.
-    options = ("num_rounds=28", "checkpoint.every=26", "operations.report=true")
+    options = ("num_rounds=32", "checkpoint.every=30", "operations.report=true")
     whole = run(*options)
     expected = result_of(whole)
     least = max((whole / name).stat().st_size for name in (START, "config.yaml")) + 200  # which holds the folder's name

@@ -27,7 +27,7 @@ COMMANDS = commands()
 HERE = [command for command in COMMANDS if elsewhere(command.text) is None]
 README = "README.md"
 #: Pages take turns in so many parts, each of which takes about as long.
-PARTS = 5
+PARTS = 10
 #: No page is longer, in lines; a page that is not named here may have 200.
 LONGEST = {
     "README.md": 100,

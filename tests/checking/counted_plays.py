@@ -58,11 +58,11 @@ def kinds_of(kind: type[Subject]) -> Iterator[type[Subject]]:
         yield from kinds_of(one)
 
 
-@pytest.fixture(autouse=True)
-def steady_clock(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+def count_plays(monkeypatch: pytest.MonkeyPatch, slow: float | None) -> None:
+    """slow: milliseconds of a play, of targets that take longer."""
     for name, _ in adapters.ADAPTERS:
         import_module(name)
-    clock = Clock(getattr(request.module, "MILLISECONDS_OF_A_PLAY", None))
+    clock = Clock(slow)
     monkeypatch.setattr(budget, "clock", lambda: clock.seconds)
     for kind in {Subject, *kinds_of(Subject)}:
         for way in CALLS.keys() & vars(kind).keys():
