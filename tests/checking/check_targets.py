@@ -278,5 +278,5 @@ def needs_a_gpu(update: Any) -> Any:
     raise RuntimeError("Found no NVIDIA driver on your system")
 
 
-def needs_more(update: Any, weights: Any, rng: Any) -> Any:
+def needs_more(update: Any, weights: Any, mask: Any, rng: Any) -> Any:
     return update

@@ -42,7 +42,7 @@ def other_processes_may_have_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
         ("fetches", "has no network"),
         ("needs_a_file", "needs data that are not there"),
         ("needs_a_gpu", "runs on the CPU"),
-        ("needs_more", "more than an update and a generator (weights, rng)"),
+        ("needs_more", "more than an update and a generator (weights, mask, rng)"),
     ],
 )
 @pytest.mark.rotates(3)
