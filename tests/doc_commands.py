@@ -46,8 +46,13 @@ ELSEWHERE: tuple[tuple[str, str, str | None], ...] = (
         CONTAINERS,
     ),
     (
-        r"sudo chown .*",
+        r"sudo (chown|cp|systemctl) .*",
         "needs root",
+        CONTAINERS,
+    ),
+    (
+        r"pip (download|install) .*",
+        "fetches packages",
         CONTAINERS,
     ),
     (r"make install.*", "fetches packages; CI begins with it", None),
