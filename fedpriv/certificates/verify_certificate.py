@@ -20,7 +20,7 @@ PLACE = {*re.split(" ", "with_previous before realised adaptive count round atte
 NO_BOUND = {"mechanism": "no_bound", "reason": "torn, or noise chosen from earlier outputs"}
 SEES_ALL, SEES_LESS = ("server", "server+members", "secure-sum"), ("trusted-server", "public")
 THREATS = ("client", "example", "person"), ("replace-one", "zero-out", "add-or-remove-one"), SEES_ALL + SEES_LESS
-canonical = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
+canonical, NO_WAIT = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode, getattr(os, "O_NONBLOCK", 0)
 class Unknown(Exception): pass  # no method for it here, or it would take too long: the figure is not verified
 def number(value, least=0, kinds=(int, float), most=1e300):  # finite, or the text "inf". Raises ValueError
     if value == "inf" and float in kinds and most > 1: return INF
@@ -33,7 +33,7 @@ def threat_of(row):
     threat = tuple(row[word] for word in WORDS)
     return threat if all(map(tuple.__contains__, THREATS, threat)) else number("no such threat")
 def read(path):
-    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file: content = file.read(LARGEST + 1)
+    with open(path, "rb", opener=lambda at, how: os.open(at, how | NO_WAIT)) as file: content = file.read(LARGEST + 1)
     if len(content) > LARGEST or sum(map(content.count, (b"[", b"{", b","))) > MOST_VALUES:
         raise ValueError(f"more than {LARGEST >> 20} MiB or {MOST_VALUES} values")
     return strict(content.decode())

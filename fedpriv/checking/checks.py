@@ -125,6 +125,8 @@ def _checked(target: Any, question: Question, name: str, budget: Budget, told: T
     told(check)
     findings += calls_of(subject, question, played.repeatable, budget.share(CALLS_SHARE))
     findings += _runs(subject, question, played, budget.share(RUNS_SHARE))
+    if Held.found:  # told before sampling, which a target may never end
+        findings.append(Finding("replayed", "held-generator", "note", HELD))
     check = replace(check, findings=merged(findings), layers=[*check.layers, _replay_layer(subject, played, budget)])
     told(check)
     faulty = any(one.severity == "fault" for one in findings)
@@ -133,8 +135,6 @@ def _checked(target: Any, question: Question, name: str, budget: Budget, told: T
     )
     findings += [*seen.findings, *_against_verified(subject, question, verified, seen)]
     infinite = any(one.severity == "fault" and "epsilon is infinite" in one.text for one in findings)
-    if Held.found:
-        findings.append(Finding("replayed", "held-generator", "note", HELD))
     best = seen.best
     return replace(
         check,

@@ -37,6 +37,7 @@ from fedpriv.config.compose import COMMANDS, at_home, compose, key_and_value
 from fedpriv.config.doubts import doubts
 from fedpriv.config.schema import Config
 from fedpriv.engines.keeping import kept_between_runs
+from fedpriv.report.reading import flags_of_sweep
 from fedpriv.runs.sweep import (
     FAILURE_FILE,
     Different,
@@ -340,9 +341,8 @@ def _refuse_others(command: str, folder: str, overrides: Sequence[str], flags: S
 
 def _own(overrides: Sequence[str]) -> list[str]:
     """Without commands and what Hydra itself is told."""
-    return [
-        o for o in overrides if key_and_value(o)[0] not in COMMANDS and not _is_hydras(key_and_value(o)[0].lstrip("+~"))
-    ]
+    named = [(one, key_and_value(one)[0]) for one in overrides]
+    return [one for one, name in named if name not in COMMANDS and not _is_hydras(name.lstrip("+~"))]
 
 
 def _operates(override: str) -> bool:
@@ -356,7 +356,7 @@ def _resume(folder: str, overrides: Sequence[str]) -> int:
     if (options := options_of_sweep(path)) is not None:
         for key, value in (key_and_value(one) for one in overrides if not one.startswith("resume=")):
             raise OptionError(key, value, "a sweep goes on with its own options: leave it out")
-        return _dispatch(["-m", *options, f"hydra.sweep.dir={folder}"])
+        return _dispatch(["-m", *flags_of_sweep(path), *options, f"hydra.sweep.dir={folder}"])
     with running(path):
         summary = resume_run(path, list(filter(_operates, overrides)))
     finish(summary, path)

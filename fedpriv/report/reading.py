@@ -110,6 +110,12 @@ def options_of_sweep(folder: Path) -> list[str] | None:
     return [str(option) for option in found]
 
 
+def flags_of_sweep(folder: Path) -> list[str]:
+    """`--config-dir`, where the command of a sweep that can go on said it."""
+    said = json.loads((folder / SWEEP_FILE).read_text()).get("config_dir")
+    return [f"--config-dir={said}"] if said else []
+
+
 def _by_number(name: str) -> list[tuple[int, str]]:
     """Sort key that orders numbers in a name numerically: Hydra's job 2 comes before 10, and 2-fedcad before
     10-fedcad.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from hydra.experimental.callback import Callback
 from fedpriv.common.command_line import DONE, FAILED, shown
 from fedpriv.common.errors import FedprivError, OptionError
 from fedpriv.common.files import write_atomic
+from fedpriv.common.places import CONFIG_DIR
 from fedpriv.common.verbosity import is_quiet
 from fedpriv.config.compose import parse
 from fedpriv.config.schema import Config
@@ -32,7 +34,7 @@ class SweepOutcome(Callback):
         under_way.folder = folder
         if under_way.jobs is not None:
             folder.mkdir(parents=True, exist_ok=True)
-            said = {"jobs": under_way.jobs, "options": under_way.options}
+            said = {"jobs": under_way.jobs, "options": under_way.options, "config_dir": os.environ.get(CONFIG_DIR)}
             write_atomic(folder / SWEEP_FILE, json.dumps(said, indent=1) + "\n")
 
     def on_multirun_end(self, config: Any, **_: Any) -> None:

@@ -265,11 +265,7 @@ class Reproduction(Spec):
             for line in (*table.rows.values(), *table.columns.values()):
                 if line.best_of:
                     kept.setdefault(line.best_of[0], self.tables[line.best_of[0]])
-        claims = {
-            name: claim
-            for name, claim in self.claims.items()
-            if 0 < len(claim.tables) == len(claim.tables & kept.keys())
-        }
+        claims = {name: one for name, one in self.claims.items() if one.tables and one.tables <= kept.keys()}
         figures = {name: figure for name, figure in self.figures.items() if figure.table in kept}
         return self.model_copy(update={"tables": kept, "claims": claims, "figures": figures, "case": ()})
 

@@ -238,6 +238,19 @@ def of_the_module(update: Any) -> Any:
     return clipped(update) + _OF_THE_MODULE.normal(0, NOISE, update.shape)
 
 
+class Holder:
+    """An instance with a generator of its own, which a constant of 128 bits seeds."""
+
+    def __init__(self) -> None:
+        self.own = np.random.default_rng(2**127 + 1)
+
+    def __call__(self, update: Any) -> Any:
+        return clipped(update) + self.own.normal(0, NOISE, update.shape)
+
+
+of_an_instance = Holder()
+
+
 def hangs(update: Any) -> Any:
     import threading
 

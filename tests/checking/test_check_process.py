@@ -57,6 +57,13 @@ def test_a_generator_seeded_at_import_repeats_in_every_process() -> None:
     assert [one.name for one in found.faults] == ["noise-repeats-between-processes"]
 
 
+@pytest.mark.slow
+def test_so_does_one_that_an_instance_holds() -> None:
+    found = check_name(f"{TARGETS}:of_an_instance", SMALL)
+    assert [one.name for one in found.faults] == ["noise-repeats-between-processes"]
+    assert "held-generator" in [one.name for one in found.findings]
+
+
 def test_the_command_writes_its_pages_and_keeps_the_limit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     given = [f"{TARGETS}:with_loss", "--epsilon", "8", "dims=8", "--trials=400", f"out={tmp_path}", "--fail-above", "9"]
     assert main(given) == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from pathlib import Path
@@ -26,6 +27,7 @@ from fedpriv.config.halves import locate
 from fedpriv.config.own_options import choices
 from fedpriv.config.remote import compose_remote
 from fedpriv.config.source_files import source_files
+from fedpriv.report.reading import SWEEP_FILE, flags_of_sweep, options_of_sweep
 
 TARGET = "clients.{}.Own"
 
@@ -104,6 +106,11 @@ def test_a_users_experiment_is_found_in_the_working_directory_or_in_the_folder_t
             with_config_dir(str(tmp_path / "nowhere"), [])
         with pytest.raises(OptionError, match="cannot be set from outside"):
             compose_remote(["experiment=mine"])
+        options = {"jobs": 1, "options": ["experiment=mine"]}
+        for said in (options, {**options, "config_dir": os.environ[CONFIG_DIR]}):
+            (tmp_path / SWEEP_FILE).write_text(json.dumps(said))
+            assert options_of_sweep(tmp_path) == ["experiment=mine"]
+            assert flags_of_sweep(tmp_path) == [f"--config-dir={tmp_path / 'there'}"] * ("config_dir" in said)
     monkeypatch.chdir(tmp_path)
     installed_code_only()
     with pytest.raises(OptionError, match="experiment=mine: allowed: "):
