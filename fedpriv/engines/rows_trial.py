@@ -21,6 +21,7 @@ from fedpriv.client.one_path import Asked, Participation
 from fedpriv.common.messages import Outgoing, Request
 from fedpriv.config.halves import half_class
 from fedpriv.engines.contexts import empty_context
+from fedpriv.mechanisms.device_errors import failed
 from fedpriv.training.sequential import LocalData
 
 #: Lengths of the updates, one for each client, in units of the clip norm.
@@ -82,6 +83,8 @@ def unlike(worker: Workplace) -> str | None:
     try:
         differs = _differs(worker, clients)
     except Exception as error:  # the user's code
+        if failed(error):
+            raise
         return f"{name} cannot be tried with several clients at once ({type(error).__name__}: {error})"
     return f"{name} gives clients that are rows something else than each alone" if differs else None
 

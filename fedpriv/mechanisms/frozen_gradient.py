@@ -33,6 +33,7 @@ import torch
 from torch import Tensor, fx, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from fedpriv.mechanisms.device_errors import failed
 from fedpriv.mechanisms.tasks import CLASSES, Task
 
 #: What a tensor that nobody has filled may be used for: to be overwritten.
@@ -120,6 +121,8 @@ class FrozenGradient:
                         raise
                     graph = make_fx(gradient)(*given)  # an autograd.Function: then nothing may be changed in place
         except Exception as error:  # the user's code
+            if failed(error):
+                raise
             raise Unfit(f"one example's gradient is no fixed list of operations ({_in_words(error)})") from None
         for node in graph.graph.nodes:
             if (reason := _objection(node)) is not None:

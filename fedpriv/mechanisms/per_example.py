@@ -62,6 +62,7 @@ from torch import Tensor, nn
 from fedpriv.common.errors import OptionError
 from fedpriv.mechanisms.bookkeeping import KINDS, Trace, add_rows, filled, squared_lengths, without
 from fedpriv.mechanisms.clipped_sums import PHYSICAL_NUMBERS, ClippedSum, sum_of_units
+from fedpriv.mechanisms.device_errors import failed
 from fedpriv.mechanisms.frozen_gradient import FrozenGradient, Unfit, dense
 from fedpriv.mechanisms.noise import clip_factors
 from fedpriv.mechanisms.rowwise import NotRowwise, Rowwise
@@ -260,12 +261,16 @@ class PerExampleGradients:
         try:
             self._compare_formed(inputs, targets, frozen.random)
         except RuntimeError as error:  # an operation that fails on another example
+            if failed(error):
+                raise
             raise Unfit(f"its steps fail on another example ({type(error).__name__})") from None
         if not alone:
             singly, self._many = self._many, frozen.mapped()
             try:
                 self._compare_formed(inputs, targets, frozen.random)
-            except Exception:  # an operation that vmap does not know
+            except Exception as error:  # an operation that vmap does not know
+                if failed(error):
+                    raise
                 self._many, alone = singly, True
         self.mode = "singly" if alone else "vmap"
         if alone:

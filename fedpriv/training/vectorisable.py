@@ -7,6 +7,7 @@ from torch import nn
 from torch.utils.hooks import RemovableHandle
 
 from fedpriv.config.schema import LocalConfig
+from fedpriv.mechanisms.device_errors import failed
 from fedpriv.training.sequential import FlatModel
 from fedpriv.training.stacked_gradients import TOLERANCE, Chain, Whole
 from fedpriv.training.vectorised import VectorisedTrainer
@@ -35,6 +36,8 @@ def obstacle(model: FlatModel, shape: tuple[int, ...]) -> str | None:
         if _agrees(model, shape):
             return None
     except Exception as error:
+        if failed(error):
+            raise
         return f"{entered[-1]} fails under torch.func.vmap ({str(error).splitlines()[0]})"
     finally:
         for hook in hooks:

@@ -20,7 +20,7 @@ from fedpriv.client.build import FIXED
 from fedpriv.client.contract import LocalRule
 from fedpriv.client.memory import ContextStore, read_memory
 from fedpriv.client.one_path import Participation
-from fedpriv.common.errors import OptionError
+from fedpriv.common.errors import DataError, OptionError, RunFailed
 from fedpriv.common.messages import Refusal, Request, pack_vector
 from fedpriv.config.compose import compose
 from fedpriv.config.schema import Config
@@ -265,6 +265,37 @@ def test_a_cohort_that_fails_is_computed_client_by_client(
     one_by_one()
     singly = Told(config)
     assert told.rounds == singly.rounds and told.memories == singly.memories
+
+
+@pytest.mark.parametrize(
+    ("error", "alone"),
+    [
+        (torch.OutOfMemoryError("CUDA out of memory"), True),
+        (DataError("one client's"), True),
+        (torch.AcceleratorError("CUDA error: an illegal memory access was encountered"), False),
+        (RuntimeError("cuDNN error: CUDNN_STATUS_EXECUTION_FAILED"), False),
+        (RuntimeError("a mistake of the trainer"), False),
+    ],
+)
+def test_a_failure_of_the_trainer_is_not_hidden(
+    error: Exception, alone: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Only want of memory, and what may be one client's own, is tried again client by client."""
+
+    def broken(self: Any, clients: Any, *more: Any) -> Any:
+        if len(clients) > 1:
+            raise error
+        return real(self, clients, *more)
+
+    real = Worker.train
+    monkeypatch.setattr(Worker, "train", broken)
+    config = config_of("strategy=fedldp", "num_rounds=1")
+    if alone:
+        assert Told(config).entries and type(error).__name__ in caplog.text
+        return
+    with pytest.raises(RunFailed, match=f"0 usable replies.*{error}"):
+        Told(config)
+    assert "client by client" not in caplog.text
 
 
 def test_a_client_that_cannot_write_does_not_answer_and_the_others_do(monkeypatch: pytest.MonkeyPatch) -> None:
