@@ -215,6 +215,11 @@ def steps(meter: Meter) -> Found:
             "plain": partial(plain_step, name, images, labels),
             "ours": partial(our_step, name, images, labels),
             "ours, sum alone": partial(clipped_sum, name, images, labels),
+            **{
+                f"ours, sum alone, {rows} rows a block": partial(clipped_sum, name, images, labels, block=rows)
+                for rows in (16, 64, 256)
+                if rows <= max(batch, 64) and not meter.small
+            },
             "ours, noise alone": partial(noise_alone, size),
             **{f"Opacus {mode}": partial(opacus_step, name, images, labels, mode) for mode in ("hooks", "ghost")},
         }
