@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from fedpriv.data import Examples
 from fedpriv.training.sequential import LocalData, ids_of, scale_and_shift
@@ -46,7 +47,22 @@ class Resident:
 
     def chosen(self, rows: np.ndarray) -> LocalData:
         """What a model reads of these rows (int64 [b]), as `fedpriv.data.load.inputs` gives it."""
-        index = torch.from_numpy(np.ascontiguousarray(rows, dtype=np.int64)).to(self.inputs.device)
+        return self.read(torch.from_numpy(np.ascontiguousarray(rows, dtype=np.int64)).to(self.inputs.device))
+
+    def read(self, index: Tensor) -> LocalData:
+        """As `chosen`, for rows (int64 [b]) that are on the device already."""
         if not self._scaled:  # features, a table's rows and token ids are used as they are
             return LocalData(self.inputs[index], self.targets[index])
         return LocalData(self.inputs[index].float().mul_(self._scale).sub_(self._shift), self.targets[index])
+
+
+def reader(
+    rows: np.ndarray, resident: Resident | None, otherwise: Callable[[np.ndarray], LocalData]
+) -> tuple[Callable[[Tensor], LocalData], torch.device]:
+    """What reads some of these rows (int64 [n]) by their places among them, and the device on which it takes places.
+    otherwise: reads rows where no examples are resident.
+    """
+    if resident is None:
+        return lambda places: otherwise(rows[places.numpy()]), torch.device("cpu")
+    index = torch.from_numpy(rows).to(resident.inputs.device)
+    return lambda places: resident.read(index[places]), index.device

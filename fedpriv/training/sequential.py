@@ -335,6 +335,15 @@ class SequentialTrainer:
                 torch.cuda.default_generators[device.index or 0].manual_seed(seed)
             return self._train(asked.theta, asked.data, asked.rng, asked.proximal_mu, asked.drift)
 
+    def _batches(self, examples: int, rng: np.random.Generator) -> Sequence[Tensor]:
+        """Rows (int64 [b]) of each batch that is not empty, moved to the model's device in one copy (a GPU would wait
+        in each step).
+        """
+        drawn = [rows for rows in draw_batches(self.config, examples, rng) if rows.size] if examples else []
+        if not drawn:
+            return ()
+        return torch.from_numpy(np.concatenate(drawn)).to(self.model.theta.device).split([len(rows) for rows in drawn])
+
     def _train(
         self, theta: Tensor, data: LocalData, rng: np.random.Generator, proximal_mu: float, drift: Tensor | None
     ) -> LocalResult:
@@ -348,10 +357,7 @@ class SequentialTrainer:
         total_loss, batches = torch.zeros((), device=device), 0
         linear = self._linear if self._linear is not None and self._linear.holds else None
         inputs, labels = data.inputs.to(device), data.targets.to(device)
-        for rows in draw_batches(config, len(data), rng) if len(data) else ():
-            if not rows.size:
-                continue
-            index = torch.from_numpy(rows).to(device)
+        for index in self._batches(len(data), rng):
             model.grad.zero_()
             if linear is not None:
                 loss = linear.add(inputs[index], labels[index])

@@ -49,7 +49,9 @@ NUMBERS = {"cpu": 2**20, "cuda": 2**28}
 
 
 #: Reads examples by their places (int64 [b], each at least 0) in what a cohort holds together.
-Read = Callable[[np.ndarray], LocalData]
+Read = Callable[[Tensor], LocalData]
+
+CPU = torch.device("cpu")
 
 #: Fewer clients than this in one product would use another kernel.
 FEWEST = 2
@@ -81,19 +83,49 @@ def padded_width(widest: int, batch_size: int) -> int:
     return min(-(-widest // step) * step, -(-widest // batch_size) * batch_size)
 
 
-def table_of(work: Sequence[Work]) -> tuple[np.ndarray, Tensor]:
-    """rows (int64 [steps, c, b]) of the examples, -1 where padded; weights (float32, 1/size of the client's batch, 0
-    where padded).
+@dataclass(frozen=True)
+class Table:
+    """What a chunk of clients trains on in each step, moved to the device once: the clients that still train, places
+    of their examples (int64 [clients * b]) with the blank ones among them (int64), and weights (float32 [steps, c, b],
+    1/size of the client's batch, 0 where blank).
     """
-    table = np.full((len(work[0].batches), len(work), work[0].width), -1, dtype=np.int64)
-    weights = np.zeros(table.shape, dtype=np.float32)
-    places = np.arange(work[0].width)
-    for client, own in enumerate(work):
-        sizes = np.array([len(rows) for rows in own.batches])[:, None]
-        taken = places < sizes
-        table[: len(sizes), client][taken] = np.concatenate(own.batches) + own.offset
-        weights[: len(sizes), client] = taken / sizes.astype(np.float32)
-    return table, torch.from_numpy(weights)
+
+    active: list[int]
+    places: list[Tensor]
+    blank: list[Tensor | None]
+    weights: Tensor
+
+    @classmethod
+    def of(cls, work: Sequence[Work], read_at: torch.device, device: torch.device) -> Table:
+        """The first client has the most batches, of which there are one more at least than the device computes alone
+        (`FEWEST`). read_at: where examples are read.
+        """
+        steps, width = len(work[0].batches), work[0].width
+        table = np.full((steps, len(work), width), -1, dtype=np.int64)
+        weights = np.zeros(table.shape, dtype=np.float32)
+        columns = np.arange(width)
+        for client, own in enumerate(work):
+            sizes = np.array([len(rows) for rows in own.batches])[:, None]
+            taken = columns < sizes
+            table[: len(sizes), client][taken] = np.concatenate(own.batches) + own.offset
+            weights[: len(sizes), client] = taken / sizes.astype(np.float32)
+        active = [sum(len(one.batches) > step for one in work) for step in range(steps)]
+        rows = [table[step, : max(own, FEWEST)].reshape(-1) for step, own in enumerate(active)]
+        blank = [np.flatnonzero(own < 0) for own in rows]
+        places = [np.where(own < 0, 0, own) if len(none) else own for own, none in zip(rows, blank, strict=True)]
+        found = _at_once(blank, device)
+        return cls(
+            active,
+            _at_once(places, read_at),
+            [own if len(own) else None for own in found],
+            torch.from_numpy(weights).to(device),
+        )
+
+
+def _at_once(parts: Sequence[np.ndarray], device: torch.device) -> list[Tensor]:
+    """As tensors on a device, in one copy."""
+    together = torch.from_numpy(np.concatenate(parts)).to(device)
+    return list(together.split([len(part) for part in parts]))
 
 
 class VectorisedTrainer(SequentialTrainer):
@@ -134,9 +166,11 @@ class VectorisedTrainer(SequentialTrainer):
         rngs: Sequence[np.random.Generator],
         proximal_mu: float = 0.0,
         drifts: Tensor | None = None,
+        read_at: torch.device = CPU,
     ) -> Rows:
         """As `train` from ``theta`` ([d], or [clients, d]) for clients with so many ``examples``, whose examples, of so
-        many ``pixels``, lie one client after the other in what ``read`` reads; drifts: [clients, d].
+        many ``pixels``, lie one client after the other in what ``read`` reads, which takes places on the device
+        ``read_at``; drifts: [clients, d].
         """
         found = Rows(torch.zeros(len(examples), theta.shape[-1]), torch.zeros(len(examples), dtype=torch.float64))
         for some in self._chunks(self._work(examples, rngs), pixels):
@@ -146,7 +180,7 @@ class VectorisedTrainer(SequentialTrainer):
             in_a_row = places == list(range(places[0], places[0] + len(places)))  # then nothing is moved afterwards
             own = found.updates[places[0] : places[0] + len(places)] if in_a_row else None
             theirs = None if drifts is None else drifts[torch.tensor(places)]
-            updates, losses = self._train_chunk(starts, some, read, proximal_mu, theirs, own)
+            updates, losses = self._train_chunk(starts, some, read, read_at, proximal_mu, theirs, own)
             if own is None:
                 found.updates[torch.tensor(places)] = updates
             found.losses[torch.tensor(places)] = losses
@@ -163,9 +197,8 @@ class VectorisedTrainer(SequentialTrainer):
         inputs = torch.cat([one.data.inputs for one in requests])
         labels = torch.cat([one.data.targets for one in requests])
 
-        def read(places: np.ndarray) -> LocalData:
-            index = torch.from_numpy(places).to(inputs.device)
-            return LocalData(inputs.index_select(0, index), labels.index_select(0, index))
+        def read(places: Tensor) -> LocalData:
+            return LocalData(inputs.index_select(0, places), labels.index_select(0, places))
 
         found = self.train_rows(
             torch.stack([one.theta for one in requests]),
@@ -175,6 +208,7 @@ class VectorisedTrainer(SequentialTrainer):
             [one.rng for one in requests],
             requests[0].proximal_mu,
             torch.stack(drifts) if drifts else None,
+            inputs.device,
         )
         return [LocalResult(update, loss) for update, loss in zip(found.updates, found.losses.tolist(), strict=True)]
 
@@ -208,6 +242,7 @@ class VectorisedTrainer(SequentialTrainer):
         starts: Tensor,
         work: Sequence[Work],
         read: Read,
+        read_at: torch.device,
         mu: float,
         drifts: Tensor | None = None,
         out: Tensor | None = None,
@@ -224,16 +259,15 @@ class VectorisedTrainer(SequentialTrainer):
         thetas = [start.clone() for start in begun]
         velocities = [torch.zeros_like(start) for start in begun] if config.momentum else None
         pulls = None if drifts is None else self.split(drifts.to(device))
-        rows, weights = table_of(work)
+        table = Table.of(work, read_at, device)
         losses = torch.zeros(len(work), device=device)
-        for step in range(len(rows)):
-            active = sum(len(one.batches) > step for one in work)
+        for step, active in enumerate(table.active):
             among = max(active, FEWEST)  # one more is computed, and left as it is, where a single one is still training
-            inputs, targets = self._batch(read, rows[step, :among])
+            inputs, targets = self._batch(read, table.places[step], table.blank[step], among)
             with torch.no_grad():
                 with self._mixed():
                     step_losses, gradients = self.batched.gradients(
-                        [theta[:among] for theta in thetas], inputs, targets, weights[step, :among].to(device)
+                        [theta[:among] for theta in thetas], inputs, targets, table.weights[step, :among]
                     )
                 for number, gradient in enumerate(gradients):
                     own, theta, start = gradient.first(active), thetas[number][:active], begun[number][:active]
@@ -254,23 +288,24 @@ class VectorisedTrainer(SequentialTrainer):
                 losses[:active] += step_losses[:active]
         many, place = len(counts), 0
         updates = torch.empty(many, starts.shape[1]) if out is None else out
+        if device.type != "cpu":  # one copy from there
+            moved = [(theta[:many] - start[:many]).flatten(1) for theta, start in zip(thetas, begun, strict=True)]
+            updates.copy_(torch.cat(moved, 1))
+            return updates, (losses[:many].cpu() / counts).double()
         for theta, start in zip(thetas, begun, strict=True):
             part = updates[:, place : place + start[0].numel()]
             part.copy_((theta[:many] - start[:many]).flatten(1))
             place += start[0].numel()
         return updates, (losses[:many].cpu() / counts).double()
 
-    def _batch(self, read: Read, places: np.ndarray) -> tuple[Tensor, Tensor]:
-        """Examples [c, b, ...] and labels [c, b] at these places (int64 [c, b], negative: blank)."""
-        device, blank = self.model.theta.device, places < 0
-        found = read(np.where(blank, 0, places).reshape(-1) if blank.any() else places.reshape(-1))
-        inputs = self.batched.prepared(found.inputs).to(device)
-        inputs = inputs.view(*places.shape, *inputs.shape[1:])
-        labels = found.targets.to(device)
-        labels = labels.view(*places.shape, *labels.shape[1:])
-        if blank.any():
-            inputs[torch.from_numpy(blank).to(device)] = 0.0
-        return inputs, labels
+    def _batch(self, read: Read, places: Tensor, blank: Tensor | None, clients: int) -> tuple[Tensor, Tensor]:
+        """Examples [c, b, ...] and labels [c, b] at these places (int64 [c * b]), those at ``blank`` zero."""
+        device = self.model.theta.device
+        found = read(places)
+        inputs, labels = self.batched.prepared(found.inputs).to(device), found.targets.to(device)
+        if blank is not None:
+            inputs.index_fill_(0, blank, 0)
+        return inputs.view(clients, -1, *inputs.shape[1:]), labels.view(clients, -1, *labels.shape[1:])
 
     @one_thread()
     def _clip_chunk(self, requests: Sequence[Clipping]) -> list[ClippedSum]:

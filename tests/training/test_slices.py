@@ -109,7 +109,7 @@ def test_rows_are_what_the_clients_compute_apart(name: str, drifting: bool) -> N
     found = trainer.train_rows(
         trainer.model.theta.clone(),
         SIZES,
-        lambda places: LocalData(images[torch.from_numpy(places)], labels[torch.from_numpy(places)]),
+        lambda places: LocalData(images[places], labels[places]),
         256,
         rngs,
         drifts=drifts,
