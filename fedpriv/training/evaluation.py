@@ -14,6 +14,7 @@ from fedpriv.common.messages import FloatVector
 from fedpriv.config.schema import Config
 from fedpriv.data import FederatedData
 from fedpriv.data.asked import Asks
+from fedpriv.training.resident import has_room
 from fedpriv.training.sequential import FlatModel, inputs_of
 from fedpriv.training.task_metrics import metrics, needed
 
@@ -84,14 +85,15 @@ class Score:
 
 class Evaluator:
     """Evaluates global parameters on the reported test examples, or on the public auxiliary ones; the examples are
-    normalised once.
+    normalised once, and stay in the model's device where it has memory of its own and they fit.
     """
 
     def __init__(self, worker: Loaded, auxiliary: bool = False) -> None:
         self.worker = worker
         data = worker.data
         examples, rows = data.dataset.test, np.sort(data.auxiliary if auxiliary else data.test)
-        self.inputs = inputs_of(data.dataset, examples, rows)
+        inputs, device = inputs_of(data.dataset, examples, rows), worker.model.theta.device
+        self.inputs = inputs.to(device) if has_room(inputs.nbytes, device) else inputs
         self.targets = torch.from_numpy(np.asarray(examples.targets[rows]))
 
     def __call__(self, theta: FloatVector) -> Score:

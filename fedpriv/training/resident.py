@@ -17,10 +17,15 @@ SHARE = 0.25
 
 def fits(part: Examples, device: torch.device) -> bool:
     """Whether the device has its own memory and room for all examples."""
+    return has_room(part.inputs.nbytes if part.features is None else part.features.nbytes, device)
+
+
+def has_room(num_bytes: int, device: torch.device) -> bool:
+    """Whether the device has its own memory, and so many bytes are a share of what is free there."""
     if device.type != "cuda":
         return False
     free, _ = torch.cuda.mem_get_info(device)
-    return int(part.inputs.nbytes if part.features is None else part.features.nbytes) <= SHARE * free
+    return bool(num_bytes <= SHARE * free)
 
 
 class Resident:
