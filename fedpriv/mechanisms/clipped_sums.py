@@ -25,7 +25,9 @@ contributes nothing. A GPU's sums in changing order are covered: the proof does 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -37,8 +39,32 @@ from fedpriv.mechanisms.noise import clip_factors
 #: The largest batch whose rounding error fits into `KEPT_BACK`.
 LARGEST_BATCH = 2**16
 
-#: Numbers that a physical batch may hold besides the model (256 MiB).
+#: Numbers that a physical batch may hold besides the model (256 MiB), and on a GPU (4 GiB).
 PHYSICAL_NUMBERS = 2**26
+NUMBERS_ON_GPU = 2**30
+
+#: The most examples that a GPU computes at a time.
+BLOCK_ON_GPU = 512
+
+
+def block_on_gpu(expected: int) -> int:
+    """Rows of a block for batches of a public expected size on a GPU, where one block costs hardly more than half of
+    one: most Poisson batches fit into one.
+    """
+    return min(BLOCK_ON_GPU, -(-(expected + 2 * math.isqrt(expected)) // 16) * 16)
+
+
+@contextmanager
+def repeatable() -> Iterator[None]:
+    """Convolutions of a GPU by kernels that give the same bits each time: others add up in the order of their threads,
+    so that equal examples of a block would differ.
+    """
+    before = torch.backends.cudnn.deterministic
+    torch.backends.cudnn.deterministic = True
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.deterministic = before
 
 
 def excess(examples: int) -> float:

@@ -46,7 +46,8 @@ x and g of an example must not depend on the rest of the batch: libraries choose
 number of rows, theta can amplify the difference, and then one example redirects the gradients of all others. So every
 computation has one shape, fixed before the data are seen: blocks of ``physical`` rows, padded with blank examples of
 weight 0. `_settle` takes the largest block, up to the given one, in which equal examples get equal bits in every row; a
-block of one row always qualifies. Assumed: a row's bits then depend on nothing but its own example.
+block of one row always qualifies. A GPU takes kernels that repeat (`repeatable`). Assumed: a row's bits then depend on
+nothing but its own example.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ from torch import Tensor, nn
 
 from fedpriv.common.errors import OptionError
 from fedpriv.mechanisms.bookkeeping import KINDS, Trace, add_rows, filled, squared_lengths, without
-from fedpriv.mechanisms.clipped_sums import PHYSICAL_NUMBERS, ClippedSum, sum_of_units
+from fedpriv.mechanisms.clipped_sums import NUMBERS_ON_GPU, PHYSICAL_NUMBERS, ClippedSum, repeatable, sum_of_units
 from fedpriv.mechanisms.device_errors import failed
 from fedpriv.mechanisms.frozen_gradient import FrozenGradient, Unfit, dense
 from fedpriv.mechanisms.noise import clip_factors
@@ -131,7 +132,8 @@ class PerExampleGradients:
         """
         if not self._settled:
             self.module.train()
-            self._settle(shape, device)
+            with repeatable():
+                self._settle(shape, device)
             self._settled = True
 
     def clipped_sum(
@@ -193,7 +195,8 @@ class PerExampleGradients:
     def _add(self, inputs: Tensor, targets: Tensor, real: int, bound: float, total: Tensor) -> tuple[Tensor, float]:
         """Adds the clipped gradients of the first ``real`` examples to ``total``; their (norms, sum of losses)."""
         way = self._add_by_bookkeeping if self.mode == "bookkeeping" else self._add_formed
-        return way(inputs, targets, real, bound, total)
+        with repeatable():
+            return way(inputs, targets, real, bound, total)
 
     # --- choice of method ---------------------------------------------------------------------------------------
 
@@ -288,7 +291,8 @@ class PerExampleGradients:
 
     def _choose_block(self, inputs: Tensor, targets: Tensor, numbers: int) -> None:
         """numbers: held for one example."""
-        size = self.physical or max(1, min(self.block, PHYSICAL_NUMBERS // max(1, 3 * numbers)))
+        most = NUMBERS_ON_GPU if inputs.is_cuda else PHYSICAL_NUMBERS
+        size = self.physical or max(1, min(self.block, most // max(1, 3 * numbers)))
         while size > 1 and not self._rows_are_alike(inputs, targets, size):
             size //= 2
         self.physical = size

@@ -16,7 +16,7 @@ from torch.nn import functional
 from fedpriv.common.errors import DataError
 from fedpriv.config.schema import LocalConfig
 from fedpriv.data.types import Dataset, Examples
-from fedpriv.mechanisms.clipped_sums import ClippedSum
+from fedpriv.mechanisms.clipped_sums import ClippedSum, block_on_gpu
 from fedpriv.mechanisms.per_example import BLOCK, BLOCK_OF_TEXT, PerExampleGradients, block_for, made_up
 from fedpriv.mechanisms.tasks import CLASSES, PADDING, Classification, Task
 from fedpriv.training.flat_model import layout_of
@@ -296,8 +296,10 @@ class SequentialTrainer:
         if units not in self._per_example:
             # Opacus' formulas, or gradients that are formed: of a person's rows they are added before they are clipped.
             mode = "opacus" if self.config.clipping == "opacus" else "vmap" if units else None
-            block = block_for(self.config.batch_size, BLOCK if self.model.vocabulary is None else BLOCK_OF_TEXT)
-            model = self.model
+            model, expected = self.model, self.config.batch_size
+            block = block_for(expected, BLOCK if model.vocabulary is None else BLOCK_OF_TEXT)
+            if model.theta.is_cuda:
+                block = block_on_gpu(expected)
             found = PerExampleGradients(model.module, mode, block=block, task=model.task, vocabulary=model.vocabulary)
             found.settle(shape, self.model.theta.device)
             self._per_example[units] = found
