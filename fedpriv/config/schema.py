@@ -53,6 +53,10 @@ class ModelConfig(Options):
     path: str | None = Field(
         default=None, description="custom: dotted path of (shape, classes; of text: vocabulary) -> module"
     )
+    train: Literal["all", "head", "film", "lora", "bias"] = Field(
+        default="all", description="what is trained; the rest stays as it is: no coordinate, no noise, not sent"
+    )
+    rank: int = Field(default=4, ge=1, description="train=lora: rank of the products beside the frozen layers")
 
 
 class LocalConfig(Options):
@@ -275,6 +279,8 @@ class Config(Options):
                 content["dataset"].pop(name)
         if content["model"]["name"] not in TEXT_MODELS:
             content["model"] = {name: value for name, value in content["model"].items() if name not in OF_TEXT}
+        if content["model"]["train"] == "all":
+            content["model"] = {k: value for k, value in content["model"].items() if k not in ("train", "rank")}
         content["attack"] = {
             name: value
             for name, value in content["attack"].items()

@@ -38,6 +38,7 @@ from fedpriv.runs.summary import metrics_figures, metrics_row, privacy_figures
 from fedpriv.server.nodes import ClientGrid, FlowerGrid
 from fedpriv.server.round import BudgetsSpent, Hooks, Round
 from fedpriv.training.evaluation import Evaluator, Score
+from fedpriv.training.trained_part import frozen_tensors
 
 if TYPE_CHECKING:
     from fedpriv.runs.in_run_canaries import InRunAudit
@@ -296,7 +297,9 @@ class Session:
             self.monitor.settled(float(epsilon))
 
     def _save_model(self) -> None:
-        self.folder.save_model(self.worker.whole_model(self.theta), self.worker.model.layout)
+        model = self.worker.model
+        kept = {} if self.config.model.train == "all" else frozen_tensors(model.module)
+        self.folder.save_model(self.worker.whole_model(self.theta), model.layout, kept)
         self.folder.save_facts(self.worker.data.dataset)
 
     def _answers(self, rows: list[dict[str, Any]]) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from fedpriv.config.schema import ModelConfig
 from fedpriv.training import language_models
 from fedpriv.training.flat_model import Shape
 from fedpriv.training.language_models import Text
+from fedpriv.training.trained_part import train_part, without_batch_norm
 
 #: Examples with a side below this get the linear model under `model=auto`: two 5x5 convolutions do not fit.
 SMALLEST_CNN_SIDE = 16
@@ -56,6 +57,7 @@ def build_model(config: ModelConfig, shape: Shape, classes: int, seed: int, text
             model = nn.Sequential(OrderedDict(language_models.BUILDERS[config.name](config, text, shape[0], classes)))
         else:
             model = _BUILDERS[config.name](config, shape, classes)
+        train_part(model, config)
     refuse_batch_norm(model, config.name)
     return model
 
@@ -222,6 +224,8 @@ def _custom(config: ModelConfig, shape: Shape, classes: int, text: Text | None) 
         model = build(shape, classes, *(() if text is None else (text.vocabulary,)))
         if not isinstance(model, nn.Module):
             raise OptionError("model.path", config.path, f"must return a torch.nn.Module, not {type(model).__name__}")
+        if config.train != "all":
+            without_batch_norm(model)  # a call in training would change its statistics
         with torch.no_grad():
             logits = model(torch.zeros(2, *shape, dtype=torch.float32 if text is None else torch.int64))
     except OptionError:
