@@ -25,6 +25,7 @@ from torch.nn.modules.dropout import _DropoutNd
 
 from fedpriv.common.errors import OptionError
 from fedpriv.config.schema import ModelConfig
+from fedpriv.data.weights_file import read_weights
 from fedpriv.mechanisms.film import Film
 
 NORMALISATIONS = (nn.GroupNorm, nn.LayerNorm, Film)
@@ -60,11 +61,10 @@ def train_part(model: nn.Module, config: ModelConfig) -> nn.Module:
     """
     if config.train == "all":
         return model
-    blocks = [(name, block) for name, block in model.named_children() if any(True for _ in block.parameters())]
-    if len(blocks) < 2 and not any(True for _ in model.parameters(recurse=False)):
+    head = head_of(model)[1]
+    if len(list(head.parameters())) == len(list(model.parameters())):
         words = f"the model {config.name} is one block, its head: nothing would be frozen; allowed: all"
         raise OptionError("model.train", config.train, words)
-    head = blocks[-1][1]
     of_head = {id(part) for part in head.modules()}
     frozen = [part for part in model.modules() if id(part) not in of_head]
     for part in model.modules():
@@ -88,6 +88,48 @@ def train_part(model: nn.Module, config: ModelConfig) -> nn.Module:
         what = {"bias": "layer with a bias", "lora": "linear layer or convolution"}.get(config.train, "layer")
         raise OptionError("model.train", config.train, f"before its head the model {config.name} has no {what}")
     return model
+
+
+def load_public(model: nn.Module, config: ModelConfig) -> str:
+    """Sets the parameters to those of `model.weights`, and running statistics; the file's SHA-256.
+
+    The head may be missing, or made for other classes: then it stays as it was initialised. Raises `OptionError` for a
+    file of another model, naming what is missing, too much, or of another shape.
+    """
+    option, path = "model.weights", str(config.weights)
+    found = read_weights(path, option, config.weights_sha256)
+    given = {name: value for name, value in found.tensors.items() if not name.endswith("num_batches_tracked")}
+    wanted = {name: value for name, value in model.state_dict().items() if not name.endswith("num_batches_tracked")}
+    head = f"{head_of(model)[0]}."
+    fits = {name for name in wanted.keys() & given.keys() if wanted[name].shape == given[name].shape}
+    for kind, names in (
+        ("lacks", wanted.keys() - given.keys()),
+        ("has too much", given.keys() - wanted.keys()),
+        ("has in another shape", (wanted.keys() & given.keys()) - fits),
+    ):
+        if body := sorted(name for name in names if not name.startswith(head)):
+            words = f"{', '.join(body[:3])}{', ...' if len(body) > 3 else ''} ({len(body)} tensors)"
+            raise OptionError(option, path, f"is of another model than {config.name}: what it {kind}: {words}")
+    if not fits >= {name for name in wanted if name.startswith(head)}:
+        fits = {name for name in fits if not name.startswith(head)}
+    model.load_state_dict({name: given[name].to(wanted[name].dtype) for name in fits}, strict=False)
+    return found.sha256
+
+
+def head_of(model: nn.Module) -> tuple[str, nn.Module]:
+    """Name and module of the last block that has parameters."""
+    return [(name, block) for name, block in model.named_children() if any(True for _ in block.parameters())][-1]
+
+
+def trained_words(config: ModelConfig) -> str:
+    """What is trained, for reports."""
+    return {
+        "all": "all",
+        "head": "the head",
+        "film": "a factor and a summand for each channel, and the head",
+        "bias": "biases and the head",
+        "lora": f"products of rank {config.rank} beside linear layers and convolutions, and the head",
+    }[config.train]
 
 
 def frozen_tensors(model: nn.Module) -> dict[str, Tensor]:

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from conftest import Run
 from reference.per_example import clipped_sum
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from fedpriv.common.errors import OptionError
 from fedpriv.config.schema import LocalConfig, ModelConfig
+from fedpriv.data.weights_file import read_weights
 from fedpriv.mechanisms.film import Film
 from fedpriv.mechanisms.noise import KEPT_BACK
 from fedpriv.mechanisms.per_example import PerExampleGradients
 from fedpriv.mechanisms.rowwise import NotRowwise, Rowwise
+from fedpriv.report.page import write_report
 from fedpriv.runs.trained_model import load_model
 from fedpriv.training.flat_model import layout_of
 from fedpriv.training.language_models import Text
@@ -232,3 +237,109 @@ def test_a_runs_model_holds_what_was_frozen(run: Run) -> None:
     assert torch.equal(model.module.state_dict()["hidden.1.layer.weight"], found["hidden.1.layer.weight"])
     rows = [line for line in (Path(folder) / "config.yaml").read_text().splitlines() if "train:" in line]
     assert "  train: lora" in rows
+
+
+# --- public weights ----------------------------------------------------------------------------------------
+
+
+def weights_file(folder: Path, name: str = "mlp", shape: tuple[int, ...] = (1, 8, 8), classes: int = 10) -> Path:
+    """Of a model that somebody else has trained: other numbers than any seed's here."""
+    model = moved(build_model(ModelConfig(name=name), shape, classes, seed=77))  # type: ignore[arg-type]
+    save_file(dict(model.state_dict()), folder / "public.safetensors")
+    return folder / "public.safetensors"
+
+
+def test_a_model_starts_from_the_weights_and_its_head_where_the_classes_agree(tmp_path: Path) -> None:
+    for classes, own_head in ((10, True), (7, False)):
+        file = weights_file(tmp_path, classes=classes)
+        given = load_file(file)
+        config = ModelConfig(name="mlp", weights=str(file), train="lora")
+        found = build_model(config, (1, 8, 8), 10, 0).state_dict()
+        plain = build_model(ModelConfig(name="mlp", train="lora"), (1, 8, 8), 10, 0).state_dict()
+        assert torch.equal(found["hidden.1.layer.weight"], given["hidden.1.weight"])
+        assert torch.equal(found["hidden.1.down.weight"], plain["hidden.1.down.weight"])
+        assert torch.equal(found["head.0.weight"], given["head.0.weight"] if own_head else plain["head.0.weight"])
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda given: {**given, "body.weight": torch.ones(2)}, r"what it has too much: body\.weight \(1 tensors\)"),
+        (lambda given: {n: v for n, v in given.items() if n != "hidden.1.bias"}, r"what it lacks: hidden\.1\.bias"),
+        (lambda given: {**given, "hidden.1.bias": torch.ones(3)}, r"what it has in another shape: hidden\.1\.bias"),
+        (
+            lambda given: {**given, "head.0.bias": torch.full((10,), torch.nan)},
+            r"bias has numbers that are not",
+        ),
+    ],
+)
+def test_weights_of_another_model_are_refused(change: Any, words: str, tmp_path: Path) -> None:
+    file = weights_file(tmp_path)
+    save_file(change(load_file(file)), tmp_path / "odd.safetensors")
+    config = ModelConfig(name="mlp", weights=str(tmp_path / "odd.safetensors"))
+    with pytest.raises(OptionError, match=words):
+        build_model(config, (1, 8, 8), 10, 0)
+
+
+class _Payload:
+    def __init__(self, place: Path) -> None:
+        self.place = place
+
+    def __reduce__(self) -> Any:
+        return Path.touch, (self.place,)
+
+
+def test_files_that_hold_code_are_refused_and_none_of_it_runs(tmp_path: Path) -> None:
+    trap, allowed = tmp_path / "trap", "allowed: a state dict of tensors, best as safetensors"
+    torch.save({"a": torch.ones(1), "b": _Payload(trap)}, tmp_path / "pickle.pt")
+    torch.jit.script(nn.Linear(2, 2)).save(tmp_path / "script.pt")
+    torch.save(nn.Linear(2, 2), tmp_path / "module.pth")
+    torch.save([torch.ones(1)], tmp_path / "list.pth")
+    (tmp_path / "cut.safetensors").write_bytes(weights_file(tmp_path).read_bytes()[:-5])
+    (tmp_path / "text.bin").write_text("no weights")
+    (tmp_path / "empty.pt").write_bytes(b"")
+    for name, words in (
+        ("pickle.pt", rf"holds more than tensors.*{allowed}"),
+        ("script.pt", rf"is a TorchScript archive, which is code; {allowed}"),
+        ("module.pth", rf"holds more than tensors.*{allowed}"),
+        ("list.pth", "is no state dict"),
+        ("cut.safetensors", "is no safetensors file"),
+        ("empty.pt", "holds more than tensors, or is damaged"),
+        ("text.bin", r"is no file of weights; allowed: \.safetensors, \.pt, \.pth"),
+        ("absent.pt", "cannot be read"),
+    ):
+        with pytest.raises(OptionError, match=words):
+            read_weights(str(tmp_path / name), "model.weights")
+    assert not trap.exists()
+
+
+def test_a_state_dict_of_torch_save_is_read_and_its_digest_is_that_of_the_file(tmp_path: Path) -> None:
+    torch.save({"a": torch.arange(3.0)}, tmp_path / "plain.pth")
+    found = read_weights(str(tmp_path / "plain.pth"), "model.weights")
+    assert torch.equal(found.tensors["a"], torch.arange(3.0))
+    assert found.sha256 == hashlib.sha256((tmp_path / "plain.pth").read_bytes()).hexdigest()
+    with pytest.raises(OptionError, match=f"is another file: its SHA-256 is {found.sha256}, and 00.* is named"):
+        read_weights(str(tmp_path / "plain.pth"), "model.weights", "0" * 64)
+
+
+def test_a_run_names_the_weights_and_goes_on_with_the_same_alone(run: Run, tmp_path: Path) -> None:
+    file = weights_file(tmp_path)
+    options = ("strategy=fedavg", "model=mlp", "model.train=head", f"model.weights={file}")
+    with pytest.raises(OptionError, match=r"model\.trained_on=null: say what the weights were trained on"):
+        run(*options)
+    folder = run(*options, "model.trained_on='noise of a seed'", "num_rounds=1")
+    said = (Path(folder) / "config.yaml").read_text()
+    assert hashlib.sha256(file.read_bytes()).hexdigest() in said and "noise of a seed" in said
+    saved = load_file(Path(folder) / "model.safetensors")
+    assert torch.equal(saved["hidden.1.weight"], load_file(file)["hidden.1.weight"])
+    summary = json.loads((Path(folder) / "summary.json").read_text())
+    assert summary["public_knowledge"].endswith("trained on: noise of a seed") and summary["trained"] == "the head"
+    page = write_report(folder).read_text()
+    assert "trained on: noise of a seed" in page and "trained: the head" in page
+    file.write_bytes(b"")  # predictions need the run's folder alone
+    assert torch.equal(load_model(folder).module.state_dict()["hidden.1.weight"], saved["hidden.1.weight"])
+
+
+def test_words_without_weights_are_refused(run: Run) -> None:
+    with pytest.raises(OptionError, match=r"model\.trained_on=ImageNet: needs model\.weights; allowed: null"):
+        run("strategy=fedavg", "model.trained_on=ImageNet")
