@@ -8,10 +8,11 @@ of a process to the end of its first round; start: processor time of --help, of 
 job with one round; scaling: larger cohorts, populations and models; private: five methods of many small clients beside
 the bare loop; population (only on request): whole runs with up to a million clients, and with rounds_of=2000 the late
 rounds of a long run;
-gpu (only on request): both trainers and a bare loop on a GPU, 50 clients with the small CNN;
+gpu_all or gpu_NAME (only on request, alone): figures of a GPU (`benchmarks.gpu` lists the parts);
 shares: how a round's time divides, for several methods; server: what 1,000 replies cost the server; secure_sum (only on
 request, alone): seconds and bytes of a secure sum. secure_sum, population and private alone write NAME.json.
-size=test shrinks everything, to check that it works. Writes speed.json and speed.png into ``out`` (benchmarks/results).
+device, seconds: of the parts of a GPU. size=test shrinks everything, to check that it works. Writes speed.json and
+speed.png into ``out`` (benchmarks/results).
 """
 
 from __future__ import annotations
@@ -25,15 +26,14 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
-
+from benchmarks import gpu
 from benchmarks.bench_secure_sum import secure_sum
 from benchmarks.bench_server import server
 from benchmarks.job import JOBS, Job
 from benchmarks.population import population
 from benchmarks.shares import PARTS, shares
 from benchmarks.small_clients import beside_a_bare_loop, both_trainers
-from benchmarks.speed import RESULTS, engines, first_rounds, on_device, scaling, starts
+from benchmarks.speed import RESULTS, engines, first_rounds, scaling, starts
 from benchmarks.statistics import Figure, machine, shown
 
 OPTIONS = {
@@ -43,6 +43,8 @@ OPTIONS = {
     "out": str(RESULTS),
     "size": "",
     "rounds_of": "0",
+    "device": "cuda",
+    "seconds": "20",
 }
 #: Methods whose shares are measured, with their options: no distillation, which would make privacy's share look small.
 STRATEGIES: dict[str, tuple[str, ...]] = {
@@ -88,9 +90,6 @@ def measure(options: dict[str, str]) -> Iterator[tuple[str, dict[str, Figure]]]:
     if "start" in parts:
         print("--- start", flush=True)
         yield "processor seconds per command, from a fresh process", starts(1 if small else 5)
-    if "gpu" in parts:
-        print("--- GPU", flush=True)
-        yield "seconds per round on a GPU, 50 clients", on_device(Job("cnn", 100, 50, 600), rounds, "cuda")
     if "engines" in parts:
         jobs = options["jobs"].split(",")
         for name in jobs:
@@ -149,9 +148,8 @@ def main(arguments: Sequence[str]) -> int:
         print(f"{unknown[0]}: no such option; allowed: {', '.join(OPTIONS)}", file=sys.stderr)
         return 2
     options = OPTIONS | given
-    if "gpu" in options["parts"].split(",") and not torch.cuda.is_available():
-        print("parts=gpu: this machine has no GPU that torch can use", file=sys.stderr)
-        return 2
+    if options["parts"].startswith("gpu"):
+        return gpu.main(options)
     name = options["parts"] if options["parts"] in ("secure_sum", "population", "private") else "speed"
     before = machine(rounds=int(options["rounds"]), threads=1)
     out, table = Path(options["out"]), Table()

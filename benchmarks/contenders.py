@@ -78,7 +78,7 @@ def _serve_bare(pipe: Connection, job: Job, clients: list[int], tuned: bool, dev
 class OwnEngine:
     """The project itself: strategy, messages, client halves, ledger entries; no evaluation."""
 
-    def __init__(self, job: Job, engine: str, workers: int = 1, extra: Collection[str] = ()) -> None:
+    def __init__(self, job: Job, engine: str, workers: int = 1, extra: Collection[str] = (), warm: bool = True) -> None:
         began = time.perf_counter()
         if engine == "ray":
             from fedpriv.engines.ray_pool import prestart
@@ -98,7 +98,8 @@ class OwnEngine:
         self.strategy: FederatedStrategy = make_strategy(config, worker)
         self.arrays = pack_vector(worker.initial_parameters())
         self.number = 0
-        self.round()
+        if warm:
+            self.round()
         self.first_round_after = time.perf_counter() - began
 
     def round(self) -> float:

@@ -85,18 +85,6 @@ def engines(job: Job, rounds: int, processes: int = 2) -> dict[str, Figure]:
     return result
 
 
-def on_device(job: Job, rounds: int, device: str) -> dict[str, Figure]:
-    """Both trainers and a bare loop on one device (a GPU), one process each."""
-    contenders: dict[str, Any] = {
-        trainer: OwnEngineApart(job, "inprocess", 1, [f"engine.trainer={trainer}", f"engine.device={device}"])
-        for trainer in ("vectorised", "sequential")
-    }
-    with closing(contenders | {"bare loop": BareLoop(job, 1, device=device)}) as all_of_them:
-        seconds = alternate(all_of_them, rounds)
-    pairs = (("vectorised", "sequential"), ("vectorised", "bare loop"), ("sequential", "bare loop"))
-    return {f"{one} / {other}": ratio(seconds, one, other) for one, other in pairs}
-
-
 FLOWER_FIRST = "from benchmarks.flower_peer import FlowerRuntime; FlowerRuntime({job}, 2); print('done', flush=True)"
 
 

@@ -64,7 +64,7 @@ def pytest_collection(session: pytest.Session) -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Long files begin first (`LONGEST`). Deselects, rather than skips, what needs the real pictures, the texts of the
-    papers, or NVFlare, where there are none: a skip is a fault here. So is what another commit runs (`rotation`).
+    papers, NVFlare or Ray, where there are none: a skip is a fault here. So is what another commit runs (`rotation`).
     """
     root = Path(__file__).parent
     place = {root / name: number for number, name in enumerate(LONGEST)}
@@ -76,7 +76,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     gc.set_threshold(20_000, 20, 20)
     gc.enable()
     papers = bool(os.environ.get("FEDPRIV_PAPERS")) or (SHARED / "papers" / "text").is_dir()
-    there = {"pictures": _pictures_are_there(), "papers": papers, "nvflare": find_spec("nvflare") is not None}
+    packages = {name: find_spec(name) is not None for name in ("nvflare", "ray")}
+    there = {"pictures": _pictures_are_there(), "papers": papers, **packages}
     missing = [mark for mark, found in there.items() if not found]
     unavailable = [item for item in items if any(item.get_closest_marker(mark) for mark in missing)]
     if whole_suite(config):

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import json
+import logging
 import time
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from forked import fork_server
 from rotation import together
 
-from benchmarks import bench_text, contenders, population, speed
+from benchmarks import bench_text, gpu, population, speed
 from benchmarks.__main__ import main
 from benchmarks.job import Job
 from benchmarks.shares import PARTS, Stopwatch
-from benchmarks.speed import first_round_of, on_device
+from benchmarks.speed import first_round_of
 from benchmarks.statistics import median_interval
 
 
@@ -107,16 +106,57 @@ def test_too_few_rounds_have_no_late_ones(capsys: pytest.CaptureFixture[str]) ->
     assert "rounds_off: no such option; allowed: rounds" in capsys.readouterr().err
 
 
-def test_the_gpu_part_compares_trainers_on_a_device(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+def gpu_parts(out: Path, *more: str) -> int:
+    return main([f"out={out}", "device=cpu", "size=test", "seconds=1", *more])
+
+
+def test_parts_of_a_gpu_are_written_and_not_measured_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """On the CPU, which has no memory of a device."""
+    assert gpu_parts(tmp_path, "parts=gpu_steps,gpu_dpsgd") == 0
+    steps, rounds = (json.loads((tmp_path / f"{name}.json").read_text()) for name in ("gpu_steps", "gpu_dpsgd"))
+    kinds = {"ours", "ours, sum alone", "ours, noise alone", "plain", "Opacus hooks", "Opacus ghost"}
+    assert steps["seconds"].keys() == {f"{kind} (cnn, 4 pictures)" for kind in kinds}
+    assert "ours (cnn, 4 pictures) / plain (cnn, 4 pictures)" in steps["ratios"]
+    assert rounds["ratios"].keys() == {"mlp, 2 clients, 2 steps, sequential / mlp, 2 clients, 2 steps, vectorised"}
+    for part in (steps, rounds):
+        assert part["machine"]["device"] == "cpu" and not part["failed"] and not part["warned"]
+        assert all(0 < low <= median <= high for median, low, high in part["seconds"].values())
+    before = (tmp_path / "gpu_steps.json").read_bytes()
+    capsys.readouterr()
+    assert gpu_parts(tmp_path, "parts=gpu_steps") == 0
+    assert "is there already" in capsys.readouterr().out
+    assert (tmp_path / "gpu_steps.json").read_bytes() == before
+
+
+@pytest.mark.parametrize("fault", ["an error", "a warning"])
+def test_a_part_that_failed_or_went_on_slower_is_incomplete(
+    fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In forks of a process that has torch; the bare loops of the small benchmark above are processes of their own."""
-    monkeypatch.setattr(contenders, "mp", SimpleNamespace(get_context=lambda method: fork_server()))
-    found = on_device(Job("linear", 4, 2, 60), 2, "cpu")
-    assert set(found) == {f"vectorised / {other}" for other in ("sequential", "bare loop")} | {"sequential / bare loop"}
+    def part(meter: gpu.Meter) -> dict[str, Any]:
+        if fault == "a warning":
+            logging.getLogger("fedpriv").warning("a slower way")
+        works = {"good": lambda: None, "bad": lambda: 1 / (fault == "a warning")}
+        return gpu.told(meter.alternate(works), [("good", "bad")])
+
+    monkeypatch.setitem(gpu.PARTS, "gpu_steps", part)
+    assert gpu_parts(tmp_path, "parts=gpu_steps") == 1
+    found = json.loads((tmp_path / "gpu_steps.incomplete.json").read_text())
+    assert "good" in found["seconds"] and not (tmp_path / "gpu_steps.json").exists()
+    if fault == "an error":
+        assert found["failed"] == {"bad": "ZeroDivisionError: division by zero"} and found["ratios"] == {}
+    else:
+        assert found["warned"] == ["a slower way"]
+    monkeypatch.setitem(gpu.PARTS, "gpu_steps", lambda meter: gpu.told(meter.alternate({"good": lambda: None}), []))
+    assert gpu_parts(tmp_path, "parts=gpu_steps") == 0
+    assert [path.name for path in tmp_path.iterdir()] == ["gpu_steps.json"]
+
+
+def test_parts_of_a_gpu_need_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([f"out={tmp_path}", "parts=gpu_step"]) == 2
+    assert "parts=gpu_step: of a GPU there are gpu_all, gpu_cohort_cnn, " in capsys.readouterr().err
     if not torch.cuda.is_available():
-        assert main(["parts=gpu"]) == 2
-        assert "parts=gpu: this machine has no GPU" in capsys.readouterr().err
+        assert main([f"out={tmp_path}", "parts=gpu_all"]) == 2
+        assert "parts=gpu_all: this machine has no GPU" in capsys.readouterr().err
 
 
 def test_an_unknown_option_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
