@@ -251,7 +251,7 @@ def layout_for(config: Config) -> Layout:
         dataset = load_federated(config).dataset
         text = text_of(dataset)
         model = resolve_model(config.model, dataset.shape, keeps_layers, text)
-        _layouts[key] = layout_of(build_model(model, dataset.shape, len(dataset.classes), 0, text))
+        _layouts[key] = layout_of(build_model(model, dataset.shape, len(dataset.classes), 0, text, False))
     return _layouts[key]
 
 

@@ -53,6 +53,19 @@ class ModelConfig(Options):
     path: str | None = Field(
         default=None, description="custom: dotted path of (shape, classes; of text: vocabulary) -> module"
     )
+    train: Literal["all", "head", "film", "lora", "bias"] = Field(
+        default="all", description="what is trained; the rest stays as it is: no coordinate, no noise, not sent"
+    )
+    rank: int = Field(default=4, ge=1, description="train=lora: rank of the products beside the frozen layers")
+    weights: str | None = Field(
+        default=None, description="file of a state dict (.safetensors, .pt, .pth) that training starts from; public"
+    )
+    weights_sha256: str | None = Field(
+        default=None, pattern="[0-9a-f]{64}", description="what that file's SHA-256 must be; null: what it is"
+    )
+    trained_on: str | None = Field(
+        default=None, max_length=500, description="what the weights were trained on, in your words, for every report"
+    )
 
 
 class LocalConfig(Options):
@@ -275,6 +288,10 @@ class Config(Options):
                 content["dataset"].pop(name)
         if content["model"]["name"] not in TEXT_MODELS:
             content["model"] = {name: value for name, value in content["model"].items() if name not in OF_TEXT}
+        idle: dict[str, Any] = dict.fromkeys(("weights", "weights_sha256", "trained_on"))
+        if content["model"]["train"] == "all":
+            idle |= {"train": "all", "rank": content["model"]["rank"]}
+        content["model"] = {k: v for k, v in content["model"].items() if k not in idle or v != idle[k]}
         content["attack"] = {
             name: value
             for name, value in content["attack"].items()

@@ -21,6 +21,7 @@ from threadpoolctl import threadpool_limits
 
 from fedpriv.common.errors import OptionError
 from fedpriv.config.data_schema import FeaturesConfig
+from fedpriv.config.schema import Config
 from fedpriv.data.axes import Floats, row_products, unit
 from fedpriv.data.directions import MOST_DIRECTIONS
 from fedpriv.data.draws import generator
@@ -31,6 +32,7 @@ from fedpriv.data.oriented import dims_of as gradient_dims
 from fedpriv.data.oriented import oriented_gradients
 from fedpriv.data.pink import load_pink, pink_map
 from fedpriv.data.stroke_map import load_directions, stroke_map
+from fedpriv.data.weights_file import public_weights
 
 Shape = tuple[int, int, int]  # channels, height, width
 Function = Callable[[Floats], Floats]
@@ -67,6 +69,12 @@ def public_knowledge(options: FeaturesConfig) -> str:
     if options.map != "none":
         known.append(MAPS[options.map])
     return "; ".join(known)
+
+
+def known_beforehand(config: Config) -> str:
+    """Which public knowledge a run begins with, for reports: of its features, and of the weights it starts from."""
+    of_features = public_knowledge(config.features)
+    return "; ".join([*([] if of_features == "none" else [of_features]), *public_weights(config.model)]) or "none"
 
 
 def base_dims(options: FeaturesConfig, shape: Shape) -> int:

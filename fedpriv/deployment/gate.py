@@ -115,7 +115,7 @@ def model_size(config: Config) -> int:
         shape = model_input(config.features, (dataset.channels, dataset.size, dataset.size))
     with torch.device("meta"):
         chosen = resolve_model(config.model, shape, client_class(config).traits.keeps_layers, text)
-        model = build_model(chosen, shape, num_outputs_of(config, schema), 0, text)
+        model = build_model(chosen, shape, num_outputs_of(config, schema), 0, text, False)
     return sum(parameter.numel() for parameter in model.parameters())
 
 

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from fedpriv.mechanisms.film import Film
 from fedpriv.mechanisms.rowwise import OF_SEQUENCES, NotRowwise, Rowwise
 from fedpriv.mechanisms.tasks import CLASSES, Task
 
@@ -246,6 +247,11 @@ def _layer_norm_norms(seen: _Seen) -> Tensor:
     return torch.stack([squared_lengths(part) for part in seen.kept]).sum(0)
 
 
+def _film_norms(seen: _Seen) -> Tensor:
+    seen.kept = seen.layer.per_example(seen.inputs, seen.gradient)
+    return torch.stack([squared_lengths(part) for part in seen.kept]).sum(0)
+
+
 def _embedding_norms(seen: _Seen) -> Tensor:
     """An example's gradient is zero outside the rows of its tokens: its other rows [b, p, e] are formed, one for each
     token that occurs, at the places of the first ones, and zeros. It costs what the tokens cost.
@@ -288,6 +294,7 @@ KINDS: dict[type[nn.Module], tuple[Callable[[_Seen], Tensor], Callable[[_Seen, T
     nn.Conv2d: (_conv_norms, _add_conv),
     nn.GroupNorm: (_group_norm_norms, _add_kept),
     nn.LayerNorm: (_layer_norm_norms, _add_kept),
+    Film: (_film_norms, _add_kept),
     nn.Embedding: (_embedding_norms, _add_embedding),
 }
 

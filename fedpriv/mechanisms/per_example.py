@@ -7,7 +7,7 @@ product of its input and its output's gradient, so norms and the weighted sum fo
 - Conv2d: per-example gradients as batched matrix products of unfolded inputs, or, where the kernel is large relative
   to the example, the norm from Gram matrices (ghost clipping) and one more matrix product for the sum.
 - Linear over the positions of a sequence, and any layer that is called several times (each call a position): as Conv2d.
-- GroupNorm, LayerNorm: two sums over positions.
+- GroupNorm, LayerNorm, FiLM: two sums over positions.
 - Embedding: one row for each token of the example, the sum of its positions' gradients; the other rows are zero and are
   never formed, so it costs what the tokens cost.
 It is used for models that are proved to treat a batch's examples one by one (`fedpriv.mechanisms.rowwise`). Any other
@@ -24,7 +24,7 @@ fl(S) the computed one. Then |fl S(D+e) - fl S(D)| <= w_e |c_e| + err(D+e) + err
 gamma(n) = n u/(1 - n u) bound a float64 sum of n products, in any order (Higham 2002, section 3.1): by gamma(n)
 times the sum of their absolute values. Lengths are Euclidean.
 
-1. Gradients that are formed (GroupNorm, LayerNorm, Embedding, biases, explicit Conv2d, vmap): c_k is the float32
+1. Gradients that are formed (GroupNorm, LayerNorm, FiLM, Embedding, biases, explicit Conv2d, vmap): c_k is the float32
    tensor itself, however badly it was computed, and the same tensor is measured and summed. Norm and sum are float64:
    the norm is right within gamma(d), the sum within gamma(b) sum_k w_k |c_k|. (An Embedding's c_k is kept as p rows, no
    two of one token that are not zero: a row of the sum has one term of each example. Its other rows are zero exactly.)

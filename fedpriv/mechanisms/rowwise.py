@@ -17,7 +17,8 @@ all k. The examples are rowwise. Every step below maps rowwise tensors and publi
 - Conv2d, GroupNorm, pooling on inputs of the rank at which torch calls the first dimension the batch, Linear on at
   least two dimensions (it acts on the last alone), LayerNorm on more dimensions than it normalises (the last ones, each
   vector of them by its own mean and deviation), Embedding on numbers [b, ...] (each is replaced by the row of the table
-  that it names); their parameters are the same for all rows. An Embedding that scales by how often a number occurs in
+  that it names), FiLM (a factor and a summand for each channel); their parameters, trained or not, are the same for all
+  rows. An Embedding that scales by how often a number occurs in
   the batch, or shortens rows of its table when they are read, is refused.
 - attention (`scaled_dot_product_attention`, without dropout) on tensors [b, ..., t, i] of one rank, the mask too: for
   each index of all dimensions but the last two it is softmax(Q K' / sqrt(i) + M) V of the matrices there, and the
@@ -28,13 +29,14 @@ all k. The examples are rowwise. Every step below maps rowwise tensors and publi
   it in place; cat along another, stack before another; indexing that takes all of it, with numbers and slices only.
 - tensors of zeros as large as one: a function of its shape.
 
-A step that is not on the list is refused, as is a tensor from elsewhere (a parameter used on its own, a buffer, a
+A step that is not on the list is refused, as is a tensor from elsewhere (a parameter or a buffer used on its own, a
 table, something drawn). By induction logits are rowwise, so the loss of example k is a function of example k, and the
 gradient of the sum of all losses with respect to row k of a layer's output is that of loss k alone. If besides every
-parameter belongs to one layer, the inputs of all calls of the layer and those gradients at row k give all of example
-k's gradient with respect to it: by the chain rule it is the sum over the calls of what each gives with its input held
-(`fedpriv.mechanisms.per_example`). So the steps of a recurrent layer are calls like the places of a sequence. A tied
-weight has a second use, which this would forget: refused.
+trained parameter belongs to one layer, the inputs of all calls of the layer and those gradients at row k give all of
+example k's gradient with respect to it: by the chain rule it is the sum over the calls of what each gives with its
+input held (`fedpriv.mechanisms.per_example`). So the steps of a recurrent layer are calls like the places of a
+sequence. A layer is trained as a whole, or its tensors are constants of torch's own class and it is a step like any
+other. A tied weight has a second use, which this would forget: refused.
 """
 
 from __future__ import annotations
@@ -48,6 +50,8 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 from torch.nn import functional
+
+from fedpriv.mechanisms.film import Film
 
 Rule = Callable[[tuple[Any, ...], dict[str, Any]], bool]
 
@@ -191,10 +195,12 @@ POINTWISE = (
 POOLS = (nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d)
 #: Layers with parameters, and the rank of their inputs; of sequences, any that the layer leaves a first dimension.
 WITH_PARAMETERS: dict[type[nn.Module], int | None] = {nn.Conv2d: 4, nn.GroupNorm: 4}
-WITH_PARAMETERS |= dict.fromkeys((nn.Linear, nn.LayerNorm, nn.Embedding))
+WITH_PARAMETERS |= dict.fromkeys((nn.Linear, nn.LayerNorm, nn.Embedding, Film))
 #: Those that may be called several times.
 OF_SEQUENCES = (nn.Linear, nn.LayerNorm, nn.Embedding)
 LEAVES = (*POINTWISE, *POOLS, nn.Flatten, *WITH_PARAMETERS)
+#: What these layers call their tensors.
+TENSORS = ("weight", "bias", "scale", "shift")
 
 
 # --- the graph ---------------------------------------------------------------------------------------------
@@ -208,8 +214,8 @@ class _Tracer(fx.Tracer):
 
 
 class Rowwise:
-    """The steps of a model. layers: those with parameters, in the order of the model's parameters, as copies with
-    parameters in common; names: theirs in the model.
+    """The steps of a model. layers: those with parameters (a frozen layer has none: `fedpriv.training.trained_part`),
+    in the order of the model's parameters, as copies with parameters in common; names: theirs in the model.
     """
 
     def __init__(self, module: nn.Module) -> None:
@@ -228,11 +234,10 @@ class Rowwise:
         called = [self._modules[node.target] for node in self._nodes if node.op == "call_module"]
         if sum(node.op == "placeholder" for node in self._nodes) != 1:
             raise NotRowwise("it takes more than examples")
-        calls = Counter(id(layer) for layer in called if type(layer) in WITH_PARAMETERS)
-        once = [calls.pop(id(layer), 0) for layer in self.layers]
-        if calls or not all(
-            n == 1 or (n and type(layer) in OF_SEQUENCES) for n, layer in zip(once, self.layers, strict=True)
-        ):
+        self._trained = {id(layer) for layer in self.layers}
+        calls = Counter(id(layer) for layer in called if id(layer) in self._trained)
+        once = [calls[id(layer)] for layer in self.layers]
+        if not all(n == 1 or (n and type(layer) in OF_SEQUENCES) for n, layer in zip(once, self.layers, strict=True)):
             raise NotRowwise("a layer with parameters is not used, or a convolution or GroupNorm is used twice")
         for node in self._nodes:
             if node.op == "get_attr":
@@ -263,22 +268,21 @@ class Rowwise:
                 values[node] = _step(node.target, rows, args, options)
         raise NotRowwise("it gives nothing")
 
-    @staticmethod
     def _layer(
-        layer: nn.Module, rows: int, args: tuple[Any, ...], options: dict[str, Any], note: Callable[..., None]
+        self, layer: nn.Module, rows: int, args: tuple[Any, ...], options: dict[str, Any], note: Callable[..., None]
     ) -> Tensor:
         kind = type(layer)
         if options or len(args) != 1 or not isinstance(args[0], Tensor):
             raise NotRowwise(f"{kind.__name__} is called with more than its input")
         (inputs,) = args
         rank = WITH_PARAMETERS.get(kind, 4 if kind in POOLS else None)
-        least = 1 + {nn.Linear: 1, nn.LayerNorm: len(getattr(layer, "normalized_shape", ()))}.get(kind, 0)
+        least = 1 + {nn.Linear: 1, Film: 1, nn.LayerNorm: len(getattr(layer, "normalized_shape", ()))}.get(kind, 0)
         if inputs.ndim < least or rank not in (None, inputs.ndim):
             raise NotRowwise(f"{kind.__name__} has an input of {inputs.ndim} dimensions")
         outputs = kind.forward(layer, inputs)  # not the object's own `forward`, nor its hooks
         if not isinstance(outputs, Tensor) or outputs.shape[:1] != (rows,):
             raise NotRowwise(f"{kind.__name__} gives something else than a row for each example")
-        if kind in WITH_PARAMETERS:
+        if id(layer) in self._trained:
             note(layer, inputs, outputs)
         return outputs
 
@@ -325,6 +329,10 @@ def _objections(module: nn.Module, layers: list[nn.Module]) -> Iterator[str]:
             yield f"{names[id(part)]} has hooks, or a forward of its own"
         if getattr(part, "inplace", False):
             yield f"{names[id(part)]} changes its input in place"
+        if type(part) in WITH_PARAMETERS and (reason := _doubt_of_tensors(part)) is not None:
+            yield f"{names[id(part)]} {reason}"
+        if isinstance(part, nn.Embedding) and (part.max_norm is not None or part.scale_grad_by_freq):
+            yield f"{names[id(part)]} is an embedding that changes rows as they are read, or scales by how often"
     for layer in layers:
         if type(layer) not in WITH_PARAMETERS:
             yield f"{names[id(layer)]} is {type(layer).__name__}"
@@ -332,14 +340,23 @@ def _objections(module: nn.Module, layers: list[nn.Module]) -> Iterator[str]:
             layer.groups != 1 or layer.padding_mode != "zeros" or isinstance(layer.padding, str)
         ):
             yield f"{names[id(layer)]} is a convolution with groups or padding of another kind"
-        if isinstance(layer, nn.Embedding) and (layer.max_norm is not None or layer.scale_grad_by_freq):
-            yield f"{names[id(layer)]} is an embedding that changes rows as they are read, or scales by how often"
-        if any(type(parameter) is not nn.Parameter for parameter in layer.parameters()):
-            yield f"{names[id(layer)]} has parameters of a class of their own"
         if any(not parameter.requires_grad or parameter._backward_hooks for parameter in layer.parameters()):
             yield f"{names[id(layer)]} has parameters that are not trained, or have hooks"
     if len({id(p) for p in module.parameters()}) != sum(len(list(layer.parameters(recurse=False))) for layer in layers):
         yield "parameters are shared by several layers"
+
+
+def _doubt_of_tensors(layer: nn.Module) -> str | None:
+    """Why a layer's tensors might run code of their own, or are neither all parameters nor all constants."""
+    trained, constant = layer._parameters, layer._buffers
+    own = [name for name in TENSORS if getattr(layer, name, None) is not None]
+    if any(type(trained[name]) is not nn.Parameter for name in own if name in trained):
+        return "has parameters of a class of their own"
+    if any(type(constant[name]) is not Tensor for name in own if name in constant):
+        return "has constants of a class of their own"
+    if not (all(name in trained for name in own) or all(name in constant for name in own)):
+        return "is trained in part, or has tensors that it does not name as parameters"
+    return None
 
 
 def hooked(module: nn.Module) -> bool:

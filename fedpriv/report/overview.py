@@ -32,7 +32,7 @@ from fedpriv.report.words import (
 #: Of the subtitle, as far as they are known.
 FACTS = {
     "model": "model {}", "num_parameters": "{} parameters", "num_clients": "{} clients",
-    "clients_per_round": "{} per round", "rounds": "{} rounds", "seed": "seed {}",
+    "trained": "trained: {}", "clients_per_round": "{} per round", "rounds": "{} rounds", "seed": "seed {}",
 }  # fmt: skip
 
 
@@ -102,7 +102,7 @@ def _subtitle(run: RunFolder) -> str:
         value = pick(run.config, *options.get(name, (name,))) if value is None else value
         if value is not None:
             words.append(form.format(f"{value:,}" if isinstance(value, int) else value))
-    return " · ".join([*words, *([f"public features: {features}"] if features not in (None, "none") else [])])
+    return " · ".join([*words, *([f"public knowledge: {features}"] if features not in (None, "none") else [])])
 
 
 def _leaks(run: RunFolder, privacy: Mapping[str, Any]) -> list[str]:

@@ -322,9 +322,9 @@ class RunFolder:
 
     # --- end ---------------------------------------------------------------------------------------------
 
-    def save_model(self, theta: FloatVector, layout: Layout) -> None:
-        """model.safetensors: the parameters under the model's own names."""
-        write_atomic(self.path / "model.safetensors", _named(theta, layout))
+    def save_model(self, theta: FloatVector, layout: Layout, frozen: dict[str, torch.Tensor] | None = None) -> None:
+        """model.safetensors: the parameters under the model's own names, and what `model.train` froze of it."""
+        write_atomic(self.path / "model.safetensors", _named(theta, layout, frozen))
 
     def save_facts(self, dataset: Dataset) -> None:
         """classes.json: what using the model needs besides its parameters; public facts only. After `save_model`: the
@@ -351,6 +351,6 @@ class RunFolder:
         return json.loads(path.read_text()) if path.exists() else None
 
 
-def _named(theta: FloatVector, layout: Layout) -> bytes:
+def _named(theta: FloatVector, layout: Layout, frozen: dict[str, torch.Tensor] | None = None) -> bytes:
     flat = torch.from_numpy(np.ascontiguousarray(theta))
-    return save({name: view.clone() for name, view in layout.split(flat)})
+    return save({name: view.clone() for name, view in layout.split(flat)} | (frozen or {}))

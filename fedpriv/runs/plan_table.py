@@ -8,6 +8,7 @@ from fedpriv.engines.worker import Worker
 from fedpriv.report.live.progress import figure
 from fedpriv.runs.planning import plan_elsewhere
 from fedpriv.runs.preparation import resolve
+from fedpriv.training.trained_part import trained_words
 
 
 def _parameters(worker: Worker) -> str:
@@ -16,10 +17,12 @@ def _parameters(worker: Worker) -> str:
     return str(size) if held == size else f"{size}, of which {held} are shared"
 
 
-def _public_features(config: Config) -> dict[str, str]:
-    from fedpriv.data.features import public_knowledge
+def _public_knowledge(config: Config) -> dict[str, str]:
+    from fedpriv.data.features import known_beforehand
 
-    return {} if config.features.name == "none" else {"public features": public_knowledge(config.features)}
+    known, part = known_beforehand(config), config.model.train
+    trained = {} if part == "all" else {"trained": f"{trained_words(config.model)}; the rest is no coordinate"}
+    return trained if known == "none" else {"public knowledge": known, **trained}
 
 
 def plan_rows(config: Config) -> dict[str, str]:
@@ -31,7 +34,7 @@ def plan_rows(config: Config) -> dict[str, str]:
     threat = f"unit {plan.threat.unit}{person}, {plan.threat.adjacency}, observer {plan.threat.observer}"
     rows = {
         "method": f"{config.method} ({config.privacy.variant}), {config.model.name}, {config.dataset.name}",
-        **_public_features(config),
+        **_public_knowledge(config),
         "rounds": f"{config.num_rounds}, {config.clients_asked} of {config.num_clients} clients each; "
         f"a client takes part {plan.participations[0]} to {plan.participations[1]} times",
         "parameters": _parameters(worker),

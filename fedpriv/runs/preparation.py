@@ -13,6 +13,7 @@ from fedpriv.config.halves import half_class, method_options
 from fedpriv.config.methods import PFLOptions
 from fedpriv.config.schema import Config, FaultPlan
 from fedpriv.data import FederatedData
+from fedpriv.data.weights_file import read_weights
 from fedpriv.engines.choice import resolve_engine
 from fedpriv.engines.worker import Worker
 from fedpriv.runs.planning import Plan, make_plan, with_target
@@ -31,6 +32,7 @@ def resolve(config: Config, folder: Path | None) -> tuple[Config, Worker, Plan]:
     import torch
 
     server_class(config)  # refused before anything is written
+    config = with_weights(config)
     doing("reading and dividing the examples")
     worker = Worker(config)
     dataset = worker.data.dataset
@@ -58,6 +60,23 @@ def resolve(config: Config, folder: Path | None) -> tuple[Config, Worker, Plan]:
     config = config.model_copy(update={"engine": engine})
     torch.set_num_threads(config.engine.threads_per_client)
     return config, worker, plan
+
+
+def with_weights(config: Config) -> Config:
+    """With the SHA-256 of `model.weights`, so that a run that goes on, or is repeated, has the same. Raises
+    `OptionError`.
+    """
+    model = config.model
+    if model.weights is None:
+        if model.weights_sha256 is not None or model.trained_on is not None:
+            name = "weights_sha256" if model.weights_sha256 is not None else "trained_on"
+            raise OptionError(f"model.{name}", getattr(model, name), "needs model.weights; allowed: null")
+        return config
+    if not model.trained_on:
+        words = "say what the weights were trained on: reports repeat it as public knowledge; allowed: a text"
+        raise OptionError("model.trained_on", "null", words)
+    found = read_weights(model.weights, "model.weights", model.weights_sha256)
+    return config.model_copy(update={"model": model.model_copy(update={"weights_sha256": found.sha256})})
 
 
 def _together(worker: Worker) -> str:

@@ -20,7 +20,7 @@ from fedpriv.common.systems import peak_memory_mib
 from fedpriv.common.versions import commit, library_versions
 from fedpriv.config.schema import Config
 from fedpriv.data.asked import Asks
-from fedpriv.data.features import public_knowledge
+from fedpriv.data.features import known_beforehand
 from fedpriv.engines.grid import LocalGrid
 from fedpriv.engines.worker import Worker, adopt, make_apps
 from fedpriv.report.client_accuracy import summary_figures
@@ -38,6 +38,7 @@ from fedpriv.runs.summary import metrics_figures, metrics_row, privacy_figures
 from fedpriv.server.nodes import ClientGrid, FlowerGrid
 from fedpriv.server.round import BudgetsSpent, Hooks, Round
 from fedpriv.training.evaluation import Evaluator, Score
+from fedpriv.training.trained_part import frozen_tensors, trained_words
 
 if TYPE_CHECKING:
     from fedpriv.runs.in_run_canaries import InRunAudit
@@ -296,7 +297,9 @@ class Session:
             self.monitor.settled(float(epsilon))
 
     def _save_model(self) -> None:
-        self.folder.save_model(self.worker.whole_model(self.theta), self.worker.model.layout)
+        model = self.worker.model
+        kept = {} if self.config.model.train == "all" else frozen_tensors(model.module)
+        self.folder.save_model(self.worker.whole_model(self.theta), model.layout, kept)
         self.folder.save_facts(self.worker.data.dataset)
 
     def _answers(self, rows: list[dict[str, Any]]) -> dict[str, Any]:
@@ -332,11 +335,12 @@ class Session:
             "strategy": config.method,
             "dataset": config.dataset.name,
             "model": config.model.name,
-            "public_knowledge": public_knowledge(config.features),
+            "public_knowledge": known_beforehand(config),
             "seed": config.seed,
             "rounds": len(rows),
             "num_clients": config.num_clients,
             "clients_per_round": config.clients_per_round,
+            **({} if config.model.train == "all" else {"trained": trained_words(config.model)}),
             "num_parameters": self.worker.model.layout.num_parameters,
             "num_shared": int(self.theta.size),
             "accuracy": {

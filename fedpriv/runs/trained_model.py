@@ -89,8 +89,9 @@ def load_model(folder: str | Path) -> TrainedModel | TableModel:
         schema = _schema(facts["schema"], path)
         task = task_of(schema)
         text = text_for(schema.vocabulary, task)
-    module = build_model(config.model, reads, len(facts["classes"]), config.seed, text)
-    if {name: value.shape for name, value in parameters.items()} != {k: v.shape for k, v in module.named_parameters()}:
+    module = build_model(config.model, reads, len(facts["classes"]), config.seed, text, False)
+    named = module.named_parameters() if config.model.train == "all" else module.state_dict().items()
+    if {name: value.shape for name, value in parameters.items()} != {name: value.shape for name, value in named}:
         raise RunFolderError(f"{folder}: model.safetensors is not of the model that config.yaml names")
     if (path / SUMS).exists() and (wrong := damage(path, MODEL_FILES)) is not None:
         raise RunFolderError(f"{folder}: the model is damaged ({wrong})")

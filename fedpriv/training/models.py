@@ -20,6 +20,7 @@ from fedpriv.config.schema import ModelConfig
 from fedpriv.training import language_models
 from fedpriv.training.flat_model import Shape
 from fedpriv.training.language_models import Text
+from fedpriv.training.trained_part import load_public, train_part, without_batch_norm
 
 #: Examples with a side below this get the linear model under `model=auto`: two 5x5 convolutions do not fit.
 SMALLEST_CNN_SIDE = 16
@@ -36,8 +37,11 @@ def resolve_model(config: ModelConfig, shape: Shape, divided: bool = False, text
     return config.model_copy(update={"name": name if text is None else "bag"})
 
 
-def build_model(config: ModelConfig, shape: Shape, classes: int, seed: int, text: Text | None = None) -> nn.Module:
-    """A freshly initialised model, the same for the same seed. text: of token ids [t].
+def build_model(
+    config: ModelConfig, shape: Shape, classes: int, seed: int, text: Text | None = None, weights: bool = True
+) -> nn.Module:
+    """A model before training, the same for the same seed, from `model.weights` if there are any. text: of token ids
+    [t]. weights: False for its form alone.
 
     Raises `OptionError` where pictures are too small for the network, for a model that reads no text and one that reads
     nothing else, and for a model with BatchNorm, naming the layer.
@@ -51,11 +55,14 @@ def build_model(config: ModelConfig, shape: Shape, classes: int, seed: int, text
         torch.default_generator.manual_seed(seed)  # torch.manual_seed records a stack trace, a millisecond
         if config.name == "custom":
             torch.manual_seed(seed)  # it may draw on a GPU
-            model = _custom(config, shape, classes, text)
+            model = _custom(config, shape, classes, text, weights)
         elif text is not None and config.name != "constant":
             model = nn.Sequential(OrderedDict(language_models.BUILDERS[config.name](config, text, shape[0], classes)))
         else:
             model = _BUILDERS[config.name](config, shape, classes)
+        if weights and config.weights is not None and config.name != "custom":
+            load_public(model, config)
+        train_part(model, config)
     refuse_batch_norm(model, config.name)
     return model
 
@@ -210,7 +217,7 @@ _BUILDERS = {
 }
 
 
-def _custom(config: ModelConfig, shape: Shape, classes: int, text: Text | None) -> nn.Module:
+def _custom(config: ModelConfig, shape: Shape, classes: int, text: Text | None, weights: bool) -> nn.Module:
     if config.path is None:
         raise OptionError("model.path", "null", "custom needs the dotted path of a function, package.module.name")
     module, _, name = config.path.rpartition(".")
@@ -222,6 +229,10 @@ def _custom(config: ModelConfig, shape: Shape, classes: int, text: Text | None) 
         model = build(shape, classes, *(() if text is None else (text.vocabulary,)))
         if not isinstance(model, nn.Module):
             raise OptionError("model.path", config.path, f"must return a torch.nn.Module, not {type(model).__name__}")
+        if weights and config.weights is not None:
+            load_public(model, config)
+        if config.train != "all":
+            without_batch_norm(model)  # a call in training would change its statistics
         with torch.no_grad():
             logits = model(torch.zeros(2, *shape, dtype=torch.float32 if text is None else torch.int64))
     except OptionError:

@@ -124,6 +124,8 @@ class Chain:
             return None
         if not all(weight.requires_grad and not weight._backward_hooks for weight in weights):
             return None
+        if any(isinstance(part, Tensor) for layer in linear for part in layer.buffers()):  # frozen: model.train
+            return None
         if not flat or type(flat[0]) is not nn.Flatten or (flat[0].start_dim, flat[0].end_dim) != (1, -1):
             return None
         layers: list[tuple[bool, bool]] = []

@@ -96,8 +96,8 @@ def test_plan_summary_and_report_say_what_was_known(run: Run, cli: Any):
     assert planned.code == 0 and known in planned.out and "600" in planned.out.split("parameters")[1].split()[0]
     plain = run("num_rounds=1")
     assert json.loads((plain / "summary.json").read_text())["public_knowledge"] == "none"
-    assert "public features" not in page_of(plain)
-    assert "public features" not in cli(*SMALL, "plan=true").out
+    assert "public knowledge" not in page_of(plain)
+    assert "public knowledge" not in cli(*SMALL, "plan=true").out
 
 
 def test_test_pictures_and_clients_get_the_same_features():

@@ -1,0 +1,207 @@
+"""Which part of a model is trained: `model.train`. What is frozen is no coordinate: it is not clipped, not given noise,
+not sent, and not counted in d.
+
+A frozen parameter becomes a buffer of the same name: whoever asks a module for its parameters, be it the flat vector,
+a gradient of a single example or a message, never sees it. Adapters are layers of their own, so nothing is trained in
+part:
+
+- head: the last named block.
+- film: factors and summands behind the normalisations (Perez et al. 2018; for private training De et al. 2022, Tobaben
+  et al. 2023), or, in a model that has none, behind its convolutions and linear layers; and the head.
+- bias: summands behind the layers that have a bias (BitFit, Ben Zaken et al. 2022), and the head.
+- lora: of every linear layer and convolution, a product of two narrow ones beside it (Hu et al., ICLR 2022), and the
+  head.
+
+All of them begin as the model was: scale 1, shift 0, up 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.dropout import _DropoutNd
+
+from fedpriv.common.errors import OptionError
+from fedpriv.config.schema import ModelConfig
+from fedpriv.data.weights_file import read_weights
+from fedpriv.mechanisms.film import Film
+
+NORMALISATIONS = (nn.GroupNorm, nn.LayerNorm, Film)
+
+
+class Lora(nn.Module):
+    """A frozen layer plus up(down(x)), where ``down`` has few outputs (``rank``) and ``up`` begins with zeros.
+
+    Hu et al. multiply by alpha / rank; with alpha = rank that is 1, and the learning rate does the rest.
+    """
+
+    def __init__(self, layer: nn.Linear | nn.Conv2d, rank: int) -> None:
+        super().__init__()
+        self.layer = layer
+        if isinstance(layer, nn.Linear):
+            self.down: nn.Module = nn.Linear(layer.in_features, rank, bias=False)
+            self.up: nn.Linear | nn.Conv2d = nn.Linear(rank, layer.out_features, bias=False)
+        else:
+            sizes = (layer.kernel_size, layer.stride, layer.padding, layer.dilation)
+            self.down = nn.Conv2d(layer.in_channels, rank, *sizes, bias=False)  # type: ignore[arg-type]
+            self.up = nn.Conv2d(rank, layer.out_channels, 1, bias=False)
+        nn.init.zeros_(self.up.weight)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        outputs: Tensor = self.layer(inputs) + self.up(self.down(inputs))
+        return outputs
+
+
+def train_part(model: nn.Module, config: ModelConfig) -> nn.Module:
+    """The model of which `model.train` is trained, changed in place.
+
+    Raises `OptionError` where there is nothing before the head, or nothing that an adapter belongs to.
+    """
+    if config.train == "all":
+        return model
+    head = head_of(model)[1]
+    if len(list(head.parameters())) == len(list(model.parameters())):
+        words = f"the model {config.name} is one block, its head: nothing would be frozen; allowed: all"
+        raise OptionError("model.train", config.train, words)
+    of_head = {id(part) for part in head.modules()}
+    frozen = [part for part in model.modules() if id(part) not in of_head]
+    for part in model.modules():
+        if getattr(part, "inplace", False):
+            part.inplace = False  # type: ignore[assignment]  # the same values, and gradients need the inputs
+    for part in frozen:
+        _freeze(part)
+    for parent, name, layer in list(_places(model, of_head)):
+        if _drops_out(layer):
+            setattr(parent, name, nn.Identity())
+    if config.train == "head":
+        return model
+    places = list(_places(model, of_head))
+    replaced = 0
+    for parent, name, layer in places:
+        adapted = _adapted(layer, config, any(isinstance(one, NORMALISATIONS) for _, _, one in places))
+        if adapted is not None:
+            setattr(parent, name, adapted)
+            replaced += 1
+    if not replaced:
+        what = {"bias": "layer with a bias", "lora": "linear layer or convolution"}.get(config.train, "layer")
+        raise OptionError("model.train", config.train, f"before its head the model {config.name} has no {what}")
+    return model
+
+
+def load_public(model: nn.Module, config: ModelConfig) -> str:
+    """Sets the parameters to those of `model.weights`, and running statistics; the file's SHA-256.
+
+    The head may be missing, or made for other classes: then it stays as it was initialised. Raises `OptionError` for a
+    file of another model, naming what is missing, too much, or of another shape.
+    """
+    option, path = "model.weights", str(config.weights)
+    found = read_weights(path, option, config.weights_sha256)
+    given = {name: value for name, value in found.tensors.items() if not name.endswith("num_batches_tracked")}
+    wanted = {name: value for name, value in model.state_dict().items() if not name.endswith("num_batches_tracked")}
+    head = f"{head_of(model)[0]}."
+    fits = {name for name in wanted.keys() & given.keys() if wanted[name].shape == given[name].shape}
+    for kind, names in (
+        ("lacks", wanted.keys() - given.keys()),
+        ("has too much", given.keys() - wanted.keys()),
+        ("has in another shape", (wanted.keys() & given.keys()) - fits),
+    ):
+        if body := sorted(name for name in names if not name.startswith(head)):
+            words = f"{', '.join(body[:3])}{', ...' if len(body) > 3 else ''} ({len(body)} tensors)"
+            raise OptionError(option, path, f"is of another model than {config.name}: what it {kind}: {words}")
+    if not fits >= {name for name in wanted if name.startswith(head)}:
+        fits = {name for name in fits if not name.startswith(head)}
+    model.load_state_dict({name: given[name].to(wanted[name].dtype) for name in fits}, strict=False)
+    return found.sha256
+
+
+def head_of(model: nn.Module) -> tuple[str, nn.Module]:
+    """Name and module of the last block that has parameters."""
+    return [(name, block) for name, block in model.named_children() if any(True for _ in block.parameters())][-1]
+
+
+def trained_words(config: ModelConfig) -> str:
+    """What is trained, for reports."""
+    return {
+        "all": "all",
+        "head": "the head",
+        "film": "a factor and a summand for each channel, and the head",
+        "bias": "biases and the head",
+        "lora": f"products of rank {config.rank} beside linear layers and convolutions, and the head",
+    }[config.train]
+
+
+def frozen_tensors(model: nn.Module) -> dict[str, Tensor]:
+    """What is not trained by name, on the CPU: with the parameters, all that the model needs."""
+    trained = {name for name, _ in model.named_parameters()}
+    return {name: value.cpu().clone() for name, value in model.state_dict().items() if name not in trained}
+
+
+def without_batch_norm(model: nn.Module) -> None:
+    """Every BatchNorm2d as what it is with the statistics that it has, w (x - mean) / sqrt(variance + eps) + b: a
+    factor and a summand for each channel.
+    """
+    for parent, name, layer in list(_places(model, set())):
+        if type(layer) is nn.BatchNorm2d and layer.running_mean is not None and layer.running_var is not None:
+            fixed = Film(layer.num_features, 1)
+            with torch.no_grad():
+                factor = (layer.running_var + layer.eps).rsqrt()
+                factor = factor if layer.weight is None else factor * layer.weight
+                shift = -layer.running_mean * factor
+                fixed.load_state_dict({"scale": factor, "shift": shift if layer.bias is None else shift + layer.bias})
+            setattr(parent, name, fixed)
+
+
+def _freeze(module: nn.Module) -> None:
+    """The module's own parameters become buffers."""
+    for name, parameter in list(module.named_parameters(recurse=False)):
+        delattr(module, name)
+        module.register_buffer(name, parameter.detach().clone())  # a tied weight stays what it is elsewhere
+
+
+def _places(model: nn.Module, without: set[int]) -> Iterator[tuple[nn.Module, str, nn.Module]]:
+    """(parent, name, layer) of all modules but these."""
+    for parent in model.modules():
+        for name, layer in parent.named_children():
+            if id(layer) not in without:
+                yield parent, name, layer
+
+
+def _adapted(layer: nn.Module, config: ModelConfig, normalised: bool) -> nn.Module | None:
+    """What takes the place of a layer; None: it stays."""
+    if config.train == "lora":
+        fits = type(layer) is nn.Linear or (
+            type(layer) is nn.Conv2d and layer.groups == 1 and layer.padding_mode == "zeros"
+        )
+        return Lora(layer, config.rank) if fits else None  # type: ignore[arg-type]
+    kinds: tuple[type[nn.Module], ...] = (*NORMALISATIONS, nn.Linear, nn.Conv2d)
+    if config.train == "film":
+        kinds = NORMALISATIONS if normalised else (nn.Linear, nn.Conv2d)
+    if type(layer) not in kinds or (config.train == "bias" and not _has_bias(layer)):
+        return None
+    return nn.Sequential(layer, Film(*_channels(layer), scales=config.train == "film"))
+
+
+def _drops_out(layer: nn.Module) -> bool:
+    """Whether a layer is random: before the head it is switched off, so that what is frozen is one function."""
+    of_torchvision = (type(layer).__module__, type(layer).__name__) == (
+        "torchvision.ops.stochastic_depth",
+        "StochasticDepth",
+    )
+    return isinstance(layer, _DropoutNd) or of_torchvision
+
+
+def _has_bias(layer: nn.Module) -> bool:
+    return isinstance(layer, Film) or getattr(layer, "bias", None) is not None
+
+
+def _channels(layer: nn.Module) -> tuple[int, int]:
+    """(how many, the dimension they lie in) of a layer's outputs."""
+    if isinstance(layer, nn.Linear):
+        return layer.out_features, -1
+    if isinstance(layer, nn.LayerNorm):
+        return layer.normalized_shape[-1], -1
+    if isinstance(layer, Film):
+        return len(layer.shift), layer.dim
+    return (layer.out_channels if isinstance(layer, nn.Conv2d) else layer.num_channels), 1  # type: ignore[return-value]
