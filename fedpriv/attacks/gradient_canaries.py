@@ -124,7 +124,8 @@ class GradientCanaryWorker(Worker):
         real = found.clipped_sums
 
         def clipped_sums(requests: Sequence[Clipping]) -> list[ClippedSum]:
-            plain = [replace(one, data=LocalData(one.data.inputs, one.data.targets, one.data.unit)) for one in requests]
+            data = [LocalData(one.data.inputs, one.data.targets, one.data.unit) for one in requests]
+            plain = [replace(one, data=own, stays=False) for one, own in zip(requests, data, strict=True)]
             return [with_canaries(*both) for both in zip(requests, real(plain), strict=True)]
 
         found.clipped_sums = clipped_sums  # type: ignore[method-assign]

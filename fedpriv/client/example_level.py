@@ -55,6 +55,10 @@ class TrainingState:
     def moments(self) -> Moments:
         return Moments(self.m, self.v, self.steps)
 
+    def on(self, device: torch.device) -> TrainingState:
+        """With the moments on this device; Theta stays where it is."""
+        return replace(self, m=self.m.to(device), v=self.v.to(device))
+
 
 @dataclass(frozen=True)
 class NoisyStep:
@@ -114,7 +118,7 @@ class ExampleLevelClient(Client):
 
         Theta may differ between trials, so noise is added in units of it.
         """
-        scale = clip_norm.unsqueeze(-1)
+        scale = clip_norm.unsqueeze(-1).to(total.device)
         expected = self.facts.batch_size
         # [DPFL-AGN, Alg. 1 line 12]; float32 is post-processing
         gradient = (add_normal_finely(total / scale, sigma, noise) * scale / expected).float()
@@ -154,16 +158,20 @@ class ExampleLevelClient(Client):
     def steps(
         self, theta: Tensor, state: TrainingState | None, request: Request
     ) -> Generator[Clipping, ClippedSum, Release]:
-        """``local_steps`` noisy steps from theta; the release is theta_local - theta."""
+        """``local_steps`` noisy steps from theta; the release is theta_local - theta. On a GPU the sums, the update and
+        the moments stay there between steps; only noise, which is drawn on the CPU, goes there.
+        """
         site, sigma = self._site(), self.sigma
         rng, noise = self.batches(request), self.noise(request, "steps")
         state = state or self.fresh_state(theta)
-        update, losses, norms, drawn = torch.zeros_like(theta), 0.0, 0.0, 0
+        begun, update, losses, norms, drawn = theta, torch.zeros_like(theta), 0.0, 0.0, 0
         chosen = "median" if self.options.clipping == "median" else "given"
         for _ in range(self.local_steps):
             rows = np.flatnonzero(rng.random(site.num_examples) < self.sampling_rate)
             batch = site.load_data(rows)
-            found = yield Clipping(theta + update, batch, float(state.clip_norm), chosen)
+            found = yield Clipping(begun + update, batch, float(state.clip_norm), chosen, stays=True)
+            device = found.total.device
+            begun, update, state = begun.to(device), update.to(device), state.on(device)
             many = len(found.norms)  # examples or persons
             within = (found.norms <= state.clip_norm).double().sum() - many / 2
             step = self.noisy_step(found.total, within, sigma, state.clip_norm, noise)
@@ -172,6 +180,7 @@ class ExampleLevelClient(Client):
             state = TrainingState(moments.m, moments.v, moments.steps, self.next_clip_norm(state.clip_norm, step))
             losses, drawn = losses + found.loss * many, drawn + many
             norms += float(found.norms.nan_to_num(0.0, 0.0, 0.0).sum())
+        update, state = update.cpu(), state.on(torch.device("cpu"))
         figures = {
             "train_loss": losses / drawn if drawn else 0.0,
             "update_norm": float(l2_norm(update)),

@@ -6,7 +6,7 @@ global state and no default seed. `SeededNoise` is addressed by a key (seed, cli
 repeats bit for bit; `SecureNoise` (fedpriv/mechanisms/secure_noise.py) never repeats.
 
 Shapes: vectors [..., d], whose leading dimensions are independent trials or clients. `Shape` is a tuple or an int, `()`
-is a scalar. Noise lives on the CPU.
+is a scalar. Noise is drawn on the CPU.
 """
 
 from __future__ import annotations
@@ -145,9 +145,9 @@ def add_normal_finely(values: torch.Tensor, std: float, noise: NoiseSource) -> t
     `add_normal`'s it would be sqrt(d) * std / 2^19, which is 0.4 of a clip norm for a ResNet at multiplier 64.
     The result is on the grid, or rounded to float64 from there, which is post-processing (`NoiseSource.fine_normal`).
     """
-    step, noisy = fine_step(std), noise.fine_normal(values.shape, std)
-    if step == 0:
-        return noisy.add_(values)
+    step, noisy = fine_step(std), noise.fine_normal(values.shape, std).to(values.device)
+    if step == 0 or values.is_cuda:  # a GPU divides, adds and multiplies to the CPU's bits
+        return noisy.add_(values if step == 0 else (values.double() / step).trunc_().mul_(step))
     for part, some in zip(noisy.view(-1).split(IN_CACHE), values.reshape(-1).split(IN_CACHE), strict=True):
         part += (some.double() / step).trunc_().mul_(step)
     return noisy

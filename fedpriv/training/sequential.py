@@ -81,13 +81,14 @@ def scale_and_shift(mean: Sequence[float], std: Sequence[float]) -> tuple[np.nda
 @dataclass(frozen=True)
 class Clipping:
     """One sum of clipped gradients: of ``data`` at ``theta`` [d], each clipped to ``bound``, or to the median of their
-    own norms (``chosen``).
+    own norms (``chosen``). stays: whether the sum may stay on the model's device.
     """
 
     theta: Tensor
     data: LocalData
     bound: float
     chosen: str = "given"
+    stays: bool = False
 
 
 @dataclass(frozen=True)
@@ -260,7 +261,9 @@ class SequentialTrainer:
         self._chain = Chain.of(model.module, model.task) if by_hand else None
         self._linear = LinearGradient.of(model) if precision == "float32" else None
 
-    def clipped_sum(self, theta: Tensor, data: LocalData, bound: float, chosen: str = "given") -> ClippedSum:
+    def clipped_sum(
+        self, theta: Tensor, data: LocalData, bound: float, chosen: str = "given", stays: bool = False
+    ) -> ClippedSum:
         """Sum [d] over ``data`` of the per-example gradients at ``theta`` [d], each clipped to ``bound``."""
         device, unit = self.model.theta.device, data.unit
         if unit is not None and self._chain is not None and chosen == "given" and len(data):
@@ -277,11 +280,11 @@ class SequentialTrainer:
         self.model.module.train()
         unit = None if unit is None else unit.to(device)
         found = per_example.clipped_sum(data.inputs.to(device), data.targets.to(device), bound, chosen, unit)
-        return replace(found, total=found.total.cpu())
+        return found if stays else replace(found, total=found.total.cpu())
 
     def clipped_sums(self, requests: Sequence[Clipping]) -> list[ClippedSum]:
         """Several clients' `clipped_sum`."""
-        return [self.clipped_sum(one.theta, one.data, one.bound, one.chosen) for one in requests]
+        return [self.clipped_sum(one.theta, one.data, one.bound, one.chosen, one.stays) for one in requests]
 
     def train_all(self, requests: Sequence[Training]) -> list[LocalResult]:
         """Several clients' `train`; all with one mu, and all or none with a drift."""

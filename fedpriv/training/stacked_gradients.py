@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -16,6 +16,7 @@ from fedpriv.mechanisms.noise import clip_factors
 from fedpriv.mechanisms.per_example import BLOCK
 from fedpriv.mechanisms.rowwise import hooked
 from fedpriv.mechanisms.tasks import CLASSES, Classification, Multilabel, Regression, Task
+from fedpriv.training.convolutions import ByProducts
 
 #: How closely a model's gradients under vmap must agree with its ordinary ones before they are used.
 TOLERANCE = 1e-3
@@ -283,9 +284,10 @@ class Chain:
 
 
 class Mapped:
-    """Any model that `torch.func.vmap` can handle."""
+    """Any model that `torch.func.vmap` can handle. by_products: whether convolutions are batched products on a GPU."""
 
-    def __init__(self, module: nn.Module, task: Task = CLASSES) -> None:
+    def __init__(self, module: nn.Module, task: Task = CLASSES, by_products: bool = True) -> None:
+        self.by_products = by_products
         names = [name for name, _ in module.named_parameters()]
 
         def loss(thetas: list[Tensor], inputs: Tensor, targets: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
@@ -302,7 +304,8 @@ class Mapped:
         self, thetas: Sequence[Tensor], inputs: Tensor, targets: Tensor, weights: Tensor
     ) -> tuple[Tensor, list[Whole]]:
         """As `Chain.gradients`, of examples [c, b, channels, height, width]."""
-        found, losses = self._gradients(list(thetas), inputs, targets, weights)
+        with ByProducts() if self.by_products and inputs.is_cuda else nullcontext():
+            found, losses = self._gradients(list(thetas), inputs, targets, weights)
         return losses.cumsum(1)[:, -1], [Whole(gradient) for gradient in found]
 
 

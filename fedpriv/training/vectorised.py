@@ -154,7 +154,7 @@ class VectorisedTrainer(SequentialTrainer):
                 found |= zip(some, self._clip_persons(chunk) if persons else self._clip_chunk(chunk), strict=True)
         for place, one in enumerate(requests):
             if place not in found:
-                found[place] = self.clipped_sum(one.theta, one.data, one.bound, one.chosen)
+                found[place] = self.clipped_sum(one.theta, one.data, one.bound, one.chosen, one.stays)
         return [found[place] for place in range(len(requests))]
 
     def train_rows(
