@@ -172,6 +172,8 @@ def cohort(meter: Meter, job: Job, extra: Sequence[str], batch: int) -> Found:
     for name in ("sequential", "vectorised"):
         if name in engines:
             works[f"{name}, training alone"] = training_alone(engines[name])
+    if "vectorised" in engines:
+        works["vectorised, training alone, grouped convolutions"] = training_alone(engines["vectorised"], False)
     if "sequential" in engines:
         own = engines["sequential"]
         loops = {"bare loop": False, "bare loop, TF32": True}
@@ -179,6 +181,8 @@ def cohort(meter: Meter, job: Job, extra: Sequence[str], batch: int) -> Found:
         if not meter.small:
             works |= meter.built({"evaluation of 2,000 pictures": lambda: evaluation(own)})
     pairs = [("sequential", "vectorised"), ("sequential, training alone", "vectorised, training alone")]
+    alone = "vectorised, training alone"
+    pairs += [(f"{alone}, grouped convolutions", alone)]
     pairs += [("bare loop", name) for name in ("sequential", "vectorised", "vectorised, training alone")]
     pairs += [("bare loop, TF32", name) for name in ("vectorised", "vectorised bfloat16")]
     pairs += [(name, f"{name} bfloat16") for name in ("sequential", "vectorised")]
@@ -215,12 +219,7 @@ def steps(meter: Meter) -> Found:
             "plain": partial(plain_step, name, images, labels),
             "ours": partial(our_step, name, images, labels),
             "ours, sum alone": partial(clipped_sum, name, images, labels),
-            **{
-                f"ours, sum alone, {rows} rows a block": partial(clipped_sum, name, images, labels, block=rows)
-                for rows in (16, 64, 256)
-                if rows <= max(batch, 64) and not meter.small
-            },
-            "ours, noise alone": partial(noise_alone, size),
+            "ours, noise alone": partial(noise_alone, size, meter.device),
             **{f"Opacus {mode}": partial(opacus_step, name, images, labels, mode) for mode in ("hooks", "ghost")},
         }
         works = {f"{kind} ({words})": work for kind, work in meter.built(makers).items()}

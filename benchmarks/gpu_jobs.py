@@ -18,11 +18,13 @@ from torch import Tensor, nn
 from benchmarks.contenders import OwnEngine
 from benchmarks.job import Job
 from fedpriv.config.schema import ModelConfig
+from fedpriv.mechanisms.clipped_sums import block_on_gpu
 from fedpriv.mechanisms.noise import SeededNoise, add_normal_finely
-from fedpriv.mechanisms.per_example import PerExampleGradients
+from fedpriv.mechanisms.per_example import PerExampleGradients, block_for
 from fedpriv.training.evaluation import Evaluator
 from fedpriv.training.models import build_model
 from fedpriv.training.sequential import FlatModel
+from fedpriv.training.stacked_gradients import Mapped
 
 Work = Callable[[], object]
 
@@ -70,13 +72,20 @@ def engine(job: Job, device: str, trainer: str, extra: Collection[str] = (), war
     return OwnEngine(job, "inprocess", extra=options, warm=warm)
 
 
-def training_alone(own: OwnEngine) -> Work:
-    """The local training of as many clients as a round has, without messages, memories and releases."""
+def training_alone(own: OwnEngine, by_products: bool = True) -> Work:
+    """The local training of as many clients as a round has, without messages, memories and releases. by_products: of
+    the vectorised trainer, whether convolutions are batched products.
+    """
     worker, clients = own.worker, list(range(own.config.clients_per_round))
     theta = worker.initial_model
 
     def train() -> None:
+        batched = getattr(worker.trainer, "batched", None)
+        if isinstance(batched, Mapped):
+            batched.by_products = by_products
         worker.train(clients, [np.random.default_rng(client) for client in clients], theta, 0.0, None)
+        if isinstance(batched, Mapped):
+            batched.by_products = True
 
     return train
 
@@ -156,29 +165,36 @@ def plain_step(name: str, images: Tensor, labels: Tensor) -> Work:
     return step
 
 
-def clipped_sum(name: str, images: Tensor, labels: Tensor, mode: str | None = None, block: int | None = None) -> Work:
+def clipped_sum(name: str, images: Tensor, labels: Tensor) -> Work:
     """Our sum of clipped gradients alone, which stays on the device."""
     model = FlatModel(network(name, tuple(images.shape[1:])), images.device)
-    gradients = PerExampleGradients(model.module, mode, physical=block)
+    gradients = PerExampleGradients(model.module, block=block_of(images))
+    gradients.settle(images.shape[1:], images.device)
+    print(f"  {name}, {len(images)} pictures: blocks of {gradients.physical}, {gradients.mode}", flush=True)
     return lambda: gradients.clipped_sum(images, labels, CLIP_NORM)
 
 
-def our_step(name: str, images: Tensor, labels: Tensor, mode: str | None = None) -> Work:
-    """The step that clients run: the sum on the device, exact noise from a keyed generator on the CPU."""
+def our_step(name: str, images: Tensor, labels: Tensor) -> Work:
+    """The step that clients run: the sum on the device, and exact noise from a keyed generator of the CPU."""
     model, noise = FlatModel(network(name, tuple(images.shape[1:])), images.device), SeededNoise(0, "benchmark")
-    gradients = PerExampleGradients(model.module, mode)
+    gradients = PerExampleGradients(model.module, block=block_of(images))
 
     def step() -> None:
-        total = gradients.clipped_sum(images, labels, CLIP_NORM).total.cpu()
+        total = gradients.clipped_sum(images, labels, CLIP_NORM).total
         update = add_normal_finely(total, SIGMA * CLIP_NORM, noise).float()
-        model.theta.add_(update.to(model.theta.device), alpha=-LR / len(labels))
+        model.theta.add_(update, alpha=-LR / len(labels))
 
     return step
 
 
-def noise_alone(parameters: int) -> Work:
+def block_of(images: Tensor) -> int:
+    """Rows of a block, as clients choose them for batches of this size."""
+    return block_on_gpu(len(images)) if images.is_cuda else block_for(len(images))
+
+
+def noise_alone(parameters: int, device: torch.device) -> Work:
     """The noise of one step, as above."""
-    noise, total = SeededNoise(0, "benchmark"), torch.zeros(parameters, dtype=torch.float64)
+    noise, total = SeededNoise(0, "benchmark"), torch.zeros(parameters, dtype=torch.float64, device=device)
     return lambda: add_normal_finely(total, SIGMA * CLIP_NORM, noise)
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import math
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,9 @@ import numpy as np
 import pytest
 import torch
 from conftest import Run, ledger_of, rows_of
+from cryptography.hazmat.primitives.ciphers import Cipher
+from cryptography.hazmat.primitives.ciphers.algorithms import AES
+from cryptography.hazmat.primitives.ciphers.modes import CTR
 from safetensors.torch import load_file
 
 from fedpriv.attacks.client_canaries import audit_training
@@ -22,8 +26,12 @@ from fedpriv.config.compose import compose
 from fedpriv.config.schema import LocalConfig, ModelConfig
 from fedpriv.data import Examples
 from fedpriv.engines.worker import Worker
+from fedpriv.mechanisms.clipped_sums import block_on_gpu
+from fedpriv.mechanisms.noise import SeededNoise, add_normal_finely
 from fedpriv.mechanisms.per_example import PerExampleGradients
+from fedpriv.mechanisms.secure_noise import SecureNoise
 from fedpriv.runs.preparation import resolve
+from fedpriv.training.evaluation import Evaluator
 from fedpriv.training.models import build_model
 from fedpriv.training.resident import Resident, fits
 from fedpriv.training.sequential import (
@@ -35,6 +43,7 @@ from fedpriv.training.sequential import (
     Training,
     normalise,
 )
+from fedpriv.training.stacked_gradients import Mapped
 from fedpriv.training.vectorised import VectorisedTrainer
 
 pytestmark = pytest.mark.gpu
@@ -201,6 +210,84 @@ def test_a_run_is_that_of_the_cpu_within_rounding(method: str, trainer: str, run
         )
     else:
         assert float(apart.norm()) < 0.1 * trained
+
+
+@pytest.mark.parametrize("method", ["dpsgd", "dpfl_agn"])
+def test_noisy_steps_on_sums_that_stay_there_are_those_of_the_cpu(method: str, run: Run) -> None:
+    """Of a model whose sums, update and moments stay on the device between steps: SGD and Adam."""
+    options = (f"strategy={method}", "model=cnn", "num_rounds=2", "dataset=custom", "dataset.path=test_gpu.pictures")
+    options += ("strategy.client.noise_multiplier=0.01", "local.lr=0.01", "local.batch_size=16", "engine.workers=1")
+    options += ("strategy.client.local_steps=3",)
+    here, there = run(*options, "engine.device=cpu"), run(*options, "engine.device=cuda")
+    assert ledger_of(here) == ledger_of(there)
+    idle = run(*options, "engine.device=cpu", "local.lr=1e-12")
+    one, other, untrained = (flat_model(folder) for folder in (here, there, idle))
+    assert float((one - other).norm()) < 0.05 * float((one - untrained).norm())
+
+
+def pictures(split: str) -> tuple[np.ndarray, np.ndarray]:
+    """For `dataset=custom`: random, 16x16."""
+    rng, count = np.random.default_rng(split == "train"), 280 if split == "train" else 1_100
+    return rng.integers(0, 256, (count, 1, 16, 16), dtype=np.uint8), rng.integers(0, 10, count)
+
+
+def test_noise_is_added_there_to_the_cpus_bits() -> None:
+    values = torch.randn(100_003, generator=torch.Generator().manual_seed(0), dtype=torch.float64) * 30
+    for std in (0.7, 1e-3, 0.0):
+        for make in (lambda: SeededNoise(0, "a test"), SameSecure):
+            here, there = (add_normal_finely(values.to(device), std, make()) for device in (CPU, GPU))
+            assert there.device.type == "cuda" and torch.equal(here, there.cpu())
+
+
+class SameSecure(SecureNoise):
+    """With a key that is always the same."""
+
+    def _rekey(self) -> None:
+        self._cipher, self._process = Cipher(AES(bytes(32)), CTR(bytes(16))).encryptor(), os.getpid()
+
+
+@pytest.mark.parametrize(("model", "expected"), [("cnn", 60), ("cnn", 250), ("resnet18", 32)])
+def test_sums_of_clipped_gradients_take_one_block_there_and_repeat(model: str, expected: int) -> None:
+    """Equal examples of a block have equal bits in every row, which is what lets a block be large; and a sum that is
+    asked again has the same bits.
+    """
+    shape, random = (3, 32, 32), torch.Generator().manual_seed(0)
+    flat = FlatModel(build_model(ModelConfig(name=model), shape, 10, 0), GPU)
+    trainer = SequentialTrainer(flat, LocalConfig(epochs=1, batch_size=expected, lr=0.1, momentum=0, sampler="poisson"))
+    data = LocalData(torch.randn(expected, *shape, generator=random).to(GPU), (torch.arange(expected) % 10).to(GPU))
+    asked = [Clipping(flat.theta.cpu().clone(), data, 0.5, stays=stays) for stays in (True, True, False)]
+    first, again, moved = trainer.clipped_sums(asked)
+    assert trainer.per_example(shape).physical == block_on_gpu(expected) > expected
+    assert first.total.device.type == "cuda" and moved.total.device == CPU
+    assert torch.equal(first.total, again.total) and torch.equal(first.total.cpu(), moved.total)
+    assert torch.equal(first.norms, again.norms)
+
+
+def test_test_examples_stay_there() -> None:
+    scores = []
+    for device in ("cpu", "cuda"):
+        options = ["num_clients=4", "clients_per_round=4", "model=mlp", f"engine.device={device}"]
+        worker = resolve(compose(options), None)[1]
+        evaluator = Evaluator(worker)
+        assert evaluator.inputs.device.type == device
+        scores.append(evaluator(worker.initial_parameters()))
+    assert scores[1].loss == pytest.approx(scores[0].loss, rel=1e-4)
+    assert scores[1].accuracy == pytest.approx(scores[0].accuracy, abs=0.01)
+
+
+def test_products_in_the_place_of_convolutions_train_alike() -> None:
+    found = []
+    for by_products in (True, False):
+        flat = FlatModel(build_model(ModelConfig(name="cnn"), SHAPE, 10, 0), GPU)
+        local = LocalConfig(epochs=2, batch_size=8, lr=0.05, momentum=0.9, sampler="shuffle")
+        trainer, theta = VectorisedTrainer(flat, local), flat.theta.cpu().clone()
+        assert isinstance(trainer.batched, Mapped)
+        trainer.batched.by_products = by_products
+        found.append(
+            trainer.train_all([Training(theta, data, np.random.default_rng(k)) for k, data in enumerate(cohort())])
+        )
+    for one, other in zip(*found, strict=True):
+        assert float((one.update - other.update).norm()) < 2e-3 * float(one.update.norm())
 
 
 @pytest.mark.parametrize("kind", [SequentialTrainer, VectorisedTrainer])
