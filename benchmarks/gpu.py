@@ -245,6 +245,7 @@ def beside_pfl(meter: Meter) -> Found:
     names = {"ours, vectorised": "vectorised", "ours, sequential": "sequential"}
     engines = {name: engine(job, device, trainer, extra) for name, trainer in names.items()}
     works: dict[str, Work] = {name: own.round for name, own in engines.items()}
+    works |= {f"{name}, training alone": training_alone(own) for name, own in engines.items()}
     worker = engines["ours, sequential"].worker
     taken: dict[str, list[float]] = {}
     if not pfl_peer.installed():

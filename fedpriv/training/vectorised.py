@@ -172,8 +172,11 @@ class VectorisedTrainer(SequentialTrainer):
         many ``pixels``, lie one client after the other in what ``read`` reads, which takes places on the device
         ``read_at``; drifts: [clients, d].
         """
-        found = Rows(torch.zeros(len(examples), theta.shape[-1]), torch.zeros(len(examples), dtype=torch.float64))
-        for some in self._chunks(self._work(examples, rngs), pixels):
+        found = Rows(self._room(len(examples), theta.shape[-1]), torch.zeros(len(examples), dtype=torch.float64))
+        work = self._work(examples, rngs)
+        if len(work) < len(examples):
+            found.updates[list({*range(len(examples))} - {one.place for one in work})] = 0.0
+        for some in self._chunks(work, pixels):
             places = [work.place for work in some]
             begin = theta if theta.ndim == 1 else theta[torch.tensor(places)]
             starts = begin.to(self.model.theta.device).expand(len(some), -1)
@@ -185,6 +188,12 @@ class VectorisedTrainer(SequentialTrainer):
                 found.updates[torch.tensor(places)] = updates
             found.losses[torch.tensor(places)] = losses
         return found
+
+    def _room(self, clients: int, size: int) -> Tensor:
+        """For updates [clients, d], not filled: from a GPU they come ten times as fast to memory that cannot be swapped
+        out, of which torch keeps what is freed.
+        """
+        return torch.empty(clients, size, pin_memory=self.model.theta.is_cuda)
 
     def train_all(self, requests: Sequence[Training]) -> list[LocalResult]:
         """As `train_rows`, for clients that bring their own examples. Raises ValueError for several forms."""
