@@ -145,7 +145,8 @@ def add_normal_finely(values: torch.Tensor, std: float, noise: NoiseSource) -> t
     `add_normal`'s it would be sqrt(d) * std / 2^19, which is 0.4 of a clip norm for a ResNet at multiplier 64.
     The result is on the grid, or rounded to float64 from there, which is post-processing (`NoiseSource.fine_normal`).
     """
-    step, noisy = fine_step(std), noise.fine_normal(values.shape, std).to(values.device)
+    step, drawn = fine_step(std), noise.normal if noise.plain and values.is_cuda else noise.fine_normal
+    noisy = drawn(values.shape, std).to(values.device).double()  # half as many bytes go there
     if step == 0 or values.is_cuda:  # a GPU divides, adds and multiplies to the CPU's bits
         return noisy.add_(values if step == 0 else (values.double() / step).trunc_().mul_(step))
     for part, some in zip(noisy.view(-1).split(IN_CACHE), values.reshape(-1).split(IN_CACHE), strict=True):
@@ -194,6 +195,8 @@ class NoiseSource(ABC):
 
     #: The sources of the clients of the first dimension, where draws are for several at once.
     each: Sequence[NoiseSource] | None = None
+    #: Whether `fine_normal` is `normal`, without a grid: seeded noise does not have to protect its low bits.
+    plain = False
 
     @abstractmethod
     def normal(self, shape: Shape, std: float = 1.0) -> torch.Tensor:
@@ -223,7 +226,8 @@ class NoiseSource(ABC):
         factor, the law of G + U1 rounded to step f, with G ~ N(0, S^2) and S > std. On top of values that are
         multiples of f this is post-processing of a Gaussian mechanism with more noise than ``std``.
         """
-        return self.normal(shape, std).double() + self.normal(shape, DITHER * grid_step(std)).double()
+        first = self.normal(shape, std).double()
+        return first if self.plain else first + self.normal(shape, DITHER * grid_step(std)).double()
 
     def integers(self, low: int, high: int, shape: Shape) -> torch.Tensor:
         """Integers in {low, ..., high - 1} (int64); exactly uniform for a power of two, else within 2^-21."""
@@ -283,6 +287,8 @@ class SeededNoise(NoiseSource):
     not enough: it keeps the low 32 bits of a seed, so among 100,000 keys one pair would be expected to share its noise.
     """
 
+    plain = True
+
     def __init__(self, *key: int | str) -> None:
         encoded = encode_key(*key)
         for registry in tuple(_registries):
@@ -305,10 +311,6 @@ class SeededNoise(NoiseSource):
         """As `normal` of standard deviation 1, into a contiguous float32 tensor of at least one dimension."""
         torch.randn(out.shape, generator=self._generator, out=out)
 
-    def fine_normal(self, shape: Shape, std: float) -> torch.Tensor:
-        """`normal` without a grid: seeded noise does not have to protect its low bits."""
-        return self.normal(shape, std).double()
-
     def uniform(self, shape: Shape) -> torch.Tensor:
         return torch.rand(as_size(shape), generator=self._generator, dtype=torch.float64).clamp_(min=2.0**-54)
 
@@ -318,10 +320,7 @@ class SeededNoise(NoiseSource):
         return u.abs().mul_(-2).log1p_().mul_(u.sign_()).neg_()
 
     def binomial(self, trials: int, shape: Shape) -> torch.Tensor:
-        """numpy's sampler, with a separate stream under the same key: torch has no exact one.
-
-        Up to 2^62 trials.
-        """
+        """numpy's sampler (torch has no exact one) under the same key, with its own stream; up to 2^62 trials."""
         check_trials(trials, 2**62)
         return torch.from_numpy(self._whole_numbers.binomial(trials, 0.5, as_size(shape)))
 

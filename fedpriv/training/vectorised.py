@@ -190,8 +190,8 @@ class VectorisedTrainer(SequentialTrainer):
         return found
 
     def _room(self, clients: int, size: int) -> Tensor:
-        """For updates [clients, d], not filled: from a GPU they come ten times as fast to memory that cannot be swapped
-        out, of which torch keeps what is freed.
+        """For updates [clients, d], not filled: from a GPU they go to memory that is not swapped out, which torch keeps
+        when it is freed, so that nothing is copied twice and no page is asked for anew.
         """
         return torch.empty(clients, size, pin_memory=self.model.theta.is_cuda)
 
