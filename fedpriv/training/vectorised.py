@@ -18,6 +18,8 @@ outputs of a layer.
 from __future__ import annotations
 
 import itertools
+import logging
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
@@ -42,6 +44,8 @@ from fedpriv.training.sequential import (
 from fedpriv.training.stacked_gradients import Chain, Mapped, one_thread
 
 T = TypeVar("T")
+
+log = logging.getLogger("fedpriv")
 
 #: Numbers (parameters and a batch's examples) of the clients computed at a time: fits a processor's cache, or a share
 #: of a GPU's memory.
@@ -134,6 +138,7 @@ class VectorisedTrainer(SequentialTrainer):
     def __init__(self, model: FlatModel, config: LocalConfig, precision: str = "float32") -> None:
         super().__init__(model, config, precision)
         self._block = block_for(config.batch_size)  # examples that are clipped together
+        self._most: int | None = None  # clients at a time, where more did not fit
         # The in-place products of a chain support float32 alone.
         by_hand = Chain.of(model.module, model.task) if precision == "float32" else None
         self.batched: Chain | Mapped = by_hand or Mapped(model.module, model.task)
@@ -176,18 +181,32 @@ class VectorisedTrainer(SequentialTrainer):
         work = self._work(examples, rngs)
         if len(work) < len(examples):
             found.updates[list({*range(len(examples))} - {one.place for one in work})] = 0.0
-        for some in self._chunks(work, pixels):
-            places = [work.place for work in some]
+        waiting = deque(self._chunks(work, pixels))
+        while waiting:
+            some = waiting.popleft()
+            places = [one.place for one in some]
             begin = theta if theta.ndim == 1 else theta[torch.tensor(places)]
             starts = begin.to(self.model.theta.device).expand(len(some), -1)
             in_a_row = places == list(range(places[0], places[0] + len(places)))  # then nothing is moved afterwards
             own = found.updates[places[0] : places[0] + len(places)] if in_a_row else None
             theirs = None if drifts is None else drifts[torch.tensor(places)]
-            updates, losses = self._train_chunk(starts, some, read, read_at, proximal_mu, theirs, own)
+            try:
+                updates, losses = self._train_chunk(starts, some, read, read_at, proximal_mu, theirs, own)
+            except torch.OutOfMemoryError:
+                if len(some) <= FEWEST:
+                    raise
+                waiting.extendleft(self._halves(some))
+                continue
             if own is None:
                 found.updates[torch.tensor(places)] = updates
             found.losses[torch.tensor(places)] = losses
         return found
+
+    def _halves(self, some: Sequence[Work]) -> list[Sequence[Work]]:
+        """What did not fit into the device's memory, the first half last; from now on no more are taken at a time."""
+        self._most = half = (len(some) + 1) // 2
+        log.warning("%d clients at once do not fit into the device's memory: from now on at most %d", len(some), half)
+        return [some[half:], some[:half]]
 
     def _room(self, clients: int, size: int) -> Tensor:
         """For updates [clients, d], not filled: from a GPU they go to memory that is not swapped out, which torch keeps
@@ -242,6 +261,7 @@ class VectorisedTrainer(SequentialTrainer):
     def _portions(self, clients: Sequence[T], pixels: int) -> Iterator[Sequence[T]]:
         """Groups of clients that are computed together; ``pixels``: of a batch."""
         size = max(FEWEST, NUMBERS[self.model.theta.device.type] // (self.model.theta.numel() + pixels))
+        size = min(size, self._most or size)
         for start in range(0, len(clients), size):
             yield clients[start : start + size]
 

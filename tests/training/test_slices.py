@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -186,3 +187,29 @@ def test_a_row_does_not_change_what_others_add(kind: type[SequentialTrainer], hi
     whole = total(everybody)
     for row in range(len(rows)):
         assert float(torch.linalg.vector_norm(whole - total(everybody[everybody != row]))) < 1
+
+
+@pytest.mark.parametrize("least", [4, 2])
+def test_what_does_not_fit_into_a_devices_memory_is_halved(
+    least: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """To the same bits, with a warning; what is left and does not fit is raised."""
+    trainer, everybody = trainer_of("mlp", 0.9), tuple(range(len(SIZES)))
+    expected = trained(trainer, everybody)
+    real, sizes = VectorisedTrainer._train_chunk, list[int]()
+
+    def full(self: VectorisedTrainer, starts: Tensor, work: Any, *more: Any) -> Any:
+        sizes.append(len(work))
+        if len(work) > least:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return real(self, starts, work, *more)
+
+    monkeypatch.setattr(VectorisedTrainer, "_train_chunk", full)
+    for _ in range(2):
+        for client, (update, loss) in trained(trainer, everybody).items():
+            assert torch.equal(update, expected[client][0]) and loss == expected[client][1]
+    assert "do not fit into the device's memory" in caplog.text and max(sizes) > least
+    assert max(sizes[-3:]) <= least  # it is remembered
+    least = 0
+    with pytest.raises(torch.OutOfMemoryError):
+        trained(trainer, everybody)
