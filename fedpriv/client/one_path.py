@@ -35,7 +35,7 @@ from fedpriv.client.method import Method
 from fedpriv.common.messages import STATISTICS, Outgoing, Request
 from fedpriv.mechanisms.clipped_sums import ClippedSum
 from fedpriv.mechanisms.cohort_noise import CohortNoise
-from fedpriv.mechanisms.device_errors import common, nobodys_own
+from fedpriv.mechanisms.device_errors import nobodys_own
 from fedpriv.mechanisms.noise import finite_or_zero, l2_norm
 from fedpriv.training.sequential import Clipping, Training
 
@@ -125,9 +125,8 @@ class Participation:
         try:
             return self._answer(asked, received)
         except Exception as error:
-            cause = nobodys_own(error)
-            if len(asked) == 1 or cause is not None:
-                return Answered(refused=dict.fromkeys((one.client for one in asked), cause or error))
+            if len(asked) == 1 or nobodys_own(error, (self.train, self.clip)):
+                return Answered(refused=dict.fromkeys((one.client for one in asked), error))
             log.warning("a cohort is computed client by client: %s: %s", type(error).__name__, error)
         found = Answered()
         for one in asked:
@@ -267,10 +266,9 @@ class Participation:
             asked = [(group, one) for group in some for one in group.members]
             rngs = [group.method.batches(one.request, one.client) for group, one in asked]
             pulls = [] if form[1] else [_each(groups[number], rules[number].drift) for number in chosen]
-            with common():
-                updates, losses = self.train(
-                    [one.client for _, one in asked], rngs, _starts(some), form[0], torch.cat(pulls) if pulls else None
-                )
+            updates, losses = self.train(
+                [one.client for _, one in asked], rngs, _starts(some), form[0], torch.cat(pulls) if pulls else None
+            )
             sizes = [len(group.members) for group in some]
             found |= zip(chosen, zip(updates.split(sizes), losses.split(sizes), strict=True), strict=True)
         return [found[number] for number in range(len(groups))]
@@ -317,8 +315,7 @@ class Participation:
                     found[number] = end.value
                     del under_way[number]
             if wanted:
-                with common():
-                    replies = dict(zip(wanted, self.clip(list(wanted.values())), strict=True))
+                replies = dict(zip(wanted, self.clip(list(wanted.values())), strict=True))
         return [found[number] for number in range(len(groups))]
 
     # --- what is kept and told -------------------------------------------------------------------------------

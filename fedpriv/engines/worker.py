@@ -49,7 +49,6 @@ from fedpriv.engines.loaded import Loaded, memory_folder
 from fedpriv.engines.refused import refused_as
 from fedpriv.engines.rows_trial import why_apart, why_single_messages
 from fedpriv.mechanisms.tasks import Classification, NextToken
-from fedpriv.training.resident import reader
 from fedpriv.training.sequential import LocalData, Training, inputs_of
 
 if TYPE_CHECKING:
@@ -319,13 +318,14 @@ class Worker(Loaded):
                 rows = [self._rows_of(client) for client in clients]
                 together = np.concatenate(rows)
                 counts = [len(own) for own in rows]
-                read, read_at = reader(together, self.resident, self._normalised)
+                read, read_at = (lambda places: self._normalised(together[places.numpy()])), torch.device("cpu")
+                if self.resident is not None:
+                    read, read_at = self.resident.reader(together)
                 done = trainer.train_rows(theta, counts, read, self._pixels, rngs, mu, drifts, read_at)
                 return done.updates, done.losses
         starts = theta.to(self.model.theta.device).expand(len(clients), -1)  # there once, not for each client
         pulls = drifts if drifts is not None else [None] * len(clients)
-        data = map(self.local_data, clients)
-        parts = zip(starts, data, rngs, [mu] * len(clients), pulls, strict=True)
+        parts = zip(starts, map(self.local_data, clients), rngs, [mu] * len(clients), pulls, strict=True)
         found = trainer.train_all([Training(*part) for part in parts])
         losses = torch.tensor([result.loss for result in found], dtype=torch.float64)
         return torch.stack([result.update for result in found]), losses

@@ -27,7 +27,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -54,17 +53,13 @@ def block_on_gpu(expected: int) -> int:
     return min(BLOCK_ON_GPU, -(-(expected + 2 * math.isqrt(expected)) // 16) * 16)
 
 
-@contextmanager
-def repeatable() -> Iterator[None]:
-    """Convolutions of a GPU by kernels that give the same bits each time: others add up in the order of their threads,
-    so that equal examples of a block would differ.
-    """
-    before = torch.backends.cudnn.deterministic
-    torch.backends.cudnn.deterministic = True
-    try:
-        yield
-    finally:
-        torch.backends.cudnn.deterministic = before
+def made_up(*shape: int, vocabulary: int | None, random: torch.Generator) -> Tensor:
+    """Random examples: numbers, or token ids, the last of which are padding where there is room for it."""
+    if vocabulary is None:
+        return torch.randn(*shape, generator=random)
+    ids = torch.randint(min(1, vocabulary - 1), vocabulary, shape, generator=random)
+    ids[..., (3 * shape[-1] + 3) // 4 :] = 0
+    return ids
 
 
 def excess(examples: int) -> float:

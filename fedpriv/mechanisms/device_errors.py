@@ -6,8 +6,8 @@ of a device, and of a computation that several clients have in common, it would 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+import traceback
+from collections.abc import Callable, Collection
 
 import torch
 
@@ -29,27 +29,14 @@ def failed(error: BaseException) -> bool:
     return isinstance(error, torch.AcceleratorError) or any(words in str(error) for words in OF_A_DEVICE)
 
 
-class CommonFailure(Exception):
-    """Its cause is a failure of a computation that several clients have in common, which is no single client's."""
-
-
-@contextmanager
-def common() -> Iterator[None]:
-    """Around such a computation. Raises `CommonFailure` for what torch raises (RuntimeError), but for want of memory;
-    what one client's broken data raise is something else, and passes.
+def nobodys_own(error: Exception, computations: Collection[Callable[..., object]]) -> bool:
+    """Whether an error is of all clients together, so that to compute each alone would hide it: a device failed, or
+    torch raised it (RuntimeError) within one of these computations, which clients have in common. What one client's
+    broken data raise is something else; where memory is full, fewer clients may fit.
     """
-    try:
-        yield
-    except RuntimeError as error:
-        if out_of_memory(error):
-            raise
-        raise CommonFailure(str(error)) from error
-
-
-def nobodys_own(error: Exception) -> Exception | None:
-    """What went wrong for all clients together, so that to compute each alone would hide it; None where it may be one
-    client's own, or want of memory.
-    """
-    if isinstance(error, CommonFailure) and isinstance(error.__cause__, Exception):
-        return error.__cause__
-    return error if failed(error) else None
+    if failed(error):
+        return True
+    if out_of_memory(error) or not isinstance(error, RuntimeError):
+        return False
+    codes = [getattr(function, "__code__", None) for function in computations]
+    return any(frame.f_code in codes for frame, _ in traceback.walk_tb(error.__traceback__))

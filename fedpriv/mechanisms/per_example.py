@@ -62,7 +62,7 @@ from torch import Tensor, nn
 
 from fedpriv.common.errors import OptionError
 from fedpriv.mechanisms.bookkeeping import KINDS, Trace, add_rows, filled, squared_lengths, without
-from fedpriv.mechanisms.clipped_sums import NUMBERS_ON_GPU, PHYSICAL_NUMBERS, ClippedSum, repeatable, sum_of_units
+from fedpriv.mechanisms.clipped_sums import NUMBERS_ON_GPU, PHYSICAL_NUMBERS, ClippedSum, made_up, sum_of_units
 from fedpriv.mechanisms.device_errors import failed
 from fedpriv.mechanisms.frozen_gradient import FrozenGradient, Unfit, dense
 from fedpriv.mechanisms.noise import clip_factors
@@ -84,13 +84,17 @@ def block_for(expected: int, most: int = BLOCK) -> int:
     return min(most, 1 << max(2, (expected - 1).bit_length() - 1))
 
 
-def made_up(*shape: int, vocabulary: int | None, random: torch.Generator) -> Tensor:
-    """Random examples: numbers, or token ids, the last of which are padding where there is room for it."""
-    if vocabulary is None:
-        return torch.randn(*shape, generator=random)
-    ids = torch.randint(min(1, vocabulary - 1), vocabulary, shape, generator=random)
-    ids[..., (3 * shape[-1] + 3) // 4 :] = 0
-    return ids
+@contextmanager
+def repeatable() -> Iterator[None]:
+    """Convolutions of a GPU by kernels that give the same bits each time: others add up in the order of their threads,
+    so that equal examples of a block would differ.
+    """
+    before = torch.backends.cudnn.deterministic
+    torch.backends.cudnn.deterministic = True
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.deterministic = before
 
 
 class _Differs(Exception):

@@ -60,14 +60,7 @@ class Resident:
             return LocalData(self.inputs[index], self.targets[index])
         return LocalData(self.inputs[index].float().mul_(self._scale).sub_(self._shift), self.targets[index])
 
-
-def reader(
-    rows: np.ndarray, resident: Resident | None, otherwise: Callable[[np.ndarray], LocalData]
-) -> tuple[Callable[[Tensor], LocalData], torch.device]:
-    """What reads some of these rows (int64 [n]) by their places among them, and the device on which it takes places.
-    otherwise: reads rows where no examples are resident.
-    """
-    if resident is None:
-        return lambda places: otherwise(rows[places.numpy()]), torch.device("cpu")
-    index = torch.from_numpy(rows).to(resident.inputs.device)
-    return lambda places: resident.read(index[places]), index.device
+    def reader(self, rows: np.ndarray) -> tuple[Callable[[Tensor], LocalData], torch.device]:
+        """What reads some of these rows (int64 [n]) by their places among them, and where it takes places."""
+        index = torch.from_numpy(rows).to(self.inputs.device)
+        return lambda places: self.read(index[places]), index.device

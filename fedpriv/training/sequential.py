@@ -16,8 +16,8 @@ from torch.nn import functional
 from fedpriv.common.errors import DataError
 from fedpriv.config.schema import LocalConfig
 from fedpriv.data.types import Dataset, Examples
-from fedpriv.mechanisms.clipped_sums import ClippedSum, block_on_gpu
-from fedpriv.mechanisms.per_example import BLOCK, BLOCK_OF_TEXT, PerExampleGradients, block_for, made_up
+from fedpriv.mechanisms.clipped_sums import ClippedSum, block_on_gpu, made_up
+from fedpriv.mechanisms.per_example import BLOCK, BLOCK_OF_TEXT, PerExampleGradients, block_for
 from fedpriv.mechanisms.tasks import CLASSES, PADDING, Classification, Task
 from fedpriv.training.flat_model import layout_of
 from fedpriv.training.stacked_gradients import Chain

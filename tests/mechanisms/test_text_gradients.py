@@ -13,8 +13,9 @@ from torch.nn import functional
 
 from fedpriv.common.errors import OptionError
 from fedpriv.mechanisms.bookkeeping import Trace
+from fedpriv.mechanisms.clipped_sums import made_up
 from fedpriv.mechanisms.noise import KEPT_BACK
-from fedpriv.mechanisms.per_example import PerExampleGradients, made_up
+from fedpriv.mechanisms.per_example import PerExampleGradients
 from fedpriv.mechanisms.rowwise import NotRowwise, Rowwise
 
 TOKENS, VOCABULARY, WIDTH = 6, 11, 8

@@ -116,8 +116,8 @@ def test_a_run_from_resident_pictures_is_the_same_run(
 ) -> None:
     usual = run(*options)
     asked = []
-    real = Resident.chosen
-    monkeypatch.setattr(Resident, "chosen", lambda self, rows: asked.append(len(rows)) or real(self, rows))
+    real = Resident.read
+    monkeypatch.setattr(Resident, "read", lambda self, index: asked.append(len(index)) or real(self, index))
     monkeypatch.setattr("fedpriv.engines.loaded.fits", lambda part, device: True)
     resident = run(*options)
     assert asked and result_of(resident) == result_of(usual)
