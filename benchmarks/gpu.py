@@ -172,8 +172,6 @@ def cohort(meter: Meter, job: Job, extra: Sequence[str], batch: int) -> Found:
     for name in ("sequential", "vectorised"):
         if name in engines:
             works[f"{name}, training alone"] = training_alone(engines[name])
-    if "vectorised" in engines:
-        works["vectorised, training alone, grouped convolutions"] = training_alone(engines["vectorised"], False)
     if "sequential" in engines:
         own = engines["sequential"]
         loops = {"bare loop": False, "bare loop, TF32": True}
@@ -181,8 +179,6 @@ def cohort(meter: Meter, job: Job, extra: Sequence[str], batch: int) -> Found:
         if not meter.small:
             works |= meter.built({"evaluation of 2,000 pictures": lambda: evaluation(own)})
     pairs = [("sequential", "vectorised"), ("sequential, training alone", "vectorised, training alone")]
-    alone = "vectorised, training alone"
-    pairs += [(f"{alone}, grouped convolutions", alone)]
     pairs += [("bare loop", name) for name in ("sequential", "vectorised", "vectorised, training alone")]
     pairs += [("bare loop, TF32", name) for name in ("vectorised", "vectorised bfloat16")]
     pairs += [(name, f"{name} bfloat16") for name in ("sequential", "vectorised")]
@@ -365,8 +361,6 @@ def profile(meter: Meter) -> Found:
     works = meter.built(
         {
             "cnn cohort, vectorised training": lambda: training_alone(engine(job, device, "vectorised")),
-            "cnn cohort, vectorised round": lambda: engine(job, device, "vectorised").round,
-            "cnn cohort, sequential training": lambda: training_alone(engine(job, device, "sequential")),
             "private step, cnn": lambda: our_step("cnn", grey, (torch.arange(few) % 10).to(meter.device)),
             "plain step, cnn": lambda: plain_step("cnn", grey, (torch.arange(few) % 10).to(meter.device)),
             f"private step, {name}": lambda: our_step(name, images, labels),

@@ -24,7 +24,6 @@ from fedpriv.mechanisms.per_example import PerExampleGradients, block_for
 from fedpriv.training.evaluation import Evaluator
 from fedpriv.training.models import build_model
 from fedpriv.training.sequential import FlatModel
-from fedpriv.training.stacked_gradients import Mapped
 
 Work = Callable[[], object]
 
@@ -72,20 +71,13 @@ def engine(job: Job, device: str, trainer: str, extra: Collection[str] = (), war
     return OwnEngine(job, "inprocess", extra=options, warm=warm)
 
 
-def training_alone(own: OwnEngine, by_products: bool = True) -> Work:
-    """The local training of as many clients as a round has, without messages, memories and releases. by_products: of
-    the vectorised trainer, whether convolutions are batched products.
-    """
+def training_alone(own: OwnEngine) -> Work:
+    """The local training of as many clients as a round has, without messages, memories and releases."""
     worker, clients = own.worker, list(range(own.config.clients_per_round))
     theta = worker.initial_model
 
     def train() -> None:
-        batched = getattr(worker.trainer, "batched", None)
-        if isinstance(batched, Mapped):
-            batched.by_products = by_products
         worker.train(clients, [np.random.default_rng(client) for client in clients], theta, 0.0, None)
-        if isinstance(batched, Mapped):
-            batched.by_products = True
 
     return train
 

@@ -145,8 +145,7 @@ def add_normal_finely(values: torch.Tensor, std: float, noise: NoiseSource) -> t
     `add_normal`'s it would be sqrt(d) * std / 2^19, which is 0.4 of a clip norm for a ResNet at multiplier 64.
     The result is on the grid, or rounded to float64 from there, which is post-processing (`NoiseSource.fine_normal`).
     """
-    step, drawn = fine_step(std), noise.normal if noise.plain and values.is_cuda else noise.fine_normal
-    noisy = drawn(values.shape, std).to(values.device).double()  # half as many bytes go there
+    step, noisy = fine_step(std), noise.fine_normal(values.shape, std).to(values.device)
     if step == 0 or values.is_cuda:  # a GPU divides, adds and multiplies to the CPU's bits
         return noisy.add_(values if step == 0 else (values.double() / step).trunc_().mul_(step))
     for part, some in zip(noisy.view(-1).split(IN_CACHE), values.reshape(-1).split(IN_CACHE), strict=True):
@@ -195,8 +194,6 @@ class NoiseSource(ABC):
 
     #: The sources of the clients of the first dimension, where draws are for several at once.
     each: Sequence[NoiseSource] | None = None
-    #: Whether `fine_normal` is `normal`, without a grid: seeded noise does not have to protect its low bits.
-    plain = False
 
     @abstractmethod
     def normal(self, shape: Shape, std: float = 1.0) -> torch.Tensor:
@@ -226,8 +223,7 @@ class NoiseSource(ABC):
         factor, the law of G + U1 rounded to step f, with G ~ N(0, S^2) and S > std. On top of values that are
         multiples of f this is post-processing of a Gaussian mechanism with more noise than ``std``.
         """
-        first = self.normal(shape, std).double()
-        return first if self.plain else first + self.normal(shape, DITHER * grid_step(std)).double()
+        return self.normal(shape, std).double() + self.normal(shape, DITHER * grid_step(std)).double()
 
     def integers(self, low: int, high: int, shape: Shape) -> torch.Tensor:
         """Integers in {low, ..., high - 1} (int64); exactly uniform for a power of two, else within 2^-21."""
@@ -287,8 +283,6 @@ class SeededNoise(NoiseSource):
     not enough: it keeps the low 32 bits of a seed, so among 100,000 keys one pair would be expected to share its noise.
     """
 
-    plain = True
-
     def __init__(self, *key: int | str) -> None:
         encoded = encode_key(*key)
         for registry in tuple(_registries):
@@ -310,6 +304,10 @@ class SeededNoise(NoiseSource):
     def normal_into(self, out: torch.Tensor) -> None:
         """As `normal` of standard deviation 1, into a contiguous float32 tensor of at least one dimension."""
         torch.randn(out.shape, generator=self._generator, out=out)
+
+    def fine_normal(self, shape: Shape, std: float) -> torch.Tensor:
+        """`normal` without a grid: seeded noise does not have to protect its low bits."""
+        return self.normal(shape, std).double()
 
     def uniform(self, shape: Shape) -> torch.Tensor:
         return torch.rand(as_size(shape), generator=self._generator, dtype=torch.float64).clamp_(min=2.0**-54)

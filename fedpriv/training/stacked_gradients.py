@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -16,7 +16,6 @@ from fedpriv.mechanisms.noise import clip_factors
 from fedpriv.mechanisms.per_example import BLOCK
 from fedpriv.mechanisms.rowwise import hooked
 from fedpriv.mechanisms.tasks import CLASSES, Classification, Multilabel, Regression, Task
-from fedpriv.training.convolutions import ByProducts
 
 #: How closely a model's gradients under vmap must agree with its ordinary ones before they are used.
 TOLERANCE = 1e-3
@@ -284,10 +283,11 @@ class Chain:
 
 
 class Mapped:
-    """Any model that `torch.func.vmap` can handle. by_products: whether convolutions are batched products on a GPU."""
+    """Any model that `torch.func.vmap` can handle. Its convolutions become one of as many groups as there are models;
+    to unfold inputs and take batched products took a third longer on an H200 (docs/benchmarks.md).
+    """
 
-    def __init__(self, module: nn.Module, task: Task = CLASSES, by_products: bool = True) -> None:
-        self.by_products = by_products
+    def __init__(self, module: nn.Module, task: Task = CLASSES) -> None:
         names = [name for name, _ in module.named_parameters()]
 
         def loss(thetas: list[Tensor], inputs: Tensor, targets: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
@@ -304,8 +304,7 @@ class Mapped:
         self, thetas: Sequence[Tensor], inputs: Tensor, targets: Tensor, weights: Tensor
     ) -> tuple[Tensor, list[Whole]]:
         """As `Chain.gradients`, of examples [c, b, channels, height, width]."""
-        with ByProducts() if self.by_products and inputs.is_cuda else nullcontext():
-            found, losses = self._gradients(list(thetas), inputs, targets, weights)
+        found, losses = self._gradients(list(thetas), inputs, targets, weights)
         return losses.cumsum(1)[:, -1], [Whole(gradient) for gradient in found]
 
 

@@ -177,11 +177,8 @@ class VectorisedTrainer(SequentialTrainer):
         many ``pixels``, lie one client after the other in what ``read`` reads, which takes places on the device
         ``read_at``; drifts: [clients, d].
         """
-        found = Rows(self._room(len(examples), theta.shape[-1]), torch.zeros(len(examples), dtype=torch.float64))
-        work = self._work(examples, rngs)
-        if len(work) < len(examples):
-            found.updates[list({*range(len(examples))} - {one.place for one in work})] = 0.0
-        waiting = deque(self._chunks(work, pixels))
+        found = Rows(torch.zeros(len(examples), theta.shape[-1]), torch.zeros(len(examples), dtype=torch.float64))
+        waiting = deque(self._chunks(self._work(examples, rngs), pixels))
         while waiting:
             some = waiting.popleft()
             places = [one.place for one in some]
@@ -207,12 +204,6 @@ class VectorisedTrainer(SequentialTrainer):
         self._most = half = (len(some) + 1) // 2
         log.warning("%d clients at once do not fit into the device's memory: from now on at most %d", len(some), half)
         return [some[half:], some[:half]]
-
-    def _room(self, clients: int, size: int) -> Tensor:
-        """For updates [clients, d], not filled: from a GPU they go to memory that is not swapped out, which torch keeps
-        when it is freed, so that nothing is copied twice and no page is asked for anew.
-        """
-        return torch.empty(clients, size, pin_memory=self.model.theta.is_cuda)
 
     def train_all(self, requests: Sequence[Training]) -> list[LocalResult]:
         """As `train_rows`, for clients that bring their own examples. Raises ValueError for several forms."""

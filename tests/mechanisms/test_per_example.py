@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 from reference.per_example import clipped_sum
 from torch import Tensor, nn
+from torch.nn import functional
 
 from fedpriv.common.errors import OptionError
 from fedpriv.config.schema import ModelConfig
+from fedpriv.mechanisms.bookkeeping import unfolded
+from fedpriv.mechanisms.clipped_sums import block_on_gpu
 from fedpriv.mechanisms.noise import KEPT_BACK, clip_factors
 from fedpriv.mechanisms.per_example import PerExampleGradients
 from fedpriv.training.models import build_model
@@ -261,3 +265,34 @@ def test_the_mode_is_settled_before_a_servers_parameters_are_loaded() -> None:
         patch.setattr(PerExampleGradients, "_settle", watched)
         trainer.clipped_sum(torch.zeros_like(model.theta), LocalData(torch.ones(2, 1, 2, 2), torch.tensor([0, 1])), 1.0)
     assert seen == [initial] and initial > 0
+
+
+@pytest.mark.parametrize("padding", [(0, 0), (1, 2)])
+@pytest.mark.parametrize("stride", [(1, 1), (2, 3)])
+@pytest.mark.parametrize("dilation", [(1, 1), (2, 1)])
+def test_unfolding_in_one_copy_is_torchs(padding: Any, stride: Any, dilation: Any) -> None:
+    """As a GPU does it: for any strides of the inputs, and for a part of a larger tensor."""
+    whole = torch.randn(5, 3, 10, 8)
+    for inputs in (whole, whole[1:4], whole.transpose(2, 3), whole.contiguous(memory_format=torch.channels_last)):
+        arguments = (inputs, (3, 2), dilation, padding, stride)
+        assert torch.equal(unfolded(*arguments), functional.unfold(*arguments))
+
+
+def test_a_gpus_block_holds_most_poisson_batches() -> None:
+    assert [block_on_gpu(expected) for expected in (1, 32, 60, 64, 250, 10_000)] == [16, 48, 80, 80, 288, 512]
+    random = torch.Generator().manual_seed(0)
+    drawn = torch.poisson(torch.full((10_000,), 60.0), generator=random)
+    assert float((drawn <= block_on_gpu(60)).float().mean()) > 0.99
+
+
+def test_kernels_that_repeat_are_asked_for_while_sums_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    gradients, asked = PerExampleGradients(module("cnn", (1, 28, 28))), list[bool]()
+    real = PerExampleGradients._add_by_bookkeeping
+
+    def watched(self: PerExampleGradients, *arguments: Any) -> Any:
+        asked.append(torch.backends.cudnn.deterministic)
+        return real(self, *arguments)
+
+    monkeypatch.setattr(PerExampleGradients, "_add_by_bookkeeping", watched)
+    gradients.clipped_sum(*batch((1, 28, 28), 3), 1.0)
+    assert asked == [True] and not torch.backends.cudnn.deterministic

@@ -43,7 +43,6 @@ from fedpriv.training.sequential import (
     Training,
     normalise,
 )
-from fedpriv.training.stacked_gradients import Mapped
 from fedpriv.training.vectorised import VectorisedTrainer
 
 pytestmark = pytest.mark.gpu
@@ -273,21 +272,6 @@ def test_test_examples_stay_there() -> None:
         scores.append(evaluator(worker.initial_parameters()))
     assert scores[1].loss == pytest.approx(scores[0].loss, rel=1e-4)
     assert scores[1].accuracy == pytest.approx(scores[0].accuracy, abs=0.01)
-
-
-def test_products_in_the_place_of_convolutions_train_alike() -> None:
-    found = []
-    for by_products in (True, False):
-        flat = FlatModel(build_model(ModelConfig(name="cnn"), SHAPE, 10, 0), GPU)
-        local = LocalConfig(epochs=2, batch_size=8, lr=0.05, momentum=0.9, sampler="shuffle")
-        trainer, theta = VectorisedTrainer(flat, local), flat.theta.cpu().clone()
-        assert isinstance(trainer.batched, Mapped)
-        trainer.batched.by_products = by_products
-        found.append(
-            trainer.train_all([Training(theta, data, np.random.default_rng(k)) for k, data in enumerate(cohort())])
-        )
-    for one, other in zip(*found, strict=True):
-        assert float((one.update - other.update).norm()) < 2e-3 * float(one.update.norm())
 
 
 @pytest.mark.parametrize("kind", [SequentialTrainer, VectorisedTrainer])
