@@ -11,7 +11,7 @@ many independent numbers there are (2 mean^2 / variance [Satterthwaite 1946]).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,8 +24,8 @@ from fedpriv.checking.subject import Claim, Numbers, Pair
 
 #: Lines that are tried.
 LINES = 400
-#: (further plays) -> those of the left and of the right input [n, k], in the columns of all.
-More = Callable[[int], tuple[Numbers, Numbers]]
+#: Of the left and of the right input: (how many) -> further plays [n, k], in the columns of all.
+More = Sequence[Callable[[int], Numbers]]
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ def scale_of(two: Two, more: More, delta: float) -> Scale | None:
     fewest = min(int(columns[one].sum()) for one in suspect)
     needed = max(LEAST_PLAYS, math.ceil(ENOUGH / fewest)) - len(left)
     if needed > 0:
-        first, second = more(needed)
+        first, second = (one(needed) for one in more)
         if first.shape[1] != left.shape[1] or second.shape[1] != left.shape[1]:
             return None
         left, right = np.concatenate([left, first]), np.concatenate([right, second])

@@ -54,11 +54,13 @@ COUNTS = ("num_examples", "num-examples")
 
 @dataclass
 class Replay:
-    """What the layer saw. plays: of each input. repeatable: equal seeds gave equal numbers. distances: of each pair to
-    both of whose inputs the same noise of a known law is added. epsilon: of Gaussian noise, at the check's delta.
+    """What the layer saw. pairs: that were played; plays: of each input. repeatable: equal seeds gave equal numbers.
+    distances: of each pair to both of whose inputs the same noise of a known law is added. epsilon: of Gaussian noise,
+    at the check's delta.
     """
 
     plays: int = 0
+    pairs: int = 0
     repeatable: bool = True
     findings: list[Finding] = field(default_factory=list)
     distances: dict[str, Distance] = field(default_factory=dict)
@@ -90,8 +92,7 @@ def replay(subject: Subject, question: Question, budget: Budget) -> Replay:
     first honest input.
     """
     found = Replay()
-    with stopwatch() as taken:
-        subject.play(subject.pairs[0].left, 1)
+    subject.play(subject.pairs[0].left, 1)
     with stopwatch() as taken:
         found.repeatable = is_repeatable(subject, subject.pairs[0].left)
     one = max(taken[0] / 2, 1e-5)
@@ -115,13 +116,10 @@ def replay(subject: Subject, question: Question, budget: Budget) -> Replay:
             further = Budget((budget.left - 2 * one * found.plays * others) / (1 + others), budget.cut)
             _judge(subject, question, pair, two, found, further)
             if not found_fault(found):
-
-                def more(many: int, pair: Pair = pair, finite: Bools = finite) -> tuple[Numbers, Numbers]:
-                    left, right = (_more(subject, data, finite, question, many) for data in (pair.left, pair.right))
-                    return left, right
-
+                more = [partial(_more, subject, data, finite, question) for data in (pair.left, pair.right)]
                 found.findings += against_scale(question.claim, pair, two, more)
             _distance(subject, question, pair, two, finite, found, further)
+    found.pairs = done
     if done < len(subject.pairs):
         budget.cut.append(f"pairs of neighbouring inputs: {done} of {len(subject.pairs)}")
     # where several calls can be played, what a run of them costs is seen there (replay_runs)

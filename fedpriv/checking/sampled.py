@@ -108,7 +108,8 @@ def sample(
         affordable = int(budget.left / one / (2.6 * len(pairs)))
         trials = budget.allowed("calls of each input for the audit", affordable, question.trials)
         if trials < FEWEST_TRIALS:
-            found.why_not = f"a call takes {one:.2g} s: too few trials for an audit in the time of the check"
+            if budget.left > 0:
+                found.why_not = f"a call takes {one:.2g} s: too few trials for an audit in the time of the check"
             return found
         for number, pair in enumerate(pairs):
             if budget.left <= 0:

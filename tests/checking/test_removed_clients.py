@@ -180,7 +180,7 @@ def test_where_noise_is_divided_by_replies_nothing_is_proved_of_one_more(strateg
 
 def lengths(sides: tuple[Numbers, Numbers], delta: float = 1e-5) -> Any:
     records = np.array(["released"] * sides[0].shape[1])
-    return scale_of(Two("", *sides, records, True), lambda many: (sides[0][:many], sides[1][:many]), delta)
+    return scale_of(Two("", *sides, records, True), [lambda many, side=side: side[:many] for side in sides], delta)
 
 
 @pytest.mark.parametrize(("numbers", "ratio"), [(4, 2.0), (64, 1.3), (256, 2.0)])
