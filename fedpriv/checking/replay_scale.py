@@ -87,7 +87,7 @@ def _judged(record: str, columns: Bools, left: Numbers, right: Numbers, delta: f
         return None
     squares = [float((one**2).sum() / ((len(one) - 1) * one.shape[1])) for one in noise]
     ratio = math.sqrt(max(squares) / min(squares))
-    numbers = min(_independent(one) for one in noise)
+    numbers = min(independent_numbers(one) for one in noise)
     error = ERRORS * math.sqrt(1 / (2 * numbers * (len(left) - 1)) + 1 / (2 * numbers * (len(right) - 1)))
     return Scale(record, ratio, length_epsilon(numbers, ratio * math.exp(-error), delta))
 
@@ -102,7 +102,7 @@ def _differs(left: Numbers, right: Numbers) -> bool:
     return abs(math.log(squares[0] / squares[1])) > 2 * error and math.sqrt(min(squares)) > 16 * FLOAT32 * size
 
 
-def _independent(noise: Numbers) -> float:
+def independent_numbers(noise: Numbers) -> float:
     """Independent numbers among the k of centred noise [n, k], at least, by the lengths of the n plays."""
     squares = (noise**2).sum(1)
     spread = float(squares.var(ddof=1)) * (1 + ERRORS * math.sqrt(2 / (len(noise) - 1)))

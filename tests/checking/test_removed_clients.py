@@ -17,7 +17,7 @@ from fedpriv.checking.flower_messages import Trained
 from fedpriv.checking.flower_strategies import StrategySubject
 from fedpriv.checking.flower_strategies_known import known_strategy
 from fedpriv.checking.flower_updates import plain
-from fedpriv.checking.replay_scale import length_epsilon, scale_of
+from fedpriv.checking.replay_scale import independent_numbers, length_epsilon, scale_of
 from fedpriv.checking.replayed import replay
 from fedpriv.checking.subject import Claim, Numbers, Question
 from fedpriv.privacy.gaussian_dp import gaussian_epsilon
@@ -202,6 +202,8 @@ def test_equal_and_random_scales_are_told_from_those_that_follow_the_data() -> N
     assert doubled.epsilon > 10
     shared = np.repeat(noise[:, :, :1], 128, axis=2)  # one number 128 times: its length tells little
     assert lengths((shared[0], 2 * shared[1])) is None or lengths((shared[0], 2 * shared[1])).epsilon < 4
+    assert independent_numbers(noise[0]) > 128 / 4
+    assert independent_numbers(shared[0] - shared[0].mean(0)) < 4
     wide = np.exp(0.5 * generator.normal(size=(2, 64, 1)))  # a scale that is random itself
     assert lengths((wide[0] * noise[0], 1.2 * wide[1] * noise[1])) is None
 
