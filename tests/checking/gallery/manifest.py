@@ -459,4 +459,7 @@ ROWS = [
         "A mean over replies moves by 2 C / n where one is missing, the noise is for C / n."),
     Row("tilia", "old-strategy", True, "clients", inf, "exact",
         "Clip norm and noise follow the longest update: among updates of zero one client decides about the noise."),
+    # beside allen: what is not chosen is zero, not bare
+    Row("sorbus", "filter", False, "arrays", 2.0, "upper",
+        "Report noisy max (Dwork and Roth 2014, 3.3), epsilon 1, and Laplace noise on the entry, epsilon 1."),
 ]  # fmt: skip
