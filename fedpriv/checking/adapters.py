@@ -36,8 +36,8 @@ def subject_of(target: Any, question: Question) -> Subject | None:
         return of_data
     try:
         return release_function.recognises(target, question)
-    except release_function.NotTaken:
-        if (of_data := data_function.recognises(target, question)) is None:
+    except release_function.NotTaken as error:
+        if isinstance(error.__cause__, OSError) or (of_data := data_function.recognises(target, question)) is None:
             raise
         return of_data
 

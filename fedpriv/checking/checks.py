@@ -139,6 +139,7 @@ def _checked(target: Any, question: Question, name: str, budget: Budget, told: T
     return replace(
         check,
         findings=merged(findings),
+        why_not=None if faulty or best or subject.recognised else _no_time(subject, played, seen),
         layers=[*check.layers, replace(_sampled_layer(seen), cut=budget.taken())],
         audited=math.inf if infinite else best[1].epsilon_lower if best else None,
         attainable=seen.attainable,
@@ -152,6 +153,16 @@ def _runs(subject: Subject, question: Question, played: Replay, budget: Budget) 
     except Exception as error:
         words = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
         return [Finding("replayed", "raises", "doubt", f"Several calls ended with an error of the target: {words}.")]
+
+
+def _no_time(subject: Subject, played: Replay, seen: Sampled) -> str | None:
+    """Why a check that found nothing looked at next to nothing."""
+    if seen.why_not is not None or played.pairs >= min(2, len(subject.pairs)):
+        return None
+    return (
+        f"its time went into the start: {played.pairs} of {len(subject.pairs)} pairs of inputs was played, and nothing "
+        "sampled: give it more time with seconds="
+    )
 
 
 def _first(subject: Subject) -> str:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
@@ -44,15 +44,30 @@ from fedpriv.engines.grid import RUN_ID, identify_server, stamp
 PUBLIC = ("server-round", "server_round", "current_round")
 
 
+Asked = TypeVar("Asked")
+
+
 @dataclass(frozen=True)
 class Cohort:
-    """Answers of a round's clients; the first is the neighbour. More clients than given: the last answers for them."""
+    """Answers of a round's clients; the first is the neighbour. More clients than given: the last answers for them.
+
+    silent: so many clients, from the first on, send no reply; below 0: all but so many, which are the last.
+    """
 
     clients: tuple[Trained, ...]
+    silent: int = 0
 
     def of(self, count: int) -> Iterator[Trained]:
         for place in range(count):
             yield self.clients[min(place, len(self.clients) - 1)]
+
+    def replying(self, asked: Sequence[Asked]) -> list[tuple[Trained, Asked]]:
+        """(answer, what it was asked) of each client that replies."""
+        return list(zip(self.of(len(asked)), asked, strict=True))[self.silent :]
+
+    def without_the_first(self) -> Cohort:
+        """The same round, to which the neighbour sends no reply."""
+        return replace(self, silent=1)
 
 
 class Nodes(Grid):
@@ -102,10 +117,7 @@ class NewRounds:
             self.arrays, self.config = record(model(cohort.clients[0].update)), ConfigRecord({"lr": 0.1})
             self.waiting = self._messages(number)
         self.answers: dict[int, dict[str, Any]] = {}
-        replies = [
-            self._reply(trained, message)
-            for trained, message in zip(cohort.of(len(self.waiting)), self.waiting, strict=True)
-        ]
+        replies = [self._reply(trained, message) for trained, message in cohort.replying(self.waiting)]
         arrays, metrics = self.strategy.aggregate_train(number, replies)
         found = {"form.model": np.array([float(arrays is not None)])}
         if arrays is not None:
@@ -120,7 +132,7 @@ class NewRounds:
         """What leaves of an evaluation."""
         messages = list(self.strategy.configure_evaluate(number, self.arrays, ConfigRecord(), self.nodes))
         replies = []
-        for place, (trained, message) in enumerate(zip(cohort.of(len(messages)), messages, strict=True)):
+        for place, (trained, message) in enumerate(cohort.replying(messages)):
             stamp(message, f"evaluate-{number}-{place}")
             metrics = MetricRecord({**trained.metrics, COUNT: trained.examples})
             replies.append(Message(RecordDict({"metrics": metrics}), reply_to=message))
@@ -189,10 +201,7 @@ class OldRounds:
             self.names = list(cohort.clients[0].update)
             self.parameters = ndarrays_to_parameters(list(model(cohort.clients[0].update).values()))
             self.waiting = self.strategy.configure_fit(number, self.parameters, self.clients)
-        results = [
-            (proxy, self._reply(trained, asked))
-            for trained, (proxy, asked) in zip(cohort.of(len(self.waiting)), self.waiting, strict=True)
-        ]
+        results = [(proxy, self._reply(trained, asked)) for trained, (proxy, asked) in cohort.replying(self.waiting)]
         parameters, metrics = self.strategy.aggregate_fit(number, results, [])
         found = {"form.model": np.array([float(parameters is not None)])}
         if parameters is not None:
@@ -209,7 +218,7 @@ class OldRounds:
         asked = self.strategy.configure_evaluate(number, self.parameters, self.clients)
         results = [
             (proxy, EvaluateRes(_OK, trained.metrics.get("loss", 0.0), trained.examples, dict(trained.metrics)))
-            for trained, (proxy, _) in zip(cohort.of(len(asked)), asked, strict=True)
+            for trained, (proxy, _) in cohort.replying(asked)
         ]
         loss, metrics = self.strategy.aggregate_evaluate(number, results, [])
         found = values_in(metrics or {}, "evaluation")

@@ -9,7 +9,6 @@ A sum of answers that are clipped one by one moves by the neighbour's own part a
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -34,14 +33,15 @@ SEED = 4321
 Play = Callable[..., Sequence[Played]]
 
 
-def telling_cohorts(play: Play, size: int, clients: int) -> Iterator[Pair]:
+def telling_cohorts(play: Play, size: int, clients: int, removed: bool = False) -> Iterator[Pair]:
     """For groups of lengths and of directions the pair at whose place the model moves most; none where it never does.
-    play: of the subject. size: numbers of the model. clients: of a round.
+    play: of the subject. size: numbers of the model. clients: of a round. removed: the neighbour replies or not, in
+    place of an update or next to none.
     """
     places = sorted({int(place) for place in np.linspace(1, clients - 2, min(MOST_PLACES, clients - 2))})
     for kind in ("length", "direction"):
-        tried = [_pair(size, clients, place, kind, *lengths) for name, *lengths in GROUPS if name == kind
-                 for place in places]  # fmt: skip
+        tried = [_pair(size, clients, place, *group) for group in GROUPS if group[0] == kind for place in places]
+        tried = [removal(pair) for pair in tried] if removed else tried
         moves = [moved(play, pair) for pair in tried]
         if max(moves, default=0.0) > 0:
             yield tried[int(np.argmax(moves))]
@@ -53,9 +53,16 @@ def _pair(size: int, clients: int, place: int, kind: str, one: float, other: flo
 
     first, second = answer(one), answer(other)
     others = [first] * place + [second] * (clients - 1 - place)
-    sides: list[Any] = [Cohort((answer(length), *others)) for length in (up, none)]
+    sides = [Cohort((answer(length), *others)) for length in (up, none)]
     name = f"one client's update and next to none, where the others are of two {kind}s, {size} numbers"
     return Pair(name, sides[0], sides[1], "zero-out", "client")
+
+
+def removal(pair: Pair) -> Pair:
+    """The left side of a pair of rounds against the same round without a reply of the neighbour."""
+    first, _, rest = pair.name.partition(",")
+    name = f"{first.removesuffix(' and next to none')} or no reply,{rest}"
+    return Pair(name, pair.left, pair.left.without_the_first(), "add-or-remove-one", pair.unit)
 
 
 def moved(play: Play, pair: Pair) -> float:

@@ -6,6 +6,7 @@ import inspect
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import flwr.server.strategy as older
@@ -18,7 +19,7 @@ from fedpriv.checking.flower_cohort import Cohort, NewRounds, OldRounds
 from fedpriv.checking.flower_extremes import SEED, extremes
 from fedpriv.checking.flower_messages import Trained, quiet, shared_modules
 from fedpriv.checking.flower_server_apps import strategy_of
-from fedpriv.checking.flower_split import telling_cohorts
+from fedpriv.checking.flower_split import removal, telling_cohorts
 from fedpriv.checking.flower_strategies_known import client_mods, inner, known_strategy
 from fedpriv.checking.flower_updates import LARGE, LENGTHS, SMALL, plain, spike
 from fedpriv.checking.generators import seeded
@@ -87,8 +88,14 @@ class StrategySubject(RoundsSubject):
         weights = list(self._weights())
         if weights and claimed:
             self.pairs = [*self.pairs, _heavy(min(question.dims))]
-        self.pairs = [*self.pairs, *telling_cohorts(self.play, min(question.dims), self.clients)]
-        self.notes = [*self._metrics(claimed), *weights, *extremes(self._one)]
+        notes = list[Finding]()
+        removed = question.claim is not None and question.claim.adjacency == "add-or-remove-one"
+        if removed and not self._publishes(self.pairs[0].left.without_the_first()):
+            removed, notes = False, [ALL_REPLIES]
+        self.pairs = [*self.pairs, *telling_cohorts(self.play, min(question.dims), self.clients, removed)]
+        if removed:
+            self.pairs = [*self._removals(question)]
+        self.notes = [*self._metrics(claimed), *weights, *extremes(self._one), *notes]
 
     def quiet(self) -> AbstractContextManager[None]:
         return quiet()
@@ -97,6 +104,31 @@ class StrategySubject(RoundsSubject):
         rounds = self.kind_of_rounds(self.strategy, self.nodes, self.mods)
         for number, answers in enumerate(data, 1):
             yield rounds.round(number, answers)
+
+    # --- a client that sends no reply --------------------------------------------------------------------------
+
+    def _removals(self, question: Question) -> Iterator[Pair]:
+        """The pairs of an update and next to none as pairs of a reply or no reply; the first of them stays, as a reply
+        in place of another, which are two steps of the claim. And what a reply more changes beside its own part: a mean
+        moves most where the others are opposite to it, noise by the number of replies most where they are few.
+        """
+        small, large = min(question.dims), max(question.dims)
+        far = cohort(Trained(plain(small, LARGE)), -LARGE)
+        few = replace(cohort(Trained(plain(large, SMALL))), silent=-2)
+        yield from (pair if pair.adjacency == "add-or-remove-one" else removal(pair) for pair in self.pairs)
+        yield removal(Pair(f"one client's update and next to none, opposite to the others, {small} numbers",
+                           far, far, "", "client"))  # fmt: skip
+        if all(self._publishes(replace(few, silent=number)) for number in (-2, -1)):
+            yield Pair(f"two replies or one, {large} numbers", few, replace(few, silent=-1), "add-or-remove-one",
+                       "client")  # fmt: skip
+        yield replace(self.pairs[0], adjacency="replace-one")
+
+    def _publishes(self, data: Cohort) -> bool:
+        """Whether a model leaves after such a round."""
+        try:
+            return bool(self.play(data, SEED)[0].numbers["form.model"][0])
+        except Exception:  # of foreign code, for fewer replies than it expects
+            return False
 
     # --- what no pair has --------------------------------------------------------------------------------------
 
@@ -175,9 +207,9 @@ def _pairs(question: Question, clients: int) -> list[Pair]:
         if size == min(question.dims):
             mixed = [unlike(Trained(plain(size, length)), clients) for length in (LARGE, SMALL)]
             found += [
-                Pair("one client's update in one of" + tail[1:], one, little, "zero-out", "client"),
+                Pair("one client's update in one place and next to none" + tail, one, little, "zero-out", "client"),
                 Pair(
-                    "one client's update and next to none among unlike ones" + tail,
+                    "one client's update and next to none, among unlike ones" + tail,
                     mixed[0],
                     mixed[1],
                     "zero-out",
@@ -188,6 +220,14 @@ def _pairs(question: Question, clients: int) -> list[Pair]:
                 down = cohort(Trained(plain(size, -LARGE)))
                 found.append(Pair("one client's update and its opposite" + tail, up, down, "replace-one", "client"))
     return found
+
+
+ALL_REPLIES = Finding(
+    "recognised", "round-needs-all-replies", "doubt",
+    "With one reply fewer no model leaves: whether all replied is told to everybody. The claim is about a client more "
+    "or less; a client without an update was compared instead.",
+    "Let a round with fewer replies publish a model as well, or say that who replies is public.",
+)  # fmt: skip
 
 
 def _heavy(size: int) -> Pair:

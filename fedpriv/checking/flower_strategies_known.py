@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from statistics import NormalDist
 from typing import Any
 
@@ -65,7 +66,7 @@ def known_strategy(strategy: Any, question: Question) -> list[Recognised]:
     elif isinstance(strategy, ADAPTIVE):
         found = _adaptive(strategy, question)
     else:
-        found = _dpfedavg(strategy)
+        found = _dpfedavg(strategy, question)
     unknown = _unknown_mean(strategy)
     if unknown is not None:
         finding = _finding("noise-after-another-aggregate", "fault", unknown, "Wrap a strategy that takes the mean.")
@@ -110,9 +111,27 @@ def _fixed(strategy: Any, question: Question) -> Recognised:
     if z == 0:
         return Recognised(words, None, "no noise is added", findings=findings)
     event = Gaussian(threat=TRUSTED, multiplier=z)
+    if _removed(question):
+        event = Gaussian(threat=replace(TRUSTED, adjacency="add-or-remove-one"), multiplier=z / 2)
+        words += "; a reply more or less moves the mean by twice a clipped update, with the divisor"
     if accountant is None:
         return Recognised(words + ", if all weigh the same", event, findings=findings)
-    return _accounted(words, event, accountant, n, question, findings)
+    return _accounted(words, event, z, accountant, n, question, findings)
+
+
+def _removed(question: Question) -> bool:
+    """Whether the claim is about a client that replies or does not."""
+    return question.claim is not None and question.claim.adjacency == "add-or-remove-one"
+
+
+def _by_replies(words: str, what: str, findings: Sequence[Finding]) -> Recognised:
+    """Noise whose scale follows the number of replies, against a claim about one reply more: nothing is proved."""
+    text = (
+        f"The noise of {what} is divided by the number of replies, so that its scale tells that one came more: no "
+        "bound is known for a claim about one client more or less. It is replayed and sampled."
+    )
+    told = _finding("noise-by-replies", "doubt", text, "Divide sum and noise by a constant, the expected number.")
+    return Recognised(words, None, findings=[*findings, told])
 
 
 def _fewer_replies(strategy: Any, z: float, n: int) -> Finding:
@@ -131,7 +150,7 @@ def _fewer_replies(strategy: Any, z: float, n: int) -> Finding:
 
 
 def _accounted(
-    words: str, event: Gaussian, accountant: Any, n: int, question: Question, findings: list[Finding]
+    words: str, event: Gaussian, z: float, accountant: Any, n: int, question: Question, findings: list[Finding]
 ) -> Recognised:
     """The claim of Flower's own accountant: of a run that ends at its `max_epsilon`, of `Question.calls`, or a "
     "round."""
@@ -140,13 +159,13 @@ def _accounted(
     rounds = question.calls
     claimed = None
     if config.max_epsilon is not None:
-        allowed = _rounds_within(accountant, event.multiplier, n, float(config.max_epsilon))
+        allowed = _rounds_within(accountant, z, n, float(config.max_epsilon))
         if rounds is None or allowed < rounds:
             rounds, claimed = allowed, float(config.max_epsilon)
     if claimed is None:
-        claimed = _accounts(accountant, event.multiplier, n, rounds or 1)
+        claimed = _accounts(accountant, z, n, rounds or 1)
     relation, sampling = config.neighboring_relation.value, config.sampling_method.value
-    per_round = gaussian_epsilon(2 / event.multiplier, delta)
+    per_round = gaussian_epsilon(2 / z, delta)
     findings.append(
         _finding(
             "cohort-of-fixed-size",
@@ -242,6 +261,8 @@ def _adaptive(strategy: Any, question: Question) -> Recognised:
         remedy = "Take the bit out of the metrics: train_metrics_aggr_fn of the strategy inside."
         findings.append(_finding("exact-share-in-metrics", "fault", reason.capitalize() + ".", remedy))
         return Recognised(words, None, reason, findings=findings)
+    if _removed(question):
+        return _by_replies(words, "the share of clipped clients", findings)
     delta = question.at_delta / (question.calls or 1)
     return Recognised(
         words, ApproximateDP(threat=TRUSTED, epsilon=adaptive_epsilon(strategy, delta), delta=delta), findings=findings
@@ -287,7 +308,7 @@ def _of_adaptive_norm(strategy: Any, z: float, deviation: float) -> Iterator[Fin
 # --- DPFedAvg ------------------------------------------------------------------------------------------------
 
 
-def _dpfedavg(strategy: Any) -> Recognised:
+def _dpfedavg(strategy: Any, question: Question) -> Recognised:
     """Noise z C / sqrt(n) on each of m replies of equal weight. Proof: the mean's noise has standard deviation
     z C / sqrt(n m), one clipped update moves it by C / m: multiplier z sqrt(m / n), z where all n reply. Of the
     adaptive kind the norm that clipped is the one that the noise is for; the count of unclipped updates has noise s,
@@ -307,6 +328,8 @@ def _dpfedavg(strategy: Any) -> Recognised:
         squares = math.inf if deviation == 0 else deviation**-2
     if z == 0 or math.isinf(squares):
         return Recognised(words, None, "no noise is added to the model or to the count", findings=findings)
+    if _removed(question):
+        return _by_replies(words, "the model", findings)
     return Recognised(words, Gaussian(threat=TRUSTED, multiplier=(z**-2 + squares) ** -0.5), findings=findings)
 
 

@@ -199,6 +199,8 @@ def _accepted(fresh: Callable[[], Any], function: Any) -> tuple[str, Callable[[N
                 trial = ReleaseFunction("", (), fresh=lambda c=convention: partial(c, fresh()), rng=rng)  # type: ignore[misc]
                 try:
                     first = trial.play(form(direction(size)), 1)[0].flat()
+                except OSError as error:  # a file or a network that is not there, whatever the form of its input
+                    raise NotTaken(_words([error])) from error
                 except Exception as error:
                     errors.append(error)
                     continue

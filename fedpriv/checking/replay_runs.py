@@ -116,7 +116,7 @@ def _pairs(subject: Subject, question: Question) -> list[tuple[Pair, NDArray[np.
     tried: dict[str, int] = {}
     for pair in subject.pairs:
         tried[pair.adjacency] = tried.get(pair.adjacency, 0) + 1
-        if pair.adjacency == "add-or-remove-one" or tried[pair.adjacency] > 2:
+        if tried[pair.adjacency] > 2:
             continue
         seen = _most_moved(subject, pair, question)
         if seen is not None and (pair.adjacency not in found or seen[0] > 1.01 * found[pair.adjacency][0]):

@@ -31,6 +31,7 @@ from fedpriv.checking.replay_numbers import (
     twins,
     vanishing,
 )
+from fedpriv.checking.replay_scale import against_scale
 from fedpriv.checking.subject import Numbers, Pair, Played, Question, Subject
 
 #: Plays of each input, and the fewest from which anything is concluded.
@@ -53,11 +54,13 @@ COUNTS = ("num_examples", "num-examples")
 
 @dataclass
 class Replay:
-    """What the layer saw. plays: of each input. repeatable: equal seeds gave equal numbers. distances: of each pair to
-    both of whose inputs the same noise of a known law is added. epsilon: of Gaussian noise, at the check's delta.
+    """What the layer saw. pairs: that were played; plays: of each input. repeatable: equal seeds gave equal numbers.
+    distances: of each pair to both of whose inputs the same noise of a known law is added. epsilon: of Gaussian noise,
+    at the check's delta.
     """
 
     plays: int = 0
+    pairs: int = 0
     repeatable: bool = True
     findings: list[Finding] = field(default_factory=list)
     distances: dict[str, Distance] = field(default_factory=dict)
@@ -89,8 +92,7 @@ def replay(subject: Subject, question: Question, budget: Budget) -> Replay:
     first honest input.
     """
     found = Replay()
-    with stopwatch() as taken:
-        subject.play(subject.pairs[0].left, 1)
+    subject.play(subject.pairs[0].left, 1)
     with stopwatch() as taken:
         found.repeatable = is_repeatable(subject, subject.pairs[0].left)
     one = max(taken[0] / 2, 1e-5)
@@ -113,7 +115,11 @@ def replay(subject: Subject, question: Question, budget: Budget) -> Replay:
             others = len(subject.pairs) - done
             further = Budget((budget.left - 2 * one * found.plays * others) / (1 + others), budget.cut)
             _judge(subject, question, pair, two, found, further)
+            if not found_fault(found):
+                more = [partial(_more, subject, data, finite, question) for data in (pair.left, pair.right)]
+                found.findings += against_scale(question.claim, pair, two, more)
             _distance(subject, question, pair, two, finite, found, further)
+    found.pairs = done
     if done < len(subject.pairs):
         budget.cut.append(f"pairs of neighbouring inputs: {done} of {len(subject.pairs)}")
     # where several calls can be played, what a run of them costs is seen there (replay_runs)
@@ -124,9 +130,9 @@ def replay(subject: Subject, question: Question, budget: Budget) -> Replay:
     return found
 
 
-def _more(subject: Subject, pair: Pair, finite: Bools, question: Question, many: int) -> Numbers:
-    """Further plays of the left input, [n, k]; none of another form."""
-    played = [one for one in plays_of(subject, pair.left, seeds_of(question.seed + 5, many)) if isinstance(one, Played)]
+def _more(subject: Subject, data: object, finite: Bools, question: Question, many: int) -> Numbers:
+    """Further plays of an input, [n, k]; none of another form."""
+    played = [one for one in plays_of(subject, data, seeds_of(question.seed + 5, many)) if isinstance(one, Played)]
     columns = Columns.of(played)
     if not played or len(columns.records) != len(finite):
         return np.zeros((0, 0))
@@ -325,7 +331,7 @@ def _shared(pair: Pair, two: Two, found: Replay) -> None:
 def _distance(
     subject: Subject, question: Question, pair: Pair, two: Two, finite: Bools, found: Replay, budget: Budget
 ) -> None:
-    seen = distance_of(two, partial(_more, subject, pair, finite, question), budget)
+    seen = distance_of(two, partial(_more, subject, pair.left, finite, question), budget)
     if seen.law is not None:
         before = found.distances.get(pair.name, seen)
         found.distances[pair.name] = max(before, seen, key=lambda one: one.pure if one.law == "Laplace" else one.size)

@@ -31,8 +31,10 @@ MOST_LOOKS, WANTED_TRIALS = 6, 2000
 #: With fewer trials nothing could be learned.
 FEWEST_TRIALS = 400
 #: Plays from which it is learned which numbers never change, and where to look among many: at most, at least, and a
-#: share of the trials. Plays from which it is learned which pairs to sample, where there is no time for all.
-PILOT, LEAST_PILOT, PILOT_SHARE, CHOICE = 512, 96, 0.1, 64
+#: share of the trials. Plays from which it is learned which pairs to sample, where there is no time for all: at most,
+#: at least, and their share of it.
+PILOT, LEAST_PILOT, PILOT_SHARE = 512, 96, 0.1
+CHOICE, FEWEST_CHOICE, CHOICE_SHARE = 64, 12, 0.25
 #: One in so many sound targets is called faulty by sampling.
 SURE = 1e5
 #: Inputs that are told apart as well as so many trials can show are sampled again, more often; at most so often.
@@ -102,11 +104,12 @@ def sample(
         looks = max(1, min(len(pairs), int(budget.left / one / (2.6 * WANTED_TRIALS))))
         if looks < len(pairs):
             budget.cut.append(f"pairs that are sampled: {looks} of {len(pairs)}")
-            pairs = _chosen(subject, question, laws, looks)
+            pairs = _chosen(subject, question, laws, looks, budget, one)
         affordable = int(budget.left / one / (2.6 * len(pairs)))
         trials = budget.allowed("calls of each input for the audit", affordable, question.trials)
         if trials < FEWEST_TRIALS:
-            found.why_not = f"a call takes {one:.2g} s: too few trials for an audit in the time of the check"
+            if budget.left > 0:
+                found.why_not = f"a call takes {one:.2g} s: too few trials for an audit in the time of the check"
             return found
         for number, pair in enumerate(pairs):
             if budget.left <= 0:
@@ -134,9 +137,11 @@ def sample(
     return found
 
 
-def _chosen(subject: Subject, question: Question, laws: Mapping[str, str | None], looks: int) -> list[Pair]:
+def _chosen(
+    subject: Subject, question: Question, laws: Mapping[str, str | None], looks: int, budget: Budget, one: float
+) -> list[Pair]:
     """The pairs that a few plays of their own tell apart best, of those that may refute the claim and whose noise no
-    replay has measured.
+    replay has measured; the first ones where there is no time for that. one: seconds of a call.
     """
 
     def useful(pair: Pair) -> tuple[bool, bool]:
@@ -144,16 +149,17 @@ def _chosen(subject: Subject, question: Question, laws: Mapping[str, str | None]
 
     least = min(map(useful, subject.pairs))
     pairs = [pair for pair in subject.pairs if useful(pair) == least]
-    return (
-        sorted(pairs, key=lambda pair: -_apart(subject, pair, question.seed))[:looks] if looks < len(pairs) else pairs
-    )
+    plays = min(CHOICE, int(CHOICE_SHARE * budget.left / one / (4 * len(pairs))))
+    if looks >= len(pairs) or plays < FEWEST_CHOICE:
+        return pairs[:looks]
+    return sorted(pairs, key=lambda pair: -_apart(subject, pair, question.seed, plays))[:looks]
 
 
-def _apart(subject: Subject, pair: Pair, seed: int) -> float:
+def _apart(subject: Subject, pair: Pair, seed: int, plays: int) -> float:
     """How far the means of the best feature are apart, in deviations; 0 where it cannot be sampled."""
     try:
-        draw = sampler(subject, pair, seed, CHOICE)
-        first, second = (draw(world, CHOICE, seed + 31 + world) for world in (False, True))
+        draw = sampler(subject, pair, seed, plays)
+        first, second = (draw(world, plays, seed + 31 + world) for world in (False, True))
     except Exception:  # of the target's own
         return 0.0
     spread = first.std(0) + second.std(0)

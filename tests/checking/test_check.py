@@ -244,3 +244,31 @@ def test_the_bound_of_gaussian_noise_is_given_beside_the_one_that_assumes_nothin
         return update / max(1.0, np.abs(update).sum()) + rng.laplace(0, 2.0, update.shape)
 
     assert check_object(laplace, Question(dims=(4,), trials=800), seconds=10).sharper is None
+
+
+def test_a_check_without_time_for_two_pairs_has_checked_nothing() -> None:
+    """A target with noise of a twentieth of what is claimed: not looked at, it must not pass."""
+
+    def bare(update: Any, rng: Any) -> Any:
+        return update / max(1.0, float(np.linalg.norm(update))) + rng.normal(0, 0.2, np.shape(update))
+
+    none = check_object(bare, Question(claim=Claim(1.0, 1e-5), dims=(8,)), seconds=0.001)
+    assert none.verdict == "could not check"
+    assert "1 of" in str(none.why_not)
+    assert (
+        check_object(bare, Question(claim=Claim(1.0, 1e-5), dims=(8,), trials=400), seconds=10).verdict
+        == "faults found"
+    )
+
+
+def test_a_network_or_file_that_is_not_there_is_told_after_one_call() -> None:
+    calls = []
+
+    def fetches(update: Any, rng: Any = None) -> Any:
+        calls.append(1)
+        raise OSError("<urlopen error [Errno -3] Temporary failure in name resolution>")
+
+    found = check_object(fetches, Question(claim=Claim(1.0, 1e-5)), seconds=10)
+    assert found.verdict == "could not check"
+    assert "a check has no network" in str(found.why_not)
+    assert len(calls) == 1

@@ -433,4 +433,33 @@ ROWS = [
         "Laplace mechanism on a sum of L1-clipped updates.",
     ),
     Row("prunus", "filter", False, "arrays", 3.0, "exact", "Two-sided geometric noise on an L1-bounded grid."),
+    # written without a look at how the check works, and run once, on 2026-11-27
+    Row("agger", "client-app", True, "partition-id", inf, "exact",
+        "Means and variances of batch normalisation are sent with the model, and have no noise."),
+    Row("birs", "strategy", True, "clients", inf, "exact",
+        "The next clip norm follows the exact share of short updates, and all clients are told it."),
+    Row("doller", "loop", True, "dataset", inf, "exact",
+        "A warm restart makes a new optimiser: its epoch is neither clipped nor noised."),
+    Row("ecker", "mod", True, "layers", inf, "exact", "Arrays of one axis get no noise."),
+    Row("fils", "release", True, "vector", gaussian(0.95), "lower",
+        "Rounding to a grid after the clip doubles the norm of an update of four equal numbers (the figure allows for "
+        "the rounding of the noise)."),
+    Row("gurk", "old-strategy", True, "clients", inf, "exact",
+        "The average of the clients' losses is published beside the model."),
+    Row("isen", "strategy", False, "clients", gaussian(sqrt(0.5)), "upper",
+        "Adaptive clipping of Andrew et al.: centred bits, noise, constant divisors; one client more or less."),
+    Row("jagst", "loop", False, "pair", gaussian(sqrt(12) / 3.5), "upper",
+        "A falling clip norm, noise in proportion, and the average of the models."),
+    # a client more or less, by those who wrote that part of the check
+    Row("quercus", "strategy", True, "clients", narrower(256, 2.0), "lower",
+        "The noisy sum is divided by the number of replies: with two replies the noise is half that with one."),
+    Row("salix", "old-strategy", False, "clients", gaussian(1.0), "exact",
+        "Whoever replies is added up, with noise, over a constant."),
+    Row("taxus", "strategy", True, "clients", gaussian(2.0), "lower",
+        "A mean over replies moves by 2 C / n where one is missing, the noise is for C / n."),
+    Row("tilia", "old-strategy", True, "clients", inf, "exact",
+        "Clip norm and noise follow the longest update: among updates of zero one client decides about the noise."),
+    # beside allen: what is not chosen is zero, not bare
+    Row("sorbus", "filter", False, "arrays", 2.0, "upper",
+        "Report noisy max (Dwork and Roth 2014, 3.3), epsilon 1, and Laplace noise on the entry, epsilon 1."),
 ]  # fmt: skip
