@@ -279,6 +279,8 @@ class Rowwise:
         least = 1 + {nn.Linear: 1, Film: 1, nn.LayerNorm: len(getattr(layer, "normalized_shape", ()))}.get(kind, 0)
         if inputs.ndim < least or rank not in (None, inputs.ndim):
             raise NotRowwise(f"{kind.__name__} has an input of {inputs.ndim} dimensions")
+        if isinstance(layer, Film) and layer.dim % inputs.ndim == 0:  # a factor by an example's place in the batch
+            raise NotRowwise("Film has its channels along the batch")
         outputs = kind.forward(layer, inputs)  # not the object's own `forward`, nor its hooks
         if not isinstance(outputs, Tensor) or outputs.shape[:1] != (rows,):
             raise NotRowwise(f"{kind.__name__} gives something else than a row for each example")
