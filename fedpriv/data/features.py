@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
@@ -23,6 +24,7 @@ from fedpriv.common.errors import OptionError
 from fedpriv.config.data_schema import FeaturesConfig
 from fedpriv.config.schema import Config
 from fedpriv.data.axes import Floats, row_products, unit
+from fedpriv.data.backbone import backbone_dims, backbone_features
 from fedpriv.data.directions import MOST_DIRECTIONS
 from fedpriv.data.draws import generator
 from fedpriv.data.local_dct import dims_of as dct_dims
@@ -61,7 +63,12 @@ def public_knowledge(options: FeaturesConfig) -> str:
     """Which public knowledge is in the features, for reports; "none" where the model reads pixels."""
     if options.name == "none":
         return "none"
-    known = [WORDS[options.name]]
+    if options.name == "backbone":
+        digest = str(options.weights_sha256)[:12]
+        words = f"a network ({options.architecture}, weights with SHA-256 {digest}) trained on: {options.trained_on}"
+        known = [words]
+    else:
+        known = [WORDS[options.name]]
     if options.normalise == "moments":
         known.append(MOMENTS)
     if options.mirror:
@@ -80,6 +87,8 @@ def known_beforehand(config: Config) -> str:
 def base_dims(options: FeaturesConfig, shape: Shape) -> int:
     """Numbers of one picture before a map. Raises `OptionError` for pictures that are too small or too large."""
     channels, height, width = shape
+    if options.name == "backbone":
+        return backbone_dims(options, shape)
     if min(height, width) < SMALLEST or max(height, width) > LARGEST:
         words = f"needs pictures of {SMALLEST}x{SMALLEST} to {LARGEST}x{LARGEST}, these are {height}x{width}"
         raise OptionError("features", options.name, f"{words}; allowed: none, or another dataset.size")
@@ -148,6 +157,9 @@ class Features:
     @property
     def _base_identity(self) -> dict[str, Any]:
         waves = {"waves": self.options.waves, "width": self.options.width} if self.options.name == "fourier" else {}
+        if self.options.name == "backbone":
+            read = ("architecture", "layer", "size", "mean", "std", "weights_sha256")
+            waves = {name: getattr(self.options, name) for name in read} | {"torch": torch.__version__}
         normalised = {} if self.options.normalise == "none" else {"normalise": self.options.normalise}
         mirrored = {"mirror": True} if self.options.mirror else {}
         return {"features": self.options.name, **normalised, **mirrored, **waves, "shape": list(self.shape)}
@@ -189,6 +201,8 @@ def base_function(options: FeaturesConfig, shape: Shape) -> Function:
     function: Function = oriented_gradients if options.name == "gradients" else local_dct
     if options.name == "fourier":
         function = fourier_features(options.waves, options.width, shape)
+    if options.name == "backbone":
+        function = backbone_features(options, shape)
     whole = function if options.normalise == "none" else lambda images: function(normalised(images))
     return mirrored(whole) if options.mirror else whole
 
