@@ -123,7 +123,7 @@ class DatasetConfig(Options):
 class FeaturesConfig(Options):
     """Public features between pictures and model (`fedpriv.data.features`)."""
 
-    name: Literal["none", "gradients", "dct", "fourier", "backbone"]
+    name: Literal["none", "gradients", "dct", "fourier", "processes", "backbone"]
     map: Literal["none", "strokes", "pink"] = Field(
         default="none", description="strokes: onto directions in which pen strokes differ; pink: whitened by 1/f noise"
     )

@@ -12,7 +12,7 @@ Shapes: n pictures, c channels, h x w pixels, d features.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -25,6 +25,7 @@ from fedpriv.common.errors import OptionError
 from fedpriv.common.places import load_module
 from fedpriv.config.data_schema import FeaturesConfig
 from fedpriv.data.axes import Floats
+from fedpriv.data.process_network import process_network
 from fedpriv.data.weights_file import head_of, read_weights, set_weights
 
 Shape = tuple[int, int, int]
@@ -45,8 +46,19 @@ def backbone_features(options: FeaturesConfig, shape: Shape) -> Callable[[Floats
     found = read_weights(str(options.weights), "features.weights", options.weights_sha256)
     free = "\0" if options.layer is not None else f"{_last_linear(network)}."
     set_weights(network, found.tensors, free, "features.weights", str(options.weights), str(options.architecture))
-    reader, side = _Reader(network.eval(), options.layer), _side(options, shape)
-    mean, std = (torch.tensor(values).view(1, COLOURS, 1, 1) for values in (options.mean, options.std))
+    return _function(_Reader(network.eval(), options.layer), options.mean, options.std, _side(options, shape))
+
+
+def process_features() -> Callable[[Floats], Floats]:
+    """As `backbone_features`, of the network that comes with the project (`fedpriv.data.process_network`)."""
+    return _function(process_network(), [0.0] * COLOURS, [1.0] * COLOURS, None)
+
+
+def _function(
+    network: Callable[[Tensor], Tensor], mean: Sequence[float], std: Sequence[float], side: tuple[int, int] | None
+) -> Callable[[Floats], Floats]:
+    """side: what pictures are resized to; None: nothing."""
+    shift, scale = (torch.tensor(values, dtype=torch.float32).view(1, COLOURS, 1, 1) for values in (mean, std))
 
     def compute(images: Floats) -> Floats:
         before = torch.get_num_threads()
@@ -54,9 +66,9 @@ def backbone_features(options: FeaturesConfig, shape: Shape) -> Callable[[Floats
         try:
             with torch.inference_mode():
                 pictures = torch.from_numpy(images).expand(-1, COLOURS, -1, -1)
-                if pictures.shape[2:] != side:
+                if side is not None and pictures.shape[2:] != side:
                     pictures = functional.interpolate(pictures, side, mode="bilinear", antialias=True)
-                values: Floats = reader((pictures - mean) / std).numpy()
+                values: Floats = network((pictures - shift) / scale).numpy()
                 return np.ascontiguousarray(values, np.float32)
         finally:
             torch.set_num_threads(before)
