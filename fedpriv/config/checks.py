@@ -163,15 +163,14 @@ def _check_features(config: Config) -> None:
     """A map needs features, and features are no picture. Whether pictures are large enough is known once read."""
     features, model = config.features, config.model.name
     if features.name == "none":
-        if features.map != "none":
-            words = "features=none leaves nothing to map; allowed: none, or features=gradients, dct or fourier"
-            raise OptionError("features.map", features.map, words)
-        if features.normalise != "none":
-            words = "features=none leaves pictures as they are; allowed: none, or features=gradients, dct or fourier"
-            raise OptionError("features.normalise", features.normalise, words)
-        if features.mirror:
-            words = "features=none leaves pictures as they are; allowed: false, or features=gradients, dct or fourier"
-            raise OptionError("features.mirror", features.mirror, words)
+        for name, unused, words in (
+            ("map", "none", "leaves nothing to map"),
+            ("normalise", "none", "leaves pictures as they are"),
+            ("mirror", False, "leaves pictures as they are"),
+        ):
+            if (value := getattr(features, name)) != unused:
+                known = f"{str(unused).lower()}, or features=gradients, dct, fourier, processes or backbone"
+                raise OptionError(f"features.{name}", value, f"features=none {words}; allowed: {known}")
         return
     if config.dataset.is_table:
         raise OptionError("features", features.name, f"of pictures, and dataset={config.dataset.name} is a table: none")

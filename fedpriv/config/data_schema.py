@@ -123,7 +123,7 @@ class DatasetConfig(Options):
 class FeaturesConfig(Options):
     """Public features between pictures and model (`fedpriv.data.features`)."""
 
-    name: Literal["none", "gradients", "dct", "fourier"]
+    name: Literal["none", "gradients", "dct", "fourier", "processes", "backbone"]
     map: Literal["none", "strokes", "pink"] = Field(
         default="none", description="strokes: onto directions in which pen strokes differ; pink: whitened by 1/f noise"
     )
@@ -141,6 +141,28 @@ class FeaturesConfig(Options):
     )
     waves: int = Field(default=1000, ge=1, le=10_000, description="fourier: number of random waves")
     width: float = Field(default=1.0, gt=0, le=100, description="fourier: width of the kernel on unit vectors")
+    weights: str | None = Field(default=None, description="backbone: file of a state dict (.safetensors, .pt, .pth)")
+    weights_sha256: str | None = Field(
+        default=None, pattern="[0-9a-f]{64}", description="backbone: what its SHA-256 must be; null: what it is"
+    )
+    trained_on: str | None = Field(
+        default=None, max_length=500, description="backbone: what the weights were trained on, for every report"
+    )
+    architecture: str = Field(
+        default="resnet18", description="backbone: a network of torchvision, or package.module.Class"
+    )
+    layer: str | None = Field(
+        default=None, description="backbone: whose output is read; null: the input of the last linear layer"
+    )
+    size: int | None = Field(
+        default=None, ge=8, le=1024, description="backbone: pictures are resized to size x size; null: as they are"
+    )
+    mean: list[float] = Field(
+        default=[0.485, 0.456, 0.406], min_length=3, max_length=3, description="backbone: of red, green, blue in 0..1"
+    )
+    std: list[float] = Field(
+        default=[0.229, 0.224, 0.225], min_length=3, max_length=3, description="backbone: as mean; each above 0"
+    )
 
     @field_validator("dims", mode="after")
     @classmethod
@@ -148,6 +170,17 @@ class FeaturesConfig(Options):
         if dims != "auto" and (type(dims) is not int or not 1 <= dims <= 599):
             raise OptionError("features.dims", dims, "must be from 1 to 599, or auto")
         return dims
+
+    @field_validator("std", mode="after")
+    @classmethod
+    def _std_is_positive(cls, std: list[float]) -> list[float]:
+        if not all(0 < value < 1e6 for value in std):
+            raise OptionError("features.std", std, "must be above 0")
+        return std
+
+
+#: Of features=backbone alone: younger than committed results.
+OF_BACKBONES = ("weights", "weights_sha256", "trained_on", "architecture", "layer", "size", "mean", "std")
 
 
 # --- partition -------------------------------------------------------------------------------------------

@@ -15,7 +15,14 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import Discriminator, Field, Tag, field_validator
 
 from fedpriv.common.errors import OptionError
-from fedpriv.config.data_schema import YOUNGER_DATA_OPTIONS, DatasetConfig, FeaturesConfig, PartitionConfig, check_hub
+from fedpriv.config.data_schema import (
+    OF_BACKBONES,
+    YOUNGER_DATA_OPTIONS,
+    DatasetConfig,
+    FeaturesConfig,
+    PartitionConfig,
+    check_hub,
+)
 from fedpriv.config.method_pairs import NO_MECHANISM, Mechanism, check_pair, in_words
 from fedpriv.config.options import AttackConfig, AuditConfig, Library, OperationsConfig, Options, TrackingConfig
 from fedpriv.config.strategy_options import StrategyConfig, without_what_is_younger
@@ -264,9 +271,12 @@ class Config(Options):
         if self.features.name == "none":
             content.pop("features")
         else:  # as before there were these options
-            for option, unused in (("normalise", "none"), ("mirror", False)):
-                if content["features"][option] == unused:
-                    content["features"].pop(option)
+            idle = {("normalise", "none"), ("mirror", "False")}
+            of_others = () if self.features.name == "backbone" else OF_BACKBONES
+            features = content["features"].items()
+            content["features"] = {
+                name: value for name, value in features if name not in of_others and (name, str(value)) not in idle
+            }
         return content
 
     def identity(self) -> dict[str, Any]:

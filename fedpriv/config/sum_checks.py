@@ -82,6 +82,7 @@ UNSIGNED: dict[str, str] = {
     "dataset.download": "how this machine comes by a public data set",
     "model.name": "the server resolves auto; theta and its length are signed, and any update is clipped",
     "model.weights": "where this machine's copy of the weights lies, whose digest is signed",
+    "features.weights": "where this machine's copy of the weights lies, whose digest is signed",
     "privacy.rng": "a node draws from its operating system whatever a run says",
     "engine.name": "how messages travel",
     "engine.workers": "processes of a simulation",

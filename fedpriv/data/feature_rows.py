@@ -12,6 +12,7 @@ import logging
 import shutil
 import threading
 import zlib
+from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -89,9 +90,16 @@ class FeatureArrays:
         """float32 [n, d], read-only and memory-mapped where it may be cached."""
         if self._identity is None or not len(self._images):
             return self.features(self._images)
-        identity = {"pictures": self._identity, "form": FORM, **self.features.identity}
+        if self.features.is_network:  # another map, or another number of dimensions, does not compute it again
+            base = self._kept({"base": True, **self.features.base_identity}, self._images, self.features.base)
+            return self._kept(self.features.identity, base, self.features.mapped)
+        return self._kept(self.features.identity, self._images, self.features)
+
+    def _kept(self, said: dict[str, Any], inputs: NDArray[Any], compute: Callable[[NDArray[Any]], Floats]) -> Floats:
+        """What a function gives for these rows, from the cache. said: all that decides it beside the pictures."""
+        identity = {"pictures": self._identity, "form": FORM, **said}
         for _ in range(2):
-            found = entry(self._folder, identity, self._write)
+            found = entry(self._folder, identity, lambda folder: self._write(folder, inputs, compute))
             array = self._read(found)
             if array is not None:
                 return array
@@ -99,25 +107,27 @@ class FeatureArrays:
             shutil.rmtree(found, ignore_errors=True)
         raise DataError(f"{self._folder}: features are damaged as soon as they are written")
 
-    def _write(self, folder: Path) -> None:
-        log.info("computing the features of %d pictures into %s", len(self._images), self._folder)
-        header = {"descr": "<f4", "fortran_order": False, "shape": (len(self._images), self.features.dims)}
+    def _write(self, folder: Path, inputs: NDArray[Any], compute: Callable[[NDArray[Any]], Floats]) -> None:
+        log.info("computing the features of %d pictures into %s", len(inputs), self._folder)
+        dims = compute(inputs[:1]).shape[1]
+        header = {"descr": "<f4", "fortran_order": False, "shape": (len(inputs), dims)}
         checksum = 0
         # Written and not mapped: on a full disk a write raises an error, a store into a mapped file ends the process.
         with (folder / FILE).open("wb") as file:
             np.lib.format.write_array_header_1_0(file, header)
-            for start in range(0, len(self._images), CHUNK):
-                block = self.features(self._images[start : start + CHUNK]).tobytes()
+            for start in range(0, len(inputs), CHUNK):
+                block = compute(inputs[start : start + CHUNK]).tobytes()
                 checksum = zlib.crc32(block, checksum)
                 file.write(block)
-        (folder / ABOUT).write_text(json.dumps({"crc32": checksum}))
+        (folder / ABOUT).write_text(json.dumps({"crc32": checksum, "dims": dims}))
 
     def _read(self, folder: Path) -> Floats | None:
         """None where the file is not the one that was written."""
         try:
             about = json.loads((folder / ABOUT).read_text())
             array: Floats = np.load(folder / FILE, mmap_mode="r", allow_pickle=False)
-            whole = array.shape == (len(self._images), self.features.dims) and array.dtype == np.float32
+            dims = about.get("dims", self.features.dims)
+            whole = array.shape == (len(self._images), dims) and array.dtype == np.float32
             if not whole or zlib.crc32(array.data) != about["crc32"]:
                 return None
         except (OSError, ValueError, KeyError, TypeError, EOFError):

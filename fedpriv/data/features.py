@@ -12,10 +12,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
@@ -23,6 +25,7 @@ from fedpriv.common.errors import OptionError
 from fedpriv.config.data_schema import FeaturesConfig
 from fedpriv.config.schema import Config
 from fedpriv.data.axes import Floats, row_products, unit
+from fedpriv.data.backbone import backbone_dims, backbone_features, process_features
 from fedpriv.data.directions import MOST_DIRECTIONS
 from fedpriv.data.draws import generator
 from fedpriv.data.local_dct import dims_of as dct_dims
@@ -31,6 +34,8 @@ from fedpriv.data.moments import normalised
 from fedpriv.data.oriented import dims_of as gradient_dims
 from fedpriv.data.oriented import oriented_gradients
 from fedpriv.data.pink import load_pink, pink_map
+from fedpriv.data.process_network import DIMS as PROCESS_DIMS
+from fedpriv.data.process_network import weights_digest
 from fedpriv.data.stroke_map import load_directions, stroke_map
 from fedpriv.data.weights_file import public_weights
 
@@ -48,6 +53,7 @@ WORDS = {
     "gradients": "oriented gradients",
     "dct": "local cosine transforms, scaled as natural pictures fall off (1/frequency)",
     "fourier": "random Fourier features with a public seed",
+    "processes": "a network trained on pictures of random processes: knows shapes that hide each other, noise, shading",
 }
 MOMENTS = "pictures are deskewed and scaled by their own moments: knows upright ink, of the size of MNIST's digits"
 MIRROR = "a picture and its mirror image count as one: knows that things look alike mirrored"
@@ -61,7 +67,12 @@ def public_knowledge(options: FeaturesConfig) -> str:
     """Which public knowledge is in the features, for reports; "none" where the model reads pixels."""
     if options.name == "none":
         return "none"
-    known = [WORDS[options.name]]
+    if options.name == "backbone":
+        digest = str(options.weights_sha256)[:12]
+        words = f"a network ({options.architecture}, weights with SHA-256 {digest}) trained on: {options.trained_on}"
+        known = [words]
+    else:
+        known = [WORDS[options.name]]
     if options.normalise == "moments":
         known.append(MOMENTS)
     if options.mirror:
@@ -80,9 +91,13 @@ def known_beforehand(config: Config) -> str:
 def base_dims(options: FeaturesConfig, shape: Shape) -> int:
     """Numbers of one picture before a map. Raises `OptionError` for pictures that are too small or too large."""
     channels, height, width = shape
+    if options.name == "backbone":
+        return backbone_dims(options, shape)
     if min(height, width) < SMALLEST or max(height, width) > LARGEST:
         words = f"needs pictures of {SMALLEST}x{SMALLEST} to {LARGEST}x{LARGEST}, these are {height}x{width}"
         raise OptionError("features", options.name, f"{words}; allowed: none, or another dataset.size")
+    if options.name == "processes":
+        return PROCESS_DIMS
     if options.name == "gradients":
         return gradient_dims(channels, height, width)
     return dct_dims(channels) if options.name == "dct" else options.waves
@@ -137,17 +152,26 @@ class Features:
 
     def __post_init__(self) -> None:
         self.dims = model_input(self.options, self.shape)[0]
-        self._function: Function | None = None
+        self._map: Function | None = None
 
     @property
     def identity(self) -> dict[str, Any]:
         """Everything that decides the numbers."""
-        mapped = {} if self.options.map == "none" else {"dims": self.options.dims, "exponent": self.options.exponent}
-        return {"map": self.options.map, **mapped, **self._base_identity}
+        mapped: dict[str, Any] = (
+            {} if self.options.map == "none" else {"dims": self.options.dims, "exponent": self.options.exponent}
+        )
+        return {"map": self.options.map, **mapped, **self.base_identity}
 
     @property
-    def _base_identity(self) -> dict[str, Any]:
-        waves = {"waves": self.options.waves, "width": self.options.width} if self.options.name == "fourier" else {}
+    def base_identity(self) -> dict[str, Any]:
+        waves: dict[str, Any] = {}
+        if self.options.name == "fourier":
+            waves = {"waves": self.options.waves, "width": self.options.width}
+        if self.options.name == "backbone":
+            read = ("architecture", "layer", "size", "mean", "std", "weights_sha256")
+            waves = {name: getattr(self.options, name) for name in read} | {"torch": torch.__version__}
+        if self.options.name == "processes":
+            waves = {"weights_sha256": weights_digest(), "torch": torch.__version__}
         normalised = {} if self.options.normalise == "none" else {"normalise": self.options.normalise}
         mirrored = {"mirror": True} if self.options.mirror else {}
         return {"features": self.options.name, **normalised, **mirrored, **waves, "shape": list(self.shape)}
@@ -156,31 +180,47 @@ class Features:
         """float32 [n, d] at unit length (zeros for a picture without any contrast), of uint8 [n, c, h, w]."""
         if not len(images):
             return np.zeros((0, self.dims), np.float32)
+        return self.mapped(self.base(images))
+
+    @property
+    def is_network(self) -> bool:
+        """Whether what lies before the map takes so long that it is kept by itself."""
+        return self.options.name in ("processes", "backbone") and self.options.map != "none"
+
+    def base(self, images: NDArray[np.uint8]) -> Floats:
+        """What the map is applied to, float32 [n, more], of uint8 [n, c, h, w] with n > 0."""
         with threadpool_limits(limits=1):  # more threads would add in another order
-            if self._function is None:
-                self._function = self._build()
-            return in_blocks(self._function, images)
+            return in_blocks(self._base, images)
 
-    def _build(self) -> Function:
-        base = base_function(self.options, self.shape)
+    def mapped(self, values: Floats) -> Floats:
+        """The features [n, d] of base values [n, more], n > 0."""
+        with threadpool_limits(limits=1):
+            if self._map is None:
+                self._map = self._build_map()
+            return in_blocks(self._map, values)
+
+    @cached_property
+    def _base(self) -> Function:
+        return base_function(self.options, self.shape)
+
+    def _build_map(self) -> Function:
         if self.options.map == "none":
-            return lambda images: centred(base(images))
+            return centred
         load, weigh = (load_pink, pink_map) if self.options.map == "pink" else (load_directions, stroke_map)
-        directions = load(lambda images: in_blocks(base, images), self.shape, self._base_identity, self.cache)
-        chosen = weigh(directions, self.dims, self.options.exponent)
-        return lambda images: chosen(base(images))
+        directions = load(lambda images: in_blocks(self._base, images), self.shape, self.base_identity, self.cache)
+        return weigh(directions, self.dims, self.options.exponent)
 
 
-def in_blocks(function: Function, images: NDArray[np.uint8]) -> Floats:
-    """A function's values [n, d] of uint8 pictures [n, c, h, w], n > 0, `BLOCK` at a time."""
-    starts = range(0, len(images), BLOCK)
-    return np.concatenate([whole_block(function, images[start : start + BLOCK]) for start in starts])[: len(images)]
+def in_blocks(function: Function, values: NDArray[Any]) -> Floats:
+    """A function's values [n, d] of uint8 pictures [n, c, h, w], or of vectors [n, more], n > 0, `BLOCK` at a time."""
+    starts = range(0, len(values), BLOCK)
+    return np.concatenate([whole_block(function, values[start : start + BLOCK]) for start in starts])[: len(values)]
 
 
-def whole_block(function: Function, images: NDArray[np.uint8]) -> Floats:
-    """A function's values [BLOCK, d] of at most `BLOCK` pictures and black ones."""
-    block = np.zeros((BLOCK, *images.shape[1:]), np.float32)
-    np.divide(images, np.float32(255), out=block[: len(images)])
+def whole_block(function: Function, values: NDArray[Any]) -> Floats:
+    """A function's values [BLOCK, d] of at most `BLOCK` pictures and black ones, or vectors and zeros."""
+    block = np.zeros((BLOCK, *values.shape[1:]), np.float32)
+    np.divide(values, np.float32(255 if values.dtype == np.uint8 else 1), out=block[: len(values)])
     return function(block)
 
 
@@ -189,6 +229,10 @@ def base_function(options: FeaturesConfig, shape: Shape) -> Function:
     function: Function = oriented_gradients if options.name == "gradients" else local_dct
     if options.name == "fourier":
         function = fourier_features(options.waves, options.width, shape)
+    if options.name == "backbone":
+        function = backbone_features(options, shape)
+    if options.name == "processes":
+        function = process_features()
     whole = function if options.normalise == "none" else lambda images: function(normalised(images))
     return mirrored(whole) if options.mirror else whole
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import io
-import pickle
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +11,7 @@ from pathlib import Path
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedpriv.common.errors import OptionError
 from fedpriv.common.files import open_regular
@@ -63,6 +62,34 @@ def public_weights(model: ModelConfig) -> list[str]:
     return [f"it starts from weights with SHA-256 {str(model.weights_sha256)[:12]}, trained on: {model.trained_on}"]
 
 
+def set_weights(model: nn.Module, given: dict[str, Tensor], free: str, option: str, path: str, kind: str) -> None:
+    """Sets a model's parameters and running statistics to those of a state dict of the same form.
+
+    free: beginning of the names of a part that may be missing or of another shape; then all of this part stays as it
+    was initialised. Raises `OptionError` for ``option`` with the file's ``path``, naming what does not belong to a
+    model of this ``kind``.
+    """
+    given = {name: value for name, value in given.items() if not name.endswith("num_batches_tracked")}
+    wanted = {name: value for name, value in model.state_dict().items() if not name.endswith("num_batches_tracked")}
+    fits = {name for name in wanted.keys() & given.keys() if wanted[name].shape == given[name].shape}
+    for fault, names in (
+        ("lacks", wanted.keys() - given.keys()),
+        ("has too much", given.keys() - wanted.keys()),
+        ("has in another shape", (wanted.keys() & given.keys()) - fits),
+    ):
+        if body := sorted(name for name in names if not name.startswith(free)):
+            words = f"{', '.join(body[:3])}{', ...' if len(body) > 3 else ''} ({len(body)} tensors)"
+            raise OptionError(option, path, f"is of another model than {kind}: what it {fault}: {words}")
+    if not fits >= {name for name in wanted if name.startswith(free)}:
+        fits = {name for name in fits if not name.startswith(free)}
+    model.load_state_dict({name: given[name].to(wanted[name].dtype) for name in fits}, strict=False)
+
+
+def head_of(model: nn.Module) -> tuple[str, nn.Module]:
+    """Name and module of the last block that has parameters."""
+    return [(name, block) for name, block in model.named_children() if any(True for _ in block.parameters())][-1]
+
+
 def _tensors(content: bytes, path: str, option: str) -> dict[str, Tensor]:
     if path.endswith(".safetensors"):
         try:
@@ -76,7 +103,7 @@ def _tensors(content: bytes, path: str, option: str) -> dict[str, Tensor]:
                 raise OptionError(option, path, f"is a TorchScript archive, which is code; {allowed}")
     try:
         found = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
-    except (pickle.UnpicklingError, RuntimeError, ValueError, EOFError) as error:
+    except Exception as error:  # of a file that anybody may have made
         reason = (str(error).splitlines() or [""])[0][:120]
         raise OptionError(option, path, f"holds more than tensors, or is damaged ({reason}); {allowed}") from None
     if not isinstance(found, dict) or not all(isinstance(value, Tensor) for value in found.values()):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from fedpriv.client.build import client_class, exchanges_of, flat_inputs, make_client
 from fedpriv.common.doing import doing
@@ -63,20 +64,27 @@ def resolve(config: Config, folder: Path | None) -> tuple[Config, Worker, Plan]:
 
 
 def with_weights(config: Config) -> Config:
-    """With the SHA-256 of `model.weights`, so that a run that goes on, or is repeated, has the same. Raises
-    `OptionError`.
+    """With the SHA-256 of `model.weights` and `features.weights`, so that a run that goes on, or is repeated, has the
+    same. Raises `OptionError`.
     """
-    model = config.model
-    if model.weights is None:
-        if model.weights_sha256 is not None or model.trained_on is not None:
-            name = "weights_sha256" if model.weights_sha256 is not None else "trained_on"
-            raise OptionError(f"model.{name}", getattr(model, name), "needs model.weights; allowed: null")
-        return config
-    if not model.trained_on:
+    changed = {"model": _named_weights("model", config.model, config.model.weights is not None)}
+    changed["features"] = _named_weights("features", config.features, config.features.name == "backbone")
+    return config.model_copy(update=changed)
+
+
+def _named_weights(group: str, options: Any, needed: bool) -> Any:
+    if not needed:
+        for name in ("weights", "weights_sha256", "trained_on"):
+            if (value := getattr(options, name)) is not None:
+                raise OptionError(f"{group}.{name}", value, f"needs {group}.weights; allowed: null")
+        return options
+    if options.weights is None:
+        raise OptionError(f"{group}.weights", "null", "backbone needs the file of a state dict; allowed: a path")
+    if not options.trained_on:
         words = "say what the weights were trained on: reports repeat it as public knowledge; allowed: a text"
-        raise OptionError("model.trained_on", "null", words)
-    found = read_weights(model.weights, "model.weights", model.weights_sha256)
-    return config.model_copy(update={"model": model.model_copy(update={"weights_sha256": found.sha256})})
+        raise OptionError(f"{group}.trained_on", "null", words)
+    found = read_weights(options.weights, f"{group}.weights", options.weights_sha256)
+    return options.model_copy(update={"weights_sha256": found.sha256})
 
 
 def _together(worker: Worker) -> str:

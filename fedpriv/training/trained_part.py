@@ -25,7 +25,7 @@ from torch.nn.modules.dropout import _DropoutNd
 
 from fedpriv.common.errors import OptionError
 from fedpriv.config.schema import ModelConfig
-from fedpriv.data.weights_file import read_weights
+from fedpriv.data.weights_file import head_of, read_weights, set_weights
 from fedpriv.mechanisms.film import Film
 
 NORMALISATIONS = (nn.GroupNorm, nn.LayerNorm, Film)
@@ -98,27 +98,8 @@ def load_public(model: nn.Module, config: ModelConfig) -> str:
     """
     option, path = "model.weights", str(config.weights)
     found = read_weights(path, option, config.weights_sha256)
-    given = {name: value for name, value in found.tensors.items() if not name.endswith("num_batches_tracked")}
-    wanted = {name: value for name, value in model.state_dict().items() if not name.endswith("num_batches_tracked")}
-    head = f"{head_of(model)[0]}."
-    fits = {name for name in wanted.keys() & given.keys() if wanted[name].shape == given[name].shape}
-    for kind, names in (
-        ("lacks", wanted.keys() - given.keys()),
-        ("has too much", given.keys() - wanted.keys()),
-        ("has in another shape", (wanted.keys() & given.keys()) - fits),
-    ):
-        if body := sorted(name for name in names if not name.startswith(head)):
-            words = f"{', '.join(body[:3])}{', ...' if len(body) > 3 else ''} ({len(body)} tensors)"
-            raise OptionError(option, path, f"is of another model than {config.name}: what it {kind}: {words}")
-    if not fits >= {name for name in wanted if name.startswith(head)}:
-        fits = {name for name in fits if not name.startswith(head)}
-    model.load_state_dict({name: given[name].to(wanted[name].dtype) for name in fits}, strict=False)
+    set_weights(model, found.tensors, f"{head_of(model)[0]}.", option, path, config.name)
     return found.sha256
-
-
-def head_of(model: nn.Module) -> tuple[str, nn.Module]:
-    """Name and module of the last block that has parameters."""
-    return [(name, block) for name, block in model.named_children() if any(True for _ in block.parameters())][-1]
 
 
 def trained_words(config: ModelConfig) -> str:

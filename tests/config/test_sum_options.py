@@ -45,7 +45,7 @@ def test_a_new_reason_to_leave_an_option_unsigned_is_given_here_too() -> None:
     """The list as it was thought over: nobody takes an option out by one line."""
     assert set(UNSIGNED) == {
         *("run_dir", "dataset.root", "dataset.test_root", "dataset.cache", "dataset.download", "model.name"),
-        *("dataset.schema_file", "model.weights"),  # their digests are signed
+        *("dataset.schema_file", "model.weights", "features.weights"),  # their digests are signed
         *("dataset.separator", "dataset.decimal", "dataset.encoding"),
         *("privacy.rng", "engine.name", "engine.workers", "engine.threads_per_client", "engine.trainer"),
         *("engine.address", "engine.device", "engine.gpus_per_worker", "engine.round_timeout"),
@@ -57,7 +57,7 @@ def test_a_new_reason_to_leave_an_option_unsigned_is_given_here_too() -> None:
 @pytest.mark.parametrize("strategy", ["ddgauss", "skellam", "cpsgd"])
 def test_members_sign_every_option_but_those_with_a_reason(strategy: str) -> None:
     more = ("strategy.client.epsilon=8",) if strategy == "cpsgd" else ()
-    config = compose([f"strategy={strategy}", *PROTOCOL, *more])
+    config = compose([f"strategy={strategy}", *PROTOCOL, "features=backbone", *more])
     known, named = release_digest(config), list(leaves(config.to_dict()))
     assert len(named) > 90
     for path in named:
@@ -82,7 +82,7 @@ def test_what_fixes_noise_grid_graph_or_training_is_signed(name: str) -> None:
 
 
 def test_the_digest_is_that_of_the_signed_options() -> None:
-    config = compose(["strategy=ddgauss", *PROTOCOL])
+    config = compose(["strategy=ddgauss", *PROTOCOL, "features=backbone"])
     content = {name: value for name, value in config.to_dict().items() if name not in UNSIGNED}
     for name in UNSIGNED:
         part, _, rest = name.partition(".")

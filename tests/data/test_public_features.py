@@ -342,7 +342,7 @@ def test_a_cache_that_cannot_be_written_is_named(tmp_path: Path):
     ("overrides", "option", "words"),
     [
         (["features.map=strokes"], "features.map", "features=none leaves nothing to map"),
-        (["features=scattering"], "features", "allowed: dct, fourier, gradients, none"),
+        (["features=scattering"], "features", "allowed: backbone, dct, fourier, gradients, none"),
         (["features=gradients", "features.dims=0"], "features.dims", "from 1 to 599, or auto"),
         (["features=gradients", "features.dims=600"], "features.dims", "from 1 to 599, or auto"),
         (["features=gradients", "features.exponent=-1"], "features.exponent", "at least 0"),

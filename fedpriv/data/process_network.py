@@ -1,0 +1,84 @@
+"""A small network that was trained on pictures of random processes: features without any data.
+
+`tools/make_backbone.py` draws the pictures (dead leaves, coloured noise, random functions of the place) from a seed and
+trains the network to find two crops of one picture among those of others. No picture of anything was ever seen, so the
+public knowledge is the drawing rules alone (Baradad et al., NeurIPS 2021; Tang et al., NeurIPS 2023).
+
+Its features are those of three stages, each the mean over every quarter of the picture: sums of what is where, coarse
+enough for small shifts.
+
+Shapes: n pictures, 3 channels, h x w pixels, d = 4 (64 + 128 + 192) features.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from importlib.resources import files
+
+import torch
+from safetensors.torch import load
+from torch import Tensor, nn
+from torch.nn import functional
+
+WIDTHS = (64, 128, 192)
+#: Features: of each stage the means over 2 x 2 quarters.
+DIMS = 4 * sum(WIDTHS)
+WEIGHTS = "process_network.safetensors"
+
+
+class Block(nn.Module):
+    """Two convolutions beside a shortcut (He et al. 2016)."""
+
+    def __init__(self, inputs: int, outputs: int, stride: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False)
+        self.norm1 = nn.BatchNorm2d(outputs)
+        self.conv2 = nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False)
+        self.norm2 = nn.BatchNorm2d(outputs)
+        self.short = nn.Conv2d(inputs, outputs, 1, stride, bias=False) if (inputs, stride) != (outputs, 1) else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.norm2(self.conv2(torch.relu(self.norm1(self.conv1(x)))))
+        return torch.relu(y + (x if self.short is None else self.short(x)))
+
+
+class ProcessNetwork(nn.Module):
+    """Pictures in 0..1 [n, 3, h, w] -> features [n, DIMS]."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, WIDTHS[0], 3, 1, 1, bias=False)
+        self.norm = nn.BatchNorm2d(WIDTHS[0])
+        blocks, before = [], WIDTHS[0]
+        for stage, width in enumerate(WIDTHS):
+            blocks += [Block(before, width, 2 if stage else 1), Block(width, width, 1)]
+            before = width
+        self.blocks = nn.Sequential(*blocks)
+
+    def stages(self, pictures: Tensor) -> list[Tensor]:
+        """The three stages' maps [n, width, h / 2^s, w / 2^s]."""
+        values, found = torch.relu(self.norm(self.stem((pictures - 0.5) * 4))), []
+        for number, block in enumerate(self.blocks):
+            values = block(values)
+            if number % 2:
+                found.append(values)
+        return found
+
+    def forward(self, pictures: Tensor) -> Tensor:
+        return torch.cat([functional.adaptive_avg_pool2d(part, 2).flatten(1) for part in self.stages(pictures)], 1)
+
+
+def _content() -> bytes:
+    return files("fedpriv.data").joinpath(WEIGHTS).read_bytes()
+
+
+def weights_digest() -> str:
+    """SHA-256 of the weights that come with the project."""
+    return hashlib.sha256(_content()).hexdigest()
+
+
+def process_network() -> ProcessNetwork:
+    """With the weights that come with the project, in the form of after training."""
+    network = ProcessNetwork()
+    network.load_state_dict({name: value.float() for name, value in load(_content()).items()}, strict=False)
+    return network.eval()
