@@ -1,6 +1,7 @@
 """Trains a small picture network on pictures of random processes: no data at all, everything follows from a seed.
 
     python -m tools.make_process_network out=FOLDER [seconds=240] [batch=1024] [device=cuda] [seed=0] [size=test]
+    python -m tools.make_process_network map FILE.safetensors
     python -m tools.make_process_network sample FILE.png
 
 Pictures (32x32, colour) are drawn on the device: dead leaves (Lee, Mumford and Huang 2001: shapes of power-law sizes
@@ -23,12 +24,15 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fedpriv.data.process_network import WEIGHTS, WIDTHS, ProcessNetwork
+from fedpriv.config.data_schema import FeaturesConfig
+from fedpriv.data.features import Features
+from fedpriv.data.process_network import MOST, WEIGHTS, WIDTHS, ProcessNetwork
 
 SIDE, CANVAS = 32, 48
 
@@ -361,8 +365,24 @@ def sample(path: str) -> None:
     Image.fromarray((tiles * 255).byte().numpy()).resize((18 * 64, 16 * 64), 0).save(path)
 
 
+def make_map(path: str) -> None:
+    """The map of `features.map=drawings`: mean, variances and directions of the features of 3,072 drawings, each the
+    mean with its mirror image; of the directions the `MOST` with the largest variance.
+    """
+    made = Pictures(torch.device("cpu"), 1234)
+    compute = Features(FeaturesConfig(name="processes", mirror=True), (3, SIDE, SIDE), Path(path).parent)
+    low, high = (CANVAS - SIDE) // 2, (CANVAS + SIDE) // 2
+    drawn = [(made.batch(192)[:, :, low:high, low:high] * 255).round().byte().numpy() for _ in range(16)]
+    values = compute.base(np.concatenate(drawn)).astype(np.float64)
+    mean = values.mean(0)
+    variances, vectors = np.linalg.eigh((values - mean).T @ (values - mean) / len(values))
+    kept = {"mean": mean, "variances": variances[::-1], "vectors": vectors[:, ::-1][:, :MOST]}
+    forms = {"mean": torch.float32, "variances": torch.float32, "vectors": torch.float16}
+    save_file({name: torch.tensor(kept[name].copy(), dtype=form) for name, form in forms.items()}, path)
+
+
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["sample"]:
-        sample(sys.argv[2])
+    if sys.argv[1:2] in (["sample"], ["map"]):
+        (sample if sys.argv[1] == "sample" else make_map)(sys.argv[2])
     else:
         sys.exit(main(sys.argv[1:]))

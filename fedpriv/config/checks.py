@@ -174,6 +174,9 @@ def _check_features(config: Config) -> None:
         return
     if config.dataset.is_table:
         raise OptionError("features", features.name, f"of pictures, and dataset={config.dataset.name} is a table: none")
+    if features.map == "drawings" and features.name != "processes":
+        words = f"is of features=processes; allowed with features={features.name}: none, strokes, pink"
+        raise OptionError("features.map", "drawings", words)
     if features.mirror and features.map == "strokes":
         words = "characters do not look alike mirrored; allowed: false, or features.map=none or pink"
         raise OptionError("features.mirror", features.mirror, words)

@@ -124,8 +124,10 @@ class FeaturesConfig(Options):
     """Public features between pictures and model (`fedpriv.data.features`)."""
 
     name: Literal["none", "gradients", "dct", "fourier", "processes", "backbone"]
-    map: Literal["none", "strokes", "pink"] = Field(
-        default="none", description="strokes: onto directions in which pen strokes differ; pink: whitened by 1/f noise"
+    map: Literal["none", "strokes", "pink", "drawings"] = Field(
+        default="none",
+        description="strokes: onto directions in which pen strokes differ; pink: whitened by 1/f noise; drawings: of "
+        "features=processes, whitened by drawings of random processes",
     )
     normalise: Literal["none", "moments"] = Field(
         default="none", description="moments: each picture is set upright and scaled by the moments of its own ink"

@@ -38,8 +38,8 @@ def with_dims(config: Config) -> Config:
     """The configuration with a number in place of `features.dims=auto`. Raises `OptionError` where none follows."""
     if config.features.dims != "auto":
         return config
-    if config.features.map == "pink":
-        words = "was found for features.map=strokes alone; allowed with features.map=pink: a number from 1 to 599"
+    if config.features.map in ("pink", "drawings"):
+        words = f"was found for features.map=strokes alone; allowed with features.map={config.features.map}: a number"
         raise OptionError("features.dims", "auto", words)
     found = USUAL if config.features.map == "none" else _found(config)
     return config.model_copy(update={"features": config.features.model_copy(update={"dims": found})})

@@ -13,11 +13,11 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
@@ -25,7 +25,6 @@ from fedpriv.common.errors import OptionError
 from fedpriv.config.data_schema import FeaturesConfig
 from fedpriv.config.schema import Config
 from fedpriv.data.axes import Floats, row_products, unit
-from fedpriv.data.backbone import backbone_dims, backbone_features, process_features
 from fedpriv.data.directions import MOST_DIRECTIONS
 from fedpriv.data.draws import generator
 from fedpriv.data.local_dct import dims_of as dct_dims
@@ -34,16 +33,16 @@ from fedpriv.data.moments import normalised
 from fedpriv.data.oriented import dims_of as gradient_dims
 from fedpriv.data.oriented import oriented_gradients
 from fedpriv.data.pink import load_pink, pink_map
-from fedpriv.data.process_network import DIMS as PROCESS_DIMS
-from fedpriv.data.process_network import weights_digest
 from fedpriv.data.stroke_map import load_directions, stroke_map
-from fedpriv.data.weights_file import public_weights
 
 Shape = tuple[int, int, int]  # channels, height, width
 Function = Callable[[Floats], Floats]
 
 #: Sides of pictures that features are made for.
 SMALLEST, LARGEST = 8, 64
+#: Of `fedpriv.data.process_network`, which needs torch: a node's own process does without. Features, and directions of
+#: the map.
+PROCESS_DIMS, MOST_DRAWN = 1536, 360
 #: Examples that are computed together. The last block is filled up with black ones, so that every product has the same
 #: size whoever asks; `row_products` adds a row's sum in one order. So a picture's features are the same bit for bit
 #: whichever pictures are beside it.
@@ -60,6 +59,7 @@ MIRROR = "a picture and its mirror image count as one: knows that things look al
 MAPS = {
     "strokes": "a stroke map: knows that digits are strokes",
     "pink": "a pink map: knows natural pictures' 1/f spectrum",
+    "drawings": "a map of the same drawings",
 }
 
 
@@ -84,14 +84,20 @@ def public_knowledge(options: FeaturesConfig) -> str:
 
 def known_beforehand(config: Config) -> str:
     """Which public knowledge a run begins with, for reports: of its features, and of the weights it starts from."""
-    of_features = public_knowledge(config.features)
-    return "; ".join([*([] if of_features == "none" else [of_features]), *public_weights(config.model)]) or "none"
+    of_features, model = public_knowledge(config.features), config.model
+    known = [] if of_features == "none" else [of_features]
+    if model.weights is not None:
+        digest = str(model.weights_sha256)[:12]
+        known.append(f"it starts from weights with SHA-256 {digest}, trained on: {model.trained_on}")
+    return "; ".join(known) or "none"
 
 
 def base_dims(options: FeaturesConfig, shape: Shape) -> int:
     """Numbers of one picture before a map. Raises `OptionError` for pictures that are too small or too large."""
     channels, height, width = shape
     if options.name == "backbone":
+        from fedpriv.data.backbone import backbone_dims  # torch, as below
+
         return backbone_dims(options, shape)
     if min(height, width) < SMALLEST or max(height, width) > LARGEST:
         words = f"needs pictures of {SMALLEST}x{SMALLEST} to {LARGEST}x{LARGEST}, these are {height}x{width}"
@@ -110,7 +116,7 @@ def model_input(options: FeaturesConfig, shape: Shape) -> Shape:
     dims = base_dims(options, shape)
     if options.map == "none":
         return dims, 1, 1
-    most = min(dims, MOST_DIRECTIONS)
+    most = min(dims, MOST_DRAWN if options.map == "drawings" else MOST_DIRECTIONS)
     if int(options.dims) > most:
         words = f"at most {most} of features={options.name} for pictures of {shape[1]}x{shape[2]}"
         raise OptionError("features.dims", options.dims, words)
@@ -169,9 +175,11 @@ class Features:
             waves = {"waves": self.options.waves, "width": self.options.width}
         if self.options.name == "backbone":
             read = ("architecture", "layer", "size", "mean", "std", "weights_sha256")
-            waves = {name: getattr(self.options, name) for name in read} | {"torch": torch.__version__}
+            waves = {name: getattr(self.options, name) for name in read} | {"torch": version("torch")}
         if self.options.name == "processes":
-            waves = {"weights_sha256": weights_digest(), "torch": torch.__version__}
+            from fedpriv.data.process_network import weights_digest
+
+            waves = {"weights_sha256": weights_digest(), "torch": version("torch")}
         normalised = {} if self.options.normalise == "none" else {"normalise": self.options.normalise}
         mirrored = {"mirror": True} if self.options.mirror else {}
         return {"features": self.options.name, **normalised, **mirrored, **waves, "shape": list(self.shape)}
@@ -206,6 +214,10 @@ class Features:
     def _build_map(self) -> Function:
         if self.options.map == "none":
             return centred
+        if self.options.map == "drawings":
+            from fedpriv.data.process_network import drawings_map
+
+            return drawings_map(self.dims, self.options.exponent)
         load, weigh = (load_pink, pink_map) if self.options.map == "pink" else (load_directions, stroke_map)
         directions = load(lambda images: in_blocks(self._base, images), self.shape, self.base_identity, self.cache)
         return weigh(directions, self.dims, self.options.exponent)
@@ -229,10 +241,10 @@ def base_function(options: FeaturesConfig, shape: Shape) -> Function:
     function: Function = oriented_gradients if options.name == "gradients" else local_dct
     if options.name == "fourier":
         function = fourier_features(options.waves, options.width, shape)
-    if options.name == "backbone":
-        function = backbone_features(options, shape)
-    if options.name == "processes":
-        function = process_features()
+    if options.name in ("backbone", "processes"):
+        from fedpriv.data.backbone import backbone_features, process_features
+
+        function = backbone_features(options, shape) if options.name == "backbone" else process_features()
     whole = function if options.normalise == "none" else lambda images: function(normalised(images))
     return mirrored(whole) if options.mirror else whole
 

@@ -15,15 +15,22 @@ from __future__ import annotations
 import hashlib
 from importlib.resources import files
 
+import numpy as np
 import torch
 from safetensors.torch import load
 from torch import Tensor, nn
 from torch.nn import functional
 
+from fedpriv.common.errors import OptionError
+from fedpriv.data.directions import Directions, FeatureMap
+from fedpriv.data.pink import pink_map
+
 WIDTHS = (64, 128, 192)
 #: Features: of each stage the means over 2 x 2 quarters.
 DIMS = 4 * sum(WIDTHS)
-WEIGHTS = "process_network.safetensors"
+WEIGHTS, MAP = "process_network.safetensors", "process_map.safetensors"
+#: Directions of the map, and its ridge as a share of the mean variance.
+MOST, RIDGE = 360, 0.2
 
 
 class Block(nn.Module):
@@ -68,17 +75,33 @@ class ProcessNetwork(nn.Module):
         return torch.cat([functional.adaptive_avg_pool2d(part, 2).flatten(1) for part in self.stages(pictures)], 1)
 
 
-def _content() -> bytes:
-    return files("fedpriv.data").joinpath(WEIGHTS).read_bytes()
+def _content(name: str) -> bytes:
+    """Raises `OptionError` in a bundle that flwr has made: it leaves out files of weights."""
+    try:
+        return files("fedpriv.data").joinpath(name).read_bytes()
+    except FileNotFoundError:
+        words = f"{name} is not beside the code: install fedpriv here; allowed: none, gradients, dct, fourier, backbone"
+        raise OptionError("features", "processes", words) from None
 
 
 def weights_digest() -> str:
-    """SHA-256 of the weights that come with the project."""
-    return hashlib.sha256(_content()).hexdigest()
+    """SHA-256 of the weights and the map that come with the project."""
+    return hashlib.sha256(_content(WEIGHTS) + _content(MAP)).hexdigest()
+
+
+def drawings_map(dims: int, exponent: float) -> FeatureMap:
+    """The map onto the leading directions of the features of drawings like those of the training: with mean mu,
+    directions v_i and variances w_i, z = unit(T'(x - mu)), T = [v_1 (w_1 + r)^-p, ...], r = `RIDGE` times the mean of w
+    and p the ``exponent``, as of `fedpriv.data.pink`.
+    """
+    found = {name: value.numpy().astype(np.float64) for name, value in load(_content(MAP)).items()}
+    values = found["variances"] + RIDGE * found["variances"].mean()
+    directions = Directions(found["mean"], found["vectors"], values[: found["vectors"].shape[1]])
+    return pink_map(directions, dims, exponent)
 
 
 def process_network() -> ProcessNetwork:
     """With the weights that come with the project, in the form of after training."""
     network = ProcessNetwork()
-    network.load_state_dict({name: value.float() for name, value in load(_content()).items()}, strict=False)
+    network.load_state_dict({name: value.float() for name, value in load(_content(WEIGHTS)).items()}, strict=False)
     return network.eval()

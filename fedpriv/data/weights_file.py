@@ -15,7 +15,6 @@ from torch import Tensor, nn
 
 from fedpriv.common.errors import OptionError
 from fedpriv.common.files import open_regular
-from fedpriv.config.schema import ModelConfig
 
 SUFFIXES = (".safetensors", ".pt", ".pth")
 
@@ -53,13 +52,6 @@ def read_weights(path: str, option: str, sha256: str | None = None) -> Weights:
         if value.is_floating_point() and not torch.isfinite(value).all():
             raise OptionError(option, path, f"{name} has numbers that are not finite")
     return Weights(tensors, digest)
-
-
-def public_weights(model: ModelConfig) -> list[str]:
-    """What a run knew beforehand by `model.weights`, for reports: one sentence, or none."""
-    if model.weights is None:
-        return []
-    return [f"it starts from weights with SHA-256 {str(model.weights_sha256)[:12]}, trained on: {model.trained_on}"]
 
 
 def set_weights(model: nn.Module, given: dict[str, Tensor], free: str, option: str, path: str, kind: str) -> None:

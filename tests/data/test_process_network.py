@@ -10,10 +10,12 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from fedpriv.common.errors import OptionError
+from fedpriv.config.compose import compose
 from fedpriv.config.data_schema import FeaturesConfig
 from fedpriv.data import process_network
-from fedpriv.data.features import Features, known_beforehand
-from fedpriv.data.process_network import DIMS, WEIGHTS, ProcessNetwork, weights_digest
+from fedpriv.data.features import MOST_DRAWN, PROCESS_DIMS, Features, known_beforehand
+from fedpriv.data.process_network import DIMS, MAP, MOST, WEIGHTS, ProcessNetwork, drawings_map, weights_digest
 from tools.make_process_network import CANVAS, SIDE, Pictures, main
 
 #: Of the file that docs/features.md's figures were measured with: other weights want other figures.
@@ -26,8 +28,9 @@ def pictures(many: int, channels: int = 3, side: int = 32) -> np.ndarray:
 
 def test_the_weights_are_those_of_the_figures_and_below_five_megabytes() -> None:
     content = (Path(process_network.__file__).parent / WEIGHTS).read_bytes()
-    assert weights_digest() == hashlib.sha256(content).hexdigest() == DIGEST
-    assert len(content) < 5e6
+    assert hashlib.sha256(content).hexdigest() == DIGEST != weights_digest()
+    both = len(content) + (Path(process_network.__file__).parent / MAP).stat().st_size
+    assert both < 5e6 and (DIMS, MOST) == (PROCESS_DIMS, MOST_DRAWN)
 
 
 @pytest.mark.parametrize(("channels", "side"), [(3, 32), (1, 28), (1, 8)])
@@ -53,9 +56,47 @@ def test_the_same_bits_wherever_a_picture_stands_and_mirrored(tmp_path: Path) ->
     assert np.array_equal(compute(images[:1, :, :, ::-1])[0], whole[0])
 
 
-def test_reports_say_that_no_picture_of_anything_was_seen() -> None:
-    from fedpriv.config.compose import compose
+def test_the_map_whitens_drawings_in_part(tmp_path: Path) -> None:
+    """Of other drawings than those it was made of: variances fall far less over the directions with an exponent."""
+    drawn = Pictures(torch.device("cpu"), 5).batch(64)[:, :, 8:40, 8:40]
+    images = (drawn * 255).round().byte().numpy()
+    compute = Features(FeaturesConfig(name="processes", map="drawings", mirror=True, dims=20), (3, 32, 32), tmp_path)
+    values = compute.base(images)
+    spreads = []
+    for exponent in (0.0, 0.5):
+        chosen = drawings_map(20, exponent)
+        found = (values - chosen.mean) @ chosen.matrix
+        variances = found.var(0)
+        spreads.append(variances[:5].mean() / variances[-5:].mean())
+        np.testing.assert_allclose(chosen(values), found / np.linalg.norm(found, axis=1, keepdims=True), atol=1e-4)
+    assert spreads[0] > 10 > 4 > spreads[1]
+    assert compute(images).shape == (64, 20)
 
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["features=dct", "features.map=drawings"], r"features\.map=drawings: is of features=processes"),
+        (["features=processes", "features.map=drawings", "features.dims=auto"], r"features\.dims=auto.*strokes alone"),
+    ],
+)
+def test_where_the_map_belongs(options: list[str], words: str) -> None:
+    with pytest.raises(OptionError, match=words):
+        compose(options)
+
+
+def test_too_many_directions(tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match=r"features\.dims=361: at most 360 of features=processes"):
+        Features(FeaturesConfig(name="processes", map="drawings", dims=361), (3, 32, 32), tmp_path)
+
+
+def test_a_bundle_without_weights_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process_network, "WEIGHTS", "absent.safetensors")
+    with pytest.raises(OptionError, match=r"absent\.safetensors is not beside the code: install fedpriv here"):
+        weights_digest()
+
+
+def test_reports_say_that_no_picture_of_anything_was_seen() -> None:
     assert "trained on pictures of random processes" in known_beforehand(compose(["features=processes"]))
 
 
