@@ -329,11 +329,15 @@ class Shop:
         if words[0] == "make":
             return self._make(words[1:])
         if words[:2] != ["python", "-m"]:
-            done = subprocess.run(words, capture_output=True, text=True) if words[0] == "mv" else None
+            runs_here = words[0] == "mv" or words[:2] == ["python", "-c"]
+            words = [sys.executable if word == "python" else word for word in words]
+            done = subprocess.run(words, capture_output=True, text=True) if runs_here else None
             return (done.returncode, done.stderr) if done else (3, f"nobody knows how to run {words[0]}")
         name = words[2].removeprefix("fedpriv.")
         known = {*COMMANDS, *DEPLOYMENT} if name != words[2] else ()
         work = getattr(self, f"_{name}", partial(self._another, name) if name in known else None)
+        if name.startswith("tools.make_"):
+            work = importlib.import_module(name).main
         if work is None:
             return 3, f"nobody knows how to run python -m {words[2]}"
         code, printed = captured(lambda: work(words[3:]))

@@ -288,6 +288,12 @@ OPTIONS = {
 
 
 def main(arguments: list[str]) -> int:
+    if arguments[:1] in (["sample"], ["map"]):
+        (sample if arguments[0] == "sample" else make_map)(arguments[1])
+        return 0
+    if unknown := sorted({argument.partition("=")[0] for argument in arguments} - OPTIONS.keys()):
+        print(f"{unknown[0]}: no such option; allowed: sample, map, {', '.join(OPTIONS)}", file=sys.stderr)
+        return 2
     options = OPTIONS | dict(argument.split("=", 1) for argument in arguments)
     out, device, seconds = Path(options["out"]), torch.device(options["device"]), float(options["seconds"])
     out.mkdir(parents=True, exist_ok=True)
@@ -382,7 +388,4 @@ def make_map(path: str) -> None:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] in (["sample"], ["map"]):
-        (sample if sys.argv[1] == "sample" else make_map)(sys.argv[2])
-    else:
-        sys.exit(main(sys.argv[1:]))
+    sys.exit(main(sys.argv[1:]))
