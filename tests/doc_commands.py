@@ -204,6 +204,7 @@ FITTING = {
     "huggingface": {"local.batch_size": "2", "dataset.auxiliary": "0"},
     "round: 3": {"num_rounds": "3", "num_clients": "8", "clients_per_round": "8"},
     "model=gru": {"dataset.train_examples": "40", "local.batch_size": "4"},
+    "_cifar": {"dataset": "digits", "dataset.train_examples": "40", "local.batch_size": "4"},
     "partition=resampled": {"partition.examples_per_client": "60"},
     "attack.keep_snapshots": {"dataset.train_examples": "400"},
 }
