@@ -3,6 +3,10 @@
 A picture's features are a fixed function of that picture, so they cost no privacy if the file knows nothing of the
 clients' pictures. That is the user's word (`features.trained_on`), and every report repeats it.
 
+**Why pictures cannot meet.** torchvision's networks have no layer that joins the pictures of a batch once they are
+evaluated. Of a class of the user's this is not known: each picture is computed by itself, and the first of a block once
+more at its end, which shows a class that keeps something between pictures, on these pictures.
+
 No code comes from the file: it holds tensors (`fedpriv.data.weights_file`), and the network is one of torchvision's or
 a class that the user names. It is evaluated as after training: no dropout, BatchNorm with the statistics of the file.
 
@@ -13,7 +17,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -46,7 +50,19 @@ def backbone_features(options: FeaturesConfig, shape: Shape) -> Callable[[Floats
     found = read_weights(str(options.weights), "features.weights", options.weights_sha256)
     free = "\0" if options.layer is not None else f"{_last_linear(network)}."
     set_weights(network, found.tensors, free, "features.weights", str(options.weights), str(options.architecture))
-    return _function(_Reader(network.eval(), options.layer), options.mean, options.std, _side(options, shape))
+    read: Callable[[Tensor], Tensor] = _Reader(network.eval(), options.layer)
+    if "." in str(options.architecture):
+        read = partial(_singly, read, str(options.architecture))
+    return _function(read, options.mean, options.std, _side(options, shape))
+
+
+def _singly(read: Callable[[Tensor], Tensor], architecture: str, pictures: Tensor) -> Tensor:
+    """One picture after the other [n, d]. Raises `OptionError` where the first one's features have changed since."""
+    found = torch.cat([read(picture.clone()) for picture in pictures.split(1)])
+    if not torch.equal(read(pictures[:1].clone())[0], found[0]):
+        words = "gives a picture other features the second time: it keeps something between pictures, or draws"
+        raise OptionError("features.architecture", architecture, words)
+    return found
 
 
 def process_features() -> Callable[[Floats], Floats]:

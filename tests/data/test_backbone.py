@@ -175,6 +175,40 @@ def test_wrong_options(change: str, words: str, tmp_path: Path) -> None:
         with_weights(compose(asked(file, change)))
 
 
+class Meeting(Small):
+    """Subtracts the mean of the batch: a picture's features would follow the others'."""
+
+    def forward(self, pictures: Tensor) -> Tensor:
+        return super().forward(pictures - pictures.mean(0))
+
+
+class Counting(Small):
+    """Adds how often it was called."""
+
+    calls = 0
+
+    def forward(self, pictures: Tensor) -> Tensor:
+        Counting.calls += 1
+        return super().forward(pictures + 0.1 * Counting.calls)
+
+
+def test_pictures_never_meet_in_a_class_of_the_users(tmp_path: Path) -> None:
+    _, file = trained(tmp_path)
+    read = options(file).model_copy(update={"architecture": "test_backbone.Meeting", "layer": "stem"})
+    images = pictures(5)
+    compute = Features(read, (3, 8, 8), tmp_path)
+    changed = images.copy()
+    changed[4] = 255 - changed[4]
+    assert np.array_equal(compute(images)[:4], compute(changed)[:4])
+
+
+def test_a_class_that_keeps_something_is_told(tmp_path: Path) -> None:
+    _, file = trained(tmp_path)
+    read = options(file).model_copy(update={"architecture": "test_backbone.Counting"})
+    with pytest.raises(OptionError, match=r"features\.architecture=.*keeps something between pictures"):
+        Features(read, (3, 8, 8), tmp_path)(pictures(5))
+
+
 def test_weights_decide_what_is_cached(tmp_path: Path) -> None:
     first, second = (with_weights(compose(asked(trained(tmp_path, many)[1]))).features for many in (1000, 7))
     identities = [Features(read, (1, 8, 8), tmp_path).identity for read in (first, second)]
