@@ -19,6 +19,8 @@ from fedpriv.checking.subject import Numbers, Pair, Played, Probe, Question
 
 #: Rows of a data set; numbers of a row where nothing says how many; of a wide row.
 ROWS, NUMBERS, WIDE = 16, 4, 128
+#: Clients, where data are a list of theirs.
+CLIENTS = 4
 #: Lengths of an extreme row, and of one that no sigmoid saturates; size of an extreme target.
 EXTREME, MODERATE, TARGET = 1e3, 30.0, 1e6
 #: Lengths of the probes.
@@ -33,12 +35,13 @@ Play = Callable[[Any, int], Played]
 class Form:
     """How rows and targets are given. classes: targets are 0 and 1, whole numbers; else any number.
 
-    make: (rows [n, d], targets [n]) -> the arguments.
+    make: (rows [n, d], targets [n]) -> the arguments. clients: its one argument is a list of clients' data.
     """
 
     words: str
     classes: bool
     make: Callable[[Numbers, Numbers], tuple[Any, ...]]
+    clients: bool = False
 
 
 def ordinary(numbers: int, rows: int = ROWS) -> tuple[Numbers, Numbers]:
@@ -88,6 +91,8 @@ def data_pairs(form: Form, numbers: int, question: Question, play: Play, wide: b
     with_it, opposite = with_row(rows, row, rows[1][0]), with_row(rows, -row, rows[1][0])
     found.append(Pair("an extreme row against its opposite", made(*with_it), made(*opposite), "replace-one", "example"))
     found += telling_rows(form, numbers, play)
+    if form.clients and question.claim is not None and question.claim.unit == "client":
+        found += client_pairs(form, numbers, question.claim.adjacency == "add-or-remove-one")
     if question.claim is not None and question.claim.adjacency == "add-or-remove-one":
         x, y = (part[::-1].copy() for part in with_it)  # the last row: the others stay in their places
         name = "an extreme row in the data or not"
@@ -97,6 +102,26 @@ def data_pairs(form: Form, numbers: int, question: Question, play: Play, wide: b
             alone = tuple(part[:1] for part in few)
             name = "two rows of many numbers against one"
             found.append(Pair(name, made(*alone), made(*few), "add-or-remove-one", "example"))
+    return found
+
+
+def client_pairs(form: Form, numbers: int, removed: bool) -> list[Pair]:
+    """Neighbours that differ in all data of the last client; with ``removed`` in whether it takes part at all. The
+    others' rows are zero, so that nothing else is learned, or all the opposite of its own, so that a mean over the
+    clients moves most.
+    """
+    last, long = (np.arange(ROWS) % CLIENTS == CLIENTS - 1)[:, None], EXTREME * pattern(numbers)
+    found = []
+    for words, others in (("among rows of zeros", 0.0 * long), ("among their opposites", -long)):
+        targets = np.where(last[:, 0] | others.any(), 1.0, 0.0)
+        there = form.make(np.where(last, long, others), targets)
+        opposite = form.make(np.where(last, -long, others), targets)
+        name = f"a client of extreme rows, {words}, against one of opposite rows"
+        found.append(Pair(name, opposite, there, "replace-one", "client"))
+        if removed:
+            missing = (there[0][:-1],)
+            name = f"a client of extreme rows, {words}, there or not"
+            found.append(Pair(name, missing, there, "add-or-remove-one", "client"))
     return found
 
 
@@ -186,15 +211,17 @@ def forms() -> Iterator[Form]:
                   "a list of clients' data sets", "a data loader", "a list of data loaders")  # fmt: skip
         for shape in shapes:
             for kind in ("a column of numbers", "numbers", "classes"):
-                yield Form(f"{shape}, rows and {kind}", kind == "classes", partial(_tensors, kind=kind, shape=shape))
+                make = partial(_tensors, kind=kind, shape=shape)
+                yield Form(f"{shape}, rows and {kind}", kind == "classes", make, shape.startswith("a list of"))
     yield Form("a pair of arrays, rows and targets", False, lambda x, y: ((x.copy(), y.copy()),))
     yield Form("two arrays, rows and targets", False, lambda x, y: (x.copy(), y.copy()))
-    yield Form("a list of clients' arrays", False, lambda x, y: ([(a.copy(), b.copy()) for a, b in _clients(x, y)],))
+    arrays = "a list of clients' arrays"
+    yield Form(arrays, False, lambda x, y: ([(a.copy(), b.copy()) for a, b in _clients(x, y)],), clients=True)
 
 
 def _clients(rows: Any, targets: Any) -> list[tuple[Any, Any]]:
-    """Four clients with a share of the rows each, in turn."""
-    return [(rows[rank::4], targets[rank::4]) for rank in range(4)]
+    """`CLIENTS` clients with a share of the rows each, in turn."""
+    return [(rows[rank::CLIENTS], targets[rank::CLIENTS]) for rank in range(CLIENTS)]
 
 
 def _tensors(rows: Numbers, targets: Numbers, *, kind: str, shape: str) -> tuple[Any, ...]:

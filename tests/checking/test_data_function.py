@@ -106,11 +106,11 @@ def decay_by_targets(data: Any = None) -> Any:
 CLAIM = Claim(4.4, 1e-5, "run", adjacency="zero-out")
 
 
-def faults(target: Any, claim: Claim | None = CLAIM) -> set[str]:
+def faults(target: Any, claim: Claim | None = CLAIM, seconds: float = 30) -> set[str]:
     question = Question(claim=claim, calls=1)
     subject = subject_of(target, question)
     assert isinstance(subject, DataFunction)
-    seen = replay(subject, question, Budget(30)).findings
+    seen = replay(subject, question, Budget(seconds)).findings
     for probe in subject.probes:
         seen += length_probe(subject, probe, question, Budget(10)) if probe.kind == "length" else []
     return {one.name for one in seen if one.severity == "fault"}
@@ -240,3 +240,58 @@ def test_noise_divided_by_the_random_batch_is_found_in_the_steps() -> None:
     claim = Claim(2.9, 1e-5, "run", adjacency="add-or-remove-one")
     said = check_object(steps, Question(claim=claim, calls=1, trials=2000), seconds=25)
     assert "claim-refuted" in {one.name for one in said.faults}, said.findings
+
+
+# --- clients ------------------------------------------------------------------------------------------------------
+
+
+def federated(
+    clients: list[Any], divide: str = "by a constant", clip: str = "of a client", counted: bool = False
+) -> Any:
+    """A round of clients' clipped gradients of a linear model; the noise is of four clips, for the sum."""
+    total = torch.zeros(clients[0][0].shape[1])
+    for rows, wanted in clients:
+        gradients = -wanted.reshape(-1, 1) * rows
+        if clip == "of a client":
+            gradients = gradients.sum(0, keepdim=True)
+        total += (gradients / gradients.norm(dim=1, keepdim=True).clamp(min=1)).sum(0)
+    many = 4 if divide == "by a constant" else len(clients)
+    released = total / many + torch.randn(len(total))
+    return (released, len(clients)) if counted else released
+
+
+def by_their_number(clients: list[Any]) -> Any:
+    """Far from 0, a mean of all but one is moved by twice of what the noise is for."""
+    return federated(clients, divide="by their number")
+
+
+def by_example(clients: list[Any]) -> Any:
+    return federated(clients, clip="of an example")
+
+
+def with_their_number(clients: list[Any]) -> Any:
+    return federated(clients, counted=True)
+
+
+def constant_divisor(clients: list[Any]) -> Any:
+    return federated(clients)
+
+
+@pytest.mark.parametrize(
+    ("target", "adjacency", "unit", "expected"),
+    [
+        (constant_divisor, "add-or-remove-one", "client", None),
+        (by_their_number, "add-or-remove-one", "client", "moves-more-than-claimed"),
+        (with_their_number, "add-or-remove-one", "client", "number-without-noise"),
+        (by_example, "add-or-remove-one", "client", "moves-more-than-claimed"),
+        (by_example, "add-or-remove-one", "example", None),
+    ],
+    ids=lambda value: getattr(value, "__name__", value),
+)
+def test_a_client_is_taken_out_of_a_list_where_the_claim_is_about_that(
+    target: Any, adjacency: str, unit: str, expected: str | None
+) -> None:
+    """A sum of norm 1 under noise of 4: epsilon 0.96 for one client there or not."""
+    claim = Claim(1.0, 1e-5, adjacency=adjacency, unit=unit)
+    found = faults(target, claim, seconds=4)
+    assert found == set() if expected is None else expected in found
