@@ -37,6 +37,16 @@ def _composed(overrides: str) -> Config:
     )
 
 
+def _name_weights(config: Config) -> None:
+    """Raises `OptionError` for a deployed run that starts from weights without their digest."""
+    if config.dataset.name != "on_nodes":
+        return
+    for group, options in (("model", config.model), ("features", config.features)):
+        if options.weights is not None and options.weights_sha256 is None:
+            words = "nodes choose their own copy of the weights by it: the SHA-256 that `sha256sum FILE` prints"
+            raise OptionError(f"{group}.weights_sha256", "null", words)
+
+
 def _config_of(context: Context) -> Config:
     return _composed(str(context.run_config.get("overrides", "")))
 
@@ -49,4 +59,6 @@ server_app = ServerApp()
 def _serve(grid: Grid, context: Context) -> None:
     from fedpriv.runs.start import serve_flwr_run
 
-    serve_flwr_run(grid, context, _config_of(context))
+    config = _config_of(context)
+    _name_weights(config)
+    serve_flwr_run(grid, context, config)

@@ -54,6 +54,7 @@ def of_node_in_words(policy: Policy, declared: Declared | DeclaredTable) -> list
         if isinstance(declared, Declared) and not declared.classes
         else f"The number of examples, {declared.examples}, is public.",
         "Noise and sampling use the operating system's randomness, which no server knows.",
+        *(f"The weights {one.sha256[:12]} hold nobody's private data: {one.trained_on}." for one in policy.weights),
         *(
             ["Only apps with one of the digests under code were run."]
             if policy.guard is None

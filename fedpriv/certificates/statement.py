@@ -159,7 +159,13 @@ def of_node(policy_file: Path, data: Path) -> dict[str, Any]:
 
 def _of_policy(policy: Policy, policy_file: Path) -> dict[str, Any]:
     known = policy.bundles if policy.guard is None else () if policy.guard.apps == "any" else policy.guard.apps
-    return {"policy": _digest(policy_file), "code": list(known), "schemas": list(policy.schemas)}
+    weights = [{"sha256": one.sha256, "trained_on": one.trained_on} for one in policy.weights]
+    return {
+        "policy": _digest(policy_file),
+        "code": list(known),
+        "schemas": list(policy.schemas),
+        "weights": weights,
+    }
 
 
 # --- the ledger -----------------------------------------------------------------------------------------------------

@@ -37,6 +37,7 @@ from typing import TYPE_CHECKING
 from fedpriv.common.command_line import DONE, command, command_options, nearest, whole_number
 from fedpriv.common.errors import FedprivError, OptionError
 from fedpriv.common.places import installed_code_only
+from fedpriv.deployment.policy_template import TEMPLATE
 
 if TYPE_CHECKING:
     from fedpriv.deployment.declaration import Declared, DeclaredTable
@@ -44,30 +45,6 @@ if TYPE_CHECKING:
     from fedpriv.deployment.policy import Policy
     from fedpriv.deployment.signed_head import Signer
     from fedpriv.report.live.prometheus import NodeSnapshot
-
-TEMPLATE = """\
-# What this machine allows, whatever a server asks for. Unknown entries are refused.
-counter: /var/lib/fedpriv/counter.json # outside the data folder, and in no backup together with it
-budgets: # every release must keep to all of them, over everything that the data folder's ledger holds
-  - {unit: client, delta: 1.0e-5, max_epsilon: 8.0, adjacency: replace-one, observer: server}
-accountant: gaussian # for Gaussian noise alone. renyi: secure sums and all other mechanisms too (order: null, or one)
-# Choose before the first message leaves. gaussian keeps to nine tenths of delta; later it can become renyi, once, with
-# the tenth that is left.
-strategies: [fedcad, fedldp]
-variants: [repaired]
-bundles: [] # SHA-256 of each approved app: python -m fedpriv.node bundle APP
-schemas: [] # of tables, the digest of each approved schema: python -m fedpriv schema check schema_file=FILE
-limits:
-  min_noise_multiplier: 1.0 # standard deviation / sensitivity: half of strategy.client.noise_multiplier
-  max_round_epsilon: 4.0 # all attempts of a round together: twice one release survives a server's restart
-  max_clip_norm: 10.0
-  max_sampling_rate: 0.5
-  max_batch_size: 256
-  max_local_steps: 100
-  max_rounds: 200
-  max_messages: 10000 # in the ledger, over all runs
-  max_parameters: 50000000
-"""
 
 
 def _policy(options: dict[str, str]) -> None:
@@ -203,7 +180,9 @@ def _in_words(declared: Declared | DeclaredTable, data: Path) -> str:
 
 
 def _status(options: dict[str, str]) -> None:
+    from fedpriv.deployment.approved_weights import weights_in_words
     from fedpriv.deployment.node_audit import audits_in_words
+    from fedpriv.deployment.policy import read_policy
 
     now = snapshot(_existing(options, "policy"), _existing(options, "data"), thorough=True)
     print(f"{now.releases} messages left, {now.ledger_entries} entries")
@@ -211,6 +190,8 @@ def _status(options: dict[str, str]) -> None:
         print(f"{budget}: epsilon {spent:.4g} of {now.max_epsilon[budget]:g}")
     for line in audits_in_words(_existing(options, "policy"), _existing(options, "data")):
         print(f"audited: {line}")
+    for line in weights_in_words(read_policy(_existing(options, "policy")).weights):
+        print(f"weights: {line}")
     if now.refusals:
         print("refused: " + ", ".join(f"{code} {number}" for code, number in sorted(now.refusals.items())))
 
@@ -245,6 +226,7 @@ def snapshot(policy_file: Path, data: Path, thorough: bool = False) -> NodeSnaps
 
 
 def _run(options: dict[str, str]) -> None:
+    from fedpriv.deployment.approved_weights import check_files
     from fedpriv.deployment.data_ledger import DataLedger
     from fedpriv.deployment.declaration import DeclaredTable, check_rows
     from fedpriv.deployment.policy import read_policy
@@ -256,6 +238,7 @@ def _run(options: dict[str, str]) -> None:
     client = whole_number(options, "client", 0, 2**31)
     port = whole_number(options, "port", 1024, 65535)
     policy = read_policy(file)
+    check_files(policy.weights, file)
     with DataLedger(data, Path(policy.counter), _signer(keys)).held(thorough=True) as ledger:
         ledger.sign_on()
         ledger.settle(policy)  # refusals happen now, not in the first round

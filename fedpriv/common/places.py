@@ -32,6 +32,7 @@ VARIABLE = "FEDPRIV_OWN_METHODS"
 CONFIG_DIR = "FEDPRIV_CONFIG_DIR"
 
 _added: set[str] = set()  # folders of users that the packages' paths have held
+_set_aside: list[str] = []  # what `installed_code_only` has taken from Python's path
 
 
 def own_methods() -> Path | None:
@@ -67,7 +68,19 @@ def installed_code_only() -> None:
     """
     os.environ.pop(CONFIG_DIR, None)
     refused = [Path.cwd(), Path(os.environ.pop(VARIABLE, "."))]
-    sys.path[:] = [entry for entry in sys.path if _same(entry, ROOT) or not any(_same(entry, at) for at in refused)]
+    kept = [entry for entry in sys.path if _same(entry, ROOT) or not any(_same(entry, at) for at in refused)]
+    _set_aside.extend(entry for entry in sys.path if entry not in kept)
+    sys.path[:] = kept
+
+
+def shipped_files(name: str) -> Iterator[Path]:
+    """Where a file of the package may be that is no code: beside this code, then beside other copies of the package
+    that Python knows. A bundle that flwr has made holds code alone, and its machine has fedpriv installed. Whoever
+    reads one checks its digest: a folder may be anybody's.
+    """
+    for entry in dict.fromkeys((str(ROOT), *sys.path, *_set_aside)):
+        if (found := Path(entry) / PACKAGE.name / name).is_file():
+            yield found
 
 
 def _same(entry: str, folder: Path) -> bool:

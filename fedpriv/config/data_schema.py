@@ -163,7 +163,7 @@ class FeaturesConfig(Options):
         default=[0.485, 0.456, 0.406], min_length=3, max_length=3, description="backbone: of red, green, blue in 0..1"
     )
     std: list[float] = Field(
-        default=[0.229, 0.224, 0.225], min_length=3, max_length=3, description="backbone: as mean; each above 0"
+        default=[0.229, 0.224, 0.225], min_length=3, max_length=3, description="backbone: as mean; each at least 0.0001"
     )
 
     @field_validator("dims", mode="after")
@@ -173,11 +173,18 @@ class FeaturesConfig(Options):
             raise OptionError("features.dims", dims, "must be from 1 to 599, or auto")
         return dims
 
+    @field_validator("mean", mode="after")
+    @classmethod
+    def _mean_is_near_a_pixel(cls, mean: list[float]) -> list[float]:
+        if not all(abs(value) <= 1e3 for value in mean):
+            raise OptionError("features.mean", mean, "must be from -1000 to 1000")
+        return mean
+
     @field_validator("std", mode="after")
     @classmethod
     def _std_is_positive(cls, std: list[float]) -> list[float]:
-        if not all(0 < value < 1e6 for value in std):
-            raise OptionError("features.std", std, "must be above 0")
+        if not all(1e-4 <= value < 1e6 for value in std):
+            raise OptionError("features.std", std, "must be from 0.0001 to a million")
         return std
 
 

@@ -21,6 +21,7 @@ REMOTE_OPTIONS = re.compile(
     r"|dataset\.(auxiliary|size|channels|test_fraction|train_examples|classes|examples)"
     r"|dataset\.(schema_digest|separator|decimal|encoding)"
     r"|features\.(map|normalise|mirror|dims|exponent|waves|width)"
+    r"|features\.(layer|size|mean|std)|(features|model)\.weights_sha256"
     r"|attack\.(keep_snapshots|snapshot_every)"
     r"|audit\.(in_run|canaries|confidence)"
     r"|operations\.(live_report|log_format|log_level|metrics_port|report|stop_grace)"
@@ -37,10 +38,14 @@ REMOTE_VALUE = re.compile(rf"{_PLAIN}|\[(?:{_PLAIN}(?:,{_PLAIN})*)?\]")
 QUESTIONS = "strategy.client.questions"
 _QUESTION = r"[A-Za-z0-9_.+:/%@ -]{1,256}"
 REMOTE_QUESTIONS = re.compile(rf"\[{_QUESTION}(?:,{_QUESTION})*\]")
+#: A network of torchvision: a dotted path would be a class.
+ARCHITECTURE, REMOTE_ARCHITECTURE = "features.architecture", re.compile(r"[a-z0-9_]{1,64}")
+#: What a report repeats, unquoted; the same letters.
+TRAINED_ON, REMOTE_TEXT = ("model.trained_on", "features.trained_on"), re.compile(r"[A-Za-z0-9_.+:/%@ -]{1,256}")
 #: Choices that mean a path or a function of the machine's own user, or an address that it would ask.
 LOCAL_CHOICES = ("custom", "huggingface", "image_folder")
 #: Folders and files of the server's own machine, which no client's looks at.
-REMOTE_FOLDERS = ("run_dir", "dataset.test_root", "dataset.schema_file")
+REMOTE_FOLDERS = ("run_dir", "dataset.test_root", "dataset.schema_file", "model.weights", "features.weights")
 #: What these may be: absolute paths. Hydra's grammar cannot escape these letters either.
 REMOTE_FOLDER = re.compile(r"/[\w./+@%-]{0,1023}", re.ASCII)
 MOST_OVERRIDES, MOST_CHARACTERS = 128, 8192
@@ -72,6 +77,10 @@ def compose_remote(overrides: Sequence[str]) -> Config:
             allowed = REMOTE_FOLDER.fullmatch(given) is not None
         elif key == QUESTIONS:
             allowed = REMOTE_QUESTIONS.fullmatch(given) is not None
+        elif key == ARCHITECTURE:
+            allowed = REMOTE_ARCHITECTURE.fullmatch(given) is not None
+        elif key in TRAINED_ON:
+            allowed = REMOTE_TEXT.fullmatch(given) is not None
         else:
             allowed = REMOTE_OPTIONS.fullmatch(key) is not None and REMOTE_VALUE.fullmatch(given) is not None
         if not allowed:

@@ -29,7 +29,7 @@ from fedpriv.common.errors import OptionError
 from fedpriv.common.places import load_module
 from fedpriv.config.data_schema import FeaturesConfig
 from fedpriv.data.axes import Floats
-from fedpriv.data.process_network import process_network
+from fedpriv.data.process_network import ProcessNetwork, process_network
 from fedpriv.data.weights_file import head_of, read_weights, set_weights
 
 Shape = tuple[int, int, int]
@@ -40,6 +40,17 @@ COLOURS = 3
 def backbone_dims(options: FeaturesConfig, shape: Shape) -> int:
     """d, from the architecture alone. Raises `OptionError`."""
     return _dims(str(options.architecture), options.layer, _side(options, shape))
+
+
+def network_size(options: FeaturesConfig) -> int:
+    """Numbers of the network that computes the features, without allocating them; 0 where none does. Raises
+    `OptionError`.
+    """
+    if options.name not in ("processes", "backbone"):
+        return 0
+    with torch.device("meta"):
+        network = ProcessNetwork() if options.name == "processes" else _network(str(options.architecture))
+        return sum(value.numel() for value in network.state_dict().values())
 
 
 def backbone_features(options: FeaturesConfig, shape: Shape) -> Callable[[Floats], Floats]:
@@ -147,11 +158,15 @@ def _network(architecture: str) -> nn.Module:
     if not module:
         models: Any = importlib.import_module("torchvision.models")  # a second that only this needs
         known = list(models.list_models(module=models))
+        some = ", ".join(one for one in known if one in ("resnet18", "resnet50", "convnext_tiny", "vit_b_16"))
         if architecture not in known:
-            shown = ", ".join(one for one in known if one in ("resnet18", "resnet50", "convnext_tiny", "vit_b_16"))
-            words = f"no such network of torchvision; allowed: {shown}, ... ({len(known)}), or package.module.Class"
+            words = f"no such network of torchvision; allowed: {some}, ... ({len(known)}), or package.module.Class"
             raise OptionError("features.architecture", architecture, words)
-        found = models.get_model(architecture, weights=None)
+        try:
+            found = models.get_model(architecture, weights=None)
+        except Exception as error:  # torchvision's regnets compute with tensors that a form alone does not have
+            words = f"cannot be built without its weights ({type(error).__name__}); allowed: {some}, or another"
+            raise OptionError("features.architecture", architecture, words) from None
     else:
         try:
             found = getattr(load_module(module), name)()

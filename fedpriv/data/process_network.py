@@ -13,7 +13,6 @@ Shapes: n pictures, 3 channels, h x w pixels, d = 4 (64 + 128 + 192) features.
 from __future__ import annotations
 
 import hashlib
-from importlib.resources import files
 
 import numpy as np
 import torch
@@ -22,6 +21,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from fedpriv.common.errors import OptionError
+from fedpriv.common.places import shipped_files
 from fedpriv.data.directions import Directions, FeatureMap
 from fedpriv.data.pink import pink_map
 
@@ -29,6 +29,11 @@ WIDTHS = (64, 128, 192)
 #: Features: of each stage the means over 2 x 2 quarters.
 DIMS = 4 * sum(WIDTHS)
 WEIGHTS, MAP = "process_network.safetensors", "process_map.safetensors"
+#: SHA-256 of these files, whichever copy is read.
+DIGESTS = {
+    WEIGHTS: "4e3f163c5eac546b0004dbfc496b2bd8fbaa808493d94e7081ba77bf6e5ad869",
+    MAP: "64364e91bf19f243ef2313aa59b999b2c5a6be24c60d6420ad4306e3d62b6dcc",
+}
 #: Directions of the map, and its ridge as a share of the mean variance.
 MOST, RIDGE = 360, 0.2
 
@@ -76,12 +81,18 @@ class ProcessNetwork(nn.Module):
 
 
 def _content(name: str) -> bytes:
-    """Raises `OptionError` in a bundle that flwr has made: it leaves out files of weights."""
-    try:
-        return files("fedpriv.data").joinpath(name).read_bytes()
-    except FileNotFoundError:
-        words = f"{name} is not beside the code: install fedpriv here; allowed: none, gradients, dct, fourier, backbone"
-        raise OptionError("features", "processes", words) from None
+    """Of the file with the digest of `DIGESTS`. In a bundle that flwr has made, which leaves out files of weights, that
+    of the fedpriv that is installed. Raises `OptionError` where neither has it.
+    """
+    others = []
+    for path in shipped_files(f"data/{name}"):
+        content = path.read_bytes()
+        if hashlib.sha256(content).hexdigest() == DIGESTS.get(name):
+            return content
+        others.append(str(path))
+    words = f"is another file than {DIGESTS[name]}" if others else "is not beside the code, nor in an installed fedpriv"
+    words = f"{', '.join(others) or name} {words}; allowed: none, gradients, dct, fourier, backbone"
+    raise OptionError("features", "processes", words)
 
 
 def weights_digest() -> str:

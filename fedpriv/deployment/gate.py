@@ -14,6 +14,7 @@ from pathlib import Path
 
 import torch
 from flwr.app import Context
+from torch import nn
 
 from fedpriv.client.base import Client
 from fedpriv.client.build import client_class
@@ -26,8 +27,10 @@ from fedpriv.config.schema import Config
 from fedpriv.config.sum_checks import release_digest
 from fedpriv.config.sum_methods import AskOptions
 from fedpriv.data.asked import num_outputs_of
+from fedpriv.data.backbone import network_size
 from fedpriv.data.features import model_input
 from fedpriv.data.table_source import schema_of_dataset, task_of
+from fedpriv.deployment.approved_weights import with_own_weights
 from fedpriv.deployment.data_ledger import PRIVATE, DataLedger
 from fedpriv.deployment.declaration import Declared, DeclaredTable
 from fedpriv.deployment.node_audit import hear
@@ -83,7 +86,8 @@ class Node:
             declared = ledger.declared()
             if wrong := declared.objections(config.dataset, policy):
                 raise PolicyRefused("; ".join(wrong))
-            gate = Gate(self, policy, ledger, self.effective(config, declared), run_name(request), request.round)
+            own = self.effective(with_own_weights(policy.weights, config), declared)
+            gate = Gate(self, policy, ledger, own, run_name(request), request.round)
             gate.admit_options()
             yield gate
 
@@ -103,7 +107,19 @@ class Node:
 
 
 def model_size(config: Config) -> int:
-    """Number of parameters of a run's model, without allocating them."""
+    """Number of parameters of a run's model that are trained, without allocating them."""
+    return sum(parameter.numel() for parameter in _model_form(config).parameters())
+
+
+def numbers_held(config: Config) -> int:
+    """All numbers of a run's model and of the network that computes its features, frozen ones too, without allocating
+    them.
+    """
+    return sum(value.numel() for value in _model_form(config).state_dict().values()) + network_size(config.features)
+
+
+def _model_form(config: Config) -> nn.Module:
+    """A run's model without its numbers."""
     dataset, schema = config.dataset, None
     shape: tuple[int, ...]
     text: Text | None = None
@@ -115,8 +131,7 @@ def model_size(config: Config) -> int:
         shape = model_input(config.features, (dataset.channels, dataset.size, dataset.size))
     with torch.device("meta"):
         chosen = resolve_model(config.model, shape, client_class(config).traits.keeps_layers, text)
-        model = build_model(chosen, shape, num_outputs_of(config, schema), 0, text, False)
-    return sum(parameter.numel() for parameter in model.parameters())
+        return build_model(chosen, shape, num_outputs_of(config, schema), 0, text, False)
 
 
 def _changed(path: Path) -> int:
@@ -146,8 +161,9 @@ class Gate:
     def admit_options(self) -> None:
         """Checks the run's options against the policy and the declaration. Raises `PolicyRefused`."""
         declared, dataset, own = self.ledger.declared(), self.config.dataset, self.node.client
-        if self.policy.limits.max_parameters < (size := model_size(self.config)):
-            raise PolicyRefused(f"model: {size} parameters, max_parameters is {self.policy.limits.max_parameters}")
+        if self.policy.limits.max_parameters < (size := numbers_held(self.config)):
+            words = "parameters, frozen ones and a backbone's among them"
+            raise PolicyRefused(f"model: {size} {words}: max_parameters is {self.policy.limits.max_parameters}")
         wrong = objections(self.policy, self.config, declared.examples)
         if not own < len(dataset.examples) or dataset.examples[own] != declared.examples:
             wrong.append(f"dataset.examples={list(dataset.examples)}: client {own} has declared {declared.examples}")

@@ -28,6 +28,7 @@ from fedpriv.config.strategy_options import spelled
 from fedpriv.config.sum_methods import AskOptions
 from fedpriv.config.yaml_text import with_tuples
 from fedpriv.deployment.accounting import RESERVED, Accounting
+from fedpriv.deployment.approved_weights import AllApproved
 from fedpriv.deployment.guard_policy import GuardPolicy, Sha256
 from fedpriv.deployment.queries import Queries, query_objections
 from fedpriv.privacy.composition import Budget, compose
@@ -85,7 +86,7 @@ class Limits(Options):
     )
     min_colluders: int = Field(default=0, ge=0, description="of these, helpers of the server that a run must assume")
     max_messages: int = Field(default=10_000, ge=1, description="messages in the ledger, over all runs")
-    max_parameters: int = Field(default=50_000_000, ge=1, description="size of a model that this machine will build")
+    max_parameters: int = Field(default=50_000_000, ge=1, description="numbers of model and backbone, frozen or not")
 
 
 class Policy(Options):
@@ -103,6 +104,7 @@ class Policy(Options):
     variants: tuple[Literal["repaired", "published"], ...] = Field(default=("repaired",), min_length=1)
     bundles: tuple[Sha256, ...] = Field(default=(), description="SHA-256 of every bundle that may run without a guard")
     schemas: tuple[Sha256, ...] = Field(default=(), description="of tables: SHA-256 of every schema that may be used")
+    weights: AllApproved = Field(default=(), description="files of public weights that runs may use")
     queries: Queries | None = Field(default=None, description="questions of strategy=ask that are answered; null: none")
     in_run_audit: int | None = Field(default=None, ge=100, le=100_000, description="canaries that stay; null: none")
     limits: Limits

@@ -165,7 +165,7 @@ def test_a_run_says_what_the_weights_were_trained_on_and_predicts_with_the_same_
         ("features.weights=null", r"features\.weights=null: backbone needs the file of a state dict"),
         ("features.weights=/absent.pt", r"features\.weights=/absent\.pt: cannot be read"),
         (f"features.weights_sha256={'0' * 64}", "is another file"),
-        ("features.std=[0,1,1]", r"features\.std.*must be above 0"),
+        ("features.std=[0,1,1]", r"features\.std.*must be from 0\.0001"),
         ("model=cnn", "features=backbone gives the model a vector and no picture"),
     ],
 )

@@ -92,7 +92,7 @@ def test_too_many_directions(tmp_path: Path) -> None:
 
 def test_a_bundle_without_weights_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(process_network, "WEIGHTS", "absent.safetensors")
-    with pytest.raises(OptionError, match=r"absent\.safetensors is not beside the code: install fedpriv here"):
+    with pytest.raises(OptionError, match=r"absent\.safetensors is not beside the code, nor in an installed fedpriv"):
         weights_digest()
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,10 +14,14 @@ from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
 from flwr.supercore.runtime import RuntimeHttpClient
 from processes import executors, wait_until
 from rotation import together
+from safetensors.torch import save_file
 
 from deploy.demo import check
 from deploy.rehearsal import Rehearsal, copy_of, patiently
 from fedpriv.commands.credentials import make_credentials
+from fedpriv.config.compose import compose
+from fedpriv.data.features import PROCESS_DIMS
+from fedpriv.training.models import build_model
 
 APP = Path(__file__).resolve().parents[2]
 #: Waits follow progress; the limit ends a machine that retries for ever. test_deploy_page.py is another part.
@@ -111,6 +117,31 @@ def test_a_changed_policy_holds_for_the_next_message_of_the_same_warm_process(ma
         assert "num_rounds=3: at most 2" in machines.log(f"node-{number}", 10**6)
     assert [executors(node) for node in nodes] == warm
     assert [releases(machines, number) for number in range(2)] == booked
+
+
+def test_nodes_start_from_weights_and_read_a_network_that_no_bundle_holds(machines: Rehearsal) -> None:
+    """Each has its own copy of the weights, and the network of features=processes from the installed fedpriv."""
+    start = build_model(compose(["model=mlp", "model.hidden=8"]).model, (PROCESS_DIMS, 1, 1), 10, 1)
+    files = [machines.folder / f"{owner}.safetensors" for owner in ("weights-of-0", "weights-of-1", "of-the-server")]
+    for file in files:
+        save_file(start.state_dict(), file)
+    digest = hashlib.sha256(files[0].read_bytes()).hexdigest()
+    for number, file in enumerate(files[:2]):
+        policy = machines.policy(number).read_text().replace("max_epsilon: 750.0", "max_epsilon: 2000.0")
+        weights = f"weights: [{{sha256: {digest}, file: {file}, trained_on: nothing}}]\n"
+        machines.policy(number).write_text(policy + weights)
+    booked = [releases(machines, number) for number in range(2)]
+    run_dir = machines.folder / "weights"
+    chosen = f"model.weights={files[2]} model.weights_sha256={digest} model.trained_on=nothing features=processes"
+    more = "model=mlp model.hidden=8 model.train=head num_rounds=1 strategy.client.noise_multiplier=1.0"
+    machines.submit(machines.overrides(run_dir, chosen, more))
+    machines.wait_for_summary(run_dir)
+    summary = json.loads((run_dir / "summary.json").read_text())
+    assert summary["num_parameters"] == 10 * 9 and f"SHA-256 {digest[:12]}" in summary["public_knowledge"]
+    for number in range(2):
+        assert releases(machines, number) == booked[number] + 1
+        assert list(machines.data(number).glob(".fedpriv/cache/features/*/features.npy"))
+        assert not list(machines.home(f"node-{number}").rglob("*.safetensors")), "the bundle had the network"
 
 
 def releases(machines: Rehearsal, number: int) -> int:
