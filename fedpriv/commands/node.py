@@ -8,7 +8,8 @@
     declare policy=FILE data=FOLDER [any of these options] [credentials=FOLDER]
                                                  declare the number of pictures or rows that the folder now holds, and
                                                  what is given besides; nothing that was spent is forgotten
-    status  policy=FILE data=FOLDER              what was spent of each budget
+    status  policy=FILE data=FOLDER [superlink=HOST:PORT credentials=FOLDER]
+                                                 what was spent of each budget; how far this clock is from the server's
     report  policy=FILE data=FOLDER [out=guard.html]
                                                  of a guarded node, a page for its operator: what left, what it cost
     run     policy=FILE data=FOLDER superlink=HOST:PORT credentials=FOLDER client=NUMBER [port=9094]
@@ -194,6 +195,11 @@ def _status(options: dict[str, str]) -> None:
         print(f"weights: {line}")
     if now.refusals:
         print("refused: " + ", ".join(f"{code} {number}" for code, number in sorted(now.refusals.items())))
+    if options["superlink"]:
+        from fedpriv.deployment.clock import measured
+
+        found = measured(options["superlink"], _there(Path(options["credentials"]).expanduser() / "ca.crt"))
+        print(f"clock: {found or options['superlink'] + ' does not answer'}")
 
 
 def _report(options: dict[str, str]) -> None:
@@ -227,6 +233,7 @@ def snapshot(policy_file: Path, data: Path, thorough: bool = False) -> NodeSnaps
 
 def _run(options: dict[str, str]) -> None:
     from fedpriv.deployment.approved_weights import check_files
+    from fedpriv.deployment.clock import check_clock, explain_refusals
     from fedpriv.deployment.data_ledger import DataLedger
     from fedpriv.deployment.declaration import DeclaredTable, check_rows
     from fedpriv.deployment.policy import read_policy
@@ -251,7 +258,10 @@ def _run(options: dict[str, str]) -> None:
     if options["guard"]:
         approved, loader = _guarded(options, policy, file), "fedpriv.guard.node:guarded_app"
     guard_bundles(approved, partial(note_refusal, data))
-    wait_to_activate(partial(print, file=sys.stderr, flush=True))
+    say = partial(print, file=sys.stderr, flush=True)
+    check_clock(options["superlink"], _there(keys / "ca.crt"), say)
+    explain_refusals(say)
+    wait_to_activate(say)
     config = {"partition-id": client, "policy": str(file), "data": str(data)}
     for name, place in (("identity-key", keys / "identity.key"), ("peer-keys", keys / "peers.json")):
         config |= {name: str(place)} if place.exists() else {}
@@ -344,7 +354,7 @@ COMMANDS: dict[str, tuple[Callable[[dict[str, str]], None], dict[str, str | None
     "bundle": (_bundle, {"app": None}),
     "init": (_init, {"policy": None, "data": None, **DECLARED}),
     "declare": (_declare, {"policy": None, "data": None, "credentials": "", **DECLARED}),
-    "status": (_status, {"policy": None, "data": None}),
+    "status": (_status, {"policy": None, "data": None, "superlink": "", "credentials": ""}),
     "report": (_report, {"policy": None, "data": None, "out": "guard.html"}),
     "run": (
         _run,

@@ -2,6 +2,7 @@
 
     fedpriv deploy superlink credentials=FOLDER [host=0.0.0.0] [port=8000] [control=8001] [database=FILE]
                              [max_message=64] [max_messages=4] [max_connections=512]
+                             [metrics_port=0] [metrics_address=127.0.0.1]
 
     credentials      the server's folder of `fedpriv deploy credentials`
     host, port       where nodes connect, with TLS and their registered keys
@@ -10,6 +11,7 @@
     max_message      MiB of one request of a node; Flower sends arrays in parts of 5 MiB
     max_messages     how many requests above 64 KiB are in memory at once; others wait
     max_connections  how many connections to `port` are open at once
+    metrics_port     Prometheus metrics and health; 0: none
 
 Flower 1.41 serves nodes and its control API on one port, without authentication: any client of the control API can
 register nodes and run programs on this machine. Here `port` answers only nodes, whatever address or header a request
@@ -18,6 +20,7 @@ has, and everything else is on the loopback address.
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import functools
 import importlib
@@ -29,7 +32,9 @@ import stat
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -40,6 +45,8 @@ from fedpriv.common.places import installed_code_only
 if TYPE_CHECKING:
     import uvicorn
 
+    from fedpriv.deployment.superlink_gate import Gate
+
 OPTIONS: dict[str, str | None] = {
     "credentials": None,
     "host": "0.0.0.0",
@@ -49,6 +56,8 @@ OPTIONS: dict[str, str | None] = {
     "max_message": "64",
     "max_messages": "4",
     "max_connections": "512",
+    "metrics_port": "0",
+    "metrics_address": "127.0.0.1",
 }
 #: Where the control listener is bound; SuperExec and the programs of runs connect to it.
 CONTROL_HOST = "127.0.0.1"
@@ -167,6 +176,7 @@ def main(arguments: Sequence[str]) -> int:
     body = whole_number(options, "max_message", 1, MOST_MIB) * 2**20
     bodies = whole_number(options, "max_messages", 1, 1024)
     connections = whole_number(options, "max_connections", 1, 65535)
+    metrics = options["metrics_address"], whole_number(options, "metrics_port", 0, 65535)
     check_certificate(Path(options["credentials"]).expanduser())
     control = (CONTROL_HOST, int(options["control"]))
     sockets = [bound("port", options["host"], int(options["port"])), bound("control", *control)]
@@ -178,11 +188,11 @@ def main(arguments: Sequence[str]) -> int:
     from fedpriv.deployment.superlink_gate import Limits
 
     sys.argv = ["flower-superlink", *own]
-    return _serve(control, Limits(body, bodies, connections), sockets)
+    return _serve(control, Limits(body, bodies, connections), sockets, metrics)
 
 
-def _serve(control: tuple[str, int], limits: Any, sockets: list[socket.socket]) -> int:
-    """Runs Flower's application behind the gate, until a signal or the end of its SuperExec.
+def _serve(control: tuple[str, int], limits: Any, sockets: list[socket.socket], metrics: tuple[str, int]) -> int:
+    """Runs Flower's application behind the gate, until a signal or the end of its SuperExec. metrics: address and port.
 
     Does what flwr 1.41's own command does after reading its arguments, with our listeners.
     """
@@ -201,10 +211,11 @@ def _serve(control: tuple[str, int], limits: Any, sockets: list[socket.socket]) 
     def is_registered(key: bytes) -> bool:
         return states.state().get_node_id_by_public_key(key) is not None
 
-    connection = functools.partial(Connection, control=control, public=set(), most=limits.connections)
+    gate, public = Gate(app, control, limits, is_registered), set[asyncio.Protocol]()
+    connection = functools.partial(Connection, control=control, public=public, most=limits.connections)
     server = uvicorn.Server(
         uvicorn.Config(
-            Gate(app, control, limits, is_registered),  # type: ignore[arg-type]
+            gate,  # type: ignore[arg-type]
             http=connection,  # type: ignore[arg-type]
             ws="none",
             lifespan="on",
@@ -220,8 +231,35 @@ def _serve(control: tuple[str, int], limits: Any, sockets: list[socket.socket]) 
     )
     died = threading.Event()
     threading.Thread(target=_watch, args=(app.state.superlink_lifespan, server, died), daemon=True).start()
-    server.run(sockets)
+    with _metrics(*metrics, gate, public, lambda: states_of(states.state())):
+        server.run(sockets)
     return DONE if server.started and not died.is_set() else FAILED
+
+
+def states_of(link_state: Any) -> list[str]:
+    """Of every node that may connect, its state in Flower's words: registered, online, offline."""
+    from flwr.supercore.constant import NodeStatus
+
+    return [node.status for node in link_state.get_node_info() if node.status != NodeStatus.UNREGISTERED]
+
+
+@contextmanager
+def _metrics(
+    address: str, port: int, gate: Gate, public: Collection[object], nodes: Callable[[], Iterable[str]]
+) -> Iterator[None]:
+    """Serves metrics, if a port is given. nodes: the state of each."""
+    if port == 0:
+        yield
+        return
+    from fedpriv.report.live.prometheus import SuperLinkMetrics
+    from fedpriv.report.live.serving import serve_metrics
+
+    def healthy() -> tuple[bool, str]:
+        return True, f"{Counter(nodes())['online']} nodes online"
+
+    registry = SuperLinkMetrics(lambda: gate.passed, lambda: gate.refused, lambda: len(public), nodes).registry
+    with serve_metrics(address, port, registry, healthy, options=("metrics_address", "metrics_port")):
+        yield
 
 
 def _watch(lifespan: Any, server: uvicorn.Server, died: threading.Event) -> None:

@@ -38,7 +38,7 @@ from fedpriv.common.systems import AS_IT_IS, lock
 from fedpriv.deployment.accounting import Accounting
 from fedpriv.deployment.declaration import Declared, DeclaredTable, declaring_row, read_declared
 from fedpriv.deployment.policy import Booked, Policy, Spent
-from fedpriv.deployment.running_account import Balance, RunningAccount, Tie, booked_to_json, read_booked
+from fedpriv.deployment.running_account import LEDGER_FORMAT, Balance, RunningAccount, Tie, booked_to_json, read_booked
 from fedpriv.deployment.signed_head import Signer, check_head
 
 log = logging.getLogger("fedpriv")
@@ -85,7 +85,7 @@ class DataLedger:
         fsync_folder(data)
         _make_private(counter.parent)
         fixed = _fixed(accounting) if accounting else {}
-        head = {"ledger": secrets.token_hex(16), **declaring_row(declared), **fixed}
+        head = {"ledger": secrets.token_hex(16), "format": LEDGER_FORMAT, **declaring_row(declared), **fixed}
         write_atomic(ledger._lines.path, json.dumps(head) + "\n", mode=0o600)
         ledger._known = ledger._all() or Known()
         ledger.confirm()
@@ -298,6 +298,8 @@ class DataLedger:
                 known.balance.add(row)
             except (ValueError, KeyError, TypeError, AttributeError):
                 raise LedgerRefused(f"{self._lines.path}: line {number} is damaged") from None
+            except LedgerRefused as refused:
+                raise LedgerRefused(f"{self._lines.path}: line {number}: {refused}") from None
             if number == 1:
                 known.tie = Tie(str(row.get("ledger")), 0, "")
             named = before(text)

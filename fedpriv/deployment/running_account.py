@@ -36,6 +36,11 @@ from fedpriv.privacy.events import Threat
 log = logging.getLogger("fedpriv")
 
 FORMAT = 3
+#: Of the ledger's lines. A line with a larger number in `format` is of a newer version, and may have a cost that this
+#: one cannot count. Who raises it raises `FORMAT` too: an account does not know which lines it sums up.
+LEDGER_FORMAT = 1
+#: A line has at least one of these.
+KINDS = frozenset(("examples", "accountant", "signer", "entries"))
 TABLES = """
 CREATE TABLE tie (content TEXT NOT NULL);
 CREATE TABLE prices (id INTEGER PRIMARY KEY, price TEXT UNIQUE NOT NULL, times INTEGER NOT NULL);
@@ -82,6 +87,11 @@ class Balance:
 
     def add(self, row: dict[str, Any]) -> None:
         """Adds one line. Raises `LedgerRefused` for one that cannot be read."""
+        written = row.get("format", LEDGER_FORMAT)
+        if not isinstance(written, int) or written > LEDGER_FORMAT or not KINDS & row.keys():
+            what = f"format {written}" if "format" in row else f"only {', '.join(sorted(row))}"
+            words = f"a line has {what}, which this version does not know (format {LEDGER_FORMAT}): what was spent"
+            raise LedgerRefused(f"{words} is not known; install the newer version of fedpriv that wrote it")
         if "examples" in row:
             self.declaration = declaring_row(read_declared(row))
         if "accountant" in row:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import binascii
+import hashlib
 import ipaddress
 import logging
 import os
@@ -21,6 +22,7 @@ import socket
 import sys
 import time
 from base64 import b64decode
+from collections import Counter
 from collections.abc import Awaitable, Callable, MutableMapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -37,6 +39,8 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 #: Paths open to other machines: messages to and from registered nodes, and the health check.
 FOR_NODES, HEALTH = "/v1/fleet/", "/health"
+#: Of answers about a node's health or proof: this machine's time, in Unix seconds (`clock.py`).
+CLOCK_HEADER = "fedpriv-time"
 #: Bodies up to this size (bytes) never wait: heartbeats continue while updates are received.
 SMALL_BODY = 64 * 1024
 #: Time limits in seconds: for a registered node's body, and for any sender's request head.
@@ -91,6 +95,8 @@ class Gate:
     ) -> None:
         self.app, self.control, self.limits, self.is_registered = app, control, limits, is_registered
         self._bodies = asyncio.Semaphore(limits.bodies)
+        #: Requests of registered nodes that went on to ``app``, and refused ones by HTTP status: for metrics.
+        self.passed, self.refused = 0, Counter[int]()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan" or by_control_listener(scope, self.control):
@@ -99,7 +105,7 @@ class Gate:
             return await send({"type": "websocket.close", "code": 1008})
         try:
             if scope["path"] == HEALTH and scope["method"] in ("GET", "HEAD"):
-                return await self.app(scope, receive, send)
+                return await self.app(scope, receive, _with_time(send))
             if not scope["path"].startswith(FOR_NODES):
                 raise Refused(403)
             headers = _headers(scope)
@@ -107,9 +113,10 @@ class Gate:
                 raise Refused(401)
             await self._pass_on(scope, receive, send, self._size(headers))
         except Refused as refused:
+            self.refused[refused.status] += 1
             # Without "close" the server would go on reading data that it discards.
             answer = [(b"content-length", b"0"), (b"connection", b"close")]
-            await send({"type": "http.response.start", "status": refused.status, "headers": answer})
+            await _with_time(send)({"type": "http.response.start", "status": refused.status, "headers": answer})
             await send({"type": "http.response.body"})
 
     def _size(self, headers: dict[str, str]) -> int:
@@ -136,6 +143,7 @@ class Gate:
         except TimeoutError:
             raise Refused(408) from None
         if body is not None:
+            self.passed += 1
             await self.app(scope, _with_body(body, receive), send)
 
 
@@ -194,11 +202,22 @@ def _is_signed(headers: dict[str, str], is_registered: Callable[[bytes], bool]) 
         key, signature = (b64decode(headers[name], validate=True) for name in _SIGNED[:2])
         timestamp = headers[TIMESTAMP_HEADER]
         age = (now() - datetime.fromisoformat(timestamp)).total_seconds()
-        if not -SYSTEM_TIME_TOLERANCE < age < TIMESTAMP_TOLERANCE + SYSTEM_TIME_TOLERANCE or not is_registered(key):
+        if not is_registered(key) or not verify_signature(
+            bytes_to_public_key(key), timestamp.encode("ascii"), signature
+        ):
             return False
-        return verify_signature(bytes_to_public_key(key), timestamp.encode("ascii"), signature)
     except (KeyError, ValueError, TypeError, OverflowError, binascii.Error):
         return False
+    if -SYSTEM_TIME_TOLERANCE < age < TIMESTAMP_TOLERANCE + SYSTEM_TIME_TOLERANCE:
+        return True
+    late = TIMESTAMP_TOLERANCE + SYSTEM_TIME_TOLERANCE
+    side = "ahead of" if age < 0 else "behind"
+    _remark(
+        f"a node's request was refused: its clock is {abs(age):.1f} s {side} this machine's "
+        f"({SYSTEM_TIME_TOLERANCE} s ahead and {late} s behind are allowed), or somebody repeated an old request; "
+        f"SHA-256 of its key {hashlib.sha256(key).hexdigest()[:16]}"
+    )
+    return False
 
 
 async def _read(receive: Receive, most: int) -> bytes | None:
@@ -226,6 +245,18 @@ def _with_body(body: bytes, receive: Receive) -> Receive:
         return waiting.pop() if waiting else await receive()
 
     return replay
+
+
+def _with_time(send: Send) -> Send:
+    """`send` of an answer that names this machine's time."""
+
+    async def timed(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            header = (CLOCK_HEADER.encode(), f"{time.time():.3f}".encode())
+            message = {**message, "headers": [*message.get("headers", ()), header]}
+        await send(message)
+
+    return timed
 
 
 class Head(ReceiveBuffer):

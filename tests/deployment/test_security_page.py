@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import math
+import os
 import re
+import stat
 from functools import lru_cache
 from pathlib import Path
 
 import pytest
+from deployed import MACHINES, asker
 
 from fedpriv.client.base import Client
 from fedpriv.client.build import make_client
+from fedpriv.commands.credentials import make_credentials
+from fedpriv.commands.superlink import private_database
 from fedpriv.config.compose import compose
 from fedpriv.config.methods import METHODS
 from fedpriv.config.schema import Config
@@ -134,3 +139,29 @@ def test_security_names_what_exists() -> None:
         assert (ROOT / path).exists(), path
     for module in re.findall(r"python -m (fedpriv\.[a-z_]+)", page):
         assert (ROOT / "fedpriv" / "commands" / f"{module.removeprefix('fedpriv.')}.py").exists(), module
+
+
+def test_modes_of_files_are_those_of_the_page(machines: MACHINES, tmp_path: Path) -> None:
+    """Under a umask that would let everybody read."""
+    before = os.umask(0)
+    try:
+        network = machines(1)
+        asker(network, network.overrides())(1)
+        make_credentials(tmp_path / "keys", ["localhost"], 1, 1)
+        private_database(tmp_path / "superlink.db")
+    finally:
+        os.umask(before)
+    places = {
+        "the counter": network.folder / "counters/0.json",
+        "DATA/.fedpriv": network.data(0) / ".fedpriv",
+    }
+    table = (ROOT / "SECURITY.md").read_text().partition("### Who may read what")[2].partition("## Terms")[0]
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines() if line[:1] == "|"]
+    checked = 0
+    for what, mode, *_ in rows:
+        if re.fullmatch("0[0-7]{3}", mode):
+            names = re.findall("`([^`]*)`", what) or [what]
+            for path in [places.get(name, tmp_path / name) for name in names]:
+                assert stat.S_IMODE(path.stat().st_mode) == int(mode, 8), f"{path}: the page says {mode}"
+                checked += 1
+    assert checked == 7

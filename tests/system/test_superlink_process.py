@@ -115,7 +115,9 @@ def network() -> Iterator[Network]:
 
 
 class SuperLink:
-    """A process; a context manager."""
+    """A process; a context manager. metrics: their port."""
+
+    metrics: int
 
     def __init__(self, folder: Path, network: Network, *options: str) -> None:
         self.keys, self.log, self.network = folder / "keys", folder / "superlink.log", network
@@ -194,7 +196,9 @@ class SuperLink:
 @pytest.fixture(scope="module")
 def superlink(network: Network, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SuperLink]:
     folder = tmp_path_factory.mktemp("superlink")
-    with SuperLink(folder, network, "max_message=32") as started:
+    (metrics,) = free_ports(1)
+    with SuperLink(folder, network, "max_message=32", f"metrics_port={metrics}") as started:
+        started.metrics = metrics
         yield started
 
 
@@ -244,8 +248,27 @@ def test_other_users_of_the_machine_do_not_reach_it(superlink: SuperLink) -> Non
         assert superlink.request(LIST_RUNS, here=True, user=65534) == "403 0"
 
 
-def test_it_listens_twice_whatever_the_environment_says(superlink: SuperLink) -> None:
-    assert superlink.listening() == {superlink.port, superlink.control}
+def test_it_listens_twice_and_for_metrics_whatever_the_environment_says(superlink: SuperLink) -> None:
+    assert superlink.listening() == {superlink.port, superlink.control, superlink.metrics}
+
+
+def test_metrics_count_what_was_refused(superlink: SuperLink) -> None:
+    url = f"http://127.0.0.1:{superlink.metrics}/metrics"
+    ask = [
+        *superlink.network.server,
+        sys.executable,
+        "-c",
+        f"import urllib.request as u; print(u.urlopen('{url}').read().decode())",
+    ]
+
+    def refused() -> float:
+        text = subprocess.run(ask, capture_output=True, text=True, check=True).stdout
+        assert 'fedpriv_superlink_nodes{state="online"} 0.0' in text
+        return float((text.partition('refusals_total{status="403"} ')[2] or "0").split()[0])
+
+    before = refused()
+    assert superlink.request(LIST_RUNS) == "403 0"
+    assert refused() == before + 1
 
 
 # --- memory --------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Prometheus metrics of a run's server and of a node.
+"""Prometheus metrics of a run's server, of a SuperLink and of a node.
 
 Each has its own registry, so that several runs in one process (a sweep, tests) do not collide.
 """
@@ -6,7 +6,8 @@ Each has its own registry, so that several runs in one process (a sweep, tests) 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter as Counts
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -164,3 +165,41 @@ class NodeMetrics(Collector):
         if now.last_release is not None:
             words = "When the last release left"
             yield GaugeMetricFamily("fedpriv_node_last_release_timestamp_seconds", words, value=now.last_release)
+
+
+class SuperLinkMetrics(Collector):
+    """A SuperLink's metrics, read on every scrape. passed, refused: requests of nodes that went on, and the others by
+    HTTP status; connections: how many are open; nodes: of every node its state in Flower's words.
+    """
+
+    def __init__(
+        self,
+        passed: Callable[[], int],
+        refused: Callable[[], Mapping[int, int]],
+        connections: Callable[[], int],
+        nodes: Callable[[], Iterable[str]],
+    ) -> None:
+        self._passed, self._refused, self._connections, self._nodes = passed, refused, connections, nodes
+        self.registry = CollectorRegistry()
+        ProcessCollector(registry=self.registry)
+        self.registry.register(self)
+
+    def describe(self) -> list[Metric]:
+        """Empty, so that nothing is read before the first scrape."""
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        words = "Requests of registered nodes that were passed on"
+        yield CounterMetricFamily("fedpriv_superlink_requests", words, value=self._passed())
+        refused = CounterMetricFamily(
+            "fedpriv_superlink_refusals", "Requests refused, by HTTP status", labels=["status"]
+        )
+        for status, number in sorted(dict(self._refused()).items()):
+            refused.add_metric([str(status)], number)
+        yield refused
+        yield GaugeMetricFamily("fedpriv_superlink_connections", "Open connections", value=self._connections())
+        nodes = GaugeMetricFamily("fedpriv_superlink_nodes", "Nodes in each state", labels=["state"])
+        found = Counts(self._nodes())
+        for state in sorted({"online", "offline", *found}):
+            nodes.add_metric([state], found[state])
+        yield nodes

@@ -1,0 +1,194 @@
+"""A new version on a node that has a ledger: it reads what each release wrote, continues, and forgets no cost.
+
+upgrade/VERSION/ has a node's files after two rounds, as that release wrote them, and what was then true of them
+(expected.json). Before a release, `PYTHONPATH=.:tests python tests/deployment/test_upgrade.py FOLDER` writes its own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from deployed import POLICY, Machines, asker
+from flwr.app import Message
+
+from fedpriv.common.chain import BEFORE, followed
+from fedpriv.common.errors import LedgerRefused
+from fedpriv.common.messages import Refusal
+from fedpriv.deployment.data_ledger import DataLedger
+from fedpriv.deployment.policy import read_policy
+from fedpriv.deployment.running_account import LEDGER_FORMAT
+from fedpriv.deployment.signed_head import Signer
+
+UPGRADE = Path(__file__).parent / "upgrade"
+RELEASES = sorted(path for path in UPGRADE.iterdir() if path.is_dir()) if UPGRADE.is_dir() else []
+#: The node's identity: known to everybody, and nobody's.
+KEY = bytes(range(32))
+SIGNER = Signer(KEY)
+ROUNDS = 2
+
+
+def node_in(folder: Path) -> Machines:
+    """A machine of these tests with data and no ledger."""
+    network = object.__new__(Machines)
+    network.folder, network.count, network.side = folder, 1, 4
+    network.write_data()
+    network.write_policy(0, POLICY)
+    (folder / "peers.json").write_text(json.dumps({"0": SIGNER.public}))
+    (folder / "identity-0.key").write_bytes(KEY)
+    return network
+
+
+def asking(network: Machines) -> Callable[..., Message]:
+    return asker(network, network.overrides("num_rounds=9"))
+
+
+def answer(message: Message) -> str:
+    """A digest of the numbers that leave."""
+    assert not message.has_error(), message.error
+    digest = hashlib.sha256()
+    for name, record in sorted(message.content.array_records.items()):
+        for key, array in sorted(record.items()):
+            digest.update(f"{name} {key} {array.dtype} {array.shape}".encode() + array.numpy().tobytes())
+    return digest.hexdigest()
+
+
+def state(network: Machines) -> dict[str, Any]:
+    """What of a ledger must be the same whichever version reads it."""
+    policy = read_policy(network.policy(0))
+    with DataLedger(network.data(0), Path(policy.counter)).seen(thorough=True) as ledger:
+        spent = policy.spent(ledger.spent())
+        declared, head = vars(ledger.declared()), ledger.head()
+    return {
+        "epsilon": spent,
+        "messages": ledger.spent().messages,
+        "entries": ledger.num_entries(),
+        "declared": json.loads(json.dumps(declared)),
+        "lines": head["lines"],
+        "chain": head["chain"],
+    }
+
+
+def write_release(folder: Path) -> None:
+    """A node's files after `ROUNDS` rounds, as this version writes them."""
+    with tempfile.TemporaryDirectory() as place:
+        network = node_in(Path(place))
+        assert network.command("init", 0, *network.declared(0)) == 0
+        with DataLedger(network.data(0), network.folder / "counters/0.json", SIGNER).held() as ledger:
+            ledger.sign_on()
+        ask = asking(network)
+        for number in range(1, ROUNDS + 1):
+            last = answer(ask(number))
+        private = network.data(0) / ".fedpriv"
+        for path in (private / "ledger.jsonl", *(private / "runs").iterdir()):
+            target = folder / "data" / path.relative_to(private)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(path, target)
+        shutil.copyfile(network.folder / "counters/0.json", folder / "counter.json")
+        policy = yaml.safe_load(network.policy(0).read_text()) | {"counter": "/COUNTER"}
+        (folder / "policy.yaml").write_text(yaml.safe_dump(policy))
+        expected: dict[str, Any] = {"answer": last, "before": state(network)}
+        answer(ask(ROUNDS + 1))
+        expected["epsilon_after"] = state(network)["epsilon"]
+        (folder / "expected.json").write_text(json.dumps(expected, indent=1) + "\n")
+
+
+@pytest.fixture(params=RELEASES, ids=lambda path: path.name)
+def node(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Machines, dict[str, Any]]:
+    """A node with a release's files, and what is expected of them."""
+    network = node_in(tmp_path)
+    shutil.copytree(request.param / "data", network.data(0) / ".fedpriv")
+    (tmp_path / "counters").mkdir()
+    shutil.copyfile(request.param / "counter.json", tmp_path / "counters/0.json")
+    policy = (request.param / "policy.yaml").read_text().replace("/COUNTER", str(tmp_path / "counters/0.json"))
+    network.policy(0).write_text(policy)
+    return network, json.loads((request.param / "expected.json").read_text())
+
+
+def test_there_is_a_release_to_read() -> None:
+    assert RELEASES
+
+
+def test_a_ledger_of_an_earlier_release_has_the_same_cost(node: Any) -> None:
+    network, expected = node
+    found = state(network)
+    assert found.pop("epsilon") == pytest.approx(expected["before"].pop("epsilon"), rel=1e-12)
+    assert found == expected["before"]
+
+
+def test_a_node_with_an_earlier_releases_files_goes_on(node: Any) -> None:
+    """The last answer is repeated byte for byte and at no cost; the next round adds what it would have added then."""
+    network, expected = node
+    ask = asking(network)
+    assert answer(ask(ROUNDS)) == expected["answer"]
+    assert state(network)["messages"] == ROUNDS
+    assert ask(ROUNDS - 1).error.code == Refusal.STALE
+    answer(ask(ROUNDS + 1))
+    assert state(network)["epsilon"] == pytest.approx(expected["epsilon_after"], rel=1e-12)
+    assert network.booked(0) == ROUNDS + 1
+
+
+def further(network: Machines, line: dict[str, Any]) -> None:
+    """A line that another version has appended, signed and vouched for as it should be."""
+    path, counter = network.data(0) / ".fedpriv/ledger.jsonl", network.folder / "counters/0.json"
+    head = json.loads(counter.read_text())
+    text = json.dumps(line | {BEFORE: head["chain"]}).encode()
+    path.write_bytes(path.read_bytes() + text + b"\n")
+    place = {"ledger": head["ledger"], "bytes": path.stat().st_size, "lines": head["lines"] + 1}
+    counter.write_text(json.dumps(SIGNER.sign(place | {"chain": followed(head["chain"], text)})))
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ({"format": LEDGER_FORMAT + 1, "examples": 12}, f"format {LEDGER_FORMAT + 1}"),
+        ({"format": "2b", "examples": 12}, "format 2b"),
+        ({"time": 1, "novelty": 7}, "novelty"),
+    ],
+)
+def test_a_line_of_a_newer_version_is_refused_with_words(
+    line: dict[str, Any], words: str, node: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What it says may have a cost that this version cannot count."""
+    network, _ = node
+    ask = asking(network)
+    further(network, {"time": 1, "format": LEDGER_FORMAT, "signer": SIGNER.public})  # known, and so it is read
+    assert state(network)["messages"] == ROUNDS
+    further(network, line)
+    with pytest.raises(LedgerRefused, match="newer"):
+        state(network)
+    assert ask(ROUNDS + 1).error.code == Refusal.LEDGER
+    capsys.readouterr()
+    assert network.command("status", 0) == 2
+    said = capsys.readouterr().err
+    assert words in said and "install the newer version" in said and "ledger.jsonl" in said
+
+
+def test_a_policy_of_a_newer_version_is_refused_by_the_option_it_does_not_know(
+    node: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    network, _ = node
+    ask = asking(network)
+    network.policy(0).write_text(network.policy(0).read_text() + "novelty: 3\n")
+    assert ask(ROUNDS + 1).has_error()
+    capsys.readouterr()
+    assert network.command("status", 0) == 2
+    assert "novelty" in capsys.readouterr().err
+
+
+def test_a_new_ledger_names_its_format(tmp_path: Path) -> None:
+    network = node_in(tmp_path)
+    assert network.command("init", 0, *network.declared(0)) == 0
+    assert json.loads((network.data(0) / ".fedpriv/ledger.jsonl").read_text())["format"] == LEDGER_FORMAT
+
+
+if __name__ == "__main__":
+    write_release(Path(sys.argv[1]))
