@@ -87,10 +87,26 @@ class _Orders:
         return np.concatenate([head, order[~np.isin(order, head)]])
 
 
+def allocated_cohort(key: tuple[int, ...], place: int, num_clients: int, rounds: int) -> list[int]:
+    """Sorted ids of the clients of one round of a pass, places 0..rounds - 1: every client takes part in one of them,
+    drawn uniformly and independently for each client and each key.
+    """
+    return np.flatnonzero(_places(key, num_clients, rounds) == place).tolist()  # type: ignore[no-any-return]
+
+
+@lru_cache(maxsize=2)
+def _places(key: tuple[int, ...], num_clients: int, rounds: int) -> NDArray[np.int64]:
+    return generator(*key, "allocation").integers(0, rounds, num_clients)
+
+
 def cohort_of(
     seed: int, server_round: int, num_clients: int, size: int, sampling: str, participation: str = "sampled"
 ) -> list[int]:
-    """Sorted ids of the clients asked in a round: `draw_cohort` where ``participation`` is "sampled"."""
+    """Sorted ids of the clients asked in a round: where ``participation`` is "sampled", as ``sampling`` says."""
+    if sampling == "allocated":
+        rounds = num_clients // size
+        number, place = divmod(server_round - 1, rounds)
+        return allocated_cohort((seed, number), place, num_clients, rounds)
     if participation == "sampled":
         return draw_cohort(seed, server_round, num_clients, size, sampling)
     if participation == "cyclic":

@@ -228,8 +228,9 @@ def _check_faults(config: Config) -> None:
 
 def _check_over_selection(config: Config) -> None:
     """Who is among the first K is no random sample of the clients, and no guarantee may count on one."""
-    if config.over_selection > 1 and config.strategy.options.client_sampling == "poisson":
-        words = "a round that closes at the first replies is no Poisson sample (strategy.server.client_sampling): 1"
+    drawn = config.strategy.options.client_sampling
+    if config.over_selection > 1 and drawn != "fixed":
+        words = f"the first to reply are no random draw, which strategy.server.client_sampling={drawn} counts on: 1"
         raise OptionError("over_selection", config.over_selection, words)
     if config.over_selection > 1 and config.clients_asked == config.clients_per_round:
         words = f"num_clients={config.num_clients} leaves nobody else to ask beside clients_per_round: 1"

@@ -41,7 +41,9 @@ class MethodOptions(Options):
     #: Names of real numbers that were given without a point, which records keep: 3 and 3.0 have two digests.
     _whole: frozenset[str] = PrivateAttr(default=frozenset())
     min_replies: int = on_server("fewer usable replies than this end the run", ge=1)
-    client_sampling: Literal["fixed", "poisson"] = on_server("cohort of exactly clients_per_round, or Poisson")
+    client_sampling: Literal["fixed", "poisson", "allocated"] = on_server(
+        "cohort of exactly clients_per_round; Poisson; or one secret round of each pass for every client (form=central)"
+    )
     participation: Literal["sampled", "once", "balanced", "cyclic"] = on_server("how often a client may take part")
     participations: int | None = on_server("at most so often; null: as the rounds need", ge=1)
     weighting: Literal["uniform", "examples"] = on_server("weights of the mean over the replies")

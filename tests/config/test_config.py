@@ -79,7 +79,7 @@ REFUSED = [
     (
         ["num_clients=40", "strategy.server.client_sampling=poisson", "over_selection=1.3"],
         "over_selection",
-        "no Poisson sample",
+        "no random draw",
     ),
     (["engine.faults=[{round:1,client:20,kind:drop}]"], "engine.faults.0.client", "at most 19"),
     (["engine.faults=[{round:61,client:1,kind:drop}]"], "engine.faults.0.round", "at most 60"),
