@@ -13,6 +13,9 @@ import pytest
 #: Findings of axe-core that keep somebody from reading a page.
 GRAVE = ("serious", "critical")
 
+#: Sizes of windows, in pixels: a phone, a small and a large desktop.
+SCREENS = ((390, 844), (1024, 768), (1920, 1080))
+
 
 @contextmanager
 def chromium() -> Iterator[Any]:

@@ -128,6 +128,16 @@ ELSEWHERE: tuple[tuple[str, str, str | None], ...] = (
         "tests/system/test_rehearsal.py::test_the_approved_app_trains_on_the_nodes_own_pictures",
     ),
     (
+        r"python -m fedpriv\.node status .* superlink=.*",
+        "needs a server",
+        "tests/deployment/test_clock.py::test_status_says_that_clocks_agree_or_that_nobody_answers",
+    ),
+    (
+        r"python -c \"import sqlite3; .*|tar -C /srv/fedpriv/runs/first .*",
+        "needs a server's database and a run of nodes",
+        "tests/deployment/test_backup.py::test_a_database_that_is_written_is_copied_as_a_whole",
+    ),
+    (
         r"python -m fedpriv\.node (bundle quickstart|(init|status|report) .*data=/srv/patients.*)",
         "needs an app and a table of one's own",
         "tests/guard/test_guarded_nodes.py::test_an_app_that_nobody_changed_runs_on_guarded_nodes",

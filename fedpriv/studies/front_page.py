@@ -32,7 +32,7 @@ def refresh(root: Path) -> Path | None:
     picture = draw(found.boards, root)
     shown = [f"![{picture.alt}]({picture.file})", "", picture.caption, ""] if picture else []
     old = readme.read_text(encoding="utf-8") if readme.is_file() else "# Results\n"
-    write_atomic(readme, with_head(old, [*words(found), *shown]))
+    write_atomic(readme, with_head(old, [*shown, *words(found)]))
     return readme
 
 

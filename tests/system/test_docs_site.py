@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from browsing import SCREENS, Watched, chromium
 
 import fedpriv
 
@@ -67,6 +68,34 @@ def test_the_search_knows_the_pages(site: Path) -> None:
     assert {"experiments.html", "notebook.html", "api.html"} <= {
         entry["location"].partition("#")[0] for entry in index["docs"]
     }
+
+
+@pytest.mark.browser
+def test_nothing_is_cut_off_on_a_phone_or_a_desktop(site: Path) -> None:
+    """Nothing is wider than the window but in a box that scrolls, by keyboard too; lines of code are whole."""
+    with chromium() as browser:
+        for name in ("index.html", "results/index.html", "upkeep.html"):
+            for width, height in SCREENS:
+                watched = Watched(browser.new_page(viewport={"width": width, "height": height}), site)
+                watched.open(name)
+                watched.decode()
+                assert watched.width() <= width, name
+                assert watched.barriers() == [], f"{name} at {width}"
+                assert watched.page.evaluate(CUT) == [], f"{name} at {width}"
+                watched.page.close()
+                assert watched.faults == []
+
+
+#: Lines of code, pictures and text that end outside their boxes, but in tables, whose boxes scroll.
+CUT = """() => [...document.querySelectorAll('.md-content :is(pre > code, img, p, li)')]
+  .filter((one) => one.clientWidth && one.scrollWidth > one.clientWidth + 1
+    || one.getBoundingClientRect().right > innerWidth)
+  .filter((one) => !one.closest('table')).map((one) => one.outerHTML.slice(0, 80))"""
+
+
+def test_the_results_begin_with_a_picture(site: Path) -> None:
+    article = (site / "results/index.html").read_text().partition("<article")[2]
+    assert article.index("<img") < article.index("<table")
 
 
 def locked(file: str) -> dict[str, str]:

@@ -5,17 +5,20 @@ from __future__ import annotations
 import json
 import math
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from browsing import Watched, chromium
+from browsing import SCREENS, Watched, chromium
 from report_runs import full_run, make_run, privacy
 
 from fedpriv.report.__main__ import main
 from fedpriv.report.live.live_page import LivePage
 from fedpriv.report.page import write_report
+from tools import report_figure
 
 pytestmark = pytest.mark.browser
 
@@ -54,14 +57,40 @@ def test_a_mailed_page_is_whole_and_can_be_read_by_everybody(
     pictures = watched.page.locator("img")
     assert pictures.count() == (10 if name == "report.html" else 1)
     watched.page.evaluate("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
-    for size in (PHONE, SCREEN):
-        watched.page.set_viewport_size(size)
-        assert watched.width() <= size["width"]
+    for width, height in SCREENS:
+        watched.page.set_viewport_size({"width": width, "height": height})
+        assert watched.width() <= width
         assert watched.barriers() == []
     paper = [255, 255, 255, 255] if scheme == "light" else [28, 30, 34, 255]
     assert [one.evaluate(CORNER) for one in pictures.all()] == [paper] * pictures.count()
     watched.page.close()
     assert watched.faults == []
+
+
+def test_a_long_reason_does_not_stretch_the_first_screen(browser: Any, tmp_path: Path) -> None:
+    """Its first sentence is in the tile, all of it in the table below."""
+    offer = {"reason": "whoever sees a secure sum alone sees no canary client's message"}
+    report = write_report(make_run(tmp_path / "run", record=privacy(in_run_offer=offer)))
+    watched = Watched(browser.new_page(viewport=SCREEN), report.parent)
+    watched.open(report.name)
+    (tile,) = watched.texts(".tile.audited")
+    assert tile == "audited epsilon not audited no attack was run against this code yet"
+    assert max(one.bounding_box()["height"] for one in watched.page.locator(".tile").all()) < 200
+    assert any(offer["reason"] in row for row in watched.texts("tr.audited"))
+    watched.page.close()
+
+
+def test_the_picture_of_the_readme_is_the_top_of_a_report(browser: Any, mailed: Path, tmp_path: Path) -> None:
+    """The committed one is small, and the tool still makes one of its size."""
+    from PIL import Image
+
+    with Image.open(report_figure.FIGURE) as committed:
+        assert committed.size == (report_figure.WIDTH, report_figure.HEIGHT)
+    assert report_figure.FIGURE.stat().st_size < 50_000
+    command = [sys.executable, "-m", "tools.report_figure", str(mailed), "--out", str(tmp_path / "top.png")]
+    subprocess.run(command, cwd=report_figure.ROOT, check=True, capture_output=True)
+    with Image.open(tmp_path / "top.png") as made:
+        assert made.size == (report_figure.WIDTH, report_figure.HEIGHT) and len(made.getcolors()) > 8
 
 
 def test_a_wide_table_scrolls_in_its_own_box_by_keyboard(browser: Any, mailed: Path) -> None:
