@@ -36,7 +36,7 @@ from fedpriv.config.server_optimizers import check_optimizer
 from fedpriv.config.strategy_options import HALVES, read_options
 from fedpriv.config.sum_checks import check_secure_sum
 from fedpriv.config.sum_methods import AskOptions, SumOptions
-from fedpriv.config.trusted_methods import DPFTRLOptions, check_matrix
+from fedpriv.config.trusted_methods import DPFTRLOptions, check_groups, check_matrix
 from fedpriv.config.unit_methods import MOST_EPSILON, FedOnceOptions, UnitOptions
 
 
@@ -277,6 +277,7 @@ def _check_options(config: Config) -> None:
         words = f"of strategy.client.mechanism={options.mechanism}: at most {MOST_EPSILON}"
         raise OptionError("strategy.client.epsilon", options.epsilon, words)
     if isinstance(options, DPFTRLOptions):
+        check_groups(options, config.num_clients, config.clients_per_round)
         check_matrix(options, config.num_rounds, config.over_selection)
     if isinstance(options, FedOnceOptions) and config.model.name not in LINEAR:
         words = f"the steps of {config.strategy.name} are those of a linear model; allowed: {', '.join(LINEAR)}"

@@ -58,6 +58,11 @@ class MethodOptions(Options):
     beta2: float = on_server("optimizer=adam, yogi: of its squares, FedOpt's 0.99", default=0.99, ge=0, lt=1)
     tau: float = on_server("optimizer=adam, yogi: adaptivity, FedOpt's 0.001", default=0.001, gt=0)
 
+    @property
+    def groups(self) -> int:
+        """b: into how many fixed groups the clients are divided, of which a round draws from one."""
+        return 1
+
     @classmethod
     def given(cls, values: Mapping[str, Any]) -> Self:
         """Checked values of a file or a command line."""

@@ -5,7 +5,8 @@
 the most participations m of a client are known before the run, the same for all; a run is priced at m, and a client
 refuses the request after the m-th, whatever a server asks. A reply that was lost or too late counts: its release had
 left. Cohorts are public, so no guarantee counts on who is asked; Poisson sampling and random allocation, whose
-guarantees do, are refused with them. With ``cyclic`` any two rounds of a client are as far apart as a pass is long.
+guarantees do, are refused with them. With ``cyclic`` any two rounds of a client are as far apart as a pass is long;
+under dpftrl's Poisson samples, as many rounds as there are groups.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 from fedpriv.common.errors import OptionError
 from fedpriv.config.gradient_methods import NoisyGradientOptions
 from fedpriv.config.schema import Config
+from fedpriv.config.trusted_methods import DPFTRLOptions
 
 OPTION, LIMIT = "strategy.server.participation", "strategy.server.participations"
 SAMPLING = "strategy.server.client_sampling"
@@ -29,6 +31,8 @@ def participation_limit(config: Config) -> int | None:
     """m: how often a client may take part at most; None where a lottery decides."""
     if participation_of(config) == "sampled":
         return None
+    if config.strategy.options.client_sampling == "poisson":  # whenever it is its group's turn
+        return -(-config.num_rounds // config.strategy.options.groups)
     given = config.strategy.options.participations
     return given if given is not None else _needed(config)
 
@@ -43,7 +47,8 @@ def cohort(config: Config, server_round: int) -> list[int]:
     from fedpriv.common.cohorts import cohort_of  # numpy, which a check of options need not wait for
 
     place = (config.seed, server_round, config.num_clients, config.clients_asked)
-    return cohort_of(*place, config.strategy.options.client_sampling, participation_of(config))
+    options = config.strategy.options
+    return cohort_of(*place, options.client_sampling, participation_of(config), options.groups)
 
 
 def check_allocation(config: Config) -> None:
@@ -79,6 +84,8 @@ def check_participation(config: Config) -> None:
                 LIMIT, limit, f"{OPTION}=sampled has no participation limit; allowed: null, or {OPTION}=balanced"
             )
         return
+    if isinstance(options, DPFTRLOptions) and options.sampled:
+        return  # checked with its band
     if options.client_sampling != "fixed":
         words = f"planned cohorts are not drawn in secret (strategy.server.client_sampling={options.client_sampling})"
         raise OptionError(OPTION, plan, f"{words}; allowed: sampled")

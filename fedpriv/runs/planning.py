@@ -54,7 +54,8 @@ def schedule(config: Config) -> NDArray[np.int64]:
     """How often each client is asked (int64 [N], read-only); where a plan of participation sets a limit, that: a run is
     priced at it.
     """
-    if (limit := participation_limit(config)) is not None:
+    limit, planned = participation_limit(config), config.strategy.options.client_sampling == "fixed"
+    if limit is not None and planned:
         return np.broadcast_to(np.int64(limit), config.num_clients)
     counts = np.zeros(config.num_clients, dtype=np.int64)
     for number in range(1, config.num_rounds + 1):

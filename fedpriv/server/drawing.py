@@ -29,7 +29,7 @@ class Cohorts:
         asked = max(population.clients_asked, population.clients_per_round)
         if options.client_sampling != "allocated":
             seed = secrets.randbits(128) if hidden else population.seed
-            drawn = (options.client_sampling, options.participation)
+            drawn = (options.client_sampling, options.participation, options.groups)
             return cohort_of(seed, server_round, population.num_clients, asked, *drawn)
         number, place = self._place(server_round)
         if place == 0 or not self._key:

@@ -157,7 +157,7 @@ def read(store: MemoryOnly) -> Any:
         (("strategy.server.participations=2",), r"participations=2: .*sampled has no participation limit"),
         (
             (ONCE, "strategy.server.client_sampling=poisson"),
-            r"participation=once: .*in secret.*poisson.*allowed: sampled",
+            r"participation=once: .*secret.*poisson.*allowed: sampled",
         ),
         (("strategy.server.participation=twice",), r"participation=twice: allowed: sampled, once, balanced or cyclic"),
         ((BALANCED, "strategy.server.participations=0"), r"participations=0: must be at least 1"),
