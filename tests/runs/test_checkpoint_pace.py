@@ -1,4 +1,4 @@
-"""`checkpoint.every=auto`: a tenth of a run's time, whatever a checkpoint costs; no result of a round depends on it."""
+"""`checkpoint.every=auto`: a tenth of a run's time, whatever a checkpoint costs; no round's result depends on it."""
 
 from __future__ import annotations
 
