@@ -1,6 +1,6 @@
 """What `fedpriv check` says of the programs in a gallery of known faults, beside what is known of them.
 
-    python -m benchmarks.check_gallery [folder=tests/checking/gallery] [out=FILE.jsonl] [seconds=60] [only=NAME,NAME]
+    python -m benchmarks.check_gallery [folder=tests/checking/gallery] [out=FILE.jsonl] [seconds=45] [only=NAME,NAME]
 
 A line of ``out`` for each program: verdict, names of the faults found, the three epsilons, CPU seconds, and the commit
 whose check it was ("+": with changes). Programs that are there already are not checked again; the table is printed at
@@ -92,7 +92,7 @@ def main(arguments: Sequence[str]) -> None:
     only = given["only"].split(",") if "only" in given else None
     for row in rows:
         if (only is None or row.file in only) and (row.file not in done or only is not None):
-            said = checked(folder / f"{row.file}.py", float(given.get("seconds", "60")))
+            said = checked(folder / f"{row.file}.py", float(given.get("seconds", "45")))
             known = {"file": row.file, "form": row.form, "faulty": row.faulty, "commit": commit()}
             done[row.file] = {**known, **said}
             with out.open("a") as lines:

@@ -49,7 +49,7 @@ def check_object(
     question: Question,
     *,
     name: str = "the target",
-    seconds: float = 60.0,
+    seconds: float = 45.0,
     told: Told = lambda check: None,
     first_only: bool = False,
 ) -> Check:

@@ -48,7 +48,7 @@ RESERVE = 3.0
 class Limits:
     """seconds: of CPU, the target's imports included. memory: GiB. idle: seconds of the clock without any CPU time."""
 
-    seconds: float = 60.0
+    seconds: float = 45.0
     memory: float = 8.0
     idle: float = IDLE
 

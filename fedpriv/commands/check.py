@@ -19,7 +19,7 @@ dims=        lengths of the updates that are tried (16,256)
 trials=      calls of each input for the audit, at most (20000)
 confidence=  of the audited epsilon (0.95)
 seed=        of the check's own draws (0)
-seconds=     of CPU for everything (60)
+seconds=     of CPU for everything (45)
 memory=      GiB for the target (8)
 fail_above=  exit with 1 if a fault is found, nothing could be checked, an epsilon is above this, or none is verified
 unverified=  fail or pass: with fail_above=, what becomes of a target whose epsilon nothing bounds from above (fail)
