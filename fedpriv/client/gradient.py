@@ -159,7 +159,9 @@ class NoisyGradientClient(SummedGaussians, GradientClient):
     def __init__(self, options: Any, run: RunFacts) -> None:
         super().__init__(options, run)
         if self.form == "central":
-            self.threat, self.traits = TO_OUTSIDERS, replace(self.traits, why_no_sum="", costliest="first")
+            by_pass = options.client_sampling == "allocated"  # which its first round pays for
+            self.threat, costliest = TO_OUTSIDERS, "first" if by_pass else "any"
+            self.traits = replace(self.traits, why_no_sum="", costliest=costliest)  # type: ignore[arg-type]
 
     @property
     def form(self) -> str:
