@@ -75,5 +75,7 @@ def check(target: Any, **options: Any) -> CheckResult:
     question, limits = question_and_limits(read_options(options))
     if isinstance(target, str):
         return CheckResult(check_name(target, question, limits))
+    if target is None or isinstance(target, int | float | bytes | dict):
+        raise OptionError("target", repr(target), "must be a name (module:attribute), or a function or object to check")
     name = getattr(target, "__qualname__", type(target).__qualname__)
     return CheckResult(check_object(target, question, name=name, seconds=limits.seconds))

@@ -37,7 +37,9 @@ class Run:
     """
 
     def __init__(self, folder: str | Path) -> None:
-        """Raises `RunFolderError` where there is no run."""
+        """Raises `RunFolderError` where there is no run, `OptionError` where ``folder`` is no path."""
+        if not isinstance(folder, str | Path):
+            raise OptionError("folder", repr(folder), "must be a str or a Path")
         self.folder = Path(folder).absolute()
         self.config: Config = read_config(self.folder)
 

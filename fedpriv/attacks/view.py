@@ -11,11 +11,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.func import functional_call, grad, vmap
+from torch.func import functional_call, grad
 
 from fedpriv.common.messages import FloatVector
 from fedpriv.data import Dataset
 from fedpriv.mechanisms.per_example import PerExampleGradients
+from fedpriv.mechanisms.quiet_vmap import quiet_vmap
 from fedpriv.training.sequential import FlatModel, inputs_of
 
 Features = NDArray[np.float64]
@@ -69,7 +70,7 @@ class View:
             return task.mean_loss(functional_call(module, values, (example[None],)), label[None])
 
         single = grad(loss)
-        many = vmap(single, in_dims=(None, 0, 0))
+        many = quiet_vmap(single, in_dims=(None, 0, 0))
         most = max(1, min(BATCH, GRADIENTS // self.model.theta.numel()))
         for part in np.array_split(rows, max(1, -(-len(rows) // most))):
             examples = inputs_of(self.pool, self.pool.train, part).to(self.model.theta.device)

@@ -34,6 +34,7 @@ from torch import Tensor, fx, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from fedpriv.mechanisms.device_errors import failed
+from fedpriv.mechanisms.quiet_vmap import quiet_vmap
 from fedpriv.mechanisms.tasks import CLASSES, Task
 
 #: What a tensor that nobody has filled may be used for: to be overwritten.
@@ -74,7 +75,7 @@ class FrozenGradient:
 
     def mapped(self) -> Callable[[nn.Module, Tensor, Tensor], tuple[dict[str, Tensor], Tensor]]:
         """As `single`, for inputs [b, c, h, w] and targets [b]: gradients [b, ...], losses [b]."""
-        many = torch.func.vmap(self.graph, in_dims=(None, None, 0, 0))  # without random numbers
+        many = quiet_vmap(self.graph.forward, in_dims=(None, None, 0, 0))  # without random numbers
         return lambda module, inputs, targets: many(*self._tensors(module), inputs, targets)
 
     def singly(self) -> Callable[[nn.Module, Tensor, Tensor], tuple[dict[str, Tensor], Tensor]]:

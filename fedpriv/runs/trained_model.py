@@ -48,9 +48,8 @@ class TrainedModel:
         except ValueError as error:
             raise DataError(f"images: no array of pictures ({error})") from None
         if images.dtype != np.uint8 or images.shape[1:] != self.shape:
-            raise DataError(
-                f"pictures are uint8 [n, {', '.join(map(str, self.shape))}], got {images.dtype} {list(images.shape)}"
-            )
+            wanted = f"uint8 [n, {', '.join(map(str, self.shape))}]"
+            raise DataError(f"images: pictures are {wanted}, got {images.dtype} {list(images.shape)}")
         self.module.eval()
         with torch.inference_mode():
             if self.features is None:

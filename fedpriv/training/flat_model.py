@@ -93,16 +93,22 @@ class Layout:
 
 
 def layout_of(model: nn.Module) -> Layout:
-    """The layout of a model; a model with parameters outside any named block is refused."""
-    blocks, names, shapes, start = [], [], [], 0
-    for block_name, block in model.named_children():
-        first = start
-        for name, parameter in block.named_parameters():
-            names.append(f"{block_name}.{name}")
-            shapes.append(tuple(parameter.shape))
-            start += parameter.numel()
-        if start > first:
-            blocks.append(Block(block_name, first, start))
-    if start != sum(parameter.numel() for parameter in model.parameters()):
-        raise OptionError("model", type(model).__name__, "every parameter must belong to one named child module")
+    """The layout of a model: a block is a child module, or a parameter of the model's own (a token, positions). A
+    parameter that two blocks share is refused.
+    """
+    blocks, names, shapes, start = list[Block](), list[str](), list[tuple[int, ...]](), 0
+    known: dict[int, str] = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        block = name.partition(".")[0]
+        before = known.setdefault(id(parameter), name)
+        if before != name:
+            if before.partition(".")[0] != block:
+                words = f"one parameter is {before} and {name}: keep both in one child module, or make two of it"
+                raise OptionError("model", type(model).__name__, words)
+            continue
+        names.append(name)
+        shapes.append(tuple(parameter.shape))
+        first = blocks.pop().start if blocks and blocks[-1].name == block else start
+        start += parameter.numel()
+        blocks.append(Block(block, first, start))
     return Layout(tuple(blocks), tuple(names), tuple(shapes))

@@ -237,6 +237,12 @@ def _custom(config: ModelConfig, shape: Shape, classes: int, text: Text | None, 
             logits = model(torch.zeros(2, *shape, dtype=torch.float32 if text is None else torch.int64))
     except OptionError:
         raise
+    except RuntimeError as error:
+        if "scalar types: Long" not in str(error):
+            raise OptionError("model.path", config.path, f"raised {type(error).__name__}: {error}") from error
+        given = f"float32 [n, {', '.join(map(str, shape))}]"
+        words = f"reads whole numbers, and these examples are {given}: convert them (x.long()), or have text columns"
+        raise OptionError("model.path", config.path, f"{words} (docs/text.md)") from error
     except Exception as error:  # user code: one line states what it raised
         raise OptionError("model.path", config.path, f"raised {type(error).__name__}: {error}") from error
     wanted = (*(shape if text is not None and text.each else ()), classes)

@@ -156,13 +156,12 @@ class FlatModel:
         self.theta = torch.empty(size, device=device)
         self.grad = torch.zeros(size, device=device)
         start = 0
-        for child in self.module.children():
-            for parameter in child.parameters():
-                stop = start + parameter.numel()
-                self.theta[start:stop] = parameter.detach().reshape(-1)
-                parameter.data = self.theta[start:stop].view(parameter.shape)
-                parameter.grad = self.grad[start:stop].view(parameter.shape)
-                start = stop
+        for parameter in self.module.parameters():  # in the layout's order
+            stop = start + parameter.numel()
+            self.theta[start:stop] = parameter.detach().reshape(-1)
+            parameter.data = self.theta[start:stop].view(parameter.shape)
+            parameter.grad = self.grad[start:stop].view(parameter.shape)
+            start = stop
 
     def __call__(self, inputs: Tensor) -> Tensor:
         """Logits [n, classes] of normalised examples [n, channels, height, width]."""

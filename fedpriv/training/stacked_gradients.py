@@ -13,6 +13,7 @@ from torch.nn import functional
 from fedpriv.mechanisms.bookkeeping import filled
 from fedpriv.mechanisms.clipped_sums import ClippedSum
 from fedpriv.mechanisms.noise import clip_factors
+from fedpriv.mechanisms.quiet_vmap import quiet_vmap
 from fedpriv.mechanisms.rowwise import hooked
 from fedpriv.mechanisms.tasks import CLASSES, Classification, Multilabel, Regression, Task
 
@@ -300,7 +301,7 @@ class Mapped:
             losses = task.losses(logits, targets) * weights
             return losses.sum(), losses.detach()
 
-        self._gradients = torch.func.vmap(torch.func.grad(loss, has_aux=True))
+        self._gradients = quiet_vmap(torch.func.grad(loss, has_aux=True))
 
     def prepared(self, inputs: Tensor) -> Tensor:
         return inputs

@@ -226,7 +226,12 @@ def test_what_is_no_run_is_named(tmp_path: Path, finished: fedpriv.Run) -> None:
         (lambda run: fedpriv.audit_run(None), "run=None: must be a Run, a str, a Path or a list, each item a str$"),
         (lambda run: fedpriv.certify_run(run, verifier="maybe"), "verifier='maybe': must be a bool$"),
         (lambda run: fedpriv.ask({}, ["count"], {}, "x"), "epsilon='x': must be a float$"),
-        (lambda run: run.model.probabilities([[1, 2]]), r"pictures are uint8 \[n, 1, 8, 8\], got int64 \[1, 2\]"),
+        (lambda run: fedpriv.Run(3), "folder=3: must be a str or a Path$"),
+        (lambda run: fedpriv.check(None), r"target=None: must be a name \(module:attribute\), or a function"),
+        (
+            lambda run: run.model.probabilities([[1, 2]]),
+            r"images: .* uint8 \[n, 1, 8, 8\], got int64 \[1, 2\]",
+        ),
         (lambda run: run.model.probabilities([[1], [1, 2]]), "images: no array of pictures"),
     ],
 )

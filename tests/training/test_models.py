@@ -15,6 +15,7 @@ from fedpriv.config.schema import ModelConfig
 from fedpriv.training.flat_model import Layout, layout_of
 from fedpriv.training.models import build_model, refuse_batch_norm, resolve_model
 from fedpriv.training.sequential import FlatModel, prefers_channels_last
+from fedpriv.training.vectorisable import obstacle
 
 GREY = (1, 28, 28)
 COLOUR = (3, 32, 32)
@@ -217,6 +218,7 @@ class _Loose(nn.Module):
         (lambda shape, classes: "a model", "torch.nn.Module, not str"),
         (lambda shape, classes: nn.Sequential(nn.Flatten(), nn.Linear(784, classes + 1)), "logits"),
         (lambda shape, classes: nn.Sequential(nn.Flatten(), nn.Linear(783, classes)), "RuntimeError"),
+        (lambda shape, classes: nn.Embedding(9, classes), r"float32 \[n, 1, 28, 28\]: convert them \(x\.long"),
         (lambda shape: nn.Linear(1, 1), "TypeError"),
     ],
 )
@@ -234,15 +236,23 @@ def test_a_custom_path_that_leads_nowhere_is_refused(path: str | None) -> None:
         build_model(ModelConfig(name="custom", path=path), GREY, 10, 0)
 
 
-def test_parameters_outside_a_block_are_refused() -> None:
-    with pytest.raises(OptionError, match="named child"):
-        layout_of(_Loose())
+def test_parameters_at_the_top_of_a_model_are_blocks_of_their_own() -> None:
+    """As a transformer's token and positions; also trained, alone and with others."""
+    layout = layout_of(_Loose())
+    assert [(block.name, block.start, block.stop) for block in layout.blocks] == [("scale", 0, 10), ("head", 10, 7860)]
+    assert (layout.names, layout.shapes) == (("scale", "head.weight", "head.bias"), ((10,), (10, 784), (10,)))
+    model = FlatModel(_Loose())
+    assert obstacle(model, GREY) is None
+    theta = torch.arange(7860.0)
+    model.load(theta)
+    found = dict(model.module.named_parameters())
+    assert torch.equal(found["scale"], theta[:10]) and torch.equal(found["head.bias"], theta[-10:])
 
 
 def test_a_weight_that_two_blocks_share_is_refused() -> None:
     tied = sequential(first=nn.Linear(4, 4), head=nn.Linear(4, 4))
     tied.head.weight = tied.first.weight  # type: ignore[union-attr]
-    with pytest.raises(OptionError, match="named child"):
+    with pytest.raises(OptionError, match=r"is first\.weight and head\.weight: keep both in one child"):
         layout_of(tied)
 
 
