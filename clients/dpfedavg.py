@@ -9,7 +9,7 @@ Ramaswamy: Differentially Private Learning with Adaptive Clipping, NeurIPS 2021)
 round: clients send their gradients up to the length B.
 
 Symbols: g' -> clipped, B -> norm_bound, b -> within, C -> clip_norm, sigma C -> noise_multiplier * clip_norm,
-q -> sampling_rate.
+q -> `fedpriv.privacy.secret_cohorts`.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ class DPFedAvgClient(NoisyGradientClient):
         """With a C that moves, the noisy count as well, for which a client of length 0 is absent."""
         if not self.moves_clip:
             return super().audit_release(length, state, shape, noise)
-        mine, drawn = self.sampled(length, state, shape, noise)
+        mine, drawn, later = self.sampled(length, state, shape, noise)
         multiplier, count_noise = split_for_count(self.noise_multiplier, self.options.count_share)
         total = noisy_sum([mine], shape, self.clip_norm, multiplier, noise)
         counted = within(mine, self.clip_norm) * drawn[:, 0] * float(length != 0)
         count = add_normal_to_sum([counted], (shape[0],), count_noise, noise)
-        return Release(total, state, statistics={"count": count})
+        return Release(total, later, statistics={"count": count})

@@ -4,7 +4,8 @@ Kairouz, McMahan, Song, Thakkar, Thakurta, Xu: Practical and Private (Deep) Lear
 ICML 2021; Denisov et al., NeurIPS 2022; Choquette-Choo et al., ICML 2023 (the matrix mechanism over several passes).
 
 The server is trusted: it sees every clipped update and adds the noise, which is correlated over rounds; outsiders see
-all global models and may know who took part in which round.
+all global models and may know who took part in which round. With strategy.server.client_sampling=poisson they must not:
+the server draws in secret from one fixed group of clients after the other (`fedpriv.privacy.matrix_events`).
 
 What neighbours are: `num_clients` numbers are given out before the run. Where a client is not there, its number does
 not answer; cohorts, denominators and all other clients' rounds are the same. So its updates are replaced by zero.
@@ -27,8 +28,9 @@ from fedpriv.config.trusted_methods import DPFTRLOptions
 from fedpriv.mechanisms.matrix_factors import MatrixMechanism
 from fedpriv.mechanisms.noise import NoiseSource, clip, finite_or_zero
 from fedpriv.privacy import claimed
-from fedpriv.privacy.events import Threat
-from fedpriv.privacy.matrix_events import round_events
+from fedpriv.privacy.events import Event
+from fedpriv.privacy.matrix_events import group_events, round_events
+from fedpriv.privacy.secret_cohorts import TO_OUTSIDERS
 
 OF_ALL_ROUNDS = "the factor and its sensitivity, which the noise is measured by, are those of num_rounds (T) rounds"
 
@@ -39,7 +41,7 @@ class DPFTRLClient(Client):
     options: DPFTRLOptions
     in_rows = True
     traits = Traits(needs_facts=True, costliest="first", bound_to_rounds=OF_ALL_ROUNDS)
-    threat = Threat("client", "add-or-remove-one", "trusted-server")
+    threat = TO_OUTSIDERS
 
     def __init__(self, options: Any, run: RunFacts) -> None:
         super().__init__(options, run)
@@ -48,7 +50,14 @@ class DPFTRLClient(Client):
     @property
     def pattern(self) -> tuple[int, int, int]:
         """(T, k, b)."""
-        return self.facts.num_rounds, self.facts.most, self.facts.apart
+        return self.options.pattern(self.facts.most, self.facts.apart)
+
+    @property
+    def sampled_events(self) -> tuple[Event | None, ...]:
+        """client_sampling=poisson: of each round."""
+        asked, facts = self.options, self.facts
+        place = (asked.rounds, asked.groups, facts.clients_per_round, facts.num_clients)
+        return group_events(*place, asked.noise_multiplier)
 
     def release(self, update: Tensor, state: Any, noise: NoiseSource) -> Release:
         clipped = clip(finite_or_zero(update), self.clip_norm)
@@ -59,17 +68,21 @@ class DPFTRLClient(Client):
     def charges(self, state: Any) -> tuple[Charge, ...]:
         """What this round adds to the earlier ones."""
         asked = self.options
+        if asked.sampled:
+            return tuple(Charge(event) for event in self.sampled_events[self.round - 1 : self.round] if event)
         events = round_events(asked.factor, *self.pattern, asked.noise_multiplier, asked.bandwidth, asked.buffers)
         return tuple(Charge(event) for event in events[self.round - 1 : self.round])
 
-    def claim(self, participations: int, delta: float) -> claimed.Claim:
-        return claimed.dpftrl(self.noise_multiplier, delta)
+    def claim(self, participations: int, delta: float) -> claimed.Claim | None:
+        return None if self.options.sampled else claimed.dpftrl(self.noise_multiplier, delta)
 
     # --- what the auditor tries ------------------------------------------------------------------------------
 
     def worst_case_pairs(self, participations: int) -> list[Neighbours]:
         """The pattern of the proof, with one direction in all rounds."""
         _, most, apart = self.pattern
+        if self.options.sampled:  # by its coins in any of its group's rounds
+            most = participations
         there = tuple(float(i % apart == 0 and i // apart < most) for i in range(participations))
         return [Neighbours("with and without a client", (0.0,) * participations, there)]
 
@@ -87,5 +100,8 @@ class DPFTRLClient(Client):
             buffers=asked.buffers,
         )
         mine = self.release(on_all_axes(length * self.clip_norm, shape, self.audit_axes), None, noise).value
+        if self.options.sampled:
+            rate = self.options.groups * self.facts.clients_per_round / max(1, self.facts.num_clients)
+            mine = mine * (noise.uniform(shape[0]) < rate).float().unsqueeze(1)
         released, _ = mechanism.release(mine.double(), noise)
         return Release((released / (mechanism.std or 1.0)).float(), mechanism)

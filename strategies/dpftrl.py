@@ -4,7 +4,8 @@ Kairouz, McMahan, Song, Thakkar, Thakurta, Xu: Practical and Private (Deep) Lear
 ICML 2021; Denisov et al., NeurIPS 2022; Choquette-Choo et al., ICML 2023 (the matrix mechanism over several passes).
 
 The server is trusted: it sees every clipped update and adds the noise, which is correlated over rounds; outsiders see
-all global models and may know who took part in which round.
+all global models and may know who took part in which round. client_sampling=poisson: the server draws in secret from
+one fixed group of clients after the other (Choquette-Choo et al., NeurIPS 2023; `fedpriv.privacy.matrix_events`).
 
 Symbols: C -> `fedpriv.mechanisms.matrix_factors`, K -> clients_per_round, T -> rounds.
 """
@@ -25,8 +26,9 @@ from fedpriv.common.replies import Reply
 from fedpriv.config.trusted_methods import DPFTRLOptions
 from fedpriv.mechanisms.matrix_factors import MatrixMechanism, exact_sum
 from fedpriv.mechanisms.noise import clip
-from fedpriv.privacy.events import EVERY_CLIENT, Entry, Event, Gaussian, Threat
-from fedpriv.privacy.matrix_events import round_events
+from fedpriv.privacy.events import EVERY_CLIENT, Entry, Event, Gaussian
+from fedpriv.privacy.matrix_events import again_event, group_events, round_events
+from fedpriv.privacy.secret_cohorts import TO_OUTSIDERS
 from fedpriv.server.nodes import ClientGrid
 from fedpriv.server.round import NO_HOOKS, BudgetsSpent, Hooks, Population
 from fedpriv.server.strategy import FederatedStrategy
@@ -45,7 +47,8 @@ class DPFTRL(FederatedStrategy):
         super().__init__(population, options, hooks)
         asked, size = self.options, population.clients_per_round
         most, apart = limits(asked.participation, asked.participations, population.num_clients, size, asked.rounds)
-        pattern = (asked.rounds, most, apart)
+        pattern = asked.pattern(most, apart)
+        self.secret_cohorts = asked.sampled
         self.mechanism = MatrixMechanism(
             asked.factor,
             *pattern,
@@ -54,8 +57,13 @@ class DPFTRL(FederatedStrategy):
             bandwidth=asked.bandwidth,
             buffers=asked.buffers,
         )
-        self.events = round_events(asked.factor, *pattern, asked.noise_multiplier, asked.bandwidth, asked.buffers)
+        self.events: Sequence[Event | None] = (
+            group_events(asked.rounds, asked.groups, size, population.num_clients, asked.noise_multiplier)
+            if asked.sampled
+            else round_events(asked.factor, *pattern, asked.noise_multiplier, asked.bandwidth, asked.buffers)
+        )
         self.again = population.attempt > 0
+        self.first: int | None = None  # the round that a resumed run begins with
 
     def price(self) -> Event | None:
         """Of the round's release, for every client.
@@ -67,10 +75,13 @@ class DPFTRL(FederatedStrategy):
         """
         if not self.again:
             return self.events[self.current.number - 1]
+        if self.options.sampled:
+            self.first = self.first or self.current.number
+            place = self.current.number - self.first
+            return self.events[place] if place else again_event(self.options.noise_multiplier)
         if self.population.attempt == self._charged_attempt:
             return None
-        threat = Threat("client", "add-or-remove-one", "trusted-server")
-        return Gaussian(threat=threat, multiplier=self.options.noise_multiplier)
+        return Gaussian(threat=TO_OUTSIDERS, multiplier=self.options.noise_multiplier)
 
     _charged_attempt = -1
 

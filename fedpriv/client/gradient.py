@@ -3,7 +3,7 @@ of it (`NoisyGradientClient`) or a part (`SelectingClient`).
 
 Symbols: g -> gradient (the sum over E local steps, (theta_global - theta_local)/eta), g' -> clipped, C -> clip_norm,
 E -> local.steps, eta -> local.lr, DeltaS -> `sensitivity_of`, sigma C -> noise_multiplier * clip_norm, zeta -> e^-eps,
-q -> sampling_rate, k -> count, eps0 -> `pick_epsilon`, tau -> score_bound.
+k -> count, eps0 -> `pick_epsilon`, tau -> score_bound.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ from fedpriv.config.methods import SelectingOptions
 from fedpriv.mechanisms.noise import NoiseSource, add_normal, clip, finite_or_zero, l2_norm
 from fedpriv.mechanisms.noise_decay import noisy_sum
 from fedpriv.mechanisms.significance import largest
-from fedpriv.privacy.events import Event, Gaussian, GumbelTopK, NoBound, PoissonGaussian, Threat
+from fedpriv.privacy.events import Event, Gaussian, GumbelTopK, NoBound
+from fedpriv.privacy.secret_cohorts import TO_OUTSIDERS, SecretCohorts
 
 
 def printed_multiplier(epsilon: float, sensitivity: float) -> float:
@@ -147,9 +148,6 @@ class GradientClient(Client):
         return (said,)
 
 
-TO_OUTSIDERS = Threat("client", "add-or-remove-one", "trusted-server")
-
-
 class NoisyGradientClient(SummedGaussians, GradientClient):
     """Clip; with form=local add the noise here, with form=central a trusted server does. epsilon, form=central: of one
     round, amplified by sampling.
@@ -161,7 +159,7 @@ class NoisyGradientClient(SummedGaussians, GradientClient):
     def __init__(self, options: Any, run: RunFacts) -> None:
         super().__init__(options, run)
         if self.form == "central":
-            self.threat, self.traits = TO_OUTSIDERS, replace(self.traits, why_no_sum="")
+            self.threat, self.traits = TO_OUTSIDERS, replace(self.traits, why_no_sum="", costliest="first")
 
     @property
     def form(self) -> str:
@@ -173,16 +171,15 @@ class NoisyGradientClient(SummedGaussians, GradientClient):
             return 1  # sigma follows 2C/n_k: the others' noises are of other sizes, and may be far smaller
         return super().noises
 
-    @property
-    def sampling_rate(self) -> float:
-        return self.facts.clients_per_round / max(1, self.facts.num_clients)
+    @cached_property
+    def cohorts(self) -> SecretCohorts:
+        """form=central: how the server draws."""
+        return SecretCohorts(self.options.client_sampling, self.facts.num_clients, self.facts.clients_per_round)
 
     def chosen_multiplier(self) -> float:
         if self.form == "local":
             return super().chosen_multiplier()
-        from fedpriv.privacy.calibration import sampled_multiplier  # loads the accountants
-
-        return sampled_multiplier(self.options.epsilon, self.options.claimed_delta, self.sampling_rate)
+        return self.cohorts.multiplier(self.options.epsilon, self.options.claimed_delta)
 
     def release(self, update: Tensor, state: Any, noise: NoiseSource) -> Release:
         clipped = self.clipped(update)
@@ -192,12 +189,12 @@ class NoisyGradientClient(SummedGaussians, GradientClient):
     # --- what it costs -------------------------------------------------------------------------------------
 
     def charges(self, state: Any) -> tuple[Charge, ...]:
-        """form=central: what outsiders learn of any client in one round, asked or not."""
+        """form=central: what outsiders learn of any client in one round, asked or not; of an allocation in the whole
+        pass that the round begins.
+        """
         if self.form == "central":
-            sampled = PoissonGaussian(
-                threat=self.threat, multiplier=self.noise_multiplier, sampling_rate=self.sampling_rate
-            )
-            return (Charge(sampled),)
+            begins = (self.round - 1) % self.cohorts.rounds == 0
+            return (Charge(self.cohorts.event(self.noise_multiplier, self.threat)),) * begins
         own = self.gaussian()
         return Charge(own), *self.summed(own)
 
@@ -209,17 +206,20 @@ class NoisyGradientClient(SummedGaussians, GradientClient):
         return [Neighbours("with and without a client", (0.0,) * participations, (1.0,) * participations)]
 
     def audit_release(self, length: float, state: Any, shape: tuple[int, int], noise: NoiseSource) -> Release:
-        """form=central: the noisy sum over a sample that holds this client with probability q, all others silent."""
+        """form=central: the noisy sum over a cohort that may hold this client, as it is drawn, all others silent."""
         if self.form == "local":
             return super().audit_release(length, state, shape, noise)
-        mine, _ = self.sampled(length, state, shape, noise)
-        return Release(noisy_sum([mine], shape, self.clip_norm, self.noise_multiplier, noise), state)
+        mine, _, later = self.sampled(length, state, shape, noise)
+        return Release(noisy_sum([mine], shape, self.clip_norm, self.noise_multiplier, noise), later)
 
-    def sampled(self, length: float, state: Any, shape: tuple[int, int], noise: NoiseSource) -> tuple[Tensor, Tensor]:
-        """(what the sum holds of this client [trials, d], whether it was drawn [trials, 1])."""
+    def sampled(
+        self, length: float, state: Any, shape: tuple[int, int], noise: NoiseSource
+    ) -> tuple[Tensor, Tensor, Any]:
+        """(what the sum holds of this client [trials, d], whether it was drawn [trials, 1], the next round's state)."""
         gradient = on_all_axes(length * self.clip_norm, shape, self.audit_axes)
-        drawn = (noise.uniform(shape[0]) < self.sampling_rate).float().unsqueeze(1)
-        return self.release(gradient, state, noise).value * drawn, drawn
+        among, later = self.cohorts.drawn(state, shape[0], noise)
+        drawn = among.float().unsqueeze(1)
+        return self.release(gradient, None, noise).value * drawn, drawn, later
 
 
 #: Lengths in `worst_case_pairs` that stand for a gradient along one of the first two axes in a round that sends one.

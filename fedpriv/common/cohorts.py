@@ -87,10 +87,44 @@ class _Orders:
         return np.concatenate([head, order[~np.isin(order, head)]])
 
 
+def allocated_cohort(key: tuple[int, ...], place: int, num_clients: int, rounds: int) -> list[int]:
+    """Sorted ids of the clients of one round of a pass, places 0..rounds - 1: every client takes part in one of them,
+    drawn uniformly and independently for each client and each key.
+    """
+    return np.flatnonzero(_places(key, num_clients, rounds) == place).tolist()  # type: ignore[no-any-return]
+
+
+@lru_cache(maxsize=2)
+def _places(key: tuple[int, ...], num_clients: int, rounds: int) -> NDArray[np.int64]:
+    return generator(*key, "allocation").integers(0, rounds, num_clients)
+
+
+def group_cohort(seed: int, server_round: int, num_clients: int, size: int, groups: int) -> list[int]:
+    """Sorted ids of a Poisson sample of one group: client k is in group k mod b, round i draws each client of group
+    (i - 1) mod b with probability b size/N.
+    """
+    members = range((server_round - 1) % groups, num_clients, groups)
+    rng = generator(seed, server_round, "cohort")
+    count = int(rng.binomial(len(members), groups * size / num_clients))
+    return sorted(members[place] for place in rng.choice(len(members), count, replace=False).tolist())
+
+
 def cohort_of(
-    seed: int, server_round: int, num_clients: int, size: int, sampling: str, participation: str = "sampled"
+    seed: int,
+    server_round: int,
+    num_clients: int,
+    size: int,
+    sampling: str,
+    participation: str = "sampled",
+    groups: int = 1,
 ) -> list[int]:
-    """Sorted ids of the clients asked in a round: `draw_cohort` where ``participation`` is "sampled"."""
+    """Sorted ids of the clients asked in a round: where ``participation`` is "sampled", as ``sampling`` says."""
+    if sampling == "poisson" and participation == "cyclic":
+        return group_cohort(seed, server_round, num_clients, size, groups)
+    if sampling == "allocated":
+        rounds = num_clients // size
+        number, place = divmod(server_round - 1, rounds)
+        return allocated_cohort((seed, number), place, num_clients, rounds)
     if participation == "sampled":
         return draw_cohort(seed, server_round, num_clients, size, sampling)
     if participation == "cyclic":

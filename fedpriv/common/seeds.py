@@ -30,14 +30,6 @@ def draw_cohort(seed: int, server_round: int, num_clients: int, size: int, sampl
     return sorted(int(client) for client in rng.choice(num_clients, size, replace=False, shuffle=False))
 
 
-def participations(seed: int, num_rounds: int, num_clients: int, size: int, sampling: str) -> NDArray[np.int64]:
-    """How often each client is asked in the whole run (int64 [N]): public, and known before it starts."""
-    counts = np.zeros(num_clients, dtype=np.int64)
-    for server_round in range(1, num_rounds + 1):
-        counts[draw_cohort(seed, server_round, num_clients, size, sampling)] += 1
-    return counts
-
-
 def public_mask(seed: int, client: int, server_round: int, dimension: int, count: int) -> NDArray[np.bool_]:
     """bool [d] with ``count`` True, uniform over all such masks: client and server draw the same one. It is public,
     so no guarantee depends on it.

@@ -36,7 +36,7 @@ from fedpriv.config.server_optimizers import check_optimizer
 from fedpriv.config.strategy_options import HALVES, read_options
 from fedpriv.config.sum_checks import check_secure_sum
 from fedpriv.config.sum_methods import AskOptions, SumOptions
-from fedpriv.config.trusted_methods import DPFTRLOptions, check_matrix
+from fedpriv.config.trusted_methods import DPFTRLOptions, check_groups, check_matrix
 from fedpriv.config.unit_methods import MOST_EPSILON, FedOnceOptions, UnitOptions
 
 
@@ -228,8 +228,9 @@ def _check_faults(config: Config) -> None:
 
 def _check_over_selection(config: Config) -> None:
     """Who is among the first K is no random sample of the clients, and no guarantee may count on one."""
-    if config.over_selection > 1 and config.strategy.options.client_sampling == "poisson":
-        words = "a round that closes at the first replies is no Poisson sample (strategy.server.client_sampling): 1"
+    drawn = config.strategy.options.client_sampling
+    if config.over_selection > 1 and drawn != "fixed":
+        words = f"the first to reply are no random draw, which strategy.server.client_sampling={drawn} counts on: 1"
         raise OptionError("over_selection", config.over_selection, words)
     if config.over_selection > 1 and config.clients_asked == config.clients_per_round:
         words = f"num_clients={config.num_clients} leaves nobody else to ask beside clients_per_round: 1"
@@ -276,6 +277,7 @@ def _check_options(config: Config) -> None:
         words = f"of strategy.client.mechanism={options.mechanism}: at most {MOST_EPSILON}"
         raise OptionError("strategy.client.epsilon", options.epsilon, words)
     if isinstance(options, DPFTRLOptions):
+        check_groups(options, config.num_clients, config.clients_per_round)
         check_matrix(options, config.num_rounds, config.over_selection)
     if isinstance(options, FedOnceOptions) and config.model.name not in LINEAR:
         words = f"the steps of {config.strategy.name} are those of a linear model; allowed: {', '.join(LINEAR)}"

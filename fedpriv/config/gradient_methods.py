@@ -53,8 +53,8 @@ class ScaffoldOptions(NoisyGradientOptions):
 
 def check_central(options: NoisyGradientOptions) -> None:
     """Raises `OptionError` where ``form`` or the clip norm does not fit the rest."""
-    if options.form == "central" and options.client_sampling != "poisson":
-        words = "the guarantee of form=central holds for Poisson samples of clients; allowed: poisson"
+    if options.form == "central" and options.client_sampling == "fixed":
+        words = "the guarantee of form=central rests on a secret draw of clients; allowed: poisson, allocated"
         raise OptionError("strategy.server.client_sampling", options.client_sampling, words)
     if options.form == "central" and options.min_replies != 1:
         words = "with form=central, stopping on few replies would reveal the sample size; allowed: 1"

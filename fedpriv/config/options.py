@@ -41,7 +41,9 @@ class MethodOptions(Options):
     #: Names of real numbers that were given without a point, which records keep: 3 and 3.0 have two digests.
     _whole: frozenset[str] = PrivateAttr(default=frozenset())
     min_replies: int = on_server("fewer usable replies than this end the run", ge=1)
-    client_sampling: Literal["fixed", "poisson"] = on_server("cohort of exactly clients_per_round, or Poisson")
+    client_sampling: Literal["fixed", "poisson", "allocated"] = on_server(
+        "cohort of exactly clients_per_round; Poisson; or one secret round of each pass for every client (form=central)"
+    )
     participation: Literal["sampled", "once", "balanced", "cyclic"] = on_server("how often a client may take part")
     participations: int | None = on_server("at most so often; null: as the rounds need", ge=1)
     weighting: Literal["uniform", "examples"] = on_server("weights of the mean over the replies")
@@ -55,6 +57,11 @@ class MethodOptions(Options):
     beta1: float = on_server("optimizer=adam, yogi: of the mean update, FedOpt's 0.9", default=0.9, ge=0, lt=1)
     beta2: float = on_server("optimizer=adam, yogi: of its squares, FedOpt's 0.99", default=0.99, ge=0, lt=1)
     tau: float = on_server("optimizer=adam, yogi: adaptivity, FedOpt's 0.001", default=0.001, gt=0)
+
+    @property
+    def groups(self) -> int:
+        """b: into how many fixed groups the clients are divided, of which a round draws from one."""
+        return 1
 
     @classmethod
     def given(cls, values: Mapping[str, Any]) -> Self:

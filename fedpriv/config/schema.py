@@ -194,8 +194,18 @@ class EvaluateConfig(Options):
 
 
 class CheckpointConfig(Options):
-    every: int = Field(ge=0, description="write a checkpoint every n rounds (0: only where a signal stops the run)")
+    every: Literal["auto"] | int = Field(
+        description="write a checkpoint every n rounds (auto: as often as a tenth of the run's time allows, and at the "
+        "end; 0: only where a signal stops the run)"
+    )
     keep: int = Field(ge=1, description="newest checkpoints that are kept")
+
+    @field_validator("every", mode="before")
+    @classmethod
+    def _every_is_a_number_or_auto(cls, every: Any) -> Any:
+        if every != "auto" and (type(every) is not int or every < 0):
+            raise OptionError("checkpoint.every", every, "must be auto, or a whole number of rounds that is at least 0")
+        return every
 
 
 # --- all of it -------------------------------------------------------------------------------------------
@@ -308,6 +318,8 @@ class Config(Options):
             if name not in YOUNGER_ATTACK_OPTIONS or value != AttackConfig.model_fields[name].default
         }
         content.pop("audit")
+        if content["checkpoint"]["every"] == "auto":  # of committed results the default was this, and kept two
+            content["checkpoint"] |= {"every": 10, "keep": max(2, content["checkpoint"]["keep"])}
         without_what_is_younger(content["strategy"])
         return content
 

@@ -34,10 +34,46 @@ class DPFTRLOptions(MethodOptions):
     )
     clip_norm: float = Field(ge=1e-6, description="C: L2 bound of a client's update")
     participation: Literal["once", "balanced", "cyclic"] = on_server("how often a client may take part")
-    client_sampling: Literal["fixed"] = on_server("the guarantee needs no sample")
+    client_sampling: Literal["fixed", "poisson"] = on_server(
+        "fixed: the guarantee needs no sample; poisson: a secret sample of one of bandwidth groups, which take turns"
+    )
     weighting: Literal["uniform"] = on_server("weights of the mean over the replies")
     min_replies: int = on_server("1: the guarantee must not depend on how many clients replied", ge=1, le=1)
     rounds: int = follows("num_rounds")
+
+    @property
+    def sampled(self) -> bool:
+        """Whether the cohort is a secret sample of one group."""
+        return self.client_sampling == "poisson"
+
+    @property
+    def groups(self) -> int:
+        return (self.bandwidth or 1) if self.sampled else 1
+
+    def pattern(self, most: int, apart: int) -> tuple[int, int, int]:
+        """(T, k, b) of which the noise is a multiple of the sensitivity: of a client of known rounds all of them, at
+        most k and at least b apart; of a sampled one a single round.
+        """
+        return (self.rounds, 1, self.groups) if self.sampled else (self.rounds, most, apart)
+
+
+def check_groups(options: DPFTRLOptions, num_clients: int, clients_per_round: int) -> None:
+    """Raises `OptionError` where a secret sample of one group has no amplified guarantee."""
+    if not options.sampled:
+        return
+    words = "strategy.server.client_sampling=poisson draws from one group of clients after the other"
+    if options.factor != "banded":
+        raise OptionError("strategy.client.factor", options.factor, f"{words}, as many as a band is wide: banded")
+    if options.participation != "cyclic":
+        raise OptionError("strategy.server.participation", options.participation, f"{words}; allowed: cyclic")
+    if options.participations is not None:
+        text = f"{words}, and its coins decide how often a client takes part; allowed: null"
+        raise OptionError("strategy.server.participations", options.participations, text)
+    widest = num_clients // clients_per_round
+    if options.bandwidth is None or options.bandwidth > widest:
+        given = "null" if options.bandwidth is None else options.bandwidth
+        text = f"{words}, bandwidth groups in all; allowed: 1 to num_clients/clients_per_round={widest}"
+        raise OptionError("strategy.client.bandwidth", given, text)
 
 
 def check_matrix(options: DPFTRLOptions, num_rounds: int, over_selection: float) -> None:

@@ -125,7 +125,7 @@ class Loaded:
     def site_of(self) -> Callable[..., Site]:
         """A site, but for what is of one client or one request."""
         config, privacy = self.config, self.config.privacy
-        poisson = config.strategy.options.client_sampling == "poisson"
+        whole = config.strategy.options.client_sampling == "fixed"
         return partial(
             Site,
             seed=config.seed,
@@ -136,7 +136,7 @@ class Loaded:
             layout=self.model.layout,
             initial=self.initial_model,
             options_digest=self.options_digest,
-            most_members=config.num_clients if poisson else config.clients_asked,  # of a secure sum, in a round
+            most_members=config.clients_asked if whole else config.num_clients,  # of a secure sum, in a round
             population=config.num_clients,
         )
 

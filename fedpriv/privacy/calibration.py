@@ -9,7 +9,7 @@ from functools import lru_cache
 
 from fedpriv.common.errors import OptionError
 from fedpriv.privacy.composition import compose
-from fedpriv.privacy.events import ZCDP, Event, PoissonGaussian, Threat
+from fedpriv.privacy.events import ZCDP, Event, Threat
 from fedpriv.privacy.gaussian_dp import gaussian_mu
 
 _SMALLEST, _LARGEST = 1e-4, 1e9  # range of noise multipliers searched
@@ -101,16 +101,5 @@ def round_multiplier(epsilon: float, delta: float, gaussian_rho: float, other_rh
 
     def one_round(multiplier: float) -> list[Event]:
         return [ZCDP(threat=threat, rho=rho / multiplier**2)]
-
-    return calibrate(one_round, epsilon, delta, 1e-3, _ROUND_EPSILON).noise_multiplier
-
-
-@lru_cache(maxsize=256)
-def sampled_multiplier(epsilon: float, delta: float, sampling_rate: float) -> float:
-    """The noise multiplier at which one round over a Poisson sample costs (epsilon, delta), within 0.1 %."""
-    threat = Threat("client", "add-or-remove-one", "trusted-server")
-
-    def one_round(multiplier: float) -> list[Event]:
-        return [PoissonGaussian(threat=threat, multiplier=multiplier, sampling_rate=sampling_rate)]
 
     return calibrate(one_round, epsilon, delta, 1e-3, _ROUND_EPSILON).noise_multiplier

@@ -2,7 +2,7 @@
 
 `clients.safetensors` holds the clients that took part since the last checkpoint; files of earlier ones
 (`clients-000010.safetensors`, by their round) are in the folder under a second name, as hard links: nothing is copied,
-and an older checkpoint may go. Of a client that is in several the newest counts. Where three times as many bytes would
+and an older checkpoint may go. Of a client that is in several the newest counts. Where 1.2 times as many bytes would
 be kept as clients have, everything is written anew.
 """
 
@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import tempfile
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
@@ -23,7 +22,9 @@ from fedpriv.common.checksums import read_sums
 
 NEWEST = "clients.safetensors"
 #: So many times the bytes of all clients may lie in the files together.
-MOST_TIMES = 3
+MOST_TIMES = 1.2
+#: Bytes of the header for one client beside its number: sizes up to 10 GB, places up to 10 TB.
+LONGEST_PLACE = len('"":{"dtype":"U8","shape":[],"data_offsets":[,]},') + 10 + 2 * 13
 
 
 class Written:
@@ -82,9 +83,12 @@ def write_clients(folder: Path, number: str, memories: Mapping[int, bytes], last
     if last is None or changes is None or not all((last.folder / last.name(one)).exists() for one in last.files):
         return _everything(folder, number, memories, changes[0] if changes else 0)
     clock, changed = changes
-    sizes = write_blobs(folder / NEWEST, {client: memories[client] for client in changed})
-    if sum(last.files.values()) + sum(sizes.values()) > MOST_TIMES * max(last.live, sum(sizes.values())):
+    superseded = (
+        sum(last.files.values()) - last.live + sum(last.places[one][1] for one in changed if one in last.places)
+    )
+    if superseded > (MOST_TIMES - 1) * last.live:
         return _everything(folder, number, memories, clock)
+    sizes = write_blobs(folder / NEWEST, Memories(changed, memories.__getitem__))
     before = {known: last.folder / last.name(known) for known in last.files}
     last.take(number, sizes, clock)
     last.folder = folder.parent / f"round-{number}"
@@ -116,22 +120,24 @@ def read_clients(folder: Path) -> Memories:
 def write_blobs(path: Path, blobs: Mapping[int, bytes]) -> dict[int, int]:
     """A safetensors file of byte strings, of which one at a time is in memory; returns how long they are.
 
-    The header needs all sizes, so the strings go into a file of their own first. Raises OSError that names ``path``
-    where the disk is full.
+    The header comes first and needs all sizes, so room is left for the longest that it can be. Raises OSError that
+    names ``path`` where the disk is full.
     """
     places, sizes, end = {}, {}, 0
+    clients = list(blobs)
+    room = 8 + sum(len(str(client)) + LONGEST_PLACE for client in clients)
+    room += -room % 8
     try:
-        with tempfile.TemporaryFile(dir=path.parent) as body, path.open("wb") as file:
-            for client, blob in blobs.items():
-                body.write(blob)
+        with path.open("wb") as file:
+            file.seek(8 + room)
+            for client in clients:
+                blob = blobs[client]
+                file.write(blob)
                 places[str(client)] = {"dtype": "U8", "shape": [len(blob)], "data_offsets": [end, end + len(blob)]}
                 sizes[client] = len(blob)
                 end += len(blob)
-            header = json.dumps(places).encode()
-            header += b" " * (-len(header) % 8)
-            file.write(len(header).to_bytes(8, "little") + header)
-            body.seek(0)
-            shutil.copyfileobj(body, file, 2**20)
+            file.seek(0)
+            file.write(room.to_bytes(8, "little") + json.dumps(places, separators=(",", ":")).encode().ljust(room))
             file.flush()
             os.fsync(file.fileno())
     except OSError as error:

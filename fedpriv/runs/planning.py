@@ -19,8 +19,7 @@ from fedpriv.client.base import Client
 from fedpriv.client.build import ClientMaker, client_class, example_counts, make_client, partition_remarks, unit_remarks
 from fedpriv.client.example_level import ExampleLevelClient
 from fedpriv.common.errors import OptionError
-from fedpriv.common.seeds import draw_cohort, participations
-from fedpriv.config.participation import participation_limit
+from fedpriv.config.participation import cohort, participation_limit
 from fedpriv.config.schema import Config
 from fedpriv.engines.worker import Worker
 from fedpriv.privacy.claimed import Claim
@@ -55,10 +54,13 @@ def schedule(config: Config) -> NDArray[np.int64]:
     """How often each client is asked (int64 [N], read-only); where a plan of participation sets a limit, that: a run is
     priced at it.
     """
-    if (limit := participation_limit(config)) is not None:
+    limit, planned = participation_limit(config), config.strategy.options.client_sampling == "fixed"
+    if limit is not None and planned:
         return np.broadcast_to(np.int64(limit), config.num_clients)
-    sampling = config.strategy.options.client_sampling
-    return participations(config.seed, config.num_rounds, config.num_clients, config.clients_asked, sampling)
+    counts = np.zeros(config.num_clients, dtype=np.int64)
+    for number in range(1, config.num_rounds + 1):
+        counts[cohort(config, number)] += 1
+    return counts
 
 
 def most_participations(config: Config) -> int:
@@ -111,10 +113,9 @@ def payload(config: Config, worker: Worker, client: Client) -> tuple[int, int]:
 
 def cohort_sizes(config: Config) -> list[int]:
     """How many clients are asked in each round."""
-    size, numbers = config.clients_asked, range(1, config.num_rounds + 1)
     if config.strategy.options.client_sampling == "fixed":
-        return [size] * config.num_rounds
-    return [len(draw_cohort(config.seed, number, config.num_clients, size, "poisson")) for number in numbers]
+        return [config.clients_asked] * config.num_rounds
+    return [len(cohort(config, number)) for number in range(1, config.num_rounds + 1)]
 
 
 def planned_histories(config: Config, counts: NDArray[np.int64]) -> tuple[dict[int, list[Event]], dict[int, int]]:

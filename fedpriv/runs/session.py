@@ -29,6 +29,7 @@ from fedpriv.report.live.monitor import Monitor
 from fedpriv.report.live.progress import RunProgress
 from fedpriv.runs.accounts import Accounts
 from fedpriv.runs.answering import answered, as_csv
+from fedpriv.runs.checkpoint_pace import CheckpointPace
 from fedpriv.runs.folder import Checkpoint, RunFolder
 from fedpriv.runs.planned_accounts import PlannedAccounts
 from fedpriv.runs.planning import Plan
@@ -162,6 +163,7 @@ class Session:
         self.theta = theta
         self.setup_seconds = time.perf_counter() - self.began
         stop.check()
+        self.pace = CheckpointPace(self.config)
         self.monitor.running(self.config, first - 1, self.accounts.epsilon_so_far())
         progress = RunProgress(self.config.method, self.config.num_rounds, first - 1)
         with self.live, progress as self.progress:
@@ -234,9 +236,9 @@ class Session:
         self.progress.round(current.number, score.shown if score else {}, epsilon, current.seconds)
         if config.attack.keep_snapshots and current.number % config.attack.snapshot_every == 0 and not last:
             self.folder.save_snapshot(current.number, self.worker.whole_model(current.theta), self.worker.model.layout)
-        due = config.checkpoint.every and current.number % config.checkpoint.every == 0
-        if due or (last and config.checkpoint.every) or (stop.requested and not last):
-            self._save_checkpoint(current)  # after the last round too: `extend` goes on from there
+        if self.pace.due(current.number) or (stop.requested and not last):  # after the last too: `extend` goes on there
+            with self.pace.writing(current.number):
+                self._save_checkpoint(current)
         if not last:
             stop.check()
         self._draw_labels()

@@ -19,7 +19,8 @@ from fedpriv.common.replies import Reply
 from fedpriv.config.gradient_methods import NoisyGradientOptions
 from fedpriv.mechanisms.noise import NoiseSource
 from fedpriv.mechanisms.noise_decay import noisy_sum
-from fedpriv.privacy.events import EVERY_CLIENT, Entry, PoissonGaussian, Threat
+from fedpriv.privacy.events import EVERY_CLIENT, Entry
+from fedpriv.privacy.secret_cohorts import SecretCohorts
 from fedpriv.server.gradient import GradientServer
 from fedpriv.server.nodes import ClientGrid
 from fedpriv.server.round import NO_HOOKS, BudgetsSpent, Hooks, Population
@@ -37,21 +38,17 @@ class NoisyGradientServer(GradientServer):
         self.steps_when_empty = self.secret_cohorts = self.central
         if not self.central:
             return
-        rate = population.clients_per_round / population.num_clients
+        drawn = SecretCohorts(self.options.client_sampling, population.num_clients, population.clients_per_round)
         chosen = self.options.noise_multiplier
         if chosen is None:
-            from fedpriv.privacy.calibration import sampled_multiplier  # loads the accountants
-
-            chosen = sampled_multiplier(self.options.epsilon, self.options.claimed_delta, rate)
-        self.noise_multiplier = chosen
-        threat = Threat("client", "add-or-remove-one", "trusted-server")
-        self.event = PoissonGaussian(threat=threat, multiplier=self.noise_multiplier, sampling_rate=rate)
+            chosen = drawn.multiplier(self.options.epsilon, self.options.claimed_delta)
+        self.noise_multiplier, self.event = chosen, drawn.event(chosen)
 
     def configure_train(  # type: ignore[override]
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: ClientGrid
     ) -> Iterable[Message]:
         messages = super().configure_train(server_round, arrays, config, grid)
-        if self.central and not self.hooks.admits(self.event):
+        if self.central and self.cohorts.begins_pass(server_round) and not self.hooks.admits(self.event):
             raise BudgetsSpent(f"round {server_round}: the next global model would exceed privacy.max_epsilon")
         return messages
 
@@ -75,7 +72,7 @@ class NoisyGradientServer(GradientServer):
         """form=central: the noisy sum of what was sent over q N (float64 [size]); booked."""
         noisy = noisy_sum(sent, size, clip_norm, multiplier, noise).numpy()
         self.current.figures["server_noise_norm"] = multiplier * clip_norm * size**0.5
-        self.current.entries = [
-            Entry(self.current.number, EVERY_CLIENT, self.current.number, self.population.attempt, self.event)
-        ]
+        number = self.current.number
+        if self.cohorts.begins_pass(number):
+            self.current.entries = [Entry(number, EVERY_CLIENT, number, self.population.attempt, self.event)]
         return noisy.astype(np.float64) / self.population.clients_per_round  # q N, whatever the sample's size was

@@ -10,7 +10,6 @@ cohort.
 from __future__ import annotations
 
 import math
-import secrets
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -25,11 +24,11 @@ from flwr.serverapp.strategy import Result, Strategy
 from numpy.typing import NDArray
 
 from fedpriv.common.cohort_messages import Refused, read_cohort
-from fedpriv.common.cohorts import cohort_of
 from fedpriv.common.errors import OptionError
 from fedpriv.common.messages import FloatVector, MalformedMessage, Options, pack_vector, unpack_vector
 from fedpriv.common.replies import Reply, read_reply
 from fedpriv.config.options import MethodOptions
+from fedpriv.server.drawing import Cohorts
 from fedpriv.server.exchange import Answer, Exchange
 from fedpriv.server.nodes import ClientGrid
 from fedpriv.server.optimizers import Optimizer
@@ -67,7 +66,7 @@ class FederatedStrategy(Strategy):
 
     def __init__(self, population: Population, options: Any, hooks: Hooks = NO_HOOKS) -> None:
         self.population, self.options, self.hooks = population, options, hooks
-        self.exchange = Exchange(population, hooks)
+        self.exchange, self.cohorts = Exchange(population, hooks), Cohorts(population, self.options)
         self.optimizer = Optimizer(self.options)
         self.current = Round(0, np.zeros(0, np.float32))
 
@@ -181,15 +180,7 @@ class FederatedStrategy(Strategy):
     @final
     def begin(self, server_round: int, arrays: ArrayRecord) -> list[int]:
         """A new round from theta; returns its cohort."""
-        secret = self.secret_cohorts and self.population.rng == "secure"
-        cohort = cohort_of(
-            secrets.randbits(128) if secret else self.population.seed,
-            server_round,
-            self.population.num_clients,
-            max(self.population.clients_asked, self.population.clients_per_round),
-            self.options.client_sampling,
-            self.options.participation,
-        )
+        cohort = self.cohorts.draw(server_round, self.secret_cohorts)
         self.current = Round(server_round, unpack_vector(arrays), cohort)
         return cohort
 

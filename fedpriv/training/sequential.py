@@ -20,7 +20,7 @@ from fedpriv.mechanisms.clipped_sums import ClippedSum, block_on_gpu, made_up
 from fedpriv.mechanisms.per_example import BLOCK, BLOCK_OF_TEXT, PerExampleGradients, block_for
 from fedpriv.mechanisms.tasks import CLASSES, PADDING, Classification, Task
 from fedpriv.training.flat_model import layout_of
-from fedpriv.training.stacked_gradients import Chain
+from fedpriv.training.stacked_gradients import LARGEST_BLOCK, Chain
 
 
 @dataclass(frozen=True)
@@ -259,6 +259,7 @@ class SequentialTrainer:
         self._per_example: dict[bool, PerExampleGradients] = {}
         by_hand = precision == "float32" and config.clipping != "opacus"
         self._chain = Chain.of(model.module, model.task) if by_hand else None
+        self._rows = block_for(config.batch_size, LARGEST_BLOCK)  # of the chain, clipped together
         self._linear = LinearGradient.of(model) if precision == "float32" else None
 
     def clipped_sum(
@@ -270,12 +271,12 @@ class SequentialTrainer:
             from fedpriv.training.persons import sums_of_persons
 
             thetas = [part.unsqueeze(0) for _, part in self.model.layout.split(theta.to(device))]
-            return sums_of_persons(self._chain, thetas, [data], [bound], block_for(self.config.batch_size))[0]
+            return sums_of_persons(self._chain, thetas, [data], [bound], self._rows)[0]
         per_example = self.per_example(data.inputs.shape[1:], units=unit is not None)
-        by_hand = per_example.mode == "bookkeeping" and (per_example.physical == 1 or data.inputs.ndim == 2)
+        by_hand = per_example.mode == "bookkeeping" and not (stays and theta.is_cuda)
         if by_hand and self._chain is not None and chosen == "given" and unit is None:
             parts = [part for _, part in self.model.layout.split(theta.to(device))]
-            return self._chain.clipped_sum(parts, data.inputs, data.targets, bound)
+            return self._chain.clipped_sum(parts, data.inputs, data.targets, bound, self._rows)
         self.model.load(theta.to(device))
         self.model.module.train()
         unit = None if unit is None else unit.to(device)

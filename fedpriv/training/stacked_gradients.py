@@ -13,7 +13,6 @@ from torch.nn import functional
 from fedpriv.mechanisms.bookkeeping import filled
 from fedpriv.mechanisms.clipped_sums import ClippedSum
 from fedpriv.mechanisms.noise import clip_factors
-from fedpriv.mechanisms.per_example import BLOCK
 from fedpriv.mechanisms.rowwise import hooked
 from fedpriv.mechanisms.tasks import CLASSES, Classification, Multilabel, Regression, Task
 
@@ -23,6 +22,9 @@ TOLERANCE = 1e-3
 #: Products of rows this wide, or a multiple of it, give equal rows equal bits (`Chain.block` looks whether it is so).
 ALIGNED = 8
 
+
+#: The most rows of a block: products of fewer rows take longer for each.
+LARGEST_BLOCK = 2**8
 
 #: Rows whose clipped gradients are summed at a time.
 ROWS = 2**12
@@ -211,7 +213,8 @@ class Chain:
         [c, b] is False for padding, ``bounds`` float64 [c]. As `PerExampleGradients`: a broken example contributes
         nothing; norms and sums are float64, for the reasons given there (2).
         """
-        losses, layers = self.rows(thetas, inputs, targets)
+        losses, rows = self.rows(thetas, inputs, targets)
+        layers = [(bias, outputs.double(), own.double()) for bias, outputs, own in rows]
         norms = torch.zeros(losses.shape, dtype=torch.float64, device=targets.device)
         for bias, outputs, own in layers:
             norms += _squares(outputs) * (_squares(own) + bias)
@@ -224,20 +227,22 @@ class Chain:
             layers = [(bias, slope.masked_fill(gone, 0.0), own.masked_fill(gone, 0.0)) for bias, slope, own in layers]
         parts = []
         for bias, outputs, own in layers:
-            weighted = outputs.double() * factors
-            parts.append(torch.bmm(weighted.mT, own.double()).flatten(1))
+            weighted = outputs.mul_(factors)
+            parts.append(torch.bmm(weighted.mT, own).flatten(1))
             if bias:
                 parts.append(weighted.sum(1))
         return torch.cat(parts, dim=1), norms, losses.masked_fill(~real, 0.0).sum(1)
 
     @one_thread()
     @torch.no_grad()
-    def clipped_sum(self, theta: Sequence[Tensor], inputs: Tensor, targets: Tensor, bound: float) -> ClippedSum:
-        """One client's sum at its parameters (one tensor each) over examples [n, ...] with their targets: all blocks
-        are one computation, as if each were a client's.
+    def clipped_sum(
+        self, theta: Sequence[Tensor], inputs: Tensor, targets: Tensor, bound: float, block: int
+    ) -> ClippedSum:
+        """One client's sum at its parameters (one tensor each) over examples [n, ...] with their targets, in blocks of
+        ``block`` at most: all of them are one computation, as if each were a client's.
         """
         device, rows = theta[0].device, self.prepared(inputs)
-        size = self.block([part.unsqueeze(0) for part in theta], BLOCK)
+        size = self.block([part.unsqueeze(0) for part in theta], block)
         total = torch.zeros(sum(part.numel() for part in theta), dtype=torch.float64)
         norms, loss = [torch.zeros(0, dtype=torch.float64)], 0.0
         if not len(targets):  # a sample that nobody is in
@@ -323,5 +328,5 @@ def _weighted(losses: Tensor, weights: Tensor) -> Tensor:
 
 
 def _squares(x: Tensor) -> Tensor:
-    """Squared norms (float64 [c, b]) of vectors [c, b, ...]."""
+    """Squared norms [c, b] of vectors [c, b, ...], in float64."""
     return torch.linalg.vector_norm(x.double(), dim=-1).square()

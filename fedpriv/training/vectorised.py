@@ -30,7 +30,6 @@ from torch import Tensor
 
 from fedpriv.config.schema import LocalConfig
 from fedpriv.mechanisms.clipped_sums import ClippedSum
-from fedpriv.mechanisms.per_example import block_for
 from fedpriv.training.persons import sums_of_persons
 from fedpriv.training.sequential import (
     Clipping,
@@ -137,7 +136,6 @@ class VectorisedTrainer(SequentialTrainer):
 
     def __init__(self, model: FlatModel, config: LocalConfig, precision: str = "float32") -> None:
         super().__init__(model, config, precision)
-        self._block = block_for(config.batch_size)  # examples that are clipped together
         self._most: int | None = None  # clients at a time, where more did not fit
         # The in-place products of a chain support float32 alone.
         by_hand = Chain.of(model.module, model.task) if precision == "float32" else None
@@ -340,7 +338,7 @@ class VectorisedTrainer(SequentialTrainer):
         thetas = self.split(torch.stack([request.theta for request in requests]).to(device))
         examples, labels = self._pooled([request.data for request in requests])
         assert isinstance(self.batched, Chain), "others are clipped one by one"
-        size, offsets = self.batched.block(thetas, self._block), np.cumsum([0, *counts])
+        size, offsets = self.batched.block(thetas, self._rows), np.cumsum([0, *counts])
         index = torch.full((len(counts), -(-max(counts) // size) * size), len(examples) - 1)
         for client, count in enumerate(counts):
             index[client, :count] = torch.arange(count) + int(offsets[client])
@@ -363,7 +361,7 @@ class VectorisedTrainer(SequentialTrainer):
         thetas = self.split(torch.stack([request.theta for request in requests]).to(self.model.theta.device))
         data, bounds = [request.data for request in requests], [request.bound for request in requests]
         assert isinstance(self.batched, Chain), "others are clipped one by one"
-        return sums_of_persons(self.batched, thetas, data, bounds, self._block)
+        return sums_of_persons(self.batched, thetas, data, bounds, self._rows)
 
     def split(self, stacked: Tensor) -> list[Tensor]:
         """One contiguous tensor [c, ...] per parameter from flat vectors [c, d]."""

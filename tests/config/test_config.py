@@ -79,7 +79,7 @@ REFUSED = [
     (
         ["num_clients=40", "strategy.server.client_sampling=poisson", "over_selection=1.3"],
         "over_selection",
-        "no Poisson sample",
+        "no random draw",
     ),
     (["engine.faults=[{round:1,client:20,kind:drop}]"], "engine.faults.0.client", "at most 19"),
     (["engine.faults=[{round:61,client:1,kind:drop}]"], "engine.faults.0.round", "at most 60"),
@@ -97,6 +97,9 @@ REFUSED = [
     (["dataset.train_examples=10"], "num_clients", "digits has 10 training examples"),
     (["dataset.split=x.npz", "dataset.train_examples=10"], "dataset.train_examples", "dataset.split says"),
     (["checkpoint.keep=0"], "checkpoint.keep", "at least 1"),
+    (["checkpoint.every=often"], "checkpoint.every", "auto, or a whole number"),
+    (["checkpoint.every=-1"], "checkpoint.every", "auto, or a whole number"),
+    (["checkpoint.every=true"], "checkpoint.every", "auto, or a whole number"),
     (["evaluate.every=-1"], "evaluate.every", "at least 0"),
     (["dataset=image_folder"], "dataset.root", "one folder per class"),
     (["dataset=huggingface"], "dataset.hub_name", "uoft-cs/cifar10, or its files in dataset.root"),

@@ -196,6 +196,8 @@ FURTHER_NOISELESS = (
     ("strategy=fedldp", "strategy.secure_sum=assumed"),
     ("strategy=fedcad", "strategy.client.obsolete_factor=0.5", "strategy.client.sigma_diff=3"),
     ("strategy=dpfedavg", "strategy.client.form=central", "strategy.server.client_sampling=poisson"),
+    ("strategy=dpfedavg", "strategy.client.form=central", "strategy.server.client_sampling=allocated"),
+    ("strategy=dpftrl", "strategy.server.client_sampling=poisson", "strategy.client.bandwidth=1"),
     ("strategy=scaffold", "strategy.client.form=central", "strategy.server.client_sampling=poisson"),
     ("strategy=agn", "strategy.client.clipping=adaptive"),
 )

@@ -70,6 +70,11 @@ FURTHER = [
     ),
     ("strategy=fedags", "strategy.client.selection=gumbel", "strategy.client.loss_weights=true"),
     ("strategy=dpfedavg", "strategy.client.form=central", "strategy.server.client_sampling=poisson"),
+    (
+        *("strategy=dpfedavg", "strategy.client.form=central", "strategy.server.client_sampling=allocated"),
+        "clients_per_round=7",
+    ),
+    ("strategy=dpftrl", "strategy.server.client_sampling=poisson", "strategy.client.bandwidth=1"),
     (  # clients that come again have a control variate of their own, beside those that never took part
         *("strategy=scaffold", *UNEVEN, "strategy.client.noise_multiplier=0.2", "strategy.client.form=central"),
         "strategy.server.client_sampling=poisson",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from pathlib import Path
 
 import numpy as np
@@ -120,7 +121,8 @@ def test_training_goes_on_where_it_stopped_and_moves_the_weights(tmp_path: Path)
     first = load_file(tmp_path / WEIGHTS)
     assert main([*options, "steps=3"]) == 0
     second, log = load_file(tmp_path / WEIGHTS), (tmp_path / "log.jsonl").read_text().splitlines()
-    assert '"step": 3' in log[-1] and len(log) == 2
+    steps = [json.loads(line)["step"] for line in log]  # on a slow machine also the second
+    assert steps in ([1, 3], [1, 2, 3])
     assert not torch.equal(first["stem.weight"], second["stem.weight"])
     missing = ProcessNetwork().load_state_dict({name: value.float() for name, value in second.items()}, strict=False)
     assert not missing.unexpected_keys and all(key.endswith("num_batches_tracked") for key in missing.missing_keys)

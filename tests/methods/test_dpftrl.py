@@ -234,7 +234,7 @@ def test_correlated_noise_is_better_than_independent_noise_of_the_same_price(run
         (("client.bandwidth=61",), r"bandwidth=61: at most num_rounds=60"),
         (("client.bandwidth=2", "client.factor=sqrt"), r"bandwidth=2: strategy\.client\.factor=sqrt has no band"),
         (("server.participation=sampled",), r"participation=sampled: allowed: once, balanced or cyclic"),
-        (("server.client_sampling=poisson",), r"client_sampling=poisson: allowed: fixed"),
+        (("server.client_sampling=allocated",), r"client_sampling=allocated: allowed: fixed or poisson"),
         (("server.min_replies=2",), r"min_replies=2: must be at most 1"),
         (("server.weighting=examples",), r"weighting=examples: allowed: uniform"),
         (("server.clip_norm=0",), r"client\.clip_norm=0: must be at least 1e-06"),

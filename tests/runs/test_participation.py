@@ -155,7 +155,10 @@ def read(store: MemoryOnly) -> Any:
         ((ONCE, "strategy.server.participations=2"), r"participations=2: .*once; allowed: 1 or null"),
         ((BALANCED, "num_rounds=9", "strategy.server.participations=2"), r"participations=2: .*at least 3"),
         (("strategy.server.participations=2",), r"participations=2: .*sampled has no participation limit"),
-        ((ONCE, "strategy.server.client_sampling=poisson"), r"participation=once: .*Poisson.*allowed: sampled"),
+        (
+            (ONCE, "strategy.server.client_sampling=poisson"),
+            r"participation=once: .*secret.*poisson.*allowed: sampled",
+        ),
         (("strategy.server.participation=twice",), r"participation=twice: allowed: sampled, once, balanced or cyclic"),
         ((BALANCED, "strategy.server.participations=0"), r"participations=0: must be at least 1"),
         ((ONCE, "over_selection=2"), r"participation=once: num_rounds=4 rounds of 6 clients"),

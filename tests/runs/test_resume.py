@@ -37,6 +37,7 @@ OPTIONS = (
     "num_rounds=7",
     "strategy.client.obsolete_factor=0.4",
     "checkpoint.every=2",
+    "checkpoint.keep=2",
     "evaluate.every=2",
     NO_REPORT,
 )

@@ -7,6 +7,7 @@ No heavy imports here: every client loads this module at start.
 
 from __future__ import annotations
 
+from fedpriv.privacy.events.allocated import AllocatedGaussian
 from fedpriv.privacy.events.binomial_noise import Binomial
 from fedpriv.privacy.events.bits import PairedQuantisation, RandomisedResponse, Shuffled
 from fedpriv.privacy.events.caps import UnitCap
@@ -38,6 +39,7 @@ MECHANISMS: dict[str, type[Event]] = {
         Laplace,
         PoissonGaussian,
         FixedSizeGaussian,
+        AllocatedGaussian,
         ReplacedGaussian,
         ZCDP,
         GumbelTopK,
@@ -63,6 +65,7 @@ __all__ = [
     "SECURE_SUM",
     "UNITS",
     "ZCDP",
+    "AllocatedGaussian",
     "ApproximateDP",
     "Binomial",
     "DiscreteGaussianSum",

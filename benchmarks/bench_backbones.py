@@ -1,0 +1,184 @@
+"""Accuracy against epsilon by who is trusted and what is known beforehand, on CIFAR-10; and FedOnce on other sets.
+
+    python -m benchmarks.bench_backbones network data=PICTURES     # the stand-in for a user's public network
+    python -m benchmarks.bench_backbones cifar data=PICTURES [seeds=0,1,2]
+    python -m benchmarks.bench_backbones elsewhere data=PICTURES [seeds=0,1,2]
+    python -m benchmarks.bench_backbones show
+
+PICTURES has a folder cifar10 and a folder cifar100 (dataset=image_folder). Lines of JSON in
+benchmarks/results/backbones.jsonl; what is there already is not run again.
+
+cifar: 20,000 pictures for training, 4,000 for testing; clients are 1,000 with 20 pictures each. No option was chosen
+for these rows: those of the experiments that they name, with the dimensions of `features` below for all epsilons.
+The stand-in network is a ResNet-18 of torchvision, trained here on 8,000 pictures of CIFAR-100, which this experiment
+calls public. CIFAR-100 has none of CIFAR-10's classes, and no picture of it.
+
+elsewhere: every client speaks once, nobody is trusted; the options are those of FedOnce or of `private_cifar`.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import mean
+
+import fedpriv
+from fedpriv.report.compare import spread
+from fedpriv.report.words import plus_minus
+
+RESULTS = Path(__file__).parent / "results" / "backbones.jsonl"
+NETWORK = "resnet18-cifar100.safetensors"
+EPSILONS = (1, 2, 4, 8)
+EPOCHS, BATCH, RATE = 30, 64, 0.05
+
+TRUST: dict[str, tuple[str, ...]] = {
+    "nobody": ("experiment=private_cifar",),
+    "a secure sum": (
+        *("experiment=private_cifar", "strategy.client.mechanism=gaussian", "strategy.server.spread=2"),
+        *("strategy.server.participation=balanced", "strategy.server.min_replies=1000", "clients_per_round=1000"),
+        *("num_rounds=16", "privacy.target_observer=secure-sum"),
+    ),
+    "the server": (
+        *("experiment=private_mnist_trusted", "dataset.train_examples=20000", "dataset.auxiliary=0"),
+        *("features.normalise=none", "features.mirror=true"),
+    ),
+    "one picture": ("experiment=example_cifar",),
+}
+#: dims: of clients; of single pictures.
+FEATURES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "formulas": (
+        ("features=dct", "features.map=pink", "features.dims=100", "features.exponent=0.25"),
+        ("features=dct", "features.map=pink", "features.dims=400", "features.exponent=0.25"),
+    ),
+    "our network": (
+        ("features=processes", "features.map=drawings", "features.dims=100", "features.exponent=0.25"),
+        ("features=processes", "features.map=drawings", "features.dims=360", "features.exponent=0.5"),
+    ),
+    "stand-in network": (
+        ("features=backbone", "features.map=pink", "features.dims=100", "features.exponent=0.25"),
+        ("features=backbone", "features.map=pink", "features.dims=400", "features.exponent=0.25"),
+    ),
+}
+SMALL = ("num_clients=1000", "clients_per_round=125", "num_rounds=8")
+ONCE = ("strategy=fedonce", "features=none", "model=linear", "strategy.server.participation=once")
+ELSEWHERE: dict[str, tuple[str, ...]] = {
+    "CIFAR-100's part, formulas": ("experiment=private_cifar", "dataset.train_examples=8000"),
+    "CIFAR-100's part, our network": (
+        *("experiment=private_cifar", "dataset.train_examples=8000"),
+        *("features=processes", "features.map=drawings"),
+    ),
+    "digits": ("experiment=private_digits",),
+    "breast_cancer": (*ONCE, "dataset=breast_cancer", "num_clients=100", "clients_per_round=25", "num_rounds=4"),
+    "practices": (*ONCE, "dataset=practices", *SMALL),
+    "docstrings": (*ONCE, "dataset=docstrings", *SMALL),
+}
+
+
+def accuracy(options: Sequence[str]) -> float:
+    with tempfile.TemporaryDirectory() as folder:
+        run = fedpriv.run([*options, "checkpoint.every=0", "evaluate.every=0"], folder=Path(folder) / "run", quiet=True)
+        return 100 * float(run.summary["accuracy"]["final"])
+
+
+def pictures(data: Path, name: str) -> tuple[str, ...]:
+    return ("dataset=image_folder", f"dataset.root={data / name}", "dataset.size=32")
+
+
+def cifar_rows(data: Path, seeds: Sequence[int]) -> list[tuple[dict[str, object], tuple[str, ...]]]:
+    public = (f"features.weights={data / NETWORK}", "features.trained_on=pictures of CIFAR-100", "features.size=32")
+    rows = []
+    for seed in seeds:
+        for trust, options in TRUST.items():
+            for known, (of_clients, of_pictures) in FEATURES.items():
+                features = of_pictures if trust == "one picture" else of_clients
+                more = (*features, "features.mirror=true", *(public if known == "stand-in network" else ()))
+                for epsilon in EPSILONS:
+                    row = {"part": "cifar", "trust": trust, "known": known, "epsilon": epsilon, "seed": seed}
+                    own = (f"privacy.target_epsilon={epsilon}", f"seed={seed}")
+                    rows.append((row, (*options, *pictures(data, "cifar10"), *more, *own)))
+    return rows
+
+
+def other_rows(data: Path, seeds: Sequence[int]) -> list[tuple[dict[str, object], tuple[str, ...]]]:
+    rows = []
+    for seed in seeds:
+        for name, options in ELSEWHERE.items():
+            source = pictures(data, "cifar100") if name.startswith("CIFAR-100") else ()
+            for epsilon in EPSILONS:
+                row = {"part": "elsewhere", "set": name, "epsilon": epsilon, "seed": seed}
+                rows.append((row, (*options, *source, f"privacy.target_epsilon={epsilon}", f"seed={seed}")))
+    return rows
+
+
+def train_network(data: Path) -> None:
+    """The stand-in: crops and mirror images, SGD with momentum 0.9, a rate that falls as a cosine."""
+    import torch
+    import torchvision
+    from safetensors.torch import save_file
+    from torch import nn
+
+    torch.manual_seed(0)
+    shown = torchvision.transforms.Compose(
+        [
+            torchvision.transforms.RandomCrop(32, padding=4),
+            torchvision.transforms.RandomHorizontalFlip(),
+            torchvision.transforms.ToTensor(),
+            torchvision.transforms.Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
+        ]
+    )
+    examples = torchvision.datasets.ImageFolder(str(data / "cifar100" / "train"), shown)
+    model = torchvision.models.resnet18(num_classes=len(examples.classes))
+    optimiser = torch.optim.SGD(model.parameters(), lr=RATE, momentum=0.9, weight_decay=5e-4, nesterov=True)
+    loader: torch.utils.data.DataLoader[tuple[torch.Tensor, torch.Tensor]]
+    loader = torch.utils.data.DataLoader(examples, batch_size=BATCH, shuffle=True, drop_last=True)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, EPOCHS * len(loader))
+    for epoch in range(EPOCHS):
+        losses = []
+        for inputs, targets in loader:
+            optimiser.zero_grad()
+            loss = nn.functional.cross_entropy(model(inputs), targets)
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimiser.step()
+            schedule.step()
+            losses.append(loss.item())
+        print(f"epoch {epoch + 1} of {EPOCHS}: loss {mean(losses):.3f}", flush=True)
+    save_file({name: value.contiguous() for name, value in model.state_dict().items()}, data / NETWORK)
+
+
+def show() -> None:
+    found: dict[tuple[str, ...], list[float]] = {}
+    for row in map(json.loads, RESULTS.read_text().splitlines()):
+        key = (row["part"], row.get("set") or f"{row['trust']}, {row['known']}", str(row["epsilon"]))
+        found.setdefault(key, []).append(row["accuracy"])
+    for part, name in dict.fromkeys(key[:2] for key in found):
+        cells = []
+        for epsilon in EPSILONS:
+            values = found.get((part, name, str(epsilon)), [])
+            cells.append(plus_minus(mean(values), spread(values).half_width) + f" ({len(values)})" if values else "")
+        print(f"| {name} | " + " | ".join(cells) + " |")
+
+
+def main(arguments: Sequence[str]) -> None:
+    part, given = arguments[0], dict(one.split("=", 1) for one in arguments[1:])
+    if part == "show":
+        return show()
+    data, seeds = Path(given["data"]), [int(one) for one in given.get("seeds", "0,1,2").split(",")]
+    if part == "network":
+        return train_network(data)
+    done = []
+    if RESULTS.is_file():
+        done = [{k: v for k, v in json.loads(line).items() if k != "accuracy"} for line in RESULTS.open()]
+    for row, options in {"cifar": cifar_rows, "elsewhere": other_rows}[part](data, seeds):
+        if row not in done:
+            line = json.dumps(row | {"accuracy": round(accuracy(options), 2)})
+            print(line, flush=True)
+            with RESULTS.open("a") as lines:
+                lines.write(line + "\n")
+    return None
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,200 @@
+"""Runs whose clients take part in one secret round of each pass: cohorts, ledger, budgets, resumed runs, audits."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import making
+import numpy as np
+import pytest
+from conftest import Run, ledger_of, result_of, rows_of
+
+from fedpriv.attacks.release_audit import audit_mechanism
+from fedpriv.certificates import statement, verify_certificate
+from fedpriv.client.build import make_client
+from fedpriv.common.errors import OptionError
+from fedpriv.common.identities import new_identity
+from fedpriv.common.messages import pack_vector
+from fedpriv.config.compose import compose
+from fedpriv.deployment.signed_head import Signer
+from fedpriv.engines.worker import Worker
+from fedpriv.mechanisms.noise import SeededNoise
+from fedpriv.privacy.composition import compose as compose_events
+from fedpriv.privacy.events import EVERY_CLIENT, AllocatedGaussian
+from fedpriv.privacy.secret_cohorts import TO_OUTSIDERS, SecretCohorts
+from fedpriv.runs.planning import make_plan, with_target
+from fedpriv.server.round import Population
+from strategies.dpfedavg import DPFedAvg
+
+METHOD = ("strategy=dpfedavg", "strategy.client.form=central", "strategy.server.client_sampling=allocated")
+RUN = (*METHOD, "num_clients=20", "clients_per_round=5", "num_rounds=6", "strategy.client.noise_multiplier=2.0")
+
+
+def cost(count: int, multiplier: float = 2.0) -> float:
+    """Of passes of four rounds."""
+    event = AllocatedGaussian(threat=TO_OUTSIDERS, multiplier=multiplier, rounds=4, count=count)
+    return compose_events([event], 1e-5).epsilon
+
+
+def half(rng: str = "seeded", attempt: int = 0, clients: int = 60, size: int = 12) -> DPFedAvg:
+    options = {"form": "central", "epsilon": 1.0, "claimed_delta": 1e-5, "clip_norm": 1.0, "noise_multiplier": 2.0}
+    population = Population(3, clients, size, lambda client: 10, rng=rng, attempt=attempt)
+    return making.server(DPFedAvg, population, learning_rate=0.1, client_sampling="allocated", **options)
+
+
+def drawn(server: DPFedAvg, first: int, last: int) -> list[tuple[int, ...]]:
+    theta = pack_vector(np.zeros(3, np.float32))
+    return [tuple(server.begin(number, theta)) for number in range(first, last + 1)]
+
+
+# --- who takes part ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rng", ["seeded", "secure"])
+def test_everybody_takes_part_once_in_every_pass(rng: str) -> None:
+    cohorts = drawn(half(rng), 1, 15)
+    for begin in (0, 5, 10):
+        assert sorted(client for cohort in cohorts[begin : begin + 5] for client in cohort) == list(range(60))
+    assert len({len(cohort) for cohort in cohorts}) > 2 and len(set(cohorts)) == 15
+    assert (drawn(half(rng), 1, 15) == cohorts) is (rng == "seeded")
+    assert drawn(half(rng), 3, 3)[0] != () and (drawn(half(), 3, 3)[0] == drawn(half(), 1, 3)[2])
+
+
+def test_rounds_are_uniform_and_independent_of_other_clients_and_passes() -> None:
+    """Chi-square of the pairs (own round, another's), and (own round, own round in the next pass), of 4,000 clients."""
+    cohorts = drawn(half(clients=4000, size=1000), 1, 8)
+    places = np.zeros((2, 4000), int)
+    for number, cohort in enumerate(cohorts):
+        places[number // 4, list(cohort)] = number % 4
+    for one, other in ((places[0, ::2], places[0, 1::2]), (places[0], places[1])):
+        counts = np.array(list(Counter(zip(one.tolist(), other.tolist(), strict=True)).values()))
+        expected = len(one) / 16
+        assert len(counts) == 16 and ((counts - expected) ** 2 / expected).sum() < 45  # 15 degrees: one in 10,000
+
+
+def test_a_resumed_run_that_cannot_repeat_its_rounds_begins_a_pass_of_its_own() -> None:
+    """Rounds 4 and 5 of the first pass have left: who takes part in them again must not be asked in 6 to 8 for both."""
+    again = half(attempt=1)
+    cohorts = drawn(again, 4, 8)
+    assert sorted(client for cohort in cohorts for client in cohort) == list(range(60))
+    assert cohorts[:2] != drawn(half(), 1, 5)[3:]
+    assert [again.cohorts.begins_pass(number) for number in range(4, 10)] == [True, *[False] * 4, True]
+    assert cohorts != drawn(half(attempt=2), 4, 8)
+
+
+# --- runs ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_pass_is_booked_with_its_first_release(run: Run) -> None:
+    folder = run(*RUN)
+    lines = [(e["round"], e["client"], e["mechanism"], e["rounds"]) for e in ledger_of(folder)]
+    assert lines == [(1, EVERY_CLIENT, "allocated_gaussian", 4), (5, EVERY_CLIENT, "allocated_gaussian", 4)]
+    privacy = json.loads((folder / "summary.json").read_text())["privacy"]
+    assert privacy["verified_epsilon"] == privacy["verified_median"] == pytest.approx(cost(2), rel=1e-6)
+    assert (privacy["observer"], privacy["adjacency"]) == ("trusted-server", "add-or-remove-one")
+    rows = rows_of(folder)
+    assert sum(row["participants"] for row in rows[:4]) == 20 and len({row["participants"] for row in rows}) > 1
+    assert all(row["figures"]["server_noise_norm"] > 1 for row in rows)
+    config = compose(list(RUN))
+    plan = make_plan(config, Worker(config))
+    assert plan.verified_epsilon == pytest.approx(cost(2), rel=1e-6)
+    assert plan.bytes_down == sum(row["participants"] for row in rows) * 4 * 650
+
+
+def test_the_verifier_names_what_it_cannot_compute(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = run(*RUN)
+    whole = statement.signed(statement.of_run(folder), Signer(new_identity(b"mine")[0]), "whoever ran it")
+    (folder / "certificate.json").write_text(json.dumps(whole))
+    assert verify_certificate.main([str(folder / "certificate.json")]) == 3
+    said = capsys.readouterr().out
+    assert "not verified (no method for 'allocated_gaussian')" in said and "FALSE" not in said
+
+
+def test_a_resumed_run_is_bit_identical_within_a_pass(run: Run, resumed: Callable[..., Path]) -> None:
+    options = (*RUN, "checkpoint.every=2")
+    assert result_of(resumed(*options, after=3)) == result_of(run(*options))
+
+
+def test_secret_cohorts_that_are_redone_are_paid_again(resumed: Callable[..., Path]) -> None:
+    folder = resumed(*RUN, "checkpoint.every=2", "privacy.rng=secure", after=3)
+    assert [(entry["round"], entry["attempt"] > 0) for entry in ledger_of(folder)] == [(1, False), (3, True)]
+    summary = json.loads((folder / "summary.json").read_text())
+    assert summary["privacy"]["verified_epsilon"] == pytest.approx(cost(2), rel=1e-6)
+
+
+def test_a_budget_ends_the_run_before_a_pass_that_exceeds_it(run: Run) -> None:
+    limit = cost(4) * 1.0001
+    folder = run(*RUN, "num_rounds=20", f"privacy.max_epsilon={limit}")
+    summary = json.loads((folder / "summary.json").read_text())
+    rounds = summary["rounds"]
+    assert rounds in (4, 8, 12, 16) and f"round {rounds + 1}: the next global model" in summary["note"]
+    assert summary["privacy"]["verified_epsilon"] <= limit and len(ledger_of(folder)) == rounds // 4
+
+
+def test_control_variates_and_moving_clip_norms_cost_the_same(run: Run) -> None:
+    scaffold = run(*RUN, "strategy=scaffold")
+    moving = run(*RUN, "strategy.server.clipping=quantile")
+    for folder in (scaffold, moving):
+        privacy = json.loads((folder / "summary.json").read_text())["privacy"]
+        assert privacy["verified_epsilon"] == pytest.approx(cost(2), rel=1e-6)
+
+
+# --- noise -----------------------------------------------------------------------------------------------------------
+
+
+def test_noise_is_chosen_for_the_passes_of_a_run_or_for_one() -> None:
+    free = [option for option in RUN if "noise_multiplier" not in option]
+    chosen = with_target(compose([*free, "privacy.target_epsilon=3"])).strategy.options.noise_multiplier
+    assert 2.95 <= cost(2, chosen) <= 3
+    client = make_client(compose([*free, "strategy.client.epsilon=1"]))
+    assert 0.98 <= cost(1, client.noise_multiplier) <= 1
+
+
+def test_an_audit_stays_below_and_notices_a_quarter_of_the_noise(monkeypatch: pytest.MonkeyPatch) -> None:
+    client = make_client(compose([*RUN, "clients_per_round=10", "strategy.client.noise_multiplier=0.7"]))
+
+    def found() -> Any:
+        return audit_mechanism(client, 2, delta=1e-5, trials=8_000, confidence=0.95, seed=1)
+
+    right = found()
+    assert 0.5 < right.audit.epsilon_lower < right.verified
+    normal = SeededNoise.normal
+    monkeypatch.setattr(SeededNoise, "normal", lambda self, shape, std=1.0: normal(self, shape, std / 4))
+    assert found().audit.epsilon_lower > right.verified
+
+
+def test_an_audited_client_takes_part_once_in_every_pass() -> None:
+    cohorts, state, among = SecretCohorts("allocated", 40, 10), None, []
+    for number in range(8):
+        there, state = cohorts.drawn(state, 4000, SeededNoise(number))
+        among.append(there.numpy())
+    first, second = np.array(among[:4]), np.array(among[4:])
+    assert (first.sum(0) == 1).all() and (second.sum(0) == 1).all()
+    counts = Counter(zip(first.argmax(0).tolist(), second.argmax(0).tolist(), strict=True))
+    assert len(counts) == 16 and sum((count - 250) ** 2 / 250 for count in counts.values()) < 45
+
+
+# --- options ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ((*METHOD, "num_clients=20", "clients_per_round=6"), r"clients_per_round=6: .*such as 5 and 10"),
+        ((*METHOD, "over_selection=1.5"), r"over_selection=1\.5: .*no random draw"),
+        ((*METHOD, "strategy.server.participation=balanced"), r"participation=balanced: .*in secret.*allowed: sampled"),
+        ((*METHOD, "strategy.client.form=local"), r"client_sampling=allocated: .*may know who takes part.*poisson"),
+        (("strategy=fedldp", METHOD[2]), r"client_sampling=allocated: with fedldp .*amplifies nothing"),
+        (("strategy=dpsum", "strategy.client.form=central", METHOD[2]), r"client_sampling=allocated: with dpsum"),
+        (("strategy=dpftrl", METHOD[2]), r"client_sampling=allocated: allowed: fixed or poisson"),
+        ((*METHOD, "strategy.server.min_replies=2"), r"min_replies=2: .*reveal"),
+        ((*METHOD[:2],), r"client_sampling=fixed: .*secret draw.*allowed: poisson, allocated"),
+    ],
+)
+def test_what_gives_no_guarantee_is_refused_with_the_reason(options: tuple[str, ...], words: str) -> None:
+    with pytest.raises(OptionError, match=words):
+        compose(list(options))
