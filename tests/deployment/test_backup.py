@@ -8,6 +8,7 @@ import shutil
 import sqlite3
 import subprocess
 import sys
+import tarfile
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -24,7 +25,7 @@ from fedpriv.common.messages import Refusal
 from fedpriv.deployment.policy import read_policy
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "upkeep.md").read_text()
-DATABASE, RUN = "python -c", "tar -C /srv/fedpriv/runs/first -cf"
+DATABASE, RUN = "python -c", "tar -C /srv/fedpriv/runs/first --sort"
 UNPACK = "tar -C RUN_FOLDER -xf"
 
 
@@ -130,6 +131,10 @@ def test_a_run_that_is_copied_goes_on_elsewhere_and_forgets_no_cost(
     if starts == 2:
         with pytest.raises(SystemExit):
             network.serve(text, crash(after=2))
+    with tarfile.open(backup / "first.tar") as copied:
+        names = copied.getnames()
+    # A checkpoint is used only with a ledger that is at least as long as at its time.
+    assert max(place for place, name in enumerate(names) if "/checkpoints" in name) < names.index("./ledger.jsonl")
     before, cost = network.booked(0), spent(network, 0, capsys)
     assert before == 3 + starts
     shutil.rmtree(run)

@@ -2,8 +2,8 @@
 
 The commands are read from the page. What is put in place of its words, and nothing else:
 
-- absolute paths (/srv, /etc/fedpriv, /var/lib/fedpriv, and /app, /runs, /test, /credentials, /state of the containers)
-  lie in the test's folder, and ``~`` is there too;
+- absolute paths (/srv, /etc/fedpriv, /var/lib/fedpriv, /backup, and /app, /runs, /test, /credentials, /state of the
+  containers) lie in the test's folder, and ``~`` is there too;
 - ports 8000 and 8001 (the option `control`, which the page leaves at its default) are free ones, and `server.example`,
   where a node connects to it, is localhost: the certificate stays the one that the page makes;
 - three nodes share this machine: the page's commands of node 0 are repeated with 1 and 2 in their places, each with
@@ -22,8 +22,10 @@ import os
 import re
 import shlex
 import signal
+import sqlite3
 import ssl
 import subprocess
+import tarfile
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -72,7 +74,7 @@ class Reader:
 
     def here(self, text: str) -> str:
         """The page's words for this machine; see the docstring of this file."""
-        places = {name: f"{self.folder}{name}" for name in ("/srv/", "/etc/fedpriv/", "/var/lib/fedpriv/")}
+        places = {name: f"{self.folder}{name}" for name in ("/srv/", "/etc/fedpriv/", "/var/lib/fedpriv/", "/backup/")}
         places |= {
             "server.example:8000": f"localhost:{self.port}",
             "localhost:8001": f"localhost:{self.control}",
@@ -256,6 +258,15 @@ def test_a_deployment_by_the_pages_own_commands(reader: Reader) -> None:
     for number in (1, 2):
         with DataLedger(reader.folder / f"srv/pictures-{number}", reader.counter(number)).held() as ledger:
             assert ledger.releases()
+
+    # Backing up and restoring
+    (reader.folder / "backup").mkdir()
+    reader.type(reader.next("python -c"))
+    reader.type(reader.next("tar -C"))
+    with sqlite3.connect(reader.folder / "backup/superlink.db") as copy:
+        assert copy.execute("SELECT count(*) FROM node").fetchone() == (3,)
+    with tarfile.open(reader.folder / "backup/first.tar") as copied:
+        assert {"./ledger.jsonl", "./config.yaml"} <= set(copied.getnames())
 
     # Clocks
     clocks = reader.next("python -m fedpriv.node status ")

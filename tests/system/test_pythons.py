@@ -90,6 +90,13 @@ def test_a_lock_has_every_dependency_for_every_python(python: str, system: str, 
         assert SpecifierSet(str(wanted.specifier)).contains(version), f"{line}, locked {version}"
 
 
+def test_a_node_can_be_installed_from_a_folder_of_wheels() -> None:
+    """One package has no wheel and is built on the node, by setuptools from the same folder."""
+    packages = re.findall(r"(?m)^([\w.-]+)==", (ROOT / "deploy/requirements.txt").read_text())
+    assert "setuptools" in packages
+    assert f"({len(packages)} packages" in (ROOT / "docs/upkeep.md").read_text()
+
+
 def test_no_module_is_imported_that_a_later_python_lacks() -> None:
     folders = ("fedpriv", "strategies", "clients", "benchmarks", "deploy", "tools", "tests")
     used: dict[str, str] = {}
