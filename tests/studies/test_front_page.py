@@ -96,7 +96,8 @@ def test_the_first_table_has_the_best_with_features_and_on_pixels(committed: Fou
         entry(one, target=8.0, method="c", label="C", mean=50.0),
         entry(one, target=1.0, method="b", label="B", mean=40.0),
     )
-    made = board(of(committed, "client_server"), title="T", entries=entries, reference=estimate(92.0), alone=None)
+    made = board(of(committed, "client_server"), title="T", entries=entries, reference=estimate(92.0))
+    made = board(made, alone=None, on_features=None)
     row = answers([made])[-2]
     link = "[command](leaderboard/README.md#commands)"
     assert row == (
