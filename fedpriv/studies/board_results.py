@@ -21,12 +21,12 @@ Records = Mapping[int, RunRecord]
 
 def board_of(board: Prepared, tuned: Mapping[Key, Tuned], found: Found, costs: Mapping[Key, TuningCost]) -> Board:
     """found: what plans and runs gave. Raises `RunFailed` where the reference has no result."""
-    plan, lines = board.plan, []
+    plan, lines = board.plan, {}
     for key in board.lines:
         ran = records_of(key, tuned[key], found)
         if isinstance(ran, str):
             raise RunFailed(f"{board.name}: {key.method.name} cannot be run: {ran}")
-        lines.append(accuracies(key, ran))
+        lines[key.method.name] = accuracies(key, ran)
     left: list[Left] = []
     records: dict[Key, Records] = {}
     contenders: dict[float, dict[str, ranking.Contender]] = {}
@@ -62,8 +62,9 @@ def board_of(board: Prepared, tuned: Mapping[Key, Tuned], found: Found, costs: M
         trials=max(len(own.search.trials) for key, own in tuned.items() if key.board.name == board.name),
         setting=plan.words,
         targets=plan.targets,
-        reference=estimate(lines[0].values()),
-        alone=estimate(lines[1].values()) if len(lines) > 1 else None,
+        reference=estimate(lines[plan.reference.name].values()),
+        on_features=None if plan.on_features is None else estimate(lines[plan.on_features.name].values()),
+        alone=None if plan.alone is None else estimate(lines[plan.alone.name].values()),
         entries=tuple(entries),
         left=(*_collapsed(left, plan.targets), *_published(board, found)),
         verdicts=tuple(
@@ -71,7 +72,7 @@ def board_of(board: Prepared, tuned: Mapping[Key, Tuned], found: Found, costs: M
             for target, here in contenders.items()
             for words in (
                 *ranking.verdicts(target, contenders, duels, board.chance),
-                *(ranking.against_alone(target, list(here.values()), one) for one in lines[1:]),
+                *([ranking.against_alone(target, list(here.values()), lines[plan.alone.name])] if plan.alone else []),
             )
         ),
         duels=tuple(duels),

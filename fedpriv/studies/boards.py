@@ -94,8 +94,9 @@ class Longer(Options):
 
 class BoardPlan(Options):
     """A file of conf/leaderboard. words: the setting for readers. setting: overrides of every run; plan: those that say
-    who takes part when, which no method's overrides change. reference: the same setting without privacy; alone: a line
-    of epsilon 0, where every client trains by itself. measure: by which is ranked: the accuracy of the server's model
+    who takes part when, which no method's overrides change. reference: the same setting without privacy; on_features:
+    the same on the features that rows of the board read; alone: a line of epsilon 0, where every client trains by
+    itself. measure: by which is ranked: the accuracy of the server's model
     on the test set (final), the mean accuracy of the clients' own models on their own test examples (personalised), the
     leading metric of the data's task, or another one of its metrics, both of the server's model; of metrics between 0
     and 1 of which more is better. literal: the longer setting.
@@ -116,6 +117,7 @@ class BoardPlan(Options):
     tuning: Tuning
     search: Ranges
     reference: Method
+    on_features: Method | None = None
     alone: Method | None = None
     methods: tuple[Method, ...] = Field(min_length=1)
     literal: Longer | None = None
@@ -127,7 +129,7 @@ class BoardPlan(Options):
     @property
     def lines(self) -> tuple[Method, ...]:
         """What has no target."""
-        return (self.reference, *([self.alone] if self.alone else []))
+        return tuple(line for line in (self.reference, self.on_features, self.alone) if line is not None)
 
     def at_scale(self, scale: str) -> BoardPlan:
         """small: as the file says; literal: with its longer setting, where it has one."""

@@ -162,7 +162,8 @@ def _board(board: Board) -> Iterator[str]:
         yield f"Ranked by {_name(board)}, in percent."
     guessing = "" if board.chance is None else f"; guessing: {board.chance:.1f} %"
     alone = "" if board.alone is None else f" Every client by itself, which costs nothing: {in_percent(board.alone)}."
-    yield f"Without privacy: {in_percent(board.reference)}{guessing}.{alone}"
+    also = "" if board.on_features is None else f", on features {in_percent(board.on_features)}"
+    yield f"Without privacy: {in_percent(board.reference)}{also}{guessing}.{alone}"
     yield from _duels(board)
     for target in board.targets:
         yield from _target(board, target)

@@ -68,6 +68,8 @@ def _panel(axes: Axes, board: Board, labels: Sequence[str], target: float) -> No
         )  # fmt: skip
     if board.reference.mean is not None:
         axes.axvline(board.reference.mean, color=INK, lw=1.2, label="FedAvg without privacy")
+    if board.on_features is not None and board.on_features.mean is not None:
+        axes.axvline(board.on_features.mean, color=INK, lw=1.2, ls="-.", label="the same on features")
     if board.alone is not None and board.alone.mean is not None:
         axes.axvline(board.alone.mean, color=INK, lw=1.2, ls=(0, (5, 2)), label="every client by itself")
     if board.chance is not None:
@@ -89,7 +91,8 @@ def _limits(board: Board, found: Sequence[Entry]) -> tuple[float, float]:
         for entry in found
         for side in ((entry.accuracy.mean or 0.0) + sign * (entry.accuracy.half_width or 0.0) for sign in (-1, 1))
     ]
-    ends += [line.mean for line in (board.reference, board.alone) if line is not None and line.mean is not None]
+    lines = (board.reference, board.on_features, board.alone)
+    ends += [line.mean for line in lines if line is not None and line.mean is not None]
     return max(0.0, min(ends, default=0.0) - MARGIN), min(100.0, max(ends, default=100.0) + MARGIN)
 
 

@@ -311,6 +311,7 @@ class Board(Stored):
     trials: int | None = None
     targets: tuple[float, ...]
     reference: Estimate
+    on_features: Estimate | None = Field(default=None, description="the same setting without privacy, on the features")
     alone: Estimate | None = Field(default=None, description="every client trained by itself: epsilon 0")
     entries: tuple[Entry, ...]
     left: tuple[Left, ...] = ()

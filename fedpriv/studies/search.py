@@ -28,26 +28,41 @@ Side = Literal["low", "high"]
 
 
 class Range(Options):
-    """Values of one option. least, most: limits of the option itself, beyond which no range grows."""
+    """Values of one option. least, most: limits of the option itself, beyond which no range grows. whole: integers
+    alone. near_one: even in the logarithm of 1 - value, for a factor of which all that happens is near 1; low and high
+    are then the option's limits too.
+    """
 
     low: float = Field(gt=0, allow_inf_nan=False)
     high: float = Field(gt=0, allow_inf_nan=False)
     least: float = Field(default=0.0, ge=0)
     most: float = math.inf
+    whole: bool = False
+    near_one: bool = False
 
     @model_validator(mode="after")
     def _ordered(self) -> Range:
         if not self.least <= self.low < self.high <= self.most:
             raise ValueError(f"low={self.low:g}, high={self.high:g}: allowed: least <= low < high <= most")
+        if self.near_one and not self.high < 1:
+            raise ValueError(f"high={self.high:g} with near_one: allowed: less than 1")
+        if self.whole and (self.near_one or not (self.low.is_integer() and self.high.is_integer())):
+            raise ValueError(f"low={self.low:g}, high={self.high:g} with whole: allowed: integers, without near_one")
         return self
 
     def at(self, share: float) -> float:
         """The value at a share of the way from low to high, in logarithms, to three significant digits."""
-        value = self.low * (self.high / self.low) ** share
-        return float(f"{min(self.high, max(self.low, value)):.3g}")
+        if self.near_one:
+            value = 1 - (1 - self.low) * ((1 - self.high) / (1 - self.low)) ** share
+        else:
+            value = self.low * (self.high / self.low) ** share
+        value = min(self.high, max(self.low, value))
+        return float(round(value)) if self.whole else float(f"{value:.3g}")
 
     def side(self, value: float) -> Side | None:
         """The edge at which a value stands, unless the option itself ends there."""
+        if self.near_one:
+            return None
         place = math.log(value / self.low) / math.log(self.high / self.low)
         if place <= EDGE and self.low > self.least:
             return "low"
@@ -58,15 +73,19 @@ class Range(Options):
         if side is None:
             return self
         if side == "low":
-            return self.model_copy(update={"low": max(self.least, self.low / factor), "high": self.low})
-        return self.model_copy(update={"low": self.high, "high": min(self.most, self.high * factor)})
+            return self.model_copy(update={"low": max(self.least, self._on_grid(self.low / factor)), "high": self.low})
+        return self.model_copy(update={"low": self.high, "high": min(self.most, self._on_grid(self.high * factor))})
+
+    def _on_grid(self, end: float) -> float:
+        return float(max(1, round(end))) if self.whole else end
 
     def grown(self, side: Side | None, factor: float) -> Range:
         added = self.beyond(side, factor)
         return self.model_copy(update={"low": min(self.low, added.low), "high": max(self.high, added.high)})
 
     def in_words(self) -> str:
-        return f"{self.low:g} to {self.high:g}"
+        scale = ", integers" if self.whole else ", even in the logarithm of its distance to 1" if self.near_one else ""
+        return f"{self.low:g} to {self.high:g}{scale}"
 
 
 Space = Mapping[str, Range]

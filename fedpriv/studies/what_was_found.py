@@ -13,7 +13,7 @@ from pathlib import Path
 from statistics import median
 
 from fedpriv.report.words import figure, many
-from fedpriv.studies.leaderboard_page import QUESTIONS, by_question, ideas_counted, in_percent, page_of
+from fedpriv.studies.leaderboard_page import QUESTIONS, by_question, idea_of, ideas_counted, in_percent, page_of
 from fedpriv.studies.results import (
     RESULTS_FILE,
     Board,
@@ -58,8 +58,8 @@ def words(found: Found) -> list[str]:
 
 #: Epsilons of the first table.
 EPSILONS = (0.5, 2.0, 8.0)
-#: How the name of a method that reads public features is told.
-FEATURES = "strokes"
+#: In the name of a method that reads public features: with the stroke map, and without it.
+FEATURES = ("strokes", "edges")
 
 
 def answers(boards: Sequence[Board]) -> list[str]:
@@ -71,7 +71,7 @@ def answers(boards: Sequence[Board]) -> list[str]:
     lines = [
         "Best accuracy in % at equal verified epsilon of the whole run: with public features / on pixels alone.",
         "",
-        f"| who is trusted, what is protected | {head} | no privacy, pixels | |",
+        f"| who is trusted, what is protected | {head} | no privacy | |",
         f"|---|{'---|' * (len(EPSILONS) + 2)}",
     ]
     who = {question.file: question.title for question in QUESTIONS}
@@ -80,7 +80,8 @@ def answers(boards: Sequence[Board]) -> list[str]:
         by = "" if board.metric == "accuracy" else f" ({board.metric.replace('_', ' ').upper()})"
         cells = [_answer(board, epsilon) for epsilon in EPSILONS]
         command = f"[command]({LEADERBOARD}/README.md#commands)"
-        lines.append(f"| {' | '.join([link + by, *cells, _plain_value(board.reference), command])} |")
+        free = " / ".join(_plain_value(one) for one in (board.on_features, board.reference) if one)
+        lines.append(f"| {' | '.join([link + by, *cells, free, command])} |")
     return [*lines, ""]
 
 
@@ -99,9 +100,13 @@ def _answer(board: Board, epsilon: float) -> str:
     first = best(here)
     if board.alone and first and (first.accuracy.mean or 0.0) < (board.alone.mean or 0.0):
         return f"stay alone: {_plain_value(board.alone)} (best: {_plain_value(first.accuracy)})"
-    parts = [best([e for e in here if (FEATURES in e.method) is reads]) for reads in (True, False)]
+    parts = [best([e for e in here if _reads_features(e) is reads]) for reads in (True, False)]
     said = " / ".join(_plain_value(one.accuracy) for one in parts if one)
     return said if target == epsilon else f"at {figure(target)}: {said}"
+
+
+def _reads_features(entry: Entry) -> bool:
+    return any(name in entry.method for name in FEATURES)
 
 
 def _plain_value(accuracy: Estimate) -> str:
@@ -234,12 +239,13 @@ def _duels(boards: Sequence[Board]) -> str:
     count = Counter(duel.outcome for board in boards for duel in board.duels)
     if not count:
         return ""
-    ideas = [entry for board in boards for entry in board.entries if entry.idea == "paper"]
-    default = all(entry.chosen.keys() <= COMMON_OPTIONS for entry in ideas)
+    entries = [entry for board in boards for entry in board.entries if entry.idea == "paper"]
+    searched = {idea_of(entry.label) for entry in entries if not entry.chosen.keys() <= COMMON_OPTIONS}
+    default = ", ".join(sorted({idea_of(entry.label) for entry in entries} - searched))
     return (
         f"Ideas of the papers against plain methods at equal epsilon, {sum(count.values())} pairwise tests: "
         f"{count['beats']} won, {count['loses to']} lost, {count['not decided']} open (below, by idea)."
-        f"{' Options of the ideas alone, as Fed-CAD has its Diff, stood at their defaults.' if default else ''}"
+        f"{f' Options of the idea alone stood at their defaults: {default}.' if default else ''}"
     )
 
 

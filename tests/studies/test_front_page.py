@@ -102,13 +102,17 @@ def test_the_first_table_has_the_best_with_features_and_on_pixels(committed: Fou
         entry(one, target=8.0, method="c", label="C", mean=50.0),
         entry(one, target=1.0, method="b", label="B", mean=40.0),
     )
-    made = board(of(committed, "client_server"), title="T", entries=entries, reference=estimate(92.0), alone=None)
+    made = board(of(committed, "client_server"), title="T", entries=entries, reference=estimate(92.0))
+    made = board(made, alone=None, on_features=None)
     row = answers([made])[-2]
     link = "[command](leaderboard/README.md#commands)"
     assert row == (
         "| Nobody is trusted: [T](leaderboard/nobody_trusted.md) | at 1: 40.00 ± 0.16 | at 1: 40.00 ± 0.16 | "
         f"70.00 ± 0.16 / 60.00 ± 0.16 | 92.00 ± 0.16 | {link} |"
     )
+    other = board(made, entries=(entry(entries[0], method="a-edges"), *entries[1:]), on_features=estimate(99.0))
+    row = answers([other])[-2]  # features are features with the stroke map and without it
+    assert f"70.00 ± 0.16 / 60.00 ± 0.16 | 99.00 ± 0.16 / 92.00 ± 0.16 | {link} |" in row
     alone = answers([board(made, alone=estimate(88.0))])[-2]
     assert alone.count("stay alone: 88.00 ± 0.16 (best: ") == 3
     far = answers([board(made, entries=entries[:2])])[-2]
@@ -127,17 +131,28 @@ def test_duels_are_counted_under_the_names_of_ideas(committed: Found) -> None:
 
 
 def test_the_head_says_whether_options_of_the_ideas_were_searched(committed: Found) -> None:
-    """Of the boards by their files: a paper's idea is searched in its rates and clip norm, or in more."""
+    """Of the boards by their files: a paper's idea is searched in its rates and clip norm, or in more in some row."""
     said = next(one for one in sentences(committed) if one.startswith("Ideas of the papers"))
     plans = [yaml.safe_load(file.read_text(encoding="utf-8")) for file in sorted((CONF / "leaderboard").glob("*.yaml"))]
-    ideas = [method for plan in plans for method in plan["methods"] if method["idea"] == "paper"]
-    searched = {option.rpartition(".")[2] for method in ideas for option in method["search"]}
-    assert ("stood at their defaults" in said) is (searched <= {"lr", "clip_norm", "radius"})
-    one = next(e for board in committed.boards for e in board.entries if e.idea == "paper")
-    wide = entry(one, chosen={**one.chosen, "strategy.client.diff": "0.95"})
-    boards = [board(made, entries=(*made.entries, wide)) for made in committed.boards]
+    ranked = {entry.label for made in committed.boards for entry in made.entries}
+    searched: dict[str, set[str]] = {}
+    for method in (method for plan in plans for method in plan["methods"] if method["idea"] == "paper"):
+        if method["label"] in ranked:
+            options = {option.rpartition(".")[2] for option in method["search"]}
+            searched.setdefault(method["label"].partition(",")[0], set()).update(options)
+    default = sorted(idea for idea, options in searched.items() if options <= {"lr", "clip_norm", "radius"})
+    assert said.endswith(f"Options of the idea alone stood at their defaults: {', '.join(default)}.") and default
+    own = "Fed-CAD"
+    assert own not in default
+    boards = [
+        board(
+            made,
+            entries=tuple(entry(e, chosen={"local.lr": "1"}) if e.label.startswith(own) else e for e in made.entries),
+        )
+        for made in committed.boards
+    ]
     other = next(one for one in sentences(Found(committed.papers, boards)) if one.startswith("Ideas of the papers"))
-    assert "defaults" not in other
+    assert other.endswith(f": {', '.join(sorted([*default, own]))}.")
 
 
 def test_a_printed_accuracy_is_reached_at_a_point_below(committed: Found) -> None:

@@ -52,8 +52,10 @@ def test_lines_without_a_target_are_in_every_panel(drawn: list[Figure], tmp_path
     boards = Leaderboard.model_validate_json(RESULTS.read_text()).boards
     board = next(one for one in boards if one.alone is not None)
     assert board.alone is not None
-    leaderboard_plot.draw_board(board, tmp_path)
+    features = board.reference.model_copy(update={"mean": 97.25})
+    leaderboard_plot.draw_board(board.model_copy(update={"on_features": features}), tmp_path)
     for axes in drawn[0].axes:
         known = {str(line.get_label()): float(next(iter(line.get_xdata()))) for line in axes.lines}
-        assert known["FedAvg without privacy"] == board.reference.mean
+        assert known["FedAvg without privacy"] == board.reference.mean and axes.get_xlim()[1] > 97.25
+        assert known["the same on features"] == 97.25
         assert known["every client by itself"] == board.alone.mean and board.alone.mean < axes.get_xlim()[1]

@@ -43,6 +43,21 @@ def test_the_outermost_tenth_is_an_edge(value: float, side: str | None) -> None:
     assert Range(low=0.01, high=1.0, least=0.01, most=1.0).side(value) is None
 
 
+def test_integers_and_factors_near_one_have_ranges_of_their_own() -> None:
+    levels = Range(low=1, high=16, least=1, most=16, whole=True)
+    assert [levels.at(share) for share in (0.0, 0.5, 0.9, 1.0)] == [1, 4, 12, 16]
+    assert levels.side(1.0) is None and levels.side(16.0) is None and levels.in_words() == "1 to 16, integers"
+    grown = Range(low=3, high=10, whole=True, least=1, most=30).grown("low", 4.0).grown("high", 4.0)
+    assert (grown.low, grown.high) == (1, 30)
+    assert Range(low=5, high=10, whole=True).beyond("low", 4.0).low == 1  # 1.25
+    factor = Range(low=0.36, high=0.99, near_one=True)
+    assert [factor.at(share) for share in (0.0, 0.5, 1.0)] == [0.36, 0.92, 0.99]  # 0.64, 0.08, 0.01 below 1
+    assert factor.side(0.36) is None and factor.side(0.99) is None and "distance to 1" in factor.in_words()
+    for wrong in ({"near_one": True}, {"whole": True, "low": 0.5}, {"whole": True, "near_one": True, "high": 0.9}):
+        with pytest.raises(ValueError, match="allowed"):
+            Range(**({"low": 0.1, "high": 1.0} | wrong))
+
+
 def test_widening_goes_beyond_the_own_edge_and_gives_everybody_as_many() -> None:
     search = begin(SPACE, 8, 1000)
     inside, outside = ("local.lr=0.1", "strategy.client.clip_norm=1"), ("local.lr=0.9", "strategy.client.clip_norm=9.9")
