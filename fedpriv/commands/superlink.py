@@ -11,7 +11,8 @@
     max_message      MiB of one request of a node; Flower sends arrays in parts of 5 MiB
     max_messages     how many requests above 64 KiB are in memory at once; others wait
     max_connections  how many connections to `port` are open at once
-    metrics_port     Prometheus metrics and health; 0: none
+    metrics_port, metrics_address
+                     where Prometheus metrics and health are served; port 0: nowhere
 
 Flower 1.41 serves nodes and its control API on one port, without authentication: any client of the control API can
 register nodes and run programs on this machine. Here `port` answers only nodes, whatever address or header a request
