@@ -102,8 +102,10 @@ map: install ## docs/architecture.svg: the rooms and floors of the code, drawn f
 LOCK = $(PY) -m uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header
 
 lock: install ## resolve requirements.in into requirements.txt, and what nodes and servers need into deploy/requirements.txt
+	$(PY) -m tools.pins none
 	$(LOCK) requirements.in -o requirements.txt
 	$(LOCK) pyproject.toml -c requirements.txt -o deploy/requirements.txt
+	$(PY) -m tools.pins
 
 clean: ## remove caches and the environment, never outputs
 	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache

@@ -68,7 +68,7 @@ def main(arguments: Sequence[str]) -> int:
 def _fill(files: Sequence[str], given: Sequence[str]) -> int:
     if len(files) != 1:
         raise OptionError("schema fill", " ".join(files), "one schema; `fedpriv schema --help` shows the usage")
-    options = command_options(given, {"ask": None, "out": ""}, "schema", may_be_empty=("out",))
+    options = command_options(given, {"ask": None, "out": ""}, PROGRAM, may_be_empty=("out",))
     folder = Path(path_of(options["ask"]))
     try:
         summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))

@@ -23,7 +23,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override, OverrideType
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf, open_dict
-from omegaconf.errors import OmegaConfBaseException
+from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
 from fedpriv.common.errors import OptionError, RunFolderError
 from fedpriv.config.checks import validate
@@ -270,6 +270,8 @@ def _resolved(tree: DictConfig, overrides: list[str]) -> dict[str, Any]:
         for key, given in map(key_and_value, overrides):  # a group that is no mapping lacks what others point at
             if f"node `{key}` is not a container" in first:
                 raise OptionError(key, given, "must be a mapping, {option: value, ...}") from None
+        if isinstance(error, MissingMandatoryValue):
+            raise OptionError(error.full_key or "", "", "has no default: give it a value") from None
         raise OptionError("configuration", "", first) from None
     assert isinstance(raw, dict)
     return {str(key): value for key, value in raw.items()}

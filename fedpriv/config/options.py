@@ -140,7 +140,11 @@ class OperationsConfig(Options):
     log_format: Literal["plain", "json"] | None = Field(
         default=None, description="events as lines of text or of JSON (null: progress only)"
     )
-    log_file: str | None = Field(default=None, min_length=1, description="append these lines here (null: to stderr)")
+    log_file: str | None = Field(
+        default=None,
+        min_length=1,
+        description="append lines here, plain ones unless log_format says json (null: to stderr)",
+    )
     log_level: Literal["info", "warning", "error"] = Field(default="info", description="least level of these lines")
     stop_grace: float = Field(
         default=20.0,

@@ -204,7 +204,8 @@ class CheckpointConfig(Options):
     @classmethod
     def _every_is_a_number_or_auto(cls, every: Any) -> Any:
         if every != "auto" and (type(every) is not int or every < 0):
-            raise OptionError("checkpoint.every", every, "must be auto, or a whole number of rounds that is at least 0")
+            given = json.dumps(every) if every is None or every in (True, False) else every
+            raise OptionError("checkpoint.every", given, "must be auto, or a whole number of rounds that is at least 0")
         return every
 
 

@@ -96,6 +96,7 @@ REFUSED = [
     (["dataset.train_examples=1438"], "dataset.train_examples", "digits has 1437 training examples"),
     (["dataset.train_examples=10"], "num_clients", "digits has 10 training examples"),
     (["dataset.split=x.npz", "dataset.train_examples=10"], "dataset.train_examples", "dataset.split says"),
+    (["partition=column"], "partition.column", "has no default: give it a value"),
     (["checkpoint.keep=0"], "checkpoint.keep", "at least 1"),
     (["checkpoint.every=often"], "checkpoint.every", "auto, or a whole number"),
     (["checkpoint.every=-1"], "checkpoint.every", "auto, or a whole number"),

@@ -52,6 +52,7 @@ def test_a_check_says_what_a_schema_does(table: Path, capsys: pytest.CaptureFixt
         (["nowhere.csv"], "there is no such file"),
         (["FILE", "FILE"], "one file"),
         (["check", "FILE"], "schema_file"),
+        (["fill", "FILE"], "`python -m fedpriv schema --help` shows the usage"),
         (["FILE", "decimal=dot"], "allowed: point, comma"),
         (["FILE", "target=height"], "no such column"),
     ],

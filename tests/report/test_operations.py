@@ -304,6 +304,7 @@ def test_the_node_names_its_own_options(taken: int):
         ("metrics_port=http", "must be a whole number"),
         ("log_format=xml", "allowed: plain or json"),
         ("log_format=json operations.log_file=no/such/folder", "operations.log_file=no/such/folder: cannot be written"),
+        ("log_file=no/such/folder", "operations.log_file=no/such/folder: cannot be written"),  # a file alone is plain
         ("stop_grace=-1", "must be at least 0"),
         ("metrics=1", "did you mean operations.metrics_port?"),
     ],

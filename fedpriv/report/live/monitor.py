@@ -37,7 +37,7 @@ class Monitor:
     def __init__(self, config: Config, folder: Path, log: EventLog) -> None:
         privacy = config.privacy
         self._tracker = Tracker(config.tracking, folder, self._not_tracked)
-        self._silent = config.operations.log_format is None and not is_verbose()
+        self._silent = not (config.operations.log_format or config.operations.log_file or is_verbose())
         self.metrics = RunMetrics(config.num_rounds, privacy.max_epsilon, privacy.target_epsilon)
         self.server: MetricsServer | None = None
         self.state = "starting"
@@ -155,7 +155,7 @@ def watched(config: Config, folder: Path) -> Iterator[Monitor]:
     too. Raises `OptionError` for a port that is taken or a log that cannot be written.
     """
     options, name = config.operations, folder.absolute().name
-    style, level = options.log_format, str(options.log_level)
+    style, level = options.log_format or ("plain" if options.log_file else None), str(options.log_level)
     if is_verbose():
         style, level = style or "plain", "debug"
     log = configure_logging(style, options.log_file, level=level, run=name)
