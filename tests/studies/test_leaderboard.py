@@ -483,7 +483,7 @@ def test_the_search_covers_the_options_of_a_papers_own_mechanism() -> None:
 def test_rows_on_features_have_a_reference_on_the_same_features() -> None:
     for name, board in read_boards("all").items():
         rows = [method for method in board.methods if any(o.startswith("features=g") for o in method.overrides)]
-        if not rows or name == "example":  # of which the protocol says that it is lacking
+        if not rows:
             assert board.on_features is None
             continue
         assert board.on_features is not None, name
