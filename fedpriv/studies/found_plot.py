@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-from fedpriv.report.pictures import FAINT, INK, PALETTE, PAPER, Picture, save_themed
+from fedpriv.report.pictures import BROWN, FAINT, INK, PALETTE, PAPER, VIOLET, Picture, save_themed
 from fedpriv.report.plots import blank_figure
 from fedpriv.report.words import figure as in_figures
 from fedpriv.studies.results import Board, Entry
@@ -28,6 +28,9 @@ OBSERVERS = {
 }
 #: Methods of this project, by how their names begin.
 OURS = "fedonce"
+
+#: One for each board: epsilons of one colour alone are comparable.
+COLOURS = (*PALETTE, VIOLET, BROWN)
 
 #: Boards are drawn side by side: from each to the next by this factor.
 APART = 1.03
@@ -60,9 +63,9 @@ def draw(boards: Sequence[Board], folder: Path) -> Picture | None:
     figure, axes = blank_figure("Accuracy at equal verified epsilon", "test accuracy in %", inches=inches)
     for place, board in enumerate(shown):
         for role in (PLAIN, OWN, BEST):
-            _line(axes, line(board, role), PALETTE[place % len(PALETTE)], role, APART ** (place - (len(shown) - 1) / 2))
+            _line(axes, line(board, role), COLOURS[place % len(COLOURS)], role, APART ** (place - (len(shown) - 1) / 2))
     _axis(axes, sorted({entry.target for board in shown for entry in board.entries}))
-    colors = [Line2D([], [], color=color, lw=4, label=legend(board)) for board, color in zip(shown, cycle(PALETTE))]
+    colors = [Line2D([], [], color=color, lw=4, label=legend(board)) for board, color in zip(shown, cycle(COLOURS))]
     roles = [
         Line2D([], [], color=INK, ls=r.style, marker=r.marker, ms=r.size, mfc=INK if r.filled else PAPER, label=r.words)
         for r in (BEST, PLAIN, OWN)

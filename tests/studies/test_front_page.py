@@ -251,6 +251,8 @@ def test_the_picture_has_every_boards_lines(committed: Found, tmp_path: Path, mo
             own = [e.accuracy.mean or 0.0 for e in here if e.method.startswith("fedonce")]
             wanted = {top} | ({max(plain)} if plain else set()) | ({max(own)} if own else set())
             assert {round(mean, 6) for mean in wanted} <= points
+    of_boards = figures[0].legends[0].get_lines()[: len(committed.boards)]
+    assert len({line.get_color() for line in of_boards}) == len(committed.boards)  # lines of one colour are comparable
     texts = [text.get_text() for text in figures[0].legends[0].get_texts()]
     assert all(
         re.search(rf"{re.escape(one.title)}: .+ \(observer: ", "".join(texts))
