@@ -2,9 +2,9 @@
 
     python -m benchmarks.check_gallery [folder=tests/checking/gallery] [out=FILE.jsonl] [seconds=45] [only=NAME,NAME]
 
-A line of ``out`` for each program: verdict, names of the faults found, the three epsilons, CPU seconds, and the commit
-whose check it was ("+": with changes). Programs that are there already are not checked again; the table is printed at
-the end.
+A line of ``out`` for each program: verdict, names of the faults found, the three epsilons, CPU seconds, the commit
+whose check it was ("+": with changes), and the seconds that it had. Programs that are there already are not checked
+again; the table is printed at the end.
 """
 
 from __future__ import annotations
@@ -92,8 +92,9 @@ def main(arguments: Sequence[str]) -> None:
     only = given["only"].split(",") if "only" in given else None
     for row in rows:
         if (only is None or row.file in only) and (row.file not in done or only is not None):
-            said = checked(folder / f"{row.file}.py", float(given.get("seconds", "45")))
-            known = {"file": row.file, "form": row.form, "faulty": row.faulty, "commit": commit()}
+            seconds = float(given.get("seconds", "45"))
+            said = checked(folder / f"{row.file}.py", seconds)
+            known = {"file": row.file, "form": row.form, "faulty": row.faulty, "commit": commit(), "seconds": seconds}
             done[row.file] = {**known, **said}
             with out.open("a") as lines:
                 lines.write(json.dumps(done[row.file]) + "\n")
