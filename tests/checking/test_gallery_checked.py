@@ -29,5 +29,5 @@ def test_what_was_measured_is_of_the_whole_gallery() -> None:
 @pytest.mark.rotates(120)
 @pytest.mark.parametrize("row", rows(), ids=lambda row: row["file"])
 def test_a_program_is_judged_as_before(row: dict[str, Any]) -> None:
-    found = checked(ROOT / "tests/checking/gallery" / f"{row['file']}.py", 25.0)
+    found = checked(ROOT / "tests/checking/gallery" / f"{row['file']}.py", row["seconds"])
     assert found["verdict"] == row["verdict"], found
