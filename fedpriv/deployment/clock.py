@@ -26,7 +26,8 @@ from fedpriv.deployment.superlink_gate import CLOCK_HEADER
 
 #: Seconds that a node's clock may be ahead of the SuperLink's, and behind it.
 MOST_AHEAD, MOST_BEHIND = SYSTEM_TIME_TOLERANCE, TIMESTAMP_TOLERANCE + SYSTEM_TIME_TOLERANCE
-COARSE = 3.0
+#: How much later a plain server's date may be, and by how much the header is rounded at most.
+COARSE, FINE = 3.0, 0.001
 #: How often the server is asked (the first answer takes longest: it waits for TLS), and seconds to wait for each.
 TIMES, PATIENCE = 3, 10.0
 #: A clock this many seconds ahead is worth a warning.
@@ -69,7 +70,7 @@ def offset_of(headers: httpx.Headers, before: float, after: float) -> Offset | N
     try:
         if CLOCK_HEADER in headers:
             there = float(headers[CLOCK_HEADER])
-            return Offset(before - there, after - there) if math.isfinite(there) else None
+            return Offset(before - there - FINE, after - there + FINE) if math.isfinite(there) else None
         date = parsedate_to_datetime(headers["date"]).timestamp()
     except (KeyError, ValueError, TypeError, OverflowError):
         return None

@@ -22,6 +22,7 @@ import clients.fedldp
 import fedpriv.client.method
 import fedpriv.common.messages
 import fedpriv.mechanisms.per_example
+import fedpriv.training.stacked_gradients
 from clients.fedcad import FedCADClient
 from clients.fedldp import FedLDPClient
 from fedpriv.attacks.fit_audit import audit_fits
@@ -254,8 +255,8 @@ def no_coins(patch: Patch) -> None:
 
 
 def short_norms(patch: Patch) -> None:
-    real = fedpriv.mechanisms.per_example.clip_factors
-    patch.setattr(fedpriv.mechanisms.per_example, "clip_factors", lambda norms, bound: real(norms / 3, bound))
+    for module in (fedpriv.mechanisms.per_example, fedpriv.training.stacked_gradients):
+        patch.setattr(module, "clip_factors", lambda norms, bound, real=module.clip_factors: real(norms / 3, bound))
 
 
 def silent_zero(patch: Patch) -> None:

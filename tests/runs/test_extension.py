@@ -67,7 +67,8 @@ def test_a_run_that_stops_while_it_is_extended_goes_on(run: Run, monkeypatch: py
 
 def test_a_damaged_last_checkpoint_costs_rounds_and_no_release(run: Run) -> None:
     """They are repeated from the one before, with the noise that they had."""
-    folder, whole = run(*SMALL, "num_rounds=3"), run(*SMALL, "num_rounds=5")
+    options = (*SMALL, "checkpoint.keep=2", "checkpoint.every=1")
+    folder, whole = run(*options, "num_rounds=3"), run(*options, "num_rounds=5")
     extend_run(folder, ["num_rounds=5"])
     newest = folder / "checkpoints" / "round-000003" / "model.safetensors"
     newest.write_bytes(newest.read_bytes()[:-1])

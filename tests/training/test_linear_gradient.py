@@ -70,7 +70,7 @@ def test_other_models_are_left_to_autograd() -> None:
     hooked.module.register_forward_hook(lambda *_: None)
     frozen.module.out.bias.requires_grad_(False)  # type: ignore[union-attr]
     assert LinearGradient.of(hooked) is None and LinearGradient.of(frozen) is None
-    assert SequentialTrainer(model_of(4, 2), LocalConfig.model_construct(), "bfloat16")._linear is None
+    assert SequentialTrainer(model_of(4, 2), LocalConfig.model_construct(batch_size=8), "bfloat16")._linear is None
 
 
 @pytest.mark.parametrize("how", ["forward hook", "parameter's hook", "own forward", "mixed precision"])
