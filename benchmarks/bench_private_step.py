@@ -1,10 +1,11 @@
 """A private step against a plain one: same network, same batch, one thread.
 
-    python -m benchmarks.bench_private_step [model=cnn] [batch=60] [repeats=30]
+    python -m benchmarks.bench_private_step [model=cnn] [batch=60] [repeats=30] [others=yes]
 
 plain: forward, backward, SGD. The others add per-example clipping and Gaussian noise: ours (the step that clients
 run), `torch.func` vmap, and Opacus with hooks, functorch and ghost clipping. All are timed in turn within one loop, so
-that a busy machine slows all equally; the figure that counts is the ratio of the medians.
+that a busy machine slows all equally; the figure that counts is the ratio of the medians. others=no: plain and ours
+alone, so that no third one empties the caches between them, as in a run.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from torch import Tensor, nn
 from fedpriv.config.schema import LocalConfig, ModelConfig
 from fedpriv.mechanisms.noise import SeededNoise, add_normal_finely
 from fedpriv.mechanisms.per_example import PerExampleGradients
+from fedpriv.training.allocator import keep_freed_memory
 from fedpriv.training.models import build_model
 from fedpriv.training.sequential import FlatModel, LocalData, SequentialTrainer
 
@@ -92,8 +94,10 @@ def opacus(name: str, images: Tensor, labels: Tensor, mode: str) -> Step:
     return step
 
 
-def contenders(name: str, images: Tensor, labels: Tensor) -> dict[str, Step]:
+def contenders(name: str, images: Tensor, labels: Tensor, others: bool) -> dict[str, Step]:
     found = {"plain": plain(name, images, labels), "ours": ours(name, images, labels)}
+    if not others:
+        return found
     found["torch.func vmap"] = mapped(name, images, labels)
     for mode in ("hooks", "functorch", "ghost"):
         found[f"Opacus {mode}"] = opacus(name, images, labels, mode)
@@ -113,13 +117,16 @@ def measure(steps: dict[str, Step], repeats: int) -> dict[str, float]:
 
 
 def main(arguments: list[str]) -> None:
-    options = {"model": "cnn", "batch": "60", "repeats": "30"} | dict(part.split("=", 1) for part in arguments)
+    options = {"model": "cnn", "batch": "60", "repeats": "30", "others": "yes"} | dict(
+        part.split("=", 1) for part in arguments
+    )
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
+    keep_freed_memory()  # as every run does
     torch.manual_seed(0)
     batch = int(options["batch"])
     images, labels = torch.randn(batch, 1, 28, 28), torch.arange(batch) % 10
-    found = measure(contenders(options["model"], images, labels), int(options["repeats"]))
+    found = measure(contenders(options["model"], images, labels, options["others"] == "yes"), int(options["repeats"]))
     print(f"{options['model']}, batch {batch}, one thread, median of {options['repeats']}")
     for name, seconds in found.items():
         print(f"{name:<18} {1e3 * seconds:7.2f} ms   {seconds / found['plain']:5.2f} x plain")

@@ -164,7 +164,7 @@ class Chain:
     ) -> tuple[Tensor, list[tuple[bool, Tensor, Tensor]]]:
         """(losses [c, b], of each layer: whether it has a bias, gradients of outputs [c, b, o], inputs [c, b, i])."""
         padded = self._padded(thetas)
-        layer_inputs, logits = self._forward(padded, functional.pad(inputs, (0, -inputs.shape[-1] % ALIGNED)))
+        layer_inputs, logits = self._forward(padded, _widened(inputs, -inputs.shape[-1] % ALIGNED))
         losses, slope = self._slope(self.task, logits, targets)
         slopes = self._backward(padded, layer_inputs, slope)
         weights = [theta.shape[1:] for theta in thetas if theta.ndim == 3]
@@ -176,9 +176,9 @@ class Chain:
         found, place = [], 0
         for number, (bias, _) in enumerate(self.layers):
             more = -thetas[place].shape[1] % ALIGNED if number < len(self.layers) - 1 else 0
-            found.append(functional.pad(thetas[place], (0, -thetas[place].shape[2] % ALIGNED, 0, more)))
+            found.append(_widened(thetas[place], -thetas[place].shape[2] % ALIGNED, more))
             if bias:
-                found.append(functional.pad(thetas[place + 1], (0, more)))
+                found.append(_widened(thetas[place + 1], more))
             place += 1 + bias
         return found
 
@@ -326,6 +326,11 @@ def _leaves(module: nn.Module) -> Iterator[nn.Module]:
 def _weighted(losses: Tensor, weights: Tensor) -> Tensor:
     """Weighted sums [c] of losses [c, b], one after the other: padding of weight 0 changes no bit."""
     return (losses * weights).cumsum(1)[:, -1]
+
+
+def _widened(x: Tensor, *zeros: int) -> Tensor:
+    """With so many zeros behind its last dimensions, the last one first; x itself, no copy, where there are none."""
+    return functional.pad(x, [part for more in zeros for part in (0, more)]) if any(zeros) else x
 
 
 def _squares(x: Tensor) -> Tensor:

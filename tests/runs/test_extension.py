@@ -132,7 +132,7 @@ def test_no_budget_is_set_after_noise_that_followed_outputs(
 
 def test_rounds_of_another_budget_are_not_repeated_with_their_noise(run: Run) -> None:
     """Rounds 3 and 4, in which a client had stopped, are made again with it: new releases beside those of before."""
-    options = (*SMALL, "num_clients=3", "num_rounds=4", "seed=1")
+    options = (*SMALL, "num_clients=3", "num_rounds=4", "seed=1", "checkpoint.keep=2", "checkpoint.every=2")
     once = summary_of(run(*SMALL, "num_rounds=1"))["privacy"]["verified_epsilon"]
     folder = run(*options, f"privacy.max_epsilon={2 * once}")
     before, stopped = ledger_of(folder), summary_of(folder)["privacy"]["clients_stopped"]
