@@ -319,8 +319,8 @@ class Config(Options):
             if name not in YOUNGER_ATTACK_OPTIONS or value != AttackConfig.model_fields[name].default
         }
         content.pop("audit")
-        if content["checkpoint"]["every"] == "auto":  # of committed results the default was this, and kept two
-            content["checkpoint"] |= {"every": 10, "keep": max(2, content["checkpoint"]["keep"])}
+        kept = content["checkpoint"]  # of committed results the default was every ten rounds, and two were kept
+        kept |= {"every": 10 if kept["every"] == "auto" else kept["every"], "keep": max(2, kept["keep"])}
         without_what_is_younger(content["strategy"])
         return content
 

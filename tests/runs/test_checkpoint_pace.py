@@ -79,6 +79,8 @@ def test_it_is_the_default_and_no_result_is_another_for_it() -> None:
     default = compose([])
     assert (default.checkpoint.every, default.checkpoint.keep) == ("auto", 1)
     assert default.digest() == compose(["checkpoint.every=10", "checkpoint.keep=2"]).digest()
+    none = compose(["checkpoint.every=0"])  # as the boards' runs have it
+    assert none.identity()["checkpoint"] == {"every": 0, "keep": 2}
     assert default.digest() != compose(["checkpoint.every=5", "checkpoint.keep=2"]).digest()
 
 
