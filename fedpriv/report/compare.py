@@ -13,6 +13,7 @@ from statistics import mean, stdev
 from typing import Any
 
 from fedpriv.common.printing import cell
+from fedpriv.config.methods import NOISE_OPTIONS
 from fedpriv.report.differing import NOT_THERE, in_text, rounded, telling, varied
 from fedpriv.report.reading import RunFolder
 from fedpriv.report.words import (
@@ -205,14 +206,26 @@ def _groups(runs: Sequence[RunFolder]) -> list[Group]:
     ]
 
 
-def _flat(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Options by dotted names, without class paths and options that never affect a result."""
+def _own(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Options by dotted names, without those that never affect a result, and without noise that
+    `privacy.target_epsilon` chose: where cohorts depend on the seed, so does that.
+    """
+    chosen = NOISE_OPTIONS if mapping_at(config, "privacy").get("target_epsilon") is not None else ()
     named = ((name, name.split("."), value) for name, value in leaves(config))
-    return {name: value for name, parts, value in named if parts[0] not in NOT_COMPARED and parts[-1] != "_target_"}
+    return {
+        name: value
+        for name, parts, value in named
+        if parts[0] not in NOT_COMPARED and not (parts[0] == "strategy" and len(parts) == 3 and parts[2] in chosen)
+    }
+
+
+def _flat(config: Mapping[str, Any]) -> dict[str, Any]:
+    """`_own` without class paths."""
+    return {name: value for name, value in _own(config).items() if not name.endswith("_target_")}
 
 
 def _identity(run: RunFolder) -> str:
-    return json.dumps({k: v for k, v in run.config.items() if k not in NOT_COMPARED}, sort_keys=True, default=str)
+    return json.dumps(_own(run.config), sort_keys=True, default=str)
 
 
 # --- rows ------------------------------------------------------------------------------------------------
