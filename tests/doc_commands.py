@@ -217,6 +217,7 @@ FITTING = {
     "_cifar": {"dataset": "digits", "dataset.train_examples": "40", "local.batch_size": "4"},
     "partition=resampled": {"partition.examples_per_client": "60"},
     "attack.keep_snapshots": {"dataset.train_examples": "400"},
+    "bandwidth=5": {"num_clients": "20", "clients_per_round": "2", "num_rounds": "10"},
 }
 
 
