@@ -272,7 +272,8 @@ class SequentialTrainer:
             thetas = [part.unsqueeze(0) for _, part in self.model.layout.split(theta.to(device))]
             return sums_of_persons(self._chain, thetas, [data], [bound], self._rows)[0]
         per_example = self.per_example(data.inputs.shape[1:], units=unit is not None)
-        by_hand = per_example.mode == "bookkeeping" and not (stays and theta.is_cuda)
+        flat = per_example.physical == 1 or data.inputs.ndim == 2
+        by_hand = per_example.mode == "bookkeeping" and (flat or device.type == "cpu")  # a GPU has larger blocks
         if by_hand and self._chain is not None and chosen == "given" and unit is None:
             parts = [part for _, part in self.model.layout.split(theta.to(device))]
             return self._chain.clipped_sum(parts, data.inputs, data.targets, bound, self._rows)

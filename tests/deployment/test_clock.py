@@ -28,7 +28,7 @@ from fedpriv.commands.credentials import make_credentials
 from fedpriv.commands.node import main as node_command
 from fedpriv.deployment import clock, superlink_gate, supernode
 from fedpriv.deployment.clock import ClockRefused, Offset, check_clock, explain_refusals, measured, offset_of
-from fedpriv.deployment.superlink_gate import Gate, Limits
+from fedpriv.deployment.superlink_gate import CLOCK_HEADER, Gate, Limits
 
 
 async def healthy(scope: Any, receive: Any, send: Any) -> None:
@@ -79,6 +79,12 @@ def test_an_offset_is_measured(
     found = measured(server.address, server.authority)
     assert found is not None and found.least <= shift <= found.most
     assert found.refused == bool(shift)
+
+
+@pytest.mark.parametrize("said", ["nan", "inf", "-inf", "soon", ""])
+def test_a_time_that_is_none_bounds_nothing(said: str) -> None:
+    headers = httpx.Headers({CLOCK_HEADER: said, "date": "Sat, 28 Nov 2026 03:00:00 GMT"})
+    assert offset_of(headers, 0.0, 1.0) is None
 
 
 def test_several_answers_narrow_it_down(server: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:

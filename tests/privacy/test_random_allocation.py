@@ -274,3 +274,13 @@ def test_what_is_no_secret_allocation_is_refused(threat: Threat, rounds: int, wo
         AllocatedGaussian(threat=threat, multiplier=1.0, rounds=rounds)
     assert participation.MOST_ROUNDS == allocated.MOST_ROUNDS == 10**6
     assert random_allocation.ROUNDING >= 4 * 2.2e-16 * allocated.MOST_ROUNDS
+
+
+@pytest.mark.parametrize(("rounds", "multiplier"), [(1000, 1.0), (100, 2.0)])
+def test_the_grid_adds_little_to_the_variance_of_the_sum(rounds: int, multiplier: float) -> None:
+    """Of S, whose mean is 1 and whose variance is (exp(1/sigma^2) - 1)/t: 4e-4 of it, by `spacing`."""
+    law = allocated_sum(rounds, multiplier)
+    values = np.exp(law.logs) / rounds
+    mean, exact = float(law.masses @ values) + law.rest / rounds, math.expm1(multiplier**-2) / rounds
+    variance = float(law.masses @ (values - 1) ** 2) + law.zero
+    assert mean == pytest.approx(1, abs=1e-9) and exact <= variance <= exact * (1 + 4e-4)

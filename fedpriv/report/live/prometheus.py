@@ -125,15 +125,12 @@ class NodeSnapshot:
     ledger_entries: int = 0
 
 
-class NodeMetrics(Collector):
-    """A node's metrics, read from its files on every scrape, since messages are handled by short-lived processes. Where
-    ``snapshot`` raises, `fedpriv_node_readable` is 0 and no other metric is given.
-
-    ``registry`` is for `serve_metrics`; it also holds the long-lived process's own metrics.
+class OnScrape(Collector):
+    """What is read on every scrape. ``registry`` is for `serve_metrics`; it also holds the long-lived process's own
+    metrics.
     """
 
-    def __init__(self, snapshot: Callable[[], NodeSnapshot]) -> None:
-        self._snapshot = snapshot
+    def __init__(self) -> None:
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
         self.registry.register(self)
@@ -141,6 +138,16 @@ class NodeMetrics(Collector):
     def describe(self) -> list[Metric]:
         """Empty, so that nothing is read before the first scrape."""
         return []
+
+
+class NodeMetrics(OnScrape):
+    """A node's metrics, read from its files on every scrape, since messages are handled by short-lived processes. Where
+    ``snapshot`` raises, `fedpriv_node_readable` is 0 and no other metric is given.
+    """
+
+    def __init__(self, snapshot: Callable[[], NodeSnapshot]) -> None:
+        self._snapshot = snapshot
+        super().__init__()
 
     def collect(self) -> Iterator[Metric]:
         def labelled(kind: Any, name: str, words: str, label: str, values: Mapping[str, float | None]) -> Metric:
@@ -167,7 +174,7 @@ class NodeMetrics(Collector):
             yield GaugeMetricFamily("fedpriv_node_last_release_timestamp_seconds", words, value=now.last_release)
 
 
-class SuperLinkMetrics(Collector):
+class SuperLinkMetrics(OnScrape):
     """A SuperLink's metrics, read on every scrape. passed, refused: requests of nodes that went on, and the others by
     HTTP status; connections: how many are open; nodes: of every node its state in Flower's words.
     """
@@ -180,13 +187,7 @@ class SuperLinkMetrics(Collector):
         nodes: Callable[[], Iterable[str]],
     ) -> None:
         self._passed, self._refused, self._connections, self._nodes = passed, refused, connections, nodes
-        self.registry = CollectorRegistry()
-        ProcessCollector(registry=self.registry)
-        self.registry.register(self)
-
-    def describe(self) -> list[Metric]:
-        """Empty, so that nothing is read before the first scrape."""
-        return []
+        super().__init__()
 
     def collect(self) -> Iterator[Metric]:
         words = "Requests of registered nodes that were passed on"
