@@ -17,14 +17,16 @@ from fedpriv.privacy.composition import Verified
 from fedpriv.privacy.opacus_accounts import OpacusFigure
 from fedpriv.report.client_accuracy import PERSONAL, round_figures
 from fedpriv.runs.accounts import Accounts
-from fedpriv.runs.planning import Plan
+from fedpriv.runs.planning import Plan, claim_of
 from fedpriv.server.round import Round
 from fedpriv.training.evaluation import Score, SiteScore
 
 
-def at_scope(found: Verified, claim: Claim) -> float:
-    """What is verified at a claim's own scope and delta."""
-    return found.at_scope(claim.scope, claim.delta).epsilon
+def at_scope(found: Verified, claim: Claim | None) -> float | str | None:
+    """What is verified at a claim's own scope and delta, for JSON; None for a population that was not simulated."""
+    if claim is None or claim.scope == "extrapolated":
+        return None
+    return json_number(found.at_scope(claim.scope, claim.delta).epsilon)
 
 
 def privacy_figures(config: Config, plan: Plan, accounts: Accounts, stopped: int) -> dict[str, Any]:
@@ -33,7 +35,7 @@ def privacy_figures(config: Config, plan: Plan, accounts: Accounts, stopped: int
     """
     privacy, client, found = config.privacy, make_client(config), accounts.verified()
     with accounts.timed():
-        claim = client.claim(plan.participations[1], privacy.delta)
+        claim = claim_of(config, client, plan.participations[1])
     by_opacus = accounts.by_opacus()
     added = {} if config.strategy.secure_sum == "assumed" else {"secure_sum": config.strategy.secure_sum}
     return {
@@ -49,7 +51,7 @@ def privacy_figures(config: Config, plan: Plan, accounts: Accounts, stopped: int
         "claimed_equation": claim.equation if claim else None,
         "verified_epsilon": json_number(found.maximum),
         "verified_median": json_number(found.median),
-        "verified_at_claimed_scope": json_number(at_scope(found, claim)) if claim else None,
+        "verified_at_claimed_scope": at_scope(found, claim),
         "accountant": found.accountant,
         "spent_so_far": json_number(found.spent_so_far),
         "audited_epsilon": None,
