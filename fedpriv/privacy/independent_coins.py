@@ -110,7 +110,7 @@ def planned_guesses(coins: int, mu: float, delta: float, error: float) -> int:
     at = np.linspace(0, 5 + mu, 200)  # of |score|, in units of the noise
     rights, wrongs = ndtr(mu / 2 - at), ndtr(-mu / 2 - at)
     number = np.maximum(1, np.floor(coins * (rights + wrongs)))
-    right = np.floor(number * rights / (rights + wrongs))
+    right = np.floor(number * rights / np.maximum(rights + wrongs, 1e-300))
     rate = np.where(right > 0, betaincinv(np.maximum(right, 1), number - right + 1, error), 0.0)
     least = rate - coins * delta / number
     shown = np.where(least > 0.5, logit(np.clip(least, 0.5, 1 - 1e-12)), 0.0)
