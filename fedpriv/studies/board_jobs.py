@@ -45,8 +45,9 @@ class Prepared:
 
     @property
     def keys(self) -> list[Key]:
-        """The methods at all targets."""
-        return [Key(self, method, target) for method in self.plan.methods for target in self.plan.targets]
+        """The methods at their targets."""
+        methods, targets = self.plan.methods, self.plan.targets
+        return [Key(self, method, target) for method in methods for target in method.targets or targets]
 
     @property
     def chance(self) -> float:

@@ -32,14 +32,14 @@ def board_of(board: Prepared, tuned: Mapping[Key, Tuned], found: Found, costs: M
     contenders: dict[float, dict[str, ranking.Contender]] = {}
     for target in plan.targets:
         contenders[target] = {}
-        for method in plan.methods:
+        for method in (one for one in plan.methods if target in (one.targets or plan.targets)):
             key = Key(board, method, target)
             own = why_not(plan.threat, found[key.planned()], target) or records_of(key, tuned[key], found)
             if isinstance(own, str):
                 left.append(Left(method=method.name, label=method.label, reason=own, target=target))
             else:
                 records[key] = own
-                one = ranking.Contender(method.name, method.label, method.idea, accuracies(key, own))
+                one = ranking.Contender(method.name, method.label, method.idea, accuracies(key, own), method.against)
                 contenders[target][method.name] = one
     methods = {method.name: method for method in plan.methods}
     entries = []

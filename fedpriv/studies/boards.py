@@ -51,8 +51,9 @@ Ranges = Annotated[dict[str, Range], BeforeValidator(_no_list)]
 
 class Method(Options):
     """overrides: what the method adds to the board's setting. search: what replaces the board's own of the same option,
-    or stands beside it. plan: in place of the board's, where the method has one of its own. why: why it stands where it
-    does, for the list of what is not ranked.
+    or stands beside it. plan: in place of the board's, where the method has one of its own. targets: of the board's, if
+    not all. against: an idea's opponents in place of the plain methods: rows that read what it reads. why: why it
+    stands where it does, for the list of what is not ranked.
     """
 
     name: str = Field(pattern="[a-z0-9-]+")
@@ -62,6 +63,8 @@ class Method(Options):
     overrides: tuple[str, ...] = Field(min_length=1)
     search: Ranges = Field(default={})
     plan: tuple[str, ...] = ()
+    targets: tuple[float, ...] = ()
+    against: tuple[str, ...] = ()
     why: str = ""
 
 
@@ -206,6 +209,10 @@ def _check(board: BoardPlan) -> None:
     _no_reserved("setting", (*board.setting, *board.plan))
     for method in (*board.lines, *board.methods):
         _no_reserved(f"{method.name}.overrides", (*method.overrides, *method.plan))
+        for key, own, known in (("targets", method.targets, board.targets), ("against", method.against, names)):
+            if unknown := [value for value in own if value not in known]:
+                words = f"allowed: those of the board, {', '.join(map(str, known))}"
+                raise OptionError(f"{method.name}.{key}", unknown[0], words)
         _check_search(board, method)
         if board.plan:
             _check_planned(method)
@@ -214,8 +221,8 @@ def _check(board: BoardPlan) -> None:
 def _check_search(board: BoardPlan, method: Method) -> None:
     key = f"{method.name}.search"
     _no_reserved(key, (*board.search, *method.search))
-    if not (board.search or method.search):
-        raise OptionError(key, "", "names no range")
+    if all(one.own for one in (board.search | method.search).values()):
+        raise OptionError(key, "", "names no range of an option that rivals have")
 
 
 def _check_planned(method: Method) -> None:

@@ -29,12 +29,13 @@ GUESSING = 1.5
 
 @dataclass(frozen=True)
 class Contender:
-    """A method at one target. accuracies: seed -> percent."""
+    """A method at one target. accuracies: seed -> percent. against: an idea's opponents in place of the plain ones."""
 
     method: str
     label: str
     idea: str
     accuracies: Mapping[int, float]
+    against: tuple[str, ...] = ()
 
     @cached_property
     def accuracy(self) -> Estimate:
@@ -79,7 +80,8 @@ def outcome(found: Estimate) -> Outcome:
 
 def duels(contenders: Contenders, chance: float) -> list[Duel]:
     """Every paper's idea against every plain method, target by target, the best plain method (by mean accuracy) first.
-    A plain method that guesses while another plain one learns is no opponent. Decided together, by Holm's rule. p:
+    A plain method that guesses while another plain one learns is no opponent. Ideas with opponents of their own (on
+    public features: the baseline on the same features) meet those alone. Decided together, by Holm's rule. p:
     two-sided, of the paired difference, the largest over all runs that the one who is behind may have.
     """
     found = []
@@ -87,7 +89,9 @@ def duels(contenders: Contenders, chance: float) -> list[Duel]:
         plain = sorted((one for one in here.values() if one.idea == "plain"), key=_best_first)
         plain = [one for one in plain if one.mean >= GUESSING * chance] or plain[:1]
         ideas = [one for one in here.values() if one.idea == "paper"]
-        found += [_duel(target, one, other, contenders) for other in plain for one in ideas]
+        pairs = [(one, other) for other in plain for one in ideas if not one.against]
+        pairs += [(one, here[name]) for one in ideas for name in one.against if name in here]
+        found += [_duel(target, one, other, contenders) for one, other in pairs]
     return [
         duel.model_copy(update={"adjusted": p} | ({} if p is not None and p <= FAMILY_ERROR else {"outcome": OPEN}))
         for duel, p in zip(found, holm([duel.p for duel in found]), strict=True)

@@ -5,6 +5,13 @@ sampler that learns from trial to trial (TPE and the like): all trials of a sequ
 side by side, are the same for any number of workers and after any interruption, and are as many, at the same places of
 its ranges, for every method.
 
+An option that rivals do not have (``own`` of a range) takes a further coordinate of the sequence and moves no point of
+the others: over the shared options, searches with as many of them have the same points. The points of a sequence over
+the shared options, with the further coordinates of one over all options beside them, are again a scrambled Sobol
+sequence over all options. For a coordinate's generator does not depend on how many there are, and scrambling acts on
+each coordinate alone: it permutes the intervals of every length 2^-k among themselves. So the boxes of any shape, all
+together, hold as many points each as those of the sequence without scrambling.
+
 A best trial in the outermost tenth of a range (of its logarithm) stands at an edge: the best may lie beyond. Then every
 search of the board gets the same number of further trials; a range whose own best stands at an edge grows there by a
 fixed factor, and the further trials lie in what was added; the others' lie in the ranges that they have.
@@ -30,7 +37,7 @@ Side = Literal["low", "high"]
 class Range(Options):
     """Values of one option. least, most: limits of the option itself, beyond which no range grows. whole: integers
     alone. near_one: even in the logarithm of 1 - value, for a factor of which all that happens is near 1; low and high
-    are then the option's limits too.
+    are then the option's limits too. own: of an option that rivals do not have.
     """
 
     low: float = Field(gt=0, allow_inf_nan=False)
@@ -39,6 +46,7 @@ class Range(Options):
     most: float = math.inf
     whole: bool = False
     near_one: bool = False
+    own: bool = False
 
     @model_validator(mode="after")
     def _ordered(self) -> Range:
@@ -102,7 +110,7 @@ class Search:
     def further(self, best: Trial | None, count: int, seed: int, factor: float) -> Search:
         """With so many more trials, in what the best one widens, or in the same ranges."""
         sides = self.sides(best)
-        shares = points(len(self.space), len(self.trials) + count, seed)[len(self.trials) :]
+        shares = _shares(self.space, len(self.trials) + count, seed)[len(self.trials) :]
         added = {option: own.beyond(sides.get(option), factor) for option, own in self.space.items()}
         grown = {option: own.grown(sides.get(option), factor) for option, own in self.space.items()}
         return replace(self, space=grown, trials=(*self.trials, *(_trial(added, share) for share in shares)))
@@ -120,7 +128,16 @@ class Search:
 
 
 def begin(space: Space, count: int, seed: int) -> Search:
-    return Search(space, tuple(_trial(space, share) for share in points(len(space), count, seed)))
+    return Search(space, tuple(_trial(space, share) for share in _shares(space, count, seed)))
+
+
+def _shares(space: Space, count: int, seed: int) -> list[list[float]]:
+    """Point by point, where each option stands on its range, in the order of the space."""
+    shared = sum(not one.own for one in space.values())
+    first, whole = points(shared, count, seed), points(len(space), count, seed)
+    order = [*(o for o, one in space.items() if not one.own), *(o for o, one in space.items() if one.own)]
+    both = (dict(zip(order, (*a, *b[shared:]), strict=True)) for a, b in zip(first, whole, strict=True))
+    return [[share[option] for option in space] for share in both]
 
 
 def _trial(space: Space, shares: Sequence[float]) -> Trial:

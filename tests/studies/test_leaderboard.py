@@ -385,6 +385,9 @@ def method(**changes: object) -> list[dict[str, object]]:
         ({"search": ["local.lr=0.1,0.2"]}, ["search", "chosen by hand", "low"]),
         ({"methods": method(search=["local.lr=0.1,0.2"])}, ["methods.0.search", "chosen by hand"]),
         ({"search": {}}, ["fedavg.search", "names no range"]),
+        ({"search": {"local.lr": {"low": 1.0, "high": 2.0, "own": True}}}, ["fedavg.search", "that rivals have"]),
+        ({"methods": method(targets=[3.0])}, [".targets", "3.0", "20.0, 2000.0"]),
+        ({"methods": method(against=["nobody"])}, [".against", "nobody", "allowed"]),
         ({"search": {"local.lr": {"low": 1.0, "high": 0.5}}}, ["low=1, high=0.5", "least <= low < high <= most"]),
         ({"search": {"privacy.delta": {"low": 1.0, "high": 2.0}}}, ["privacy.delta", "leaderboard itself"]),
         ({"tuning": {"seed": 1000, "pictures": 300}}, ["tuning.trials"]),
@@ -455,11 +458,8 @@ OWN = {
     "adpfl": ("client.base_share", "server.distillation_lr", "server.window"),
     "fedags": ("client.selection_share", "client.loss_share"),
 }
-#: (board, method) whose runs are still to be made: docs/results/protocol.md lists them at its end.
-LACKING = {
-    *(("client_server", "coqfl"), ("client_server", "fedags"), ("client_personal", "fedcad")),
-    ("client_personal", "adpfl"),
-}
+#: Options that no rival has: they take further coordinates of the search's sequence.
+ALONE = {f"strategy.{option}" for own in OWN.values() for option in own}
 
 
 def test_the_search_covers_the_options_of_a_papers_own_mechanism() -> None:
@@ -476,8 +476,15 @@ def test_the_search_covers_the_options_of_a_papers_own_mechanism() -> None:
             rows = [method for method in ideas if f"strategy={strategy}" in method.overrides]
             if rows and strategy not in without.get(name, ()):
                 searched = [{f"strategy.{option}" for option in own} <= method.search.keys() for method in rows]
-                done = any(searched) and (all(searched) or strategy == "fedags")
-                assert done is ((name, strategy) not in LACKING), (name, strategy)
+                assert any(searched) and (all(searched) or strategy == "fedags"), (name, strategy)
+        for method in board.methods:
+            assert {o for o, one in method.search.items() if one.own} == method.search.keys() & ALONE, method.name
+
+
+def test_a_row_is_run_at_its_own_targets(tmp_path: Path) -> None:
+    plan = read_board(written(tmp_path, methods=[METHODS["fedldp"], METHODS["fedcad"] | {"targets": [2000.0]}]))
+    keys = [(key.method.name, key.target) for key in Prepared("tiny", plan).keys]
+    assert keys == [("fedldp", 20.0), ("fedldp", 2000.0), ("fedcad", 2000.0)]
 
 
 def test_rows_on_features_have_a_reference_on_the_same_features() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 from pytest import approx
 
@@ -76,6 +78,8 @@ def test_ideas_meet_the_plain_methods_and_nobody_else() -> None:
     assert found == {
         ("idea", "plain"): "beats", ("bad", "plain"): "loses to", ("idea", "worse"): "beats", ("bad", "worse"): "beats",
     }  # fmt: skip
+    own = replace(contender("own", [85.0, 85.1, 85.5]), against=("rival", "absent"))
+    assert {(one.method, one.against) for one in fought({8.0: [plain, rival, own]})} == {("own", "rival")}
     words = said(8.0, [worse, plain, rival, bad])
     assert len(words) == 2 and "BAD loses to PLAIN" in words[0]
     assert words[1] == (

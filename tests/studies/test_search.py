@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
 
 import numpy as np
 import pytest
 from made_up_board import METHODS, written
 from pytest import approx
+from scipy.stats import qmc
 
 from fedpriv.studies.board_jobs import Key, Prepared
-from fedpriv.studies.boards import read_board
+from fedpriv.studies.boards import read_board, read_boards
 from fedpriv.studies.jobs import Job
 from fedpriv.studies.results import RunRecord
-from fedpriv.studies.search import Range, Search, begin, drawn, points
+from fedpriv.studies.search import Range, Search, _shares, begin, drawn, points
 from fedpriv.studies.tuning import tune
 
 SPACE = {"local.lr": Range(low=0.01, high=1.0), "strategy.client.clip_norm": Range(low=0.1, high=10.0, most=10.0)}
@@ -33,6 +36,45 @@ def test_points_fill_the_range_evenly_and_a_longer_search_begins_with_the_same()
     assert eighths == list(range(8))  # one in each eighth of the logarithm
     assert all(len(f"{value:g}".replace(".", "").lstrip("0")) <= 3 for value in lr)
     assert np.array(points(3, 5, 7)).shape == (5, 3)
+
+
+def box_counts(found: list[list[float]], levels: Sequence[int]) -> list[int]:
+    """How many points each box with sides 2^-level holds, sorted: what scrambling keeps."""
+    boxes = Counter(tuple(int(x * 2**k) for x, k in zip(point, levels, strict=True)) for point in found)
+    return sorted(boxes.values())
+
+
+@pytest.mark.parametrize("seed", [1000, 7])
+def test_an_own_option_moves_no_shared_point_and_all_are_one_sobol_sequence(seed: int) -> None:
+    """Of every shape, the boxes hold as many points as those of the sequence without scrambling."""
+    whole = {f"o{place}": Range(low=1.0, high=2.0**30, own=place in (1, 3)) for place in range(5)}
+    shared = {option: one for option, one in whole.items() if not one.own}
+    for count in (8, 12, 16):
+        found, alone = _shares(whole, count, seed), _shares(shared, count, seed)
+        assert [[x for x, one in zip(p, whole.values(), strict=True) if not one.own] for p in found] == alone
+    found = [[point[place] for place in (0, 2, 4, 1, 3)] for point in _shares(whole, 16, seed)]
+    plain = qmc.Sobol(5, scramble=False).random_base2(4).tolist()
+    shapes = [levels for levels in product(range(5), repeat=5) if 0 < sum(levels) <= 5]
+    assert len(shapes) == 246 and max(map(len, (box_counts(plain, levels) for levels in shapes))) == 16
+    for levels in shapes:
+        assert box_counts(found, levels) == box_counts(plain, levels), levels
+
+
+def test_entries_of_a_board_share_the_points_of_shared_options() -> None:
+    """By where a value stands on its range, for ranges differ by the scale of a method's own quantities."""
+    for board in read_boards("all").values():
+        places: dict[int, list[list[float]]] = {}
+        for method in (*board.lines, *board.methods):
+            space = {**board.search, **method.search}
+            shared = [option for option, one in space.items() if not one.own]
+            tuned = begin(space, board.tuning.trials + board.tuning.further, board.tuning.seed)
+            values = [{o: float(v) for o, _, v in (t.partition("=") for t in trial)} for trial in tuned.trials]
+            found = [
+                [math.log(one[o] / space[o].low) / math.log(space[o].high / space[o].low) for o in shared]
+                for one in values
+            ]
+            assert len(found) == 12
+            np.testing.assert_allclose(found, places.setdefault(len(shared), found), atol=0.005, err_msg=method.name)
 
 
 @pytest.mark.parametrize(
