@@ -1,7 +1,7 @@
 """One message for many clients of a simulation: what they are asked, and what they answer, as columns.
 
 Only our own grids carry such messages, from one part of a process to another, or to its workers; a real node neither
-sends nor reads them. A reply holds the releases [clients, n] as one flat array, and lists beside it.
+sends nor reads them. A reply holds the releases of all as one flat array, and lists beside it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from fedpriv.common.messages import (
 from fedpriv.common.replies import Reply, decoded
 
 COHORT = "cohort"  # the record that makes a message one for many
-_CLIENTS, _RELEASED, _CODES, _REASONS = "clients", "released", "codes", "reasons"
+_CLIENTS, _RELEASED, _LENGTHS, _CODES, _REASONS = "clients", "released", "lengths", "codes", "reasons"
 _STATISTICS, _FIGURES = "cohort-statistics", "cohort-figures"
 _FIGURES_OF = "cohort-figures-of"  # the places of those who have a figure, where some have none
 
@@ -56,24 +56,26 @@ def cohort_of_message(message: Message) -> list[int] | None:
 def cohort_content(
     clients: Sequence[int],
     released: Sequence[int],
-    releases: NDArray[Any],
+    releases: Sequence[NDArray[Any]],
     statistics: Mapping[str, list[float]],
     figures: Sequence[Mapping[str, float]] | None,
     refused: Mapping[int, Refused],
 ) -> RecordDict:
-    """The content of a reply of ``clients``: releases [released, n], and for each of the ``released`` a number of every
-    statistic, and its own figures by name; of the others why not. figures: None outside simulation.
+    """The content of a reply of ``clients``: of each of the ``released`` a release [n], all of one type, a number of
+    every statistic, and its own figures by name; of the others why not. figures: None outside simulation.
     """
     who: dict[str, Any] = {_CLIENTS: list(clients)}
     if released:
         who[_RELEASED] = list(released)
+        if len({len(release) for release in releases}) > 1:  # whole numbers of as many bits as a client's noise needs
+            who[_LENGTHS] = [len(release) for release in releases]
     if refused:
         others = [client for client in clients if client in refused]
         who |= {_CODES: [refused[client].code for client in others]}
         who |= {_REASONS: [refused[client].reason or " " for client in others]}
     content = RecordDict({COHORT: ConfigRecord(who)})
     if released:
-        content[ARRAYS] = pack_vector(releases.reshape(-1))
+        content[ARRAYS] = pack_vector(np.concatenate(releases))
         content[_STATISTICS] = MetricRecord({name: list(values) for name, values in statistics.items()})
         if figures is not None:
             names = dict.fromkeys(name for own in figures for name in own)
@@ -100,7 +102,8 @@ def read_cohort(
     others = [client for client in clients if client not in set(released)]
     told = zip(others, who.get(_CODES, []), who.get(_REASONS, []), strict=True)
     refused = {client: Refused(code, reason) for client, code, reason in told}
-    rows = iter(_replies(content, released, size, num_examples, statistics, decode))
+    lengths = who.get(_LENGTHS)
+    rows = iter(_replies(content, released, lengths, size, num_examples, statistics, decode))
     for client in clients:
         yield client, refused[client] if client in refused else next(rows)
 
@@ -108,6 +111,7 @@ def read_cohort(
 def _replies(
     content: RecordDict,
     released: Sequence[int],
+    lengths: Sequence[int] | None,
     size: int,
     num_examples: Callable[[int], int],
     statistics: Sequence[str],
@@ -115,13 +119,17 @@ def _replies(
 ) -> Iterator[Reply | MalformedMessage]:
     if not released:
         return
-    releases = view_array(content).reshape(len(released), -1)
+    flat = view_array(content)
+    releases = flat.reshape(len(released), -1) if lengths is None else np.split(flat, np.cumsum(lengths)[:-1])
     beside: Any = content[_STATISTICS]
     figures = _figures(content, len(released))
     first = {name: float(values[0]) for name, values in beside.items()}
-    weight = num_bytes(reply_content(releases[0], num_examples(released[0]), None, first))  # of each alone
+    weights = {}  # of each alone, by the length of its release
+    for release in releases[:1] if lengths is None else releases:
+        if len(release) not in weights:
+            weights[len(release)] = num_bytes(reply_content(release, num_examples(released[0]), None, first))
     for place, client in enumerate(released):
-        release = releases[place].copy()
+        release, weight = releases[place].copy(), weights[len(releases[place])]
         try:
             if decode is not None:
                 release = decoded(decode, client, release)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
-import numpy as np
 from flwr.app import Context, Message, RecordDict
 
 from fedpriv.client.one_path import Answered
@@ -90,7 +89,7 @@ def _content(config: Config, clients: Sequence[int], found: Answered) -> RecordD
         refused[client] = Refused(int(code), words if simulation else code.name.lower())
     replies = [found.replies[client] for client in clients if client in found.replies]
     released = [client for client in clients if client in found.replies]
-    releases = np.stack([reply.release for reply in replies]) if replies else np.zeros((0, 0))  # type: ignore[misc]
+    releases = [reply.release for reply in replies if reply.release is not None]
     names = replies[0].statistics if replies else {}
     statistics = {name: [reply.statistics[name] for reply in replies] for name in names}
     figures = [reply.figures for reply in replies] if simulation else None

@@ -47,13 +47,14 @@ COHORT = (
 )
 #: Methods whose clients take part at once.
 AT_ONCE = (
-    *("dpfedavg", "dpfedsnlc", "dpftrl", "fedags", "fedavg", "fedcad", "fedldp", "fedprox", "ldpfl", "nbafl"),
-    "scaffold",
+    *("corrquant", "cpsgd", "ddgauss", "dpfedavg", "dpfedsnlc", "dpftrl", "fedags", "fedavg", "fedcad", "fedldp"),
+    *("fedprox", "ldpfl", "nbafl", "privunit", "scaffold", "skellam"),
 )
 ROWS = [case for case in CASES if case[0].partition("=")[2] in AT_ONCE]
 SINGLY = ("engine.trainer=sequential", "num_rounds=2")
 MODELS = {"fedonce": "softmax", "ask": "constant"}  # of those that cannot train the small network
 UNEVEN = ("partition=dirichlet", "partition.alpha=0.3", "partition.min_examples=1", "num_clients=50")
+UNIT_MECHANISMS = ("projunit", "hadamard", "sketch", "sqkr", "gaussian")
 LONG = ("num_clients=10", "num_rounds=6")
 #: What else may move a round: budgets, statistics, uneven clients, those asked beyond need, local test sets, models.
 FURTHER = [
@@ -89,6 +90,14 @@ FURTHER = [
     ("strategy=fedldp", "model=mlp", "local.epochs=2", "local.batch_size=7"),
     ("strategy=fedcad", "model=cnn", "dataset=custom", "dataset.path=test_rows.larger_pictures", "num_rounds=2"),
     ("strategy=fedldp", "strategy.server.participation=once", "num_clients=36"),
+    ("strategy=ddgauss", "strategy.server.clipping=quantile"),
+    ("strategy=skellam", "strategy.server.clipping=adp", "strategy.client.noise_multiplier=1e-4"),
+    ("strategy=cpsgd", "strategy.secure_sum=ideal"),
+    ("strategy=cpsgd", *UNEVEN, "strategy.client.sensitivity=per_example", "privacy.variant=published"),
+    ("strategy=corrquant", "strategy.client.encode=weights", "model=mlp"),
+    ("strategy=corrquant", "over_selection=1.4"),
+    *(("strategy=privunit", f"strategy.client.mechanism={name}") for name in UNIT_MECHANISMS),
+    ("strategy=privunit", "strategy.client.epsilon=400", "model=mlp"),
 ]
 
 

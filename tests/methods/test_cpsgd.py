@@ -28,16 +28,13 @@ from fedpriv.common.seeds import public_signs
 from fedpriv.config.compose import compose
 from fedpriv.mechanisms import laws
 from fedpriv.mechanisms.noise import SeededNoise
+from fedpriv.mechanisms.rotation import hadamard, padded, rotate, rotate_back
 from fedpriv.mechanisms.secure_noise import SecureNoise
 from fedpriv.mechanisms.whole_numbers import (
     coordinate_bound,
     from_noisy_levels,
     grid_step,
-    hadamard,
     pack_integers,
-    padded,
-    rotate,
-    rotate_back,
     to_levels,
     unpack_integers,
     width_of,
