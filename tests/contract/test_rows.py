@@ -47,8 +47,8 @@ COHORT = (
 )
 #: Methods whose clients take part at once.
 AT_ONCE = (
-    *("corrquant", "cpsgd", "ddgauss", "dpfedavg", "dpfedsnlc", "dpftrl", "fedags", "fedavg", "fedcad", "fedldp"),
-    *("fedprox", "ldpfl", "nbafl", "privunit", "scaffold", "skellam"),
+    *("coqfl", "corrquant", "cpsgd", "ddgauss", "dpfedavg", "dpfedsnlc", "dpftrl", "fedags", "fedavg", "fedcad"),
+    *("fedldp", "fedprox", "ldpfl", "nbafl", "privunit", "scaffold", "skellam"),
 )
 ROWS = [case for case in CASES if case[0].partition("=")[2] in AT_ONCE]
 SINGLY = ("engine.trainer=sequential", "num_rounds=2")
@@ -98,6 +98,9 @@ FURTHER = [
     ("strategy=corrquant", "over_selection=1.4"),
     *(("strategy=privunit", f"strategy.client.mechanism={name}") for name in UNIT_MECHANISMS),
     ("strategy=privunit", "strategy.client.epsilon=400", "model=mlp"),
+    ("strategy=coqfl", "strategy.client.group_size=4", "strategy.client.encode=weights"),
+    ("strategy=coqfl", "strategy.client.group_size=3", "over_selection=1.4", "model=mlp"),
+    ("strategy=coqfl", "strategy.client.bits=0"),
 ]
 
 
@@ -458,7 +461,8 @@ def test_an_error_of_one_clients_price_is_its_own() -> None:
 
 
 @pytest.mark.parametrize("trainer", ["sequential", "vectorised"])
-def test_a_model_of_another_length_is_refused_by_each_client(trainer: str) -> None:
+def test_a_model_of_another_length_is_refused_by_each_client(trainer: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Worker, "why_single_messages", property(lambda self: "in this test"))
     config, worker, _ = resolve(config_of("strategy=coqfl", f"engine.trainer={trainer}"), None)
     adopt(config, worker)
     grid, half = InProcessGrid(config, make_apps(config)[1]), make_strategy(config, worker)
