@@ -348,7 +348,8 @@ class Participation:
             if self._keeps[0] != charges:
                 self._keeps = charges, method.keeps_answer(charges)
             keeps = self._keeps[1] or waiting is not None
-            value = release.value.clone() if group.rows else release.value
+            shared = release.value.untyped_storage().nbytes() > release.value.nbytes  # a view of the cohort's
+            value = release.value.clone() if shared else release.value
             answer = Answer(request.round, request.attempt, value, statistics) if keeps else None
         entries = method.entries(memory, request, charges, one.client)
         one.store.keep(memory.after(row.state, entries, answer, kept, waiting))

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from fedpriv.common.messages import (
     ARRAYS,
+    CONFIG,
     MOST_BLOB,
     FloatVector,
     MalformedMessage,
@@ -53,17 +54,17 @@ class Refused:
 
 def for_cohort(
     content: RecordDict, clients: Sequence[int], own: Mapping[int, Options] = MappingProxyType({})
-) -> RecordDict:
-    """The content of a train message to all these clients; own: what one of them is told beside the same records."""
+) -> RecordDict | None:
+    """The content of a train message to all these clients; own: what one of them is told beside the same records. None
+    where that is too long for it, or in the place of something that all are told.
+    """
     who: dict[str, Any] = {_CLIENTS: list(clients)}
     if own:
+        common = content[CONFIG].keys()
         who[_OWN] = [_as_bytes(own.get(client, {})) for client in clients]
+        if max(map(len, who[_OWN])) > MOST_BLOB or any(told.keys() & common for told in own.values()):
+            return None
     return RecordDict({**content, COHORT: ConfigRecord(who)})
-
-
-def fits(own: Mapping[int, Options], common: Options) -> bool:
-    """Whether what single clients are told can go into a message for all."""
-    return all(len(_as_bytes(told)) <= MOST_BLOB and not told.keys() & common.keys() for told in own.values())
 
 
 def _as_bytes(options: Options) -> bytes:

@@ -28,7 +28,7 @@ from decimal import Decimal, localcontext
 from fractions import Fraction
 from functools import cached_property, lru_cache
 from itertools import accumulate
-from typing import Literal, cast
+from typing import Literal
 
 import numpy as np
 import torch
@@ -38,6 +38,7 @@ from torch import Tensor
 from fedpriv.common.errors import OptionError
 from fedpriv.mechanisms.laws import skellam_exponent
 from fedpriv.mechanisms.noise import NoiseSource, Shape, add_normal_finely, as_size
+from fedpriv.mechanisms.packed_numbers import pack, packed_size, unpack
 
 #: Bits of a word; further words are appended where it does not decide.
 WORD = 64
@@ -50,7 +51,7 @@ LARGEST_STD = 2.0**18
 #: Words drawn at a time.
 CHUNK = 2**16
 #: First bits of a word by which most are decided.
-FIRST_BITS = 16
+FIRST_BITS = 17
 
 Ratios = Callable[[int], list[int]]
 
@@ -293,9 +294,6 @@ class RowGrid:
 #: Residues of up to 32 bits, or of more.
 Residues = NDArray[np.uint32] | NDArray[np.uint64]
 
-#: Numbers packed at a time; a multiple of 8, so that every part but the last ends on a byte.
-AT_ONCE = 2**18
-
 
 def as_residues(numbers: NDArray[np.uint64], bits: int) -> Residues:
     """Numbers below 2^bits in the type of that many bits."""
@@ -321,17 +319,11 @@ def add_residues(total: NDArray[np.uint64], residues: Residues, bits: int) -> No
     np.bitwise_and(total, np.uint64(2**bits - 1), out=total)
 
 
-def packed_size(count: int, bits: int) -> int:
-    """Bytes of so many residues."""
-    return -(-count * bits // 8)
-
-
 def pack_residues(residues: Residues, bits: int) -> NDArray[np.uint8]:
     """uint8 [..., packed_size] of residues [..., n]."""
     if bits in (8, 16, 32, 64):
         return residues.astype(f"<u{bits // 8}").view(np.uint8)
-    parts = [_pack(residues[..., start : start + AT_ONCE], bits) for start in range(0, residues.shape[-1], AT_ONCE)]
-    return np.concatenate(parts, axis=-1) if parts else np.zeros(residues.shape, np.uint8)
+    return pack(residues, bits, "<")
 
 
 def unpack_residues(packed: NDArray[np.uint8], bits: int, count: int) -> Residues:
@@ -344,41 +336,4 @@ def unpack_residues(packed: NDArray[np.uint8], bits: int, count: int) -> Residue
         raise ValueError(f"the last {spare} bits are not zero")
     if bits in (8, 16, 32, 64):
         return as_residues(packed.view(f"<u{bits // 8}").astype(np.uint64), bits)
-    found = np.empty(count, np.uint32 if bits <= 32 else np.uint64)
-    for start in range(0, count, AT_ONCE):
-        size = min(AT_ONCE, count - start)
-        part = packed[start * bits // 8 : packed_size(start + size, bits)]
-        found[start : start + size] = _unpack(part, bits, size)
-    return cast(Residues, found)
-
-
-def _pack(residues: Residues, bits: int) -> NDArray[np.uint8]:
-    """Eight numbers at a time are ``bits`` bytes; each byte is cut from the one or more numbers that it lies in."""
-    *rows, count = residues.shape
-    groups = -(-count // 8)
-    filled = np.zeros((*rows, 8 * groups), np.uint64)
-    filled[..., :count] = residues
-    columns = np.ascontiguousarray(np.moveaxis(filled.reshape(*rows, groups, 8), -1, 0))
-    found = np.empty((*rows, groups, bits), np.uint8)
-    for byte in range(bits):
-        first, last = 8 * byte // bits, (8 * byte + 7) // bits
-        taken = columns[first] >> np.uint64(8 * byte - first * bits)
-        for number in range(first + 1, last + 1):
-            taken = taken | (columns[number] << np.uint64(number * bits - 8 * byte))
-        found[..., byte] = taken & np.uint64(255)
-    return found.reshape(*rows, groups * bits)[..., : packed_size(count, bits)]
-
-
-def _unpack(packed: NDArray[np.uint8], bits: int, count: int) -> NDArray[np.uint64]:
-    groups = -(-count // 8)
-    filled = np.zeros(groups * bits, np.uint8)
-    filled[: len(packed)] = packed
-    bytes_of = np.ascontiguousarray(filled.reshape(groups, bits).T).astype(np.uint64)
-    found = np.empty((groups, 8), np.uint64)
-    for number in range(8):
-        first, last = number * bits // 8, ((number + 1) * bits - 1) // 8
-        taken = bytes_of[first] >> np.uint64(number * bits - 8 * first)
-        for byte in range(first + 1, last + 1):
-            taken = taken | (bytes_of[byte] << np.uint64(8 * byte - number * bits))
-        found[:, number] = taken & np.uint64(2**bits - 1)
-    return found.reshape(-1)[:count]
+    return as_residues(unpack(packed, bits, count, "<"), bits)

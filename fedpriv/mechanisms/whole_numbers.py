@@ -26,10 +26,8 @@ from torch import Tensor
 from fedpriv.common.errors import OptionError
 from fedpriv.mechanisms.integer_noise import MOST_STEPS, SPREAD, discrete_gaussian, skellam
 from fedpriv.mechanisms.noise import NoiseSource
+from fedpriv.mechanisms.packed_numbers import pack
 from fedpriv.mechanisms.rotation import padded, rotate, rotate_blocks, rotate_blocks_back, rotated_size
-
-#: Numbers packed at a time.
-CHUNK = 2**20
 
 
 def coordinate_bound(clip_norm: float, dimension: int, failure: float) -> float:
@@ -63,36 +61,6 @@ def from_noisy_levels(numbers: Tensor, bound: float, levels: int, trials: int) -
 def width_of(largest: int) -> int:
     """Bits that hold every whole number from 0 to ``largest``."""
     return max(1, largest.bit_length())
-
-
-def pack_integers(numbers: NDArray[np.int64], width: int) -> NDArray[np.uint8]:
-    """Whole numbers 0..2^width - 1 [..., n] at ``width`` bits each, highest bit first, as [..., ceil(n width / 8)]."""
-    parts, (*rows, count), held = [], numbers.shape, _held(width)
-    for start in range(0, count, CHUNK):  # CHUNK is a multiple of 8: every part but the last ends on a byte
-        piece = numbers[..., start : start + CHUNK].astype(f">u{held}")
-        digits = np.unpackbits(piece.view(np.uint8).reshape(*rows, -1, held), axis=-1)[..., 8 * held - width :]
-        parts.append(np.packbits(digits.reshape(*rows, -1), axis=-1))
-    return np.concatenate(parts, axis=-1) if parts else np.zeros((*rows, 0), np.uint8)
-
-
-def unpack_integers(packed: NDArray[np.uint8], width: int, count: int) -> NDArray[np.int64]:
-    """Inverse of `pack_integers`, int64 [count]. Raises ValueError for another dtype or number of bytes."""
-    expected = -(-count * width // 8)
-    if packed.dtype != np.uint8 or packed.shape != (expected,):
-        raise ValueError(f"expected uint8 [{expected}], got {packed.dtype} {list(packed.shape)}")
-    numbers, held = np.empty(count, np.int64), _held(width)
-    for start in range(0, count, CHUNK):
-        size = min(CHUNK, count - start)
-        bits = np.unpackbits(packed[start * width // 8 : -(-(start + size) * width // 8)], count=size * width)
-        wide = np.zeros((size, 8 * held), np.uint8)
-        wide[:, 8 * held - width :] = bits.reshape(size, width)
-        numbers[start : start + size] = np.packbits(wide, axis=1).view(f">u{held}").ravel()
-    return numbers
-
-
-def _held(width: int) -> int:
-    """Bytes of the smallest type that holds so many bits."""
-    return next(size for size in (1, 2, 4, 8) if width <= 8 * size)
 
 
 #: Bound on the probability that any coordinate of a rotated vector is clamped.
@@ -142,7 +110,7 @@ class LevelGrid:
         return level + noise.binomial(self.trials, rotated.shape), beyond  # [cpSGD, section 4]
 
     def pack(self, numbers: Tensor) -> NDArray[np.uint8]:
-        return pack_integers(numbers.numpy(), width_of(self.largest))
+        return pack(numbers.numpy(), width_of(self.largest), ">")
 
     def centred(self, numbers: Tensor) -> Tensor:
         """Numbers of 0..k-1+m about the middle: the sum of many is then as small as it can be."""
@@ -181,21 +149,20 @@ def conditional_round(values: Tensor, most_square: int, noise: NoiseSource) -> T
     share = values.double() - low
     if values.ndim == 1:
         for _ in range(MOST_TRIES):
-            found = (low + (noise.uniform(low.shape) < share)).long()
-            if float(found.double().square().sum()) <= most_square:
-                return found
+            found = low + (noise.uniform(low.shape) < share)
+            if float(found.square().sum()) <= most_square:
+                return found.long()
         return _towards_zero(values, most_square)
     flat_low, flat_share = low.reshape(-1, low.shape[-1]), share.reshape(-1, low.shape[-1])
-    rows = torch.arange(len(flat_low))
-    result = torch.empty(flat_low.shape, dtype=torch.int64)
-    for _ in range(MOST_TRIES):
-        own = slice(None) if len(rows) == len(result) else rows
-        drawn = (flat_low[own] + (noise.of(rows).uniform((len(rows), low.shape[-1])) < flat_share[own])).long()
-        kept = drawn.double().square().sum(-1) <= most_square
-        result[rows[kept]] = drawn[kept]
-        rows = rows[~kept]
+    drawn = flat_low + (noise.uniform(flat_low.shape) < flat_share)
+    result = drawn.long()
+    rows = (drawn.square().sum(-1) > most_square).nonzero()[:, 0]
+    for _ in range(MOST_TRIES - 1):
         if not len(rows):
             return result.view(low.shape)
+        drawn = flat_low[rows] + (noise.of(rows).uniform((len(rows), low.shape[-1])) < flat_share[rows])
+        result[rows] = drawn.long()
+        rows = rows[drawn.square().sum(-1) > most_square]
     for row in rows.tolist():
         result[row] = _towards_zero(values.reshape(-1, low.shape[-1])[row], most_square)
     return result.view(low.shape)
@@ -310,7 +277,7 @@ class WholeGrid:
         found = [self.noisy(rotate_blocks(vector, signs) / self.step, noise)]
         for share, level in zip(shares, self.statistics, strict=True):
             found.append(self.noisy_share(share, level, noise).unsqueeze(-1))
-        return torch.cat(found, dim=-1)
+        return torch.cat(found, dim=-1) if len(found) > 1 else found[0]
 
     # --- server --------------------------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ from typing import NoReturn, TypeVar
 
 from flwr.app import ArrayRecord, Message
 
-from fedpriv.common.cohort_messages import COHORT, Refused, fits, for_cohort
+from fedpriv.common.cohort_messages import COHORT, Refused, for_cohort
 from fedpriv.common.errors import RunFailed
 from fedpriv.common.messages import (
     EXCHANGE,
@@ -69,10 +69,10 @@ class Exchange:
             order = generator(self.population.seed, number, "arrival").permutation(len(clients)).tolist()
             clients = [clients[place] for place in order]
         same = train_content(arrays, Request(number, self.population.attempt, options))
-        if grid.carries_cohorts and len(clients) > 1 and fits(own, options):
+        together = grid.carries_cohorts and len(clients) > 1
+        if together and (content := for_cohort(same, clients, own)) is not None:
             told = sum(bytes_of_options(own[client]) for client in clients if client in own)
             current.bytes_down += num_bytes(same) * len(clients) + told
-            content = for_cohort(same, clients, own)
             return [Message(content, nodes[clients[0]], "train", group_id=current.label)]
         for client in clients:
             content = same

@@ -57,11 +57,11 @@ class OneBitServer(FederatedStrategy):
 
     def decoded(self, client: int, packed: Any) -> FloatVector:
         """float32 [d]: c + A or c - A for every bit. Raises ValueError for another number of bytes."""
-        bits = unpack(packed, self.layers[-1].stop).numpy()
+        bits = unpack(packed, self.layers[-1].stop).numpy().view(np.uint8)
         vector: FloatVector = np.empty(len(bits), np.float32)
         for part, centre, radius in zip(self.layers, self.centres, self.radii, strict=True):
-            low, high = decode(torch.tensor([0.0, 1.0]), centre, radius, self.epsilon).numpy()
-            vector[part] = np.where(bits[part], high, low)
+            values = decode(torch.tensor([0.0, 1.0]), centre, radius, self.epsilon).numpy()
+            vector[part] = values.take(bits[part])
         return vector
 
     def aggregate(self, theta: FloatVector, replies: Sequence[Reply]) -> FloatVector:
