@@ -8,6 +8,7 @@ All of it in processor seconds of one thread, which other work on the machine mo
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import Any
 
 from benchmarks.contenders import BareLoop, OwnEngine
@@ -31,39 +32,38 @@ METHODS: dict[str, tuple[str, ...]] = {
     "cpsgd": ("local.steps=null",),
     "corrquant": (),
 }
-BARE, TUNED = "bare loop, 1 process", "tuned bare loop, 1 process"
-PARAMETERS = 7_850
+BARE, TUNED, NOISE = "bare loop, 1 process", "tuned bare loop, 1 process", "its noise alone"
 
 
 class Noise:
-    """What a round of a method needs of noise at least: each client's own draws, in one process."""
+    """What a round of a method needs of noise at least: each client's own draws, one source after the other."""
 
-    def __init__(self, job: Job, draws: dict[str, int]) -> None:
+    def __init__(self, job: Job, draws: Sequence[tuple[str, Any]]) -> None:
         self.job, self.draws, self.number = job, draws, 0
 
     def round(self) -> float:
         began, self.number = time.process_time(), self.number + 1
         for client in range(self.job.clients_per_round):
             source = SeededNoise("benchmark", self.number, client)
-            for name, times in self.draws.items():
-                for _ in range(times):
-                    getattr(source, name)(PARAMETERS)
+            for name, arguments in self.draws:
+                getattr(source, name)(*arguments)
         return time.process_time() - began
 
     def close(self) -> None:
-        pass
+        """Nothing was started."""
 
 
-#: What is drawn of a coordinate.
-DRAWS: dict[str, dict[str, int]] = {
-    "fedldp": {"normal": 1},
-    "fedcad": {"normal": 1},
-    "coqfl": {"uniform": 1},
-    "dpsgd": {"normal": 2},
-    "privunit": {"normal": 3},
-    "ddgauss": {"uniform": 1, "words": 1},
-    "skellam": {"uniform": 1, "words": 1},
-}
+def draws_of(strategy: str, engine: OwnEngine) -> list[tuple[str, Any]]:
+    """(the draw, its arguments) of one client's release; none for methods without noise or with several kinds of it."""
+    size, method = engine.worker.initial_model.numel(), engine.worker.method
+    if strategy == "cpsgd":
+        grid = method.grid  # type: ignore[attr-defined]
+        return [("uniform", (grid.padded,)), ("binomial", (grid.trials, grid.padded))]
+    if strategy in ("ddgauss", "skellam"):
+        padded = method.grid.padded  # type: ignore[attr-defined]
+        return [("uniform", (padded,)), ("words", (padded,))]
+    normals = {"fedldp": 1, "fedcad": 1, "dpsgd": 2, "privunit": 3}
+    return [("uniform", (size,))] if strategy == "coqfl" else [("normal", (size,))] * normals.get(strategy, 0)
 
 
 def _engine(job: Job, strategy: str, trainer: str, *options: str) -> OwnEngine:
@@ -73,25 +73,26 @@ def _engine(job: Job, strategy: str, trainer: str, *options: str) -> OwnEngine:
 
 def beside_a_bare_loop(rounds: int, small: bool = False) -> dict[str, Figure]:
     """Each method's seconds per round, as ratios to those of loops that know nothing of privacy, and to a loop that
-    draws as much noise.
+    draws as much noise. One method after the other, so that no third one empties the caches between two rounds.
     """
-    job = Job("linear", 20, 8, 60) if small else JOB
-    methods = dict(list(METHODS.items())[: 2 if small else None])
-    contenders: dict[str, Any] = {
-        BARE: BareLoop(job, 1, processor=True),
-        TUNED: BareLoop(job, 1, True, processor=True),
-    }
-    contenders |= {strategy: _engine(job, strategy, "vectorised", *options) for strategy, options in methods.items()}
-    contenders |= {f"noise of {strategy}": Noise(job, DRAWS[strategy]) for strategy in methods if strategy in DRAWS}
-    try:
-        seconds = alternate(contenders, rounds)
-    finally:
-        for contender in contenders.values():
-            contender.close()
-    found = {f"{strategy} / {bare}": ratio(seconds, strategy, bare) for strategy in methods for bare in (BARE, TUNED)}
-    for strategy in methods:
-        if strategy in DRAWS:
-            alike = [bare + drawn for bare, drawn in zip(seconds[TUNED], seconds[f"noise of {strategy}"], strict=True)]
+    job, found = Job("linear", 20, 8, 60) if small else JOB, dict[str, Figure]()
+    for strategy, options in list(METHODS.items())[: 2 if small else None]:
+        engine = _engine(job, strategy, "vectorised", *options)
+        contenders: dict[str, Any] = {
+            BARE: BareLoop(job, 1, processor=True),
+            TUNED: BareLoop(job, 1, True, processor=True),
+            strategy: engine,
+        }
+        if draws := draws_of(strategy, engine):
+            contenders[NOISE] = Noise(job, draws)
+        try:
+            seconds = alternate(contenders, rounds)
+        finally:
+            for contender in contenders.values():
+                contender.close()
+        found |= {f"{strategy} / {bare}": ratio(seconds, strategy, bare) for bare in (BARE, TUNED)}
+        if draws:
+            alike = [bare + drawn for bare, drawn in zip(seconds[TUNED], seconds[NOISE], strict=True)]
             found[f"{strategy} / {TUNED}, and its noise"] = ratio(seconds | {TUNED: alike}, strategy, TUNED)
     return found
 
