@@ -121,7 +121,7 @@ class CoQFLClient(OneBitClient):
             if site.rng == "seeded" and site.identity is None:
                 seed = encode_key("ephemeral key", site.seed, site.client, *asked)
             private = keys_of.new_private_key(seed)
-            waiting = Waiting(*asked, {"private": torch.tensor(list(private), dtype=torch.uint8)})
+            waiting = Waiting(*asked, {"private": torch.frombuffer(bytearray(private), dtype=torch.uint8)})
             site.store.keep(replace(memory, waiting=waiting))
         elif asked != (waiting.round, waiting.attempt):
             raise StaleRequest(f"round {request.round} comes after round {waiting.round} has a key")

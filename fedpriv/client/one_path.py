@@ -222,7 +222,7 @@ class Participation:
         """(the method after it took the request, the whole model [d] that training starts from)."""
         method = self.make([one for one, _ in members])
         one, memory = members[0]
-        down = () if received is None else torch.tensor(received).chunk(method.traits.vectors_down)
+        down = () if received is None else torch.from_numpy(received.copy()).chunk(method.traits.vectors_down)
         method.begin(one.request, down)
         return method, method.start_from(down[0], memory, one.request) if down else torch.zeros(0)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -60,8 +60,7 @@ class OneBitServer(FederatedStrategy):
         bits = unpack(packed, self.layers[-1].stop).numpy().view(np.uint8)
         vector: FloatVector = np.empty(len(bits), np.float32)
         for part, centre, radius in zip(self.layers, self.centres, self.radii, strict=True):
-            values = decode(torch.tensor([0.0, 1.0]), centre, radius, self.epsilon).numpy()
-            vector[part] = values.take(bits[part])
+            vector[part] = _decoded(centre, radius, self.epsilon).take(bits[part])
         return vector
 
     def aggregate(self, theta: FloatVector, replies: Sequence[Reply]) -> FloatVector:
@@ -100,3 +99,10 @@ class OneBitServer(FederatedStrategy):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
         self.centres, self.radii, self.announced = list(state["centres"]), list(state["radii"]), state["announced"]
+
+
+@lru_cache(maxsize=256)
+def _decoded(centre: float, radius: float, epsilon: float) -> FloatVector:
+    """What a low bit stands for, and a high one (float32 [2])."""
+    values: FloatVector = decode(torch.tensor([0.0, 1.0]), centre, radius, epsilon).numpy()
+    return values
