@@ -74,7 +74,8 @@ class CoQFLClient(OneBitClient):
     """Antithetic pairs (group_size 2) or permutation groups. bits: M; 0: LDP-FL."""
 
     options: CoQFLOptions
-    traits = replace(OneBitClient.traits, shares_secrets=True, exchanges=(KEYS, SEEDS, TRAIN))
+    traits = replace(OneBitClient.traits, shares_secrets=True, own_requests=True, exchanges=(KEYS, SEEDS, TRAIN))
+    in_rows = True
     #: The group's secret of this participation; None: own noise.
     secret: bytes | None = None
     members: tuple[int, ...] = ()
@@ -120,7 +121,7 @@ class CoQFLClient(OneBitClient):
             if site.rng == "seeded" and site.identity is None:
                 seed = encode_key("ephemeral key", site.seed, site.client, *asked)
             private = keys_of.new_private_key(seed)
-            waiting = Waiting(*asked, {"private": torch.tensor(list(private), dtype=torch.uint8)})
+            waiting = Waiting(*asked, {"private": torch.frombuffer(bytearray(private), dtype=torch.uint8)})
             site.store.keep(replace(memory, waiting=waiting))
         elif asked != (waiting.round, waiting.attempt):
             raise StaleRequest(f"round {request.round} comes after round {waiting.round} has a key")
@@ -209,9 +210,26 @@ class CoQFLClient(OneBitClient):
     # --- the bits ----------------------------------------------------------------------------------------
 
     def quantise(self, p: Tensor, own: Tensor, layer: int, piece: slice) -> Tensor:
+        if self.each:
+            return self._quantise_each(p, own, layer, piece)
         if self.secret is None:
             return super().quantise(p, own, layer, piece)
         return self.mixed(p, self._shared(layer, piece), own, len(self.members), self.member == 0)
+
+    def _quantise_each(self, p: Tensor, own: Tensor, layer: int, piece: slice) -> Tensor:
+        """Bits [clients, n]: those whose bits have one rule side by side."""
+        rules: dict[tuple[bool, int, bool], list[int]] = {}
+        for row, one in enumerate(self.each):
+            rule = one.secret is not None, len(one.members), one.member == 0 and self.group_size == 2
+            rules.setdefault(rule, []).append(row)
+        bits = torch.empty(p.shape, dtype=torch.bool)
+        for (secret, size, first), rows in rules.items():
+            if secret:
+                shared = torch.stack([self.each[row]._shared(layer, piece) for row in rows])
+                bits[rows] = self.mixed(p[rows], shared, own[rows], size, first)
+            else:
+                bits[rows] = super().quantise(p[rows], own[rows], layer, piece)
+        return bits
 
     def mixed(self, p: Tensor, shared: Tensor, own: Tensor, size: int, first: bool) -> Tensor:
         """The bits of one member of a group of so many, from its cells or ranks and its own uniforms."""
@@ -234,8 +252,12 @@ class CoQFLClient(OneBitClient):
         return self._streams[layer][piece]
 
     def releasing(self, theta: Tensor, trained: Trained, state: Any, noise: NoiseSource) -> Release:
+        if any((one.centres, one.radii) != (self.centres, self.radii) for one in self.each):
+            raise ValueError("clients that are rows were told different intervals")  # each alone keeps to its own
         release = super().releasing(theta, trained, state, noise)
-        return replace(release, figures={**release.figures, "fallback": float(self.fallback is not None)})
+        fallbacks = [float(one.fallback is not None) for one in self.each or (self,)]
+        found = torch.tensor(fallbacks, dtype=torch.float64) if self.each else fallbacks[0]
+        return replace(release, figures={**release.figures, "fallback": found})
 
     # --- what it costs (unit client, replace-one; observers server and server+members) --------------------
 

@@ -18,7 +18,7 @@ from fedpriv.client.one_bit import OneBitClient, of_layer
 from fedpriv.common.identities import stream
 from fedpriv.common.messages import MEMBERS, SEALED, Request
 from fedpriv.config.methods import OneBitOptions
-from fedpriv.mechanisms.quantisation import group_bits, independent_bits, rank_bytes, ranks_of
+from fedpriv.mechanisms.quantisation import all_ranks, group_bits, independent_bits, rank_bytes, ranks_of
 
 
 class CorrQuantClient(OneBitClient):
@@ -26,6 +26,7 @@ class CorrQuantClient(OneBitClient):
 
     options: OneBitOptions
     traits = replace(OneBitClient.traits, shares_secrets=True)
+    in_rows = True
     #: The round's group and its public seed.
     members: tuple[int, ...] = ()
     seed: bytes = b""
@@ -34,18 +35,25 @@ class CorrQuantClient(OneBitClient):
     def prepare(self, request: Request, down: Sequence[Tensor] = ()) -> None:
         super().prepare(request, down)
         members, seed = request.options.get(MEMBERS), request.options.get(SEALED)
-        sound = isinstance(seed, bytes) and self._is_group(members)
-        self.members = tuple(members) if sound else ()  # type: ignore[arg-type]
+        among = [isinstance(seed, bytes) and self._is_group(members, client) for client in self._clients]
+        if any(among) and not all(among):
+            raise ValueError("the group has some of these clients and not the others")  # each alone knows what to do
+        self.members = tuple(members) if all(among) else ()  # type: ignore[arg-type]
         self.seed, self._ranks = seed if isinstance(seed, bytes) else b"", {}
 
-    def _is_group(self, members: Any) -> bool:
+    @property
+    def _clients(self) -> tuple[int, ...]:
+        site = self._site()
+        return site.clients or (site.client,)
+
+    def _is_group(self, members: Any, client: int) -> bool:
         """Different clients, this one among them, and no more than a round can have: the ranks of a group cost memory
         by its size. Poisson samples exceed the bound once in 1e20 rounds.
         """
         if not isinstance(members, list) or len(members) > 2 * self.facts.clients_per_round + 32:
             return False
         sound = all(type(member) is int for member in members) and len(set(members)) == len(members)
-        return sound and self._site().client in members
+        return sound and client in members
 
     def quantise(self, p: Tensor, own: Tensor, layer: int, piece: slice) -> Tensor:
         if len(self.members) < 2:
@@ -53,5 +61,7 @@ class CorrQuantClient(OneBitClient):
         if layer not in self._ranks:
             part, size = self._layers(self.facts.num_parameters)[layer], len(self.members)
             found = stream(self.seed, of_layer(layer), rank_bytes(part.stop - part.start, size))
-            self._ranks = {layer: ranks_of(found, size, self.members.index(self._site().client))}
-        return group_bits(p, self._ranks[layer][piece], own, len(self.members))
+            places = [self.members.index(client) for client in self._clients]
+            ranks = ranks_of(found, size, places[0]) if p.ndim == 1 else all_ranks(found, size)[places]
+            self._ranks = {layer: ranks}
+        return group_bits(p, self._ranks[layer][..., piece], own, len(self.members))

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedpriv.client.contract import Charge, Release, RunFacts
+from fedpriv.client.contract import Charge, Figure, Release, RunFacts
 from fedpriv.client.gradient import GradientClient
 from fedpriv.client.method import Method
 from fedpriv.client.summing import SummingClient
@@ -38,6 +38,7 @@ class CpSGDClient(SummingClient, GradientClient):
 
     options: CpSGDOptions  # type: ignore[assignment]
     traits = replace(GradientClient.traits, bound_to_rounds="a release's share of delta is claimed_delta / num_rounds")
+    in_rows = True
 
     def __init__(self, options: Any, run: RunFacts) -> None:
         super().__init__(options, run)
@@ -60,12 +61,12 @@ class CpSGDClient(SummingClient, GradientClient):
     # --- the release ---------------------------------------------------------------------------------------
 
     def release(self, update: Tensor, state: Any, noise: NoiseSource) -> Release:
-        """Whole numbers (int64 [d']) of an accumulated gradient [d]."""
+        """Whole numbers (int64 [..., d']) of accumulated gradients [..., d]."""
         clipped = self.clipped(update)
         signs = torch.from_numpy(public_signs(self._site().seed, self.round, self.grid.padded))
         numbers, clamped = self.grid.noisy_levels(clipped, signs, noise)
-        figures = {
-            "clipped_norm": float(l2_norm(clipped)),
+        figures: dict[str, Figure] = {
+            "clipped_norm": l2_norm(clipped),
             "noise_norm": self.grid.std * math.sqrt(self.grid.padded),
             "clamped_share": clamped,
         }

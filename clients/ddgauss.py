@@ -21,3 +21,4 @@ class DDGaussClient(WholeGaussianClient):
     """Clip, rotate, round conditionally, add N_Z(0, (sigma/gamma)^2) to each coordinate, reduce modulo 2^bits."""
 
     law = "gaussian"
+    in_rows = True

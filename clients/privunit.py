@@ -18,3 +18,4 @@ class PrivUnitClient(UnitVectorClient):
     """Trains as every client does; options: as `UnitVectorClient`."""
 
     options: PrivUnitOptions
+    in_rows = True

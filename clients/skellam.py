@@ -27,6 +27,7 @@ class SkellamClient(WholeGaussianClient):
 
     options: SkellamOptions  # type: ignore[assignment]
     law = "skellam"
+    in_rows = True
     traits = replace(WholeGaussianClient.traits, bound_to_rounds=SHARES_DELTA)
 
     @property

@@ -6,9 +6,11 @@ The server sees each client's bits; with another client's secrets it would see m
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 
 from flwr.app import ArrayRecord, ConfigRecord, Message
 
+from fedpriv.common.cohort_messages import read_blobs_of_cohort
 from fedpriv.common.messages import (
     EXCHANGE,
     KEY_ATTEMPT,
@@ -43,6 +45,7 @@ class CoQFL(OneBitServer):
     """
 
     options: CoQFLOptions
+    in_rows = True
 
     def configure_train(  # type: ignore[override]
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: ClientGrid
@@ -73,7 +76,7 @@ class CoQFL(OneBitServer):
         def read(message: Message, client: int) -> tuple[int, tuple[bytes, ...]]:
             return client, read_blobs(message, exchange, most=max(2, self.options.group_size - 1))
 
-        found = dict(self.ask(grid, messages, read))
+        found = dict(self.ask(grid, messages, read, partial(read_blobs_of_cohort, exchange=exchange)))
         self.current.bytes_up += sum(len(blob) for blobs in found.values() for blob in blobs)
         return found
 

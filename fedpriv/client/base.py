@@ -6,14 +6,18 @@ A method's client file says what its release is and what that costs (`release`, 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, final
 
 import numpy as np
+import torch
 from flwr.client import NumPyClient
+from torch import Tensor
 
 from fedpriv.client.method import Method
-from fedpriv.client.one_path import Asked, alone
+from fedpriv.client.one_path import Asked, Clip, Participation
 from fedpriv.common.messages import ATTEMPT, ROUND, STATISTICS, TRAIN, Outgoing, Request
+from fedpriv.training.sequential import Training
 
 
 class Client(Method, NumPyClient):
@@ -46,3 +50,22 @@ class Client(Method, NumPyClient):
             arrays.append(np.array(list(found.statistics.values()), np.float64))
         arrays += [np.frombuffer(blob, np.uint8) for blob in found.blobs]
         return arrays, found.num_examples, dict(found.figures)
+
+
+def alone(client: Method) -> Participation:
+    """Of one client at its own site."""
+    site = client._site()
+
+    def train(
+        clients: Sequence[int],
+        rngs: Sequence[np.random.Generator],
+        theta: Tensor,
+        mu: float,
+        drifts: Tensor | None,
+    ) -> tuple[Tensor, Tensor]:
+        start, drift = theta if theta.ndim == 1 else theta[0], None if drifts is None else drifts[0]
+        (found,) = site.trainer.train_all([Training(start, site.load_data(), rngs[0], mu, drift)])
+        return found.update.unsqueeze(0), torch.tensor([found.loss], dtype=torch.float64)
+
+    clip: Clip = lambda requests: site.trainer.clipped_sums(requests)  # noqa: E731 - a trainer may have none
+    return Participation(client, lambda _: client, lambda _: site.num_examples, train, clip, apart=True)

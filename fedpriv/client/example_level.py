@@ -165,22 +165,25 @@ class ExampleLevelClient(Client):
         rng, noise = self.batches(request), self.noise(request, "steps")
         state = state or self.fresh_state(theta)
         begun, update, losses, norms, drawn = theta, torch.zeros_like(theta), 0.0, 0.0, 0
+        adaptive = self.options.clipping == "adaptive"
         chosen = "median" if self.options.clipping == "median" else "given"
         for _ in range(self.local_steps):
             rows = np.flatnonzero(rng.random(site.num_examples) < self.sampling_rate)
             batch = site.load_data(rows)
             found = yield Clipping(begun + update, batch, float(state.clip_norm), chosen, stays=True)
             device = found.total.device
-            begun, update, state = begun.to(device), update.to(device), state.on(device)
+            if device != begun.device:
+                begun, update, state = begun.to(device), update.to(device), state.on(device)
             many = len(found.norms)  # examples or persons
-            within = (found.norms <= state.clip_norm).double().sum() - many / 2
+            within = (found.norms <= state.clip_norm).double().sum() - many / 2 if adaptive else state.clip_norm
             step = self.noisy_step(found.total, within, sigma, state.clip_norm, noise)
             change, moments = self.optimiser.step(step.gradient, state.moments, site.trainer.config.lr)
             update = update + change
             state = TrainingState(moments.m, moments.v, moments.steps, self.next_clip_norm(state.clip_norm, step))
             losses, drawn = losses + found.loss * many, drawn + many
             norms += float(found.norms.nan_to_num(0.0, 0.0, 0.0).sum())
-        update, state = update.cpu(), state.on(torch.device("cpu"))
+        if update.device.type != "cpu":
+            update, state = update.cpu(), state.on(torch.device("cpu"))
         figures = {
             "train_loss": losses / drawn if drawn else 0.0,
             "update_norm": float(l2_norm(update)),

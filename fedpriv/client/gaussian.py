@@ -203,8 +203,8 @@ class WholeGaussianClient(SummingClient, GaussianClient):
         told = self.statistic.shares(l2_norm(update), self.clip_norm) if self.statistic.names else {}
         numbers = self.grid.whole_numbers(clipped.double() / self.clip_norm, list(told.values()), signs, noise)
         std = self.noise_multiplier * self.clip_norm
-        figures = {"clipped_norm": float(l2_norm(clipped)), "noise_norm": std * math.sqrt(self.grid.padded)}
-        return Release(numbers, None, figures)
+        norms = l2_norm(clipped)
+        return Release(numbers, None, {"clipped_norm": norms, "noise_norm": std * math.sqrt(self.grid.padded)})
 
     # --- what it costs -------------------------------------------------------------------------------------
 

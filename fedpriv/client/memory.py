@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -154,9 +154,16 @@ class ClientMemory:
 
     def alone(self) -> ClientMemory:
         """The same memory, which keeps no larger tensor alive: its own are views of no cohort's."""
-        if all(tensor.untyped_storage().nbytes() <= 2 * tensor.nbytes + 64 for tensor in self.tensors()):
+        if all(map(_is_alone, self.tensors())):
             return self
-        return ClientMemory.from_bytes(self.to_bytes())
+        waiting, answer = self.waiting, self.answer
+        return replace(
+            self,
+            state=_all_alone(self.state) if self.state else self.state,
+            answer=answer and replace(answer, release=_alone(answer.release), statistics=_alone(answer.statistics)),
+            kept=_alone(self.kept),
+            waiting=waiting and replace(waiting, tensors=_all_alone(waiting.tensors)),
+        )
 
     def to_bytes(self) -> bytes:
         """safetensors of the `arrays`; no pickle."""
@@ -207,6 +214,18 @@ class ClientMemory:
         state = {name.removeprefix("state."): torch.from_numpy(value) for name, value in arrays.items()}
         entries = tuple(entry_from_json(entry) for entry in uncollected)
         return cls(state or None, account, entries, answer, kept, waiting)
+
+
+def _is_alone(tensor: Tensor) -> bool:
+    return tensor.untyped_storage().nbytes() <= 2 * tensor.nbytes + 64
+
+
+def _alone(tensor: Any) -> Any:
+    return tensor.clone() if tensor is not None and not _is_alone(tensor) else tensor
+
+
+def _all_alone(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name: _alone(tensor) for name, tensor in tensors.items()}
 
 
 def _as_array(text: bytes) -> NDArray[np.generic]:

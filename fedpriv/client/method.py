@@ -65,6 +65,8 @@ class Method(Planned):
     #: leading dimension as clients, each with its own noise, and give each the bits that it would have alone. A class
     #: says so for itself, not for those derived from it; tests/contract holds it to that.
     in_rows: ClassVar[bool] = False
+    #: Where each client was told something of its own, of several clients at once: each one's method.
+    each: tuple[Any, ...] = ()
 
     def __init__(self, options: Any, run: RunFacts) -> None:
         self.options, self.run, self.variant, self.site = options, run, run.variant, run.site
@@ -280,7 +282,7 @@ class Method(Planned):
             return f"{kind.__name__} is not written for rows (in_rows)"
         if self.traits.clips_examples:
             return f"{kind.__name__} has noise in every step"
-        if self.traits.exchanges != (TRAIN,):
+        if self.traits.exchanges != (TRAIN,) and not self.traits.own_requests:
             return f"{kind.__name__} has several exchanges in a round"
         return f"{kind.__name__} keeps layers of its own" if self.traits.keeps_layers else None
 

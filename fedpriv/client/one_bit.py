@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import torch
@@ -53,6 +53,7 @@ class Session:
         return self.info("identity", client) + ephemeral
 
 
+@lru_cache(maxsize=256)
 def of_layer(layer: int) -> bytes:
     """What the stream of bits for a layer is derived for."""
     return encode_key(PROTOCOL, "layer", layer)

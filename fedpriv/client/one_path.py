@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from copy import copy
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -37,7 +38,7 @@ from fedpriv.mechanisms.clipped_sums import ClippedSum
 from fedpriv.mechanisms.cohort_noise import CohortNoise
 from fedpriv.mechanisms.device_errors import nobodys_own
 from fedpriv.mechanisms.noise import finite_or_zero, l2_norm
-from fedpriv.training.sequential import Clipping, Training
+from fedpriv.training.sequential import Clipping
 
 if TYPE_CHECKING:
     from fedpriv.common.identities import Identity
@@ -162,7 +163,8 @@ class Participation:
             except StaleRequest as stale:
                 found.refused[one.client] = stale
                 continue
-            alike.setdefault(one.client if apart else self._form(one, memory), []).append((one, memory))
+            singly = apart or self.kind.traits.own_requests
+            alike.setdefault(one.client if singly else self._form(one, memory), []).append((one, memory))
         groups = []
         for members in alike.values():
             try:
@@ -220,7 +222,7 @@ class Participation:
         """(the method after it took the request, the whole model [d] that training starts from)."""
         method = self.make([one for one, _ in members])
         one, memory = members[0]
-        down = () if received is None else torch.tensor(received).chunk(method.traits.vectors_down)
+        down = () if received is None else torch.from_numpy(received.copy()).chunk(method.traits.vectors_down)
         method.begin(one.request, down)
         return method, method.start_from(down[0], memory, one.request) if down else torch.zeros(0)
 
@@ -253,7 +255,10 @@ class Participation:
             return [[_alone(release)] for release in self._in_steps(groups)]
         if exchange != kind.traits.trains_in:
             return [[_alone(self._after_statistics(group))] for group in groups]
-        return [self._released(group, *trained) for group, trained in zip(groups, self._trained(groups), strict=True)]
+        trained = self._trained(groups)
+        if kind.traits.own_requests and len(groups) > 1 and not self.apart:
+            return [[row] for row in self._released(_beside(groups), *map(torch.cat, zip(*trained, strict=True)))]
+        return [self._released(group, *own) for group, own in zip(groups, trained, strict=True)]
 
     def _trained(self, groups: Sequence[_Group]) -> list[tuple[Tensor, Tensor]]:
         """(updates [rows, d], losses [rows]) of every group; those that train in the same form are one batch."""
@@ -343,7 +348,8 @@ class Participation:
             if self._keeps[0] != charges:
                 self._keeps = charges, method.keeps_answer(charges)
             keeps = self._keeps[1] or waiting is not None
-            value = release.value.clone() if group.rows else release.value
+            shared = release.value.untyped_storage().nbytes() > release.value.nbytes  # a view of the cohort's
+            value = release.value.clone() if shared else release.value
             answer = Answer(request.round, request.attempt, value, statistics) if keeps else None
         entries = method.entries(memory, request, charges, one.client)
         one.store.keep(memory.after(row.state, entries, answer, kept, waiting))
@@ -360,23 +366,11 @@ class Participation:
         return Outgoing(self.num_examples(one.client), value, named, figures=figures or {})
 
 
-def alone(client: Method) -> Participation:
-    """Of one client at its own site."""
-    site = client._site()
-
-    def train(
-        clients: Sequence[int],
-        rngs: Sequence[np.random.Generator],
-        theta: Tensor,
-        mu: float,
-        drifts: Tensor | None,
-    ) -> tuple[Tensor, Tensor]:
-        start, drift = theta if theta.ndim == 1 else theta[0], None if drifts is None else drifts[0]
-        (found,) = site.trainer.train_all([Training(start, site.load_data(), rngs[0], mu, drift)])
-        return found.update.unsqueeze(0), torch.tensor([found.loss], dtype=torch.float64)
-
-    clip: Clip = lambda requests: site.trainer.clipped_sums(requests)  # noqa: E731 - a trainer may have none
-    return Participation(client, lambda _: client, lambda _: site.num_examples, train, clip, apart=True)
+def _beside(groups: Sequence[_Group]) -> _Group:
+    """Clients that were prepared one by one as rows of one computation."""
+    method = copy(groups[0].method)
+    method.each = tuple(group.method for group in groups)
+    return replace(groups[0], method=method, members=[one for group in groups for one in group.members], rows=True)
 
 
 def _alone(release: Release) -> Row:

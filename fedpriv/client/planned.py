@@ -33,7 +33,9 @@ class Traits:
     alike_at_any_dimension: a release of few coordinates is the same mechanism as one of many, so that an audit of it
     counts. costliest: the rounds that cost most, which a plan counts on; any: all cost alike. bound_to_rounds:
     why a run cannot be extended: what of its releases or noise was fixed by num_rounds. why_no_sum: why there is no
-    account against whoever sees only a round's sum, where a reader may expect one.
+    account against whoever sees only a round's sum, where a reader may expect one. own_requests: a round tells each
+    client something of its own, and no state is kept; clients that are rows are then prepared one by one
+    (`Method.each`).
     """
 
     State: type[Any] | None = None
@@ -50,6 +52,7 @@ class Traits:
     costliest: Literal["any", "first", "last"] = "any"
     bound_to_rounds: str | None = None
     why_no_sum: str = ""
+    own_requests: bool = False
     #: Whether a round asks twice: for statistics of an update, then for its release.
     measures_first: bool = field(init=False)
     #: The exchange that brings the parameters.

@@ -67,9 +67,13 @@ class UnitVectorClient(SummedGaussians, Client):
     # --- the release ---------------------------------------------------------------------------------------
 
     def release(self, update: Tensor, state: Any, noise: NoiseSource) -> Release:
-        """What is sent for an update [d]: numbers, or a sketch's bytes."""
+        """What is sent for updates [..., d]: numbers [..., k], or a sketch's bytes."""
         site = self._site()
-        sent = self.mechanism.release(update, (site.seed, site.client, self.round), noise)
+        keys = [(site.seed, client, self.round) for client in site.clients or (site.client,)]
+        if noise.each is None:
+            sent = self.mechanism.release(update, keys[0], noise)
+        else:
+            sent = self.mechanism.release_each(update, keys, noise)
         figures = {"clipped_norm": 1.0, "noise_norm": math.sqrt(max(0.0, self.mechanism.second_moment - 1))}
         return Release(sent, None, figures)
 

@@ -1,13 +1,17 @@
 """One message for many clients of a simulation: what they are asked, and what they answer, as columns.
 
 Only our own grids carry such messages, from one part of a process to another, or to its workers; a real node neither
-sends nor reads them. A reply holds the releases [clients, n] as one flat array, and lists beside it.
+sends nor reads them. A reply holds the releases of all as one flat array, and lists beside it.
 """
 
 from __future__ import annotations
 
+import itertools
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -16,17 +20,23 @@ from numpy.typing import NDArray
 
 from fedpriv.common.messages import (
     ARRAYS,
+    CONFIG,
+    MOST_BLOB,
     FloatVector,
     MalformedMessage,
+    Options,
+    Request,
     num_bytes,
     pack_vector,
+    read_request,
     reply_content,
     view_array,
 )
 from fedpriv.common.replies import Reply, decoded
 
 COHORT = "cohort"  # the record that makes a message one for many
-_CLIENTS, _RELEASED, _CODES, _REASONS = "clients", "released", "codes", "reasons"
+_CLIENTS, _RELEASED, _LENGTHS, _CODES, _REASONS = "clients", "released", "lengths", "codes", "reasons"
+_OWN, _HEX, _BLOBS = "own", "hex", "blobs"
 _STATISTICS, _FIGURES = "cohort-statistics", "cohort-figures"
 _FIGURES_OF = "cohort-figures-of"  # the places of those who have a figure, where some have none
 
@@ -42,9 +52,68 @@ class Refused:
     reason: str
 
 
-def for_cohort(content: RecordDict, clients: Sequence[int]) -> RecordDict:
-    """The content of a train message to all these clients; their records are the same."""
-    return RecordDict({**content, COHORT: ConfigRecord({_CLIENTS: list(clients)})})
+def for_cohort(
+    content: RecordDict, clients: Sequence[int], own: Mapping[int, Options] = MappingProxyType({})
+) -> RecordDict | None:
+    """The content of a train message to all these clients; own: what one of them is told beside the same records. None
+    where that is too long for it, or in the place of something that all are told.
+    """
+    who: dict[str, Any] = {_CLIENTS: list(clients)}
+    if own:
+        common = content[CONFIG].keys()
+        who[_OWN] = [_as_bytes(own.get(client, {})) for client in clients]
+        if max(map(len, who[_OWN])) > MOST_BLOB or any(told.keys() & common for told in own.values()):
+            return None
+    return RecordDict({**content, COHORT: ConfigRecord(who)})
+
+
+def _as_bytes(options: Options) -> bytes:
+    return json.dumps(options, default=lambda value: {_HEX: value.hex()}).encode()
+
+
+def requests_of(content: RecordDict, clients: Sequence[int]) -> list[Request]:
+    """What each of these clients is asked by a message for many. Raises `MalformedMessage`."""
+    common = read_request(content)
+    who: Any = content[COHORT]
+    if _OWN not in who:
+        return [common] * len(clients)
+    own = dict(zip(who[_CLIENTS], who[_OWN], strict=True))
+    return [replace(common, options={**common.options, **_as_options(own[client])}) for client in clients]
+
+
+def _as_options(text: bytes) -> Options:
+    found: Options = json.loads(text, object_hook=lambda value: bytes.fromhex(value[_HEX]) if _HEX in value else value)
+    return found
+
+
+def blobs_of_cohort(
+    exchange: str, clients: Sequence[int], told: Mapping[int, Sequence[bytes]], refused: Mapping[int, Refused]
+) -> RecordDict:
+    """The content of a reply of ``clients`` to an exchange of byte strings, of those who answered."""
+    answered = [client for client in clients if client in told]
+    who = _who(clients, answered, refused)
+    if answered:
+        who[_LENGTHS] = [len(told[client]) for client in answered]
+    content = RecordDict({COHORT: ConfigRecord(who)})
+    if blobs := [blob for client in answered for blob in told[client]]:
+        content[exchange] = ConfigRecord({_BLOBS: blobs})
+    return content
+
+
+def read_blobs_of_cohort(
+    message: Message, exchange: str
+) -> Iterator[tuple[int, Refused | Callable[[], tuple[int, tuple[bytes, ...]]]]]:
+    """(client, what gives it and its byte strings, or why it has none), in the order in which they were asked."""
+    who: Any = message.content[COHORT]
+    record: Any = message.content.get(exchange, {})
+    blobs, refused = iter(record.get(_BLOBS, ())), _refused(who)
+    lengths = dict(zip(who.get(_RELEASED, ()), who.get(_LENGTHS, ()), strict=True))
+    for client in who[_CLIENTS]:
+        if client in refused:
+            yield client, refused[client]
+        else:
+            told = client, tuple(itertools.islice(blobs, lengths[client]))
+            yield client, partial(tuple, told)  # type: ignore[arg-type]
 
 
 def cohort_of_message(message: Message) -> list[int] | None:
@@ -56,24 +125,20 @@ def cohort_of_message(message: Message) -> list[int] | None:
 def cohort_content(
     clients: Sequence[int],
     released: Sequence[int],
-    releases: NDArray[Any],
+    releases: Sequence[NDArray[Any]],
     statistics: Mapping[str, list[float]],
     figures: Sequence[Mapping[str, float]] | None,
     refused: Mapping[int, Refused],
 ) -> RecordDict:
-    """The content of a reply of ``clients``: releases [released, n], and for each of the ``released`` a number of every
-    statistic, and its own figures by name; of the others why not. figures: None outside simulation.
+    """The content of a reply of ``clients``: of each of the ``released`` a release [n], all of one type, a number of
+    every statistic, and its own figures by name; of the others why not. figures: None outside simulation.
     """
-    who: dict[str, Any] = {_CLIENTS: list(clients)}
-    if released:
-        who[_RELEASED] = list(released)
-    if refused:
-        others = [client for client in clients if client in refused]
-        who |= {_CODES: [refused[client].code for client in others]}
-        who |= {_REASONS: [refused[client].reason or " " for client in others]}
+    who = _who(clients, released, refused)
+    if len({len(release) for release in releases}) > 1:  # whole numbers of as many bits as a client's noise needs
+        who[_LENGTHS] = [len(release) for release in releases]
     content = RecordDict({COHORT: ConfigRecord(who)})
     if released:
-        content[ARRAYS] = pack_vector(releases.reshape(-1))
+        content[ARRAYS] = pack_vector(np.concatenate(releases))
         content[_STATISTICS] = MetricRecord({name: list(values) for name, values in statistics.items()})
         if figures is not None:
             names = dict.fromkeys(name for own in figures for name in own)
@@ -82,6 +147,24 @@ def cohort_content(
             if some := {name: places for name, places in of.items() if len(places) < len(figures)}:
                 content[_FIGURES_OF] = ConfigRecord(some)  # type: ignore[arg-type]
     return content
+
+
+def _who(clients: Sequence[int], released: Sequence[int], refused: Mapping[int, Refused]) -> dict[str, Any]:
+    who: dict[str, Any] = {_CLIENTS: list(clients)}
+    if released:
+        who[_RELEASED] = list(released)
+    if refused:
+        others = [client for client in clients if client in refused]
+        who |= {_CODES: [refused[client].code for client in others]}
+        who |= {_REASONS: [refused[client].reason or " " for client in others]}
+    return who
+
+
+def _refused(who: Any) -> dict[int, Refused]:
+    released = set(who.get(_RELEASED, ()))
+    others = [client for client in who[_CLIENTS] if client not in released]
+    told = zip(others, who.get(_CODES, []), who.get(_REASONS, []), strict=True)
+    return {client: Refused(code, reason) for client, code, reason in told}
 
 
 def read_cohort(
@@ -97,10 +180,8 @@ def read_cohort(
     content = message.content
     who: Any = content[COHORT]
     clients, released = list(who[_CLIENTS]), list(who.get(_RELEASED, []))
-    others = [client for client in clients if client not in set(released)]
-    told = zip(others, who.get(_CODES, []), who.get(_REASONS, []), strict=True)
-    refused = {client: Refused(code, reason) for client, code, reason in told}
-    rows = iter(_replies(content, released, size, num_examples, statistics, decode))
+    refused, lengths = _refused(who), who.get(_LENGTHS)
+    rows = iter(_replies(content, released, lengths, size, num_examples, statistics, decode))
     for client in clients:
         yield client, refused[client] if client in refused else next(rows)
 
@@ -108,6 +189,7 @@ def read_cohort(
 def _replies(
     content: RecordDict,
     released: Sequence[int],
+    lengths: Sequence[int] | None,
     size: int,
     num_examples: Callable[[int], int],
     statistics: Sequence[str],
@@ -115,13 +197,17 @@ def _replies(
 ) -> Iterator[Reply | MalformedMessage]:
     if not released:
         return
-    releases = view_array(content).reshape(len(released), -1)
+    flat = view_array(content)
+    releases = flat.reshape(len(released), -1) if lengths is None else np.split(flat, np.cumsum(lengths)[:-1])
     beside: Any = content[_STATISTICS]
     figures = _figures(content, len(released))
     first = {name: float(values[0]) for name, values in beside.items()}
-    weight = num_bytes(reply_content(releases[0], num_examples(released[0]), None, first))  # of each alone
+    weights = {}  # of each alone, by the length of its release
+    for release in releases[:1] if lengths is None else releases:
+        if len(release) not in weights:
+            weights[len(release)] = num_bytes(reply_content(release, num_examples(released[0]), None, first))
     for place, client in enumerate(released):
-        release = releases[place].copy()
+        release, weight = releases[place].copy(), weights[len(releases[place])]
         try:
             if decode is not None:
                 release = decoded(decode, client, release)

@@ -246,6 +246,17 @@ def num_bytes(content: RecordDict) -> int:
         raise MalformedMessage(f"a record cannot be counted: {error}") from None
 
 
+def bytes_of_options(options: Options) -> int:
+    """What they add to `num_bytes` of a message that tells a client them too."""
+    return sum(len(name) + _bytes_of(value) for name, value in options.items())
+
+
+def _bytes_of(value: Any) -> int:
+    if isinstance(value, list):
+        return sum(map(_bytes_of, value))
+    return len(value) if isinstance(value, str | bytes) else 1 if isinstance(value, bool) else 8
+
+
 def get_record(content: RecordDict, key: str, kind: type[Any]) -> Any:
     record = content.get(key)
     if not isinstance(record, kind):

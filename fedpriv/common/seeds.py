@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,7 +45,8 @@ def public_mask(seed: int, client: int, server_round: int, dimension: int, count
     return mask
 
 
+@lru_cache(maxsize=2)  # all clients of a round ask for the same, and the server for each of them
 def public_signs(seed: int, server_round: int, dimension: int) -> NDArray[np.float32]:
-    """+1 and -1 (float32 [d]): one rotation for all clients of a round, which the server can undo."""
+    """+1 and -1 (float32 [d], not to be written to): one rotation for a round, which the server can undo."""
     bits = generator(seed, server_round, "signs").integers(0, 2, dimension, dtype=np.int8)
     return (2 * bits - 1).astype(np.float32)

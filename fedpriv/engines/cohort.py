@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
-import numpy as np
 from flwr.app import Context, Message, RecordDict
 
-from fedpriv.client.one_path import Answered
-from fedpriv.common.cohort_messages import Refused, cohort_content
+from fedpriv.client.one_path import Answered, Asked
+from fedpriv.common.cohort_messages import Refused, blobs_of_cohort, cohort_content, requests_of
 from fedpriv.common.messages import ARRAYS, STATISTICS, TRAIN, read_request
 from fedpriv.config.schema import Config
 from fedpriv.engines.refused import refused_as
@@ -74,23 +73,42 @@ def answer_for_all(
     """The one reply of these clients, of those that a message for many asks."""
     worker = worker_for(config)
     try:
-        request = read_request(message.content)
-        asked = [asked_of(config, contexts[client], request) for client in clients]
-        found = worker.participation.answer(asked, parameters_of(worker, message, request))
+        requests = requests_of(message.content, clients)
+        pairs = zip(clients, requests, strict=True)
+        asked = [asked_of(config, contexts[client], request) for client, request in pairs]
+        received = parameters_of(worker, message, requests[0])
+        if (exchange := requests[0].exchange) not in (STATISTICS, TRAIN):
+            return Message(_further(config, exchange, asked), reply_to=message)
+        found = worker.participation.answer(asked, received)
     except Exception as error:  # of what the server sent
         found = Answered(refused=dict.fromkeys(clients, error))
     return Message(_content(config, clients, found), reply_to=message)
 
 
-def _content(config: Config, clients: Sequence[int], found: Answered) -> RecordDict:
-    simulation = config.privacy.rng == "seeded"
+def _further(config: Config, exchange: str, asked: Sequence[Asked]) -> RecordDict:
+    """What clients answer in an exchange of byte strings, each by itself."""
+    told, refused = dict[int, Sequence[bytes]](), dict[int, Exception]()
+    for one in asked:
+        try:
+            told[one.client] = worker_for(config).half([one]).further(one.request).blobs
+        except Exception as error:
+            refused[one.client] = error
+    return blobs_of_cohort(exchange, [one.client for one in asked], told, _in_words(config, refused))
+
+
+def _in_words(config: Config, errors: Mapping[int, Exception]) -> dict[int, Refused]:
     refused = {}
-    for client, error in found.refused.items():
+    for client, error in errors.items():
         code, words = refused_as(error)
-        refused[client] = Refused(int(code), words if simulation else code.name.lower())
+        refused[client] = Refused(int(code), words if config.privacy.rng == "seeded" else code.name.lower())
+    return refused
+
+
+def _content(config: Config, clients: Sequence[int], found: Answered) -> RecordDict:
+    simulation, refused = config.privacy.rng == "seeded", _in_words(config, found.refused)
     replies = [found.replies[client] for client in clients if client in found.replies]
     released = [client for client in clients if client in found.replies]
-    releases = np.stack([reply.release for reply in replies]) if replies else np.zeros((0, 0))  # type: ignore[misc]
+    releases = [reply.release for reply in replies if reply.release is not None]
     names = replies[0].statistics if replies else {}
     statistics = {name: [reply.statistics[name] for reply in replies] for name in names}
     figures = [reply.figures for reply in replies] if simulation else None

@@ -66,7 +66,8 @@ def why_single_messages(worker: Workplace) -> str | None:
         return "engine.faults are of single clients"
     if config.dataset.name == "on_nodes" or config.strategy.secure_sum == "protocol":
         return "its messages are of single clients"
-    return worker.why_apart or half_class(config, "server").why_single_messages()
+    apart = None if worker.method.traits.clips_examples else worker.why_apart  # these go on together, step by step
+    return apart or half_class(config, "server").why_single_messages()
 
 
 def why_apart(worker: Workplace) -> str | None:

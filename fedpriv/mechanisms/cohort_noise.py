@@ -20,6 +20,9 @@ class CohortNoise(NoiseSource):
     def __init__(self, sources: Sequence[NoiseSource]) -> None:
         self.each = self.sources = sources
 
+    def of(self, rows: torch.Tensor) -> CohortNoise:
+        return CohortNoise([self.sources[row] for row in rows.tolist()])
+
     def normal(self, shape: Shape, std: float = 1.0) -> torch.Tensor:
         rows = self._rows(shape)
         if not rows or not all(isinstance(source, SeededNoise) for source in self.sources):

@@ -28,7 +28,7 @@ from decimal import Decimal, localcontext
 from fractions import Fraction
 from functools import cached_property, lru_cache
 from itertools import accumulate
-from typing import Literal, cast
+from typing import Literal
 
 import numpy as np
 import torch
@@ -38,15 +38,20 @@ from torch import Tensor
 from fedpriv.common.errors import OptionError
 from fedpriv.mechanisms.laws import skellam_exponent
 from fedpriv.mechanisms.noise import NoiseSource, Shape, add_normal_finely, as_size
+from fedpriv.mechanisms.packed_numbers import pack, packed_size, unpack
 
 #: Bits of a word; further words are appended where it does not decide.
 WORD = 64
 #: A border this close to a word, in units of the last bit, leaves it undecided: one for rounding, one for the error.
 CLOSE = 2
+#: In the place of a number that the first bits of a word do not tell.
+UNDECIDED = -(2**31)
 #: Larger laws would need tables of more than a hundred megabytes.
 LARGEST_STD = 2.0**18
 #: Words drawn at a time.
 CHUNK = 2**16
+#: First bits of a word by which most are decided.
+FIRST_BITS = 17
 
 Ratios = Callable[[int], list[int]]
 
@@ -67,7 +72,7 @@ def _drawn(table: Callable[[float], Table], value: float, std: float, shape: Sha
         raise ValueError(f"whole-number noise needs a standard deviation from 0 to 2^18, got {std}")
     if std == 0:
         return torch.zeros(size, dtype=torch.int64)
-    return torch.from_numpy(table(value).draw(math.prod(size), noise)).view(size)
+    return torch.from_numpy(table(value).draw(math.prod(size if noise.each is None else size[1:]), noise)).view(size)
 
 
 @lru_cache(maxsize=8)
@@ -90,22 +95,45 @@ class Table:
         self.reach = len(borders) // 2
         # The outermost are all but 2^word; a word beside them is undecided in any case.
         self._borders: NDArray[np.uint64] = np.array([min(border, 2**word - 1) for border in borders], np.uint64)
+        self._later = np.uint64(word - min(FIRST_BITS, word))
+        self._by_first_bits = self._decided_by_first_bits()
 
     def draw(self, count: int, noise: NoiseSource) -> NDArray[np.int64]:
-        """int64 [count]."""
-        found = np.empty(count, np.int64)
+        """int64 [count]; of the noise of several clients [clients, count], each from its own source."""
+        sources = [noise] if noise.each is None else noise.each
+        found = np.empty((len(sources), count), np.int64)
         for start in range(0, count, CHUNK):
-            part = found[start : start + CHUNK]
-            words = noise.words(len(part)) >> np.uint64(WORD - self._word)
-            places = np.searchsorted(self._borders, words, side="right")
-            below = self._borders[np.maximum(places, 1) - 1]
-            above = self._borders[np.minimum(places, len(self._borders) - 1)]
-            close = (words - below <= CLOSE) & (places > 0) | (above - words <= CLOSE) & (places < len(self._borders))
-            close |= (words <= CLOSE) | (words >= np.uint64(2**self._word - 1 - CLOSE))
-            part[:] = places - self.reach
-            for index in np.flatnonzero(close):
-                part[index] = self._decided(int(words[index]), noise)
+            part = found[:, start : start + CHUNK]
+            words = np.stack([source.words(part.shape[1]) for source in sources]) >> np.uint64(WORD - self._word)
+            places, close = self._places(words.reshape(-1))
+            part[:] = places.reshape(words.shape)
+            for row, index in zip(*np.divmod(close, part.shape[1]), strict=True):
+                part[row, index] = self._decided(int(words[row, index]), sources[row])
+        return found[0] if noise.each is None else found
+
+    def _decided_by_first_bits(self) -> NDArray[np.int32]:
+        """Of all words that begin alike: their number, or `UNDECIDED` where a border lies among or close to them."""
+        last = np.uint64(2**self._word - 1)
+        first = np.arange(2 ** min(FIRST_BITS, self._word), dtype=np.uint64) << self._later
+        end = first + np.uint64(2 ** int(self._later) - 1)
+        below = np.searchsorted(self._borders, np.maximum(first, CLOSE) - np.uint64(CLOSE), side="left")
+        upto = np.searchsorted(self._borders, end + np.minimum(last - end, CLOSE), side="right")
+        found: NDArray[np.int32] = np.where(below == upto, below - self.reach, UNDECIDED).astype(np.int32)
+        found[[0, -1]] = UNDECIDED
         return found
+
+    def _places(self, words: NDArray[np.uint64]) -> tuple[NDArray[np.int32], NDArray[np.intp]]:
+        """(the numbers [n] of words [n], which of them lie so close to a border that they do not decide)."""
+        found = self._by_first_bits[words >> self._later]
+        open_ = np.flatnonzero(found == UNDECIDED)
+        words = words[open_]
+        places = np.searchsorted(self._borders, words, side="right")
+        below = self._borders[np.maximum(places, 1) - 1]
+        above = self._borders[np.minimum(places, len(self._borders) - 1)]
+        close = (words - below <= CLOSE) & (places > 0) | (above - words <= CLOSE) & (places < len(self._borders))
+        close |= (words <= CLOSE) | (words >= np.uint64(2**self._word - 1 - CLOSE))
+        found[open_] = places - self.reach
+        return found, open_[close]
 
     def _decided(self, word: int, noise: NoiseSource) -> int:
         """The number of a uniform that begins with this word, however many bits that takes."""
@@ -266,9 +294,6 @@ class RowGrid:
 #: Residues of up to 32 bits, or of more.
 Residues = NDArray[np.uint32] | NDArray[np.uint64]
 
-#: Numbers packed at a time; a multiple of 8, so that every part but the last ends on a byte.
-AT_ONCE = 2**18
-
 
 def as_residues(numbers: NDArray[np.uint64], bits: int) -> Residues:
     """Numbers below 2^bits in the type of that many bits."""
@@ -276,7 +301,7 @@ def as_residues(numbers: NDArray[np.uint64], bits: int) -> Residues:
 
 
 def to_residues(numbers: NDArray[np.int64], bits: int) -> Residues:
-    """The numbers [n] modulo 2^bits. [Kairouz et al. 2021, Algorithm 1: modular clipping]"""
+    """The numbers [..., n] modulo 2^bits. [Kairouz et al. 2021, Algorithm 1: modular clipping]"""
     return as_residues(numbers.view(np.uint64) & np.uint64(2**bits - 1), bits)
 
 
@@ -294,17 +319,11 @@ def add_residues(total: NDArray[np.uint64], residues: Residues, bits: int) -> No
     np.bitwise_and(total, np.uint64(2**bits - 1), out=total)
 
 
-def packed_size(count: int, bits: int) -> int:
-    """Bytes of so many residues."""
-    return -(-count * bits // 8)
-
-
 def pack_residues(residues: Residues, bits: int) -> NDArray[np.uint8]:
-    """uint8 [packed_size]."""
+    """uint8 [..., packed_size] of residues [..., n]."""
     if bits in (8, 16, 32, 64):
         return residues.astype(f"<u{bits // 8}").view(np.uint8)
-    parts = [_pack(residues[start : start + AT_ONCE], bits) for start in range(0, len(residues), AT_ONCE)]
-    return np.concatenate(parts) if parts else np.zeros(0, np.uint8)
+    return pack(residues, bits, "<")
 
 
 def unpack_residues(packed: NDArray[np.uint8], bits: int, count: int) -> Residues:
@@ -317,41 +336,4 @@ def unpack_residues(packed: NDArray[np.uint8], bits: int, count: int) -> Residue
         raise ValueError(f"the last {spare} bits are not zero")
     if bits in (8, 16, 32, 64):
         return as_residues(packed.view(f"<u{bits // 8}").astype(np.uint64), bits)
-    found = np.empty(count, np.uint32 if bits <= 32 else np.uint64)
-    for start in range(0, count, AT_ONCE):
-        size = min(AT_ONCE, count - start)
-        part = packed[start * bits // 8 : packed_size(start + size, bits)]
-        found[start : start + size] = _unpack(part, bits, size)
-    return cast(Residues, found)
-
-
-def _pack(residues: Residues, bits: int) -> NDArray[np.uint8]:
-    """Eight numbers at a time are ``bits`` bytes; each byte is cut from the one or more numbers that it lies in."""
-    groups = -(-len(residues) // 8)
-    columns = np.zeros((8, groups), np.uint64)
-    filled = np.zeros(8 * groups, np.uint64)
-    filled[: len(residues)] = residues
-    columns[:] = filled.reshape(groups, 8).T
-    found = np.empty((groups, bits), np.uint8)
-    for byte in range(bits):
-        first, last = 8 * byte // bits, (8 * byte + 7) // bits
-        taken = columns[first] >> np.uint64(8 * byte - first * bits)
-        for number in range(first + 1, last + 1):
-            taken = taken | (columns[number] << np.uint64(number * bits - 8 * byte))
-        found[:, byte] = taken & np.uint64(255)
-    return found.reshape(-1)[: packed_size(len(residues), bits)]
-
-
-def _unpack(packed: NDArray[np.uint8], bits: int, count: int) -> NDArray[np.uint64]:
-    groups = -(-count // 8)
-    filled = np.zeros(groups * bits, np.uint8)
-    filled[: len(packed)] = packed
-    bytes_of = np.ascontiguousarray(filled.reshape(groups, bits).T).astype(np.uint64)
-    found = np.empty((groups, 8), np.uint64)
-    for number in range(8):
-        first, last = number * bits // 8, ((number + 1) * bits - 1) // 8
-        taken = bytes_of[first] >> np.uint64(number * bits - 8 * first)
-        for byte in range(first + 1, last + 1):
-            taken = taken | (bytes_of[byte] << np.uint64(8 * byte - number * bits))
-        found[:, number] = taken & np.uint64(2**bits - 1)
-    return found.reshape(-1)[:count]
+    return as_residues(unpack(packed, bits, count, "<"), bits)

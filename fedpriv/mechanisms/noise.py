@@ -195,6 +195,10 @@ class NoiseSource(ABC):
     #: The sources of the clients of the first dimension, where draws are for several at once.
     each: Sequence[NoiseSource] | None = None
 
+    def of(self, rows: torch.Tensor) -> NoiseSource:
+        """What draws for these of the first dimension (int64 [n]) alone."""
+        return self
+
     @abstractmethod
     def normal(self, shape: Shape, std: float = 1.0) -> torch.Tensor:
         """Gaussians of mean 0 and standard deviation `std` (float32)."""

@@ -41,6 +41,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -203,7 +204,8 @@ def _sideways(units: Tensor, noise: NoiseSource, words: int) -> tuple[Tensor, Te
     dimension = units.shape[-1]
     found, along, length = _across(units, noise, words)
     while bool((short := length < math.sqrt(dimension) / 4).any()):
-        found[short], along[short], length[short] = _across(units[short], noise, words)
+        own = noise if noise.each is None else noise.of(short.nonzero().flatten())
+        found[short], along[short], length[short] = _across(units[short], own, words)
     return found, along, length
 
 
@@ -211,9 +213,16 @@ def _across(units: Tensor, noise: NoiseSource, words: int) -> tuple[Tensor, Tens
     found = with_exact_tails(noise.fine_normal(units.shape, 1.0), 1.0, noise, words)
     if units.shape[-1] < 64:  # what is orthogonal may be a small part of g: subtracted first, so that no digit is lost
         for _ in range(2):
-            found.addcmul_(units, torch.linalg.vecdot(found, units).unsqueeze(-1), value=-1.0)
-    along = torch.linalg.vecdot(found, units)
+            found.addcmul_(units, _inner(found, units, noise).unsqueeze(-1), value=-1.0)
+    along = _inner(found, units, noise)
     return found, along, (l2_norm(found).square() - along.square()).clamp_(min=0.0).sqrt_()
+
+
+def _inner(left: Tensor, right: Tensor, noise: NoiseSource) -> Tensor:
+    """Inner products [...]; of several clients one by one, since a sum along a row of a table has another order."""
+    if noise.each is None:
+        return torch.linalg.vecdot(left, right)
+    return torch.stack([torch.linalg.vecdot(own, other) for own, other in zip(left, right, strict=True)])
 
 
 def with_exact_tails(normal: Tensor, std: float, noise: NoiseSource, words: int) -> Tensor:
@@ -222,6 +231,10 @@ def with_exact_tails(normal: Tensor, std: float, noise: NoiseSource, words: int)
     """
     low, high = torch.aminmax(normal)
     if float(high) <= FAR * std and float(low) >= -FAR * std:
+        return normal
+    if noise.each is not None:
+        for own, source in zip(normal, noise.each, strict=True):
+            with_exact_tails(own, std, source, words)
         return normal
     far = normal.abs() > FAR * std
     from scipy.special import ndtri_exp
@@ -255,6 +268,11 @@ class UnitMechanism(ABC):
     @abstractmethod
     def release(self, vectors: Tensor, key: Key, noise: NoiseSource) -> Tensor:
         """What is sent for vectors [..., d], of which the direction alone counts: [..., numbers or bytes]."""
+
+    def release_each(self, vectors: Tensor, keys: Sequence[Key], noise: NoiseSource) -> Tensor:
+        """What is sent for a vector of each client (vectors [clients, d]), with its own key and its own noise."""
+        assert noise.each is not None, "noise of several clients"
+        return torch.stack([self.release(*own) for own in zip(vectors, keys, noise.each, strict=True)])
 
     @abstractmethod
     def decode(self, sent: Tensor, key: Key) -> Tensor:
@@ -297,6 +315,9 @@ class Whole(Capped):
         return self.setting.second_moment
 
     def release(self, vectors: Tensor, key: Key, noise: NoiseSource) -> Tensor:
+        return release_unit(vectors, self.setting, noise)
+
+    def release_each(self, vectors: Tensor, keys: Sequence[Key], noise: NoiseSource) -> Tensor:
         return release_unit(vectors, self.setting, noise)
 
     def decode(self, sent: Tensor, key: Key) -> Tensor:

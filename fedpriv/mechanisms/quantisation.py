@@ -10,7 +10,7 @@ v -> own (private uniforms), mu -> private_share. Shapes: [..., d] coordinates; 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -21,6 +21,8 @@ from fedpriv.common.errors import OptionError
 
 #: Coordinates of one piece of a long vector.
 CHUNK = 2**15
+#: Coordinates whose group is put in order at a time.
+COLUMNS = 2**11
 
 
 def tanh_half(epsilon: float) -> float:
@@ -90,36 +92,35 @@ def group_bits(p: Tensor, rank: Tensor, own: Tensor, size: int) -> Tensor:
 
 
 def with_private_coins(p: Tensor, own: Tensor, private_share: float) -> tuple[Tensor, Tensor, Tensor]:
-    """(coin, bits under the coin, fresh uniforms): with probability mu a coordinate uses a private uniform.
+    """(coin, bits under the coin, uniforms without it): with probability mu a coordinate uses a private uniform.
 
     One private uniform serves as the coin and, rescaled to (0, 1), as the next step's uniform: given the coin, it
-    is uniform again.
+    is uniform again. Bits and uniforms that the coin rules out mean nothing.
     """
     coin = own < private_share
     if private_share == 0:
         return coin, coin, own
     if private_share == 1:
         return coin, own < p, own
-    fresh = torch.where(coin, own / private_share, (own - private_share) / (1 - private_share))
-    return coin, fresh < p, fresh
+    scaled, fresh = own / private_share, (own - private_share) / (1 - private_share)
+    return coin, scaled < p, fresh
 
 
 def mixed_pair_bits(p: Tensor, cell: Tensor, own: Tensor, bits: int, first: bool, private_share: float) -> Tensor:
     """The repaired pair: the antithetic bit, or with probability mu an independent one."""
     coin, alone, fresh = with_private_coins(p, own, private_share)
-    return torch.where(coin, alone, pair_bits(p, cell, fresh, bits, first))
+    return _by_coin(coin, alone, pair_bits(p, cell, fresh, bits, first))
 
 
 def mixed_group_bits(p: Tensor, rank: Tensor, own: Tensor, size: int, private_share: float) -> Tensor:
     """The repaired group: the permutation's bit, or with probability mu an independent one."""
     coin, alone, fresh = with_private_coins(p, own, private_share)
-    return torch.where(coin, alone, group_bits(p, rank, fresh, size))
+    return _by_coin(coin, alone, group_bits(p, rank, fresh, size))
 
 
-def in_chunks(make: Callable[..., Tensor], *vectors: Tensor, size: int = CHUNK) -> Tensor:
-    """make(*vectors) [..., d] piece by piece along the coordinates: intermediate results stay in the cache."""
-    pieces = zip(*(vector.split(size, dim=-1) for vector in vectors), strict=True)
-    return torch.cat([make(*piece) for piece in pieces], dim=-1)
+def _by_coin(coin: Tensor, alone: Tensor, shared: Tensor) -> Tensor:
+    """`torch.where` for bits, without a branch for each."""
+    return (coin & alone) | (shared & ~coin)
 
 
 # --- shared randomness -----------------------------------------------------------------------------------
@@ -143,6 +144,19 @@ def ranks_of(stream: bytes, size: int, member: int) -> Tensor:
         if other != member:
             rank += (numbers[other] < own) if other > member else (numbers[other] <= own)
     return torch.from_numpy(rank)
+
+
+def all_ranks(stream: bytes, size: int) -> Tensor:
+    """pi [g, d]: what `ranks_of` gives each of the g members."""
+    numbers = np.frombuffer(stream, "<u8").reshape(size, -1)
+    ranks = np.empty(numbers.shape, np.int32)
+    places = np.arange(size, dtype=np.int32)[np.newaxis]
+    for start in range(0, numbers.shape[1], COLUMNS):
+        order = np.argsort(numbers[:, start : start + COLUMNS].T, axis=1, kind="stable")
+        own = np.empty(order.shape, np.int32)
+        np.put_along_axis(own, order, places, 1)
+        ranks[:, start : start + COLUMNS] = own.T
+    return torch.from_numpy(ranks)
 
 
 def cell_bytes(dimension: int, bits: int) -> int:

@@ -29,8 +29,10 @@ their errors would be the same, but hides nothing.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from fedpriv.common.errors import OptionError
@@ -38,6 +40,7 @@ from fedpriv.mechanisms.kashin import frame_size
 from fedpriv.mechanisms.noise import NoiseSource, add_normal
 from fedpriv.mechanisms.privunit import BLUR, Capped, Whole, direction, private_unit, release_unit
 from fedpriv.mechanisms.privunit import UnitMechanism as UnitMechanism
+from fedpriv.mechanisms.rotation import padded
 from fedpriv.mechanisms.unit_projections import (
     Key,
     mean_length,
@@ -48,7 +51,6 @@ from fedpriv.mechanisms.unit_projections import (
 )
 from fedpriv.mechanisms.unit_symbols import MOST_BITS, SQKR, SignSketch
 from fedpriv.mechanisms.unit_symbols import best_bits as best_bits
-from fedpriv.mechanisms.whole_numbers import padded
 
 
 @dataclass(frozen=True)
@@ -65,7 +67,15 @@ class Projected(Capped):
         return square / (cap.mean * mean_length(cap.dimension)) ** 2
 
     def release(self, vectors: Tensor, key: Key, noise: NoiseSource) -> Tensor:
-        return release_unit(project(direction(vectors), key, self.width), self.setting, noise)
+        return release_unit(self.projected(direction(vectors), key), self.setting, noise)
+
+    def release_each(self, vectors: Tensor, keys: Sequence[Key], noise: NoiseSource) -> Tensor:
+        rows = [self.projected(unit, key) for unit, key in zip(direction(vectors), keys, strict=True)]
+        return release_unit(torch.stack(rows), self.setting, noise)
+
+    def projected(self, units: Tensor, key: Key) -> Tensor:
+        """Of unit vectors [..., d]: [..., k]."""
+        return project(units, key, self.width)
 
     def decode(self, sent: Tensor, key: Key) -> Tensor:
         return (project_back(sent, key, self.dimension) / mean_length(self.width)).float()
@@ -81,8 +91,8 @@ class HadamardProjected(Projected):
     def second_moment(self) -> float:
         return self.setting.second_moment * padded(self.dimension) / self.width
 
-    def release(self, vectors: Tensor, key: Key, noise: NoiseSource) -> Tensor:
-        return release_unit(project_fast(direction(vectors), key, self.width), self.setting, noise)
+    def projected(self, units: Tensor, key: Key) -> Tensor:
+        return project_fast(units, key, self.width)
 
     def decode(self, sent: Tensor, key: Key) -> Tensor:
         scale = math.sqrt(padded(self.dimension) / self.width)
@@ -107,6 +117,9 @@ class GaussianUnit(UnitMechanism):
         return 1.0 + self.dimension * self.std**2
 
     def release(self, vectors: Tensor, key: Key, noise: NoiseSource) -> Tensor:
+        return add_normal(direction(vectors), self.std, noise)
+
+    def release_each(self, vectors: Tensor, keys: Sequence[Key], noise: NoiseSource) -> Tensor:
         return add_normal(direction(vectors), self.std, noise)
 
     def decode(self, sent: Tensor, key: Key) -> Tensor:

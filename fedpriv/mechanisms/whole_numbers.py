@@ -1,4 +1,4 @@
-"""From a vector to whole numbers: rotation, rounding to levels and its grid (cpSGD), rounding that keeps the norm and
+"""From a rotated vector to whole numbers: rounding to levels and its grid (cpSGD), rounding that keeps the norm and
 the grid of its sums (ddgauss, skellam).
 
 N. Agarwal, A. T. Suresh, F. X. Yu, S. Kumar, H. B. McMahan: cpSGD: Communication-efficient and
@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import Literal
 
 import numpy as np
@@ -26,42 +26,8 @@ from torch import Tensor
 from fedpriv.common.errors import OptionError
 from fedpriv.mechanisms.integer_noise import MOST_STEPS, SPREAD, discrete_gaussian, skellam
 from fedpriv.mechanisms.noise import NoiseSource
-
-#: Numbers packed at a time.
-CHUNK = 2**20
-
-
-def padded(dimension: int) -> int:
-    """The smallest power of two that is at least ``dimension``."""
-    return 1 << (dimension - 1).bit_length()
-
-
-def hadamard(values: Tensor) -> Tensor:
-    """H x / sqrt(d) of vectors [..., d], d a power of two: orthogonal and its own inverse, in the dtype of x."""
-    dimension = values.shape[-1]
-    if dimension != padded(dimension):
-        raise ValueError(f"{dimension} coordinates: must be a power of two")
-    shape, width = values.shape, 1
-    values = values.clone()
-    while width < dimension:
-        halves = values.view(*shape[:-1], dimension // (2 * width), 2, width)
-        left, right = halves[..., 0, :], halves[..., 1, :]
-        total = left + right
-        torch.sub(left, right, out=right)
-        left.copy_(total)
-        width *= 2
-    return values.div_(math.sqrt(dimension))
-
-
-def rotate(values: Tensor, signs: Tensor) -> Tensor:
-    """The randomised rotation H D x / sqrt(d') of values [..., d] padded with zeros; signs [d']: +1 and -1."""
-    spread = torch.nn.functional.pad(values, (0, signs.shape[-1] - values.shape[-1]))
-    return hadamard(spread * signs)  # [cpSGD, section 5]
-
-
-def rotate_back(values: Tensor, signs: Tensor, dimension: int) -> Tensor:
-    """Inverse of `rotate`: [..., dimension]."""
-    return (hadamard(values) * signs)[..., :dimension]
+from fedpriv.mechanisms.packed_numbers import pack
+from fedpriv.mechanisms.rotation import padded, rotate, rotate_blocks, rotate_blocks_back, rotated_size
 
 
 def coordinate_bound(clip_norm: float, dimension: int, failure: float) -> float:
@@ -95,30 +61,6 @@ def from_noisy_levels(numbers: Tensor, bound: float, levels: int, trials: int) -
 def width_of(largest: int) -> int:
     """Bits that hold every whole number from 0 to ``largest``."""
     return max(1, largest.bit_length())
-
-
-def pack_integers(numbers: NDArray[np.int64], width: int) -> NDArray[np.uint8]:
-    """Whole numbers 0..2^width - 1 [n] at ``width`` bits each, highest bit first, in ceil(n width / 8) bytes."""
-    parts = []
-    for start in range(0, len(numbers), CHUNK):  # CHUNK is a multiple of 8: every part but the last ends on a byte
-        piece = numbers[start : start + CHUNK].astype(">u8").view(np.uint8).reshape(-1, 8)
-        parts.append(np.packbits(np.unpackbits(piece, axis=1)[:, 64 - width :]))
-    return np.concatenate(parts) if parts else np.zeros(0, np.uint8)
-
-
-def unpack_integers(packed: NDArray[np.uint8], width: int, count: int) -> NDArray[np.int64]:
-    """Inverse of `pack_integers`, int64 [count]. Raises ValueError for another dtype or number of bytes."""
-    expected = -(-count * width // 8)
-    if packed.dtype != np.uint8 or packed.shape != (expected,):
-        raise ValueError(f"expected uint8 [{expected}], got {packed.dtype} {list(packed.shape)}")
-    numbers = np.empty(count, np.int64)
-    for start in range(0, count, CHUNK):
-        size = min(CHUNK, count - start)
-        bits = np.unpackbits(packed[start * width // 8 : -(-(start + size) * width // 8)], count=size * width)
-        wide = np.zeros((size, 64), np.uint8)
-        wide[:, 64 - width :] = bits.reshape(size, width)
-        numbers[start : start + size] = np.packbits(wide, axis=1).view(">u8").ravel()
-    return numbers
 
 
 #: Bound on the probability that any coordinate of a rotated vector is clamped.
@@ -160,15 +102,15 @@ class LevelGrid:
         """Standard deviation of the noise on a coordinate, in real units: s sqrt(m)/2."""
         return self.step * self.trials**0.5 / 2
 
-    def noisy_levels(self, vector: Tensor, signs: Tensor, noise: NoiseSource) -> tuple[Tensor, float]:
-        """(int64 [d'] in 0..k-1+m, share of clamped coordinates) of a clipped vector [d]."""
+    def noisy_levels(self, vector: Tensor, signs: Tensor, noise: NoiseSource) -> tuple[Tensor, Tensor]:
+        """(int64 [..., d'] in 0..k-1+m, share [...] of clamped coordinates) of clipped vectors [..., d]."""
         rotated = rotate(vector.double(), signs.double())
-        level = to_levels(rotated, self.bound, self.levels, noise.uniform(self.padded))
-        beyond = float((rotated.abs() > self.bound).double().mean())
-        return level + noise.binomial(self.trials, self.padded), beyond  # [cpSGD, section 4]
+        level = to_levels(rotated, self.bound, self.levels, noise.uniform(rotated.shape))
+        beyond = (rotated.abs() > self.bound).double().mean(-1)
+        return level + noise.binomial(self.trials, rotated.shape), beyond  # [cpSGD, section 4]
 
     def pack(self, numbers: Tensor) -> NDArray[np.uint8]:
-        return pack_integers(numbers.numpy(), width_of(self.largest))
+        return pack(numbers.numpy(), width_of(self.largest), ">")
 
     def centred(self, numbers: Tensor) -> Tensor:
         """Numbers of 0..k-1+m about the middle: the sum of many is then as small as it can be."""
@@ -177,44 +119,10 @@ class LevelGrid:
 
 # --- rounding that keeps the norm ------------------------------------------------------------------------
 
-#: Sizes of the blocks that are rotated: one large rotation would pad a vector to twice its length.
-SMALLEST_BLOCK, LARGEST_BLOCK = 2**12, 2**16
 #: beta: a rounding is accepted with probability 1 - beta at least.
 BETA = math.exp(-0.5)
 #: Roundings tried before everything is rounded towards zero, which no norm survives longer.
 MOST_TRIES = 1000
-
-
-@lru_cache(maxsize=64)
-def blocks(dimension: int) -> tuple[int, ...]:
-    """Powers of two, the largest first, whose sum is at least ``dimension`` and at most 4,095 more; one block where it
-    is at most 4,096.
-    """
-    if dimension <= SMALLEST_BLOCK:
-        return (padded(max(1, dimension)),)
-    left, found = -(-dimension // SMALLEST_BLOCK), []
-    while left:
-        size = min(LARGEST_BLOCK // SMALLEST_BLOCK, 1 << (left.bit_length() - 1))
-        found.append(size * SMALLEST_BLOCK)
-        left -= size
-    return tuple(found)
-
-
-def rotated_size(dimension: int) -> int:
-    return sum(blocks(dimension))
-
-
-def rotate_blocks(values: Tensor, signs: Tensor) -> Tensor:
-    """H D x in each block of values [..., d] padded with zeros, float64 [..., d']; signs [d']: +1 and -1."""
-    sizes = blocks(values.shape[-1])
-    spread = torch.nn.functional.pad(values.double(), (0, sum(sizes) - values.shape[-1])) * signs
-    return torch.cat([hadamard(part) for part in spread.split(sizes, dim=-1)], dim=-1)
-
-
-def rotate_blocks_back(values: Tensor, signs: Tensor, dimension: int) -> Tensor:
-    """Inverse of `rotate_blocks`: [..., dimension]."""
-    parts = values.double().split(blocks(dimension), dim=-1)
-    return (torch.cat([hadamard(part) for part in parts], dim=-1) * signs)[..., :dimension]
 
 
 def rounded_square(norm: float, dimension: int, beta: float = BETA) -> int:
@@ -241,20 +149,20 @@ def conditional_round(values: Tensor, most_square: int, noise: NoiseSource) -> T
     share = values.double() - low
     if values.ndim == 1:
         for _ in range(MOST_TRIES):
-            found = (low + (noise.uniform(low.shape) < share)).long()
-            if float(found.double().square().sum()) <= most_square:
-                return found
+            found = low + (noise.uniform(low.shape) < share)
+            if float(found.square().sum()) <= most_square:
+                return found.long()
         return _towards_zero(values, most_square)
     flat_low, flat_share = low.reshape(-1, low.shape[-1]), share.reshape(-1, low.shape[-1])
-    rows = torch.arange(len(flat_low))
-    result = torch.empty(flat_low.shape, dtype=torch.int64)
-    for _ in range(MOST_TRIES):
-        drawn = (flat_low[rows] + (noise.uniform((len(rows), low.shape[-1])) < flat_share[rows])).long()
-        kept = drawn.double().square().sum(-1) <= most_square
-        result[rows[kept]] = drawn[kept]
-        rows = rows[~kept]
+    drawn = flat_low + (noise.uniform(flat_low.shape) < flat_share)
+    result = drawn.long()
+    rows = (drawn.square().sum(-1) > most_square).nonzero()[:, 0]
+    for _ in range(MOST_TRIES - 1):
         if not len(rows):
             return result.view(low.shape)
+        drawn = flat_low[rows] + (noise.of(rows).uniform((len(rows), low.shape[-1])) < flat_share[rows])
+        result[rows] = drawn.long()
+        rows = rows[drawn.square().sum(-1) > most_square]
     for row in rows.tolist():
         result[row] = _towards_zero(values.reshape(-1, low.shape[-1])[row], most_square)
     return result.view(low.shape)
@@ -365,11 +273,11 @@ class WholeGrid:
         return rounded + self.noise(noise_level * steps, tuple(rounded.shape), noise)
 
     def whole_numbers(self, vector: Tensor, shares: Sequence[Tensor], signs: Tensor, noise: NoiseSource) -> Tensor:
-        """A release (int64 [numbers]) of a vector [d] in units of C and the numbers beside it (float [])."""
+        """A release (int64 [..., numbers]) of vectors [..., d] in units of C and numbers beside them (float [...])."""
         found = [self.noisy(rotate_blocks(vector, signs) / self.step, noise)]
         for share, level in zip(shares, self.statistics, strict=True):
             found.append(self.noisy_share(share, level, noise).unsqueeze(-1))
-        return torch.cat(found, dim=-1)
+        return torch.cat(found, dim=-1) if len(found) > 1 else found[0]
 
     # --- server --------------------------------------------------------------------------------------------
 

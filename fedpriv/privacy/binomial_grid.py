@@ -17,7 +17,9 @@ from fedpriv.common.errors import OptionError
 from fedpriv.common.messages import FloatVector
 from fedpriv.common.sum_limits import FEWEST_BITS, MOST_BITS
 from fedpriv.mechanisms.laws import binomial_epsilon, binomial_sensitivities
-from fedpriv.mechanisms.whole_numbers import LevelGrid, from_noisy_levels, rotate_back, unpack_integers, width_of
+from fedpriv.mechanisms.packed_numbers import packed_size, unpack
+from fedpriv.mechanisms.rotation import rotate_back
+from fedpriv.mechanisms.whole_numbers import LevelGrid, from_noisy_levels, width_of
 from fedpriv.privacy.events import CLIENT_TO_SERVER, Binomial, Threat
 
 #: Keeps the integers on the wire exact in a float64.
@@ -39,7 +41,7 @@ class BinomialGrid(LevelGrid):
 
     @property
     def num_bytes(self) -> int:
-        return -(-self.padded * width_of(self.largest) // 8)
+        return packed_size(self.padded, width_of(self.largest))
 
     def sensitivities(self, clip_norm: float | None = None) -> tuple[float, float, float]:
         """(L1, L2, Linf) in real units under replace-one, of vectors of length ``clip_norm`` (default: the grid's
@@ -68,7 +70,9 @@ class BinomialGrid(LevelGrid):
 
     def decode(self, packed: NDArray[np.uint8], signs: Tensor) -> FloatVector:
         """float32 [d]: unbiased. Raises ValueError for another number of bytes or a number beyond the largest."""
-        numbers = unpack_integers(packed, width_of(self.largest), self.padded)
+        if packed.dtype != np.uint8 or packed.shape != (self.num_bytes,):
+            raise ValueError(f"expected uint8 [{self.num_bytes}], got {packed.dtype} {list(packed.shape)}")
+        numbers = unpack(packed, width_of(self.largest), self.padded, ">").view(np.int64)
         if int(numbers.max()) > self.largest:
             raise ValueError(f"a number of {int(numbers.max())}, at most {self.largest} is possible")
         rotated = from_noisy_levels(torch.from_numpy(numbers), self.bound, self.levels, self.trials)

@@ -91,7 +91,7 @@ def _together(worker: Worker) -> str:
     """How a cohort's releases are computed, where clients train together."""
     if worker.config.engine.trainer != "vectorised":
         return ""
-    reason = worker.why_single_messages
+    reason = worker.why_apart or worker.why_single_messages
     return "; clients release as rows" if reason is None else f"; clients release one after the other: {reason}"
 
 

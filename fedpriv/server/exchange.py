@@ -22,6 +22,7 @@ from fedpriv.common.messages import (
     Options,
     Refusal,
     Request,
+    bytes_of_options,
     check_size,
     label,
     num_bytes,
@@ -68,9 +69,10 @@ class Exchange:
             order = generator(self.population.seed, number, "arrival").permutation(len(clients)).tolist()
             clients = [clients[place] for place in order]
         same = train_content(arrays, Request(number, self.population.attempt, options))
-        if grid.carries_cohorts and not own and arrays is not None and len(clients) > 1:
-            current.bytes_down += num_bytes(same) * len(clients)
-            content = for_cohort(same, clients)
+        together = grid.carries_cohorts and len(clients) > 1
+        if together and (content := for_cohort(same, clients, own)) is not None:
+            told = sum(bytes_of_options(own[client]) for client in clients if client in own)
+            current.bytes_down += num_bytes(same) * len(clients) + told
             return [Message(content, nodes[clients[0]], "train", group_id=current.label)]
         for client in clients:
             content = same

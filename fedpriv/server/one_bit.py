@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
+import numpy as np
 import torch
 
 from fedpriv.common.messages import CENTRES, RADII, FloatVector, Options
 from fedpriv.common.replies import Reply
 from fedpriv.config.methods import OneBitOptions
-from fedpriv.mechanisms.quantisation import decode, in_chunks, per_layer, unpack
+from fedpriv.mechanisms.quantisation import decode, per_layer, unpack
 from fedpriv.server.round import NO_HOOKS, Hooks, Population
 from fedpriv.server.strategy import FederatedStrategy
 
@@ -56,12 +57,10 @@ class OneBitServer(FederatedStrategy):
 
     def decoded(self, client: int, packed: Any) -> FloatVector:
         """float32 [d]: c + A or c - A for every bit. Raises ValueError for another number of bytes."""
-        bits, parts = unpack(packed, self.layers[-1].stop), []
+        bits = unpack(packed, self.layers[-1].stop).numpy().view(np.uint8)
+        vector: FloatVector = np.empty(len(bits), np.float32)
         for part, centre, radius in zip(self.layers, self.centres, self.radii, strict=True):
-            parts.append(
-                in_chunks(lambda piece, c=centre, r=radius: decode(piece.float(), c, r, self.epsilon), bits[part])
-            )
-        vector: FloatVector = torch.cat(parts).numpy()
+            vector[part] = _decoded(centre, radius, self.epsilon).take(bits[part])
         return vector
 
     def aggregate(self, theta: FloatVector, replies: Sequence[Reply]) -> FloatVector:
@@ -100,3 +99,10 @@ class OneBitServer(FederatedStrategy):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
         self.centres, self.radii, self.announced = list(state["centres"]), list(state["radii"]), state["announced"]
+
+
+@lru_cache(maxsize=256)
+def _decoded(centre: float, radius: float, epsilon: float) -> FloatVector:
+    """What a low bit stands for, and a high one (float32 [2])."""
+    values: FloatVector = decode(torch.tensor([0.0, 1.0]), centre, radius, epsilon).numpy()
+    return values

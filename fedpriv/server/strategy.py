@@ -29,7 +29,7 @@ from fedpriv.common.messages import FloatVector, MalformedMessage, Options, pack
 from fedpriv.common.replies import Reply, read_reply
 from fedpriv.config.options import MethodOptions
 from fedpriv.server.drawing import Cohorts
-from fedpriv.server.exchange import Answer, Exchange
+from fedpriv.server.exchange import Answer, Exchange, ReadAll
 from fedpriv.server.nodes import ClientGrid
 from fedpriv.server.optimizers import Optimizer
 from fedpriv.server.round import FORGOTTEN, NO_HOOKS, Hooks, Population, Replies, Round
@@ -208,10 +208,15 @@ class FederatedStrategy(Strategy):
 
     @final
     def ask(
-        self, grid: ClientGrid, messages: Sequence[Message], read: Callable[[Message, int], Answer]
+        self,
+        grid: ClientGrid,
+        messages: Sequence[Message],
+        read: Callable[[Message, int], Answer],
+        read_all: ReadAll[Answer] | None = None,
     ) -> list[Answer]:
         """A further exchange within `configure_train`: the usable answers, sorted by client."""
-        return list(self.exchange.usable(self.current, grid.receive(messages, self.population.round_timeout), read))
+        replies = grid.receive(messages, self.population.round_timeout)
+        return list(self.exchange.usable(self.current, replies, read, None, read_all))
 
     @final
     def require(self, usable: int) -> None:

@@ -43,6 +43,7 @@ class SummingServer(FederatedStrategy):
     """theta <- theta + mean, or whatever a method makes of `mean`."""
 
     options: ModularOptions
+    in_rows = True
 
     def __init__(self, population: Population, options: Any, hooks: Hooks = NO_HOOKS) -> None:
         super().__init__(population, options, hooks)

@@ -173,3 +173,19 @@ def test_a_checkpoint_holds_every_memory_and_restores_no_other() -> None:
     ContextStore(grid.context_of(1)).write(ClientMemory({"x": torch.tensor(1)}).to_bytes())
     grid.restore(memories)
     assert grid.memories() == memories
+
+
+def test_a_memory_that_is_kept_holds_no_table_of_a_cohort() -> None:
+    """Rows of a computation are copied out of it, whatever they are for; the memory is the same."""
+    rows = torch.randn(50, 9)
+    memory = ClientMemory(
+        {"vector": rows[1], "alone": torch.ones(9)},
+        answer=Answer(1, 0, rows[2], rows[3].double()[:2]),
+        kept=rows[4],
+        waiting=Waiting(1, 0, {"update": rows[5]}, {"train_loss": 1.0}),
+    )
+    found = memory.alone()
+    assert found.to_bytes() == memory.to_bytes()
+    assert all(tensor.untyped_storage().nbytes() <= 2 * tensor.nbytes + 64 for tensor in found.tensors())
+    assert len(list(found.tensors())) == len(list(memory.tensors())) == 6
+    assert found.alone() is found

@@ -47,13 +47,14 @@ COHORT = (
 )
 #: Methods whose clients take part at once.
 AT_ONCE = (
-    *("dpfedavg", "dpfedsnlc", "dpftrl", "fedags", "fedavg", "fedcad", "fedldp", "fedprox", "ldpfl", "nbafl"),
-    "scaffold",
+    *("coqfl", "corrquant", "cpsgd", "ddgauss", "dpfedavg", "dpfedsnlc", "dpftrl", "fedags", "fedavg", "fedcad"),
+    *("fedldp", "fedprox", "ldpfl", "nbafl", "privunit", "scaffold", "skellam"),
 )
 ROWS = [case for case in CASES if case[0].partition("=")[2] in AT_ONCE]
 SINGLY = ("engine.trainer=sequential", "num_rounds=2")
 MODELS = {"fedonce": "softmax", "ask": "constant"}  # of those that cannot train the small network
 UNEVEN = ("partition=dirichlet", "partition.alpha=0.3", "partition.min_examples=1", "num_clients=50")
+UNIT_MECHANISMS = ("projunit", "hadamard", "sketch", "sqkr", "gaussian")
 LONG = ("num_clients=10", "num_rounds=6")
 #: What else may move a round: budgets, statistics, uneven clients, those asked beyond need, local test sets, models.
 FURTHER = [
@@ -89,6 +90,17 @@ FURTHER = [
     ("strategy=fedldp", "model=mlp", "local.epochs=2", "local.batch_size=7"),
     ("strategy=fedcad", "model=cnn", "dataset=custom", "dataset.path=test_rows.larger_pictures", "num_rounds=2"),
     ("strategy=fedldp", "strategy.server.participation=once", "num_clients=36"),
+    ("strategy=ddgauss", "strategy.server.clipping=quantile"),
+    ("strategy=skellam", "strategy.server.clipping=adp", "strategy.client.noise_multiplier=1e-4"),
+    ("strategy=cpsgd", "strategy.secure_sum=ideal"),
+    ("strategy=cpsgd", *UNEVEN, "strategy.client.sensitivity=per_example", "privacy.variant=published"),
+    ("strategy=corrquant", "strategy.client.encode=weights", "model=mlp"),
+    ("strategy=corrquant", "over_selection=1.4"),
+    *(("strategy=privunit", f"strategy.client.mechanism={name}") for name in UNIT_MECHANISMS),
+    ("strategy=privunit", "strategy.client.epsilon=400", "model=mlp"),
+    ("strategy=coqfl", "strategy.client.group_size=4", "strategy.client.encode=weights"),
+    ("strategy=coqfl", "strategy.client.group_size=3", "over_selection=1.4", "model=mlp"),
+    ("strategy=coqfl", "strategy.client.bits=0"),
 ]
 
 
@@ -449,7 +461,8 @@ def test_an_error_of_one_clients_price_is_its_own() -> None:
 
 
 @pytest.mark.parametrize("trainer", ["sequential", "vectorised"])
-def test_a_model_of_another_length_is_refused_by_each_client(trainer: str) -> None:
+def test_a_model_of_another_length_is_refused_by_each_client(trainer: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Worker, "why_single_messages", property(lambda self: "in this test"))
     config, worker, _ = resolve(config_of("strategy=coqfl", f"engine.trainer={trainer}"), None)
     adopt(config, worker)
     grid, half = InProcessGrid(config, make_apps(config)[1]), make_strategy(config, worker)

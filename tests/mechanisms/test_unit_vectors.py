@@ -15,6 +15,7 @@ from torch import Tensor
 
 import fedpriv.mechanisms.privunit as privunit
 from fedpriv.common.errors import OptionError
+from fedpriv.mechanisms.cohort_noise import CohortNoise
 from fedpriv.mechanisms.noise import NoiseSource, SeededNoise, Shape
 from fedpriv.mechanisms.privunit import direction, private_unit, release_unit, uniform_of, with_exact_tails
 from fedpriv.mechanisms.secure_noise import SecureNoise
@@ -373,3 +374,17 @@ def test_another_key_is_another_projection(name: str) -> None:
     sender = mechanism(name)
     sent = sender.release(vector(32), ("one",), SeededNoise(1))
     assert not torch.equal(sender.decode(sent, ("one",)), sender.decode(sent, ("two",)))
+
+
+@pytest.mark.parametrize("dimension", [1, 2, 3, 70])
+@pytest.mark.parametrize("far", [1.0, 7.0])
+def test_several_clients_release_what_each_releases_alone(
+    dimension: int, far: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where Gaussians are too short, or lie in a tail, and are drawn again: with each client's own draws."""
+    monkeypatch.setattr("fedpriv.mechanisms.privunit.FAR", far)
+    setting, rows = private_unit(dimension, 2.0), torch.randn(60, dimension, generator=torch.Generator().manual_seed(1))
+    sources = [SeededNoise("unit", client) for client in range(60)]
+    together = release_unit(rows, setting, CohortNoise(sources))
+    alone = [release_unit(row, setting, SeededNoise("unit", client)) for client, row in enumerate(rows)]
+    assert torch.equal(together, torch.stack(alone))

@@ -13,7 +13,9 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from fedpriv.common.seeds import public_signs
+from fedpriv.mechanisms.cohort_noise import CohortNoise
 from fedpriv.mechanisms.integer_noise import (
+    UNDECIDED,
     Table,
     add_residues,
     as_residues,
@@ -30,16 +32,9 @@ from fedpriv.mechanisms.integer_noise import (
     unpack_residues,
 )
 from fedpriv.mechanisms.noise import NoiseSource, SeededNoise
+from fedpriv.mechanisms.rotation import blocks, rotate_blocks, rotate_blocks_back, rotated_size
 from fedpriv.mechanisms.secure_noise import SecureNoise
-from fedpriv.mechanisms.whole_numbers import (
-    BETA,
-    blocks,
-    conditional_round,
-    rotate_blocks,
-    rotate_blocks_back,
-    rotated_size,
-    rounded_square,
-)
+from fedpriv.mechanisms.whole_numbers import BETA, conditional_round, rounded_square
 
 # --- residues ------------------------------------------------------------------------------------------------
 
@@ -207,6 +202,44 @@ def test_words_that_do_not_decide_are_made_longer(ratios: Callable[[int], list[i
     places = np.arange(-4, 5)
     counts = [np.array([(np.clip(drawn, -4, 4) == x).sum() for x in places]) for drawn in (found, reference)]
     assert stats.chi2_contingency(np.stack(counts)).pvalue > 1e-5
+
+
+@pytest.mark.parametrize("sigma", [0.3, 2.0, 1759.0])
+def test_the_first_bits_of_a_word_decide_what_all_of_them_decide(sigma: float) -> None:
+    """Also beside borders, where they must not decide."""
+    table = gaussian_table(sigma)
+    borders, rng = table._borders, np.random.default_rng(1)
+    beside = (borders[:, None] + np.arange(-4, 5).astype(np.uint64)).reshape(-1)
+    first = rng.integers(0, 2**17, 3000, dtype=np.uint64) << np.uint64(47)
+    ends = np.array([0, 1, 2, 3, 2**64 - 4, 2**64 - 3, 2**64 - 2, 2**64 - 1], np.uint64)
+    words = np.concatenate([beside, first, first - np.uint64(1), ends, rng.integers(0, 2**64, 50_000, dtype=np.uint64)])
+    found, close = table._places(words)
+    place = np.searchsorted(borders, words, side="right")
+    assert np.array_equal(found, place - table.reach)
+    below, above = borders[np.maximum(place, 1) - 1], borders[np.minimum(place, len(borders) - 1)]
+    near = (words >= below) & (words - below <= 2) | (above >= words) & (above - words <= 2)
+    near |= (words <= 2) | (words >= np.uint64(2**64 - 3))
+    assert near.sum() > 5 and np.array_equal(np.flatnonzero(near), np.sort(close))
+    assert sigma > 1 or np.mean(table._by_first_bits == UNDECIDED) < 0.01
+
+
+@pytest.mark.parametrize("word", [6, 64])
+def test_several_clients_draw_what_each_draws_alone(word: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In pieces, and with further words of the same client where the first do not decide."""
+    monkeypatch.setattr("fedpriv.mechanisms.integer_noise.CHUNK", 50)
+    table = Table(lambda bits: gaussian_ratios(2.0, bits), word=word)
+    together = table.draw(120, CohortNoise([SeededNoise("cohort", client) for client in range(4)]))
+    alone = [table.draw(120, SeededNoise("cohort", client)) for client in range(4)]
+    assert np.array_equal(together, np.stack(alone))
+
+
+def test_several_clients_round_and_redraw_each_for_itself() -> None:
+    """Some are rounded again, with their own draws; one cannot be rounded within the bound at all."""
+    values = torch.full((6, 16), 0.5, dtype=torch.float64)
+    values[3] = 9.0
+    together = conditional_round(values, 7, CohortNoise([SeededNoise("round", client) for client in range(6)]))
+    alone = [conditional_round(row, 7, SeededNoise("round", client)) for client, row in enumerate(values)]
+    assert torch.equal(together, torch.stack(alone)) and int(together.square().sum(-1).max()) <= 7
 
 
 @pytest.mark.parametrize("draw", [discrete_gaussian, skellam])

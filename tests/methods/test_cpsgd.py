@@ -28,18 +28,14 @@ from fedpriv.common.seeds import public_signs
 from fedpriv.config.compose import compose
 from fedpriv.mechanisms import laws
 from fedpriv.mechanisms.noise import SeededNoise
+from fedpriv.mechanisms.packed_numbers import pack, packed_size, unpack
+from fedpriv.mechanisms.rotation import hadamard, padded, rotate, rotate_back
 from fedpriv.mechanisms.secure_noise import SecureNoise
 from fedpriv.mechanisms.whole_numbers import (
     coordinate_bound,
     from_noisy_levels,
     grid_step,
-    hadamard,
-    pack_integers,
-    padded,
-    rotate,
-    rotate_back,
     to_levels,
-    unpack_integers,
     width_of,
 )
 from fedpriv.privacy.binomial_grid import BinomialGrid, grid_for
@@ -132,20 +128,27 @@ def test_binomial_noise_is_binomial(kind: Any):
 
 
 @settings(deadline=None, derandomize=True, max_examples=60)
-@given(st.integers(1, 60), st.integers(0, 40), st.integers(0, 2**32))
-def test_whole_numbers_travel_at_their_true_width(width: int, count: int, seed: int):
-    numbers = np.random.default_rng(seed).integers(0, 2**width, count, dtype=np.int64)
-    packed = pack_integers(numbers, width)
-    assert len(packed) == -(-count * width // 8)
-    assert np.array_equal(unpack_integers(packed, width, count), numbers)
+@given(st.integers(1, 57), st.integers(0, 40), st.integers(0, 2**32), st.sampled_from("<>"))
+def test_whole_numbers_travel_at_their_true_width(width: int, count: int, seed: int, order: str):
+    """As a stream of bits, read by another way: one large number."""
+    numbers = np.random.default_rng(seed).integers(0, 2**width, (3, count), dtype=np.uint64)
+    packed = pack(numbers, width, order)
+    assert packed.shape == (3, packed_size(count, width)) == (3, -(-count * width // 8))
+    for row, sent in zip(numbers, packed, strict=True):
+        digits = [f"{number:0{width}b}" for number in row.tolist()]
+        stream = "".join(digits) if order == ">" else "".join(reversed(digits))
+        spare = 8 * len(sent) - count * width
+        whole = int((stream + "0" * spare if order == ">" else stream) or "0", 2)
+        assert int.from_bytes(sent.tobytes(), "big" if order == ">" else "little") == whole
+        assert np.array_equal(unpack(sent, width, count, order), row)
 
 
 def test_long_vectors_are_packed_in_pieces(monkeypatch: pytest.MonkeyPatch):
-    numbers = np.random.default_rng(0).integers(0, 2**13, 1003, dtype=np.int64)
-    whole = pack_integers(numbers, 13)
-    monkeypatch.setattr("fedpriv.mechanisms.whole_numbers.CHUNK", 64)
-    assert np.array_equal(pack_integers(numbers, 13), whole)
-    assert np.array_equal(unpack_integers(whole, 13, 1003), numbers)
+    numbers = np.random.default_rng(0).integers(0, 2**13, (2, 1003), dtype=np.uint64)
+    whole = pack(numbers, 13, ">")
+    monkeypatch.setattr("fedpriv.mechanisms.packed_numbers.AT_ONCE", 64)
+    assert np.array_equal(pack(numbers, 13, ">"), whole)
+    assert np.array_equal(unpack(whole[1], 13, 1003, ">"), numbers[1])
 
 
 def test_a_message_of_another_length_or_with_too_large_a_number_is_refused():

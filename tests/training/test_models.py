@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import itertools
 import sys
 import types
 from collections.abc import Callable, Iterator
@@ -56,6 +58,27 @@ def test_numbers_of_parameters(name: str, shape: tuple[int, int, int], parameter
     model = build(name, shape)
     assert sum(parameter.numel() for parameter in model.parameters()) == parameters
     assert layout_of(model).num_parameters == parameters
+
+
+@pytest.mark.parametrize("name", ["cnn", "cnn_agn"])
+def test_relu_after_pooling_gives_the_bits_that_it_gives_before(name: str) -> None:
+    """The textbook's order is ReLU first."""
+
+    def textbook(module: nn.Module) -> nn.Module:
+        parts = [textbook(part) for part in module] if isinstance(module, nn.Sequential) else []
+        for place, (one, other) in enumerate(itertools.pairwise(parts)):
+            if isinstance(one, nn.MaxPool2d):
+                assert isinstance(other, nn.ReLU)
+                parts[place : place + 2] = [other, one]
+        return nn.Sequential(*parts) if parts else module
+
+    ours, inputs = build(name), torch.randn(8, *GREY, generator=torch.Generator().manual_seed(0))
+    found = []
+    for model in (ours, textbook(copy.deepcopy(ours))):
+        loss = nn.functional.cross_entropy(model(inputs), torch.arange(8))
+        gradients = torch.autograd.grad(loss, list(model.parameters()))
+        found.append(torch.cat([loss.reshape(1), *(part.reshape(-1) for part in gradients)]))
+    assert torch.equal(*found) and bool((found[0] != 0).any())
 
 
 BLOCKS = {
