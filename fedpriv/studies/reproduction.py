@@ -136,6 +136,7 @@ class Measured:
             intervals={seed: one for seed, one in intervals if one is not None},
             guessing=guess,
             looks=self.looks(table_name),
+            blocks={one.seed: (one.machine and one.machine.processor, one.date) for one in self.of(place)},
         )
 
     def why_missing(self, place: Place) -> str | None:

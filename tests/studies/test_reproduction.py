@@ -78,11 +78,15 @@ def test_the_setting_and_the_seeds_are_said(tmp_path: Path, monkeypatch: pytest.
     changed["claims"]["level"] = {
         "claim": "It is good", "source": "s", "test": {"kind": "at_least", "cell": "noise/much/final", "bound": 99.0},
     }  # fmt: skip
+    alike = {"kind": "similar", "pairs": [["noise/much/final", "noise/little/final"]], "within": 1}
+    changed["claims"]["alike"] = {"claim": "They are alike", "source": "s", "test": alike}
+    changed["claims"]["size"] = {"claim": "They differ by a point", "source": "s", "test": {**alike, "size": True}}
     with_paper(tmp_path, monkeypatch, **changed)
     out = tmp_path / "out"
     assert reproduce.main(["paper=made_up", "workers=1", f"out={out}", f"data={tmp_path}", "seeds=2"]) == 0
     results, _ = read_results(out / "made_up", PaperResults)
     claims = {claim.name: claim for claim in results.claims}
+    assert claims["size"].verdict == "cannot be tested here" != claims["alike"].verdict
     assert "Not the paper's setting: ours; 2 rounds in place of 200." in claims["wrong"].words
     assert "Not the paper's" not in claims["private"].words + claims["pictures"].words
     assert claims["level"].verdict == "cannot be tested here" and "2 rounds in place" in claims["level"].words
