@@ -181,6 +181,7 @@ def test_a_job_that_fails_is_named_and_the_others_go_on(
     assert results.tables[0].rows[0].cells[0].measured is not None
     assert "refused: local.batch_size=900" in str(results.tables[0].rows[1].cells[0].missing)
     assert results.claims[0].verdict == "cannot be tested here"
+    assert results.provenance.client_epochs == pytest.approx(2 * 1437 / 600, abs=0.03)  # of the run that was made
 
 
 def test_one_table_is_made_with_the_claims_that_rest_on_it_alone(
@@ -266,7 +267,7 @@ def test_a_papers_file_is_whole(paper: str, tmp_path: Path, monkeypatch: pytest.
     (data / "cifar-10-batches-py").mkdir(parents=True)
     (data / "cifar-100-python").mkdir(parents=True)
     planned = plan(found, "small", data, tmp_path)
-    assert 0 < total_epochs(planned) <= found.client_epochs["small"]
+    assert 0 < total_epochs(planned.all_jobs) <= found.client_epochs["small"]
     decided = {cell for claim in found.claims.values() for cell in (*claim.cells, *claim.beside)}
     assert {table for table, _, _ in decided} >= {
         name for name, t in found.tables.items() if t.kind in ("plan", "audit")
