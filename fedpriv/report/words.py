@@ -150,6 +150,11 @@ def figure(value: float | None, absent: str = "–") -> str:
     return f"{value:.3g}" if abs(value) < 100 else f"{value:,.0f}"
 
 
+def two_digits(value: float) -> str:
+    """Two significant digits, a last 0 among them."""
+    return f"{value:#.2g}".rstrip(".")
+
+
 def percent(value: float | None, absent: str = "not evaluated") -> str:
     return absent if value is None else f"{100 * value:.1f} %"
 

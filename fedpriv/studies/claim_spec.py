@@ -53,11 +53,14 @@ class Grows(Spec):
 
 
 class Similar(Spec):
-    """Of each pair the values differ by at most ``within``."""
+    """Of each pair the values differ by at most ``within``. size: the sentence prints how much they differ, so that it
+    fails where `AtLeast` can, in the paper's setting alone.
+    """
 
     kind: Literal["similar"]
     pairs: tuple[tuple[Reference, Reference], ...] = Field(min_length=1)
     within: float = Field(gt=0)
+    size: bool = False
 
 
 class AtMost(Spec):
@@ -168,12 +171,20 @@ class ClaimSpec(Spec):
         return frozenset(cell[0] for cell in (*self.cells, *self.beside, *printed, *(fresh.cells if fresh else ())))
 
     @property
-    def cells(self) -> list[tuple[str, str, str]]:
+    def compared(self) -> list[list[tuple[str, str, str]]]:
+        """Those cells whose runs are compared seed by seed."""
         match self.test:
             case Better(pairs=pairs) | Similar(pairs=pairs):
-                return [cell for pair in pairs for cell in pair]
+                return [list(pair) for pair in pairs]
             case Grows(pairs=gains):
-                return [cell for gain in gains for pair in gain for cell in pair]
+                return [[cell for pair in gain for cell in pair] for gain in gains]
+        return []
+
+    @property
+    def cells(self) -> list[tuple[str, str, str]]:
+        match self.test:
+            case Better() | Similar() | Grows():
+                return [cell for cells in self.compared for cell in cells]
             case AtMost(cell=cell, bound=bound):
                 return [cell, bound] if isinstance(bound, tuple) else [cell]
             case AtLeast(cell=cell):

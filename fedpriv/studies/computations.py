@@ -187,6 +187,7 @@ COMPUTATIONS: Mapping[str, tuple[Callable[..., dict[str, float]], tuple[str, ...
     "fedcad_consecutive": (consecutive_updates.fedcad_consecutive, ("clients", "rounds", "seed")),
     "adpfl_sensitivity": (paper_bounds.adpfl_sensitivity, ("clients",)),
     "adpfl_upload": (paper_bounds.adpfl_upload, ("epsilon", "clients", "rounds", "delta")),
+    "adpfl_equation8": (paper_bounds.adpfl_equation8, ("epsilon", "clients", "clip", "delta")),
     "adpfl_constant": (paper_bounds.adpfl_constant, ("epsilon", "delta")),
     "agn_theorem": (paper_bounds.agn_theorem, ("noise", "rate", "rounds", "delta")),
     "partial_laplace": (paper_bounds.partial_laplace, ("epsilon", "selected")),

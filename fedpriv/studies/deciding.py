@@ -84,8 +84,9 @@ def outcome(claim: ClaimSpec, found: Measured) -> Outcome:
                 for (a, b), (c, d) in quadruples
             ]
             return grows(pair)
-        case Similar(pairs=pairs, within=within):
-            return similar([(found.values(a), found.values(b)) for a, b in pairs], within)
+        case Similar(pairs=pairs, within=within, size=size):
+            values = [(found.values(a), found.values(b)) for a, b in pairs]
+            return similar(values, within, decided=not size or own_levels(claim, found))
         case AtMost(cell=cell, bound=bound, decides=decides):
             if isinstance(bound, tuple):
                 other = found.values(bound)

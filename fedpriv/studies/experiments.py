@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -135,11 +135,11 @@ def _options(
 
 def check_budget(paper: Reproduction, scale: Scale, planned: Planned) -> None:
     """Raises `OptionError` where more client-epochs are planned than the paper may have."""
-    needed, budget = total_epochs(planned), paper.client_epochs[scale]
+    needed, budget = total_epochs(planned.all_jobs), paper.client_epochs[scale]
     if needed > budget:
         words = f"{needed:,.0f} client-epochs are planned, more than the budget of {budget:,.0f} in its file"
         raise OptionError("paper", paper.paper, words)
 
 
-def total_epochs(planned: Planned) -> float:
-    return sum(size(job.without_seed).epochs for job in planned.all_jobs if job.kind in ("train", "attack"))
+def total_epochs(jobs: Iterable[Job]) -> float:
+    return sum(size(job.without_seed).epochs for job in jobs if job.kind in ("train", "attack"))

@@ -21,6 +21,7 @@ from fedpriv.common.files import save_figure
 from fedpriv.report.pictures import INK, PALETTE
 from fedpriv.report.plots import blank_figure, draw_line
 from fedpriv.report.words import figure as in_figures
+from fedpriv.report.words import two_digits
 from fedpriv.studies.claim_spec import Better
 from fedpriv.studies.evidence import estimate
 from fedpriv.studies.experiments import Place
@@ -257,7 +258,7 @@ def _levels(spec: FigureSpec, found: Measured) -> Iterable[str]:
         own = sorted(compared(spec, found)[base].items())
         if own:
             last, level = own[-1][0], estimate(own[-1][1].values())
-            width = f" ± {level.half_width:.2g}" if level.half_width is not None else ""
+            width = f" ± {two_digits(level.half_width)}" if level.half_width is not None else ""
             at = f"at {in_figures(last)}" if spec.kind == "lines" else f"in round {in_figures(last)}"
             label = found.paper.tables[spec.table].rows[base].label
             yield f"“{label}”, from which they are taken: {in_figures(level.mean)}{width} {at}."

@@ -82,11 +82,23 @@ def adpfl_upload(epsilon: float, clients: float, rounds: float, delta: float) ->
     reach: one Gaussian of mu = N/sigma_s, and sqrt(rounds) times that for all of them. A share a epsilon < epsilon has
     more noise: `least` has a = 0.8 in every round.
     """
-    found = {}
-    for name, share in (("exact", epsilon), ("least", 0.8 * epsilon)):
-        scale = math.sqrt(share + 2 * math.log(1 / delta)) / share
-        found[name] = gaussian_epsilon(math.sqrt(rounds) * clients / scale, delta)
-    return found
+    return {
+        name: gaussian_epsilon(math.sqrt(rounds) * clients / _adpfl_scale(share, delta), delta)
+        for name, share in (("exact", epsilon), ("least", 0.8 * epsilon))
+    }
+
+
+def adpfl_equation8(epsilon: float, clients: float, clip: float, delta: float) -> dict[str, float]:
+    """The same of one upload by equation 8, whose noise is C times as large: mu = N/(C sigma_s)."""
+    return {
+        name: gaussian_epsilon(clients / (clip * _adpfl_scale(share, delta)), delta)
+        for name, share in (("exact", epsilon), ("least", 0.8 * epsilon))
+    }
+
+
+def _adpfl_scale(epsilon: float, delta: float) -> float:
+    """sigma_s of equation 16."""
+    return math.sqrt(epsilon + 2 * math.log(1 / delta)) / epsilon
 
 
 def adpfl_constant(epsilon: float, delta: float) -> dict[str, float]:

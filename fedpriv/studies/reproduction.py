@@ -47,6 +47,7 @@ def evaluate(
     options = "".join(f" {name}={value}" for name, value in asked.items() if value)
     outcomes = found.outcomes()
     records = found.records
+    made = (job for job in planned.all_jobs if isinstance(found.results.get(job), RunRecord))
     return PaperResults(
         paper=paper.paper,
         title=paper.title,
@@ -58,7 +59,7 @@ def evaluate(
         repair=paper.repair,
         methods=paper.methods,
         case=tuple(fair_case(paragraph, found) for paragraph in paper.case),
-        provenance=provenance(records, total_epochs(planned), paper.client_epochs[scale]),
+        provenance=provenance(records, total_epochs(made), paper.client_epochs[scale]),
         seeds=max((len(jobs) for jobs in planned.jobs.values()), default=0),
         tables=tuple(_table(name, table, found, stopped.get(name, "")) for name, table in paper.tables.items()),
         figures=tuple(figures),
@@ -136,6 +137,7 @@ class Measured:
             intervals={seed: one for seed, one in intervals if one is not None},
             guessing=guess,
             looks=self.looks(table_name),
+            blocks={one.seed: (one.machine and one.machine.processor, one.date) for one in self.of(place)},
         )
 
     def why_missing(self, place: Place) -> str | None:

@@ -14,12 +14,9 @@ from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, mo
 from fedpriv.common.errors import OptionError
 from fedpriv.config.compose import CONF
 from fedpriv.studies.claim_spec import (
-    Better,
     ClaimSpec,
-    Grows,
     Ordered,
     Printed,
-    Similar,
     Spec,
     one_look,
     one_text,
@@ -213,9 +210,8 @@ class Reproduction(Spec):
                         raise ValueError(f"claims.{name}: nothing is reported in {table}/{row}/{column}")
                 if isinstance(claim.test, Printed) and len(claim.test.says) != len(claim.test.gains):
                     raise ValueError(f"claims.{name}: as many figures as gains are needed")
-            if isinstance(claim.test, Better | Grows | Similar):  # its cells are looked at together
-                for table, _, _ in claim.cells:
-                    first = claim.cells[0][0]
+            for (first, _, _), *others in claim.compared:  # seed by seed
+                for table, _, _ in others:
                     if any(self.looks(first, scale) != self.looks(table, scale) for scale in self.seeds):
                         raise ValueError(f"claims.{name}: {first} and {table} have other seeds")
         for name, table_spec in self.tables.items():

@@ -11,9 +11,10 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeVar
 
-from fedpriv.report.words import figure, plus_minus
+from fedpriv.report.words import figure, plus_minus, two_digits
 from fedpriv.studies.evidence import FAMILY_ERROR, Sides, above, both_sides, estimate, paired, sequential, together
 from fedpriv.studies.results import Estimate, Ordering, Verdict
+from fedpriv.studies.seed_blocks import block_words
 
 HOLDS: Verdict = "holds"
 FAILS: Verdict = "does not hold"
@@ -35,7 +36,7 @@ Kind = Literal["exact", "upper", "lower", "refuting", "estimate"]
 class Values:
     """What was measured in one cell: seed -> value, in the unit of its table; reasons: why a bound is not finite;
     intervals: seed -> the value's own interval, where it has one (`Kind` estimate); guessing: the accuracy of it;
-    looks: at how many seeds is looked, all that are planned (none: once).
+    looks: at how many seeds is looked, all that are planned (none: once); blocks: seed -> where and when it was made.
     """
 
     label: str
@@ -46,6 +47,7 @@ class Values:
     intervals: Mapping[int, tuple[float, float]] = field(default_factory=dict)
     guessing: float | None = None
     looks: Sequence[int] = ()
+    blocks: Mapping[int, Hashable] = field(default_factory=dict)
 
     @property
     def guesses(self) -> bool:
@@ -160,23 +162,24 @@ def better(
             printed += f"; within {margin:g}, which counts as no effect" if low <= 0 else f"; a gain below {margin:g}"
         nothing = guess_words(one, other) if other.guesses else ""
         sides.append(Sides() if nothing else _compared_sides(one, other, margin=margin))
-        words.append(compared(one, other, found, printed) + nothing + _kinds_words(one, other))
+        words.append(compared(one, other, found, printed) + nothing + _seeds_words(one, other))
     return _of_pairs(pairs, sides, words, [other.guesses for _, other in pairs])
 
 
-def similar(pairs: Sequence[tuple[Values, Values]], within: float) -> Outcome:
+def similar(pairs: Sequence[tuple[Values, Values]], within: float, decided: bool = True) -> Outcome:
     """Equivalence: holds where every difference lies within the margin by two one-sided tests (Schuirmann 1987), fails
     where one lies outside (Bonferroni over the pairs and the two ends). Two that guess are alike for no reason.
+    decided: as of `at_least`.
     """
     sides, words = [], []
     for one, other in pairs:
         over, under = (_compared_sides(one, other, shift) for shift in (-within, within))
         nothing = guess_words(one, other) if one.guesses or other.guesses else ""
-        inside, outside = max(over.fails, under.holds), min(1.0, 2 * min(over.holds, under.fails))
+        inside, outside = max(over.fails, under.holds), min(1.0, 2 * min(over.holds, under.fails)) if decided else 1.0
         sides.append(Sides() if nothing else Sides(inside, outside))
         found = paired_difference(one, other)
-        words.append(compared(one, other, found, f"; wanted within {within:g}") + nothing + _kinds_words(one, other))
-    return _of_pairs(pairs, sides, words, [one.guesses or other.guesses for one, other in pairs])
+        words.append(compared(one, other, found, f"; wanted within {within:g}") + nothing + _seeds_words(one, other))
+    return _of_pairs(pairs, sides, words, [one.guesses or other.guesses for one, other in pairs], level=decided)
 
 
 def grows(gains: Sequence[tuple[tuple[Values, Values], tuple[Values, Values]]]) -> Outcome:
@@ -190,14 +193,18 @@ def grows(gains: Sequence[tuple[tuple[Values, Values], tuple[Values, Values]]]) 
         found = paired_difference(one, other)
         by_sign = any(values.two_kinds for pair in gain for values in pair)
         sides.append(Sides() if none else sequential(_differences(one, other), gain[0][0].looks, by_sign=by_sign))
-        words.append(compared(one, other, found) + (", which decides nothing: a rival guesses" if none else ""))
+        said = ", which decides nothing: a rival guesses" if none else ""
+        words.append(compared(one, other, found) + said + _blocks_words(one, other))
     return _of_pairs(pairs, sides, words, nothing)
 
 
 def _difference(one: Values, other: Values) -> Values:
     seeds = one.by_seed.keys() & other.by_seed.keys()
     label = f"the gain of {one.label} over {other.label}"
-    return Values(label, {seed: one.by_seed[seed] - other.by_seed[seed] for seed in seeds}, unit=one.unit)
+    blocks = {seed: (one.blocks.get(seed), other.blocks.get(seed)) for seed in seeds}
+    return Values(
+        label, {seed: one.by_seed[seed] - other.by_seed[seed] for seed in seeds}, unit=one.unit, blocks=blocks
+    )
 
 
 def _compared_sides(one: Values, other: Values, shift: float = 0.0, margin: float = 0.0) -> Sides:
@@ -205,12 +212,16 @@ def _compared_sides(one: Values, other: Values, shift: float = 0.0, margin: floa
     return sequential(differences, one.looks, margin, by_sign=one.two_kinds or other.two_kinds)
 
 
-def _kinds_words(one: Values, other: Values) -> str:
-    """The share of runs that learn, where a cell learns or guesses by its seed."""
-    if not (one.two_kinds or other.two_kinds):
-        return ""
+def _seeds_words(one: Values, other: Values) -> str:
+    """The share of runs that learn, where a cell learns or guesses by its seed; and blocks of seeds that differ."""
     learn = [f"{_learning(values)} of {len(values.by_seed)}" for values in (one, other)]
-    return f", by the sign test: {learn[0]} runs learn, against {learn[1]}"
+    kinds = f", by the sign test: {learn[0]} runs learn, against {learn[1]}" if one.two_kinds or other.two_kinds else ""
+    return kinds + _blocks_words(one, other)
+
+
+def _blocks_words(one: Values, other: Values) -> str:
+    gap = _difference(one, other)
+    return block_words(gap.by_seed, gap.blocks)
 
 
 def _learning(values: Values) -> int:
@@ -218,14 +229,18 @@ def _learning(values: Values) -> int:
 
 
 def _of_pairs(
-    pairs: Sequence[tuple[Values, Values]], sides: Sequence[Sides], words: list[str], nothing: Sequence[bool]
+    pairs: Sequence[tuple[Values, Values]],
+    sides: Sequence[Sides],
+    words: list[str],
+    nothing: Sequence[bool],
+    level: bool = True,
 ) -> Outcome:
-    """nothing: of each pair whether it decides nothing, with any number of seeds."""
+    """nothing: of each pair whether it decides nothing, with any number of seeds. level: `Outcome.level`."""
     only = paired_difference(*pairs[0]) if len(pairs) == 1 else None
     if any(nothing) and not all(nothing):
         words.append("So it can fail here, and not hold")
     verdict = CANNOT if all(nothing) else OPEN
-    return _alone(". ".join(words), together(sides), verdict, difference=only)
+    return _alone(". ".join(words), together(sides), verdict, difference=only, level=level)
 
 
 def guess_words(one: Values, other: Values) -> str:
@@ -288,7 +303,7 @@ def shown(found: Estimate, unit: str = "") -> str:
     if found.mean is None:
         return "nothing"
     sign = f" {unit}" if unit else ""
-    width = f" ± {found.half_width:.2g}" if found.half_width is not None else ""
+    width = f" ± {two_digits(found.half_width)}" if found.half_width is not None else ""
     if unit == "%":
         return f"{plus_minus(found.mean, found.half_width)}{sign} ({found.n} seed{'s' if found.n > 1 else ''})"
     return f"{figure(found.mean)}{width}{sign} ({found.n} seed{'s' if found.n > 1 else ''})"
@@ -309,12 +324,22 @@ def compared(one: Values, other: Values, found: Estimate, more: str = "") -> str
     size = "∞" if math.isinf(found.mean) else f"{abs(found.mean):.3g}"
     side = "above" if found.mean > 0 else "below"
     low, high = bounds(found)
-    interval = f"95 % interval {low:+.2g} to {high:+.2g}" if math.isfinite(low) else "one seed: no interval"
+    digits = _decimals(found.half_width)
+    interval = (
+        f"95 % interval {low:+.{digits}f} to {high:+.{digits}f}" if digits is not None else "one seed: no interval"
+    )
     inside = "; ".join(part for part in (where, interval) if part) + more
     level = f"is {size} {unit}{side}" if found.mean else "equals"
     comma = "," if ", " in first.partition(" (")[0] and not first.startswith("“") else ""
     said = f"{first}{comma} {level} {second}"
     return f"{said}: {inside}" if said.endswith(")") else f"{said} ({inside})"
+
+
+def _decimals(half_width: float | None) -> int | None:
+    """With which a half width has two digits; None where there is none."""
+    if half_width is None or not math.isfinite(half_width):
+        return None
+    return min(6, max(0, 1 - math.floor(math.log10(half_width)))) if half_width > 0 else 1
 
 
 def _names(one: str, other: str) -> tuple[str, str, str]:

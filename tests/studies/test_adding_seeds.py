@@ -19,12 +19,17 @@ from fedpriv.common.errors import OptionError
 from fedpriv.data.splits import Split, write_split
 from fedpriv.studies import job_kinds, spec
 from fedpriv.studies.data import held_out
+from fedpriv.studies.evidence import t_test
 from fedpriv.studies.results import PaperResults, read_results
 
 #: A row's options -> the mean of its figure, which is drawn by the seed with a standard deviation of 1.
 MEANS = {"rival": 0.0, "far": 9.0, "near": 1.2, "same": 0.02}
 #: Runs of a table where a claim on two of its four rows waits through all looks: 3, then up to 24 of these two.
 ALL_LOOKS = 2 * 3 + 2 * 24
+
+
+def value(name: str, seed: int) -> float:
+    return MEANS[name] + float(np.random.default_rng([seed, len(name)]).standard_normal())
 
 
 def table(**more: Any) -> dict[str, Any]:
@@ -54,7 +59,7 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         done.append(job.name)
         time.sleep(0.002)  # of which a table's core-minutes are made
         name = dict(option.split("=") for option in job.options)["of"]
-        return {"drawn": MEANS[name] + float(np.random.default_rng([job.seed, len(name)]).standard_normal())}
+        return {"drawn": value(name, job.seed)}
 
     monkeypatch.setitem(job_kinds.WORK, "dme", work)
     return done
@@ -329,6 +334,19 @@ def test_a_pair_is_looked_at_together(tmp_path: Path, monkeypatch: pytest.Monkey
     file = with_paper(tmp_path, monkeypatch, **changed)
     with pytest.raises(OptionError, match="noise and elsewhere have other seeds"):
         spec.read(file)
+
+
+def test_pairs_of_one_claim_may_be_looked_at_apart(drawn: list[str], call: Call) -> None:
+    """Each pair by the looks of its own table."""
+    both = {**better("t", "far"), "test": {"kind": "better", "pairs": [
+        ["t/far/final", "t/rival/final"], ["other/far/final", "other/rival/final"],
+    ]}}  # fmt: skip
+    found = call({"both": both}, {"t": table(), "other": table(seeds=[4, 8], options=["elsewhere=true"])})
+    assert found.claims[0].verdict == "holds"
+    assert [one.looks for one in found.tables] == [(3, 6, 24), (4, 8)]
+    ahead = [value("far", seed) - value("rival", seed) for seed in range(4)]
+    three, four = (float(t_test(ahead[:seeds])[0]) for seeds in (3, 4))
+    assert found.claims[0].p == pytest.approx(2 * max(3 * three, 2 * four))  # both sides, three and two looks
 
 
 def test_a_split_is_written_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -64,6 +64,17 @@ def test_an_upload_costs_the_price_of_its_gaussian() -> None:
     assert paper_bounds.adpfl_upload(3, 1, 1, DELTA)["exact"] < 3  # with the sensitivity of one client it is true
 
 
+def test_equation_8_has_the_clip_norm_once_more() -> None:
+    """At C = 1 it is the upload of equation 13, and at C = 4 a fourth of its shift."""
+    for share in ("exact", "least"):
+        one = paper_bounds.adpfl_upload(3, 10, 1, DELTA)[share]
+        assert paper_bounds.adpfl_equation8(3, 10, 1, DELTA)[share] == one
+    scale = math.sqrt(2.4 + 2 * math.log(1e5)) / 2.4
+    found = paper_bounds.adpfl_equation8(3, 10, 4, DELTA)["least"]
+    assert found == pytest.approx(gaussian(10 / (4 * scale)), rel=1e-6) == pytest.approx(5.360, abs=1e-3)
+    assert paper_bounds.adpfl_equation8(3, 10, 8, DELTA)["least"] < 3
+
+
 def test_theorem_2s_noise_is_too_little_at_ten() -> None:
     assert paper_bounds.adpfl_constant(10, DELTA)["exact"] == pytest.approx(10.518, abs=1e-3)
     assert paper_bounds.adpfl_constant(3, DELTA)["exact"] < 3

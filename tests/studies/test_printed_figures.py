@@ -23,7 +23,6 @@ NUMBER = re.compile(r"(?<![\d.])\d+(?:\.\d+)?(?![\d]|\.\d)")
 IN_WORDS = {
     "allocation_tenth_printed": "“less than 1 %” is read as 0.5 within half a point",
     "mnist_close_printed": "“about 1 %” at each of three α",
-    "nbafl_slightly": "“slightly”: within a point of nothing",
     "mnist_minimal_printed": "“minimal”: within a point of nothing",
     "comparable_printed": "“comparable”: within a point of nothing",
     "alike_mnist_printed": "“little difference”: within a point of nothing",

@@ -78,11 +78,15 @@ def test_the_setting_and_the_seeds_are_said(tmp_path: Path, monkeypatch: pytest.
     changed["claims"]["level"] = {
         "claim": "It is good", "source": "s", "test": {"kind": "at_least", "cell": "noise/much/final", "bound": 99.0},
     }  # fmt: skip
+    alike = {"kind": "similar", "pairs": [["noise/much/final", "noise/little/final"]], "within": 1}
+    changed["claims"]["alike"] = {"claim": "They are alike", "source": "s", "test": alike}
+    changed["claims"]["size"] = {"claim": "They differ by a point", "source": "s", "test": {**alike, "size": True}}
     with_paper(tmp_path, monkeypatch, **changed)
     out = tmp_path / "out"
     assert reproduce.main(["paper=made_up", "workers=1", f"out={out}", f"data={tmp_path}", "seeds=2"]) == 0
     results, _ = read_results(out / "made_up", PaperResults)
     claims = {claim.name: claim for claim in results.claims}
+    assert claims["size"].verdict == "cannot be tested here" != claims["alike"].verdict
     assert "Not the paper's setting: ours; 2 rounds in place of 200." in claims["wrong"].words
     assert "Not the paper's" not in claims["private"].words + claims["pictures"].words
     assert claims["level"].verdict == "cannot be tested here" and "2 rounds in place" in claims["level"].words
@@ -177,6 +181,7 @@ def test_a_job_that_fails_is_named_and_the_others_go_on(
     assert results.tables[0].rows[0].cells[0].measured is not None
     assert "refused: local.batch_size=900" in str(results.tables[0].rows[1].cells[0].missing)
     assert results.claims[0].verdict == "cannot be tested here"
+    assert results.provenance.client_epochs == pytest.approx(2 * 1437 / 600, abs=0.03)  # of the run that was made
 
 
 def test_one_table_is_made_with_the_claims_that_rest_on_it_alone(
@@ -262,7 +267,7 @@ def test_a_papers_file_is_whole(paper: str, tmp_path: Path, monkeypatch: pytest.
     (data / "cifar-10-batches-py").mkdir(parents=True)
     (data / "cifar-100-python").mkdir(parents=True)
     planned = plan(found, "small", data, tmp_path)
-    assert 0 < total_epochs(planned) <= found.client_epochs["small"]
+    assert 0 < total_epochs(planned.all_jobs) <= found.client_epochs["small"]
     decided = {cell for claim in found.claims.values() for cell in (*claim.cells, *claim.beside)}
     assert {table for table, _, _ in decided} >= {
         name for name, t in found.tables.items() if t.kind in ("plan", "audit")

@@ -9,6 +9,7 @@ import pytest
 from scipy import stats
 
 from fedpriv.studies.printed_claims import ordered, printed
+from fedpriv.studies.results import Estimate
 from fedpriv.studies.study_words import order_words
 from fedpriv.studies.verdicts import (
     CANNOT,
@@ -27,6 +28,7 @@ from fedpriv.studies.verdicts import (
     ordering,
     paired_difference,
     settle,
+    shown,
     similar,
 )
 
@@ -101,17 +103,17 @@ def test_a_comparison_is_a_sentence() -> None:
         first, second = (Values(label, found.by_seed, unit="%") for label, found in ((one, HIGH), (other, LOW)))
         return compared(first, second, paired_difference(first, second), *more)
 
-    assert named("High", "Low") == "High is 10 points above Low (95 % interval +9.8 to +10)"
+    assert named("High", "Low") == "High is 10 points above Low (95 % interval +9.75 to +10.25)"
     assert named("High (σ = 1)", "Low (σ = 1)", "; wanted") == (
-        "High is 10 points above Low (σ = 1; 95 % interval +9.8 to +10; wanted)"
+        "High is 10 points above Low (σ = 1; 95 % interval +9.75 to +10.25; wanted)"
     )
     assert named("A, big (σ = 1)", "B, small (σ = 2)") == (
-        "A, big (σ = 1), is 10 points above B, small (σ = 2): 95 % interval +9.8 to +10"
+        "A, big (σ = 1), is 10 points above B, small (σ = 2): 95 % interval +9.75 to +10.25"
     )
     assert named("by losses, all", "γ = 0").startswith("“by losses, all” is 10 points above γ = 0 (")
     assert named("cpSGD", "DP").startswith("cpSGD is 10 points above DP (")
     below = compared(LOW, HIGH, paired_difference(LOW, HIGH))
-    assert below == "“low” is 10 points below “high” (95 % interval -10 to -9.8)"
+    assert below == "“low” is 10 points below “high” (95 % interval -10.25 to -9.75)"
     assert compared(HIGH, HIGH, paired_difference(HIGH, HIGH)).startswith("“high” equals “high”")
     apart = Values("A", {9: 1.0})
     assert compared(apart, HIGH, paired_difference(apart, HIGH)) == "A and “high” have no seed in common"
@@ -196,6 +198,33 @@ def test_similar_needs_the_whole_interval() -> None:
     assert similar([(HIGH, LOW)], within=11).verdict == HOLDS
     assert similar([(HIGH, NOISY)], within=1).verdict == OPEN
     assert similar([(values("a", 1.0), values("b", 1.0))], within=1).verdict == OPEN  # one seed decides nothing
+
+
+def test_a_printed_size_can_be_met_in_any_setting_and_missed_in_the_papers_alone() -> None:
+    near = values("near", 90.1, 91.0, 92.1)
+    assert similar([(HIGH, near)], within=1, decided=False).verdict == HOLDS
+    missed = similar([(HIGH, LOW)], within=1, decided=False)
+    assert missed.verdict == CANNOT and missed.sides is not None and missed.sides.fails == 1
+    assert similar([(HIGH, NOISY)], within=1, decided=False).verdict == CANNOT
+
+
+def test_a_half_width_has_two_digits_too() -> None:
+    assert shown(Estimate(n=5, mean=0.0553, std=0.0, half_width=0.0002)) == "0.0553 ± 0.00020 (5 seeds)"
+    assert shown(Estimate(n=2, mean=120.0, std=0.0, half_width=12.3)) == "120 ± 12 (2 seeds)"
+
+
+@pytest.mark.parametrize(
+    ("differences", "interval"),
+    [
+        ((0.001, 0.0012, 0.0014), "+0.00070 to +0.00170"),  # 0.0012 ± 0.00050
+        ((3.0, 5.0, 4.0), "+1.5 to +6.5"),  # 4 ± 2.5
+        ((10.0, 40.0, 25.0), "-12 to +62"),  # 25 ± 37
+        ((2.0, 2.0), "+2.0 to +2.0"),
+    ],
+)
+def test_an_interval_has_two_digits_of_its_half_width(differences: tuple[float, ...], interval: str) -> None:
+    one, other = Values("A", dict(enumerate(differences))), Values("B", dict.fromkeys(range(len(differences)), 0.0))
+    assert f"95 % interval {interval})" in compared(one, other, paired_difference(one, other))
 
 
 def figure_of(kind: Kind, *numbers: float, **more: Any) -> Values:
