@@ -30,7 +30,7 @@ EPSILONS = (1, 2, 4, 8)
 #: Row -> overrides.
 MNIST = ("experiment=private_mnist", "dataset.root={data}")
 ROWS: dict[str, tuple[str, ...]] = {
-    "nothing of digits": (*MNIST, "features.map=none", "features.normalise=none", "scale=small"),
+    "nothing of digits": ("experiment=private_mnist_plain", "dataset.root={data}"),
     "strokes": MNIST,
     "digits": ("experiment=private_digits",),
     "upright": (*MNIST, "features.map=none", "scale=small"),

@@ -78,7 +78,10 @@ def test_the_map_whitens_drawings_in_part(tmp_path: Path) -> None:
     ("options", "words"),
     [
         (["features=dct", "features.map=drawings"], r"features\.map=drawings: is of features=processes"),
-        (["features=processes", "features.map=drawings", "features.dims=auto"], r"features\.dims=auto.*strokes alone"),
+        (
+            ["features=processes", "features.map=drawings", "features.dims=auto"],
+            r"features\.dims=auto.*strokes and pink.*=drawings: a number",
+        ),
     ],
 )
 def test_where_the_map_belongs(options: list[str], words: str) -> None:

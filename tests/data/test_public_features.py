@@ -347,7 +347,6 @@ def test_a_cache_that_cannot_be_written_is_named(tmp_path: Path):
         (["features=gradients", "features.dims=600"], "features.dims", "from 1 to 599, or auto"),
         (["features=gradients", "features.exponent=-1"], "features.exponent", "at least 0"),
         (["features=gradients", "features.map=digits"], "features.map", "none, strokes, pink or drawings"),
-        (["features=dct", "features.map=pink", "features.dims=auto"], "features.dims", "was found for"),
         (["features.map=pink"], "features.map", "features=none leaves nothing to map"),
         (["features=gradients", "features.waves=3"], "features.waves", "no such option"),
         (["features=fourier", "features.width=0"], "features.width", "more than 0"),

@@ -91,6 +91,8 @@ def test_the_noise_is_the_mechanisms_own() -> None:
     wide = server(features_map="none").noise(600)  # auto: 15 for each of four classes
     assert wide == pytest.approx(server(features_map="none", effective_dims=60).noise(600))
     assert server(features_map="strokes").noise(600) == server(effective_dims=None).noise(600) > 7 * wide
+    pink = server(features_map="pink")  # auto: two for each direction
+    assert pink.noise(600) == pytest.approx(server(effective_dims=300).noise(600))
     noises = [
         server(mechanism=name, projections=16).noise(40) for name in ("privunit", "hadamard", "sketch", "gaussian")
     ]
@@ -183,6 +185,22 @@ def test_skewed_and_single_class_clients(tmp_path: Path) -> None:
         folder = tmp_path / str(number)
         start_run(compose([*DIGITS, *partition, "privacy.target_epsilon=50"]), folder)
         assert accuracy_of(folder) > 0.4 and privacy_of(folder)["verified_epsilon"] <= 50
+
+
+@pytest.mark.pictures
+def test_mnist_is_learned_by_those_who_know_no_digits(pictures: Path, tmp_path: Path) -> None:
+    """95.2 to 96.4 % by seed; without the pink map about 94.5 %."""
+    from fedpriv.runs.start import start_run
+
+    small = (
+        "experiment=private_mnist_plain",
+        f"dataset.root={pictures}",
+        "engine=inprocess",
+        "operations.report=false",
+    )
+    start_run(compose([*small, "evaluate.every=0"]), tmp_path / "run")
+    assert accuracy_of(tmp_path / "run") > 0.95
+    assert privacy_of(tmp_path / "run")["verified_epsilon"] <= 8.0
 
 
 @pytest.mark.rotates(3, together(0))
@@ -285,4 +303,7 @@ def test_dims_are_found_where_options_are_checked() -> None:
     assert (
         compose(["experiment=private_mnist", "strategy=fedldp", "privacy.target_epsilon=null"]).features.dims == USUAL
     )
+    pink = [compose(["experiment=private_mnist_plain", f"privacy.target_epsilon={e}"]).features for e in (1, 8)]
+    assert [found.dims for found in pink] == [pytest.approx(2.5 * dims, abs=2) for dims in (one, eight)]
+    assert {(found.map, found.normalise) for found in pink} == {("pink", "none")}  # nothing of digits
     assert dims_for(1e-3, 10, 10) == FEWEST and dims_for(500, 10**6, 2) == MOST
