@@ -275,11 +275,11 @@ class SelectingClient(GradientClient):
         else:
             chosen = self.chosen(clipped, noise)
             value = torch.full_like(clipped, torch.nan)
-        before = clipped[chosen]
+        before = clipped.masked_select(chosen)  # an index of bits is made a list of places first, each time
         if clipped.ndim > 1 and self.variant == "repaired":
             before = before.view(*clipped.shape[:-1], -1)  # equally many of each
         after = self.with_noise(before, clipped.shape[-1], noise)
-        value[chosen] = after.reshape(-1)  # [DP-FedAGS, eq. 1]
+        value.masked_scatter_(chosen, after)  # [DP-FedAGS, eq. 1]
         dimension = clipped.shape[-1]
         if self.site is None and value.ndim > 1:
             return Release(value)
@@ -316,7 +316,7 @@ class SelectingClient(GradientClient):
         if bool(sent.all()):
             return value
         if self.options.selection == "random":
-            return value[sent].view(*value.shape[:-1], -1)
+            return value.masked_select(sent).view(*value.shape[:-1], -1)
         if value.ndim > 1:
             return torch.stack([self.encode(row) for row in value])
         return torch.from_numpy(pack_selected(value.numpy(), sent.numpy()))

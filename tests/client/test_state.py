@@ -180,7 +180,7 @@ def test_a_memory_that_is_kept_holds_no_table_of_a_cohort() -> None:
     rows = torch.randn(50, 9)
     memory = ClientMemory(
         {"vector": rows[1], "alone": torch.ones(9)},
-        answer=Answer(1, 0, rows[2], rows[3].double()[:2]),
+        answer=Answer(1, 0, rows[2], rows.double()[3, :2]),
         kept=rows[4],
         waiting=Waiting(1, 0, {"update": rows[5]}, {"train_loss": 1.0}),
     )

@@ -15,6 +15,7 @@ from conftest import ledger_of
 from flwr.app import ConfigRecord, Message
 from test_every_method import CASES, METHODS, place
 
+from clients.coqfl import CoQFLClient
 from clients.fedldp import FedLDPClient
 from fedpriv.client.build import FIXED
 from fedpriv.client.contract import LocalRule
@@ -216,6 +217,23 @@ def test_a_method_cannot_replace_the_steps_that_all_share() -> None:
             globals()["Own"] = type("Own", bases, {"in_rows": True, **own})
             with pytest.raises(OptionError, match=rf"_target_=Own: Own has its own `{name}`.*allowed"):
                 Worker(config_of("strategy=fedldp", "strategy.client._target_=test_rows.Own")).maker  # noqa: B018
+
+
+def test_a_client_that_has_no_key_to_tell_is_one_that_falls_back(
+    monkeypatch: pytest.MonkeyPatch, one_by_one: Callable[[], None]
+) -> None:
+    """And so does its partner."""
+    config, real = config_of("strategy=coqfl"), CoQFLClient._key
+    broken = cohort_of_round(config)[0]
+
+    def key(client: CoQFLClient, *asked: Any) -> list[bytes]:
+        if client._site().client == broken:
+            raise OSError(28, "no space left")
+        return real(client, *asked)
+
+    monkeypatch.setattr(CoQFLClient, "_key", key)
+    told = same(config, one_by_one)
+    assert told.rounds[0][9]["keys_missing"] == 1 and told.rounds[0][9]["fallbacks"] >= 2
 
 
 class EverySecond(FederatedStrategy):

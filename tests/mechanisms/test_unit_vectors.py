@@ -376,6 +376,14 @@ def test_another_key_is_another_projection(name: str) -> None:
     assert not torch.equal(sender.decode(sent, ("one",)), sender.decode(sent, ("two",)))
 
 
+def test_inner_products_of_several_clients_are_those_of_each() -> None:
+    """A sum along a row of a table has another order."""
+    left, right = torch.randn(2, 9, 7850, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    together = privunit._inner(left, right, CohortNoise([SeededNoise(client) for client in range(9)]))
+    alone = [privunit._inner(own, other, SeededNoise(0)) for own, other in zip(left, right, strict=True)]
+    assert torch.equal(together, torch.stack(alone))
+
+
 @pytest.mark.parametrize("dimension", [1, 2, 3, 70])
 @pytest.mark.parametrize("far", [1.0, 7.0])
 def test_several_clients_release_what_each_releases_alone(

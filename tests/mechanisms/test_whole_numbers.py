@@ -204,22 +204,24 @@ def test_words_that_do_not_decide_are_made_longer(ratios: Callable[[int], list[i
     assert stats.chi2_contingency(np.stack(counts)).pvalue > 1e-5
 
 
-@pytest.mark.parametrize("sigma", [0.3, 2.0, 1759.0])
-def test_the_first_bits_of_a_word_decide_what_all_of_them_decide(sigma: float) -> None:
-    """Also beside borders, where they must not decide."""
-    table = gaussian_table(sigma)
+@pytest.mark.parametrize("sigma", [0.3, 300.0, 1759.0])
+@pytest.mark.parametrize("word", [20, 64])
+def test_the_first_bits_of_a_word_decide_what_all_of_them_decide(sigma: float, word: int) -> None:
+    """Also beside borders, where they must not decide: every word of 20 bits, and those of 64 that may be hard."""
+    table = Table(lambda bits: gaussian_ratios(sigma, bits), word=word)
     borders, rng = table._borders, np.random.default_rng(1)
-    beside = (borders[:, None] + np.arange(-4, 5).astype(np.uint64)).reshape(-1)
-    first = rng.integers(0, 2**17, 3000, dtype=np.uint64) << np.uint64(47)
-    ends = np.array([0, 1, 2, 3, 2**64 - 4, 2**64 - 3, 2**64 - 2, 2**64 - 1], np.uint64)
-    words = np.concatenate([beside, first, first - np.uint64(1), ends, rng.integers(0, 2**64, 50_000, dtype=np.uint64)])
+    words = np.arange(2**20, dtype=np.uint64)
+    if word == 64:
+        beside = (borders[:, None] + np.arange(-4, 5).astype(np.uint64)).reshape(-1)
+        ends = np.array([0, 1, 2, 3, 2**64 - 4, 2**64 - 3, 2**64 - 2, 2**64 - 1], np.uint64)
+        words = np.concatenate([beside, ends, rng.integers(0, 2**64, 50_000, dtype=np.uint64)])
     found, close = table._places(words)
     place = np.searchsorted(borders, words, side="right")
-    assert np.array_equal(found, place - table.reach)
     below, above = borders[np.maximum(place, 1) - 1], borders[np.minimum(place, len(borders) - 1)]
     near = (words >= below) & (words - below <= 2) | (above >= words) & (above - words <= 2)
-    near |= (words <= 2) | (words >= np.uint64(2**64 - 3))
+    near |= (words <= 2) | (words >= np.uint64(2**word - 3))
     assert near.sum() > 5 and np.array_equal(np.flatnonzero(near), np.sort(close))
+    assert np.array_equal(found, place - table.reach)
     assert sigma > 1 or np.mean(table._by_first_bits == UNDECIDED) < 0.01
 
 
