@@ -28,7 +28,7 @@ from decimal import Decimal, localcontext
 from fractions import Fraction
 from functools import cached_property, lru_cache
 from itertools import accumulate
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -38,7 +38,6 @@ from torch import Tensor
 from fedpriv.common.errors import OptionError
 from fedpriv.mechanisms.laws import skellam_exponent
 from fedpriv.mechanisms.noise import NoiseSource, Shape, add_normal_finely, as_size
-from fedpriv.mechanisms.packed_numbers import pack, packed_size, unpack
 
 #: Bits of a word; further words are appended where it does not decide.
 WORD = 64
@@ -319,11 +318,71 @@ def add_residues(total: NDArray[np.uint64], residues: Residues, bits: int) -> No
     np.bitwise_and(total, np.uint64(2**bits - 1), out=total)
 
 
+# Eight numbers are as many bytes as one has bits, so number j of every eight begins at the same bit of a byte: they are
+# one strided view of words of 64 bits. A word holds a number of at most 57 bits wherever that begins.
+
+#: Which bit of a stream comes first: the lowest of the first number in the lowest of the first byte, or the highest.
+Order = Literal["<", ">"]
+
+#: Numbers taken at a time; a multiple of 8, so that every part but the last ends on a byte.
+AT_ONCE = 2**18
+_WORD = 8  # bytes
+
+
+def packed_size(count: int, bits: int) -> int:
+    """Bytes of so many numbers."""
+    return -(-count * bits // 8)
+
+
+def pack(numbers: NDArray[Any], bits: int) -> NDArray[np.uint8]:
+    """uint8 [..., `packed_size`], lowest bit first, of numbers below 2^bits [..., n]; bits: from 1 to 57."""
+    if (count := numbers.shape[-1]) > AT_ONCE:
+        parts = [pack(numbers[..., start : start + AT_ONCE], bits) for start in range(0, count, AT_ONCE)]
+        return np.concatenate(parts, axis=-1)
+    if not count:
+        return np.zeros(numbers.shape, np.uint8)
+    rows, groups = numbers.shape[:-1], -(-count // 8)
+    stride = max(bits, _WORD)  # words that are written must not overlap
+    found, filled = np.zeros((*rows, groups * stride + _WORD), np.uint8), np.zeros((*rows, groups * 8), np.uint64)
+    filled[..., :count] = numbers
+    for number in range(8):
+        first, shift = divmod(number * bits, 8)
+        words = _words(found, first, groups, stride, "<")
+        words |= filled[..., number::8] << np.uint64(shift)
+    packed = found[..., : groups * stride].reshape(*rows, groups, stride)[..., :bits]
+    return np.ascontiguousarray(packed.reshape(*rows, groups * bits)[..., : packed_size(count, bits)])
+
+
+def unpack(packed: NDArray[np.uint8], bits: int, count: int, order: Order) -> NDArray[np.uint64]:
+    """uint64 [count] from the bytes of `pack`, or of `whole_numbers.pack_integers` (highest bit first)."""
+    if count > AT_ONCE:
+        pieces = [(start * bits // 8, min(AT_ONCE, count - start)) for start in range(0, count, AT_ONCE)]
+        whole = [packed[place : place + packed_size(size, bits)] for place, size in pieces]
+        return np.concatenate([unpack(part, bits, size, order) for part, (_, size) in zip(whole, pieces, strict=True)])
+    if not count:
+        return np.zeros(0, np.uint64)
+    groups = -(-count // 8)
+    filled, found = np.zeros(groups * bits + _WORD, np.uint8), np.empty((groups, 8), np.uint64)
+    filled[: len(packed)] = packed
+    for number in range(8):
+        first, shift = divmod(number * bits, 8)
+        shift = shift if order == "<" else 64 - bits - shift
+        found[:, number] = _words(filled, first, groups, bits, order) >> np.uint64(shift)
+    found &= np.uint64(2**bits - 1)
+    return found.reshape(-1)[:count]
+
+
+def _words(held: NDArray[np.uint8], first: int, groups: int, stride: int, order: Order) -> NDArray[np.uint64]:
+    """Words [..., groups] of bytes [..., n]: the first at byte ``first``, then one every ``stride`` bytes."""
+    shape, strides = (*held.shape[:-1], groups), (*held.strides[:-1], stride)
+    return np.ndarray(shape, f"{order}u8", held, first, strides)
+
+
 def pack_residues(residues: Residues, bits: int) -> NDArray[np.uint8]:
     """uint8 [..., packed_size] of residues [..., n]."""
     if bits in (8, 16, 32, 64):
         return residues.astype(f"<u{bits // 8}").view(np.uint8)
-    return pack(residues, bits, "<")
+    return pack(residues, bits)
 
 
 def unpack_residues(packed: NDArray[np.uint8], bits: int, count: int) -> Residues:

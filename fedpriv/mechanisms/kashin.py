@@ -21,8 +21,8 @@ import torch
 from torch import Tensor
 
 from fedpriv.common.seeds import generator
-from fedpriv.mechanisms.rotation import hadamard, padded
 from fedpriv.mechanisms.unit_projections import Key
+from fedpriv.mechanisms.whole_numbers import hadamard, padded
 
 _ROUNDS = 14
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedpriv.common.seeds import generator
-from fedpriv.mechanisms.rotation import padded, rotate, rotate_back
+from fedpriv.mechanisms.whole_numbers import padded, rotate, rotate_back
 
 #: What addresses a projection: seed, client, round.
 Key = tuple[int | str, ...]

@@ -40,7 +40,6 @@ from fedpriv.mechanisms.kashin import frame_size
 from fedpriv.mechanisms.noise import NoiseSource, add_normal
 from fedpriv.mechanisms.privunit import BLUR, Capped, Whole, direction, private_unit, release_unit
 from fedpriv.mechanisms.privunit import UnitMechanism as UnitMechanism
-from fedpriv.mechanisms.rotation import padded
 from fedpriv.mechanisms.unit_projections import (
     Key,
     mean_length,
@@ -51,6 +50,7 @@ from fedpriv.mechanisms.unit_projections import (
 )
 from fedpriv.mechanisms.unit_symbols import MOST_BITS, SQKR, SignSketch
 from fedpriv.mechanisms.unit_symbols import best_bits as best_bits
+from fedpriv.mechanisms.whole_numbers import padded
 
 
 @dataclass(frozen=True)

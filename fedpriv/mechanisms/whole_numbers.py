@@ -1,4 +1,4 @@
-"""From a rotated vector to whole numbers: rounding to levels and its grid (cpSGD), rounding that keeps the norm and
+"""From a vector to whole numbers: rotation, rounding to levels and its grid (cpSGD), rounding that keeps the norm and
 the grid of its sums (ddgauss, skellam).
 
 N. Agarwal, A. T. Suresh, F. X. Yu, S. Kumar, H. B. McMahan: cpSGD: Communication-efficient and
@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Literal
 
 import numpy as np
@@ -25,9 +25,82 @@ from torch import Tensor
 
 from fedpriv.common.errors import OptionError
 from fedpriv.mechanisms.integer_noise import MOST_STEPS, SPREAD, discrete_gaussian, skellam
-from fedpriv.mechanisms.noise import NoiseSource
-from fedpriv.mechanisms.packed_numbers import pack
-from fedpriv.mechanisms.rotation import padded, rotate, rotate_blocks, rotate_blocks_back, rotated_size
+from fedpriv.mechanisms.noise import LONG, NoiseSource
+
+#: Numbers packed at a time.
+CHUNK = 2**18
+#: Sizes of the blocks that are rotated: one large rotation would pad a vector to twice its length.
+SMALLEST_BLOCK, LARGEST_BLOCK = 2**12, 2**16
+
+
+def padded(dimension: int) -> int:
+    """The smallest power of two that is at least ``dimension``."""
+    return 1 << (dimension - 1).bit_length()
+
+
+def hadamard(values: Tensor) -> Tensor:
+    """H x / sqrt(d) of vectors [..., d], d a power of two: orthogonal and its own inverse, in the dtype of x.
+
+    A stage adds and subtracts neighbours and puts sums before differences; after log2(d) of them every coordinate is
+    back in its place.
+    """
+    dimension = values.shape[-1]
+    if dimension != padded(dimension):
+        raise ValueError(f"{dimension} coordinates: must be a power of two")
+    if values.ndim > 1 and dimension >= LONG:  # all stages of a vector are done in a core's cache
+        rows = [hadamard(row) for row in values.reshape(-1, dimension)]
+        return torch.stack(rows).view(values.shape) if rows else values.clone()
+    found, half = values.numpy().copy(), dimension // 2
+    stage = np.empty_like(found)
+    for _ in range(dimension.bit_length() - 1):
+        np.add(found[..., 0::2], found[..., 1::2], out=stage[..., :half])
+        np.subtract(found[..., 0::2], found[..., 1::2], out=stage[..., half:])
+        found, stage = stage, found
+    found /= math.sqrt(dimension)
+    return torch.from_numpy(found)
+
+
+def rotate(values: Tensor, signs: Tensor) -> Tensor:
+    """The randomised rotation H D x / sqrt(d') of values [..., d] padded with zeros; signs [d']: +1 and -1."""
+    spread = torch.nn.functional.pad(values, (0, signs.shape[-1] - values.shape[-1]))
+    return hadamard(spread * signs)  # [cpSGD, section 5]
+
+
+def rotate_back(values: Tensor, signs: Tensor, dimension: int) -> Tensor:
+    """Inverse of `rotate`: [..., dimension]."""
+    return (hadamard(values) * signs)[..., :dimension]
+
+
+@lru_cache(maxsize=64)
+def blocks(dimension: int) -> tuple[int, ...]:
+    """Powers of two, the largest first, whose sum is at least ``dimension`` and at most 4,095 more; one block where it
+    is at most 4,096.
+    """
+    if dimension <= SMALLEST_BLOCK:
+        return (padded(max(1, dimension)),)
+    left, found = -(-dimension // SMALLEST_BLOCK), []
+    while left:
+        size = min(LARGEST_BLOCK // SMALLEST_BLOCK, 1 << (left.bit_length() - 1))
+        found.append(size * SMALLEST_BLOCK)
+        left -= size
+    return tuple(found)
+
+
+def rotated_size(dimension: int) -> int:
+    return sum(blocks(dimension))
+
+
+def rotate_blocks(values: Tensor, signs: Tensor) -> Tensor:
+    """H D x in each block of values [..., d] padded with zeros, float64 [..., d']; signs [d']: +1 and -1."""
+    sizes = blocks(values.shape[-1])
+    spread = torch.nn.functional.pad(values.double(), (0, sum(sizes) - values.shape[-1])) * signs
+    return torch.cat([hadamard(part) for part in spread.split(sizes, dim=-1)], dim=-1)
+
+
+def rotate_blocks_back(values: Tensor, signs: Tensor, dimension: int) -> Tensor:
+    """Inverse of `rotate_blocks`: [..., dimension]."""
+    parts = values.double().split(blocks(dimension), dim=-1)
+    return (torch.cat([hadamard(part) for part in parts], dim=-1) * signs)[..., :dimension]
 
 
 def coordinate_bound(clip_norm: float, dimension: int, failure: float) -> float:
@@ -61,6 +134,17 @@ def from_noisy_levels(numbers: Tensor, bound: float, levels: int, trials: int) -
 def width_of(largest: int) -> int:
     """Bits that hold every whole number from 0 to ``largest``."""
     return max(1, largest.bit_length())
+
+
+def pack_integers(numbers: NDArray[np.int64], width: int) -> NDArray[np.uint8]:
+    """Whole numbers 0..2^width - 1 [..., n] at ``width`` bits each, highest bit first, as [..., ceil(n width / 8)]."""
+    parts, (*rows, count) = [np.zeros((*numbers.shape[:-1], 0), np.uint8)], numbers.shape
+    held = next(size for size in (1, 2, 4, 8) if width <= 8 * size)  # bytes
+    for start in range(0, count, CHUNK):  # CHUNK is a multiple of 8: every part but the last ends on a byte
+        piece = np.ascontiguousarray(numbers[..., start : start + CHUNK].astype(f">u{held}"))
+        digits = np.unpackbits(piece.view(np.uint8).reshape(*rows, -1, held), axis=-1)[..., 8 * held - width :]
+        parts.append(np.packbits(digits.reshape(*rows, -1), axis=-1))
+    return np.concatenate(parts, axis=-1)
 
 
 #: Bound on the probability that any coordinate of a rotated vector is clamped.
@@ -110,7 +194,7 @@ class LevelGrid:
         return level + noise.binomial(self.trials, rotated.shape), beyond  # [cpSGD, section 4]
 
     def pack(self, numbers: Tensor) -> NDArray[np.uint8]:
-        return pack(numbers.numpy(), width_of(self.largest), ">")
+        return pack_integers(numbers.numpy(), width_of(self.largest))
 
     def centred(self, numbers: Tensor) -> Tensor:
         """Numbers of 0..k-1+m about the middle: the sum of many is then as small as it can be."""

@@ -16,10 +16,9 @@ from torch import Tensor
 from fedpriv.common.errors import OptionError
 from fedpriv.common.messages import FloatVector
 from fedpriv.common.sum_limits import FEWEST_BITS, MOST_BITS
+from fedpriv.mechanisms.integer_noise import packed_size, unpack
 from fedpriv.mechanisms.laws import binomial_epsilon, binomial_sensitivities
-from fedpriv.mechanisms.packed_numbers import packed_size, unpack
-from fedpriv.mechanisms.rotation import rotate_back
-from fedpriv.mechanisms.whole_numbers import LevelGrid, from_noisy_levels, width_of
+from fedpriv.mechanisms.whole_numbers import LevelGrid, from_noisy_levels, rotate_back, width_of
 from fedpriv.privacy.events import CLIENT_TO_SERVER, Binomial, Threat
 
 #: Keeps the integers on the wire exact in a float64.

@@ -15,9 +15,8 @@ from fedpriv.checking.release_function import recognises
 from fedpriv.checking.subject import Question
 from fedpriv.mechanisms.noise import NoiseSource, add_laplace, add_normal, add_normal_finely, clip, finite_or_zero
 from fedpriv.mechanisms.quantisation import high_probability, independent_bits
-from fedpriv.mechanisms.rotation import rotate_blocks
 from fedpriv.mechanisms.unit_vectors import UnitMechanism, unit_mechanism
-from fedpriv.mechanisms.whole_numbers import WholeGrid
+from fedpriv.mechanisms.whole_numbers import WholeGrid, rotate_blocks
 from fedpriv.privacy.gaussian_dp import gaussian_epsilon
 
 Target = Callable[[Tensor, NoiseSource], Tensor]

@@ -32,9 +32,16 @@ from fedpriv.mechanisms.integer_noise import (
     unpack_residues,
 )
 from fedpriv.mechanisms.noise import NoiseSource, SeededNoise
-from fedpriv.mechanisms.rotation import blocks, rotate_blocks, rotate_blocks_back, rotated_size
 from fedpriv.mechanisms.secure_noise import SecureNoise
-from fedpriv.mechanisms.whole_numbers import BETA, conditional_round, rounded_square
+from fedpriv.mechanisms.whole_numbers import (
+    BETA,
+    blocks,
+    conditional_round,
+    rotate_blocks,
+    rotate_blocks_back,
+    rotated_size,
+    rounded_square,
+)
 
 # --- residues ------------------------------------------------------------------------------------------------
 

@@ -27,14 +27,18 @@ from fedpriv.common.errors import OptionError
 from fedpriv.common.seeds import public_signs
 from fedpriv.config.compose import compose
 from fedpriv.mechanisms import laws
+from fedpriv.mechanisms.integer_noise import pack, packed_size, unpack
 from fedpriv.mechanisms.noise import SeededNoise
-from fedpriv.mechanisms.packed_numbers import pack, packed_size, unpack
-from fedpriv.mechanisms.rotation import hadamard, padded, rotate, rotate_back
 from fedpriv.mechanisms.secure_noise import SecureNoise
 from fedpriv.mechanisms.whole_numbers import (
     coordinate_bound,
     from_noisy_levels,
     grid_step,
+    hadamard,
+    pack_integers,
+    padded,
+    rotate,
+    rotate_back,
     to_levels,
     width_of,
 )
@@ -132,7 +136,7 @@ def test_binomial_noise_is_binomial(kind: Any):
 def test_whole_numbers_travel_at_their_true_width(width: int, count: int, seed: int, order: str):
     """As a stream of bits, read by another way: one large number."""
     numbers = np.random.default_rng(seed).integers(0, 2**width, (3, count), dtype=np.uint64)
-    packed = pack(numbers, width, order)
+    packed = pack(numbers, width) if order == "<" else pack_integers(numbers.view(np.int64), width)
     assert packed.shape == (3, packed_size(count, width)) == (3, -(-count * width // 8))
     for row, sent in zip(numbers, packed, strict=True):
         digits = [f"{number:0{width}b}" for number in row.tolist()]
@@ -144,11 +148,13 @@ def test_whole_numbers_travel_at_their_true_width(width: int, count: int, seed: 
 
 
 def test_long_vectors_are_packed_in_pieces(monkeypatch: pytest.MonkeyPatch):
-    numbers = np.random.default_rng(0).integers(0, 2**13, (2, 1003), dtype=np.uint64)
-    whole = pack(numbers, 13, ">")
-    monkeypatch.setattr("fedpriv.mechanisms.packed_numbers.AT_ONCE", 64)
-    assert np.array_equal(pack(numbers, 13, ">"), whole)
-    assert np.array_equal(unpack(whole[1], 13, 1003, ">"), numbers[1])
+    numbers = np.random.default_rng(0).integers(0, 2**13, (2, 1003), dtype=np.int64)
+    whole, other = pack(numbers, 13), pack_integers(numbers, 13)
+    monkeypatch.setattr("fedpriv.mechanisms.integer_noise.AT_ONCE", 64)
+    monkeypatch.setattr("fedpriv.mechanisms.whole_numbers.CHUNK", 64)
+    assert np.array_equal(pack(numbers, 13), whole) and np.array_equal(pack_integers(numbers, 13), other)
+    assert np.array_equal(unpack(whole[1], 13, 1003, "<"), numbers[1])
+    assert np.array_equal(unpack(other[1], 13, 1003, ">"), numbers[1])
 
 
 def test_a_message_of_another_length_or_with_too_large_a_number_is_refused():
