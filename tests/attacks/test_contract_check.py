@@ -15,6 +15,7 @@ import clients.fedldp as fedldp
 import fedpriv.client.example_level as example_level
 import fedpriv.mechanisms.per_example as per_example
 import fedpriv.server.noisy_gradient as noisy_gradient
+import fedpriv.training.stacked_gradients as stacked_gradients
 import strategies.dpftrl as dpftrl
 from clients.cpsgd import CpSGDClient
 from fedpriv.attacks.contract_check import check_contract
@@ -55,7 +56,8 @@ def moved(*case: str) -> list[str]:
 
 
 def examples_unclipped(patch: Patch) -> None:
-    patch.setattr(per_example, "clip_factors", lambda norms, bound: torch.ones_like(norms))
+    for room in (per_example, stacked_gradients):
+        patch.setattr(room, "clip_factors", lambda norms, bound: torch.ones_like(norms))
 
 
 def quarter_of_the_noise(patch: Patch) -> None:
