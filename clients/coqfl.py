@@ -210,7 +210,7 @@ class CoQFLClient(OneBitClient):
     # --- the bits ----------------------------------------------------------------------------------------
 
     def quantise(self, p: Tensor, own: Tensor, layer: int, piece: slice) -> Tensor:
-        if self.each:
+        if self._each:
             return self._quantise_each(p, own, layer, piece)
         if self.secret is None:
             return super().quantise(p, own, layer, piece)
@@ -219,13 +219,13 @@ class CoQFLClient(OneBitClient):
     def _quantise_each(self, p: Tensor, own: Tensor, layer: int, piece: slice) -> Tensor:
         """Bits [clients, n]: those whose bits have one rule side by side."""
         rules: dict[tuple[bool, int, bool], list[int]] = {}
-        for row, one in enumerate(self.each):
+        for row, one in enumerate(self._each):
             rule = one.secret is not None, len(one.members), one.member == 0 and self.group_size == 2
             rules.setdefault(rule, []).append(row)
         bits = torch.empty(p.shape, dtype=torch.bool)
         for (secret, size, first), rows in rules.items():
             if secret:
-                shared = torch.stack([self.each[row]._shared(layer, piece) for row in rows])
+                shared = torch.stack([self._each[row]._shared(layer, piece) for row in rows])
                 bits[rows] = self.mixed(p[rows], shared, own[rows], size, first)
             else:
                 bits[rows] = super().quantise(p[rows], own[rows], layer, piece)
@@ -252,11 +252,11 @@ class CoQFLClient(OneBitClient):
         return self._streams[layer][piece]
 
     def releasing(self, theta: Tensor, trained: Trained, state: Any, noise: NoiseSource) -> Release:
-        if any((one.centres, one.radii) != (self.centres, self.radii) for one in self.each):
+        if any((one.centres, one.radii) != (self.centres, self.radii) for one in self._each):
             raise ValueError("clients that are rows were told different intervals")  # each alone keeps to its own
         release = super().releasing(theta, trained, state, noise)
-        fallbacks = [float(one.fallback is not None) for one in self.each or (self,)]
-        found = torch.tensor(fallbacks, dtype=torch.float64) if self.each else fallbacks[0]
+        fallbacks = [float(one.fallback is not None) for one in self._each or (self,)]
+        found = torch.tensor(fallbacks, dtype=torch.float64) if self._each else fallbacks[0]
         return replace(release, figures={**release.figures, "fallback": found})
 
     # --- what it costs (unit client, replace-one; observers server and server+members) --------------------

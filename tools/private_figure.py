@@ -12,6 +12,7 @@ from pathlib import Path
 import matplotlib as mpl
 import numpy as np
 
+from fedpriv.studies.what_was_found import FEATURES
 from tools.private_runs import EPSILONS, FIGURES, read
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -36,15 +37,16 @@ def measured(row: str) -> Row:
 
 
 def ranked(idea: str | None) -> Row:
-    """The most accurate entry at each epsilon of the board of clients against the server: of the papers' own ideas
-    (``idea="paper"``), or of all that read no public features (None).
+    """The most accurate entry on pixels at each epsilon of the board of clients against the server: of the papers' own
+    ideas (``idea="paper"``), or of all (None).
     """
     with BOARD.open(encoding="utf-8") as file:
         lines = [line for line in csv.DictReader(file) if line["board"] == "client_server"]
     found: Row = {}
     for epsilon in EPSILONS:
         at = [line for line in lines if float(line["target"]) == epsilon]
-        mine = [one for one in at if (one["idea"] == idea if idea else "features.map" not in one["command"])]
+        pixels = [line for line in at if not set(FEATURES) & set(line["method"].split("-"))]
+        mine = [line for line in pixels if idea in (None, line["idea"])]
         best = max(mine, key=lambda one: float(one["accuracy"]))
         found[epsilon] = float(best["accuracy"]), float(best["accuracy_half_width"])
     return found

@@ -66,7 +66,7 @@ class Method(Planned):
     #: says so for itself, not for those derived from it; tests/contract holds it to that.
     in_rows: ClassVar[bool] = False
     #: Where each client was told something of its own, of several clients at once: each one's method.
-    each: tuple[Any, ...] = ()
+    _each: tuple[Any, ...] = ()
 
     def __init__(self, options: Any, run: RunFacts) -> None:
         self.options, self.run, self.variant, self.site = options, run, run.variant, run.site

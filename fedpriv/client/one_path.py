@@ -369,7 +369,7 @@ class Participation:
 def _beside(groups: Sequence[_Group]) -> _Group:
     """Clients that were prepared one by one as rows of one computation."""
     method = copy(groups[0].method)
-    method.each = tuple(group.method for group in groups)
+    method._each = tuple(group.method for group in groups)
     return replace(groups[0], method=method, members=[one for group in groups for one in group.members], rows=True)
 
 

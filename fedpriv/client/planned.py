@@ -35,7 +35,7 @@ class Traits:
     why a run cannot be extended: what of its releases or noise was fixed by num_rounds. why_no_sum: why there is no
     account against whoever sees only a round's sum, where a reader may expect one. own_requests: a round tells each
     client something of its own, and no state is kept; clients that are rows are then prepared one by one
-    (`Method.each`).
+    (`Method._each`).
     """
 
     State: type[Any] | None = None
