@@ -47,7 +47,7 @@ def test_a_new_reason_to_leave_an_option_unsigned_is_given_here_too() -> None:
         *("run_dir", "dataset.root", "dataset.test_root", "dataset.cache", "dataset.download", "model.name"),
         *("dataset.schema_file", "model.weights", "features.weights"),  # their digests are signed
         *("dataset.separator", "dataset.decimal", "dataset.encoding"),
-        *("privacy.extrapolated_cohort", "privacy.extrapolated_population"),  # a claim beside the run; its noise is signed
+        *("privacy.extrapolated_cohort", "privacy.extrapolated_population"),  # a claim alone
         *("privacy.rng", "engine.name", "engine.workers", "engine.threads_per_client", "engine.trainer"),
         *("engine.address", "engine.device", "engine.gpus_per_worker", "engine.round_timeout"),
         *("engine.client_memory_mib", "engine.faults", "evaluate", "checkpoint"),
