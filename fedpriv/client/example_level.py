@@ -108,13 +108,18 @@ class ExampleLevelClient(Client):
         """q = H / n_j."""
         return min(1.0, self.facts.batch_size / self.facts.num_examples)
 
+    @property
+    def is_adaptive(self) -> bool:
+        """Whether Theta follows a noisy count of the examples within it."""
+        return self.options.clipping == "adaptive"
+
     # --- a step ------------------------------------------------------------------------------------------
 
     def noisy_step(
-        self, total: Tensor, within: Tensor, sigma: float, clip_norm: Tensor, noise: NoiseSource
+        self, total: Tensor, within: Tensor | None, sigma: float, clip_norm: Tensor, noise: NoiseSource
     ) -> NoisyStep:
         """From the sum of clipped gradients [..., d] and, for an adaptive Theta, the number of drawn examples within
-        Theta minus half of the drawn [...].
+        Theta minus half of the drawn [...] (None: Theta stays, and no count is released).
 
         Theta may differ between trials, so noise is added in units of it.
         """
@@ -122,7 +127,7 @@ class ExampleLevelClient(Client):
         expected = self.facts.batch_size
         # [DPFL-AGN, Alg. 1 line 12]; float32 is post-processing
         gradient = (add_normal_finely(total / scale, sigma, noise) * scale / expected).float()
-        if self.options.clipping != "adaptive":
+        if within is None:
             return NoisyStep(gradient, None)
         return NoisyStep(gradient, add_normal_finely(within, self.options.count_noise, noise) / expected)
 
@@ -165,7 +170,6 @@ class ExampleLevelClient(Client):
         rng, noise = self.batches(request), self.noise(request, "steps")
         state = state or self.fresh_state(theta)
         begun, update, losses, norms, drawn = theta, torch.zeros_like(theta), 0.0, 0.0, 0
-        adaptive = self.options.clipping == "adaptive"
         chosen = "median" if self.options.clipping == "median" else "given"
         for _ in range(self.local_steps):
             rows = np.flatnonzero(rng.random(site.num_examples) < self.sampling_rate)
@@ -175,7 +179,7 @@ class ExampleLevelClient(Client):
             if device != begun.device:
                 begun, update, state = begun.to(device), update.to(device), state.on(device)
             many = len(found.norms)  # examples or persons
-            within = (found.norms <= state.clip_norm).double().sum() - many / 2 if adaptive else state.clip_norm
+            within = (found.norms <= state.clip_norm).double().sum() - many / 2 if self.is_adaptive else None
             step = self.noisy_step(found.total, within, sigma, state.clip_norm, noise)
             change, moments = self.optimiser.step(step.gradient, state.moments, site.trainer.config.lr)
             update = update + change
@@ -217,7 +221,7 @@ class ExampleLevelClient(Client):
         if self.options.clipping == "median":
             return NoBound(threat=self.threat, reason=RAW_MEDIAN, count=self.local_steps)
         multiplier = self.multiplier(sigma)
-        if self.options.clipping == "adaptive":
+        if self.is_adaptive:
             multiplier = with_count(multiplier, self.options.count_noise)
         return PoissonGaussian(
             threat=self.threat, multiplier=multiplier, sampling_rate=self.sampling_rate, count=self.local_steps
@@ -254,7 +258,7 @@ class ExampleLevelClient(Client):
             drawn = (noise.uniform(trials) < self.sampling_rate) & (length != 0)
             norms = l2_norm(gradient)
             factors = clip_factors(norms, state.clip_norm) if length else torch.zeros(trials)
-            within = drawn * ((norms <= state.clip_norm).double() - 0.5)
+            within = drawn * ((norms <= state.clip_norm).double() - 0.5) if self.is_adaptive else None
             total = gradient * (factors * drawn).unsqueeze(-1)
             step = self.noisy_step(total, within, sigma, state.clip_norm, noise)
             moments = Moments(state.m, state.v, state.steps + 1)
