@@ -82,10 +82,29 @@ def fsync_folder(folder: Path) -> None:
 
 
 def save_figure(figure: Any, path: Path, **options: Any) -> None:
-    """Saves a matplotlib figure as `write_atomic` writes files; options are those of ``savefig``."""
-    picture = BytesIO()
-    figure.savefig(picture, format="png", **options)
-    write_atomic(path, picture.getvalue(), durable=False)
+    """Saves a matplotlib figure as PNG as `write_atomic` writes files; options are those of ``savefig``."""
+    write_atomic(path, drawn(figure, "png", **options), durable=False)
+
+
+def drawn(figure: Any, kind: str, **options: Any) -> bytes:
+    """A matplotlib figure as ``kind``. Names in it are anybody's, so they are plain text: no formula between two
+    ``$``. A figure that cannot be drawn is one that says why: it never ends a run.
+    """
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+    from matplotlib.text import Text
+
+    with rc_context({"text.parse_math": False}):  # also of labels that are made while it is drawn
+        for text in figure.findobj(Text):
+            text.set_parse_math(False)
+        picture = BytesIO()
+        try:
+            figure.savefig(picture, format=kind, **options)
+        except Exception as error:
+            picture, instead = BytesIO(), Figure(figsize=(5.2, 3.3))
+            instead.text(0.5, 0.5, f"This picture cannot be drawn:\n{error}", ha="center", va="center", wrap=True)
+            instead.savefig(picture, format=kind)
+    return picture.getvalue()
 
 
 class JsonLines:

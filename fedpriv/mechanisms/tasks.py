@@ -11,13 +11,17 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
+from fedpriv.common.printing import printable
+
 if TYPE_CHECKING:
     from torch import Tensor
 
 
 @dataclass(frozen=True)
 class Task:
-    """labels: names of the outputs, public: the classes, the labels, or the one number that is predicted."""
+    """labels: names of the outputs, public: the classes, the labels, or the one number that is predicted. They come
+    from files of anybody's: control characters are written as Python writes them.
+    """
 
     labels: tuple[str, ...] = ()
     name: ClassVar[str] = ""
@@ -25,6 +29,9 @@ class Task:
     leading: ClassVar[str] = "loss"
     more_is_better: ClassVar[bool] = False
     target_dtype: ClassVar[str] = "float32"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "labels", tuple(map(printable, self.labels)))
 
     @property
     def num_outputs(self) -> int:

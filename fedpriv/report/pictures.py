@@ -9,11 +9,10 @@ from __future__ import annotations
 import re
 from base64 import b64encode
 from dataclasses import dataclass, replace
-from io import BytesIO
 from pathlib import Path
 from typing import Any
 
-from fedpriv.common.files import save_figure, write_atomic
+from fedpriv.common.files import drawn, save_figure, write_atomic
 
 #: Okabe and Ito (2008), without yellow, which is too faint on white.
 BLUE, VERMILLION, GREEN, PURPLE, ORANGE, SKY, BLACK = (
@@ -68,9 +67,8 @@ def save_themed(figure: Any, file: Path, **options: Any) -> None:
     """
     save_figure(figure, file, **options)
     figure.set_layout_engine("none")  # all has its place by now; to find it again costs as much as to draw
-    drawn = BytesIO()
-    figure.savefig(drawn, format="svg", metadata={"Date": None})
-    write_atomic(file.with_suffix(".svg"), themed(drawn.getvalue().decode()), durable=False)
+    svg = drawn(figure, "svg", metadata={"Date": None}).decode()
+    write_atomic(file.with_suffix(".svg"), themed(svg), durable=False)
 
 
 def themed(svg: str) -> str:
@@ -91,7 +89,7 @@ def remove_picture(file: Path) -> None:
 
 def shown(folder: Path, picture: Picture) -> Picture:
     """The picture with its bytes, for a page that needs no other file. Raises OSError where it is not there."""
-    drawn = (folder / picture.file).with_suffix(".svg")
-    fits = drawn.is_file() and drawn.stat().st_size <= MOST
-    file, kind = (drawn, "image/svg+xml") if fits else (folder / picture.file, "image/png")
+    svg = (folder / picture.file).with_suffix(".svg")
+    fits = svg.is_file() and svg.stat().st_size <= MOST
+    file, kind = (svg, "image/svg+xml") if fits else (folder / picture.file, "image/png")
     return replace(picture, source=f"data:{kind};base64,{b64encode(file.read_bytes()).decode()}")

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from xml.etree import ElementTree
+from xml.sax.saxutils import escape
 
 import numpy as np
 import pytest
@@ -12,6 +15,7 @@ from PIL import Image
 from scipy import stats
 
 from fedpriv.common.errors import OptionError
+from fedpriv.common.printing import printable
 from fedpriv.config.data_schema import (
     DatasetConfig,
     DirichletPartition,
@@ -309,7 +313,7 @@ def test_a_hundred_clients_with_six_hundred_pictures_of_real_mnist(pictures: Pat
 # --- the picture -----------------------------------------------------------------------------------------
 
 
-def made_up(num_clients: int, num_classes: int) -> FederatedData:
+def made_up(num_clients: int, num_classes: int, names: Sequence[str] = ()) -> FederatedData:
     """Client k holds k + 1 training examples and one test picture, all of class k mod num_classes."""
     sizes = np.arange(num_clients) + 2
     labels = np.repeat(np.arange(num_clients) % num_classes, sizes)
@@ -318,7 +322,7 @@ def made_up(num_clients: int, num_classes: int) -> FederatedData:
         "made up",
         Examples(images, labels),
         Examples(images, labels),
-        of_classes(tuple(map(str, range(num_classes)))),
+        of_classes(tuple(names or map(str, range(num_classes)))),
         (0.5,),
         (1,),
     )
@@ -339,3 +343,25 @@ def test_the_picture_of_the_label_distribution_is_drawn(num_clients: int, num_cl
         assert picture.width > 600 and 200 < picture.height < 1600
         colours = len(set(map(tuple, np.asarray(picture.convert("RGB")).reshape(-1, 3)[::7].tolist())))
     assert colours > min(num_clients, num_classes, 20)
+
+
+@pytest.mark.parametrize("names", [("$5 #-$6", "$10,000-$19,999"), ("a\x1b[31mb", "c\x00d"), ("$\\frac{$", "<b>&")])
+@pytest.mark.parametrize("num_clients", [2, 101])  # bars; a map whose labels are made while it is drawn
+def test_names_of_classes_are_drawn_as_they_are(names: tuple[str, ...], num_clients: int, tmp_path: Path):
+    """What stands between two dollar signs is no formula, and what an SVG may not hold is not in it."""
+    draw_label_distribution(made_up(num_clients, 2, names), tmp_path / "labels.png")
+    svg = (tmp_path / "labels.svg").read_text()
+    ElementTree.fromstring(svg)
+    assert "Oblique" not in svg  # the font of a formula's letters
+    for name in names:
+        assert escape(printable(name)) in svg  # the comment that matplotlib writes before a text
+
+
+def test_a_picture_that_cannot_be_drawn_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def broken(*_: object, **__: object) -> None:
+        raise ValueError("$no $font")
+
+    monkeypatch.setattr("matplotlib.axes.Axes.draw", broken)
+    draw_label_distribution(made_up(2, 2), tmp_path / "labels.png")
+    assert "<!-- $no $font -->" in (tmp_path / "labels.svg").read_text()
+    assert Image.open(tmp_path / "labels.png").size == (520, 330)
