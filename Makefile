@@ -1,7 +1,7 @@
 # `make help` lists the targets. CI calls the same targets as a person.
 .DEFAULT_GOAL := help
 .PHONY: help install run browser test test-fast test-times test-gpu stress deploy-demo deploy-demo-tables reproduce leaderboard docs lint \
-	format bench bench-privacy papers map lock clean
+	format bench bench-privacy papers map wheel audit-packages lock clean
 
 PYTHON ?= python3
 PY := .venv/bin/python
@@ -18,7 +18,8 @@ install: .venv/installed ## everything into .venv, from requirements.txt (hashes
 # The last line writes the bytecode of what a run imports: where Python may not, every start would compile torch anew.
 .venv/installed: requirements.txt pyproject.toml
 	@test -x $(PY) || $(PYTHON) -m venv .venv
-	@$(PY) -m uv --version >/dev/null 2>&1 || $(PY) -m pip install --quiet --disable-pip-version-check uv
+	@awk '/^[a-z]/ {on = /^uv==/} on' requirements.txt >.venv/uv.txt
+	@$(PY) -m uv --version >/dev/null 2>&1 || $(PY) -m pip install --quiet --disable-pip-version-check --require-hashes -r .venv/uv.txt
 	@$(PY) -m uv pip install --quiet --python $(PY) --require-hashes -r requirements.txt
 	@$(PY) -m uv pip install --quiet --python $(PY) --no-deps --no-build-isolation -e .
 	@env -u PYTHONDONTWRITEBYTECODE $(PY) -c "import fedpriv.commands.runs, fedpriv.runs.start, fedpriv.engines.ray, fedpriv.report.page"
@@ -99,12 +100,27 @@ papers: install ## lists where each equation of the papers is in the code
 map: install ## docs/architecture.svg: the rooms and floors of the code, drawn from its imports
 	$(PY) -m tools.architecture
 
+wheel: install ## the wheel and the source distribution, in build/dist
+	PATH="$$PWD/.venv/bin:$$PATH" $(PY) -m uv build --quiet --no-build-isolation -o build/dist
+
+audit-packages: install ## known weaknesses of all locked packages, and lists of materials (SBOM) in build/dist; needs the network
+	@mkdir -p build/dist
+	@for list in requirements deploy/requirements deploy/node; do \
+		.venv/bin/pip-audit --strict --disable-pip --require-hashes --progress-spinner off -r $$list.txt -f cyclonedx-json \
+			-o build/dist/$$(basename $$(dirname $$list))-$$(basename $$list).sbom.json >build/audit.txt 2>&1; code=$$?; \
+		cat build/audit.txt; \
+		if [ $$code != 0 ] && ! grep -q "^Found " build/audit.txt; then \
+			echo "audit-packages: the database of advisories could not be reached: nothing is known of $$list.txt"; exit 2; \
+		elif [ $$code != 0 ]; then exit 1; fi; \
+	done
+
 LOCK = $(PY) -m uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header
 
-lock: install ## resolve requirements.in into requirements.txt, and what nodes and servers need into deploy/requirements.txt
+lock: install ## resolve requirements.in into requirements.txt, what servers need into deploy/requirements.txt, and nodes into deploy/node.txt
 	$(PY) -m tools.pins none
 	$(LOCK) requirements.in -o requirements.txt
-	$(LOCK) pyproject.toml -c requirements.txt -o deploy/requirements.txt
+	$(LOCK) pyproject.toml --extra simulation -c requirements.txt -o deploy/requirements.txt
+	$(LOCK) pyproject.toml --extra node -c requirements.txt -o deploy/node.txt
 	$(PY) -m tools.pins
 
 clean: ## remove caches and the environment, never outputs

@@ -17,7 +17,7 @@ RUN groupadd --gid 10001 fedpriv \
     && chown -R 10001:10001 /state /runs
 
 # The app as it is bundled: the same files, the same digest.
-COPY pyproject.toml README.md LICENSE .gitignore ./
+COPY pyproject.toml README.md LICENSE NOTICE .gitignore ./
 COPY fedpriv ./fedpriv
 COPY strategies ./strategies
 COPY clients ./clients

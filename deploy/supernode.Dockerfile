@@ -8,15 +8,15 @@ ENV PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 PYTHONPATH=/app \
     FLWR_TELEMETRY_ENABLED=0 FLWR_HOME=/tmp/flwr HF_HOME=/tmp/huggingface MPLCONFIGDIR=/tmp/matplotlib
 
 WORKDIR /app
-COPY deploy/requirements.txt ./
-RUN python -m pip install --no-cache-dir --disable-pip-version-check --require-hashes -r requirements.txt
+COPY deploy/node.txt ./
+RUN python -m pip install --no-cache-dir --disable-pip-version-check --require-hashes -r node.txt
 
 RUN groupadd --gid 10001 fedpriv \
     && useradd --uid 10001 --gid 10001 --no-create-home --home-dir /tmp fedpriv \
     && mkdir -p /data /var/lib/fedpriv \
     && chown -R 10001:10001 /data /var/lib/fedpriv
 
-COPY pyproject.toml README.md LICENSE .gitignore ./
+COPY pyproject.toml README.md LICENSE NOTICE .gitignore ./
 COPY fedpriv ./fedpriv
 COPY strategies ./strategies
 COPY clients ./clients

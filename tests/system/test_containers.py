@@ -81,7 +81,8 @@ def test_an_image_holds_what_it_needs_and_no_secret(file: Path) -> None:
     bundled = yaml.safe_load(json.dumps(_toml()["tool"]["flwr"]["app"]["fab-include"]))
     for pattern in bundled:  # the digest of /app is that of the sources
         assert any(fnmatch.fnmatch(pattern.strip("/"), f"{source}*") for source in copied), pattern
-    assert {"deploy/requirements.txt", "pyproject.toml", ".gitignore"} <= set(copied)
+    lock = {"superlink.Dockerfile": "deploy/requirements.txt", "supernode.Dockerfile": "deploy/node.txt"}[file.name]
+    assert {lock, "pyproject.toml", ".gitignore", "NOTICE"} <= set(copied)
 
 
 def _toml() -> dict[str, Any]:
@@ -111,7 +112,7 @@ def _check_shell(words: list[str]) -> None:
 
         options, _ = create_command(words[3]).parse_args(words[4:])  # SystemExit for an option that it does not know
         assert options.require_hashes and not options.cache_dir
-        assert (ROOT / "deploy/requirements.txt").read_text().count("--hash=sha256:") > 100
+        assert (ROOT / "deploy" / options.requirements[0]).read_text().count("--hash=sha256:") > 100
     else:
         assert words[0] in ("groupadd", "useradd", "mkdir", "chown")
 
@@ -245,7 +246,7 @@ def test_a_documented_command_is_taken_by_its_program(command: str) -> None:
         from pip._internal.commands import create_command
 
         options, _ = create_command(words[1]).parse_args(words[2:])  # SystemExit for an option that it does not know
-        assert options.require_hashes and options.requirements == ["deploy/requirements.txt"]
+        assert options.require_hashes and options.requirements == ["deploy/node.txt"]
     elif words[:2] == ["sudo", "systemctl"]:
         assert words[2:4] == ["enable", "--now"]
         assert (ROOT / "deploy/systemd" / (re.sub("@.*", "@", words[4]) + ".service")).is_file()

@@ -106,11 +106,13 @@ def locked(file: str) -> dict[str, str]:
 
 
 def test_dependencies_come_from_no_named_host_and_fit_every_system() -> None:
-    """A node's are among the project's, in the same versions, without tools; CUDA's packages are for Linux alone."""
-    everything, nodes = locked("requirements.txt"), locked("deploy/requirements.txt")
-    assert {name: text.split()[0] for name, text in nodes.items()}.items() <= {
-        name: text.split()[0] for name, text in everything.items()
-    }.items()
+    """A node's are among a server's, and these among the project's, in the same versions, without tools; CUDA's
+    packages are for Linux alone.
+    """
+    everything, servers, nodes = map(locked, ("requirements.txt", "deploy/requirements.txt", "deploy/node.txt"))
+    versions = [{name: text.split()[0] for name, text in one.items()} for one in (nodes, servers, everything)]
+    assert versions[0].items() < versions[1].items() < versions[2].items()
+    assert "ray" in servers and not {"ray", "torchvision", "matplotlib", "datasets", "pandas"} & nodes.keys()
     assert not {"pytest", "playwright", "wandb", "mkdocs", "mypy", "ruff"} & nodes.keys()
     assert {"flwr", "torch", "opacus", "hydra-core", "cryptography"} <= nodes.keys()
     for name, version in everything.items():
