@@ -37,6 +37,19 @@ EXIT_CODES = {
     BROKEN_PIPE: "nobody read the output",
 }
 
+#: Packages of `fedpriv[simulation]` (pyproject.toml), which a node does without.
+SIMULATION = (
+    "datasets",
+    "flwr_datasets",
+    "h11",
+    "huggingface_hub",
+    "matplotlib",
+    "mpmath",
+    "ray",
+    "torchvision",
+    "uvicorn",
+)
+
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -63,6 +76,10 @@ def outcome(work: Callable[[], int]) -> tuple[int, str]:
         return MISTAKE, str(error)
     except KeyboardInterrupt as interruption:
         return SIGNALLED + signal_of(interruption), str(interruption) or how_it_stopped(interruption)
+    except ModuleNotFoundError as error:
+        if error.name not in SIMULATION:
+            raise
+        return MISTAKE, f"this needs {error.name}, which a node does without: pip install 'fedpriv[simulation]'"
     except OSError as error:
         if error.errno in DISK_FULL:
             return FAILED, f"{error.filename or 'a file'}: {error.strerror}"

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,6 +15,7 @@ from conftest import NO_REPORT, SMALL, Outcome, Run, ledger_of, result_of
 
 import fedpriv
 from fedpriv.commands.flags import NAMES as FLAGS
+from fedpriv.common.command_line import SIMULATION
 from fedpriv.common.errors import OptionError
 from fedpriv.config.compose import CONF
 from fedpriv.config.own_options import group_choices
@@ -50,6 +53,18 @@ def test_a_run_has_a_folder_of_its_own_by_default(cli: Cli, tmp_path: Path):
     (folder,) = (tmp_path / "outputs").glob("*/*-fedcad-digits")
     assert (folder / "summary.json").exists()
     assert {path.name for path in tmp_path.iterdir()} == {"outputs"}  # nothing else is left where one works
+
+
+def test_without_the_packages_of_a_simulation_nothing_is_begun(cli: Cli, tmp_path: Path, monkeypatch):
+    for name in SIMULATION:
+        monkeypatch.setitem(sys.modules, name, None)  # as if it were not installed
+    outcome = cli(*SMALL, "hydra.run.dir=here", "num_rounds=1")
+    words = "this needs datasets, which a node does without: pip install 'fedpriv[simulation]'"
+    assert outcome.code == 2 and outcome.err == f"fedpriv: {words}\n"
+    assert not (tmp_path / "here/metrics.jsonl").exists()
+    extras = tomllib.loads((CONF.parent / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    imported = {name.replace("_", "-") for name in SIMULATION} | {"hydra-joblib-launcher", "flwr"}
+    assert {re.split(r"[\[~>]", line)[0] for line in extras["simulation"]} == imported - {"ray"}
 
 
 def test_the_second_run_in_a_folder_is_refused(cli: Cli):
