@@ -54,7 +54,10 @@ def _prepare(config: Config, folder: RunFolder, began: float, monitor: Monitor, 
     remark = None
     if chosen_here and config.engine.name == "ray":
         config, remark = _with_ray_or_without(config)
-    folder.begin(config, "; ".join(filter(None, (remark, *doubts(config), _untrained(worker)))) or None)
+    lost = () if config.dataset.name == "on_nodes" else worker.data.dataset.remarks
+    for words in lost:
+        print(f"fedpriv: {words}", file=sys.stderr, flush=True)
+    folder.begin(config, "; ".join(filter(None, (remark, *doubts(config), _untrained(worker), *lost))) or None)
     return Session(config, folder, worker, plan, began, monitor)
 
 

@@ -51,7 +51,7 @@ def test_cells_become_inputs_targets_and_units(tmp_path: Path) -> None:
     assert found.unit is not None and found.unit.tolist() == [0, 1, 0]
     assert found.remarks == (
         "age: 1 of 3 rows clipped to the range, 1 missing",
-        "sex: 1 of 3 rows of a value that the schema does not name, 1 missing",
+        "sex: 1 of 3 rows lost (of a value that the schema does not name), 1 missing",
     )
 
 
