@@ -36,6 +36,27 @@ MOST_LOST = 0.2
 
 
 @dataclass(frozen=True)
+class Counted:
+    """Of a column's cells [rows]: how many are missing, and how many the schema does not name (lost: they count as
+    "other") or has outside its range (clipped: they count as its end).
+    """
+
+    column: str
+    rows: int
+    missing: int
+    changed: int
+    clipped: bool
+
+    @property
+    def words(self) -> str:
+        """Nothing, where every cell is as the schema has it."""
+        how = "clipped to the range" if self.clipped else "lost (of a value that the schema does not name)"
+        parts = [f"{self.changed} of {self.rows} rows {how}"] if self.changed else []
+        parts += [f"{self.missing} missing"] if self.missing else []
+        return f"{self.column}: {', '.join(parts)}" if parts else ""
+
+
+@dataclass(frozen=True)
 class Encoded:
     """Rows as a model reads them.
 
@@ -43,40 +64,30 @@ class Encoded:
     scaled to [-1, 1]), float32 [n, k] (labels) or int64 [n, t] (next tokens, `PADDING` where there is none); None
     where the file has none and none were asked for. unit: int64 [n], rows with the same number are of
     one person; None where a row is a unit. remarks: what the schema changed, in sentences for whoever holds the data.
+    counted: the same in numbers, of each column of numbers or categories.
     """
 
     inputs: np.ndarray
     targets: np.ndarray | None
     unit: np.ndarray | None
     remarks: tuple[str, ...]
-    lost: tuple[Lost, ...] = ()
-
-
-@dataclass(frozen=True)
-class Lost:
-    """Of a column: how many of its present cells the schema does not name (lost), or has outside its range (clipped)."""
-
-    column: str
-    cells: int
-    present: int
-    clipped: bool
-
-    @property
-    def words(self) -> str:
-        how = "clipped to the range" if self.clipped else "lost: of a value that the schema does not name"
-        return f"{self.column}: {self.cells} of {self.present} cells {how}"
+    counted: tuple[Counted, ...] = ()
 
 
 def lost_columns(encoded: Encoded, name: str) -> list[str]:
     """A warning for each column of which more than `MOST_LOST` of the cells are lost or clipped. Raises `DataError`,
     with ``name``, where all cells of a column are: its name, spelling or unit is another than the schema's.
     """
-    for lost in encoded.lost:
-        if lost.cells == lost.present:
-            what = "lies in the range" if lost.clipped else "is one of the values"
-            words = f"none of {lost.present} cells {what} that the schema names; another unit, code or spelling?"
-            raise DataError(f"{name}: column {lost.column} is lost: {words}")
-    return [f"WARNING: {lost.words}" for lost in encoded.lost if lost.cells > MOST_LOST * lost.present]
+    warnings = []
+    for column in encoded.counted:
+        present = column.rows - column.missing
+        if column.changed == present > 0:
+            what = "lies in the range" if column.clipped else "is one of the values"
+            words = f"none of {present} cells {what} that the schema names; another unit, code or spelling?"
+            raise DataError(f"{name}: column {column.column} is lost: {words}")
+        if column.changed > MOST_LOST * present:
+            warnings.append(f"WARNING: {column.words}")
+    return warnings
 
 
 def encode_file(path: str | Path, schema: TableSchema, form: Form | None = None, targets: bool = True) -> Encoded:
@@ -96,29 +107,29 @@ def encode(table: pa.Table, schema: TableSchema, name: str, targets: bool = True
     if table.num_rows == 0:
         raise DataError(f"{name}: has no rows")
     inputs = blank_inputs(schema, table.num_rows, name)
-    notes: dict[str, str] = {}
-    lost: list[Lost] = []
+    counted: dict[str, Counted] = {}
     numbers: list[_Numbers] = []
     start = 0
     for column_name, column in schema.inputs:
         where, indicated, stop = f"{name}: column {column_name}", schema.indicated(column), start + schema.width(column)
         cells = Cells(table.column(column_name), where, decimal, schema.missing_marks(column))
         if column.kind == "range":
-            found, missing = cells.numbers()
+            values, missing = cells.numbers()
             _check_missing(missing, indicated, where)
-            numbers.append(_Numbers(column_name, found, missing, column.range, start, indicated))
+            numbers.append(_Numbers(column_name, values, missing, column.range, start, indicated))
         elif column.kind == "values":
-            notes[column_name] = _values(column_name, cells, column, indicated, inputs[:, start:stop], lost)
+            counted[column_name] = _values(column_name, cells, column, indicated, inputs[:, start:stop])
         else:
             _text(cells, column, inputs[:, start:stop])
         start = stop
-    notes |= _scale(numbers, inputs, lost)
-    remarks = [f"{column_name}: {notes[column_name]}" for column_name, _ in schema.inputs if notes.get(column_name)]
-    if not targets:
-        return Encoded(inputs, None, None, tuple(remarks))
-    found, note = _targets(table, schema, name, decimal, lost)
-    remarks += [note] if note else []
-    return Encoded(inputs, found, _units(table, schema, name, decimal), tuple(remarks), tuple(lost))
+    counted |= _scale(numbers, inputs)
+    counts = [counted[column_name] for column_name, _ in schema.inputs if column_name in counted]
+    found, note, unit = None, "", None
+    if targets:
+        found, note = _targets(table, schema, name, decimal, counts)
+        unit = _units(table, schema, name, decimal)
+    remarks = filter(None, [*(column.words for column in counts), note])
+    return Encoded(inputs, found, unit, tuple(remarks), tuple(counts))
 
 
 def blank_inputs(schema: TableSchema, rows: int, name: str = "") -> np.ndarray:
@@ -148,8 +159,8 @@ class _Numbers:
     indicated: bool
 
 
-def _scale(columns: list[_Numbers], inputs: np.ndarray, lost: list[Lost]) -> dict[str, str]:
-    """Writes all columns of numbers; name -> what was changed, which ``lost`` counts. Some rows of all columns at a time, which stay in the
+def _scale(columns: list[_Numbers], inputs: np.ndarray) -> dict[str, Counted]:
+    """Writes all columns of numbers; name -> what was changed. Some rows of all columns at a time, which stay in the
     processor's cache.
     """
     outside = dict.fromkeys((column.name for column in columns), 0)
@@ -163,8 +174,7 @@ def _scale(columns: list[_Numbers], inputs: np.ndarray, lost: list[Lost]) -> dic
                 inputs[rows, column.place + 1] = missing
             outside[column.name] += int(np.count_nonzero(clipped & ~missing))
     return {
-        column.name: _counted(lost, column.name, outside[column.name], column.missing, clipped=True)
-        for column in columns
+        column.name: _counted(column.name, outside[column.name], column.missing, clipped=True) for column in columns
     }
 
 
@@ -173,7 +183,7 @@ def _check_missing(missing: np.ndarray, indicated: bool, where: str) -> None:
         raise DataError(f"{where}, row {_first(missing)}: a value is missing, and the schema says missing: refuse")
 
 
-def _values(name: str, cells: Cells, said: Column, indicated: bool, into: np.ndarray, lost: list[Lost]) -> str:
+def _values(name: str, cells: Cells, said: Column, indicated: bool, into: np.ndarray) -> Counted:
     assert isinstance(said.values, tuple)
     codes, missing = cells.codes(said.values)
     _check_missing(missing, indicated, cells.where)
@@ -182,7 +192,7 @@ def _values(name: str, cells: Cells, said: Column, indicated: bool, into: np.nda
     into[rows[~missing], np.where(unknown, len(said.values), codes)[~missing]] = 1
     if indicated:
         into[:, -1] = missing
-    return _counted(lost, name, int(np.count_nonzero(unknown)), missing)
+    return _counted(name, int(np.count_nonzero(unknown)), missing)
 
 
 def _text(cells: Cells, said: Column, into: np.ndarray) -> None:
@@ -218,7 +228,10 @@ def _readable(cell: Any) -> bool:
     return True
 
 
-def _targets(table: pa.Table, schema: TableSchema, name: str, decimal: str, lost: list[Lost]) -> tuple[np.ndarray, str]:
+def _targets(
+    table: pa.Table, schema: TableSchema, name: str, decimal: str, counts: list[Counted]
+) -> tuple[np.ndarray, str]:
+    """(targets; a remark). A number's count is added to ``counts``."""
     target, marks = schema.target, schema.missing_marks()
     if target.task == "multilabel":
         labels = [Cells(table.column(label), f"{name}: column {label}", decimal, marks) for label in target.columns]
@@ -248,8 +261,8 @@ def _targets(table: pa.Table, schema: TableSchema, name: str, decimal: str, lost
     if missing.any():
         raise DataError(f"{where}, row {_first(missing)}: the target is missing")
     scaled, outside = _scaled(numbers, target.range)
-    note = _counted(lost, target.column, int(np.count_nonzero(outside)), missing, clipped=True)
-    return scaled.astype(np.float32), f"{target.column}: {note}" if note else ""
+    counts.append(_counted(target.column, int(np.count_nonzero(outside)), missing, clipped=True))
+    return scaled.astype(np.float32), ""
 
 
 def next_tokens(schema: TableSchema, column: Any, where: str) -> np.ndarray:
@@ -420,13 +433,8 @@ def _scaled(numbers: np.ndarray, bounds: Any) -> tuple[np.ndarray, np.ndarray]:
     return 2 * ((clipped - low) / (high - low)) - 1, clipped != numbers
 
 
-def _counted(lost: list[Lost], name: str, changed: int, missing: np.ndarray, clipped: bool = False) -> str:
-    how = "clipped to the range" if clipped else "lost (of a value that the schema does not name)"
-    parts = [f"{changed} of {len(missing)} rows {how}"] if changed else []
-    parts += [f"{int(missing.sum())} missing"] if missing.any() else []
-    if changed:
-        lost.append(Lost(name, changed, len(missing) - int(missing.sum()), clipped))
-    return ", ".join(parts)
+def _counted(name: str, changed: int, missing: np.ndarray, clipped: bool = False) -> Counted:
+    return Counted(name, len(missing), int(np.count_nonzero(missing)), changed, clipped)
 
 
 def _first(flags: np.ndarray) -> int:

@@ -178,7 +178,7 @@ def test_what_is_no_table_for_it_is_told_in_one_line(
         ([1, 2], "a table is a DataFrame"),
         ({"age": [1.0]}, "the table: has no column sex"),
         ({"age": [1.0], "sex": ["f"], "seen": [[1]]}, "column seen is list"),
-        ({"age": [1.0, "x"], "sex": ["f"], "seen": [None]}, "column age"),
+        ({"age": [1.0, "x"], "sex": ["f"] * 2, "seen": [None] * 2}, "column age, row 2: 'x' is not a number"),
         ({"age": 1.0, "sex": ["f"], "seen": [None]}, "column age"),
         ({"age": [1.0, 2.0], "sex": ["f"], "seen": ["2020-01-01"]}, "its columns have 1, 2 rows"),
         ({"age": [], "sex": [], "seen": []}, "has no rows"),
