@@ -21,7 +21,7 @@ from pydantic import BeforeValidator
 
 #: A number without leading zeros, as people and programs write it; a first line of names and a draft take any number.
 NUMBER = re.compile(r"[+-]?((0|[1-9][0-9]*)(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")
-#: What pyarrow selects for `canonical`, which would leave other cells as they are: a superset, and few cells in practice.
+#: What pyarrow selects for `canonical`, which leaves all other cells as they are.
 FOLDED = r"^[+-]?[0-9].*[.,eE:T ]|^\+[0-9]|^-0|^[+-]?[.,][0-9]|^(True|TRUE|False|FALSE)$"
 #: Longer cells are no numbers that two programs write in two ways.
 LONGEST_NUMBER = 64

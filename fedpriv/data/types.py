@@ -67,7 +67,7 @@ class Dataset:
 
     input_shape: what a model reads, where that is not the pictures: [d, 1, 1]. sites: names of the values of `site`.
     vocabulary: of text, public: inputs are rows of token ids [n, tokens] in [0, vocabulary), 0 is padding.
-    schema: of a table. remarks: on its rows, for whoever starts the run.
+    schema: of a table. remarks: on the rows, for their holder's eyes.
     """
 
     name: str

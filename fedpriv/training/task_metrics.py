@@ -24,10 +24,10 @@ def needed(task: Task, outputs: Tensor) -> Tensor:
 def metrics(task: Task, outputs: Tensor, targets: Tensor, loss: float) -> dict[str, float]:
     """Metrics by name, of outputs [n, k] (as `needed` gives them) and targets of all test examples with this mean loss.
 
-    classification: accuracy; of two classes also auc, balanced_accuracy, f1 (of the positive class, else the second) and
-    brier (mean squared error of its probability). multilabel: auc and average_precision, means over the labels of which
-    both values occur. regression: rmse, mae in the target's units, r2. next_token: perplexity, accuracy of the most
-    likely token.
+    classification: accuracy; of two classes also auc, balanced_accuracy, f1 (of the positive class, else the second)
+    and brier (mean squared error of its probability). multilabel: auc and average_precision, means over the labels of
+    which both values occur. regression: rmse, mae in the target's units, r2. next_token: perplexity, accuracy of the
+    most likely token.
     """
     found = {"loss": min(loss, LARGEST) if loss == loss else LARGEST}
     if isinstance(task, Classification):

@@ -96,7 +96,12 @@ TYPES: dict[str, tuple[Any, dict[str, Any]]] = {
     "texts of dates": (["2020-01-31", "", "2021-02-28T08:30:00.25Z"], DATES),
     "several types": (np.array([1, "a", 2.5], object), {"values": [1, "a"]}),
 }
-PERSONS = {"texts": ["p1", "p2", "p1"], "numbers": [7.0, 8.0, 7.0], "codes": ["07", "7", "07"], "dates": stamps(*["2020-01-01"] * 3)}  # fmt: skip
+PERSONS: dict[str, Any] = {
+    "texts": ["p1", "p2", "p1"],
+    "numbers": [7.0, 8.0, 7.0],
+    "codes": ["07", "7", "07"],
+    "dates": stamps(*["2020-01-01"] * 3),
+}
 
 
 def schema_for(said: dict[str, Any], unit: str | None = None) -> TableSchema:
