@@ -112,12 +112,17 @@ def test_a_table_comes_back_with_columns_more(
     model = fedpriv.load(folder / "run").model
     predicted = model.predict(people())
     if task == "classification":
-        assert list(found.columns[-2:]) == ["ill predicted", "ill probability"]
+        parts = [f"ill={name} probability" for name in model.classes]
+        assert list(found.columns[-4:]) == ["ill predicted", *parts] and parts[2] == "ill=yes probability"
         told = [text.removeprefix("'") for text in found["ill predicted"].astype(str)]
         assert told == predicted.tolist() and "'=no" not in before
-        assert found["ill probability"].to_numpy() == pytest.approx(
-            model.probabilities(people()).max(1).values.numpy(), abs=1e-5
-        )
+        shares = model.probabilities(people()).numpy()
+        assert found[parts].to_numpy() == pytest.approx(shares, abs=1e-5)
+        assert torch.equal(model.probability(people(), "yes"), model.probabilities(people())[:, 2])
+        with pytest.raises(DataError, match="the schema names no positive class; say of= allowed: =no, -1, yes"):
+            model.probability(people())
+        with pytest.raises(DataError, match="of=maybe: there is none; allowed"):
+            model.probability(people(), "maybe")
     elif task == "regression":
         assert list(found.columns[-1:]) == ["stay predicted"]
         assert found["stay predicted"].to_numpy() == pytest.approx(predicted, rel=1e-4)
