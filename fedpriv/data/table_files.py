@@ -59,7 +59,7 @@ def read_columns(source: Any, names: Sequence[str], form: Form | None, schema: T
     else. Raises `DataError`.
     """
     if not isinstance(source, str | Path):
-        return frame_columns(source, names)
+        return frame_columns(source, names, (form or Form()).decimal)
     path, form = Path(source), form or Form()
     if is_parquet(path):
         return _read_parquet(path, names, names)
@@ -70,8 +70,8 @@ def read_columns(source: Any, names: Sequence[str], form: Form | None, schema: T
     return found
 
 
-def frame_columns(table: Any, names: Sequence[str] | None = None) -> pa.Table:
-    """These columns, or all, of a DataFrame or of a mapping. Raises `DataError`."""
+def frame_columns(table: Any, names: Sequence[str] | None = None, sign: str = ".") -> pa.Table:
+    """These columns, or all, of a DataFrame or of a mapping. sign: before a fraction in texts. Raises `DataError`."""
     import pyarrow as pa
 
     if not hasattr(table, "keys") or not hasattr(table, "__getitem__"):
@@ -83,7 +83,7 @@ def frame_columns(table: Any, names: Sequence[str] | None = None) -> pa.Table:
     key_of, found = dict(zip(header, keys, strict=True)), {}
     for name in header if names is None else names:
         try:
-            found[name] = _array(table[key_of[name]])
+            found[name] = _array(table[key_of[name]], sign)
         except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
             raise DataError(f"the table: column {name}: {' '.join(str(error).split())[:200]}") from None
         if names is not None:
@@ -94,17 +94,18 @@ def frame_columns(table: Any, names: Sequence[str] | None = None) -> pa.Table:
     return pa.table(found)
 
 
-def _array(column: Any) -> Any:
+def _array(column: Any, sign: str) -> Any:
     """Of cells of several plain types, as an object column has them: of their texts, as a CSV file would hold them."""
     import pyarrow as pa
 
     try:
         return pa.array(column, from_pandas=True)
     except (pa.ArrowInvalid, pa.ArrowTypeError):
-        plain = (str, bool, int, float, datetime.date, decimal.Decimal)
-        if not all(cell is None or isinstance(cell, plain) for cell in column):
+        numbers = (float, decimal.Decimal)
+        if not all(cell is None or isinstance(cell, (str, int, datetime.date, *numbers)) for cell in column):
             raise
-        return pa.array([None if cell is None else str(cell) for cell in column], pa.string())
+        texts = (str(cell).replace(".", sign) if isinstance(cell, numbers) else cell for cell in column)
+        return pa.array([None if text is None else str(text) for text in texts], pa.string())
 
 
 def _check_kind(where: Path | str, name: str, kind: Any) -> None:
