@@ -14,6 +14,7 @@ import numpy as np
 import pandas
 import pyarrow as pa
 import pytest
+import torch
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -24,8 +25,10 @@ from fedpriv.config.compose import compose
 from fedpriv.data.hub_tables import read_split
 from fedpriv.data.schema_values import FOLDED, canonical, day_of, value_places
 from fedpriv.data.table_files import Form, read_columns, read_whole
-from fedpriv.data.table_rows import Encoded, encode
+from fedpriv.data.table_rows import Cells, Encoded, encode
 from fedpriv.data.table_schema import TableSchema, schema_of
+from fedpriv.mechanisms.tasks import of_classes
+from fedpriv.training.task_metrics import metrics
 
 NUMBERS: dict[str, Any] = {"range": [-1000, 1000]}
 DATES: dict[str, Any] = {"range": ["1950-01-01", "2050-01-01"]}
@@ -264,6 +267,31 @@ def test_a_zone_of_the_machine_changes_nothing(tmp_path: Path, monkeypatch: pyte
         time.tzset()
     assert len(set(found)) == 1 and found[0][0].startswith("e818419a")
     assert "TZ" not in os.environ
+
+
+@pytest.mark.parametrize(("unit", "digits"), [("s", 0), ("ms", 3), ("us", 6), ("ns", 9)])
+@pytest.mark.parametrize("zone", [None, "Asia/Kolkata"])
+def test_a_typed_moment_is_that_of_its_text_in_64_bits(unit: str, digits: int, zone: str | None) -> None:
+    """In the range of a century the inputs, of 32 bits, would hide a wrong fraction."""
+    whole, part = [1704130896, -1, -86401], "168732123"[:digits]
+    kind = pa.timestamp(unit, zone)
+    column = pa.chunked_array([pa.array([each * 10**digits + int(part or 0) for each in whole], pa.int64()).cast(kind)])
+    texts = [f"{datetime.datetime.fromtimestamp(each, datetime.UTC):%Y-%m-%dT%H:%M:%S}.{part or 0}Z" for each in whole]
+    numbers, missing = Cells(column, "t", ".").numbers()
+    assert numbers.tolist() == [day_of(text) for text in texts] and not missing.any()
+    assert Cells(column, "t", ".").texts().to_pylist() == [canonical(text) for text in texts]
+
+
+def test_f1_is_of_the_positive_class() -> None:
+    outputs, targets = torch.tensor([[2.0, 0.0], [2.0, 0.0], [0.0, 2.0]]), torch.tensor([0, 1, 1])
+    assert metrics(of_classes(("yes", "no")), outputs, targets, 0.5) == metrics(
+        of_classes(("yes", "no"), "no"), outputs, targets, 0.5
+    )
+    targets = torch.tensor([0, 0, 1, 1])
+    outputs = torch.tensor([[2.0, 0.0], [2.0, 0.0], [2.0, 0.0], [0.0, 2.0]])
+    found = [metrics(of_classes(("yes", "no"), of), outputs, targets, 0.5) for of in ("yes", "no")]
+    assert [one["f1"] for one in found] == pytest.approx([4 / 5, 2 / 3])
+    assert found[0]["auc"] == found[1]["auc"] and found[0]["brier"] == pytest.approx(found[1]["brier"])
 
 
 def test_moments_are_counted_in_utc() -> None:
