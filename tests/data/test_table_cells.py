@@ -323,6 +323,12 @@ def test_scalars_of_yaml_are_texts_as_they_are_written(tmp_path: Path) -> None:
     assert again.digest == schema.digest and again == schema
 
 
+def test_the_digest_is_that_of_meanings() -> None:
+    one = schema_for({"values": ["1", "1.50", "true"], "missing_values": [-99]})
+    same = schema_for({"values": ["1.0", "1.5", "TRUE"], "missing_values": ["-99.0"]})
+    assert one.digest == same.digest != schema_for({"values": ["01", "1.5", "TRUE"], "missing_values": [-99]}).digest
+
+
 @pytest.mark.parametrize(
     ("said", "words"),
     [
