@@ -82,6 +82,14 @@ class DPSum(RowSumServer):
         shift, log_scale = (zeros if found is None else found for found in (self.shift, self.log_scale))
         return Scaling(shift, log_scale, outputs)
 
+    @property
+    def input_sums(self) -> tuple[NDArray[np.float64], float, float] | None:
+        """(round 1's noisy sum of the inputs [k], its noise's standard deviation, rows in it); None without one."""
+        if self.shift is None or (scaling := self.scaling) is None:
+            return None
+        rows = self.expected(self.population.clients_per_round)
+        return self.shift * rows, self.noise * scaling.bound * rows, rows
+
     # --- a round -------------------------------------------------------------------------------------------
 
     def coming_down(self, arrays: ArrayRecord) -> ArrayRecord:

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from fedpriv.api.arguments import checked
 from fedpriv.api.calls import run
 from fedpriv.api.run_object import Run
-from fedpriv.common.errors import DataError
 from fedpriv.config.question_words import ask_options, quoted
 from fedpriv.data.table_schema import TableSchema
 
@@ -114,17 +113,11 @@ def _file_of(table: Any, place: Path) -> Path:
     """The file that holds a table; of one in memory a file in ``place``."""
     if isinstance(table, str | Path):
         return Path(table).expanduser().absolute()
-    import pyarrow as pa
     from pyarrow import parquet
 
-    if not hasattr(table, "keys") or not hasattr(table, "__getitem__"):
-        words = "a table is a DataFrame, a mapping of columns, or the path of a CSV or Parquet file"
-        raise DataError(f"{words}, not {type(table).__name__}")
-    try:
-        found = pa.table({str(name): pa.array(table[name], from_pandas=True) for name in table})
-    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
-        raise DataError(f"the table: {' '.join(str(error).split())[:200]}") from None
-    parquet.write_table(found, place / "table.parquet")
+    from fedpriv.data.table_files import frame_columns
+
+    parquet.write_table(frame_columns(table), place / "table.parquet")
     return place / "table.parquet"
 
 

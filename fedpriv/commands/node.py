@@ -5,6 +5,7 @@
     init    policy=FILE data=FOLDER classes=A,B size=32 [channels=3]
     init    policy=FILE data=FOLDER table=NAME schema_file=FILE [separator=auto] [decimal=point] [encoding=utf-8]
                                                  begin the data folder's ledger, once; declares its pictures or table
+                                                 (exit code 3: of a column more than a fifth of the cells are lost)
     declare policy=FILE data=FOLDER [any of these options] [credentials=FOLDER]
                                                  declare the number of pictures or rows that the folder now holds, and
                                                  what is given besides; nothing that was spent is forgotten
@@ -35,7 +36,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedpriv.common.command_line import DONE, command, command_options, nearest, whole_number
+from fedpriv.common.command_line import DONE, LOST, command, command_options, nearest, whole_number
 from fedpriv.common.errors import FedprivError, OptionError
 from fedpriv.common.places import installed_code_only
 from fedpriv.deployment.policy_template import TEMPLATE
@@ -58,14 +59,15 @@ def _bundle(options: dict[str, str]) -> None:
     print(bundle_digest(_existing(options, "app")))
 
 
-def _init(options: dict[str, str]) -> None:
+def _init(options: dict[str, str]) -> int:
     from fedpriv.deployment.data_ledger import DataLedger
     from fedpriv.deployment.policy import Spent, read_policy
 
     policy, data = read_policy(_existing(options, "policy")), _existing(options, "data")
     if policy.guard is not None:
         _check_shards(policy.guard, data)
-    declared = _declared(options, data, policy.guard is not None)
+    warnings: list[str] = []
+    declared = _declared(options, data, warnings, policy.guard is not None)
     print(f"public, until `declare` changes it: {_in_words(declared, data)}")
     admits = "Gaussian noise alone, no secure sum" if policy.accountant == "gaussian" else "every mechanism"
     print(f"accountant {policy.accountant}: {admits}; it may be changed until the first message leaves")
@@ -77,6 +79,13 @@ def _init(options: dict[str, str]) -> None:
 
         read_salt(data, Path(policy.counter))
         print(f"guard: {policy.guard.shards} shards by unit {policy.guard.unit}, divided for good by a salt made now")
+    return _warned(warnings)
+
+
+def _warned(warnings: Sequence[str]) -> int:
+    """Says what the operator has to know of the rows; the command's exit code."""
+    print("".join(f"{words}\n" for words in warnings), end="", file=sys.stderr)
+    return LOST if warnings else DONE
 
 
 def _check_shards(guard: GuardPolicy, data: Path) -> None:
@@ -87,31 +96,35 @@ def _check_shards(guard: GuardPolicy, data: Path) -> None:
         raise OptionError("guard.shards", guard.shards, f"at most one for each {guard.unit}, and there are {found}")
 
 
-def _declare(options: dict[str, str]) -> None:
+def _declare(options: dict[str, str]) -> int:
     from fedpriv.deployment.data_ledger import DataLedger
     from fedpriv.deployment.declaration import Declared
     from fedpriv.deployment.policy import read_policy
 
     policy, data = read_policy(_existing(options, "policy")), _existing(options, "data")
     signer = _signer(_existing(options, "credentials")) if options["credentials"] else None
+    warnings: list[str] = []
     with DataLedger(data, Path(policy.counter), signer).held() as ledger:
         ledger.sign_on()
         before = ledger.declared()
         kept = {name: str(value) for name, value in vars(before).items() if name != "examples"}
         kept |= {"classes": ",".join(before.classes)} if isinstance(before, Declared) else {}
-        now = _declared(options | kept | {name: value for name, value in options.items() if value}, data)
+        now = _declared(options | kept | {name: value for name, value in options.items() if value}, data, warnings)
         if now != before:
             ledger.declare(now)
     print(f"{now.number} declared, {before.examples} before: {_in_words(now, data)}")
+    return _warned(warnings)
 
 
 #: Options of pictures, and of tables with their values where none is given.
 PICTURES, TABLE = ("classes", "size", "channels"), {"separator": "auto", "decimal": "point", "encoding": "utf-8"}
 
 
-def _declared(options: dict[str, str], data: Path, guarded: bool = False) -> Declared | DeclaredTable:
-    """What is declared of these data. guarded: nothing need be, where foreign apps alone are to run. Raises
-    `OptionError` for what no run could name, `DataError`.
+def _declared(
+    options: dict[str, str], data: Path, warnings: list[str], guarded: bool = False
+) -> Declared | DeclaredTable:
+    """What is declared of these data. warnings: gets those of a table. guarded: nothing need be, where foreign apps
+    alone are to run. Raises `OptionError` for what no run could name, `DataError`.
     """
     if guarded and not any(options[name] for name in DECLARED):
         from fedpriv.deployment.declaration import Declared
@@ -122,10 +135,10 @@ def _declared(options: dict[str, str], data: Path, guarded: bool = False) -> Dec
         return _declared_pictures(options, data)
     if other := next((name for name in PICTURES if options[name]), None):
         raise OptionError(other, options[other], f"of pictures, and {table[0]} is of a table: one of them alone")
-    return _declared_table(options, data)
+    return _declared_table(options, data, warnings)
 
 
-def _declared_table(options: dict[str, str], data: Path) -> DeclaredTable:
+def _declared_table(options: dict[str, str], data: Path, warnings: list[str]) -> DeclaredTable:
     from fedpriv.data.table_files import DECIMALS, SEPARATORS
     from fedpriv.deployment.declaration import DeclaredTable, count_rows
 
@@ -138,7 +151,7 @@ def _declared_table(options: dict[str, str], data: Path) -> DeclaredTable:
     form = {name: options[name] or usual for name, usual in TABLE.items()}
     schema = _existing(options, "schema_file").absolute()
     declared = DeclaredTable(0, options["table"], str(schema), **form)
-    return replace(declared, examples=count_rows(declared, data))
+    return replace(declared, examples=count_rows(declared, data, warnings))
 
 
 def _declared_pictures(options: dict[str, str], data: Path) -> Declared:
@@ -349,7 +362,7 @@ def _existing(options: dict[str, str], name: str) -> Path:
 #: What is declared.
 DECLARED = dict.fromkeys((*PICTURES, "table", "schema_file", *TABLE), "")
 #: What each does, and its options; None: must be given.
-COMMANDS: dict[str, tuple[Callable[[dict[str, str]], None], dict[str, str | None]]] = {
+COMMANDS: dict[str, tuple[Callable[[dict[str, str]], int | None], dict[str, str | None]]] = {
     "policy": (_policy, {}),
     "bundle": (_bundle, {"app": None}),
     "init": (_init, {"policy": None, "data": None, **DECLARED}),
@@ -374,8 +387,7 @@ def main(arguments: Sequence[str]) -> int:
         given = [f"app={given[0]}"]
     work, known = COMMANDS[name]
     may_be_empty = [option for option, default in known.items() if default == ""]
-    work(command_options(given, known, "fedpriv.node", may_be_empty))
-    return DONE
+    return work(command_options(given, known, "fedpriv.node", may_be_empty)) or DONE
 
 
 def console() -> None:

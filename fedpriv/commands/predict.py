@@ -5,8 +5,10 @@
             pictures were; of a run on a table: one CSV or Parquet file with the columns that its schema names
 
 Of pictures it prints one line each: file, class, probability; files that are no pictures are named at the end. Of a
-table it prints the table with columns more: of classes the class and its probability, of labels a probability each, of
-a regression the number in its own units.
+table it prints the table with columns more. Of a target `death` with the classes no and yes (or more than two): `death
+predicted`, the likeliest class, then `death=no probability` and `death=yes probability`. Of labels: `LABEL probability`
+each. Of a regression: `TARGET predicted`, the number in its own units. Of the next token: `COLUMN perplexity` and
+`COLUMN continued`.
 
     out=FILE            a table goes there, in the form of the file that was read
     separator=          auto, comma, semicolon, tab or pipe; these three: as the run's table where none is given
@@ -14,7 +16,7 @@ a regression the number in its own units.
     encoding=           of the file's text
 
 Cells of the file are copied as they are. A class that a spreadsheet would read as a formula gets an apostrophe before
-it. In Python: `fedpriv.load(RUN_FOLDER).model`.
+it. In Python: `fedpriv.load(RUN_FOLDER).model`, whose `probability(table)` is that of the schema's `positive` class.
 """
 
 from __future__ import annotations

@@ -13,6 +13,10 @@ Each takes the form of a CSV file too:
 
 A draft holds no value, range or category of the file: fill in each "?" from what is publicly known. What `check` says
 tells something of the rows: keep it where they are.
+
+`check` refuses a file where a column is lost: none of its cells is a value, or lies in the range, that the schema names
+(exit code 2). Above a fifth of a column's cells it warns (exit code 3). A lost cell counts as "other", a clipped one as
+the range's end. A file without a first line of names is refused: a draft would make a person's cells public.
 """
 
 from __future__ import annotations
@@ -22,7 +26,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from fedpriv.common.command_line import DONE, command, command_options, path_of
+from fedpriv.common.command_line import DONE, LOST, command, command_options, path_of
 from fedpriv.common.errors import OptionError
 from fedpriv.common.printing import printable
 from fedpriv.data.schema_draft import check, draft, filled
@@ -59,8 +63,9 @@ def main(arguments: Sequence[str]) -> int:
     options = command_options(given, own | FORM, PROGRAM, may_be_empty=("target", "out"))
     form = Form(SEPARATORS.get(options["separator"]), DECIMALS[options["decimal"]], options["encoding"])
     if checks:
-        print("\n".join(map(printable, check(path, read_schema(options["schema_file"]), form))))
-        return DONE
+        lines, warnings = check(path, read_schema(options["schema_file"]), form)
+        print("\n".join(map(printable, [*lines, *warnings])))
+        return LOST if warnings else DONE
     text = draft(path, options["target"] or None, form)
     return _told(text, options["out"], "; fill in each '?'")
 

@@ -20,7 +20,7 @@ from fedpriv.common.errors import FedprivError, OptionError, RunFailed
 from fedpriv.common.stopping import signal_of
 from fedpriv.common.verbosity import is_verbose
 
-DONE, FAILED, MISTAKE = 0, 1, 2
+DONE, FAILED, MISTAKE, LOST = 0, 1, 2, 3
 
 #: Exit code of a process ended by a signal: this plus the signal's number (130, 143).
 SIGNALLED = 128
@@ -32,6 +32,7 @@ EXIT_CODES = {
     DONE: "done",
     FAILED: "a run or a check failed; what was computed is kept",
     MISTAKE: "a mistake in the call: nothing was begun",
+    LOST: "done, with a warning: more than a fifth of a table column's cells are lost or clipped",
     SIGNALLED + signal.SIGINT: "interrupted (Ctrl-C)",
     SIGNALLED + signal.SIGTERM: "stopped by SIGTERM",
     BROKEN_PIPE: "nobody read the output",

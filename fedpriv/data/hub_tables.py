@@ -46,6 +46,8 @@ def read_split(config: DatasetConfig, names: Sequence[str], split: str) -> pa.Ta
     # A copy of the tables, which `datasets` maps into memory. The cache removes it too, where a process died.
     with tempfile.TemporaryDirectory(prefix=UNFINISHED, dir=folder) as scratch, reading(config, root):
         builder = set_builder(config, root, scratch)
+        if hasattr(builder.config, "converters"):  # of a CSV file: texts as they are written, and no guess of pandas
+            builder.config.converters = dict.fromkeys(names, str)
         builder.download_and_prepare()
         found = builder.as_dataset(split=split)
         check_names(f"{config.hub_name or root}, split {split}", found.column_names, names)

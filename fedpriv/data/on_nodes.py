@@ -97,7 +97,7 @@ def _table(options: DatasetConfig) -> Dataset:
 
     def part(file: str | None) -> Examples:
         if file is not None:
-            return encoded_rows(options, file, schema)[0]
+            return encoded_rows(options, file, schema, on_node=True)[0]
         targets = np.zeros((0, *task.target_shape), task.target_dtype)
         return Examples(blank_inputs(schema, 0), targets)
 

@@ -13,7 +13,7 @@ import yaml
 
 from fedpriv.common.errors import DataError, OptionError
 from fedpriv.data.table_files import Form, column_types, is_parquet
-from fedpriv.data.table_rows import encode_file
+from fedpriv.data.table_rows import encode_file, lost_columns
 from fedpriv.data.table_schema import OPEN, TableSchema, read_schema
 
 HEAD = """\
@@ -52,12 +52,15 @@ def draft(path: str | Path, target: str | None = None, form: Form | None = None)
     return HEAD.format(rows=rows, target=chosen) + text
 
 
-def check(path: str | Path, schema: TableSchema, form: Form | None = None) -> list[str]:
-    """What happens to a file's rows under a schema, in sentences. Raises `DataError` for what a run would refuse."""
+def check(path: str | Path, schema: TableSchema, form: Form | None = None) -> tuple[list[str], list[str]]:
+    """(what happens to a file's rows under a schema, in sentences; a warning for each column of which many cells are
+    lost). Raises `DataError` for what a run would refuse.
+    """
     found = encode_file(path, schema, form)
+    warnings = lost_columns(found, str(path))
     units = "" if found.unit is None else f", {len(set(found.unit.tolist()))} units ({schema.unit})"
     lines = [f"{len(found.inputs)} rows{units}, {schema.num_inputs} inputs", f"digest {schema.digest}"]
-    return [*lines, *found.remarks, "this says something of the rows: keep it where they are"]
+    return [*lines, *found.remarks, "this says something of the rows: keep it where they are"], warnings
 
 
 FILLED = """\

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import codecs
 import datetime
+import decimal
 import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -14,7 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedpriv.common.errors import DataError
-from fedpriv.data.table_schema import MOST_COLUMNS
+from fedpriv.data.schema_values import day_of, parsed_number, tidy
+from fedpriv.data.table_schema import MOST_COLUMNS, TableSchema
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -26,12 +28,14 @@ LONGEST_HEADER, MOST_ROWS = 1 << 22, 1 << 28
 #: Rows that are encoded at a time.
 BLOCK = 1 << 16
 #: Cells that say that a value is missing, whatever the column is.
-MISSING = frozenset({"", "NA", "N/A", "NaN", "nan", "null", "NULL", "None", "?"})
+MISSING = frozenset({"", "NA", "<NA>", "N/A", "NaN", "nan", "NaT", "null", "NULL", "None", "?"})
 #: First bytes of files that hold a table within something else.
 PACKED = {
     b"PK\x03\x04": "an Excel file or a zip archive",
     b"\xd0\xcf\x11\xe0": "an Excel file",
     b"\x1f\x8b": "a gzip archive",
+    b"ARRO": "a Feather file",
+    b"FEA1": "a Feather file",
 }
 
 
@@ -43,23 +47,77 @@ class Form:
     decimal: str = "."
     encoding: str = "utf-8"
 
+    def __post_init__(self) -> None:
+        """UTF-8, utf8 and utf-8 are one encoding."""
+        if _is_encoding(self.encoding):
+            object.__setattr__(self, "encoding", codecs.lookup(self.encoding).name)
 
-def read_columns(
-    path: Path, names: Sequence[str], form: Form | None = None, numbers: Collection[str] = frozenset()
-) -> pa.Table:
-    """These columns of a file. numbers: those that a CSV file is likely to hold numbers in; they are numbers then, and
-    texts where a cell of any of them is something else. Raises `DataError`.
+
+def read_columns(source: Any, names: Sequence[str], form: Form | None, schema: TableSchema) -> pa.Table:
+    """These columns of a table: the path of a CSV or Parquet file, a DataFrame or a mapping of columns. Columns that
+    the schema says are numbers are numbers, and those of a CSV file are texts where a cell of any of them is something
+    else. Raises `DataError`.
     """
+    if not isinstance(source, str | Path):
+        return frame_columns(source, names, (form or Form()).decimal)
+    path, form = Path(source), form or Form()
     if is_parquet(path):
         return _read_parquet(path, names, names)
-    form = form or Form()
     header, separator = _header(path, names, form)
-    return _csv(path, header, separator, form, list(names), numbers=numbers)
+    found = _csv(path, header, separator, form, list(names), numbers=schema.numbers)
+    if _num_lines(path) > found.num_rows + 1:
+        _check_lines(path, _csv(path, header, separator, form), separator, names, schema)
+    return found
+
+
+def frame_columns(table: Any, names: Sequence[str] | None = None, sign: str = ".") -> pa.Table:
+    """These columns, or all, of a DataFrame or of a mapping. sign: before a fraction in texts. Raises `DataError`."""
+    import pyarrow as pa
+
+    if not hasattr(table, "keys") or not hasattr(table, "__getitem__"):
+        words = "a table is a DataFrame, a mapping of columns, or the path of a CSV or Parquet file"
+        raise DataError(f"{words}, not {type(table).__name__}")
+    keys = [*table]
+    header = [tidy(str(key)) for key in keys]
+    check_names("the table", header, names or ())
+    key_of, found = dict(zip(header, keys, strict=True)), {}
+    for name in header if names is None else names:
+        try:
+            found[name] = _array(table[key_of[name]], sign)
+        except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+            raise DataError(f"the table: column {name}: {' '.join(str(error).split())[:200]}") from None
+        if names is not None:
+            _check_kind("the table", name, found[name].type)
+    lengths = {len(column) for column in found.values()}
+    if len(lengths) > 1:
+        raise DataError(f"the table: its columns have {', '.join(map(str, sorted(lengths)))} rows")
+    return pa.table(found)
+
+
+def _array(column: Any, sign: str) -> Any:
+    """Of cells of several plain types, as an object column has them: of their texts, as a CSV file would hold them."""
+    import pyarrow as pa
+
+    try:
+        return pa.array(column, from_pandas=True)
+    except (pa.ArrowInvalid, pa.ArrowTypeError):
+        numbers = (float, decimal.Decimal)
+        if not all(cell is None or isinstance(cell, (str, int, datetime.date, *numbers)) for cell in column):
+            raise
+        texts = (str(cell).replace(".", sign) if isinstance(cell, numbers) else cell for cell in column)
+        return pa.array([None if text is None else str(text) for text in texts], pa.string())
+
+
+def _check_kind(where: Path | str, name: str, kind: Any) -> None:
+    if kind_of(kind) == "other":
+        raise DataError(f"{where}: the column {name} is {kind}; allowed: numbers, texts, truth values, dates")
 
 
 @dataclass(frozen=True)
 class Whole:
-    """A whole file. separator, mark: of a CSV file, its sign between cells and its byte order mark, if it has one."""
+    """A whole file. header: its names as they are written; the table has them in canonical form. separator, mark: of a
+    CSV file, its sign between cells and its byte order mark, if it has one.
+    """
 
     table: pa.Table
     header: list[str]
@@ -67,14 +125,45 @@ class Whole:
     mark: bytes = b""
 
 
-def read_whole(path: Path, names: Sequence[str], form: Form) -> Whole:
+def read_whole(path: Path, names: Sequence[str], form: Form, schema: TableSchema) -> Whole:
     """All columns of a file that must have ``names``; cells of a CSV file are texts. Raises `DataError`."""
     if is_parquet(path):
-        table = _read_parquet(path, names)
-        return Whole(table, table.column_names)
+        return Whole(_read_parquet(path, names), _parquet(path).schema_arrow.names)
     header, separator = _header(path, names, form)
     mark = codecs.BOM_UTF8 if path.open("rb").read(3) == codecs.BOM_UTF8 else b""
-    return Whole(_csv(path, header, separator, form), header, separator, mark)
+    found = _csv(path, header, separator, form)
+    if _num_lines(path) > found.num_rows + 1:
+        _check_lines(path, found, separator, names, schema)
+    return Whole(found, header, separator, mark)
+
+
+def _num_lines(path: Path) -> int:
+    """Lines of a file, or more."""
+    ends, last = {b"\n": 0, b"\r": 0}, b"\n"
+    with path.open("rb") as file:
+        while block := file.read(1 << 24):
+            ends, last = {end: number + block.count(end) for end, number in ends.items()}, block[-1:]
+    return max(ends.values()) + (last not in ends)
+
+
+def _check_lines(path: Path, table: pa.Table, separator: str, names: Sequence[str], schema: TableSchema) -> None:
+    """Raises `DataError` for a cell of several lines that a quote which is not closed has made: in a column that the
+    model reads and that is no text, or in any column where each further line has as many separators as a row.
+    """
+    import numpy as np
+    from pyarrow import compute
+
+    for place, name in enumerate(table.column_names):
+        column = table.column(place)
+        flags = compute.fill_null(compute.match_substring_regex(column, "[\r\n]"), False).to_numpy()
+        for row in np.flatnonzero(flags).tolist():
+            lines = column[row].as_py().splitlines()
+            swallowed = [line.count(separator) == table.num_columns - 1 for line in lines[1:]]
+            read = name in names and name not in schema.texts
+            if read or (table.num_columns > 2 and all(swallowed)):
+                what = "in a column that is no text" if read else "which look like rows"
+                words = f"a cell of {len(lines)} lines, {what}: is a quote not closed?"
+                raise DataError(f"{path}: column {name}, row {row + 1}: {words}")
 
 
 def is_parquet(path: Path) -> bool:
@@ -91,27 +180,38 @@ def is_parquet(path: Path) -> bool:
 
 def column_names(path: Path, form: Form) -> list[str]:
     """Of a file. Raises `DataError`."""
-    return list(_parquet(path).schema_arrow.names) if is_parquet(path) else _header(path, (), form)[0]
+    return [*map(tidy, _parquet(path).schema_arrow.names)] if is_parquet(path) else _header(path, (), form)[0]
 
 
 def column_types(path: Path, form: Form | None = None) -> dict[str, str]:
-    """Name -> "number", "date" or "text", of every column; of a CSV file from its first 1,000 rows."""
+    """Name -> "number", "date" or "text", of every column; of a CSV file from its first 1,000 rows. Raises `DataError`
+    for a CSV file whose first line looks like a row: its names would be a person's cells.
+    """
     import pyarrow as pa
 
     if is_parquet(path):
         found = _parquet(path).schema_arrow
-        return {field.name: kind_of(field.type) for field in found}
+        return {tidy(field.name): kind_of(field.type) for field in found}
     form = form or Form()
     header, separator = _header(path, (), form)
     head = _csv(path, header, separator, form, rows=1000)
     kinds = {}
     for place, name in enumerate(header):
         cells = [cell for cell in head.column(place).to_pylist() if cell is not None and cell.strip() not in MISSING]
+        _check_name(path, name, [tidy(cell) for cell in cells])
         parsed = [parsed_number(cell, form.decimal) for cell in cells]
         number = bool(cells) and all(value is not None for value in parsed)
         kinds[name] = "number" if number else "date" if cells and all(map(_is_date, cells)) else "text"
     assert isinstance(head, pa.Table)
     return kinds
+
+
+def _check_name(path: Path, name: str, cells: Sequence[str]) -> None:
+    why = "is a number" if any(parsed_number(name, sign) is not None for sign in ".,") else ""
+    why = why or ("is a date" if day_of(name) is not None else "stands again below" if name in cells else "")
+    if why:
+        words = f"the first line looks like a row and no names of columns: {name[:60]!r} {why}"
+        raise DataError(f"{path}: {words}; allowed: a first line of names, so put one before the rows")
 
 
 def _header(path: Path, names: Sequence[str], form: Form) -> tuple[list[str], str]:
@@ -134,7 +234,7 @@ def _header(path: Path, names: Sequence[str], form: Form) -> tuple[list[str], st
     tried = [form.separator] if form.separator else list(SEPARATORS.values())
     found = {separator: next(csv.reader([text], delimiter=separator)) for separator in tried}
     separator = max(tried, key=lambda each: (len({*names} & {*found[each]}), len(found[each])))
-    header = [name.strip() for name in found[separator]]
+    header = [tidy(name) for name in found[separator]]
     if len(header) > MOST_COLUMNS:
         raise DataError(f"{path}: {len(header)} columns; at most {MOST_COLUMNS} are allowed")
     check_names(path, header, names)
@@ -159,8 +259,9 @@ def check_names(path: Path | str, header: Sequence[str], names: Sequence[str]) -
 
     lacking = [name for name in names if name not in header]
     if lacking:
-        close = difflib.get_close_matches(lacking[0], header, 1)
-        guess = f" (did the file rename it to {close[0]}?)" if close else ""
+        folded = {name.casefold(): name for name in header}
+        close = difflib.get_close_matches(lacking[0].casefold(), folded, 1)
+        guess = f" (did the file rename it to {folded[close[0]]}?)" if close else ""
         shown = ", ".join(header[:12]) + (", ..." if len(header) > 12 else "")
         raise DataError(f"{path}: has no column {lacking[0]}, which the schema names{guess}; its columns: {shown}")
     wanted = names or header
@@ -235,15 +336,13 @@ def _read_parquet(path: Path, names: Sequence[str], columns: Sequence[str] | Non
     import pyarrow as pa
 
     file = _parquet(path)
-    check_names(path, file.schema_arrow.names, names)
+    header = [*map(tidy, file.schema_arrow.names)]
+    check_names(path, header, names)
     rows = file.metadata.num_rows
-    schema = file.schema_arrow
-    if columns is not None:
-        schema = pa.schema([schema.field(name) for name in columns])
+    places = [*range(len(header))] if columns is None else [header.index(name) for name in columns]
+    schema = pa.schema([file.schema_arrow.field(place) for place in places])
     for name in names:
-        kind = schema.field(name).type
-        if kind_of(kind) == "other":
-            raise DataError(f"{path}: the column {name} is {kind}; allowed: numbers, texts, truth values, dates")
+        _check_kind(path, name, file.schema_arrow.field(header.index(name)).type)
     # What a file says of its own size may be wrong: it is read in pieces, and each counts.
     most = psutil.virtual_memory().available // 2
     if rows > MOST_ROWS:
@@ -251,13 +350,13 @@ def _read_parquet(path: Path, names: Sequence[str], columns: Sequence[str] | Non
     pieces, size = [], 0
     try:
         for batch in file.iter_batches(BLOCK, columns=schema.names):
-            pieces.append(batch)
-            size += batch.nbytes
+            pieces.append(batch.select(schema.names) if columns is not None else batch)  # a name may be a.b of a struct
+            size += pieces[-1].nbytes
             if size > most:
                 raise DataError(f"{path}: more than {most >> 20} MB when unpacked, half of the free memory")
     except (pa.ArrowInvalid, pa.ArrowException, OSError) as error:
         raise DataError(f"{path}: is damaged ({' '.join(str(error).split())[:200]})") from None
-    return pa.Table.from_batches(pieces, schema)
+    return pa.Table.from_batches(pieces, schema).rename_columns([header[place] for place in places])
 
 
 def kind_of(kind: Any) -> str:
@@ -271,27 +370,6 @@ def kind_of(kind: Any) -> str:
         return "date"
     plain = types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind)
     return "text" if plain or types.is_boolean(kind) or types.is_null(kind) else "other"
-
-
-def parsed_number(cell: str, decimal: str) -> float | None:
-    """The number in a cell; None where it is none. A sign for thousands is not guessed at: with decimal commas 1.234
-    may be meant as 1234, so it is none.
-    """
-    plain = cell.strip()
-    if decimal == ",":
-        plain = plain.replace(",", ".") if "." not in plain else ""
-    return float(plain) if re.fullmatch(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", plain) else None
-
-
-def day_of(cell: str) -> float | None:
-    """Of a date (2020-01-31, with or without a time): days since 1970-01-01."""
-    try:
-        moment = datetime.datetime.fromisoformat(cell.strip())
-    except ValueError:
-        return None
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=datetime.UTC)
-    return moment.timestamp() / 86400
 
 
 def _is_date(cell: str) -> bool:

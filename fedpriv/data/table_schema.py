@@ -9,6 +9,7 @@
       note: {text: hashed, dims: 256}     # or {text: tokens, length: 128}, for models of text
       ward: {ignore: true}
     missing: indicator           # a missing value is 0, and an input of its own says so; or: refuse
+    missing_values: [-99]        # cells that say so, beside empty ones and NA
 
 Every number in the file is public knowledge (a unit's possible range, the literature, a private query), never read off
 the data: the model's inputs are scaled by it, so a range taken from the data would be a release in no ledger.
@@ -18,10 +19,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+import unicodedata
 from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, get_args
 
 import yaml
 from pydantic import BeforeValidator, Field, ValidationError, model_validator
@@ -29,14 +31,14 @@ from pydantic import BeforeValidator, Field, ValidationError, model_validator
 from fedpriv.common.errors import OptionError
 from fedpriv.config.explain import first_option_error
 from fedpriv.config.options import Options
-from fedpriv.data.schema_values import Range, Texts, check_range, check_texts
+from fedpriv.data.schema_values import Range, Text, Texts, canonical, check_range, check_texts, tidy
 from fedpriv.data.token_ids import BYTES, MOST_IDS, MOST_TOKENS, WORDS, TokenRule, read_tokenizer
 
 #: What a person has still to fill in.
 OPEN = "?"
 #: A table has at most so many columns and inputs.
 MOST_COLUMNS, MOST_INPUTS = 10_000, 1 << 20
-BOOL = "tag:yaml.org,2002:bool"
+NULL = "tag:yaml.org,2002:null"
 #: A schema file is no longer than this, in bytes.
 MOST_BYTES = 4 << 20
 OPTION = "dataset.schema_file"
@@ -61,6 +63,7 @@ class Column(Options):
     )
     ignore: Literal[True] | None = Field(default=None, description="not read by the model")
     missing: Literal["indicator", "refuse"] | None = Field(default=None, description="as the table's, for this column")
+    missing_values: Texts | None = Field(default=None, description="further ones than the table's, for this column")
 
     @model_validator(mode="before")
     @classmethod
@@ -88,6 +91,7 @@ class Column(Options):
             raise ValueError(f"has {given}; allowed: exactly one of range, values, text, ignore")
         check_range(self.range)
         check_texts(self.values, 1)
+        check_texts(self.missing_values, 1)
         return self
 
     @property
@@ -115,6 +119,9 @@ class Target(Options):
     columns: tuple[str, ...] = Field(default=(), description="multilabel: columns of 0 and 1, one a label")
     classes: Texts | None = Field(default=None, description="classification: the classes, in the order of the outputs")
     range: Range | None = Field(default=None, description="regression: [low, high] of the target, public")
+    positive: Text | None = Field(
+        default=None, description="classification: of two classes the one that f1 is of (null: the second)"
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -137,6 +144,11 @@ class Target(Options):
         check_range(self.range)
         check_texts(self.classes, 2)
         check_texts(self.columns or None, 1)
+        if self.positive is not None and self.positive not in (self.classes or ()):
+            words = ", ".join(self.classes) if isinstance(self.classes, tuple) else "of two classes one"
+            raise ValueError(f"positive={self.positive} is none of the classes; allowed: {words}")
+        if self.positive is not None and len(self.classes or ()) != 2:
+            raise ValueError(f"positive={self.positive} is of two classes, and there are {len(self.classes or ())}")
         return self
 
     @property
@@ -183,7 +195,9 @@ class TableSchema(Options):
     missing: Literal["indicator", "refuse"] = Field(
         default="indicator", description="a missing value: 0 beside an input that says so, or an error"
     )
-
+    missing_values: Texts | None = Field(
+        default=None, description="cells that say that a value is missing, beside the usual ones (null: none)"
+    )
     answered: Annotated[tuple[Answered, ...], BeforeValidator(lambda given: tuple(given))] = Field(
         default=(), description="what ranges cost that private answers gave (`fedpriv schema fill`)"
     )
@@ -205,6 +219,10 @@ class TableSchema(Options):
             raise ValueError(f"word: {self.word} is what a person is called, and no unit names the persons' column")
         if self.unit in self.target.names:
             raise ValueError(f"the column {self.unit} is both target and unit")
+        check_texts(self.missing_values, 1)
+        for name, column in self.columns.items():
+            if both := {*map(canonical, column.values or ())} & {*self.missing_marks(column)}:
+                raise ValueError(f"column {name}: {sorted(both)[0]} is one of values and of missing_values")
         if not any(column.ignore is None for column in self.columns.values()):
             raise ValueError("no column is an input of the model")
         if not self.unfilled and self.num_inputs > MOST_INPUTS:
@@ -242,6 +260,16 @@ class TableSchema(Options):
         """Names of the columns whose cells are numbers or dates."""
         target = self.target.names if self.target.task == "regression" else ()
         return frozenset([*target, *(name for name, column in self.inputs if column.kind == "range")])
+
+    @property
+    def texts(self) -> frozenset[str]:
+        """Names of the columns of free text."""
+        return frozenset(name for name, column in self.inputs if column.text is not None)
+
+    def missing_marks(self, column: Column | None = None) -> tuple[str, ...]:
+        """Canonical texts of a column's cells, or of the target's and unit's, that say that a value is missing."""
+        own = () if column is None else column.missing_values or ()
+        return tuple(map(canonical, (*(self.missing_values or ()), *own)))
 
     def indicated(self, column: Column) -> bool:
         """Whether a missing value has an input of its own; otherwise it is refused (a text: empty)."""
@@ -283,7 +311,9 @@ class TableSchema(Options):
         """SHA-256 of what the schema says, in hex: the same for two files that differ in comments, spelling or the
         name of the tokenizer's file."""
         dumped = self.model_dump(mode="json", exclude_none=True, exclude={"word", "answered"})
-        for column in dumped["columns"].values():
+        for column in (*dumped["columns"].values(), dumped["target"], dumped):
+            for name in {"values", "classes", "missing_values"} & column.keys():
+                column[name] = [canonical(text) for text in column[name]] if column[name] != OPEN else OPEN
             if "sha256" in column:
                 column["tokenizer"] = "file"
         said = json.dumps(dumped, separators=(",", ":"), ensure_ascii=False)
@@ -343,13 +373,22 @@ def schema_of(said: Any, name: str, unfilled: bool = False) -> TableSchema:
     return schema
 
 
+#: Names whose scalars are numbers or truth values of YAML; all others are texts as they are written.
+TYPED = {
+    name
+    for model in (Column, Target, Answered, TableSchema)
+    for name, field in model.model_fields.items()
+    if {int, float, Literal[True]} & {field.annotation, *get_args(field.annotation)}
+}
+
+
 class _Strict(yaml.SafeLoader):
-    """Every name is a text that stands once, and nothing stands for something else (no anchors). yes, no, on and off
-    are texts, as they stand in cells: truth values are true and false alone.
+    """Every name is a text that stands once, and nothing stands for something else (no anchors). Scalars are texts as
+    they stand in cells: 010 is no number of base 8, 12:30 none of base 60, yes no truth value (`TYPED` are the others).
     """
 
     yaml_implicit_resolvers: ClassVar[dict[str, Any]] = {  # type: ignore[misc]
-        first: [pair for pair in pairs if pair[0] != BOOL or first in "tf"]
+        first: [pair for pair in pairs if pair[0] == NULL]
         for first, pairs in yaml.SafeLoader.yaml_implicit_resolvers.items()
     }
 
@@ -358,11 +397,18 @@ class _Strict(yaml.SafeLoader):
             raise yaml.composer.ComposerError(None, None, "anchors are not allowed", self.peek_event().start_mark)
         return super().compose_node(parent, index)
 
+    def construct_scalar(self, node: Any) -> Any:
+        said = super().construct_scalar(node)
+        return unicodedata.normalize("NFC", said) if isinstance(said, str) else said
+
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         found: dict[str, Any] = {}
         for key, value in node.value:
-            if not isinstance(key, yaml.ScalarNode) or key.value in found:
-                said = f"{key.value} stands twice" if isinstance(key, yaml.ScalarNode) else "a name must be a text"
+            name = tidy(key.value) if isinstance(key, yaml.ScalarNode) else None
+            if name is None or name in found:
+                said = "a name must be a text" if name is None else f"{name} stands twice"
                 raise yaml.constructor.ConstructorError(None, None, said, key.start_mark)
-            found[key.value] = self.construct_object(value, deep=True)
+            found[name] = self.construct_object(value, deep=True)
+            if name in TYPED and isinstance(value, yaml.ScalarNode) and value.style is None:
+                found[name] = yaml.safe_load(value.value)
         return found

@@ -18,7 +18,7 @@ from fedpriv.data.draws import generator
 from fedpriv.data.hub_tables import hub_identity, read_split, table_splits
 from fedpriv.data.splits import divide_by_class
 from fedpriv.data.table_files import DECIMALS, SEPARATORS, Form, column_names, read_columns
-from fedpriv.data.table_rows import Encoded, encode, numbered
+from fedpriv.data.table_rows import Encoded, encode, lost_columns, numbered
 from fedpriv.data.table_schema import TableSchema, read_schema
 from fedpriv.data.types import Dataset, Examples
 from fedpriv.mechanisms.tasks import Multilabel, NextToken, Regression, Task, of_classes
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 #: Names of data sets that are the user's own files.
 OWN_FILES = ("table", "on_nodes")
 HUB = "huggingface"
+#: How cells are read: a cache holds rows that were encoded so.
+CELLS = 2
 #: Built-in tables whose rows are divided into training and test rows by a column, all rows of a value on one side.
 GROUPED = {"docstrings": "module", "docstrings_next": "module"}
 
@@ -51,7 +53,7 @@ def task_of(schema: TableSchema) -> Task:
     target = schema.target
     if target.task == "classification":
         assert isinstance(target.classes, tuple)
-        return of_classes(target.classes)
+        return of_classes(target.classes, target.positive)
     if target.task == "multilabel":
         return Multilabel(target.columns)
     if target.task == "next_token":
@@ -97,17 +99,15 @@ def _divided_table(
     if config.name in GROUPED and not whole:
         return _grouped(config, schema, seed, site_column)
     first, second = table_splits(config) if config.name == HUB else (config.root, config.test_root)
-    found, sites = encoded_rows(config, first, schema, site_column)
-    if whole:
-        none = _rows(found, np.zeros(0, np.int64))
-        return Dataset(config.name, found, none, task_of(schema), sites=sites, schema=schema)
-    if second is not None:
-        other, _ = encoded_rows(config, second, schema, option="dataset.test_root")
-        train, test = np.arange(len(found.targets)), found.and_then(other)
-        rows = np.arange(len(found.targets), len(test.targets))
-        return Dataset(config.name, found, _rows(test, rows), task_of(schema), sites=sites, schema=schema)
-    train, rows = _divided(found, task_of(schema), config.test_fraction, seed)
-    return Dataset(config.name, _rows(found, train), _rows(found, rows), task_of(schema), sites=sites, schema=schema)
+    found, sites, remarks = encoded_rows(config, first, schema, site_column)
+    train, test = found, _rows(found, np.zeros(0, np.int64))
+    if second is not None and not whole:
+        other, _, more = encoded_rows(config, second, schema, option="dataset.test_root")
+        both, remarks = found.and_then(other), remarks + more
+        test = _rows(both, np.arange(len(found.targets), len(both.targets)))
+    elif not whole:
+        train, test = (_rows(found, rows) for rows in _divided(found, task_of(schema), config.test_fraction, seed))
+    return Dataset(config.name, train, test, task_of(schema), sites=sites, schema=schema, remarks=remarks)
 
 
 def _grouped(config: DatasetConfig, schema: TableSchema, seed: int, site_column: str | None) -> Dataset:
@@ -115,10 +115,11 @@ def _grouped(config: DatasetConfig, schema: TableSchema, seed: int, site_column:
     is a client where it has training rows.
     """
     group, task = GROUPED[config.name], task_of(schema)
-    by_group, names = encoded_rows(config, None, schema, group)
+    by_group, names, remarks = encoded_rows(config, None, schema, group)
     train, test = _divided(replace(by_group, unit=by_group.site), task, config.test_fraction, seed)
-    found, sites = encoded_rows(config, None, schema, site_column)
-    dataset = Dataset(config.name, _rows(found, train), _rows(found, test), task, sites=sites, schema=schema)
+    found, sites, _ = encoded_rows(config, None, schema, site_column)
+    parts = _rows(found, train), _rows(found, test)
+    dataset = Dataset(config.name, *parts, task, sites=sites, schema=schema, remarks=remarks)
     if site_column != group:
         return dataset
     assert dataset.train.site is not None
@@ -158,12 +159,14 @@ def encoded_rows(
     schema: TableSchema,
     site_column: str | None = None,
     option: str = "dataset.root",
-) -> tuple[Examples, tuple[str, ...]]:
+    on_node: bool = False,
+) -> tuple[Examples, tuple[str, ...], tuple[str, ...]]:
     """All rows of the file ``root``, which ``option`` names (of a set of the hub: of the split ``root``), or of a
-    built-in table, and the names of their sites; from the cache where they were encoded before. Raises `DataError` and
-    `OptionError`.
+    built-in table, the names of their sites, and a warning for each column of which many cells are lost; from the cache
+    where they were encoded before. on_node: nothing that the cells say ends a run, which a server would see; `init`
+    has refused lost columns. Raises `DataError` (a column is lost, too) and `OptionError`.
     """
-    identity: dict[str, Any] = {"name": config.name, "schema": schema.digest, "site": site_column}
+    identity: dict[str, Any] = {"name": config.name, "schema": schema.digest, "site": site_column, "cells": CELLS}
     if config.name in OWN_FILES:
         if root is None:
             raise OptionError(option, "null", "dataset=table needs a CSV or Parquet file")
@@ -181,7 +184,11 @@ def encoded_rows(
     def write(folder: Path) -> None:
         table = _read(config, root, schema, site_column)
         found = encode(table, schema, str(root or config.name), decimal=form_of(config).decimal)
-        _write(folder, found, table, site_column, str(root or config.name))
+        sites = None
+        if site_column is not None:
+            words = "no client is named; each row needs one"
+            sites = numbered(table, schema, site_column, str(root or config.name), words, form_of(config).decimal)
+        _write(folder, found, sites, str(root or config.name))
 
     folder = entry(cache_folder(config) / "tables", identity, write)
     try:
@@ -190,20 +197,25 @@ def encoded_rows(
             parts = dict(rest)
     except (OSError, ValueError) as error:
         raise damaged(folder, error) from error
-    sites = tuple(str(name) for name in parts.get("sites", ()))
-    return Examples(inputs, parts["targets"], None, parts.get("unit"), parts.get("site")), sites
+    if not on_node and (refused := str(parts["refused"])):
+        raise DataError(refused)
+    sites, warnings = (tuple(map(str, parts.get(name, ()))) for name in ("sites", "warnings"))
+    return Examples(inputs, parts["targets"], None, parts.get("unit"), parts.get("site")), sites, warnings
 
 
-def _write(folder: Path, found: Encoded, table: pa.Table, site_column: str | None, name: str) -> None:
+def _write(folder: Path, found: Encoded, sites: tuple[np.ndarray, list[str]] | None, name: str) -> None:
     np.save(folder / "inputs.npy", found.inputs)
     assert found.targets is not None
-    rest = {"targets": found.targets}
+    rest = {"targets": found.targets, "refused": np.array("")}
+    try:
+        rest["warnings"] = np.array(lost_columns(found, name), str)
+    except DataError as error:
+        rest["refused"] = np.array(str(error))
     if found.unit is not None:
         rest["unit"] = found.unit
-    if site_column is not None:
-        numbers, sites = numbered(table, site_column, name, "no client is named; each row needs one")
-        order = np.argsort(sites)
-        rest |= {"site": np.argsort(order)[numbers], "sites": np.array(sites)[order]}
+    if sites is not None:
+        order = np.argsort(sites[1])
+        rest |= {"site": np.argsort(order)[sites[0]], "sites": np.array(sites[1])[order]}
     np.savez(folder / "rest.npz", **rest)  # type: ignore[arg-type]
 
 
@@ -214,7 +226,7 @@ def _read(config: DatasetConfig, root: str | None, schema: TableSchema, site_col
         if site_column is not None and site_column not in (found := column_names(Path(root), form_of(config))):
             words = f"{root} has no such column; its columns: {', '.join(found[:12])}"
             raise OptionError("partition.column", site_column, words)
-        return read_columns(Path(root), tuple(names), form_of(config), schema.numbers)
+        return read_columns(Path(root), tuple(names), form_of(config), schema)
     if config.name == HUB:
         return read_split(config, tuple(names), str(root))
     table = _BUILT_IN[config.name]()

@@ -67,7 +67,7 @@ class Dataset:
 
     input_shape: what a model reads, where that is not the pictures: [d, 1, 1]. sites: names of the values of `site`.
     vocabulary: of text, public: inputs are rows of token ids [n, tokens] in [0, vocabulary), 0 is padding.
-    schema: of a table.
+    schema: of a table. remarks: on the rows, for their holder's eyes.
     """
 
     name: str
@@ -80,6 +80,7 @@ class Dataset:
     sites: tuple[str, ...] = ()
     vocabulary: int | None = None
     schema: TableSchema | None = None
+    remarks: tuple[str, ...] = ()
 
     @property
     def classes(self) -> tuple[str, ...]:

@@ -104,11 +104,13 @@ def declaring_row(declared: Declared | DeclaredTable) -> dict[str, Any]:
     return row | {"classes": list(declared.classes)} if isinstance(declared, Declared) else row
 
 
-def count_rows(declared: DeclaredTable, data: Path) -> int:
-    """Rows of a node's table, or persons where its schema names them; all rows are read as a run reads them. Raises
-    `DataError`, `OptionError`.
+def count_rows(declared: DeclaredTable, data: Path, warnings: list[str] | None = None) -> int:
+    """Rows of a node's table, or persons where its schema names them; all rows are read as a run reads them.
+
+    warnings: gets one for each column of which many cells are lost, and a column that is lost is refused. None: neither
+    is said, since a server would see it by this machine's absence. Raises `DataError`, `OptionError`.
     """
-    from fedpriv.data.table_rows import encode_file
+    from fedpriv.data.table_rows import encode_file, lost_columns
     from fedpriv.data.table_schema import read_schema
     from fedpriv.data.table_source import form_of
 
@@ -116,6 +118,8 @@ def count_rows(declared: DeclaredTable, data: Path) -> int:
         raise OptionError("table", declared.table, f"must be the name of a file in {data}")
     schema, form = read_schema(declared.schema_file), form_of(declared)
     found = encode_file(data / declared.table, schema, form)
+    if warnings is not None:
+        warnings += lost_columns(found, str(data / declared.table))
     return len(found.inputs) if found.unit is None else int(found.unit.max()) + 1
 
 

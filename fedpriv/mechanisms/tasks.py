@@ -64,8 +64,11 @@ class Task:
 
 @dataclass(frozen=True)
 class Classification(Task):
-    """One of k classes; the loss is the cross-entropy of softmax. Targets int64."""
+    """One of k classes; the loss is the cross-entropy of softmax. Targets int64. positive: of two classes the one that
+    f1 and brier are of; None: the second.
+    """
 
+    positive: str | None = None
     name: ClassVar[str] = "classification"
     leading: ClassVar[str] = "accuracy"
     more_is_better: ClassVar[bool] = True
@@ -162,5 +165,5 @@ CLASSES = Classification()
 TASKS: dict[str, type[Task]] = {kind.name: kind for kind in (Classification, Multilabel, Regression, NextToken)}
 
 
-def of_classes(labels: tuple[str, ...]) -> Classification:
-    return replace(CLASSES, labels=labels)
+def of_classes(labels: tuple[str, ...], positive: str | None = None) -> Classification:
+    return replace(CLASSES, labels=labels, positive=positive)

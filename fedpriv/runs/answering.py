@@ -15,6 +15,8 @@ from fedpriv.config.schema import Config
 from fedpriv.config.sum_methods import RowSumOptions
 from fedpriv.data.asked import KEPT, Asks
 from fedpriv.data.table_answers import answers
+from fedpriv.data.table_rows import MOST_LOST
+from fedpriv.data.table_schema import TableSchema
 
 COLUMNS = ("question", "of", "answer", "low", "high")
 
@@ -49,6 +51,28 @@ def answered(
         }
         for one in found
     ]
+
+
+def lost_cells(
+    schema: TableSchema | None, sums: tuple[np.ndarray, float, float] | None
+) -> tuple[list[dict[str, Any]], str]:
+    """(of each column of categories, for summary.json, how many cells the schema does not name, with a 95 % interval
+    for the noise; a warning where that is certainly more than `MOST_LOST` of the rows, or nothing).
+
+    sums: the noisy sum of all inputs [k] that a method released, its noise's standard deviation, and the rows in it.
+    Rows that were clipped count for less, so a count is rather too small. Post-processing of what was released.
+    """
+    counts, start, many = [], 0, []
+    for name, column in () if schema is None or sums is None else schema.inputs:
+        assert schema is not None and sums is not None
+        (total, std, rows), place = sums, start + len(column.values or ())
+        if column.kind == "values":
+            low, high = (float(np.clip(total[place] + side * 1.96 * std, 0, rows)) for side in (-1, 1))
+            counts.append({"column": name, "cells": float(total[place]), "low": low, "high": high})
+            many += [name] if low > MOST_LOST * rows else []
+        start += schema.width(column)
+    words = "by the sums of round 1 more than a fifth of the cells are lost (of a value that the schema does not name)"
+    return counts, f"WARNING: {', '.join(many)}: {words}" if many else ""
 
 
 def as_csv(found: Sequence[Mapping[str, Any]]) -> str:

@@ -28,7 +28,7 @@ from fedpriv.report.live.live_page import LivePage
 from fedpriv.report.live.monitor import Monitor
 from fedpriv.report.live.progress import RunProgress
 from fedpriv.runs.accounts import Accounts
-from fedpriv.runs.answering import answered, as_csv
+from fedpriv.runs.answering import answered, as_csv, lost_cells
 from fedpriv.runs.checkpoint_pace import CheckpointPace
 from fedpriv.runs.folder import Checkpoint, RunFolder
 from fedpriv.runs.planned_accounts import PlannedAccounts
@@ -332,6 +332,7 @@ class Session:
     def _summary(self, score: Score) -> dict[str, Any]:
         config, rows, best = self.config, self.folder.metrics.read(), score.best_of(self.best)
         stages = self.folder.stages()
+        lost, many = lost_cells(self.worker.data.dataset.schema, getattr(self.strategy, "input_sums", None))
         seconds = [row["seconds"] for row in rows]
         return {
             "strategy": config.method,
@@ -365,6 +366,7 @@ class Session:
             "peak_memory_mib": peak_memory_mib(),
             "versions": library_versions(),
             "commit": commit(),
-            "note": self.note,
+            "note": "; ".join(filter(None, (self.note, many))) or None,
+            **({"lost": lost} if lost else {}),
             **({"stages": stages} if stages else {}),
         }

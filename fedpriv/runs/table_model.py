@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fedpriv.common.errors import DataError
-from fedpriv.data.table_files import Form, check_names, is_parquet, kind_of, parsed_number, read_columns, read_whole
+from fedpriv.data.schema_values import parsed_number
+from fedpriv.data.table_files import Form, is_parquet, read_columns, read_whole
 from fedpriv.data.table_rows import encode
 from fedpriv.data.table_schema import TableSchema
 from fedpriv.mechanisms.tasks import Classification, NextToken, Regression, Task
@@ -62,9 +63,8 @@ class TableModel:
     def _table(self, table: Any) -> tuple[pa.Table, str]:
         """(the columns that the model reads, the table's name in errors)."""
         names = [name for name, _ in self.schema.inputs]
-        if isinstance(table, str | Path):
-            return read_columns(Path(table), names, self.form), str(table)
-        return _columns(table, names), "the table"
+        name = str(table) if isinstance(table, str | Path) else "the table"
+        return read_columns(table, names, self.form, self.schema), name
 
     def _outputs(self, table: pa.Table, name: str) -> Tensor:
         if isinstance(self.task, NextToken):
@@ -86,6 +86,14 @@ class TableModel:
         has none.
         """
         return self._shares(self.outputs(table))
+
+    def probability(self, table: Any, of: str | None = None) -> Tensor:
+        """[rows]: of one class or label; None: of the schema's positive class. Raises `DataError`."""
+        name = of or self.schema.target.positive
+        if name not in self.classes:
+            words = "the schema names no positive class; say of=" if name is None else f"of={name}: there is none;"
+            raise DataError(f"{words} allowed: {', '.join(self.classes[:12])}")
+        return self.probabilities(table)[:, self.classes.index(name)]
 
     def _shares(self, outputs: Tensor) -> Tensor:
         if isinstance(self.task, Regression):
@@ -111,8 +119,9 @@ class TableModel:
     # --- files -------------------------------------------------------------------------------------------
 
     def new_columns(self, table: pa.Table, name: str) -> dict[str, list[str] | NDArray[np.float64]]:
-        """Columns to be added to a table: of classes the class and its probability, of labels a probability each, of a
-        regression the number, of next_token the perplexity of the text and how it goes on.
+        """Columns to be added to a table: of classes the likeliest and a probability each, two classes or more, of
+        labels a probability each, of a regression the number, of next_token the perplexity of the text and how it goes
+        on.
         """
         if isinstance(self.task, NextToken):
             column = self.schema.target.column
@@ -125,7 +134,8 @@ class TableModel:
         shares = self._shares(outputs).double().numpy()
         if isinstance(self.task, Classification):
             column = self.schema.target.column
-            return {f"{column} predicted": predicted.tolist(), f"{column} probability": shares.max(1)}
+            parts = {f"{column}={name} probability": shares[:, place] for place, name in enumerate(self.classes)}
+            return {f"{column} predicted": predicted.tolist(), **parts}
         return {f"{label} probability": shares[:, place] for place, label in enumerate(self.classes)}
 
     def complete(self, path: Path) -> bytes:
@@ -133,12 +143,12 @@ class TableModel:
         its separator, decimal sign and encoding, or Parquet. Raises `DataError`.
         """
         names = [name for name, _ in self.schema.inputs]
-        whole = read_whole(path, names, self.form)
+        whole = read_whole(path, names, self.form, self.schema)
         added = self.new_columns(whole.table.select(names), str(path))
         if twice := next((name for name in added if name in whole.header), None):
             raise DataError(f"{path}: has a column {twice} already: leave it out, or rename it")
         if is_parquet(path):
-            return _parquet(whole.table, added)
+            return _parquet(whole.table.rename_columns(whole.header), added)
         sign = self.form.decimal
         texts = [
             [cell(text) for text in column]
@@ -173,27 +183,3 @@ def _parquet(table: pa.Table, added: Mapping[str, Any]) -> bytes:
     out = io.BytesIO()
     parquet.write_table(table, out)
     return out.getvalue()
-
-
-def _columns(table: Any, names: list[str]) -> pa.Table:
-    """These columns of a DataFrame or of a mapping."""
-    import pyarrow as pa
-
-    if not hasattr(table, "keys") or not hasattr(table, "__getitem__"):
-        words = "a table is a DataFrame, a mapping of columns, or the path of a CSV or Parquet file"
-        raise DataError(f"{words}, not {type(table).__name__}")
-    keys = [*table]
-    check_names("the table", [str(key) for key in keys], names)
-    key_of, found = {str(key): key for key in keys}, {}
-    for name in names:
-        try:
-            found[name] = pa.array(table[key_of[name]], from_pandas=True)
-        except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
-            raise DataError(f"the table: column {name}: {' '.join(str(error).split())[:200]}") from None
-        if kind_of(found[name].type) == "other":
-            words = "allowed: numbers, texts, truth values, dates"
-            raise DataError(f"the table: column {name} is {found[name].type}; {words}")
-    lengths = {len(column) for column in found.values()}
-    if len(lengths) > 1:
-        raise DataError(f"the table: its columns have {', '.join(map(str, sorted(lengths)))} rows")
-    return pa.table(found)

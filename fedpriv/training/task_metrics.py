@@ -24,15 +24,18 @@ def needed(task: Task, outputs: Tensor) -> Tensor:
 def metrics(task: Task, outputs: Tensor, targets: Tensor, loss: float) -> dict[str, float]:
     """Metrics by name, of outputs [n, k] (as `needed` gives them) and targets of all test examples with this mean loss.
 
-    classification: accuracy; of two classes also auc, balanced_accuracy, f1 (of the second class) and brier (mean
-    squared error of its probability). multilabel: auc and average_precision, means over the labels of which both values
-    occur. regression: rmse, mae in the target's units, r2. next_token: perplexity, accuracy of the most likely token.
+    classification: accuracy; of two classes also auc, balanced_accuracy, f1 (of the positive class, else the second)
+    and brier (mean squared error of its probability). multilabel: auc and average_precision, means over the labels of
+    which both values occur. regression: rmse, mae in the target's units, r2. next_token: perplexity, accuracy of the
+    most likely token.
     """
     found = {"loss": min(loss, LARGEST) if loss == loss else LARGEST}
     if isinstance(task, Classification):
         found = {"accuracy": int((outputs.argmax(1) == targets).sum()) / len(targets), **found}
         if task.num_outputs == 2 and torch.isfinite(outputs).all():
-            found |= _of_two(torch.softmax(outputs.double(), 1)[:, 1].numpy(), targets.numpy())
+            place = 1 if task.positive is None else task.labels.index(task.positive)
+            shares = torch.softmax(outputs.double(), 1)[:, place].numpy()
+            found |= _of_two(shares, (targets.numpy() == place).astype(np.int64))
     elif isinstance(task, Multilabel):
         found |= _of_labels(outputs.double().nan_to_num().numpy(), targets.numpy())
     elif isinstance(task, Regression):
@@ -45,7 +48,7 @@ def metrics(task: Task, outputs: Tensor, targets: Tensor, loss: float) -> dict[s
 
 
 def _of_two(share: np.ndarray, targets: np.ndarray) -> dict[str, float]:
-    """Of the second class, with its probabilities float64 [n]."""
+    """Of the positive class (targets 1), with its probabilities float64 [n]."""
     from sklearn import metrics as known  # takes a second
 
     guessed = share > 0.5

@@ -32,11 +32,12 @@ def folder(tmp_path: Path) -> Path:
 
 
 def adult(folder: Path, rows: int = 20) -> None:
-    names = yaml.safe_load((CONF / "schema/adult.yaml").read_text())["columns"]
+    names = said = yaml.safe_load((CONF / "schema/adult.yaml").read_text())["columns"]
     cells = {"age": "39", "workclass": "?", "education": "Bachelors", "education.num": "13", "sex": "Male"}
     cells |= {"capital.gain": "0", "capital.loss": "0", "hours.per.week": "40", "fnlwgt": "77516"}
     header = [*names, "income"]
-    lines = [[*(cells.get(name, "United-States") for name in names), "<=50K" if k % 2 else ">50K"] for k in range(rows)]
+    cells |= {name: column["values"][0] for name, column in said.items() if "values" in column and name not in cells}
+    lines = [[*(cells.get(name, "x") for name in names), "<=50K" if k % 2 else ">50K"] for k in range(rows)]
     (folder / "adult.csv").write_text("\n".join(map(",".join, [header, *lines])) + "\n")
 
 

@@ -51,7 +51,7 @@ def test_cells_become_inputs_targets_and_units(tmp_path: Path) -> None:
     assert found.unit is not None and found.unit.tolist() == [0, 1, 0]
     assert found.remarks == (
         "age: 1 of 3 rows clipped to the range, 1 missing",
-        "sex: 1 of 3 rows of a value that the schema does not name, 1 missing",
+        "sex: 1 of 3 rows lost (of a value that the schema does not name), 1 missing",
     )
 
 
@@ -231,9 +231,10 @@ def test_labels_of_several_columns(tmp_path: Path) -> None:
 
 def test_a_check_says_what_happens_to_the_rows(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text(HEADER + "p1,250,f,,no\np1,3,q,,yes\n")
-    lines = check(tmp_path / "t.csv", SCHEMA)
+    lines, warnings = check(tmp_path / "t.csv", SCHEMA)
     assert lines[0].startswith("2 rows, 1 units (patient), 14 inputs")
     assert "age: 1 of 2 rows clipped to the range" in lines and "keep it where they are" in lines[-1]
+    assert len(warnings) == 2
 
 
 OPTIONS = ("num_clients=2", "clients_per_round=2", "num_rounds=1", "engine=inprocess", "operations.report=false")

@@ -41,7 +41,7 @@ def test_a_draft_is_written_once(table: Path, tmp_path: Path, capsys: pytest.Cap
 
 
 def test_a_check_says_what_a_schema_does(table: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["check", str(table), f"schema_file={table.parent / 'schema.yaml'}", "decimal=comma"]) == 0
+    assert main(["check", str(table), f"schema_file={table.parent / 'schema.yaml'}", "decimal=comma"]) == 3
     said = capsys.readouterr().out
     assert "3 rows" in said and "age: 1 of 3 rows clipped" in said
 

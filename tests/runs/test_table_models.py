@@ -112,12 +112,17 @@ def test_a_table_comes_back_with_columns_more(
     model = fedpriv.load(folder / "run").model
     predicted = model.predict(people())
     if task == "classification":
-        assert list(found.columns[-2:]) == ["ill predicted", "ill probability"]
+        parts = [f"ill={name} probability" for name in model.classes]
+        assert list(found.columns[-4:]) == ["ill predicted", *parts] and parts[2] == "ill=yes probability"
         told = [text.removeprefix("'") for text in found["ill predicted"].astype(str)]
         assert told == predicted.tolist() and "'=no" not in before
-        assert found["ill probability"].to_numpy() == pytest.approx(
-            model.probabilities(people()).max(1).values.numpy(), abs=1e-5
-        )
+        shares = model.probabilities(people()).numpy()
+        assert found[parts].to_numpy() == pytest.approx(shares, abs=1e-5)
+        assert torch.equal(model.probability(people(), "yes"), model.probabilities(people())[:, 2])
+        with pytest.raises(DataError, match="the schema names no positive class; say of= allowed: =no, -1, yes"):
+            model.probability(people())
+        with pytest.raises(DataError, match="of=maybe: there is none; allowed"):
+            model.probability(people(), "maybe")
     elif task == "regression":
         assert list(found.columns[-1:]) == ["stay predicted"]
         assert found["stay predicted"].to_numpy() == pytest.approx(predicted, rel=1e-4)
@@ -178,7 +183,7 @@ def test_what_is_no_table_for_it_is_told_in_one_line(
         ([1, 2], "a table is a DataFrame"),
         ({"age": [1.0]}, "the table: has no column sex"),
         ({"age": [1.0], "sex": ["f"], "seen": [[1]]}, "column seen is list"),
-        ({"age": [1.0, "x"], "sex": ["f"], "seen": [None]}, "column age"),
+        ({"age": [1.0, "x"], "sex": ["f"] * 2, "seen": [None] * 2}, "column age, row 2: 'x' is not a number"),
         ({"age": 1.0, "sex": ["f"], "seen": [None]}, "column age"),
         ({"age": [1.0, 2.0], "sex": ["f"], "seen": ["2020-01-01"]}, "its columns have 1, 2 rows"),
         ({"age": [], "sex": [], "seen": []}, "has no rows"),
