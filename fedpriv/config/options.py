@@ -187,6 +187,7 @@ class TrackingConfig(Options):
     wandb_mode: Literal["offline", "online"] = Field(
         default="offline", description="wandb: files for `wandb sync`, or its server"
     )
+    private: bool = Field(default=False, description="show them private/ too: for tools that you alone may read")
 
     @field_validator("kinds", mode="before")
     @classmethod
