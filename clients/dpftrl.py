@@ -69,7 +69,7 @@ class DPFTRLClient(Client):
         """What this round adds to the earlier ones."""
         asked = self.options
         if asked.secret_cohorts:
-            return tuple(Charge(event) for event in self.secret_cohorts_events[self.round - 1 : self.round] if event)
+            return tuple(Charge(event) for event in self.sampled_events[self.round - 1 : self.round] if event)
         events = round_events(asked.factor, *self.pattern, asked.noise_multiplier, asked.bandwidth, asked.buffers)
         return tuple(Charge(event) for event in events[self.round - 1 : self.round])
 

@@ -181,8 +181,6 @@ def draw_epsilon(rounds: Sequence[Round], privacy: Mapping[str, Any], folder: Pa
     said = [f"{name} for the whole run {_in_words(level)}" for name, level in levels.items() if level is not None]
     alt = f"Step plot of the epsilon spent so far: {_in_words(spent[-1])} after round {x[-1]}; {', '.join(said)}."
     caption = "Spent so far: the epsilon of the choices that were made, no guarantee given beforehand."
-    if any(value > spent[-1] for value in spent):
-        caption += " Before the last round a faster method computes a larger bound."
     return _saved(figure, folder, Picture("epsilon.png", alt, caption))
 
 

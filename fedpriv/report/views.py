@@ -65,11 +65,21 @@ SUMMARY: Kinds = {
     "peak_memory_mib": COHORT,
     "attacks": DATA,
 }
-#: Of a run's folder.
+#: Of a run's folder. Tables below it hold for the two files of that name.
 FILES: Mapping[str, str] = {
-    **dict.fromkeys(("config.yaml", "ledger.jsonl", "model.safetensors", "classes.json", "answers.csv"), RELEASED),
-    **dict.fromkeys(("snapshots", "certificate.json", "report.html", "*.png", "*.svg", "tracking"), RELEASED),
-    PRIVATE: DATA,
+    **dict.fromkeys(("config.yaml", "ledger.jsonl", "model.safetensors", "classes.json", "tokenizer.json"), RELEASED),
+    **dict.fromkeys(("metrics.jsonl", "summary*.json", "stages.json", "SHA256SUMS", "snapshots"), RELEASED),
+    **dict.fromkeys(("report.html", "*.png", "*.svg", "answers.csv", "*certificate*.json", "run-name"), RELEASED),
+    **dict.fromkeys(("tracking", "tracking.json", ".lock", ".start.json", ".hydra", "attempt"), RELEASED),
+    **dict.fromkeys((PRIVATE, "checkpoints"), DATA),
+}
+#: Of what leaves a run otherwise.
+ELSEWHERE: Mapping[str, str] = {
+    "log, metrics for Prometheus, /healthz": RELEASED,
+    "trackers (with tracking.private=true: all)": RELEASED,
+    "console": RELEASED,
+    "private/report.html, comparison.*, the Python API where private/ can be read": DATA,
+    "DATA/.fedpriv, the counter and the log of a node": NODE,
 }
 
 

@@ -44,7 +44,7 @@ TOKENIZER = "tokenizer.json"
 #: Where an extended run has its earlier ends.
 STAGES = "stages.json"
 #: A folder that holds one of these has been used by a run.
-RUN_FILES = ("config.yaml", "metrics.jsonl", "ledger.jsonl", "summary.json", PRIVATE, "snapshots")
+RUN_FILES = ("config.yaml", "metrics.jsonl", "ledger.jsonl", "summary.json", "checkpoints", "snapshots", PRIVATE)
 
 #: A checkpoint's; beside them the digests of all three.
 CHECKPOINT_FILES = ("model.safetensors", "clients.safetensors", "checkpoint.json")
@@ -219,10 +219,11 @@ class RunFolder:
 
     def save_checkpoint(self, checkpoint: Checkpoint, config: Config, keep: int) -> None:
         """Writes a checkpoint beside its place and moves it there as a whole; older ones beyond ``keep`` go."""
-        folder = private_folder(self.path) / "checkpoints"
+        folder = self.path / "checkpoints"
         temporary, final = folder / ".writing", folder / f"round-{checkpoint.round:06d}"
         shutil.rmtree(temporary, ignore_errors=True)
-        temporary.mkdir(parents=True)
+        folder.mkdir(mode=0o700, exist_ok=True)
+        temporary.mkdir()
         try:
             vectors = {**checkpoint.vectors, "theta": checkpoint.theta}
             tensors = {name: torch.from_numpy(vector) for name, vector in vectors.items()}
@@ -245,14 +246,14 @@ class RunFolder:
             raise
         shutil.rmtree(final, ignore_errors=True)
         temporary.rename(final)
-        seal(final)
+        seal(folder)
         self._written = written
         for old in self.checkpoints()[:-keep]:
             shutil.rmtree(old, ignore_errors=True)
 
     def checkpoints(self) -> list[Path]:
         """Complete checkpoints, oldest first."""
-        folder = self.path / PRIVATE / "checkpoints"
+        folder = self.path / "checkpoints"
         found = folder.iterdir() if folder.is_dir() else []
         return sorted(path for path in found if re.fullmatch(r"round-\d{6}", path.name))
 
@@ -270,8 +271,7 @@ class RunFolder:
             if (wrong := damage(path, (*CHECKPOINT_FILES, *earlier_files(path)))) is None:
                 return self._read_checkpoint(path, config)
             self.damaged.append(f"{path.name} is damaged ({wrong})")
-        folder = self.path / PRIVATE / "checkpoints"
-        raise RunFolderError(f"{folder}: no checkpoint is whole: {'; '.join(self.damaged)}")
+        raise RunFolderError(f"{self.path / 'checkpoints'}: no checkpoint is whole: {'; '.join(self.damaged)}")
 
     def _read_checkpoint(self, path: Path, config: Config) -> Checkpoint:
         try:

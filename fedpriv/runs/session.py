@@ -74,6 +74,7 @@ class Session:
         self.score: Score | None = None
         self.best = checkpoint.run["best"] if checkpoint else None
         self.accounts = Accounts(config, folder)
+        self.accounts.plan(plan.costliest, plan.verified_epsilon, plan.accountant == "filter")
         self.note = folder.remark
         self.stopped: set[int] = set()
         self.overdue: set[int] = set()  # clients that have not been heard of since they were asked

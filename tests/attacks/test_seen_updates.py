@@ -165,9 +165,9 @@ def test_the_search_finds_two_examples(view: View) -> None:
 def test_updates_that_a_run_kept_are_attacked_and_shown(run: Run) -> None:
     folder = run(*KEPT)
     assert sorted(RunFolder(folder).updates()) == [1, 2, 3]
-    kept = load_file(folder / "updates" / "round-000001.safetensors")
+    kept = load_file(folder / "private" / "updates" / "round-000001.safetensors")
     assert len(kept) == 17 and torch.isfinite(kept["0"]).all()
-    after = load_file(folder / "updates" / "round-000002.safetensors")["before"]
+    after = load_file(folder / "private" / "updates" / "round-000002.safetensors")["before"]
     mean = torch.stack([kept[str(client)] for client in range(16)]).mean(0)
     assert torch.allclose(kept["before"] + mean, after, atol=1e-5)
     cheap = ("inverted_steps=30", "inverted_clients=6", "control_models=5", "control_examples=40", "workers=1")
