@@ -43,7 +43,7 @@ SECRET = {
 #: Everything that can be written.
 ALL = (
     *("operations.metrics_port=0", "operations.log_format=json"),
-    *("tracking.kinds=[tensorboard]", "checkpoint.every=1", "attack.keep_updates=true", "attack.keep_snapshots=true"),
+    *("tracking.kinds=[tensorboard]", "checkpoint.every=1", "attack.keep_snapshots=true"),
 )
 
 
@@ -54,9 +54,7 @@ def of_folder(folder: Path) -> dict[str, Any]:
         name, content = str(file.relative_to(folder)), file.read_bytes()
         if "tfevents" in name:  # a record has the time at which it was written
             name, content = "tracking", of_tensorboard(file.parent)
-        if file.name in ("config.yaml", ".start.json"):
-            content = content.replace(str(folder.parent).encode(), b"")
-        found[name] = content
+        found[name] = content.replace(str(folder.parent).encode(), b"") if isinstance(content, bytes) else content
     return found
 
 
@@ -71,7 +69,7 @@ def of_tensorboard(folder: Path) -> Any:
 
 
 def of_api(folder: Path) -> dict[str, Any]:
-    run = fedpriv.load_run(folder)
+    run = fedpriv.Run(folder)
     found = {"summary": run.summary, "metrics": run.metrics.to_json(), "ledger": run.ledger.to_json()}
     return found | {"figures": sorted(run.figures), "head": run._repr_html_().replace(str(folder), "")}
 
