@@ -6,7 +6,6 @@ import copy
 import gc
 import hashlib
 import itertools
-import json
 import os
 import signal
 import subprocess
@@ -219,11 +218,12 @@ def cli(capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.M
 
 
 def page_of(folder: Path) -> str:
-    """The report of a finished run, written now."""
+    """The report of a finished run with all that the experimenter may see, written now."""
     from fedpriv.report.page import write_report
 
     write_report(folder)
-    return (folder / "report.html").read_text()
+    whole = folder / "private" / "report.html"
+    return (whole if whole.exists() else folder / "report.html").read_text()
 
 
 def rows_of(folder: Path) -> list[dict[str, Any]]:

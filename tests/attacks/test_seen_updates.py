@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import Run
+from conftest import Run, summary_of
 from safetensors.torch import load_file
 
 from fedpriv.attacks import lira, rmia, update_scores
@@ -172,14 +172,14 @@ def test_updates_that_a_run_kept_are_attacked_and_shown(run: Run) -> None:
     assert torch.allclose(kept["before"] + mean, after, atol=1e-5)
     cheap = ("inverted_steps=30", "inverted_clients=6", "control_models=5", "control_examples=40", "workers=1")
     assert main([f"run={folder}", "attack=update_likelihood,inversion", *cheap]) == 0
-    attacks = json.loads((folder / "summary.json").read_text())["attacks"]
+    attacks = summary_of(folder)["attacks"]
     for name in ("update_likelihood", "inversion"):
         found = attacks[name]
         assert found["shown"] and found["setting"]["rounds_seen"] == 3
         assert found["figures"]["auc"]["low"] > 0.6 and found["controls"]["negative"]["auc"]["low"] <= 0.5
     inverted = attacks["inversion"]["inversion"]
     assert inverted["found"][1] > inverted["public"][1] + 3 and inverted["clients"] == 6
-    page = (folder / "report.html").read_text()
+    page = (folder / "private" / "report.html").read_text()
     assert "Examples found in updates" in page and 'alt="Training examples, what gradient inversion found' in page
     work = Experiment(RunFolder(folder), read_config(folder))
     data, pairs = work.worker.data, work.targets.pairs
@@ -225,7 +225,7 @@ def test_rows_of_a_table_are_found_in_updates_and_shown_in_the_report(run: Run, 
     folder = run(*KEPT, *table, "num_rounds=1")
     cheap = ("inverted_steps=60", "inverted_clients=16", "control_models=6", "control_examples=40", "workers=1")
     assert main([f"run={folder}", "attack=inversion", *cheap]) == 0
-    found = json.loads((folder / "summary.json").read_text())["attacks"]["inversion"]
+    found = summary_of(folder)["attacks"]["inversion"]
     assert found["shown"], found["reason"]
     inverted = found["inversion"]
     assert inverted["measure"] == "error in standard deviations" and inverted["sought"] == 16  # two ways
@@ -235,8 +235,8 @@ def test_rows_of_a_table_are_found_in_updates_and_shown_in_the_report(run: Run, 
     best = kept["examples"][0]
     apart, public = (np.abs(np.array(best["true"]) - best[other]).max() for other in ("found", "public"))
     assert apart < 0.02 < 0.3 < public  # the row itself
-    page = (folder / "report.html").read_text()
+    page = (folder / "private" / "report.html").read_text()
     assert "Rows found in updates" in page and "found in the update" in page and "income" in page
     for value in best["found"][:8]:
         assert f"{value:.2f}" in page
-    assert not (folder / "attack-inversion.png").exists()
+    assert not (folder / "private" / "attack-inversion.png").exists()

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from conftest import Run, ledger_of, result_of
+from conftest import Run, ledger_of, result_of, rows_of
 from forked import forks
 from omegaconf import OmegaConf
 
@@ -109,7 +109,7 @@ def test_a_run_leaves_what_the_design_lists(run: Run):
     names = {"config.yaml", "metrics.jsonl", "ledger.jsonl", "summary.json", "model.safetensors", "report.html"}
     assert names <= {path.name for path in folder.iterdir()}
     assert sorted(path.name for path in (folder / "checkpoints").iterdir()) == ["round-000003", "round-000004"]
-    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    rows = rows_of(folder)
     assert [row["round"] for row in rows] == [1, 2, 3, 4]
     needed = {"accuracy", "loss", "train_loss", "participants", "dropped", "stopped", "seconds", "bytes_up"}
     needed |= {"bytes_down", "update_norm", "clipped_norm", "noise_norm", "epsilon_so_far", "figures"}
