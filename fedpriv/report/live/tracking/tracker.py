@@ -60,7 +60,7 @@ class Tracker:
         found = backend.start(facts)
         if facts.known is None:
             write_atomic(file, json.dumps({**ids, kind: found}) + "\n")
-            for row in read_run(self._folder, self._wanted.private).rounds:
+            for row in read_run(self._folder, self._wanted.private).rounds if done else ():
                 if row["round"] <= done:
                     backend.round(row["round"], *of_round(row))
 
@@ -78,8 +78,9 @@ class Tracker:
         self._backends.clear()
 
     def _end(self, backend: Backend, state: State) -> None:
-        model, summary = self._folder / "model.safetensors", read_run(self._folder, self._wanted.private).summary
-        figures, texts = of_summary(summary) if summary and state == "finished" else ({}, {})
+        model = self._folder / "model.safetensors"
+        summary = read_run(self._folder, self._wanted.private).summary if state == "finished" else None
+        figures, texts = of_summary(summary) if summary else ({}, {})
         if model.exists():
             texts = {**texts, "model": model.as_uri()}
         backend.finish(state, self._last, figures, texts)
