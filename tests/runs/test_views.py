@@ -7,7 +7,7 @@ import math
 import re
 import shutil
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
@@ -182,6 +182,27 @@ def test_the_table_has_all_that_is_written(name: str, run: Run) -> None:
     assert shown["privacy"] == summary["privacy"] and shown["accuracy"]["final"] == summary["accuracy"]["final"]
     for path in folder.iterdir():
         assert any(fnmatch(path.name, pattern) for pattern in views.FILES), path.name
+
+
+def named(kinds: views.Kinds, before: str = "") -> Iterator[tuple[str, str]]:
+    for name, kind in kinds.items():
+        yield from [(before + name, kind)] if isinstance(kind, str) else named(kind, f"{before}{name}.")
+
+
+def test_the_page_has_the_codes_table() -> None:
+    def row(*cells: str) -> str:
+        return f"| {' | '.join(cells)} |"
+
+    page = (Path(__file__).parents[2] / "docs" / "protection.md").read_text().splitlines()
+    assert row("kind", "what it is", *views.OBSERVERS) in page
+    for kind, sees in views.VIEWS.items():
+        assert row(kind, views.MEANINGS[kind], *sees) in page
+    places = {"a line of metrics.jsonl": views.ROUND, "summary.json": views.SUMMARY, "the run's folder": views.FILES}
+    for place, kinds in places.items():
+        cells = (", ".join(f"`{name}`" for name, of in named(kinds) if of == kind) for kind in list(views.VIEWS)[:3])
+        assert row(place, *cells) in page, place
+    cells = (", ".join(name for name, of in views.ELSEWHERE.items() if of == kind) for kind in list(views.VIEWS)[:3])
+    assert row("elsewhere", *cells) in page
 
 
 def test_a_resumed_run_keeps_both_files(resumed: Callable[..., Path], run: Run) -> None:
