@@ -158,14 +158,15 @@ def test_data_of_clients_are_private_whatever_the_method(run: Run) -> None:
     assert summary_of(folder)["accuracy"]["personalised"] > 0
 
 
-def test_private_files_are_their_owners(run: Run) -> None:
-    folder = run("strategy=fedldp", "operations.report=true", "attack.keep_updates=true", "tracking.private=true")
+@pytest.mark.parametrize("report", ["true", "false"])
+def test_private_files_are_their_owners(report: str, run: Run) -> None:
+    folder = run("strategy=fedldp", f"operations.report={report}", "attack.keep_updates=true")
     private, checkpoints = folder / views.PRIVATE, folder / "checkpoints"
     for path in (private, *private.rglob("*"), checkpoints, *checkpoints.rglob("*")):
         mode = stat.S_IMODE(path.stat().st_mode)
         assert mode == (0o700 if path.is_dir() else 0o600), path
     names = {path.name for path in private.iterdir()}
-    assert {"metrics.jsonl", "summary.json", "updates", "report.html"} <= names
+    assert {"metrics.jsonl", "summary.json", "updates"} <= names and ("report.html" in names) is (report == "true")
 
 
 @pytest.mark.parametrize(
