@@ -230,7 +230,7 @@ def test_rows_of_a_table_are_found_in_updates_and_shown_in_the_report(run: Run, 
     inverted = found["inversion"]
     assert inverted["measure"] == "error in standard deviations" and inverted["sought"] == 16  # two ways
     assert inverted["found"][1] < 0.8 * inverted["public"][1] and inverted["nearer"]["low"] > 0.4
-    kept = json.loads((folder / "attacks" / "inversion.json").read_text())["samples"]
+    kept = json.loads((folder / "private" / "attacks" / "inversion.json").read_text())["samples"]
     assert kept["names"][::2] == names and kept["shape"] == [16]  # each beside whether it is missing
     best = kept["examples"][0]
     apart, public = (np.abs(np.array(best["true"]) - best[other]).max() for other in ("found", "public"))
