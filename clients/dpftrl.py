@@ -68,20 +68,20 @@ class DPFTRLClient(Client):
     def charges(self, state: Any) -> tuple[Charge, ...]:
         """What this round adds to the earlier ones."""
         asked = self.options
-        if asked.sampled:
+        if asked.secret_cohorts:
             return tuple(Charge(event) for event in self.sampled_events[self.round - 1 : self.round] if event)
         events = round_events(asked.factor, *self.pattern, asked.noise_multiplier, asked.bandwidth, asked.buffers)
         return tuple(Charge(event) for event in events[self.round - 1 : self.round])
 
     def claim(self, participations: int, delta: float) -> claimed.Claim | None:
-        return None if self.options.sampled else claimed.dpftrl(self.noise_multiplier, delta)
+        return None if self.options.secret_cohorts else claimed.dpftrl(self.noise_multiplier, delta)
 
     # --- what the auditor tries ------------------------------------------------------------------------------
 
     def worst_case_pairs(self, participations: int) -> list[Neighbours]:
         """The pattern of the proof, with one direction in all rounds."""
         _, most, apart = self.pattern
-        if self.options.sampled:  # by its coins in any of its group's rounds
+        if self.options.secret_cohorts:  # by its coins in any of its group's rounds
             most = participations
         there = tuple(float(i % apart == 0 and i // apart < most) for i in range(participations))
         return [Neighbours("with and without a client", (0.0,) * participations, there)]
@@ -100,7 +100,7 @@ class DPFTRLClient(Client):
             buffers=asked.buffers,
         )
         mine = self.release(on_all_axes(length * self.clip_norm, shape, self.audit_axes), None, noise).value
-        if self.options.sampled:
+        if self.options.secret_cohorts:
             rate = self.options.groups * self.facts.clients_per_round / max(1, self.facts.num_clients)
             mine = mine * (noise.uniform(shape[0]) < rate).float().unsqueeze(1)
         released, _ = mechanism.release(mine.double(), noise)

@@ -48,7 +48,7 @@ class DPFTRL(FederatedStrategy):
         asked, size = self.options, population.clients_per_round
         most, apart = limits(asked.participation, asked.participations, population.num_clients, size, asked.rounds)
         pattern = asked.pattern(most, apart)
-        self.secret_cohorts = asked.sampled
+        self.secret_cohorts = asked.secret_cohorts
         self.mechanism = MatrixMechanism(
             asked.factor,
             *pattern,
@@ -59,7 +59,7 @@ class DPFTRL(FederatedStrategy):
         )
         self.events: Sequence[Event | None] = (
             group_events(asked.rounds, asked.groups, size, population.num_clients, asked.noise_multiplier)
-            if asked.sampled
+            if asked.secret_cohorts
             else round_events(asked.factor, *pattern, asked.noise_multiplier, asked.bandwidth, asked.buffers)
         )
         self.again = population.attempt > 0
@@ -75,7 +75,7 @@ class DPFTRL(FederatedStrategy):
         """
         if not self.again:
             return self.events[self.current.number - 1]
-        if self.options.sampled:
+        if self.options.secret_cohorts:
             self.first = self.first or self.current.number
             place = self.current.number - self.first
             return self.events[place] if place else again_event(self.options.noise_multiplier)

@@ -46,7 +46,7 @@ class NbAFL(FederatedStrategy):
         key = (self.population.seed, -1, self.current.number, self.population.attempt, "server")
         noise = self.population.noise(*key)
         drawn = noise.normal(theta.size, self.std).numpy()
-        self.current.figures["server_noise_norm"] = float(np.linalg.norm(drawn))
+        self.current.figures["server_noise_norm"] = self.std * theta.size**0.5
         if not self.optimizer.plain:  # what an optimizer sees has all of its noise
             return self.move(theta, self.mean(theta.size, replies) + drawn)
         return (super().aggregate(theta, replies) + drawn).astype(np.float32)

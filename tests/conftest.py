@@ -6,7 +6,6 @@ import copy
 import gc
 import hashlib
 import itertools
-import json
 import os
 import signal
 import subprocess
@@ -219,15 +218,28 @@ def cli(capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.M
 
 
 def page_of(folder: Path) -> str:
-    """The report of a finished run, written now."""
+    """The report of a finished run with all that the experimenter may see, written now."""
     from fedpriv.report.page import write_report
 
     write_report(folder)
-    return (folder / "report.html").read_text()
+    whole = folder / "private" / "report.html"
+    return (whole if whole.exists() else folder / "report.html").read_text()
 
 
 def rows_of(folder: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    """The rounds of a run, with what private/ has of them."""
+    from fedpriv.runs.folder import RunFolder
+
+    return RunFolder(folder).metrics.read()
+
+
+def summary_of(folder: Path) -> dict[str, Any]:
+    """The summary of a run, with what private/ has of it."""
+    from fedpriv.runs.folder import RunFolder
+
+    found = RunFolder(folder).read_summary()
+    assert found is not None
+    return found
 
 
 def ledger_of(folder: Path) -> list[dict[str, Any]]:
@@ -240,8 +252,7 @@ def ledger_of(folder: Path) -> list[dict[str, Any]]:
 
 def result_of(folder: Path) -> dict[str, Any]:
     """Everything of a run that must be the same whenever the run is the same, as one comparable value."""
-    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    summary = json.loads((folder / "summary.json").read_text())
+    rows, summary = rows_of(folder), summary_of(folder)
     return {
         "model": hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest(),
         "ledger": (folder / "ledger.jsonl").read_text(),

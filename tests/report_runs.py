@@ -157,7 +157,7 @@ def make_run(
     every: int = 1,
     **client: Any,
 ) -> Path:
-    folder.mkdir(parents=True)
+    (folder / "private").mkdir(parents=True)
     record = privacy() if record is None else record
     cfg = config(strategy, noise, seed, rounds, **client)
     cfg["privacy"]["variant"] = record["variant"]
@@ -170,6 +170,14 @@ def make_run(
     if finished:
         (folder / "summary.json").write_text(json.dumps(summary(cfg, accuracy, total_s, record)))
     return folder
+
+
+def whole_page(folder: Path) -> Path:
+    """The page with all that the experimenter may see, written now."""
+    from fedpriv.report.page import write_report
+
+    public, whole = write_report(folder), folder / "private" / "report.html"
+    return whole if whole.exists() else public
 
 
 def full_run(folder: Path, rounds: int = 30, clients: int = 30, epsilon: float = 12_660.0) -> Path:
@@ -213,9 +221,9 @@ def _attacked(folder: Path, epsilon: float) -> None:
     content = json.loads((folder / "summary.json").read_text())
     (folder / "summary.json").write_text(json.dumps(content | {"attacks": {"yeom": found}}))
     curve = {"false_positive_rate": list(rates), "true_positive_rate": list(rates**0.8)}
-    (folder / "attacks").mkdir()
-    (folder / "attacks" / "yeom.json").write_text(json.dumps(found | {"roc": curve}))
-    draw_attacks(folder)
+    (folder / "private" / "attacks").mkdir()
+    (folder / "private" / "attacks" / "yeom.json").write_text(json.dumps(found | {"roc": curve}))
+    draw_attacks(folder / "private")
 
 
 def _drawn_by_others(folder: Path) -> None:
@@ -230,6 +238,7 @@ def _drawn_by_others(folder: Path) -> None:
     pictures = Examples(np.zeros((2000, 1, 1, 1), dtype=np.uint8), labels)
     dataset = Dataset("mnist", pictures, pictures, of_classes(tuple(map(str, range(20)))), (0.5,), (1.0,))
     partition = Partition(np.arange(2000), np.arange(0, 2001, 20), np.full(100, 19))
-    draw_label_distribution(FederatedData(dataset, partition, np.arange(0), np.arange(1)), folder / "labels.png")
+    data = FederatedData(dataset, partition, np.arange(0), np.arange(1))
+    draw_label_distribution(data, folder / "private" / "labels.png")
     audit = Audit(7.4, 0.95, 1000, 1e-5, 0.0, 1.0, "linear", 7.4)
     draw_audit([AuditRow("one release", audit, 8.0, 8.0)], folder / "audit.png", threat="unit client")

@@ -24,6 +24,7 @@ from fedpriv.common.stopping import stop
 from fedpriv.common.verbosity import speaking
 from fedpriv.config.compose import COMMANDS, compose, parse, read_config
 from fedpriv.config.schema import Config
+from fedpriv.report.views import PRIVATE
 
 if TYPE_CHECKING:
     from fedpriv.certificates.making import Certificate
@@ -192,7 +193,7 @@ def attack_run(run: Run | str | Path, attack: str = "all", *, quiet: bool = Fals
         path = _finished(run)
         attacked(str(path), attack, options)
         names = sorted(Run(path).summary.get("attacks", {})) if attack == "all" else attack.split(",")
-        return Attacks({name: json.loads((path / "attacks" / f"{name}.json").read_text()) for name in names})
+        return Attacks({name: json.loads((path / PRIVATE / "attacks" / f"{name}.json").read_text()) for name in names})
 
 
 @checked

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from fedpriv.common.errors import OptionError, RunFolderError
 from fedpriv.config.compose import read_config
 from fedpriv.config.schema import Config
+from fedpriv.report.views import PRIVATE
 
 if TYPE_CHECKING:
     from fedpriv.runs.table_model import TableModel
@@ -49,7 +50,8 @@ class Run:
 
     @property
     def summary(self) -> dict[str, Any]:
-        """summary.json: accuracy, privacy (the epsilons and their threat model), traffic, timing, versions.
+        """summary.json: accuracy, privacy (the epsilons and their threat model), traffic, timing, versions; with what
+        the folder has in private/ beside it.
 
         Raises `RunFolderError` for a run that has not finished.
         """
@@ -60,7 +62,9 @@ class Run:
             raise RunFolderError(f"{self.folder}: {words}") from None
         except ValueError as error:
             raise RunFolderError(f"{self.folder / 'summary.json'}: cannot be read ({error})") from None
-        return found
+        from fedpriv.report.reading import read_run
+
+        return dict(read_run(self.folder).summary or found)
 
     @property
     def claimed_epsilon(self) -> float | None:
@@ -83,7 +87,9 @@ class Run:
 
     @property
     def metrics(self) -> Any:
-        """metrics.jsonl, a row for each round: a pandas DataFrame, or a list of dicts where pandas is not installed."""
+        """metrics.jsonl, a row for each round, with what the folder has in private/ beside it: a pandas DataFrame, or a
+        list of dicts where pandas is not installed.
+        """
         from fedpriv.report.reading import read_run
 
         return _table([dict(row) for row in read_run(self.folder).rounds])
@@ -102,7 +108,8 @@ class Run:
     @property
     def figures(self) -> Mapping[str, Figure]:
         """The report's pictures by name (``accuracy``, ``epsilon``, ``noise``, ...), as far as there are any."""
-        pictures = sorted(self.folder.glob("*.png"))
+        found = {path.stem: path for folder in (self.folder, self.folder / PRIVATE) for path in folder.glob("*.png")}
+        pictures = [found[name] for name in sorted(found)]
         return {path.stem: Figure(path, f"{path.stem} of {self.folder.name}") for path in pictures}
 
     @property

@@ -41,6 +41,7 @@ from fedpriv.data.load import load_dataset, load_pool
 from fedpriv.data.splits import read_split
 from fedpriv.engines.worker import Worker
 from fedpriv.mechanisms.tasks import Classification
+from fedpriv.report.views import PRIVATE
 from fedpriv.runs.folder import RunFolder
 from fedpriv.runs.planning import schedule
 from fedpriv.runs.round_updates import RoundUpdates
@@ -105,7 +106,7 @@ class Experiment:
         self.folder, self.config = folder, config.model_copy(update={"engine": engine})
         self.options, self.progress = config.attack, progress
         self.worker = Worker(self.config)
-        self.shelf = Shelf(folder.path / "attacks" / "shadows", self.options.workers)
+        self.shelf = Shelf(folder.path / PRIVATE / "attacks" / "shadows", self.options.workers)
         data = self.worker.data
         split = config.dataset.split
         self.pool_seed = config.seed if split is None else read_split(split).seed

@@ -18,6 +18,7 @@ from fedpriv.config.explain import first_option_error
 from fedpriv.config.options import AttackConfig
 from fedpriv.config.question_words import refuse_answers
 from fedpriv.report.live.task import task
+from fedpriv.report.views import private_folder
 from fedpriv.runs.folder import RunFolder
 
 if TYPE_CHECKING:
@@ -74,7 +75,7 @@ def attack_run(run: str, attack: str, changes: Mapping[str, Any]) -> int:
             _keep(folder, records[name])
     _print(list(records.values()))
     _report(folder)
-    print(f"written into {folder.path / 'summary.json'} and report.html")
+    print(f"written into {folder.path / 'summary.json'} and private/report.html")
     failed = [f"{name} is not shown: {kept['reason']}" for name, kept in records.items() if not kept["shown"]]
     if failed:
         raise RunFailed(". ".join(failed))
@@ -91,8 +92,9 @@ def _attack(experiment: Experiment, name: str) -> dict[str, Any]:
 def _keep(folder: RunFolder, kept: Mapping[str, Any]) -> None:
     from fedpriv.attacks.attack_records import short
 
-    (folder.path / "attacks").mkdir(exist_ok=True)
-    write_atomic(folder.path / "attacks" / f"{kept['attack']}.json", json.dumps(kept, indent=1, allow_nan=False) + "\n")
+    place = private_folder(folder.path) / "attacks"
+    place.mkdir(mode=0o700, exist_ok=True)
+    write_atomic(place / f"{kept['attack']}.json", json.dumps(kept, indent=1, allow_nan=False) + "\n", mode=0o600)
     summary = folder.read_summary() or {}
     summary["attacks"] = summary.get("attacks", {}) | {kept["attack"]: short(kept)}
     folder.write_summary(summary)
@@ -102,8 +104,8 @@ def _report(folder: RunFolder) -> None:
     from fedpriv.report.attacks import draw_attacks, draw_inversion
     from fedpriv.report.page import write_report
 
-    draw_attacks(folder.path)
-    draw_inversion(folder.path)
+    draw_attacks(private_folder(folder.path))
+    draw_inversion(private_folder(folder.path))
     write_report(folder.path)
 
 

@@ -158,14 +158,12 @@ class JsonLines:
 
     def keep(self, wanted: Any) -> None:
         """Rewrites the file with the rows for which ``wanted(row)`` holds."""
-        self._write([row for row in self.read() if wanted(row)])
+        self.write([row for row in self.read() if wanted(row)])
 
-    def replace_last(self, row: dict[str, Any]) -> None:
-        """Replaces the last row with ``row``, rewriting the file."""
-        self._write([*self.read()[:-1], row])
-
-    def _write(self, rows: list[dict[str, Any]]) -> None:
-        write_atomic(self.path, "".join(json.dumps(row, allow_nan=False) + "\n" for row in rows))
+    def write(self, rows: list[dict[str, Any]]) -> None:
+        """Rewrites the file with these rows."""
+        content = "".join(json.dumps(row, allow_nan=False) + "\n" for row in rows)
+        write_atomic(self.path, content, mode=self.mode)
 
 
 @contextmanager

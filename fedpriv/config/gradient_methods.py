@@ -34,6 +34,11 @@ class NoisyGradientOptions(WeighedSumOptions, GaussianGradientOptions):
     twice: ClassVar[tuple[str, ...]] = ("form", "epsilon", "claimed_delta", "clip_norm", "noise_multiplier")
     form: Literal["local", "central"] = Field(description="noise by each client, or by a trusted server on the sum")
 
+    @property
+    def secret_cohorts(self) -> bool:
+        """Whether the guarantee rests on cohorts that outsiders do not know."""
+        return self.form == "central"
+
 
 class DPFedAvgOptions(CentralClippingOptions, NoisyGradientOptions):
     pass

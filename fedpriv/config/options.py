@@ -85,7 +85,7 @@ class AttackConfig(Options):
     )
     snapshot_every: int = Field(default=5, ge=1, description="keep the global model every n rounds")
     keep_updates: bool = Field(
-        default=False, description="keep each client's update in updates/, for attack=update_product and others"
+        default=False, description="keep each client's update in private/updates/, for attack=update_product and others"
     )
     update_every: int = Field(default=1, ge=1, description="keep the updates of every n-th round, the first included")
     members: int = Field(default=2000, ge=20, description="evaluated members at most, and as many non-members")
@@ -187,6 +187,7 @@ class TrackingConfig(Options):
     wandb_mode: Literal["offline", "online"] = Field(
         default="offline", description="wandb: files for `wandb sync`, or its server"
     )
+    private: bool = Field(default=False, description="show them private/ too: for tools that you alone may read")
 
     @field_validator("kinds", mode="before")
     @classmethod

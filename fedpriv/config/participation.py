@@ -84,7 +84,7 @@ def check_participation(config: Config) -> None:
                 LIMIT, limit, f"{OPTION}=sampled has no participation limit; allowed: null, or {OPTION}=balanced"
             )
         return
-    if isinstance(options, DPFTRLOptions) and options.sampled:
+    if isinstance(options, DPFTRLOptions) and options.secret_cohorts:
         return  # checked with its band
     if options.client_sampling != "fixed":
         words = f"planned cohorts are not drawn in secret (strategy.server.client_sampling={options.client_sampling})"

@@ -42,24 +42,24 @@ class DPFTRLOptions(MethodOptions):
     rounds: int = follows("num_rounds")
 
     @property
-    def sampled(self) -> bool:
+    def secret_cohorts(self) -> bool:
         """Whether the cohort is a secret sample of one group."""
         return self.client_sampling == "poisson"
 
     @property
     def groups(self) -> int:
-        return (self.bandwidth or 1) if self.sampled else 1
+        return (self.bandwidth or 1) if self.secret_cohorts else 1
 
     def pattern(self, most: int, apart: int) -> tuple[int, int, int]:
         """(T, k, b) of which the noise is a multiple of the sensitivity: of a client of known rounds all of them, at
         most k and at least b apart; of a sampled one a single round.
         """
-        return (self.rounds, 1, self.groups) if self.sampled else (self.rounds, most, apart)
+        return (self.rounds, 1, self.groups) if self.secret_cohorts else (self.rounds, most, apart)
 
 
 def check_groups(options: DPFTRLOptions, num_clients: int, clients_per_round: int) -> None:
     """Raises `OptionError` where a secret sample of one group has no amplified guarantee."""
-    if not options.sampled:
+    if not options.secret_cohorts:
         return
     words = "strategy.server.client_sampling=poisson draws from one group of clients after the other"
     if options.factor != "banded":

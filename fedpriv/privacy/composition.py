@@ -100,6 +100,12 @@ def compose_clients(
     )
 
 
+def costliest(histories: Iterable[Sequence[Event]], delta: float) -> tuple[History, ...]:
+    """The histories whose bounds decide the maximum of `compose_clients`."""
+    bounds = first_bounds(list(set(collect_histories(histories))), delta)
+    return tuple(sorted(bounds, key=lambda history: bounds[history].epsilon, reverse=True)[:_MOST_REFINED])
+
+
 def _largest(bounds: Mapping[History, Composed], delta: float) -> Composed:
     """A bound on the largest total: refined by PLD from the top down until no client's cheap bound exceeds it."""
     found, refined = Composed(0.0, "none"), list[History]()

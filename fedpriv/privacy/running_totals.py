@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from fedpriv.privacy.events import Event
 from fedpriv.privacy.gaussian_dp import gaussian_epsilon, total_mu
-from fedpriv.privacy.histories import History, first_bounds
+from fedpriv.privacy.histories import History, contains, first_bounds
 
 #: Of Gaussians with more multipliers than these a client's account is a running sum.
 _FEW_KINDS = 8
@@ -18,19 +18,28 @@ _PARTS = 2**1074
 
 
 class RunningTotals:
-    """What clients have released so far, and a bound on the largest total: as `compose_clients(..., refined=False)`.
+    """What clients have released so far, and a bound on the largest total: as `compose_clients(..., refined=False)`, or
+    the plan's where that is smaller.
 
     Memory is for clients that released something; a client without a bound makes the total infinite for good.
     """
 
     def __init__(self, delta: float) -> None:
         self.delta = delta
+        self._plan: tuple[History, ...] = ()
+        self._planned = math.inf
         self._unbounded = False
         self._histories: dict[int, History] = {}
         self._running: dict[int, _RunningMu] = {}
         self._largest_mu = 0.0  # of the clients that released Gaussians alone: an account's mu never falls
         #: How many clients share each account that holds something else.
         self._others: Counter[History] = Counter()
+
+    def within(self, plan: tuple[History, ...], epsilon: float) -> None:
+        """Tells what the run is planned to come to at most: a part of one of these accounts costs no more than they do.
+        Else a faster bound than that of the whole run would exceed it before the run ends, and the total would fall.
+        """
+        self._plan, self._planned = plan, epsilon
 
     def add(self, releases: Iterable[tuple[int, Event]]) -> None:
         """Adds releases of clients."""
@@ -79,8 +88,13 @@ class RunningTotals:
         """The largest epsilon over clients; 0 where nothing was released."""
         if self._unbounded:
             return math.inf
-        bounds = first_bounds(list(self._others), self.delta).values()
-        return max([gaussian_epsilon(self._largest_mu, self.delta), *(bound.epsilon for bound in bounds)])
+        bounds = first_bounds(list(self._others), self.delta)
+        others = (self._at_most(history, bound.epsilon) for history, bound in bounds.items())
+        return max([gaussian_epsilon(self._largest_mu, self.delta), *others])
+
+    def _at_most(self, history: History, epsilon: float) -> float:
+        planned = epsilon > self._planned and any(contains(whole, history) for whole in self._plan)
+        return self._planned if planned else epsilon
 
 
 @dataclass(frozen=True)

@@ -67,7 +67,7 @@ def head(run: RunFolder, problems: Mapping[str, str]) -> dict[str, Any]:
         "worst_decile": number_at(summary, "accuracy", "personalised_worst_decile"),
         "epsilons": three_figures(privacy) if privacy else [],
         "spent": number(run.rounds[-1].get("epsilon_so_far")) if run.rounds else None,
-        "time": sum(number(row.get("seconds")) or 0.0 for row in run.rounds) if total is None else total,
+        "time": sum(number(row.get("seconds")) or 0.0 for row in run.rounds) or None if total is None else total,
         "done": done,
         "planned": planned,
         "leaks": _leaks(run, privacy),

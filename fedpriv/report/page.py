@@ -27,12 +27,13 @@ from fedpriv.report.epsilon_figures import all_figures
 from fedpriv.report.latex import latex_tables
 from fedpriv.report.overview import head
 from fedpriv.report.pictures import Picture, shown
-from fedpriv.report.plots import Band, draw_comparison, draw_run
+from fedpriv.report.plots import Band, draw_comparison, draw_private, draw_run
 from fedpriv.report.reading import Releases, RunFolder, count_releases, read_run
 from fedpriv.report.rendering import rendered
 from fedpriv.report.runs_table import runs_table
 from fedpriv.report.tables import COMPARISON_NOTE, comparison_tables
 from fedpriv.report.tradeoff import draw_tradeoffs
+from fedpriv.report.views import PRIVATE, seal
 from fedpriv.report.words import (
     figure,
     further_metrics,
@@ -63,36 +64,56 @@ LABELS = Picture("labels.png", "Chart of the label distribution of each client",
 
 def write_report(folder: Path, live: int | None = None) -> Path:
     """Writes ``report.html`` and its pictures into a run folder and returns the page's path. live: seconds after which
-    the page reloads itself, while the run goes on.
+    the page reloads itself, while the run goes on. Where there is more than outsiders may see, the same page with all
+    of it is written into the folder's `PRIVATE`, unless ``live``.
 
     Works with the files present so far: an active or interrupted run, or one without privacy, gets the page that its
     files allow. Raises `RunFolderError` where there is no run, `OSError` where nothing can be written.
     """
-    run = read_run(folder)
+    run = read_run(folder, private=False)
     if live:  # a run that is extended has the summary of its first part
         run = replace(run, summary=None)
+    drawn = draw_run(run.rounds, mapping_at(run.summary, "privacy"), folder)
+    if (folder / AUDIT.file).is_file():
+        drawn.append(AUDIT)
+    pictures = {picture.file: shown(folder, picture) for picture in drawn}
+    page = _run_page(run, folder, pictures, live)
+    write_atomic(folder / "report.html", page)
+    private = folder / PRIVATE
+    if not live and private.is_dir():
+        whole = read_run(folder)
+        drawn = draw_private(whole.rounds, private)
+        drawn += [one for one in (LABELS, roc_picture(), inversion_picture()) if (private / one.file).is_file()]
+        pictures |= {picture.file: shown(private, picture) for picture in drawn}
+        write_atomic(private / "report.html", _run_page(whole, folder, pictures, private=private), mode=0o600)
+        seal(private)
+    return folder / "report.html"
+
+
+def _run_page(
+    run: RunFolder, folder: Path, pictures: Mapping[str, Picture], live: int | None = None, private: Path | None = None
+) -> str:
     problems = dict(run.problems if live is None else {})  # a line of a file may be half written
     releases = count_releases(folder / "ledger.jsonl", problems)
     privacy = mapping_at(run.summary, "privacy")
     others = other_threats(privacy)
-    drawn = draw_run(run.rounds, privacy, folder)
-    beside = (AUDIT, LABELS, roc_picture(), inversion_picture())
-    drawn += [picture for picture in beside if (folder / picture.file).is_file()]
-    page = rendered(
+    return rendered(
         "run.html",
         live=live,
+        private=private is not None,
+        secret=bool(run.rounds) and run.rounds[-1].get("participants") is None,
         now=datetime.now(UTC).strftime("%H:%M:%S UTC"),
         privacy=_privacy_section(privacy) if privacy else None,
         others=[_privacy_section(other) for other in others],
         secure_sum="secure-sum" in [record.get("observer") for record in (privacy, *others)],
         adder=privacy.get("secure_sum"),
         promises=scale(),
-        pictures={picture.file: shown(folder, picture) for picture in drawn},
+        pictures=pictures,
         learning=LEARNING,
         spending=SPENDING,
         releases=[_release_row(row) for row in releases],
         attacks=attack_section(run.summary),
-        inversion=inversion_section(run.summary, folder),
+        inversion=inversion_section(run.summary, private) if private else None,
         metrics_table=list(further_metrics(run.summary).items()),
         sites=_sites(run.summary),
         answer_rows=answer_rows(run.summary),
@@ -105,8 +126,6 @@ def write_report(folder: Path, live: int | None = None) -> Path:
         versions=_versions(run),
         **head(run, problems),
     )
-    write_atomic(folder / "report.html", page)
-    return folder / "report.html"
 
 
 def write_comparison(comparison: Comparison, folder: Path) -> list[Path]:
@@ -134,6 +153,8 @@ def write_comparison(comparison: Comparison, folder: Path) -> list[Path]:
     write_atomic(folder / "comparison.html", page)
     drawn = [one.file for one in (picture, *tradeoffs) if one]
     names = ["comparison.html", "comparison.csv", "comparison.tex", *drawn]
+    for name in names:  # it has what the runs' private folders hold: its maker decides who may see that
+        (folder / name).chmod(0o600)
     return [folder / name for name in names]
 
 
@@ -176,12 +197,14 @@ def _versions(run: RunFolder) -> list[tuple[str, str]]:
 
 
 def _cost(run: RunFolder) -> list[tuple[str, str]]:
-    def total(name: str) -> float:
-        return sum(number(row.get(name)) or 0.0 for row in run.rounds)
+    def total(name: str) -> float | None:
+        known = [value for row in run.rounds if (value := number(row.get(name))) is not None]
+        return sum(known) if known else None
 
     def traffic(name: str) -> str:
         known = number_at(run.summary, "traffic", name)
-        return size(total(name) if known is None else known)
+        known = total(name) if known is None else known
+        return "–" if known is None else size(known)
 
     def by_name(name: str) -> Counter[str]:
         found = Counter[str]()
@@ -195,13 +218,14 @@ def _cost(run: RunFolder) -> list[tuple[str, str]]:
     refused = by_name("refused")
     kinds = ", ".join(f"{kind.replace('_', ' ')} {count:,.0f}" for kind, count in sorted(refused.items()))
     timing = {name.removesuffix("_s").replace("_", " "): t for name, t in mapping_at(run.summary, "timing").items()}
+    dropped = total("dropped")
     return [
         *((f"Time, {name}", seconds(number(value))) for name, value in (*timing.items(), *by_name("timings").items())),
         ("Sent by the clients", traffic("bytes_up")),
         ("Sent by the server", traffic("bytes_down")),
         ("Participants per round", figure(fmean(participants)) if participants else "–"),
-        ("Replies lost or dropped", f"{total('dropped'):,.0f}"),
-        ("Replies refused", f"{refused.total():,.0f}" + (f" ({kinds})" if kinds else "")),
+        ("Replies lost or dropped", "–" if dropped is None else f"{dropped:,.0f}"),
+        ("Replies refused", "–" if dropped is None else f"{refused.total():,.0f}" + (f" ({kinds})" if kinds else "")),
         ("Clients stopped by their budget", "–" if stopped is None else f"{stopped:,.0f}"),
         ("Peak memory", "–" if peak is None else f"{peak:,.0f} MiB"),
         ("Engine", str(pick(run.config, "engine", "name") or "–")),
@@ -215,6 +239,7 @@ def _method_figures(run: RunFolder) -> list[tuple[str, str, str]]:
     last: dict[str, Any] = {}
     for row in run.rounds:
         figures = mapping_at(row, "figures")
+        figures = {name: value for name, value in figures.items() if value is not None}
         first, last = figures | first, last | figures
     return [(name, _in_words(first[name]), _in_words(last[name])) for name in sorted(last)]
 

@@ -56,20 +56,19 @@ class Band:
 
 
 def draw_run(rounds: Sequence[Round], privacy: Mapping[str, Any], folder: Path) -> list[Picture]:
-    """Draws the plots that the rounds have values for: accuracy or another leading metric, clients, loss, epsilon,
-    noise, clipping and significance.
-    """
-    pictures = (
-        draw_accuracy(rounds, folder),
-        draw_metric(rounds, folder),
-        draw_clients(rounds, folder),
-        draw_loss(rounds, folder),
-        draw_epsilon(rounds, privacy, folder),
-        draw_noise(rounds, folder),
-        draw_clipping(rounds, folder),
-        draw_significance(rounds, folder),
-    )
-    return [picture for picture in pictures if picture]
+    """Draws what outsiders may see, as far as the rounds have values for it."""
+    drawn = draw_accuracy(rounds, folder), draw_metric(rounds, folder), draw_epsilon(rounds, privacy, folder)
+    return [picture for picture in (*drawn, draw_loss(rounds, folder), draw_clipping(rounds, folder)) if picture]
+
+
+def draw_private(rounds: Sequence[Round], folder: Path) -> list[Picture]:
+    """Draws what clients' data are in, as far as the rounds have values for it."""
+    drawn = [draw_clients(rounds, folder), draw_noise(rounds, folder), draw_significance(rounds, folder)]
+    if any(row.get("train_loss") is not None for row in rounds):
+        drawn.append(draw_loss(rounds, folder))
+    if any(row.get("update_norm") is not None for row in rounds):
+        drawn.append(draw_clipping(rounds, folder))
+    return [picture for picture in drawn if picture]
 
 
 def draw_metric(rounds: Sequence[Round], folder: Path) -> Picture | None:
@@ -182,8 +181,6 @@ def draw_epsilon(rounds: Sequence[Round], privacy: Mapping[str, Any], folder: Pa
     said = [f"{name} for the whole run {_in_words(level)}" for name, level in levels.items() if level is not None]
     alt = f"Step plot of the epsilon spent so far: {_in_words(spent[-1])} after round {x[-1]}; {', '.join(said)}."
     caption = "Spent so far: the epsilon of the choices that were made, no guarantee given beforehand."
-    if any(value > spent[-1] for value in spent):
-        caption += " Before the last round a faster method computes a larger bound."
     return _saved(figure, folder, Picture("epsilon.png", alt, caption))
 
 

@@ -15,6 +15,7 @@ import yaml
 
 from fedpriv.common.errors import FedprivError, RunFolderError
 from fedpriv.privacy.events import EVERY_CLIENT
+from fedpriv.report.views import PRIVATE, ROUND, SUMMARY, joined, split
 from fedpriv.report.words import number
 
 #: A folder that holds one of these is a run's folder (``.hydra`` alone: a job that ended before its first file).
@@ -123,9 +124,10 @@ def _by_number(name: str) -> list[tuple[int, str]]:
     return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name)]
 
 
-def read_run(path: Path) -> RunFolder:
+def read_run(path: Path, private: bool = True) -> RunFolder:
     """Reads a run folder; missing or broken parts become entries of ``problems``, not exceptions.
 
+    private: with what outsiders may not see, as far as it is there; else without, whoever wrote the files.
     Raises `RunFolderError` where there is no run at all.
     """
     if not path.is_dir() or not is_run(path):
@@ -135,7 +137,16 @@ def read_run(path: Path) -> RunFolder:
     _, summary = _read_mapping(path / "summary.json", json.loads, problems)
     if config is None:
         problems.setdefault("config.yaml", "missing")
-    return RunFolder(path, config or {}, config_text, _read_rounds(path / "metrics.jsonl", problems), summary, problems)
+    rounds = _read_rounds(path / "metrics.jsonl", problems)
+    if private:
+        rest = {row["round"]: row for row in _read_rounds(path / PRIVATE / "metrics.jsonl", problems)}
+        rounds = [joined(row, rest.get(row["round"], {})) for row in rounds]
+        withheld = _read_mapping(path / PRIVATE / "summary.json", json.loads, problems)[1]
+        summary = joined(summary, withheld or {}) if summary else summary
+    else:  # an earlier version wrote clients' data too
+        rounds = [split(row, ROUND, secret=False)[0] for row in rounds]
+        summary = split(summary, SUMMARY, secret=False)[0] if summary else summary
+    return RunFolder(path, config or {}, config_text, rounds, summary, problems)
 
 
 def _read_mapping(file: Path, parse: Any, problems: dict[str, str]) -> tuple[str, dict[str, Any] | None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
@@ -11,6 +12,7 @@ from fedpriv.client.build import make_client
 from fedpriv.config.schema import Config
 from fedpriv.privacy.composition import Budget, Verified, guarantee_events, threats, verify
 from fedpriv.privacy.events import EVERY_CLIENT, Entry, Event, Threat
+from fedpriv.privacy.histories import History
 from fedpriv.privacy.opacus_accounts import OpacusFigure, OpacusTotals
 from fedpriv.privacy.running_totals import RunningTotals
 from fedpriv.runs.folder import RunFolder
@@ -38,6 +40,7 @@ class Accounts:
         self._running = RunningTotals(config.privacy.delta)  # under the method's own threat
         self._opacus = opacus_totals(config)
         self._of_all: list[Event] = []  # what a trusted server released about every client
+        self._most = math.inf
         self._verdict: Verified | None = None  # on the ledger as it is; None: not known, or no longer
 
     @contextmanager
@@ -89,12 +92,18 @@ class Accounts:
         budget = Budget(privacy.max_epsilon, privacy.delta, plan=tuple(make_client(self.config).fixed_events()))
         return budget.admits(self._of_all, [event])
 
+    def plan(self, costliest: tuple[History, ...], epsilon: float, by_filter: bool) -> None:
+        """Tells what the whole run is planned to cost. by_filter: because clients stop before they exceed it."""
+        self._running.within(costliest, epsilon)
+        self._most = epsilon if by_filter else math.inf
+
     def epsilon_so_far(self) -> float:
-        """Without PLD, which would cost up to half a second a round for sampled Gaussians: an upper bound. The last
-        line of metrics.jsonl has verified_epsilon in its place.
+        """Without PLD, which would cost up to half a second a round for sampled Gaussians: an upper bound, and at most
+        what the whole run is planned to cost. The last line of metrics.jsonl has verified_epsilon in its place, which
+        bounds the lines before it too.
         """
         with self.timed():
-            return self._running.maximum()
+            return min(self._running.maximum(), self._most)
 
     def by_opacus(self, tight: bool = True) -> OpacusFigure | None:
         """What Opacus' accountants make of the ledger; None where `privacy.accountant` does not ask for it."""

@@ -12,6 +12,7 @@ import secrets
 import shutil
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ from fedpriv.config.yaml_text import yaml_of
 from fedpriv.data import Dataset
 from fedpriv.privacy.events import Entry
 from fedpriv.privacy.ledger import LedgerFile
+from fedpriv.report.views import PRIVATE, ROUND, SUMMARY, joined, private_folder, seal, secret_cohorts, split
 from fedpriv.runs.client_files import Written, digests, earlier_files, read_clients, write_clients
 from fedpriv.runs.round_updates import RoundUpdates
 from fedpriv.training.flat_model import Layout
@@ -42,7 +44,7 @@ TOKENIZER = "tokenizer.json"
 #: Where an extended run has its earlier ends.
 STAGES = "stages.json"
 #: A folder that holds one of these has been used by a run.
-RUN_FILES = ("config.yaml", "metrics.jsonl", "ledger.jsonl", "summary.json", "checkpoints", "snapshots", "updates")
+RUN_FILES = ("config.yaml", "metrics.jsonl", "ledger.jsonl", "summary.json", "checkpoints", "snapshots", PRIVATE)
 
 #: A checkpoint's; beside them the digests of all three.
 CHECKPOINT_FILES = ("model.safetensors", "clients.safetensors", "checkpoint.json")
@@ -67,12 +69,54 @@ class Checkpoint:
     vectors: Mapping[str, NDArray[Any]] = field(default_factory=dict)  # of the strategy
 
 
+class RoundLines:
+    """metrics.jsonl, and in `PRIVATE` a file of that name with what outsiders may not see of a round."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._shown = folder, JsonLines(folder / "metrics.jsonl")
+        self._rest = JsonLines(folder / PRIVATE / "metrics.jsonl", mode=0o600)
+
+    @cached_property
+    def secret(self) -> bool:
+        """Whether the run's cohorts are."""
+        from fedpriv.config.compose import read_config  # Hydra: a run sets ``secret`` itself
+
+        return secret_cohorts(read_config(self._folder))
+
+    def append(self, row: dict[str, Any]) -> dict[str, Any]:
+        """Adds a round; returns its public line, the only one that monitors may be given."""
+        shown, rest = split(row, ROUND, self.secret)
+        private_folder(self._folder)
+        self._rest.append({"round": row["round"], **rest})
+        self._shown.append(shown)
+        return shown
+
+    def read(self) -> list[dict[str, Any]]:
+        """Whole rows, as far as the private file is there."""
+        rest = {row["round"]: row for row in self._rest.read()}
+        return [joined(row, rest.get(row["round"], {})) for row in self._shown.read()]
+
+    def keep(self, last_round: int) -> None:
+        """Forgets the rounds after one."""
+        private_folder(self._folder)
+        for file in (self._shown, self._rest):
+            file.keep(lambda row: row["round"] <= last_round)
+
+    def settle(self, epsilon: float | str) -> None:
+        """Gives the last round the epsilon of the whole run, which bounds that of every round before."""
+        rows = self._shown.read()
+        for row in rows:
+            if float(row["epsilon_so_far"]) > float(epsilon):
+                row["epsilon_so_far"] = epsilon
+        self._shown.write([*rows[:-1], rows[-1] | {"epsilon_so_far": epsilon}])
+
+
 class RunFolder:
     """Paths and formats of one run's folder."""
 
     def __init__(self, path: Path) -> None:
         self.path = path.absolute()
-        self.metrics = JsonLines(self.path / "metrics.jsonl")
+        self.metrics = RoundLines(self.path)
         self.ledger = LedgerFile(self.path / "ledger.jsonl", fsync=False)
         self._written: Written | None = None  # the last checkpoint of this process
         self.damaged: list[str] = []  # checkpoints that `load_checkpoint` passed over, in words
@@ -178,7 +222,8 @@ class RunFolder:
         folder = self.path / "checkpoints"
         temporary, final = folder / ".writing", folder / f"round-{checkpoint.round:06d}"
         shutil.rmtree(temporary, ignore_errors=True)
-        temporary.mkdir(parents=True)
+        folder.mkdir(mode=0o700, exist_ok=True)
+        temporary.mkdir()
         try:
             vectors = {**checkpoint.vectors, "theta": checkpoint.theta}
             tensors = {name: torch.from_numpy(vector) for name, vector in vectors.items()}
@@ -201,6 +246,7 @@ class RunFolder:
             raise
         shutil.rmtree(final, ignore_errors=True)
         temporary.rename(final)
+        seal(folder)
         self._written = written
         for old in self.checkpoints()[:-keep]:
             shutil.rmtree(old, ignore_errors=True)
@@ -254,12 +300,12 @@ class RunFolder:
     @property
     def disturbed(self) -> bool:
         """A deadline or a lost worker shaped a round: the rounds after a checkpoint cannot be repeated bit for bit."""
-        return (self.path / "disturbed").exists()
+        return (self.path / PRIVATE / "disturbed").exists()
 
     def mark_disturbed(self, why: str = "a deadline or a lost worker shaped a round") -> None:
         """Called before any reply of such a round is used."""
         if not self.disturbed:
-            write_atomic(self.path / "disturbed", f"{why}\n")
+            write_atomic(private_folder(self.path) / "disturbed", f"{why}\n", mode=0o600)
 
     def mark_other_budget(self, last_round: int, config: Config) -> None:
         """Disturbed is also a run whose rounds after a checkpoint were made under another `privacy.max_epsilon`, before
@@ -287,7 +333,7 @@ class RunFolder:
 
     def cut_back(self, last_round: int) -> None:
         """Forgets metrics and ledger entries of rounds that will be repeated bit for bit."""
-        self.metrics.keep(lambda row: row["round"] <= last_round)
+        self.metrics.keep(last_round)
         self.ledger.cut_back(last_round)
 
     # --- snapshots ---------------------------------------------------------------------------------------
@@ -309,15 +355,15 @@ class RunFolder:
                 path.unlink()
 
     def save_updates(self, number: int, seen: RoundUpdates) -> None:
-        """updates/round-000005.safetensors: what the server sent and received in a round, each [d]."""
-        (self.path / "updates").mkdir(exist_ok=True)
+        """private/updates/round-000005.safetensors: what the server sent and received in a round, each [d]."""
+        (private_folder(self.path) / "updates").mkdir(mode=0o700, exist_ok=True)
         tensors = {str(client): torch.from_numpy(update) for client, update in seen.updates.items()}
         content = save({"before": torch.from_numpy(np.ascontiguousarray(seen.before)), **tensors})
-        write_atomic(self.path / "updates" / f"round-{number:06d}.safetensors", content)
+        write_atomic(self.path / PRIVATE / "updates" / f"round-{number:06d}.safetensors", content, mode=0o600)
 
     def updates(self) -> dict[int, Path]:
         """Round -> file, in order of rounds."""
-        found = sorted((self.path / "updates").glob("round-??????.safetensors"))
+        found = sorted((self.path / PRIVATE / "updates").glob("round-??????.safetensors"))
         return {int(path.stem.removeprefix("round-")): path for path in found}
 
     # --- end ---------------------------------------------------------------------------------------------
@@ -344,11 +390,18 @@ class RunFolder:
         write_sums(self.path, MODEL_FILES)
 
     def write_summary(self, summary: dict[str, Any]) -> None:
-        write_atomic(self.path / "summary.json", json.dumps(summary, indent=1, allow_nan=False) + "\n")
+        """summary.json, and in `PRIVATE` a file of that name with what outsiders may not see."""
+        shown, rest = split(summary, SUMMARY, self.metrics.secret)
+        private = private_folder(self.path) / "summary.json"
+        write_atomic(private, json.dumps(rest, indent=1, allow_nan=False) + "\n", mode=0o600)
+        write_atomic(self.path / "summary.json", json.dumps(shown, indent=1, allow_nan=False) + "\n")
 
     def read_summary(self) -> dict[str, Any] | None:
-        path = self.path / "summary.json"
-        return json.loads(path.read_text()) if path.exists() else None
+        """The whole summary, as far as the private file is there; None of a run that has not finished."""
+        path, private = self.path / "summary.json", self.path / PRIVATE / "summary.json"
+        if not path.exists():
+            return None
+        return joined(json.loads(path.read_text()), json.loads(private.read_text()) if private.exists() else {})
 
 
 def _named(theta: FloatVector, layout: Layout, frozen: dict[str, torch.Tensor] | None = None) -> bytes:

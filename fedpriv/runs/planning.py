@@ -25,8 +25,9 @@ from fedpriv.config.schema import Config
 from fedpriv.engines.worker import Worker
 from fedpriv.privacy.calibration import calibrate
 from fedpriv.privacy.claimed import Claim, extrapolated, extrapolated_events
-from fedpriv.privacy.composition import compose, compose_clients
+from fedpriv.privacy.composition import compose, compose_clients, costliest
 from fedpriv.privacy.events import SECURE_SUM, Event, Threat
+from fedpriv.privacy.histories import History
 from fedpriv.privacy.opacus_accounts import OpacusFigure
 from fedpriv.privacy.secret_cohorts import SecretCohorts
 from fedpriv.runs.accounts import opacus_totals
@@ -51,6 +52,7 @@ class Plan:
     seconds: float
     trainer: str = ""  # why it is this one, in words
     by_opacus: OpacusFigure | None = None
+    costliest: tuple[History, ...] = ()  # what the clients that cost most release in all
 
 
 def schedule(config: Config) -> NDArray[np.int64]:
@@ -101,6 +103,7 @@ def make_plan(config: Config, worker: Worker) -> Plan:
         bytes_down,
         estimate_seconds(config, worker),
         by_opacus=by_opacus,
+        costliest=costliest(histories.values(), config.privacy.delta),
     )
 
 

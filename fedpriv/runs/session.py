@@ -27,6 +27,7 @@ from fedpriv.report.client_accuracy import summary_figures
 from fedpriv.report.live.live_page import LivePage
 from fedpriv.report.live.monitor import Monitor
 from fedpriv.report.live.progress import RunProgress
+from fedpriv.report.views import private_folder, secret_cohorts
 from fedpriv.runs.accounts import Accounts
 from fedpriv.runs.answering import answered, as_csv, lost_cells
 from fedpriv.runs.checkpoint_pace import CheckpointPace
@@ -67,11 +68,13 @@ class Session:
     ) -> None:
         self.config, self.folder, self.worker, self.plan, self.began = config, folder, worker, plan, began
         self.monitor = monitor
+        folder.metrics.secret = self.secret = secret_cohorts(config)
         self.checkpoint = checkpoint
         self.evaluate = Evaluator(worker)
         self.score: Score | None = None
         self.best = checkpoint.run["best"] if checkpoint else None
         self.accounts = Accounts(config, folder)
+        self.accounts.plan(plan.costliest, plan.verified_epsilon, plan.accountant == "filter")
         self.note = folder.remark
         self.stopped: set[int] = set()
         self.overdue: set[int] = set()  # clients that have not been heard of since they were asked
@@ -105,7 +108,7 @@ class Session:
             self.folder.cut_back(last)
         else:
             self.attempt = ATTEMPTS_PER_START * self.folder.next_attempt()
-            self.folder.metrics.keep(lambda row: row["round"] <= last)
+            self.folder.metrics.keep(last)
         self.folder.cut_back_snapshots(last)
         self.accounts.take_up()
         self.stopped = set(checkpoint.run["stopped"]) if checkpoint else set()
@@ -229,11 +232,13 @@ class Session:
             self.best = score.best_of(self.best)
         epsilon = self.accounts.verified().maximum if last else self.accounts.epsilon_so_far()
         row = metrics_row(current, score, epsilon, self.accounts.by_opacus(tight=False))
-        self.folder.metrics.append(row)
-        self.monitor.metrics.clients_stopped(len(self.stopped))
+        shown = self.folder.metrics.append(row)
         ignored = sum(current.refused[kind] for kind in ("stale", "duplicate", "unasked"))
-        self.monitor.round_ended(row, current.codes, ignored, epsilon)
-        self.progress.round(current.number, score.shown if score else {}, epsilon, current.seconds)
+        codes = {} if self.secret else current.codes
+        self.monitor.round_ended(row if config.tracking.private else shown, shown, codes, ignored, epsilon)
+        if not self.secret:
+            self.monitor.metrics.clients_stopped(len(self.stopped))
+        self.progress.round(current.number, score.shown if score else {}, epsilon, shown["seconds"])
         if config.attack.keep_snapshots and current.number % config.attack.snapshot_every == 0 and not last:
             self.folder.save_snapshot(current.number, self.worker.whole_model(current.theta), self.worker.model.layout)
         if self.pace.due(current.number) or (stop.requested and not last):  # after the last too: `extend` goes on there
@@ -249,7 +254,7 @@ class Session:
         """Who holds what, once, after a first round: importing matplotlib would delay it by as much as a model's
         training takes.
         """
-        path = self.folder.path / "labels.png"
+        path = private_folder(self.folder.path) / "labels.png"
         if not self.config.operations.report or path.exists():
             return
         if self.config.dataset.name == "on_nodes":  # whose labels no server knows
@@ -294,8 +299,9 @@ class Session:
     def _settle_last_line(self, epsilon: float | str) -> None:
         """A run that budgets ended, or that late entries came to, learns only here which line was its last."""
         rows = self.folder.metrics.read()
+        if rows:
+            self.folder.metrics.settle(epsilon)
         if rows and rows[-1]["epsilon_so_far"] != epsilon:
-            self.folder.metrics.replace_last(rows[-1] | {"epsilon_so_far": epsilon})
             self.monitor.settled(float(epsilon))
 
     def _save_model(self) -> None:
@@ -309,7 +315,7 @@ class Session:
         task = self.worker.data.dataset.task
         if not isinstance(task, Asks):
             return {}
-        replied = min((row["participants"] for row in rows), default=0)
+        replied = min((row["participants"] or 0 for row in rows), default=0)
         return {"asked": {"replied": replied}, "answers": answered(self.config, task, self.theta, rows)}
 
     def _report(self) -> None:
@@ -333,7 +339,7 @@ class Session:
         config, rows, best = self.config, self.folder.metrics.read(), score.best_of(self.best)
         stages = self.folder.stages()
         lost, many = lost_cells(self.worker.data.dataset.schema, getattr(self.strategy, "input_sums", None))
-        seconds = [row["seconds"] for row in rows]
+        seconds = [row["seconds"] or 0.0 for row in rows]  # None: the private file is gone
         return {
             "strategy": config.method,
             "dataset": config.dataset.name,
@@ -362,7 +368,7 @@ class Session:
                 "median_round_s": statistics.median(seconds) if seconds else 0.0,
                 "ledger_s": self.accounts.seconds,
             },
-            "traffic": {key: sum(row[key] for row in rows) for key in ("bytes_up", "bytes_down")},
+            "traffic": {key: sum(row[key] or 0 for row in rows) for key in ("bytes_up", "bytes_down")},
             "peak_memory_mib": peak_memory_mib(),
             "versions": library_versions(),
             "commit": commit(),

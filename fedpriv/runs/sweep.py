@@ -113,10 +113,10 @@ def run_job(config: Config, folder: Path) -> dict[str, Any]:
     """The summary of a sweep's job: as it is where the job has finished, otherwise from its checkpoint or from the
     start.
     """
+    from fedpriv.runs.folder import RunFolder
     from fedpriv.runs.start import resume_run, start_run
 
-    if (folder / "summary.json").is_file():
-        finished: dict[str, Any] = json.loads((folder / "summary.json").read_text())
+    if (finished := RunFolder(folder).read_summary()) is not None:
         return finished
     return resume_run(folder) if (folder / "config.yaml").is_file() else start_run(config, folder)
 

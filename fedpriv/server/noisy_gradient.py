@@ -35,7 +35,7 @@ class NoisyGradientServer(GradientServer):
     def __init__(self, population: Population, options: Any, hooks: Hooks = NO_HOOKS) -> None:
         super().__init__(population, options, hooks)
         self.central, self.clip_norm = self.options.form == "central", self.options.clip_norm
-        self.steps_when_empty = self.secret_cohorts = self.central
+        self.steps_when_empty = self.secret_cohorts = self.options.secret_cohorts
         if not self.central:
             return
         drawn = SecretCohorts(self.options.client_sampling, population.num_clients, population.clients_per_round)

@@ -11,6 +11,7 @@ from typing import Any
 from fedpriv.common.command_line import guarded
 from fedpriv.common.errors import RunFailed, RunFolderError
 from fedpriv.common.stopping import stop
+from fedpriv.report.views import PRIVATE
 from fedpriv.studies.jobs import Job
 
 #: What a record of each kind holds; raised where `WORK` writes something new, or a figure that means something else, so
@@ -39,7 +40,7 @@ def _attack(job: Job, path: Path) -> dict[str, Any]:
 
     _train(job, path)
     (name,) = job.extra
-    file = path / "attacks" / f"{name}.json"
+    file = path / PRIVATE / "attacks" / f"{name}.json"
     file.unlink(missing_ok=True)  # of an earlier call, which this one's failure must not be taken for
     code = guarded(lambda: attack_run(str(path), name, {}))
     stop.check()

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
-from conftest import Run, result_of
+from conftest import Run, result_of, summary_of
 from forked import fork_server
 from PIL import Image
 from rotation import together
@@ -62,10 +62,6 @@ def attacked(finished: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def summary_of(folder: Path) -> dict[str, Any]:
-    return json.loads((folder / "summary.json").read_text())
-
-
 # --- results ---------------------------------------------------------------------------------------------
 
 
@@ -84,13 +80,13 @@ def test_every_attack_knows_an_overfitted_model_and_is_at_chance_on_another(atta
 
 
 def test_results_are_in_the_report_beside_the_epsilons(attacked: Path) -> None:
-    page = (attacked / "report.html").read_text()
+    page = (attacked / "private" / "report.html").read_text()
     figures = summary_of(attacked)["attacks"]["lira"]["figures"]["balanced_accuracy"]
     assert "Membership inference" in page and 'alt="ROC curves of the membership' in page
     assert f"{figures['value']:.3f} [{figures['low']:.3f}, {figures['high']:.3f}]" in page
     assert "positive control passed" in page and "no finite verified epsilon" in page
-    assert (attacked / "attack-roc.png").stat().st_size > 10_000
-    curve = json.loads((attacked / "attacks" / "lira.json").read_text())["roc"]
+    assert (attacked / "private" / "attack-roc.png").stat().st_size > 10_000
+    curve = json.loads((attacked / "private" / "attacks" / "lira.json").read_text())["roc"]
     assert curve["false_positive_rate"][0] == 0 and curve["true_positive_rate"][-1] == 1
 
 
@@ -196,7 +192,7 @@ def test_where_the_positive_control_fails_nothing_is_shown(
     assert "lira is not shown: positive control failed: balanced accuracy 0." in said.err
     found = summary_of(folder)["attacks"]["lira"]
     assert not found["shown"] and "figures" not in found and "roc" not in found
-    page = (folder / "report.html").read_text()
+    page = (folder / "private" / "report.html").read_text()
     assert "not shown: a control failed" in page and "lira, positive control failed" in page
 
 
@@ -291,7 +287,7 @@ def test_all_leaves_out_what_the_run_does_not_allow(
     shutil.copytree(attacked, folder)
     shutil.rmtree(folder / "snapshots")
     monkeypatch.setattr("fedpriv.attacks.run._attack", lambda experiment, name: kept.pop(name))
-    kept = {path.stem: json.loads(path.read_text()) for path in (folder / "attacks").glob("*.json")}
+    kept = {path.stem: json.loads(path.read_text()) for path in (folder / "private" / "attacks").glob("*.json")}
     kept["rmia"] = kept["lira"] | {"attack": "rmia"}
     assert main([f"run={folder}"]) == 0
     assert "confidence_series: left out" in capsys.readouterr().out and list(kept) == ["confidence_series"]

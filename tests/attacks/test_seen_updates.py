@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import Run
+from conftest import Run, summary_of
 from safetensors.torch import load_file
 
 from fedpriv.attacks import lira, rmia, update_scores
@@ -165,21 +165,21 @@ def test_the_search_finds_two_examples(view: View) -> None:
 def test_updates_that_a_run_kept_are_attacked_and_shown(run: Run) -> None:
     folder = run(*KEPT)
     assert sorted(RunFolder(folder).updates()) == [1, 2, 3]
-    kept = load_file(folder / "updates" / "round-000001.safetensors")
+    kept = load_file(folder / "private" / "updates" / "round-000001.safetensors")
     assert len(kept) == 17 and torch.isfinite(kept["0"]).all()
-    after = load_file(folder / "updates" / "round-000002.safetensors")["before"]
+    after = load_file(folder / "private" / "updates" / "round-000002.safetensors")["before"]
     mean = torch.stack([kept[str(client)] for client in range(16)]).mean(0)
     assert torch.allclose(kept["before"] + mean, after, atol=1e-5)
     cheap = ("inverted_steps=30", "inverted_clients=6", "control_models=5", "control_examples=40", "workers=1")
     assert main([f"run={folder}", "attack=update_likelihood,inversion", *cheap]) == 0
-    attacks = json.loads((folder / "summary.json").read_text())["attacks"]
+    attacks = summary_of(folder)["attacks"]
     for name in ("update_likelihood", "inversion"):
         found = attacks[name]
         assert found["shown"] and found["setting"]["rounds_seen"] == 3
         assert found["figures"]["auc"]["low"] > 0.6 and found["controls"]["negative"]["auc"]["low"] <= 0.5
     inverted = attacks["inversion"]["inversion"]
     assert inverted["found"][1] > inverted["public"][1] + 3 and inverted["clients"] == 6
-    page = (folder / "report.html").read_text()
+    page = (folder / "private" / "report.html").read_text()
     assert "Examples found in updates" in page and 'alt="Training examples, what gradient inversion found' in page
     work = Experiment(RunFolder(folder), read_config(folder))
     data, pairs = work.worker.data, work.targets.pairs
@@ -225,18 +225,18 @@ def test_rows_of_a_table_are_found_in_updates_and_shown_in_the_report(run: Run, 
     folder = run(*KEPT, *table, "num_rounds=1")
     cheap = ("inverted_steps=60", "inverted_clients=16", "control_models=6", "control_examples=40", "workers=1")
     assert main([f"run={folder}", "attack=inversion", *cheap]) == 0
-    found = json.loads((folder / "summary.json").read_text())["attacks"]["inversion"]
+    found = summary_of(folder)["attacks"]["inversion"]
     assert found["shown"], found["reason"]
     inverted = found["inversion"]
     assert inverted["measure"] == "error in standard deviations" and inverted["sought"] == 16  # two ways
     assert inverted["found"][1] < 0.8 * inverted["public"][1] and inverted["nearer"]["low"] > 0.4
-    kept = json.loads((folder / "attacks" / "inversion.json").read_text())["samples"]
+    kept = json.loads((folder / "private" / "attacks" / "inversion.json").read_text())["samples"]
     assert kept["names"][::2] == names and kept["shape"] == [16]  # each beside whether it is missing
     best = kept["examples"][0]
     apart, public = (np.abs(np.array(best["true"]) - best[other]).max() for other in ("found", "public"))
     assert apart < 0.02 < 0.3 < public  # the row itself
-    page = (folder / "report.html").read_text()
+    page = (folder / "private" / "report.html").read_text()
     assert "Rows found in updates" in page and "found in the update" in page and "income" in page
     for value in best["found"][:8]:
         assert f"{value:.2f}" in page
-    assert not (folder / "attack-inversion.png").exists()
+    assert not (folder / "private" / "attack-inversion.png").exists()

@@ -9,6 +9,7 @@ import stat
 from functools import lru_cache
 from pathlib import Path
 
+import numpy as np
 import pytest
 from deployed import MACHINES, asker
 
@@ -22,6 +23,8 @@ from fedpriv.config.schema import Config
 from fedpriv.deployment.policy import Booked, Limits, Policy, UnitBudget, too_dear
 from fedpriv.privacy.composition import compose as composed
 from fedpriv.privacy.events import Entry, Threat
+from fedpriv.report.views import private_folder
+from fedpriv.runs.folder import Checkpoint, RunFolder
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "protection.md").read_text()
@@ -149,6 +152,9 @@ def test_modes_of_files_are_those_of_the_page(machines: MACHINES, tmp_path: Path
         asker(network, network.overrides())(1)
         make_credentials(tmp_path / "keys", ["localhost"], 1, 1)
         private_database(tmp_path / "superlink.db")
+        state = Checkpoint(1, np.zeros(2, np.float32), {}, {}, {})
+        RunFolder(tmp_path).save_checkpoint(state, compose([]), keep=1)
+        private_folder(tmp_path)
     finally:
         os.umask(before)
     places = {
@@ -164,4 +170,4 @@ def test_modes_of_files_are_those_of_the_page(machines: MACHINES, tmp_path: Path
             for path in [places.get(name, tmp_path / name) for name in names]:
                 assert stat.S_IMODE(path.stat().st_mode) == int(mode, 8), f"{path}: the page says {mode}"
                 checked += 1
-    assert checked == 7
+    assert checked == 9

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import subprocess
 import sys
@@ -11,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conftest import NO_REPORT, SMALL, Outcome, Run, ledger_of, result_of
+from conftest import NO_REPORT, SMALL, Outcome, Run, ledger_of, result_of, rows_of, summary_of
 
 import fedpriv
 from fedpriv.commands.flags import NAMES as FLAGS
@@ -22,10 +21,6 @@ from fedpriv.config.own_options import group_choices
 from fedpriv.report.live.progress import figure
 
 Cli = Callable[..., Outcome]
-
-
-def summary_of(folder: Path) -> dict:
-    return json.loads((folder / "summary.json").read_text())
 
 
 def figures(printed: str) -> dict[str, str]:
@@ -223,7 +218,7 @@ def test_clients_stop_before_the_limit_and_the_run_says_so(cli: Cli, tmp_path: P
 def test_some_clients_stop_and_the_others_go_on(run: Run):
     options = ("num_clients=6", "clients_per_round=2", "num_rounds=9", "privacy.max_epsilon=600")
     folder = run(*options)
-    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    rows = rows_of(folder)
     assert sum(row["stopped"] for row in rows) > 0 and all(row["participants"] >= 1 for row in rows)
     assert summary_of(folder)["privacy"]["verified_epsilon"] <= 600
     releases: dict[int, int] = {}

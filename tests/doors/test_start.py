@@ -31,9 +31,9 @@ def watch():
         if current.number == 2:
             raise KeyboardInterrupt
         imported = [name for name in later if name in sys.modules]
-        before = (folder / "labels.png").exists()
+        before = (folder / "private" / "labels.png").exists()
         real(session, current)
-        print(json.dumps([imported, before, (folder / "labels.png").exists()]))
+        print(json.dumps([imported, before, (folder / "private" / "labels.png").exists()]))
     Session._end_round = end_round
 
 import fedpriv.commands.runs

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import signal
@@ -16,7 +15,7 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 import ray
-from conftest import NO_REPORT, SMALL, Run, ledger_of, result_of
+from conftest import NO_REPORT, SMALL, Run, ledger_of, result_of, rows_of
 from flwr.app import Error, Message
 from flwr.supercore.task_identity import TaskIdentity
 from rotation import together
@@ -182,10 +181,6 @@ def test_the_bits_depend_on_the_seed_and_on_state(run: Run, whole: Path):
 
 
 # --- clients that fail -----------------------------------------------------------------------------------
-
-
-def rows_of(folder: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
 
 
 def rounds_in_ledger(folder: Path, client: int) -> list[int]:

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 from agn_clients import ALL, BATCH, DELTA, EXAMPLES, FACTS, ask, at_work, theta
-from conftest import Run, page_of, result_of
+from conftest import Run, page_of, result_of, rows_of
 from reference.federation import booked, make_site
 
 from clients.anr import ANRClient
@@ -194,7 +194,7 @@ def test_a_run_plans_what_its_ledger_confirms(method: str, run: Run) -> None:
     privacy = json.loads((folder / "summary.json").read_text())["privacy"]
     assert (privacy["unit"], privacy["adjacency"]) == ("example", "add-or-remove-one")
     assert privacy["verified_epsilon"] == pytest.approx(make_plan(config, Worker(config)).verified_epsilon)
-    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    rows = rows_of(folder)
     assert all(row["figures"]["sigma"] <= 2 for row in rows) and ("public_loss" in rows[0]["figures"]) == (
         method in ("anr", "dpfl_agn")
     )

@@ -208,4 +208,4 @@ def test_local_steps_are_batches_however_many_epochs_they_need():
 def test_the_report_draws_the_share_beside_the_schedule(run: Run):
     folder = run("strategy=fedags", "privacy.variant=published")
     assert "share of coordinates with noise" in page_of(folder)
-    assert (folder / "significance.png").stat().st_size > 5000
+    assert (folder / "private" / "significance.png").stat().st_size > 5000

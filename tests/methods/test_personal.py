@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import SMALL, Run, page_of, result_of
+from conftest import SMALL, Run, page_of, result_of, rows_of, summary_of
 from flwr.app import Message
 from reference.recording import Conversation, RecordingGrid
 from safetensors.torch import load_file
@@ -290,7 +289,7 @@ def test_the_saved_model_is_whole_with_initial_personal_layers(
         assert name.startswith((untrained, trained))
     model = fedpriv.load(folder).model
     assert model.probabilities(np.zeros((2, 1, 8, 8), np.uint8)).shape == (2, 10)
-    summary = json.loads((folder / "summary.json").read_text())
+    summary = summary_of(folder)
     assert summary["num_parameters"] == SIZE and summary["num_shared"] == {"fedper": HIDDEN, "lgfedavg": 650}[strategy]
     assert "global part with untrained personal layers" in page_of(folder)
     assert any("global part with untrained personal layers, test set" in line for line in final_lines(summary))
@@ -330,14 +329,14 @@ def test_a_clients_accuracy_is_that_of_its_model_before_upload(strategy: str, ru
         "local.sampler=shuffle",
     )
     folder = run(*options)
-    (row,) = map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())
+    (row,) = rows_of(folder)
     config, worker, _ = resolve(compose([*SMALL, *options]), None)
     by_hand = {
         str(client): accuracy_by_hand(config, worker, client, worker.initial_model.numpy()) for client in range(4)
     }
     assert row["personal_accuracy"]["clients"] == pytest.approx(by_hand, abs=1e-6)
     assert len(set(by_hand.values())) > 1
-    accuracy = json.loads((folder / "summary.json").read_text())["accuracy"]
+    accuracy = summary_of(folder)["accuracy"]
     assert accuracy["personalised"] == pytest.approx(np.mean(list(by_hand.values())), abs=1e-6)
     assert accuracy["personalised_worst_decile"] == pytest.approx(min(by_hand.values()), abs=1e-6)
     assert accuracy["personalised_std"] == pytest.approx(np.std(list(by_hand.values())), abs=1e-6)
@@ -346,8 +345,8 @@ def test_a_clients_accuracy_is_that_of_its_model_before_upload(strategy: str, ru
 def test_the_report_shows_it(run: Run) -> None:
     on, off = (run("partition.test_fraction=0.4", f"evaluate.clients={word}") for word in ("true", "false"))
     shown = 'alt="Plot of accuracy by client'
-    assert shown in page_of(on) and (on / "clients.png").is_file()
-    assert shown not in page_of(off) and not (off / "clients.png").exists()
+    assert shown in page_of(on) and (on / "private" / "clients.png").is_file()
+    assert shown not in page_of(off) and not (off / "private" / "clients.png").exists()
 
 
 @pytest.mark.rotates(3)
@@ -357,12 +356,12 @@ def test_every_method_has_it_and_nothing_else_changes(strategy: str, run: Run) -
         run(f"strategy={strategy}", "partition.test_fraction=0.4", "num_rounds=1", f"evaluate.clients={word}")
         for word in ("true", "false")
     )
-    known = [json.loads((folder / "metrics.jsonl").read_text())["personal_accuracy"] for folder in (on, off)]
+    known = [rows_of(folder)[0]["personal_accuracy"] for folder in (on, off)]
     assert set(known[0]["clients"]) == {"0", "1", "2", "3"} and known[1] is None
-    assert json.loads((off / "summary.json").read_text())["accuracy"]["personalised"] is None
+    assert summary_of(off)["accuracy"]["personalised"] is None
     models = [hashlib.sha256((folder / "model.safetensors").read_bytes()).digest() for folder in (on, off)]
     assert models[0] == models[1]
-    traffic = [json.loads((folder / "summary.json").read_text())["traffic"] for folder in (on, off)]
+    traffic = [summary_of(folder)["traffic"] for folder in (on, off)]
     assert traffic[0] == traffic[1]  # a diagnostic is no part of the message
 
 
@@ -389,10 +388,7 @@ def test_personal_layers_beat_the_global_model_on_skewed_data(run: Run) -> None:
         "partition.test_fraction=0.4",
         "model=mlp",
     )
-    found = {
-        name: json.loads((run(f"strategy={name}", *options) / "summary.json").read_text())["accuracy"]
-        for name in ("fedavg", *METHODS)
-    }
+    found = {name: summary_of(run(f"strategy={name}", *options))["accuracy"] for name in ("fedavg", *METHODS)}
     for name in METHODS:
         assert found[name]["personalised"] > found["fedavg"]["final"] + 0.15
         assert found[name]["personalised"] > 0.9
@@ -433,11 +429,9 @@ def test_the_comparison_shows_it_where_it_exists(run: Run) -> None:
     assert "global part" in by_strategy["fedper"][table.header.index("accuracy")]
     (table,) = comparison_tables(compare([read_run(plain)]))
     assert "personalised" not in table.header
-    summary = json.loads((own / "summary.json").read_text())
+    summary = summary_of(own)
     assert any(line.startswith("personalised") and "worst decile" in line for line in final_lines(summary))
-    assert not any(
-        line.startswith("personalised") for line in final_lines(json.loads((plain / "summary.json").read_text()))
-    )
+    assert not any(line.startswith("personalised") for line in final_lines(summary_of(plain)))
 
 
 def test_the_plan_of_a_run_that_shares_a_part(cli: Callable[..., Any]) -> None:

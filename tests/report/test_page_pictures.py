@@ -6,11 +6,11 @@ import re
 from pathlib import Path
 
 import pytest
-from report_runs import full_run, make_run, privacy
+from report_runs import full_run, make_run, privacy, whole_page
 
 from fedpriv.report import attacks, pictures, plots
 from fedpriv.report.compare import compare
-from fedpriv.report.page import write_comparison, write_report
+from fedpriv.report.page import write_comparison
 from fedpriv.report.reading import read_run
 
 #: A page that can be mailed.
@@ -28,8 +28,9 @@ def test_no_legend_and_no_word_is_over_a_line(folder: Path, monkeypatch: pytest.
         monkeypatch.setattr(module, "save_themed", lambda figure, file, **_: figures.setdefault(file.name, figure))
     run = read_run(folder)
     plots.draw_run(run.rounds, privacy(), tmp_path)
+    plots.draw_private(run.rounds, tmp_path)
     plots.draw_comparison([plots.Band(f"group {i}", [1, 2], [0.5, 0.9], [0.1, 0.2]) for i in range(9)], tmp_path)
-    attacks.draw_attacks(folder)
+    attacks.draw_attacks(folder / "private")
     assert len(figures) == 9
     for name, figure in figures.items():
         figure.canvas.draw()
@@ -44,7 +45,7 @@ def test_no_legend_and_no_word_is_over_a_line(folder: Path, monkeypatch: pytest.
 
 def test_a_page_with_everything_stays_small_enough_for_mail(tmp_path: Path) -> None:
     folder = full_run(tmp_path / "run", rounds=600, clients=100)
-    page = write_report(folder)
+    page = whole_page(folder)
     assert page.stat().st_size < MAIL
     assert len(re.findall(r'<img src="data:image/svg', page.read_text())) == 10
 
@@ -74,7 +75,7 @@ def test_lines_and_words_stand_out_from_a_dark_page(colour: str) -> None:
 
 
 def test_every_colour_of_the_pictures_has_a_dark_twin(folder: Path) -> None:
-    write_report(folder)
+    whole_page(folder)
     own = {colour.lower() for colour in pictures.DARK}
     for file in folder.glob("*.svg"):
         style, drawn = re.search(r"<style>.*?</style>", file.read_text())[0], file.read_text()  # type: ignore[index]
@@ -101,16 +102,16 @@ def test_an_interval_of_accuracies_ends_at_100_percent(tmp_path: Path) -> None:
 
 
 def test_within_a_huge_guarantee_shows_nothing(folder: Path, tmp_path: Path) -> None:
-    words = " ".join(write_report(folder).read_text().split())
+    words = " ".join(whole_page(folder).read_text().split())
     assert "An epsilon of 12,660 promises next to nothing. What any attack finds lies within it" in words
     assert "comparison shows nothing" in words
-    modest = " ".join(write_report(full_run(tmp_path / "modest", epsilon=2.0)).read_text().split())
+    modest = " ".join(whole_page(full_run(tmp_path / "modest", epsilon=2.0)).read_text().split())
     assert "shows nothing" not in modest and "shows little" not in modest
     assert "It allows a balanced accuracy of 0.881." in modest  # e^2 / (1 + e^2)
 
 
 def test_every_epsilon_of_a_page_says_what_it_promises(folder: Path) -> None:
-    page = write_report(folder).read_text()
+    page = whole_page(folder).read_text()
     section = page[page.index("<h2>Privacy</h2>") : page.index("<details")]
     rows = re.findall(r'<td class="epsilon">([^<]+)</td>.*?<span class="promise">([^<]+)</span>', section, re.DOTALL)
     assert rows == [

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from report_runs import LEAKS, NO_PRIVACY, make_run, privacy, summary
+from report_runs import LEAKS, NO_PRIVACY, make_run, privacy, summary, whole_page
 from report_runs import config as make_config
 
 from fedpriv.common.errors import RunFolderError
@@ -57,7 +57,7 @@ def held(image: dict[str, str]) -> tuple[str, bytes]:
 
 
 def report(folder: Path) -> Page:
-    return Page(write_report(folder))
+    return Page(whole_page(folder))
 
 
 def test_a_finished_run_shows_everything(tmp_path):
@@ -74,7 +74,7 @@ def test_a_finished_run_shows_everything(tmp_path):
         "all data of one client was replaced by any other of the same public size",
         "the server, which sees the messages of each client one by one",
         "1e-05",
-        "diagnostics for the experimenter",
+        "This page is not for publication",
         "outside the ledger",
         "number of examples of each client is public by assumption",
         "gaussian multiplier 0.05 300 91 30",
@@ -96,9 +96,12 @@ def test_a_finished_run_shows_everything(tmp_path):
         "Line plot of L2 norms",
     ]
     assert "88.0 % in round 30" in page.images[0]["alt"]
-    for image, name in zip(page.images, ("accuracy", "loss", "epsilon", "noise"), strict=True):
+    for image, name in zip(page.images, ("accuracy", "private/loss", "epsilon", "private/noise"), strict=True):
         assert held(image) == ("image/svg+xml", (tmp_path / "run" / f"{name}.svg").read_bytes())
         assert (tmp_path / "run" / f"{name}.png").stat().st_size > 5000
+    public = Page(tmp_path / "run" / "report.html")
+    assert len(public.images) == 3 and "for the experimenter alone" in public.text
+    assert held(public.images[1])[1] == (tmp_path / "run" / "loss.svg").read_bytes() != held(page.images[1])[1]
 
 
 def test_a_page_needs_no_network_and_no_script(tmp_path):
@@ -186,10 +189,10 @@ def test_an_audit_above_the_bound_is_an_alarm(tmp_path):
 
 def test_pictures_of_others_are_shown_where_they_exist(tmp_path):
     folder = make_run(tmp_path / "run", rounds=2)
-    (folder / "labels.png").write_bytes(b"png")
+    (folder / "private" / "labels.png").write_bytes(b"png")
     assert held(report(folder).images[-1]) == ("image/png", b"png")
     (folder / "audit.png").write_bytes(b"audit")
-    (folder / "labels.svg").write_bytes(b"<svg/>")
+    (folder / "private" / "labels.svg").write_bytes(b"<svg/>")
     found = [held(image) for image in report(folder).images[-2:]]
     assert found == [("image/png", b"audit"), ("image/svg+xml", b"<svg/>")]
 

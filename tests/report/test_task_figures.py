@@ -32,7 +32,7 @@ def test_the_leading_metric_comes_first_and_what_is_not_known_is_left_out() -> N
 )
 def test_a_page_shows_what_the_task_measures(dataset: str, shown: str, absent: str, tmp_path: Path) -> None:
     start_run(compose([*SMALL, f"dataset={dataset}"]), tmp_path / "run")
-    page = (tmp_path / "run" / "report.html").read_text()
+    page = (tmp_path / "run" / "private" / "report.html").read_text()
     assert f"<span>{shown}</span>" in page
     assert ("<span>accuracy</span>" in page) == (absent != "accuracy")
 
@@ -58,7 +58,7 @@ def test_a_table_of_patients_is_told_site_by_site_and_of_a_number_nobody_tells_a
     value, examples = next((one["value"], one["examples"]) for one in sites if one["site"] == "client 1")
     assert value == pytest.approx(float(found), rel=1e-5) and examples == len(rows)
     assert worst_site(run.summary) == (sites[0]["site"], sites[0]["value"])
-    page = (tmp_path / "run" / "report.html").read_text()
+    page = (tmp_path / "run" / "private" / "report.html").read_text()
     assert "Site by site" in page and f"test examples of {sites[0]['site']}" in page and "rmse on the test set" in page
 
 

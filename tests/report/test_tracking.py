@@ -135,7 +135,7 @@ OPTIONS += ("partition.test_fraction=0.2", "evaluate.every=2")
 def tracked(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a run that all tools have tracked."""
     folder = tmp_path_factory.mktemp("tracked") / "run"
-    start_run(compose([*OPTIONS, ALL]), folder)
+    start_run(compose([*OPTIONS, ALL, "tracking.private=true"]), folder)
     return folder
 
 
@@ -144,7 +144,7 @@ def test_every_tool_shows_what_the_run_wrote(tracked: Path):
     rows, summary = rows_of(folder), json.loads((folder / "summary.json").read_text())
     epsilon = summary["privacy"]["verified_epsilon"]
     model = (folder / "model.safetensors").as_uri()
-    place, ids = folder / "tracking", json.loads((folder / IDS).read_text())
+    place, ids = folder / "private" / "tracking", json.loads((folder / IDS).read_text())
     assert ids["tensorboard"] == folder.name
 
     scalars, texts = tensorboard_of(place / "tensorboard" / folder.name)

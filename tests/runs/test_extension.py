@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Outcome, Run, ledger_of, result_of, rows_of
+from conftest import Outcome, Run, ledger_of, result_of, rows_of, summary_of
 
 from fedpriv.client.method import Method
 from fedpriv.common.errors import FedprivError, OptionError, RunFolderError
@@ -24,10 +24,6 @@ from fedpriv.runs.planning import target_price
 from fedpriv.runs.start import resume_run, start_run
 
 SMALL = ("strategy=fedcad", "num_clients=4", "clients_per_round=2", "checkpoint.every=2", "operations.report=false")
-
-
-def summary_of(folder: Path) -> dict[str, Any]:
-    return json.loads((folder / "summary.json").read_text())
 
 
 def extended(folder: Path, *options: str) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import signal
@@ -12,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
-from conftest import NO_REPORT, SMALL, Outcome, Run, ledger_of, result_of
+from conftest import NO_REPORT, SMALL, Outcome, Run, ledger_of, result_of, rows_of
 from forked import COMMAND, TESTS, Forks, forks
 from processes import wait_until
 
@@ -369,5 +368,5 @@ def test_the_command_line_killed_at_random_moments_ends_bit_identical(forked: Fo
     resume_run(folder)
     start_run(compose(options), tmp_path / "whole")
     assert result_of(folder) == result_of(tmp_path / "whole")
-    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    rows = rows_of(folder)
     assert {kind for row in rows for kind in row["refused"]} == {"corrupt", "duplicate", "stale"}

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from conftest import Run, ledger_of, result_of
+from conftest import Run, ledger_of, result_of, rows_of
 from forked import forks
 from omegaconf import OmegaConf
 
@@ -109,7 +109,7 @@ def test_a_run_leaves_what_the_design_lists(run: Run):
     names = {"config.yaml", "metrics.jsonl", "ledger.jsonl", "summary.json", "model.safetensors", "report.html"}
     assert names <= {path.name for path in folder.iterdir()}
     assert sorted(path.name for path in (folder / "checkpoints").iterdir()) == ["round-000003", "round-000004"]
-    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    rows = rows_of(folder)
     assert [row["round"] for row in rows] == [1, 2, 3, 4]
     needed = {"accuracy", "loss", "train_loss", "participants", "dropped", "stopped", "seconds", "bytes_up"}
     needed |= {"bytes_down", "update_norm", "clipped_norm", "noise_norm", "epsilon_so_far", "figures"}
@@ -196,15 +196,15 @@ def test_a_refused_run_leaves_no_folder(tmp_path: Path):
 def test_a_full_disk_ends_in_one_line_and_the_run_goes_on_when_there_is_room(
     run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
-    # In a file: 8 kB for what a resumed run is checked against, 540 bytes for a round in metrics.jsonl, 35 kB for a
+    # In a file: 8 kB for what a resumed run is checked against, 430 bytes for a round in metrics.jsonl, 35 kB for a
     # checkpoint, 23 kB for the picture of who holds what, which comes first, 39 kB and more for a plot of the report.
-    options = ("num_rounds=32", "checkpoint.every=30", "operations.report=true")
+    options = ("num_rounds=36", "checkpoint.every=34", "operations.report=true")
     whole = run(*options)
     expected = result_of(whole)
     least = max((whole / name).stat().st_size for name in (START, "config.yaml")) + 200  # which holds the folder's name
     metrics = (whole / "metrics.jsonl").stat().st_size
     checkpoint = max(path.stat().st_size for path in (whole / "checkpoints").rglob("*.safetensors"))
-    report = min(path.stat().st_size for path in whole.glob("*.png") if path.name != "labels.png")
+    report = (whole / "accuracy.png").stat().st_size  # the first that is drawn
     assert least + 1000 < metrics < metrics + 2000 < checkpoint < report - 1000
     for room, file in (
         (least, "labels.png"),

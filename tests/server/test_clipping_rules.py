@@ -15,7 +15,7 @@ import making
 import numpy as np
 import pytest
 import torch
-from conftest import SMALL, Outcome, Run, page_of, result_of
+from conftest import SMALL, Outcome, Run, page_of, result_of, rows_of
 from flwr.app import Array, ArrayRecord, MetricRecord, RecordDict
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -277,7 +277,7 @@ def test_fixed_is_the_same_run_as_without_any_of_this(method: str, run: Run, mon
         monkeypatch.setattr(GaussianClient, name, getattr(Client, name))
     monkeypatch.setattr(GaussianClient, "release", lambda self, *given: self.perturb(*given))
     assert result_of(run(*options)) == result_of(folder)
-    row = json.loads((folder / "metrics.jsonl").read_text().splitlines()[0])
+    row = rows_of(folder)[0]
     assert "clip_norm" not in row["figures"]
     assert making.server(FedLDP, Population(0, 4, 4, lambda _: 1)).state_dict() == {}
 
@@ -312,7 +312,7 @@ def test_resumed_in_the_middle_it_is_bit_identical(
             start_run(compose([*SMALL, *CLIENTS, *options]), folder)
     resume_run(folder)
     assert result_of(folder) == result_of(whole)
-    rows = [json.loads(line)["figures"] for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    rows = [row["figures"] for row in rows_of(folder)]
     assert rows[0]["clip_norm"] == 1.0 and len({row["clip_norm"] for row in rows}) > 4
 
 
@@ -323,7 +323,7 @@ def test_metrics_hold_each_rounds_clip_norm_and_the_floor(run: Run) -> None:
         "strategy.server.decay=0.5",
         "strategy.server.floor=0.3",
     )
-    rows = [json.loads(line)["figures"] for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    rows = [row["figures"] for row in rows_of(folder)]
     assert [(row["clip_norm"], row["clip_floor_held"]) for row in rows] == [(1.0, False), (0.5, False), (0.3, True)]
     assert "clip_norm" in page_of(folder)
 
@@ -337,14 +337,14 @@ def test_a_client_that_drops_out_does_not_contribute(run: Run) -> None:
         patch.setattr(AdaptiveWindow, "learn", lambda self, given: seen.append(self) or real(self, given))
         folder = run("strategy=fedldp", "strategy.server.clipping=adp", f"engine.faults=[{faults}]")
     assert sorted(seen[-1].norms) == [0, 2, 3] and all(len(norms) == 3 for norms in seen[-1].norms.values())
-    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    rows = rows_of(folder)
     assert [len(row["figures"]["norm_changes"]) for row in rows] == [3, 3, 3]
 
 
 @pytest.mark.parametrize("rule", ["quantile", "adp"])
 def test_the_statistic_travels_where_no_diagnostics_do(rule: str, run: Run) -> None:
     folder = run("strategy=fedldp", f"strategy.server.clipping={rule}", "privacy.rng=secure")
-    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    rows = rows_of(folder)
     assert all(row["participants"] == 4 and row["update_norm"] is None for row in rows)
     assert rows[-1]["figures"]["clip_norm"] > 0
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from browsing import SCREENS, Watched, chromium
-from report_runs import full_run, make_run, privacy
+from report_runs import full_run, make_run, privacy, whole_page
 
 from fedpriv.report.__main__ import main
 from fedpriv.report.live.live_page import LivePage
@@ -32,7 +32,7 @@ CORNER = """async (one) => { await one.decode(); const board = document.createEl
 def mailed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a run's report and a comparison, and nothing else."""
     home, mail = tmp_path_factory.mktemp("runs"), tmp_path_factory.mktemp("mail")
-    shutil.copy(write_report(full_run(home / "a")), mail / "report.html")
+    shutil.copy(whole_page(full_run(home / "a")), mail / "report.html")
     make_run(home / "b", diff=0.5, record=privacy(verified_epsilon=8.0))
     assert main([str(home)]) == 0
     shutil.copy(home / "comparison.html", mail)

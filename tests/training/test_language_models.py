@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from conftest import rows_of, summary_of
 from text_data import TOKENS, VOCABULARY, text_dataset
 from torch import Tensor, nn
 
@@ -206,9 +206,8 @@ def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., dict[s
         monkeypatch.setattr(fedpriv.client.build, "_layouts", {})
         small = ("dataset=breast_cancer", "num_clients=4", "clients_per_round=4", "num_rounds=2", "engine=inprocess")
         start_run(compose([*small, "local.batch_size=20", "operations.report=false", *options]), tmp_path / "run")
-        summary: dict[str, Any] = json.loads((tmp_path / "run" / "summary.json").read_text())
-        lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
-        return summary | {"errors": [json.loads(line)["errors"] for line in lines]}
+        folder = tmp_path / "run"
+        return summary_of(folder) | {"errors": [row["errors"] for row in rows_of(folder)]}
 
     return started
 

@@ -22,6 +22,7 @@ from fedpriv.report.live.prometheus import RunMetrics
 from fedpriv.report.live.serving import MetricsServer, serve_metrics
 from fedpriv.report.live.tracking.backends import State
 from fedpriv.report.live.tracking.tracker import Tracker
+from fedpriv.report.views import secret_cohorts
 
 #: Seconds beyond `engine.round_timeout` after which a silent run counts as stuck: the exchange must end at that time,
 #: and aggregation and evaluation follow.
@@ -38,7 +39,8 @@ class Monitor:
         privacy = config.privacy
         self._tracker = Tracker(config.tracking, folder, self._not_tracked)
         self._silent = not (config.operations.log_format or config.operations.log_file or is_verbose())
-        self.metrics = RunMetrics(config.num_rounds, privacy.max_epsilon, privacy.target_epsilon)
+        self._secret = secret_cohorts(config)
+        self.metrics = RunMetrics(config.num_rounds, privacy.max_epsilon, privacy.target_epsilon, self._secret)
         self.server: MetricsServer | None = None
         self.state = "starting"
         self._name, self._log = folder.absolute().name, log
@@ -66,9 +68,11 @@ class Monitor:
         """Records activity: something arrived or was done."""
         self._heard = time.monotonic()
 
-    def round_ended(self, row: Mapping[str, Any], codes: Mapping[int, str], ignored: int, epsilon: float) -> None:
-        """row: the round's line of metrics.jsonl. codes: client -> why it has no usable reply. epsilon: at
-        `privacy.delta`, the maximum over clients.
+    def round_ended(
+        self, tracked: Mapping[str, Any], row: Mapping[str, Any], codes: Mapping[int, str], ignored: int, epsilon: float
+    ) -> None:
+        """tracked: what `tracking.kinds` are given. row: the round's line of metrics.jsonl. codes: client -> why it has
+        no usable reply. epsilon: at `privacy.delta`, the maximum over clients.
         """
         self.heard()
         self._round = row["round"]
@@ -79,18 +83,12 @@ class Monitor:
         self._log.event(
             "round_ended",
             round=self._round,
-            participants=row["participants"],
-            refused=sum(by_code.values()) - by_code[MALFORMED],
-            replies_refused=by_code[MALFORMED],
-            dropped=row["dropped"],
+            **({} if self._secret else _of_cohort(row, by_code)),
             epsilon=epsilon,
             accuracy=row["accuracy"],
-            seconds=round(row["seconds"], 6),
-            bytes_up=row["bytes_up"],
-            bytes_down=row["bytes_down"],
         )
-        self._log.event("round_timings", logging.DEBUG, round=self._round, **row["timings"])
-        self._tracker.round(row)
+        self._log.event("round_timings", logging.DEBUG, round=self._round, **(row["timings"] or {}))
+        self._tracker.round(tracked)
         self.heard()
 
     def settled(self, epsilon: float) -> None:
@@ -130,8 +128,8 @@ class Monitor:
         self._tracker.finish(state)
         self._reason = str(fields.get("reason", ""))
         self._enter(state)
-        seconds = round(time.monotonic() - self._began, 3)
-        self._log.event(f"run_{state}", level, round=self._round, seconds=seconds, **fields)
+        took = {} if self._secret else {"seconds": round(time.monotonic() - self._began, 3)}
+        self._log.event(f"run_{state}", level, round=self._round, **took, **fields)
 
     def close(self) -> None:
         if self.server is not None:
@@ -147,6 +145,13 @@ class Monitor:
         self.heard()
         self.state = state
         self.metrics.state(state)
+
+
+def _of_cohort(row: Mapping[str, Any], by_code: Mapping[str, int]) -> dict[str, Any]:
+    """What a round's log line says of those who took part."""
+    refused = {"refused": sum(by_code.values()) - by_code[MALFORMED], "replies_refused": by_code[MALFORMED]}
+    counts = {name: row[name] for name in ("participants", "dropped", "bytes_up", "bytes_down")}
+    return {**refused, **counts, "seconds": round(row["seconds"], 6)}
 
 
 @contextmanager

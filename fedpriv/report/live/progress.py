@@ -71,8 +71,10 @@ class RunProgress:
         if self.bar:
             self.bar.stop()
 
-    def round(self, number: int, reached: Mapping[str, float], epsilon: float | None, seconds: float) -> None:
-        """A round has ended. reached: metrics by name, of a round that was evaluated."""
+    def round(self, number: int, reached: Mapping[str, float], epsilon: float | None, seconds: float | None) -> None:
+        """A round has ended. reached: metrics by name, of a round that was evaluated. seconds: None where they would
+        tell who took part.
+        """
         if self._quiet:
             return
         score = "".join(f"{name.replace('_', ' ')} {value:.4f}  " for name, value in reached.items())
@@ -88,7 +90,6 @@ class RunProgress:
         self._shown = now
         pace = (now - self._began) / max(1, number - self._first)
         left = pace * (self.num_rounds - number)
-        words = (
-            f"round {number}/{self.num_rounds}  {score}epsilon {figure(epsilon)}  {seconds:.2f} s  left {left:.0f} s"
-        )
+        took = "" if seconds is None else f"  {seconds:.2f} s  left {left:.0f} s"
+        words = f"round {number}/{self.num_rounds}  {score}epsilon {figure(epsilon)}{took}"
         print(f"{self._prefix or ''}{words}", file=sys.stdout, flush=True)

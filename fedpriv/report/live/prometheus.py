@@ -29,9 +29,17 @@ class RunMetrics:
     diagnostic that only a simulation has.
     """
 
-    def __init__(self, num_rounds: int, max_epsilon: float | None = None, target_epsilon: float | None = None) -> None:
+    def __init__(
+        self,
+        num_rounds: int,
+        max_epsilon: float | None = None,
+        target_epsilon: float | None = None,
+        secret: bool = False,
+    ) -> None:
+        """secret: whether cohorts are; the process' own metrics, its time above all, would tell their size."""
         self.registry = registry = CollectorRegistry()
-        ProcessCollector(registry=registry)
+        if not secret:
+            ProcessCollector(registry=registry)
 
         def count(name: str, words: str, labels: tuple[str, ...] = ()) -> Counter:
             return Counter(f"fedpriv_{name}", words, labels, registry=registry)
@@ -85,6 +93,12 @@ class RunMetrics:
         """
         self._round.set(row["round"])
         self._rounds.inc()
+        self._epsilon.set(epsilon)
+        if row["accuracy"] is not None:
+            self._accuracy.set(row["accuracy"])
+            self._loss.set(row["loss"])
+        if row["participants"] is None:  # a secret cohort: its gauges stay as they were made
+            return
         self._participants.set(row["participants"])
         self._participations.inc(row["participants"])
         self._dropped.inc(row["dropped"])
@@ -96,12 +110,8 @@ class RunMetrics:
         self._ignored.inc(ignored)
         self._received.inc(row["bytes_up"])
         self._sent.inc(row["bytes_down"])
-        if row["accuracy"] is not None:
-            self._accuracy.set(row["accuracy"])
-            self._loss.set(row["loss"])
         self._seconds.observe(row["seconds"])
         self._last.set_to_current_time()
-        self._epsilon.set(epsilon)
 
     def settled(self, epsilon: float) -> None:
         self._epsilon.set(epsilon)

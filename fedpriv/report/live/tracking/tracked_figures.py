@@ -18,7 +18,7 @@ from fedpriv.report.words import leaves
 Figures = dict[str, float]
 Texts = dict[str, str]
 
-#: Keys of a round's line of metrics.jsonl that are public or the server's own.
+#: Keys of a round's line of metrics.jsonl.
 ROUND = ("accuracy", "loss", "participants", "dropped", "late", "stopped", "seconds", "bytes_up", "bytes_down")
 #: Means over the clients, known only in simulation: a real server does not see them.
 DIAGNOSTICS = ("train_loss", "update_norm", "clipped_norm", "noise_norm")
@@ -43,7 +43,8 @@ def options(config: Config) -> Texts:
 def of_round(row: Mapping[str, Any]) -> tuple[Figures, Texts]:
     """A line of metrics.jsonl. Single clients are left out, and so are lists, which a tool cannot plot."""
     wanted: dict[str, Any] = {name: row[name] for name in ROUND}
-    wanted |= {"epsilon": row["epsilon_so_far"], "refused": sum(row["refused"].values())}
+    refused = None if row["refused"] is None else sum(row["refused"].values())
+    wanted |= {"epsilon": row["epsilon_so_far"], "refused": refused}
     wanted |= {f"figures/{name}": value for name, value in row["figures"].items()}
     wanted |= {f"diagnostics/{name}": row[name] for name in DIAGNOSTICS}
     personal = row[PERSONAL] or {}

@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from fedpriv.common.errors import OptionError
-from fedpriv.common.files import JsonLines, write_atomic
+from fedpriv.common.files import write_atomic
 from fedpriv.config.options import TrackingConfig
 from fedpriv.config.schema import Config
 from fedpriv.report.live.tracking.backends import PACKAGES, Backend, RunFacts, State, make_backend
 from fedpriv.report.live.tracking.tracked_figures import Texts, of_round, of_summary, options
+from fedpriv.report.reading import read_run
+from fedpriv.report.views import private_folder
 
 #: File in a run's folder: tool -> the run's id in it.
 IDS = "tracking.json"
@@ -51,13 +53,14 @@ class Tracker:
     def _begin(self, kind: str, config: Config, done: int, backend: Backend) -> None:
         file = self._folder / IDS
         ids = json.loads(file.read_text()) if file.exists() else {}
-        place = Path(self._wanted.folder).absolute() if self._wanted.folder else self._folder / "tracking"
+        inside = private_folder(self._folder) if self._wanted.private else self._folder
+        place = Path(self._wanted.folder).absolute() if self._wanted.folder else inside / "tracking"
         name = self._wanted.run_name or self._folder.name
         facts = RunFacts(self._wanted.experiment, name, place, options(config), done, ids.get(kind))
         found = backend.start(facts)
         if facts.known is None:
             write_atomic(file, json.dumps({**ids, kind: found}) + "\n")
-            for row in JsonLines(self._folder / "metrics.jsonl").read():
+            for row in read_run(self._folder, self._wanted.private).rounds if done else ():
                 if row["round"] <= done:
                     backend.round(row["round"], *of_round(row))
 
@@ -75,8 +78,9 @@ class Tracker:
         self._backends.clear()
 
     def _end(self, backend: Backend, state: State) -> None:
-        file, model = self._folder / "summary.json", self._folder / "model.safetensors"
-        figures, texts = of_summary(json.loads(file.read_text())) if state == "finished" else ({}, {})
+        model = self._folder / "model.safetensors"
+        summary = read_run(self._folder, self._wanted.private).summary if state == "finished" else None
+        figures, texts = of_summary(summary) if summary else ({}, {})
         if model.exists():
             texts = {**texts, "model": model.as_uri()}
         backend.finish(state, self._last, figures, texts)
