@@ -26,12 +26,15 @@ contributes nothing. A GPU's sums in changing order are covered: the proof does 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
 
+from fedpriv.common.errors import OptionError
 from fedpriv.mechanisms.bookkeeping import DRIFT, ROUNDOFF, add_rows, filled, without
 from fedpriv.mechanisms.noise import clip_factors
 
@@ -67,6 +70,49 @@ def excess(examples: int) -> float:
     units of the clip bound: 0 up to `LARGEST_BATCH`.
     """
     return 2 * max(0, examples - LARGEST_BATCH) * (DRIFT + 2.0**-33)
+
+
+def computes_apart(
+    parts: Callable[[Tensor, Tensor], Sequence[Tensor]],
+    total: Callable[[Tensor, Tensor], Tensor],
+    inputs: Tensor,
+    targets: Tensor,
+) -> bool:
+    """Whether no row's bits depend on its place in a block, on the other rows, or on how many there are.
+
+    inputs, targets: one row more than a block has. parts: tensors [block, ...] that a block's rows give each their own
+    row of: the same, bit for bit, in any place, beside equal rows and beside others. total: the sum over rows, as a run
+    computes it: of all rows it is that of all but the first, which move up by a place, and of the first alone.
+    """
+    own, of = inputs[1:], targets[1:]
+    found = parts(own, of)
+    turned = [part.roll(-1, 0) for part in parts(own.roll(1, 0), of.roll(1, 0))]
+    equal = parts(own[:1].expand_as(own).contiguous(), of[:1].expand_as(of).contiguous())
+    exactly = partial(torch.allclose, rtol=0.0, atol=0.0, equal_nan=True)
+    apart = total(inputs, targets) - total(own, of) - total(inputs[:1], targets[:1])
+    return (
+        all(map(exactly, found, turned))
+        and all(exactly(part, first[:1].expand_as(part)) for part, first in zip(equal, found, strict=True))
+        and float(torch.linalg.vector_norm(apart)) <= len(targets) * 2.0**-47
+    )
+
+
+@contextmanager
+def in_threads(count: int) -> Iterator[None]:
+    """torch computes in so many threads; afterwards in as many as before."""
+    before = torch.get_num_threads()
+    if before != count:
+        torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        if before != count:
+            torch.set_num_threads(before)
+
+
+def not_apart(what: str, device: torch.device) -> OptionError:
+    words = f"on {device} one row's gradient depends on which others there are; allowed: another model, or device"
+    return OptionError("model", what, words)
 
 
 @dataclass(frozen=True)

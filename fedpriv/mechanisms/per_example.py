@@ -62,7 +62,16 @@ from torch import Tensor, nn
 
 from fedpriv.common.errors import OptionError
 from fedpriv.mechanisms.bookkeeping import KINDS, Trace, add_rows, filled, squared_lengths, without
-from fedpriv.mechanisms.clipped_sums import NUMBERS_ON_GPU, PHYSICAL_NUMBERS, ClippedSum, made_up, sum_of_units
+from fedpriv.mechanisms.clipped_sums import (
+    NUMBERS_ON_GPU,
+    PHYSICAL_NUMBERS,
+    ClippedSum,
+    computes_apart,
+    in_threads,
+    made_up,
+    not_apart,
+    sum_of_units,
+)
 from fedpriv.mechanisms.device_errors import failed
 from fedpriv.mechanisms.frozen_gradient import FrozenGradient, Unfit, dense
 from fedpriv.mechanisms.noise import clip_factors
@@ -85,14 +94,15 @@ def block_for(expected: int, most: int = BLOCK) -> int:
 
 
 @contextmanager
-def repeatable() -> Iterator[None]:
+def repeatable(threads: int) -> Iterator[None]:
     """Convolutions of a GPU by kernels that give the same bits each time: others add up in the order of their threads,
-    so that equal examples of a block would differ.
+    so that equal examples of a block would differ. On a CPU the same number of threads, which divide a block's rows.
     """
     before = torch.backends.cudnn.deterministic
     torch.backends.cudnn.deterministic = True
     try:
-        yield
+        with in_threads(threads):
+            yield
     finally:
         torch.backends.cudnn.deterministic = before
 
@@ -136,7 +146,8 @@ class PerExampleGradients:
         """
         if not self._settled:
             self.module.train()
-            with repeatable():
+            self._threads = torch.get_num_threads()
+            with repeatable(self._threads):
                 self._settle(shape, device)
             self._settled = True
 
@@ -153,14 +164,19 @@ class PerExampleGradients:
         self.settle(inputs.shape[1:], targets.device)
         if chosen == "median":
             bound = self._median_norm(inputs, targets, unit)
-        if unit is not None:
+        with repeatable(self._threads):
+            if unit is None:
+                return self._sum(inputs, targets, bound, self.physical or 1)
             assert self.mode != "bookkeeping", "a person's rows need gradients that are formed"
             return sum_of_units(self._gradients, inputs, targets, bound, unit, self._size, self.physical or 1)
+
+    def _sum(self, inputs: Tensor, targets: Tensor, bound: float, size: int) -> ClippedSum:
+        """In blocks of ``size``."""
         total, norms, loss = self._zeros(targets.device), [], 0.0
-        size = self.physical or 1
+        add = self._add_by_bookkeeping if self.mode == "bookkeeping" else self._add_formed
         for start in range(0, len(targets), size):
             some, of = inputs[start : start + size], targets[start : start + size]
-            part_norms, part_loss = self._add(filled(some, size), filled(of, size), len(of), bound, total)
+            part_norms, part_loss = add(filled(some, size), filled(of, size), len(of), bound, total)
             norms.append(part_norms)
             loss += part_loss
         return ClippedSum(total, torch.cat(norms).cpu(), loss / len(targets))
@@ -195,12 +211,6 @@ class PerExampleGradients:
     def _median_norm(self, inputs: Tensor, targets: Tensor, unit: Tensor | None) -> float:
         norms = self.clipped_sum(inputs, targets, 1.0, unit=unit).norms
         return max(float(norms.nan_to_num(0.0, 0.0).median()), 1e-6)
-
-    def _add(self, inputs: Tensor, targets: Tensor, real: int, bound: float, total: Tensor) -> tuple[Tensor, float]:
-        """Adds the clipped gradients of the first ``real`` examples to ``total``; their (norms, sum of losses)."""
-        way = self._add_by_bookkeeping if self.mode == "bookkeeping" else self._add_formed
-        with repeatable():
-            return way(inputs, targets, real, bound, total)
 
     # --- choice of method ---------------------------------------------------------------------------------------
 
@@ -280,10 +290,8 @@ class PerExampleGradients:
                     raise
                 self._many, alone = singly, True
         self.mode = "singly" if alone else "vmap"
-        if alone:
-            self.physical = 1
-        else:
-            self._choose_block(inputs, targets, self._size)
+        self.physical = 1 if alone else self.physical
+        self._choose_block(inputs, targets, self._size)
 
     def _compare_formed(self, inputs: Tensor, targets: Tensor, random: bool = False) -> None:
         """Raises `_Differs`; where random numbers are drawn, there is nothing to compare with."""
@@ -297,24 +305,29 @@ class PerExampleGradients:
         """numbers: held for one example."""
         most = NUMBERS_ON_GPU if inputs.is_cuda else PHYSICAL_NUMBERS
         size = self.physical or max(1, min(self.block, most // max(1, 3 * numbers)))
-        while size > 1 and not self._rows_are_alike(inputs, targets, size):
-            size //= 2
+        with self._elsewhere():
+            while not self._computes_apart(inputs, targets, size):
+                if size == 1:
+                    raise not_apart(type(self.module).__name__, inputs.device)
+                size //= 2
         self.physical = size
 
-    def _rows_are_alike(self, inputs: Tensor, targets: Tensor, size: int) -> bool:
-        """Whether a block of ``size`` equal examples gets equal inputs and gradients in every row, to the last bit."""
-        for image, label in zip(inputs, targets, strict=True):
-            block = image.expand(size, *image.shape).contiguous(), label.expand(size, *label.shape).contiguous()
+    def _computes_apart(self, inputs: Tensor, targets: Tensor, size: int) -> bool:
+        random = torch.Generator().manual_seed(2)
+        rows = made_up(size + 1, *inputs.shape[1:], vocabulary=self.vocabulary, random=random).to(inputs.device)
+
+        def parts(some: Tensor, of: Tensor) -> list[Tensor]:
             if self.mode != "bookkeeping":
-                found = list(self._gradients(*block)[0].values())
-            else:
-                trace = Trace(self.module, size, self._steps, self.task)
-                trace.run(*block)
-                trace.squared_norms()
-                found = [part for seen in trace.seen for part in (seen.inputs, seen.gradient, *seen.kept)]
-            if not all(torch.equal(part, part[:1].expand_as(part)) for part in found):
-                return False
-        return True
+                return list(self._gradients(some, of)[0].values())
+            trace = Trace(self.module, size, self._steps, self.task)
+            trace.run(some, of)
+            trace.squared_norms()
+            return [part for seen in trace.seen for part in (seen.inputs, seen.gradient, *seen.kept)]
+
+        def total(some: Tensor, of: Tensor) -> Tensor:
+            return self._sum(some, of, 1.0, size).total
+
+        return computes_apart(parts, total, rows, targets[:1].expand(size + 1, *targets.shape[1:]).contiguous())
 
     @contextmanager
     def _elsewhere(self) -> Iterator[None]:
