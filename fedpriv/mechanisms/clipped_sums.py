@@ -49,6 +49,10 @@ NUMBERS_ON_GPU = 2**30
 BLOCK_ON_GPU = 512
 
 
+#: Numbers that `computes_apart` computes.
+LOOKS = 2**25
+
+
 def block_on_gpu(expected: int) -> int:
     """Rows of a block for batches of a public expected size on a GPU, where one block costs hardly more than half of
     one: most Poisson batches fit into one.
@@ -73,28 +77,32 @@ def excess(examples: int) -> float:
 
 
 def computes_apart(
+    draw: Callable[[], tuple[Tensor, Tensor]],
     parts: Callable[[Tensor, Tensor], Sequence[Tensor]],
     total: Callable[[Tensor, Tensor], Tensor],
-    inputs: Tensor,
-    targets: Tensor,
+    numbers: int,
 ) -> bool:
     """Whether no row's bits depend on its place in a block, on the other rows, or on how many there are.
 
-    inputs, targets: one row more than a block has. parts: tensors [block, ...] that a block's rows give each their own
-    row of: the same, bit for bit, in any place, beside equal rows and beside others. total: the sum over rows, as a run
-    computes it: of all rows it is that of all but the first, which move up by a place, and of the first alone.
+    Args:
+        draw: made-up examples and targets, one more than a block has rows.
+        parts: what a block computes, tensors [block, ...], of which each row is of one example: the same in any other
+            place of the block, beside others and beside equal ones.
+        total: the sum [d] of gradients clipped to 1, as a run computes it, over any number of examples: over all that
+            were drawn it is the sum over all but the first, which then have another place, and over the first alone.
+        numbers: that a block computes: how often it is looked at follows, 2 to 8 times.
     """
-    own, of = inputs[1:], targets[1:]
-    found = parts(own, of)
-    turned = [part.roll(-1, 0) for part in parts(own.roll(1, 0), of.roll(1, 0))]
-    equal = parts(own[:1].expand_as(own).contiguous(), of[:1].expand_as(of).contiguous())
     exactly = partial(torch.allclose, rtol=0.0, atol=0.0, equal_nan=True)
-    apart = total(inputs, targets) - total(own, of) - total(inputs[:1], targets[:1])
-    return (
-        all(map(exactly, found, turned))
-        and all(exactly(part, first[:1].expand_as(part)) for part, first in zip(equal, found, strict=True))
-        and float(torch.linalg.vector_norm(apart)) <= len(targets) * 2.0**-47
-    )
+    for _ in range(min(8, max(2, LOOKS // numbers))):
+        inputs, targets = draw()
+        rows, of = inputs[1:], targets[1:]
+        found, moved = parts(rows, of), parts(rows.roll(1, 0), of.roll(1, 0))
+        equal = parts(rows[:1].expand_as(rows).contiguous(), of[:1].expand_as(of).contiguous())
+        for own, turned, same in zip(found, moved, equal, strict=True):
+            if not exactly(turned.roll(-1, 0), own) or not exactly(same, own[:1].expand_as(own)):
+                return False
+    apart = total(inputs, targets) - total(rows, of) - total(inputs[:1], targets[:1])
+    return float(torch.linalg.vector_norm(apart)) <= len(targets) * 2.0**-47
 
 
 @contextmanager

@@ -84,6 +84,9 @@ BLOCK = 32
 #: The same where an example is a row of token ids, whose gradients take little memory.
 BLOCK_OF_TEXT = 128
 
+#: Rows of a block for which libraries have few kernels: tried before blocks of less than half of a smaller one.
+COMMON = 16
+
 #: How closely a way must agree with the model's own gradients of single examples before it is used.
 TOLERANCE = 1e-3
 
@@ -304,30 +307,37 @@ class PerExampleGradients:
     def _choose_block(self, inputs: Tensor, targets: Tensor, numbers: int) -> None:
         """numbers: held for one example."""
         most = NUMBERS_ON_GPU if inputs.is_cuda else PHYSICAL_NUMBERS
-        size = self.physical or max(1, min(self.block, most // max(1, 3 * numbers)))
+        fits = max(1, most // max(1, 3 * numbers))
+        size = self.physical or min(self.block, fits)
+        sizes = [size >> halved for halved in range(size.bit_length())]
+        if self.physical is None and size < COMMON <= fits:  # heads of two outputs have other kernels for few rows
+            sizes.insert(1, COMMON)
         with self._elsewhere():
-            while not self._computes_apart(inputs, targets, size):
-                if size == 1:
-                    raise not_apart(type(self.module).__name__, inputs.device)
-                size //= 2
-        self.physical = size
+            alike = (size for size in sizes if self._computes_apart(inputs, targets, size, size * numbers))
+            self.physical = next(alike, None)
+        if self.physical is None:
+            raise not_apart(type(self.module).__name__, inputs.device)
 
-    def _computes_apart(self, inputs: Tensor, targets: Tensor, size: int) -> bool:
+    def _computes_apart(self, inputs: Tensor, targets: Tensor, size: int, numbers: int) -> bool:
         random = torch.Generator().manual_seed(2)
-        rows = made_up(size + 1, *inputs.shape[1:], vocabulary=self.vocabulary, random=random).to(inputs.device)
+
+        def draw() -> tuple[Tensor, Tensor]:
+            rows = made_up(size + 1, *inputs.shape[1:], vocabulary=self.vocabulary, random=random).to(inputs.device)
+            return rows, targets[:1].expand(size + 1, *targets.shape[1:]).contiguous()
 
         def parts(some: Tensor, of: Tensor) -> list[Tensor]:
             if self.mode != "bookkeeping":
-                return list(self._gradients(some, of)[0].values())
+                gradients, losses = self._gradients(some, of)
+                return [losses, *gradients.values()]
             trace = Trace(self.module, size, self._steps, self.task)
-            trace.run(some, of)
+            losses = trace.run(some, of)
             trace.squared_norms()
-            return [part for seen in trace.seen for part in (seen.inputs, seen.gradient, *seen.kept)]
+            return [losses, *(part for seen in trace.seen for part in (seen.inputs, seen.gradient, *seen.kept))]
 
         def total(some: Tensor, of: Tensor) -> Tensor:
             return self._sum(some, of, 1.0, size).total
 
-        return computes_apart(parts, total, rows, targets[:1].expand(size + 1, *targets.shape[1:]).contiguous())
+        return computes_apart(draw, parts, total, numbers)
 
     @contextmanager
     def _elsewhere(self) -> Iterator[None]:

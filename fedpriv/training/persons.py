@@ -17,7 +17,6 @@ from fedpriv.mechanisms.clipped_sums import PHYSICAL_NUMBERS, ClippedSum, Member
 from fedpriv.mechanisms.noise import clip_factors
 from fedpriv.training.stacked_gradients import Chain, Held, one_thread
 
-
 #: float64 [p, d], [p] and float32 [p, b, ...] below: p persons, b rows each, d parameters, c clients.
 Layer = tuple[bool, Tensor, Tensor]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -173,17 +174,17 @@ class Chain:
         """(losses [c, b], of each layer: whether it has a bias, gradients of outputs [c, b, o], inputs [c, b, i])."""
         padded = self._padded(thetas)
         layer_inputs, logits = self._forward(padded, _widened(inputs, -inputs.shape[-1] % ALIGNED))
-        losses, slope = self._slope(self.task, logits, targets)
-        slopes = self._backward(padded, layer_inputs, slope)
+        losses, slope = self._slope(self.task, logits[..., : thetas[-1].shape[1]].contiguous(), targets)
+        slopes = self._backward(padded, layer_inputs, _widened(slope, -slope.shape[-1] % ALIGNED))
         weights = [theta.shape[1:] for theta in thetas if theta.ndim == 3]
         found = zip(self.layers, weights, slopes, layer_inputs, strict=True)
         return losses, [(bias, slope[..., :outs], own[..., :ins]) for (bias, _), (outs, ins), slope, own in found]
 
     def _padded(self, thetas: Sequence[Tensor]) -> list[Tensor]:
-        """Parameters for inputs and hidden layers of a width that is a multiple of `ALIGNED`, with zeros."""
+        """Parameters for inputs and outputs of a width that is a multiple of `ALIGNED`, with zeros."""
         found, place = [], 0
-        for number, (bias, _) in enumerate(self.layers):
-            more = -thetas[place].shape[1] % ALIGNED if number < len(self.layers) - 1 else 0
+        for bias, _ in self.layers:
+            more = -thetas[place].shape[1] % ALIGNED
             found.append(_widened(thetas[place], -thetas[place].shape[2] % ALIGNED, more))
             if bias:
                 found.append(_widened(thetas[place + 1], more))
@@ -207,23 +208,25 @@ class Chain:
         return self._blocks[key]
 
     def _computes_apart(self, shapes: Sequence[Sequence[int]], clients: int, size: int, device: torch.device) -> bool:
-        random = torch.Generator().manual_seed(0)
+        random, thetas = torch.Generator().manual_seed(0), list[Tensor]()
+
+        def draw() -> tuple[Tensor, Tensor]:
+            drawn = [torch.randn(clients, *shape, generator=random) / math.sqrt(shape[-1]) for shape in shapes]
+            thetas[:] = [theta.to(device) for theta in drawn]
+            inputs = torch.randn(size + 1, clients, shapes[0][1], generator=random).to(device)
+            return inputs, self.task.blank(size + 1, clients).to(device)
 
         def parts(inputs: Tensor, targets: Tensor) -> list[Tensor]:
-            losses, layers = self.rows(thetas, inputs.transpose(0, 1).contiguous(), targets.transpose(0, 1).contiguous())
+            losses, layers = self.rows(
+                thetas, inputs.transpose(0, 1).contiguous(), targets.transpose(0, 1).contiguous()
+            )
             return [part.transpose(0, 1) for part in (losses, *(part for _, *both in layers for part in both))]
 
         def total(inputs: Tensor, targets: Tensor) -> Tensor:
             data = [_Rows(inputs[:, client], targets[:, client]) for client in range(clients)]
             return torch.stack([found.total for found in self._sums(thetas, data, [1.0] * clients, size)])
 
-        for _ in range(3):
-            thetas = [torch.randn(clients, *shape, generator=random).to(device) for shape in shapes]
-            inputs = torch.randn(size + 1, clients, shapes[0][1], generator=random).to(device)
-            targets = self.task.blank(size + 1, clients).to(device)
-            if not computes_apart(parts, total, inputs, targets):
-                return False
-        return True
+        return computes_apart(draw, parts, total, clients * size * sum(math.prod(shape) for shape in shapes))
 
     def clipped(
         self, thetas: Sequence[Tensor], inputs: Tensor, targets: Tensor, real: Tensor, bounds: Tensor

@@ -11,19 +11,16 @@ import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from fedpriv.common.errors import OptionError
 from fedpriv.config.schema import LocalConfig, ModelConfig
 from fedpriv.mechanisms.clipped_sums import made_up
 from fedpriv.mechanisms.per_example import PerExampleGradients
 from fedpriv.mechanisms.scaling import clipped_rows
 from fedpriv.mechanisms.tasks import Classification, Multilabel, NextToken, Regression, Task
-from fedpriv.training.models import build_model
 from fedpriv.training.sequential import Clipping, FlatModel, LocalData, SequentialTrainer
 from fedpriv.training.stacked_gradients import Chain
 from fedpriv.training.trained_part import train_part
@@ -136,7 +133,13 @@ def of_trainer(
 
 
 def of_gradients(
-    mode: str, module: nn.Module, shape: tuple[int, ...], task: Task, batch: int, device: str, vocabulary: int | None = None
+    mode: str,
+    module: nn.Module,
+    shape: tuple[int, ...],
+    task: Task,
+    batch: int,
+    device: str,
+    vocabulary: int | None = None,
 ) -> Case:
     model = FlatModel(module, device, task=task, vocabulary=vocabulary)
     way = PerExampleGradients(model.module, mode, block=batch, task=task, vocabulary=vocabulary)
@@ -150,7 +153,9 @@ def of_gradients(
 
 
 def perceptron(inputs: int, hidden: int, outputs: int) -> nn.Module:
-    layers = [nn.Linear(inputs, hidden), nn.ReLU(), nn.Linear(hidden, outputs)] if hidden else [nn.Linear(inputs, outputs)]
+    layers = (
+        [nn.Linear(inputs, hidden), nn.ReLU(), nn.Linear(hidden, outputs)] if hidden else [nn.Linear(inputs, outputs)]
+    )
     return nn.Sequential(nn.Flatten(), *layers)
 
 
@@ -197,39 +202,69 @@ def ways(outputs: int, device: str) -> Iterator[tuple[str, Callable[[], Case]]]:
             words = f"{'mlp' if hidden else 'linear'}, {name}{', persons' * persons}"
             for beside in (0, 3) if name == "cohort" else (0,):
                 make = partial(perceptron, inputs, hidden, outputs)
-                yield words, lambda kind=kind, make=make, inputs=inputs, batch=batch, persons=persons, beside=beside: (
-                    of_trainer(kind, make(), (inputs,), task, batch, device, persons, beside)
+                yield (
+                    words,
+                    lambda kind=kind, make=make, inputs=inputs, batch=batch, persons=persons, beside=beside: of_trainer(
+                        kind, make(), (inputs,), task, batch, device, persons, beside
+                    ),
                 )
-    yield "linear, labels", lambda: of_trainer(
-        SequentialTrainer, perceptron(12, 0, outputs), (12,), task_of(outputs, "labels"), 33, device
+    yield (
+        "linear, labels",
+        lambda: of_trainer(
+            SequentialTrainer, perceptron(12, 0, outputs), (12,), task_of(outputs, "labels"), 33, device
+        ),
     )
     for mode in ("bookkeeping", "opacus", "vmap", "singly"):
         for inputs, batch in ((5, 8), (64, 32)):
-            yield f"mlp, {mode}", lambda mode=mode, inputs=inputs, batch=batch: of_gradients(
-                mode, perceptron(inputs, 16, outputs), (inputs,), task, batch, device
+            yield (
+                f"mlp, {mode}",
+                lambda mode=mode, inputs=inputs, batch=batch: of_gradients(
+                    mode, perceptron(inputs, 16, outputs), (inputs,), task, batch, device
+                ),
             )
-        yield f"pictures, {mode}", lambda mode=mode: of_gradients(mode, pictures(2, outputs), (2, 8, 8), task, 8, device)
+        yield (
+            f"pictures, {mode}",
+            lambda mode=mode: of_gradients(mode, pictures(2, outputs), (2, 8, 8), task, 8, device),
+        )
         yield f"text, {mode}", lambda mode=mode: of_gradients(mode, Words(outputs), (6,), task, 8, device, 20)
     for part in PARTS:
-        yield f"pictures, {part}", lambda part=part: of_trainer(
-            SequentialTrainer, part_of(pictures(1, outputs), part), (1, 8, 8), task, 16, device
+        yield (
+            f"pictures, {part}",
+            lambda part=part: of_trainer(
+                SequentialTrainer, part_of(pictures(1, outputs), part), (1, 8, 8), task, 16, device
+            ),
         )
-        yield f"mlp, {part}", lambda part=part: of_trainer(
-            VectorisedTrainer, part_of(perceptron(12, 8, outputs), part), (12,), task, 33, device, beside=2
+        yield (
+            f"mlp, {part}",
+            lambda part=part: of_trainer(
+                VectorisedTrainer, part_of(perceptron(12, 8, outputs), part), (12,), task, 33, device, beside=2
+            ),
         )
     for persons in (False, True):
-        yield f"pictures, cohort{', persons' * persons}", lambda persons=persons: of_trainer(
-            VectorisedTrainer, pictures(1, outputs), (1, 8, 8), task, 16, device, persons, 2
+        yield (
+            f"pictures, cohort{', persons' * persons}",
+            lambda persons=persons: of_trainer(
+                VectorisedTrainer, pictures(1, outputs), (1, 8, 8), task, 16, device, persons, 2
+            ),
         )
-    yield "pictures, opacus by option", lambda: of_trainer(
-        SequentialTrainer, pictures(1, outputs), (1, 8, 8), task, 16, device, clipping="opacus"
+    yield (
+        "pictures, opacus by option",
+        lambda: of_trainer(SequentialTrainer, pictures(1, outputs), (1, 8, 8), task, 16, device, clipping="opacus"),
     )
     if outputs > 1:
         tokens = NextToken(task.labels, 6)
         yield "tokens", lambda: of_trainer(SequentialTrainer, Tokens(outputs), (6,), tokens, 16, device, vocabulary=20)
     for persons in (False, True):
-        yield f"inputs{', persons' * persons}", lambda persons=persons: Case(
-            lambda theta, data: clipped_rows(data.inputs, 1.0, data.unit).total, torch.zeros(9), 16, (9,), task, persons
+        yield (
+            f"inputs{', persons' * persons}",
+            lambda persons=persons: Case(
+                lambda theta, data: clipped_rows(data.inputs, 1.0, data.unit).total,
+                torch.zeros(9),
+                16,
+                (9,),
+                task,
+                persons,
+            ),
         )
 
 
