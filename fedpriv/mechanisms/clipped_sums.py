@@ -6,7 +6,7 @@ The proof of how far one example moves a sum is in `fedpriv.mechanisms.per_examp
 rows of one unit at one site (a person with rows at two sites is two units, each protected). Each site's Poisson sample
 draws persons, each with all of its rows or none; their number at a site is public, their numbers of rows are not used.
 Person k with rows r = 1..m has the exact vector c_k = (1/m) sum_r v_r of the float32 gradients v_r as they are (of a
-Linear layer: v_r = g_r x_r^T). A row's bits depend on its own example alone (there: fixed blocks), so c_k is a function
+Linear layer: v_r = g_r x_r^T). A row's bits depend on its own example alone (there: 4), so c_k is a function
 of this person's rows and of theta: who else is in the data changes it by nothing. Its mass is A_k = (1/m) sum_r |v_r|.
 
 The float64 sum of the rows, in any order and by any kernel, is c'_k with |c'_k - c_k| <= gamma(m + 4) A_k. Measured is

@@ -42,12 +42,22 @@ So w_e |c_e| <= bound (1 - KEPT_BACK)(1 + 2^-20), and err(D) <= b (DRIFT + 2^-33
 than (1 - 2^-12) bound for every b <= LARGEST_BATCH, 2 b (DRIFT + 2^-33) being below 0.55 2^-10; `excess` says by
 how much more for a larger data set. A float32 product forms c_k itself, so TF32 does not matter.
 
-x and g of an example must not depend on the rest of the batch: libraries choose a different kernel for a different
-number of rows, theta can amplify the difference, and then one example redirects the gradients of all others. So every
-computation has one shape, fixed before the data are seen: blocks of ``physical`` rows, padded with blank examples of
-weight 0. `_settle` takes the largest block, up to the given one, in which equal examples get equal bits in every row; a
-block of one row always qualifies. A GPU takes kernels that repeat (`repeatable`). Assumed: a row's bits then depend on
-nothing but its own example.
+4. x and g of an example must not depend on the rest of the batch: libraries choose a different kernel for a different
+number of rows, of products in a batch, or of threads, and for a row's place in a block; theta can amplify a last bit
+until it turns a gradient round, and then one example redirects those of all others. Relied upon is this:
+
+a. Every computation of a run has one shape, fixed before the data are seen: blocks of ``physical`` rows (of a cohort,
+   of as many clients as are asked), padded with blank examples of weight 0. A batch of n examples is ceil(n / physical)
+   such computations one after the other, so n selects no kernel. Each reads memory of its own (`filled` copies), in as
+   many threads as when the way was chosen, and on a GPU with kernels that repeat (`repeatable`).
+b. In that shape a row's bits follow from its own example, wherever it stands. No theorem says so of a library's
+   kernels. `computes_apart` looks before the first sum, by the code, the shapes and the device of the run, on made-up
+   examples: rows in turn at other places, beside others and beside equal ones, bit for bit; then sums over 1, b and
+   b + 1 examples as a run computes them, which have to add up. A block that fails is replaced by a smaller one, down to
+   single rows, and a model of which single rows fail is refused. The numbers in other rows are assumed to select no
+   kernel: products and elementwise steps take the same path whatever they multiply.
+
+tests/training/test_bit_invariance.py looks at every way, around the borders of blocks, under thetas that cancel.
 """
 
 from __future__ import annotations

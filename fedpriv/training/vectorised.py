@@ -6,7 +6,9 @@ agree with its up to float32 rounding.
 A client's result has the same bits whoever is computed beside it: its arrays have shapes that follow from itself alone
 (`padded_width`), there are always two clients in a product at least (a single one is computed twice), it is computed
 in one thread (several would divide it by how many clients there are), and then what a product of the batch gives does
-not depend on how many there are. The last is a property of the kernels, which tests/training/test_slices.py watches.
+not depend on how many there are. The last is a property of the kernels, which tests/training/test_slices.py watches:
+it is what updates of simulated clients rest on, whose number in a product follows from how many batches others have.
+Sums of clipped gradients do not rest on it (`clipped_sums`), and a deployed client is computed alone.
 
 Flatten, Linear and ReLU are computed by hand (`Chain`): batched matrix products that add a step's gradient to the
 parameters without storing it. Every other model goes through `torch.func.vmap` (`Mapped`).

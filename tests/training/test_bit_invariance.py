@@ -8,6 +8,7 @@ last bit of one float32 gradient moves them by more. Some thetas make terms of 3
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
@@ -15,9 +16,11 @@ from functools import partial
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from fedpriv.config.schema import LocalConfig, ModelConfig
-from fedpriv.mechanisms.clipped_sums import made_up
+from fedpriv.mechanisms.bookkeeping import filled
+from fedpriv.mechanisms.clipped_sums import ClippedSum, made_up
 from fedpriv.mechanisms.per_example import PerExampleGradients
 from fedpriv.mechanisms.scaling import clipped_rows
 from fedpriv.mechanisms.tasks import Classification, Multilabel, NextToken, Regression, Task
@@ -42,8 +45,8 @@ def task_of(outputs: int, kind: str = "") -> Task:
 
 @dataclass(frozen=True)
 class Case:
-    """A way of computing a sum. block: rows that it computes at a time; side: examples are pictures of this side,
-    0: vectors, or token ids.
+    """A way of computing a sum. block: rows that it computes at a time; shape: of an example; persons: whether rows are
+    of persons, two each.
     """
 
     sums: Sum
@@ -68,8 +71,7 @@ class Case:
     def thetas(self, seed: int) -> Iterator[tuple[str, Tensor]]:
         random = torch.Generator().manual_seed(seed)
         drawn = torch.randn(self.theta.shape, generator=random)
-        yield "own", self.theta
-        yield "drawn", drawn
+        yield "drawn", drawn / 4
         hostile = drawn.clone()
         hostile[:2] = torch.tensor([3e9, -3e9])
         yield "hostile", hostile
@@ -84,7 +86,7 @@ def moves(case: Case, counts: tuple[int, ...] = (), seed: int = 0) -> Iterator[t
     rows of their persons): without the first one all others have another place.
     """
     block = case.block
-    borders = {1, 2, block - 1, block, block + 1, 2 * block - 1, 2 * block, 2 * block + 1}
+    borders = {1, block - 1, block, block + 1, 2 * block - 1, 2 * block + 1}
     for name, theta in case.thetas(seed):
         for count in counts or sorted(borders - {0}):
             data = case.rows(count, count)
@@ -280,8 +282,164 @@ def table(outputs: tuple[int, ...] = (1, 2, 10), device: str = "cpu") -> dict[st
     return found
 
 
+@pytest.mark.rotates(3)
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("outputs", [1, 2, 10])
 def test_one_more_changes_no_bit_of_the_others(outputs: int, device: str) -> None:
     differ = {name: told for name, told in table((outputs,), device).items() if told[1]}
     assert not differ
+
+
+@pytest.mark.parametrize("outputs", [1, 2])
+@pytest.mark.parametrize("hidden", [0, 1, 16])
+def test_one_more_changes_no_bit_of_the_others_in_a_chain(hidden: int, outputs: int) -> None:
+    """The shapes that had another kernel for one block than for two: any block, one output."""
+    for inputs, batch in itertools.product((2, 7, 33, 100), (4, 16, 40, 100)):
+        torch.manual_seed(1)
+        module = perceptron(inputs, hidden, outputs)
+        case = of_trainer(SequentialTrainer, module, (inputs,), task_of(outputs), batch, "cpu")
+        assert max(moved for *_, moved in moves(case, (case.block, case.block + 1))) < ALLOWED
+
+
+@pytest.mark.parametrize("persons", [False, True])
+@pytest.mark.parametrize("hidden", [0, 16])
+def test_whether_a_client_has_rows_changes_no_bit_of_another_clients_sum(hidden: int, persons: bool) -> None:
+    """Two are computed together, whether one of them drew nobody or somebody."""
+    model = FlatModel(perceptron(12, hidden, 1), task=task_of(1))
+    trainer = VectorisedTrainer(model, local(33))
+    case = Case(lambda theta, data: theta, model.theta.clone(), 32, (12,), task_of(1), persons)
+    data, other = case.rows(33, 1), case.rows(70, 2)
+    for name, theta in case.thetas(3):
+        if name == "hostile":
+            data.inputs[:, 1] = data.inputs[:, 0]
+        found = [
+            trainer.clipped_sums([Clipping(theta, own, 1.0) for own in (data, some(other, torch.arange(70) < many))])[0]
+            for many in (0, 1, 70)
+        ]
+        assert all(torch.equal(own.total, found[0].total) and torch.equal(own.norms, found[0].norms) for own in found)
+
+
+# --- planted kernels: each must be found -------------------------------------------------------------------
+
+
+class InOneProduct(Chain):
+    """All blocks as products of one batch: what a library may compute by another kernel for one than for two."""
+
+    def _sums(self, thetas: Any, data: Any, bounds: Any, size: int) -> list[ClippedSum]:
+        (own,) = data
+        blocks = -(-len(own.targets) // size)
+        inputs, targets = (
+            filled(part, blocks * size).view(blocks, size, *part.shape[1:]) for part in (own.inputs, own.targets)
+        )
+        real = torch.arange(blocks * size).view(blocks, size) < len(own.targets)
+        limits = torch.full((blocks,), bounds[0], dtype=torch.float64)
+        thetas = [theta[0].expand(blocks, *theta.shape[1:]) for theta in thetas]
+        total, norms, losses = self.clipped(thetas, inputs, targets, real, limits)
+        return [ClippedSum(total.sum(0), norms.flatten()[: len(own.targets)], float(losses.sum()))]
+
+
+def planted(monkeypatch: pytest.MonkeyPatch, change: Callable[[Tensor], Tensor]) -> None:
+    """Products of batches as the library gives them, and then changed."""
+    for name in ("bmm", "baddbmm"):
+        real = getattr(torch, name)
+        monkeypatch.setattr(torch, name, lambda *given, real=real, **more: change(real(*given, **more)))
+
+
+def other_kernel(found: Tensor) -> Tensor:
+    """The next number, in every place."""
+    return torch.nextafter(found, torch.full_like(found, math.inf))
+
+
+def of_one(found: Tensor) -> Tensor:
+    return other_kernel(found) if found.dtype == torch.float32 and len(found) == 1 else found
+
+
+def of_odd_rows(found: Tensor) -> Tensor:
+    if found.dtype != torch.float32:
+        return found
+    return torch.where(torch.arange(found.shape[1]).view(1, -1, 1) % 2 == 1, other_kernel(found), found)
+
+
+def of_many_rows(found: Tensor) -> Tensor:
+    """In the last place of blocks of more than eight rows."""
+    if found.dtype != torch.float32 or found.shape[1] <= 8:
+        return found
+    return torch.cat([found[:, :-1], other_kernel(found[:, -1:])], 1)
+
+
+def chain_of(kind: type[Chain] = Chain, outputs: int = 2) -> tuple[Chain, list[Tensor]]:
+    module = perceptron(12, 16, outputs)
+    chain = kind.of(module, task_of(outputs))
+    assert chain is not None
+    return chain, [part.detach().unsqueeze(0) for part in module.parameters()]
+
+
+def test_another_kernel_for_one_product_is_found_where_blocks_are_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the table, which sees nothing of it where each block is a computation of one shape; and at start."""
+    planted(monkeypatch, of_one)
+    chain, thetas = chain_of()
+    blocked, shapes = chain_of(InOneProduct)[0], [part.shape[1:] for part in thetas]
+    theta = torch.cat([part.flatten() for part in thetas])
+
+    def case(way: Chain) -> Case:
+        return Case(lambda flat, data: way._sums(parts(flat), [data], [1.0], 8)[0].total, theta, 8, (12,), task_of(2))
+
+    def parts(flat: Tensor) -> list[Tensor]:
+        sizes = [shape.numel() for shape in shapes]
+        return [part.view(1, *shape) for part, shape in zip(flat.split(sizes), shapes, strict=True)]
+
+    assert max(moved for *_, moved in moves(case(chain))) < ALLOWED
+    assert max(moved for *_, moved in moves(case(blocked), (8, 9))) > ALLOWED
+    assert chain.block(thetas, 8) == 8
+    with pytest.raises(OptionError, match="model=.*on cpu one row's gradient depends on which others there are"):
+        blocked.block(thetas, 8)
+
+
+@pytest.mark.parametrize(("change", "block"), [(of_odd_rows, 1), (of_many_rows, 8)])
+@pytest.mark.parametrize("clients", [1, 3])
+def test_a_place_with_another_kernel_is_found_at_start(
+    change: Callable[[Tensor], Tensor], block: int, clients: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planted(monkeypatch, change)
+    chain, thetas = chain_of()
+    assert chain.block([part.expand(clients, *part.shape[1:]) for part in thetas], 64) == block
+
+
+@pytest.mark.parametrize("mode", ["bookkeeping", "opacus"])
+def test_a_place_with_another_kernel_is_found_in_any_model(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Down to single rows; a step that never gives the same is refused."""
+    real, calls = functional.linear, itertools.count()
+
+    def odd(*given: Any) -> Tensor:
+        found = real(*given)
+        return torch.where(torch.arange(len(found)).unsqueeze(1) % 2 == 1, other_kernel(found), found)
+
+    def restless(*given: Any) -> Tensor:
+        return real(*given) * (1 + 1e-6 * next(calls))
+
+    shape, task = (1, 8, 8), task_of(3)
+    for change, allowed in ((odd, True), (restless, False)):
+        monkeypatch.setattr(functional, "linear", change)
+        way = PerExampleGradients(pictures(1, 3), mode, block=8, task=task)
+        if allowed:
+            way.settle(shape, torch.device("cpu"))
+            assert way.physical == 1
+        else:
+            with pytest.raises(OptionError, match="model=Sequential: on cpu one row's gradient depends on"):
+                way.settle(shape, torch.device("cpu"))
+
+
+def test_a_sum_is_computed_in_the_threads_of_its_look_and_in_memory_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    way, before, seen = PerExampleGradients(pictures(1, 3), block=4), torch.get_num_threads(), []
+    inputs, targets = torch.randn(4, 1, 8, 8), torch.zeros(4, dtype=torch.int64)
+    assert filled(inputs, 4).data_ptr() != inputs.data_ptr() and torch.equal(filled(inputs, 4), inputs)
+    torch.set_num_threads(1)
+    try:
+        way.settle((1, 8, 8), torch.device("cpu"))
+        real = way._sum
+        monkeypatch.setattr(way, "_sum", lambda *given: (seen.append(torch.get_num_threads()), real(*given))[1])
+        torch.set_num_threads(2)
+        way.clipped_sum(inputs, targets, 1.0)
+        assert seen == [1] and torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
