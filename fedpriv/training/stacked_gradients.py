@@ -27,11 +27,18 @@ ALIGNED = 8
 
 
 #: The most rows of a block: products of fewer rows take longer for each.
-LARGEST_BLOCK = 2**8
+LARGEST_BLOCK = 2**10
 
 
 #: Several would divide a product by how many clients there are.
 one_thread = partial(in_threads, 1)
+
+
+def block_for(expected: int) -> int:
+    """Rows of equal blocks that hold most Poisson batches of a public expected size, few rows of them blank."""
+    most = expected + 2 * math.isqrt(expected)
+    blocks = -(-most // LARGEST_BLOCK)
+    return -(-most // (ALIGNED * blocks)) * ALIGNED
 
 
 class Held(Protocol):

@@ -43,7 +43,7 @@ from fedpriv.training.sequential import (
     Training,
     draw_batches,
 )
-from fedpriv.training.stacked_gradients import Chain, Mapped, one_thread
+from fedpriv.training.stacked_gradients import Chain, Mapped, block_for, one_thread
 
 T = TypeVar("T")
 
@@ -151,7 +151,8 @@ class VectorisedTrainer(SequentialTrainer):
         found: dict[int, ClippedSum] = {}
         if isinstance(chain := self.batched, Chain):
             given = [place for place, one in enumerate(requests) if one.chosen == "given"]
-            pixels = max((self._rows * requests[place].data.inputs.shape[1:].numel() for place in given), default=0)
+            rows = block_for(max((one.expected or self.config.batch_size for one in requests), default=1))
+            pixels = max((rows * requests[place].data.inputs.shape[1:].numel() for place in given), default=0)
             for persons in (False, True):
                 alike = [place for place in given if (requests[place].data.unit is not None) == persons]
                 sums = partial(sums_of_persons, chain) if persons else chain.clipped_sums
@@ -159,10 +160,10 @@ class VectorisedTrainer(SequentialTrainer):
                     chunk = [requests[place] for place in some]
                     thetas = self.split(torch.stack([one.theta for one in chunk]).to(self.model.theta.device))
                     data, bounds = [one.data for one in chunk], [one.bound for one in chunk]
-                    found |= zip(some, sums(thetas, data, bounds, self._rows), strict=True)
+                    found |= zip(some, sums(thetas, data, bounds, rows), strict=True)
         for place, one in enumerate(requests):
             if place not in found:
-                found[place] = self.clipped_sum(one.theta, one.data, one.bound, one.chosen, one.stays)
+                found[place] = self.clipped_sum(**vars(one))
         return [found[place] for place in range(len(requests))]
 
     def train_rows(

@@ -12,12 +12,14 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from fedpriv.common.errors import OptionError
 from fedpriv.config.schema import LocalConfig, ModelConfig
 from fedpriv.mechanisms.bookkeeping import filled
 from fedpriv.mechanisms.clipped_sums import ClippedSum, made_up
@@ -25,7 +27,7 @@ from fedpriv.mechanisms.per_example import PerExampleGradients
 from fedpriv.mechanisms.scaling import clipped_rows
 from fedpriv.mechanisms.tasks import Classification, Multilabel, NextToken, Regression, Task
 from fedpriv.training.sequential import Clipping, FlatModel, LocalData, SequentialTrainer
-from fedpriv.training.stacked_gradients import Chain
+from fedpriv.training.stacked_gradients import Chain, block_for
 from fedpriv.training.trained_part import train_part
 from fedpriv.training.vectorised import VectorisedTrainer
 
@@ -131,7 +133,7 @@ def of_trainer(
     case = Case(sums, model.theta.cpu().clone(), 1, shape, task, persons, vocabulary)
     way = trainer.per_example(shape, units=persons)
     by_hand = Chain.of(module, task) is not None and clipping == "fedpriv"
-    return replace(case, block=trainer._rows if by_hand else way.physical or 1)
+    return replace(case, block=block_for(batch) if by_hand else way.physical or 1)
 
 
 def of_gradients(
@@ -391,7 +393,7 @@ def test_another_kernel_for_one_product_is_found_where_blocks_are_a_batch(monkey
     assert max(moved for *_, moved in moves(case(chain))) < ALLOWED
     assert max(moved for *_, moved in moves(case(blocked), (8, 9))) > ALLOWED
     assert chain.block(thetas, 8) == 8
-    with pytest.raises(OptionError, match="model=.*on cpu one row's gradient depends on which others there are"):
+    with pytest.raises(OptionError, match=r"model=.*on cpu one row's gradient depends on which others there are"):
         blocked.block(thetas, 8)
 
 
