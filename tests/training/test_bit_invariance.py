@@ -305,8 +305,11 @@ def test_one_more_changes_no_bit_of_the_others_in_a_chain(hidden: int, outputs: 
 
 @pytest.mark.parametrize("persons", [False, True])
 @pytest.mark.parametrize("hidden", [0, 16])
-def test_whether_a_client_has_rows_changes_no_bit_of_another_clients_sum(hidden: int, persons: bool) -> None:
-    """Two are computed together, whether one of them drew nobody or somebody."""
+def test_whether_a_client_has_rows_changes_no_bit_of_another_clients_sum(
+    hidden: int, persons: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two are computed together, whether one of them drew nobody or somebody: one product has another kernel here."""
+    planted(monkeypatch, of_one)
     model = FlatModel(perceptron(12, hidden, 1), task=task_of(1))
     trainer = VectorisedTrainer(model, local(33))
     case = Case(lambda theta, data: theta, model.theta.clone(), 32, (12,), task_of(1), persons)
@@ -362,6 +365,11 @@ def of_odd_rows(found: Tensor) -> Tensor:
     return torch.where(torch.arange(found.shape[1]).view(1, -1, 1) % 2 == 1, other_kernel(found), found)
 
 
+def of_others(found: Tensor) -> Tensor:
+    """Where the row before is another one."""
+    return torch.where(found == found.roll(1, 1), found, other_kernel(found)) if found.dtype == torch.float32 else found
+
+
 def of_many_rows(found: Tensor) -> Tensor:
     """In the last place of blocks of more than eight rows."""
     if found.dtype != torch.float32 or found.shape[1] <= 8:
@@ -397,7 +405,7 @@ def test_another_kernel_for_one_product_is_found_where_blocks_are_a_batch(monkey
         blocked.block(thetas, 8)
 
 
-@pytest.mark.parametrize(("change", "block"), [(of_odd_rows, 1), (of_many_rows, 8)])
+@pytest.mark.parametrize(("change", "block"), [(of_odd_rows, 1), (of_others, 1), (of_many_rows, 8)])
 @pytest.mark.parametrize("clients", [1, 3])
 def test_a_place_with_another_kernel_is_found_at_start(
     change: Callable[[Tensor], Tensor], block: int, clients: int, monkeypatch: pytest.MonkeyPatch
