@@ -89,6 +89,7 @@ class DPSumClient(RowSumClient):
         form=local float32 [d].
         """
         data, bound, source = self._drawn(request), self.clip_norm, self.noise(request, "release")
+        expected = max(1, round(self.options.sampling_rate * self.facts.num_examples))
         if self.scaling is not None and request.round <= 2:
             rows, bound = data.inputs.flatten(1), self.scaling.bound
             if request.round == 2:
@@ -97,10 +98,11 @@ class DPSumClient(RowSumClient):
             total = torch.nn.functional.pad(found.total, (0, len(theta) - rows.shape[1]))
         elif self.scaling is not None:
             moved = torch.from_numpy(self.scaling.forward(theta.numpy()))
-            found = yield Clipping(moved, replace(data, inputs=self.scaling.inputs(data.inputs)), bound)
+            scaled = replace(data, inputs=self.scaling.inputs(data.inputs))
+            found = yield Clipping(moved, scaled, bound, expected=expected)
             total = found.total
         else:
-            found = yield Clipping(theta, data, bound)
+            found = yield Clipping(theta, data, bound, expected=expected)
             total = found.total
         figures = {
             "train_loss": found.loss,

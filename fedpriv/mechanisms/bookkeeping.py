@@ -300,6 +300,5 @@ KINDS: dict[type[nn.Module], tuple[Callable[[_Seen], Tensor], Callable[[_Seen, T
 
 
 def filled(values: Tensor, size: int) -> Tensor:
-    """values [b, ...] and zeros, ``size`` rows in all."""
-    missing = size - len(values)
-    return torch.cat([values, values.new_zeros(missing, *values.shape[1:])]) if missing else values
+    """values [b, ...] and zeros, ``size`` rows in all: a copy, whose place in memory does not tell where they stood."""
+    return torch.cat([values, values.new_zeros(size - len(values), *values.shape[1:])])

@@ -6,7 +6,7 @@ The proof of how far one example moves a sum is in `fedpriv.mechanisms.per_examp
 rows of one unit at one site (a person with rows at two sites is two units, each protected). Each site's Poisson sample
 draws persons, each with all of its rows or none; their number at a site is public, their numbers of rows are not used.
 Person k with rows r = 1..m has the exact vector c_k = (1/m) sum_r v_r of the float32 gradients v_r as they are (of a
-Linear layer: v_r = g_r x_r^T). A row's bits depend on its own example alone (there: fixed blocks), so c_k is a function
+Linear layer: v_r = g_r x_r^T). A row's bits depend on its own example alone (there: 4), so c_k is a function
 of this person's rows and of theta: who else is in the data changes it by nothing. Its mass is A_k = (1/m) sum_r |v_r|.
 
 The float64 sum of the rows, in any order and by any kernel, is c'_k with |c'_k - c_k| <= gamma(m + 4) A_k. Measured is
@@ -26,12 +26,15 @@ contributes nothing. A GPU's sums in changing order are covered: the proof does 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
 
+from fedpriv.common.errors import OptionError
 from fedpriv.mechanisms.bookkeeping import DRIFT, ROUNDOFF, add_rows, filled, without
 from fedpriv.mechanisms.noise import clip_factors
 
@@ -44,6 +47,10 @@ NUMBERS_ON_GPU = 2**30
 
 #: The most examples that a GPU computes at a time.
 BLOCK_ON_GPU = 512
+
+
+#: Numbers that `computes_apart` computes.
+LOOKS = 2**25
 
 
 def block_on_gpu(expected: int) -> int:
@@ -67,6 +74,53 @@ def excess(examples: int) -> float:
     units of the clip bound: 0 up to `LARGEST_BATCH`.
     """
     return 2 * max(0, examples - LARGEST_BATCH) * (DRIFT + 2.0**-33)
+
+
+def computes_apart(
+    draw: Callable[[], tuple[Tensor, Tensor]],
+    parts: Callable[[Tensor, Tensor], Sequence[Tensor]],
+    total: Callable[[Tensor, Tensor], Tensor],
+    numbers: int,
+) -> bool:
+    """Whether no row's bits depend on its place in a block, on the other rows, or on how many there are.
+
+    Args:
+        draw: made-up examples and targets, one more than a block has rows.
+        parts: what a block computes, tensors [block, ...], of which each row is of one example: the same in any other
+            place of the block, beside others and beside equal ones.
+        total: the sum [d] of gradients clipped to 1, as a run computes it, over any number of examples: over all that
+            were drawn it is the sum over all but the first, which then have another place, and over the first alone.
+        numbers: that a block computes: how often it is looked at follows, 2 to 8 times.
+    """
+    exactly = partial(torch.allclose, rtol=0.0, atol=0.0, equal_nan=True)
+    for _ in range(min(8, max(2, LOOKS // numbers))):
+        inputs, targets = draw()
+        rows, of = inputs[1:], targets[1:]
+        found, moved = parts(rows, of), parts(rows.roll(1, 0), of.roll(1, 0))
+        equal = parts(rows[:1].expand_as(rows).contiguous(), of[:1].expand_as(of).contiguous())
+        for own, turned, same in zip(found, moved, equal, strict=True):
+            if not exactly(turned.roll(-1, 0), own) or not exactly(same, own[:1].expand_as(own)):
+                return False
+    apart = total(inputs, targets) - total(rows, of) - total(inputs[:1], targets[:1])
+    return float(torch.linalg.vector_norm(apart)) <= len(targets) * 2.0**-47
+
+
+@contextmanager
+def in_threads(count: int) -> Iterator[None]:
+    """torch computes in so many threads; afterwards in as many as before."""
+    before = torch.get_num_threads()
+    if before != count:
+        torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        if before != count:
+            torch.set_num_threads(before)
+
+
+def not_apart(what: str, device: torch.device) -> OptionError:
+    words = f"on {device} one row's gradient depends on which others there are; allowed: another model, or device"
+    return OptionError("model", what, words)
 
 
 @dataclass(frozen=True)

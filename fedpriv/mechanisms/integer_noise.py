@@ -36,6 +36,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedpriv.common.errors import OptionError
+from fedpriv.common.sum_limits import MOST_BITS
 from fedpriv.mechanisms.laws import skellam_exponent
 from fedpriv.mechanisms.noise import NoiseSource, Shape, add_normal_finely, as_size
 
@@ -319,7 +320,8 @@ def add_residues(total: NDArray[np.uint64], residues: Residues, bits: int) -> No
 
 
 # Eight numbers are as many bytes as one has bits, so number j of every eight begins at the same bit of a byte: they are
-# one strided view of words of 64 bits. A word holds a number of at most 57 bits wherever that begins.
+# one strided view of words of 64 bits. A word holds a number of at most 57 bits wherever that begins;
+# options and `pack` allow `MOST_BITS`.
 
 #: Which bit of a stream comes first: the lowest of the first number in the lowest of the first byte, or the highest.
 Order = Literal["<", ">"]
@@ -335,7 +337,11 @@ def packed_size(count: int, bits: int) -> int:
 
 
 def pack(numbers: NDArray[Any], bits: int) -> NDArray[np.uint8]:
-    """uint8 [..., `packed_size`], lowest bit first, of numbers below 2^bits [..., n]; bits: from 1 to 57."""
+    """uint8 [..., `packed_size`], lowest bit first, of whole numbers below 2^bits [..., n]; bits: 1 to `MOST_BITS`.
+
+    Raises `OptionError` for more bits than that, ValueError for a number that does not fit: both would change others.
+    """
+    _check_width(bits)
     if (count := numbers.shape[-1]) > AT_ONCE:
         parts = [pack(numbers[..., start : start + AT_ONCE], bits) for start in range(0, count, AT_ONCE)]
         return np.concatenate(parts, axis=-1)
@@ -345,6 +351,8 @@ def pack(numbers: NDArray[Any], bits: int) -> NDArray[np.uint8]:
     stride = max(bits, _WORD)  # words that are written must not overlap
     found, filled = np.zeros((*rows, groups * stride + _WORD), np.uint8), np.zeros((*rows, groups * 8), np.uint64)
     filled[..., :count] = numbers
+    if int(filled.max()) >> bits:
+        raise ValueError(f"whole numbers from {numbers.min()} to {numbers.max()}; allowed: 0 to 2^{bits} - 1")
     for number in range(8):
         first, shift = divmod(number * bits, 8)
         words = _words(found, first, groups, stride, "<")
@@ -354,7 +362,10 @@ def pack(numbers: NDArray[Any], bits: int) -> NDArray[np.uint8]:
 
 
 def unpack(packed: NDArray[np.uint8], bits: int, count: int, order: Order) -> NDArray[np.uint64]:
-    """uint64 [count] from the bytes of `pack`, or of `whole_numbers.pack_integers` (highest bit first)."""
+    """uint64 [count] from the bytes of `pack`, or of `whole_numbers.pack_integers` (highest bit first). Raises
+    `OptionError` as `pack`.
+    """
+    _check_width(bits)
     if count > AT_ONCE:
         pieces = [(start * bits // 8, min(AT_ONCE, count - start)) for start in range(0, count, AT_ONCE)]
         whole = [packed[place : place + packed_size(size, bits)] for place, size in pieces]
@@ -370,6 +381,11 @@ def unpack(packed: NDArray[np.uint8], bits: int, count: int, order: Order) -> ND
         found[:, number] = _words(filled, first, groups, bits, order) >> np.uint64(shift)
     found &= np.uint64(2**bits - 1)
     return found.reshape(-1)[:count]
+
+
+def _check_width(bits: int) -> None:
+    if not 1 <= bits <= MOST_BITS:
+        raise OptionError("strategy.server.bits", bits, f"packed whole numbers have 1 to {MOST_BITS}")
 
 
 def _words(held: NDArray[np.uint8], first: int, groups: int, stride: int, order: Order) -> NDArray[np.uint64]:

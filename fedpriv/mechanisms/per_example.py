@@ -42,12 +42,22 @@ So w_e |c_e| <= bound (1 - KEPT_BACK)(1 + 2^-20), and err(D) <= b (DRIFT + 2^-33
 than (1 - 2^-12) bound for every b <= LARGEST_BATCH, 2 b (DRIFT + 2^-33) being below 0.55 2^-10; `excess` says by
 how much more for a larger data set. A float32 product forms c_k itself, so TF32 does not matter.
 
-x and g of an example must not depend on the rest of the batch: libraries choose a different kernel for a different
-number of rows, theta can amplify the difference, and then one example redirects the gradients of all others. So every
-computation has one shape, fixed before the data are seen: blocks of ``physical`` rows, padded with blank examples of
-weight 0. `_settle` takes the largest block, up to the given one, in which equal examples get equal bits in every row; a
-block of one row always qualifies. A GPU takes kernels that repeat (`repeatable`). Assumed: a row's bits then depend on
-nothing but its own example.
+4. x and g of an example must not depend on the rest of the batch: libraries choose a different kernel for a different
+number of rows, of products in a batch, or of threads, and for a row's place in a block; theta can amplify a last bit
+until it turns a gradient round, and then one example redirects those of all others. Relied upon is this:
+
+a. Every computation of a run has one shape, fixed before the data are seen: blocks of ``physical`` rows (of a cohort,
+   of as many clients as are asked), padded with blank examples of weight 0. A batch of n examples is ceil(n / physical)
+   such computations one after the other, so n selects no kernel. Each reads memory of its own (`filled` copies), in as
+   many threads as when the way was chosen, and on a GPU with kernels that repeat (`repeatable`).
+b. In that shape a row's bits follow from its own example, wherever it stands. No theorem says so of a library's
+   kernels. `computes_apart` looks before the first sum, by the code, the shapes and the device of the run, on made-up
+   examples: rows in turn at other places, beside others and beside equal ones, bit for bit; then sums over 1, b and
+   b + 1 examples as a run computes them, which have to add up. A block that fails is replaced by a smaller one, down to
+   single rows, and a model of which single rows fail is refused. The numbers in other rows are assumed to select no
+   kernel: products and elementwise steps take the same path whatever they multiply.
+
+tests/training/test_bit_invariance.py looks at every way, around the borders of blocks, under thetas that cancel.
 """
 
 from __future__ import annotations
@@ -62,7 +72,16 @@ from torch import Tensor, nn
 
 from fedpriv.common.errors import OptionError
 from fedpriv.mechanisms.bookkeeping import KINDS, Trace, add_rows, filled, squared_lengths, without
-from fedpriv.mechanisms.clipped_sums import NUMBERS_ON_GPU, PHYSICAL_NUMBERS, ClippedSum, made_up, sum_of_units
+from fedpriv.mechanisms.clipped_sums import (
+    NUMBERS_ON_GPU,
+    PHYSICAL_NUMBERS,
+    ClippedSum,
+    computes_apart,
+    in_threads,
+    made_up,
+    not_apart,
+    sum_of_units,
+)
 from fedpriv.mechanisms.device_errors import failed
 from fedpriv.mechanisms.frozen_gradient import FrozenGradient, Unfit, dense
 from fedpriv.mechanisms.noise import clip_factors
@@ -75,6 +94,9 @@ BLOCK = 32
 #: The same where an example is a row of token ids, whose gradients take little memory.
 BLOCK_OF_TEXT = 128
 
+#: Rows of a block for which libraries have few kernels: tried before blocks of less than half of a smaller one.
+COMMON = 16
+
 #: How closely a way must agree with the model's own gradients of single examples before it is used.
 TOLERANCE = 1e-3
 
@@ -85,14 +107,15 @@ def block_for(expected: int, most: int = BLOCK) -> int:
 
 
 @contextmanager
-def repeatable() -> Iterator[None]:
+def repeatable(threads: int) -> Iterator[None]:
     """Convolutions of a GPU by kernels that give the same bits each time: others add up in the order of their threads,
-    so that equal examples of a block would differ.
+    so that equal examples of a block would differ. On a CPU the same number of threads, which divide a block's rows.
     """
     before = torch.backends.cudnn.deterministic
     torch.backends.cudnn.deterministic = True
     try:
-        yield
+        with in_threads(threads):
+            yield
     finally:
         torch.backends.cudnn.deterministic = before
 
@@ -136,7 +159,8 @@ class PerExampleGradients:
         """
         if not self._settled:
             self.module.train()
-            with repeatable():
+            self._threads = torch.get_num_threads()
+            with repeatable(self._threads):
                 self._settle(shape, device)
             self._settled = True
 
@@ -153,14 +177,19 @@ class PerExampleGradients:
         self.settle(inputs.shape[1:], targets.device)
         if chosen == "median":
             bound = self._median_norm(inputs, targets, unit)
-        if unit is not None:
+        with repeatable(self._threads):
+            if unit is None:
+                return self._sum(inputs, targets, bound, self.physical or 1)
             assert self.mode != "bookkeeping", "a person's rows need gradients that are formed"
             return sum_of_units(self._gradients, inputs, targets, bound, unit, self._size, self.physical or 1)
+
+    def _sum(self, inputs: Tensor, targets: Tensor, bound: float, size: int) -> ClippedSum:
+        """In blocks of ``size``."""
         total, norms, loss = self._zeros(targets.device), [], 0.0
-        size = self.physical or 1
+        add = self._add_by_bookkeeping if self.mode == "bookkeeping" else self._add_formed
         for start in range(0, len(targets), size):
             some, of = inputs[start : start + size], targets[start : start + size]
-            part_norms, part_loss = self._add(filled(some, size), filled(of, size), len(of), bound, total)
+            part_norms, part_loss = add(filled(some, size), filled(of, size), len(of), bound, total)
             norms.append(part_norms)
             loss += part_loss
         return ClippedSum(total, torch.cat(norms).cpu(), loss / len(targets))
@@ -195,12 +224,6 @@ class PerExampleGradients:
     def _median_norm(self, inputs: Tensor, targets: Tensor, unit: Tensor | None) -> float:
         norms = self.clipped_sum(inputs, targets, 1.0, unit=unit).norms
         return max(float(norms.nan_to_num(0.0, 0.0).median()), 1e-6)
-
-    def _add(self, inputs: Tensor, targets: Tensor, real: int, bound: float, total: Tensor) -> tuple[Tensor, float]:
-        """Adds the clipped gradients of the first ``real`` examples to ``total``; their (norms, sum of losses)."""
-        way = self._add_by_bookkeeping if self.mode == "bookkeeping" else self._add_formed
-        with repeatable():
-            return way(inputs, targets, real, bound, total)
 
     # --- choice of method ---------------------------------------------------------------------------------------
 
@@ -280,10 +303,8 @@ class PerExampleGradients:
                     raise
                 self._many, alone = singly, True
         self.mode = "singly" if alone else "vmap"
-        if alone:
-            self.physical = 1
-        else:
-            self._choose_block(inputs, targets, self._size)
+        self.physical = 1 if alone else self.physical
+        self._choose_block(inputs, targets, self._size)
 
     def _compare_formed(self, inputs: Tensor, targets: Tensor, random: bool = False) -> None:
         """Raises `_Differs`; where random numbers are drawn, there is nothing to compare with."""
@@ -296,25 +317,37 @@ class PerExampleGradients:
     def _choose_block(self, inputs: Tensor, targets: Tensor, numbers: int) -> None:
         """numbers: held for one example."""
         most = NUMBERS_ON_GPU if inputs.is_cuda else PHYSICAL_NUMBERS
-        size = self.physical or max(1, min(self.block, most // max(1, 3 * numbers)))
-        while size > 1 and not self._rows_are_alike(inputs, targets, size):
-            size //= 2
-        self.physical = size
+        fits = max(1, most // max(1, 3 * numbers))
+        size = self.physical or min(self.block, fits)
+        sizes = [size >> halved for halved in range(size.bit_length())]
+        if self.physical is None and size < COMMON <= fits:  # heads of two outputs have other kernels for few rows
+            sizes.insert(1, COMMON)
+        with self._elsewhere():
+            alike = (size for size in sizes if self._computes_apart(inputs, targets, size, size * numbers))
+            self.physical = next(alike, None)
+        if self.physical is None:
+            raise not_apart(type(self.module).__name__, inputs.device)
 
-    def _rows_are_alike(self, inputs: Tensor, targets: Tensor, size: int) -> bool:
-        """Whether a block of ``size`` equal examples gets equal inputs and gradients in every row, to the last bit."""
-        for image, label in zip(inputs, targets, strict=True):
-            block = image.expand(size, *image.shape).contiguous(), label.expand(size, *label.shape).contiguous()
+    def _computes_apart(self, inputs: Tensor, targets: Tensor, size: int, numbers: int) -> bool:
+        random = torch.Generator().manual_seed(2)
+
+        def draw() -> tuple[Tensor, Tensor]:
+            rows = made_up(size + 1, *inputs.shape[1:], vocabulary=self.vocabulary, random=random).to(inputs.device)
+            return rows, targets[:1].expand(size + 1, *targets.shape[1:]).contiguous()
+
+        def parts(some: Tensor, of: Tensor) -> list[Tensor]:
             if self.mode != "bookkeeping":
-                found = list(self._gradients(*block)[0].values())
-            else:
-                trace = Trace(self.module, size, self._steps, self.task)
-                trace.run(*block)
-                trace.squared_norms()
-                found = [part for seen in trace.seen for part in (seen.inputs, seen.gradient, *seen.kept)]
-            if not all(torch.equal(part, part[:1].expand_as(part)) for part in found):
-                return False
-        return True
+                gradients, losses = self._gradients(some, of)
+                return [losses, *gradients.values()]
+            trace = Trace(self.module, size, self._steps, self.task)
+            losses = trace.run(some, of)
+            trace.squared_norms()
+            return [losses, *(part for seen in trace.seen for part in (seen.inputs, seen.gradient, *seen.kept))]
+
+        def total(some: Tensor, of: Tensor) -> Tensor:
+            return self._sum(some, of, 1.0, size).total
+
+        return computes_apart(draw, parts, total, numbers)
 
     @contextmanager
     def _elsewhere(self) -> Iterator[None]:

@@ -8,7 +8,6 @@ the length |g_r| |x_r|, so the mass needs no product either.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -16,21 +15,7 @@ from torch import Tensor
 from fedpriv.mechanisms.bookkeeping import add_rows, without
 from fedpriv.mechanisms.clipped_sums import PHYSICAL_NUMBERS, ClippedSum, Members, measured
 from fedpriv.mechanisms.noise import clip_factors
-from fedpriv.training.stacked_gradients import Chain, one_thread
-
-
-class Held(Protocol):
-    """A client's rows, as `fedpriv.training.sequential.LocalData` has them."""
-
-    @property
-    def inputs(self) -> Tensor: ...
-
-    @property
-    def targets(self) -> Tensor: ...
-
-    @property
-    def unit(self) -> Tensor | None: ...
-
+from fedpriv.training.stacked_gradients import Chain, Held, one_thread
 
 #: float64 [p, d], [p] and float32 [p, b, ...] below: p persons, b rows each, d parameters, c clients.
 Layer = tuple[bool, Tensor, Tensor]
@@ -41,21 +26,16 @@ Layer = tuple[bool, Tensor, Tensor]
 def sums_of_persons(
     chain: Chain, thetas: Sequence[Tensor], data: Sequence[Held], bounds: Sequence[float], block: int
 ) -> list[ClippedSum]:
-    """Of each client, at its own parameters [c, ...] and bound; every client has a row, and all have ``unit``.
+    """Of each client, at its own parameters [c, ...] and bound; all have ``unit``.
 
     Rows go through the model in blocks of ``block`` of each client at most, padded with blank ones, whoever holds how
     many.
     """
     device, counts, block = thetas[0].device, [len(own.targets) for own in data], chain.block(thetas, block)
-    blank = -(-max(counts) // block) * block
-    inputs, targets = (
-        torch.stack([_padded(part, blank) for part in parts]).to(device)
-        for parts in ([chain.prepared(own.inputs) for own in data], [own.targets for own in data])
-    )
     losses: list[Tensor] = []
     layers: list[list[Layer]] = []
-    for start in range(0, blank, block):
-        some, found = chain.rows(thetas, inputs[:, start : start + block], targets[:, start : start + block])
+    for start in range(0, max(1, *counts), block):
+        some, found = chain.rows(thetas, *chain.block_of(data, start, block, device))
         losses.append(some)
         layers.append(found)
     joined = [
@@ -68,7 +48,7 @@ def sums_of_persons(
         assert own.unit is not None, "whose unit is the person"
         parts = [(bias, outputs[client], values[client]) for bias, outputs, values in joined]
         total, norms = _clipped(parts, Members.of(own.unit.to(device)), bound)
-        loss = float(every[client, : counts[client]].nan_to_num(0.0, 0.0, 0.0).mean())
+        loss = float(every[client, : counts[client]].nan_to_num(0.0, 0.0, 0.0).sum()) / max(1, counts[client])
         sums.append(ClippedSum(total.cpu(), norms.cpu(), loss))
     return sums
 
@@ -101,8 +81,3 @@ def _means(layers: Sequence[Layer], rows: Tensor, counts: Tensor) -> tuple[Tenso
         squares += slopes.square().sum(-1) * (own.square().sum(-1) + bias)
     means = torch.cat(parts, 1) / many.unsqueeze(1)
     return means, measured(torch.linalg.vector_norm(means, dim=1), squares.sqrt().sum(1) / many, counts)
-
-
-def _padded(values: Tensor, rows: int) -> Tensor:
-    """values [b, ...] and zeros, so many ``rows`` in all."""
-    return torch.cat([values, values.new_zeros(rows - len(values), *values.shape[1:])])

@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,9 @@ from fedpriv.mechanisms.clipped_sums import ClippedSum, block_on_gpu, made_up
 from fedpriv.mechanisms.per_example import BLOCK, BLOCK_OF_TEXT, PerExampleGradients, block_for
 from fedpriv.mechanisms.tasks import CLASSES, PADDING, Classification, Task
 from fedpriv.training.flat_model import layout_of
-from fedpriv.training.stacked_gradients import LARGEST_BLOCK, Chain
+from fedpriv.training.persons import sums_of_persons
+from fedpriv.training.stacked_gradients import Chain
+from fedpriv.training.stacked_gradients import block_for as block_of_chain
 
 
 @dataclass(frozen=True)
@@ -81,7 +84,8 @@ def scale_and_shift(mean: Sequence[float], std: Sequence[float]) -> tuple[np.nda
 @dataclass(frozen=True)
 class Clipping:
     """One sum of clipped gradients: of ``data`` at ``theta`` [d], each clipped to ``bound``, or to the median of their
-    own norms (``chosen``). stays: whether the sum may stay on the model's device.
+    own norms (``chosen``). stays: whether the sum may stay on the model's device. expected: how many rows, a public
+    number; None: `local.batch_size`.
     """
 
     theta: Tensor
@@ -89,6 +93,7 @@ class Clipping:
     bound: float
     chosen: str = "given"
     stays: bool = False
+    expected: int | None = None
 
 
 @dataclass(frozen=True)
@@ -258,34 +263,39 @@ class SequentialTrainer:
         self._per_example: dict[bool, PerExampleGradients] = {}
         by_hand = precision == "float32" and config.clipping != "opacus"
         self._chain = Chain.of(model.module, model.task) if by_hand else None
-        self._rows = block_for(config.batch_size, LARGEST_BLOCK)  # of the chain, clipped together
         self._linear = LinearGradient.of(model) if precision == "float32" else None
 
     def clipped_sum(
-        self, theta: Tensor, data: LocalData, bound: float, chosen: str = "given", stays: bool = False
+        self,
+        theta: Tensor,
+        data: LocalData,
+        bound: float,
+        chosen: str = "given",
+        stays: bool = False,
+        expected: int | None = None,
     ) -> ClippedSum:
         """Sum [d] over ``data`` of the per-example gradients at ``theta`` [d], each clipped to ``bound``."""
         device, unit = self.model.theta.device, data.unit
-        if unit is not None and self._chain is not None and chosen == "given" and len(data):
-            from fedpriv.training.persons import sums_of_persons
-
+        if self._chain is not None and chosen == "given" and (unit is not None or self._by_hand(data)):
             thetas = [part.unsqueeze(0) for _, part in self.model.layout.split(theta.to(device))]
-            return sums_of_persons(self._chain, thetas, [data], [bound], self._rows)[0]
+            sums = self._chain.clipped_sums if unit is None else partial(sums_of_persons, self._chain)
+            return sums(thetas, [data], [bound], block_of_chain(expected or self.config.batch_size))[0]
         per_example = self.per_example(data.inputs.shape[1:], units=unit is not None)
-        flat = per_example.physical == 1 or data.inputs.ndim == 2
-        by_hand = per_example.mode == "bookkeeping" and (flat or device.type == "cpu")  # a GPU has larger blocks
-        if by_hand and self._chain is not None and chosen == "given" and unit is None:
-            parts = [part for _, part in self.model.layout.split(theta.to(device))]
-            return self._chain.clipped_sum(parts, data.inputs, data.targets, bound, self._rows)
         self.model.load(theta.to(device))
         self.model.module.train()
         unit = None if unit is None else unit.to(device)
         found = per_example.clipped_sum(data.inputs.to(device), data.targets.to(device), bound, chosen, unit)
         return found if stays else replace(found, total=found.total.cpu())
 
+    def _by_hand(self, data: LocalData) -> bool:
+        """Whether a chain's sums over rows are computed by hand: a GPU has larger blocks for pictures."""
+        per_example = self.per_example(data.inputs.shape[1:])
+        flat = per_example.physical == 1 or data.inputs.ndim == 2
+        return per_example.mode == "bookkeeping" and (flat or self.model.theta.device.type == "cpu")
+
     def clipped_sums(self, requests: Sequence[Clipping]) -> list[ClippedSum]:
         """Several clients' `clipped_sum`."""
-        return [self.clipped_sum(one.theta, one.data, one.bound, one.chosen, one.stays) for one in requests]
+        return [self.clipped_sum(**vars(one)) for one in requests]
 
     def train_all(self, requests: Sequence[Training]) -> list[LocalResult]:
         """Several clients' `train`; all with one mu, and all or none with a drift."""

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from fedpriv.mechanisms.bookkeeping import filled
-from fedpriv.mechanisms.clipped_sums import ClippedSum
+from fedpriv.mechanisms.clipped_sums import ClippedSum, computes_apart, in_threads, not_apart
 from fedpriv.mechanisms.noise import clip_factors
 from fedpriv.mechanisms.quiet_vmap import quiet_vmap
 from fedpriv.mechanisms.rowwise import hooked
@@ -25,23 +27,37 @@ ALIGNED = 8
 
 
 #: The most rows of a block: products of fewer rows take longer for each.
-LARGEST_BLOCK = 2**8
-
-#: Rows whose clipped gradients are summed at a time.
-ROWS = 2**12
+LARGEST_BLOCK = 2**10
 
 
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """torch computes in one thread; afterwards in as many as before."""
-    before = torch.get_num_threads()
-    if before > 1:
-        torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        if before > 1:
-            torch.set_num_threads(before)
+#: Several would divide a product by how many clients there are.
+one_thread = partial(in_threads, 1)
+
+
+def block_for(expected: int) -> int:
+    """Rows of equal blocks that hold most Poisson batches of a public expected size, few rows of them blank."""
+    most = expected + 2 * math.isqrt(expected)
+    blocks = -(-most // LARGEST_BLOCK)
+    return -(-most // (ALIGNED * blocks)) * ALIGNED
+
+
+class Held(Protocol):
+    """A client's rows, as `fedpriv.training.sequential.LocalData` has them."""
+
+    @property
+    def inputs(self) -> Tensor: ...
+
+    @property
+    def targets(self) -> Tensor: ...
+
+    @property
+    def unit(self) -> Tensor | None: ...
+
+
+class _Rows(NamedTuple):
+    inputs: Tensor
+    targets: Tensor
+    unit: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -165,17 +181,17 @@ class Chain:
         """(losses [c, b], of each layer: whether it has a bias, gradients of outputs [c, b, o], inputs [c, b, i])."""
         padded = self._padded(thetas)
         layer_inputs, logits = self._forward(padded, _widened(inputs, -inputs.shape[-1] % ALIGNED))
-        losses, slope = self._slope(self.task, logits, targets)
-        slopes = self._backward(padded, layer_inputs, slope)
+        losses, slope = self._slope(self.task, logits[..., : thetas[-1].shape[1]].contiguous(), targets)
+        slopes = self._backward(padded, layer_inputs, _widened(slope, -slope.shape[-1] % ALIGNED))
         weights = [theta.shape[1:] for theta in thetas if theta.ndim == 3]
         found = zip(self.layers, weights, slopes, layer_inputs, strict=True)
         return losses, [(bias, slope[..., :outs], own[..., :ins]) for (bias, _), (outs, ins), slope, own in found]
 
     def _padded(self, thetas: Sequence[Tensor]) -> list[Tensor]:
-        """Parameters for inputs and hidden layers of a width that is a multiple of `ALIGNED`, with zeros."""
+        """Parameters for inputs and outputs of a width that is a multiple of `ALIGNED`, with zeros."""
         found, place = [], 0
-        for number, (bias, _) in enumerate(self.layers):
-            more = -thetas[place].shape[1] % ALIGNED if number < len(self.layers) - 1 else 0
+        for bias, _ in self.layers:
+            more = -thetas[place].shape[1] % ALIGNED
             found.append(_widened(thetas[place], -thetas[place].shape[2] % ALIGNED, more))
             if bias:
                 found.append(_widened(thetas[place + 1], more))
@@ -183,29 +199,41 @@ class Chain:
         return found
 
     def block(self, thetas: Sequence[Tensor], wanted: int) -> int:
-        """The largest block up to ``wanted`` rows in which equal rows get equal bits wherever they stand, on random
-        examples and parameters of these shapes [c, ...]: else an example more would move the others in their blocks and
-        change their gradients (`fedpriv.mechanisms.per_example`).
+        """The largest block up to ``wanted`` rows, in halves, of which `computes_apart` finds no row that depends on
+        its place or on others (`fedpriv.mechanisms.per_example`): by the code, the number of clients and the number of
+        rows of these parameters [c, ...], on random ones. Raises `OptionError` where even single rows do.
         """
-        key = (tuple(tuple(theta.shape[1:]) for theta in thetas), min(2, len(thetas[0])), thetas[0].device, wanted)
+        shapes, device = [theta.shape[1:] for theta in thetas], thetas[0].device
+        key = (*shapes, len(thetas[0]), device, wanted)
         if key not in self._blocks:
             size = wanted
-            while size > 1 and not self._alike(key[0], key[1], size, thetas[0].device):
+            while not self._computes_apart(shapes, len(thetas[0]), size, device):
+                if size == 1:
+                    raise not_apart("a chain of Linear layers", device)
                 size //= 2
             self._blocks[key] = size
         return self._blocks[key]
 
-    def _alike(self, shapes: Sequence[tuple[int, ...]], clients: int, size: int, device: torch.device) -> bool:
-        random = torch.Generator().manual_seed(0)
-        for _ in range(3):
-            thetas = [torch.randn(clients, *shape, generator=random).to(device) for shape in shapes]
-            row = torch.randn(clients, 1, shapes[0][1], generator=random).to(device)
-            targets = self.task.blank(clients, size).to(device)
-            losses, layers = self.rows(thetas, row.repeat(1, size, 1), targets)
-            parts = [losses.unsqueeze(-1), *(part for _, *both in layers for part in both)]
-            if not all(torch.equal(part, part[:, :1].expand_as(part)) for part in parts):
-                return False
-        return True
+    def _computes_apart(self, shapes: Sequence[Sequence[int]], clients: int, size: int, device: torch.device) -> bool:
+        random, thetas = torch.Generator().manual_seed(0), list[Tensor]()
+
+        def draw() -> tuple[Tensor, Tensor]:
+            drawn = [torch.randn(clients, *shape, generator=random) / math.sqrt(shape[-1]) for shape in shapes]
+            thetas[:] = [theta.to(device) for theta in drawn]
+            inputs = torch.randn(size + 1, clients, shapes[0][1], generator=random).to(device)
+            return inputs, self.task.blank(size + 1, clients).to(device)
+
+        def parts(inputs: Tensor, targets: Tensor) -> list[Tensor]:
+            losses, layers = self.rows(
+                thetas, inputs.transpose(0, 1).contiguous(), targets.transpose(0, 1).contiguous()
+            )
+            return [part.transpose(0, 1) for part in (losses, *(part for _, *both in layers for part in both))]
+
+        def total(inputs: Tensor, targets: Tensor) -> Tensor:
+            data = [_Rows(inputs[:, client], targets[:, client]) for client in range(clients)]
+            return torch.stack([found.total for found in self._sums(thetas, data, [1.0] * clients, size)])
+
+        return computes_apart(draw, parts, total, clients * size * sum(math.prod(shape) for shape in shapes))
 
     def clipped(
         self, thetas: Sequence[Tensor], inputs: Tensor, targets: Tensor, real: Tensor, bounds: Tensor
@@ -236,33 +264,40 @@ class Chain:
 
     @one_thread()
     @torch.no_grad()
-    def clipped_sum(
-        self, theta: Sequence[Tensor], inputs: Tensor, targets: Tensor, bound: float, block: int
-    ) -> ClippedSum:
-        """One client's sum at its parameters (one tensor each) over examples [n, ...] with their targets, in blocks of
-        ``block`` at most: all of them are one computation, as if each were a client's.
+    def clipped_sums(
+        self, thetas: Sequence[Tensor], data: Sequence[Held], bounds: Sequence[float], block: int
+    ) -> list[ClippedSum]:
+        """Each client's sum at its own parameters [c, ...] over its examples, of ``block`` at a time at most.
+
+        Every product has one shape, of all clients and `block` rows, whoever has how many rows or none: a library
+        takes another kernel for another number of products too (`fedpriv.mechanisms.per_example`).
         """
-        device, rows = theta[0].device, self.prepared(inputs)
-        size = self.block([part.unsqueeze(0) for part in theta], block)
-        total = torch.zeros(sum(part.numel() for part in theta), dtype=torch.float64)
-        norms, loss = [torch.zeros(0, dtype=torch.float64)], 0.0
-        if not len(targets):  # a sample that nobody is in
-            return ClippedSum(total, norms[0], loss)
-        for own, of in zip(rows.split(ROWS), targets.split(ROWS), strict=True):
-            blocks = -(-len(of) // size)
-            real = torch.arange(blocks * size).view(blocks, size) < len(of)
-            own, labels = (filled(part, blocks * size).to(device) for part in (own, of))
-            found, lengths, losses = self.clipped(
-                [part.expand(blocks, *part.shape) for part in theta],
-                own.view(blocks, size, -1),
-                labels.view(blocks, size, *labels.shape[1:]),
-                real.to(device),
-                torch.full((blocks,), bound, dtype=torch.float64, device=device),
-            )
-            total += found.sum(0).cpu()
-            norms.append(lengths.flatten()[: len(of)].cpu())
-            loss += float(losses.sum())
-        return ClippedSum(total, torch.cat(norms), loss / max(1, len(targets)))
+        return self._sums(thetas, data, bounds, self.block(thetas, block))
+
+    def _sums(
+        self, thetas: Sequence[Tensor], data: Sequence[Held], bounds: Sequence[float], size: int
+    ) -> list[ClippedSum]:
+        device, counts = thetas[0].device, torch.tensor([len(own.targets) for own in data])
+        limits = torch.tensor(bounds, dtype=torch.float64, device=device)
+        total = torch.zeros(len(data), sum(theta[0].numel() for theta in thetas), dtype=torch.float64)
+        losses, norms = torch.zeros(len(data)), torch.zeros(len(data), 0, dtype=torch.float64)
+        for start in range(0, int(counts.max()), size):
+            inputs, targets = self.block_of(data, start, size, device)
+            real = torch.arange(start, start + size) < counts.unsqueeze(1)
+            found, lengths, loss = self.clipped(thetas, inputs, targets, real.to(device), limits)
+            total += found.cpu()
+            losses += loss.cpu()
+            norms = torch.cat([norms, lengths.cpu()], 1)
+        return [
+            ClippedSum(own, lengths[:count].clone(), loss / max(1, count))
+            for own, lengths, loss, count in zip(total, norms, losses.tolist(), counts.tolist(), strict=True)
+        ]
+
+    def block_of(self, data: Sequence[Held], start: int, size: int, device: torch.device) -> tuple[Tensor, Tensor]:
+        """Each client's rows from ``start`` on, [c, size, ...], and targets: in fresh memory, with blanks behind."""
+        parts = [self.prepared(own.inputs[start : start + size]) for own in data]
+        targets = [own.targets[start : start + size] for own in data]
+        return tuple(torch.stack([filled(part, size) for part in of]).to(device) for of in (parts, targets))  # type: ignore[return-value]
 
     def _forward(self, thetas: Sequence[Tensor], inputs: Tensor) -> tuple[list[Tensor], Tensor]:
         """(every layer's inputs [c, b, i], logits [c, b, classes])."""

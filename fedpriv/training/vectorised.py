@@ -6,7 +6,9 @@ agree with its up to float32 rounding.
 A client's result has the same bits whoever is computed beside it: its arrays have shapes that follow from itself alone
 (`padded_width`), there are always two clients in a product at least (a single one is computed twice), it is computed
 in one thread (several would divide it by how many clients there are), and then what a product of the batch gives does
-not depend on how many there are. The last is a property of the kernels, which tests/training/test_slices.py watches.
+not depend on how many there are. The last is a property of the kernels, which tests/training/test_slices.py watches:
+it is what updates of simulated clients rest on, whose number in a product follows from how many batches others have.
+Sums of clipped gradients do not rest on it (`clipped_sums`), and a deployed client is computed alone.
 
 Flatten, Linear and ReLU are computed by hand (`Chain`): batched matrix products that add a step's gradient to the
 parameters without storing it. Every other model goes through `torch.func.vmap` (`Mapped`).
@@ -22,6 +24,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar
 
 import numpy as np
@@ -40,7 +43,7 @@ from fedpriv.training.sequential import (
     Training,
     draw_batches,
 )
-from fedpriv.training.stacked_gradients import Chain, Mapped, one_thread
+from fedpriv.training.stacked_gradients import Chain, Mapped, block_for, one_thread
 
 T = TypeVar("T")
 
@@ -142,22 +145,25 @@ class VectorisedTrainer(SequentialTrainer):
         self.batched: Chain | Mapped = by_hand or Mapped(model.module, model.task)
 
     def clipped_sums(self, requests: Sequence[Clipping]) -> list[ClippedSum]:
-        """As one computation where the model is a `Chain`, but for empty batches and bounds that follow from them."""
+        """As one computation where the model is a `Chain`, but for bounds that follow from the batches. Who is computed
+        together follows from who is asked, not from who has rows: a product for fewer clients may have another kernel.
+        """
         found: dict[int, ClippedSum] = {}
-        places = [
-            place
-            for place, one in enumerate(requests)
-            if isinstance(self.batched, Chain) and one.chosen == "given" and len(one.data)
-        ]
-        widest = max((requests[place].data.inputs.numel() for place in places), default=0)
-        for persons in (False, True):
-            alike = [place for place in places if (requests[place].data.unit is not None) == persons]
-            for some in self._portions(alike, widest):
-                chunk = [requests[place] for place in some]
-                found |= zip(some, self._clip_persons(chunk) if persons else self._clip_chunk(chunk), strict=True)
+        if isinstance(chain := self.batched, Chain):
+            given = [place for place, one in enumerate(requests) if one.chosen == "given"]
+            rows = block_for(max((one.expected or self.config.batch_size for one in requests), default=1))
+            pixels = max((rows * requests[place].data.inputs.shape[1:].numel() for place in given), default=0)
+            for persons in (False, True):
+                alike = [place for place in given if (requests[place].data.unit is not None) == persons]
+                sums = partial(sums_of_persons, chain) if persons else chain.clipped_sums
+                for some in self._portions(alike, pixels):
+                    chunk = [requests[place] for place in some]
+                    thetas = self.split(torch.stack([one.theta for one in chunk]).to(self.model.theta.device))
+                    data, bounds = [one.data for one in chunk], [one.bound for one in chunk]
+                    found |= zip(some, sums(thetas, data, bounds, rows), strict=True)
         for place, one in enumerate(requests):
             if place not in found:
-                found[place] = self.clipped_sum(one.theta, one.data, one.bound, one.chosen, one.stays)
+                found[place] = self.clipped_sum(**vars(one))
         return [found[place] for place in range(len(requests))]
 
     def train_rows(
@@ -325,44 +331,6 @@ class VectorisedTrainer(SequentialTrainer):
             inputs.index_fill_(0, blank, 0)
         return inputs.view(clients, -1, *inputs.shape[1:]), labels.view(clients, -1, *labels.shape[1:])
 
-    @one_thread()
-    def _clip_chunk(self, requests: Sequence[Clipping]) -> list[ClippedSum]:
-        """Norms from each layer's inputs and output gradients, then one more product for the weighted sums.
-
-        In blocks of `block_for` examples of each client, padded with blank ones, whatever was drawn: a different number
-        of rows would use a different kernel, and an adversarial theta can amplify the difference
-        (`fedpriv.mechanisms.per_example`); `Chain.block` sees to it that a row's place in its block does not matter
-        either. Assumed: a product's bits do not depend on the number of products in the batch.
-        """
-        device, counts = self.model.theta.device, [len(request.data) for request in requests]
-        thetas = self.split(torch.stack([request.theta for request in requests]).to(device))
-        examples, labels = self._pooled([request.data for request in requests])
-        assert isinstance(self.batched, Chain), "others are clipped one by one"
-        size, offsets = self.batched.block(thetas, self._rows), np.cumsum([0, *counts])
-        index = torch.full((len(counts), -(-max(counts) // size) * size), len(examples) - 1)
-        for client, count in enumerate(counts):
-            index[client, :count] = torch.arange(count) + int(offsets[client])
-        index = index.to(device)
-        bounds = torch.tensor([request.bound for request in requests], dtype=torch.float64, device=device)
-        parts = []
-        with torch.no_grad():
-            for block in index.split(size, dim=1):
-                inputs = examples.index_select(0, block.reshape(-1)).view(*block.shape, *examples.shape[1:])
-                real = block < len(examples) - 1
-                parts.append(self.batched.clipped(thetas, inputs, labels[block], real, bounds))
-        totals = torch.stack([part[0] for part in parts]).sum(0).cpu()
-        norms = torch.cat([part[1] for part in parts], dim=1).cpu()
-        losses = torch.stack([part[2] for part in parts]).sum(0).cpu()
-        return [
-            ClippedSum(totals[k], norms[k, :count].clone(), float(losses[k]) / count) for k, count in enumerate(counts)
-        ]
-
-    def _clip_persons(self, requests: Sequence[Clipping]) -> list[ClippedSum]:
-        thetas = self.split(torch.stack([request.theta for request in requests]).to(self.model.theta.device))
-        data, bounds = [request.data for request in requests], [request.bound for request in requests]
-        assert isinstance(self.batched, Chain), "others are clipped one by one"
-        return sums_of_persons(self.batched, thetas, data, bounds, self._rows)
-
     def split(self, stacked: Tensor) -> list[Tensor]:
         """One contiguous tensor [c, ...] per parameter from flat vectors [c, d]."""
         found, start = [], 0
@@ -371,10 +339,3 @@ class VectorisedTrainer(SequentialTrainer):
             found.append(stacked[:, start:stop].contiguous().view(len(stacked), *shape))
             start = stop
         return found
-
-    def _pooled(self, data: Sequence[LocalData]) -> tuple[Tensor, Tensor]:
-        """All clients' examples one after the other, then a blank example; their labels."""
-        device = self.model.theta.device
-        inputs = torch.cat([*(own.inputs for own in data), torch.zeros_like(data[0].inputs[:1])])
-        labels = torch.cat([*(own.targets for own in data), torch.zeros_like(data[0].targets[:1])])
-        return self.batched.prepared(inputs).to(device), labels.to(device)

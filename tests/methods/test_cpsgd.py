@@ -132,7 +132,7 @@ def test_binomial_noise_is_binomial(kind: Any):
 
 
 @settings(deadline=None, derandomize=True, max_examples=60)
-@given(st.integers(1, 57), st.integers(0, 40), st.integers(0, 2**32), st.sampled_from("<>"))
+@given(st.integers(1, 56), st.integers(0, 40), st.integers(0, 2**32), st.sampled_from("<>"))
 def test_whole_numbers_travel_at_their_true_width(width: int, count: int, seed: int, order: str):
     """As a stream of bits, read by another way: one large number."""
     numbers = np.random.default_rng(seed).integers(0, 2**width, (3, count), dtype=np.uint64)
@@ -145,6 +145,21 @@ def test_whole_numbers_travel_at_their_true_width(width: int, count: int, seed: 
         whole = int((stream + "0" * spare if order == ">" else stream) or "0", 2)
         assert int.from_bytes(sent.tobytes(), "big" if order == ">" else "little") == whole
         assert np.array_equal(unpack(sent, width, count, order), row)
+
+
+@pytest.mark.parametrize("bits", [0, 57, 58, 63, 64])
+def test_widths_that_a_word_does_not_hold_are_refused(bits: int):
+    """The options allow as many bits as are packed: of more, the highest of a number would be lost."""
+    for call in (lambda: pack(np.zeros(9, np.uint64), bits), lambda: unpack(np.zeros(80, np.uint8), bits, 9, "<")):
+        with pytest.raises(OptionError, match=rf"strategy.server.bits={bits}: packed whole numbers have 1 to 56"):
+            call()
+
+
+@pytest.mark.parametrize("number", [-1, 2**13, 2**62])
+def test_a_number_that_does_not_fit_is_not_packed_into_its_neighbour(number: int):
+    numbers = np.array([3, number, 5], np.int64)
+    with pytest.raises(ValueError, match=r"allowed: 0 to 2\^13 - 1"):
+        pack(numbers, 13)
 
 
 def test_long_vectors_are_packed_in_pieces(monkeypatch: pytest.MonkeyPatch):

@@ -141,7 +141,7 @@ def test_a_block_is_halved_until_its_rows_are_alike(monkeypatch: pytest.MonkeyPa
     assert chain is not None
     thetas = [part.unsqueeze(0) for part in model_of("relu").parameters()]
     assert chain.block(thetas, 32) == 32
-    monkeypatch.setattr(Chain, "_alike", lambda self, shapes, clients, size, device: size <= 8)
+    monkeypatch.setattr(Chain, "_computes_apart", lambda self, shapes, clients, size, device: size <= 8)
     assert chain.block(thetas, 64) == 8
 
 

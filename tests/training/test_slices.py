@@ -120,7 +120,7 @@ def test_rows_are_what_the_clients_compute_apart(name: str, drifting: bool) -> N
         assert torch.equal(found.updates[client], update) and float(found.losses[client]) == loss
 
 
-@pytest.mark.parametrize("inner", [(784, 10), (784, 200), (64, 10), (33, 7)])
+@pytest.mark.parametrize("inner", [(784, 10), (784, 200), (64, 10), (33, 7), (64, 2), (64, 1), (5, 1)])
 @pytest.mark.parametrize("batch", [2, 10, 60, 64])
 def test_a_product_of_a_batch_has_the_bits_of_any_other_number_of_them(inner: tuple[int, int], batch: int) -> None:
     """What the rule rests on: the kernels of this library, on this processor."""
