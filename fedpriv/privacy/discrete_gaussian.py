@@ -1,4 +1,4 @@
-"""What a sum of discrete Gaussians hides: rho-zCDP of the distributed discrete Gaussian.
+"""What a sum of discrete Gaussians hides: by zCDP, and within a hair of the continuous Gaussian of the same noise.
 
 P. Kairouz, Z. Liu, T. Steinke, ICML 2021 (Theorem 1), with the constants of the proof below. Noise of u clients, each
 N_Z(0, s^2), P(x) ~ exp(-x^2/(2 s^2)), on each of d coordinates of whole numbers that two data sets move by v. The sum
@@ -24,6 +24,33 @@ Proof, for one coordinate.
 - Coordinates are independent, and divergences add up. Whole numbers have |v|_1 <= |v|^2.
 A sum with the noise of more clients is this one with further independent noise: post-processing, as is any modulus. So
 u is the floor of survivors less the colluders, for T as well.
+
+**Nearly Gaussian.** zCDP gives up a tenth of epsilon when it becomes (epsilon, delta). Instead, of all releases together,
+
+    delta(epsilon) <= exp(A) delta_mu(epsilon - A),   mu^2 = sum of V, A = sum of shifts (`shifted_epsilon`),
+
+with delta_mu of `gaussian_dp`. One release with m = |v|/(sqrt(u) s) and s'^2 = u s^2, whatever v is, has
+
+    V = m^2 (1 + t/s'^2),   shift = m^2 t/(2 s'^2) + k (T + ln((1 + e)/(1 - e))),
+    e = 2 sum_(j>=1) exp(-2 pi^2 j^2 t s'^2/(s'^2 + t)),   any t > 0,   k = min(d, |v|^2) coordinates that v can change.
+
+Proof. Let h_c(P|Q) = sum (P - c Q)_+, c = exp(epsilon), which is delta(epsilon).
+- From the sum to Q_u = N_Z(0, s'^2): a factor within exp(+-T/2) on each of k coordinates, in both worlds, so
+  h_c <= exp(kT/2) h_c' of the ideal laws, c' = c exp(-kT). The other coordinates have one law in both.
+- Of ideal laws the loss under Q (y is noise of the other world, v a shift) is *linear* in y:
+  l = (2 <y, v> - |v|^2)/(2 s'^2), and h_c = E (exp(l) - c)_+: a convex function of y, and increasing in l.
+- Let N ~ N(0, t) be independent. E f(X) <= E f(X + N) for convex f (Jensen). For X ~ N_Z(0, s'^2) the density of X + N
+  at z is that of N(0, s'^2 + t) times a constant and a sum over x of exp(-(x - c_z)^2/(2 t s'^2/(s'^2 + t))): by
+  Poisson's formula, as above, between 1 - e and 1 + e times a constant, so the density is at most (1 + e)/(1 - e) times
+  that of N(0, s'^2 + t). On k coordinates: E f(y) <= ((1 + e)/(1 - e))^k E f(g) for f >= 0, g Gaussian.
+- Under g the loss is normal with mean -m^2/2 and variance V; it is a normal l' of mean -V/2 and the same variance plus
+  a = (V - m^2)/2, and E (exp(l' + a) - c)_+ = exp(a) delta_mu(epsilon - a). A longer v gives more: V and a grow with
+  m, and E (exp(l' + a) - c)_+ grows with both.
+- Rounds, the last one first. With b that everything before it left as a loss, a release turns E (exp(b + l) - c)_+ into
+  at most a factor times E (exp(b + L) - c')_+, L its normal loss; this is again convex and increasing in b. So losses of
+  releases, chosen adaptively, add up: variances V and shifts. It is a mean of h_c's of any further mechanism, whose own
+  dominating pair takes its place in the same way: Gaussians, and what `histories.refine` composes.
+The other direction is the same by symmetry: y and -y have one law.
 """
 
 from __future__ import annotations
@@ -32,6 +59,9 @@ import math
 from functools import lru_cache
 
 import numpy as np
+
+#: exp(-FINE) is what the e of all coordinates together may come to, about.
+FINE = 25.0
 
 
 def closeness(sigma: float, noises: int) -> float:
@@ -55,3 +85,19 @@ def sum_rho(sigma: float, noises: int, dimension: int, l2: float) -> float:
     shift = l2 / (math.sqrt(noises) * sigma)
     l1 = min(math.sqrt(dimension) * l2, l2 * l2) / (math.sqrt(noises) * sigma)
     return 0.5 * (shift * shift + 2 * tau * l1 + tau * tau * dimension)
+
+
+@lru_cache(maxsize=10_000)
+def nearly_gaussian(sigma: float, noises: int, dimension: int, l2: float) -> tuple[float, float] | None:
+    """(1/sqrt(V), shift) of the sum of so many noises, as `sum_rho`; None where no Gaussian is close."""
+    if l2 == 0 or sigma == 0 or math.isinf(tau := closeness(sigma, noises)):
+        return None
+    changed, square = min(float(dimension), l2 * l2), noises * sigma * sigma
+    more = (FINE + math.log(max(1.0, changed))) / (2 * math.pi**2)  # t: what e adds over all coordinates is below 1e-9
+    exponent = 2 * math.pi**2 * more * square / (square + more)
+    e = 2 * sum(math.exp(-exponent * j * j) for j in range(1, 9)) + 4 * math.exp(-exponent * 81)
+    if e >= 0.5:
+        return None
+    m2 = l2 / square * l2
+    shift = m2 * more / (2 * square) + changed * (tau + math.log1p(e) - math.log1p(-e))
+    return math.sqrt(square / (1 + more / square)) / l2, shift

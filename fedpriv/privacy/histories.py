@@ -15,7 +15,7 @@ import numpy as np
 
 from fedpriv.privacy.event_costs import pure_epsilon, renyi_curve, renyi_to_epsilon
 from fedpriv.privacy.events import Event
-from fedpriv.privacy.gaussian_dp import gaussian_epsilon, total_mu
+from fedpriv.privacy.gaussian_dp import gaussian_epsilon, shifted_epsilon, total_mu
 
 #: Unordered (event with count 1, number of times): equal histories compare equal.
 History = frozenset[tuple[Event, int]]
@@ -129,8 +129,19 @@ def _renyi_or_basic(histories: Sequence[History], delta: float) -> dict[History,
             continue
         by_renyi = float(renyi_to_epsilon(totals[row], delta - paid))
         by_sum = math.fsum(pure_epsilon(event) * count for event, count in history)
-        bounds[history] = Composed(by_sum, "basic") if by_sum <= by_renyi else Composed(by_renyi, "rdp")
+        mu, shift, others = _gaussians(history)
+        near = math.inf if others else shifted_epsilon(mu, shift, delta - paid)
+        best = min((by_sum, "basic"), (near, "gaussian"), (by_renyi, "rdp"), key=lambda pair: pair[0])
+        bounds[history] = Composed(*best)
     return bounds
+
+
+def _gaussians(history: Iterable[tuple[Event, int]]) -> tuple[float, float, list[tuple[Event, int]]]:
+    """(mu and shift of all releases that are Gaussian, or nearly so; the other ones)."""
+    known = [(near, count) for event, count in history if (near := event.nearly_gaussian) is not None]
+    others = [(event, count) for event, count in history if event.nearly_gaussian is None]
+    mu = total_mu([(multiplier, count) for (multiplier, _), count in known])
+    return mu, math.fsum(shift * count for (_, shift), count in known), others
 
 
 # --- bounds that take seconds: privacy loss distributions ----------------------------------------------------------
@@ -140,7 +151,7 @@ def _renyi_or_basic(histories: Sequence[History], delta: float) -> dict[History,
 def refine(history: History, bound: Composed, delta: float) -> Composed:
     """The given bound, or PLD's where that is smaller and worth computing; the same question is answered once."""
     ordered = sorted(history, key=repr)  # set order differs between processes; sorted sums are equal bit for bit
-    sampled = [(event, count) for event, count in ordered if event.gaussian_multiplier is None]
+    mu, shift, sampled = _gaussians(ordered)
     compositions = sum(event.coordinates * count for event, count in sampled)
     if not sampled or not 0 < bound.epsilon <= _PLD_UP_TO_EPSILON or compositions > _PLD_UP_TO_COMPOSITIONS:
         return bound
@@ -161,10 +172,9 @@ def refine(history: History, bound: Composed, delta: float) -> Composed:
 
     from fedpriv.privacy import dp_library  # seconds to import: only where RDP alone would be too loose
 
-    mu = total_mu([(m, count) for event, count in history if (m := event.gaussian_multiplier) is not None])
     if mu > 0:
         parts.append((dp_library.gaussian_pld(mu, interval), 1))
-    epsilon = dp_library.composed_epsilon(parts, delta - paid)
+    epsilon = shift + dp_library.composed_epsilon(parts, (delta - paid) * math.exp(-shift))
     return Composed(epsilon, "pld") if epsilon < bound.epsilon else bound
 
 

@@ -69,6 +69,14 @@ class Event(ABC):
         return None
 
     @property
+    def nearly_gaussian(self) -> tuple[float, float] | None:
+        """(multiplier, shift): one release is at most a Gaussian's whose delta grows by exp(shift), and epsilon by shift;
+        both add up over releases (`fedpriv.privacy.discrete_gaussian` has the proof). None: none is known.
+        """
+        multiplier = self.gaussian_multiplier
+        return None if multiplier is None else (multiplier, 0.0)
+
+    @property
     def delta_share(self) -> float:
         """The part of the target delta that one release uses up; the rest of the mechanism is then pure."""
         return 0.0
