@@ -60,9 +60,6 @@ from functools import lru_cache
 
 import numpy as np
 
-#: exp(-FINE) is what the e of all coordinates together may come to, about.
-FINE = 25.0
-
 
 def closeness(sigma: float, noises: int) -> float:
     """T; infinite where noises are too small for the bound."""
@@ -90,14 +87,15 @@ def sum_rho(sigma: float, noises: int, dimension: int, l2: float) -> float:
 @lru_cache(maxsize=10_000)
 def nearly_gaussian(sigma: float, noises: int, dimension: int, l2: float) -> tuple[float, float] | None:
     """(1/sqrt(V), shift) of the sum of so many noises, as `sum_rho`; None where no Gaussian is close."""
-    if l2 == 0 or sigma == 0 or math.isinf(tau := closeness(sigma, noises)):
+    square, tau = noises * sigma * sigma, closeness(sigma, noises)
+    if not 0.05 < square < math.inf or not 0 < (m := l2 / math.sqrt(square)) < 1e100 or math.isinf(tau):
         return None
-    changed, square = min(float(dimension), l2 * l2), noises * sigma * sigma
-    more = (FINE + math.log(max(1.0, changed))) / (2 * math.pi**2)  # t: what e adds over all coordinates is below 1e-9
+    changed = min(float(dimension), l2 * l2)
+    # t: any is sound; near the least of m (2 + m/2) t/s'^2, its cost at a quantile of 4, and 4 k exp(-2 pi^2 t), of e
+    more = max(math.log(8 * math.pi**2 * changed * square / (m * (2 + m / 2))), 2.0) / (2 * math.pi**2)
     exponent = 2 * math.pi**2 * more * square / (square + more)
     e = 2 * sum(math.exp(-exponent * j * j) for j in range(1, 9)) + 4 * math.exp(-exponent * 81)
     if e >= 0.5:
         return None
-    m2 = l2 / square * l2
-    shift = m2 * more / (2 * square) + changed * (tau + math.log1p(e) - math.log1p(-e))
-    return math.sqrt(square / (1 + more / square)) / l2, shift
+    shift = m * m * more / (2 * square) + changed * (tau + math.log1p(e) - math.log1p(-e))
+    return 1 / (m * math.sqrt(1 + more / square)), shift
