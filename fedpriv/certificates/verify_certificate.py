@@ -149,7 +149,7 @@ def of_discrete(e):
     rho = ((e.l2 / root) ** 2 + 2 * tau * l1 / root + tau * tau * e.dimension) / 2
     return {"rho": rho, "floor": floor if reach < MOST_CELLS // 8 else None, "near": smoothed(root, e, tau)}
 def smoothed(root, e, tau):
-    """A loss that is linear in the noise x, and E f(x) <= E f(x + N(0, t)) for convex f: by Poisson's summation formula a
+    """The loss is linear in the noise x, and E f(x) <= E f(x + N(0, t)) for convex f: by Poisson's summation formula a
     Gaussian of variance root^2 + t, but for a factor. (mu^2, what epsilon and ln(delta) move by, share of delta)."""
     t, changed, m2 = np.geomspace(0.3, 9, 300), min(e.dimension, e.l2**2), (e.l2 / root) ** 2
     off = 2 * np.exp(-2 * (math.pi * np.arange(1, 9)[:, None]) ** 2 / (1 / root**2 + 1 / t)).sum(0)
@@ -170,7 +170,8 @@ def of_skellam(e):
     tails = math.log1p(2 * math.exp(-r * r / (2 * m + r)) / -math.expm1(-least * r)) * min(e.dimension, e.l2**2)
     known = most * e.l2**2, (most - least) * e.l2**2 / 2 + tails, e.delta
     more = np.max(c * u * (1 - u) / 2 + np.log(near)) + c / 8192 + 1e-12  # between two of u at most c/8192
-    return {"rho": c * e.l2**2 / 2, "near": known if known[1] < 100 else None, "curve": lambda b: more * min(e.dimension, e.l2**2) / b,
+    return {"rho": c * e.l2**2 / 2, "near": known if known[1] < 100 else None,
+            "curve": lambda b: more * min(e.dimension, e.l2**2) / b,
             "floor": law if law is None else lambda: moved(law[law > 0], int(e.l2))}
 def of_shuffled(e):  # Feldman, McMillan and Talwar, FOCS 2021, Theorem 3.1; from below: all others' bits are alike
     if e.observer in SEES_ALL[:2]: return None
@@ -217,11 +218,12 @@ KNOWN = {  # mechanism -> (its fields, what is known of it)
     "binomial": ("delta dimension distance l1 l2 linf step trials", of_binomial),
     "skellam_sum": ("delta dimension l2 noises variance", of_skellam), "zcdp": ("rho", lambda e: {"rho": e.rho}),
     "shuffled": ("delta dimension epsilon users", of_shuffled)}
-NOTHING = {"mu2": 0.0, "laws": None, "times": 1, "floor": None, "rho": INF, "curve": None, "share": 0.0, "pure": INF, "near": None}
+NOTHING = dict.fromkeys("laws floor curve near".split()) | {"mu2": 0.0, "times": 1, "rho": INF, "share": 0, "pure": INF}
 @lru_cache(maxsize=10_000)
 def cost(text):
     """Of ONE release; None: without a bound. mu2: 1/multiplier^2 of a Gaussian. laws: of each of ``times`` coordinates;
-    floor: from below, where it is another. near: as of `smoothed`. rho: of zCDP, or 0 beside a curve. share: of delta. pure: at delta 0."""
+    floor: from below, where it is another. rho: of zCDP, or 0 beside a curve. share: of delta. pure: at delta 0.
+    near: as `smoothed`."""
     e = strict(text)
     if (kind := e.pop("mechanism")) == "no_bound": return None
     threat = {word: e.pop(word) for word in WORDS}
@@ -303,7 +305,8 @@ def epsilon(history, delta):  # of one client's releases, (event, times)
     near = [((one.near or (one.mu2, 0, 0)), n) for one, n in costs]
     square, move, share = (sum(part[which] * n for part, n in near) for which in range(3))
     left = (delta - paid - share) * math.exp(-min(move, 700))
-    if left > 0 and all(one.near or one.mu2 for one, _ in costs): most = min(most, move + by_formula(square**0.5, left)[1])
+    if left > 0 and all(one.near or one.mu2 for one, _ in costs):
+        most = min(most, move + by_formula(math.sqrt(square), left)[1])
     with suppress(Unknown):
         least, grid = by_grids(delta, lambda one: one.floor() if one.floor else one.laws)
         if left > 0 and all(one.laws or one.mu2 or one.near for one, _ in costs) and len(costs) <= 100:

@@ -25,7 +25,7 @@ Proof, for one coordinate.
 A sum with the noise of more clients is this one with further independent noise: post-processing, as is any modulus. So
 u is the floor of survivors less the colluders, for T as well.
 
-**Nearly Gaussian.** zCDP gives up a tenth of epsilon when it becomes (epsilon, delta). Instead, of all releases together,
+**Nearly Gaussian.** zCDP gives up a tenth of epsilon when it becomes (epsilon, delta). Instead, of all releases:
 
     delta(epsilon) <= exp(A) delta_mu(epsilon - A),   mu^2 = sum of V, A = sum of shifts (`shifted_epsilon`),
 
@@ -46,10 +46,10 @@ Proof. Let h_c(P|Q) = sum (P - c Q)_+, c = exp(epsilon), which is delta(epsilon)
 - Under g the loss is normal with mean -m^2/2 and variance V; it is a normal l' of mean -V/2 and the same variance plus
   a = (V - m^2)/2, and E (exp(l' + a) - c)_+ = exp(a) delta_mu(epsilon - a). A longer v gives more: V and a grow with
   m, and E (exp(l' + a) - c)_+ grows with both.
-- Rounds, the last one first. With b that everything before it left as a loss, a release turns E (exp(b + l) - c)_+ into
-  at most a factor times E (exp(b + L) - c')_+, L its normal loss; this is again convex and increasing in b. So losses of
-  releases, chosen adaptively, add up: variances V and shifts. It is a mean of h_c's of any further mechanism, whose own
-  dominating pair takes its place in the same way: Gaussians, and what `histories.refine` composes.
+- Rounds, the last one first: let b be the loss of all that came before a release. Given that, E (exp(b + l) - c)_+ is
+  at most a factor times E (exp(b + L) - c')_+, L the normal loss, which is again convex and increasing in b. So V and
+  shifts of releases add up, adaptively chosen ones too. As a function of b it is a mean of (exp(b) - c'')_+, so a
+  release of another mechanism is at most its dominating pair there: what `histories.refine` composes adds up as well.
 The other direction is the same by symmetry: y and -y have one law.
 """
 

@@ -20,7 +20,9 @@ from fedpriv.privacy.gaussian_dp import gaussian_epsilon, shifted_epsilon, total
 #: Unordered (event with count 1, number of times): equal histories compare equal.
 History = frozenset[tuple[Event, int]]
 
-_PLD_UP_TO_EPSILON = 100.0
+_PLD_UP_TO_EPSILON = 1e8
+#: Beyond this epsilon a grid may cost a share of epsilon, instead of next to nothing.
+_LARGE_EPSILON, _GRID_SHARE = 100.0, 2.5e-3
 _PLD_UP_TO_COMPOSITIONS = 10_000
 _PLD_FEW_KINDS = 16
 _PLD_KINDS = 96  # most distributions per history: takes seconds, and is within 1% of using all of them
@@ -163,6 +165,8 @@ def refine(history: History, bound: Composed, delta: float) -> Composed:
     interval = 1e-3 if bound.epsilon > 5 else 1e-4 if bound.epsilon > 0.1 else 1e-5  # costs below 2e-5 of epsilon
     if len(kinds) > _PLD_FEW_KINDS:
         interval = min(1e-3, 5 * interval)  # seconds instead of half a minute, and below 2e-3 of epsilon
+    if bound.epsilon > _LARGE_EPSILON:  # connected dots cost less than interval^2/8 a composition in the mean
+        interval = math.sqrt(8 * _GRID_SHARE * bound.epsilon / (compositions + 1))
     parts = []
     for event, count in kinds:
         distribution = event.loss_distribution(interval)
@@ -175,7 +179,10 @@ def refine(history: History, bound: Composed, delta: float) -> Composed:
     if mu > 0:
         parts.append((dp_library.gaussian_pld(mu, interval), 1))
     epsilon = shift + dp_library.composed_epsilon(parts, (delta - paid) * math.exp(-shift))
-    return Composed(epsilon, "pld") if epsilon < bound.epsilon else bound
+    better = Composed(epsilon, "pld") if epsilon < bound.epsilon else bound
+    if bound.epsilon > max(_LARGE_EPSILON, 1.5 * epsilon):  # the grid was for a far larger one
+        return refine(history, better, delta)
+    return better
 
 
 def coarsened(sampled: Sequence[tuple[Event, int]]) -> list[tuple[Event, int]]:

@@ -38,18 +38,18 @@ law with its tails, d(x) = f(x) - f(x - 1), e(x) = (d(x) + d(x + 1))/2, which is
   E (e(y) - a)_+ = max_n (A_n - a u_n), and E (sqrt(G) Z - a)_+ = max_u (B(u) - a u). B is concave, B'' B = -G.
 - A_n <= exp(L/2) p, p = (P(n - 1) + P(n))/2: for x >= 0, e <= sinh(e), and sinh(e(x)) P(x) is (P(x - 1) - P(x + 1))/2
   times the exponential of half a second difference; sum over x >= n. A_n = A_(1-n), for n <= 0.
-- Suppose A_n > B(u_n) somewhere. Let w > 1 be the largest ratio, taken at n >= 1 (else mirror; in the tails A_n/u_n is
-  constant, while B is strictly concave with B(0) = 0: none is there). The polygon of the points (u_n, A_n), of slope e(n)
-  before and e(n - 1) after the n-th, touches w B there from below. It bends by e(n) - e(n - 1) <= L, the chords of w B
-  bend by no more, and their bend is the mean of w G/B, with a hat's weight of area p and centre
-  c = u_n + (P(n - 1) - P(n))/3. As 1/B is convex, L >= w G p/B(c). B is below its tangent, whose slope is at most
-  e(n)/w: w B(c) <= A_n + e(n) (P(n - 1) - P(n))/3 <= p (exp(L/2) + D^2/3), for P(n - 1) - P(n) = 2 p tanh(d(n)/2) and
-  d, e <= D. So w^2 G <= L (exp(L/2) + D^2/3) = G, against w > 1.
+- Suppose A_n > B(u_n) somewhere. Let w > 1 be the largest ratio, taken at n >= 1 (else mirror; not in the tails, where
+  A_n/u_n is constant, while B is strictly concave with B(0) = 0). The polygon of the points (u_n, A_n), of slopes e(n)
+  before and e(n - 1) after the n-th, touches w B there from below. It bends by e(n) - e(n - 1) <= L, and the chords of
+  w B by no more: by the integral of w G/B with a hat's weight, of area p and centre c = u_n + (P(n - 1) - P(n))/3. As
+  1/B is convex, L >= w G p/B(c). B is below its tangent, whose slope is at most e(n)/w: w B(c) <=
+  A_n + e(n) (P(n - 1) - P(n))/3 <= p (exp(L/2) + D^2/3), for P(n - 1) - P(n) = 2 p tanh(d(n)/2) and d, e <= D.
+  So w^2 G <= L (exp(L/2) + D^2/3) = G, against w > 1.
 - K. Claim: 1 - exp(-second difference) >= w = ((x + 1)^2 + m^2 + 3)^(-1/2) for x >= 0; so K is w at r. As above for L,
   with p >= r_x to be shown, for which (m p)' >= m w is enough: 1 - w + y/2 >= sqrt(1 - C w^2 - y), y = m^2 w^3 and
   C = 2x + 4. Squared: 2y - 2w + (1 + C) w^2 - w y + y^2/4 >= 0. Since y = w - (x^2 + C) w^3 <= w, that is true where
-  C >= 2 w (x^2 + C), and 1/w >= sqrt(x^2 + C) >= 2 (x^2 + C)/C, as C^2 >= 4 (x^2 + C). Near m = 0 it holds: p is positive
-  for x = 0, and p/m -> (1 - w)/(2x) > 1/(2x + 2) for x > 0.
+  C >= 2 w (x^2 + C), and 1/w >= sqrt(x^2 + C) >= 2 (x^2 + C)/C, as C^2 >= 4 (x^2 + C). Near m = 0 it holds: p is
+  positive for x = 0, and p/m -> (1 - w)/(2x) > 1/(2x + 2) for x > 0.
 """
 
 from __future__ import annotations

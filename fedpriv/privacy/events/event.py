@@ -70,8 +70,8 @@ class Event(ABC):
 
     @property
     def nearly_gaussian(self) -> tuple[float, float] | None:
-        """(multiplier, shift): one release is at most a Gaussian's whose delta grows by exp(shift), and epsilon by shift;
-        both add up over releases (`fedpriv.privacy.discrete_gaussian` has the proof). None: none is known.
+        """(multiplier, shift): a release costs at most what a Gaussian of this multiplier does, once its epsilon has
+        grown by shift and its delta by exp(shift); shifts add up (`fedpriv.privacy.discrete_gaussian`). None: unknown.
         """
         multiplier = self.gaussian_multiplier
         return None if multiplier is None else (multiplier, 0.0)
