@@ -218,7 +218,7 @@ KNOWN = {  # mechanism -> (its fields, what is known of it)
     "binomial": ("delta dimension distance l1 l2 linf step trials", of_binomial),
     "skellam_sum": ("delta dimension l2 noises variance", of_skellam), "zcdp": ("rho", lambda e: {"rho": e.rho}),
     "shuffled": ("delta dimension epsilon users", of_shuffled)}
-NOTHING = dict.fromkeys("laws floor curve near".split()) | {"mu2": 0.0, "times": 1, "rho": INF, "share": 0, "pure": INF}
+NOTHING = {"mu2": 0.0, "laws": None, "times": 1, "floor": None, "rho": INF, "curve": None, "share": 0.0, "pure": INF}
 @lru_cache(maxsize=10_000)
 def cost(text):
     """Of ONE release; None: without a bound. mu2: 1/multiplier^2 of a Gaussian. laws: of each of ``times`` coordinates;
@@ -233,7 +233,7 @@ def cost(text):
     for name, least, most in (("dimension", 1, 10**10), ("noises", 1, 10**5), ("l2", 0, 10**12), ("linf", 0, 10**12),
                               ("trials", 0, 10**12), ("bits", 0, 16)):
         if not least <= getattr(e, name, least) <= most: raise Unknown(f"{name} beyond what is computed here")
-    made = Values(**NOTHING | ((found := known(e)) or {}))
+    made = Values(**NOTHING | {"near": None} | ((found := known(e)) or {}))
     made.rho = min(made.rho, made.pure * made.pure / 2)
     return made if found and (made.rho < INF or made.pure < INF or made.laws) and made.mu2 < INF else None
 def by_formula(mu, delta):  # (from below, from above), of Gaussians: Balle and Wang, ICML 2018, Theorem 8, in 40 digits

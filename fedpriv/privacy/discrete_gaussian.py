@@ -66,7 +66,7 @@ def closeness(sigma: float, noises: int) -> float:
     if sigma == 0:
         return math.inf if noises > 1 else 0.0
     k = np.arange(1, noises)
-    square = 2 * math.pi**2 * sigma**2 * k / (k + 1)
+    square = 2 * math.pi**2 * sigma * sigma * k / (k + 1)
     # beyond j = 8 the terms are far below the one before at every sigma that passes: a geometric rest
     e = 2 * sum(np.exp(-square * j * j) for j in range(1, 9)) + 4 * np.exp(-square * 81)
     if noises > 1 and float(np.max(e)) >= 0.5:
