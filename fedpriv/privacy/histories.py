@@ -21,8 +21,9 @@ from fedpriv.privacy.gaussian_dp import gaussian_epsilon, shifted_epsilon, total
 History = frozenset[tuple[Event, int]]
 
 _PLD_UP_TO_EPSILON = 1e8
-#: Beyond this epsilon a grid may cost a share of epsilon, instead of next to nothing.
-_LARGE_EPSILON, _GRID_SHARE = 100.0, 2.5e-3
+#: Beyond this epsilon a grid may cost a share of epsilon, instead of next to nothing; points of a grid; and the losses
+#: that exp() holds.
+_LARGE_EPSILON, _GRID_SHARE, _MOST_POINTS, _MOST_LOSS = 100.0, 2.5e-3, 4e6, 500.0
 _PLD_UP_TO_COMPOSITIONS = 10_000
 _PLD_FEW_KINDS = 16
 _PLD_KINDS = 96  # most distributions per history: takes seconds, and is within 1% of using all of them
@@ -161,28 +162,29 @@ def refine(history: History, bound: Composed, delta: float) -> Composed:
     if delta - paid <= 0:
         return bound
 
-    kinds = coarsened(sampled)
-    interval = 1e-3 if bound.epsilon > 5 else 1e-4 if bound.epsilon > 0.1 else 1e-5  # costs below 2e-5 of epsilon
-    if len(kinds) > _PLD_FEW_KINDS:
-        interval = min(1e-3, 5 * interval)  # seconds instead of half a minute, and below 2e-3 of epsilon
-    if bound.epsilon > _LARGE_EPSILON:  # connected dots cost less than interval^2/8 a composition in the mean
-        interval = math.sqrt(8 * _GRID_SHARE * bound.epsilon / (compositions + 1))
-    parts = []
-    for event, count in kinds:
-        distribution = event.loss_distribution(interval)
-        if distribution is None:  # known by its Renyi curve alone
+    if any(_MOST_LOSS < pure_epsilon(event) / event.coordinates < math.inf for event, _ in sampled):
+        return bound
+    kinds, best = coarsened(sampled), bound
+    while True:
+        epsilon = best.epsilon
+        interval = 1e-3 if epsilon > 5 else 1e-4 if epsilon > 0.1 else 1e-5  # costs below 2e-5 of epsilon
+        if len(kinds) > _PLD_FEW_KINDS:
+            interval = min(1e-3, 5 * interval)  # seconds instead of half a minute, and below 2e-3 of epsilon
+        if epsilon > _LARGE_EPSILON:  # connected dots cost less than interval^2/8 a composition in the mean
+            interval = math.sqrt(8 * _GRID_SHARE * epsilon / (compositions + 1))
+        interval = max(interval, bound.epsilon / _MOST_POINTS)
+        parts = [(event.loss_distribution(interval), event.coordinates * count) for event, count in kinds]
+        if any(distribution is None for distribution, _ in parts):  # known by its Renyi curve alone
             return bound
-        parts.append((distribution, event.coordinates * count))
 
-    from fedpriv.privacy import dp_library  # seconds to import: only where RDP alone would be too loose
+        from fedpriv.privacy import dp_library  # seconds to import: only where RDP alone would be too loose
 
-    if mu > 0:
-        parts.append((dp_library.gaussian_pld(mu, interval), 1))
-    epsilon = shift + dp_library.composed_epsilon(parts, (delta - paid) * math.exp(-shift))
-    better = Composed(epsilon, "pld") if epsilon < bound.epsilon else bound
-    if bound.epsilon > max(_LARGE_EPSILON, 1.5 * epsilon):  # the grid was for a far larger one
-        return refine(history, better, delta)
-    return better
+        if mu > 0:
+            parts.append((dp_library.gaussian_pld(mu, interval), 1))
+        found = shift + dp_library.composed_epsilon(parts, (delta - paid) * math.exp(-shift))
+        best = Composed(found, "pld") if found < epsilon else best
+        if epsilon <= max(_LARGE_EPSILON, 1.5 * found):  # else the grid was for a far larger one
+            return best
 
 
 def coarsened(sampled: Sequence[tuple[Event, int]]) -> list[tuple[Event, int]]:

@@ -150,7 +150,7 @@ VECTORS: list[tuple[int, ...]] = [(1,), (2,), (7,), (1, 1), (3, 1), (2, 2)]
 def test_no_vector_is_told_apart_better_than_its_gaussian_says(
     sigma: float, noises: int, vector: tuple[int, ...]
 ) -> None:
-    """The exact law of one and two coordinates, of several noises and over rounds; within 1 % once noise is 6 steps."""
+    """The exact law of one and two coordinates, of several noises and over rounds; within 1 % once noise is 8 steps."""
     one, l2, std = (
         losses(gaussian_sum(sigma, noises), vector),
         math.dist(vector, (0,) * len(vector)),
@@ -166,7 +166,7 @@ def test_no_vector_is_told_apart_better_than_its_gaussian_says(
             found = compose([replace(event, count=rounds)], delta).epsilon
             assert told(law, found) <= delta and found <= bound * (1 + 1e-12)
             exact = gaussian_epsilon(math.sqrt(rounds) * l2 / std, delta)
-            assert std < 6 or found <= 1.01 * exact + 1e-9
+            assert std < 8 or found <= 1.01 * exact + 1e-9
 
 
 @pytest.mark.parametrize("variance", [4.0, 16.0, 144.0, 1600.0])
