@@ -225,7 +225,7 @@ def allocated_pld(rounds: int, multiplier: float, interval: float, released: int
     laws = []
     for direction, (low, high) in enumerate(((least, most), (-most, -least))):
         grid = np.arange(low, high + 1)
-        deltas = hockey_sticks(rounds, multiplier, grid * interval, released)[direction]
+        deltas = hockey_sticks(rounds, multiplier, np.asarray(grid * interval, np.float64), released)[direction]
         deltas = np.minimum.accumulate(deltas)
         laws.append(pld_pmf.create_pmf_pessimistic_connect_dots(interval, grid, deltas))
     return library.PrivacyLossDistribution(*laws)
