@@ -193,6 +193,16 @@ def test_bits_and_whole_numbers_have_a_bound_of_another_proof(apart: float, hist
     assert high * 0.99 <= product <= high * (1 + apart) and 0 < low <= product
 
 
+def test_shifts_and_shares_of_delta_are_paid() -> None:
+    few = DiscreteGaussianSum(threat=SECURE_SUM, sigma=1.0, noises=5, dimension=9, l2=3.0)
+    many = SkellamSum(threat=SECURE_SUM, variance=4e4, noises=4, dimension=9, l2=300.0, delta=0.05 * DELTA)
+    near = [verifier.cost(text(event)).near for event in (few, many)]
+    square, shift, share = (sum(part) for part in zip(*near, strict=True))
+    assert near[0][1] > 0.1 and share == 0.05 * DELTA
+    wanted = shift + verifier.by_formula(math.sqrt(square), 0.95 * DELTA * math.exp(-shift))[1]
+    assert verifier.epsilon([(text(few), 1), (text(many), 1)], DELTA)[1] == pytest.approx(wanted, rel=1e-6)
+
+
 def test_what_has_no_method_here_is_not_verified() -> None:
     for flat in ({"mechanism": "of_tomorrow"}, {"mechanism": "gaussian", "multiplier": 1.0, "more": 1}):
         with pytest.raises(verifier.Unknown, match=flat["mechanism"]):  # type: ignore[arg-type]

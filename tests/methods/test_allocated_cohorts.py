@@ -153,6 +153,13 @@ def test_an_extension_of_a_cut_pass_begins_and_pays_another(run: Run) -> None:
     assert summary["privacy"]["verified_epsilon"] == pytest.approx(cost(1, 2.0, 2, 3), rel=1e-6)
 
 
+def test_a_run_of_less_than_a_pass_is_extended(run: Run) -> None:
+    folder = run(*RUN, "num_rounds=2", "checkpoint.every=2")
+    extend_run(folder, ["num_rounds=6"])
+    resume_run(folder)
+    assert [(entry["round"], entry["released"]) for entry in ledger_of(folder)] == [(1, 2), (3, 4)]
+
+
 def test_an_extension_at_the_end_of_a_pass_is_the_run_that_was_that_long(run: Run) -> None:
     folder = run(*RUN, "num_rounds=4", "checkpoint.every=2")
     extend_run(folder, ["num_rounds=6"])

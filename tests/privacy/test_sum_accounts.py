@@ -20,6 +20,7 @@ from fedpriv.mechanisms.whole_numbers import Law
 from fedpriv.privacy.calibration import calibrate
 from fedpriv.privacy.composition import compose
 from fedpriv.privacy.discrete_gaussian import closeness, sum_rho
+from fedpriv.privacy.dp_library import composed_epsilon, gaussian_pld
 from fedpriv.privacy.events import (
     CLIENT_TO_SERVER,
     SECURE_SUM,
@@ -223,6 +224,21 @@ def test_whole_numbers_compose_with_gaussians_and_samples_of_them() -> None:
         running = RunningTotals(DELTA)
         running.add((0, event) for event in events)
         assert found.epsilon <= running.maximum() < 1.2 * found.epsilon
+
+
+def test_shifts_and_shares_of_delta_are_paid_in_every_total() -> None:
+    """Noise of two steps, whose shift is a fifth of epsilon, beside a share of 0.4 of delta, and beside a sample."""
+    threat = replace(SECURE_SUM, unit="example", adjacency="add-or-remove-one")
+    few = DiscreteGaussianSum(threat=threat, sigma=1.0, noises=5, dimension=9, l2=3.0)
+    skellam = SkellamSum(threat=threat, variance=4e4, noises=4, dimension=9, l2=300.0, delta=0.4 * DELTA)
+    (one, own), (other, others) = few.nearly_gaussian or (0.0, 0.0), skellam.nearly_gaussian or (0.0, 0.0)
+    assert own > 0.1 and others > 0
+    wanted = shifted_epsilon(math.hypot(1 / one, 1 / other), own + others, 0.6 * DELTA)
+    assert compose([few, skellam], DELTA).epsilon == pytest.approx(wanted, rel=1e-9)
+    sampled = PoissonGaussian(threat=threat, multiplier=1.0, sampling_rate=0.1, count=20)
+    parts = [(sampled.loss_distribution(1e-3), 20), (gaussian_pld(1 / one, 1e-3), 1)]
+    wanted = own + composed_epsilon(parts, DELTA * math.exp(-own))
+    assert compose([few, sampled], DELTA).epsilon == pytest.approx(wanted, rel=1e-9)
 
 
 def test_noise_of_a_step_or_two_keeps_its_renyi_bound() -> None:
