@@ -4,7 +4,8 @@ The ledger goes on: every release stays in it at its own price, and what is veri
 rounds to come are planned as if the run had had the larger number from the beginning, so the plan's epsilon is that of
 all rounds. This needs a method whose releases do not depend on num_rounds (`Traits.bound_to_rounds`); the others are
 refused by name. tests/contract/test_every_method.py holds every method to it: extended, a run has the model and the
-ledger of one that was that long from the start.
+ledger of one that was that long from the start. The exception is an allocation whose last pass the end cut and
+which was paid as that: the extension begins another pass.
 
 What the new epsilon means: it bounds what the whole run tells, first part and extension, also where the decision to
 extend was taken from the first part's model, as long as no larger extension would have been chosen had that model been
