@@ -147,7 +147,15 @@ def of_discrete(e):
         law = fft.fftshift(fft.irfft(fft.rfft(fft.ifftshift(law / law.sum())) ** e.noises, len(law)))
         return moved(law[law > 1e-12 * law.max()], int(e.l2))
     rho = ((e.l2 / root) ** 2 + 2 * tau * l1 / root + tau * tau * e.dimension) / 2
-    return {"rho": rho, "floor": floor if reach < MOST_CELLS // 8 else None}
+    return {"rho": rho, "floor": floor if reach < MOST_CELLS // 8 else None, "near": smoothed(root, e, tau)}
+def smoothed(root, e, tau):
+    """The loss is linear in the noise x, and E f(x) <= E f(x + N(0, t)) for convex f: by Poisson's summation formula a
+    Gaussian of variance root^2 + t, but for a factor. (mu^2, what epsilon and ln(delta) move by, share of delta)."""
+    t, changed, m2 = np.geomspace(0.3, 9, 300), min(e.dimension, e.l2**2), (e.l2 / root) ** 2
+    off = 2 * np.exp(-2 * (math.pi * np.arange(1, 9)[:, None]) ** 2 / (1 / root**2 + 1 / t)).sum(0)
+    moved = np.where(off < 0.5, m2 * t / root**2 / 2 + changed * (tau + np.log1p(off) - np.log1p(-off)), INF)
+    best = np.argmin(moved + m2 * t / root**2)
+    return (m2 * (1 + t[best] / root**2), moved[best], 0) if moved[best] < 100 else None
 def of_skellam(e):
     """No second difference of -ln P exceeds c, so ln P(x)^(1 + b) P(x + v)^-b is at most c b (b + 1) v^2/2 more than
     c u (1 - u)/2 + ln P(k)^(1 - u) P(k + 1)^u, with x - b v = k + u. Summed over x, these two are about 0 together."""
@@ -156,9 +164,14 @@ def of_skellam(e):
     if 0 < (reach := 10 * math.sqrt(m) + e.l2) < MOST_CELLS // 8:
         law = special.ive(np.abs(np.arange(-int(reach), int(reach) + 1)), m)
         near = [(law[:-1][law[1:] > 0] ** (1 - at) * law[1:][law[1:] > 0] ** at).sum() for at in u]
-    c = -math.log1p(-1 / math.sqrt(m * m - 1))
+    c, log = -math.log1p(-1 / math.sqrt(m * m - 1)), math.log(2 * e.dimension / e.delta)
+    r = 2 + e.l2 + log / 3 + math.sqrt(log * log / 9 + 2 * m * log)  # Bernstein; proof of the rest: privacy/skellam.py
+    least, most = 1 / math.hypot(r + 1, m, 2), c * (math.exp(c / 2) + math.asinh((r + 1) / m) ** 2 / 3)
+    tails = math.log1p(2 * math.exp(-r * r / (2 * m + r)) / -math.expm1(-least * r)) * min(e.dimension, e.l2**2)
+    known = most * e.l2**2, (most - least) * e.l2**2 / 2 + tails, e.delta
     more = np.max(c * u * (1 - u) / 2 + np.log(near)) + c / 8192 + 1e-12  # between two of u at most c/8192
-    return {"rho": c * e.l2**2 / 2, "curve": lambda b: more * min(e.dimension, e.l2**2) / b,
+    return {"rho": c * e.l2**2 / 2, "near": known if known[1] < 100 else None,
+            "curve": lambda b: more * min(e.dimension, e.l2**2) / b,
             "floor": law if law is None else lambda: moved(law[law > 0], int(e.l2))}
 def of_shuffled(e):  # Feldman, McMillan and Talwar, FOCS 2021, Theorem 3.1; from below: all others' bits are alike
     if e.observer in SEES_ALL[:2]: return None
@@ -209,7 +222,8 @@ NOTHING = {"mu2": 0.0, "laws": None, "times": 1, "floor": None, "rho": INF, "cur
 @lru_cache(maxsize=10_000)
 def cost(text):
     """Of ONE release; None: without a bound. mu2: 1/multiplier^2 of a Gaussian. laws: of each of ``times`` coordinates;
-    floor: from below, where it is another. rho: of zCDP, or 0 beside a curve. share: of delta. pure: at delta 0."""
+    floor: from below, where it is another. rho: of zCDP, or 0 beside a curve. share: of delta. pure: at delta 0.
+    near: as `smoothed`."""
     e = strict(text)
     if (kind := e.pop("mechanism")) == "no_bound": return None
     threat = {word: e.pop(word) for word in WORDS}
@@ -219,7 +233,7 @@ def cost(text):
     for name, least, most in (("dimension", 1, 10**10), ("noises", 1, 10**5), ("l2", 0, 10**12), ("linf", 0, 10**12),
                               ("trials", 0, 10**12), ("bits", 0, 16)):
         if not least <= getattr(e, name, least) <= most: raise Unknown(f"{name} beyond what is computed here")
-    made = Values(**NOTHING | ((found := known(e)) or {}))
+    made = Values(**NOTHING | {"near": None} | ((found := known(e)) or {}))
     made.rho = min(made.rho, made.pure * made.pure / 2)
     return made if found and (made.rho < INF or made.pure < INF or made.laws) and made.mu2 < INF else None
 def by_formula(mu, delta):  # (from below, from above), of Gaussians: Balle and Wang, ICML 2018, Theorem 8, in 40 digits
@@ -280,18 +294,23 @@ def epsilon(history, delta):  # of one client's releases, (event, times)
     mu2, paid, pure, rho = (sum(getattr(one, part) * n for one, n in costs) for part in ("mu2", "share", "pure", "rho"))
     if paid >= delta or mu2 > 1e200 or all(one.mu2 for one, _ in costs):
         return (0.0, INF) if paid >= delta or mu2 > 1e200 else by_formula(math.sqrt(mu2), delta)
-    def by_grids(left, law_of):  # over directions
+    def by_grids(left, law_of, square=mu2):  # over directions
         parts = [(law, n * one.times) for one, n in costs[:100] if (law := law_of(one))]
-        parts += [(gaussian(math.sqrt(mu2)), 1)] if mu2 else []
+        parts += [(gaussian(math.sqrt(square)), 1)] if square else []
         ways = range(max([0, *(len(law) for law, _ in parts)]))
         found = [by_grid([(law[way % len(law)], n) for law, n in parts], left) for way in ways]
         return tuple(map(max, zip((0.0, 0.0), *found, strict=True)))
     curves, floors = [(one.curve, n) for one, n in costs if one.curve], any(one.floor for one, _ in costs)
     least, most = 0.0, min(pure, by_order(rho + mu2 / 2, delta - paid, curves) if rho < INF else INF)
+    near = [((one.near or (one.mu2, 0, 0)), n) for one, n in costs]
+    square, move, share = (sum(part[which] * n for part, n in near) for which in range(3))
+    left = (delta - paid - share) * math.exp(-min(move, 700))
+    if left > 0 and all(one.near or one.mu2 for one, _ in costs):
+        most = min(most, move + by_formula(math.sqrt(square), left)[1])
     with suppress(Unknown):
         least, grid = by_grids(delta, lambda one: one.floor() if one.floor else one.laws)
-        if all(one.laws or one.mu2 for one, _ in costs) and len(costs) <= 100:
-            most = min(most, by_grids(delta - paid, lambda one: one.laws)[1] if paid or floors else grid)
+        if left > 0 and all(one.laws or one.mu2 or one.near for one, _ in costs) and len(costs) <= 100:
+            most = min(most, move + by_grids(left, lambda one: one.laws, square)[1] if paid or floors else grid)
     return min(least, most), most
 def worst(histories, delta):  # over clients, {(event, times)} of each; of those with Gaussians alone, the largest mu's
     if len({text for history in histories for text, _ in history}) > 5000: raise Unknown("over 5,000 kinds of release")

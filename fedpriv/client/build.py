@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any
@@ -24,6 +25,7 @@ from fedpriv.data.asked import Asks, asks_of
 from fedpriv.data.load import load_federated
 from fedpriv.data.table_schema import TableSchema
 from fedpriv.data.table_source import schema_of_dataset
+from fedpriv.privacy.events import Event
 from fedpriv.training.flat_model import Layout, layout_of
 from fedpriv.training.language_models import text_of
 from fedpriv.training.models import build_model, resolve_model
@@ -286,3 +288,15 @@ def check_own_client(config: Config, kind: type[Client], options: MethodOptions)
         check_colluders(options)
         if kind.traits.clips_examples:
             check_example_level(config, options)
+
+
+def fixed_events_with_ends(config: Config, ends: Sequence[int]) -> list[Event]:
+    """`Client.fixed_events` of a run that was extended after the rounds ``ends``: a pass of an allocation that one of
+    them cut was paid as that, and its extension began another.
+    """
+    begun, at_once, events = 0, make_client(config).rounds_at_once, list[Event]()
+    for end in [*ends, config.num_rounds]:
+        if end == config.num_rounds or (end - begun) % at_once:
+            events += make_client(config.model_copy(update={"num_rounds": end - begun})).fixed_events()
+            begun = end
+    return events

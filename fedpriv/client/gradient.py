@@ -178,6 +178,10 @@ class NoisyGradientClient(SummedGaussians, GradientClient):
         """form=central: how the server draws."""
         return SecretCohorts(self.options.client_sampling, self.facts.num_clients, self.facts.clients_per_round)
 
+    @property
+    def rounds_at_once(self) -> int:
+        return self.cohorts.rounds if self.form == "central" else 1
+
     def chosen_multiplier(self) -> float:
         if self.form == "local":
             return super().chosen_multiplier()
@@ -195,8 +199,8 @@ class NoisyGradientClient(SummedGaussians, GradientClient):
         pass that the round begins.
         """
         if self.form == "central":
-            begins = (self.round - 1) % self.cohorts.rounds == 0
-            return (Charge(self.cohorts.event(self.noise_multiplier, self.threat)),) * begins
+            begins, left = (self.round - 1) % self.cohorts.rounds == 0, self.facts.num_rounds - self.round + 1
+            return (Charge(self.cohorts.event(self.noise_multiplier, self.threat, left)),) * begins
         own = self.gaussian()
         return Charge(own), *self.summed(own)
 

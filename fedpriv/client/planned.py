@@ -97,6 +97,11 @@ class Planned:
         """
         return participations if self.books_itself else self.facts.num_rounds
 
+    @property
+    def rounds_at_once(self) -> int:
+        """Rounds that one charge pays for."""
+        return 1
+
     @final
     def planned_events(self, participations: int, threat: Threat | None = None) -> list[Event]:
         """The events of a client that takes part this often, fixed before the run, in the `costliest` rounds; threat:

@@ -39,6 +39,11 @@ def gaussian_epsilon(mu: float, delta: float) -> float:
     return mu * (mu / 2 - low)
 
 
+def shifted_epsilon(mu: float, shift: float, delta: float) -> float:
+    """epsilon where delta(epsilon) is at most exp(shift) times a Gaussian's at epsilon - shift, shift >= 0."""
+    return shift + gaussian_epsilon(mu, delta * math.exp(-shift))
+
+
 @lru_cache(maxsize=1024)
 def gaussian_mu(epsilon: float, delta: float) -> float:
     """Largest mu whose Gaussian mechanism is (epsilon, delta)-private: the inverse of `gaussian_epsilon`."""

@@ -15,12 +15,15 @@ import numpy as np
 
 from fedpriv.privacy.event_costs import pure_epsilon, renyi_curve, renyi_to_epsilon
 from fedpriv.privacy.events import Event
-from fedpriv.privacy.gaussian_dp import gaussian_epsilon, total_mu
+from fedpriv.privacy.gaussian_dp import gaussian_epsilon, shifted_epsilon, total_mu
 
 #: Unordered (event with count 1, number of times): equal histories compare equal.
 History = frozenset[tuple[Event, int]]
 
-_PLD_UP_TO_EPSILON = 100.0
+_PLD_UP_TO_EPSILON = 1e8
+#: Beyond this epsilon a grid may cost a share of epsilon, instead of next to nothing; points of a grid; and the losses
+#: that exp() holds.
+_LARGE_EPSILON, _GRID_SHARE, _MOST_POINTS, _MOST_LOSS = 100.0, 2.5e-3, 4e6, 500.0
 _PLD_UP_TO_COMPOSITIONS = 10_000
 _PLD_FEW_KINDS = 16
 _PLD_KINDS = 96  # most distributions per history: takes seconds, and is within 1% of using all of them
@@ -129,8 +132,19 @@ def _renyi_or_basic(histories: Sequence[History], delta: float) -> dict[History,
             continue
         by_renyi = float(renyi_to_epsilon(totals[row], delta - paid))
         by_sum = math.fsum(pure_epsilon(event) * count for event, count in history)
-        bounds[history] = Composed(by_sum, "basic") if by_sum <= by_renyi else Composed(by_renyi, "rdp")
+        mu, shift, others = _gaussians(history)
+        near = math.inf if others else shifted_epsilon(mu, shift, delta - paid)
+        best = min((by_sum, "basic"), (near, "gaussian"), (by_renyi, "rdp"), key=lambda pair: pair[0])
+        bounds[history] = Composed(*best)
     return bounds
+
+
+def _gaussians(history: Iterable[tuple[Event, int]]) -> tuple[float, float, list[tuple[Event, int]]]:
+    """(mu and shift of all releases that are Gaussian, or nearly so; the other ones)."""
+    known = [(near, count) for event, count in history if (near := event.nearly_gaussian) is not None]
+    others = [(event, count) for event, count in history if event.nearly_gaussian is None]
+    mu = total_mu([(multiplier, count) for (multiplier, _), count in known])
+    return mu, math.fsum(shift * count for (_, shift), count in known), others
 
 
 # --- bounds that take seconds: privacy loss distributions ----------------------------------------------------------
@@ -140,7 +154,7 @@ def _renyi_or_basic(histories: Sequence[History], delta: float) -> dict[History,
 def refine(history: History, bound: Composed, delta: float) -> Composed:
     """The given bound, or PLD's where that is smaller and worth computing; the same question is answered once."""
     ordered = sorted(history, key=repr)  # set order differs between processes; sorted sums are equal bit for bit
-    sampled = [(event, count) for event, count in ordered if event.gaussian_multiplier is None]
+    mu, shift, sampled = _gaussians(ordered)
     compositions = sum(event.coordinates * count for event, count in sampled)
     if not sampled or not 0 < bound.epsilon <= _PLD_UP_TO_EPSILON or compositions > _PLD_UP_TO_COMPOSITIONS:
         return bound
@@ -148,24 +162,29 @@ def refine(history: History, bound: Composed, delta: float) -> Composed:
     if delta - paid <= 0:
         return bound
 
-    kinds = coarsened(sampled)
-    interval = 1e-3 if bound.epsilon > 5 else 1e-4 if bound.epsilon > 0.1 else 1e-5  # costs below 2e-5 of epsilon
-    if len(kinds) > _PLD_FEW_KINDS:
-        interval = min(1e-3, 5 * interval)  # seconds instead of half a minute, and below 2e-3 of epsilon
-    parts = []
-    for event, count in kinds:
-        distribution = event.loss_distribution(interval)
-        if distribution is None:  # known by its Renyi curve alone
+    if any(_MOST_LOSS < pure_epsilon(event) / event.coordinates < math.inf for event, _ in sampled):
+        return bound
+    kinds, best = coarsened(sampled), bound
+    while True:
+        epsilon = best.epsilon
+        interval = 1e-3 if epsilon > 5 else 1e-4 if epsilon > 0.1 else 1e-5  # costs below 2e-5 of epsilon
+        if len(kinds) > _PLD_FEW_KINDS:
+            interval = min(1e-3, 5 * interval)  # seconds instead of half a minute, and below 2e-3 of epsilon
+        if epsilon > _LARGE_EPSILON:  # connected dots cost less than interval^2/8 a composition in the mean
+            interval = math.sqrt(8 * _GRID_SHARE * epsilon / (compositions + 1))
+        interval = max(interval, bound.epsilon / _MOST_POINTS)
+        parts = [(event.loss_distribution(interval), event.coordinates * count) for event, count in kinds]
+        if any(distribution is None for distribution, _ in parts):  # known by its Renyi curve alone
             return bound
-        parts.append((distribution, event.coordinates * count))
 
-    from fedpriv.privacy import dp_library  # seconds to import: only where RDP alone would be too loose
+        from fedpriv.privacy import dp_library  # seconds to import: only where RDP alone would be too loose
 
-    mu = total_mu([(m, count) for event, count in history if (m := event.gaussian_multiplier) is not None])
-    if mu > 0:
-        parts.append((dp_library.gaussian_pld(mu, interval), 1))
-    epsilon = dp_library.composed_epsilon(parts, delta - paid)
-    return Composed(epsilon, "pld") if epsilon < bound.epsilon else bound
+        if mu > 0:
+            parts.append((dp_library.gaussian_pld(mu, interval), 1))
+        found = shift + dp_library.composed_epsilon(parts, (delta - paid) * math.exp(-shift))
+        best = Composed(found, "pld") if found < epsilon else best
+        if epsilon <= max(_LARGE_EPSILON, 1.5 * found):  # else the grid was for a far larger one
+            return best
 
 
 def coarsened(sampled: Sequence[tuple[Event, int]]) -> list[tuple[Event, int]]:

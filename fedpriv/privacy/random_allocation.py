@@ -18,7 +18,11 @@ fresh normal numbers g, g'. From x_i ~ N(m, 1) this is N(v_i, s^2 I), from N(0, 
 y_1..y_(i-1) and x_i, not I. So one kernel takes P to the pass with the client, and Q to that without it: neither
 direction of any divergence grows. What is mixed over (the others' rounds, batches) has one law in both worlds; a state
 that the client kept from earlier passes may tell its rounds there, but given what was released a pass is a mixture over
-such states of pairs as above: joint convexity. A pass that ends early is post-processing of a whole one.
+such states of pairs as above: joint convexity.
+**A cut pass**, of which only the first n rounds are ever released, n being known before it begins: all of the above
+holds for y_1..y_n and x_1..x_n alone, whose laws are Q = N(0, 1)^n and P = (1 - n/t) Q + (n/t) P_n, with P_n that of a
+pass of n rounds: S = 1 - n/t + (n/t) S_n. A pass that ends earlier still is post-processing. One that goes on is not,
+so a run that is extended begins a pass anew.
 Passes compose adaptively, as each has its own I (Zhu, Dong and Wang 2022, Theorem 10).
 
 **Both directions from one law.** For c = exp(epsilon), any sign:
@@ -41,7 +45,8 @@ Every step below is one: a number between two points of a grid becomes one of th
 Each step adds at most the variance h^2/4 (relative to its square) to a sum, h^2/6 in the mean; that of half the terms
 counts half. `spacing` keeps this below `MORE_VARIANCE` of S's own.
 
-Symbols: sigma -> multiplier, t -> rounds, m -> mean, h -> step, r -> rest; the law of T = t S on the grid -> `Sum`.
+Symbols: sigma -> multiplier, t -> rounds, n -> released, m -> mean, h -> step, r -> rest; the law of T = t S on the
+grid -> `Sum`.
 """
 
 from __future__ import annotations
@@ -184,45 +189,54 @@ def allocated_sum(rounds: int, multiplier: float) -> Sum:
 # --- what accountants ask --------------------------------------------------------------------------------------
 
 
-def hockey_sticks(rounds: int, multiplier: float, losses: Vector) -> tuple[Vector, Vector]:
+def _ratios(rounds: int, multiplier: float, released: int) -> tuple[Vector, Vector, float, float]:
+    """S: its values above 0, increasing, their masses; the mass of 0; the rest of its mean. released: 0: all rounds."""
+    released = released or rounds
+    law, share = allocated_sum(released, multiplier), released / rounds
+    values, masses = share * np.exp(law.logs - math.log(released)), law.masses
+    if share == 1:
+        return values, masses, law.zero, law.rest / rounds
+    return 1 - share + np.append(0.0, values), np.append(law.zero, masses), 0.0, law.rest / rounds
+
+
+def hockey_sticks(rounds: int, multiplier: float, losses: Vector, released: int = 0) -> tuple[Vector, Vector]:
     """(H_c(P|Q), H_c(Q|P)) from above at c = exp(loss), of increasing losses (any sign)."""
-    law = allocated_sum(rounds, multiplier)
-    values, mass = np.exp(law.logs - math.log(rounds)), law.masses
+    values, mass, zero, rest = _ratios(rounds, multiplier, released)
     # of the points above each loss: mass and mean; of those below: mass and mean
     place = np.searchsorted(values, np.exp(losses), side="right")
     over, over_mean = (np.append(np.cumsum(part[::-1])[::-1], 0.0)[place] for part in (mass, mass * values))
-    removed = over_mean - np.exp(losses) * over + law.rest / rounds
+    removed = over_mean - np.exp(losses) * over + rest
     place = np.searchsorted(values, np.exp(-losses), side="left")
     under, under_mean = (np.append(0.0, np.cumsum(part))[place] for part in (mass, mass * values))
-    added_ = under + law.zero - np.exp(losses) * under_mean
+    added_ = under + zero - np.exp(losses) * under_mean
     return tuple(np.clip(part * (1 + ROUNDING), 0.0, 1.0) for part in (removed, added_))  # type: ignore[return-value]
 
 
 @lru_cache(maxsize=64)
-def allocated_pld(rounds: int, multiplier: float, interval: float) -> Any:
+def allocated_pld(rounds: int, multiplier: float, interval: float, released: int = 0) -> Any:
     """Privacy loss distribution of one pass: losses interpolated between grid points (Doroshenko et al. 2022), what
     lies beyond the last point counted as infinite.
     """
     from dp_accounting.pld import pld_pmf
     from dp_accounting.pld import privacy_loss_distribution as library
 
-    logs = allocated_sum(rounds, multiplier).logs - math.log(rounds)
-    least, most = math.floor(logs[0] / interval) - 1, math.ceil(logs[-1] / interval) + 1
+    values = _ratios(rounds, multiplier, released)[0]
+    least, most = math.floor(math.log(values[0]) / interval) - 1, math.ceil(math.log(values[-1]) / interval) + 1
     laws = []
     for direction, (low, high) in enumerate(((least, most), (-most, -least))):
         grid = np.arange(low, high + 1)
-        deltas = hockey_sticks(rounds, multiplier, grid * interval)[direction]
+        deltas = hockey_sticks(rounds, multiplier, np.asarray(grid * interval, np.float64), released)[direction]
         deltas = np.minimum.accumulate(deltas)
         laws.append(pld_pmf.create_pmf_pessimistic_connect_dots(interval, grid, deltas))
     return library.PrivacyLossDistribution(*laws)
 
 
-def allocated_renyi(rounds: int, multiplier: float, orders: Vector) -> Vector:
+def allocated_renyi(rounds: int, multiplier: float, orders: Vector, released: int = 0) -> Vector:
     """Renyi divergence at each order (> 1), the larger of both directions, of the bounded part of the pair: beside it,
     `unbounded_share` of delta is paid.
     """
-    law = allocated_sum(rounds, multiplier)
-    logs, mass = law.logs - math.log(rounds), law.masses
+    values, mass, _, _ = _ratios(rounds, multiplier, released)
+    logs = np.log(values)
     moments = [
         max(float(logsumexp(power * logs, b=mass)) for power in (order, 1 - order)) + ROUNDING for order in orders
     ]
@@ -230,7 +244,6 @@ def allocated_renyi(rounds: int, multiplier: float, orders: Vector) -> Vector:
     return found
 
 
-def unbounded_share(rounds: int, multiplier: float) -> float:
+def unbounded_share(rounds: int, multiplier: float, released: int = 0) -> float:
     """Probability of a loss without bound in a pass, in the worse direction."""
-    law = allocated_sum(rounds, multiplier)
-    return max(law.rest / rounds, law.zero)
+    return max(_ratios(rounds, multiplier, released)[2:])

@@ -2,7 +2,8 @@
 
 poisson: each client is drawn for each round by a coin of its own. allocated: rounds form passes of t = N/K, and each
 client takes part in one round of a pass, drawn uniformly for itself and for the pass. A pass is one event, which is
-booked with its first release: what later ones add is paid then.
+booked with its first release: what later ones add is paid then. Of a pass that the run's end cuts, no more is paid than
+its rounds before that: an extension does not go on with it (`fedpriv.runs.extension`).
 
 Symbols: N -> num_clients, K -> clients_per_round, q -> rate, t -> rounds.
 """
@@ -39,10 +40,11 @@ class SecretCohorts:
         """Of what is charged at once: t, or 1."""
         return self.num_clients // self.clients_per_round if self.sampling == "allocated" else 1
 
-    def event(self, multiplier: float, threat: Threat = TO_OUTSIDERS) -> Event:
-        """Of a pass or a round. multiplier: noise standard deviation / C."""
+    def event(self, multiplier: float, threat: Threat = TO_OUTSIDERS, left: int | None = None) -> Event:
+        """Of a pass or a round. multiplier: noise standard deviation / C. left: rounds of the run from here on."""
         if self.sampling == "allocated":
-            return AllocatedGaussian(threat=threat, multiplier=multiplier, rounds=self.rounds)
+            released = self.rounds if left is None else max(1, min(self.rounds, left))
+            return AllocatedGaussian(threat=threat, multiplier=multiplier, rounds=self.rounds, released=released)
         return PoissonGaussian(threat=threat, multiplier=multiplier, sampling_rate=self.rate)
 
     def multiplier(self, epsilon: float, delta: float) -> float:

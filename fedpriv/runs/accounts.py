@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
-from fedpriv.client.build import make_client
+from fedpriv.client.build import fixed_events_with_ends, make_client
 from fedpriv.config.schema import Config
 from fedpriv.privacy.composition import Budget, Verified, guarantee_events, threats, verify
 from fedpriv.privacy.events import EVERY_CLIENT, Entry, Event, Threat
@@ -89,7 +89,8 @@ class Accounts:
         privacy = self.config.privacy
         if privacy.max_epsilon is None:
             return True
-        budget = Budget(privacy.max_epsilon, privacy.delta, plan=tuple(make_client(self.config).fixed_events()))
+        plan = fixed_events_with_ends(self.config, [stage["rounds"] for stage in self.folder.stages()])
+        budget = Budget(privacy.max_epsilon, privacy.delta, plan=tuple(plan))
         return budget.admits(self._of_all, [event])
 
     def plan(self, costliest: tuple[History, ...], epsilon: float, by_filter: bool) -> None:

@@ -4,7 +4,8 @@ The ledger goes on: every release stays in it at its own price, and what is veri
 rounds to come are planned as if the run had had the larger number from the beginning, so the plan's epsilon is that of
 all rounds. This needs a method whose releases do not depend on num_rounds (`Traits.bound_to_rounds`); the others are
 refused by name. tests/contract/test_every_method.py holds every method to it: extended, a run has the model and the
-ledger of one that was that long from the start.
+ledger of one that was that long from the start. The exception is an allocation whose last pass the end cut and
+which was paid as that: the extension begins another pass.
 
 What the new epsilon means: it bounds what the whole run tells, first part and extension, also where the decision to
 extend was taken from the first part's model, as long as no larger extension would have been chosen had that model been
@@ -19,11 +20,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from fedpriv.client.build import make_client
+from fedpriv.client.build import fixed_events_with_ends, make_client
 from fedpriv.common.errors import OptionError, RunFolderError
 from fedpriv.common.files import locked
 from fedpriv.config.compose import parse, read_config
 from fedpriv.config.schema import Config
+from fedpriv.privacy.composition import compose
 from fedpriv.runs.changed import ONLOOKERS, with_options
 from fedpriv.runs.folder import RunFolder
 from fedpriv.runs.planning import most_participations, target_price
@@ -54,6 +56,8 @@ def extend_run(path: Path, overrides: Sequence[str]) -> None:
         after = extended(before, overrides)
         _check_budget(before, after, folder)
         folder.refuse_unrepeatable(before)
+        if before.num_rounds % make_client(before).rounds_at_once:
+            folder.mark_disturbed("the run's end cut a pass, which was paid as that: the extension begins another")
         folder.add_stage(before, summary)
         folder.write_config(after)
 
@@ -82,6 +86,7 @@ def _check_method(before: Config, after: Config) -> None:
     reason = client.traits.bound_to_rounds
     if reason is None:  # or what a release costs follows from num_rounds, by options or in a method of one's own
         times, longer = most_participations(before), make_client(after)  # in as many rounds, whatever is told in others
+        times -= times % client.rounds_at_once  # but those of a pass that the end cut
         if any(client.planned_events(times, one) != longer.planned_events(times, one) for one in client.accounts()):
             reason = "the price of its releases depends on num_rounds"
     if reason is not None:
@@ -105,7 +110,9 @@ def _check_target(before: Config, after: Config) -> None:
     target = after.privacy.target_epsilon
     if target is None:
         return
-    price = target_price(after)
+    price, client = target_price(after), make_client(before)
+    if before.num_rounds % client.rounds_at_once:
+        price = compose(fixed_events_with_ends(after, [before.num_rounds]), after.privacy.delta).epsilon
     if price > target:
         words = (
             f"the noise was chosen for it over {before.num_rounds} rounds, and {after.num_rounds} rounds cost "

@@ -128,6 +128,7 @@ def make_strategy(
         flat_inputs(config, layout),
         layout.shapes[0][0],
         client.threat,
+        config.num_rounds,
     )
     kind = server_class(config)
     options = method_options(config)

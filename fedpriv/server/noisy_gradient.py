@@ -19,7 +19,7 @@ from fedpriv.common.replies import Reply
 from fedpriv.config.gradient_methods import NoisyGradientOptions
 from fedpriv.mechanisms.noise import NoiseSource
 from fedpriv.mechanisms.noise_decay import noisy_sum
-from fedpriv.privacy.events import EVERY_CLIENT, Entry
+from fedpriv.privacy.events import EVERY_CLIENT, Entry, Event
 from fedpriv.privacy.secret_cohorts import SecretCohorts
 from fedpriv.server.gradient import GradientServer
 from fedpriv.server.nodes import ClientGrid
@@ -38,17 +38,22 @@ class NoisyGradientServer(GradientServer):
         self.steps_when_empty = self.secret_cohorts = self.options.secret_cohorts
         if not self.central:
             return
-        drawn = SecretCohorts(self.options.client_sampling, population.num_clients, population.clients_per_round)
+        self.drawn = SecretCohorts(self.options.client_sampling, population.num_clients, population.clients_per_round)
         chosen = self.options.noise_multiplier
         if chosen is None:
-            chosen = drawn.multiplier(self.options.epsilon, self.options.claimed_delta)
-        self.noise_multiplier, self.event = chosen, drawn.event(chosen)
+            chosen = self.drawn.multiplier(self.options.epsilon, self.options.claimed_delta)
+        self.noise_multiplier = chosen
+
+    def event(self, server_round: int) -> Event:
+        """What a round costs, or the pass that begins with it."""
+        last = self.population.num_rounds
+        return self.drawn.event(self.noise_multiplier, left=None if last is None else last - server_round + 1)
 
     def configure_train(  # type: ignore[override]
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: ClientGrid
     ) -> Iterable[Message]:
         messages = super().configure_train(server_round, arrays, config, grid)
-        if self.central and self.cohorts.begins_pass(server_round) and not self.hooks.admits(self.event):
+        if self.central and self.cohorts.begins_pass(server_round) and not self.hooks.admits(self.event(server_round)):
             raise BudgetsSpent(f"round {server_round}: the next global model would exceed privacy.max_epsilon")
         return messages
 
@@ -74,5 +79,5 @@ class NoisyGradientServer(GradientServer):
         self.current.figures["server_noise_norm"] = multiplier * clip_norm * size**0.5
         number = self.current.number
         if self.cohorts.begins_pass(number):
-            self.current.entries = [Entry(number, EVERY_CLIENT, number, self.population.attempt, self.event)]
+            self.current.entries = [Entry(number, EVERY_CLIENT, number, self.population.attempt, self.event(number))]
         return noisy.astype(np.float64) / self.population.clients_per_round  # q N, whatever the sample's size was

@@ -80,6 +80,7 @@ class Population:
     flat_inputs: int = 0  # of models linear and mlp: how many numbers their first layer reads; 0: another model
     outputs: int = 0  # of the first layer
     threat: Threat | None = None  # the method's own, with the run's unit; None: not known
+    num_rounds: int | None = None  # after which nothing is released; None: not known
 
     def noise(self, *key: int | str) -> NoiseSource:
         """The server's noise as `privacy.rng` says; the key addresses it in a simulation."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,9 @@ from fedpriv.mechanisms.noise import SeededNoise
 from fedpriv.privacy.composition import compose as compose_events
 from fedpriv.privacy.events import EVERY_CLIENT, AllocatedGaussian
 from fedpriv.privacy.secret_cohorts import TO_OUTSIDERS, SecretCohorts
+from fedpriv.runs.extension import extend_run
 from fedpriv.runs.planning import make_plan, with_target
+from fedpriv.runs.start import resume_run
 from fedpriv.server.round import Population
 from strategies.dpfedavg import DPFedAvg
 
@@ -34,10 +37,10 @@ METHOD = ("strategy=dpfedavg", "strategy.client.form=central", "strategy.server.
 RUN = (*METHOD, "num_clients=20", "clients_per_round=5", "num_rounds=6", "strategy.client.noise_multiplier=2.0")
 
 
-def cost(count: int, multiplier: float = 2.0) -> float:
-    """Of passes of four rounds."""
-    event = AllocatedGaussian(threat=TO_OUTSIDERS, multiplier=multiplier, rounds=4, count=count)
-    return compose_events([event], 1e-5).epsilon
+def cost(count: int, multiplier: float = 2.0, *cut: int) -> float:
+    """Of passes of four rounds, and of some that were cut after so many."""
+    made = partial(AllocatedGaussian, threat=TO_OUTSIDERS, multiplier=multiplier, rounds=4)
+    return compose_events([made(count=count), *(made(released=n) for n in cut)], 1e-5).epsilon
 
 
 def half(rng: str = "seeded", attempt: int = 0, clients: int = 60, size: int = 12) -> DPFedAvg:
@@ -91,17 +94,18 @@ def test_a_resumed_run_that_cannot_repeat_its_rounds_begins_a_pass_of_its_own() 
 
 def test_a_pass_is_booked_with_its_first_release(run: Run) -> None:
     folder = run(*RUN)
-    lines = [(e["round"], e["client"], e["mechanism"], e["rounds"]) for e in ledger_of(folder)]
-    assert lines == [(1, EVERY_CLIENT, "allocated_gaussian", 4), (5, EVERY_CLIENT, "allocated_gaussian", 4)]
+    lines = [(e["round"], e["client"], e["mechanism"], e["rounds"], e["released"]) for e in ledger_of(folder)]
+    assert lines == [(1, EVERY_CLIENT, "allocated_gaussian", 4, 4), (5, EVERY_CLIENT, "allocated_gaussian", 4, 2)]
     privacy = json.loads((folder / "summary.json").read_text())["privacy"]
-    assert privacy["verified_epsilon"] == privacy["verified_median"] == pytest.approx(cost(2), rel=1e-6)
+    assert privacy["verified_epsilon"] == privacy["verified_median"] == pytest.approx(cost(1, 2.0, 2), rel=1e-6)
+    assert privacy["verified_epsilon"] < 0.93 * cost(2)
     assert (privacy["observer"], privacy["adjacency"]) == ("trusted-server", "add-or-remove-one")
     rows = rows_of(folder)
     assert sum(row["participants"] for row in rows[:4]) == 20 and len({row["participants"] for row in rows}) > 1
     assert all(row["figures"]["server_noise_norm"] > 1 for row in rows)
     config = compose(list(RUN))
     plan = make_plan(config, Worker(config))
-    assert plan.verified_epsilon == pytest.approx(cost(2), rel=1e-6)
+    assert plan.verified_epsilon == pytest.approx(cost(1, 2.0, 2), rel=1e-6)
     assert plan.bytes_down == sum(row["participants"] for row in rows) * 4 * 650
 
 
@@ -135,12 +139,53 @@ def test_a_budget_ends_the_run_before_a_pass_that_exceeds_it(run: Run) -> None:
     assert summary["privacy"]["verified_epsilon"] <= limit and len(ledger_of(folder)) == rounds // 4
 
 
+def test_an_extension_of_a_cut_pass_begins_and_pays_another(run: Run) -> None:
+    """A client of round 5 or 6 was paid for as one that is in no later round: it must not be drawn by the same pass."""
+    options = (*RUN, "checkpoint.every=2")
+    folder, longer = run(*options), run(*RUN, "num_rounds=9")
+    extend_run(folder, ["num_rounds=9"])
+    resume_run(folder)
+    lines = [(entry["round"], entry["released"], entry["attempt"] > 0) for entry in ledger_of(folder)]
+    assert lines == [(1, 4, False), (5, 2, False), (7, 3, True)]
+    asked, whole = ([row["participants"] for row in rows_of(one)] for one in (folder, longer))
+    assert asked[:6] == whole[:6] and asked[6:] != whole[6:]
+    summary = json.loads((folder / "summary.json").read_text())
+    assert summary["privacy"]["verified_epsilon"] == pytest.approx(cost(1, 2.0, 2, 3), rel=1e-6)
+
+
+def test_a_run_of_less_than_a_pass_is_extended(run: Run) -> None:
+    folder = run(*RUN, "num_rounds=2", "checkpoint.every=2")
+    extend_run(folder, ["num_rounds=6"])
+    resume_run(folder)
+    assert [(entry["round"], entry["released"]) for entry in ledger_of(folder)] == [(1, 2), (3, 4)]
+
+
+def test_an_extension_at_the_end_of_a_pass_is_the_run_that_was_that_long(run: Run) -> None:
+    folder = run(*RUN, "num_rounds=4", "checkpoint.every=2")
+    extend_run(folder, ["num_rounds=6"])
+    resume_run(folder)
+    assert ledger_of(folder) == ledger_of(run(*RUN))
+
+
+def test_an_extension_of_a_cut_pass_keeps_to_budget_and_target(run: Run) -> None:
+    """The plan of an extended run has the cut pass and another, which cost more than a run of that length."""
+    enough = cost(1, 2.0, 2, 3) * 1.0001
+    folder = run(*RUN, "checkpoint.every=2", f"privacy.max_epsilon={enough}")
+    extend_run(folder, ["num_rounds=9"])
+    assert resume_run(folder)["rounds"] == 9
+    free = [option for option in RUN if "noise_multiplier" not in option]
+    folder = run(*free, "checkpoint.every=2", f"privacy.target_epsilon={cost(1, 2.0, 2)}")
+    between = f"privacy.target_epsilon={(cost(2, 2.0, 1) + cost(1, 2.0, 2, 3)) / 2}"
+    with pytest.raises(OptionError, match=r"privacy\.target_epsilon=.*9 rounds cost"):
+        extend_run(folder, ["num_rounds=9", between])
+
+
 def test_control_variates_and_moving_clip_norms_cost_the_same(run: Run) -> None:
     scaffold = run(*RUN, "strategy=scaffold")
     moving = run(*RUN, "strategy.server.clipping=quantile")
     for folder in (scaffold, moving):
         privacy = json.loads((folder / "summary.json").read_text())["privacy"]
-        assert privacy["verified_epsilon"] == pytest.approx(cost(2), rel=1e-6)
+        assert privacy["verified_epsilon"] == pytest.approx(cost(1, 2.0, 2), rel=1e-6)
 
 
 # --- noise -----------------------------------------------------------------------------------------------------------
@@ -149,7 +194,7 @@ def test_control_variates_and_moving_clip_norms_cost_the_same(run: Run) -> None:
 def test_noise_is_chosen_for_the_passes_of_a_run_or_for_one() -> None:
     free = [option for option in RUN if "noise_multiplier" not in option]
     chosen = with_target(compose([*free, "privacy.target_epsilon=3"])).strategy.options.noise_multiplier
-    assert 2.95 <= cost(2, chosen) <= 3
+    assert 2.95 <= cost(1, chosen, 2) <= 3
     client = make_client(compose([*free, "strategy.client.epsilon=1"]))
     assert 0.98 <= cost(1, client.noise_multiplier) <= 1
 

@@ -27,6 +27,7 @@ from fedpriv.mechanisms.scaling import Scaling, clipped_rows
 from fedpriv.mechanisms.tasks import Classification
 from fedpriv.privacy.composition import compose as compose_events
 from fedpriv.privacy.events import EVERY_CLIENT
+from fedpriv.privacy.gaussian_dp import gaussian_epsilon
 from fedpriv.privacy.row_sum import RowSumGrid
 from fedpriv.runs.start import start_run
 from strategies.dpsum import DPSum
@@ -116,15 +117,14 @@ def test_a_site_of_more_rows_than_a_batch_may_have_pays_for_its_rounding() -> No
 
 
 def test_the_noise_that_a_target_needs_is_close_to_the_exact_central_gaussians() -> None:
-    """At epsilon 1 over 100 rounds: zCDP's noise, and at most 2 % more for the grid."""
+    """At epsilon 1 over 100 rounds: the Gaussian's noise, and at most 2 % more for the grid."""
     config = compose([*SMALL, "num_rounds=100"])
     client = make_client(config)
     chosen = type(client).chosen_for(1.0, 1e-4, 100, lambda **changes: make_client(config, **changes))
     events = make_client(config, **chosen).planned_events(100)
     assert 0.99 < compose_events(events, 1e-4).epsilon <= 1.0
     total = math.sqrt(5) * chosen["noise_multiplier"]
-    epsilon = 100 / (2 * total**2) + 2 * math.sqrt(100 / (2 * total**2) * math.log(1e4))
-    assert 0.95 < epsilon < 1.35  # the bound of Bun and Steinke at this noise: the accountants are sharper
+    assert 0.97 < gaussian_epsilon(math.sqrt(100) / total, 1e-4) <= 1.0
 
 
 FORMS = ("ddgauss", "skellam", "central", "local")

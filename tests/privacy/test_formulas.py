@@ -15,10 +15,12 @@ from pytest import approx
 from scipy import special, stats
 
 from fedpriv.privacy.composition import Budget, compose
-from fedpriv.privacy.discrete_gaussian import closeness, sum_rho
+from fedpriv.privacy.discrete_gaussian import closeness, nearly_gaussian, sum_rho
 from fedpriv.privacy.event_costs import ORDERS, renyi_curve, renyi_to_epsilon
 from fedpriv.privacy.events import CLIENT_TO_SERVER, ZCDP, ApproximateDP, Gaussian, RandomisedResponse
+from fedpriv.privacy.gaussian_dp import gaussian_epsilon, shifted_epsilon
 from fedpriv.privacy.private_selection import NegativeBinomial, Poisson, Trials, selection_epsilon, with_mean
+from fedpriv.privacy.skellam import nearly_gaussian as nearly_gaussian_skellam
 from fedpriv.privacy.skellam import skellam_curvature, skellam_renyi, skellam_window
 
 DELTA = 1e-5
@@ -120,6 +122,39 @@ def test_the_sum_of_discrete_gaussians_is_the_proofs(sigma: float, noises: int, 
     terms = (l2 / deviation) ** 2, 2 * tau * l1 / deviation, tau**2 * dimension
     assert closeness(sigma, noises) == approx(float(tau), rel=1e-9)
     assert sum_rho(sigma, noises, dimension, l2) == approx(float(mpmath.fsum(terms) / 2), rel=1e-9)
+
+
+@pytest.mark.parametrize("sigma", [1.0, 2.5, 40.0])
+@pytest.mark.parametrize("noises", [1, 3, 40])
+@pytest.mark.parametrize(("dimension", "l2"), [(1, 1.0), (1000, 3.0), (7, 40.0), (10**6, 1000.0)])
+def test_a_sums_gaussian_is_the_proofs(sigma: float, noises: int, dimension: int, l2: float) -> None:
+    """V = m^2 (1 + t/s'^2) says which t was taken; the shift is m^2 t/(2 s'^2) + k (T + ln((1 + e)/(1 - e)))."""
+    multiplier, shift = nearly_gaussian(sigma, noises, dimension, l2) or (0.0, 0.0)
+    square = mpf(noises) * mpf(sigma) ** 2
+    m2 = mpf(l2) ** 2 / square
+    t = (1 / (mpf(multiplier) ** 2 * m2) - 1) * square
+    inside = 2 * mp.pi**2 * t * square / (square + t)
+    e = 2 * mpmath.fsum(mpmath.exp(-inside * j**2) for j in range(1, 60))
+    each = tau_of(sigma, noises) + mpmath.log((1 + e) / (1 - e))
+    wanted = m2 * t / (2 * square) + min(dimension, l2**2) * each
+    # t is read off a number close to 1: it has as many digits fewer
+    assert shift == approx(float(wanted), rel=1e-14 * float(square) ** 2 + 1e-9) and 0.1 < t < 3
+
+
+def test_noise_of_less_than_a_step_has_no_gaussian() -> None:
+    for sigma, noises, l2 in ((0.2, 1, 1.0), (0.25, 2, 1.0), (0.0, 3, 1.0), (1.0, 3, 0.0), (1e-200, 1, 1.0)):
+        assert nearly_gaussian(sigma, noises, 5, l2) is None
+    assert nearly_gaussian(1.0, 1, 5, math.inf) is None and nearly_gaussian(1e200, 1, 5, 1.0) is None
+
+
+def test_a_shifted_gaussian_is_its_curve_moved_and_raised() -> None:
+    """delta(epsilon) = exp(shift) delta_mu(epsilon - shift)."""
+    for mu, shift, delta in ((0.3, 0.01, 1e-5), (2.0, 0.5, 1e-3)):
+        found = mpf(shifted_epsilon(mu, shift, delta)) - shift
+        curve = mpmath.ncdf(mpf(mu) / 2 - found / mu) - mpmath.exp(found) * mpmath.ncdf(-mpf(mu) / 2 - found / mu)
+        assert float(mpmath.exp(shift) * curve) == approx(delta, rel=1e-7)
+    assert shifted_epsilon(1.3, 0.0, 1e-5) == gaussian_epsilon(1.3, 1e-5)
+    assert shifted_epsilon(1.0, math.inf, 1e-5) == math.inf
 
 
 def test_the_terms_of_a_sum_that_are_left_out_are_counted() -> None:
@@ -283,3 +318,20 @@ def test_the_conversion_of_renyi_curves_is_proposition_12() -> None:
         for delta in (1e-9, 1e-5, 0.01):
             wanted = min(every_order(lambda a: rho * a + math.log(1 - 1 / a) - math.log(delta * a) / (a - 1)))  # noqa: B023
             assert float(renyi_to_epsilon(rho * ORDERS, delta)) == approx(max(0.0, wanted), rel=1e-12)
+
+
+@pytest.mark.parametrize("variance", [3.0, 60.0, 1e4, 1e8])
+@pytest.mark.parametrize(("dimension", "l2", "delta"), [(1, 1.0, 1e-9), (50, 3.0, 1e-7), (10**5, 70.0, 1e-9)])
+def test_skellams_gaussian_is_the_proofs(variance: float, dimension: int, l2: float, delta: float) -> None:
+    """G = L (exp(L/2) + D^2/3), V = G |v|^2, shift = (G - K) |v|^2/2 + k ln(1 + tau)."""
+    multiplier, shift = nearly_gaussian_skellam(variance, dimension, l2, delta) or (0.0, 0.0)
+    m, r = mpf(variance), skellam_window(variance, dimension, delta) + math.ceil(l2 * (1 + 1e-9))
+    most, steepest = -mpmath.log(1 - 1 / mpmath.sqrt(m**2 - 1)), mpmath.asinh((r + 1) / m)
+    gaussian = most * (mpmath.exp(most / 2) + steepest**2 / 3)
+    assert multiplier == approx(float(1 / (mpmath.sqrt(gaussian) * l2)), rel=1e-9)
+    slope = 1 / (2 * (r + 1) / m + mpmath.exp(-mpmath.asinh((r + 2) / m)))
+    tau = 2 * mpmath.exp(-chernoff(variance, r + 1)) / (1 - slope)
+    least = ((r + 1) ** 2 + m**2 + 3) ** mpf(-0.5)
+    wanted = (gaussian - least) * mpf(l2) ** 2 / 2 + min(dimension, l2**2) * mpmath.log(1 + tau)
+    assert shift == approx(float(wanted), rel=1e-6)
+    assert nearly_gaussian_skellam(2.9, 5, 1.0, 1e-9) is None and nearly_gaussian_skellam(9.0, 5, 0.0, 1e-9) is None

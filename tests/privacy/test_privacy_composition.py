@@ -38,6 +38,7 @@ from fedpriv.privacy.events import (
     Shuffled,
     Threat,
 )
+from fedpriv.privacy.histories import first_bounds, make_history
 
 DELTA = 1e-5
 EXAMPLE = Threat("example", "add-or-remove-one", "server")
@@ -423,3 +424,37 @@ def test_several_threats_are_verified_one_at_a_time():
         verify(ledger, DELTA)
     assert verify(ledger, DELTA, threat=PUBLIC).maximum == compose([seen_by_public], DELTA).epsilon
     assert verify(ledger, DELTA, threat=CLIENT_TO_SERVER).maximum == compose([gaussian(1.0)], DELTA).epsilon
+
+
+# --- large epsilons ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("sigma", "rate", "count"), [(0.3, 0.1, 200), (0.5, 0.1, 1000), (1.0, 0.5, 1000), (0.1, 0.1, 30), (0.2, 0.5, 50)]
+)
+def test_above_an_epsilon_of_100_sampled_noise_is_composed_to_one_percent(sigma, rate, count):
+    """Against the same law on a grid so fine that it costs nothing; Renyi orders alone say up to twice as much."""
+    event = poisson(sigma, rate, count)
+    found = compose([event], DELTA)
+    exact = dp_library.composed_epsilon([(event.loss_distribution(5e-3), count)], DELTA)
+    assert found.accountant == "pld" and exact > 100
+    assert exact * (1 - 1e-9) <= found.epsilon <= 1.01 * exact
+
+
+def test_a_grid_follows_the_epsilon_that_it_finds_and_not_the_first_bound():
+    """Renyi orders say 169,000; one grid for that would cost a tenth of the epsilon that is left."""
+    event = poisson(0.05, 0.01, 1000)
+    assert first_bounds([make_history([event])], DELTA)[make_history([event])].epsilon > 1e5
+    exact = dp_library.composed_epsilon([(event.loss_distribution(0.05), 1000)], DELTA)
+    assert exact * (1 - 1e-9) <= compose([event], DELTA).epsilon <= 1.01 * exact
+    mixed = [poisson(0.3, 0.1, 200), Gaussian(threat=EXAMPLE, multiplier=0.1)]
+    parts = [(mixed[0].loss_distribution(5e-3), 200), (dp_library.gaussian_pld(10.0, 5e-3), 1)]
+    assert compose(mixed, DELTA).epsilon == pytest.approx(dp_library.composed_epsilon(parts, DELTA), rel=0.01)
+
+
+def test_losses_beyond_what_a_float_holds_keep_their_sum():
+    for epsilon in (600.0, 900.0, 1e5):
+        event = RandomisedResponse(threat=CLIENT_TO_SERVER, epsilon=epsilon, count=2)
+        assert compose([event], DELTA).epsilon == pytest.approx(2 * epsilon, rel=1e-3)
+    nothing = poisson(0.001, 1e-7, 10)  # it takes part with probability 1e-6, below delta
+    assert compose([nothing], DELTA).epsilon == 0

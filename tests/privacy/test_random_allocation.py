@@ -110,6 +110,64 @@ def test_no_client_is_told_apart_better_by_what_it_sends() -> None:
     assert closest < 6e-4  # signs that follow what was seen cost as much as the pair
 
 
+# --- a pass that the run's end cuts -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rounds", [2, 3, 10])
+@pytest.mark.parametrize("multiplier", [0.5, 1.0, 3.0])
+def test_a_pass_cut_after_its_first_round_is_one_poisson_sample(rounds: int, multiplier: float) -> None:
+    """With probability 1/t the client is in it: (1 - 1/t) N(0, 1) + (1/t) N(m, 1), on a line."""
+    x = np.linspace(-14, 14 + 1 / multiplier, 400_001)
+    p, cell = (1 - 1 / rounds) * normal(x) + normal(x, 1 / multiplier) / rounds, x[1] - x[0]
+    found = hockey_sticks(rounds, multiplier, LOSSES, 1)
+    for bound, exact in zip(found, both_ways(p, normal(x), cell), strict=True):
+        assert (bound >= exact * (1 - 1e-6) - 1e-9).all()
+        assert bound == pytest.approx(exact, rel=4e-3, abs=1e-6)
+    one = AllocatedGaussian(threat=OUTSIDE, multiplier=multiplier, rounds=rounds, released=1, count=3)
+    sampled = PoissonGaussian(threat=OUTSIDE, multiplier=multiplier, sampling_rate=1 / rounds, count=3)
+    assert 0.9995 <= compose([one], DELTA).epsilon / compose([sampled], DELTA).epsilon < 1.003
+
+
+@pytest.mark.parametrize(("rounds", "multiplier"), [(3, 0.5), (3, 1.0), (7, 1.0)])
+def test_a_cut_pass_is_the_integral_over_the_rounds_it_has(rounds: int, multiplier: float) -> None:
+    x, y, cell = plane()
+    both = normal(x, 1 / multiplier) * normal(y) + normal(x) * normal(y, 1 / multiplier)
+    p = (1 - 2 / rounds) * normal(x) * normal(y) + both / rounds
+    found = hockey_sticks(rounds, multiplier, LOSSES, 2)
+    for bound, exact in zip(found, both_ways(p, normal(x) * normal(y), cell), strict=True):
+        assert (bound >= exact * (1 - 1e-4) - 1e-7).all()
+        assert bound == pytest.approx(exact, rel=4e-3, abs=1e-6)
+
+
+def test_a_client_that_answers_what_it_saw_is_told_apart_no_better_in_a_cut_pass() -> None:
+    rng, (x, y, cell) = np.random.default_rng(2), plane()
+    bounds, q = hockey_sticks(5, 1.0, LOSSES, 2), normal(x) * normal(y)
+    for trial in range(9):
+        second = np.sign(x - rng.uniform(-1, 2)) if trial % 2 else np.sin(rng.uniform(1, 3) * x) * rng.uniform(0, 1)
+        p = 0.6 * q + 0.2 * (normal(x, rng.uniform(-1, 1)) * normal(y) + normal(x) * normal(y, second))
+        for found, bound in zip(both_ways(p, q, cell), bounds, strict=True):
+            assert (found <= bound * (1 + 1e-4) + 1e-7).all()
+
+
+def test_a_cut_pass_costs_more_with_every_round_and_no_more_than_the_whole() -> None:
+    events = [AllocatedGaussian(threat=OUTSIDE, multiplier=1.0, rounds=10, released=n) for n in (1, 4, 7, 9, 10, 0)]
+    costs = [compose([event], DELTA).epsilon for event in events]
+    assert costs[4] == costs[5] and all(less < more for less, more in itertools.pairwise(costs[:5]))
+    curves = np.stack([renyi_curve(event) for event in events])
+    assert (np.diff(curves[:5], axis=0)[:, ORDERS < 60] > 0).all() and events[4] == events[5]
+    assert events[0].delta_share < 1e-15
+    with pytest.raises(ValueError, match="released=11"):
+        AllocatedGaussian(threat=OUTSIDE, multiplier=1.0, rounds=10, released=11)
+
+
+def test_the_renyi_divergences_of_a_cut_pass_are_the_moments() -> None:
+    """E S^2 = 1 + (n/t^2) (exp(m^2) - 1), S = 1 - n/t + (W_1 + ... + W_n)/t."""
+    for rounds, released, multiplier in ((10, 3, 1.0), (4, 1, 0.8), (100, 99, 2.0)):
+        square = 1 + released / rounds**2 * math.expm1(1 / multiplier**2)
+        found = allocated_renyi(rounds, multiplier, np.array([2.0]), released)[0]
+        assert math.log(square) <= found <= math.log(square) * 1.002 + 1e-8
+
+
 # --- passes ------------------------------------------------------------------------------------------------------
 
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from dp_accounting.pld.privacy_loss_distribution import from_discrete_gaussian_mechanism
+from hypothesis import given
+from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy import special
 
@@ -17,7 +20,18 @@ from fedpriv.mechanisms.whole_numbers import Law
 from fedpriv.privacy.calibration import calibrate
 from fedpriv.privacy.composition import compose
 from fedpriv.privacy.discrete_gaussian import closeness, sum_rho
-from fedpriv.privacy.events import CLIENT_TO_SERVER, SECURE_SUM, DiscreteGaussianSum, Event, Gaussian, SkellamSum
+from fedpriv.privacy.dp_library import composed_epsilon, gaussian_pld
+from fedpriv.privacy.events import (
+    CLIENT_TO_SERVER,
+    SECURE_SUM,
+    DiscreteGaussianSum,
+    Event,
+    Gaussian,
+    PoissonGaussian,
+    SkellamSum,
+)
+from fedpriv.privacy.gaussian_dp import gaussian_epsilon, shifted_epsilon
+from fedpriv.privacy.running_totals import RunningTotals
 from fedpriv.privacy.skellam import skellam_curvature, skellam_renyi, skellam_window
 from fedpriv.privacy.sum_grid import SumGrid
 
@@ -100,6 +114,149 @@ def test_a_sum_is_worth_the_noise_of_those_who_cannot_be_subtracted() -> None:
     assert compose([many], DELTA).epsilon < compose([some], DELTA).epsilon < compose([alone], DELTA).epsilon
 
 
+# --- nearly Gaussian ---------------------------------------------------------------------------------------------
+
+
+def losses(law: Floats, vector: Sequence[int]) -> tuple[Floats, Floats]:
+    """(losses, probabilities) of noise with this law on every coordinate against itself shifted by a vector."""
+    values, masses = np.zeros(1), np.ones(1)
+    for shift in vector:
+        first, second = law[shift:], law[: len(law) - shift]
+        kept = first > -42
+        values = (values[:, None] + (first - second)[kept]).ravel()
+        masses = (masses[:, None] * np.exp(first[kept])).ravel()
+    return values, masses
+
+
+def composed(one: tuple[Floats, Floats], times: int) -> tuple[Floats, Floats]:
+    values, masses = one
+    for _ in range(times - 1):
+        values, masses = (values[:, None] + one[0]).ravel(), (masses[:, None] * one[1]).ravel()
+        values, place = np.unique(np.round(values, 9), return_inverse=True)
+        masses = np.bincount(place, masses)
+    return values, masses
+
+
+def told(law: tuple[Floats, Floats], epsilon: float) -> float:
+    """delta at epsilon."""
+    return float((law[1] * np.maximum(-np.expm1(epsilon - law[0]), 0)).sum())
+
+
+#: Along a coordinate, across all, and short: whole vectors of a length are not alike.
+VECTORS: list[tuple[int, ...]] = [(1,), (2,), (7,), (1, 1), (3, 1), (2, 2)]
+
+
+@pytest.mark.parametrize(("sigma", "noises"), [(0.8, 4), (1.0, 1), (1.0, 5), (2.0, 1), (2.0, 4), (4.0, 3), (12.0, 1)])
+@pytest.mark.parametrize("vector", VECTORS)
+def test_no_vector_is_told_apart_better_than_its_gaussian_says(
+    sigma: float, noises: int, vector: tuple[int, ...]
+) -> None:
+    """The exact law of one and two coordinates, of several noises and over rounds; within 1 % once noise is 8 steps."""
+    one, l2, std = (
+        losses(gaussian_sum(sigma, noises), vector),
+        math.dist(vector, (0,) * len(vector)),
+        sigma * noises**0.5,
+    )
+    for rounds in (1, 2, 3) if len(vector) == 1 else (1,):
+        law = composed(one, rounds)
+        event = DiscreteGaussianSum(threat=SECURE_SUM, sigma=sigma, noises=noises, dimension=len(vector), l2=l2)
+        for delta in (1e-2, DELTA, 1e-8):
+            multiplier, shift = event.nearly_gaussian or (0.0, 0.0)
+            bound = shifted_epsilon(math.sqrt(rounds) / multiplier, rounds * shift, delta)
+            assert told(law, bound) <= delta
+            found = compose([replace(event, count=rounds)], delta).epsilon
+            assert told(law, found) <= delta and found <= bound * (1 + 1e-12)
+            exact = gaussian_epsilon(math.sqrt(rounds) * l2 / std, delta)
+            assert std < 8 or found <= 1.01 * exact + 1e-9
+
+
+@pytest.mark.parametrize("variance", [4.0, 16.0, 144.0, 1600.0])
+@pytest.mark.parametrize("vector", VECTORS)
+def test_no_vector_is_told_apart_better_than_skellams_gaussian_says(variance: float, vector: tuple[int, ...]) -> None:
+    one, l2 = losses(skellam_law(variance), vector), math.dist(vector, (0,) * len(vector))
+    for rounds in (1, 2) if len(vector) == 1 else (1,):
+        law = composed(one, rounds)
+        for delta in (1e-2, DELTA, 1e-8):
+            shape = {"variance": variance, "noises": 1, "dimension": len(vector), "l2": l2, "delta": delta / 1000}
+            event = SkellamSum(threat=SECURE_SUM, count=rounds, **shape)  # type: ignore[arg-type]
+            multiplier, shift = event.nearly_gaussian or (0.0, 0.0)
+            left = delta * (1 - rounds / 1000)
+            assert told(law, shifted_epsilon(math.sqrt(rounds) / multiplier, rounds * shift, left)) <= delta
+            found = compose([event], delta)
+            assert told(law, found.epsilon) <= delta
+            exact = gaussian_epsilon(math.sqrt(rounds * l2**2 / variance), delta)
+            assert variance < 1600 or exact < 0.01 or found.epsilon <= 1.02 * exact
+
+
+@pytest.mark.parametrize("variance", [3.0, 10.0, 300.0, 1e5])
+def test_the_steps_of_skellams_law_are_less_spread_than_the_gaussian(variance: float) -> None:
+    """sum_(x>=n) e(x) P(x) <= sqrt(G) phi(Phi^-1(P[X >= n])) for all n of the window, and K below all differences."""
+    law = skellam_law(variance)
+    middle, reach = len(law) // 2, round(6 * math.sqrt(variance))
+    e, p = ((law[:-2] - law[2:]) / 2), np.exp(law[1:-1])
+    places = slice(middle, middle + reach)
+    sums, tails = (np.cumsum(part[::-1])[::-1][places] for part in (e * p, p))
+    allowed = np.exp(-(special.ndtri(tails) ** 2) / 2) / math.sqrt(2 * math.pi)
+    most = -math.log1p(-1 / math.sqrt(variance**2 - 1))
+    bound = most * (math.exp(most / 2) + math.asinh((reach + 1) / variance) ** 2 / 3)
+    assert (sums <= math.sqrt(bound) * allowed).all()
+    assert (sums[: reach // 3] > 0.9 * math.sqrt(1 / variance) * allowed[: reach // 3]).all() or variance < 100
+    differences = (2 * law[1:-1] - law[:-2] - law[2:])[places]
+    x = np.arange(1, reach + 1)
+    assert (-np.expm1(-differences) >= ((x + 1.0) ** 2 + variance**2 + 3) ** -0.5 * (1 - 1e-8)).all()
+
+
+def test_whole_numbers_compose_with_gaussians_and_samples_of_them() -> None:
+    """Adaptively, and as one history: the shifts add up, and a sample's loss distribution takes in the Gaussian."""
+    threat = replace(SECURE_SUM, unit="example", adjacency="add-or-remove-one")
+    whole = DiscreteGaussianSum(threat=threat, sigma=400.0, noises=4, dimension=1000, l2=500.0, count=3)
+    near = Gaussian(threat=threat, multiplier=800 / 500, count=3)
+    skellam = SkellamSum(threat=threat, variance=4e4, noises=4, dimension=9, l2=300.0, delta=1e-9)
+    sampled = PoissonGaussian(threat=threat, multiplier=1.0, sampling_rate=0.1, count=20)
+    for events, alike in (
+        ([whole], [near]),
+        ([whole, Gaussian(threat=threat, multiplier=3.0)], [near, Gaussian(threat=threat, multiplier=3.0)]),
+        ([whole, sampled], [near, sampled]),
+        ([whole, skellam], [near, Gaussian(threat=threat, multiplier=400 / 300)]),
+    ):
+        found, exact = compose(events, DELTA), compose(alike, DELTA)
+        assert exact.epsilon < found.epsilon < 1.01 * exact.epsilon and found.accountant == exact.accountant
+        running = RunningTotals(DELTA)
+        running.add((0, event) for event in events)
+        assert found.epsilon <= running.maximum() < 1.2 * found.epsilon
+
+
+def test_shifts_and_shares_of_delta_are_paid_in_every_total() -> None:
+    """Noise of two steps, whose shift is a fifth of epsilon, beside a share of 0.4 of delta, and beside a sample."""
+    threat = replace(SECURE_SUM, unit="example", adjacency="add-or-remove-one")
+    few = DiscreteGaussianSum(threat=threat, sigma=1.0, noises=5, dimension=9, l2=3.0)
+    skellam = SkellamSum(threat=threat, variance=4e4, noises=4, dimension=9, l2=300.0, delta=0.4 * DELTA)
+    (one, own), (other, others) = few.nearly_gaussian or (0.0, 0.0), skellam.nearly_gaussian or (0.0, 0.0)
+    assert own > 0.1 and others > 0
+    wanted = shifted_epsilon(math.hypot(1 / one, 1 / other), own + others, 0.6 * DELTA)
+    assert compose([few, skellam], DELTA).epsilon == pytest.approx(wanted, rel=1e-9)
+    sampled = PoissonGaussian(threat=threat, multiplier=1.0, sampling_rate=0.1, count=20)
+    parts = [(sampled.loss_distribution(1e-3), 20), (gaussian_pld(1 / one, 1e-3), 1)]
+    wanted = own + composed_epsilon(parts, DELTA * math.exp(-own))
+    assert compose([few, sampled], DELTA).epsilon == pytest.approx(wanted, rel=1e-9)
+
+
+def test_noise_of_a_step_or_two_keeps_its_renyi_bound() -> None:
+    event = DiscreteGaussianSum(threat=SECURE_SUM, sigma=0.22, noises=1, dimension=3, l2=1.0)
+    assert compose([event], DELTA).accountant == "rdp"
+
+
+@given(st.floats(0.3, 60), st.integers(1, 40), st.integers(1, 10**6), st.floats(0.5, 1e5), st.floats(1e-12, 0.3))
+def test_a_gaussian_close_to_a_sum_is_never_below_the_gaussian_itself(
+    sigma: float, noises: int, dimension: int, l2: float, delta: float
+) -> None:
+    event = DiscreteGaussianSum(threat=SECURE_SUM, sigma=sigma, noises=noises, dimension=dimension, l2=l2)
+    if event.nearly_gaussian is not None:
+        multiplier, shift = event.nearly_gaussian
+        assert 0 < multiplier <= event.multiplier and shift >= 0
+        assert shifted_epsilon(1 / multiplier, shift, delta) >= gaussian_epsilon(1 / event.multiplier, delta)
+
+
 # --- Skellam -------------------------------------------------------------------------------------------------------
 
 
@@ -178,9 +335,9 @@ def test_whole_numbers_of_18_bits_cost_little_more_noise_than_the_exact_gaussian
     def exact(multiplier: float) -> list[Event]:
         return [Gaussian(threat=SECURE_SUM, multiplier=10 * multiplier / 2, count=20)]
 
-    for epsilon, most in ((1.0, 1.12), (8.0, 1.07), (50.0, 1.04)):
+    for epsilon in (1.0, 8.0, 50.0):
         found, least = (calibrate(plan, epsilon, DELTA, 1e-3).noise_multiplier for plan in (whole, exact))
-        assert 1.03 < found / least <= most
+        assert 1 - 1e-3 < found / least <= 1.03
 
 
 def test_the_grid_follows_the_noise_and_the_modulus() -> None:

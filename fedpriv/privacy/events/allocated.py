@@ -19,20 +19,24 @@ MOST_ROUNDS = 10**6
 
 @dataclass(frozen=True, kw_only=True)
 class AllocatedGaussian(Event):
-    """A whole pass of ``rounds`` Gaussian releases, in exactly one of which, uniform and secret, the unit takes part.
+    """A pass of ``rounds`` Gaussian releases, in exactly one of which, uniform and secret, the unit takes part.
 
-    multiplier: std / sensitivity to the unit in its round. Each pass draws anew. Replace-one is refused: no sound
-    analysis of it is implemented. Proof: `fedpriv.privacy.random_allocation`.
+    multiplier: std / sensitivity to the unit in its round. released: the first rounds of the pass, beyond which none is
+    ever released (known before it begins; 0: all). Each pass draws anew. Replace-one is refused: no sound analysis of
+    it is implemented. Proof: `fedpriv.privacy.random_allocation`.
     """
 
     mechanism = "allocated_gaussian"
     multiplier: float
     rounds: int
+    released: int = 0
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_number("multiplier", self.multiplier)
         check_whole("rounds", self.rounds, least=1)
+        check_whole("released", self.released, least=0, most=self.rounds)
+        object.__setattr__(self, "released", self.released or self.rounds)
         if self.rounds > MOST_ROUNDS:
             raise ValueError(f"rounds={self.rounds}: a pass has at most {MOST_ROUNDS} rounds")
         if self.threat.adjacency == "replace-one":
@@ -55,7 +59,7 @@ class AllocatedGaussian(Event):
             return 0.0
         from fedpriv.privacy.random_allocation import unbounded_share  # scipy
 
-        return unbounded_share(self.rounds, self.multiplier)
+        return unbounded_share(self.rounds, self.multiplier, self.released)
 
     def why_unbounded(self) -> str | None:
         return without_noise(self.multiplier)
@@ -65,11 +69,11 @@ class AllocatedGaussian(Event):
             return gaussian_renyi(self.multiplier, orders)
         from fedpriv.privacy.random_allocation import allocated_renyi  # scipy
 
-        return allocated_renyi(self.rounds, self.multiplier, orders)
+        return allocated_renyi(self.rounds, self.multiplier, orders, self.released)
 
     def loss_distribution(self, interval: float) -> Any:
         if not self._on_grid:
             return None
         from fedpriv.privacy.random_allocation import allocated_pld  # seconds to import
 
-        return allocated_pld(self.rounds, self.multiplier, interval)
+        return allocated_pld(self.rounds, self.multiplier, interval, self.released)

@@ -69,6 +69,14 @@ class Event(ABC):
         return None
 
     @property
+    def nearly_gaussian(self) -> tuple[float, float] | None:
+        """(multiplier, shift): a release costs at most what a Gaussian of this multiplier does, once its epsilon has
+        grown by shift and its delta by exp(shift); shifts add up (`fedpriv.privacy.discrete_gaussian`). None: unknown.
+        """
+        multiplier = self.gaussian_multiplier
+        return None if multiplier is None else (multiplier, 0.0)
+
+    @property
     def delta_share(self) -> float:
         """The part of the target delta that one release uses up; the rest of the mechanism is then pure."""
         return 0.0

@@ -46,6 +46,12 @@ class DiscreteGaussianSum(Event):
 
         return sum_rho(self.sigma, self.noises, self.dimension, self.l2)
 
+    @property
+    def nearly_gaussian(self) -> tuple[float, float] | None:
+        from fedpriv.privacy.discrete_gaussian import nearly_gaussian
+
+        return nearly_gaussian(self.sigma, self.noises, self.dimension, self.l2)
+
     def why_unbounded(self) -> str | None:
         if not math.isinf(self.rho):
             return None
@@ -86,6 +92,12 @@ class SkellamSum(Event):
     @property
     def delta_share(self) -> float:
         return self.delta
+
+    @property
+    def nearly_gaussian(self) -> tuple[float, float] | None:
+        from fedpriv.privacy.skellam import nearly_gaussian
+
+        return nearly_gaussian(self.noises * self.variance, self.dimension, self.l2, self.delta)
 
     def why_unbounded(self) -> str | None:
         from fedpriv.privacy.skellam import LEAST_VARIANCE
