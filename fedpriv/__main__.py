@@ -11,6 +11,7 @@ from fedpriv.common import systems
 from fedpriv.common.command_line import BROKEN_PIPE, guarded
 from fedpriv.common.errors import OptionError
 from fedpriv.common.places import use_own_methods
+from fedpriv.common.systems import cores
 from fedpriv.common.verbosity import Verbosity, speaking
 
 _VERBOSITY: dict[str, Verbosity] = {"-q": "quiet", "--quiet": "quiet", "-v": "verbose", "--verbose": "verbose"}
@@ -61,6 +62,8 @@ def console() -> int:
 
 
 def command() -> int:
+    if (number := cores()) < (os.cpu_count() or 1):
+        os.environ.setdefault("OMP_NUM_THREADS", str(number))  # torch and NumPy would start a thread a machine's core
     try:
         code = main(sys.argv[1:])
         sys.stdout.flush()

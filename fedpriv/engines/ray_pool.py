@@ -25,6 +25,7 @@ import ray
 from fedpriv.common.command_line import importing
 from fedpriv.common.errors import OptionError, RunFailed
 from fedpriv.common.places import ROOT, use_own_methods
+from fedpriv.common.systems import cores
 from fedpriv.config.schema import EngineConfig
 from fedpriv.engines.keeping import keep, keeping, take_kept
 
@@ -249,8 +250,8 @@ def _start_ray(engine: EngineConfig) -> None:
     if engine.address:
         options |= {"address": engine.address, "runtime_env": {"env_vars": {"PYTHONPATH": path}}}
     else:  # "local": without an address Ray joins, or waits for, whatever cluster was last started on this machine
-        cores = max(os.cpu_count() or 1, (engine.workers or 1) * engine.threads_per_client)
-        options |= {"address": "local", "num_cpus": cores}
+        number = max(cores(), (engine.workers or 1) * engine.threads_per_client)
+        options |= {"address": "local", "num_cpus": number}
     for last in [False] * (TRIES - 1) + [True]:
         try:
             if engine.address:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 from fedpriv.client.build import client_class, exchanges_of, flat_inputs, make_client
 from fedpriv.common.doing import doing
 from fedpriv.common.errors import OptionError
+from fedpriv.common.systems import cores
 from fedpriv.config.halves import half_class, method_options
 from fedpriv.config.methods import PFLOptions
 from fedpriv.config.schema import Config, FaultPlan
@@ -55,7 +55,7 @@ def resolve(config: Config, folder: Path | None) -> tuple[Config, Worker, Plan]:
     plan = make_plan(config, worker)
     gain = choice.gain if choice.trainer == "vectorised" else 1
     plan = replace(plan, seconds=plan.seconds / gain, trainer=f"{choice.trainer}: {choice.reason}{_together(worker)}")
-    name = resolve_engine(config, plan.seconds, config.engine.workers or os.cpu_count() or 1)
+    name = resolve_engine(config, plan.seconds, config.engine.workers or cores())
     device = str(worker.model.theta.device.type)
     engine = config.engine.model_copy(update={"name": name, "device": device})
     config = config.model_copy(update={"engine": engine})

@@ -40,6 +40,7 @@ class TrainedModel:
     mean: tuple[float, ...]
     std: tuple[float, ...]
     features: Features | None = None
+    drawn_on: tuple[str, int | None] = ("white", None)  # dataset.background, dataset.white_level
 
     def probabilities(self, images: NDArray[np.uint8]) -> Tensor:
         """Class probabilities [n, classes] of uint8 pictures [n, channels, height, width]. Raises `DataError`."""
@@ -64,7 +65,7 @@ class TrainedModel:
         would have read of it. Raises `DataError`.
         """
         channels, height, width = self.shape
-        found = read_picture(Encoded(str(path), str(path)), channels, (height, width))
+        found = read_picture(Encoded(str(path), str(path)), channels, (height, width), *self.drawn_on)
         if isinstance(found, str):
             raise DataError(f"{path}: {'not a picture that can be read' if found == 'not a picture' else found}")
         return np.ascontiguousarray(found)
@@ -99,7 +100,9 @@ def load_model(folder: str | Path) -> TrainedModel | TableModel:
         return TableModel(module, schema, task, form_of(config.dataset))
     used = config.features.name != "none"
     features = Features(config.features, shape, cache_folder(config.dataset)) if used else None
-    return TrainedModel(module, tuple(facts["classes"]), shape, tuple(facts["mean"]), tuple(facts["std"]), features)
+    classes, mean, std = (tuple(facts[name]) for name in ("classes", "mean", "std"))
+    drawn_on = (config.dataset.background, config.dataset.white_level)
+    return TrainedModel(module, classes, shape, mean, std, features, drawn_on)
 
 
 def _schema(said: Any, path: Path) -> TableSchema:
