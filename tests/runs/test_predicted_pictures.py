@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import struct
 import zlib
 from collections.abc import Callable
@@ -11,14 +12,17 @@ from typing import Any
 
 import numpy as np
 import pytest
+from conftest import Run
 from PIL import Image
 from torch import nn
 
-from fedpriv.common.errors import DataError
+from fedpriv.common.errors import DataError, OptionError
+from fedpriv.config.compose import compose, read_config
 from fedpriv.config.data_schema import DatasetConfig
 from fedpriv.data.decoding import Encoded, read_picture
 from fedpriv.data.folders import class_folders, image_folder
-from fedpriv.runs.trained_model import TrainedModel
+from fedpriv.data.load import load_federated
+from fedpriv.runs.trained_model import TrainedModel, load_model
 
 SIDE = 8
 
@@ -317,6 +321,52 @@ def test_without_a_size_too(tmp_path: Path) -> None:
     file = folders(tmp_path, turned(6, "RGB", 6, 9))
     found = model(3, 9, 6).read_picture(file)
     np.testing.assert_array_equal(found, trained(tmp_path, False, size=None, channels=3))
+
+
+def test_what_is_beyond_the_declared_white_is_refused_and_so_are_colours_that_lost_their_depth() -> None:
+    """Clipped, a picture would be another one without a word."""
+    (content, _, _), sixteen_bits = written("I;16", "png"), by_hand("RGB 16")[0]
+    reasons = [
+        read_picture(Encoded("a", content), 1, None, white=2047),
+        read_picture(Encoded("a", sixteen_bits), 3, None, white=4095),
+    ]
+    assert "its pixels go from 0 to 3840, beyond white, dataset.white_level=2047" in str(reasons[0])
+    assert "colours of 16 bits cannot be read with dataset.white_level=4095" in str(reasons[1])
+    assert isinstance(read_picture(Encoded("a", sixteen_bits), 3, None), np.ndarray)
+    with pytest.raises(OptionError, match=r"dataset.white_level=100: .*255"):
+        compose(["dataset=image_folder", "dataset.root=x", "dataset.white_level=100"])
+
+
+def drawings(root: Path) -> Path:
+    """root/{train,test}/{a,b}/: six drawings each, black on transparent ground, of which a program sees the alpha."""
+    for place in ("train", "test"):
+        for label, shift in (("a", 0), ("b", 6)):
+            (root / place / label).mkdir(parents=True)
+            for number in range(6):
+                alpha = np.zeros((12, 12), np.uint8)
+                alpha[number : number + 3, shift : shift + 5] = 255
+                picture = Image.fromarray(np.dstack([np.zeros((12, 12, 3), np.uint8), alpha]))
+                picture.save(root / place / label / f"{number}.png")
+    return root
+
+
+def test_a_run_reads_drawings_on_the_ground_that_it_names_and_so_does_its_model(tmp_path: Path, run: Run) -> None:
+    root = drawings(tmp_path / "drawings")
+    own = ("dataset=image_folder", f"dataset.root={root}", "dataset.auxiliary=0", "model=linear", "num_rounds=1")
+    cache = f"dataset.cache={tmp_path / 'cache'}"
+    notes, means = [], []
+    for ground in ("white", "black", "white"):
+        folder = run(*own, cache, "strategy=fedavg", f"dataset.background={ground}")
+        notes.append(json.loads((folder / "summary.json").read_text())["note"])
+        read = load_model(folder).read_picture(root / "test" / "a" / "0.png")
+        data = load_federated(read_config(folder)).dataset.test.inputs
+        assert any((read == one).all() for one in data)
+        means.append(read.mean())
+    assert means == [255 * (1 - 15 / 144), 0, means[0]]
+    assert notes[0] is None and notes[0] == notes[2]
+    assert notes[1] is not None and "of 12 test pictures, 12 are equal to another, 12 are of one grey" in notes[1]
+    assert "12 are nearly black" in notes[1] and "set dataset.white_level" in notes[1]
+    assert len(list((tmp_path / "cache" / "pictures").iterdir())) == 2
 
 
 @pytest.mark.parametrize("kind", ["png", "tiff", "pgm"])
