@@ -53,11 +53,9 @@ def _no_such(word: str) -> OptionError:
 
 
 def console() -> int:
-    """The command as it is installed. As with `python -m`, own modules in the working directory can be imported, but
-    never by the programs of a deployment.
-    """
-    if not sys.flags.safe_path and "deploy" not in sys.argv[1:3]:
-        sys.path.insert(0, "")
+    """The command as it is installed."""
+    if "deploy" not in sys.argv[1:3]:
+        os.environ.setdefault("PYTHONSAFEPATH", "1")  # no child process looks into the working directory first
     return command()
 
 

@@ -11,8 +11,10 @@ import os
 import sys
 import warnings
 from collections.abc import Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from flwr.app import Context
 from flwr.serverapp import Grid
@@ -73,6 +75,10 @@ def run_on_flower(config: Config, serve: Serve) -> None:
         sys.path.insert(0, str(ROOT))
     from flwr.simulation import run_simulation
 
+    import ray
+
+    from fedpriv.engines.ray_pool import job_config
+
     end_kept()  # the runtime would join that Ray, with its number of cores
     workers = config.engine.workers or cores()
     threads = config.engine.threads_per_client
@@ -88,7 +94,7 @@ def run_on_flower(config: Config, serve: Serve) -> None:
     }
     server_app, client_app = make_apps(config, guarded)
     logging.getLogger("flwr").setLevel(logging.CRITICAL)
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), mock.patch("ray.init", partial(ray.init, job_config=job_config())):
         warnings.simplefilter("ignore")
         run_simulation(server_app, client_app, config.num_clients, backend_config=backend)
     if interruptions:

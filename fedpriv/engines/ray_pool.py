@@ -11,11 +11,10 @@ import os
 import pickle
 import re
 import socket
-import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,7 @@ import ray
 
 from fedpriv.common.command_line import importing
 from fedpriv.common.errors import OptionError, RunFailed
-from fedpriv.common.places import ROOT, use_own_methods
+from fedpriv.common.places import import_path, use_own_methods
 from fedpriv.common.systems import cores
 from fedpriv.config.schema import EngineConfig
 from fedpriv.engines.keeping import keep, keeping, take_kept
@@ -240,8 +239,9 @@ def take_pool(engine: EngineConfig, most: int) -> Pool:
 
 def _start_ray(engine: EngineConfig) -> None:
     """Starts Ray on this machine, or joins the cluster at `engine.address`."""
-    path = os.pathsep.join([str(ROOT), *(part for part in sys.path if part)])
+    path = os.pathsep.join(import_path())
     options: dict[str, Any] = {
+        "job_config": job_config(),
         "include_dashboard": False,
         "log_to_driver": False,
         "logging_level": logging.CRITICAL,
@@ -270,6 +270,18 @@ def _start_ray(engine: EngineConfig) -> None:
             reason = next(iter(str(failure).splitlines()), "") or type(failure).__name__
             words = f"engine=ray: Ray did not start, tried {TRIES} times ({reason}); engine=inprocess works without Ray"
             raise RunFailed(words) from failure
+
+
+class _NoPlaces(list[str]):
+    def extend(self, places: Iterable[str]) -> None:
+        pass
+
+
+def job_config() -> Any:
+    """Of workers whose import path is as given: Ray would put the working directory before all libraries."""
+    job = ray.job_config.JobConfig()
+    job._py_driver_sys_path = _NoPlaces()
+    return job
 
 
 @contextmanager
