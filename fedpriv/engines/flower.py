@@ -73,9 +73,8 @@ def run_on_flower(config: Config, serve: Serve) -> None:
     os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
     if str(ROOT) not in sys.path:
         sys.path.insert(0, str(ROOT))
-    from flwr.simulation import run_simulation
-
     import ray
+    from flwr.simulation import run_simulation
 
     from fedpriv.engines.ray_pool import job_config
 

@@ -300,7 +300,8 @@ class Session:
 
     def _save_model(self) -> None:
         model = self.worker.model
-        kept = {} if self.config.model.train == "all" else frozen_tensors(model.module)
+        whole = self.config.model.train == "all" and self.config.model.name != "custom"
+        kept = {} if whole else frozen_tensors(model.module)
         self.folder.save_model(self.worker.whole_model(self.theta), model.layout, kept)
         self.folder.save_facts(self.worker.data.dataset)
 

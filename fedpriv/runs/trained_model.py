@@ -28,6 +28,7 @@ from fedpriv.runs.table_model import TableModel
 from fedpriv.training.language_models import text_for
 from fedpriv.training.models import build_model
 from fedpriv.training.sequential import normalise
+from fedpriv.training.trained_part import frozen_tensors
 
 
 @dataclass(frozen=True)
@@ -90,8 +91,10 @@ def load_model(folder: str | Path) -> TrainedModel | TableModel:
         task = task_of(schema)
         text = text_for(schema.vocabulary, task)
     module = build_model(config.model, reads, len(facts["classes"]), config.seed, text, False)
-    named = module.named_parameters() if config.model.train == "all" else module.state_dict().items()
-    if {name: value.shape for name, value in parameters.items()} != {name: value.shape for name, value in named}:
+    trained = {name: value.shape for name, value in module.named_parameters()}
+    whole = trained | {name: value.shape for name, value in frozen_tensors(module).items()}
+    allowed = [whole, trained] if config.model.train == "all" else [whole]  # of earlier versions without buffers
+    if {name: value.shape for name, value in parameters.items()} not in allowed:
         raise RunFolderError(f"{folder}: model.safetensors is not of the model that config.yaml names")
     if (path / SUMS).exists() and (wrong := damage(path, MODEL_FILES)) is not None:
         raise RunFolderError(f"{folder}: the model is damaged ({wrong})")
