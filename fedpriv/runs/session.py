@@ -35,7 +35,7 @@ from fedpriv.runs.planned_accounts import PlannedAccounts
 from fedpriv.runs.planning import Plan
 from fedpriv.runs.preparation import make_strategy
 from fedpriv.runs.round_updates import UpdateRecorder, every
-from fedpriv.runs.summary import metrics_figures, metrics_row, privacy_figures
+from fedpriv.runs.summary import divergence, metrics_figures, metrics_row, privacy_figures
 from fedpriv.server.nodes import ClientGrid, FlowerGrid
 from fedpriv.server.round import BudgetsSpent, Hooks, Round
 from fedpriv.training.evaluation import Evaluator, Score
@@ -352,6 +352,7 @@ class Session:
                 **summary_figures(rows),
             },
             "loss": {"final": score.metrics.get("loss")},
+            **(divergence(score) if self.worker.data.dataset.task.name != "ask" else {}),
             **metrics_figures(score, best, self.evaluate.by_site(self.worker.whole_model(self.theta))),
             **self._answers(rows),
             "privacy": self._privacy(sum(seconds)),
