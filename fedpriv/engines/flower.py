@@ -11,10 +11,8 @@ import os
 import sys
 import warnings
 from collections.abc import Iterable, Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 from flwr.app import Context
 from flwr.serverapp import Grid
@@ -73,10 +71,9 @@ def run_on_flower(config: Config, serve: Serve) -> None:
     os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
     if str(ROOT) not in sys.path:
         sys.path.insert(0, str(ROOT))
-    import ray
     from flwr.simulation import run_simulation
 
-    from fedpriv.engines.ray_pool import job_config
+    from fedpriv.engines.ray_pool import path_as_given
 
     end_kept()  # the runtime would join that Ray, with its number of cores
     workers = config.engine.workers or cores()
@@ -93,7 +90,7 @@ def run_on_flower(config: Config, serve: Serve) -> None:
     }
     server_app, client_app = make_apps(config, guarded)
     logging.getLogger("flwr").setLevel(logging.CRITICAL)
-    with warnings.catch_warnings(), mock.patch("ray.init", partial(ray.init, job_config=job_config())):
+    with warnings.catch_warnings(), path_as_given():
         warnings.simplefilter("ignore")
         run_simulation(server_app, client_app, config.num_clients, backend_config=backend)
     if interruptions:

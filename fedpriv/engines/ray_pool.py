@@ -16,6 +16,7 @@ import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -282,6 +283,16 @@ def job_config() -> Any:
     job = ray.job_config.JobConfig()
     job._py_driver_sys_path = _NoPlaces()
     return job
+
+
+@contextmanager
+def path_as_given() -> Iterator[None]:
+    """Context in which others, as Flower, start Ray with `job_config`."""
+    init, ray.init = ray.init, partial(ray.init, job_config=job_config())
+    try:
+        yield
+    finally:
+        ray.init = init
 
 
 @contextmanager
