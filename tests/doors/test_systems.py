@@ -81,6 +81,8 @@ GROUPS = {
     "v2, of a container": ("0::/\n", {"cpu.max": "150000 100000"}, 2),
     "v2, of a job inside": ("0::/job/step\n", {"cpu.max": "max 100000", "job/cpu.max": "100000 100000"}, 1),
     "v2, the lower of two": ("0::/job/step\n", {"job/cpu.max": "300000 100000", "job/step/cpu.max": "max 100000"}, 3),
+    "v2, more than the affinity": ("0::/\n", {"cpu.max": "800000 100000"}, 6),
+    "v2, the outer one is lower": ("0::/job\n", {"cpu.max": "200000 100000", "job/cpu.max": "300000 100000"}, 2),
     "v2, less than a core": ("0::/\n", {"cpu.max": "20000 100000"}, 1),
     "v1": (
         "4:cpu,cpuacct:/job\n",
