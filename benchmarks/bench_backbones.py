@@ -65,11 +65,11 @@ FEATURES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 SMALL = ("num_clients=1000", "clients_per_round=125", "num_rounds=8")
 ONCE = ("strategy=fedonce", "features=none", "model=linear", "strategy.server.participation=once")
 ELSEWHERE: dict[str, tuple[str, ...]] = {
-    "CIFAR-100's part, formulas": ("experiment=private_cifar", "dataset.train_examples=8000"),
-    "CIFAR-100's part, our network": (
+    "CIFAR-100's part, formulas": (
         *("experiment=private_cifar", "dataset.train_examples=8000"),
-        *("features=processes", "features.map=drawings"),
+        *("features=dct", "features.map=pink"),
     ),
+    "CIFAR-100's part, our network": ("experiment=private_cifar", "dataset.train_examples=8000"),
     "digits": ("experiment=private_digits",),
     "breast_cancer": (*ONCE, "dataset=breast_cancer", "num_clients=100", "clients_per_round=25", "num_rounds=4"),
     "practices": (*ONCE, "dataset=practices", *SMALL),

@@ -18,6 +18,8 @@ value and what is allowed. Everything is imported when it is first used. docs/py
 from __future__ import annotations
 
 import importlib
+import os
+import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -105,6 +107,11 @@ _HOMES = {
     "fedpriv.runs.trained_model": ("TrainedModel",),
 }
 
+
+# `python -m fedpriv` looks into the working directory first, and would take a user's datasets.py for the library.
+_called = sys.argv[:1] == ["-m"] and sys.orig_argv[-len(sys.argv)].removeprefix("-m").partition(".")[0] == __name__
+if _called and sys.path[0] == os.getcwd():
+    sys.path.append(sys.path.pop(0))
 
 #: `python -m fedpriv.audit` finds commands/audit.py here. Code imports it by its own name, `fedpriv.commands.audit`.
 __path__.append(f"{__path__[0]}/commands")

@@ -11,6 +11,7 @@ from fedpriv.common import systems
 from fedpriv.common.command_line import BROKEN_PIPE, guarded
 from fedpriv.common.errors import OptionError
 from fedpriv.common.places import use_own_methods
+from fedpriv.common.systems import cores
 from fedpriv.common.verbosity import Verbosity, speaking
 
 _VERBOSITY: dict[str, Verbosity] = {"-q": "quiet", "--quiet": "quiet", "-v": "verbose", "--verbose": "verbose"}
@@ -52,15 +53,15 @@ def _no_such(word: str) -> OptionError:
 
 
 def console() -> int:
-    """The command as it is installed. As with `python -m`, own modules in the working directory can be imported, but
-    never by the programs of a deployment.
-    """
-    if not sys.flags.safe_path and "deploy" not in sys.argv[1:3]:
-        sys.path.insert(0, "")
+    """The command as it is installed."""
+    if "deploy" not in sys.argv[1:3]:
+        os.environ.setdefault("PYTHONSAFEPATH", "1")  # no child process looks into the working directory first
     return command()
 
 
 def command() -> int:
+    if (number := cores()) < (os.cpu_count() or 1):
+        os.environ.setdefault("OMP_NUM_THREADS", str(number))  # torch and NumPy would start a thread a machine's core
     try:
         code = main(sys.argv[1:])
         sys.stdout.flush()

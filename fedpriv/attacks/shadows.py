@@ -24,6 +24,7 @@ from fedpriv.attacks.targets import Rows
 from fedpriv.common.errors import RunFailed
 from fedpriv.common.files import write_atomic
 from fedpriv.common.messages import FloatVector, pack_vector
+from fedpriv.common.systems import cores
 from fedpriv.common.versions import code_digest
 from fedpriv.config.data_schema import IidPartition
 from fedpriv.config.schema import Config
@@ -183,7 +184,7 @@ class Shelf:
 
     def __init__(self, folder: Path, workers: int | None = None) -> None:
         self.folder = folder
-        self.workers = workers or max(1, (os.cpu_count() or 2) // 2)
+        self.workers = workers or max(1, cores() // 2)
 
     def models(self, jobs: Sequence[Job], done: Callable[[int, int], None] = lambda ready, of: None) -> list[Trained]:
         """The models of these jobs, in their order; missing ones are trained, several at a time.

@@ -300,6 +300,8 @@ def job(_: Any) -> float | None:
 def finish(summary: dict[str, Any], folder: Path) -> None:
     """Prints the end of a run; with ``-q`` its last line alone."""
     report = folder / "report.html"
+    if summary.get("diverged"):
+        print(f"fedpriv: {summary['diverged']}", file=sys.stderr, flush=True)
     if is_quiet():
         print(f"report: {shown(report)}" if report.exists() else f"folder: {shown(folder)}", flush=True)
         return

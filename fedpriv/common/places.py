@@ -14,7 +14,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib.machinery import ModuleSpec
+from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
@@ -53,12 +53,19 @@ def own_conf() -> Path | None:
 def use_own_methods(folder: Path | None = None) -> None:
     """From now on, this process and those that it starts also run code of this folder (None: the working directory).
 
-    Its further modules can be imported too, behind everything that is installed.
+    Its further modules can be imported too, behind everything that is installed: a datasets.py there is no library.
     """
     chosen = str((folder or Path.cwd()).absolute())
     os.environ[VARIABLE] = chosen
-    if chosen not in sys.path:
-        sys.path.append(chosen)
+    sys.path[:] = [*(entry for entry in sys.path if not _same(entry, Path(chosen))), chosen]
+
+
+def import_path() -> list[str]:
+    """Python's path for further processes: as here, with `ROOT` in front only where another copy of this package is."""
+    entries = [entry for entry in sys.path if entry]
+    found = PathFinder.find_spec(PACKAGE.name, entries)
+    here = found is not None and found.origin is not None and Path(found.origin).resolve().parent == PACKAGE
+    return entries if here else [str(ROOT), *entries]
 
 
 def installed_code_only() -> None:
@@ -95,8 +102,8 @@ def with_own_methods(folder: Path | None = None) -> Iterator[None]:
     try:
         yield
     finally:
-        for entry in set(sys.path) - set(path):
-            sys.path.remove(entry)
+        chosen = os.environ[VARIABLE]
+        sys.path[:] = [*path, *(entry for entry in sys.path if entry not in (*path, chosen))]
         if before is None:
             os.environ.pop(VARIABLE, None)
         else:
@@ -118,7 +125,11 @@ def load_module(name: str) -> ModuleType:
         _forget_another(name, rest)
     if name not in sys.modules:
         importlib.invalidate_caches()  # it may have been written a moment ago
-    return importlib.import_module(name)
+    module, folder = importlib.import_module(name), os.environ.get(VARIABLE)
+    own = Path(folder or "", f"{name.replace('.', '/')}.py")
+    if folder and package not in METHOD_PACKAGES and own.is_file() and not own.samefile(module.__file__ or os.devnull):
+        raise ImportError(f"{own} is called as the installed module {name}: rename it")
+    return module
 
 
 def _open(package: str) -> None:

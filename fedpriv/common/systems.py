@@ -6,10 +6,12 @@ neither limits of resources nor most signals: simulations run, nodes and the gua
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import sys
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 
@@ -43,6 +45,40 @@ def unlock(file: Any) -> None:
     else:
         file.seek(0)
         msvcrt.locking(file.fileno(), msvcrt.LK_UNLCK, 1)
+
+
+def cores(groups: Path = Path("/proc/self/cgroup"), mount: Path = Path("/sys/fs/cgroup")) -> int:
+    """CPU cores that this process may use: those of its affinity, and at most the quota of its control groups, rounded
+    up. A batch job or a container has fewer than its machine.
+
+    Args:
+        groups: The file that names the process's groups (cgroup v1 and v2).
+        mount: The folder of all groups.
+    """
+    affinity = getattr(os, "sched_getaffinity", None)
+    count: float = len(affinity(0)) if affinity else os.cpu_count() or 1
+    for line in groups.read_text().splitlines() if groups.is_file() else []:
+        _, kinds, path = line.split(":", 2)
+        if kinds and "cpu" not in kinds.split(","):
+            continue
+        root = mount / kinds if kinds else mount
+        group = root / path.lstrip("/")
+        for folder in (root, *(one for one in (group, *group.parents) if one.is_relative_to(root))):
+            if (quota := _quota(folder)) is not None:
+                count = min(count, quota)
+    return max(1, math.ceil(count))
+
+
+def _quota(group: Path) -> float | None:
+    """CPU seconds that a control group may use in a second; None: no limit."""
+    try:
+        if (group / "cpu.max").is_file():  # v2
+            words = (group / "cpu.max").read_text().split()
+        else:
+            words = [(group / f"cpu.cfs_{name}_us").read_text().strip() for name in ("quota", "period")]
+        return float(words[0]) / float(words[1]) if words[0] not in ("max", "-1") else None
+    except (OSError, ValueError, IndexError):
+        return None
 
 
 def peak_memory_mib() -> int | None:

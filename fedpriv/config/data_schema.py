@@ -54,6 +54,15 @@ class DatasetConfig(Options):
     auxiliary: int = Field(ge=0, description="public examples cut from the test set for methods that need them")
     size: int | None = Field(default=None, ge=4, le=1024, description="own pictures, hub: side length of every picture")
     channels: Literal[1, 3] = Field(default=3, description="own pictures, hub: 1 grey, 3 colour")
+    background: Literal["white", "black"] = Field(
+        default="white", description="own pictures, hub: what is seen through transparent pixels"
+    )
+    white_level: int | None = Field(
+        default=None,
+        ge=255,
+        le=65535,
+        description="own pictures, hub: white beyond 8 bits, 4095 of 12 bits (null: as the file says, or 65535)",
+    )
     test_fraction: float = Field(default=0.2, gt=0, lt=1, description="own data, hub: test share without a test split")
     # Not `name`: that says which source reads the examples, and names the run's folder.
     hub_name: str | None = Field(default=None, description="huggingface: name of a set of the hub, uoft-cs/cifar10")
@@ -258,4 +267,6 @@ YOUNGER_DATA_OPTIONS = {
     "separator": "auto",
     "decimal": "point",
     "encoding": "utf-8",
+    "background": "white",
+    "white_level": None,
 }

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import io
 import itertools
-import os
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import Image, ImageFile, ImageOps, UnidentifiedImageError
 
 from fedpriv.common.errors import DataError, OptionError
 from fedpriv.common.files import open_regular
+from fedpriv.common.systems import cores
 from fedpriv.config.data_schema import DatasetConfig
 
 BLOCK_BYTES = 64 * 2**20  # decoded at a time
@@ -60,7 +61,7 @@ def decode_pictures(
     def read_task(task: list[Encoded]) -> list[np.ndarray | str]:
         return [_read(encoded, config) for encoded in task]
 
-    with ThreadPoolExecutor(min(MAX_THREADS, os.cpu_count() or 1)) as pool:
+    with ThreadPoolExecutor(min(MAX_THREADS, cores())) as pool:
         while block := list(itertools.islice(remaining, block_length)):
             results = itertools.chain.from_iterable(pool.map(read_task, _cut(block, PICTURES_PER_TASK)))
             decoded = []
@@ -82,15 +83,22 @@ def _cut(pictures: list[Encoded], length: int) -> Iterator[list[Encoded]]:
 
 
 def _read(encoded: Encoded, config: DatasetConfig) -> np.ndarray | str:
-    side = config.size
-    return read_picture(encoded, config.channels, None if side is None else (side, side))
+    size = None if config.size is None else (config.size, config.size)
+    return read_picture(encoded, config.channels, size, config.background, config.white_level)
 
 
-def read_picture(encoded: Encoded, channels: int, size: tuple[int, int] | None) -> np.ndarray | str:
+def read_picture(
+    encoded: Encoded, channels: int, size: tuple[int, int] | None, background: str = "white", white: int | None = None
+) -> np.ndarray | str:
     """One picture, uint8 [c, h, w]; or the reason, in words, why it cannot be read. The only decoder: what a model is
     trained on, what a node reads, and what `predict` is given are equal bit for bit. Of an animation, the first frame.
 
-    size: (height, width) that the picture is scaled to, and cropped to around its middle; None: it stays as it is.
+    Args:
+        encoded: The picture's file.
+        channels: 1 (grey) or 3 (red, green, blue).
+        size: (height, width) that the picture is scaled to, and cropped to around its middle; None: it stays as it is.
+        background: Name of the colour behind transparent pixels.
+        white: Value of white in pictures of more than 8 bits that do not declare it; None: 65,535.
     """
     if encoded.content is None:
         return "there is no picture"
@@ -102,8 +110,7 @@ def read_picture(encoded: Encoded, channels: int, size: tuple[int, int] | None) 
             open_regular(content) if isinstance(content, str) else io.BytesIO(content) as file,
             Image.open(file) as opened,
         ):
-            picture = _in_eight_bits(ImageOps.exif_transpose(opened), opened.format)
-            picture = picture.convert("L" if channels == 1 else "RGB")
+            picture = _in_eight_bits(opened, background, white).convert("L" if channels == 1 else "RGB")
             if size is not None:
                 # Cropped, so that nothing is stretched.
                 picture = ImageOps.fit(picture, (size[1], size[0]), Image.Resampling.BILINEAR)
@@ -115,18 +122,62 @@ def read_picture(encoded: Encoded, channels: int, size: tuple[int, int] | None) 
     return pixels.reshape(*pixels.shape[:2], channels).transpose(2, 0, 1)
 
 
-def _in_eight_bits(picture: Image.Image, form: str | None) -> Image.Image:
-    """Pillow's own conversion would turn everything above 255 of 65,535 into white. Raises `ValueError` for larger
-    numbers of a kind that does not say what is white."""
-    if picture.mode.startswith("I;16") or (picture.mode == "I" and form == "PPM"):  # Pillow scales PPM to 65,535
-        return Image.fromarray((np.asarray(picture) >> 8).astype(np.uint8))
-    if picture.mode in ("I", "F"):
+def _in_eight_bits(opened: ImageFile.ImageFile, background: str, white: int | None) -> Image.Image:
+    """The picture upright, in 8 bits and without transparent pixels. Raises `ValueError` for numbers whose white
+    nobody declares, or that exceed the declared one.
+
+    Pillow's own conversions drop transparency, and turn everything above 255 of 65,535 into white.
+    """
+    tags = getattr(opened, "tag_v2", {})
+    raw = "".join(str(tile.args) for tile in opened.tile)  # how the file's bytes are read: 'RGB;16B'
+    depth = 16 if re.search(";16[BLN]", raw) else {"L;2": 2, "L;4": 4}.get(raw, 8)
+    picture = ImageOps.exif_transpose(opened)
+    key = picture.info.get("transparency")  # the colour that is transparent, in the file's own depth
+    if picture.mode.startswith("I") or picture.mode == "F":
         numbers = np.asarray(picture)
-        least, most = float(numbers.min()), float(numbers.max())
-        shares = picture.mode == "F" and 0 < most <= 1  # of white, or of 255: nobody says
+        white = _white(opened.format, picture.mode, tags, white)
+        grey = Image.fromarray(_scaled(numbers, picture.mode, white, tags.get(262) == 0))
+        if key is None:
+            return grey
+        picture, key = grey, None
+        picture.putalpha(Image.fromarray(numbers != opened.info["transparency"]))
+    elif white is not None and depth == 16:
+        raise ValueError(f"colours of 16 bits cannot be read with dataset.white_level={white}; save them in 8 bits")
+    elif not picture.has_transparency_data:
+        return picture
+    if picture.mode in ("1", "L", "RGB"):
+        scaled = tuple(value * 255 // (2**depth - 1) for value in (key if isinstance(key, tuple) else (key,)))
+        picture.info["transparency"] = scaled if picture.mode == "RGB" else scaled[0]
+    ground = Image.new("RGBA", picture.size, background)
+    return Image.alpha_composite(ground, picture.convert("RGBA")).convert("RGB")
+
+
+def _white(form: str | None, mode: str, tags: Mapping[int, Any], declared: int | None) -> int | None:
+    """The value of white; None: 65,535 of 16 bits, unknown of others. Pillow scales PGM and JPEG 2000 to 65,535.
+
+    TIFF's MaxSampleValue is not used: it is the largest value of the picture, and "not to be used to affect the visual
+    appearance" (TIFF 6.0, page 30).
+    """
+    if form in ("PPM", "JPEG2000") and mode != "F":
+        return 65535
+    bits = tags.get(258, (16,))[0]
+    return 2**bits - 1 if declared is None and 8 < bits < 16 else declared
+
+
+def _scaled(numbers: np.ndarray, mode: str, white: int | None, inverted: bool) -> np.ndarray:
+    """uint8 of the same shape. inverted: 0 is white. Raises `ValueError`."""
+    least, most = float(numbers.min()), float(numbers.max())
+    if white is None and not mode.startswith("I;16"):
+        shares = mode == "F" and 0 < most <= 1  # of white, or of 255: nobody says
         if not (least >= 0 and most <= 255) or shares:  # not a number: neither
-            raise ValueError(f"its pixels go from {least:g} to {most:g}; what is white is known of 8 and 16 bits alone")
-    return picture
+            words = "set dataset.white_level, or save them in 8 or 16 bits"
+            raise ValueError(f"its pixels go from {least:g} to {most:g}, and nobody declares what is white; {words}")
+        white = 255
+    white = white or 65535
+    if not (least >= 0 and most <= white):
+        raise ValueError(f"its pixels go from {least:g} to {most:g}, beyond white, dataset.white_level={white}")
+    eight = (numbers.astype(np.float64) * 256 // (white + 1)).astype(np.uint8)  # of 16 bits the 8 highest
+    return 255 - eight if inverted else eight
 
 
 def _broken_pictures(broken: list[tuple[str, str]], what: str) -> DataError:

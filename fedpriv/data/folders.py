@@ -52,6 +52,7 @@ def image_folder(config: DatasetConfig, seed: int) -> Source:
         "files": [(file.path, file.size, file.changed_ns) for file in train + test],
         "size": config.size,
         "channels": config.channels,
+        "drawn_on": (config.background, config.white_level),
         "split": None if divided else (seed, config.test_fraction),
         "pillow": PIL.__version__,
     }
@@ -84,6 +85,7 @@ def class_folders(config: DatasetConfig, root: Path) -> Source:
         "classes": config.classes,
         "size": config.size,
         "channels": config.channels,
+        "drawn_on": (config.background, config.white_level),
         "pillow": PIL.__version__,
     }
 

@@ -65,6 +65,7 @@ def huggingface(config: DatasetConfig, seed: int) -> Source:
     }
     layout = _found_layout(config, root, identity)
     identity |= {"size": config.size, "channels": config.channels}
+    identity["drawn_on"] = (config.background, config.white_level)
     if layout.test is None:
         identity["split"] = (seed, config.test_fraction)
     return Source(identity, lambda: _read(config, root, layout, seed))

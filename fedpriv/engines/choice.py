@@ -6,18 +6,16 @@ from fedpriv.config.schema import Config
 
 
 def resolve_engine(config: Config, seconds_of_work: float, workers: int) -> str:
-    """What ``engine=auto`` means here: ``ray`` where several GPUs or a running cluster are there or where a second
+    """What ``engine=auto`` means here: ``ray`` where several GPUs are there or where a second
     worker saves more than Ray's start-up costs; ``inprocess`` otherwise.
 
     seconds_of_work: estimated time of all local training in one process.
     """
     if config.engine.name != "auto":
         return config.engine.name
-    import os
-
     import torch
 
-    if torch.cuda.device_count() > 1 or os.environ.get("RAY_ADDRESS"):
+    if torch.cuda.device_count() > 1:
         return "ray"
     if torch.cuda.is_available() or config.engine.device == "cuda":
         return "inprocess"

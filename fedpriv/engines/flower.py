@@ -21,6 +21,7 @@ from fedpriv.client.memories import Book, Memories, collect_entries
 from fedpriv.client.memory import FileStore
 from fedpriv.common.files import write_atomic
 from fedpriv.common.places import ROOT
+from fedpriv.common.systems import cores
 from fedpriv.config.schema import Config
 from fedpriv.engines.keeping import end_kept
 from fedpriv.engines.loaded import memory_folder
@@ -72,8 +73,10 @@ def run_on_flower(config: Config, serve: Serve) -> None:
         sys.path.insert(0, str(ROOT))
     from flwr.simulation import run_simulation
 
+    from fedpriv.engines.ray_pool import path_as_given
+
     end_kept()  # the runtime would join that Ray, with its number of cores
-    workers = config.engine.workers or os.cpu_count() or 1
+    workers = config.engine.workers or cores()
     threads = config.engine.threads_per_client
     gpus = config.engine.gpus_per_worker if config.engine.device == "cuda" else 0.0  # none: Ray hides them
     backend: dict[str, Any] = {
@@ -87,7 +90,7 @@ def run_on_flower(config: Config, serve: Serve) -> None:
     }
     server_app, client_app = make_apps(config, guarded)
     logging.getLogger("flwr").setLevel(logging.CRITICAL)
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), path_as_given():
         warnings.simplefilter("ignore")
         run_simulation(server_app, client_app, config.num_clients, backend_config=backend)
     if interruptions:

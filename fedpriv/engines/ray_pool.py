@@ -11,12 +11,12 @@ import os
 import pickle
 import re
 import socket
-import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,8 @@ import ray
 
 from fedpriv.common.command_line import importing
 from fedpriv.common.errors import OptionError, RunFailed
-from fedpriv.common.places import ROOT, use_own_methods
+from fedpriv.common.places import import_path, use_own_methods
+from fedpriv.common.systems import cores
 from fedpriv.config.schema import EngineConfig
 from fedpriv.engines.keeping import keep, keeping, take_kept
 
@@ -239,8 +240,9 @@ def take_pool(engine: EngineConfig, most: int) -> Pool:
 
 def _start_ray(engine: EngineConfig) -> None:
     """Starts Ray on this machine, or joins the cluster at `engine.address`."""
-    path = os.pathsep.join([str(ROOT), *(part for part in sys.path if part)])
+    path = os.pathsep.join(import_path())
     options: dict[str, Any] = {
+        "job_config": job_config(),
         "include_dashboard": False,
         "log_to_driver": False,
         "logging_level": logging.CRITICAL,
@@ -249,8 +251,8 @@ def _start_ray(engine: EngineConfig) -> None:
     if engine.address:
         options |= {"address": engine.address, "runtime_env": {"env_vars": {"PYTHONPATH": path}}}
     else:  # "local": without an address Ray joins, or waits for, whatever cluster was last started on this machine
-        cores = max(os.cpu_count() or 1, (engine.workers or 1) * engine.threads_per_client)
-        options |= {"address": "local", "num_cpus": cores}
+        number = max(cores(), (engine.workers or 1) * engine.threads_per_client)
+        options |= {"address": "local", "num_cpus": number}
     for last in [False] * (TRIES - 1) + [True]:
         try:
             if engine.address:
@@ -269,6 +271,28 @@ def _start_ray(engine: EngineConfig) -> None:
             reason = next(iter(str(failure).splitlines()), "") or type(failure).__name__
             words = f"engine=ray: Ray did not start, tried {TRIES} times ({reason}); engine=inprocess works without Ray"
             raise RunFailed(words) from failure
+
+
+class _NoPlaces(list[str]):
+    def extend(self, places: Iterable[str]) -> None:
+        pass
+
+
+def job_config() -> Any:
+    """Of workers whose import path is as given: Ray would put the working directory before all libraries."""
+    job = ray.job_config.JobConfig()
+    job._py_driver_sys_path = _NoPlaces()
+    return job
+
+
+@contextmanager
+def path_as_given() -> Iterator[None]:
+    """Context in which others, as Flower, start Ray with `job_config`."""
+    init, ray.init = ray.init, partial(ray.init, job_config=job_config())
+    try:
+        yield
+    finally:
+        ray.init = init
 
 
 @contextmanager

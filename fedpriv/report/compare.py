@@ -24,6 +24,7 @@ from fedpriv.report.words import (
     number,
     number_at,
     other_threats,
+    pick,
     reasons,
     threat_key,
     worst_site,
@@ -253,5 +254,7 @@ def _row(group: Group, privacies: Sequence[tuple[RunFolder, Mapping[str, Any]]])
     claims = [privacy for _, privacy in privacies if number(privacy.get("claimed_epsilon")) is not None]
     scopes = dict.fromkeys(str(privacy.get("claimed_scope") or "run") for privacy in claims)
     why = dict.fromkeys(chain.from_iterable(reasons(privacy) for _, privacy in privacies))
+    if diverged := sum(bool(pick(run.summary, "diverged")) for run, _ in privacies):
+        why[f"{diverged} of {len(privacies)} runs diverged"] = None
     leading, _, more = leading_metric(privacies[0][0].summary)
     return Row(group, figures, list(scopes), list(why), leading, more)

@@ -369,7 +369,7 @@ class RunFolder:
     # --- end ---------------------------------------------------------------------------------------------
 
     def save_model(self, theta: FloatVector, layout: Layout, frozen: dict[str, torch.Tensor] | None = None) -> None:
-        """model.safetensors: the parameters under the model's own names, and what `model.train` froze of it."""
+        """model.safetensors: the parameters under the model's own names, and what is frozen of it."""
         write_atomic(self.path / "model.safetensors", _named(theta, layout, frozen))
 
     def save_facts(self, dataset: Dataset) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 from fedpriv.client.build import client_class, exchanges_of, flat_inputs, make_client
 from fedpriv.common.doing import doing
 from fedpriv.common.errors import OptionError
+from fedpriv.common.systems import cores
 from fedpriv.config.halves import half_class, method_options
 from fedpriv.config.methods import PFLOptions
 from fedpriv.config.schema import Config, FaultPlan
@@ -25,7 +25,8 @@ from fedpriv.server.strategy import FederatedStrategy
 from fedpriv.training.distillation import DistillationOptions, Distiller
 from fedpriv.training.evaluation import Evaluator
 from fedpriv.training.language_models import text_of
-from fedpriv.training.models import resolve_model
+from fedpriv.training.models import build_model, resolve_model
+from fedpriv.training.trained_part import frozen_tensors
 
 
 def resolve(config: Config, folder: Path | None) -> tuple[Config, Worker, Plan]:
@@ -55,7 +56,7 @@ def resolve(config: Config, folder: Path | None) -> tuple[Config, Worker, Plan]:
     plan = make_plan(config, worker)
     gain = choice.gain if choice.trainer == "vectorised" else 1
     plan = replace(plan, seconds=plan.seconds / gain, trainer=f"{choice.trainer}: {choice.reason}{_together(worker)}")
-    name = resolve_engine(config, plan.seconds, config.engine.workers or os.cpu_count() or 1)
+    name = resolve_engine(config, plan.seconds, config.engine.workers or cores())
     device = str(worker.model.theta.device.type)
     engine = config.engine.model_copy(update={"name": name, "device": device})
     config = config.model_copy(update={"engine": engine})
@@ -181,12 +182,20 @@ def check_budget(config: Config) -> None:
 
 def check_model(config: Config, worker: Worker) -> None:
     """Raises `OptionError` for Opacus' formulas where no examples' gradients are clipped, and for a model of one's own
-    whose examples' gradients cannot be told apart for certain, where they are clipped one by one.
+    whose frozen part is not the same in every process, or whose examples' gradients cannot be told apart for certain,
+    where they are clipped one by one.
     """
     clips = client_class(config).traits.clips_examples
     if config.local.clipping == "opacus" and not clips:
         words = f"{config.strategy.name} clips no gradients of single examples; allowed: fedpriv"
         raise OptionError("local.clipping", "opacus", words)
+    if config.model.name == "custom" and (frozen := frozen_tensors(worker.model.module)):
+        data = worker.data.dataset
+        again = frozen_tensors(build_model(config.model, data.shape, len(data.classes), config.seed, text_of(data)))
+        changed = [name for name, value in frozen.items() if not value.equal(again[name])]
+        if changed:
+            words = f"{changed[0]} is not trained, and is another each time that the model is built; draw it by torch"
+            raise OptionError("model.path", config.model.path or "null", words)
     if config.model.name == "custom" and clips:
         worker.trainer.per_example(worker.data.dataset.shape, units=worker.by_person)
 

@@ -36,7 +36,7 @@ from fedpriv.runs.planned_accounts import PlannedAccounts
 from fedpriv.runs.planning import Plan
 from fedpriv.runs.preparation import make_strategy
 from fedpriv.runs.round_updates import UpdateRecorder, every
-from fedpriv.runs.summary import metrics_figures, metrics_row, privacy_figures
+from fedpriv.runs.summary import divergence, metrics_figures, metrics_row, privacy_figures
 from fedpriv.server.nodes import ClientGrid, FlowerGrid
 from fedpriv.server.round import BudgetsSpent, Hooks, Round
 from fedpriv.training.evaluation import Evaluator, Score
@@ -306,7 +306,8 @@ class Session:
 
     def _save_model(self) -> None:
         model = self.worker.model
-        kept = {} if self.config.model.train == "all" else frozen_tensors(model.module)
+        whole = self.config.model.train == "all" and self.config.model.name != "custom"
+        kept = {} if whole else frozen_tensors(model.module)
         self.folder.save_model(self.worker.whole_model(self.theta), model.layout, kept)
         self.folder.save_facts(self.worker.data.dataset)
 
@@ -358,6 +359,7 @@ class Session:
                 **summary_figures(rows),
             },
             "loss": {"final": score.metrics.get("loss")},
+            **(divergence(score) if self.worker.data.dataset.task.name != "ask" else {}),
             **metrics_figures(score, best, self.evaluate.by_site(self.worker.whole_model(self.theta))),
             **self._answers(rows),
             "privacy": self._privacy(sum(seconds)),

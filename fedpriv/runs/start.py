@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
 import signal
 import sys
 import threading
@@ -11,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from flwr.app import Context
 from flwr.serverapp import Grid
 from flwr.supercore.exit import add_exit_handler
@@ -54,9 +57,12 @@ def _prepare(config: Config, folder: RunFolder, began: float, monitor: Monitor, 
     remark = None
     if chosen_here and config.engine.name == "ray":
         config, remark = _with_ray_or_without(config)
+    elif chosen_here and (address := os.environ.get("RAY_ADDRESS")):
+        words = f"ignored RAY_ADDRESS={address}: engine=ray engine.address=... joins a cluster"
+        remark = f"engine=auto took {config.engine.name} and {words}"
     for words in worker.data.dataset.remarks:  # exact counts of rows: for whoever holds them, and not for the report
         print(f"fedpriv: {words}", file=sys.stderr, flush=True)
-    folder.begin(config, "; ".join(filter(None, (remark, *doubts(config), _untrained(worker)))) or None)
+    folder.begin(config, "; ".join(filter(None, (remark, *doubts(config), _untrained(worker), _alike(worker)))) or None)
     return Session(config, folder, worker, plan, began, monitor)
 
 
@@ -67,6 +73,23 @@ def _untrained(worker: Worker) -> str | None:
         return None
     names = ", ".join(missing[:5]) + (f" and {len(missing) - 5} more" if len(missing) > 5 else "")
     return f"the test examples of {names} count as errors: no training example is of that class"
+
+
+def _alike(worker: Worker) -> str | None:
+    """Of test pictures, which are public, how many hold little that could be learned; None under one in a hundred."""
+    pictures = worker.data.dataset.test.inputs[worker.data.test]
+    if pictures.dtype != np.uint8 or pictures.ndim != 4 or not len(pictures):
+        return None
+    rows = pictures.reshape(len(pictures), -1)
+    _, number = np.unique([hashlib.sha256(row.tobytes()).hexdigest() for row in rows], return_counts=True)
+    least, most = rows.min(1), rows.max(1)
+    counts = {
+        "are equal to another": number[number > 1].sum(),
+        "are of one grey": (least == most).sum(),
+        "are nearly black (if they hold fewer bits than their files, set dataset.white_level)": (most < 16).sum(),
+    }
+    found = [f"{count} {words}" for words, count in counts.items() if 100 * count >= len(rows)]
+    return f"of {len(rows)} test pictures, {', '.join(found)}" if found else None
 
 
 def _with_ray_or_without(config: Config) -> tuple[Config, str | None]:

@@ -82,6 +82,20 @@ def spent_before(config: Config) -> dict[str, Any]:
     return {"spent_before": [one.model_dump(mode="json") for one in schema.answered]}
 
 
+#: Final test loss above which a run diverged. Of 8,762 committed runs 165 are above, of which one has half of the test
+#: examples right. A loss that is not a number is told as 1e30.
+DIVERGED = 1000.0
+
+
+def divergence(score: Score) -> dict[str, str]:
+    """{diverged: in words}, from the published test loss alone; empty of a run that did not."""
+    loss = score.metrics.get("loss", 0.0)
+    if not loss > DIVERGED:
+        return {}
+    remedy = "a smaller learning rate (local.lr) or clip norm, fewer local steps, or less noise may help"
+    return {"diverged": f"the run diverged: its test loss is {loss:.3g}, above {DIVERGED:,.0f}; {remedy}"}
+
+
 def metrics_figures(score: Score, best: float | None, sites: Sequence[SiteScore] = ()) -> dict[str, Any]:
     """Entries of summary.json on metrics beside accuracy and loss, and on sites (the worst first); none where the task
     has no other metrics and no site has test examples.

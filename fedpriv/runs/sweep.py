@@ -58,6 +58,9 @@ def sweep_ended(folder: Path, broken: str | None = None) -> None:
         print(f"sweep: {len(finished)} runs finished, {len(failures)} failed")
         for name, reason in failures.items():
             print(f"  {name}: {reason}")
+        for path in sorted(finished):
+            if diverged := json.loads(path.read_text()).get("diverged"):
+                print(f"  {path.parent.name}: {diverged}")
         for name in half:
             print(f"  {name}: not finished")
         if never:

@@ -28,6 +28,7 @@ from fedpriv.runs.table_model import TableModel
 from fedpriv.training.language_models import text_for
 from fedpriv.training.models import build_model
 from fedpriv.training.sequential import normalise
+from fedpriv.training.trained_part import frozen_tensors
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,7 @@ class TrainedModel:
     mean: tuple[float, ...]
     std: tuple[float, ...]
     features: Features | None = None
+    drawn_on: tuple[str, int | None] = ("white", None)  # dataset.background, dataset.white_level
 
     def probabilities(self, images: NDArray[np.uint8]) -> Tensor:
         """Class probabilities [n, classes] of uint8 pictures [n, channels, height, width]. Raises `DataError`."""
@@ -64,7 +66,7 @@ class TrainedModel:
         would have read of it. Raises `DataError`.
         """
         channels, height, width = self.shape
-        found = read_picture(Encoded(str(path), str(path)), channels, (height, width))
+        found = read_picture(Encoded(str(path), str(path)), channels, (height, width), *self.drawn_on)
         if isinstance(found, str):
             raise DataError(f"{path}: {'not a picture that can be read' if found == 'not a picture' else found}")
         return np.ascontiguousarray(found)
@@ -89,8 +91,10 @@ def load_model(folder: str | Path) -> TrainedModel | TableModel:
         task = task_of(schema)
         text = text_for(schema.vocabulary, task)
     module = build_model(config.model, reads, len(facts["classes"]), config.seed, text, False)
-    named = module.named_parameters() if config.model.train == "all" else module.state_dict().items()
-    if {name: value.shape for name, value in parameters.items()} != {name: value.shape for name, value in named}:
+    trained = {name: value.shape for name, value in module.named_parameters()}
+    whole = trained | {name: value.shape for name, value in frozen_tensors(module).items()}
+    allowed = [whole, trained] if config.model.train == "all" else [whole]  # of earlier versions without buffers
+    if {name: value.shape for name, value in parameters.items()} not in allowed:
         raise RunFolderError(f"{folder}: model.safetensors is not of the model that config.yaml names")
     if (path / SUMS).exists() and (wrong := damage(path, MODEL_FILES)) is not None:
         raise RunFolderError(f"{folder}: the model is damaged ({wrong})")
@@ -99,7 +103,9 @@ def load_model(folder: str | Path) -> TrainedModel | TableModel:
         return TableModel(module, schema, task, form_of(config.dataset))
     used = config.features.name != "none"
     features = Features(config.features, shape, cache_folder(config.dataset)) if used else None
-    return TrainedModel(module, tuple(facts["classes"]), shape, tuple(facts["mean"]), tuple(facts["std"]), features)
+    classes, mean, std = (tuple(facts[name]) for name in ("classes", "mean", "std"))
+    drawn_on = (config.dataset.background, config.dataset.white_level)
+    return TrainedModel(module, classes, shape, mean, std, features, drawn_on)
 
 
 def _schema(said: Any, path: Path) -> TableSchema:

@@ -8,7 +8,6 @@ was chosen, so a resumed or repeated run measures nothing.
 from __future__ import annotations
 
 import json
-import os
 import platform
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +17,7 @@ import torch
 
 from fedpriv.client.build import client_class
 from fedpriv.common.errors import OptionError
+from fedpriv.common.systems import cores
 from fedpriv.common.versions import code_digest
 from fedpriv.config.schema import Config
 from fedpriv.data import ResampledPartition
@@ -109,7 +109,7 @@ def _measured(config: Config, worker: Worker) -> tuple[str | None, float]:
     device = worker.model.theta.device
     identity = {
         "code": code_digest(),
-        "machine": [platform.node(), platform.machine(), os.cpu_count(), str(torch.__version__)],
+        "machine": [platform.node(), platform.machine(), cores(), str(torch.__version__)],
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
         "threads": config.engine.threads_per_client,
         "model": config.model.model_dump(),

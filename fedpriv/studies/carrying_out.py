@@ -20,6 +20,7 @@ from typing import Any
 from fedpriv.common.errors import FedprivError, OptionError, RunFailed, RunFolderError
 from fedpriv.common.files import locked, write_atomic
 from fedpriv.common.stopping import end_with_parent, stop
+from fedpriv.common.systems import cores
 from fedpriv.common.verbosity import VARIABLE
 from fedpriv.report.reading import read_run
 from fedpriv.report.words import number, pick
@@ -311,6 +312,6 @@ def study_runs(
     study: Path, workers: int = 0, may_run: bool = True, told: Callable[..., None] = lambda *_: None
 ) -> Iterator[Runs]:
     """workers: processes (0: one per core; 1: this one). No two calls work in a folder at once."""
-    pool = nullcontext() if workers == 1 else process_pool(workers or os.cpu_count() or 1)
+    pool = nullcontext() if workers == 1 else process_pool(workers or cores())
     with locked(study / RUNS), pool as processes:
         yield Runs(study, may_run, processes, told)

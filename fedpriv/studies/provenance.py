@@ -11,6 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from fedpriv.common.systems import cores
 from fedpriv.common.versions import commit, library_versions, made_by
 from fedpriv.report.words import many
 from fedpriv.studies.results import Machine, Provenance, RunRecord
@@ -21,7 +22,7 @@ def machine() -> Machine:
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     return Machine(
         processor=" and ".join(filter(None, (_processor(), _gpu()))),
-        cores=os.cpu_count() or 1,
+        cores=cores(),
         memory_gib=round(memory, 1),
         system=f"{platform.system()} {platform.machine()}",
         python=platform.python_version(),

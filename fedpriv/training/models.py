@@ -20,7 +20,7 @@ from fedpriv.config.schema import ModelConfig
 from fedpriv.training import language_models
 from fedpriv.training.flat_model import Shape
 from fedpriv.training.language_models import Text
-from fedpriv.training.trained_part import load_public, train_part, without_batch_norm
+from fedpriv.training.trained_part import freeze_marked, load_public, train_part, without_batch_norm
 
 #: Examples with a side below this get the linear model under `model=auto`: two 5x5 convolutions do not fit.
 SMALLEST_CNN_SIDE = 16
@@ -63,6 +63,7 @@ def build_model(
         if weights and config.weights is not None and config.name != "custom":
             load_public(model, config)
         train_part(model, config)
+        freeze_marked(model, config)
     refuse_batch_norm(model, config.name)
     return model
 

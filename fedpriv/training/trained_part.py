@@ -1,5 +1,5 @@
-"""Which part of a model is trained: `model.train`. What is frozen is no coordinate: it is not clipped, not given noise,
-not sent, and not counted in d.
+"""Which part of a model is trained: `model.train`, and of a user's model what `requires_grad_(False)` leaves. What is
+frozen is no coordinate: it is not clipped, not given noise, not sent, and not counted in d.
 
 A frozen parameter becomes a buffer of the same name: whoever asks a module for its parameters, be it the flat vector,
 a gradient of a single example or a message, never sees it. Adapters are layers of their own, so nothing is trained in
@@ -17,7 +17,7 @@ All of them begin as the model was: scale 1, shift 0, up 0.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor, nn
@@ -113,9 +113,18 @@ def trained_words(config: ModelConfig) -> str:
     }[config.train]
 
 
+def freeze_marked(model: nn.Module, config: ModelConfig) -> None:
+    """Freezes every parameter with ``requires_grad=False``. Raises `OptionError` where no other is left."""
+    for module in model.modules():
+        _freeze(module, lambda parameter: not parameter.requires_grad)
+    if next(model.parameters(), None) is None:
+        words = "no parameter is left to train: requires_grad is False for all of them"
+        raise OptionError("model", config.path or config.name, words)
+
+
 def frozen_tensors(model: nn.Module) -> dict[str, Tensor]:
     """What is not trained by name, on the CPU: with the parameters, all that the model needs."""
-    trained = {name for name, _ in model.named_parameters()}
+    trained = {name for name, _ in model.named_parameters(remove_duplicate=False)}
     return {name: value.cpu().clone() for name, value in model.state_dict().items() if name not in trained}
 
 
@@ -134,11 +143,12 @@ def without_batch_norm(model: nn.Module) -> None:
             setattr(parent, name, fixed)
 
 
-def _freeze(module: nn.Module) -> None:
-    """The module's own parameters become buffers."""
-    for name, parameter in list(module.named_parameters(recurse=False)):
-        delattr(module, name)
-        module.register_buffer(name, parameter.detach().clone())  # a tied weight stays what it is elsewhere
+def _freeze(module: nn.Module, marked: Callable[[nn.Parameter], bool] = lambda parameter: True) -> None:
+    """The module's own parameters become buffers, those that are marked."""
+    for name, parameter in list(module.named_parameters(recurse=False, remove_duplicate=False)):
+        if marked(parameter):
+            delattr(module, name)
+            module.register_buffer(name, parameter.detach().clone())  # a tied weight stays what it is elsewhere
 
 
 def _places(model: nn.Module, without: set[int]) -> Iterator[tuple[nn.Module, str, nn.Module]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -15,7 +16,9 @@ from fedpriv.common.places import (
     CONFIG_DIR,
     HOME,
     METHOD_PACKAGES,
+    ROOT,
     VARIABLE,
+    import_path,
     installed_code_only,
     load_module,
     own_methods,
@@ -172,3 +175,63 @@ def test_another_package_of_this_name_keeps_its_modules(tmp_path: Path, monkeypa
     assert load_module("clients.later").x == 3
     for name in [name for name in sys.modules if name.partition(".")[0] == "clients"]:
         monkeypatch.delitem(sys.modules, name)
+
+
+#: Modules of a user's that are called as a library's, or as one of Python's own.
+CLASHES = ("datasets", "random", "ray", "torch", "numpy", "flwr", "hydra", "yaml", "queue")
+
+
+COMMANDS = {"console": ("fedpriv",), "-m": ("-m", "fedpriv"), "-m a command": ("-m", "fedpriv.predict")}
+
+
+@pytest.mark.parametrize("called", COMMANDS)
+def test_a_users_datasets_py_stops_no_command(called: str, tmp_path: Path) -> None:
+    for name in CLASHES:
+        (tmp_path / f"{name}.py").write_text(f"raise SystemExit('the user file {name} was imported')\n")
+    python = Path(sys.executable)
+    program = (str(python.parent / "fedpriv"),) if called == "console" else (str(python), *COMMANDS[called])
+    options = ["num_rounds=1", "num_clients=4", "clients_per_round=4", "operations.report=false", "engine=inprocess"]
+    words = ["run=nowhere", "x.png"] if called == "-m a command" else options
+    environment = os.environ | {"FEDPRIV_CACHE": str(tmp_path / "cache"), "PYTHONPATH": ""}
+    ran = subprocess.run([*program, *words], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert "was imported" not in ran.stdout + ran.stderr
+    assert ran.returncode == (2 if words != options else 0), ran.stderr
+
+
+def test_the_users_folder_comes_last_and_is_put_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    sys.path[:0] = ["", str(tmp_path)]
+    before = list(sys.path)
+    with with_own_methods():
+        assert sys.path == [*(entry for entry in before if entry not in ("", str(tmp_path))), str(tmp_path)]
+        sys.path.append("added meanwhile")
+        assert import_path() == sys.path
+    assert sys.path == [*before, "added meanwhile"]
+
+
+def test_a_module_that_a_library_hides_is_named(tmp_path: Path) -> None:
+    (tmp_path / "queue.py").write_text("def load(split): ...\n")
+    (tmp_path / "queued.py").write_text("def load(split): ...\n")
+    with with_own_methods(tmp_path):
+        assert load_module("queued").load is not None
+        with pytest.raises(ImportError, match=r"queue\.py is called as the installed module queue: rename it"):
+            load_module("queue")
+    sys.modules.pop("queued")
+
+
+def test_further_processes_find_this_copy_of_the_package(tmp_path: Path) -> None:
+    (tmp_path / "fedpriv").mkdir()
+    (tmp_path / "fedpriv/__init__.py").touch()
+    sys.path.insert(0, str(tmp_path))
+    assert import_path() == [str(ROOT), *sys.path]
+    sys.path[:2] = ["", str(HOME)]
+    assert import_path() == [entry for entry in sys.path if entry]
+
+
+@pytest.mark.ray
+def test_ray_puts_no_folder_before_the_path_of_its_workers() -> None:
+    from fedpriv.engines.ray_pool import job_config
+
+    places = job_config()._py_driver_sys_path
+    places.extend([str(Path.cwd())])
+    assert not places

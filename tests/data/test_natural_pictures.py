@@ -129,7 +129,7 @@ def test_pictures_that_have_no_mirror_images_are_refused(overrides: list[str], w
 
 
 def test_what_is_known_is_said_and_old_runs_keep_their_digests():
-    known = public_knowledge(compose(["experiment=private_cifar"]).features)
+    known = public_knowledge(compose(["experiment=private_cifar", "features=dct", "features.map=pink"]).features)
     assert "look alike mirrored" in known and "1/f spectrum" in known and "strokes" not in known
     plain, mirrored = (compose(["features=dct", f"features.mirror={value}"]) for value in ("false", "true"))
     assert "mirror" not in plain.to_dict()["features"] and mirrored.to_dict()["features"]["mirror"] is True

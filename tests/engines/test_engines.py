@@ -452,3 +452,11 @@ def test_methods_that_keep_or_exchange_more_give_the_same_run_on_flower(
 ):
     """In one piece: what a checkpoint puts back is above, all of a client's memory at a time."""
     assert result_of(run(*METHODS[method], "engine=flower", "engine.workers=1")) == here(method)
+
+
+def test_auto_does_not_ask_an_address_that_no_engine_joins(run: Run, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
+    notes = [
+        str(json.loads((run(engine) / "summary.json").read_text())["note"]) for engine in ("engine=auto", *SMALL[-1:])
+    ]
+    assert "engine=auto took inprocess and ignored RAY_ADDRESS=127.0.0.1:1" in notes[0] and "RAY" not in notes[1]

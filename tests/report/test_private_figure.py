@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from picture_sets import write_mnist
 
+from benchmarks import bench_backbones
+from fedpriv.config.compose import compose
 from fedpriv.data import stroke_map
 from tools import private_runs
 from tools.private_figure import ROOT, Row, draw, interval, measured, ranked, rows
@@ -138,3 +140,144 @@ def test_the_picture_is_drawn_from_the_results(tmp_path: Path) -> None:
     points = re.findall(r"[ML] [\d.]+ [\d.]+", (tmp_path / "a.svg").read_text())
     committed = re.findall(r"[ML] [\d.]+ [\d.]+", (ROOT / "docs" / "figures" / "private_mnist.svg").read_text())
     assert points == committed, "the committed picture is stale: python -m tools.private_figure draws it"
+
+
+# --- commands beside figures -----------------------------------------------------------------------------
+
+#: In a part of a page: an option that says which run it is, and a figure that a run gave.
+OPTION = re.compile(
+    r"`[^`]*?\b(experiment|strategy|features|model|partition|privacy|local|scale)(\.[a-z_.]+)?=[^`]*`"
+    r"|^    (python -m fedpriv|fedpriv|\.venv/bin/fedpriv) .*=",
+    re.M,
+)
+FIGURE = re.compile(r"\d ± \d|\d(\.\d+)? %")
+CIFAR, DCT, MNIST = "experiment=private_cifar", "features=dct features.map=pink", "experiment=private_mnist"
+ONCE, WEIGHTS, FEATURES_PAGE = "docs/fedonce.md", "docs/public_weights.md", "docs/features.md"
+PLAIN, DIGITS = "experiment=private_mnist_plain", "experiment=private_digits"
+#: Options of a page's rows.
+MORE = "features.dims=200 strategy.server.scale=24 strategy.server.effective_dims=1000"
+ALL_TAKE_PART = "strategy.server.participation=balanced clients_per_round=1000"
+TEN = "experiment=example_mnist num_clients=10 clients_per_round=10 local.batch_size=600 local.lr=1000"
+PINK = "features=processes features.map=pink features.dims=599 features.exponent=0.4"
+
+
+def of_mnist(row: str, epsilon: float, seeds: int) -> tuple[str, list[float]]:
+    """Of docs/figures/private_runs.jsonl: options, and the accuracies of the first seeds."""
+    lines = [line for line in read(FIGURES) if (line["row"], line["epsilon"]) == (row, epsilon)]
+    return " ".join(private_runs.ROWS[row]), [line["accuracy"] for line in lines if line["seed"] < 100 + seeds]
+
+
+def of_cifar(known: str, epsilon: float, seeds: int) -> tuple[str, list[float]]:
+    """Of benchmarks/results/backbones.jsonl, where nobody is trusted."""
+    options = (*bench_backbones.TRUST["nobody"], *bench_backbones.FEATURES[known][0], "features.mirror=true")
+    wanted = {"trust": "nobody", "known": known, "epsilon": epsilon}
+    lines = [line for line in read(bench_backbones.RESULTS) if wanted.items() <= line.items()]
+    assert sorted(line["seed"] for line in lines) == list(range(seeds))
+    return " ".join(options), [line["accuracy"] for line in lines]
+
+
+#: (page, beginning of the part, its options, which of its figures, epsilon, record, its row, its seeds).
+RECORDED = (
+    ("README.md", f"    .venv/bin/fedpriv {DIGITS}", DIGITS, 0, 8, of_mnist, "digits", 16),
+    *(("README.md", "| `fedonce`, no knowledge", PLAIN, n, 2**n, of_mnist, "nothing of digits", 16) for n in range(4)),
+    *((ONCE, f"`{PLAIN}` knows", PLAIN, n, 2**n, of_mnist, "nothing of digits", 16) for n in range(4)),
+    (ONCE, "| `experiment=private_mnist` |", MNIST, 0, 8, of_mnist, "strokes", 4),
+    (ONCE, "| `features.map=none scale", f"{MNIST} features.map=none scale=small", 0, 8, of_mnist, "upright", 4),
+    (ONCE, f"| digits (`{DIGITS}`", DIGITS, 0, 8, of_mnist, "digits", 16),
+    ("README.md", "| CIFAR-10, `experiment=private_cifar`", CIFAR, 0, 8, of_cifar, "our network", 3),
+    (WEIGHTS, "| all images of a client", f"{CIFAR} {DCT}", 0, 8, of_cifar, "formulas", 3),
+    (WEIGHTS, "| all images of a client", CIFAR, 1, 8, of_cifar, "our network", 3),
+    (FEATURES_PAGE, "| 8 | ", f"{CIFAR} {DCT}", 0, 8, of_cifar, "formulas", 3),
+    ("docs/privunit.md", "On CIFAR-10, ", f"{CIFAR} {DCT}", 0, 8, of_cifar, "formulas", 3),
+)
+#: Figures whose runs were not kept: (page, beginning of the part, the options that the page gives them).
+NOT_KEPT = (
+    ("README.md", "| accuracy in %, noise shared in a secure sum", "experiment=hospitals privacy.target_epsilon=1"),
+    ("README.md", "| accuracy in %, each hospital", "experiment=hospitals strategy.client.form=local"),
+    (FEATURES_PAGE, "`experiment=private_cifar features=dct features.map=pink` uses both", f"{CIFAR} {DCT}"),
+    (
+        FEATURES_PAGE,
+        "| 50 | ",
+        f"{CIFAR} {DCT} {MORE}",
+    ),
+    (
+        FEATURES_PAGE,
+        "| `experiment=example_mnist num_clients=10",
+        TEN,
+    ),
+    (FEATURES_PAGE, "| `experiment=example_cifar`", "experiment=example_cifar"),
+    (ONCE, "| `features.normalise=none`", f"{MNIST} features.normalise=none"),
+    (
+        ONCE,
+        "| `strategy.server.participation=b",
+        f"{MNIST} {ALL_TAKE_PART}",
+    ),
+    (ONCE, "| `strategy.client.mechanism=gaussian`", f"{MNIST} strategy.client.mechanism=gaussian"),
+    (ONCE, "| `features=none", f"{MNIST} features=none features.map=none features.normalise=none"),
+    (ONCE, "| Dirichlet 0.3", f"{MNIST} partition=dirichlet partition.alpha=0.3"),
+    (ONCE, "| `strategy.client.mechanism=hadamard`", f"{MNIST} strategy.client.mechanism=hadamard"),
+    (ONCE, "| `strategy.client.mechanism=sketch`", f"{MNIST} strategy.client.mechanism=sketch"),
+    (ONCE, "| `experiment=private_mnist_sum`", "experiment=private_mnist_sum"),
+    (ONCE, "| `experiment=private_mnist_trusted`", "experiment=private_mnist_trusted"),
+    (ONCE, "If a sum may lack", "experiment=private_mnist_sum strategy.server.min_replies=900"),
+    ("docs/methods.md", "| AGN, guarantee fixed", "experiment=agn_mnist_private scale=small"),
+    (WEIGHTS, "| single images, epsilon 3", "experiment=example_cifar features=processes features.map=drawings"),
+    (
+        WEIGHTS,
+        "| the same without the map",
+        f"experiment=example_cifar {PINK}",
+    ),
+    (WEIGHTS, "For single images, dimensions", f"{CIFAR} features.exponent=0.1 strategy.server.effective_dims=1000"),
+)
+
+
+def parts(page: str) -> list[str]:
+    """Rows of tables, commands, and paragraphs in one line."""
+    blocks = re.sub(r"\\\n\s+", "", (ROOT / page).read_text()).split("\n\n")
+    rows = [(one.splitlines() if one.startswith(("|", "    ", "- ")) else [one.replace("\n", " ")]) for one in blocks]
+    return [part for row in rows for part in row]
+
+
+def part_of(page: str, begins: str) -> str:
+    (part,) = [part for part in parts(page) if part.startswith(begins)]
+    return part
+
+
+def composed(options: str, epsilon: float) -> dict[str, object]:
+    """What a run is, wherever its pictures lie."""
+    where = ("dataset=image_folder", "dataset.root=x", "dataset.size=32") if CIFAR in options else ("dataset.root=x",)
+    if "digits" in options:
+        where = ()
+    chosen = [option for option in options.split() if not option.startswith("dataset.root=")]
+    return compose([*chosen, *where, f"privacy.target_epsilon={epsilon}"]).identity()
+
+
+@pytest.mark.parametrize("claim", RECORDED, ids=lambda claim: f"{claim[0]}-{claim[1][:30]}-{claim[3]}")
+def test_a_command_beside_a_figure_is_the_one_that_gave_it(claim: tuple) -> None:  # type: ignore[type-arg]
+    page, begins, options, place, epsilon, record, row, seeds = claim
+    ran, accuracies = record(row, epsilon, seeds)
+    part = part_of(page, begins)
+    named = [word for word in options.split() if "=" in word]
+    assert all(re.search(rf"{re.escape(word)}(?![\w.])", " ".join(parts(page))) for word in named)
+    assert composed(options, epsilon) == composed(ran, epsilon)
+    mean, half = interval(accuracies)
+    exact = re.findall(r"([\d.]+) ± ([\d.]+)", part) or [(found, "") for found in re.findall(r"([\d.]+) %", part)]
+    value, width = exact[place]
+    assert float(value) == pytest.approx(mean, abs=0.51 if "." not in value else 0.051)
+    assert not width or float(width) == pytest.approx(half, abs=0.051)
+
+
+@pytest.mark.parametrize("claim", NOT_KEPT, ids=lambda claim: claim[1][:40])
+def test_a_figure_whose_runs_were_not_kept_stands_beside_a_command(claim: tuple[str, str, str]) -> None:
+    page, begins, options = claim
+    assert FIGURE.search(part_of(page, begins))
+    compose([*options.split(), *(() if "hospitals" in options else ("dataset.root=x",))])
+
+
+def test_no_command_stands_beside_a_figure_unseen() -> None:
+    """A new one belongs into RECORDED, with its runs, or into NOT_KEPT."""
+    pages = ["README.md", *(f"docs/{file.name}" for file in sorted((ROOT / "docs").glob("*.md")))]
+    known = [(claim[0], str(claim[1])) for claim in (*RECORDED, *NOT_KEPT)]
+    found = [(page, part) for page in pages for part in parts(page) if OPTION.search(part) and FIGURE.search(part)]
+    unseen = [(page, part[:80]) for page, part in found if not any(page == p and part.startswith(b) for p, b in known)]
+    assert len(found) >= 28 and unseen == []

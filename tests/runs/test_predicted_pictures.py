@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import io
+import json
+import struct
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from conftest import Run
 from PIL import Image
 from torch import nn
 
-from fedpriv.common.errors import DataError
+from fedpriv.common.errors import DataError, OptionError
+from fedpriv.config.compose import compose, read_config
 from fedpriv.config.data_schema import DatasetConfig
+from fedpriv.data.decoding import Encoded, read_picture
 from fedpriv.data.folders import class_folders, image_folder
-from fedpriv.runs.trained_model import TrainedModel
+from fedpriv.data.load import load_federated
+from fedpriv.runs.trained_model import TrainedModel, load_model
 
 SIDE = 8
 
@@ -89,6 +96,196 @@ FILES: dict[str, Callable[[Path], Path]] = {
 }
 
 
+# --- modes x formats -------------------------------------------------------------------------------------
+
+GROUNDS = {"white": 255, "black": 0}
+#: The formats that write each mode, and how: what is lost is small.
+WRITTEN: dict[str, dict[str, Any]] = {
+    "png": {},
+    "tiff": {},
+    "webp": {"lossless": True, "exact": True},
+    "jpg": {"quality": 98, "subsampling": 0},
+    "gif": {},
+    "bmp": {},
+    "jp2": {},
+    "ppm": {},
+    "tga": {},
+    "ico": {"sizes": [(16, 16)]},
+    "avif": {"quality": 98, "subsampling": "4:4:4"},
+}
+OF_MODES = {
+    "1": "png tiff webp gif bmp ppm tga avif",
+    "L": "png tiff webp jpg gif bmp jp2 ppm tga avif",
+    "LA": "png tiff webp jp2 tga avif",
+    "P": "png tiff gif tga",
+    "PA": "tiff",
+    "RGB": "png tiff webp jpg bmp jp2 ppm tga avif",
+    "RGBA": "png tiff webp jp2 tga ico avif",
+    "CMYK": "tiff jpg",
+    "YCbCr": "tiff jpg",
+    "I;16": "png tiff jp2",
+    "I;16B": "png tiff",
+    "I": "tiff ppm",
+    "F": "tiff",
+}
+
+
+def png_chunks(depth: int, kind: int, samples: Any, key: tuple[int, ...] = ()) -> bytes:
+    """A PNG by hand: samples [h, w, bands] of so many bits, kind its colour type, key the transparent colour."""
+
+    def chunk(name: bytes, content: bytes) -> bytes:
+        return struct.pack(">I", len(content)) + name + content + struct.pack(">I", zlib.crc32(name + content))
+
+    height, width, bands = samples.shape
+    bits = (samples.reshape(height, width * bands, 1) >> np.arange(depth)[::-1] & 1).reshape(height, -1)
+    rows = b"".join(b"\0" + np.packbits(row.astype(np.uint8)).tobytes() for row in bits)
+    transparent = chunk(b"tRNS", struct.pack(f">{len(key)}H", *key)) if key else b""
+    head = struct.pack(">IIBBBBB", width, height, depth, kind, 0, 0, 0)
+    return (
+        b"\x89PNG\r\n\x1a\n"
+        + chunk(b"IHDR", head)
+        + transparent
+        + chunk(b"IDAT", zlib.compress(rows))
+        + chunk(b"IEND", b"")
+    )
+
+
+def tiff_of_twelve_bits(samples: Any) -> bytes:
+    """A grey TIFF of 12 bits, by hand."""
+    height, width = samples.shape
+    bits = (samples[:, :, None] >> np.arange(12)[::-1] & 1).reshape(height, -1)
+    content = np.packbits(bits.astype(np.uint8), axis=1).tobytes()
+    tags = {256: width, 257: height, 258: 12, 259: 1, 262: 1, 273: 8, 277: 1, 278: height, 279: len(content)}
+    entries = b"".join(
+        struct.pack("<HHII", tag, 4 if tag in (273, 279) else 3, 1, value) for tag, value in tags.items()
+    )
+    return b"II*\0" + struct.pack("<I", 8 + len(content)) + content + struct.pack("<H", len(tags)) + entries + bytes(4)
+
+
+def drawn() -> tuple[Any, Any]:
+    """Smooth colours [16, 16, 3] and an alpha [16, 16] of 0 and 255, so that formats that lose lose little."""
+    down, across = np.mgrid[0:16, 0:16] * 16
+    colours = np.stack([down, across, 255 - down], -1).astype(np.uint8)
+    return colours, np.where(down < across, 0, 255).astype(np.uint8)
+
+
+def written(mode: str, kind: str) -> tuple[bytes, Any, dict[str, Any]]:
+    """(a file, what is to be seen: colours [16, 16, 3] and alpha, options): by arithmetic, without Pillow's."""
+    (colours, alpha), options = drawn(), dict[str, Any]()
+    opaque = np.full_like(alpha, 255)
+    grey = colours[:, :, 1]
+    twelve = grey.astype(np.uint16) << 4
+    options = {"white_level": 4095} if mode in ("I", "I;16", "I;16B", "F") and kind not in ("jp2", "ppm") else {}
+    if mode == "1":
+        grey, picture = np.where(grey > 127, 255, 0).astype(np.uint8), Image.fromarray(grey > 127)
+    elif mode in ("L", "P"):
+        picture = Image.fromarray(grey)
+        if mode == "P":
+            picture = Image.fromarray(colours).quantize(256)
+    elif mode in ("LA", "PA"):
+        picture = Image.fromarray(grey).convert(mode[0])
+        picture.putalpha(Image.fromarray(alpha))
+    elif mode in ("I;16", "I;16B", "I", "F"):
+        sixteen = (grey.astype(np.uint16) << 8) if kind in ("jp2", "ppm") else twelve
+        kinds = {"I;16": "<u2", "I;16B": ">u2", "I": np.int32, "F": np.float32}
+        picture = Image.fromarray(sixteen.astype(kinds[mode]))
+    elif mode == "CMYK":
+        colours = colours.copy()
+        picture = Image.merge(
+            "CMYK", [*map(Image.fromarray, np.moveaxis(255 - colours, -1, 0)), Image.new("L", (16, 16))]
+        )
+    else:
+        picture = (
+            Image.fromarray(np.dstack([colours, alpha])) if mode == "RGBA" else Image.fromarray(colours).convert(mode)
+        )
+    assert picture.mode == mode
+    saved, name = io.BytesIO(), {"jpg": "jpeg", "jp2": "jpeg2000"}.get(kind, kind)
+    picture.save(saved, name, **WRITTEN[kind])
+    seen = colours if mode in ("P", "RGB", "RGBA", "CMYK", "YCbCr") else np.dstack([grey] * 3)
+    return saved.getvalue(), (seen, alpha if mode.endswith("A") else opaque), options
+
+
+def by_hand(case: str) -> tuple[bytes, Any, dict[str, Any]]:
+    """Files that Pillow reads and does not write."""
+    colours, alpha = drawn()
+    grey, opaque = colours[:, :, 1], np.full_like(alpha, 255)
+    greys, wide = np.dstack([grey] * 3), colours.astype(np.uint16) * 257
+    one = np.where(grey == 160, 0, 255).astype(np.uint8)  # transparent: a single grey, or colour
+    if case == "1 key":
+        return png_chunks(1, 0, (greys[:, :, :1] > 127) * 1, (1,)), (greys * 0, np.where(grey > 127, 0, 255)), {}
+    if case == "L;2 key":
+        return png_chunks(2, 0, greys[:, :, :1] >> 6, (2,)), ((greys >> 6) * 85, np.where(grey >> 6 == 2, 0, 255)), {}
+    if case == "L;4 key":
+        return png_chunks(4, 0, greys[:, :, :1] >> 4, (10,)), ((greys >> 4) * 17, np.where(grey >> 4 == 10, 0, 255)), {}
+    if case == "L key":
+        return png_chunks(8, 0, greys[:, :, :1], (160,)), (greys, one), {}
+    if case == "RGB key":
+        found = (colours == colours[3, 5]).all(-1)
+        return png_chunks(8, 2, colours, tuple(map(int, colours[3, 5]))), (colours, np.where(found, 0, 255)), {}
+    if case == "RGB 16 key":
+        found = (colours == colours[3, 5]).all(-1)
+        return png_chunks(16, 2, wide, tuple(map(int, wide[3, 5]))), (colours, np.where(found, 0, 255)), {}
+    if case == "I;16 key":
+        return png_chunks(16, 0, wide[:, :, 1:2], (160 * 257,)), (greys, one), {}
+    if case == "RGB 16":
+        return png_chunks(16, 2, wide), (colours, opaque), {}
+    if case == "RGBA 16":
+        return png_chunks(16, 6, np.dstack([wide, alpha.astype(np.uint16) * 257])), (colours, alpha), {}
+    if case == "LA 16":
+        return png_chunks(16, 4, np.dstack([wide[:, :, 1], alpha.astype(np.uint16) * 257])), (greys, alpha), {}
+    if case == "TIFF 12":
+        return tiff_of_twelve_bits(grey.astype(np.uint16) << 4), (greys, opaque), {}
+    if case == "PGM 4095":
+        numbers = np.rint(grey.astype(np.float64) / 255 * 4095).astype(">u2")
+        return b"P5 16 16 4095\n" + numbers.tobytes(), (greys, opaque), {}
+    saved, picture = io.BytesIO(), Image.fromarray(colours).quantize(256)
+    if case == "TIFF 16 white is 0":
+        Image.fromarray(65535 - wide[:, :, 1]).save(saved, "tiff", tiffinfo={262: 0})
+        return saved.getvalue(), (greys, opaque), {}
+    if case == "P alphas":  # an alpha for each colour of the palette
+        indices = np.asarray(picture)
+        picture.save(saved, "png", transparency=bytes(range(256)))
+        return saved.getvalue(), (colours, indices), {}
+    index = int(np.asarray(picture)[3, 5])
+    picture.save(saved, case.split()[1], transparency=index)
+    return saved.getvalue(), (colours, np.where(np.asarray(picture) == index, 0, 255)), {}
+
+
+BY_HAND = ("1 key", "L;2 key", "L;4 key", "L key", "RGB key", "RGB 16 key", "I;16 key", "RGB 16", "RGBA 16", "LA 16")
+BY_HAND += ("TIFF 12", "PGM 4095", "TIFF 16 white is 0", "P alphas", "P png", "P gif")
+CASES = [f"{mode}.{kind}" for mode, kinds in OF_MODES.items() for kind in kinds.split()] + list(BY_HAND)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_every_mode_of_every_format_is_read_as_it_is_seen(case: str) -> None:
+    content, (colours, alpha), options = by_hand(case) if case in BY_HAND else written(*case.split("."))
+    lossy = case.split(".")[-1] in ("jpg", "avif", "jp2") or case.startswith("YCbCr")
+    for background, ground in GROUNDS.items():
+        share = alpha[:, :, None] / 255
+        seen = colours * share + ground * (1 - share)
+        grey = seen @ [0.299, 0.587, 0.114]
+        for channels, expected in ((3, seen.transpose(2, 0, 1)), (1, grey[None])):
+            found = read_picture(Encoded(case, content), channels, None, background, options.get("white_level"))
+            assert not isinstance(found, str), found
+            off = np.abs(found - expected)
+            assert off.mean() < 3 if lossy else off.max() <= 2, (background, channels, off.max(), off.mean())
+
+
+@pytest.mark.parametrize("kind", ["png", "jpg", "webp", "tiff"])
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_every_orientation_is_turned_once(orientation: int, kind: str, tmp_path: Path) -> None:
+    """As a camera stores it: the picture turned back, and how to turn it."""
+    stored = {1: np.array, 2: np.fliplr, 3: lambda x: np.rot90(x, 2), 4: np.flipud, 5: np.transpose}
+    stored |= {6: np.rot90, 7: lambda x: np.rot90(np.transpose(x), 2), 8: lambda x: np.rot90(x, -1)}
+    upright = np.outer(np.arange(12) * 20, np.linspace(0.2, 1, 16)).astype(np.uint8)
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    file = tmp_path / f"a.{kind}"
+    Image.fromarray(np.ascontiguousarray(stored[orientation](upright))).save(file, exif=exif, **WRITTEN[kind])
+    found = model(1, 12, 16).read_picture(file)[0]
+    assert np.abs(found.astype(int) - upright).max() <= 6
+
+
 def model(channels: int, height: int = SIDE, width: int = SIDE) -> TrainedModel:
     return TrainedModel(nn.Identity(), ("a", "b"), (channels, height, width), (0.5,), (0.5,))
 
@@ -124,6 +321,52 @@ def test_without_a_size_too(tmp_path: Path) -> None:
     file = folders(tmp_path, turned(6, "RGB", 6, 9))
     found = model(3, 9, 6).read_picture(file)
     np.testing.assert_array_equal(found, trained(tmp_path, False, size=None, channels=3))
+
+
+def test_what_is_beyond_the_declared_white_is_refused_and_so_are_colours_that_lost_their_depth() -> None:
+    """Clipped, a picture would be another one without a word."""
+    (content, _, _), sixteen_bits = written("I;16", "png"), by_hand("RGB 16")[0]
+    reasons = [
+        read_picture(Encoded("a", content), 1, None, white=2047),
+        read_picture(Encoded("a", sixteen_bits), 3, None, white=4095),
+    ]
+    assert "its pixels go from 0 to 3840, beyond white, dataset.white_level=2047" in str(reasons[0])
+    assert "colours of 16 bits cannot be read with dataset.white_level=4095" in str(reasons[1])
+    assert isinstance(read_picture(Encoded("a", sixteen_bits), 3, None), np.ndarray)
+    with pytest.raises(OptionError, match=r"dataset.white_level=100: .*255"):
+        compose(["dataset=image_folder", "dataset.root=x", "dataset.white_level=100"])
+
+
+def drawings(root: Path) -> Path:
+    """root/{train,test}/{a,b}/: six drawings each, black on transparent ground, of which a program sees the alpha."""
+    for place in ("train", "test"):
+        for label, shift in (("a", 0), ("b", 6)):
+            (root / place / label).mkdir(parents=True)
+            for number in range(6):
+                alpha = np.zeros((12, 12), np.uint8)
+                alpha[number : number + 3, shift : shift + 5] = 255
+                picture = Image.fromarray(np.dstack([np.zeros((12, 12, 3), np.uint8), alpha]))
+                picture.save(root / place / label / f"{number}.png")
+    return root
+
+
+def test_a_run_reads_drawings_on_the_ground_that_it_names_and_so_does_its_model(tmp_path: Path, run: Run) -> None:
+    root = drawings(tmp_path / "drawings")
+    own = ("dataset=image_folder", f"dataset.root={root}", "dataset.auxiliary=0", "model=linear", "num_rounds=1")
+    cache = f"dataset.cache={tmp_path / 'cache'}"
+    notes, means = [], []
+    for ground in ("white", "black", "white"):
+        folder = run(*own, cache, "strategy=fedavg", f"dataset.background={ground}")
+        notes.append(json.loads((folder / "summary.json").read_text())["note"])
+        read = load_model(folder).read_picture(root / "test" / "a" / "0.png")
+        data = load_federated(read_config(folder)).dataset.test.inputs
+        assert any((read == one).all() for one in data)
+        means.append(read.mean())
+    assert means == [255 * (1 - 15 / 144), 0, means[0]]
+    assert notes[0] is None and notes[0] == notes[2]
+    assert notes[1] is not None and "of 12 test pictures, 12 are equal to another, 12 are of one grey" in notes[1]
+    assert "12 are nearly black" in notes[1] and "set dataset.white_level" in notes[1]
+    assert len(list((tmp_path / "cache" / "pictures").iterdir())) == 2
 
 
 @pytest.mark.parametrize("kind", ["png", "tiff", "pgm"])

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 import yaml
 from conftest import SMALL, Outcome, Run, result_of
 from joblib.externals.loky import get_reusable_executor
@@ -15,7 +16,11 @@ from rotation import together
 
 from fedpriv.commands import runs as cli_module
 from fedpriv.common.errors import OptionError
+from fedpriv.mechanisms.tasks import Classification
 from fedpriv.report.__main__ import main as report
+from fedpriv.runs.summary import divergence
+from fedpriv.training.evaluation import Score
+from fedpriv.training.task_metrics import metrics
 
 Cli = Callable[..., Outcome]
 
@@ -226,3 +231,27 @@ def test_failures_of_an_earlier_sweep_are_not_counted(cli: Cli, tmp_path: Path) 
     assert cli("-m", *QUIET, "local.batch_size=1000,2000", "hydra.sweep.dir=sweep").code == 2
     outcome = cli("-m", *QUIET, "num_rounds=1", "local.batch_size=12", "strategy=fedldp", "hydra.sweep.dir=sweep")
     assert outcome.code == 0 and "sweep: 1 runs finished, 0 failed" in outcome.out
+
+
+def test_a_run_that_diverged_says_so_everywhere(cli: Cli, tmp_path: Path):
+    """On the console, in the summary, the report and the comparison; its exit code is that of any finished run."""
+    options = [option for option in SMALL if option != "num_rounds=3"]
+    outcome = cli("-m", *options, "num_rounds=1", "strategy=fedavg", "local.lr=0.05,1e30")
+    (folder,) = (tmp_path / "multirun").glob("*/*")
+    diverged = folder / "1-fedavg-digits"
+    summaries = [json.loads((one / "summary.json").read_text()) for one in (folder / "0-fedavg-digits", diverged)]
+    assert outcome.code == 0 and "diverged" not in summaries[0]
+    words = summaries[1]["diverged"]
+    assert words.startswith("the run diverged: its test loss is ") and "above 1,000; a smaller learning rate" in words
+    assert outcome.err == f"fedpriv: {words}\n" and f"  1-fedavg-digits: {words}\n" in outcome.out
+    assert (diverged / "report.html").read_text().count("Diverged.") == 1
+    assert "1 of 1 runs diverged" in (folder / "comparison.html").read_text()
+    assert "Diverged." not in (folder / "0-fedavg-digits" / "report.html").read_text()
+
+
+@pytest.mark.parametrize(("loss", "diverged"), [(float("nan"), True), (1001.0, True), (1000.0, False), (2.3, False)])
+def test_what_counts_as_diverged(loss: float, diverged: bool):
+    """Of a loss that is not a number, `metrics` says 1e30; an accuracy tells nothing where no class is better."""
+    known = metrics(Classification(("a", "b")), torch.zeros(2, 2), torch.tensor([0, 1]), loss)
+    assert bool(divergence(Score(known, "accuracy", True))) == diverged
+    assert divergence(Score({}, "auc", True)) == {}

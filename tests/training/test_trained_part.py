@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import OrderedDict
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,9 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from fedpriv.common.errors import OptionError
+from fedpriv.config.compose import read_config
 from fedpriv.config.schema import LocalConfig, ModelConfig
+from fedpriv.data.load import load_federated
 from fedpriv.data.weights_file import read_weights
 from fedpriv.mechanisms.film import Film
 from fedpriv.mechanisms.noise import KEPT_BACK
@@ -343,3 +346,138 @@ def test_a_run_names_the_weights_and_goes_on_with_the_same_alone(run: Run, tmp_p
 def test_words_without_weights_are_refused(run: Run) -> None:
     with pytest.raises(OptionError, match=r"model\.trained_on=ImageNet: needs model\.weights; allowed: null"):
         run("strategy=fedavg", "model.trained_on=ImageNet")
+
+
+# --- requires_grad_(False) -------------------------------------------------------------------------------
+
+
+def own_body() -> nn.Sequential:
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.ReLU())
+
+
+def frozen_body(shape: tuple[int, ...], outputs: int) -> nn.Module:
+    body = own_body().requires_grad_(False)
+    return nn.Sequential(OrderedDict(body=body, head=nn.Linear(16, outputs)))
+
+
+def frozen_weight(shape: tuple[int, ...], outputs: int) -> nn.Module:
+    model = nn.Sequential(OrderedDict(body=own_body(), head=nn.Linear(16, outputs)))
+    model.body[1].weight.requires_grad_(False)
+    return model
+
+
+class Tied(nn.Module):
+    """Two layers of one weight, a buffer, and a parameter of its own."""
+
+    def __init__(self, outputs: int, frozen: bool) -> None:
+        super().__init__()
+        self.register_buffer("project", torch.randn(64, 16) / 8)
+        self.shift = nn.Parameter(torch.randn(16), requires_grad=False)
+        self.body = nn.Sequential(nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 16))
+        self.body[2].weight = self.body[0].weight
+        self.body[0].weight.requires_grad_(not frozen)
+        self.head = nn.Linear(16, outputs)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        outputs: Tensor = self.head(torch.relu(self.body(inputs.flatten(1) @ self.project + self.shift)))
+        return outputs
+
+
+def tied(shape: tuple[int, ...], outputs: int) -> nn.Module:
+    return Tied(outputs, frozen=True)
+
+
+def tied_trained(shape: tuple[int, ...], outputs: int) -> nn.Module:
+    return Tied(outputs, frozen=False)
+
+
+def frozen_whole(shape: tuple[int, ...], outputs: int) -> nn.Module:
+    return frozen_weight(shape, outputs).requires_grad_(False)
+
+
+def frozen_anew(shape: tuple[int, ...], outputs: int) -> nn.Module:
+    model = frozen_body(shape, outputs)
+    with torch.no_grad():
+        model.body[1].weight.copy_(torch.from_numpy(np.random.default_rng().normal(size=(16, 64))))  # type: ignore[union-attr]
+    return model
+
+
+#: Model -> (trained parameters, names of what stays as it was built).
+OWN = {
+    "frozen_body": (170, {"body.1.weight", "body.1.bias"}),
+    "frozen_weight": (170 + 16, {"body.1.weight"}),
+    "tied": (170 + 32, {"project", "shift", "body.0.weight", "body.2.weight"}),
+    "tied_trained": (170 + 32 + 256, {"project", "shift"}),
+}
+GRADIENTS = {
+    "sequential": ("strategy=fedavg", "engine.trainer=sequential"),
+    "vectorised": ("strategy=fedavg", "engine.trainer=vectorised"),
+    "examples": ("strategy=dpsgd", "engine.trainer=sequential"),
+    "release": ("strategy=fedldp",),
+    "scaffold": ("strategy=scaffold",),
+}
+
+
+def own_model(name: str, train: str = "all", seed: int = 1) -> nn.Module:
+    config = ModelConfig(name="custom", train=train, path=f"test_trained_part.{name}")  # type: ignore[arg-type]
+    return build_model(config, (1, 8, 8), 10, seed)
+
+
+def own(name: str) -> tuple[str, ...]:
+    return ("model=custom", f"model.path=test_trained_part.{name}", "local.batch_size=20", "num_rounds=2")
+
+
+@pytest.mark.parametrize("way", GRADIENTS)
+@pytest.mark.parametrize("name", OWN)
+@pytest.mark.rotates(3)
+def test_what_requires_no_gradient_is_no_coordinate(name: str, way: str, run: Run) -> None:
+    """Its bits in the model's file are those of the model as it was built, and the loaded model is the one that ran."""
+    number, frozen = OWN[name]
+    folder = run(*own(name), *GRADIENTS[way])
+    summary, saved = json.loads((folder / "summary.json").read_text()), load_file(folder / "model.safetensors")
+    assert (summary["num_parameters"], summary["num_shared"]) == (number, number)
+    built = own_model(name, seed=0).state_dict()
+    still = {key for key, value in saved.items() if torch.equal(value, built[key])}
+    assert still == frozen, (still, frozen)
+    dataset = load_federated(read_config(folder)).dataset
+    rows = load_federated(read_config(folder)).test
+    right = load_model(folder).probabilities(dataset.test.inputs[rows]).argmax(1).numpy() == dataset.test.targets[rows]
+    assert right.mean() == pytest.approx(summary["accuracy"]["final"], abs=1e-6)
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_clipped_sums_of_a_model_that_is_frozen_in_part_equal_single_gradients(name: str) -> None:
+    model, (images, labels) = moved(own_model(name)), pictures((1, 8, 8), 4)
+    _, norms = clipped_sum(model, images, labels, 1.0)
+    bound = sorted(norms)[2]
+    expected, _ = clipped_sum(model, images, labels, bound * (1 - KEPT_BACK))
+    found = PerExampleGradients(model).clipped_sum(images, labels, bound)
+    torch.testing.assert_close(found.norms, torch.tensor(norms, dtype=torch.float64), rtol=1e-5, atol=0)
+    assert float((found.total - expected).norm() / expected.norm()) < 1e-4
+
+
+@pytest.mark.parametrize("train", PARTS)
+def test_model_train_and_requires_grad_freeze_together(train: str) -> None:
+    assert layout_of(own_model("frozen_weight", train)) == layout_of(own_model("frozen_body", train))
+
+
+def test_a_resumed_run_of_a_frozen_model_ends_like_an_uninterrupted_one(run: Run, resumed: Any) -> None:
+    whole, parts = run(*own("tied")), resumed(*own("tied"), after=1)
+    assert (whole / "model.safetensors").read_bytes() == (parts / "model.safetensors").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("frozen_whole", "model=test_trained_part.frozen_whole: no parameter is left to train"),
+        ("frozen_anew", "frozen_anew: body.1.weight is not trained, and is another each time that the model is built"),
+    ],
+)
+def test_a_model_that_is_frozen_whole_or_anew_is_refused(name: str, words: str, run: Run) -> None:
+    with pytest.raises(OptionError, match=words):
+        run(*own(name))
+
+
+def test_personal_layers_are_counted_among_trained_blocks(run: Run) -> None:
+    with pytest.raises(OptionError, match=r"of one named block \(head\)"):
+        run(*own("frozen_body"), "strategy=fedper")
