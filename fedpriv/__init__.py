@@ -18,6 +18,7 @@ value and what is allowed. Everything is imported when it is first used. docs/py
 from __future__ import annotations
 
 import importlib
+import os
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -45,6 +46,24 @@ if TYPE_CHECKING:
     from fedpriv.runs.trained_model import TrainedModel
 
 __version__ = "0.1.0"
+
+
+def _keep_to_this_machine() -> None:
+    """Switches off what Flower reports to its makers, and keeps connections to this machine away from proxies.
+
+    This holds for this process and those that it starts. What the user has set stays. Flower, Ray and trackers read
+    either spelling of NO_PROXY; gRPC reads ``no_grpc_proxy`` before it.
+    """
+    os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
+    os.environ.setdefault("FLWR_DISABLE_UPDATE_CHECK", "1")
+    given = os.environ.get("no_proxy", os.environ.get("NO_PROXY", ""))
+    for name in ("no_proxy", "NO_PROXY", *(["no_grpc_proxy"] if "no_grpc_proxy" in os.environ else [])):
+        hosts = [host.strip() for host in os.environ.get(name, given).split(",") if host.strip()]
+        if hosts != ["*"]:
+            os.environ[name] = ",".join(dict.fromkeys([*hosts, "localhost", "127.0.0.1", "::1"]))
+
+
+_keep_to_this_machine()
 __all__ = [
     "Answer",
     "Answers",
