@@ -36,8 +36,8 @@ WARN_AHEAD = 2.0
 REMARK_SECONDS = 60.0
 #: Why a node with the right time is refused.
 NOT_REGISTERED = (
-    "the SuperLink refuses this node (401): its key was revoked or never registered, or the SuperLink lost its database; "
-    "ask the server's operator, who admits a new key by `flwr supernode register`. Ledger and budget stay as they are"
+    "the SuperLink refuses this node (401): its key was revoked or never registered, or the SuperLink lost its "
+    "database; ask the server's operator, who admits a new key by `flwr supernode register`; the ledger stays as it is"
 )
 REMEDY = "set the clock by chrony or systemd-timesyncd (`sudo timedatectl set-ntp true`), here and on the server"
 

@@ -80,6 +80,7 @@ def run_on_flower(config: Config, serve: Serve) -> None:
         "init_args": {
             "address": "local",  # otherwise Ray joins whatever cluster runs on this machine, and refuses num_cpus
             "num_cpus": workers * threads,
+            "include_dashboard": False,
             "log_to_driver": False,
             "logging_level": logging.ERROR,
         },
