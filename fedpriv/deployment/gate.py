@@ -115,8 +115,8 @@ def require_on_nodes(config: Config) -> None:
 def run_objections(policy: Policy, config: Config, examples: int) -> list[str]:
     """What a node of so many examples refuses of a run's options, its own files of weights among them."""
     if policy.limits.max_parameters < (size := numbers_held(config)):
-        most = f"at most {policy.limits.max_parameters} (limits.max_parameters)"
-        return [f"model: {size} parameters, frozen ones and a backbone's among them: {most}"]
+        words = "parameters, frozen ones and a backbone's among them"
+        return [f"model: {size} {words}: limits.max_parameters is {policy.limits.max_parameters}"]
     return objections(policy, config, examples)
 
 
@@ -153,7 +153,8 @@ def over_budget(policy: Policy, config: Config, client: Client, turns: int) -> l
 
     def why(turn: int) -> str | None:
         spent = Spent()
-        spent.add(booked, turn)
+        if turn:
+            spent.add(booked, turn)
         return policy.refusal(spent, booked, (), fixed, part)
 
     first = bisect_left(range(turns), True, key=lambda turn: why(turn) is not None)
