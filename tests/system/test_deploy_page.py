@@ -262,8 +262,10 @@ def test_a_deployment_by_the_pages_own_commands(reader: Reader) -> None:
 
     # Backing up and restoring
     (reader.folder / "backup").mkdir()
-    reader.type(reader.next("python -c"))
-    reader.type(reader.next("tar -C"))
+    mask = reader.next("umask 077")
+    reader.type(f"{mask}; {reader.next('python -c')}")
+    reader.type(f"{mask}; {reader.next('tar -C')}")
+    assert {path.stat().st_mode & 0o777 for path in (reader.folder / "backup").iterdir()} == {0o600}
     with sqlite3.connect(reader.folder / "backup/superlink.db") as copy:
         assert copy.execute("SELECT count(*) FROM node").fetchone() == (3,)
     with tarfile.open(reader.folder / "backup/first.tar") as copied:
