@@ -9,6 +9,7 @@ PY := .venv/bin/python
 JOBS ?= 3
 FIND_CHROMIUM = command -v chromium || command -v chromium-browser || command -v google-chrome
 export FLWR_TELEMETRY_ENABLED = 0
+export FLWR_DISABLE_UPDATE_CHECK = 1
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 16

@@ -81,6 +81,8 @@ class Rehearsal:
     """
 
     node_options: ClassVar[dict[str, str]] = {}
+    #: Where the SuperLink listens.
+    host: ClassVar[str] = "127.0.0.1"
 
     def __init__(
         self, folder: Path, app: Path, nodes: int = 3, max_epsilon: float = MAX_EPSILON, policy: str = POLICY
@@ -91,7 +93,6 @@ class Rehearsal:
         self._running: dict[str, subprocess.Popen[bytes]] = {}
         self._environment = os.environ | {
             "FLWR_HOME": str(self.folder / "flwr"),
-            "FLWR_TELEMETRY_ENABLED": "0",
             "PATH": f"{BIN}{os.pathsep}{os.environ.get('PATH', '')}",
             "PYTHONPATH": str(self.app),
             "OMP_NUM_THREADS": "1",
@@ -116,7 +117,7 @@ class Rehearsal:
     # --- what every machine has --------------------------------------------------------------------------
 
     def _prepare(self, template: str, max_epsilon: float) -> None:
-        make_credentials(self.keys, ["localhost", "127.0.0.1"], self.nodes, 2)
+        make_credentials(self.keys, ["server.example"], self.nodes, 2)
         self.counts = self.write_data()
         known = {"bundle": bundle_digest(self.app), "schema": self.schema, "max_epsilon": max_epsilon}
         for number in range(self.nodes):
@@ -163,12 +164,16 @@ class Rehearsal:
     def start_superlink(self) -> None:
         """Starts the SuperLink and registers every node's key; returns once it answers."""
         ports = (f"port={self.port}", f"control={self.control}")
-        options = (f"credentials={self.keys / 'server'}", "host=127.0.0.1", *ports)
+        options = (f"credentials={self.keys / 'server'}", f"host={self.host}", *ports)
         self._start("superlink", [sys.executable, "-m", "fedpriv.superlink", *options])
         self._wait_for("superlink", self.control)
         with ThreadPoolExecutor(self.nodes) as pool:
             public = [str(self.keys / f"node-{number}" / "node.pub") for number in range(self.nodes)]
             list(pool.map(lambda key: self.flwr("supernode", "register", key, "rehearsal"), public))
+
+    def superlink(self, number: int) -> str:
+        """The SuperLink's address as a node knows it."""
+        return f"127.0.0.1:{self.port}"
 
     def start_node(self, number: int, keys: Path | None = None, name: str | None = None) -> str:
         """Starts a node with its own or other credentials; returns its name here."""
@@ -176,7 +181,7 @@ class Rehearsal:
         options = {
             "policy": self.policy(number),
             "data": self.data(number),
-            "superlink": f"127.0.0.1:{self.port}",
+            "superlink": self.superlink(number),
             "credentials": keys or self.keys / f"node-{number}",
             "client": number,
             "port": self.node_ports[number] if keys is None else free_ports(1)[0],

@@ -5,7 +5,7 @@ ARG BASE_IMAGE=python:3.11.13-slim-bookworm@sha256:86adf8dbadc3d6e82ee5dd2c74bec
 FROM ${BASE_IMAGE}
 
 ENV PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 PYTHONPATH=/app \
-    FLWR_TELEMETRY_ENABLED=0 FLWR_HOME=/tmp/flwr HF_HOME=/tmp/huggingface MPLCONFIGDIR=/tmp/matplotlib
+    FLWR_TELEMETRY_ENABLED=0 FLWR_DISABLE_UPDATE_CHECK=1 FLWR_HOME=/tmp/flwr HF_HOME=/tmp/huggingface MPLCONFIGDIR=/tmp/matplotlib
 
 WORKDIR /app
 COPY deploy/node.txt ./

@@ -47,6 +47,27 @@ if TYPE_CHECKING:
     from fedpriv.runs.trained_model import TrainedModel
 
 __version__ = "0.1.0"
+
+
+def _keep_to_this_machine() -> None:
+    """Switches off what Flower and Ray report to their makers, and keeps connections to this machine from proxies.
+
+    This holds for this process and those that it starts. What the user has set stays. Libraries read either spelling of
+    NO_PROXY; gRPC reads ``no_grpc_proxy`` before it.
+    """
+    silent = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1", "RAY_USAGE_STATS_ENABLED": "0"}
+    for name, value in silent.items():
+        os.environ.setdefault(name, value)
+    here = (
+        "localhost,127.0.0.1,::1,169.254.169.254,metadata.google.internal"  # the last two: Ray asks a cloud's machine
+    )
+    given = os.environ.get("no_proxy", os.environ.get("NO_PROXY", ""))
+    for name in ("no_proxy", "NO_PROXY", *(["no_grpc_proxy"] if "no_grpc_proxy" in os.environ else [])):
+        hosts = [host.strip() for host in os.environ.get(name, given).split(",") if host.strip()]
+        os.environ[name] = "*" if hosts == ["*"] else ",".join(dict.fromkeys([*hosts, *here.split(",")]))
+
+
+_keep_to_this_machine()
 __all__ = [
     "Answer",
     "Answers",

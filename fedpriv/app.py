@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from functools import lru_cache
 from typing import Any
 
@@ -10,6 +11,7 @@ from flwr.serverapp import Grid, ServerApp
 
 from fedpriv.common.errors import OptionError
 from fedpriv.common.places import installed_code_only
+from fedpriv.common.printing import OneLine
 from fedpriv.config.schema import Config
 from fedpriv.engines.worker import make_client_app
 
@@ -59,6 +61,7 @@ server_app = ServerApp()
 def _serve(grid: Grid, context: Context) -> None:
     from fedpriv.runs.start import serve_flwr_run
 
+    logging.getLogger("flwr").addFilter(OneLine())
     config = _config_of(context)
     _name_weights(config)
     serve_flwr_run(grid, context, config)

@@ -35,6 +35,7 @@ INSTEAD = {
     "extend": "fedpriv.extend_run(FOLDER, [...])",
     "rerun": "fedpriv.rerun(FOLDER, [...])",
     "plan": "fedpriv.plan_run([...])",
+    "policy": "`fedpriv plan policy=FILE ...` in a terminal",
 }
 
 

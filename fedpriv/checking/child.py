@@ -28,11 +28,10 @@ from fedpriv.common.places import ROOT
 from fedpriv.common.systems import resource
 
 _CODE = "import sys; sys.path[:0] = ['', {root!r}]; from fedpriv.checking.child import main; main({descriptor})"
-#: What the environment of a target says: one thread, no GPU, no telemetry.
+#: What the environment of a target says: one thread, no GPU.
 _ENVIRONMENT = {
     **dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS"), "1"),
     "CUDA_VISIBLE_DEVICES": "",
-    "FLWR_TELEMETRY_ENABLED": "0",
 }
 #: Seconds between two looks at a child; without any CPU time for so long, it waits for something.
 LOOK, IDLE = 0.2, 25.0

@@ -34,7 +34,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from fedpriv.common.command_line import DONE, command, command_options, whole_number
+from fedpriv.common.command_line import DONE, address_of, command, command_options, whole_number
 from fedpriv.common.errors import OptionError
 from fedpriv.common.files import write_atomic
 
@@ -297,7 +297,7 @@ def _write(path: Path, content: bytes, written: list[Path], secret: bool = False
 
 def _name(host: str) -> x509.GeneralName:
     try:
-        return x509.IPAddress(ipaddress.ip_address(host))
+        return x509.IPAddress(ipaddress.ip_address(address_of(host)))
     except ValueError:
         if not HOST_NAME.fullmatch(host):
             raise OptionError("host", host, "must be a host's name or an IP address") from None

@@ -36,8 +36,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fedpriv.commands.superlink import check_proxies
 from fedpriv.common.command_line import DONE, LOST, command, command_options, nearest, whole_number
-from fedpriv.common.errors import FedprivError, OptionError
+from fedpriv.common.errors import FedprivError, OptionError, RunFailed
 from fedpriv.common.places import installed_code_only
 from fedpriv.deployment.policy_template import TEMPLATE
 
@@ -272,25 +273,29 @@ def _run(options: dict[str, str]) -> None:
         approved, loader = _guarded(options, policy, file), "fedpriv.guard.node:guarded_app"
     guard_bundles(approved, partial(note_refusal, data))
     say = partial(print, file=sys.stderr, flush=True)
+    check_proxies()
     check_clock(options["superlink"], _there(keys / "ca.crt"), say)
-    explain_refusals(say)
+    refused = explain_refusals(say)
     wait_to_activate(say)
     config = {"partition-id": client, "policy": str(file), "data": str(data)}
     for name, place in (("identity-key", keys / "identity.key"), ("peer-keys", keys / "peers.json")):
         config |= {name: str(place)} if place.exists() else {}
     os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
-    os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
-    with _metrics(options, file, data):
-        run_supernode(
-            [
-                *("--superlink", options["superlink"]),
-                *("--root-certificates", str(_there(keys / "ca.crt"))),
-                *("--auth-supernode-private-key", str(_there(keys / "node.key"))),
-                *("--node-config", " ".join(f"{key}={json.dumps(value)}" for key, value in config.items())),
-            ],
-            port,
-            loader,
-        )
+    try:
+        with _metrics(options, file, data):
+            run_supernode(
+                [
+                    *("--superlink", options["superlink"]),
+                    *("--root-certificates", str(_there(keys / "ca.crt"))),
+                    *("--auth-supernode-private-key", str(_there(keys / "node.key"))),
+                    *("--node-config", " ".join(f"{key}={json.dumps(value)}" for key, value in config.items())),
+                ],
+                port,
+                loader,
+            )
+    finally:
+        if refused:  # Flower itself would end with exit code 0
+            raise RunFailed(refused[0])
 
 
 def _guarded(options: dict[str, str], policy: Policy, file: Path) -> Callable[[], Container[str]]:

@@ -20,6 +20,7 @@ from fedpriv.commands.flags import flags_and_overrides, with_config_dir
 from fedpriv.common.command_line import (
     DISK_FULL,
     DONE,
+    FAILED,
     SIGNALLED,
     check_place,
     guarded,
@@ -127,6 +128,9 @@ def _dispatch(arguments: list[str]) -> int:
         raise OptionError("plan", commands["plan"], "allowed: true, false")
     if plan == "true" and multirun:
         raise OptionError("plan", "true", "plans one run: leave out -m")
+    policy = commands.get("policy", "null")
+    if policy != "null" and plan == "false":
+        raise OptionError("policy", policy, "goes with plan=true: what a node with this policy would refuse")
     if (flags.cfg or flags.info) and multirun:
         raise OptionError("--cfg" if flags.cfg else "--info", "", "shows one run: leave out -m")
     if flags.cfg or flags.info:  # Hydra shows what it would compose
@@ -143,7 +147,7 @@ def _dispatch(arguments: list[str]) -> int:
     if config is not None:
         warn(config)
     if plan == "true":
-        return _plan(overrides)
+        return _plan(overrides, None if policy == "null" else Path(path_of(policy)).expanduser())
     if config is not None:
         _start_ray_early(config)
     return _run_hydra(_at_home(arguments, overrides), multirun)
@@ -395,12 +399,15 @@ def _extend(folder: str, overrides: Sequence[str]) -> int:
     return _resume(folder, [])
 
 
-def _plan(overrides: Sequence[str]) -> int:
+def _plan(overrides: Sequence[str], policy: Path | None) -> int:
+    """policy: a file; exit code 1 where a node with it would refuse the run."""
+    from fedpriv.deployment.policy import read_policy
     from fedpriv.report.live.task import task
-    from fedpriv.runs.plan_table import plan_rows
+    from fedpriv.runs.plan_table import REFUSED, plan_rows
 
     with task("plan"):
-        rows = plan_rows(compose([o for o in overrides if not _is_hydras(key_and_value(o)[0].lstrip("+~"))]))
+        config = compose([o for o in overrides if not _is_hydras(key_and_value(o)[0].lstrip("+~"))])
+        rows = plan_rows(config, None if policy is None else read_policy(policy))
     width = max(map(len, rows))
     print("\n".join(f"{name:<{width}}  {value}" for name, value in rows.items()))
-    return DONE
+    return FAILED if any(name.startswith(REFUSED) for name in rows) else DONE

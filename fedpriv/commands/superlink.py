@@ -5,7 +5,7 @@
                              [metrics_port=0] [metrics_address=127.0.0.1]
 
     credentials      the server's folder of `fedpriv deploy credentials`
-    host, port       where nodes connect, with TLS and their registered keys
+    host, port       where nodes connect, with TLS and their registered keys; host=:: is IPv6 and IPv4
     control          port on 127.0.0.1 for `flwr`, and for the programs of runs
     database         file that keeps registered nodes and runs across a restart (none: in memory)
     max_message      MiB of one request of a node; Flower sends arrays in parts of 5 MiB
@@ -39,7 +39,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedpriv.common.command_line import DONE, FAILED, command, command_options, whole_number
+from fedpriv.common.command_line import DONE, FAILED, address_of, command, command_options, whole_number
 from fedpriv.common.errors import OptionError
 from fedpriv.common.places import installed_code_only
 
@@ -81,9 +81,10 @@ def superlink_arguments(options: dict[str, str]) -> list[str]:
     if port == control:
         raise OptionError("control", str(control), "must be another port than port=: other machines reach that one")
     try:
-        ipaddress.ip_address(options["host"])
+        ipaddress.ip_address(address_of(options["host"]))
     except ValueError:
-        raise OptionError("host", options["host"], "must be an IP address of this machine, or 0.0.0.0") from None
+        words = "must be an IP address of this machine, 0.0.0.0 (IPv4), or :: (IPv6 and IPv4)"
+        raise OptionError("host", options["host"], words) from None
     arguments = [
         *("--ssl-ca-certfile", str(keys / "ca.crt"), "--ssl-certfile", str(keys / "server.crt")),
         *("--ssl-keyfile", str(keys / "server.key"), "--enable-supernode-auth"),
@@ -153,16 +154,31 @@ def check_certificate(keys: Path) -> None:
             raise refuse(f"{words} ({error.verify_message.rstrip('.')})") from None
 
 
-def bound(option: str, host: str, port: int) -> socket.socket:
-    """A bound socket, which listens once the server is ready. Raises `OptionError` if the address is not available."""
-    made = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
-    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    if made.family == socket.AF_INET6:
-        made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+def check_proxies() -> None:
+    """Raises `OptionError` for a proxy in the environment that Flower's HTTP client cannot use."""
+    import httpx
+
     try:
+        httpx.Client().close()
+    except (ImportError, ValueError, httpx.InvalidURL) as error:
+        names = ("all_proxy", "ALL_PROXY", "https_proxy", "HTTPS_PROXY", "http_proxy", "HTTP_PROXY", "no_proxy")
+        given = " ".join(f"{name}={os.environ[name]}" for name in names if os.environ.get(name))
+        words = f"allowed: http://HOST:PORT of an HTTP proxy; in no_proxy hosts ({' '.join(str(error).split())})"
+        raise OptionError("environment", given, words) from None
+
+
+def bound(option: str, host: str, port: int) -> socket.socket:
+    """A bound socket, which listens once the server is ready. ``::`` takes IPv4 connections too.
+
+    Raises `OptionError` if the address is not available.
+    """
+    try:
+        made = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if made.family == socket.AF_INET6:
+            made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, int(host != "::"))
         made.bind((host, port))
     except OSError as error:
-        made.close()
         raise OptionError(option, str(port), f"cannot listen on {host}: {error.strerror}") from None
     return made
 
@@ -179,10 +195,10 @@ def main(arguments: Sequence[str]) -> int:
     connections = whole_number(options, "max_connections", 1, 65535)
     metrics = options["metrics_address"], whole_number(options, "metrics_port", 0, 65535)
     check_certificate(Path(options["credentials"]).expanduser())
+    check_proxies()
     control = (CONTROL_HOST, int(options["control"]))
-    sockets = [bound("port", options["host"], int(options["port"])), bound("control", *control)]
+    sockets = [bound("port", address_of(options["host"]), int(options["port"])), bound("control", *control)]
     os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
-    os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
     for name in UNSAFE_VARIABLES:
         os.environ[name] = ""
 

@@ -186,6 +186,11 @@ def whole_number(options: dict[str, str], name: str, least: int, most: int) -> i
     return int(options[name])
 
 
+def address_of(text: str) -> str:
+    """An IP address as given to an option: ``[::1]``, as in a URL, is ``::1``."""
+    return text[1:-1] if text[:1] == "[" and text[-1:] == "]" else text
+
+
 def path_of(text: str) -> str:
     """A path as given to an option: with or without the quotes that the options of a run need around a space."""
     quoted = len(text) > 2 and text[0] == text[-1] and text[0] in "'\""

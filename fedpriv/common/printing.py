@@ -6,6 +6,8 @@ import logging
 import re
 from typing import Any
 
+from fedpriv.common.errors import FedprivError
+
 #: Strict: float() accepts more (blanks, underscores), which a spreadsheet need not read as a number.
 _NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?|[+-]?(inf|nan)")
 #: Characters that may begin a spreadsheet formula (OWASP, CSV Injection), including full-width forms.
@@ -30,4 +32,13 @@ class PrintableLog(logging.Filter):
     def filter(self, record: logging.LogRecord) -> bool:
         if isinstance(record.args, tuple):
             record.args = tuple(printable(one) if isinstance(one, str) else one for one in record.args)
+        return True
+
+
+class OneLine(logging.Filter):
+    """For a logger: of an error that a user can mend, its words in place of a traceback."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if record.exc_info and isinstance(error := record.exc_info[1], FedprivError):
+            record.msg, record.args, record.exc_info = f"{record.getMessage()}: {error}", (), None
         return True

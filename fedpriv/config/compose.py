@@ -44,7 +44,7 @@ from fedpriv.config.strategy_options import (
 from fedpriv.config.yaml_text import read_yaml
 
 #: Keys of the command line that are not part of a run's configuration.
-COMMANDS = ("resume", "rerun", "extend", "plan")
+COMMANDS = ("resume", "rerun", "extend", "plan", "policy")
 
 #: Groups of which a remote caller (`flwr run`) may choose.
 REMOTE_GROUPS = ("strategy", "dataset", "features", "partition", "model", "engine", "experiment", "scale")

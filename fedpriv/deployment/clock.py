@@ -34,6 +34,11 @@ TIMES, PATIENCE = 3, 10.0
 WARN_AHEAD = 2.0
 #: Seconds between two lines of a running node about its clock.
 REMARK_SECONDS = 60.0
+#: Why a node with the right time is refused.
+NOT_REGISTERED = (
+    "the SuperLink refuses this node (401): its key was revoked or never registered, or the SuperLink lost its "
+    "database; ask the server's operator, who admits a new key by `flwr supernode register`; the ledger stays as it is"
+)
 REMEDY = "set the clock by chrony or systemd-timesyncd (`sudo timedatectl set-ntp true`), here and on the server"
 
 
@@ -85,7 +90,7 @@ def measured(superlink: str, authority: Path) -> Offset | None:
     found: list[Offset] = []
     try:
         secured = ssl.create_default_context(cafile=str(authority))
-        with httpx.Client(verify=secured, timeout=PATIENCE, trust_env=False) as client:
+        with httpx.Client(verify=secured, timeout=PATIENCE) as client:
             for _ in range(TIMES):
                 before = time.time()
                 answer = client.get(f"https://{superlink}/health")
@@ -111,19 +116,28 @@ def check_clock(superlink: str, authority: Path, say: Callable[[str], None]) -> 
         say(str(found))
 
 
-def explain_refusals(say: Callable[[str], None]) -> None:
-    """From now on, this process's SuperNode says so where the SuperLink refuses it because of its clock."""
-    original, last = FleetHttpClient._unary_unary, [-REMARK_SECONDS]
+def explain_refusals(say: Callable[[str], None]) -> list[str]:
+    """From now on, this process's SuperNode says so where the SuperLink refuses it because of its clock.
+
+    Returns: the reason why the SuperLink refused the newest request; empty where it did not.
+    """
+    original, last, reason = FleetHttpClient._unary_unary, [-REMARK_SECONDS], list[str]()
 
     def asked(client: FleetHttpClient, **given: Any) -> Any:
         try:
-            return original(client, **given)
+            answer = original(client, **given)
         except httpx.HTTPStatusError as error:
-            now = time.time()
-            found = offset_of(error.response.headers, now, now) if error.response.status_code == 401 else None
-            if found is not None and found.refused and time.monotonic() - last[0] >= REMARK_SECONDS:
-                last[0] = time.monotonic()
-                say(str(found))
+            if error.response.status_code == 401:
+                now = time.time()
+                found = offset_of(error.response.headers, now, now)
+                late = found is not None and found.refused
+                reason[:] = [str(found) if late else NOT_REGISTERED]
+                if late and time.monotonic() - last[0] >= REMARK_SECONDS:
+                    last[0] = time.monotonic()
+                    say(str(found))
             raise
+        reason.clear()
+        return answer
 
     FleetHttpClient._unary_unary = asked  # type: ignore[assignment, method-assign]
+    return reason

@@ -7,6 +7,7 @@ and the data folder; every request must pass both or is answered with a refusal 
 from __future__ import annotations
 
 import hashlib
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -17,7 +18,7 @@ from flwr.app import Context
 from torch import nn
 
 from fedpriv.client.base import Client
-from fedpriv.client.build import client_class
+from fedpriv.client.build import ClientMaker, client_class
 from fedpriv.client.contract import BudgetSpent, Charge
 from fedpriv.client.memory import ClientMemory, read_memory
 from fedpriv.common.errors import OptionError, PolicyRefused
@@ -34,7 +35,7 @@ from fedpriv.deployment.approved_weights import with_own_weights
 from fedpriv.deployment.data_ledger import PRIVATE, DataLedger
 from fedpriv.deployment.declaration import Declared, DeclaredTable
 from fedpriv.deployment.node_audit import hear
-from fedpriv.deployment.policy import Booked, Policy, objections, read_policy, too_dear
+from fedpriv.deployment.policy import Booked, Policy, Spent, objections, one_participation, read_policy, too_dear
 from fedpriv.deployment.refusals import note_refusal
 from fedpriv.deployment.signed_head import Signer, signer_of
 from fedpriv.privacy.events import Entry
@@ -77,8 +78,7 @@ class Node:
         Raises `PolicyRefused`, `LedgerRefused`, `OptionError`, `MalformedMessage`.
         """
         policy = read_policy(self.policy_file)
-        if config.dataset.name != "on_nodes":
-            raise PolicyRefused(f"dataset={config.dataset.name}: this machine trains on its own examples, on_nodes")
+        require_on_nodes(config)
         if not 1 <= request.round <= config.num_rounds:
             raise PolicyRefused(f"round {request.round} of num_rounds={config.num_rounds}")
         with DataLedger(self.data, Path(policy.counter), self.signer).held() as ledger:
@@ -104,6 +104,67 @@ class Node:
     def note(self, code: Refusal, reason: str) -> None:
         """For the operator: see `note_refusal`."""
         note_refusal(self.data, code, reason)
+
+
+def require_on_nodes(config: Config) -> None:
+    """Raises `PolicyRefused` for a run that brings its own data."""
+    if config.dataset.name != "on_nodes":
+        raise PolicyRefused(f"dataset={config.dataset.name}: this machine trains on its own examples, on_nodes")
+
+
+def run_objections(policy: Policy, config: Config, examples: int) -> list[str]:
+    """What a node of so many examples refuses of a run's options, its own files of weights among them."""
+    if policy.limits.max_parameters < (size := numbers_held(config)):
+        words = "parameters, frozen ones and a backbone's among them"
+        return [f"model: {size} {words}: limits.max_parameters is {policy.limits.max_parameters}"]
+    return objections(policy, config, examples)
+
+
+def would_refuse(policy: Policy, config: Config, turns: int) -> list[str]:
+    """What a node with this policy, no spent budget and the data that the run declares would refuse, by its own checks.
+
+    config: of the whole run, its noise chosen. turns: how often a client takes part at most. Each entry names the
+    clients, the option or price, and the bound.
+    """
+    dataset = config.dataset
+    try:
+        require_on_nodes(config)
+        config = with_own_weights(policy.weights, config)
+    except PolicyRefused as refused:
+        return [str(refused)]
+    wrong = [] if policy.bundles or policy.guard else ["bundles: []: this policy approves of no app"]
+    if dataset.is_table:
+        declared = DeclaredTable(0, "", str(dataset.schema_file))
+        digest = dataset.schema_digest or declared.digest
+        wrong += declared.objections(dataset.model_copy(update={"schema_digest": digest}), policy)
+    maker = ClientMaker(config)
+    counts: dict[str, list[str]] = {}
+    for examples in dict.fromkeys(dataset.examples):
+        client = maker.make(examples=examples)
+        found = [*run_objections(policy, config, examples), *too_dear(policy, client)]
+        for words in found or over_budget(policy, config, client, turns):
+            counts.setdefault(words, []).append(str(examples))
+    return wrong + [f"of clients with {', '.join(numbers)} examples: {words}" for words, numbers in counts.items()]
+
+
+def over_budget(policy: Policy, config: Config, client: Client, turns: int) -> list[str]:
+    """Which participation of ``turns`` a node with an empty ledger refuses first, and why."""
+    booked, fixed, part = one_participation(client), policy.accounting(None, Spent()), query_share(policy, config)
+
+    def why(turn: int) -> str | None:
+        spent = Spent()
+        if turn:
+            spent.add(booked, turn)
+        return policy.refusal(spent, booked, (), fixed, part)
+
+    first = bisect_left(range(turns), True, key=lambda turn: why(turn) is not None)
+    return [] if first == turns else [f"participation {first + 1} of {turns}: {why(first)}"]
+
+
+def query_share(policy: Policy, config: Config) -> float:
+    """The part of each budget that a run may spend: that of questions, for a run that asks."""
+    asks = isinstance(config.strategy.options, AskOptions)
+    return policy.queries.share if asks and policy.queries is not None else 1.0
 
 
 def model_size(config: Config) -> int:
@@ -148,8 +209,7 @@ class Gate:
     ) -> None:
         self.node, self.policy, self.ledger, self.config, self.run = node, policy, ledger, config, run
         self._accounting, self._same_round = ledger.settle(policy), ledger.of_round(run, server_round)
-        asks = isinstance(config.strategy.options, AskOptions) and policy.queries is not None
-        self._part = policy.queries.share if asks else 1.0  # type: ignore[union-attr]
+        self._part = query_share(policy, config)
         # A run's state is used only with the same options: its noise is in units of their noise multiplier. Options
         # that members of a sum do not sign make no second state, which would have a second set of keys.
         key = hashlib.sha256(run.encode() + b"/" + release_digest(config)).hexdigest()[:32]
@@ -161,10 +221,7 @@ class Gate:
     def admit_options(self) -> None:
         """Checks the run's options against the policy and the declaration. Raises `PolicyRefused`."""
         declared, dataset, own = self.ledger.declared(), self.config.dataset, self.node.client
-        if self.policy.limits.max_parameters < (size := numbers_held(self.config)):
-            words = "parameters, frozen ones and a backbone's among them"
-            raise PolicyRefused(f"model: {size} {words}: max_parameters is {self.policy.limits.max_parameters}")
-        wrong = objections(self.policy, self.config, declared.examples)
+        wrong = run_objections(self.policy, self.config, declared.examples)
         if not own < len(dataset.examples) or dataset.examples[own] != declared.examples:
             wrong.append(f"dataset.examples={list(dataset.examples)}: client {own} has declared {declared.examples}")
         if wrong:

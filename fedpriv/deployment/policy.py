@@ -25,7 +25,7 @@ from fedpriv.config.options import Options
 from fedpriv.config.own_options import CONF, group_choices
 from fedpriv.config.schema import Config
 from fedpriv.config.strategy_options import spelled
-from fedpriv.config.sum_methods import AskOptions
+from fedpriv.config.sum_methods import RowSumOptions
 from fedpriv.config.yaml_text import with_tuples
 from fedpriv.deployment.accounting import RESERVED, Accounting
 from fedpriv.deployment.approved_weights import AllApproved
@@ -138,7 +138,7 @@ class Policy(Options):
         """
         earlier = spent if isinstance(spent, Spent) else Spent(spent)
         if earlier.messages >= self.limits.max_messages:
-            return f"{earlier.messages} messages have left, max_messages is {self.limits.max_messages}"
+            return f"{earlier.messages} messages have left, limits.max_messages is {self.limits.max_messages}"
         for budget in self.budgets:
             events = further.under(budget.threat)
             in_round = [event for booked in same_round for event in booked.under(budget.threat)]
@@ -207,13 +207,17 @@ class Policy(Options):
         for event in events:
             multiplier, rate = getattr(event, "multiplier", math.inf), getattr(event, "sampling_rate", 0.0)
             if multiplier < limits.min_noise_multiplier:
-                return f"noise multiplier {multiplier:g}, min_noise_multiplier is {limits.min_noise_multiplier:g}"
+                return (
+                    f"noise multiplier {multiplier:g}, limits.min_noise_multiplier is {limits.min_noise_multiplier:g}"
+                )
             if rate > limits.max_sampling_rate:
-                return f"sampling rate {rate:g}, max_sampling_rate is {limits.max_sampling_rate:g}"
+                return f"sampling rate {rate:g}, limits.max_sampling_rate is {limits.max_sampling_rate:g}"
         found = compose(events, budget.delta)
         if found.epsilon > limits.max_round_epsilon:
             why = f" ({'; '.join(found.reasons)})" if found.reasons else ""
-            return f"a round of epsilon {found.epsilon:g}, max_round_epsilon is {limits.max_round_epsilon:g}{why}"
+            return (
+                f"a round of epsilon {found.epsilon:g}, limits.max_round_epsilon is {limits.max_round_epsilon:g}{why}"
+            )
         return None
 
     def spent(self, releases: Iterable[Booked] | Spent) -> dict[str, float]:
@@ -319,11 +323,14 @@ def objections(policy: Policy, config: Config, declared: int) -> list[str]:
     if config.privacy.variant not in policy.variants:
         found.append(f"privacy.variant={config.privacy.variant}: allowed: {', '.join(policy.variants)}")
     found += [*_about_sums(policy, config), *query_objections(policy.queries, config)]
-    for option, value, most in _measured(config, declared, limits):
-        if not value <= most:
-            found.append(f"{option}={value:g}: at most {most:g}")
-    if local.sampler == "poisson" and not local.batch_size / declared <= limits.max_sampling_rate:
-        found.append(f"local.batch_size={local.batch_size} of {declared}: q at most {limits.max_sampling_rate:g}")
+    for option, value, limit in _measured(config, declared):
+        if not value <= (most := getattr(limits, limit)):
+            found.append(
+                f"{option}={value:g}: at most {most:g} (limits.{limit}){_remedy(option, config, declared, limits)}"
+            )
+    if local.sampler == "poisson" and not local.batch_size / declared <= (most := limits.max_sampling_rate):
+        words = f"q at most {most:g} (limits.max_sampling_rate)"
+        found.append(f"local.batch_size={local.batch_size} of {declared}: {words}")
     return found
 
 
@@ -339,32 +346,54 @@ def _about_sums(policy: Policy, config: Config) -> Iterator[str]:
                 yield f"{spelled(type(options), option)}={value}: at least {least}"
 
 
-def _measured(config: Config, declared: int, limits: Limits) -> Iterator[tuple[str, float, float]]:
-    """(option, its effective value in the run, the largest allowed)."""
+BATCHES = "local.batch_size={} local.epochs={}: batches in a round"
+
+
+def _measured(config: Config, declared: int) -> Iterator[tuple[str, float, str]]:
+    """(option, its effective value in the run, the entry of `Limits` that bounds it)."""
     options: Any = config.strategy.options
-    yield "num_rounds", config.num_rounds, limits.max_rounds
-    if not isinstance(options, AskOptions):  # which trains nothing
-        batches = config.local.epochs * -(-declared // config.local.batch_size)
-        steps = getattr(options, "local_steps", config.local.steps) or batches
-        yield "local.batch_size", config.local.batch_size, limits.max_batch_size
-        yield "batches in a round", steps, limits.max_local_steps
+    local = config.local
+    yield "num_rounds", config.num_rounds, "max_rounds"
+    if not isinstance(options, RowSumOptions):  # which add up each row once, without batches
+        yield "local.batch_size", local.batch_size, "max_batch_size"
+        if hasattr(options, "local_steps"):
+            yield spelled(type(options), "local_steps"), options.local_steps, "max_local_steps"
+        elif local.steps:
+            yield "local.steps", local.steps, "max_local_steps"
+        else:
+            batches = local.epochs * -(-declared // local.batch_size)
+            yield BATCHES.format(local.batch_size, local.epochs), batches, "max_local_steps"
     if hasattr(options, "clip_norm"):
-        yield "strategy.client.clip_norm", options.clip_norm, limits.max_clip_norm
+        yield "strategy.client.clip_norm", options.clip_norm, "max_clip_norm"
     if getattr(options, "clipping", "fixed") != "fixed":
         largest = options.norm_bound if hasattr(options, "norm_bound") else CLIP_RANGE * options.clip_norm
-        yield "the clip norm that a rule may move to", largest, limits.max_clip_norm
+        yield "the clip norm that a rule may move to", largest, "max_clip_norm"
     if hasattr(options, "radius"):  # of one coordinate's interval
         radius = options.radius
-        yield "strategy.client.radius", max(radius) if isinstance(radius, list) else radius, limits.max_clip_norm
+        yield "strategy.client.radius", max(radius) if isinstance(radius, list) else radius, "max_clip_norm"
+
+
+def _remedy(option: str, config: Config, declared: int, limits: Limits) -> str:
+    """Of too many batches: the smallest batch that keeps to the limits, or else a number of steps."""
+    if option != BATCHES.format(config.local.batch_size, config.local.epochs):
+        return ""
+    passes = limits.max_local_steps // config.local.epochs
+    least = -(-declared // passes) if passes else math.inf
+    words = f"batch_size={least}" if least <= limits.max_batch_size else f"steps={limits.max_local_steps}"
+    return f"; local.{words} keeps to it"
+
+
+def one_participation(client: Client) -> Booked:
+    """What a participation of this client books, under each threat model that the method has an account for."""
+    planned = [event for threat in client.accounts() for event in client.planned_events(1, threat)]
+    return Booked(tuple(Entry(1, 0, 0, 0, event) for event in planned), client.threat, client.traits.shares_secrets)
 
 
 def too_dear(policy: Policy, client: Client) -> list[str]:
     """Why one participation of this client violates the policy, regardless of what was spent before."""
     if not client.books_itself:
         return ["clients send what only a trusted server protects, and do not book it"]
-    found = []
-    planned = [event for threat in client.accounts() for event in client.planned_events(1, threat)]
-    own = Booked(tuple(Entry(1, 0, 0, 0, event) for event in planned), client.threat)
+    found, own = [], one_participation(client)
     for budget in policy.budgets:
         if client.traits.shares_secrets and budget.observer == "server+members":
             continue  # checked when it is released

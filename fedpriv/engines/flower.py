@@ -68,7 +68,6 @@ def run_on_flower(config: Config, serve: Serve) -> None:
         except KeyboardInterrupt as stop:  # the runtime's thread would print it and say that all is well
             interruptions.append(stop)
 
-    os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
     if str(ROOT) not in sys.path:
         sys.path.insert(0, str(ROOT))
     from flwr.simulation import run_simulation
@@ -84,6 +83,7 @@ def run_on_flower(config: Config, serve: Serve) -> None:
         "init_args": {
             "address": "local",  # otherwise Ray joins whatever cluster runs on this machine, and refuses num_cpus
             "num_cpus": workers * threads,
+            "include_dashboard": False,
             "log_to_driver": False,
             "logging_level": logging.ERROR,
         },

@@ -16,7 +16,6 @@ from fedpriv.guard.child import LONGEST
 ENVIRONMENT = {
     **dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS"), "1"),
     "JE_ARROW_MALLOC_CONF": "background_thread:false",
-    "FLWR_TELEMETRY_ENABLED": "0",
     "LANG": "C.UTF-8",
     "PYTHONDONTWRITEBYTECODE": "1",
 }

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from fedpriv.client.build import make_client, person_word
 from fedpriv.config.schema import Config
+from fedpriv.deployment.gate import would_refuse
+from fedpriv.deployment.policy import Policy
 from fedpriv.engines.worker import Worker
 from fedpriv.report.live.progress import figure
 from fedpriv.runs.planning import plan_elsewhere
 from fedpriv.runs.preparation import resolve
 from fedpriv.training.trained_part import trained_words
+
+#: How the name of a line begins that says what a node would refuse.
+REFUSED = "the policy refuses"
 
 
 def _parameters(worker: Worker) -> str:
@@ -25,8 +30,8 @@ def _public_knowledge(config: Config) -> dict[str, str]:
     return trained if known == "none" else {"public knowledge": known, **trained}
 
 
-def plan_rows(config: Config) -> dict[str, str]:
-    """Name -> value of every line. Trains nothing."""
+def plan_rows(config: Config, policy: Policy | None = None) -> dict[str, str]:
+    """Name -> value of every line, the last about what a node with this policy would do. Trains nothing."""
     config, worker, plan = resolve(config, None)
     claim = plan.claim
     claimed = f"{figure(claim.epsilon)} (scope {claim.scope}; {claim.equation})" if claim else "nothing is claimed"
@@ -56,4 +61,8 @@ def plan_rows(config: Config) -> dict[str, str]:
         chosen = getattr(make_client(config), "noise_multiplier", None)
         rows["noise multiplier"] = f"{chosen:.6g} (standard deviation / clip_norm)"
     rows |= {f"reason {number}": reason for number, reason in enumerate(plan.reasons, 1)}
+    if policy is not None:
+        wrong = would_refuse(policy, config, plan.participations[1])
+        rows |= {f"{REFUSED} {number}": words for number, words in enumerate(wrong, 1)}
+        rows |= {} if wrong else {"policy": "admits this run, on a ledger without releases"}
     return rows

@@ -61,9 +61,11 @@ class Exchange:
         number, nodes, messages = current.number, grid.nodes(), list[Message]()
         self.grid, exchange = grid, str(options.get(EXCHANGE, TRAIN))
         current.asked, current.label = list(clients), label(number, self.population.attempt, exchange)
+        current.answered, current.away = set(), []
         if self.population.run:
             options = options | {RUN: self.population.run}
-            clients = [client for client in clients if client in nodes]  # nobody can ask a machine that is away
+            current.away = [client for client in clients if client not in nodes]
+            clients = [client for client in clients if client in nodes]
         self.hooks.on_asking(clients)
         if self.population.over_selects:  # on our own grids, which keep the order, chance says who comes first
             order = generator(self.population.seed, number, "arrival").permutation(len(clients)).tolist()
@@ -118,6 +120,7 @@ class Exchange:
             else:
                 try:
                     early[client] = outcome()
+                    current.answered.add(client)
                 except MalformedMessage as error:
                     current.errors[client] = f"refused: {error}"
                     current.codes[client] = MALFORMED
@@ -183,13 +186,15 @@ class Exchange:
                 f"round {current.number}: {len(current.stopped)} of {len(current.cohort)} clients {why}, "
                 f"{usable} are left and {why_least}"
             )
-        codes = Counter(current.codes.values()) + (self.grid.unnamed if self.grid else Counter())
-        silent = [client for client in current.lost if client not in current.errors]
-        words = [f"client {client}: {reason}" for client, reason in sorted(current.errors.items())[:10]]
-        words += [f"client {client}: no reply" for client in silent[:10]]
+        words = what_to_do(Counter(current.codes.values()))
+        if unnamed := what_to_do(self.grid.unnamed if self.grid else {}):
+            words.append(f"of nodes that did not say which client they are: {', '.join(unnamed)}")
+        words += [f"client {client}: {reason}" for client, reason in sorted(current.errors.items())[:10]]
+        silent = [client for client in current.lost if client not in {*current.errors, *current.answered}]
+        missing = "no connected node has said that it is this client"
+        words += [f"client {client}: {missing if client in current.away else 'no reply'}" for client in silent[:10]]
         raise RunFailed(
-            f"round {current.number}: {usable} usable replies of {len(current.cohort)}, "
-            f"{why_least}; " + "; ".join([*what_to_do(codes), *words])
+            f"round {current.number}: {usable} usable replies of {len(current.cohort)}, {why_least}; {'; '.join(words)}"
         )
 
 
@@ -204,7 +209,8 @@ def _why_ignored(current: Round, message: Message, client: int, asked: set[int],
 
 #: What the server's operator can do about a code that a node answered.
 REMEDIES = {
-    Refusal.POLICY: "their policies do not allow this run's options",
+    Refusal.POLICY: "their policies do not allow this run's options: each node's log names option and bound, "
+    "and `fedpriv plan policy=FILE` says before a run what a policy refuses",
     Refusal.LEDGER: "their ledgers are missing, older than their counters, or in use",
     Refusal.BUNDLE: "they have not approved this app: `fedpriv.node bundle` prints the digest that a policy must name",
     Refusal.BUDGET_SPENT: "a budget or a bound of their own does not admit the release",

@@ -130,6 +130,8 @@ class Round:
     theta: FloatVector
     cohort: list[int] = field(default_factory=list)
     asked: list[int] = field(default_factory=list)  # in the exchange that is going on
+    answered: set[int] = field(default_factory=set)  # of these: whose reply was good
+    away: list[int] = field(default_factory=list)  # of these: on machines that nobody could ask
     replies: list[Reply] = field(default_factory=list)  # without their releases
     errors: dict[int, str] = field(default_factory=dict)  # client -> what went wrong
     codes: dict[int, str] = field(default_factory=dict)  # client -> `refusal_name`, or MALFORMED

@@ -38,9 +38,10 @@ def typed(beginning: str, **places: Path) -> int:
         command = command.replace(word, place)
     for word, folder in places.items():
         command = command.replace(word, str(folder))
+    (mask,) = [line.split()[1] for line in shown if line.startswith("umask ")]
     arguments = shlex.split(command)
     arguments[0] = sys.executable if arguments[0] == "python" else arguments[0]
-    return subprocess.run(arguments, capture_output=True, timeout=60).returncode
+    return subprocess.run(arguments, capture_output=True, timeout=60, umask=int(mask, 8)).returncode
 
 
 # --- the server --------------------------------------------------------------------------------------------------
@@ -74,6 +75,7 @@ def test_a_database_that_is_written_is_copied_as_a_whole(tmp_path: Path) -> None
             ended.wait(0.01)
         certain = len(registered)
         assert typed(DATABASE, SERVER=tmp_path / "server", BACKUP=tmp_path / "backup") == 0
+        assert (tmp_path / "backup/superlink.db").stat().st_mode & 0o777 == 0o600  # it holds tokens
     finally:
         ended.set()
         writer.join()

@@ -195,14 +195,35 @@ def test_a_running_node_says_why_it_is_refused(
     """Once a minute, from the date of the refusal itself; the error stays what it is."""
     monkeypatch.setattr(FleetHttpClient, "_unary_unary", FleetHttpClient._unary_unary)  # taken back afterwards
     said: list[str] = []
-    explain_refusals(said.append)
+    reason = explain_refusals(said.append)
     client = FleetHttpClient.from_server_address(server.address, False, server.authority.read_bytes(), ())
     for shift in (0, 30, 30):
         ahead(shift)
         with pytest.raises(httpx.HTTPStatusError, match="401"):
             client.PullMessages(PullMessagesRequest())  # unsigned, so it is refused whatever the clock shows
         assert len(said) == bool(shift)
+        assert ("was revoked or never registered" in reason[0]) == (shift == 0)
     assert "ahead of the SuperLink's" in said[0]
+
+
+def test_a_refusal_is_forgotten_when_the_next_request_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A node that is stopped later must not say that it was revoked."""
+    request = httpx.Request("POST", "https://server.example")
+    statuses = iter((401, 503, 200))
+
+    def answer(client: FleetHttpClient, **given: Any) -> int:
+        if (status := next(statuses)) == 200:
+            return status
+        raise httpx.HTTPStatusError("refused", request=request, response=httpx.Response(status))
+
+    monkeypatch.setattr(FleetHttpClient, "_unary_unary", answer)
+    reason = explain_refusals(print)
+    client: Any = object.__new__(FleetHttpClient)
+    for known in (True, True):  # an answer that is no refusal of this node leaves the reason
+        with pytest.raises(httpx.HTTPStatusError):
+            client._unary_unary()
+        assert bool(reason) == known
+    assert client._unary_unary() == 200 and not reason
 
 
 @pytest.mark.parametrize(("age", "words"), [(-8, "8.0 s ahead of"), (400, "400.0 s behind")])

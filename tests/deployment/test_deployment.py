@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable
 
 import pytest
-from deployed import MACHINES, codes, refused
+from deployed import MACHINES, POLICY, codes, refused
 from flwr.app import Message
+from flwr.common.logger import FLOWER_LOGGER
 from prometheus_client import generate_latest
 
 from fedpriv.commands.node import snapshot
@@ -161,3 +163,38 @@ def test_metrics_and_health_are_what_the_files_say(machines: MACHINES) -> None:
     assert 'fedpriv_node_epsilon_spent{budget="client, replace-one, server, delta 1e-05"} 6.57' in text
     (network.data(0) / ".fedpriv" / "ledger.jsonl").unlink()
     assert "fedpriv_node_readable 0.0" in generate_latest(registry).decode()
+
+
+def test_the_servers_words_about_nodes_that_refuse_and_one_that_replies(
+    machines: MACHINES, caplog: pytest.LogCaptureFixture
+) -> None:
+    network = machines(3)
+    for number in (0, 1):
+        network.write_policy(number, POLICY | {"strategies": ["fedcad"]})
+    with pytest.raises(RunFailed) as failed:
+        network.serve(network.overrides("strategy.server.min_replies=3"))
+    words = str(failed.value)
+    assert "1 usable replies of 3, strategy.server.min_replies=3; 2 x policy (" in words
+    assert "`fedpriv plan policy=FILE`" in words and "no reply" not in words and "client 2" not in words
+    assert "strategy=fedldp: allowed: fedcad" in caplog.text
+    one_line_and_no_traceback(failed.value)
+
+
+def one_line_and_no_traceback(error: RunFailed) -> None:
+    """What Flower logs of an exception of the ServerApp; an error of the program itself keeps its traceback."""
+    lines: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: lines.append(logging.Formatter().format(record))  # type: ignore[method-assign]
+    FLOWER_LOGGER.addHandler(handler)
+    try:
+        for raised in (error, ValueError("a fault of the program")):
+            FLOWER_LOGGER.error("%s raised an exception", "ServerApp", exc_info=raised)
+    finally:
+        FLOWER_LOGGER.removeHandler(handler)
+    assert lines[0] == f"ServerApp raised an exception: {error}" and "ValueError: a fault of the program" in lines[1]
+
+
+def test_a_node_that_is_away_is_named_as_such(machines: MACHINES) -> None:
+    network = machines(3)
+    with pytest.raises(RunFailed, match="client 1: no connected node has said that it is this client"):
+        network.serve(network.overrides("strategy.server.min_replies=3", "engine.round_timeout=1"), away=[1])

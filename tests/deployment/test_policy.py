@@ -4,18 +4,26 @@ from __future__ import annotations
 
 import copy
 import math
+import re
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from deployed import POLICY
+from deployed import MACHINES, POLICY, codes
 
 from fedpriv.client.build import make_client
 from fedpriv.commands.node import TEMPLATE
 from fedpriv.commands.node import main as node_command
-from fedpriv.common.errors import OptionError
+from fedpriv.commands.runs import main as runs_main
+from fedpriv.commands.runs import plan_main
+from fedpriv.common.errors import OptionError, RunFailed
 from fedpriv.config.compose import compose
+from fedpriv.config.remote import compose_remote_text
+from fedpriv.config.schema import Config
+from fedpriv.data.table_schema import read_schema
+from fedpriv.deployment.gate import would_refuse
 from fedpriv.deployment.policy import Booked, Policy, Spent, UnitBudget, objections, read_policy, too_dear
 from fedpriv.privacy.composition import compose as composed
 from fedpriv.privacy.composition import gaussian_epsilon
@@ -275,30 +283,147 @@ def test_objections_name_the_option_and_the_bound(tmp_path: Path) -> None:
     config = compose(["strategy=fedldp", "local.batch_size=10", "num_rounds=12", "strategy.client.clip_norm=7"])
     found = objections(policy_of(tmp_path), config, 12)
     assert found == [
-        "num_rounds=12: at most 10",
-        "local.batch_size=10: at most 8",
-        "strategy.client.clip_norm=7: at most 5",
-        "local.batch_size=10 of 12: q at most 0.6",
+        "num_rounds=12: at most 10 (limits.max_rounds)",
+        "local.batch_size=10: at most 8 (limits.max_batch_size)",
+        "strategy.client.clip_norm=7: at most 5 (limits.max_clip_norm)",
+        "local.batch_size=10 of 12: q at most 0.6 (limits.max_sampling_rate)",
     ]
     limits = ["strategy=fedldp", "local.batch_size=6", "num_rounds=10", "strategy.client.clip_norm=5"]
     assert not objections(policy_of(tmp_path), compose(limits), 10)  # all at their limits, 6 of 10 as well
-    for epochs, found in (
-        (3, []),
-        (4, ["batches in a round=12: at most 10"]),
-    ):  # of 13 pictures, 6 at a time: 3 batches
+    words = "local.batch_size=6 local.epochs={}: batches in a round={}: at most 10 (limits.max_local_steps)"
+    words += "; local.{} keeps to it"
+    for epochs, examples, found in (
+        (3, 13, []),  # of 13 pictures, 6 at a time: 3 batches
+        (4, 13, [words.format(4, 12, "batch_size=7")]),
+        (4, 17, [words.format(4, 12, "steps=10")]),  # two passes admit batches of 9, and the policy 8
+        (11, 13, [words.format(11, 33, "steps=10")]),
+    ):
         config = compose(["strategy=fedldp", "local.batch_size=6", "num_rounds=2", f"local.epochs={epochs}"])
-        assert objections(policy_of(tmp_path), config, 13) == found
+        assert objections(policy_of(tmp_path), config, examples) == found
+    for option in ("local.batch_size=7", "local.steps=10"):  # the remedies
+        config = compose(["strategy=fedldp", "local.batch_size=6", "num_rounds=2", "local.epochs=4", option])
+        assert not objections(policy_of(tmp_path), config, 13)
+    config = compose(["strategy=fedldp", "local.batch_size=6", "num_rounds=2", "local.steps=11"])
+    assert objections(policy_of(tmp_path), config, 13) == ["local.steps=11: at most 10 (limits.max_local_steps)"]
     walked = compose([*limits, "local.sampler=shuffle", "num_rounds=2"])  # each picture once an epoch: no rate
     assert not objections(policy_of(tmp_path), walked, 7)
     steps = compose(["strategy=dpfl_agn", "local.batch_size=4", "num_rounds=2", "strategy.client.local_steps=11"])
     policy = policy_of(tmp_path, strategies=["dpfl_agn"], limits={"max_clip_norm": 1e6})
-    assert objections(policy, steps, 12) == ["batches in a round=11: at most 10"]
+    assert objections(policy, steps, 12) == ["strategy.client.local_steps=11: at most 10 (limits.max_local_steps)"]
     assert not objections(policy_of(tmp_path, strategies=["dpfl_agn"], limits={"max_local_steps": 11}), steps, 12)
     for radius, words in (
-        ("7", ["strategy.client.radius=7: at most 5"]),
-        ("[0.1,7,1]", ["strategy.client.radius=7: at most 5"]),
+        ("7", ["strategy.client.radius=7: at most 5 (limits.max_clip_norm)"]),
+        ("[0.1,7,1]", ["strategy.client.radius=7: at most 5 (limits.max_clip_norm)"]),
         ("[0.1,5]", []),
     ):
         bits = compose(["strategy=ldpfl", "local.batch_size=6", "num_rounds=2", f"strategy.client.radius={radius}"])
         assert objections(policy_of(tmp_path, strategies=["ldpfl"]), bits, 12) == words  # of the widest layer
     assert UnitBudget(unit="client", delta=1e-5, max_epsilon=1.0).threat == CLIENT_TO_SERVER
+
+
+# --- before a run --------------------------------------------------------------------------------------------
+
+PAGES = Path(__file__).resolve().parents[2] / "docs"
+SCHEMA = """\
+target: {column: ill, task: classification, classes: ['no', 'yes']}
+columns:
+  id: {ignore: true}
+  age: {range: [18, 100]}
+  sex: {values: [f, m]}
+  pressure: {range: [60, 200]}
+"""
+
+
+def page_run(page: str, rows: int | None, **places: str) -> Config:
+    """The run that a page submits, by as many examples at each node as are given."""
+    (overrides,) = re.findall(r"flwr run .*?overrides=\"(.*?)\"", (PAGES / page).read_text())
+    if rows is not None:
+        overrides = re.sub(r"dataset\.examples=\S+", f"dataset.examples=[{rows},{rows},{rows}]", overrides)
+    overrides = re.sub(r" dataset\.test_root=\S+", "", overrides)
+    for name, value in places.items():
+        overrides = re.sub(rf"dataset\.{name}=\S+", f"dataset.{name}={value}", overrides)
+    return compose_remote_text(overrides)
+
+
+def page_policy(folder: Path, digest: str = "a" * 64, text: str = "") -> Policy:
+    """The template with what a page changes, its bundle and schema filled in."""
+    raw = yaml.safe_load(TEMPLATE) | yaml.safe_load(text or "{}") | {"bundles": ["b" * 64], "schemas": [digest]}
+    (folder / "policy.yaml").write_text(yaml.safe_dump(raw))
+    return read_policy(folder / "policy.yaml")
+
+
+@pytest.mark.parametrize("rows", [200, 1_200, 20_000, 200_000])
+def test_the_policy_of_the_tables_page_admits_its_run(rows: int, tmp_path: Path) -> None:
+    file = tmp_path / "schema.yaml"
+    file.write_text(SCHEMA)
+    digest = read_schema(file).digest
+    (changes,) = re.findall(r"```yaml\n(budgets.*?)```", (PAGES / "tables.md").read_text(), re.DOTALL)
+    config = page_run("tables.md", rows, schema_file=str(file), schema_digest=digest)
+    assert would_refuse(page_policy(tmp_path, digest, changes), config, config.num_rounds) == []
+    (wrong,) = would_refuse(page_policy(tmp_path, "c" * 64, changes), config, config.num_rounds)
+    assert digest in wrong and "schemas" in wrong
+
+
+def test_the_template_admits_the_run_of_its_page_twice(tmp_path: Path) -> None:
+    config, policy = page_run("deploy.md", None), page_policy(tmp_path)
+    assert would_refuse(policy, config, 2 * config.num_rounds) == []
+    (wrong,) = would_refuse(policy, config, 3 * config.num_rounds)
+    assert wrong.startswith("of clients with 800, 650, 900 examples: participation 45 of 60: the budget of 8")
+    assert would_refuse(policy.model_copy(update={"bundles": ()}), config, 20) == [
+        "bundles: []: this policy approves of no app"
+    ]
+    here = compose(["strategy=fedldp", "num_rounds=2"])
+    assert would_refuse(policy, here, 2) == ["dataset=digits: this machine trains on its own examples, on_nodes"]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"strategies": ["fedcad"]},
+        {"variants": ["published"]},
+        {"limits": {"max_local_steps": 2}},
+        {"limits": {"max_parameters": 10}},
+        {"limits": {"min_noise_multiplier": 2.0}},
+        {"limits": {"max_round_epsilon": 0.1}},
+        {"budgets": [{"unit": "client", "delta": 1e-5, "max_epsilon": 5.0}]},
+        {"budgets": [{"unit": "example", "adjacency": "zero-out", "delta": 1e-5, "max_epsilon": 5.0}]},
+        {},
+    ],
+)
+def test_a_plan_says_what_the_node_then_says(
+    changes: dict[str, Any], machines: MACHINES, caplog: pytest.LogCaptureFixture
+) -> None:
+    network = machines(1, changes | {"bundles": ["b" * 64]})
+    overrides = network.overrides()
+    planned = compose_remote_text(re.sub(r" dataset\.test_root=\S+", "", overrides))
+    wrong = would_refuse(read_policy(network.policy(0)), planned, planned.num_rounds)
+    if not wrong:
+        assert changes == {} and set(codes(network.serve(overrides))) == {"sent"}
+        return
+    with suppress(RunFailed):  # a budget that ends in mid-run ends the run, whose result is kept
+        network.serve(overrides)
+    for words in wrong:
+        assert words.removeprefix("of clients with 12 examples: ").rpartition("of 2: ")[2] in caplog.text
+    booked_before = re.findall(r"participation (\d) of 2", str(wrong))
+    assert network.booked(0) == (int(booked_before[0]) - 1 if booked_before else 0)
+
+
+def test_plan_prints_it_and_exits_with_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    page_policy(tmp_path)
+    own = [
+        "strategy=fedldp",
+        "dataset=on_nodes",
+        "dataset.classes=[a,b]",
+        "dataset.examples=[800,9000]",
+        "model=linear",
+    ]
+    run = [*own, "num_clients=2", "clients_per_round=2", "num_rounds=2", "strategy.client.noise_multiplier=8"]
+    policy = f"policy={tmp_path / 'policy.yaml'}"
+    assert plan_main([*run, "local.batch_size=32", policy]) == 1
+    (wrong,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("the policy refuses")]
+    assert "of clients with 9000 examples: local.batch_size=32" in wrong and "local.batch_size=90 keeps to it" in wrong
+    assert plan_main([*run, "local.batch_size=90", policy]) == 0
+    assert "admits this run, on a ledger without releases" in capsys.readouterr().out
+    assert runs_main([*run, policy]) == 2
+    assert "policy.yaml: goes with plan=true" in capsys.readouterr().err
+    assert plan_main([*run, f"policy={tmp_path / 'none.yaml'}"]) == 2

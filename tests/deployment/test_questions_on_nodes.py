@@ -124,7 +124,7 @@ def test_a_node_knows_how_many_numbers_it_is_asked_for(network: Asked, caplog: p
     assert model_size(compose_remote_text(network.asking(wide))) == 501
     network.allow(QUERIES | {"columns": ["mean area"]}, limits=POLICY["limits"] | {"max_parameters": 400})
     assert refused(network, network.asking(wide)) == {"POLICY"}
-    assert "model: 501 parameters, frozen ones and a backbone's among them: max_parameters is 400" in caplog.text
+    assert "model: 501 parameters, frozen ones and a backbone's among them: limits.max_parameters is 400" in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -9,20 +9,26 @@ import os
 import socket
 import sqlite3
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 import uvicorn
 from cryptography.hazmat.primitives.asymmetric import ec
 from node_proofs import signed
+from prometheus_client import CollectorRegistry
 
 from fedpriv.commands import credentials
-from fedpriv.commands.credentials import make_credentials
-from fedpriv.commands.superlink import OPTIONS, UNSAFE_VARIABLES, check_certificate, main, private_database
+from fedpriv.commands.credentials import _name, make_credentials
+from fedpriv.commands.superlink import OPTIONS, UNSAFE_VARIABLES, bound, check_certificate, main, private_database
+from fedpriv.common.command_line import address_of
+from fedpriv.common.errors import OptionError
 from fedpriv.deployment import superlink_gate
 from fedpriv.deployment.superlink_gate import SMALL_BODY, Connection, Gate, Limits, user_of
+from fedpriv.report.live.serving import serve_metrics
 
 #: What anybody could do who reaches it: run a program, register a node's key, read results, act as a ServerApp.
 CONTROL = ("/v1/control/start-run", "/v1/control/register-node", "/v1/control/pull-artifacts", "/v1/control/stop-run")
@@ -390,3 +396,39 @@ def test_every_option_is_in_the_help(capsys: pytest.CaptureFixture[str]) -> None
     assert main(["--help"]) == 0
     help_text = capsys.readouterr().out
     assert all(f"    {name}" in help_text or f", {name}" in help_text for name in OPTIONS)
+
+
+# --- IPv6 and IPv4 -------------------------------------------------------------------------------------------
+
+
+def reached(listener: socket.socket, *hosts: str) -> list[str]:
+    """Which of these addresses of this machine lead to a socket."""
+    listener.listen()
+    port, found = listener.getsockname()[1], []
+    for host in hosts:
+        with suppress(OSError), socket.create_connection((host, port), 5):
+            found.append(host)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("host", "hosts"), [("::", ["127.0.0.1", "::1"]), ("::1", ["::1"]), ("0.0.0.0", ["127.0.0.1"])]
+)
+def test_one_listener_takes_both_kinds_of_addresses(host: str, hosts: list[str]) -> None:
+    with bound("port", host, 0) as listener:
+        assert reached(listener, "127.0.0.1", "::1") == hosts
+        with pytest.raises(OptionError, match=f"cannot listen on {host}: Address already in use"):
+            bound("port", host, listener.getsockname()[1])
+
+
+def test_an_address_may_have_the_brackets_of_a_url() -> None:
+    assert [address_of(text) for text in ("[::1]", "::1", "10.0.0.1", "[::]", "")] == [
+        "::1",
+        "::1",
+        "10.0.0.1",
+        "::",
+        "",
+    ]
+    assert _name("[::1]") == _name("::1")
+    with serve_metrics("[::1]", 0, CollectorRegistry(), lambda: (True, "well")) as server:
+        assert httpx.get(f"http://[::1]:{server.port}/healthz", trust_env=False).text == "well\n"

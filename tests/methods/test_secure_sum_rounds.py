@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable
 from functools import cache
@@ -78,8 +79,9 @@ def test_a_client_that_drops_out_is_in_the_sum_if_its_vector_came(exchange: str,
 @pytest.mark.parametrize("exchange", SUM_EXCHANGES)
 def test_below_the_threshold_a_round_ends_with_what_is_missing(exchange: str, run: Run, tmp_path: Path) -> None:
     faults = ",".join(f"{{round:2,client:{client},exchange:{exchange},kind:drop}}" for client in (0, 3))
-    with pytest.raises(RunFailed, match=r"round 2: 3 usable replies of 5, 3 of 5 clients .* 4 are needed"):
+    with pytest.raises(RunFailed, match=r"round 2: 3 usable replies of 5, 3 of 5 clients .* 4 are needed") as failed:
         run(*DDGAUSS, PROTOCOL, f"engine.faults=[{faults}]", "strategy.server.threshold=4", folder=tmp_path / "r")
+    assert re.findall(r"client (\d): no reply", str(failed.value)) == ["0", "3"]  # the others did reply
     # What left in the round that was given up stays booked.
     booked = Counter(line["round"] for line in ledger_of(tmp_path / "r"))
     assert (booked[2] > 0) == (exchange not in (KEYS, SHARES))

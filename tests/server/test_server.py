@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -319,6 +320,19 @@ def test_too_few_replies_end_the_run_with_every_clients_error() -> None:
     assert f"client {silent}: no reply" in words
     assert f"client {malformed}: refused: arrays.vector: not finite" in words
     assert f"client {fine}" not in words
+
+
+def test_machines_that_nobody_could_ask_are_not_said_to_be_silent() -> None:
+    """Two nodes did not approve of the app, and so did not say which clients they are; a third replied."""
+    exchange = build().exchange
+    exchange.grid = SimpleNamespace(unnamed=Counter(bundle=2))  # type: ignore[assignment]
+    current = Round(1, THETA, cohort=[0, 1, 2, 3], lost=[0, 1, 2, 3], answered={2}, away=[0, 1])
+    with pytest.raises(RunFailed) as failed:
+        exchange.give_up(current, 1, 3)
+    words = str(failed.value)
+    assert "of nodes that did not say which client they are: 2 x bundle (they have not approved this app" in words
+    assert all(f"client {client}: no connected node has said that it is this client" in words for client in (0, 1))
+    assert "client 3: no reply" in words and "client 2" not in words and words.count("no reply") == 1
 
 
 def test_enough_replies_go_on_without_the_others() -> None:

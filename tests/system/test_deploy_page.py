@@ -208,6 +208,7 @@ def test_a_deployment_by_the_pages_own_commands(reader: Reader) -> None:
     Path(authority).parent.mkdir(parents=True)
     Path(authority).write_bytes((reader.app / "keys/ca/ca.crt").read_bytes())
     reader.wait_until(lambda: reader.healthy("localhost", Path(authority)), "the SuperLink does not answer")
+    assert reader.next("export FLWR_TELEMETRY_ENABLED=0")  # tests/system/test_proxy.py types it
     register = reader.next("flwr supernode register")
     told = [reader.type(of_node(reader, register, number)) for number in COUNTS]
     listed = reader.type(f"{reader.next('flwr supernode list')} --format json")
@@ -261,8 +262,10 @@ def test_a_deployment_by_the_pages_own_commands(reader: Reader) -> None:
 
     # Backing up and restoring
     (reader.folder / "backup").mkdir()
-    reader.type(reader.next("python -c"))
-    reader.type(reader.next("tar -C"))
+    mask = reader.next("umask 077")
+    reader.type(f"{mask}; {reader.next('python -c')}")
+    reader.type(f"{mask}; {reader.next('tar -C')}")
+    assert {path.stat().st_mode & 0o777 for path in (reader.folder / "backup").iterdir()} == {0o600}
     with sqlite3.connect(reader.folder / "backup/superlink.db") as copy:
         assert copy.execute("SELECT count(*) FROM node").fetchone() == (3,)
     with tarfile.open(reader.folder / "backup/first.tar") as copied:

@@ -12,6 +12,7 @@ from wsgiref.simple_server import WSGIRequestHandler, make_server
 from prometheus_client import CollectorRegistry, make_wsgi_app
 from prometheus_client.exposition import ThreadingWSGIServer
 
+from fedpriv.common.command_line import address_of
 from fedpriv.common.errors import OptionError
 
 #: (whether all is well, one line for a person)
@@ -79,7 +80,9 @@ def serve_metrics(
         return [] if environ["REQUEST_METHOD"] == "HEAD" else [f"{words}\n".encode()]
 
     try:
-        (family, *_, place), *_ = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        (family, *_, place), *_ = socket.getaddrinfo(
+            address_of(address), port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
         kind = type("Server", (ThreadingWSGIServer,), {"address_family": family})
         server: Any = make_server(str(place[0]), port, app, kind, _Handler)
     except OSError as error:  # socket.gaierror too
