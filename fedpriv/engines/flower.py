@@ -7,7 +7,6 @@ copies and a resumed run puts back.
 from __future__ import annotations
 
 import logging
-import os
 import sys
 import warnings
 from collections.abc import Iterable, Mapping
