@@ -22,13 +22,16 @@ from fedpriv.data.table_schema import TableSchema
 
 @dataclass(frozen=True)
 class Answer:
-    """values, low, high: float64 [k]; ``of`` says what each is of. low and high: 95 % interval for the noise."""
+    """values, low, high: float64 [k]; ``of`` says what each is of. low and high: 95 % interval for the noise, of a
+    quantile for its bin's edges too. remarks: of quantiles, how finely values are told apart.
+    """
 
     question: str
     of: tuple[str, ...]
     values: NDArray[np.float64]
     low: NDArray[np.float64]
     high: NDArray[np.float64]
+    remarks: tuple[str, ...] = ()
 
     @property
     def value(self) -> float:
@@ -104,7 +107,12 @@ def ask(
     return Answers(
         found,
         tuple(
-            Answer(one["question"], tuple(one["of"]), *(np.array(one[name], np.float64) for name in parts))
+            Answer(
+                one["question"],
+                tuple(one["of"]),
+                *(np.array(one[name], np.float64) for name in parts),
+                tuple(one.get("remarks", ())),
+            )
             for one in told
         ),
     )

@@ -88,12 +88,16 @@ class Bins:
     def vectors(self, scaled: np.ndarray) -> np.ndarray:
         """float64 [n, size] of numbers [n] in [-1, 1]; NaN, a missing one, adds nothing."""
         missing = np.isnan(scaled)
-        numbers = self.low + (np.where(missing, 0, scaled) + 1) / 2 * (self.high - self.low)
         matrix, length = root(len(self.edges) - 1)
-        places = np.searchsorted(self.edges[1:-1], numbers, side="right")
         vectors = np.zeros((len(scaled), self.size))
-        vectors[:, : len(matrix) - 1] = np.where(missing[:, None], 0.0, matrix[1:].T[places] / length)
+        columns = matrix[1:].T[self.places(np.where(missing, 0, scaled))]
+        vectors[:, : len(matrix) - 1] = np.where(missing[:, None], 0.0, columns / length)
         return vectors
+
+    def places(self, scaled: np.ndarray) -> np.ndarray:
+        """int64 [n]: the bins of numbers [n] in [-1, 1]."""
+        numbers = self.low + (scaled + 1) / 2 * (self.high - self.low)
+        return np.searchsorted(self.edges[1:-1], numbers, side="right")
 
     def answer(self, total: np.ndarray, std: float) -> tuple[np.ndarray, np.ndarray, np.ndarray, tuple[str, ...]]:
         """(values, low, high [k], remarks). total: noisy sum [size] in rows; std: of the noise on each number."""
@@ -163,12 +167,12 @@ class Bins:
         return np.unique((np.floor(edges / self.step) + 0.5) * self.step if self.step else edges)
 
     def _multiple(self, value: float) -> float:
-        return float(f"{round(value / self.step) * self.step:.12g}") if self.step else float(value)
+        return float(f"{round(value / self.step) * self.step:.12g}") + 0.0 if self.step else float(value)
 
     def _ends(self, left: float, right: float) -> tuple[float, float]:
         """Of the interval: of values between two edges, before they were rounded."""
         left, right = max(self.low, left - self.blur), min(self.high, right + self.blur)
         if self.step:
             inside = (np.ceil(left / self.step - 1e-9), np.floor(right / self.step + 1e-9))
-            left, right = (float(f"{number * self.step:.12g}") for number in inside)
+            left, right = (float(f"{number * self.step:.12g}") + 0.0 for number in inside)  # no -0
         return left, right
