@@ -45,13 +45,18 @@ A_DEVIATION = 2
 MUCH = 0.05
 
 
-@lru_cache(maxsize=8)
-def root(size: int) -> tuple[np.ndarray, float]:
-    """(F [size + 1, size] with a row of zeros before the first, |f|)."""
-    k = np.arange(1, size)
+@lru_cache(maxsize=1)
+def _largest() -> np.ndarray:
+    k = np.arange(1, BINS)
     column = np.cumprod(np.concatenate([[1.0], (2 * k - 1) / (2 * k)]))
-    place = np.arange(size + 1)[:, None] - 1 - np.arange(size)
-    return np.where(place >= 0, column[place], 0.0), float(np.linalg.norm(column))
+    place = np.arange(BINS + 1)[:, None] - 1 - np.arange(BINS)
+    return np.where(place >= 0, column[place], 0.0)
+
+
+def root(size: int) -> tuple[np.ndarray, float]:
+    """(F [size + 1, size] with a row of zeros before the first, |f|); up to `BINS`."""
+    matrix = _largest()[: size + 1, :size]
+    return matrix, float(np.linalg.norm(matrix[-1]))
 
 
 @dataclass(frozen=True)
@@ -152,8 +157,10 @@ class Bins:
     def _excess(self, total: np.ndarray, std: float, share: float) -> tuple[np.ndarray, np.ndarray]:
         """(D, s), each [b + 1]; of the share 0 it is C."""
         matrix, length = root(len(self.edges) - 1)
-        rows = matrix - share * matrix[-1]
-        return length * rows @ total[: rows.shape[1]], length * std * np.linalg.norm(rows, axis=1)
+        below = length * (matrix @ total[: len(matrix) - 1])
+        squares = np.concatenate([[0.0], np.cumsum(matrix[-1][::-1] ** 2)])  # of the lengths of rows
+        variances = squares - 2 * share * (matrix @ matrix[-1]) + share**2 * squares[-1]
+        return below - share * below[-1], length * std * np.sqrt(np.maximum(variances, 0.0))
 
     def _window(self, excess: np.ndarray, noise: np.ndarray) -> tuple[int, int]:
         """Edges (j, j') between which the quantile lies unless the noise exceeds k standard deviations somewhere."""
