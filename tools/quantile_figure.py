@@ -73,7 +73,10 @@ def main(arguments: list[str]) -> int:
         for epsilon in EPSILONS:
             for model, noises in MODELS.items():
                 held, widths = trials(name, epsilon, noises, int(options["draws"]), int(options["rounds"]))
-                shown = ["; ".join(f"{n:.3f}" for n in held.mean(0)), "; ".join(f"{n:.4g}" for n in np.median(widths, 0))]
+                shown = [
+                    "; ".join(f"{n:.3f}" for n in held.mean(0)),
+                    "; ".join(f"{n:.4g}" for n in np.median(widths, 0)),
+                ]
                 print(f"| {name} | {epsilon:g} | {model} | {shown[0]} | {shown[1]} |", flush=True)
     return 0
 

@@ -91,7 +91,9 @@ def filled(path: str | Path, summary: Mapping[str, Any], source: str) -> str:
     for name, (low, high) in own.items():
         if not inner[name] > (high - low) / MOST_WIDTH:
             words = f"{name}: its quantiles lie between {low:.4g} and {high:.4g}, and their intervals fill half of that"
-            raise OptionError("ask", source, f"{words} or more; ask with less noise, more rounds or shares nearer to 0.5")
+            raise OptionError(
+                "ask", source, f"{words} or more; ask with less noise, more rounds or shares nearer to 0.5"
+            )
     own = {name: _outward(low, high, schema.columns[name].step) for name, (low, high) in own.items()}
     said = schema.model_dump(mode="json", exclude_none=True)
     for name, (low, high) in own.items():
