@@ -69,7 +69,7 @@ class Asks(Task):
         return outputs.square().sum(-1)
 
     def rounds(self, theta: np.ndarray) -> np.ndarray:
-        """The rounds' noisy sums float64 [sections, numbers] in what a run has learned, in units of the longest vector."""
+        """The rounds' noisy sums float64 [sections, numbers] of what a run learned, in units of the longest vector."""
         return theta.astype(np.float64).reshape(self.sections, -1) / KEPT
 
     def at_round(self, number: int, theta: np.ndarray) -> tuple[Question, ...]:

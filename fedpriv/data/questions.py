@@ -7,10 +7,11 @@ stand beside each other, scaled by w_q with sum of w_q^2 = 1, so a unit moves th
 One noisy sum is one release that answers them all.
 
 **Why a unit's vector is no longer than 1.** Numbers are clipped to the schema's range and scaled to [-1, 1]; a category
-is one of a fixed list. So sum: |x / M| <= 1 with M the range's larger end. mean: |(x, 1)| <= sqrt(2). variance:
-|(x, 2 x^2 - 1, 1)| <= sqrt(3). covariance of k columns: 1 + k + k (k + 1) / 2 numbers of at most 1. histogram, table,
-top: one 1. Each is divided by that length. quantiles: `fedpriv.data.quantiles`. A row with a missing value adds 0. A unit of several rows adds the mean of its rows' vectors, or with a cap L on rows the sum of at most L of
-them divided by L: no longer than the longest.
+is one of a fixed list. So sum: |x / M| <= 1 with M the range's larger end. mean: |(x, 1)| <= sqrt(2). variance: |(x, 2
+x^2 - 1, 1)| <= sqrt(3). covariance of k columns: 1 + k + k (k + 1) / 2 numbers of at most 1. histogram, table, top: one
+1. Each is divided by that length. quantiles: `fedpriv.data.quantiles`. A row with a missing value adds 0. A unit of
+several rows adds the mean of its rows' vectors, or with a cap L on rows the sum of at most L of them divided by L: no
+longer than the longest.
 """
 
 from __future__ import annotations
