@@ -102,20 +102,11 @@ def ask(
         defaults = ("num_clients=1", "strategy.client.form=central", "engine=inprocess")
         own += [option for option in defaults if option.partition("=")[0] not in names]
         found = run(ask_options([*questions, *own, *options]), folder=folder, quiet=quiet)
-    told = found.summary["answers"]
-    parts = ("values", "low", "high")
-    return Answers(
-        found,
-        tuple(
-            Answer(
-                one["question"],
-                tuple(one["of"]),
-                *(np.array(one[name], np.float64) for name in parts),
-                tuple(one.get("remarks", ())),
-            )
-            for one in told
-        ),
-    )
+    read = list[Answer]()
+    for one in found.summary["answers"]:
+        values, low, high = (np.array(one[name], np.float64) for name in ("values", "low", "high"))
+        read.append(Answer(one["question"], tuple(one["of"]), values, low, high, tuple(one.get("remarks", ()))))
+    return Answers(found, tuple(read))
 
 
 def _file_of(table: Any, place: Path) -> Path:

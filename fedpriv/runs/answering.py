@@ -24,7 +24,7 @@ def noise_in_sums(options: AskOptions, rounds: Sequence[Mapping[str, Any]]) -> n
     """
     noises = np.array([1 if options.form == "central" else int(row["participants"]) for row in rounds])
     stds = options.noise_multiplier * np.sqrt(noises)
-    return stds if options.sections > 1 else np.linalg.norm(stds, keepdims=True) / len(stds)
+    return stds if options.sections > 1 else np.array([np.linalg.norm(stds) / len(stds)])
 
 
 def answered(
