@@ -154,8 +154,8 @@ ELSEWHERE: tuple[tuple[str, str, str | None], ...] = (
     ),
     (
         r"python -m tools\.quantile_figure",
-        "half a minute",
-        "tests/data/test_quantiles.py",
+        "minutes",
+        "tests/data/test_quantiles.py::test_intervals_are_of_use",
     ),
     (
         r"python -m tools\.statistics_figure",
