@@ -6,7 +6,8 @@ the noise and who learns what (form): `fedpriv.client.summing`. That a row more 
 1 - 2^-12: `fedpriv.data.asked`. With unit person a row is a person, who adds the mean of their rows' vectors
 (with privacy.rows_per_person=L the sum of at most L, divided by L).
 
-What a server sends with a request changes nothing of what is answered: the questions are the run's options.
+The questions are the run's options. What a server sends with a request changes at most the bins by which quantiles are
+asked in later rounds (`fedpriv.data.quantiles`), whatever it sends.
 
 Symbols: sigma -> noise_multiplier (one noise's), k -> noises = min_replies - colluders, R -> `RowSumGrid.steps`.
 """
@@ -53,7 +54,9 @@ class AskClient(RowSumClient):
         data, asks = self._site().load_data(None), self.facts.asks
         assert asks is not None, "its options have questions"
         unit = None if data.unit is None else data.unit.numpy()
-        total = torch.from_numpy(asks.total(data.inputs.cpu().numpy(), data.targets.cpu().numpy(), unit))
+        earlier = theta.detach().cpu().numpy() if asks.sections > 1 else None
+        rows = data.inputs.cpu().numpy(), data.targets.cpu().numpy(), unit
+        total = torch.from_numpy(asks.total(*rows, earlier, request.round))
         figures = {
             "clipped_norm": float(torch.linalg.vector_norm(total)),
             "noise_norm": self.noise_multiplier * math.sqrt(len(total)),

@@ -3,12 +3,15 @@
 Whole-number noise, a trusted server's or each site's own: `fedpriv.server.row_sums`. The numbers become answers with
 intervals where the run ends (`fedpriv.data.table_answers`), which is post-processing.
 
-Symbols: theta -> the mean over rounds of the rounds' sums, in units of a row's longest vector.
+Symbols: theta -> the mean over rounds of the rounds' sums, in units of a row's longest vector; where quantiles are
+asked in several rounds, one section for each round's sum.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+
+import numpy as np
 
 from fedpriv.common.messages import FloatVector
 from fedpriv.common.replies import Reply
@@ -17,9 +20,13 @@ from fedpriv.server.row_sums import RowSumServer
 
 
 class Ask(RowSumServer):
-    """theta <- theta + (sum - theta)/t in round t: usually there is one."""
+    """theta <- theta + (sum - theta)/t in round t, or section t of theta <- section t of the sum."""
 
     options: AskOptions  # type: ignore[assignment]
 
     def aggregate(self, theta: FloatVector, replies: Sequence[Reply]) -> FloatVector:
-        return self.move(theta, (self.mean(theta.size, replies) - theta) / self.current.number)
+        change, number = self.mean(theta.size, replies) - theta, self.current.number
+        if (sections := self.options.sections) == 1:
+            return self.move(theta, change / number)
+        rounds = np.arange(theta.size) * sections // theta.size + 1
+        return self.move(theta, np.where(rounds == number, change, 0.0))

@@ -153,6 +153,11 @@ ELSEWHERE: tuple[tuple[str, str, str | None], ...] = (
         "tests/runs/test_asking.py::test_ranges_of_a_schema_come_from_private_quantiles",
     ),
     (
+        r"python -m tools\.quantile_figure",
+        "minutes",
+        "tests/data/test_quantiles.py::test_intervals_are_of_use",
+    ),
+    (
         r"python -m tools\.statistics_figure",
         "half a minute",
         "tests/runs/test_asking.py::test_the_figures_tool_runs",

@@ -21,13 +21,16 @@ from fedpriv.data.table_schema import TableSchema
 
 @dataclass(frozen=True)
 class Answer:
-    """values, low, high: float64 [k]; ``of`` says what each is of. low and high: 95 % interval for the noise."""
+    """values, low, high: float64 [k]; ``of`` says what each is of. low and high: 95 % interval for the noise, of a
+    quantile for its bin's edges too. remarks: of quantiles, how finely values are told apart.
+    """
 
     question: str
     of: tuple[str, ...]
     values: NDArray[np.float64]
     low: NDArray[np.float64]
     high: NDArray[np.float64]
+    remarks: tuple[str, ...] = ()
 
     @property
     def value(self) -> float:
@@ -98,15 +101,11 @@ def ask(
         defaults = ("num_clients=1", "strategy.client.form=central", "engine=inprocess")
         own += [option for option in defaults if option.partition("=")[0] not in names]
         found = run(ask_options([*questions, *own, *options]), folder=folder, quiet=quiet)
-    told = found.summary["answers"]
-    parts = ("values", "low", "high")
-    return Answers(
-        found,
-        tuple(
-            Answer(one["question"], tuple(one["of"]), *(np.array(one[name], np.float64) for name in parts))
-            for one in told
-        ),
-    )
+    read = list[Answer]()
+    for one in found.summary["answers"]:
+        values, low, high = (np.array(one[name], np.float64) for name in ("values", "low", "high"))
+        read.append(Answer(one["question"], tuple(one["of"]), values, low, high, tuple(one.get("remarks", ()))))
+    return Answers(found, tuple(read))
 
 
 def _file_of(table: Any, place: Path) -> Path:

@@ -247,7 +247,7 @@ def layout_for(config: Config) -> Layout:
     """The configured model's named blocks: public, and the same in every process. The data are loaded for it once."""
     keeps_layers = client_class(config).traits.keeps_layers
     parts = (config.dataset, config.features, config.model)
-    asked = getattr(config.strategy.options, "questions", None)
+    asked = getattr(config.strategy.options, "questions", None), getattr(config.strategy.options, "sections", 1)
     key = repr((*(part.model_dump_json() for part in parts), keeps_layers, asked))
     if key not in _layouts:
         dataset = load_federated(config).dataset

@@ -79,7 +79,9 @@ def _fill(files: Sequence[str], given: Sequence[str]) -> int:
         summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
         raise OptionError("ask", options["ask"], "must be the folder of a finished `fedpriv ask`") from None
-    return _told(filled(path_of(files[0]), summary, folder.name), options["out"], "")
+    text, privacy = filled(path_of(files[0]), summary, folder.name), summary["privacy"]
+    cost = f"epsilon {privacy['verified_epsilon']:.4g} at delta {privacy['delta']:g}"
+    return _told(text, options["out"], f"; its ranges are answers that cost {cost}")
 
 
 def _told(text: str, place: str, more: str) -> int:

@@ -33,6 +33,8 @@ def ask_options(words: Sequence[str]) -> list[str]:
         own.append(f"{QUESTIONS}=[{','.join(map(quoted, questions))}]")
     if not names & set(FLOORS):
         own.append(f"{FLOORS[0]}=${{clients_per_round}}")
+    if "num_rounds" not in names and any(question.strip().startswith("quantiles") for question in questions):
+        own.append("num_rounds=2")  # the second looks where the first found them
     if "privacy.rng" not in names:
         own.append("privacy.rng=secure")
     return [*flags, *own, *options]

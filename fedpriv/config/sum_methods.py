@@ -70,6 +70,7 @@ class AskOptions(RowSumOptions):
     """Of ask: statistics of the rows at sites. Its clip norm is 1."""
 
     noise_multiplier: float = Field(ge=0, description="standard deviation of one noise; all answers are of length 1")
+    rounds: int = follows("num_rounds")
     questions: tuple[str, ...] = Field(
         min_length=1, description="what is asked: [count, 'mean:age', 'histogram:age:20', ...] (docs/statistics.md)"
     )
@@ -79,3 +80,8 @@ class AskOptions(RowSumOptions):
     def _questions_are_a_list(cls, given: Any) -> Any:
         """YAML has lists."""
         return tuple(given) if isinstance(given, list) else given
+
+    @property
+    def sections(self) -> int:
+        """How many rounds have numbers of their own in the sum: all where quantiles are zoomed in on, else one."""
+        return self.rounds if any(question.strip().startswith("quantiles") for question in self.questions) else 1

@@ -17,15 +17,18 @@ sums differ by n 2^-52 sqrt(d) more, below 2^-13 for the n sqrt(d) <= 2^39 that 
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
+from fedpriv.common.errors import OptionError
 from fedpriv.config.schema import Config
 from fedpriv.config.sum_methods import AskOptions
-from fedpriv.data.questions import ROWS, Question, Values, parse, weights
+from fedpriv.data.questions import MOST_NUMBERS, ROWS, Question, Values, parse, weights
+from fedpriv.data.table_answers import zoomed
 from fedpriv.data.table_schema import TableSchema, schema_of
 from fedpriv.data.table_source import schema_of_dataset, task_of
 from fedpriv.mechanisms.tasks import Classification, Regression, Task
@@ -49,26 +52,48 @@ MOST_VECTORS = 1 << 30
 class Asks(Task):
     """Questions in place of a task: the "model" is the vector of their sums, and nothing is predicted.
 
-    labels: one name for each number of the sum. rows_per_unit: `privacy.rows_per_person`.
+    labels: one name for each number of the sum. rows_per_unit: `privacy.rows_per_person`. sections: of the sum, each
+    with a number for every number of the questions; a round fills its own where there are several, else all the one.
+    noise: planned standard deviation of a round's noise on a number, in units of the longest vector: public.
     """
 
     questions: tuple[Question, ...] = ()
     schema: TableSchema | None = None
     rows_per_unit: int | None = None
+    sections: int = 1
+    noise: float = 0.0
     name: ClassVar[str] = "ask"
 
     def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """float [..., n]: nothing is learned, so the number is of no use."""
         return outputs.square().sum(-1)
 
-    def total(self, inputs: np.ndarray, targets: np.ndarray, unit: np.ndarray | None) -> np.ndarray:
+    def rounds(self, theta: np.ndarray) -> np.ndarray:
+        """The rounds' noisy sums float64 [sections, numbers] of what a run learned, in units of the longest vector."""
+        return theta.astype(np.float64).reshape(self.sections, -1) / KEPT
+
+    def at_round(self, number: int, theta: np.ndarray) -> tuple[Question, ...]:
+        """The questions as a round asks them: any theta makes questions whose vectors are no longer than 1."""
+        earlier = self.rounds(theta)[: number - 1] if self.sections > 1 else np.zeros((0, len(theta)))
+        return zoomed(self.questions, earlier, self.noise, self.rows_per_unit)
+
+    def total(
+        self,
+        inputs: np.ndarray,
+        targets: np.ndarray,
+        unit: np.ndarray | None,
+        theta: np.ndarray | None = None,
+        number: int = 1,
+    ) -> np.ndarray:
         """The sum float64 [numbers] over units of what each adds, in units of the longest vector; a unit more or less
         moves it by less than 1 - 2^-12 (proof above).
 
         inputs: [n, d], targets: [n], as examples of the run have them; a row with a number that is not finite adds
-        nothing. unit: int64 [n], None: a row is one.
+        nothing. unit: int64 [n], None: a row is one. theta: what the rounds before round ``number`` have given.
         """
-        size, rows = len(self.labels), len(targets)
+        whole, rows = np.zeros((self.sections, len(self.labels) // self.sections)), len(targets)
+        size = whole.shape[1]
+        questions = self.questions if theta is None else self.at_round(number, theta)
         if rows > MOST_VECTORS:
             raise ValueError(f"{rows} rows; at most {MOST_VECTORS} can be added exactly")
         total, block = np.zeros(size, np.int64), max(1, BLOCK_NUMBERS // size)
@@ -78,8 +103,9 @@ class Asks(Task):
                 continue
             own = None if unit is None else unit[places]
             values = self.values(inputs[places], targets[places])
-            add_units(total, contributions(self.questions, values, own, self.rows_per_unit))
-        return as_numbers(total)
+            add_units(total, contributions(questions, values, own, self.rows_per_unit))
+        whole[(number - 1) % self.sections] = as_numbers(total)
+        return whole.ravel()
 
     def values(self, inputs: np.ndarray, targets: np.ndarray) -> Values:
         """The columns that are asked about, of encoded rows."""
@@ -163,9 +189,12 @@ def asks_of(config: Config, task: Task | None = None) -> Asks | None:
     """What a run with strategy=ask asks; None of other runs. task: of the data, where these are no table on nodes.
     Raises `OptionError` for a question that is none of this schema.
     """
-    options = config.strategy.options
+    options, cap = config.strategy.options, config.privacy.rows_per_person
     if not isinstance(options, AskOptions):
         return None
+    if config.privacy.unit == "row" and cap is not None:
+        words = "of a person, and with privacy.unit=row every row is asked; allowed: null, or privacy.unit=person"
+        raise OptionError("privacy.rows_per_person", cap, words)
     dataset = config.dataset
     if dataset.is_table:
         schema, known = schema_of_dataset(dataset), True
@@ -176,7 +205,12 @@ def asks_of(config: Config, task: Task | None = None) -> Asks | None:
         schema = _of_classes(tuple(classes) if known else ("no", "yes"))
     questions = parse(options.questions, schema)
     labels = tuple(f"{question.text} [{n}]" for question in questions for n in range(question.size))
-    return Asks(labels, questions, schema, config.privacy.rows_per_person)
+    if options.sections * len(labels) > MOST_NUMBERS:
+        words = f"{len(labels)} numbers, asked in {options.sections} rounds; allowed: {MOST_NUMBERS} in all"
+        raise OptionError("questions", f"{len(questions)} of them", words)
+    noises = 1 if options.form == "central" else config.clients_per_round
+    noise, sections = options.noise_multiplier * math.sqrt(noises) / KEPT, options.sections
+    return Asks(labels * sections, questions, schema, config.privacy.rows_per_person, sections, noise)
 
 
 def _of_classes(classes: Sequence[str]) -> TableSchema:

@@ -7,11 +7,11 @@ stand beside each other, scaled by w_q with sum of w_q^2 = 1, so a unit moves th
 One noisy sum is one release that answers them all.
 
 **Why a unit's vector is no longer than 1.** Numbers are clipped to the schema's range and scaled to [-1, 1]; a category
-is one of a fixed list. So sum: |x / M| <= 1 with M the range's larger end. mean: |(x, 1)| <= sqrt(2). variance:
-|(x, 2 x^2 - 1, 1)| <= sqrt(3). covariance of k columns: 1 + k + k (k + 1) / 2 numbers of at most 1. histogram, table,
-top: one 1. quantiles: one 1 on each of the tree's b + 1 levels. Each is divided by that length. A row with a missing
-value adds 0. A unit of several rows adds the mean of its rows' vectors, or with a cap L on rows the sum of at most L of
-them divided by L: no longer than the longest.
+is one of a fixed list. So sum: |x / M| <= 1 with M the range's larger end. mean: |(x, 1)| <= sqrt(2). variance: |(x, 2
+x^2 - 1, 1)| <= sqrt(3). covariance of k columns: 1 + k + k (k + 1) / 2 numbers of at most 1. histogram, table, top: one
+1. Each is divided by that length. quantiles: `fedpriv.data.quantiles`. A row with a missing value adds 0. A unit of
+several rows adds the mean of its rows' vectors, or with a cap L on rows the sum of at most L of them divided by L: no
+longer than the longest.
 """
 
 from __future__ import annotations
@@ -25,13 +25,14 @@ from typing import Any
 import numpy as np
 
 from fedpriv.common.errors import OptionError
+from fedpriv.data.quantiles import Bins
 from fedpriv.data.table_schema import TableSchema
 
 KINDS = ("count", "sum", "mean", "variance", "histogram", "quantiles", "covariance", "table", "top")
-#: Levels of a quantile's tree below its root: 2^8 bins of the range.
-LEVELS = 8
 #: Bins of a number's histogram where none are asked for.
 BINS = 10
+#: Quantiles of a question, which share its bins.
+MOST_SHARES = 64
 #: A list of questions has at most so many numbers.
 MOST_NUMBERS = 1 << 16
 
@@ -43,7 +44,7 @@ class Question:
     """One question about a table.
 
     vectors: from the needed columns (`columns`) to float64 [n, size], each row of length at most 1. decode: from a sum
-    of such vectors [..., size] to answers [..., k], ``names`` says of what.
+    of such vectors [..., size] to answers [..., k], ``names`` says of what. bins: of quantiles, in this round.
     """
 
     text: str
@@ -52,10 +53,24 @@ class Question:
     names: tuple[str, ...]
     vectors: Callable[[Values], np.ndarray]
     decode: Callable[[np.ndarray], np.ndarray]
+    bins: Bins | None = None
 
     @property
     def kind(self) -> str:
         return self.text.partition(":")[0]
+
+    @classmethod
+    def of_bins(cls, text: str, name: str, bins: Bins) -> Question:
+        """Quantiles of a column, asked by these bins."""
+        return cls(
+            text,
+            (name,),
+            bins.size,
+            tuple(f"{share:g}" for share in bins.shares),
+            lambda values: bins.vectors(values[name]),
+            lambda total: bins.answer(total, 0.0)[0],
+            bins,
+        )
 
 
 def weights(questions: Sequence[Question]) -> np.ndarray:
@@ -255,35 +270,15 @@ class _Builder:
         name, *shares = self.given
         low, high = self.numbers_of(name)
         try:
-            wanted = np.array([float(share) for share in shares or ("0.25", "0.5", "0.75")])
+            wanted = tuple(float(share) for share in shares or ("0.25", "0.5", "0.75"))
         except ValueError:
             raise self.wrong("a share must be a number between 0 and 1") from None
-        if not ((wanted > 0) & (wanted < 1)).all():
+        if not all(0 <= share <= 1 for share in wanted):
             raise self.wrong("a share must be a number between 0 and 1")
-        length = math.sqrt(LEVELS + 1)
-
-        def vectors(values: Values) -> np.ndarray:
-            bins = _binned(values[name], 1 << LEVELS)
-            parts = [
-                _one_hot_of(np.where(bins < 0, -1, bins >> (LEVELS - level)), 1 << level) for level in range(LEVELS + 1)
-            ]
-            return np.concatenate(parts, axis=1) / length
-
-        def decode(total: np.ndarray) -> np.ndarray:
-            below = np.cumsum(consistent(total * length, LEVELS), axis=-1)
-            number = _at_least_one(below[..., -1:])
-            # A rising curve: the middle of its running maximum from the left and its running minimum from the right.
-            rising = np.maximum.accumulate(below, axis=-1)
-            rising += np.minimum.accumulate(below[..., ::-1], axis=-1)[..., ::-1]
-            curve = np.concatenate([np.zeros_like(number), np.clip(rising / 2, 0, number)], axis=-1)
-            ranks = wanted * number
-            place = (curve[..., None, 1:] < ranks[..., None]).sum(axis=-1).clip(0, curve.shape[-1] - 2)
-            before, after = (np.take_along_axis(curve, place + step, axis=-1) for step in (0, 1))
-            part = np.where(after > before, (ranks - before) / np.where(after > before, after - before, 1), 0.5)
-            return low + (place + part.clip(0, 1)) / (1 << LEVELS) * (high - low)
-
-        said = tuple(f"{share:g}" for share in wanted)
-        return Question(self.text, (name,), (2 << LEVELS) - 1, said, vectors, decode)
+        if len(wanted) > MOST_SHARES:
+            raise self.wrong(f"{len(wanted)} shares; allowed: {MOST_SHARES}")
+        step = getattr(self.column(name), "step", None)  # a target has none
+        return Question.of_bins(self.text, name, Bins.of_range(low, high, step, wanted))
 
     def _has_values(self, name: str) -> bool:
         target = self.schema.target
@@ -331,23 +326,3 @@ def _binned(scaled: np.ndarray, bins: int) -> np.ndarray:
     missing = np.isnan(scaled)
     place = np.floor((np.where(missing, 0, scaled) + 1) / 2 * bins).astype(np.int64)
     return np.where(missing, -1, place.clip(0, bins - 1))
-
-
-def consistent(total: np.ndarray, levels: int) -> np.ndarray:
-    """The leaves [..., 2^levels] of the tree of counts that is nearest to a noisy one [..., 2^(levels + 1) - 1], whose
-    levels stand one after the other from the root on: every count is the sum of its two halves.
-
-    M. Hay, V. Rastogi, G. Miklau, D. Suciu: Boosting the Accuracy of Differentially Private Histograms Through
-    Consistency. VLDB 2010, Theorem 3 with k = 2.
-    """
-    noisy = [total[..., (1 << level) - 1 : (2 << level) - 1] for level in range(levels + 1)]
-    upward = [noisy[-1]]
-    for height, level in enumerate(reversed(noisy[:-1]), 2):
-        below = upward[0][..., 0::2] + upward[0][..., 1::2]
-        own = 2.0 ** (height - 1) / (2.0**height - 1)
-        upward.insert(0, own * level + (1 - own) * below)
-    down = upward[0]
-    for level in upward[1:]:
-        excess = (down - level[..., 0::2] - level[..., 1::2]) / 2
-        down = level + np.repeat(excess, 2, axis=-1)
-    return down

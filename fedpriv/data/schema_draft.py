@@ -5,6 +5,7 @@ Both are for whoever holds the data. Neither is sent anywhere.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -63,6 +64,8 @@ def check(path: str | Path, schema: TableSchema, form: Form | None = None) -> tu
     return [*lines, *found.remarks, "this says something of the rows: keep it where they are"], warnings
 
 
+#: A filled range is at most so many times as wide as what surely lies inside it.
+MOST_WIDTH = 2
 FILLED = """\
 # Ranges of {columns} are answers of differential privacy, of the questions of {source}.
 """
@@ -70,27 +73,31 @@ FILLED = """\
 
 def filled(path: str | Path, summary: Mapping[str, Any], source: str) -> str:
     """YAML text of a schema whose columns have the ranges that a run with strategy=ask answered: of each column that
-    quantiles were asked of, from the least answer to the largest. summary: the run's; source: its name.
+    quantiles were asked of, from the least end of their intervals to the largest: nobody is cut off whom the noise or a
+    bin hides. summary: the run's; source: its name.
 
     Columns of the schema's own that say "?" and were not asked of stay so. Raises `OptionError` for a run without such
-    an answer, and for an answer that is no range.
+    an answer, and for intervals that are too wide to be of use.
     """
     schema = read_schema(path, unfilled=True)
     found: dict[str, tuple[float, float]] = {}
+    inner: dict[str, float] = {}
     for one in summary.get("answers") or ():
         kind, name, *_ = [*str(one["question"]).split(":"), ""]
         if kind == "quantiles":
-            found[name] = min(one["values"]), max(one["values"])
+            found[name] = min(one["low"]), max(one["high"])
+            inner[name] = max(one["low"]) - min(one["high"])  # between the intervals of the outermost
     own = {name: pair for name, pair in found.items() if name in schema.columns and schema.columns[name].range}
     if not own:
         words = "has no answer quantiles:COLUMN:0.01:0.99 of a column of numbers of this schema"
         raise OptionError("ask", source, words)
-    own = {name: (_rounded(low), _rounded(high)) for name, (low, high) in own.items()}
     for name, (low, high) in own.items():
-        if not low < high:
+        if not inner[name] > (high - low) / MOST_WIDTH:
+            words = f"{name}: its quantiles lie between {low:.4g} and {high:.4g}, and their intervals fill half of that"
             raise OptionError(
-                "ask", source, f"{name}: its quantiles are all {low:g}; ask with less noise or other ones"
+                "ask", source, f"{words} or more; ask with less noise, more rounds or shares nearer to 0.5"
             )
+    own = {name: _outward(low, high, schema.columns[name].step) for name, (low, high) in own.items()}
     said = schema.model_dump(mode="json", exclude_none=True)
     for name, (low, high) in own.items():
         said["columns"][name]["range"] = [low, high]
@@ -112,9 +119,11 @@ def filled(path: str | Path, summary: Mapping[str, Any], source: str) -> str:
     return FILLED.format(columns=", ".join(sorted(own)), source=source) + text
 
 
-def _rounded(number: float) -> float:
-    """Four significant digits."""
-    return float(f"{number:.4g}")
+def _outward(low: float, high: float, step: float | None) -> tuple[float, float]:
+    """A range with ends of four significant digits of its width, or multiples of the step, that holds this one."""
+    unit = step or 10.0 ** (math.floor(math.log10(high - low)) - 3)
+    ends = math.floor(low / unit + 1e-9), math.ceil(high / unit - 1e-9)
+    return float(f"{ends[0] * unit:.12g}"), float(f"{ends[1] * unit:.12g}")
 
 
 def _bare(said: dict[str, Any]) -> dict[str, Any]:

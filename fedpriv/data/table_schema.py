@@ -50,6 +50,9 @@ class Column(Options):
     """What one column of the table gives a model: exactly one of ``range``, ``values``, ``text``, ``ignore``."""
 
     range: Range | None = Field(default=None, description="numbers or dates: [low, high], public; scaled to [-1, 1]")
+    step: float | None = Field(
+        default=None, gt=0, description="of a range: values are its multiples (1, 0.01); quantiles then are too"
+    )
     values: Texts | None = Field(default=None, description="categories: one input each, and one for all others")
     text: Literal["hashed", "tokens"] | None = Field(
         default=None, description="free text: hashed words and letter groups, or a sequence of token ids"
@@ -78,6 +81,7 @@ class Column(Options):
     def _one_kind(self) -> Column:
         tokens, words = self.text == "tokens", self.tokenizer == WORDS
         for name, fits, needs in (
+            ("step", self.range is not None, "a range"),
             ("length", tokens, "text: tokens"),
             ("tokenizer", tokens, "text: tokens"),
             ("buckets", words, "tokenizer: words"),
@@ -92,6 +96,10 @@ class Column(Options):
         check_range(self.range)
         check_texts(self.values, 1)
         check_texts(self.missing_values, 1)
+        if self.step and isinstance(self.range, tuple):
+            parts = [bound / self.step for bound in self.range]
+            if any(abs(part - round(part)) > 1e-6 for part in parts):
+                raise ValueError(f"the ends of the range must be multiples of step: {self.step:g}")
         return self
 
     @property

@@ -10,7 +10,7 @@ HEADER = ("question", "of", "answer", "95 % interval")
 MOST_LINES = 20
 NOTE = (
     "The interval is for what the noise did to the answer about the rows that were asked, each by itself; it says "
-    "nothing of other rows."
+    "nothing of other rows. That of a quantile holds its bin's edges too."
 )
 
 
@@ -28,6 +28,7 @@ def answer_rows(summary: Mapping[str, Any] | None) -> list[list[str]]:
             rows.append([one["question"], name, _short(value), f"{_short(low)} to {_short(high)}"])
         if (more := len(lines) - most) > 0 and kind != "top":
             rows.append([one["question"], f"{more:,} more in answers.csv", "", ""])
+        rows += [[one["question"], remark, "", ""] for remark in one.get("remarks") or ()]
     return rows
 
 

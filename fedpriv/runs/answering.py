@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,7 +11,7 @@ import numpy as np
 
 from fedpriv.common.messages import FloatVector
 from fedpriv.config.schema import Config
-from fedpriv.config.sum_methods import RowSumOptions
+from fedpriv.config.sum_methods import AskOptions
 from fedpriv.data.asked import KEPT, Asks
 from fedpriv.data.table_answers import answers
 from fedpriv.data.table_rows import MOST_LOST
@@ -21,12 +20,13 @@ from fedpriv.data.table_schema import TableSchema
 COLUMNS = ("question", "of", "answer", "low", "high")
 
 
-def noise_in_sum(options: RowSumOptions, rounds: Sequence[Mapping[str, Any]]) -> float:
-    """Standard deviation of the noise in a coordinate of the mean of the rounds' sums, in units of a row's longest
-    vector. rounds: lines of metrics.jsonl.
+def noise_in_sums(options: AskOptions, rounds: Sequence[Mapping[str, Any]]) -> np.ndarray:
+    """Standard deviation of the noise in a coordinate of each round's sum, or of the mean of these sums where they have
+    one section, in units of a row's longest vector. rounds: lines of metrics.jsonl.
     """
-    noises = [1 if options.form == "central" else int(row["participants"]) for row in rounds]
-    return options.noise_multiplier * math.sqrt(sum(noises)) / max(1, len(rounds))
+    noises = np.array([1 if options.form == "central" else int(row["participants"]) for row in rounds])
+    stds = options.noise_multiplier * np.sqrt(noises)
+    return stds if options.sections > 1 else np.array([np.linalg.norm(stds) / len(stds)])
 
 
 def answered(
@@ -38,9 +38,11 @@ def answered(
     if not rounds:
         return []
     options = config.strategy.options
-    assert isinstance(options, RowSumOptions)
-    std = noise_in_sum(options, rounds) / KEPT
-    found = answers(asks.questions, theta.astype(np.float64) / KEPT, std, asks.rows_per_unit, config.seed)
+    assert isinstance(options, AskOptions)
+    numbers = [int(row["round"]) for row in rounds]
+    totals = asks.rounds(theta)[[number - 1 for number in numbers] if asks.sections > 1 else [0]]
+    questions, stds = asks.at_round(numbers[-1], theta), noise_in_sums(options, rounds) / KEPT
+    found = answers(questions, totals, stds, asks.rows_per_unit, config.seed)
     return [
         {
             "question": one.question,
@@ -48,6 +50,7 @@ def answered(
             "values": one.values.tolist(),
             "low": one.low.tolist(),
             "high": one.high.tolist(),
+            **({"remarks": list(one.remarks)} if one.remarks else {}),
         }
         for one in found
     ]

@@ -9,7 +9,7 @@ import pytest
 
 from fedpriv.common.errors import OptionError
 from fedpriv.data.asked import contributions
-from fedpriv.data.questions import ROWS, Values, consistent, parse, weights
+from fedpriv.data.questions import ROWS, Values, parse, weights
 from fedpriv.data.table_answers import answers
 from fedpriv.data.table_schema import schema_of
 
@@ -100,18 +100,6 @@ def test_a_persons_many_rows_weigh_no_more() -> None:
     found = answers(questions, capped.sum(0), 0.0, rows_per_unit=2)
     assert found[0].values == pytest.approx([80]) and found[2].values == pytest.approx([2 * raw["weight"].sum()])
     assert np.allclose(contributions(questions, twice, np.repeat(person, 2), rows_per_unit=1), once)
-
-
-def test_the_tree_of_counts_is_the_nearest_consistent_one() -> None:
-    levels, rng = 3, np.random.default_rng(0)
-    noisy = rng.normal(size=(2 << levels) - 1)
-    tree = np.concatenate(
-        [np.kron(np.eye(1 << level), np.ones(1 << (levels - level))) for level in range(levels + 1)], axis=0
-    )
-    expected = np.linalg.lstsq(tree, noisy, rcond=None)[0]
-    assert consistent(noisy, levels) == pytest.approx(expected)
-    both = consistent(np.stack([noisy, 2 * noisy]), levels)
-    assert both == pytest.approx(np.stack([expected, 2 * expected]))
 
 
 @pytest.mark.parametrize("std", [1.0, 5.0])

@@ -22,7 +22,7 @@ from fedpriv.common.errors import DataError, OptionError
 from fedpriv.config.compose import compose
 from fedpriv.config.question_words import ask_options
 from fedpriv.data.asked import KEPT, MOST_VECTORS, PARTS, Asks, add_units
-from fedpriv.data.load import load_federated
+from fedpriv.data.load import at_most_each, load_federated
 from fedpriv.data.table_schema import read_schema
 from fedpriv.privacy.gaussian_dp import gaussian_mu
 from fedpriv.runs.planning import with_target
@@ -345,8 +345,9 @@ def test_a_filled_schema_says_all_that_was_spent(tmp_path: Path, capsys: pytest.
         assert main(["schema", "fill", f"{tmp_path}/{name}.yaml", f"ask={tmp_path}/run", f"out={out}"]) == 0
         assert read_schema(out).answered[0].epsilon == 0.7 and len(read_schema(out).answered) == 2
     summary = json.loads((tmp_path / "run/summary.json").read_text())
-    for values, epsilon, words in (([100000.1, 100000.4], 1.0, "its quantiles are all"), ([1, 2], None, "infinite")):
-        summary["answers"][0]["values"], summary["privacy"]["verified_epsilon"] = values, epsilon
+    for low, epsilon, words in (([1, 5], 1.0, "their intervals fill half"), ([1, 9], None, "infinite")):
+        summary["answers"][0] |= {"low": low, "high": [low[0] + 1.5, 10]}
+        summary["privacy"]["verified_epsilon"] = epsilon
         (tmp_path / "run/summary.json").write_text(json.dumps(summary))
         assert main(["schema", "fill", f"{tmp_path}/draft.yaml", f"ask={tmp_path}/run"]) == 2
         assert words in capsys.readouterr().err
@@ -384,3 +385,130 @@ def test_the_servers_model_changes_no_answer(tmp_path: Path) -> None:
             next(steps)
         told.append(end.value.value.value)
     assert torch.equal(*told)
+
+
+# --- whose rows are counted -----------------------------------------------------------------------------------
+
+
+def person_table(missing: float) -> dict[str, list[Any]]:
+    """300 rows of 70 persons with 1 to 9 rows each."""
+    rng = np.random.default_rng(3)
+    table = rows(300)
+    persons = np.sort(np.concatenate([np.arange(70), rng.choice(70, 230, p=np.linspace(1, 9, 70) / 350)]))
+    gone = rng.random((3, 300)) < missing
+    for name, cells in zip(("age", "weight", "sex"), gone, strict=True):
+        table[name] = ["" if empty else cell for cell, empty in zip(table[name], cells, strict=True)]
+    return table | {"patient": [f"p{number:02d}" for number in persons]}
+
+
+def truths(table: dict[str, list[Any]], weight: np.ndarray) -> dict[str, np.ndarray]:
+    """The answers to `ALL`, from the cells; weight [n]: of each row."""
+    number = {name: np.array([math.nan if x == "" else x for x in table[name]], float) for name in ("age", "weight")}
+    sex, ill = np.array(table["sex"]), np.array(table["ill"])
+    age, kilos = number["age"], number["weight"]
+
+    def mean(values: np.ndarray) -> float:
+        known = ~np.isnan(values)
+        return float((weight * values)[known].sum() / weight[known].sum())
+
+    known = ~np.isnan(age)
+    order = np.argsort(age[known])
+    ranks = np.cumsum(weight[known][order]) / weight[known].sum()
+    both = np.where(np.isnan(age + kilos), math.nan, 1.0)
+    a, k = age * both, kilos * both
+    sexes = ["f", "m", "d"]
+    return {
+        "count": np.array([weight.sum()]),
+        "sum:weight": np.array([np.nansum(weight * kilos)]),
+        "mean:age": np.array([mean(age)]),
+        "variance:age": np.array([mean(age**2) - mean(age) ** 2]),
+        "histogram:sex": np.array([weight[sex == name].sum() for name in sexes]),
+        "histogram:age:4": np.histogram(age[known], 4, (0, 100), weights=weight[known])[0],
+        "quantiles:age:0.25:0.75": age[known][order][np.searchsorted(ranks, (0.25, 0.75))],
+        "covariance:age:weight": np.array([mean(x * y) - mean(x) * mean(y) for x, y in ((a, a), (a, k), (k, k))]),
+        "table:sex:ill": np.array([weight[(sex == s) & (ill == i)].sum() for s in sexes for i in ("no", "yes")]),
+        "top:sex:1": np.array([weight[sex == name].sum() for name in sexes]),
+    }
+
+
+@pytest.mark.parametrize("missing", [0.0, 0.2])
+@pytest.mark.parametrize("cap", [None, 1, 3, 20])
+@pytest.mark.parametrize("unit", ["row", "person", "nobody"])
+def test_every_answer_is_that_of_the_rows_that_count_or_is_refused(
+    unit: str, cap: int | None, missing: float, tmp_path: Path
+) -> None:
+    """Question kinds x unit x cap x missing cells, at an epsilon of a million: near the truth, or refused."""
+    table = person_table(missing)
+    given = ["privacy.target_epsilon=1000000", "strategy.client.form=central", "num_rounds=2"]
+    given += [] if unit == "nobody" else [f"privacy.unit={unit}"]
+    given += [] if cap is None else [f"privacy.rows_per_person={cap}"]
+    schema = SCHEMA if unit == "nobody" else PERSONS
+    if unit != "person" and cap is not None:
+        with pytest.raises(OptionError, match=f"privacy.rows_per_person={cap}: .*allowed: null"):
+            answers(tmp_path, ALL, options(tmp_path, table, *given, schema=schema))
+        return
+    found = answers(tmp_path, ALL, options(tmp_path, table, *given, schema=schema))
+    _, person, number = np.unique(table["patient"], return_inverse=True, return_counts=True)
+    weight = np.ones(300)
+    if unit == "person" and cap is None:
+        weight = 1 / number[person]
+    elif cap is not None:
+        weight = np.zeros(300)
+        weight[at_most_each(person, cap, found[""]["config"]["seed"] if "config" in found[""] else 0)] = 1
+    for question, true in truths(table, weight).items():
+        values = np.array(found[question]["values"])
+        room = 0.02 * np.abs(true).max() + (1.5 if question.startswith("quantiles") else 0.05)
+        assert np.abs(values - true).max() < room, (question, values, true)
+
+
+# --- quantiles in rounds --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_range_a_thousand_times_too_wide_is_zoomed_into(form: str, tmp_path: Path) -> None:
+    table = rows(600)
+    wide = SCHEMA | {"columns": SCHEMA["columns"] | {"age": {"range": [0, 100_000]}, "weight": {"range": [0, 200]}}}
+    given = options(tmp_path, table, "privacy.target_epsilon=20", f"strategy.client.form={form}", schema=wide)
+    found = answers(tmp_path, ("quantiles:age:0.25:0.5", "count"), given)
+    true = np.quantile(table["age"], (0.25, 0.5), method="inverted_cdf")
+    one = found["quantiles:age:0.25:0.5"]
+    low, high = np.array(one["low"]), np.array(one["high"])
+    assert (low <= true).all() and (true <= high).all() and (high - low).max() < 25 < 100_000 / 512
+    assert found["count"]["values"] == pytest.approx([600], abs=6) and "told apart to" in one["remarks"][0]
+    assert found[""]["rounds"] == 2 and found[""]["privacy"]["verified_epsilon"] <= 20
+    lines = (tmp_path / "run/ledger.jsonl").read_text()
+    assert '"round":2' in lines or form == "central"
+
+
+def test_sites_and_whoever_answers_see_the_same_bins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Edges that a site takes and those of the answer differ in no bit, with noise."""
+    seen: list[np.ndarray] = []
+    whole = Asks.at_round
+
+    def watched(self: Asks, number: int, theta: np.ndarray) -> Any:
+        now = whole(self, number, theta)
+        seen.extend(one.bins.edges for one in now if number == 3 and one.bins is not None)
+        return now
+
+    monkeypatch.setattr(Asks, "at_round", watched)
+    given = options(tmp_path, rows(), "privacy.target_epsilon=3", "num_rounds=3")
+    answers(tmp_path, ("mean:age", "quantiles:weight:0.1:0.5"), given)
+    assert len(seen) == 4 and all(np.array_equal(seen[0], edges) for edges in seen)  # of three sites and the answer
+
+
+def test_a_filled_range_holds_the_intervals_or_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    weight = {"weight": {"range": [0, 1000], "step": 0.01}}
+    given = options(
+        tmp_path, rows(600), "privacy.target_epsilon=20", schema=SCHEMA | {"columns": SCHEMA["columns"] | weight}
+    )
+    found = answers(tmp_path, ("quantiles:weight:0.1:0.9",), given)["quantiles:weight:0.1:0.9"]
+    words = ["schema", "fill", f"{tmp_path}/schema.yaml", f"ask={tmp_path}/run", f"out={tmp_path}/filled.yaml"]
+    assert main(words) == 0
+    assert "its ranges are answers that cost epsilon 19.88" in capsys.readouterr().out
+    low, high = read_schema(tmp_path / "filled.yaml").columns["weight"].range  # type: ignore[misc]
+    assert low == min(found["low"]) and high == max(found["high"]) and low < np.quantile(rows(600)["weight"], 0.1) < 90
+    summary = json.loads((tmp_path / "run/summary.json").read_text())
+    summary["answers"][0] |= {"low": [10, 600], "high": [500, 900]}
+    (tmp_path / "run/summary.json").write_text(json.dumps(summary))
+    assert main([*words[:-1], f"out={tmp_path}/other.yaml"]) == 2
+    assert "weight: its quantiles lie between 10 and 900, and their intervals fill half" in capsys.readouterr().err
