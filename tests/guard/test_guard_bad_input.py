@@ -22,9 +22,9 @@ from fedpriv.common.errors import OptionError
 from fedpriv.common.identities import new_identity
 from fedpriv.common.messages import EXCHANGE, KEYS, ROUND
 from fedpriv.deployment import data_ledger
+from fedpriv.deployment.bundles import bundle_digest
 from fedpriv.deployment.policy import read_policy
 from fedpriv.deployment.signed_head import Signer
-from fedpriv.deployment.supernode import bundle_digest
 from fedpriv.guard.guarded_message import GUARD
 from fedpriv.guard.shard_counts import read_answers
 from fedpriv.privacy.gaussian_dp import gaussian_epsilon
