@@ -209,29 +209,31 @@ def answer_with_approved(
 
     def pull_task_input(client: Any) -> tuple[Message, Context, Run, Fab]:
         message, context, run, fab = pull(client)
-        digest = hashlib.sha256(fab.content).hexdigest()
-        if digest not in approved:
-            raise BundleRefused(f"the app {digest} is not among the policy's bundles")
-        app = unpacked(fab.content, folder)
         # Runs of one series share a context, and what a message says inside need not be what it said outside.
         context.run_id = message.metadata.__dict__["_run_id"] = run.run_id
         context.run_config = get_fused_config_from_fab(fab.content, run)
+        return message, context, run, fab
 
-        def load_app(fab_id: str, fab_version: str, fab_hash: str) -> Any:
+    def install(content: bytes, **named: Any) -> Path:
+        digest = hashlib.sha256(content).hexdigest()
+        if digest not in approved:
+            raise BundleRefused(f"the app {digest} is not among the policy's bundles")
+        app = unpacked(content, folder)
+
+        def load_app(*names: str) -> Any:
             if loader is not None:
                 answer = loader(app, digest)
                 return lambda message, context: answer(message, context)
             sys.dont_write_bytecode = True
             for name in [name for name in sys.modules if name.partition(".")[0] in modules]:
                 del sys.modules[name]
-            return load(default_app_ref="", app_path=str(app), multi_app=True)(fab_id, fab_version, fab_hash)
+            return load(default_app_ref="", app_path=str(app), multi_app=True)(*names)
 
-        flower.get_project_dir = lambda *names: app  # type: ignore[assignment]
-        flower.get_load_client_app_fn = lambda **given: load_app  # type: ignore[assignment]
-        return message, context, run, fab
+        flower.get_project_dir = lambda *names: app
+        flower.get_load_client_app_fn = lambda **given: load_app
+        return app
 
-    flower.pull_task_input = pull_task_input
-    flower.install_from_fab = lambda *given, **named: folder  # type: ignore[assignment]
+    flower.pull_task_input, flower.install_from_fab = pull_task_input, install  # type: ignore[assignment]
 
 
 def unpacked(content: bytes, folder: Path) -> Path:

@@ -140,7 +140,7 @@ def _forget_the_parent(modules: tuple[str, ...] = APP) -> None:
 
 def _send_codes_alone() -> None:
     """From now on, an error that Flower itself found leaves as `Refusal.FAILED`. It would send the exception's text,
-    with local paths: for a message of an unknown type, or where ``FLWR_HOME`` is full. The text is in the log.
+    with local paths: for a message of an unknown type, or where the disk is full. The text is in the log.
     """
     from flwr.app import Error
     from flwr.supernode.runtime import run_clientapp as flower
