@@ -6,25 +6,41 @@ import hashlib
 import inspect
 import json
 import os
+import ssl
 import stat
+import subprocess
+import sys
+import threading
 import zipfile
+from collections.abc import Sequence
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from io import BytesIO
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 import pytest
+import yaml
+from deployed import Machines
 from flwr.app import Error
 from flwr.common.constant import ErrorCode, SubStatus
+from flwr.proto import fab_pb2, fleet_pb2, heartbeat_pb2, message_pb2, run_pb2
 from flwr.supernode import start_client_internal as flower
 from flwr.supernode.nodestate.in_memory_nodestate import InMemoryNodeState
 from flwr.supernode.runtime import run_clientapp
 from forked import forks
-from lying_superlink import Node, World, lies, no_heartbeats, outcome
+from lying_superlink import RUN, Node, Server, World, lies, no_heartbeats, outcome
+from processes import wait_until
+from rotation import together
 
+from deploy.rehearsal import free_ports
+from fedpriv.commands.credentials import make_credentials
 from fedpriv.common.messages import Refusal
 from fedpriv.deployment import bundles
 from fedpriv.deployment.bundles import Approved, BundleRefused, bundle_files, guard_bundles, unpacked
 
+ROOT = Path(__file__).resolve().parents[2]
+#: Where Flower's requests to a SuperLink are found by their names.
+ROOMS = (fleet_pb2, message_pb2, run_pb2, fab_pb2, heartbeat_pb2)
 SUPERNODE = """
 import sys
 from pathlib import Path
@@ -246,3 +262,98 @@ def test_flower_still_calls_the_functions_that_are_hooked() -> None:
     process = inspect.getsource(run_clientapp.run_clientapp)
     for call in ("pull_task_input(client)", "install_from_fab(fab.content", "get_load_client_app_fn("):
         assert process.count(call) == 1, call
+
+
+# --- a real node, whose certificate, key and process are as in a deployment ------------------------------------------
+
+
+class LyingServer(ThreadingHTTPServer):
+    """A SuperLink on loopback that tells one lie after the other, the next when the node asks again."""
+
+    def __init__(self, world: World, forges: Sequence[Any], keys: Path) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(keys / "server" / "server.crt", keys / "server" / "server.key")
+        self.socket = context.wrap_socket(self.socket, server_side=True)
+        self.world, self.forges, self.replies = world, list(forges), list[str]()
+        self.told, self.over = Server(world.honest()), threading.Event()
+        self.told.asked.append("pull-messages")
+        threading.Thread(target=self.serve_forever, daemon=True).start()
+
+    def next_lie(self) -> None:
+        if not self.forges:
+            return self.over.set()
+        given = self.world.honest()
+        number = RUN + len(self.forges)
+        given["Run"].run_id = given["Message"].metadata.run_id = given["Inside"].metadata.run_id = number
+        self.forges.pop(0)(given)
+        self.told = Server(given)
+
+    def answer(self, name: str, body: bytes) -> bytes:
+        words = "".join(map(str.title, name.split("-")))
+        room = next(room for room in ROOMS if hasattr(room, f"{words}Response"))
+        request, form = getattr(room, f"{words}Request").FromString(body), getattr(room, f"{words}Response")
+        if name == "send-node-heartbeat":
+            return bytes(form(success=True).SerializeToString())
+        if name == "pull-messages" and name in self.told.asked:
+            self.next_lie()
+        if name == "push-messages":
+            (reply,) = request.messages_list
+            self.replies.append(reply.error.reason if reply.HasField("error") else "answer")
+        return bytes(self.told(None, path=name, request=request, response_type=form).SerializeToString())
+
+
+class Handler(BaseHTTPRequestHandler):
+    server: LyingServer
+
+    def do_GET(self) -> None:
+        self.answer(b"")
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["content-length"]))
+        self.answer(self.server.answer(self.path.rpartition("/")[2], body))
+
+    def answer(self, content: bytes) -> None:
+        self.send_response(200)
+        self.send_header("content-type", "application/x-protobuf")
+        self.send_header("content-length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, *given: Any) -> None:
+        pass
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.rotates(3, together(1))
+def test_a_real_node_stands_through_lies(tmp_path: Path) -> None:
+    world, machine = World(tmp_path / "machine"), Machines(tmp_path / "node", 1)
+    policy = yaml.safe_load(machine.policy(0).read_text())
+    machine.policy(0).write_text(yaml.safe_dump(policy | {"bundles": [world.digest]}))
+    make_credentials(tmp_path / "keys", ["localhost"], 1, 1)
+    every = dict(lies(world))
+    names = ("nothing", "Run.fab_version 0", "another bundle", "Message.metadata.message_id 0")
+    names += ("Inside.metadata.message_type 0", "Run.primary_task_type 11", "nothing")
+    server = LyingServer(world, [every[name] for name in names], tmp_path / "keys")
+    (port,) = free_ports(1)
+    options = (f"policy={machine.policy(0)}", f"data={machine.data(0)}", f"credentials={tmp_path / 'keys/node-0'}")
+    where = (f"superlink=localhost:{server.server_address[1]}", "client=0", f"port={port}")
+    environment = os.environ | {"FLWR_HOME": str(world.home), "FLWR_TELEMETRY_ENABLED": "0", "PYTHONPATH": str(ROOT)}
+    with (tmp_path / "log").open("wb") as log:
+        node = subprocess.Popen(
+            [sys.executable, "-m", "fedpriv.node", "run", *options, *where], env=environment, stdout=log, stderr=log
+        )
+    try:
+        wait_until(lambda: server.over.is_set() or node.poll() is not None)
+        said = (tmp_path / "log").read_text()
+        assert node.poll() is None, said
+        assert server.replies == ["answer", "bundle", "bundle", "failed", "bundle", "answer"], said
+        assert (machine.data(0) / "booked").read_text().splitlines() == ["approved", "approved"]
+        assert stat.S_IMODE((machine.data(0) / "booked").stat().st_mode) == 0o600
+        assert said.count("refused, bundle: ") == 3 and said.count("refused, failed: what the SuperLink sent") == 1
+        assert [path.name for path in (world.home / "apps").iterdir()] == ["maker.approved.1.0.0"], "nothing is there"
+    finally:
+        node.terminate()
+        node.wait()
+        server.shutdown()
+        server.server_close()
