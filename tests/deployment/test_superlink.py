@@ -167,6 +167,8 @@ def test_signatures_are_kept_as_long_as_they_could_pass_and_no_node_fills_the_me
 ) -> None:
     longest = superlink_gate.SYSTEM_TIME_TOLERANCE + superlink_gate.TIMESTAMP_TOLERANCE
     assert longest + superlink_gate.SYSTEM_TIME_TOLERANCE == superlink_gate.USED_SECONDS  # a clock ahead, too
+    page = (Path(__file__).resolve().parents[2] / "SECURITY.md").read_text()
+    assert f"For {longest} s after a SuperLink starts, signatures from before pass again." in page
     monkeypatch.setattr(superlink_gate, "MOST_USED", 4)
     guarded = Guarded()
     guarded.open.set()
