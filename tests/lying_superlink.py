@@ -14,6 +14,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from functools import partialmethod
 from pathlib import Path
 from types import SimpleNamespace
@@ -40,6 +41,8 @@ from flwr.supernode import start_client_internal as flower
 from flwr.supernode.fleet_http_client import FleetHttpClient
 from flwr.supernode.nodestate import NodeStateFactory
 from flwr.supernode.servicer.runtime import runtime_handlers
+
+from fedpriv.deployment.bundles import Approved
 
 APP = """
 from flwr.app import ConfigRecord, Message, RecordDict
@@ -68,6 +71,18 @@ clientapp = "client:app"
 overrides = ""
 """
 NODE, RUN = 5, 77
+
+
+@dataclass(frozen=True)
+class Only(Approved):
+    """Digests that no file of a policy names."""
+
+    digests: tuple[str, ...] = ()
+
+    def __contains__(self, digest: object) -> bool:
+        return digest in self.digests
+
+
 Given = dict[str, Any]
 Forge = Callable[[Given], None]
 
@@ -96,6 +111,7 @@ class World:
         contents = (self.approved, self.second, self.evil)
         self.digests = dict(zip(names, (hashlib.sha256(content).hexdigest() for content in contents), strict=True))
         self.digest = self.digests["approved"]
+        self.only = Only(folder / "policy.yaml", "", (self.digest, self.digests["second"]))
         make_bundle(folder / f"evil.{self.digest[:8]}", "evil")
         self.upwards = "1.0.0/" + "../" * 20 + str(folder)[1:] + "/evil"
         (self.home / "apps" / "maker.approved.1.0.0").mkdir(parents=True, exist_ok=True)
@@ -249,7 +265,7 @@ class Node:
                 run = flower._pull_and_store_message(
                     state=self.state,
                     object_store=self.state.object_store,
-                    node_config={"data": str(self.world.data)},
+                    node_config={"data": str(self.world.data), "policy": str(self.world.only.policy)},
                     receive=receive,
                     get_run=get_run,
                     get_fab=get_fab,
@@ -292,7 +308,7 @@ def no_heartbeats() -> Iterator[None]:
 def at_the_node(folder: Path, guard: Callable[..., None]) -> None:
     """Plays every lie to a node of its own, and to one node two bundles in one series at once."""
     world, notes = World(folder), list[str]()
-    guard((world.digest, world.digests["second"]), lambda code, reason: notes.append(f"{code.name}: {reason}"))
+    guard(world.only, lambda code, reason: notes.append(f"{code.name}: {reason}"))
     second = dict(together(world))["second"]
 
     def of_run(run: int, name: str, given: Given) -> None:

@@ -195,13 +195,13 @@ def _require_answerable(message: Message, tree: ObjectTree) -> None:
 # --- in the process that answers -------------------------------------------------------------------------------------
 
 
-def answer_with_approved(
-    approved: Container[str], folder: Path, modules: Container[str], loader: Loader | None
-) -> None:
+def answer_with_approved(approved: Approved, folder: Path, modules: Container[str], loader: Loader | None) -> None:
     """From now on, this process answers with the app of approved bytes, whatever the server calls it.
 
-    folder: of this node's user alone; holds the unpacked apps. modules: packages that a bundle brings, and that are
-    forgotten before its import. loader: what answers in the place of the bundle's app, of which nothing is imported.
+    A message for another policy is refused, too: a program that has the port of the node's service before the SuperNode
+    does could send one. folder: of this node's user alone; holds the unpacked apps. modules: packages that a bundle
+    brings, forgotten before its import. loader: what answers in the place of the bundle's app, of which nothing is
+    imported.
     """
     from flwr.supernode.runtime import run_clientapp as flower
 
@@ -209,6 +209,8 @@ def answer_with_approved(
 
     def pull_task_input(client: Any) -> tuple[Message, Context, Run, Fab]:
         message, context, run, fab = pull(client)
+        if (named := context.node_config.get("policy")) != str(approved.policy):
+            raise BundleRefused(f"a message for the policy {shown(named)}, and this node's is {approved.policy}")
         # Runs of one series share a context, and what a message says inside need not be what it said outside.
         context.run_id = message.metadata.__dict__["_run_id"] = run.run_id
         context.run_config = get_fused_config_from_fab(fab.content, run)

@@ -22,7 +22,7 @@ import sys
 import tempfile
 import threading
 import traceback
-from collections.abc import Container, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -63,7 +63,7 @@ GUARD = "fedpriv.guard.node"
 class Forks:
     """Flower's executor protocol: starts each ClientApp as a fork of this process. See `answer_with_approved`."""
 
-    def __init__(self, approved: Container[str], folder: Path, loader: Loader | None = None) -> None:
+    def __init__(self, approved: Approved, folder: Path, loader: Loader | None = None) -> None:
         from fedpriv.deployment.bundles import answer_with_approved
 
         self.loader, self._only_approved = loader, partial(answer_with_approved, approved, folder, APP, loader)

@@ -21,6 +21,7 @@ from processes import children, state, wait_until
 
 from deploy.rehearsal import free_ports
 from fedpriv.common.messages import Refusal
+from fedpriv.deployment.bundles import Approved
 from fedpriv.deployment.executor import Forks
 
 #: A node without a SuperNode: what `client_processes` starts finds nobody to ask, and goes on asking.
@@ -86,6 +87,7 @@ from flwr.supercore.superexec.executor import ExecutionSpec
 from flwr.supernode.runtime import run_clientapp as flower
 
 import fedpriv.app
+from fedpriv.deployment.bundles import Approved
 from fedpriv.deployment.executor import Forks
 
 random.seed(1)
@@ -109,7 +111,7 @@ error = sys.argv[1] if len(sys.argv) > 1 else None
 flower.run_clientapp = answer
 for message in range(2):
     spec = ExecutionSpec(TaskType.CLIENT_APP, "127.0.0.1:9", "token", True, None, False, None, False, 1)
-    Forks((), Path("apps")).launch(spec)
+    Forks(Approved(Path("policy.yaml")), Path("apps")).launch(spec)
     print(os.waitstatus_to_exitcode(os.wait()[1]), flush=True)
 assert sys.modules["fedpriv.app"] is fedpriv.app
 """
@@ -167,7 +169,7 @@ def unpacked(content, folder):
     return Path("apps")
 
 
-class Every:
+class Every(bundles.Approved):
     def __contains__(self, digest):
         return True
 
@@ -189,7 +191,7 @@ flower.push_message = lambda client, reply, context: print(
     "sent", json.dumps([reply.error.code, reply.error.reason]), flush=True
 )
 spec = ExecutionSpec(TaskType.CLIENT_APP, "127.0.0.1:9", "token", True, None, False, None, False, 1)
-Forks(Every(), Path("apps")).launch(spec)
+Forks(Every(Path("/srv/secret")), Path("apps")).launch(spec)
 os.wait()
 """
 
@@ -217,7 +219,7 @@ def test_flower_still_sends_by_the_function_that_is_wrapped() -> None:
 
 def test_a_node_runs_client_apps_alone() -> None:
     before = children(os.getpid())
-    forks = Forks((), Path("apps"))
+    forks = Forks(Approved(Path("policy.yaml")), Path("apps"))
     assert forks.get_eligible_capacity(set(TaskType)) == ({TaskType.CLIENT_APP}, set())
     for kind in set(TaskType) - {TaskType.CLIENT_APP}:
         assert forks.launch(spec(kind)).status == LaunchResultStatus.FAILED

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from io import BytesIO
 from pathlib import Path, PurePosixPath
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -55,8 +56,7 @@ from fedpriv.deployment.executor import Forks
 from lying_superlink import World, in_the_process
 folder, unpacked = Path(sys.argv[1]), Path(sys.argv[1]) / "unpacked"
 unpacked.mkdir(mode=0o700)
-digests = World(folder).digests
-in_the_process(folder, Forks((digests["approved"], digests["second"]), unpacked), 1)
+in_the_process(folder, Forks(World(folder).only, unpacked), 1)
 """
 
 
@@ -171,7 +171,11 @@ def test_the_process_that_answers_asks_the_policy_again(world: World, monkeypatc
         asked.append((app, digest))
         return lambda message, context: message
 
-    bundles.answer_with_approved({world.digest}, apps, (), guarded)
+    told = SimpleNamespace(node_config={"policy": "/tmp/theirs.yaml"}, run_id=RUN)
+    run_clientapp.pull_task_input = lambda client: (None, told, None, None)  # type: ignore[assignment]
+    bundles.answer_with_approved(world.only, apps, (), guarded)
+    with pytest.raises(BundleRefused, match=f"'/tmp/theirs.yaml', and this node's is {world.only.policy}"):
+        run_clientapp.pull_task_input(object())  # type: ignore[arg-type]
     with pytest.raises(BundleRefused, match=world.digests["evil"]):
         run_clientapp.install_from_fab(world.evil, skip_prompt=True)
     assert not list(apps.iterdir())
@@ -240,8 +244,6 @@ def test_a_small_bundle_does_not_fill_the_disk(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_what_is_approved_is_read_at_every_question(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from types import SimpleNamespace
-
     policy = SimpleNamespace(bundles=("a",), guard=None)
     monkeypatch.setattr(bundles, "read_policy", lambda path: policy)
     plain, every, one = (Approved(tmp_path, guard) for guard in ("", "any", "b"))
