@@ -187,6 +187,21 @@ def test_the_process_that_answers_asks_the_policy_again(world: World, monkeypatc
     assert asked == [(apps / world.digest, world.digest)]
 
 
+def test_an_app_is_loaded_from_its_own_folder_alone(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not from a module of its name that the process has imported meanwhile, as it read the policy."""
+    for name in ("pull_task_input", "install_from_fab", "get_project_dir"):
+        monkeypatch.setattr(run_clientapp, name, getattr(run_clientapp, name))
+    monkeypatch.setattr(sys, "dont_write_bytecode", sys.dont_write_bytecode)
+    monkeypatch.setitem(sys.modules, "of_the_app.part", sys)
+    asked: list[Any] = []
+    monkeypatch.setattr(run_clientapp, "get_load_client_app_fn", lambda **given: lambda *names: asked.append(given))
+    bundles.answer_with_approved(world.only, world.data, ("of_the_app",), None)
+    run_clientapp.install_from_fab(world.approved, skip_prompt=True)
+    run_clientapp.get_load_client_app_fn(default_app_ref="", app_path=None, multi_app=True)("maker/approved", "1", "")
+    assert asked == [{"default_app_ref": "", "app_path": str(world.data / world.digest), "multi_app": True}]
+    assert "of_the_app.part" not in sys.modules and sys.dont_write_bytecode
+
+
 def test_unpacked_files_are_compared_before_every_import(world: World, caplog: pytest.LogCaptureFixture) -> None:
     before = os.umask(0)
     try:
