@@ -25,9 +25,9 @@ from PIL import Image
 
 from fedpriv.commands.credentials import make_credentials
 from fedpriv.commands.node import main as node_command
+from fedpriv.deployment.bundles import bundle_digest
 from fedpriv.deployment.data_ledger import DataLedger
 from fedpriv.deployment.policy import read_policy
-from fedpriv.deployment.supernode import bundle_digest
 
 BIN = Path(sys.executable).parent
 CLASSES = tuple("0123456789")

@@ -29,7 +29,7 @@ import json
 import os
 import sys
 from collections import Counter
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -43,6 +43,7 @@ from fedpriv.common.places import installed_code_only
 from fedpriv.deployment.policy_template import TEMPLATE
 
 if TYPE_CHECKING:
+    from fedpriv.deployment.bundles import Approved
     from fedpriv.deployment.declaration import Declared, DeclaredTable
     from fedpriv.deployment.guard_policy import GuardPolicy
     from fedpriv.deployment.policy import Policy
@@ -55,7 +56,7 @@ def _policy(options: dict[str, str]) -> None:
 
 
 def _bundle(options: dict[str, str]) -> None:
-    from fedpriv.deployment.supernode import bundle_digest
+    from fedpriv.deployment.bundles import bundle_digest
 
     print(bundle_digest(_existing(options, "app")))
 
@@ -247,14 +248,14 @@ def snapshot(policy_file: Path, data: Path, thorough: bool = False) -> NodeSnaps
 
 def _run(options: dict[str, str]) -> None:
     from fedpriv.deployment.approved_weights import check_files
+    from fedpriv.deployment.bundles import Approved, guard_bundles
     from fedpriv.deployment.clock import check_clock, explain_refusals
     from fedpriv.deployment.data_ledger import DataLedger
     from fedpriv.deployment.declaration import DeclaredTable, check_rows
     from fedpriv.deployment.policy import read_policy
     from fedpriv.deployment.refusals import note_refusal
-    from fedpriv.deployment.supernode import guard_bundles, run_supernode, wait_to_activate
+    from fedpriv.deployment.supernode import run_supernode, wait_to_activate
 
-    loader = ""
     file, data, keys = (_existing(options, name).absolute() for name in ("policy", "data", "credentials"))
     client = whole_number(options, "client", 0, 2**31)
     port = whole_number(options, "port", 1024, 65535)
@@ -266,11 +267,7 @@ def _run(options: dict[str, str]) -> None:
         if isinstance(declared := ledger.declared(), DeclaredTable):
             check_rows(declared, data)
 
-    def approved() -> Container[str]:
-        return read_policy(file).bundles
-
-    if options["guard"]:
-        approved, loader = _guarded(options, policy, file), "fedpriv.guard.node:guarded_app"
+    approved = _guarded(options, policy, file) if options["guard"] else Approved(file)
     guard_bundles(approved, partial(note_refusal, data))
     say = partial(print, file=sys.stderr, flush=True)
     check_proxies()
@@ -291,17 +288,16 @@ def _run(options: dict[str, str]) -> None:
                     *("--node-config", " ".join(f"{key}={json.dumps(value)}" for key, value in config.items())),
                 ],
                 port,
-                loader,
+                approved,
             )
     finally:
         if refused:  # Flower itself would end with exit code 0
             raise RunFailed(refused[0])
 
 
-def _guarded(options: dict[str, str], policy: Policy, file: Path) -> Callable[[], Container[str]]:
+def _guarded(options: dict[str, str], policy: Policy, file: Path) -> Approved:
     """Which apps may run under the guard. Raises `OptionError` where none can."""
-    from fedpriv.deployment.policy import read_policy
-    from fedpriv.deployment.supernode import Everything, bundle_digest
+    from fedpriv.deployment.bundles import Approved, bundle_digest
     from fedpriv.guard.sandbox import available
 
     if policy.guard is None:
@@ -309,15 +305,9 @@ def _guarded(options: dict[str, str], policy: Policy, file: Path) -> Callable[[]
     if policy.guard.sandbox == "namespaces" and (lacking := available()) is not None:
         raise OptionError("guard.sandbox", "namespaces", lacking)
     _check_shards(policy.guard, _existing(options, "data"))
-    chosen = None if options["guard"] == "any" else bundle_digest(_existing(options, "guard"))
-
-    def approved() -> Container[str]:
-        now = read_policy(file).guard
-        known: Container[str] = () if now is None else Everything() if now.apps == "any" else now.apps
-        return known if chosen is None else tuple({chosen}) if chosen in known else ()
-
-    if chosen is not None and chosen not in approved():
-        raise OptionError("guard", options["guard"], f"{chosen} is not among the policy's guard.apps")
+    approved = Approved(file, "any" if options["guard"] == "any" else bundle_digest(_existing(options, "guard")))
+    if approved.guard != "any" and approved.guard not in approved:
+        raise OptionError("guard", options["guard"], f"{approved.guard} is not among the policy's guard.apps")
     return approved
 
 

@@ -125,6 +125,25 @@ def private_database(path: Path) -> Path:
     return file
 
 
+def private_apps() -> Path:
+    """The folder in which Flower unpacks the runs' apps, and loads what it finds under an app's name: it is there from
+    here on, only this user may enter it, and nobody else may put another in its place. Raises `OptionError`.
+    """
+    from flwr.common.constant import APP_DIR
+    from flwr.supercore.utils import get_flwr_home
+
+    home = get_flwr_home()
+    try:
+        (home / APP_DIR).mkdir(mode=0o700, parents=True, exist_ok=True)
+        for folder, allowed in ((home, 0o7755), (home / APP_DIR, 0o700)):
+            if folder.stat().st_uid != os.geteuid():
+                raise OSError(errno.EPERM, f"{folder} belongs to another user")
+            folder.chmod(stat.S_IMODE(folder.stat().st_mode) & allowed)
+    except OSError as error:
+        raise OptionError("FLWR_HOME", str(home), f"must be a folder of this user alone ({error.strerror})") from None
+    return home / APP_DIR
+
+
 def check_certificate(keys: Path) -> None:
     """Tries the connection that SuperExec will make, in memory. Raises `OptionError` where it would fail.
 
@@ -204,6 +223,7 @@ def main(arguments: Sequence[str]) -> int:
 
     from fedpriv.deployment.superlink_gate import Limits
 
+    private_apps()
     sys.argv = ["flower-superlink", *own]
     return _serve(control, Limits(body, bodies, connections), sockets, metrics)
 
@@ -213,6 +233,7 @@ def _serve(control: tuple[str, int], limits: Any, sockets: list[socket.socket], 
 
     Does what flwr 1.41's own command does after reading its arguments, with our listeners.
     """
+    os.umask(0o077)  # what runs write is for this user, too
     import uvicorn
     from flwr.supercore.http_logging import get_uvicorn_log_config
     from flwr.supercore.logger import console_handler

@@ -36,7 +36,11 @@ log = logging.getLogger(__name__)
 
 
 def cache_folder(config: DatasetConfig) -> Path:
-    return Path(config.cache or os.environ.get("FEDPRIV_CACHE") or "~/.cache/fedpriv").expanduser()
+    """Where decoded data are kept. What is made here is its user's alone; a folder that is there keeps its mode."""
+    folder = Path(config.cache or os.environ.get("FEDPRIV_CACHE") or "~/.cache/fedpriv").expanduser()
+    with contextlib.suppress(OSError):  # it is there; where it cannot be made, writing into it says so
+        folder.mkdir(mode=0o700, parents=True)
+    return folder
 
 
 def content_key(identity: dict[str, Any]) -> str:

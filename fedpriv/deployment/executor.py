@@ -22,8 +22,9 @@ import sys
 import tempfile
 import threading
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -34,6 +35,8 @@ from fedpriv.common.places import HOME, ROOT, installed_code_only
 if TYPE_CHECKING:  # Flower takes seconds to import, and `end_with` must be called before
     from flwr.supercore.constant import TaskType
     from flwr.supercore.superexec.executor import ExecutionSpec, LaunchResult
+
+    from fedpriv.deployment.bundles import Approved, Loader
 
 #: What an approved app imports before it can answer a message. A missing entry costs only time.
 LIBRARIES = (
@@ -53,18 +56,17 @@ APP = ("fedpriv", "strategies", "clients")
 #: Seconds between two polls for a task.
 POLL = "0.2"
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
-
-
-#: In the place of Flower's own loader: (folder of the unpacked bundle, its SHA-256) -> what answers a message. Its
-#: module may have `prepare()`, which is called once, before the first fork.
-Loader = Callable[[Path, str], Callable[[Any, Any], Any]]
+#: The module whose `guarded_app` answers in the place of foreign apps; its `prepare` is called before the first fork.
+GUARD = "fedpriv.guard.node"
 
 
 class Forks:
-    """Flower's executor protocol: starts each ClientApp as a fork of this process. loader: None: the bundle's."""
+    """Flower's executor protocol: starts each ClientApp as a fork of this process. See `answer_with_approved`."""
 
-    def __init__(self, loader: Loader | None = None) -> None:
-        self.loader = loader
+    def __init__(self, approved: Approved, folder: Path, loader: Loader | None = None) -> None:
+        from fedpriv.deployment.bundles import answer_with_approved
+
+        self.loader, self._only_approved = loader, partial(answer_with_approved, approved, folder, APP, loader)
 
     def get_eligible_capacity(
         self, supported_task_types: set[TaskType], *, insecure: bool = False, root_certificates_path: str | None = None
@@ -85,7 +87,7 @@ class Forks:
             return LaunchResult.failed(f"{spec.task_type}: a node runs ClientApps alone")
         parent = os.getpid()
         if os.fork() == 0:
-            _answer(spec, parent, self.loader)
+            self._answer(spec, parent)
         return LaunchResult.accepted()
 
     def reconcile(self) -> None:
@@ -97,40 +99,26 @@ class Forks:
     def close(self) -> None:
         """Nothing to do: remaining children end with this process."""
 
+    def _answer(self, spec: ExecutionSpec, parent: int) -> NoReturn:
+        """Answers one message in a process just forked for it. With a loader no code of the bundle is imported here."""
+        status = 1
+        try:
+            end_with(parent)
+            _forget_the_parent(() if self.loader else APP)
+            from flwr.supernode.runtime.run_clientapp import run_clientapp
 
-def _answer(spec: ExecutionSpec, parent: int, loader: Loader | None) -> NoReturn:
-    """Answers one message in a process just forked for it. With a loader no code of the bundle is imported here."""
-    status = 1
-    try:
-        end_with(parent)
-        _forget_the_parent(() if loader else APP)
-        from flwr.supernode.runtime.run_clientapp import run_clientapp
-
-        _send_codes_alone()
-        if loader is not None:
-            _load_by(loader)
-        run_clientapp(spec.runtime_api_address, spec.token, spec.insecure, runtime_dependency_install=False)
-        status = 0
-    except SystemExit as ended:
-        status = ended.code if isinstance(ended.code, int) else 1
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(status)  # skips the parent's cleanup, which must not run twice
-
-
-def _load_by(loader: Loader) -> None:
-    """From now on, this process answers with what the loader gives, and never imports the bundle's app."""
-    from flwr.common.config import get_project_dir
-    from flwr.supernode.runtime import run_clientapp as flower
-
-    def load(fab_id: str, fab_version: str, fab_hash: str) -> Any:
-        answer = loader(get_project_dir(fab_id, fab_version, fab_hash), fab_hash)
-        return lambda message, context: answer(message, context)
-
-    flower.get_load_client_app_fn = lambda **given: load
+            _send_codes_alone()
+            self._only_approved()
+            run_clientapp(spec.runtime_api_address, spec.token, spec.insecure, runtime_dependency_install=False)
+            status = 0
+        except SystemExit as ended:
+            status = ended.code if isinstance(ended.code, int) else 1
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(status)  # skips the parent's cleanup, which must not run twice
 
 
 def _forget_the_parent(modules: tuple[str, ...] = APP) -> None:
@@ -152,7 +140,7 @@ def _forget_the_parent(modules: tuple[str, ...] = APP) -> None:
 
 def _send_codes_alone() -> None:
     """From now on, an error that Flower itself found leaves as `Refusal.FAILED`. It would send the exception's text,
-    with local paths: for a message of an unknown type, or where ``FLWR_HOME`` is full. The text is in the log.
+    with local paths: for a message of an unknown type, or where the disk is full. The text is in the log.
     """
     from flwr.app import Error
     from flwr.supernode.runtime import run_clientapp as flower
@@ -185,10 +173,9 @@ def end_with(parent: int) -> None:
 
 
 @contextmanager
-def client_processes(port: int, loader: str = "") -> Iterator[list[str]]:
+def client_processes(port: int, approved: Approved) -> Iterator[list[str]]:
     """Starts this module beside a SuperNode of this process, whose service gets ``port``; gives the SuperNode's
-    arguments. Each ends with the other: a node without this process would accept messages and never answer. loader:
-    "module:function", a `Loader`.
+    arguments. Each ends with the other: a node without this process would accept messages and never answer.
 
     Raises `RunFailed` where this process ended first.
     """
@@ -197,7 +184,8 @@ def client_processes(port: int, loader: str = "") -> Iterator[list[str]]:
         secret.touch(0o600)
         secret.write_bytes(secrets.token_bytes(32))
         # -P: not even a module of Python itself may come from the working directory.
-        command = [sys.executable, "-P", "-m", __name__, str(port), str(os.getpid()), str(secret), loader]
+        own = (str(port), str(os.getpid()), str(secret), str(approved.policy), approved.guard)
+        command = [sys.executable, "-P", "-m", __name__, *own]
         places = [*([str(ROOT)] if HOME == ROOT else []), *filter(None, [os.environ.get("PYTHONPATH")])]
         variables = os.environ | ({"PYTHONPATH": os.pathsep.join(places)} if places else {})
         # Ctrl-C goes to the node, which ends this process.
@@ -221,24 +209,26 @@ def client_processes(port: int, loader: str = "") -> Iterator[list[str]]:
                 raise RunFailed(f"{words}: nothing would be answered any more")
 
 
-def main(port: str, parent: str, secret: str, loader: str = "") -> None:
+def main(port: str, parent: str, secret: str, policy: str, guard: str) -> None:
     end_with(int(parent))
     installed_code_only()
     from flwr.supercore.superexec import run_superexec as flower
 
+    from fedpriv.deployment.bundles import Approved
+
     key = Path(secret).read_bytes()
     for library in LIBRARIES:
         importlib.import_module(library)
-    module, _, name = loader.partition(":")
-    loads = None
-    if loader:
-        loading = importlib.import_module(module)
-        loads = getattr(loading, name)
-        getattr(loading, "prepare", bool)()
+    loader = None
+    if guard:
+        answering = importlib.import_module(GUARD)
+        answering.prepare()
+        loader = answering.guarded_app
+    forks = Forks(Approved(Path(policy), guard), Path(secret).parent, loader)
     gc.collect()
     gc.freeze()  # forks share these pages
     os.environ.setdefault("FLWR_SUPEREXEC_TASK_POLL_INTERVAL", POLL)
-    flower.get_executor = lambda *given, **named: Forks(loads)  # the only change to Flower's SuperExec
+    flower.get_executor = lambda *given, **named: forks  # the only change to Flower's SuperExec
     flower.run_superexec(f"127.0.0.1:{port}", insecure=True, superexec_auth_secret=key)
 
 

@@ -7,7 +7,8 @@ kernel; no header is trusted.
 
 Flower 1.41 reads and parses a request before it authenticates the sender. On the public listener its signature is
 therefore verified here first, as `flwr.superlink.routers.fleet.node_auth` does, so that an unknown sender's body is
-never read.
+never read. The signature is of a time alone, and neither of path nor body: Flower takes it again for minutes, with any.
+Here it passes once.
 """
 
 from __future__ import annotations
@@ -27,8 +28,10 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
+from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
 from flwr.common.constant import SYSTEM_TIME_TOLERANCE, TIMESTAMP_HEADER, TIMESTAMP_TOLERANCE
 from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER, FLEET_HTTP_SIGNATURE_HEADER
 from flwr.supercore.date import now
@@ -45,6 +48,10 @@ CLOCK_HEADER = "fedpriv-time"
 SMALL_BODY = 64 * 1024
 #: Time limits in seconds: for a registered node's body, and for any sender's request head.
 BODY_SECONDS, HEAD_SECONDS = 120.0, 10.0
+#: Seconds for which a signature could pass again: Flower's window, for a clock that is ahead by what is allowed.
+USED_SECONDS = TIMESTAMP_TOLERANCE + 2 * SYSTEM_TIME_TOLERANCE
+#: Most used signatures that are remembered of one node (about 13 MB); of one that sends more, the oldest are forgotten.
+MOST_USED = 2**16
 #: Most bytes of a request's head.
 HEAD_BYTES = 64 * 1024
 #: Where Linux lists this network namespace's connections.
@@ -95,6 +102,7 @@ class Gate:
     ) -> None:
         self.app, self.control, self.limits, self.is_registered = app, control, limits, is_registered
         self._bodies = asyncio.Semaphore(limits.bodies)
+        self._used: dict[bytes, dict[int, float]] = {}  # by node's key: used signatures, and until when
         #: Requests of registered nodes that went on to ``app``, and refused ones by HTTP status: for metrics.
         self.passed, self.refused = 0, Counter[int]()
 
@@ -111,6 +119,7 @@ class Gate:
             headers = _headers(scope)
             if not await asyncio.to_thread(_is_signed, headers, self.is_registered):
                 raise Refused(401)
+            self._use(headers)
             await self._pass_on(scope, receive, send, self._size(headers))
         except Refused as refused:
             self.refused[refused.status] += 1
@@ -118,6 +127,19 @@ class Gate:
             answer = [(b"content-length", b"0"), (b"connection", b"close")]
             await _with_time(send)({"type": "http.response.start", "status": refused.status, "headers": answer})
             await send({"type": "http.response.body"})
+
+    def _use(self, headers: dict[str, str]) -> None:
+        """Raises `Refused` for a signature that was used before. It is known by its r: of an ECDSA signature (r, s) of
+        the same text anybody can make (r, -s), and a node's next one has another r.
+        """
+        key, signature = (b64decode(headers[name]) for name in _SIGNED[:2])
+        r, used, since = decode_dss_signature(signature)[0], self._used.setdefault(key, {}), monotonic()
+        while used and (len(used) >= MOST_USED or next(iter(used.values())) < since):
+            del used[next(iter(used))]
+        if r in used:
+            _remark(f"a request was refused: its signature was used before; SHA-256 of its key {_short(key)}")
+            raise Refused(401)
+        used[r] = since + USED_SECONDS
 
     def _size(self, headers: dict[str, str]) -> int:
         """Size limit of this request's body, from its header. Raises `Refused`."""
@@ -215,9 +237,13 @@ def _is_signed(headers: dict[str, str], is_registered: Callable[[bytes], bool]) 
     _remark(
         f"a node's request was refused: its clock is {abs(age):.1f} s {side} this machine's "
         f"({SYSTEM_TIME_TOLERANCE} s ahead and {late} s behind are allowed), or somebody repeated an old request; "
-        f"SHA-256 of its key {hashlib.sha256(key).hexdigest()[:16]}"
+        f"SHA-256 of its key {_short(key)}"
     )
     return False
+
+
+def _short(key: bytes) -> str:
+    return hashlib.sha256(key).hexdigest()[:16]
 
 
 async def _read(receive: Receive, most: int) -> bytes | None:

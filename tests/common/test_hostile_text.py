@@ -31,6 +31,7 @@ from fedpriv.config.data_schema import DatasetConfig
 from fedpriv.data.decoding import Encoded, _read
 from fedpriv.data.on_nodes import count_pictures
 from fedpriv.deployment import supernode
+from fedpriv.deployment.bundles import Approved
 from fedpriv.deployment.policy import read_policy
 
 
@@ -178,11 +179,13 @@ def test_flowers_log_of_a_servers_group_is_text(
     handler, before = Kept(), list(FLOWER_LOGGER.filters)
     monkeypatch.setattr("flwr.supernode.cli.flower_supernode", lambda: flower_log(20, "[RUN %s, ROUND %s]", 7, EVIL))
     monkeypatch.setattr("sys.argv", [])
-    monkeypatch.setattr("fedpriv.deployment.executor.client_processes", lambda port, loader: nullcontext([]))
+    monkeypatch.setattr("fedpriv.deployment.executor.client_processes", lambda port, approved: nullcontext([]))
     FLOWER_LOGGER.addHandler(handler)
+    umask = os.umask(0)
     try:
-        supernode.run_supernode([], 0)
+        supernode.run_supernode([], 0, Approved(Path("policy.yaml")))
     finally:
+        assert os.umask(umask) == 0o077, "what a node writes from there on is for its user alone"
         FLOWER_LOGGER.removeHandler(handler)
         FLOWER_LOGGER.filters[:] = before
     assert len(lines) == 1 and lines[0].isprintable() and "[RUN 7, ROUND a" in lines[0]

@@ -26,7 +26,7 @@ from node_proofs import signed
 from deploy.rehearsal import free_ports
 from fedpriv.commands.credentials import make_credentials
 from fedpriv.commands.node import main as node_command
-from fedpriv.deployment import clock, superlink_gate, supernode
+from fedpriv.deployment import bundles, clock, superlink_gate, supernode
 from fedpriv.deployment.clock import ClockRefused, Offset, check_clock, explain_refusals, measured, offset_of
 from fedpriv.deployment.superlink_gate import CLOCK_HEADER, Gate, Limits
 
@@ -108,8 +108,8 @@ def test_a_node_that_would_be_refused_does_not_start(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     started: list[Any] = []
-    for name in ("run_supernode", "guard_bundles", "wait_to_activate"):
-        monkeypatch.setattr(supernode, name, lambda *given: started.append(given))
+    for room, name in ((supernode, "run_supernode"), (bundles, "guard_bundles"), (supernode, "wait_to_activate")):
+        monkeypatch.setattr(room, name, lambda *given: started.append(given))
     monkeypatch.setattr(FleetHttpClient, "_unary_unary", FleetHttpClient._unary_unary)  # taken back afterwards
     network = machines(1)
     ahead(shift)

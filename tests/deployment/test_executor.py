@@ -21,13 +21,16 @@ from processes import children, state, wait_until
 
 from deploy.rehearsal import free_ports
 from fedpriv.common.messages import Refusal
+from fedpriv.deployment.bundles import Approved
 from fedpriv.deployment.executor import Forks
 
 #: A node without a SuperNode: what `client_processes` starts finds nobody to ask, and goes on asking.
 NODE = """
 import sys, time
+from pathlib import Path
 from fedpriv.deployment import executor
-with executor.client_processes(int(sys.argv[1])):
+from fedpriv.deployment.bundles import Approved
+with executor.client_processes(int(sys.argv[1]), Approved(Path("policy.yaml"))):
     print("started", flush=True)
     time.sleep(3600)
 """
@@ -76,6 +79,7 @@ def test_a_node_ends_with_its_warm_process(node: subprocess.Popen[str]) -> None:
 #: it finds, or fails in the way that is asked for.
 MESSAGES = """
 import json, os, random, signal, sys
+from pathlib import Path
 
 import numpy as np
 from flwr.supercore.constant import TaskType
@@ -83,6 +87,7 @@ from flwr.supercore.superexec.executor import ExecutionSpec
 from flwr.supernode.runtime import run_clientapp as flower
 
 import fedpriv.app
+from fedpriv.deployment.bundles import Approved
 from fedpriv.deployment.executor import Forks
 
 random.seed(1)
@@ -105,7 +110,8 @@ def answer(*given, **named):
 error = sys.argv[1] if len(sys.argv) > 1 else None
 flower.run_clientapp = answer
 for message in range(2):
-    Forks().launch(ExecutionSpec(TaskType.CLIENT_APP, "127.0.0.1:9", "token", True, None, False, None, False, 1))
+    spec = ExecutionSpec(TaskType.CLIENT_APP, "127.0.0.1:9", "token", True, None, False, None, False, 1)
+    Forks(Approved(Path("policy.yaml")), Path("apps")).launch(spec)
     print(os.waitstatus_to_exitcode(os.wait()[1]), flush=True)
 assert sys.modules["fedpriv.app"] is fedpriv.app
 """
@@ -137,6 +143,7 @@ def test_a_message_that_fails_ends_its_own_process_alone(error: str, forked: Pro
 #: A message whose type or whose machine is at fault, in Flower's own process for it, with the error that is sent.
 FAULTS = """
 import json, os, sys
+from pathlib import Path
 from types import SimpleNamespace
 
 from flwr.app import Context, Error, Message, RecordDict
@@ -146,6 +153,7 @@ from flwr.supercore.task_identity import TaskIdentity
 from flwr.supernode.runtime import run_clientapp as flower
 
 from fedpriv.app import client_app
+from fedpriv.deployment import bundles
 from fedpriv.deployment.executor import Forks
 
 kind, fault = sys.argv[1:]
@@ -155,9 +163,15 @@ message.metadata.__dict__["_message_id"] = "asked"
 context = Context(1, 2, {"partition-id": 0, "policy": "/srv/secret", "data": "/srv/secret"}, RecordDict(), {})
 
 
-def install(*given, **named):
+def unpacked(content, folder):
     if fault:
         raise eval(fault)
+    return Path("apps")
+
+
+class Every(bundles.Approved):
+    def __contains__(self, digest):
+        return True
 
 
 def load(*given):
@@ -168,14 +182,16 @@ def load(*given):
 
 run = SimpleNamespace(run_id=1, fab_id="a/b", fab_version="1")
 flower.pull_task_input = lambda client: (message, context, run, SimpleNamespace(content=b"", hash_str=64 * "0"))
-flower.install_from_fab = install if fault != "load" else lambda *given, **named: None
+bundles.get_fused_config_from_fab = lambda content, run: {}
+bundles.unpacked = unpacked if fault != "load" else lambda content, folder: Path("apps")
 flower.get_load_client_app_fn = lambda **named: load
 flower.HeartbeatSender = lambda *given: SimpleNamespace(start=lambda: None, stop=lambda: None, is_running=True)
 flower.push_task_output = lambda **named: None
 flower.push_message = lambda client, reply, context: print(
     "sent", json.dumps([reply.error.code, reply.error.reason]), flush=True
 )
-Forks().launch(ExecutionSpec(TaskType.CLIENT_APP, "127.0.0.1:9", "token", True, None, False, None, False, 1))
+spec = ExecutionSpec(TaskType.CLIENT_APP, "127.0.0.1:9", "token", True, None, False, None, False, 1)
+Forks(Every(Path("/srv/secret")), Path("apps")).launch(spec)
 os.wait()
 """
 
@@ -189,7 +205,7 @@ os.wait()
     ],
 )
 def test_an_error_leaves_as_a_code_alone(kind: str, fault: str, forked: Processes, tmp_path: Path) -> None:
-    """Also those that Flower catches, around the app: of message types that nobody knows, or a full ``FLWR_HOME``."""
+    """Also those that Flower catches, around the app: of message types that nobody knows, or a full disk."""
     _, printed = forked.run(FAULTS, kind, fault, folder=tmp_path)
     (sent,) = [json.loads(line[5:]) for line in printed.splitlines() if line.startswith("sent ")]
     assert sent[1] == Refusal(sent[0]).name.lower(), printed
@@ -203,9 +219,10 @@ def test_flower_still_sends_by_the_function_that_is_wrapped() -> None:
 
 def test_a_node_runs_client_apps_alone() -> None:
     before = children(os.getpid())
-    assert Forks().get_eligible_capacity(set(TaskType)) == ({TaskType.CLIENT_APP}, set())
+    forks = Forks(Approved(Path("policy.yaml")), Path("apps"))
+    assert forks.get_eligible_capacity(set(TaskType)) == ({TaskType.CLIENT_APP}, set())
     for kind in set(TaskType) - {TaskType.CLIENT_APP}:
-        assert Forks().launch(spec(kind)).status == LaunchResultStatus.FAILED
+        assert forks.launch(spec(kind)).status == LaunchResultStatus.FAILED
     assert children(os.getpid()) == before
 
 

@@ -13,13 +13,17 @@ import numpy as np
 import pytest
 from deployed import MACHINES, asker
 
+from deploy.rehearsal import free_ports
 from fedpriv.client.base import Client
 from fedpriv.client.build import make_client
 from fedpriv.commands.credentials import make_credentials
-from fedpriv.commands.superlink import private_database
+from fedpriv.commands.superlink import private_apps, private_database
 from fedpriv.config.compose import compose
 from fedpriv.config.methods import METHODS
 from fedpriv.config.schema import Config
+from fedpriv.data.cache import cache_folder
+from fedpriv.deployment.bundles import Approved
+from fedpriv.deployment.executor import client_processes
 from fedpriv.deployment.policy import Booked, Limits, Policy, UnitBudget, too_dear
 from fedpriv.privacy.composition import compose as composed
 from fedpriv.privacy.events import Entry, Threat
@@ -144,8 +148,11 @@ def test_security_names_what_exists() -> None:
         assert (ROOT / "fedpriv" / "commands" / f"{module.removeprefix('fedpriv.')}.py").exists(), module
 
 
-def test_modes_of_files_are_those_of_the_page(machines: MACHINES, tmp_path: Path) -> None:
+def test_modes_of_files_are_those_of_the_page(
+    machines: MACHINES, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Under a umask that would let everybody read."""
+    monkeypatch.setenv("FLWR_HOME", str(tmp_path / "flwr"))
     before = os.umask(0)
     try:
         network = machines(1)
@@ -155,11 +162,18 @@ def test_modes_of_files_are_those_of_the_page(machines: MACHINES, tmp_path: Path
         state = Checkpoint(1, np.zeros(2, np.float32), {}, {}, {})
         RunFolder(tmp_path).save_checkpoint(state, compose([]), keep=1)
         private_folder(tmp_path)
+        private_apps()
+        cache_folder(compose([f"dataset.cache={tmp_path / 'cache'}"]).dataset)
+        with client_processes(free_ports(1)[0], Approved(network.policy(0))) as arguments:
+            secret = Path(arguments[-1])
+            unpacked = stat.S_IMODE(secret.parent.stat().st_mode), stat.S_IMODE(secret.stat().st_mode)
     finally:
         os.umask(before)
     places = {
         "the counter": network.folder / "counters/0.json",
         "DATA/.fedpriv": network.data(0) / ".fedpriv",
+        "FLWR_HOME/apps": tmp_path / "flwr" / "apps",
+        "the cache of simulations": tmp_path / "cache",
     }
     table = (ROOT / "SECURITY.md").read_text().partition("### Who may read what")[2].partition("## Terms")[0]
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines() if line[:1] == "|"]
@@ -167,6 +181,9 @@ def test_modes_of_files_are_those_of_the_page(machines: MACHINES, tmp_path: Path
     for what, mode, *_ in rows:
         if re.fullmatch("0[0-7]{3}", mode):
             names = re.findall("`([^`]*)`", what) or [what]
+            if names == ["fedpriv-node-*"]:  # it ends with the node
+                assert (int(mode, 8), 0o600) == unpacked
+                names = []
             for path in [places.get(name, tmp_path / name) for name in names]:
                 assert stat.S_IMODE(path.stat().st_mode) == int(mode, 8), f"{path}: the page says {mode}"
                 checked += 1

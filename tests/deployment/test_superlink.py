@@ -8,6 +8,8 @@ import inspect
 import os
 import socket
 import sqlite3
+import stat
+from base64 import b64decode, b64encode
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import timedelta
@@ -18,12 +20,21 @@ import httpx
 import pytest
 import uvicorn
 from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature, encode_dss_signature
 from node_proofs import signed
 from prometheus_client import CollectorRegistry
 
 from fedpriv.commands import credentials
 from fedpriv.commands.credentials import _name, make_credentials
-from fedpriv.commands.superlink import OPTIONS, UNSAFE_VARIABLES, bound, check_certificate, main, private_database
+from fedpriv.commands.superlink import (
+    OPTIONS,
+    UNSAFE_VARIABLES,
+    bound,
+    check_certificate,
+    main,
+    private_apps,
+    private_database,
+)
 from fedpriv.common.command_line import address_of
 from fedpriv.common.errors import OptionError
 from fedpriv.deployment import superlink_gate
@@ -131,6 +142,45 @@ def test_a_proof_is_good_for_minutes(monkeypatch: pytest.MonkeyPatch, age: float
     headers, later = node_headers(), superlink_gate.now() + timedelta(seconds=age)
     monkeypatch.setattr(superlink_gate, "now", lambda: later)
     assert answered("/v1/fleet/pull-messages", "10.0.0.9", headers=headers) == status
+
+
+def test_a_signature_is_good_once(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """On no path, with no body, and not as the twin (r, -s) that anybody can make of an ECDSA signature (r, s)."""
+    ticks = [1000.0]
+    monkeypatch.setattr(superlink_gate, "monotonic", lambda: ticks[0])
+    monkeypatch.setattr(superlink_gate, "_last_remark", -1e9)
+    guarded, headers = Guarded(), node_headers()
+    guarded.open.set()
+
+    def ask(given: Any, path: str = "/v1/fleet/pull-messages") -> Any:
+        return asyncio.run(guarded.ask(path, "10.0.0.9", headers=given))
+
+    (place,) = [number for number, (name, _) in enumerate(headers) if name == b"flwr-signature"]
+    r, s = decode_dss_signature(b64decode(headers[place][1]))
+    twin = list(headers)
+    order = 0xFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFC7634D81F4372DDF581A0DB248B0A77AECEC196ACCC52973
+    twin[place] = (b"flwr-signature", b64encode(encode_dss_signature(r, order - s)))
+    assert superlink_gate._is_signed(superlink_gate._headers({"headers": twin}), lambda key: True)
+    assert [ask(headers), ask(headers), ask(headers, "/v1/fleet/push-messages"), ask(twin)] == [200, 401, 401, 401]
+    assert guarded.gate.refused[401] == 3 and "was used before" in caplog.text
+    assert [ask(node_headers()) for _ in range(3)] == [200] * 3, "the next requests of the same node"
+    ticks[0] += superlink_gate.USED_SECONDS + 1
+    assert ask(node_headers()) == 200 and [len(used) for used in guarded.gate._used.values()] == [1]
+
+
+def test_signatures_are_kept_as_long_as_they_could_pass_and_no_node_fills_the_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    longest = superlink_gate.SYSTEM_TIME_TOLERANCE + superlink_gate.TIMESTAMP_TOLERANCE
+    assert longest + superlink_gate.SYSTEM_TIME_TOLERANCE == superlink_gate.USED_SECONDS  # a clock ahead, too
+    page = (Path(__file__).resolve().parents[2] / "SECURITY.md").read_text()
+    assert f"For {longest} s after a SuperLink starts, signatures from before pass again." in page
+    monkeypatch.setattr(superlink_gate, "MOST_USED", 4)
+    guarded = Guarded()
+    guarded.open.set()
+    for _ in range(9):
+        assert asyncio.run(guarded.ask("/v1/fleet/pull-messages", "10.0.0.9", headers=node_headers())) == 200
+    assert [len(used) for used in guarded.gate._used.values()] == [4]
 
 
 @pytest.mark.parametrize(
@@ -390,6 +440,28 @@ def test_a_database_that_cannot_be_private_is_refused(
         (tmp_path / "superlink.db-wal").symlink_to("/dev/null")
     assert main([f"credentials={tmp_path / 'keys' / 'server'}", f"database={file}"]) == 2
     assert f"database={file}: must be a file that only this user may read" in capsys.readouterr().err
+
+
+def test_nobody_else_puts_an_app_where_flower_would_load_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Made, or mended where an earlier start under another umask left it open; the folder around it, too."""
+    home = tmp_path / "flwr"
+    monkeypatch.setenv("FLWR_HOME", str(home))
+    before = os.umask(0)
+    try:
+        assert private_apps() == home / "apps"
+        modes = [stat.S_IMODE(folder.stat().st_mode) for folder in (home, home / "apps")]
+        home.chmod(0o777), (home / "apps").chmod(0o777)
+        assert private_apps() == home / "apps"
+    finally:
+        os.umask(before)
+    assert modes == [stat.S_IMODE(folder.stat().st_mode) for folder in (home, home / "apps")] == [0o755, 0o700]
+    monkeypatch.setattr(os, "geteuid", lambda: 12345)
+    with pytest.raises(OptionError, match=f"FLWR_HOME={home}: must be a folder of this user alone .* another user"):
+        private_apps()
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("FLWR_HOME", str(tmp_path / "file"))
+    with pytest.raises(OptionError, match="FLWR_HOME"):
+        private_apps()
 
 
 def test_every_option_is_in_the_help(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,128 +1,20 @@
-"""The hooks in Flower's SuperNode: what no policy names is not stored, unpacked or run; a node killed waits."""
+"""The hooks in Flower's SuperNode beside those of its code (test_lying_superlink.py): a node killed waits."""
 
 from __future__ import annotations
 
-import hashlib
 import inspect
 import subprocess
 import sys
-from types import SimpleNamespace
 from typing import Any
 
 import httpx
 import pytest
-from flwr.app import Message, RecordDict
 from flwr.proto.fleet_pb2 import ActivateNodeRequest, ActivateNodeResponse
 from flwr.supercore.error import ApiErrorCode, FlowerError
-from flwr.supercore.fab import Fab
 from flwr.supernode import fleet_http_connection
-from flwr.supernode import start_client_internal as flower
 from flwr.supernode.fleet_http_client import FleetHttpClient
 
-from fedpriv.common.messages import Refusal
-from fedpriv.deployment.supernode import AGAIN, STILL_COUNTED, guard_bundles, wait_to_activate
-from fedpriv.engines.grid import identify_server, stamp
-
-APPROVED = b"the approved app"
-DIGEST = hashlib.sha256(APPROVED).hexdigest()
-
-
-class Recorder:
-    """A SuperNode's state and object store; what is called is in ``calls``, replies in ``replies``."""
-
-    def __init__(self) -> None:
-        self.calls: list[str] = []
-        self.replies: list[Message] = []
-
-    def get_run(self, run_id: int) -> Any:
-        return None
-
-    def __getattr__(self, name: str) -> Any:
-        def call(*given: Any, **named: Any) -> None:
-            self.calls.append(name)
-            if name == "store_message":
-                self.replies.append(given[0])
-
-        return call
-
-
-@pytest.fixture
-def pulled(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """``pulled(content, hash of the bundle, hash of the run)``: what a SuperNode does with one message."""
-    monkeypatch.setattr(flower, "_pull_and_store_message", flower._pull_and_store_message)  # put back afterwards
-    identify_server()
-    notes: list[tuple[Refusal, str]] = []
-    guard_bundles(lambda: (DIGEST,), lambda code, words: notes.append((code, words)))
-
-    def pull(content: bytes, fab_hash: str, run_hash: str) -> tuple[Recorder, list[tuple[Refusal, str]]]:
-        message = Message(RecordDict(), 7, "train", group_id="1")
-        stamp(message, "m1")
-        node = Recorder()
-        found = flower._pull_and_store_message(
-            state=node,  # type: ignore[arg-type]
-            object_store=node,  # type: ignore[arg-type]
-            node_config={},
-            receive=lambda: (message, SimpleNamespace()),  # type: ignore[arg-type,return-value]
-            get_run=lambda run_id: SimpleNamespace(fab_hash=run_hash),  # type: ignore[arg-type,return-value]
-            get_fab=lambda fab_hash_, run_id: Fab(fab_hash, content, {}),
-            pull_object=lambda run_id, object_id: b"",
-            confirm_message_received=lambda run_id, message_id: None,
-            trusted_entities=None,
-        )
-        assert found == message.metadata.run_id
-        return node, notes
-
-    return pull
-
-
-@pytest.mark.parametrize(
-    ("content", "fab_hash", "run_hash"),
-    [
-        (b"another app", hashlib.sha256(b"another app").hexdigest(), hashlib.sha256(b"another app").hexdigest()),
-        (b"another app", DIGEST, DIGEST),  # under the approved name
-        (APPROVED, "0" * 64, "0" * 64),  # Flower would unpack it under another name
-        (APPROVED, DIGEST, "0" * 64),
-        (b"", DIGEST, DIGEST),
-    ],
-)
-def test_what_is_not_approved_gets_a_code(content: bytes, fab_hash: str, run_hash: str, pulled: Any) -> None:
-    node, notes = pulled(content, fab_hash, run_hash)
-    (reply,) = node.replies
-    assert (reply.error.code, reply.error.reason) == (Refusal.BUNDLE, "bundle")
-    assert "store_fab" not in node.calls and "create_task" not in node.calls and "store_run" not in node.calls
-    assert [code for code, _ in notes] == [Refusal.BUNDLE]
-
-
-def test_what_is_approved_goes_on_to_flower(pulled: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    reached: list[bytes] = []
-
-    class Reached(Exception):
-        pass
-
-    def fused(content: bytes, run: Any) -> None:
-        reached.append(content)
-        raise Reached
-
-    monkeypatch.setattr(flower, "get_fused_config_from_fab", fused)
-    with pytest.raises(Reached):
-        pulled(APPROVED, DIGEST, DIGEST)
-    assert reached == [APPROVED]
-
-
-def test_an_approval_can_be_taken_back(pulled: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A run that has begun goes on only as long as its app is approved."""
-    monkeypatch.setattr(Recorder, "get_run", lambda self, run_id: SimpleNamespace(fab_hash="0" * 64), raising=False)
-    node, notes = pulled(APPROVED, DIGEST, DIGEST)
-    assert node.replies[0].error.code == Refusal.BUNDLE and "no longer" in notes[0][1]
-    assert "create_task" not in node.calls
-
-
-def test_flower_still_calls_the_function_that_is_hooked() -> None:
-    """A contract with flwr 1.41: by name in its module, with keywords, and the bundle comes from ``get_fab`` alone."""
-    source = inspect.getsource(flower.start_client_internal)
-    assert "_pull_and_store_message(\n" in source and "get_fab=get_fab" in source and "receive=receive" in source
-    body = inspect.getsource(flower._pull_and_store_message)
-    assert body.count("get_fab(") == 1 and body.index("get_fab(") < body.index("state.store_fab(")
+from fedpriv.deployment.supernode import AGAIN, STILL_COUNTED, wait_to_activate
 
 
 def a_superlink(monkeypatch: pytest.MonkeyPatch, *answers: int) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 import threading
-from collections.abc import Callable, Container
+from collections.abc import Container
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +22,9 @@ from fedpriv.common.errors import OptionError
 from fedpriv.common.identities import new_identity
 from fedpriv.common.messages import EXCHANGE, KEYS, ROUND
 from fedpriv.deployment import data_ledger
+from fedpriv.deployment.bundles import bundle_digest
 from fedpriv.deployment.policy import read_policy
 from fedpriv.deployment.signed_head import Signer
-from fedpriv.deployment.supernode import bundle_digest
 from fedpriv.guard.guarded_message import GUARD
 from fedpriv.guard.shard_counts import read_answers
 from fedpriv.privacy.gaussian_dp import gaussian_epsilon
@@ -164,19 +164,19 @@ def test_which_apps_a_guarded_node_runs(tmp_path: Path) -> None:
     digest, another = bundle_digest(app), bundle_digest(other)
     network = GuardedMachines(tmp_path, apps=[digest, another])
 
-    def approved(guard: Path | str) -> Callable[[], Container[str]]:
+    def approved(guard: Path | str) -> Container[str]:
         options = {"guard": str(guard), "data": str(network.data(0))}
         return _guarded(options, read_policy(network.policy(0)), network.policy(0))
 
     every, one = approved("any"), approved(app)
-    assert digest in every() and another in every() and "c" * 64 not in every()
-    assert digest in one() and another not in one()
+    assert digest in every and another in every and "c" * 64 not in every
+    assert digest in one and another not in one
     network.write_policy(0, apps=[another])  # read again for every message
-    assert digest not in every() and digest not in one()
+    assert digest not in every and digest not in one
     with pytest.raises(OptionError, match=f"{digest} is not among the policy's guard.apps"):
         approved(app)
     network.write_policy(0, apps="any", pad_seconds=700.0)
-    assert "c" * 64 in approved("any")() and "c" * 64 not in approved(app)() and digest in approved(app)()
+    assert "c" * 64 in approved("any") and "c" * 64 not in approved(app) and digest in approved(app)
     bare = read_policy(network.policy(0)).model_copy(update={"guard": None})
     with pytest.raises(OptionError, match="needs a section `guard`"):
         _guarded({"guard": "any", "data": str(network.data(0))}, bare, network.policy(0))

@@ -330,10 +330,11 @@ def test_flowers_own_command_takes_what_a_node_gives_it(tmp_path: Path, monkeypa
 
     network, given = Machines(tmp_path / "a folder", 1), list[argparse.Namespace]()
     make_credentials(tmp_path / "keys", ["localhost"], 1, 1)
-    monkeypatch.setattr("fedpriv.deployment.supernode.guard_bundles", lambda approved, note: None)
+    monkeypatch.setattr("fedpriv.deployment.bundles.guard_bundles", lambda approved, note: None)
+    monkeypatch.setattr("fedpriv.deployment.supernode.wait_to_activate", lambda say: None)
     monkeypatch.setattr(
         "fedpriv.deployment.supernode.run_supernode",
-        lambda arguments, port, loader: given.append(_parse_args_run_supernode().parse_args(arguments)),
+        lambda arguments, port, approved: given.append(_parse_args_run_supernode().parse_args(arguments)),
     )
     options = (f"credentials={tmp_path / 'keys/node-0'}", "superlink=superlink:8000", "client=0")
     assert network.command("run", 0, *options) == 0

@@ -7,8 +7,10 @@ without; elsewhere it is this machine by an address that is not a loopback one.
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
+import stat
 import subprocess
 import sys
 import time
@@ -250,6 +252,11 @@ def test_other_users_of_the_machine_do_not_reach_it(superlink: SuperLink) -> Non
 
 def test_it_listens_twice_and_for_metrics_whatever_the_environment_says(superlink: SuperLink) -> None:
     assert superlink.listening() == {superlink.port, superlink.control, superlink.metrics}
+
+
+def test_what_it_writes_is_its_users_alone(superlink: SuperLink) -> None:
+    assert re.search(r"^Umask:\t0077$", Path(f"/proc/{superlink.process.pid}/status").read_text(), re.MULTILINE)
+    assert stat.S_IMODE((superlink.log.parent / "flwr" / "apps").stat().st_mode) == 0o700
 
 
 def test_metrics_count_what_was_refused(superlink: SuperLink) -> None:
