@@ -13,6 +13,7 @@ from fedpriv.common.command_line import DONE
 from fedpriv.common.doing import doing
 from fedpriv.common.errors import OptionError, RunFailed
 from fedpriv.common.files import locked, write_atomic
+from fedpriv.common.printing import say
 from fedpriv.config.compose import read_config
 from fedpriv.config.explain import first_option_error
 from fedpriv.config.options import AttackConfig
@@ -68,14 +69,14 @@ def attack_run(run: str, attack: str, changes: Mapping[str, Any]) -> int:
             except RunFolderError as error:
                 if attack != "all":
                     raise
-                print(f"{name}: left out. {error}", flush=True)
+                say(f"{name}: left out. {error}", flush=True)
                 continue
             doing(f"{name} and its two controls")
             records[name] = _attack(experiment, name)
             _keep(folder, records[name])
     _print(list(records.values()))
     _report(folder)
-    print(f"written into {folder.path / 'summary.json'} and private/report.html")
+    say(f"written into {folder.path / 'summary.json'} and private/report.html")
     failed = [f"{name} is not shown: {kept['reason']}" for name, kept in records.items() if not kept["shown"]]
     if failed:
         raise RunFailed(". ".join(failed))
@@ -115,7 +116,7 @@ def _progress(what: str, ready: int, of: int) -> None:
 
 def _print_setting(experiment: Experiment) -> None:
     targets, config = experiment.targets, experiment.config
-    print(
+    say(
         f"{config.method} ({config.privacy.variant}) on {config.dataset.name}, trained on "
         f"{experiment.trained_on} examples; of {len(targets.pairs)} pairs of a member and a non-member "
         f"{len(targets.evaluated)} are evaluated and the attacker knows {len(targets.known)}; the members were chosen "
@@ -129,8 +130,8 @@ def _print(records: Sequence[Mapping[str, Any]]) -> None:
     from fedpriv.report.attacks import control_in_words
     from fedpriv.report.tables import plain_table
 
-    print("\n".join(plain_table(HEADER, [row(kept) for kept in records])))
+    say("\n".join(plain_table(HEADER, [row(kept) for kept in records])))
     for kept in records:
-        print(f"{kept['attack']}: {kept.get('verdict') or 'not shown'}")
+        say(f"{kept['attack']}: {kept.get('verdict') or 'not shown'}")
         for control in kept["controls"].values():
-            print(f"  {control_in_words(control)}")
+            say(f"  {control_in_words(control)}")

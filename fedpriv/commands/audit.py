@@ -41,6 +41,7 @@ from fedpriv.commands import guard_costs
 from fedpriv.common.command_line import DONE, FAILED, command, nearest, path_of, read_option
 from fedpriv.common.errors import OptionError, RunFolderError
 from fedpriv.common.places import use_own_methods
+from fedpriv.common.printing import say
 from fedpriv.config.compose import compose, read_config
 from fedpriv.config.schema import Config
 from fedpriv.privacy.auditor import BROKEN
@@ -79,10 +80,10 @@ def main(arguments: Sequence[str]) -> int:
         contract = check_contract(config)
         scopes = audit_releases(config, options, folder)
     _print(config, scopes)
-    print(contract)
+    say(contract)
     if folder is not None and options.participations is None:
         write_release_audit(folder, config, scopes, contract)
-        print(f"written into {folder.path / 'summary.json'} and report.html")
+        say(f"written into {folder.path / 'summary.json'} and report.html")
     broken = contract.findings or any(scope.verdict == BROKEN for scope in scopes)
     return FAILED if broken else DONE
 
@@ -90,39 +91,39 @@ def main(arguments: Sequence[str]) -> int:
 def _audit_training(config: Config, options: AuditOptions, folder: RunFolder | None) -> int:
     with task("audit"):
         found = audit_training_of(config, options)
-    print(
+    say(
         f"canaries in a real run, {threat_in_words(config)}:\n{found.canaries}; "
         f"verified epsilon <= {_shown(found.verified)}: {found.verdicts[0]}"
     )
     for bound in found.canaries.sharper:
-        print(f"under an assumption: {bound}")
+        say(f"under an assumption: {bound}")
     fits = found.fits
-    print(
+    say(
         f"the {OWN_FIT}, {fits.scope}: {fits.audit}; verified epsilon <= {_shown(fits.verified)}: {found.verdicts[1]}; "
         f"{at_most(fits.audit.attainable)}"
     )
     if folder is not None:
         write_training_audit(folder, found)
-        print(f"written into {folder.path / 'summary.json'} and report.html")
+        say(f"written into {folder.path / 'summary.json'} and report.html")
     return FAILED if BROKEN in found.verdicts else DONE
 
 
 def _print(config: Config, scopes: Sequence[AuditedScope]) -> None:
-    print(f"{config.method} ({config.privacy.variant}), {threat_in_words(config)}, delta {config.privacy.delta:g}")
+    say(f"{config.method} ({config.privacy.variant}), {threat_in_words(config)}, delta {config.privacy.delta:g}")
     header = ("scope", "audited >=", "claimed", "verified <=", "verdict")
     rows = [
         (scope.name, _shown(scope.audit.epsilon_lower), _shown(scope.claimed), _shown(scope.verified), scope.verdict)
         for scope in scopes
     ]
-    print("\n".join(plain_table(header, rows)))
+    say("\n".join(plain_table(header, rows)))
     for scope in scopes:
-        print(
+        say(
             f"{scope.name}: {scope.audit}; {scope.dimension:,} numbers of {scope.path}; worst pair: {scope.pair}; "
             f"looked at {scope.looked_at} in each world; "
             f"at the verified epsilon it would have shown {_shown(scope.expected)}, {at_most(scope.attainable)}"
         )
         for bound in scope.sharper:
-            print(f"{scope.name}, under an assumption: {bound}")
+            say(f"{scope.name}, under an assumption: {bound}")
 
 
 def at_most(attainable: float) -> str:

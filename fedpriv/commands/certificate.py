@@ -19,6 +19,7 @@ from pathlib import Path
 
 from fedpriv.common.command_line import DONE, command, command_options, path_of, shown
 from fedpriv.common.errors import OptionError
+from fedpriv.common.printing import say
 
 OPTIONS: dict[str, str | tuple[str, ...] | None] = {
     "out": "",
@@ -46,8 +47,8 @@ def main(arguments: Sequence[str]) -> int:
         verifier=options["verifier"] == "true",
     )
     for path in made.files:
-        print(shown(path))
-    print(f"signed by the key {made.key}: tell it whoever is to check, on another way")
+        say(shown(path))
+    say(f"signed by the key {made.key}: tell it whoever is to check, on another way")
     return DONE
 
 

@@ -42,6 +42,7 @@ from fedpriv.checking.page import write_check
 from fedpriv.checking.result import Check
 from fedpriv.common.command_line import DONE, FAILED, check_place, command, nearest, path_of, shown
 from fedpriv.common.errors import OptionError
+from fedpriv.common.printing import say
 
 NAMES = (*READERS, "out")
 
@@ -75,13 +76,13 @@ def parse(arguments: Sequence[str]) -> tuple[str, dict[str, str]]:
 
 def _print(check: Check) -> None:
     for one in check.findings:
-        print(f"{one.severity}: {one.name}: {one.text}")
+        say(f"{one.severity}: {one.name}: {one.text}")
         if one.severity == "fault" and one.remedy:
-            print(f"    to mend it: {one.remedy}")
+            say(f"    to mend it: {one.remedy}")
     for layer in check.layers:
         could = f" It could show at most: {layer.could_show}." if layer.could_show else ""
         cut = f" {layer.cut_in_words}" if layer.cut else ""
-        print(f"{layer.name}: {layer.words}{could}{cut}")
+        say(f"{layer.name}: {layer.words}{could}{cut}")
 
 
 @command(needs_arguments=True)
@@ -96,12 +97,12 @@ def main(arguments: Sequence[str]) -> int:
     check = check_name(target, question, limits)
     _print(check)
     pages = write_check(check, folder)
-    print(f"report: {shown(pages[-1])}")
-    print(check.last_line)
+    say(f"report: {shown(pages[-1])}")
+    say(check.last_line)
     if "fail_above" in options:
         why = check.why_above(options["fail_above"], options.get("unverified", "fail"))
         if why is not None:
-            print(f"fails: {why}")
+            say(f"fails: {why}")
         return DONE if why is None else FAILED
     return FAILED if check.verdict == NOT_CHECKED else DONE
 

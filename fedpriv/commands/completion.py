@@ -11,6 +11,7 @@ from fedpriv.commands.flags import NAMES
 from fedpriv.commands.options_help import FOLDERS, describe_options
 from fedpriv.commands.table import COMMANDS, DEPLOYMENT
 from fedpriv.common.command_line import DONE
+from fedpriv.common.printing import say
 from fedpriv.config.compose import REMOTE_GROUPS, option_names
 from fedpriv.config.own_options import CONF, choices
 
@@ -35,9 +36,9 @@ PATHS = ("run", "data", "out", "results", "policy", "credentials", "folder", "re
 def complete(what: str) -> int:
     """``install=SHELL`` prints the shell's part, ``query=bash`` the answers to $COMP_LINE, one a line."""
     if what.startswith("install="):
-        print(f"{ZSH if what.endswith('zsh') else ''}{SCRIPT}")
+        say(f"{ZSH if what.endswith('zsh') else ''}{SCRIPT}")
         return DONE
-    print("\n".join(answers(os.environ.get("COMP_LINE", ""))))
+    say("\n".join(answers(os.environ.get("COMP_LINE", ""))))
     return DONE
 
 

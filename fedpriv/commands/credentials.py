@@ -37,6 +37,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from fedpriv.common.command_line import DONE, address_of, command, command_options, whole_number
 from fedpriv.common.errors import OptionError
 from fedpriv.common.files import write_atomic
+from fedpriv.common.printing import say
 
 OPTIONS = {"host": "localhost", "nodes": "3", "days": "365"}
 SERVER = "server"  # the word before FOLDER that renews the certificate alone
@@ -320,8 +321,8 @@ def main(arguments: Sequence[str]) -> int:
         begun = (folder / "ca" / "ca.crt").exists() and "nodes" not in named
         written = make_credentials(folder, hosts, 0 if begun else whole_number(options, "nodes", 0, MOST_NODES), days)
     for path in written:
-        print(path)
-    print(f"{len(written)} files written" if written else "everything was there already")
+        say(path)
+    say(f"{len(written)} files written" if written else "everything was there already")
     return DONE
 
 

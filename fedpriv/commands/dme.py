@@ -31,6 +31,7 @@ import torch
 
 from fedpriv.common.command_line import DONE, command, shown
 from fedpriv.common.files import json_number, write_atomic
+from fedpriv.common.printing import say
 from fedpriv.report.live.task import task
 from fedpriv.studies.mean_estimation import FIGURES, Row, parse_options, setting_in_words, sweep, table
 from fedpriv.studies.quantiser_plots import draw_sweep
@@ -44,7 +45,7 @@ def _print(rows: Sequence[Row]) -> None:
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     for first, *others in lines:
         rest = (f"{cell:>{width}}" for cell, width in zip(others, widths[1:], strict=True))
-        print("  ".join([f"{first:<{widths[0]}}", *rest]))
+        say("  ".join([f"{first:<{widths[0]}}", *rest]))
 
 
 def _shown(value: float | None) -> str:
@@ -65,7 +66,7 @@ def main(arguments: Sequence[str]) -> int:
         with task("dme"):
             curves = sweep(options, axis)
         picture = draw_sweep(axis, curves, setting_in_words(options, axis), options.out)
-        print(f"figure: {shown(options.out / picture.file)}", flush=True)
+        say(f"figure: {shown(options.out / picture.file)}", flush=True)
         figures.append({"axis": axis, **asdict(picture), "curves": [asdict(curve) for curve in curves]})
     found = {
         "options": asdict(options) | {"epsilon": json_number(options.epsilon), "out": str(options.out)},
@@ -73,7 +74,7 @@ def main(arguments: Sequence[str]) -> int:
         "figures": figures,
     }
     write_atomic(options.out / "dme.json", json.dumps(found, indent=1, allow_nan=False) + "\n")
-    print(f"numbers: {shown(options.out / 'dme.json')}")
+    say(f"numbers: {shown(options.out / 'dme.json')}")
     return DONE
 
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedpriv.common.command_line import DONE, FAILED, command_options, read_option, whole_number
 from fedpriv.common.errors import OptionError
+from fedpriv.common.printing import say
 
 if TYPE_CHECKING:
     from fedpriv.deployment.policy import Policy
@@ -34,7 +35,7 @@ def _given(arguments: Sequence[str]) -> str:
 def plan(arguments: Sequence[str]) -> int:
     """Prints the cost of so many rounds. Raises `OptionError`."""
     if {"-h", "--help"} & set(arguments):
-        print(__doc__)
+        say(__doc__)
         return DONE
     if "plan=true" not in arguments:
         raise OptionError("guard", _given(arguments), "of fedpriv plan and fedpriv audit; a node takes it at its start")
@@ -49,7 +50,7 @@ def plan(arguments: Sequence[str]) -> int:
         target = read_option("epsilon", options["epsilon"], (float, lambda value: value > 0, "a number above 0"))
         terms = with_epsilon(terms, size, rounds, delta, target)
     for name, value in _rows(policy, terms, size, rounds, delta, claimed_epsilon).items():
-        print(f"{name:<18}{value}")
+        say(f"{name:<18}{value}")
     return DONE
 
 
@@ -118,8 +119,8 @@ def audit(arguments: Sequence[str]) -> int:
 
     with task("audit"):
         found = audit_guard(terms, size, delta, trials, confidence, seed)
-    print(f"one guarded answer, unit {terms.unit}, observer {terms.threat.observer}: {found.audit}")
-    print(f"verified epsilon <= {found.verified:.4g}: {found.verdict}; at most {found.audit.attainable:.3g} could show")
+    say(f"one guarded answer, unit {terms.unit}, observer {terms.threat.observer}: {found.audit}")
+    say(f"verified epsilon <= {found.verified:.4g}: {found.verdict}; at most {found.audit.attainable:.3g} could show")
     return FAILED if found.verdict == BROKEN else DONE
 
 

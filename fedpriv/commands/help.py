@@ -23,6 +23,7 @@ from fedpriv.commands.options_help import (
 from fedpriv.commands.table import COMMANDS, call
 from fedpriv.common.command_line import DONE
 from fedpriv.common.errors import OptionError
+from fedpriv.common.printing import say
 from fedpriv.config.compose import compose
 from fedpriv.config.methods import METHODS
 from fedpriv.config.options import MethodOptions
@@ -35,17 +36,15 @@ def main(arguments: Sequence[str]) -> int:
     """`fedpriv help [METHOD | COMMAND | OPTION]`. Raises `OptionError` for a word that is none of them."""
     words = [word for word in arguments if word not in ("-h", "--help", "help")]
     if not words:
-        print(
-            f"{usage()}\n\nfedpriv help METHOD tells the options of one method, fedpriv help dataset those of a group,"
-        )
-        print("fedpriv help local.lr what one option is, fedpriv --help all options.")
-        print(_wrapped(f"methods: {', '.join(choices('strategy'))}", _columns(), "  "))
+        say(f"{usage()}\n\nfedpriv help METHOD tells the options of one method, fedpriv help dataset those of a group,")
+        say("fedpriv help local.lr what one option is, fedpriv --help all options.")
+        say(_wrapped(f"methods: {', '.join(choices('strategy'))}", _columns(), "  "))
         return DONE
     if words[0] in COMMANDS:
         return call(words[0], [*words[1:], "--help"])
     name, methods = words[0].removeprefix("strategy="), choices("strategy")
     if name == words[0] and len(words) == 1 and (found := option_help(name.partition("=")[0], _columns())):
-        print(found)
+        say(found)
         return DONE
     if name not in methods or len(words) > 1:
         wrong = words[1] if len(words) > 1 else name
@@ -56,7 +55,7 @@ def main(arguments: Sequence[str]) -> int:
         said = f"there is no such method, command or option{hint} Allowed: one of the {known}"
         raise OptionError("help", wrong, said)
     schema = METHODS.get(name) or options_class(name)
-    print(method_help(name, schema, _columns()))
+    say(method_help(name, schema, _columns()))
     return DONE
 
 

@@ -26,6 +26,7 @@ from contextlib import nullcontext
 from pathlib import Path
 
 from fedpriv.common.command_line import DONE, command, command_options, shown, whole_number
+from fedpriv.common.printing import say
 from fedpriv.common.stopping import stop
 
 YES, NO = ("true", "false"), ("false", "true")
@@ -63,7 +64,7 @@ def _study(arguments: Sequence[str]) -> int:
         prepared = [prepare(name, plan, pictures, download, out) for name, plan in plans.items()]
         with StudyProgress() as progress, study_runs(out, workers, may_run, progress.told) as runs:
             if options["plan"] == "true":
-                print("\n".join(board_words(prepared, runs)), flush=True)
+                say("\n".join(board_words(prepared, runs)), flush=True)
                 return DONE
             results, records = carry_out(prepared, runs)
     results = with_pictures(results, out)
@@ -72,9 +73,9 @@ def _study(arguments: Sequence[str]) -> int:
     if out.name == LEADERBOARD:
         refresh_beside(out.parent)
     for board in results.boards:
-        print(f"{board.title}:")
-        print("\n".join(f"  {words}" for words in board.verdicts))
-    print(f"folder: {shown(out)}", flush=True)
+        say(f"{board.title}:")
+        say("\n".join(f"  {words}" for words in board.verdicts))
+    say(f"folder: {shown(out)}", flush=True)
     return DONE
 
 

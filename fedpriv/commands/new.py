@@ -20,6 +20,7 @@ from pathlib import Path
 
 from fedpriv.common.command_line import DONE, command, command_options
 from fedpriv.common.errors import OptionError
+from fedpriv.common.printing import say
 from fedpriv.config.methods import METHODS
 
 NAME = re.compile(r"[a-z][a-z0-9_]{0,31}")
@@ -198,8 +199,8 @@ def main(arguments: Sequence[str]) -> int:
         raise OptionError("NAME", name, "comes first: fedpriv new my_method")
     options = command_options(given, OPTIONS, "fedpriv.new")
     for path in make_method(name, Path(options["folder"]).expanduser()):
-        print(path)
-    print(f"`fedpriv strategy={name}` trains with it, `fedpriv audit strategy={name}` attacks it")
+        say(path)
+    say(f"`fedpriv strategy={name}` trains with it, `fedpriv audit strategy={name}` attacks it")
     return DONE
 
 

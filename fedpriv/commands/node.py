@@ -40,6 +40,7 @@ from fedpriv.commands.superlink import check_proxies
 from fedpriv.common.command_line import DONE, LOST, command, command_options, nearest, whole_number
 from fedpriv.common.errors import FedprivError, OptionError, RunFailed
 from fedpriv.common.places import installed_code_only
+from fedpriv.common.printing import say
 from fedpriv.deployment.policy_template import TEMPLATE
 
 if TYPE_CHECKING:
@@ -52,13 +53,13 @@ if TYPE_CHECKING:
 
 
 def _policy(options: dict[str, str]) -> None:
-    print(TEMPLATE, end="")
+    say(TEMPLATE, end="")
 
 
 def _bundle(options: dict[str, str]) -> None:
     from fedpriv.deployment.bundles import bundle_digest
 
-    print(bundle_digest(_existing(options, "app")))
+    say(bundle_digest(_existing(options, "app")))
 
 
 def _init(options: dict[str, str]) -> int:
@@ -70,23 +71,23 @@ def _init(options: dict[str, str]) -> int:
         _check_shards(policy.guard, data)
     warnings: list[str] = []
     declared = _declared(options, data, warnings, policy.guard is not None)
-    print(f"public, until `declare` changes it: {_in_words(declared, data)}")
+    say(f"public, until `declare` changes it: {_in_words(declared, data)}")
     admits = "Gaussian noise alone, no secure sum" if policy.accountant == "gaussian" else "every mechanism"
-    print(f"accountant {policy.accountant}: {admits}; it may be changed until the first message leaves")
-    print(f"for good: one ledger, {data / '.fedpriv'}, with the counter {policy.counter}", flush=True)
+    say(f"accountant {policy.accountant}: {admits}; it may be changed until the first message leaves")
+    say(f"for good: one ledger, {data / '.fedpriv'}, with the counter {policy.counter}", flush=True)
     DataLedger.create(data, Path(policy.counter), declared, policy.accounting(None, Spent()))
-    print("the ledger has begun" if policy.guard else f"{declared.number} declared; the ledger has begun")
+    say("the ledger has begun" if policy.guard else f"{declared.number} declared; the ledger has begun")
     if policy.guard is not None:
         from fedpriv.guard.shards import read_salt
 
         read_salt(data, Path(policy.counter))
-        print(f"guard: {policy.guard.shards} shards by unit {policy.guard.unit}, divided for good by a salt made now")
+        say(f"guard: {policy.guard.shards} shards by unit {policy.guard.unit}, divided for good by a salt made now")
     return _warned(warnings)
 
 
 def _warned(warnings: Sequence[str]) -> int:
     """Says what the operator has to know of the rows; the command's exit code."""
-    print("".join(f"{words}\n" for words in warnings), end="", file=sys.stderr)
+    say("".join(f"{words}\n" for words in warnings), end="", file=sys.stderr)
     return LOST if warnings else DONE
 
 
@@ -114,7 +115,7 @@ def _declare(options: dict[str, str]) -> int:
         now = _declared(options | kept | {name: value for name, value in options.items() if value}, data, warnings)
         if now != before:
             ledger.declare(now)
-    print(f"{now.number} declared, {before.examples} before: {_in_words(now, data)}")
+    say(f"{now.number} declared, {before.examples} before: {_in_words(now, data)}")
     return _warned(warnings)
 
 
@@ -201,26 +202,26 @@ def _status(options: dict[str, str]) -> None:
     from fedpriv.deployment.policy import read_policy
 
     now = snapshot(_existing(options, "policy"), _existing(options, "data"), thorough=True)
-    print(f"{now.releases} messages left, {now.ledger_entries} entries")
+    say(f"{now.releases} messages left, {now.ledger_entries} entries")
     for budget, spent in now.epsilon_spent.items():
-        print(f"{budget}: epsilon {spent:.4g} of {now.max_epsilon[budget]:g}")
+        say(f"{budget}: epsilon {spent:.4g} of {now.max_epsilon[budget]:g}")
     for line in audits_in_words(_existing(options, "policy"), _existing(options, "data")):
-        print(f"audited: {line}")
+        say(f"audited: {line}")
     for line in weights_in_words(read_policy(_existing(options, "policy")).weights):
-        print(f"weights: {line}")
+        say(f"weights: {line}")
     if now.refusals:
-        print("refused: " + ", ".join(f"{code} {number}" for code, number in sorted(now.refusals.items())))
+        say("refused: " + ", ".join(f"{code} {number}" for code, number in sorted(now.refusals.items())))
     if options["superlink"]:
         from fedpriv.deployment.clock import measured
 
         found = measured(options["superlink"], _there(Path(options["credentials"]).expanduser() / "ca.crt"))
-        print(f"clock: {found or options['superlink'] + ' does not answer'}")
+        say(f"clock: {found or options['superlink'] + ' does not answer'}")
 
 
 def _report(options: dict[str, str]) -> None:
     from fedpriv.guard.node_report import write_node_report
 
-    print(write_node_report(_existing(options, "policy"), _existing(options, "data"), Path(options["out"])))
+    say(write_node_report(_existing(options, "policy"), _existing(options, "data"), Path(options["out"])))
 
 
 def snapshot(policy_file: Path, data: Path, thorough: bool = False) -> NodeSnapshot:
@@ -269,11 +270,11 @@ def _run(options: dict[str, str]) -> None:
 
     approved = _guarded(options, policy, file) if options["guard"] else Approved(file)
     guard_bundles(approved, partial(note_refusal, data))
-    say = partial(print, file=sys.stderr, flush=True)
+    warn = partial(say, file=sys.stderr, flush=True)
     check_proxies()
-    check_clock(options["superlink"], _there(keys / "ca.crt"), say)
-    refused = explain_refusals(say)
-    wait_to_activate(say)
+    check_clock(options["superlink"], _there(keys / "ca.crt"), warn)
+    refused = explain_refusals(warn)
+    wait_to_activate(warn)
     config = {"partition-id": client, "policy": str(file), "data": str(data)}
     for name, place in (("identity-key", keys / "identity.key"), ("peer-keys", keys / "peers.json")):
         config |= {name: str(place)} if place.exists() else {}

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedpriv.common.command_line import command, command_options
+from fedpriv.common.printing import say
 
 #: Every equation that must be found, by paper; one that is missing fails a test.
 REQUIRED: Mapping[str, tuple[str, ...]] = {
@@ -91,10 +92,10 @@ def main(arguments: Sequence[str]) -> int:
     command_options(arguments, {}, "fedpriv.papers")
     tags = find_tags()
     for tag in tags:
-        print(f"[{tag.paper}, {tag.place}]".ljust(34), f"{tag.file}:{tag.line}")
+        say(f"[{tag.paper}, {tag.place}]".ljust(34), f"{tag.file}:{tag.line}")
     lost = missing(tags)
     for name in lost:
-        print(f"{name.ljust(34)} is nowhere in the code", file=sys.stderr)
+        say(f"{name.ljust(34)} is nowhere in the code", file=sys.stderr)
     return 1 if lost else 0
 
 

@@ -29,7 +29,7 @@ from pathlib import Path
 from fedpriv.common.command_line import DONE, command, command_options, path_of
 from fedpriv.common.errors import DataError, OptionError
 from fedpriv.common.places import use_own_methods
-from fedpriv.common.printing import printable
+from fedpriv.common.printing import printable, say
 from fedpriv.data.table_files import DECIMALS, SEPARATORS, is_parquet
 from fedpriv.runs.table_model import TableModel
 from fedpriv.runs.trained_model import load_model
@@ -65,7 +65,7 @@ def main(arguments: Sequence[str]) -> int:
             refused.append(str(error))
             continue
         likely, best = model.probabilities(picture[None])[0].max(0)
-        print(f"{printable(path)}\t{printable(model.classes[int(best)])}\t{float(likely):.4f}", flush=True)
+        say(f"{printable(path)}\t{printable(model.classes[int(best)])}\t{float(likely):.4f}", flush=True)
     if refused:
         raise DataError(f"{len(refused)} of {len(files)} files: {'; '.join(refused)}")
     return DONE
@@ -89,13 +89,13 @@ def _complete(model: TableModel, files: list[str], options: dict[str, str]) -> i
     content = replace(model, form=form).complete(path)
     if not out:
         text = content.decode(form.encoding)
-        print("\n".join(map(printable, text.split("\n"))) if sys.stdout.isatty() else text, end="")
+        (say if sys.stdout.isatty() else print)(text, end="")  # another program reads the cells as they are
         return DONE
     try:
         Path(out).write_bytes(content)
     except OSError as error:
         raise OptionError("out", out, f"cannot be written ({error.strerror})") from None
-    print(f"wrote {printable(out)}")
+    say(f"wrote {out}")
     return DONE
 
 

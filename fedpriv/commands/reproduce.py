@@ -32,6 +32,7 @@ from typing import Any
 
 from fedpriv.common.command_line import DONE, command, command_options, shown, whole_number
 from fedpriv.common.errors import OptionError, RunFailed
+from fedpriv.common.printing import say
 from fedpriv.common.stopping import stop
 
 OPTIONS = {
@@ -88,7 +89,7 @@ def _reproduce(arguments: Sequence[str]) -> int:
         from fedpriv.studies.effort import paper_words
 
         for paper in (paper if minutes is None else paper.with_core_minutes(minutes) for paper in chosen):
-            print("\n".join(paper_words(paper, scale, data, folders[paper.paper], seeds)), flush=True)
+            say("\n".join(paper_words(paper, scale, data, folders[paper.paper], seeds)), flush=True)
         return DONE
     failed = []
     for paper in chosen:
@@ -106,7 +107,7 @@ def _reproduce(arguments: Sequence[str]) -> int:
             run=given["run"] == "true",
             fresh=given["fresh"] == "true",
         )
-        print(f"{paper.paper}: {shown(folder / 'README.md')} ({time.monotonic() - began:.0f} s)", flush=True)
+        say(f"{paper.paper}: {shown(folder / 'README.md')} ({time.monotonic() - began:.0f} s)", flush=True)
         failed += [f"{failure.job.name}: {failure.words}" for failure in failures]
     if given["table"] == "all":
         from fedpriv.studies.front_page import refresh_beside

@@ -32,6 +32,7 @@ from fedpriv.common.command_line import (
 )
 from fedpriv.common.errors import OptionError, RunFailed
 from fedpriv.common.places import use_own_methods
+from fedpriv.common.printing import say
 from fedpriv.common.stopping import Stopped, signal_of, stop
 from fedpriv.common.verbosity import is_quiet
 from fedpriv.config.compose import COMMANDS, at_home, compose, key_and_value
@@ -110,12 +111,12 @@ def _dispatch(arguments: list[str]) -> int:
     if flags.help:
         from fedpriv.commands.options_help import help_text
 
-        print(help_text())
+        say(help_text())
         return DONE
     if flags.version:
         from fedpriv import __version__
 
-        print(__version__)
+        say(__version__)
         return DONE
     multirun = flags.multirun
     commands = {key: value for key, value in map(key_and_value, overrides) if key in COMMANDS}
@@ -211,7 +212,7 @@ def _start_ray_early(config: Config) -> None:
 def warn(config: Config) -> None:
     """Says on stderr what is allowed and probably not meant."""
     for words in doubts(config):
-        print(f"fedpriv: warning: {words}", file=sys.stderr, flush=True)
+        say(f"fedpriv: warning: {words}", file=sys.stderr, flush=True)
 
 
 def _is_hydras(key: str) -> bool:
@@ -279,7 +280,7 @@ def job(_: Any) -> float | None:
             from fedpriv.report.words import leading_metric
             from fedpriv.runs.start import start_run
         if sweep and not is_quiet():
-            print(f"--- {which(hydra_config.job.num)}, {folder.name}: {' '.join(overrides)}", flush=True)
+            say(f"--- {which(hydra_config.job.num)}, {folder.name}: {' '.join(overrides)}", flush=True)
         with running(folder):
             summary = (run_job if sweep else start_run)(config, folder)
         _, value, more_is_better = leading_metric(summary)
@@ -293,7 +294,7 @@ def job(_: Any) -> float | None:
     if code > SIGNALLED and not parallel:
         raise Stopped(code - SIGNALLED, message)
     if message:
-        print(f"fedpriv: {folder.name + ': ' if sweep else ''}{message}", file=sys.stderr, flush=True)
+        say(f"fedpriv: {folder.name + ': ' if sweep else ''}{message}", file=sys.stderr, flush=True)
     job_ended(code)
     if code and sweep:
         folder.mkdir(parents=True, exist_ok=True)
@@ -305,9 +306,9 @@ def finish(summary: dict[str, Any], folder: Path) -> None:
     """Prints the end of a run; with ``-q`` its last line alone."""
     report = folder / "report.html"
     if summary.get("diverged"):
-        print(f"fedpriv: {summary['diverged']}", file=sys.stderr, flush=True)
+        say(f"fedpriv: {summary['diverged']}", file=sys.stderr, flush=True)
     if is_quiet():
-        print(f"report: {shown(report)}" if report.exists() else f"folder: {shown(folder)}", flush=True)
+        say(f"report: {shown(report)}" if report.exists() else f"folder: {shown(folder)}", flush=True)
         return
     from rich.console import Console
 
@@ -324,10 +325,10 @@ def finish(summary: dict[str, Any], folder: Path) -> None:
             console.print(rich_table("answers", HEADER, rows, NOTE))
         console.print(final_table(summary))
     else:
-        print("\n".join(final_lines(summary)))
+        say("\n".join(final_lines(summary)))
     if summary.get("note"):
-        print(f"note: {summary['note']}")
-    print(f"folder: {shown(folder)}\nreport: {shown(report) if report.exists() else 'none'}", flush=True)
+        say(f"note: {summary['note']}")
+    say(f"folder: {shown(folder)}\nreport: {shown(report) if report.exists() else 'none'}", flush=True)
 
 
 def _refuse_others(command: str, folder: str, overrides: Sequence[str], flags: Sequence[str]) -> None:
@@ -409,5 +410,5 @@ def _plan(overrides: Sequence[str], policy: Path | None) -> int:
         config = compose([o for o in overrides if not _is_hydras(key_and_value(o)[0].lstrip("+~"))])
         rows = plan_rows(config, None if policy is None else read_policy(policy))
     width = max(map(len, rows))
-    print("\n".join(f"{name:<{width}}  {value}" for name, value in rows.items()))
+    say("\n".join(f"{name:<{width}}  {value}" for name, value in rows.items()))
     return FAILED if any(name.startswith(REFUSED) for name in rows) else DONE

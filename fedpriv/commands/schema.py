@@ -28,7 +28,7 @@ from pathlib import Path
 
 from fedpriv.common.command_line import DONE, LOST, command, command_options, path_of
 from fedpriv.common.errors import OptionError
-from fedpriv.common.printing import printable
+from fedpriv.common.printing import say
 from fedpriv.data.schema_draft import check, draft, filled
 from fedpriv.data.table_files import DECIMALS, SEPARATORS, Form
 from fedpriv.data.table_schema import read_schema
@@ -52,7 +52,7 @@ def main(arguments: Sequence[str]) -> int:
         return _fill(words[1:], given)
     if checks and not files:
         schema = read_schema(command_options(given, {"schema_file": None}, PROGRAM)["schema_file"])
-        print(f"{schema.num_inputs} inputs, digest {schema.digest}")
+        say(f"{schema.num_inputs} inputs, digest {schema.digest}")
         return DONE
     if len(files) != 1:
         raise OptionError("schema", " ".join(words), "one file; `fedpriv schema --help` shows the usage")
@@ -64,7 +64,7 @@ def main(arguments: Sequence[str]) -> int:
     form = Form(SEPARATORS.get(options["separator"]), DECIMALS[options["decimal"]], options["encoding"])
     if checks:
         lines, warnings = check(path, read_schema(options["schema_file"]), form)
-        print("\n".join(map(printable, [*lines, *warnings])))
+        say("\n".join([*lines, *warnings]))
         return LOST if warnings else DONE
     text = draft(path, options["target"] or None, form)
     return _told(text, options["out"], "; fill in each '?'")
@@ -87,7 +87,7 @@ def _fill(files: Sequence[str], given: Sequence[str]) -> int:
 def _told(text: str, place: str, more: str) -> int:
     """Prints a schema, or writes it into a new file."""
     if not place:
-        print(text, end="")
+        say(text, end="")
         return DONE
     out = Path(path_of(place))
     if out.exists():
@@ -96,7 +96,7 @@ def _told(text: str, place: str, more: str) -> int:
         out.write_text(text, encoding="utf-8")
     except OSError as error:
         raise OptionError("out", place, f"cannot be written ({error.strerror})") from None
-    print(f"wrote {printable(str(out))}{more}")
+    say(f"wrote {out}{more}")
     return DONE
 
 

@@ -42,6 +42,7 @@ from typing import TYPE_CHECKING, Any
 from fedpriv.common.command_line import DONE, FAILED, address_of, command, command_options, whole_number
 from fedpriv.common.errors import OptionError
 from fedpriv.common.places import installed_code_only
+from fedpriv.common.printing import say
 
 if TYPE_CHECKING:
     import uvicorn
@@ -311,7 +312,7 @@ def _watch(lifespan: Any, server: uvicorn.Server, died: threading.Event) -> None
     died.wait(1)  # a signal to the whole process group stops both
     if server.should_exit:
         return
-    print(
+    say(
         f"fedpriv: Flower's SuperExec has ended (exit code {code}) and no run would start: the SuperLink stops",
         file=sys.stderr,
         flush=True,

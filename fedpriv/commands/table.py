@@ -12,6 +12,7 @@ from pathlib import Path
 
 from fedpriv.common.command_line import DONE, importing, nearest
 from fedpriv.common.errors import OptionError
+from fedpriv.common.printing import say
 
 HERE = Path(__file__).parent
 
@@ -89,7 +90,7 @@ def call(name: str, arguments: Sequence[str], table: dict[str, Command] = COMMAN
     """Runs a command and returns its exit code."""
     command = table[name]
     if {"-h", "--help"} & set(arguments) and (told := command.help(name)):
-        print(told)
+        say(told)
         return DONE
     return command.work(name)(arguments)
 
@@ -97,8 +98,8 @@ def call(name: str, arguments: Sequence[str], table: dict[str, Command] = COMMAN
 def deploy(arguments: Sequence[str]) -> int:
     """`fedpriv deploy NAME ...`. Raises `OptionError`."""
     if not arguments or arguments[0] in ("-h", "--help"):
-        print(f"usage: fedpriv deploy {'|'.join(DEPLOYMENT)} ...\n\n{listed(DEPLOYMENT, 'fedpriv deploy ')}")
-        print("\n`fedpriv deploy NAME --help` tells the options of each; docs/deploy.md goes step by step.")
+        say(f"usage: fedpriv deploy {'|'.join(DEPLOYMENT)} ...\n\n{listed(DEPLOYMENT, 'fedpriv deploy ')}")
+        say("\n`fedpriv deploy NAME --help` tells the options of each; docs/deploy.md goes step by step.")
         return DONE
     if arguments[0] not in DEPLOYMENT:
         words = f"allowed: {', '.join(DEPLOYMENT)}{nearest(arguments[0], DEPLOYMENT)}"

@@ -17,6 +17,7 @@ from typing import Any
 
 from fedpriv.common import systems
 from fedpriv.common.errors import FedprivError, OptionError, RunFailed
+from fedpriv.common.printing import say
 from fedpriv.common.stopping import signal_of
 from fedpriv.common.verbosity import is_verbose
 
@@ -61,7 +62,7 @@ def guarded(work: Callable[[], int]) -> int:
     """Runs ``work``; errors that a user can fix become one line and an exit code."""
     code, message = outcome(work)
     if message:
-        print(f"fedpriv: {message}", file=sys.stderr, flush=True)
+        say(f"fedpriv: {message}", file=sys.stderr, flush=True)
     return code
 
 
@@ -126,7 +127,7 @@ def command(needs_arguments: bool = False) -> Callable[[Callable[[list[str]], in
         def main(arguments: Sequence[str]) -> int:
             asked = bool({"-h", "--help"} & set(arguments))
             if asked or (needs_arguments and not arguments):
-                print(work.__globals__["__doc__"])
+                say(work.__globals__["__doc__"])
                 return DONE if asked else MISTAKE
             return guarded(lambda: work(list(arguments)))
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from fedpriv.common.errors import RunFolderError
+from fedpriv.common.printing import plain
 from fedpriv.common.systems import AS_IT_IS, fcntl, lock, unlock
 
 
@@ -88,7 +89,7 @@ def save_figure(figure: Any, path: Path, **options: Any) -> None:
 
 def drawn(figure: Any, kind: str, **options: Any) -> bytes:
     """A matplotlib figure as ``kind``. Names in it are anybody's, so they are plain text: no formula between two
-    ``$``. A figure that cannot be drawn is one that says why: it never ends a run.
+    ``$``, no control character, which an SVG may not hold. A figure that cannot be drawn is one that says why: it never ends a run.
     """
     from matplotlib import rc_context
     from matplotlib.figure import Figure
@@ -97,6 +98,7 @@ def drawn(figure: Any, kind: str, **options: Any) -> bytes:
     with rc_context({"text.parse_math": False}):  # also of labels that are made while it is drawn
         for text in figure.findobj(Text):
             text.set_parse_math(False)
+            text.set_text(plain(text.get_text()))
         picture = BytesIO()
         try:
             figure.savefig(picture, format=kind, **options)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from typing import Any
+from typing import Any, TextIO
 
 from fedpriv.common.errors import FedprivError
 
@@ -17,6 +17,11 @@ _FORMULA = tuple("=+-@\t\r\n\uff1d\uff0b\uff0d\uff20")
 def printable(text: str) -> str:
     """One line without control characters, escape sequences or invisible marks: each as Python writes it."""
     return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text)
+
+
+def plain(text: str) -> str:
+    """As `printable`, of several lines with tabs."""
+    return re.sub(r"[^\n\t]+", lambda part: printable(part[0]), text)
 
 
 def cell(value: Any) -> Any:
@@ -42,3 +47,11 @@ class OneLine(logging.Filter):
         if record.exc_info and isinstance(error := record.exc_info[1], FedprivError):
             record.msg, record.args, record.exc_info = f"{record.getMessage()}: {error}", (), None
         return True
+
+
+def say(*values: object, sep: str = " ", end: str = "\n", file: TextIO | None = None, flush: bool = False) -> None:
+    """As the built-in ``print``; what a terminal would take for a command is written as Python writes it.
+
+    Names of classes, files and runs are anybody's: all that this project prints passes here.
+    """
+    print(plain(sep.join(map(str, values))), end=end, file=file, flush=flush)

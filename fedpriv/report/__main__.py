@@ -15,6 +15,7 @@ from rich.text import Text
 
 from fedpriv.common.command_line import DONE, FAILED, guarded
 from fedpriv.common.errors import RunFolderError
+from fedpriv.common.printing import plain, say
 from fedpriv.report.compare import Comparison, compare
 from fedpriv.report.reading import RunFolder, damage_of, find_runs, is_run, read_run
 from fedpriv.report.tables import COMPARISON_NOTE, TextTable, comparison_tables, plain_table, records, rich_table
@@ -56,7 +57,7 @@ def _report(folders: Sequence[Path], out: Path | None, show: bool = False, sever
 
     if len(runs) == 1:
         written = page.write_report(runs[0])
-        print(written)
+        say(written)
         _show(written, show)
         return _said_damage(read_run(runs[0]))
     out = out or _common_parent(folders)
@@ -66,7 +67,7 @@ def _report(folders: Sequence[Path], out: Path | None, show: bool = False, sever
         raise RunFolderError(f"none of these {len(runs)} runs can be compared")
     out.mkdir(parents=True, exist_ok=True)
     for file in page.write_comparison(comparison, out):
-        print(file)
+        say(file)
         _show(file, show and file.suffix == ".html")
     return DONE
 
@@ -80,7 +81,7 @@ def _said_damage(run: RunFolder) -> int:
     """Names what of a run is damaged; exit code 1 where something is."""
     problems = damage_of(run)
     for name, words in problems.items():
-        print(f"fedpriv: {run.path / name}: {words}", file=sys.stderr)
+        say(f"fedpriv: {run.path / name}: {words}", file=sys.stderr)
     return FAILED if problems else DONE
 
 
@@ -96,23 +97,24 @@ def _print(comparison: Comparison) -> None:
     for table in comparison_tables(comparison):
         _print_table(Console(), table)
         for note in table.notes:
-            print(f"  {note}")
+            say(f"  {note}")
     if comparison.groups:
-        print(COMPARISON_NOTE)
+        say(COMPARISON_NOTE)
     if comparison.warning:
-        print(f"warning: {comparison.warning}")
+        say(f"warning: {comparison.warning}")
     for path, reason in comparison.left_out:
-        print(f"left out: {path}: {reason}")
+        say(f"left out: {path}: {reason}")
 
 
 def _print_table(console: Console, table: TextTable) -> None:
     drawn = rich_table(table.title, table.header, table.rows)
     if not console.is_terminal:
-        print("\n".join([table.title, *plain_table(table.header, table.rows), ""]))
+        say("\n".join([table.title, *plain_table(table.header, table.rows), ""]))
     elif Measurement.get(console, console.options.update(max_width=1000), drawn).maximum <= console.width:
         console.print(drawn)
     else:
-        console.print(Text(table.title, "bold"), *map(Text, records(table.header, table.rows)), "", sep="\n\n")
+        texts = [table.title, *records(table.header, table.rows)]
+        console.print(*(Text(plain(text)) for text in texts), "", sep="\n\n")
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
+from fedpriv.common.printing import plain
 from fedpriv.report.answers import HEADER, NOTE, answer_rows, replies
 from fedpriv.report.compare import ABSENT, EPSILONS, Comparison, Row, Spread
 from fedpriv.report.epsilon_figures import opacus_figure, three_figures, unaudited
@@ -66,12 +67,12 @@ def final_lines(summary: Mapping[str, Any]) -> list[str]:
 def rich_table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]], caption: str = "") -> Table:
     """A table of plain strings: square brackets in them are not markup."""
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_header=any(header))
-    table.title, table.title_justify = Text(title, "bold"), "left"
-    table.caption, table.caption_justify = Text(caption), "left"
+    table.title, table.title_justify = Text(plain(title), "bold"), "left"
+    table.caption, table.caption_justify = Text(plain(caption)), "left"
     for name in header:
-        table.add_column(Text(name), overflow="fold")
+        table.add_column(Text(plain(name)), overflow="fold")
     for row in rows:
-        table.add_row(*(Text(cell) for cell in row))
+        table.add_row(*(Text(plain(cell)) for cell in row))
     return table
 
 

@@ -20,6 +20,7 @@ from flwr.supercore.exit import add_exit_handler
 
 from fedpriv.common.errors import OptionError, RunFailed, RunFolderError
 from fedpriv.common.files import locked
+from fedpriv.common.printing import say
 from fedpriv.common.stopping import Stopped, end_with_parent, stop
 from fedpriv.common.versions import commit
 from fedpriv.config.compose import read_config
@@ -61,7 +62,7 @@ def _prepare(config: Config, folder: RunFolder, began: float, monitor: Monitor, 
         words = f"ignored RAY_ADDRESS={address}: engine=ray engine.address=... joins a cluster"
         remark = f"engine=auto took {config.engine.name} and {words}"
     for words in worker.data.dataset.remarks:  # exact counts of rows: for whoever holds them, and not for the report
-        print(f"fedpriv: {words}", file=sys.stderr, flush=True)
+        say(f"fedpriv: {words}", file=sys.stderr, flush=True)
     folder.begin(config, "; ".join(filter(None, (remark, *doubts(config), _untrained(worker), _alike(worker)))) or None)
     return Session(config, folder, worker, plan, began, monitor)
 
@@ -128,7 +129,7 @@ def _returned(config: Config, folder: RunFolder, worker: Worker, began: float, m
     session = Session(config, folder, worker, plan, began, monitor, checkpoint, resumed=True)
     if folder.damaged and checkpoint:
         words = f"{'; '.join(folder.damaged)}: resumed from round {checkpoint.round}"
-        print(f"fedpriv: {words}", file=sys.stderr, flush=True)
+        say(f"fedpriv: {words}", file=sys.stderr, flush=True)
         session.note = "; ".join(filter(None, (session.note, words)))
     return session
 

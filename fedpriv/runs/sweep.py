@@ -17,6 +17,7 @@ from fedpriv.common.command_line import DONE, FAILED, shown
 from fedpriv.common.errors import FedprivError, OptionError
 from fedpriv.common.files import write_atomic
 from fedpriv.common.places import CONFIG_DIR
+from fedpriv.common.printing import say
 from fedpriv.common.verbosity import is_quiet
 from fedpriv.config.compose import parse
 from fedpriv.config.schema import Config
@@ -53,22 +54,22 @@ def sweep_ended(folder: Path, broken: str | None = None) -> None:
     never = [number for number in range(under_way.jobs or 0) if number not in known]
     job_ended(FAILED if failures or broken or half or never else DONE)
     if broken:
-        print(f"fedpriv: the launcher ended early: {broken}", file=sys.stderr, flush=True)
+        say(f"fedpriv: the launcher ended early: {broken}", file=sys.stderr, flush=True)
     if not is_quiet():
-        print(f"sweep: {len(finished)} runs finished, {len(failures)} failed")
+        say(f"sweep: {len(finished)} runs finished, {len(failures)} failed")
         for name, reason in failures.items():
-            print(f"  {name}: {reason}")
+            say(f"  {name}: {reason}")
         for path in sorted(finished):
             if diverged := json.loads(path.read_text()).get("diverged"):
-                print(f"  {path.parent.name}: {diverged}")
+                say(f"  {path.parent.name}: {diverged}")
         for name in half:
-            print(f"  {name}: not finished")
+            say(f"  {name}: not finished")
         if never:
-            print(f"  never begun: {', '.join(f'job {number + 1}' for number in never)} of {under_way.jobs}")
+            say(f"  never begun: {', '.join(f'job {number + 1}' for number in never)} of {under_way.jobs}")
     if (half or never) and under_way.jobs is not None:
-        print(f"fedpriv: fedpriv resume={shown(folder)} goes on with the sweep", file=sys.stderr, flush=True)
+        say(f"fedpriv: fedpriv resume={shown(folder)} goes on with the sweep", file=sys.stderr, flush=True)
     if finished:
-        print(f"compare: {_compared(folder)}", flush=True)
+        say(f"compare: {_compared(folder)}", flush=True)
 
 
 def _number(name: str) -> int:

@@ -20,6 +20,7 @@ from scipy.stats import binom, chi2, norm
 
 from fedpriv.common.command_line import guarded
 from fedpriv.common.errors import OptionError
+from fedpriv.common.printing import say
 from fedpriv.mechanisms import laws, quantisation
 from fedpriv.mechanisms.correlated_noise import published_coefficients
 from fedpriv.studies import consecutive_updates, paper_bounds
@@ -220,7 +221,7 @@ def compute(options: Sequence[str]) -> dict[str, float]:
 def main(arguments: Sequence[str]) -> int:
     def call() -> int:
         for name, value in compute(arguments).items():
-            print(f"{name} = {value:.6g}")
+            say(f"{name} = {value:.6g}")
         return 0
 
     return guarded(call)

@@ -15,6 +15,7 @@ from pathlib import Path
 from fedpriv.common.command_line import DONE, command_options, guarded, shown
 from fedpriv.common.errors import OptionError, RunFolderError
 from fedpriv.common.files import write_atomic
+from fedpriv.common.printing import say
 from fedpriv.studies.results import RESULTS_FILE
 from fedpriv.studies.what_was_found import read, words
 
@@ -40,9 +41,9 @@ def refresh_beside(root: Path) -> None:
     """`refresh` as the last step of a study, whose own results are written: says what became of it."""
     try:
         if (written := refresh(root)) is not None:
-            print(f"all studies: {shown(written)}", flush=True)
+            say(f"all studies: {shown(written)}", flush=True)
     except RunFolderError as error:
-        print(f"{shown(root / 'README.md')} stays as it was: {error}", flush=True)
+        say(f"{shown(root / 'README.md')} stays as it was: {error}", flush=True)
 
 
 def with_head(page: str, lines: Sequence[str]) -> str:
@@ -57,7 +58,7 @@ def with_head(page: str, lines: Sequence[str]) -> str:
 
 def main(arguments: Sequence[str]) -> int:
     if {"-h", "--help"} & set(arguments):
-        print(__doc__)
+        say(__doc__)
         return DONE
     return guarded(lambda: _write(arguments))
 
@@ -66,7 +67,7 @@ def _write(arguments: Sequence[str]) -> int:
     root = Path(command_options(arguments, {"results": "docs/results"}, "fedpriv.studies.front_page")["results"])
     if (written := refresh(root)) is None:
         raise OptionError("results", root, f"a folder with two studies or more (STUDY/{RESULTS_FILE})")
-    print(shown(written), flush=True)
+    say(shown(written), flush=True)
     return DONE
 
 

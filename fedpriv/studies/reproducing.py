@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 from pathlib import Path
 
+from fedpriv.common.printing import say
 from fedpriv.studies.adding_seeds import Study
 from fedpriv.studies.carrying_out import Failure, study_runs
 from fedpriv.studies.experiments import plan
@@ -45,7 +46,7 @@ def reproduce(
     write_words(found, folder)
     for claim in found.claims:
         verdict = f"beyond the paper ({claim.beyond})" if claim.beyond else claim.verdict
-        print(f"  {verdict}: {claim.claim} ({claim.words})")
+        say(f"  {verdict}: {claim.claim} ({claim.words})")
     listed = [claim for claim in found.claims if not claim.beyond]
-    print(f"{paper.paper}: {counted(listed)}", flush=True)
+    say(f"{paper.paper}: {counted(listed)}", flush=True)
     return [one for one in runs.made.values() if isinstance(one, Failure)] if run else []

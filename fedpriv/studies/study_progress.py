@@ -8,6 +8,7 @@ from types import TracebackType
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from fedpriv.common.printing import say
 from fedpriv.report.live.progress import SECONDS_BETWEEN_LINES
 from fedpriv.report.words import number, percent, pick
 from fedpriv.studies.carrying_out import Failure
@@ -51,4 +52,4 @@ class StudyProgress:
         self._shown = now
         accuracy = None if isinstance(result, Failure) else number(pick(result.summary, "accuracy", "final"))
         words = result.words if isinstance(result, Failure) else percent(accuracy, absent="planned")
-        print(f"{stage} {done}/{of}  {job.name}  {words}", flush=True)
+        say(f"{stage} {done}/{of}  {job.name}  {words}", flush=True)

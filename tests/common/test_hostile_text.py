@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import csv
 import json
 import logging
@@ -14,6 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 from deployed import Grid, Machines
@@ -26,6 +28,7 @@ from fedpriv.commands import predict
 from fedpriv.common.errors import DataError, OptionError, RunFailed
 from fedpriv.common.files import open_regular
 from fedpriv.common.messages import Refusal
+from fedpriv.common.places import PACKAGE
 from fedpriv.common.printing import cell, printable
 from fedpriv.config.data_schema import DatasetConfig
 from fedpriv.data.decoding import Encoded, _read
@@ -33,6 +36,7 @@ from fedpriv.data.on_nodes import count_pictures
 from fedpriv.deployment import supernode
 from fedpriv.deployment.bundles import Approved
 from fedpriv.deployment.policy import read_policy
+from fedpriv.report.__main__ import main as report_main
 
 
 @contextmanager
@@ -164,6 +168,40 @@ def test_predict_prints_no_escape(monkeypatch: pytest.MonkeyPatch, capsys: pytes
     assert predict.main(["run=x", "p\n\x1b[0m.png"]) == 0
     out = capsys.readouterr().out
     assert out.count("\n") == 1 and out.rstrip("\n").replace("\t", "").isprintable()
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_a_comparison_prints_no_escape(
+    terminal: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Names come from summary.json and config.yaml, which anybody may have written."""
+    for name in ("FORCE_COLOR", "TTY_COMPATIBLE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("rich.console.Console.is_terminal", property(lambda _: terminal))
+    for number in range(2):
+        make_run(tmp_path / str(number), rounds=2, strange=f"{EVIL}{number}")
+    assert report_main([str(tmp_path / "0"), str(tmp_path / "1")]) == 0
+    printed = "".join(capsys.readouterr())
+    assert "all is well" in printed
+    assert b"all is well" in (svg := (tmp_path / "comparison.svg").read_bytes())
+    ElementTree.fromstring(svg)
+    styles = r"\x1b\[[0-9;]*m" if terminal else "(?!)"
+    assert not [letter for letter in re.sub(styles, "", printed) if not letter.isprintable() and letter not in "\n\t"]
+
+
+def test_everything_is_printed_by_one_printer() -> None:
+    own = {
+        "certificates/verify_certificate.py",
+        "commands/predict.py",
+        "common/printing.py",
+    }  # predict: a table's cells
+    found = {
+        file.relative_to(PACKAGE).as_posix()
+        for file in PACKAGE.rglob("*.py")
+        for node in ast.walk(ast.parse(file.read_bytes()))
+        if isinstance(node, ast.Name) and node.id == "print"
+    }
+    assert found == own
 
 
 def test_flowers_log_of_a_servers_group_is_text(

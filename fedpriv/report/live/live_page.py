@@ -19,6 +19,7 @@ from pathlib import Path
 
 from fedpriv.common.files import write_atomic
 from fedpriv.common.places import ROOT
+from fedpriv.common.printing import say
 
 #: Seconds after which a live page looks for a newer one, and how long the process rests for each second of work.
 RELOAD, REST = 5, 4.0
@@ -96,7 +97,7 @@ def main(folder: Path, run: int) -> None:
             write_report(folder, RELOAD)
         except OSError as error:
             if not said:
-                print(f"fedpriv: no live report: {error}", file=sys.stderr, flush=True)
+                say(f"fedpriv: no live report: {error}", file=sys.stderr, flush=True)
             said = True
         time.sleep(REST * (time.monotonic() - began))
     with suppress(OSError):

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from fedpriv.common.errors import OptionError
+from fedpriv.common.printing import say
 from fedpriv.common.replies import MALFORMED
 from fedpriv.common.stopping import signal_of
 from fedpriv.common.verbosity import is_verbose
@@ -139,7 +140,7 @@ class Monitor:
     def _not_tracked(self, kind: str, reason: str) -> None:
         self._log.event("tracking_failed", logging.WARNING, kind=kind, reason=reason)
         if self._silent:
-            print(f"fedpriv: {kind} no longer tracks this run; the run goes on ({reason})", file=sys.stderr, flush=True)
+            say(f"fedpriv: {kind} no longer tracks this run; the run goes on ({reason})", file=sys.stderr, flush=True)
 
     def _enter(self, state: str) -> None:
         self.heard()

@@ -13,6 +13,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from fedpriv.common.printing import say
 from fedpriv.common.verbosity import is_quiet
 
 #: Shortest time between plain lines, except before the last.
@@ -92,4 +93,4 @@ class RunProgress:
         left = pace * (self.num_rounds - number)
         took = "" if seconds is None else f"  {seconds:.2f} s  left {left:.0f} s"
         words = f"round {number}/{self.num_rounds}  {score}epsilon {figure(epsilon)}{took}"
-        print(f"{self._prefix or ''}{words}", file=sys.stdout, flush=True)
+        say(f"{self._prefix or ''}{words}", file=sys.stdout, flush=True)

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from fedpriv.common.doing import heard_by
+from fedpriv.common.printing import say
 from fedpriv.common.verbosity import is_quiet
 
 if TYPE_CHECKING:
@@ -91,7 +92,7 @@ class _Task:
                 if self.bar:
                     self.bar.update(number, description=self.line(), total=self.of, completed=self.done or 0)
                 else:
-                    print(f"{self.line()}{self.times()}", file=sys.stderr, flush=True)
+                    say(f"{self.line()}{self.times()}", file=sys.stderr, flush=True)
                 if self.ended.wait(0.2 if self.bar else BETWEEN):
                     return
 
