@@ -89,7 +89,8 @@ def save_figure(figure: Any, path: Path, **options: Any) -> None:
 
 def drawn(figure: Any, kind: str, **options: Any) -> bytes:
     """A matplotlib figure as ``kind``. Names in it are anybody's, so they are plain text: no formula between two
-    ``$``, no control character, which an SVG may not hold. A figure that cannot be drawn is one that says why: it never ends a run.
+    ``$``, no control character, which an SVG may not hold. A figure that cannot be drawn is one that says why: it
+    never ends a run.
     """
     from matplotlib import rc_context
     from matplotlib.figure import Figure
