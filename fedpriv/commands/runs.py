@@ -31,6 +31,7 @@ from fedpriv.common.command_line import (
     shown,
 )
 from fedpriv.common.errors import OptionError, RunFailed
+from fedpriv.common.files import write_atomic
 from fedpriv.common.places import use_own_methods
 from fedpriv.common.printing import say
 from fedpriv.common.stopping import Stopped, signal_of, stop
@@ -298,7 +299,7 @@ def job(_: Any) -> float | None:
     job_ended(code)
     if code and sweep:
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / FAILURE_FILE).write_text(f"exit code {code}: {message}\n")
+        write_atomic(folder / FAILURE_FILE, f"exit code {code}: {message}\n", mode=0o600)  # may quote data
     return reached[-1] if reached else None
 
 

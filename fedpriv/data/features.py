@@ -236,6 +236,17 @@ def whole_block(function: Function, values: NDArray[Any]) -> Floats:
     return function(block)
 
 
+def apart(function: Function, shape: Shape) -> Function:
+    """A network's function, of one picture at a time if equal pictures of a block do not have equal bits: another place
+    has another kernel then, and a picture more would change the features of all behind it.
+    """
+    picture = generator(0, "places in a block").random((1, *shape), np.float32)
+    values = function(picture.repeat(BLOCK, 0))
+    if np.array_equal(values, values[:1].repeat(BLOCK, 0)):
+        return function
+    return lambda images: np.concatenate([function(image[None].copy()) for image in images])
+
+
 def base_function(options: FeaturesConfig, shape: Shape) -> Function:
     """Pictures in 0..1 [n, c, h, w] -> [n, d] before any map."""
     function: Function = oriented_gradients if options.name == "gradients" else local_dct
@@ -244,7 +255,7 @@ def base_function(options: FeaturesConfig, shape: Shape) -> Function:
     if options.name in ("backbone", "processes"):
         from fedpriv.data.backbone import backbone_features, process_features
 
-        function = backbone_features(options, shape) if options.name == "backbone" else process_features()
+        function = apart(backbone_features(options, shape) if options.name == "backbone" else process_features(), shape)
     whole = function if options.normalise == "none" else lambda images: function(normalised(images))
     return mirrored(whole) if options.mirror else whole
 

@@ -76,7 +76,7 @@ def head(run: RunFolder, problems: Mapping[str, str]) -> dict[str, Any]:
         "personal_layers": untrained_layers(summary),
         "stages": [_stage(stage) for stage in pick(summary, "stages") or ()],
         "diverged": pick(summary, "diverged"),
-        "note": pick(summary, "note"),
+        "note": "; ".join(filter(None, (pick(summary, "note"), pick(summary, "untrained")))),
         "unfinished": f"{many(done, 'round')} of {planned or 'an unknown number'} so far." if going else "",
         "problems": [f"{name}: {problem}" for name, problem in problems.items()],
     }

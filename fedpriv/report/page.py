@@ -153,8 +153,8 @@ def write_comparison(comparison: Comparison, folder: Path) -> list[Path]:
     write_atomic(folder / "comparison.html", page)
     drawn = [one.file for one in (picture, *tradeoffs) if one]
     names = ["comparison.html", "comparison.csv", "comparison.tex", *drawn]
-    for name in names:  # it has what the runs' private folders hold: its maker decides who may see that
-        (folder / name).chmod(0o600)
+    for name in (*names, *(str(Path(one).with_suffix(".svg")) for one in drawn)):
+        (folder / name).chmod(0o600)  # it has what the runs' private folders hold: its maker decides who may see that
     return [folder / name for name in names]
 
 

@@ -64,14 +64,15 @@ SUMMARY: Kinds = {
     "traffic": {"*": COHORT},
     "peak_memory_mib": COHORT,
     "attacks": DATA,
+    "untrained": DATA,
 }
 #: Of a run's folder. Tables below it hold for the two files of that name.
 FILES: Mapping[str, str] = {
     **dict.fromkeys(("config.yaml", "ledger.jsonl", "model.safetensors", "classes.json", "tokenizer.json"), RELEASED),
     **dict.fromkeys(("metrics.jsonl", "summary*.json", "stages.json", "SHA256SUMS", "snapshots"), RELEASED),
-    **dict.fromkeys(("report.html", "*.png", "*.svg", "answers.csv", "*certificate*.json", "run-name"), RELEASED),
+    **dict.fromkeys(("report.html", "*.png", "*.svg", "answers.csv", "*certificate*", "run-name"), RELEASED),
     **dict.fromkeys(("tracking", "tracking.json", ".lock", ".start.json", ".hydra", "attempt"), RELEASED),
-    **dict.fromkeys((PRIVATE, "checkpoints"), DATA),
+    **dict.fromkeys((PRIVATE, "checkpoints", "failed.txt"), DATA),
 }
 #: Of what leaves a run otherwise.
 ELSEWHERE: Mapping[str, str] = {

@@ -36,7 +36,7 @@ from fedpriv.runs.planned_accounts import PlannedAccounts
 from fedpriv.runs.planning import Plan
 from fedpriv.runs.preparation import make_strategy
 from fedpriv.runs.round_updates import UpdateRecorder, every
-from fedpriv.runs.summary import divergence, metrics_figures, metrics_row, privacy_figures
+from fedpriv.runs.summary import divergence, metrics_figures, metrics_row, privacy_figures, untrained
 from fedpriv.server.nodes import ClientGrid, FlowerGrid
 from fedpriv.server.round import BudgetsSpent, Hooks, Round
 from fedpriv.training.evaluation import Evaluator, Score
@@ -375,6 +375,7 @@ class Session:
             "versions": library_versions(),
             "commit": commit(),
             "note": "; ".join(filter(None, (self.note, many))) or None,
+            "untrained": untrained(self.worker),
             **({"lost": lost} if lost else {}),
             **({"stages": stages} if stages else {}),
         }

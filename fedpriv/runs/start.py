@@ -63,17 +63,8 @@ def _prepare(config: Config, folder: RunFolder, began: float, monitor: Monitor, 
         remark = f"engine=auto took {config.engine.name} and {words}"
     for words in worker.data.dataset.remarks:  # exact counts of rows: for whoever holds them, and not for the report
         say(f"fedpriv: {words}", file=sys.stderr, flush=True)
-    folder.begin(config, "; ".join(filter(None, (remark, *doubts(config), _untrained(worker), _alike(worker)))) or None)
+    folder.begin(config, "; ".join(filter(None, (remark, *doubts(config), _alike(worker)))) or None)
     return Session(config, folder, worker, plan, began, monitor)
-
-
-def _untrained(worker: Worker) -> str | None:
-    """What the accuracy is to be read with. Of nodes nobody knows which classes they have."""
-    missing = [] if worker.config.dataset.name == "on_nodes" else worker.data.untrained_classes()
-    if not missing:
-        return None
-    names = ", ".join(missing[:5]) + (f" and {len(missing) - 5} more" if len(missing) > 5 else "")
-    return f"the test examples of {names} count as errors: no training example is of that class"
 
 
 def _alike(worker: Worker) -> str | None:

@@ -12,6 +12,7 @@ from fedpriv.common.files import json_number
 from fedpriv.common.messages import LOCAL_ACCURACY
 from fedpriv.config.schema import Config
 from fedpriv.data.table_source import schema_of_dataset
+from fedpriv.engines.worker import Worker
 from fedpriv.privacy.claimed import Claim
 from fedpriv.privacy.composition import Verified
 from fedpriv.privacy.opacus_accounts import OpacusFigure
@@ -72,6 +73,15 @@ def privacy_figures(config: Config, plan: Plan, accounts: Accounts, stopped: int
             for threat, verified in accounts.under_further_threats().items()
         ],
     }
+
+
+def untrained(worker: Worker) -> str | None:
+    """What the accuracy is to be read with; exact, so not for outsiders. Of nodes nobody knows their classes."""
+    missing = [] if worker.config.dataset.name == "on_nodes" else worker.data.untrained_classes()
+    if not missing:
+        return None
+    names = ", ".join(missing[:5]) + (f" and {len(missing) - 5} more" if len(missing) > 5 else "")
+    return f"the test examples of {names} count as errors: no training example is of that class"
 
 
 def spent_before(config: Config) -> dict[str, Any]:

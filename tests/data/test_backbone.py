@@ -95,6 +95,21 @@ def test_a_pictures_features_are_the_same_bits_wherever_it_stands(tmp_path: Path
     assert np.array_equal(compute(images[:5, :, :, ::-1])[0], whole[0])  # a mirror image is the same
 
 
+def test_where_a_place_has_another_kernel_pictures_are_computed_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a picture more gives all behind it other bits, of which a clipped gradient can make anything."""
+
+    def kernels(images: Any) -> Any:
+        found = images.reshape(len(images), -1).copy()
+        found[1::2] = np.nextafter(found[1::2], np.float32(2))
+        return found
+
+    monkeypatch.setattr("fedpriv.data.backbone.process_features", lambda: kernels)
+    features = Features(FeaturesConfig(name="processes", map="none"), (1, 8, 8), Path())
+    pictures = np.random.default_rng(0).integers(0, 256, (70, 1, 8, 8), np.uint8)
+    assert np.array_equal(features(pictures)[1:], features(pictures[1:]))
+    assert not np.array_equal(kernels(pictures.astype(np.float32))[1:], kernels(pictures[1:].astype(np.float32)))
+
+
 @pytest.mark.parametrize("architecture", ["resnet18", "vit_b_32", "convnext_tiny", "efficientnet_b0"])
 @pytest.mark.rotates(4)
 def test_networks_of_torchvision(architecture: str, tmp_path: Path) -> None:

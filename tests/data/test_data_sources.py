@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import NO_REPORT
+from conftest import page_of
 from picture_sets import idx, write_mnist
 from PIL import Image
 from rotation import together
@@ -500,7 +500,11 @@ def test_labels_with_a_gap_are_refused(own_module, labels: list[int]):
 
 
 @pytest.mark.parametrize("where", ["function", "split", "few"])
-def test_classes_that_are_tested_and_not_trained_are_in_the_note(own_module, tmp_path: Path, where: str):
+def test_classes_that_are_tested_and_not_trained_are_said_where_no_outsider_reads(
+    own_module, tmp_path: Path, where: str
+):
+    """One training example more, and the words are gone."""
+
     def function(split: str):
         labels = np.arange(24) % (3 if split == "test" or where != "function" else 2)
         return np.zeros((24, 1, 8, 8), np.uint8), labels
@@ -513,8 +517,9 @@ def test_classes_that_are_tested_and_not_trained_are_in_the_note(own_module, tmp
         options.append(f"dataset.split={tmp_path / 'split.npz'}")
     if where == "few":
         options.append("dataset.train_examples=2")
-    run = fedpriv.run(
-        [*options, "clients_per_round=2", "local.batch_size=1", NO_REPORT], folder=tmp_path / "run", quiet=True
-    )
-    assert "count as errors: no training example is of" in run.summary["note"]
-    assert where != "function" or "the test examples of 2 count" in run.summary["note"]
+    run = fedpriv.run([*options, "clients_per_round=2", "local.batch_size=1"], folder=tmp_path / "run", quiet=True)
+    words = "count as errors: no training example is of"
+    assert words in run.summary["untrained"] and words in page_of(run.folder)
+    assert where != "function" or "the test examples of 2 count" in run.summary["untrained"]
+    shown = [path for path in run.folder.iterdir() if path.is_file()]
+    assert len(shown) > 5 and not any(words.encode() in path.read_bytes() for path in shown)

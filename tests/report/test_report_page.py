@@ -226,6 +226,7 @@ def test_the_comparison_is_escaped_and_links_to_the_runs(tmp_path):
     write_report(tmp_path / "d")
     runs = [read_run(tmp_path / name) for name in names]
     html, table, latex, picture = write_comparison(compare(runs), tmp_path)
+    assert {path.stat().st_mode & 0o777 for path in tmp_path.glob("*.*")} == {0o600}
     page = Page(html)
     assert html.read_text().count("<script") == 1  # the one that sorts
     assert page.text.count("<script>alert('x')</script>") >= 3

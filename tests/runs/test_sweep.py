@@ -94,7 +94,9 @@ def test_a_failing_job_stops_nobody_else(cli: Cli, tmp_path: Path):
     outcome = cli("-m", *QUIET, "num_rounds=1", "local.batch_size=1000,12,2000", "hydra.sweep.dir=sweep")
     assert outcome.code != 0
     assert jobs_of(tmp_path / "sweep") == ["1-fedcad-digits"]
-    reason = (tmp_path / "sweep" / "0-fedcad-digits" / "failed.txt").read_text()
+    failed = tmp_path / "sweep" / "0-fedcad-digits" / "failed.txt"
+    reason = failed.read_text()
+    assert failed.stat().st_mode & 0o777 == 0o600
     assert reason.startswith("exit code 2: local.batch_size=1000")
     assert "sweep: 1 runs finished, 2 failed" in outcome.out and "  2-fedcad-digits: exit code 2" in outcome.out
     assert outcome.err.count("\n") == 2 and "fedpriv: 0-fedcad-digits: local.batch_size=1000" in outcome.err

@@ -21,10 +21,12 @@ from prometheus_client import generate_latest
 from scipy.stats import binom, norm
 
 import fedpriv
+from fedpriv.certificates.making import of_any
 from fedpriv.privacy.composition import compose as composed
 from fedpriv.privacy.secret_cohorts import SecretCohorts
 from fedpriv.report import views
 from fedpriv.report.live.monitor import Monitor
+from fedpriv.runs.sweep import FAILURE_FILE
 from fedpriv.server.drawing import Cohorts
 
 CENTRAL = ("strategy.client.form=central", "strategy.server.client_sampling=poisson")
@@ -172,7 +174,7 @@ def test_private_files_are_their_owners(report: str, run: Run) -> None:
 @pytest.mark.parametrize(
     "name", ["fedcad", "adpfl", "coqfl", "fedags", "scaffold", "nbafl", "fedonce", "anr", "ddgauss"]
 )
-def test_the_table_has_all_that_is_written(name: str, run: Run) -> None:
+def test_the_table_has_all_that_is_written(name: str, run: Run, tmp_path: Path) -> None:
     """A key that nobody has looked at is private, and named here."""
     folder = run(f"strategy={name}", "num_rounds=2", "operations.report=true")
     for row in rows_of(folder):
@@ -181,8 +183,10 @@ def test_the_table_has_all_that_is_written(name: str, run: Run) -> None:
     assert summary.keys() <= views.SUMMARY.keys()
     shown = json.loads((folder / "summary.json").read_text())
     assert shown["privacy"] == summary["privacy"] and shown["accuracy"]["final"] == summary["accuracy"]["final"]
-    for path in folder.iterdir():
-        assert any(fnmatch(path.name, pattern) for pattern in views.FILES), path.name
+    (tmp_path / "key").write_bytes(bytes(32))
+    of_any(folder, key=tmp_path / "key", verifier=True)
+    for name in (FAILURE_FILE, *(path.name for path in folder.iterdir())):
+        assert any(fnmatch(name, pattern) for pattern in views.FILES), name
 
 
 def named(kinds: views.Kinds, before: str = "") -> Iterator[tuple[str, str]]:
