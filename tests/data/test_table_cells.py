@@ -26,7 +26,7 @@ from fedpriv.data.hub_tables import read_split
 from fedpriv.data.schema_values import FOLDED, canonical, day_of, value_places
 from fedpriv.data.table_files import Form, read_columns, read_whole
 from fedpriv.data.table_rows import Cells, Encoded, encode
-from fedpriv.data.table_schema import TableSchema, schema_of
+from fedpriv.data.table_schema import TableSchema, read_schema, schema_of
 from fedpriv.mechanisms.tasks import of_classes
 from fedpriv.training.task_metrics import metrics
 
@@ -346,6 +346,29 @@ def test_scalars_of_yaml_are_texts_as_they_are_written(tmp_path: Path) -> None:
     (tmp_path / "again.yaml").write_text(yaml.safe_dump(dumped, sort_keys=False, allow_unicode=True))
     again = read_schema(tmp_path / "again.yaml")
     assert again.digest == schema.digest and again == schema
+
+
+@pytest.mark.parametrize(
+    ("said", "dims", "step"),
+    [("010, dims: 010", 10, None), ("1, dims: 64", 64, 1.0), ("1e-1, dims: 16", 16, 0.1), ("2.50, dims: 8", 8, 2.5)],
+)
+def test_numbers_of_a_schema_are_of_base_10(said: str, dims: int, step: float | None, tmp_path: Path) -> None:
+    step_said, dims_said = said.split(", ")
+    path, target = tmp_path / "s.yaml", "target: {column: y, task: classification, classes: [a, b]}\n"
+    path.write_text(f"{target}columns: {{t: {{text: hashed, {dims_said}}}, x: {{range: [0, 100], step: {step_said}}}}}")
+    found = read_schema(path).columns
+    assert (found["t"].dims, found["x"].step) == (dims, step or 10.0)
+
+
+@pytest.mark.parametrize("said", ["0x10", "1:30", "1_0", "0b1", "0o7", "2020-01-01"])
+def test_numbers_of_other_bases_are_refused(said: str, tmp_path: Path) -> None:
+    path = tmp_path / "s.yaml"
+    for column in ("{text: hashed, dims: %s}", "{range: [0, 100], step: %s}"):
+        path.write_text(
+            "target: {column: y, task: classification, classes: [a, b]}\ncolumns: {x: " + column % said + "}"
+        )
+        with pytest.raises(OptionError, match=f"={said}: must be"):
+            read_schema(path)
 
 
 def test_the_digest_is_that_of_meanings() -> None:
