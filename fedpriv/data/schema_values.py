@@ -50,7 +50,10 @@ def canonical(cell: str, sign: str = ".") -> str:
         return text.lower()
     if re.match(r"\d{4}-\d\d-\d\d[T ]", text) and (found := moment(text)) is not None:
         seconds, nanoseconds = found
-        when = (EPOCH + datetime.timedelta(seconds=seconds)).replace(tzinfo=None)
+        try:
+            when = (EPOCH + datetime.timedelta(seconds=seconds)).replace(tzinfo=None)
+        except OverflowError:  # years are 1 to 9999, in UTC too
+            return text
         part = f".{nanoseconds:09d}".rstrip("0").rstrip(".")
         return f"{when}{part}" if part or seconds % 86400 else f"{when.date()}"
     return text

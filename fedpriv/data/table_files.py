@@ -95,14 +95,19 @@ def frame_columns(table: Any, names: Sequence[str] | None = None, sign: str = ".
 
 
 def _array(column: Any, sign: str) -> Any:
-    """Of cells of several plain types, as an object column has them: of their texts, as a CSV file would hold them."""
+    """Of cells of several plain types, as an object column has them, or of numbers beyond 64 bits: of their texts, as
+    a CSV file would hold them.
+    """
+    import numpy as np
+    import pandas
     import pyarrow as pa
 
     try:
         return pa.array(column, from_pandas=True)
-    except (pa.ArrowInvalid, pa.ArrowTypeError):
-        numbers = (float, decimal.Decimal)
-        if not all(cell is None or isinstance(cell, (str, int, datetime.date, *numbers)) for cell in column):
+    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
+        numbers = (float, decimal.Decimal, np.floating)
+        plain = (str, int, datetime.date, np.bool_, np.integer, np.datetime64, type(None), type(pandas.NA), *numbers)
+        if not all(isinstance(cell, plain) for cell in column):
             raise
         texts = (str(cell).replace(".", sign) if isinstance(cell, numbers) else cell for cell in column)
         return pa.array([None if text is None else str(text) for text in texts], pa.string())
@@ -155,7 +160,8 @@ def _check_lines(path: Path, table: pa.Table, separator: str, names: Sequence[st
 
     for place, name in enumerate(table.column_names):
         column = table.column(place)
-        flags = compute.fill_null(compute.match_substring_regex(column, "[\r\n]"), False).to_numpy()
+        inner = compute.match_substring_regex(compute.utf8_trim_whitespace(column), "[\r\n]")
+        flags = compute.fill_null(inner, False).to_numpy()
         for row in np.flatnonzero(flags).tolist():
             lines = column[row].as_py().splitlines()
             swallowed = [line.count(separator) == table.num_columns - 1 for line in lines[1:]]

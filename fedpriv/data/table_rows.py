@@ -352,13 +352,13 @@ class Cells:
         import pyarrow as pa
         from pyarrow import compute, types
 
-        column, kind = self.column, self.type
+        column, kind, dated = self.column, self.type, False
         if types.is_date(kind) or types.is_timestamp(kind):
             column = column if types.is_timestamp(kind) else column.cast(pa.timestamp("ms"))
             parts = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}[column.type.unit]
             gone = compute.is_null(column).to_numpy()
             seconds, rest = np.divmod(compute.fill_null(column.cast(pa.int64()), 0).to_numpy(), parts)
-            numbers = np.where(gone, np.nan, days_of(seconds, rest * (10**9 // parts)))
+            numbers, dated = np.where(gone, np.nan, days_of(seconds, rest * (10**9 // parts))), True
         elif types.is_float16(kind):
             numbers = self._halves()
         elif types.is_float32(kind) or types.is_decimal(kind):
@@ -366,9 +366,10 @@ class Cells:
         elif types.is_boolean(kind) or types.is_integer(kind) or types.is_floating(kind):
             numbers = column.cast(pa.float64(), safe=False).to_numpy()  # NaN where it is null
         else:
-            numbers = _from_texts(column, self.where, self.sign, self.marks)
+            numbers, dated = _from_texts(column, self.where, self.sign, self.marks)
         numbers = np.asarray(numbers, np.float64)
-        marked = [parsed_number(mark, ".") for mark in self.marks] + [day_of(mark) for mark in self.marks]
+        # Marks of the column's kind: 9999 is no day, and 1900-01-01 no number.
+        marked = [day_of(mark) if dated else TRUTHS.get(mark, parsed_number(mark, ".")) for mark in self.marks]
         numbers = np.where(np.isin(numbers, [mark for mark in marked if mark is not None]), np.nan, numbers)
         if (infinite := np.isinf(numbers)).any():
             row = _first(infinite)
@@ -383,7 +384,8 @@ class Cells:
         return np.where(self.column.is_null().to_numpy(), np.nan, known)
 
 
-def _from_texts(column: Any, where: str, decimal: str, marks: Collection[str]) -> np.ndarray:
+def _from_texts(column: Any, where: str, decimal: str, marks: Collection[str]) -> tuple[np.ndarray, bool]:
+    """(numbers, NaN where missing; whether they are days of dates)."""
     import pyarrow as pa
     from pyarrow import compute
 
@@ -392,7 +394,7 @@ def _from_texts(column: Any, where: str, decimal: str, marks: Collection[str]) -
     try:
         if decimal == ".":
             plain = compute.cast(texts, pa.float64())
-            return compute.fill_null(plain, float("nan")).to_numpy()
+            return compute.fill_null(plain, float("nan")).to_numpy(), False
     except pa.ArrowInvalid:
         pass
     cells = texts.to_pylist()
@@ -412,7 +414,7 @@ def _from_texts(column: Any, where: str, decimal: str, marks: Collection[str]) -
             words = f"and row {kinds[not date]} holds a {'number' if date else 'date'}; allowed: one kind in a column"
             raise DataError(f"{where}, row {row + 1}: {cell[:60]!r} is a {'date' if date else 'number'}, {words}")
         numbers[row] = value
-    return numbers
+    return numbers, kinds[True] > 0
 
 
 def _not_a_number(cell: str, decimal: str) -> str:

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import unicodedata
 from collections.abc import Iterator
 from functools import lru_cache
@@ -31,7 +32,7 @@ from pydantic import BeforeValidator, Field, ValidationError, model_validator
 from fedpriv.common.errors import OptionError
 from fedpriv.config.explain import first_option_error
 from fedpriv.config.options import Options
-from fedpriv.data.schema_values import Range, Text, Texts, canonical, check_range, check_texts, tidy
+from fedpriv.data.schema_values import Range, Text, Texts, canonical, check_range, check_texts, parsed_number, tidy
 from fedpriv.data.token_ids import BYTES, MOST_IDS, MOST_TOKENS, WORDS, TokenRule, read_tokenizer
 
 #: What a person has still to fill in.
@@ -390,6 +391,15 @@ TYPED = {
 }
 
 
+def _typed(text: str) -> Any:
+    """A number of base 10, a truth value, or what else YAML has; numbers of other bases stay texts."""
+    number = parsed_number(text, ".")
+    if number is not None:
+        return int(text) if re.fullmatch(r"[+-]?\d+", text) else number
+    said = yaml.safe_load(text)
+    return text if type(said) is int or (isinstance(said, float) and ":" in text) else said
+
+
 class _Strict(yaml.SafeLoader):
     """Every name is a text that stands once, and nothing stands for something else (no anchors). Scalars are texts as
     they stand in cells: 010 is no number of base 8, 12:30 none of base 60, yes no truth value (`TYPED` are the others).
@@ -418,5 +428,5 @@ class _Strict(yaml.SafeLoader):
                 raise yaml.constructor.ConstructorError(None, None, said, key.start_mark)
             found[name] = self.construct_object(value, deep=True)
             if name in TYPED and isinstance(value, yaml.ScalarNode) and value.style is None:
-                found[name] = yaml.safe_load(value.value)
+                found[name] = _typed(value.value)
         return found
