@@ -353,7 +353,8 @@ class Cells:
         from pyarrow import compute, types
 
         column, kind = self.column, self.type
-        if types.is_date(kind) or types.is_timestamp(kind):
+        dated = types.is_date(kind) or types.is_timestamp(kind)
+        if dated:
             column = column if types.is_timestamp(kind) else column.cast(pa.timestamp("ms"))
             parts = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}[column.type.unit]
             gone = compute.is_null(column).to_numpy()
@@ -366,9 +367,9 @@ class Cells:
         elif types.is_boolean(kind) or types.is_integer(kind) or types.is_floating(kind):
             numbers = column.cast(pa.float64(), safe=False).to_numpy()  # NaN where it is null
         else:
-            numbers = _from_texts(column, self.where, self.sign, self.marks)
+            numbers, dated = _from_texts(column, self.where, self.sign, self.marks)
         numbers = np.asarray(numbers, np.float64)
-        marked = [parsed_number(mark, ".") for mark in self.marks] + [day_of(mark) for mark in self.marks]
+        marked = [day_of(mark) if dated else parsed_number(mark, ".") for mark in self.marks]  # -99 is no day
         numbers = np.where(np.isin(numbers, [mark for mark in marked if mark is not None]), np.nan, numbers)
         if (infinite := np.isinf(numbers)).any():
             row = _first(infinite)
@@ -383,7 +384,8 @@ class Cells:
         return np.where(self.column.is_null().to_numpy(), np.nan, known)
 
 
-def _from_texts(column: Any, where: str, decimal: str, marks: Collection[str]) -> np.ndarray:
+def _from_texts(column: Any, where: str, decimal: str, marks: Collection[str]) -> tuple[np.ndarray, bool]:
+    """(numbers float64 [n], NaN where missing; whether they are days of dates)."""
     import pyarrow as pa
     from pyarrow import compute
 
@@ -392,7 +394,7 @@ def _from_texts(column: Any, where: str, decimal: str, marks: Collection[str]) -
     try:
         if decimal == ".":
             plain = compute.cast(texts, pa.float64())
-            return compute.fill_null(plain, float("nan")).to_numpy()
+            return compute.fill_null(plain, float("nan")).to_numpy(), False
     except pa.ArrowInvalid:
         pass
     cells = texts.to_pylist()
@@ -412,7 +414,7 @@ def _from_texts(column: Any, where: str, decimal: str, marks: Collection[str]) -
             words = f"and row {kinds[not date]} holds a {'number' if date else 'date'}; allowed: one kind in a column"
             raise DataError(f"{where}, row {row + 1}: {cell[:60]!r} is a {'date' if date else 'number'}, {words}")
         numbers[row] = value
-    return numbers
+    return numbers, bool(kinds[True])
 
 
 def _not_a_number(cell: str, decimal: str) -> str:
