@@ -403,6 +403,8 @@ def test_another_kernel_for_one_product_is_found_where_blocks_are_a_batch(monkey
     assert chain.block(thetas, 8) == 8
     with pytest.raises(OptionError, match=r"model=.*on cpu one row's gradient depends on which others there are"):
         blocked.block(thetas, 8)
+    with pytest.raises(OptionError, match="one row's gradient depends on which others there are"):
+        blocked.clipped_sums(thetas, [LocalData(torch.randn(9, 12), task_of(2).blank(9))], [1.0], 8)
 
 
 @pytest.mark.parametrize(("change", "block"), [(of_odd_rows, 1), (of_others, 1), (of_many_rows, 8)])
