@@ -300,7 +300,7 @@ def epsilon(history, delta):  # of one client's releases, (event, times)
         ways = range(max([0, *(len(law) for law, _ in parts)]))
         found = [by_grid([(law[way % len(law)], n) for law, n in parts], left) for way in ways]
         return tuple(map(max, zip((0.0, 0.0), *found, strict=True)))
-    curves, floors = [(one.curve, n) for one, n in costs if one.curve], any(one.floor for one, _ in costs)
+    curves, floors = [(one.curve, n) for one, n in costs if one.curve], any(one.floor or one.near for one, _ in costs)
     least, most = 0.0, min(pure, by_order(rho + mu2 / 2, delta - paid, curves) if rho < INF else INF)
     near = [((one.near or (one.mu2, 0, 0)), n) for one, n in costs]
     square, move, share = (sum(part[which] * n for part, n in near) for which in range(3))

@@ -385,7 +385,7 @@ class Cells:
 
 
 def _from_texts(column: Any, where: str, decimal: str, marks: Collection[str]) -> tuple[np.ndarray, bool]:
-    """(numbers, NaN where missing; whether they are days of dates)."""
+    """(numbers float64 [n], NaN where missing; whether they are days of dates)."""
     import pyarrow as pa
     from pyarrow import compute
 
@@ -414,7 +414,7 @@ def _from_texts(column: Any, where: str, decimal: str, marks: Collection[str]) -
             words = f"and row {kinds[not date]} holds a {'number' if date else 'date'}; allowed: one kind in a column"
             raise DataError(f"{where}, row {row + 1}: {cell[:60]!r} is a {'date' if date else 'number'}, {words}")
         numbers[row] = value
-    return numbers, kinds[True] > 0
+    return numbers, bool(kinds[True])
 
 
 def _not_a_number(cell: str, decimal: str) -> str:

@@ -203,6 +203,21 @@ def test_shifts_and_shares_of_delta_are_paid() -> None:
     assert verifier.epsilon([(text(few), 1), (text(many), 1)], DELTA)[1] == pytest.approx(wanted, rel=1e-6)
 
 
+@pytest.mark.parametrize("more", [[], [(Laplace(threat=SECURE_SUM, multiplier=9.0), 2)]], ids=["alone", "laplace"])
+@pytest.mark.parametrize(
+    "event",
+    [
+        DiscreteGaussianSum(threat=SECURE_SUM, sigma=1e5, noises=10, dimension=64, l2=1e5),
+        SkellamSum(threat=SECURE_SUM, variance=1e12, noises=10, dimension=64, l2=1e6, delta=1e-8),
+    ],
+    ids=lambda event: event.mechanism,
+)
+def test_noise_too_wide_for_an_exact_law_is_no_free_release(event: Event, more: list[tuple[Event, int]]) -> None:
+    assert verifier.cost(text(event)).floor is None
+    _, high, product = both([(event, 5), *more])
+    assert product > 2.9 and high == pytest.approx(product, rel=0.01)
+
+
 def test_what_has_no_method_here_is_not_verified() -> None:
     for flat in ({"mechanism": "of_tomorrow"}, {"mechanism": "gaussian", "multiplier": 1.0, "more": 1}):
         with pytest.raises(verifier.Unknown, match=flat["mechanism"]):  # type: ignore[arg-type]

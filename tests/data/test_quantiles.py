@@ -129,6 +129,24 @@ def test_what_may_go_wrong_is_five_per_cent_together() -> None:
         assert bins._window(steps, np.ones(BINS + 1)) == (first, BINS)
 
 
+@pytest.mark.parametrize("std", [2.0, 9.0])
+def test_an_interval_ends_where_the_noise_alone_rules_a_bin_out(std: float) -> None:
+    bins, z = Bins.of_range(0, 1, None, (0.5,)), norm.isf(0.0475 / 2)
+    total = bins.vectors(np.linspace(-1, 1, 4001)).sum(axis=0)
+    _, low, high, _ = bins.answer(total, std)
+    excess, noise = bins._excess(total, std, 0.5)
+    first = int(np.flatnonzero(excess[1:] + z * noise[1:] >= -1)[0])
+    last = int(np.flatnonzero(excess[:-1] - z * noise[:-1] <= 1)[-1])
+    assert 0 < first < last < BINS - 1
+    assert [low[0], high[0]] == pytest.approx([bins.edges[first], bins.edges[last + 1]], abs=1e-6)
+
+
+def test_a_number_that_float32_moves_over_an_edge_is_in_the_interval() -> None:
+    value = 1 - 1 / BINS - 1e-9
+    found = asked(np.full(100, value), 0, 1, "0.5", rounds=1)
+    assert found.low[0] <= value < 1 - 1 / BINS <= found.high[0]
+
+
 @pytest.mark.parametrize("std", [0.0, 0.5])
 @pytest.mark.parametrize(
     ("values", "low", "high", "step"),

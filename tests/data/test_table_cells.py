@@ -83,6 +83,7 @@ TYPES: dict[str, tuple[Any, dict[str, Any]]] = {
     "empty column": ([None, None, None], NUMBERS),
     "a mark for missing": (np.array([-99, 5, 6]), NUMBERS | {"missing_values": [-99]}),
     "a mark for missing, float": (np.array([-99.0, 5, np.nan]), NUMBERS | {"missing_values": [-99]}),
+    "a mark for missing, dates": (stamps("1900-01-01", "2020-01-31", None), DATES | {"missing_values": ["1900-01-01"]}),
     "a mark for missing, values": (["unknown", "a", "b"], {"values": ["a", "b"], "missing_values": ["unknown"]}),
     "free text": (["one two", None, "e\u0301te\u0301\nlines"], {"text": "hashed", "dims": 16}),
     "tokens of text": (["one two", "", "1.50"], {"text": "hashed", "dims": 16}),
@@ -319,6 +320,11 @@ def test_f1_is_of_the_positive_class() -> None:
     assert found[0]["auc"] == found[1]["auc"] and found[0]["brier"] == pytest.approx(found[1]["brier"])
 
 
+@pytest.mark.parametrize("cell", ["0", "-0", "+0", "-0.0", "0e9", "-.0", "0.00"])
+def test_zero_is_one_number_whatever_its_sign(cell: str) -> None:
+    assert canonical(cell) == "0" and value_places(("0", "1"))[canonical(cell)] == 0
+
+
 def test_moments_are_counted_in_utc() -> None:
     assert day_of("2024-01-01 17:41:36.168732") == pytest.approx(19723.737224175, abs=1e-9)
     assert day_of("1969-12-31T12:00:00.5+00:00") == pytest.approx(-0.5 + 0.5 / 86400, abs=1e-12)
@@ -375,6 +381,21 @@ def test_the_digest_is_that_of_meanings() -> None:
     one = schema_for({"values": ["1", "1.50", "true"], "missing_values": [-99]})
     same = schema_for({"values": ["1.0", "1.5", "TRUE"], "missing_values": ["-99.0"]})
     assert one.digest == same.digest != schema_for({"values": ["01", "1.5", "TRUE"], "missing_values": [-99]}).digest
+    plain = one.model_dump(mode="json", exclude_none=True)
+    of_table = [schema_of(plain | {"missing_values": marks}, "test").digest for marks in (["-7"], ["-7.0"], ["-8"])]
+    assert of_table[0] == of_table[1] and len({one.digest, *of_table}) == 3
+
+
+@pytest.mark.parametrize("cells", [[datetime.date(1969, 9, 24)] * 2, ["1969-09-24", "-99"], stamps("1969-09-24", None)])
+def test_a_number_that_marks_a_missing_value_is_no_date(cells: Any) -> None:
+    """1969-09-24 is day -99; and -25567 is no 1900-01-01."""
+    numbers, missing = Cells(pa.chunked_array([pa.array(cells)]), "t", ".", ["-99"]).numbers()
+    assert numbers[0] == -99 and not missing[0]
+    assert missing[1] == (cells[1] != cells[0])
+    days = Cells(pa.chunked_array([pa.array(cells)]), "t", ".", ["-99", "1969-09-24"]).numbers()[1]
+    assert days.all()
+    money, gone = Cells(pa.chunked_array([pa.array([-25567.0, 3.0])]), "t", ".", ["1900-01-01"]).numbers()
+    assert money[0] == -25567 and not gone.any()
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from hospital_nodes import POLICY, Hospitals
 
 from fedpriv.common.errors import OptionError
 from fedpriv.config.remote import compose_remote, compose_remote_text
-from fedpriv.deployment.gate import model_size
+from fedpriv.deployment.gate import model_size, would_refuse
 from fedpriv.deployment.policy import read_policy
 
 QUERIES: dict[str, Any] = {
@@ -134,3 +135,13 @@ def test_a_node_knows_how_many_numbers_it_is_asked_for(network: Asked, caplog: p
 def test_nothing_but_questions_comes_from_outside(questions: str) -> None:
     with pytest.raises(OptionError, match="cannot be set from outside"):
         compose_remote(["strategy=ask", f"strategy.client.questions={questions}"])
+
+
+def test_a_plan_refuses_questions_beyond_their_share_of_the_budget(network: Asked) -> None:
+    config, first = compose_remote_text(network.asking(noise=1.8)), []
+    for share in (0.25, 0.5, 1.0):
+        network.allow(QUERIES | {"share": share}, bundles=["b" * 64])
+        (words,) = would_refuse(read_policy(network.policy(0)), config, 500)
+        assert f"{share:g} (queries.share) of the budget of 5 (" in words or share == 1
+        first += [int(number) for number in re.findall(r"participation (\d+) of 500", words)]
+    assert 1 < first[0] < first[1] < first[2]

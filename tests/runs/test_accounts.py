@@ -48,6 +48,18 @@ def test_clients_share_a_line_in_a_simulation_alone(options: tuple[str, ...], li
     assert [entry["client"] for entry in ledger_of(tmp_path)] == [0, 1, 2, 3]
 
 
+@pytest.mark.parametrize("by_filter", [False, True])
+def test_a_plan_hides_no_release_beyond_it(by_filter: bool, tmp_path: Path):
+    """Only where clients stop before they exceed it, it bounds what they have spent."""
+    accounts = Accounts(compose(["strategy=fedldp"]), RunFolder(tmp_path))
+    event = Gaussian(threat=CLIENT_TO_SERVER, multiplier=1.0)
+    accounts.plan((frozenset({(event, 1)}),), 0.5, by_filter)
+    for sequence in range(2):
+        accounts.book([Entry(1 + sequence, 0, sequence, 0, event)])
+        spent = gaussian_epsilon((1 + sequence) ** 0.5, accounts.config.privacy.delta)
+        assert spent > 4 and accounts.epsilon_so_far() == (0.5 if by_filter else pytest.approx(spent))
+
+
 def test_a_release_under_another_attempt_is_booked_and_the_same_one_is_not(tmp_path: Path):
     """A run that cannot repeat its rounds goes on from a checkpoint with other noise: the client's memory there gives
     the same number once more, to another release.

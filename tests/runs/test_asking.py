@@ -96,7 +96,10 @@ def test_intervals_hold_the_truth_and_the_price_is_the_targets(form: str, tmp_pa
     noisy = ("privacy.target_epsilon=2", f"strategy.client.form={form}", "privacy.delta=1e-4")
     found = answers(tmp_path, ("count", "histogram:sex", "mean:age"), options(tmp_path, rows(), *noisy))
     privacy = found[""]["privacy"]
-    assert 1.9 < privacy["verified_epsilon"] <= 2 and privacy["claimed_epsilon"] == pytest.approx(2, rel=0.02)
+    # The claim of sums of whole numbers is that of their paper, by Renyi orders: a tenth more.
+    assert 1.9 < privacy["verified_epsilon"] <= 2 and privacy["claimed_epsilon"] == pytest.approx(
+        2, rel=0.02 if form in ("central", "local") else 0.12
+    )
     assert (privacy["unit"], privacy["adjacency"]) == ("example", "add-or-remove-one")
     low, high = found["count"]["low"][0], found["count"]["high"][0]
     assert low < found["count"]["values"][0] < high and abs(found["count"]["values"][0] - 240) < 1.5 * (high - low)

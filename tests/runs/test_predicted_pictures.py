@@ -7,6 +7,7 @@ import json
 import struct
 import zlib
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -315,6 +316,19 @@ def test_a_model_reads_the_bytes_that_training_and_nodes_read(kind: str, channel
     assert found.dtype == np.uint8 and found.shape == (channels, SIDE, SIDE)
     for node in (False, True):
         np.testing.assert_array_equal(found, trained(tmp_path, node, size=SIDE, channels=channels))
+
+
+def test_white_of_the_run_is_that_of_training_nodes_and_its_model(tmp_path: Path) -> None:
+    """A picture of 12 bits in 16, drawn up to half of white."""
+
+    def half(folder: Path) -> Path:
+        Image.fromarray(np.full((SIDE, SIDE), 2048, np.uint16)).save(folder / "a.png")
+        return folder / "a.png"
+
+    file = folders(tmp_path, half)
+    found = [trained(tmp_path, node, size=SIDE, channels=1, white_level=4095) for node in (False, True)]
+    found.append(replace(model(1), drawn_on=("white", 4095)).read_picture(file))
+    assert [np.unique(picture).tolist() for picture in found] == [[128]] * 3
 
 
 def test_without_a_size_too(tmp_path: Path) -> None:

@@ -118,7 +118,8 @@ def test_a_table_comes_back_with_columns_more(
         assert told == predicted.tolist() and "'=no" not in before
         shares = model.probabilities(people()).numpy()
         assert found[parts].to_numpy() == pytest.approx(shares, abs=1e-5)
-        assert torch.equal(model.probability(people(), "yes"), model.probabilities(people())[:, 2])
+        for place, name in enumerate(("=no", "-1", "yes")):
+            assert torch.equal(model.probability(people(), name), model.probabilities(people())[:, place])
         with pytest.raises(DataError, match="the schema names no positive class; say of= allowed: =no, -1, yes"):
             model.probability(people())
         with pytest.raises(DataError, match="of=maybe: there is none; allowed"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import re
@@ -26,6 +27,7 @@ from fedpriv.privacy.composition import compose as composed
 from fedpriv.privacy.secret_cohorts import SecretCohorts
 from fedpriv.report import views
 from fedpriv.report.live.monitor import Monitor
+from fedpriv.report.live.progress import RunProgress
 from fedpriv.runs.sweep import FAILURE_FILE
 from fedpriv.server.drawing import Cohorts
 
@@ -132,6 +134,21 @@ def test_nothing_public_depends_on_a_secret_cohort(name: str, seen: Callable[...
     counts = [[json.loads(line)["participants"] for line in (private.parent.parent / run / "private" / "metrics.jsonl")
                .read_text().splitlines()] for run in "ab"]  # fmt: skip
     assert counts[0] != counts[1]
+
+
+def test_which_lines_a_console_shows_tells_no_time_of_a_secret_cohort(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def lines(pace: float, seconds: float | None) -> list[str]:
+        clock = itertools.count(0.0, pace)
+        monkeypatch.setattr("fedpriv.report.live.progress.time.monotonic", lambda: next(clock))
+        progress = RunProgress("dpfedavg", 300)
+        for number in range(1, 301):
+            progress.round(number, {}, 1.0, seconds)
+        return capsys.readouterr().out.splitlines()
+
+    assert lines(0.01, None) == lines(10.0, None) and len(lines(0.01, None)) == 100
+    assert len(lines(0.01, 0.01)) < len(lines(10.0, 10.0)) == 300
 
 
 @pytest.mark.parametrize("options", [("strategy=fedldp",), SECRET["poisson"]], ids=["known", "secret"])

@@ -403,6 +403,8 @@ def test_another_kernel_for_one_product_is_found_where_blocks_are_a_batch(monkey
     assert chain.block(thetas, 8) == 8
     with pytest.raises(OptionError, match=r"model=.*on cpu one row's gradient depends on which others there are"):
         blocked.block(thetas, 8)
+    with pytest.raises(OptionError, match="one row's gradient depends on which others there are"):
+        blocked.clipped_sums(thetas, [LocalData(torch.randn(9, 12), task_of(2).blank(9))], [1.0], 8)
 
 
 @pytest.mark.parametrize(("change", "block"), [(of_odd_rows, 1), (of_others, 1), (of_many_rows, 8)])
@@ -413,6 +415,21 @@ def test_a_place_with_another_kernel_is_found_at_start(
     planted(monkeypatch, change)
     chain, thetas = chain_of()
     assert chain.block([part.expand(clients, *part.shape[1:]) for part in thetas], 64) == block
+
+
+def test_a_look_counts_for_its_own_shapes_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of as many clients, and up to as many rows, as were looked at."""
+    looked: list[tuple[int, int]] = []
+
+    def alike(self: Chain, shapes: Any, clients: int, size: int, device: torch.device) -> bool:
+        looked.append((clients, size))
+        return clients == 3 or size <= 8
+
+    monkeypatch.setattr(Chain, "_computes_apart", alike)
+    chain, one = chain_of()
+    three = [part.expand(3, *part.shape[1:]) for part in one]
+    assert [chain.block(*given) for given in ((three, 64), (one, 64), (three, 64), (one, 4))] == [64, 8, 64, 4]
+    assert looked == [(3, 64), (1, 64), (1, 32), (1, 16), (1, 8), (1, 4)]
 
 
 @pytest.mark.parametrize("mode", ["bookkeeping", "opacus"])

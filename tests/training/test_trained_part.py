@@ -31,7 +31,7 @@ from fedpriv.training.flat_model import layout_of
 from fedpriv.training.language_models import Text
 from fedpriv.training.models import build_model
 from fedpriv.training.sequential import FlatModel, LocalData, SequentialTrainer, Training
-from fedpriv.training.trained_part import without_batch_norm
+from fedpriv.training.trained_part import freeze_marked, frozen_tensors, without_batch_norm
 from fedpriv.training.vectorised import VectorisedTrainer
 
 PARTS = ("head", "film", "lora", "bias")
@@ -459,6 +459,14 @@ def test_clipped_sums_of_a_model_that_is_frozen_in_part_equal_single_gradients(n
 @pytest.mark.parametrize("train", PARTS)
 def test_model_train_and_requires_grad_freeze_together(train: str) -> None:
     assert layout_of(own_model("frozen_weight", train)) == layout_of(own_model("frozen_body", train))
+
+
+def test_a_frozen_parameter_with_two_names_in_one_layer_is_frozen_under_both() -> None:
+    model = nn.Linear(4, 4)
+    model.again = model.weight.requires_grad_(False)
+    freeze_marked(model, ModelConfig(name="custom", path="own.two_names"))
+    assert [name for name, _ in model.named_parameters()] == ["bias"]
+    assert {*frozen_tensors(model)} == {"weight", "again"}
 
 
 def test_a_resumed_run_of_a_frozen_model_ends_like_an_uninterrupted_one(run: Run, resumed: Any) -> None:

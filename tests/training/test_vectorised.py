@@ -15,6 +15,7 @@ import yaml
 from conftest import SMALL, Run, ledger_of, result_of, rows_of
 from safetensors.torch import load_file
 from torch import Tensor, nn
+from torch.nn import functional
 
 from fedpriv.common.errors import OptionError
 from fedpriv.config.compose import compose
@@ -111,6 +112,29 @@ def test_clipped_sums_of_a_cohort_are_those_of_its_clients(name: str) -> None:
     assert not torch.isfinite(found[3].norms[2]) and float(found[3].total.norm()) > 0.1
     clipped = [int((one.norms > bound).sum()) for one, bound in zip(expected, bounds, strict=True)]
     assert sum(clipped) > 3  # bounds that bind
+
+
+@pytest.mark.parametrize("name", ["linear", "mlp"])
+def test_norms_of_a_cohort_are_those_of_autograd_and_no_sum_is_longer(name: str) -> None:
+    """Dark examples too, whose gradients are those of biases almost alone."""
+    config = LocalConfig(epochs=1, batch_size=4, lr=0.1, momentum=0.0, sampler="poisson")
+    model, (data, *_) = model_of(name), data_of(name)
+    data.inputs[:10] *= 0.01
+    module = build_model(ModelConfig(name=name), SHAPES[name], 10, 0)
+    expected = []
+    for image, label in zip(data.inputs, data.targets, strict=True):
+        loss = functional.cross_entropy(module(image.unsqueeze(0)), label.unsqueeze(0))
+        parts = torch.autograd.grad(loss, [*module.parameters()])
+        expected.append(torch.cat([part.flatten() for part in parts]).double())
+    trainer, theta, gradients = VectorisedTrainer(model, config), model.theta.clone(), torch.stack(expected)
+    (found,) = trainer.clipped_sums([Clipping(theta, data, 0.5)])
+    assert torch.allclose(found.norms, gradients.norm(dim=1), rtol=1e-5)
+    assert torch.allclose(
+        found.total, (gradients * (0.5 / gradients.norm(dim=1).clamp(min=0.5)).unsqueeze(1)).sum(0), atol=0.02
+    )
+    for row in range(12):
+        (one,) = trainer.clipped_sums([Clipping(theta, LocalData(data.inputs[[row]], data.targets[[row]]), 0.1)])
+        assert 0.09 < float(one.total.norm()) <= 0.1
 
 
 def test_a_client_that_diverges_does_not_touch_its_neighbours() -> None:

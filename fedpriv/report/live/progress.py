@@ -18,6 +18,8 @@ from fedpriv.common.verbosity import is_quiet
 
 #: Shortest time between plain lines, except before the last.
 SECONDS_BETWEEN_LINES = 1.0
+#: Plain lines of a run whose times would tell who took part: about so many, of rounds that its length decides alone.
+LINES = 100
 
 
 def figure(value: float | None) -> str:
@@ -86,7 +88,9 @@ class RunProgress:
             self.bar.update(self.task, completed=number, **shown)
             return
         now = time.monotonic()
-        if now - self._shown < SECONDS_BETWEEN_LINES and number < self.num_rounds:
+        timed = seconds is not None
+        due = now - self._shown >= SECONDS_BETWEEN_LINES if timed else number % max(1, self.num_rounds // LINES) == 0
+        if not due and number < self.num_rounds:
             return
         self._shown = now
         pace = (now - self._began) / max(1, number - self._first)
