@@ -189,9 +189,10 @@ def asks_of(config: Config, task: Task | None = None) -> Asks | None:
     """What a run with strategy=ask asks; None of other runs. task: of the data, where these are no table on nodes.
     Raises `OptionError` for a question that is none of this schema.
     """
-    options, cap = config.strategy.options, config.privacy.rows_per_person
+    options = config.strategy.options
     if not isinstance(options, AskOptions):
         return None
+    cap = config.privacy.rows_per_person
     if config.privacy.unit == "row" and cap is not None:
         words = "of a person, and with privacy.unit=row every row is asked; allowed: null, or privacy.unit=person"
         raise OptionError("privacy.rows_per_person", cap, words)

@@ -27,7 +27,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 
@@ -103,19 +102,6 @@ def computes_apart(
                 return False
     apart = total(inputs, targets) - total(rows, of) - total(inputs[:1], targets[:1])
     return float(torch.linalg.vector_norm(apart)) <= len(targets) * 2.0**-47
-
-
-@contextmanager
-def in_threads(count: int) -> Iterator[None]:
-    """torch computes in so many threads; afterwards in as many as before."""
-    before = torch.get_num_threads()
-    if before != count:
-        torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        if before != count:
-            torch.set_num_threads(before)
 
 
 def not_apart(what: str, device: torch.device) -> OptionError:

@@ -15,7 +15,8 @@ import hashlib
 import math
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 
 import numpy as np
@@ -35,6 +36,19 @@ KEPT_BACK = 2.0**-10
 TOGETHER = 2**20
 #: Shorter vectors are taken together, however many: the calls would take longer than the work.
 LONG = 2**12
+
+
+@contextmanager
+def in_threads(count: int) -> Iterator[None]:
+    """torch computes in so many threads, on which the last bits of sums depend; afterwards in as many as before."""
+    before = torch.get_num_threads()
+    if before != count:
+        torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        if before != count:
+            torch.set_num_threads(before)
 
 
 def l2_norm(x: torch.Tensor) -> torch.Tensor:

@@ -77,14 +77,13 @@ from fedpriv.mechanisms.clipped_sums import (
     PHYSICAL_NUMBERS,
     ClippedSum,
     computes_apart,
-    in_threads,
     made_up,
     not_apart,
     sum_of_units,
 )
 from fedpriv.mechanisms.device_errors import failed
 from fedpriv.mechanisms.frozen_gradient import FrozenGradient, Unfit, dense
-from fedpriv.mechanisms.noise import clip_factors
+from fedpriv.mechanisms.noise import clip_factors, in_threads
 from fedpriv.mechanisms.rowwise import NotRowwise, Rowwise
 from fedpriv.mechanisms.tasks import CLASSES, Task
 

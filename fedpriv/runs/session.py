@@ -6,6 +6,7 @@ import statistics
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from flwr.serverapp import Grid
@@ -66,6 +67,8 @@ class Session:
         checkpoint: Checkpoint | None = None,
         resumed: bool = False,
     ) -> None:
+        if config.operations.report and find_spec("matplotlib") is None:  # before the first round, not after it
+            raise ModuleNotFoundError(name="matplotlib")
         self.config, self.folder, self.worker, self.plan, self.began = config, folder, worker, plan, began
         self.monitor = monitor
         folder.metrics.secret = self.secret = secret_cohorts(config)

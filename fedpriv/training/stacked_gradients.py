@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from fedpriv.mechanisms.bookkeeping import filled
-from fedpriv.mechanisms.clipped_sums import ClippedSum, computes_apart, in_threads, not_apart
-from fedpriv.mechanisms.noise import clip_factors
+from fedpriv.mechanisms.clipped_sums import ClippedSum, computes_apart, not_apart
+from fedpriv.mechanisms.noise import clip_factors, in_threads
 from fedpriv.mechanisms.quiet_vmap import quiet_vmap
 from fedpriv.mechanisms.rowwise import hooked
 from fedpriv.mechanisms.tasks import CLASSES, Classification, Multilabel, Regression, Task

@@ -22,6 +22,7 @@ from ray._common.utils import get_ray_address_file
 from rotation import together
 
 from fedpriv.common.errors import OptionError, RunFailed
+from fedpriv.common.places import ROOT
 from fedpriv.config.compose import compose, read_config
 from fedpriv.engines import ray_pool
 
@@ -163,10 +164,10 @@ def test_workers_inherit_the_path_and_need_no_environment_made_for_them(
     monkeypatch.setattr(ray_pool, "_refuse_dead_address", lambda address: None)
     started()
     assert all("runtime_env" not in options for options in fake.asked)
-    assert [str(path).split(os.pathsep)[0] for path in fake.paths] == [str(ray_pool.ROOT)] * 2
+    assert [str(path).split(os.pathsep)[0] for path in fake.paths] == [str(ROOT)] * 2
     started(address="127.0.0.1:9")
     made = fake.asked[-1]["runtime_env"]["env_vars"]["PYTHONPATH"]
-    assert made.split(os.pathsep)[0] == str(ray_pool.ROOT) and fake.paths[-1] == os.environ.get("PYTHONPATH") == before
+    assert made.split(os.pathsep)[0] == str(ROOT) and fake.paths[-1] == os.environ.get("PYTHONPATH") == before
 
 
 def test_the_command_line_says_that_ray_did_not_start(
