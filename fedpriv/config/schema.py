@@ -310,8 +310,9 @@ class Config(Options):
             ("rows_per_person", None),
             ("extrapolated_cohort", None),
             ("extrapolated_population", None),
+            ("private", False),
         )
-        for group in ("local", "privacy"):
+        for group in ("local", "privacy", "tracking"):
             content[group] = {name: value for name, value in content[group].items() if (name, value) not in younger}
         for name, unused in YOUNGER_DATA_OPTIONS.items():
             if content["dataset"].get(name) == unused:

@@ -287,7 +287,7 @@ RECORDED = {
     "dpftrl": "e41a2a27",
     "dpsgd": "5e0f9ed9",
     "dpsum": "1a5f0303",
-    "ask": "de9ea395",
+    "ask": "37072519",
     "fedags": "2f93a156",
     "fedavg": "54561122",
     "fedcad": "b244a33b",
@@ -428,7 +428,9 @@ def test_help_names_every_option_and_every_choice():
         for name in option_names([f"{group}={choice}"], "")
     }
     names |= {"dataset.size", "dataset.path", "model.path"}
-    hidden = {"resume", "rerun", "extend", "plan", "run_dir"} | {f"{group}.name" for group in (*groups, "engine")}
+    hidden = {"resume", "rerun", "extend", "plan", "policy", "run_dir"} | {
+        f"{group}.name" for group in (*groups, "engine")
+    }
     assert names - hidden <= shown
     assert all(word in text for word in ("resume=", "rerun=", "extend=", "plan", "predict", "hydra.run.dir"))
     for group in groups:

@@ -295,4 +295,4 @@ def test_kernels_that_repeat_are_asked_for_while_sums_are_taken(monkeypatch: pyt
 
     monkeypatch.setattr(PerExampleGradients, "_add_by_bookkeeping", watched)
     gradients.clipped_sum(*batch((1, 28, 28), 3), 1.0)
-    assert asked == [True] and not torch.backends.cudnn.deterministic
+    assert set(asked) == {True} and not torch.backends.cudnn.deterministic

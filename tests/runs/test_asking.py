@@ -240,7 +240,9 @@ def test_an_audit_finds_no_more_than_is_verified(form: str) -> None:
     client = make_client(compose(["strategy=ask", "dataset=breast_cancer", *sizes, f"strategy.client.form={form}"]))
     found = audit_mechanism(client, 1, delta=1e-4, trials=8_000, confidence=0.999, seed=3)
     assert 0.2 * found.verified < found.audit.epsilon_lower <= found.verified
-    assert found.claimed is not None and found.claimed == pytest.approx(found.verified, rel=0.03)
+    assert (
+        found.claimed is not None and 0.97 * found.verified <= found.claimed <= 1.12 * found.verified
+    )  # by Renyi orders
 
 
 # --- the command, Python, a schema ---------------------------------------------------------------------------

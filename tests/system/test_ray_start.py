@@ -22,7 +22,7 @@ from ray._common.utils import get_ray_address_file
 from rotation import together
 
 from fedpriv.common.errors import OptionError, RunFailed
-from fedpriv.common.places import ROOT
+from fedpriv.common.places import ROOT, import_path
 from fedpriv.config.compose import compose, read_config
 from fedpriv.engines import ray_pool
 
@@ -164,10 +164,10 @@ def test_workers_inherit_the_path_and_need_no_environment_made_for_them(
     monkeypatch.setattr(ray_pool, "_refuse_dead_address", lambda address: None)
     started()
     assert all("runtime_env" not in options for options in fake.asked)
-    assert [str(path).split(os.pathsep)[0] for path in fake.paths] == [str(ROOT)] * 2
+    assert fake.paths == [os.pathsep.join(import_path())] * 2 and str(ROOT) in import_path()
     started(address="127.0.0.1:9")
     made = fake.asked[-1]["runtime_env"]["env_vars"]["PYTHONPATH"]
-    assert made.split(os.pathsep)[0] == str(ROOT) and fake.paths[-1] == os.environ.get("PYTHONPATH") == before
+    assert made == os.pathsep.join(import_path()) and fake.paths[-1] == os.environ.get("PYTHONPATH") == before
 
 
 def test_the_command_line_says_that_ray_did_not_start(
