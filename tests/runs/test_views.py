@@ -208,6 +208,12 @@ def named(kinds: views.Kinds, before: str = "") -> Iterator[tuple[str, str]]:
         yield from [(before + name, kind)] if isinstance(kind, str) else named(kind, f"{before}{name}.")
 
 
+@pytest.mark.parametrize("secret", [False, True])
+def test_a_name_that_no_table_has_is_private(secret: bool) -> None:
+    for kinds in (views.ROUND, views.SUMMARY):
+        assert views.split({"of_tomorrow": 1}, kinds, secret) == ({"of_tomorrow": None}, {"of_tomorrow": 1})
+
+
 def test_the_page_has_the_codes_table() -> None:
     def row(*cells: str) -> str:
         return f"| {' | '.join(cells)} |"
