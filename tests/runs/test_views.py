@@ -156,7 +156,7 @@ def test_who_took_part_is_public_where_it_is_assumed_to_be(options: tuple[str, .
     folder = run(*options, "tracking.kinds=[tensorboard]")
     row = json.loads((folder / "metrics.jsonl").read_text().splitlines()[0])
     page_of(folder)
-    summary, page = (json.loads((folder / "summary.json").read_text()), (folder / "report.html").read_text())
+    summary, page = json.loads((folder / "summary.json").read_text()), (folder / "report.html").read_text()
     known = options == ("strategy=fedldp",)
     for value in (row["participants"], row["bytes_up"], row["seconds"], summary["traffic"]["bytes_up"]):
         assert (value is not None) is known
@@ -210,6 +210,12 @@ def test_the_table_has_all_that_is_written(name: str, run: Run, tmp_path: Path) 
 def named(kinds: views.Kinds, before: str = "") -> Iterator[tuple[str, str]]:
     for name, kind in kinds.items():
         yield from [(before + name, kind)] if isinstance(kind, str) else named(kind, f"{before}{name}.")
+
+
+@pytest.mark.parametrize("secret", [False, True])
+def test_a_name_that_no_table_has_is_private(secret: bool) -> None:
+    for kinds in (views.ROUND, views.SUMMARY):
+        assert views.split({"of_tomorrow": 1}, kinds, secret) == ({"of_tomorrow": None}, {"of_tomorrow": 1})
 
 
 def test_the_page_has_the_codes_table() -> None:
