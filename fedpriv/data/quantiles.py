@@ -31,9 +31,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from statistics import NormalDist
 
 import numpy as np
-from scipy.stats import norm
 
 #: Bins of a round: as many numbers stand in a sum for a column's quantiles.
 BINS = 512
@@ -108,7 +108,7 @@ class Bins:
         """(values, low, high [k], remarks). total: noisy sum [size] in rows; std: of the noise on each number."""
         curve, widths = self._curve(total), np.diff(self.edges)
         number = curve[-1]
-        z, found, told = float(norm.isf(OWN / 2)), [], []
+        z, found, told = -NormalDist().inv_cdf(OWN / 2), [], []
         for share in self.shares:
             rank, (excess, noise) = share * number, self._excess(total, std, share)
             place = int(np.clip((curve[1:] < rank).sum(), 0, len(widths) - 1))
@@ -164,7 +164,7 @@ class Bins:
 
     def _window(self, excess: np.ndarray, noise: np.ndarray) -> tuple[int, int]:
         """Edges (j, j') between which the quantile lies unless the noise exceeds k standard deviations somewhere."""
-        far = 1 + norm.isf(ALL_EDGES / len(excess)) * noise
+        far = 1 - NormalDist().inv_cdf(ALL_EDGES / len(excess)) * noise
         first = int(np.flatnonzero(excess < -far).max(initial=0))
         last = int(np.flatnonzero(excess > far).min(initial=len(excess) - 1))
         return (first, last) if first < last else (0, len(excess) - 1)

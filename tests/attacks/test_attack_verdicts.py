@@ -100,6 +100,6 @@ def test_a_run_whose_members_no_coins_chose_is_never_contradicted(run: Run) -> N
     source = ("dataset=custom", "dataset.path=benchmarks.attack_shifts.slant", "dataset.auxiliary=0")
     folder = run("strategy=dpsgd", *source, *size)
     assert main([f"run={folder}", "attack=lira", "shadows=2", "control_models=6"]) == 0
-    found = json.loads((folder / "attacks" / "lira.json").read_text())
+    found = json.loads((folder / "private" / "attacks" / "lira.json").read_text())
     assert found["verdict"].startswith("cannot tell: no coins chose the members")
     assert "differ as inputs" in found["verdict"] and "auc" in found["figures"]

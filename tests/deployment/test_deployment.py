@@ -183,14 +183,13 @@ def test_the_servers_words_about_nodes_that_refuse_and_one_that_replies(
 def one_line_and_no_traceback(error: RunFailed) -> None:
     """What Flower logs of an exception of the ServerApp; an error of the program itself keeps its traceback."""
     lines: list[str] = []
-    handler = logging.Handler()
-    handler.emit = lambda record: lines.append(logging.Formatter().format(record))  # type: ignore[method-assign]
-    FLOWER_LOGGER.addHandler(handler)
-    try:
-        for raised in (error, ValueError("a fault of the program")):
-            FLOWER_LOGGER.error("%s raised an exception", "ServerApp", exc_info=raised)
-    finally:
-        FLOWER_LOGGER.removeHandler(handler)
+    for raised in (error, ValueError("a fault of the program")):
+        traced = (type(raised), raised, None)
+        record = FLOWER_LOGGER.makeRecord(
+            "flwr", logging.ERROR, "", 0, "%s raised an exception", ("ServerApp",), traced
+        )
+        assert FLOWER_LOGGER.filter(record)
+        lines.append(logging.Formatter().format(record))
     assert lines[0] == f"ServerApp raised an exception: {error}" and "ValueError: a fault of the program" in lines[1]
 
 

@@ -187,4 +187,4 @@ def test_modes_of_files_are_those_of_the_page(
             for path in [places.get(name, tmp_path / name) for name in names]:
                 assert stat.S_IMODE(path.stat().st_mode) == int(mode, 8), f"{path}: the page says {mode}"
                 checked += 1
-    assert checked == 9
+    assert checked == 11
