@@ -106,7 +106,9 @@ def first_round_of(job: Job, engine: str, workers: int, extra: Collection[str] =
         options = [*own_options(job, engine, workers, extra), "num_rounds=1", "evaluate.every=0"]
         options.append("operations.report=false")  # it follows the first line
         began, metrics = time.perf_counter(), Path(folder, "run", "metrics.jsonl")
-        command = [sys.executable, "-m", "fedpriv", *options, f"hydra.run.dir={metrics.parent}"]
+        # A library has a package of this name too, which Python would find before the one in the working directory.
+        start = "import sys, benchmarks.job; from fedpriv.__main__ import command; sys.exit(command())"
+        command = [sys.executable, "-c", start, *options, f"hydra.run.dir={metrics.parent}"]
         with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
             while not (metrics.exists() and metrics.stat().st_size):
                 if process.poll() is not None:
