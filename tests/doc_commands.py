@@ -56,6 +56,8 @@ ELSEWHERE: tuple[tuple[str, str, str | None], ...] = (
         CONTAINERS,
     ),
     (r"make install.*", "fetches packages; CI begins with it", None),
+    (r"export [A-Z_]+=.*|umask [0-7]+", "sets up the shell it is typed in", CONTAINERS),
+    (r"make audit-packages", "asks a database of advisories over the network", None),
     (r"make (test|test-gpu|lint).*", "these checks are run by it", None),
     (
         r"make bench.*|python -m benchmarks.*",

@@ -99,15 +99,14 @@ def _array(column: Any, sign: str) -> Any:
     a CSV file would hold them.
     """
     import numpy as np
-    import pandas
     import pyarrow as pa
 
     try:
         return pa.array(column, from_pandas=True)
     except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
         numbers = (float, decimal.Decimal, np.floating)
-        plain = (str, int, datetime.date, np.bool_, np.integer, np.datetime64, type(None), type(pandas.NA), *numbers)
-        if not all(isinstance(cell, plain) for cell in column):
+        plain = (str, int, datetime.date, np.bool_, np.integer, np.datetime64, type(None), *numbers)
+        if not all(isinstance(cell, plain) or type(cell).__name__ == "NAType" for cell in column):  # pandas.NA
             raise
         texts = (str(cell).replace(".", sign) if isinstance(cell, numbers) else cell for cell in column)
         return pa.array([None if text is None else str(text) for text in texts], pa.string())
