@@ -17,17 +17,22 @@ from fedpriv.common.verbosity import Verbosity, speaking
 _VERBOSITY: dict[str, Verbosity] = {"-q": "quiet", "--quiet": "quiet", "-v": "verbose", "--verbose": "verbose"}
 
 
+#: Code that a folder of somebody else's names and that the user has read (`fedpriv.config.owner`).
+TRUST = "trust_code="
+
+
 def main(arguments: Sequence[str]) -> int:
     """Runs one call and returns its exit code. Without a command it is `run`."""
     given = list(arguments)
     chosen = [argument for argument in given if argument in _VERBOSITY]
-    given = [argument for argument in given if argument not in _VERBOSITY]
+    trusted = [argument for argument in given if argument.startswith(TRUST)]
+    given = [argument for argument in given if argument not in (*_VERBOSITY, *trusted)]
     verbosity = _VERBOSITY[chosen[-1]] if chosen else "normal"
     with speaking(verbosity):
-        return guarded(lambda: _dispatch(given))
+        return guarded(lambda: _dispatch(given, [argument.removeprefix(TRUST) for argument in trusted]))
 
 
-def _dispatch(given: list[str]) -> int:
+def _dispatch(given: list[str], trusted: list[str]) -> int:
     place = next((n for n, word in enumerate(given) if word not in ("-m", "--multirun")), len(given))
     word = given[place] if place < len(given) else ""
     if word in COMMANDS:
@@ -40,6 +45,10 @@ def _dispatch(given: list[str]) -> int:
         use_own_methods()
     elif systems.fcntl is None:
         raise OptionError("deploy", "", "needs Linux or macOS; on Windows, run it in WSL")
+    for said in trusted:
+        from fedpriv.config.owner import trust  # the options' schema: not needed for --help
+
+        trust(said)
     return call(name, rest)
 
 

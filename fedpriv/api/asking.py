@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 from fedpriv.api.arguments import checked
 from fedpriv.api.calls import run
 from fedpriv.api.run_object import Run
+from fedpriv.common.folders import bytes_in
 from fedpriv.config.question_words import ask_options, quoted
 from fedpriv.data.table_schema import TableSchema
 
@@ -62,7 +64,7 @@ class Answers(Mapping[str, Answer]):
         """A pandas DataFrame with a row for each number: question, of, answer, low, high."""
         import pandas
 
-        return pandas.read_csv(self.run.folder / "answers.csv")
+        return pandas.read_csv(BytesIO(bytes_in(self.run.folder, "answers.csv")))
 
 
 @checked

@@ -19,10 +19,12 @@ from fedpriv.api.comparison import Comparison
 from fedpriv.api.findings import Attacks, Audit, Plan
 from fedpriv.api.run_object import Run, folder_of
 from fedpriv.common.errors import OptionError, RunFolderError
+from fedpriv.common.folders import mapping_in
 from fedpriv.common.places import with_own_methods
 from fedpriv.common.stopping import stop
 from fedpriv.common.verbosity import speaking
 from fedpriv.config.compose import COMMANDS, compose, parse, read_config
+from fedpriv.config.owner import trust
 from fedpriv.config.schema import Config
 from fedpriv.report.views import PRIVATE
 
@@ -59,8 +61,9 @@ def run(options: Sequence[str] = (), *, folder: str | Path | None = None, quiet:
 
 
 @checked
-def resume_run(run: Run | str | Path, *, quiet: bool = False) -> Run:
+def resume_run(run: Run | str | Path, options: Sequence[str] = (), *, quiet: bool = False) -> Run:
     """Goes on with an interrupted run from its newest checkpoint; it ends as if nothing had happened, bit for bit.
+    options: of operations.*, tracking.* and of places on this machine (``dataset.root``).
 
     Raises `RunFolderError` for a run that has finished, or whose code, options or versions are others now.
     """
@@ -68,7 +71,7 @@ def resume_run(run: Run | str | Path, *, quiet: bool = False) -> Run:
     with _guest(quiet), _resumable(path):
         from fedpriv.runs.start import resume_run as resumed
 
-        resumed(path)
+        resumed(path, options)
     return Run(path)
 
 
@@ -161,7 +164,7 @@ def audit_run(
         options = auditing.AuditOptions(trials, confidence, seed, level, participations)
         if isinstance(run, Run | str | Path):
             folder = RunFolder(_finished(run))
-            config = read_config(folder.path)
+            config = read_config(folder.path, ())
         else:
             folder, config = None, with_target(_one_run(run))
         if level == "training":
@@ -185,8 +188,6 @@ def attack_run(run: Run | str | Path, attack: str = "all", *, quiet: bool = Fals
     where a control fails: then what was found is not shown.
     """
     with _guest(quiet):
-        import json
-
         from fedpriv.attacks.run import attack_run as attacked
         from fedpriv.attacks.run import check_names
 
@@ -194,7 +195,7 @@ def attack_run(run: Run | str | Path, attack: str = "all", *, quiet: bool = Fals
         path = _finished(run)
         attacked(str(path), attack, options)
         names = sorted(Run(path).summary.get("attacks", {})) if attack == "all" else attack.split(",")
-        return Attacks({name: json.loads((path / PRIVATE / "attacks" / f"{name}.json").read_text()) for name in names})
+        return Attacks({name: mapping_in(path, f"{PRIVATE}/attacks/{name}.json") for name in names})
 
 
 @checked
@@ -228,8 +229,13 @@ def certify_node(
 
 
 @checked
-def load(folder: str | Path) -> Run:
-    """A run from its folder: finished, interrupted, or going on elsewhere. Raises `RunFolderError`."""
+def load(folder: str | Path, *, trust_code: str = "") -> Run:
+    """A run from its folder: finished, interrupted, or going on elsewhere. trust_code: code that a folder of somebody
+    else's names and that you have read, ``package.module.name@SHA256`` of its file; several with commas. Raises
+    `RunFolderError`, `OptionError`.
+    """
+    if trust_code:
+        trust(trust_code)
     return Run(folder_of(folder))
 
 
@@ -239,10 +245,10 @@ def compare_runs(runs: Sequence[Run | str | Path]) -> Comparison:
 
     Raises `RunFolderError` where there is nothing to compare.
     """
-    from fedpriv.report.compare import compare
-    from fedpriv.report.reading import find_runs, read_run
+    from fedpriv.report.reading import find_runs
+    from fedpriv.report.tables import compare_folders
 
-    found = compare([read_run(path) for path in find_runs([folder_of(run) for run in runs])])
+    found = compare_folders(find_runs([folder_of(run) for run in runs]))
     if not found.groups:
         reasons = "; ".join(f"{path.name}: {why}" for path, why in found.left_out)
         raise RunFolderError(f"none of these runs can be compared ({reasons or 'there are none'})")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedpriv.common.errors import OptionError, RunFolderError
+from fedpriv.common.folders import mapping_in
 from fedpriv.config.compose import read_config
 from fedpriv.config.schema import Config
 from fedpriv.report.views import PRIVATE
@@ -56,7 +56,7 @@ class Run:
         Raises `RunFolderError` for a run that has not finished.
         """
         try:
-            found: dict[str, Any] = json.loads((self.folder / "summary.json").read_text())
+            found = mapping_in(self.folder, "summary.json")
         except FileNotFoundError:
             words = f"the run has not finished, fedpriv.resume_run({str(self.folder)!r}) goes on with it"
             raise RunFolderError(f"{self.folder}: {words}") from None

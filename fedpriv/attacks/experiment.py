@@ -10,8 +10,6 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 
 from fedpriv.attacks import (
     confidence_series,
@@ -33,6 +31,7 @@ from fedpriv.attacks.targets import FEWEST, Rows, Sides, Targets, TooFewExamples
 from fedpriv.attacks.view import View
 from fedpriv.client.build import unit_of
 from fedpriv.common.errors import OptionError, RunFolderError
+from fedpriv.common.folders import tensors_in
 from fedpriv.common.messages import FloatVector
 from fedpriv.common.seeds import generator
 from fedpriv.config.schema import Config
@@ -174,8 +173,8 @@ class Experiment:
     def _read_updates(self, path: Path) -> RoundUpdates:
         """Raises `RunFolderError` where a file is damaged or of another model."""
         try:
-            tensors = load_file(path)
-        except (OSError, SafetensorError) as error:
+            tensors = tensors_in(path.parent, path.name)
+        except (OSError, ValueError) as error:
             raise RunFolderError(f"{path}: the updates cannot be read ({error})") from None
         found = read_updates({f"0/{name}": value for name, value in tensors.items()})[0]
         shapes = {vector.shape for vector in (found.before, *found.updates.values())}
@@ -323,9 +322,9 @@ def turning(pairs: Sides, number: int, length: int, coins: NDArray[np.bool_]) ->
 def read_model(path: Path, model: FlatModel) -> FloatVector:
     """The flat parameters [d] of a saved model; `RunFolderError` where it is of another model or damaged."""
     try:
-        named = load_file(path)
+        named = tensors_in(path.parent, path.name)
         parts = [named[name] for name in model.layout.names]
-    except (OSError, SafetensorError, KeyError) as error:
+    except (OSError, ValueError, KeyError) as error:
         raise RunFolderError(f"{path}: the model cannot be read ({error})") from None
     if [tuple(part.shape) for part in parts] != list(model.layout.shapes):
         raise RunFolderError(f"{path}: not the model that config.yaml names")

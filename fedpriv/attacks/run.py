@@ -46,10 +46,13 @@ def check_names(options: Iterable[str]) -> None:
             raise OptionError(name, "", f"there is no such option here; allowed: run, attack, {', '.join(known)}")
 
 
-def attack_run(run: str, attack: str, changes: Mapping[str, Any]) -> int:
-    """Attacks the model of a finished run. Raises `OptionError`, `RunFolderError`, and `RunFailed` where a
-    control fails."""
-    config = read_config(run)
+def attack_run(run: str, attack: str, changes: Mapping[str, Any], places: Sequence[str] = ()) -> int:
+    """Attacks the model of a finished run. places: overrides that say where things are on this machine. Raises
+    `OptionError`, `RunFolderError`, and `RunFailed` where a control fails.
+    """
+    from fedpriv.runs.changed import said, with_operations
+
+    config = with_operations(read_config(run, said(places)), places)
     refuse_answers(config, run)
     config = config.model_copy(update={"attack": changed(config.attack, changes)})
 

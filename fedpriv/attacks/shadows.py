@@ -16,13 +16,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save
+from safetensors.torch import save
 
 from fedpriv.attacks.subject import Trained
 from fedpriv.attacks.targets import Rows
 from fedpriv.common.errors import RunFailed
 from fedpriv.common.files import write_atomic
+from fedpriv.common.folders import tensors_in
 from fedpriv.common.messages import FloatVector, pack_vector
 from fedpriv.common.systems import cores
 from fedpriv.common.versions import code_digest
@@ -212,11 +212,11 @@ class Shelf:
 
     def _load(self, job: Job) -> Trained | None:
         try:
-            tensors = load_file(self.folder / f"{job.key}.safetensors")
+            tensors = tensors_in(self.folder, f"{job.key}.safetensors")
             theta = tensors.pop("theta").numpy()
             seen = read_updates({name: tensors.pop(name) for name in list(tensors) if "/" in name})
             kept = {int(name): value.numpy() for name, value in tensors.items()}
-        except (OSError, SafetensorError, KeyError, ValueError):
+        except (OSError, KeyError, ValueError):
             return None
         return Trained(theta, kept, job.rows, seen)
 

@@ -18,6 +18,7 @@ from fedpriv.certificates.assumptions import of_node_in_words, of_run_in_words
 from fedpriv.common.chain import chain_of
 from fedpriv.common.errors import DataError, FedprivError, RunFolderError
 from fedpriv.common.files import json_number, read_regular
+from fedpriv.common.folders import mapping_in
 from fedpriv.config.compose import read_config
 from fedpriv.deployment.data_ledger import DataLedger
 from fedpriv.deployment.declaration import declaring_row, read_declared
@@ -112,7 +113,7 @@ def _protection(
 def _files(folder: Path) -> dict[str, str]:
     """The source files of a run with their digests, as it noted them when it began."""
     try:
-        return dict(json.loads((folder / START).read_text())["files"])
+        return dict(mapping_in(folder, START)["files"])
     except (OSError, ValueError, KeyError, TypeError):
         raise RunFolderError(f"{folder / START}: is missing or damaged: which code ran is not known") from None
 

@@ -43,11 +43,12 @@ from fedpriv.common.command_line import command, path_of
 from fedpriv.common.errors import OptionError
 from fedpriv.common.places import use_own_methods
 from fedpriv.config.options import AttackConfig
+from fedpriv.config.owner import PLACES
 
 
-def parse_options(arguments: Sequence[str]) -> tuple[str, str, dict[str, Any]]:
-    """(run folder, attack, changed options); `OptionError` for a value that is not allowed."""
-    run, attack, changes = "", "all", {}
+def parse_options(arguments: Sequence[str]) -> tuple[str, str, dict[str, Any], list[str]]:
+    """(run folder, attack, changed options, places of this machine); `OptionError` for a value that is not allowed."""
+    run, attack, changes, places = "", "all", dict[str, Any](), list[str]()
     known = [name for name in AttackConfig.model_fields if name not in OF_RUNS]
     for argument in arguments:
         key, _, value = argument.partition("=")
@@ -58,11 +59,13 @@ def parse_options(arguments: Sequence[str]) -> tuple[str, str, dict[str, Any]]:
             attack = value
         elif name in known:
             changes[name] = _number(value)
+        elif key in PLACES:
+            places.append(argument)
         else:
             raise OptionError(key, value, f"there is no such option here; allowed: run, attack, {', '.join(known)}")
     if not run:
         raise OptionError("run", run, "must be the folder of a finished run: fedpriv attack run=RUN_FOLDER")
-    return run, attack, changes
+    return run, attack, changes, places
 
 
 def _number(text: str) -> Any:

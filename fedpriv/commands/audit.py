@@ -43,10 +43,12 @@ from fedpriv.common.errors import OptionError, RunFolderError
 from fedpriv.common.places import use_own_methods
 from fedpriv.common.printing import say
 from fedpriv.config.compose import compose, read_config
+from fedpriv.config.owner import PLACES
 from fedpriv.config.schema import Config
 from fedpriv.privacy.auditor import BROKEN
 from fedpriv.report.live.task import task
 from fedpriv.report.tables import plain_table
+from fedpriv.runs.changed import said, with_operations
 from fedpriv.runs.folder import RunFolder
 from fedpriv.runs.planning import with_target
 
@@ -57,8 +59,8 @@ def parse_options(arguments: Sequence[str]) -> tuple[AuditOptions, str | None, l
     options = {name: read_option(name, given[name], reader) for name, reader in READERS.items() if name in given}
     run = path_of(given["run"]) if "run" in given else None
     others = [argument for argument in arguments if argument.partition("=")[0] not in ("run", *READERS)]
-    if run is not None and others:
-        (key, _, value), own = others[0].partition("="), ("run", *READERS)
+    if run is not None and (wrong := [one for one in others if one.partition("=")[0] not in PLACES]):
+        (key, _, value), own = wrong[0].partition("="), ("run", *READERS)
         words = f"run= takes the run's own options; beside it: {', '.join(own)}{nearest(key, own)}"
         raise OptionError(key, value, words)
     return AuditOptions(**options), run, others
@@ -70,7 +72,10 @@ def main(arguments: Sequence[str]) -> int:
         return guard_costs.audit(arguments)
     use_own_methods()
     options, run, overrides = parse_options(arguments)
-    config = read_config(run) if run is not None else with_target(compose(overrides))
+    if run is not None:
+        config = with_operations(read_config(run, said(overrides)), overrides)
+    else:
+        config = with_target(compose(overrides))
     folder = RunFolder(Path(run)) if run is not None else None
     if folder is not None and not folder.finished:
         raise RunFolderError(f"{run}: the run has not finished, it has no summary.json to write into")

@@ -30,7 +30,7 @@ from fedpriv.common.command_line import (
     path_of,
     shown,
 )
-from fedpriv.common.errors import OptionError, RunFailed
+from fedpriv.common.errors import OptionError, RunFailed, RunFolderError
 from fedpriv.common.files import write_atomic
 from fedpriv.common.places import use_own_methods
 from fedpriv.common.printing import say
@@ -38,9 +38,10 @@ from fedpriv.common.stopping import Stopped, signal_of, stop
 from fedpriv.common.verbosity import is_quiet
 from fedpriv.config.compose import COMMANDS, at_home, compose, key_and_value
 from fedpriv.config.doubts import doubts
+from fedpriv.config.owner import PLACES, is_own
 from fedpriv.config.schema import Config
 from fedpriv.engines.keeping import kept_between_runs
-from fedpriv.report.reading import flags_of_sweep
+from fedpriv.report.reading import SWEEP_FILE, flags_of_sweep
 from fedpriv.runs.sweep import (
     FAILURE_FILE,
     Different,
@@ -358,7 +359,7 @@ def _own(overrides: Sequence[str]) -> list[str]:
 
 
 def _operates(override: str) -> bool:
-    return override.startswith(("operations.", "tracking."))
+    return override.startswith(("operations.", "tracking.")) or key_and_value(override)[0] in PLACES
 
 
 def _resume(folder: str, overrides: Sequence[str]) -> int:
@@ -368,6 +369,9 @@ def _resume(folder: str, overrides: Sequence[str]) -> int:
     if (options := options_of_sweep(path)) is not None:
         for key, value in (key_and_value(one) for one in overrides if not one.startswith("resume=")):
             raise OptionError(key, value, "a sweep goes on with its own options: leave it out")
+        if not is_own(path, SWEEP_FILE):  # they may name any code
+            words = "this user's commands did not begin this sweep; where you have read them, give its options yourself"
+            raise RunFolderError(f"{folder}: {words}: fedpriv -m {' '.join(options)} hydra.sweep.dir={shown(path)}")
         return _dispatch(["-m", *flags_of_sweep(path), *options, f"hydra.sweep.dir={folder}"])
     with running(path):
         summary = resume_run(path, list(filter(_operates, overrides)))

@@ -21,13 +21,13 @@ the range's end. A file without a first line of names is refused: a draft would 
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from fedpriv.common.command_line import DONE, LOST, command, command_options, path_of
 from fedpriv.common.errors import OptionError
+from fedpriv.common.folders import fitting, mapping_in
 from fedpriv.common.printing import say
 from fedpriv.data.schema_draft import check, draft, filled
 from fedpriv.data.table_files import DECIMALS, SEPARATORS, Form
@@ -76,11 +76,12 @@ def _fill(files: Sequence[str], given: Sequence[str]) -> int:
     options = command_options(given, {"ask": None, "out": ""}, PROGRAM, may_be_empty=("out",))
     folder = Path(path_of(options["ask"]))
     try:
-        summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+        summary = mapping_in(folder, "summary.json")
     except (OSError, ValueError):
         raise OptionError("ask", options["ask"], "must be the folder of a finished `fedpriv ask`") from None
-    text, privacy = filled(path_of(files[0]), summary, folder.name), summary["privacy"]
-    cost = f"epsilon {privacy['verified_epsilon']:.4g} at delta {privacy['delta']:g}"
+    with fitting(folder):
+        text, privacy = filled(path_of(files[0]), summary, folder.name), summary["privacy"]
+        cost = f"epsilon {privacy['verified_epsilon']:.4g} at delta {privacy['delta']:g}"
     return _told(text, options["out"], f"; its ranges are answers that cost {cost}")
 
 

@@ -11,7 +11,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 
-from fedpriv.common.files import open_regular, write_atomic
+from fedpriv.common.files import write_atomic
+from fedpriv.common.folders import open_in, text_in
 
 SUMS = "SHA256SUMS"
 #: The files of a finished run's model.
@@ -21,14 +22,14 @@ _LINE = re.compile(r"([0-9a-f]{64})  ([^/\n]+)\n")
 
 def write_sums(folder: Path, names: Sequence[str], known: Mapping[str, str] = MappingProxyType({})) -> None:
     """Writes the digests of these files as they are on the disk now, or as they are ``known``. Raises OSError."""
-    lines = (f"{known.get(name) or _digest(folder / name)}  {name}\n" for name in names)
+    lines = (f"{known.get(name) or _digest(folder, name)}  {name}\n" for name in names)
     write_atomic(folder / SUMS, "".join(lines))
 
 
 def read_sums(folder: Path) -> dict[str, str]:
     """Name -> digest, as a folder's SHA256SUMS has them; empty where it has none that can be read."""
     try:
-        lines = [_LINE.fullmatch(line) for line in (folder / SUMS).read_text("ascii").splitlines(keepends=True)]
+        lines = [_LINE.fullmatch(line) for line in text_in(folder, SUMS).splitlines(keepends=True)]
     except (OSError, ValueError):
         return {}
     return {line[2]: line[1] for line in lines if line}
@@ -37,13 +38,12 @@ def read_sums(folder: Path) -> dict[str, str]:
 def damage(folder: Path, names: Sequence[str]) -> str | None:
     """What is wrong with a folder whose SHA256SUMS must list exactly these files; None if nothing is."""
     try:
-        with open_regular(folder / SUMS) as file:
-            text = file.read().decode("ascii")
+        text = text_in(folder, SUMS)
         lines = [_LINE.fullmatch(line) for line in text.splitlines(keepends=True)]
         known = {line[2]: line[1] for line in lines if line}
         if len(known) != len(lines) or known.keys() != set(names):
             return f"{SUMS} does not list {', '.join(names)}"
-        changed = [name for name in names if _digest(folder / name) != known[name]]
+        changed = [name for name in names if _digest(folder, name) != known[name]]
     except OSError as error:
         return f"{Path(str(error.filename)).name}: {error.strerror}"
     except ValueError:
@@ -51,6 +51,6 @@ def damage(folder: Path, names: Sequence[str]) -> str | None:
     return f"{', '.join(changed)}: not the bytes that {SUMS} names" if changed else None
 
 
-def _digest(path: Path) -> str:
-    with open_regular(path) as file:
+def _digest(folder: Path, name: str) -> str:
+    with open_in(folder, name) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

@@ -31,6 +31,10 @@ class RunFolderError(FedprivError):
     """A run folder is empty, in use, incomplete, or belongs to another configuration."""
 
 
+class CodeRefused(RunFolderError):
+    """A run folder of somebody else's names code; nothing was imported."""
+
+
 class RunFailed(FedprivError):
     """A run cannot continue (too few replies, every budget spent); results so far are kept."""
 

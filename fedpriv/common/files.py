@@ -16,7 +16,7 @@ from typing import Any
 
 from fedpriv.common.errors import RunFolderError
 from fedpriv.common.printing import plain
-from fedpriv.common.systems import AS_IT_IS, fcntl, lock, unlock
+from fedpriv.common.systems import AS_IT_IS, ITSELF, fcntl, lock, unlock
 
 
 def write_atomic(path: Path, content: bytes | str, durable: bool = True, mode: int = 0o666) -> None:
@@ -58,7 +58,11 @@ def open_regular(path: str | Path) -> BufferedReader:
     """Opens a file that a user named. Raises OSError, also for a folder, a pipe, a socket or a device: reading some of
     those blocks forever.
     """
-    descriptor = os.open(path, os.O_RDONLY | AS_IT_IS)
+    return regular(os.open(path, os.O_RDONLY | AS_IT_IS), path)
+
+
+def regular(descriptor: int, path: str | Path) -> BufferedReader:
+    """An open descriptor as a file. Raises OSError, and closes it, where it is no regular file's."""
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
         raise OSError(errno.EINVAL, "not a regular file", str(path))
@@ -126,7 +130,7 @@ class JsonLines:
         full.
         """
         line = json.dumps(row, allow_nan=False).encode() + b"\n"
-        descriptor = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT | AS_IT_IS, self.mode)
+        descriptor = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT | ITSELF | AS_IT_IS, self.mode)
         with os.fdopen(descriptor, "r+b", buffering=0) as file:  # unbuffered: a failed write is not retried on close
             if not self._whole:  # what an earlier process left behind
                 self._cut_torn_line(descriptor)
@@ -173,7 +177,7 @@ class JsonLines:
 def locked(folder: Path) -> Iterator[None]:
     """Holds a run folder for this process; a second run in it raises `RunFolderError`."""
     folder.mkdir(parents=True, exist_ok=True)
-    with (folder / ".lock").open("w") as file:
+    with os.fdopen(os.open(folder / ".lock", os.O_WRONLY | os.O_CREAT | ITSELF | AS_IT_IS, 0o666), "w") as file:
         try:
             lock(file)
         except OSError:

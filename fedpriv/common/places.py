@@ -12,8 +12,9 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -30,6 +31,9 @@ METHOD_PACKAGES = ("strategies", "clients")
 VARIABLE = "FEDPRIV_OWN_METHODS"
 #: The folder of `--config-dir`, for this process and those that it starts.
 CONFIG_DIR = "FEDPRIV_CONFIG_DIR"
+
+#: Called with the name of each module that YAML names, where that YAML is somebody else's: raises where it is refused.
+refusal: ContextVar[Callable[[str], None] | None] = ContextVar("refusal", default=None)
 
 _added: set[str] = set()  # folders of users that the packages' paths have held
 _set_aside: list[str] = []  # what `installed_code_only` has taken from Python's path
@@ -53,9 +57,13 @@ def own_conf() -> Path | None:
 def use_own_methods(folder: Path | None = None) -> None:
     """From now on, this process and those that it starts also run code of this folder (None: the working directory).
 
-    Its further modules can be imported too, behind everything that is installed: a datasets.py there is no library.
+    Its further modules can be imported too, behind everything that is installed: a datasets.py there is no library. A
+    run's folder is no such folder.
     """
-    chosen = str((folder or Path.cwd()).absolute())
+    place = folder or Path.cwd()
+    if (place / "metrics.jsonl").exists() or (place / "summary.json").exists():
+        return  # a run's folder, which may be anybody's
+    chosen = str(place.absolute())
     os.environ[VARIABLE] = chosen
     sys.path[:] = [*(entry for entry in sys.path if not _same(entry, Path(chosen))), chosen]
 
@@ -102,7 +110,7 @@ def with_own_methods(folder: Path | None = None) -> Iterator[None]:
     try:
         yield
     finally:
-        chosen = os.environ[VARIABLE]
+        chosen = os.environ.get(VARIABLE)
         sys.path[:] = [*path, *(entry for entry in sys.path if entry not in (*path, chosen))]
         if before is None:
             os.environ.pop(VARIABLE, None)
@@ -118,7 +126,9 @@ def method_folders(package: str) -> list[Path]:
 
 
 def load_module(name: str) -> ModuleType:
-    """A module that YAML names. Raises ImportError."""
+    """A module that YAML names. Raises ImportError, and what `refusal` raises."""
+    if (refuse := refusal.get()) is not None:
+        refuse(name)
     package, _, rest = name.partition(".")
     if package in METHOD_PACKAGES:
         _open(package)
@@ -130,6 +140,24 @@ def load_module(name: str) -> ModuleType:
     if folder and package not in METHOD_PACKAGES and own.is_file() and not own.samefile(module.__file__ or os.devnull):
         raise ImportError(f"{own} is called as the installed module {name}: rename it")
     return module
+
+
+def file_of(name: str) -> Path | None:
+    """The file that `load_module` would run last, found without running any; None where there is none."""
+    package, _, rest = name.partition(".")
+    at = [str(folder) for folder in method_folders(package)] if package in METHOD_PACKAGES else None
+    for part in (rest if at is not None else name).split("."):
+        found = PathFinder.find_spec(part, at)
+        if found is None:
+            return None
+        at = list(found.submodule_search_locations or ())
+    return Path(found.origin) if found is not None and found.origin and Path(found.origin).is_file() else None
+
+
+def is_ours(name: str) -> bool:
+    """Whether a module that YAML names is one of the project's own methods."""
+    file = file_of(name) if name.partition(".")[0] in METHOD_PACKAGES else None
+    return file is not None and any(file.resolve().is_relative_to((HOME / one).resolve()) for one in METHOD_PACKAGES)
 
 
 def _open(package: str) -> None:

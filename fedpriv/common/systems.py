@@ -26,6 +26,8 @@ def _there(name: str) -> Any:
 fcntl, resource, msvcrt = (_there(name) for name in ("fcntl", "resource", "msvcrt"))
 #: To open a file without waiting for what is none, and without other ends of lines.
 AS_IT_IS = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+#: To open a file and not what a link leads to.
+ITSELF = getattr(os, "O_NOFOLLOW", 0)
 #: Number of the signal of a reader that has gone.
 BROKEN_PIPE = getattr(signal, "SIGPIPE", 13)
 

@@ -10,8 +10,8 @@ import copy
 import difflib
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,9 +26,11 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
 from fedpriv.common.errors import OptionError, RunFolderError
+from fedpriv.common.folders import is_file_in, refuse_links
 from fedpriv.config.checks import validate
 from fedpriv.config.method_pairs import schema_for, with_mechanism
 from fedpriv.config.own_options import CONF, choices, find_own_methods, once, own_folders
+from fedpriv.config.owner import is_own, own_code_only, refuse_code, refuse_places
 from fedpriv.config.plain_values import host_known, with_scalars
 from fedpriv.config.schema import Config
 from fedpriv.config.spelling import as_typed, how_to_write, meant, refuse_noise_beside_target
@@ -370,16 +372,22 @@ def from_dict(raw: dict[str, Any]) -> Config:
     return validate(raw)
 
 
-def read_config(folder: str | Path) -> Config:
-    """The configuration of a run's folder (`RunFolderError` if there is none or it is broken)."""
-    path = Path(folder) / "config.yaml"
+def read_config(folder: str | Path, said: Collection[str] | None = None) -> Config:
+    """The configuration of a run's folder, which may be anybody's (`fedpriv.config.owner`).
+
+    said: the options that the user gave beside it, where the run is repeated, goes on, or is attacked or audited; None:
+    it is looked at. Raises `RunFolderError` if there is none, it is broken, or it names what the user did not say.
+    """
+    path, place = Path(folder) / "config.yaml", Path(folder)
     if not str(folder):
         raise OptionError("run", "", "must be the folder of a run")
-    if not Path(folder).is_dir():
-        words = "a file, not a run folder" if Path(folder).exists() else "there is no such run folder"
+    if not place.is_dir():
+        words = "a file, not a run folder" if place.exists() else "there is no such run folder"
         raise RunFolderError(f"{folder}: {words}")
-    if not path.is_file():
+    if not is_file_in(place, path.name):
         raise RunFolderError(f"{folder}: not a run folder, it has no config.yaml")
+    refuse_links(place)
+    own = is_own(place, path.name)
     try:
         raw = read_yaml(path)
     except Exception as error:
@@ -387,6 +395,14 @@ def read_config(folder: str | Path) -> Config:
     if not isinstance(raw, dict):
         raise RunFolderError(f"{path}: not a configuration")
     try:
-        return from_dict({str(key): value for key, value in raw.items()})
+        with nullcontext() if own else own_code_only(place):
+            config = from_dict({str(key): value for key, value in raw.items()})
     except OptionError as error:
         raise RunFolderError(f"{path}: {error}") from None
+    if own:
+        return config
+    refuse_code(config, place, said or ())
+    if said is None:  # looked at: all that is written is the user's own cache
+        return config.model_copy(update={"dataset": config.dataset.model_copy(update={"cache": None})})
+    refuse_places(config, place, said)
+    return config

@@ -10,6 +10,8 @@ from typing import Any
 import yaml
 from omegaconf._utils import get_omega_conf_dumper, get_yaml_loader
 
+from fedpriv.common.folders import DEPTH, MIB, text_in
+
 #: The C library's, where PyYAML has it.
 _Emitter: type[Any] = getattr(yaml, "CDumper", yaml.Dumper)
 _Parser: tuple[type[Any], ...] = (getattr(yaml.cyaml, "CParser"),) if hasattr(yaml, "CLoader") else ()  # noqa: B009
@@ -39,9 +41,25 @@ def yaml_of(content: dict[str, Any]) -> str:
     return str(yaml.dump(content, default_flow_style=False, allow_unicode=True, sort_keys=False, Dumper=_Dumper))
 
 
+#: Bytes of a configuration.
+MOST = 4 * MIB
+
+
 def read_yaml(path: Path) -> Any:
-    """Plain values; interpolations are texts. Raises `yaml.YAMLError`, OSError and UnicodeDecodeError."""
-    loader = _Loader(path.read_text(encoding="utf-8"))
+    """Plain values; interpolations are texts. A file may be anybody's: it has no aliases (few of them make gigabytes),
+    no tags, and at most `DEPTH` levels (the parser would leave its stack).
+
+    Raises `yaml.YAMLError`, OSError, ValueError.
+    """
+    text = text_in(path.parent, path.name, MOST)
+    level = 0
+    for event in yaml.parse(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
+        level += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None) or getattr(event, "tag", None):
+            raise ValueError("aliases, anchors and tags are not allowed")
+        if level > DEPTH:
+            raise ValueError(f"deeper than {DEPTH} levels")
+    loader = _Loader(text)
     try:
         return loader.get_single_data()  # SafeConstructor's: plain values, and no tag that makes an object
     finally:

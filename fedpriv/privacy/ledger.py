@@ -18,6 +18,8 @@ from typing import Any
 
 from fedpriv.common.chain import before, broken_at, chain_of, chained, followed, without
 from fedpriv.common.files import fsync_folder
+from fedpriv.common.folders import LARGEST, bytes_in, is_file_in
+from fedpriv.common.systems import AS_IT_IS, ITSELF
 from fedpriv.privacy.events import CLIENT_TO_SERVER, Entry, Event, NoBound
 from fedpriv.privacy.ledger_lines import TORN as TORN
 from fedpriv.privacy.ledger_lines import UNKNOWN_CLIENT as UNKNOWN_CLIENT
@@ -70,7 +72,7 @@ class LedgerFile:
         if not lines:
             return
         created = not self.path.exists()
-        descriptor = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
+        descriptor = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT | ITSELF | AS_IT_IS, 0o644)
         try:
             size = os.fstat(descriptor).st_size
             torn_before = size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"
@@ -115,14 +117,14 @@ class LedgerFile:
 
     def mark(self) -> dict[str, Any]:
         """Length and SHA-256 of the file as it is now, for `agrees`."""
-        content = self.path.read_bytes() if self.path.exists() else b""
+        content = self._bytes()
         return {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
 
     def agrees(self, mark: Mapping[str, Any]) -> bool:
         """Whether the file still begins with what it held at ``mark``: a line that is gone or changed would make
         clients' totals smaller than what they have released.
         """
-        content = self.path.read_bytes() if self.path.exists() else b""
+        content = self._bytes()
         held = content[: mark["bytes"]]
         return len(held) == mark["bytes"] and hashlib.sha256(held).hexdigest() == mark["sha256"]
 
@@ -150,8 +152,12 @@ class LedgerFile:
             self._end = None
         return dropped
 
+    def _bytes(self) -> bytes:
+        folder, name = self.path.parent, self.path.name
+        return bytes_in(folder, name, LARGEST) if is_file_in(folder, name) else b""
+
     def _lines(self) -> list[bytes]:
-        content = self.path.read_bytes() if self.path.exists() else b""
+        content = self._bytes()
         return [line for line in content.split(b"\n") if line]
 
     def _rewrite(self, lines: list[bytes]) -> None:

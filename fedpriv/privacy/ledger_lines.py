@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from fedpriv.common.chain import BEFORE
+from fedpriv.common.folders import json_of
 from fedpriv.privacy.event_json import charge_from_json, charge_to_json
 from fedpriv.privacy.events import Entry, Event, NoBound
 
@@ -101,7 +102,7 @@ def _line(group: Sequence[Entry], charge: str, with_previous: bool = False) -> s
 def read_line(line: bytes) -> Line | None:
     """What a line records, or None if it is torn: no proper prefix of a JSON object is one."""
     try:
-        return _from_json(json.loads(line))
+        return _from_json(json_of(line))
     except (ValueError, RecursionError):
         return None
 

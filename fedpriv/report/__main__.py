@@ -15,10 +15,19 @@ from rich.text import Text
 
 from fedpriv.common.command_line import DONE, FAILED, guarded
 from fedpriv.common.errors import RunFolderError
+from fedpriv.common.folders import fitting
 from fedpriv.common.printing import plain, say
-from fedpriv.report.compare import Comparison, compare
+from fedpriv.report.compare import Comparison
 from fedpriv.report.reading import RunFolder, damage_of, find_runs, is_run, read_run
-from fedpriv.report.tables import COMPARISON_NOTE, TextTable, comparison_tables, plain_table, records, rich_table
+from fedpriv.report.tables import (
+    COMPARISON_NOTE,
+    TextTable,
+    compare_folders,
+    comparison_tables,
+    plain_table,
+    records,
+    rich_table,
+)
 
 COMPARED = "print a table (mean and spread over seeds) and write comparison.html, comparison.csv and comparison.png."
 
@@ -56,12 +65,13 @@ def _report(folders: Sequence[Path], out: Path | None, show: bool = False, sever
     from fedpriv.report import page  # draws: not needed to refuse a wrong folder
 
     if len(runs) == 1:
-        written = page.write_report(runs[0])
-        say(written)
-        _show(written, show)
-        return _said_damage(read_run(runs[0]))
+        with fitting(runs[0]):
+            written = page.write_report(runs[0])
+            say(written)
+            _show(written, show)
+            return _said_damage(read_run(runs[0]))
     out = out or _common_parent(folders)
-    comparison = compare([read_run(run) for run in runs])
+    comparison = compare_folders(runs)
     _print(comparison)
     if not comparison.groups:
         raise RunFolderError(f"none of these {len(runs)} runs can be compared")

@@ -5,7 +5,6 @@ Reads ``attacks`` of summary.json and the curves in ``attacks/*.json``; independ
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
@@ -15,6 +14,7 @@ import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
+from fedpriv.common.folders import is_file_in, mapping_in
 from fedpriv.report.pictures import DOTS, INK, PALETTE, SOFT, Picture, remove_picture, save_themed
 from fedpriv.report.words import NEXT_TO_NOTHING, WORTH, figure, mapping_at, number_at, pick, promises
 
@@ -61,8 +61,7 @@ def inversion_section(summary: Mapping[str, Any] | None, folder: Path) -> dict[s
         f"{_estimate(nearer)}. The {found['measure']} of what was found is {middle:.1f} in the middle (quartiles "
         f"{low:.1f} and {high:.1f}); of the nearest of as many public examples it is {public:.1f}."
     )
-    path = folder / "attacks" / "inversion.json"
-    kept = json.loads(path.read_text()).get("samples", {}) if path.is_file() else {}
+    kept = _kept(folder, "inversion").get("samples", {})
     names, rows = list(kept.get("names", ())), []
     if len(kept.get("shape", ())) == 1:
         shown = min(len(kept["examples"][0]["true"]), 8)
@@ -75,8 +74,7 @@ def inversion_section(summary: Mapping[str, Any] | None, folder: Path) -> dict[s
 
 def draw_inversion(folder: Path) -> Picture | None:
     """Draws attack-inversion.png from ``attacks/inversion.json``, of pixels only; an older picture is deleted."""
-    path = folder / "attacks" / "inversion.json"
-    kept = json.loads(path.read_text()) if path.is_file() else {}
+    kept = _kept(folder, "inversion")
     shape = kept.get("samples", {}).get("shape", ())
     if not kept.get("shown") or len(shape) != 3:
         remove_picture(folder / INVERTED)
@@ -155,12 +153,18 @@ def control_in_words(control: Mapping[str, Any]) -> str:
     )
 
 
+def _kept(folder: Path, attack: str) -> dict[str, Any]:
+    """What was kept of an attack; empty where nothing was."""
+    name = f"attacks/{attack}.json"
+    return mapping_in(folder, name) if is_file_in(folder, name) else {}
+
+
 # --- the picture -----------------------------------------------------------------------------------------
 
 
 def draw_attacks(folder: Path) -> Picture | None:
     """Draws attack-roc.png from ``attacks/*.json``; where no result may be shown, an older picture is deleted."""
-    kept = [json.loads(path.read_text()) for path in sorted((folder / "attacks").glob("*.json"))]
+    kept = [_kept(folder, path.stem) for path in sorted((folder / "attacks").glob("*.json"))]
     kept = [one for one in kept if one.get("shown")]
     if not kept:
         remove_picture(folder / FILE)

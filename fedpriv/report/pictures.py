@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from fedpriv.common.files import drawn, save_figure, write_atomic
+from fedpriv.common.folders import bytes_in
 
 #: Okabe and Ito (2008), without yellow, which is too faint on white.
 BLUE, VERMILLION, GREEN, PURPLE, ORANGE, SKY, BLACK = (
@@ -92,4 +93,4 @@ def shown(folder: Path, picture: Picture) -> Picture:
     svg = (folder / picture.file).with_suffix(".svg")
     fits = svg.is_file() and svg.stat().st_size <= MOST
     file, kind = (svg, "image/svg+xml") if fits else (folder / picture.file, "image/png")
-    return replace(picture, source=f"data:{kind};base64,{b64encode(file.read_bytes()).decode()}")
+    return replace(picture, source=f"data:{kind};base64,{b64encode(bytes_in(folder, file.name)).decode()}")

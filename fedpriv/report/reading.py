@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import json
+import errno
 import os
 import re
+import sys
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,7 +14,20 @@ from typing import Any
 
 import yaml
 
-from fedpriv.common.errors import FedprivError, RunFolderError
+from fedpriv.common.errors import CodeRefused, FedprivError, RunFolderError
+from fedpriv.common.folders import (
+    LONGEST,
+    MOST_VALUES,
+    bytes_in,
+    is_file_in,
+    json_of,
+    mapping_in,
+    open_in,
+    refuse_links,
+    text_in,
+)
+from fedpriv.common.printing import say
+from fedpriv.config.yaml_text import read_yaml
 from fedpriv.privacy.events import EVERY_CLIENT
 from fedpriv.report.views import PRIVATE, ROUND, SUMMARY, joined, split
 from fedpriv.report.words import number
@@ -95,8 +109,11 @@ def _walk(folder: Path) -> list[Path]:
     if is_run(folder):
         return [folder]
     runs: list[Path] = []
-    for base, names, _ in os.walk(folder):
+    for base, names, _ in os.walk(folder):  # which follows no link
         here = [Path(base, name) for name in sorted(names, key=_by_number) if not name.startswith(".")]
+        if links := [child for child in here if child.is_symlink()]:
+            say(f"fedpriv: left out, as it is a link: {', '.join(map(str, links))}", file=sys.stderr)
+        here = [child for child in here if child not in links]
         runs += [child for child in here if is_run(child)]
         names[:] = [child.name for child in here if not is_run(child)]
     return runs
@@ -105,15 +122,15 @@ def _walk(folder: Path) -> list[Path]:
 def options_of_sweep(folder: Path) -> list[str] | None:
     """What the command of a sweep said; None: the folder is not one of a sweep that can go on."""
     try:
-        found = json.loads((folder / SWEEP_FILE).read_text())["options"]
+        found = mapping_in(folder, SWEEP_FILE)["options"]
+        return [str(option) for option in found]
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    return [str(option) for option in found]
 
 
 def flags_of_sweep(folder: Path) -> list[str]:
     """`--config-dir`, where the command of a sweep that can go on said it."""
-    said = json.loads((folder / SWEEP_FILE).read_text()).get("config_dir")
+    said = mapping_in(folder, SWEEP_FILE).get("config_dir")
     return [f"--config-dir={said}"] if said else []
 
 
@@ -128,20 +145,22 @@ def read_run(path: Path, private: bool = True) -> RunFolder:
     """Reads a run folder; missing or broken parts become entries of ``problems``, not exceptions.
 
     private: with what outsiders may not see, as far as it is there; else without, whoever wrote the files.
-    Raises `RunFolderError` where there is no run at all.
+    Raises `RunFolderError` where there is no run at all, or something in the folder is a link.
     """
     if not path.is_dir() or not is_run(path):
         raise RunFolderError(f"{path}: not a run folder (which holds config.yaml, metrics.jsonl, summary.json)")
+    refuse_links(path)
     problems: dict[str, str] = {}
-    config_text, config = _read_mapping(path / "config.yaml", yaml.safe_load, problems)
-    _, summary = _read_mapping(path / "summary.json", json.loads, problems)
+    config = _read_mapping(path, "config.yaml", problems)
+    config_text = text_in(path, "config.yaml") if config else ""
+    summary = _read_mapping(path, "summary.json", problems)
     if config is None:
         problems.setdefault("config.yaml", "missing")
-    rounds = _read_rounds(path / "metrics.jsonl", problems)
+    rounds = _read_rounds(path, "metrics.jsonl", problems)
     if private:
-        rest = {row["round"]: row for row in _read_rounds(path / PRIVATE / "metrics.jsonl", problems)}
+        rest = {row["round"]: row for row in _read_rounds(path, f"{PRIVATE}/metrics.jsonl", problems)}
         rounds = [joined(row, rest.get(row["round"], {})) for row in rounds]
-        withheld = _read_mapping(path / PRIVATE / "summary.json", json.loads, problems)[1]
+        withheld = _read_mapping(path, f"{PRIVATE}/summary.json", problems)
         summary = joined(summary, withheld or {}) if summary else summary
     else:  # an earlier version wrote clients' data too
         rounds = [split(row, ROUND, secret=False)[0] for row in rounds]
@@ -149,43 +168,49 @@ def read_run(path: Path, private: bool = True) -> RunFolder:
     return RunFolder(path, config or {}, config_text, rounds, summary, problems)
 
 
-def _read_mapping(file: Path, parse: Any, problems: dict[str, str]) -> tuple[str, dict[str, Any] | None]:
-    if not file.exists():
-        return "", None
+def _read_mapping(folder: Path, name: str, problems: dict[str, str]) -> dict[str, Any] | None:
+    if not is_file_in(folder, name):
+        return None
     try:
-        text = file.read_text(encoding="utf-8")
-        content = parse(text)
+        if not name.endswith(".yaml"):
+            return mapping_in(folder, name)
+        if isinstance(content := read_yaml(folder / name), dict):
+            return content
+        raise ValueError("no mapping of names to values")
     except (OSError, ValueError, yaml.YAMLError) as error:
-        problems[file.name] = f"cannot be read ({' '.join(str(error).split())})"
-        return "", None
-    if not isinstance(content, dict):
-        problems[file.name] = "cannot be read (no mapping of names to values)"
-        return text, None
-    return text, content
+        words = error.strerror if isinstance(error, OSError) else str(error)
+        problems[name.rpartition("/")[2]] = f"cannot be read ({' '.join(str(words).split())})"
+        return None
 
 
-def _read_rounds(file: Path, problems: dict[str, str]) -> list[dict[str, Any]]:
+def _read_rounds(folder: Path, name: str, problems: dict[str, str]) -> list[dict[str, Any]]:
     """One mapping per round, in order of rounds; an incomplete line is left out and noted."""
-    if not file.exists():
+    file = name.rpartition("/")[2]
+    if not is_file_in(folder, name):
         return []
-    lines = [_round(line) for line in file.read_text(encoding="utf-8", errors="replace").splitlines()]
+    try:
+        content = bytes_in(folder, name)
+        if content.count(b",") > MOST_VALUES:
+            raise OSError(errno.EFBIG, f"has more than {MOST_VALUES} values")
+    except OSError as error:
+        problems[file] = f"cannot be read ({error.strerror})"
+        return []
+    lines = [_round(line) for line in content.splitlines()]
     torn = [i for i, line in enumerate(lines, start=1) if line is None]
     if torn == [len(lines)]:
-        problems[file.name] = TORN_LAST
+        problems[file] = TORN_LAST
     elif torn:
-        problems[file.name] = (
-            f"broken lines were left out: {', '.join(map(str, torn[:5]))}{' …' if len(torn) > 5 else ''}"
-        )
+        problems[file] = f"broken lines were left out: {', '.join(map(str, torn[:5]))}{' …' if len(torn) > 5 else ''}"
     rounds = {line["round"]: line for line in lines if line is not None}
     return [rounds[i] for i in sorted(rounds)]
 
 
-def _round(line: str) -> dict[str, Any] | None:
+def _round(line: bytes) -> dict[str, Any] | None:
     try:
-        content = json.loads(line)
+        content = json_of(line)
     except ValueError:
         return None
-    return content if isinstance(content, dict) and isinstance(content.get("round"), int) else None
+    return content if isinstance(content, dict) and type(content.get("round")) is int else None
 
 
 def damage_of(run: RunFolder) -> dict[str, str]:
@@ -198,6 +223,8 @@ def damage_of(run: RunFolder) -> dict[str, str]:
 
         try:
             read_config(run.path)
+        except CodeRefused:
+            pass  # a report needs none
         except FedprivError as error:
             problems["config.yaml"] = str(error).removeprefix(f"{run.path / 'config.yaml'}: ")
     ledger = run.path / "ledger.jsonl"
@@ -209,15 +236,15 @@ def damage_of(run: RunFolder) -> dict[str, str]:
 
 def count_releases(file: Path, problems: dict[str, str] | None = None) -> list[Releases]:
     """Counts ``ledger.jsonl`` line by line (it may be much larger than memory), largest total first."""
-    if not file.exists():
+    if not is_file_in(file.parent, file.name):
         return []
     per_client: defaultdict[tuple[str, str, str], Counter[int]] = defaultdict(Counter)
     parameters: defaultdict[tuple[str, str, str], dict[str, tuple[float, float]]] = defaultdict(dict)
     torn = 0
-    with file.open(encoding="utf-8", errors="replace") as lines:
-        for line in lines:
+    with open_in(file.parent, file.name) as lines:
+        while line := lines.readline(LONGEST):
             try:
-                entry = json.loads(line)
+                entry = json_of(line)
                 threat = ", ".join(str(entry[name]) for name in ("unit", "adjacency", "observer"))
                 kind = str(entry["mechanism"]), str(entry.get("reason", "")), threat
                 count = int(entry.get("count", 1))

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
+from fedpriv.common.errors import FedprivError
+from fedpriv.common.folders import fitting
 from fedpriv.common.printing import plain
 from fedpriv.report.answers import HEADER, NOTE, answer_rows, replies
-from fedpriv.report.compare import ABSENT, EPSILONS, Comparison, Row, Spread
+from fedpriv.report.compare import ABSENT, EPSILONS, Comparison, Group, Row, Spread, compare, mean_curve
 from fedpriv.report.epsilon_figures import opacus_figure, three_figures, unaudited
+from fedpriv.report.reading import read_run
 from fedpriv.report.words import (
     SCOPES,
     figure,
@@ -125,6 +129,25 @@ def _caption(summary: Mapping[str, Any]) -> str:
 
 
 # --- comparison ------------------------------------------------------------------------------------------
+
+
+def compare_folders(paths: Sequence[Path]) -> Comparison:
+    """`compare` of the runs in these folders. One that cannot be read, or whose files do not fit together, is left out
+    with the reason.
+    """
+    runs, left_out = [], []
+    for path in paths:
+        try:
+            with fitting(path):
+                run = read_run(path)
+                comparison_tables(compare([run]))
+                mean_curve(Group({}, [run], {}))
+        except (FedprivError, OSError) as error:
+            left_out.append((path, str(error).removeprefix(f"{path}: ")))
+        else:
+            runs.append(run)
+    found = compare(runs)
+    return replace(found, left_out=[*found.left_out, *left_out])
 
 
 def comparison_tables(comparison: Comparison) -> list[TextTable]:

@@ -11,6 +11,7 @@ from hydra.core.override_parser.types import Override
 from fedpriv.common.errors import OptionError
 from fedpriv.config.compose import CONF, MECHANISM, compose, from_dict, parse, read_config
 from fedpriv.config.own_options import group_choices
+from fedpriv.config.owner import PLACES
 from fedpriv.config.schema import Config
 from fedpriv.config.strategy_options import once, spelling
 
@@ -19,10 +20,11 @@ ONLOOKERS = ("operations", "tracking")
 
 
 def with_operations(config: Config, overrides: Sequence[str]) -> Config:
-    """The configuration with other options of operations and tracking. Raises `OptionError`."""
+    """The configuration with other options of operations and tracking, and other places. Raises `OptionError`."""
     for override in parse(overrides):
-        if override.key_or_group.partition(".")[0] not in ONLOOKERS or override.is_sweep_override():
-            words = "only operations.* and tracking.* can be changed"
+        name = override.key_or_group
+        if not (name.partition(".")[0] in ONLOOKERS or name in PLACES) or override.is_sweep_override():
+            words = "only operations.*, tracking.* and where things are on this machine can be changed"
             raise OptionError(override.key_or_group, override.get_value_string(), words)
     return with_options(config, overrides)
 
@@ -72,4 +74,9 @@ def _put(raw: dict[str, Any], override: Override) -> None:
 
 def config_for_rerun(path: Path, overrides: Sequence[str] = ()) -> Config:
     """The configuration of a run, for a new folder, with other values where ``overrides`` say so."""
-    return with_options(read_config(path), overrides).model_copy(update={"run_dir": None})
+    return with_options(read_config(path, said(overrides)), overrides).model_copy(update={"run_dir": None})
+
+
+def said(overrides: Sequence[str]) -> list[str]:
+    """The names of the options that a user gave."""
+    return [override.key_or_group for override in parse(overrides)]

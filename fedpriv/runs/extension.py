@@ -24,16 +24,18 @@ from fedpriv.client.build import fixed_events_with_ends, make_client
 from fedpriv.common.errors import OptionError, RunFolderError
 from fedpriv.common.files import locked
 from fedpriv.config.compose import parse, read_config
+from fedpriv.config.owner import PLACES
 from fedpriv.config.schema import Config
 from fedpriv.privacy.composition import compose
-from fedpriv.runs.changed import ONLOOKERS, with_options
+from fedpriv.runs.changed import ONLOOKERS, said, with_options
 from fedpriv.runs.folder import RunFolder
 from fedpriv.runs.planning import most_participations, target_price
 from fedpriv.runs.preparation import check_budget
 
 #: What an extension may change: whoever looks on, how often is looked, how far it goes, and what it may cost.
 ALLOWED = ("num_rounds", "privacy.max_epsilon", "privacy.target_epsilon", "evaluate.every", "checkpoint", *ONLOOKERS)
-WORDS = f"extend= changes {', '.join(ALLOWED)}; rerun=RUN_FOLDER option=value repeats a run with other options"
+WORDS = f"extend= changes {', '.join(ALLOWED)}, and where things are on this machine; rerun=RUN_FOLDER option=value "
+WORDS += "repeats a run with other options"
 
 
 def extend_run(path: Path, overrides: Sequence[str]) -> None:
@@ -42,7 +44,7 @@ def extend_run(path: Path, overrides: Sequence[str]) -> None:
     Raises `OptionError` or `RunFolderError` before anything is written. An interruption here leaves a finished run or
     one that resumes.
     """
-    folder, before = RunFolder(path), read_config(path)
+    folder, before = RunFolder(path), read_config(path, said(overrides))
     with locked(folder.path):
         summary = folder.read_summary()
         if summary is None:
@@ -66,7 +68,7 @@ def extended(before: Config, overrides: Sequence[str]) -> Config:
     """The configuration of the longer run. Raises `OptionError` that names what stands against it."""
     for override in parse(overrides):
         key = override.key_or_group
-        if not any(key == name or key.startswith(f"{name}.") for name in ALLOWED):
+        if not any(key == name or key.startswith(f"{name}.") for name in (*ALLOWED, *PLACES)):
             raise OptionError(key, override.get_value_string(), WORDS)
     if not any(override.key_or_group == "num_rounds" for override in parse(overrides)):
         raise OptionError("extend", "", f"how far? num_rounds=... , more than the {before.num_rounds} that are done")

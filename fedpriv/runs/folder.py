@@ -19,13 +19,15 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from safetensors.torch import load_file, save
+from safetensors.torch import save
 
 from fedpriv.common.checksums import MODEL_FILES, damage, write_sums
 from fedpriv.common.errors import RunFolderError
 from fedpriv.common.files import JsonLines, write_atomic
+from fedpriv.common.folders import json_in, mapping_in, tensors_in, text_in
 from fedpriv.common.messages import FloatVector
 from fedpriv.common.versions import library_versions
+from fedpriv.config.owner import mark_own
 from fedpriv.config.schema import Config
 from fedpriv.config.source_files import difference, source_files
 from fedpriv.config.yaml_text import yaml_of
@@ -146,7 +148,7 @@ class RunFolder:
     def remark(self) -> str | None:
         """What `begin` was told."""
         try:
-            found = json.loads((self.path / START).read_text()).get("remark")
+            found = mapping_in(self.path, START).get("remark")
         except (OSError, ValueError, AttributeError):
             return None
         return found if isinstance(found, str) else None
@@ -172,6 +174,7 @@ class RunFolder:
 
     def write_config(self, config: Config) -> None:
         write_atomic(self.path / "config.yaml", yaml_of(config.to_dict()))
+        mark_own(self.path, "config.yaml")
 
     # --- a finished run that goes on ---------------------------------------------------------------------
 
@@ -181,10 +184,10 @@ class RunFolder:
         """
         file = self.path / STAGES
         try:
-            found = json.loads(file.read_text()) if file.exists() else []
-        except (OSError, ValueError) as error:
+            found = [dict(stage) for stage in json_in(self.path, STAGES)] if file.exists() else []
+        except (OSError, TypeError, ValueError) as error:
             raise RunFolderError(f"{file}: cannot be read ({error})") from None
-        return list(found)
+        return found
 
     def refuse_unrepeatable(self, config: Config) -> None:
         """Raises `RunFolderError` if the state after the last round is not there: the rounds before it would have to be
@@ -275,8 +278,8 @@ class RunFolder:
 
     def _read_checkpoint(self, path: Path, config: Config) -> Checkpoint:
         try:
-            rest = json.loads((path / "checkpoint.json").read_text())
-            vectors = {name: found.numpy() for name, found in load_file(path / "model.safetensors").items()}
+            rest = mapping_in(path, "checkpoint.json")
+            vectors = {name: found.numpy() for name, found in tensors_in(path, "model.safetensors").items()}
             theta = vectors.pop("theta")
             memories = read_clients(path)
         except Exception as error:
@@ -292,7 +295,7 @@ class RunFolder:
     def _check_start(self, config: Config) -> None:
         file = self.path / START
         try:
-            found = json.loads(file.read_text())
+            found = mapping_in(self.path, START)
         except (OSError, ValueError) as error:
             raise RunFolderError(f"{file}: cannot be read ({error})") from None
         self._check_basis(found, file, config)
@@ -320,7 +323,7 @@ class RunFolder:
         round must not share a noise key.
         """
         path = self.path / "attempt"
-        attempt = 1 + (int(path.read_text()) if path.exists() else 0)
+        attempt = 1 + (int(text_in(self.path, path.name, 30)) if path.exists() else 0)
         write_atomic(path, f"{attempt}\n")
         return attempt
 
@@ -329,7 +332,7 @@ class RunFolder:
         path = self.path / "run-name"
         if not path.exists():
             write_atomic(path, secrets.token_hex(16) + "\n")
-        return path.read_text().strip()
+        return text_in(self.path, path.name, 100).strip()
 
     def cut_back(self, last_round: int) -> None:
         """Forgets metrics and ledger entries of rounds that will be repeated bit for bit."""
@@ -401,7 +404,11 @@ class RunFolder:
         path, private = self.path / "summary.json", self.path / PRIVATE / "summary.json"
         if not path.exists():
             return None
-        return joined(json.loads(path.read_text()), json.loads(private.read_text()) if private.exists() else {})
+        try:
+            withheld = mapping_in(self.path, f"{PRIVATE}/summary.json") if private.exists() else {}
+            return joined(mapping_in(self.path, path.name), withheld)
+        except (OSError, ValueError) as error:
+            raise RunFolderError(f"{path}: cannot be read ({error})") from None
 
 
 def _named(theta: FloatVector, layout: Layout, frozen: dict[str, torch.Tensor] | None = None) -> bytes:

@@ -29,7 +29,7 @@ from fedpriv.config.schema import Config
 from fedpriv.engines.worker import Worker
 from fedpriv.report.live.monitor import Monitor, watched
 from fedpriv.report.live.task import task
-from fedpriv.runs.changed import with_operations
+from fedpriv.runs.changed import said, with_operations
 from fedpriv.runs.folder import RunFolder
 from fedpriv.runs.planning import make_plan
 from fedpriv.runs.preparation import resolve
@@ -99,11 +99,11 @@ def _with_ray_or_without(config: Config) -> tuple[Config, str | None]:
 def resume_run(path: Path, operations: Sequence[str] = ()) -> dict[str, Any]:
     """Goes on with an interrupted run from its newest checkpoint (or its start); ends as if nothing had happened.
 
-    operations: overrides ``operations.*=...`` and ``tracking.*=...``, which decide nothing of the result.
+    operations: overrides ``operations.*=...``, ``tracking.*=...`` and of places, which decide nothing of the result.
     """
     began = time.perf_counter()
     folder = RunFolder(path)
-    config = with_operations(read_config(path), operations)
+    config = with_operations(read_config(path, said(operations)), operations)
     with locked(folder.path):
         if folder.finished:
             words = f"extend={folder.path} num_rounds=... goes on, rerun={folder.path} repeats it"
@@ -145,7 +145,9 @@ def _taken_up(config: Config, folder: RunFolder, began: float, monitor: Monitor)
     """The interrupted run in a folder; None where there is none. Raises `RunFolderError` for one of other options."""
     if folder.finished or not (folder.path / "config.yaml").exists():
         return None
-    kept = read_config(folder.path).model_copy(update={"operations": config.operations, "tracking": config.tracking})
+    kept = read_config(folder.path, Config.model_fields).model_copy(
+        update={"operations": config.operations, "tracking": config.tracking}
+    )
     resolved, worker, _ = resolve(config, folder.path)
     if kept.digest() != resolved.digest():
         raise RunFolderError(f"{folder.path} holds an interrupted run with other options: name another run_dir")

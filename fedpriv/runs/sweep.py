@@ -16,10 +16,12 @@ from hydra.experimental.callback import Callback
 from fedpriv.common.command_line import DONE, FAILED, shown
 from fedpriv.common.errors import FedprivError, OptionError
 from fedpriv.common.files import write_atomic
+from fedpriv.common.folders import mapping_in, text_in
 from fedpriv.common.places import CONFIG_DIR
 from fedpriv.common.printing import say
 from fedpriv.common.verbosity import is_quiet
 from fedpriv.config.compose import parse
+from fedpriv.config.owner import mark_own
 from fedpriv.config.schema import Config
 from fedpriv.report.reading import SWEEP_FILE, options_of_sweep
 
@@ -37,6 +39,7 @@ class SweepOutcome(Callback):
             folder.mkdir(parents=True, exist_ok=True)
             said = {"jobs": under_way.jobs, "options": under_way.options, "config_dir": os.environ.get(CONFIG_DIR)}
             write_atomic(folder / SWEEP_FILE, json.dumps(said, indent=1) + "\n")
+            mark_own(folder, SWEEP_FILE)
 
     def on_multirun_end(self, config: Any, **_: Any) -> None:
         sweep_ended(Path(config.hydra.sweep.dir))
@@ -46,7 +49,9 @@ def sweep_ended(folder: Path, broken: str | None = None) -> None:
     """Says which jobs finished, failed, were left half-done and never began, and compares those that finished. broken:
     why the launcher ended before the last job.
     """
-    failures = {path.parent.name: path.read_text().strip() for path in sorted(folder.glob(f"*/{FAILURE_FILE}"))}
+    failures = {
+        path.parent.name: text_in(path.parent, path.name).strip() for path in sorted(folder.glob(f"*/{FAILURE_FILE}"))
+    }
     finished = list(folder.glob("*/summary.json"))
     begun = sorted((path.parent.name for path in folder.glob("*/config.yaml")), key=_number)
     half = [name for name in begun if name not in failures and not (folder / name / "summary.json").is_file()]
@@ -60,7 +65,7 @@ def sweep_ended(folder: Path, broken: str | None = None) -> None:
         for name, reason in failures.items():
             say(f"  {name}: {reason}")
         for path in sorted(finished):
-            if diverged := json.loads(path.read_text()).get("diverged"):
+            if diverged := mapping_in(path.parent, path.name).get("diverged"):
                 say(f"  {path.parent.name}: {diverged}")
         for name in half:
             say(f"  {name}: not finished")
@@ -80,13 +85,13 @@ def _number(name: str) -> int:
 
 def _compared(folder: Path) -> str:
     """Writes the sweep's page and says where it is; where that does not work, the command that tells why."""
-    from fedpriv.report.compare import compare
     from fedpriv.report.page import write_comparison
-    from fedpriv.report.reading import find_runs, read_run
+    from fedpriv.report.reading import find_runs
+    from fedpriv.report.tables import compare_folders
 
     command = f"fedpriv compare {shown(folder)}"
     try:
-        found = compare([read_run(run) for run in find_runs([folder])])
+        found = compare_folders(find_runs([folder]))
         return shown(write_comparison(found, folder)[0]) if found.groups else command
     except (FedprivError, OSError):
         return command

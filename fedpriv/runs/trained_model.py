@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-import json
+import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from safetensors import SafetensorError
-from safetensors.torch import load_file
+from pydantic import BaseModel, Field, FiniteFloat, model_validator
 from torch import Tensor, nn
 
 from fedpriv.common.checksums import MODEL_FILES, SUMS, damage
 from fedpriv.common.errors import DataError, OptionError, RunFolderError
+from fedpriv.common.folders import fitting, is_file_in, mapping_in, tensors_in
 from fedpriv.config.compose import read_config
 from fedpriv.config.question_words import refuse_answers
+from fedpriv.config.schema import Config
 from fedpriv.data.cache import cache_folder
 from fedpriv.data.decoding import Encoded, read_picture
 from fedpriv.data.features import Features, model_input
@@ -29,6 +30,24 @@ from fedpriv.training.language_models import text_for
 from fedpriv.training.models import build_model
 from fedpriv.training.sequential import normalise
 from fedpriv.training.trained_part import frozen_tensors
+
+
+class Facts(BaseModel):
+    """classes.json: the names of a model's classes or targets, the form of an example, of pictures mean and standard
+    deviation of each channel, of a table its schema.
+    """
+
+    classes: tuple[str, ...] = Field(min_length=1, max_length=1_000_000)
+    shape: tuple[Annotated[int, Field(strict=True, ge=1, le=2**24)], ...] = Field(min_length=1, max_length=3)
+    mean: tuple[FiniteFloat, ...] = Field(default=(), max_length=16)
+    std: tuple[FiniteFloat, ...] = Field(default=(), max_length=16)
+    schema_: dict[str, Any] | None = Field(default=None, alias="schema")
+
+    @model_validator(mode="after")
+    def _an_example_fits_into_memory(self) -> Facts:
+        if math.prod(self.shape) > 2**28:
+            raise ValueError(f"shape={list(self.shape)}: an example of more than {2**28} numbers")
+        return self
 
 
 @dataclass(frozen=True)
@@ -78,34 +97,52 @@ def load_model(folder: str | Path) -> TrainedModel | TableModel:
     refuse_answers(config, folder)
     if not (path / "model.safetensors").is_file():
         raise RunFolderError(f"{folder}: the run has not finished, it has no model.safetensors")
-    try:
-        facts = json.loads((path / "classes.json").read_text())
-        parameters = load_file(path / "model.safetensors")
-    except (OSError, ValueError, SafetensorError) as error:
-        raise RunFolderError(f"{folder}: the model cannot be read ({error})") from None
-    shape = tuple(facts["shape"])
-    reads = shape if "schema" in facts else model_input(config.features, shape)  # type: ignore[arg-type]
-    schema, task, text = None, None, None
-    if "schema" in facts:
-        schema = _schema(facts["schema"], path)
+    with fitting(path):
+        try:
+            facts = Facts.model_validate(mapping_in(path, "classes.json"))
+            parameters = tensors_in(path, "model.safetensors")
+        except (OSError, ValueError) as error:
+            raise RunFolderError(f"{folder}: the model cannot be read ({error})") from None
+        return _model(config, path, facts, parameters)
+
+
+def _model(config: Config, path: Path, facts: Facts, parameters: dict[str, Tensor]) -> TrainedModel | TableModel:
+    shape: Any = facts.shape
+    reads, schema, task, text = shape, None, None, None
+    if facts.schema_ is None:
+        reads = model_input(config.features, shape)
+    else:
+        schema = _schema(facts.schema_, path)
         task = task_of(schema)
         text = text_for(schema.vocabulary, task)
-    module = build_model(config.model, reads, len(facts["classes"]), config.seed, text, False)
-    trained = {name: value.shape for name, value in module.named_parameters()}
-    whole = trained | {name: value.shape for name, value in frozen_tensors(module).items()}
-    allowed = [whole, trained] if config.model.train == "all" else [whole]  # of earlier versions without buffers
-    if {name: value.shape for name, value in parameters.items()} not in allowed:
-        raise RunFolderError(f"{folder}: model.safetensors is not of the model that config.yaml names")
-    if (path / SUMS).exists() and (wrong := damage(path, MODEL_FILES)) is not None:
-        raise RunFolderError(f"{folder}: the model is damaged ({wrong})")
+
+    def built() -> nn.Module:
+        return build_model(config.model, reads, len(facts.classes), config.seed, text, False)
+
+    if config.model.name == "custom":
+        module = built()
+        _refuse_another(module, parameters, config, path)
+    else:
+        with torch.device("meta"):  # its form alone: config.yaml may name a model that no machine holds
+            _refuse_another(built(), parameters, config, path)
+        module = built()
+    if is_file_in(path, SUMS) and (wrong := damage(path, MODEL_FILES)) is not None:
+        raise RunFolderError(f"{path}: the model is damaged ({wrong})")
     module.load_state_dict(parameters, strict=False)
     if schema is not None and task is not None:
         return TableModel(module, schema, task, form_of(config.dataset))
     used = config.features.name != "none"
     features = Features(config.features, shape, cache_folder(config.dataset)) if used else None
-    classes, mean, std = (tuple(facts[name]) for name in ("classes", "mean", "std"))
     drawn_on = (config.dataset.background, config.dataset.white_level)
-    return TrainedModel(module, classes, shape, mean, std, features, drawn_on)
+    return TrainedModel(module, facts.classes, shape, facts.mean, facts.std, features, drawn_on)
+
+
+def _refuse_another(module: nn.Module, parameters: dict[str, Tensor], config: Config, path: Path) -> None:
+    trained = {name: value.shape for name, value in module.named_parameters()}
+    whole = trained | {name: value.shape for name, value in frozen_tensors(module).items()}
+    allowed = [whole, trained] if config.model.train == "all" else [whole]  # of earlier versions without buffers
+    if {name: value.shape for name, value in parameters.items()} not in allowed:
+        raise RunFolderError(f"{path}: model.safetensors is not of the model that config.yaml names")
 
 
 def _schema(said: Any, path: Path) -> TableSchema:

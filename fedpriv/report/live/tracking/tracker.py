@@ -11,6 +11,7 @@ from typing import Any
 
 from fedpriv.common.errors import OptionError
 from fedpriv.common.files import write_atomic
+from fedpriv.common.folders import mapping_in
 from fedpriv.config.options import TrackingConfig
 from fedpriv.config.schema import Config
 from fedpriv.report.live.tracking.backends import PACKAGES, Backend, RunFacts, State, make_backend
@@ -52,7 +53,7 @@ class Tracker:
 
     def _begin(self, kind: str, config: Config, done: int, backend: Backend) -> None:
         file = self._folder / IDS
-        ids = json.loads(file.read_text()) if file.exists() else {}
+        ids = mapping_in(self._folder, IDS) if file.exists() else {}
         inside = private_folder(self._folder) if self._wanted.private else self._folder
         place = Path(self._wanted.folder).absolute() if self._wanted.folder else inside / "tracking"
         name = self._wanted.run_name or self._folder.name
