@@ -269,6 +269,7 @@ def _cache_of_this_session(tmp_path_factory: pytest.TempPathFactory) -> Iterator
     base = tmp_path_factory.getbasetemp()
     shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
     os.environ["FEDPRIV_CACHE"] = str(shared / "cache")
+    os.environ["XDG_CONFIG_HOME"] = str(shared / "user")  # of this session's user: whose runs are whose
     with session_cache.shared(shared / "answers"):
         yield
 
