@@ -12,6 +12,7 @@ from fedpriv.certificates.statement import of_node, of_run, signed
 from fedpriv.certificates.writing import write
 from fedpriv.common.command_line import check_place
 from fedpriv.common.errors import OptionError
+from fedpriv.common.folders import fitting, refuse_links
 from fedpriv.deployment.data_ledger import PRIVATE
 
 
@@ -47,7 +48,9 @@ def of_any(
         raise OptionError("FOLDER", str(folder), "must be a run's folder, or a node's data folder after `init`")
     if out:
         check_place("out", out)
-    statement = of_guarded_run(folder) if guarded else of_run(folder)
+    with fitting(folder):
+        refuse_links(folder)
+        statement = of_guarded_run(folder) if guarded else of_run(folder)
     made = signed(statement, signer_of_run(key), OF_SERVER if guarded else OF_RUN)
     return Certificate(made, tuple(write(made, Path(out) if out else folder, verifier)))
 
