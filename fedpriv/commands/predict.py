@@ -30,9 +30,12 @@ from fedpriv.common.command_line import DONE, command, command_options, path_of
 from fedpriv.common.errors import DataError, OptionError
 from fedpriv.common.places import use_own_methods
 from fedpriv.common.printing import printable, say
-from fedpriv.data.table_files import DECIMALS, SEPARATORS, is_parquet
+from fedpriv.data.table_files import DECIMALS, SEPARATORS, cells_of_parquet, is_parquet
 from fedpriv.runs.table_model import TableModel
 from fedpriv.runs.trained_model import load_model
+
+#: Of a Parquet file, whose cells are all in memory: 2^26, half a gigabyte of numbers.
+MOST_CELLS = 1 << 26
 
 #: Options of tables.
 OPTIONS: dict[str, str | tuple[str, ...] | None] = {
@@ -79,6 +82,8 @@ def _complete(model: TableModel, files: list[str], options: dict[str, str]) -> i
         raise OptionError("out", "", "a Parquet table is no text to be printed; name a new file")
     if out and Path(out).exists():
         raise OptionError("out", out, "is there already; allowed: a new file")
+    if is_parquet(path) and (cells := cells_of_parquet(path)) > MOST_CELLS:
+        raise DataError(f"{path}: {cells} cells; at most {MOST_CELLS} are allowed: give the table in parts")
     form = model.form
     if options["separator"]:
         form = replace(form, separator=SEPARATORS.get(options["separator"]))

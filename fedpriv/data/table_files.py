@@ -335,6 +335,12 @@ def _parquet(path: Path) -> Any:
         raise DataError(f"{path}: is not a readable Parquet file ({' '.join(str(error).split())[:200]})") from None
 
 
+def cells_of_parquet(path: Path) -> int:
+    """How many cells a file says that it has: few bytes of it may be billions."""
+    found = _parquet(path).metadata
+    return int(found.num_rows * found.num_columns)
+
+
 def _read_parquet(path: Path, names: Sequence[str], columns: Sequence[str] | None = None) -> pa.Table:
     """columns: those that are read (None: all), ``names`` among them."""
     import psutil
