@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from fedpriv.api.arguments import checked
 from fedpriv.api.calls import run
 from fedpriv.api.run_object import Run
-from fedpriv.common.folders import bytes_in
+from fedpriv.common.run_files import bytes_in
 from fedpriv.config.question_words import ask_options, quoted
 from fedpriv.data.table_schema import TableSchema
 

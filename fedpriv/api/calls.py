@@ -19,8 +19,8 @@ from fedpriv.api.comparison import Comparison
 from fedpriv.api.findings import Attacks, Audit, Plan
 from fedpriv.api.run_object import Run, folder_of
 from fedpriv.common.errors import OptionError, RunFolderError
-from fedpriv.common.folders import mapping_in
 from fedpriv.common.places import with_own_methods
+from fedpriv.common.run_files import mapping_in
 from fedpriv.common.stopping import stop
 from fedpriv.common.verbosity import speaking
 from fedpriv.config.compose import COMMANDS, compose, parse, read_config

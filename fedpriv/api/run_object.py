@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedpriv.common.errors import OptionError, RunFolderError
-from fedpriv.common.folders import mapping_in
+from fedpriv.common.run_files import mapping_in
 from fedpriv.config.compose import read_config
 from fedpriv.config.schema import Config
 from fedpriv.report.views import PRIVATE

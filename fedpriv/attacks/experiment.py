@@ -31,8 +31,8 @@ from fedpriv.attacks.targets import FEWEST, Rows, Sides, Targets, TooFewExamples
 from fedpriv.attacks.view import View
 from fedpriv.client.build import unit_of
 from fedpriv.common.errors import OptionError, RunFolderError
-from fedpriv.common.folders import tensors_in
 from fedpriv.common.messages import FloatVector
+from fedpriv.common.run_files import tensors_in
 from fedpriv.common.seeds import generator
 from fedpriv.config.schema import Config
 from fedpriv.data import FederatedData

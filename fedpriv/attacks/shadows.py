@@ -22,8 +22,8 @@ from fedpriv.attacks.subject import Trained
 from fedpriv.attacks.targets import Rows
 from fedpriv.common.errors import RunFailed
 from fedpriv.common.files import write_atomic
-from fedpriv.common.folders import tensors_in
 from fedpriv.common.messages import FloatVector, pack_vector
+from fedpriv.common.run_files import tensors_in
 from fedpriv.common.systems import cores
 from fedpriv.common.versions import code_digest
 from fedpriv.config.data_schema import IidPartition

@@ -12,7 +12,7 @@ from fedpriv.certificates.statement import of_node, of_run, signed
 from fedpriv.certificates.writing import write
 from fedpriv.common.command_line import check_place
 from fedpriv.common.errors import OptionError
-from fedpriv.common.folders import fitting, refuse_links
+from fedpriv.common.run_files import fitting, refuse_links
 from fedpriv.deployment.data_ledger import PRIVATE
 
 

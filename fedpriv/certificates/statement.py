@@ -18,7 +18,7 @@ from fedpriv.certificates.assumptions import of_node_in_words, of_run_in_words
 from fedpriv.common.chain import chain_of
 from fedpriv.common.errors import DataError, FedprivError, RunFolderError
 from fedpriv.common.files import json_number, read_regular
-from fedpriv.common.folders import mapping_in
+from fedpriv.common.run_files import mapping_in
 from fedpriv.config.compose import read_config
 from fedpriv.deployment.data_ledger import DataLedger
 from fedpriv.deployment.declaration import declaring_row, read_declared

@@ -27,8 +27,8 @@ from pathlib import Path
 
 from fedpriv.common.command_line import DONE, LOST, command, command_options, path_of
 from fedpriv.common.errors import OptionError
-from fedpriv.common.folders import fitting, mapping_in
 from fedpriv.common.printing import say
+from fedpriv.common.run_files import fitting, mapping_in
 from fedpriv.data.schema_draft import check, draft, filled
 from fedpriv.data.table_files import DECIMALS, SEPARATORS, Form
 from fedpriv.data.table_schema import read_schema

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from fedpriv.common.files import write_atomic
-from fedpriv.common.folders import open_in, text_in
+from fedpriv.common.run_files import open_in, text_in
 
 SUMS = "SHA256SUMS"
 #: The files of a finished run's model.

@@ -26,7 +26,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
 from fedpriv.common.errors import OptionError, RunFolderError
-from fedpriv.common.folders import is_file_in, refuse_links
+from fedpriv.common.run_files import is_file_in, refuse_links
 from fedpriv.config.checks import validate
 from fedpriv.config.method_pairs import schema_for, with_mechanism
 from fedpriv.config.own_options import CONF, choices, find_own_methods, once, own_folders

@@ -20,7 +20,7 @@ from pathlib import Path
 from fedpriv.common import places
 from fedpriv.common.errors import CodeRefused, OptionError, RunFolderError
 from fedpriv.common.files import write_atomic
-from fedpriv.common.folders import bytes_in
+from fedpriv.common.run_files import bytes_in
 from fedpriv.config.schema import Config
 
 #: In a run's or a sweep's folder.

@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 from omegaconf._utils import get_omega_conf_dumper, get_yaml_loader
 
-from fedpriv.common.folders import DEPTH, MIB, text_in
+from fedpriv.common.run_files import DEPTH, MIB, text_in
 
 #: The C library's, where PyYAML has it.
 _Emitter: type[Any] = getattr(yaml, "CDumper", yaml.Dumper)

@@ -18,7 +18,7 @@ from typing import Any
 
 from fedpriv.common.chain import before, broken_at, chain_of, chained, followed, without
 from fedpriv.common.files import fsync_folder
-from fedpriv.common.folders import LARGEST, bytes_in, is_file_in
+from fedpriv.common.run_files import LARGEST, bytes_in, is_file_in
 from fedpriv.common.systems import AS_IT_IS, ITSELF
 from fedpriv.privacy.events import CLIENT_TO_SERVER, Entry, Event, NoBound
 from fedpriv.privacy.ledger_lines import TORN as TORN

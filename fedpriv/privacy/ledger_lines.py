@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from fedpriv.common.chain import BEFORE
-from fedpriv.common.folders import json_of
+from fedpriv.common.run_files import json_of
 from fedpriv.privacy.event_json import charge_from_json, charge_to_json
 from fedpriv.privacy.events import Entry, Event, NoBound
 

@@ -15,8 +15,8 @@ from rich.text import Text
 
 from fedpriv.common.command_line import DONE, FAILED, guarded
 from fedpriv.common.errors import RunFolderError
-from fedpriv.common.folders import fitting
 from fedpriv.common.printing import plain, say
+from fedpriv.common.run_files import fitting
 from fedpriv.report.compare import Comparison
 from fedpriv.report.reading import RunFolder, damage_of, find_runs, is_run, read_run
 from fedpriv.report.tables import (

@@ -14,7 +14,7 @@ import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from fedpriv.common.folders import is_file_in, mapping_in
+from fedpriv.common.run_files import is_file_in, mapping_in
 from fedpriv.report.pictures import DOTS, INK, PALETTE, SOFT, Picture, remove_picture, save_themed
 from fedpriv.report.words import NEXT_TO_NOTHING, WORTH, figure, mapping_at, number_at, pick, promises
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from fedpriv.common.files import drawn, save_figure, write_atomic
-from fedpriv.common.folders import bytes_in
+from fedpriv.common.run_files import bytes_in
 
 #: Okabe and Ito (2008), without yellow, which is too faint on white.
 BLUE, VERMILLION, GREEN, PURPLE, ORANGE, SKY, BLACK = (

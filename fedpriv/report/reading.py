@@ -15,7 +15,8 @@ from typing import Any
 import yaml
 
 from fedpriv.common.errors import CodeRefused, FedprivError, RunFolderError
-from fedpriv.common.folders import (
+from fedpriv.common.printing import say
+from fedpriv.common.run_files import (
     LONGEST,
     MOST_VALUES,
     bytes_in,
@@ -26,7 +27,6 @@ from fedpriv.common.folders import (
     refuse_links,
     text_in,
 )
-from fedpriv.common.printing import say
 from fedpriv.config.yaml_text import read_yaml
 from fedpriv.privacy.events import EVERY_CLIENT
 from fedpriv.report.views import PRIVATE, ROUND, SUMMARY, joined, split

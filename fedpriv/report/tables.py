@@ -12,8 +12,8 @@ from rich.table import Table
 from rich.text import Text
 
 from fedpriv.common.errors import FedprivError
-from fedpriv.common.folders import fitting
 from fedpriv.common.printing import plain
+from fedpriv.common.run_files import fitting
 from fedpriv.report.answers import HEADER, NOTE, answer_rows, replies
 from fedpriv.report.compare import ABSENT, EPSILONS, Comparison, Group, Row, Spread, compare, mean_curve
 from fedpriv.report.epsilon_figures import opacus_figure, three_figures, unaudited

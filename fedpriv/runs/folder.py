@@ -24,8 +24,8 @@ from safetensors.torch import save
 from fedpriv.common.checksums import MODEL_FILES, damage, write_sums
 from fedpriv.common.errors import RunFolderError
 from fedpriv.common.files import JsonLines, write_atomic
-from fedpriv.common.folders import json_in, mapping_in, tensors_in, text_in
 from fedpriv.common.messages import FloatVector
+from fedpriv.common.run_files import json_in, mapping_in, tensors_in, text_in
 from fedpriv.common.versions import library_versions
 from fedpriv.config.owner import mark_own
 from fedpriv.config.schema import Config

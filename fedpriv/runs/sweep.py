@@ -16,9 +16,9 @@ from hydra.experimental.callback import Callback
 from fedpriv.common.command_line import DONE, FAILED, shown
 from fedpriv.common.errors import FedprivError, OptionError
 from fedpriv.common.files import write_atomic
-from fedpriv.common.folders import mapping_in, text_in
 from fedpriv.common.places import CONFIG_DIR
 from fedpriv.common.printing import say
+from fedpriv.common.run_files import mapping_in, text_in
 from fedpriv.common.verbosity import is_quiet
 from fedpriv.config.compose import parse
 from fedpriv.config.owner import mark_own

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from fedpriv.common.checksums import MODEL_FILES, SUMS, damage
 from fedpriv.common.errors import DataError, OptionError, RunFolderError
-from fedpriv.common.folders import fitting, is_file_in, mapping_in, tensors_in
+from fedpriv.common.run_files import fitting, is_file_in, mapping_in, tensors_in
 from fedpriv.config.compose import read_config
 from fedpriv.config.question_words import refuse_answers
 from fedpriv.config.schema import Config

@@ -20,9 +20,9 @@ TESTS = Path(__file__).resolve().parents[1]
 STRESS = "FEDPRIV_STRESS" in os.environ
 #: Inputs here and in `make stress`. What test_requests.py samples here is found by coverage there alone.
 RUNS = (
-    {"fuzz_messages": 1_000_000, "fuzz_clients": 100_000, "fuzz_options": 20_000}
+    {"fuzz_messages": 1_000_000, "fuzz_clients": 100_000, "fuzz_options": 20_000, "fuzz_folders": 20_000}
     if STRESS
-    else {"fuzz_messages": 2500, "fuzz_options": 800}
+    else {"fuzz_messages": 2500, "fuzz_options": 800, "fuzz_folders": 250}
 )
 
 

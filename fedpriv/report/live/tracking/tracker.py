@@ -11,7 +11,7 @@ from typing import Any
 
 from fedpriv.common.errors import OptionError
 from fedpriv.common.files import write_atomic
-from fedpriv.common.folders import mapping_in
+from fedpriv.common.run_files import mapping_in
 from fedpriv.config.options import TrackingConfig
 from fedpriv.config.schema import Config
 from fedpriv.report.live.tracking.backends import PACKAGES, Backend, RunFacts, State, make_backend
