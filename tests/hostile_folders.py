@@ -136,6 +136,8 @@ def _named(options: dict[str, Any]) -> Callable[[Path, Path], None]:
 
 def _facts(**changes: Any) -> Callable[[Path, Path], None]:
     def change(folder: Path, case: Path) -> None:
+        if not (folder / "classes.json").exists():  # of a run that has not finished
+            return
         facts = json.loads((folder / "classes.json").read_text())
         (folder / "classes.json").write_text(json.dumps(facts | changes))
         (folder / "SHA256SUMS").unlink(missing_ok=True)  # the sender's own
@@ -170,6 +172,8 @@ def _inside(name: str) -> Callable[[Path, Path], None]:
 
 def _field(file: str, path: tuple[str, ...], value: Any) -> Callable[[Path, Path], None]:
     def change(folder: Path, case: Path) -> None:
+        if not (folder / file).exists():
+            return
         content = json.loads((folder / file).read_text())
         part = content
         for name in path[:-1]:

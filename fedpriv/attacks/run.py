@@ -14,6 +14,7 @@ from fedpriv.common.doing import doing
 from fedpriv.common.errors import OptionError, RunFailed
 from fedpriv.common.files import locked, write_atomic
 from fedpriv.common.printing import say
+from fedpriv.common.run_files import fitting
 from fedpriv.config.compose import read_config
 from fedpriv.config.explain import first_option_error
 from fedpriv.config.options import AttackConfig
@@ -63,7 +64,8 @@ def attack_run(run: str, attack: str, changes: Mapping[str, Any], places: Sequen
     folder = RunFolder(Path(run))
     with locked(folder.path), task("attack"):
         doing("choosing the examples")
-        experiment = Experiment(folder, config, _progress)
+        with fitting(folder.path):
+            experiment = Experiment(folder, config, _progress)
         _print_setting(experiment)
         records = {}
         for name in names:

@@ -24,7 +24,7 @@ from fedpriv.common.files import regular
 from fedpriv.common.systems import AS_IT_IS
 
 MIB = 2**20
-#: Bytes of a file that is read as a whole; of one line; of a model.
+#: Bytes of a file that is read as a whole; of one line; of a model or a ledger.
 MOST, LONGEST, LARGEST = 64 * MIB, 16 * MIB, 2**33
 #: Of JSON. The values are counted by the signs between them; the digits are those of 2^64 and some more.
 DEPTH, MOST_VALUES, DIGITS = 64, 2_000_000, 24
@@ -62,14 +62,11 @@ def open_in(folder: Path, name: str) -> BufferedReader:
 
 
 def bytes_in(folder: Path, name: str, most: int = MOST) -> bytes:
-    """The bytes of a file of a folder. Raises OSError, also where there are more than ``most`` or most are a hole."""
+    """The bytes of a file of a folder. Raises OSError, also where there are more than ``most``."""
     with open_in(folder, name) as file:
-        about = os.fstat(file.fileno())
-        hole = about.st_size > MIB and getattr(about, "st_blocks", about.st_size) * 512 < about.st_size // 64
-        content = b"" if hole or about.st_size > most else file.read(most + 1)
-    if hole or max(len(content), about.st_size) > most:
-        words = "is nearly empty for its size" if hole else f"has more than {most} bytes"
-        raise OSError(errno.EFBIG, words, str(folder / name))
+        content = b"" if os.fstat(file.fileno()).st_size > most else file.read(most + 1)
+        if max(len(content), os.fstat(file.fileno()).st_size) > most:
+            raise OSError(errno.EFBIG, f"has more than {most} bytes", str(folder / name))
     return content
 
 
@@ -140,11 +137,12 @@ def _deeper(value: Any) -> bool:
 
 
 def tensors_in(folder: Path, name: str) -> dict[str, Any]:
-    """The tensors of a safetensors file of a folder. Raises OSError and ValueError."""
+    """The tensors of a safetensors file of a folder, of which there is room for two. Raises OSError and ValueError."""
+    import psutil
     from safetensors import SafetensorError
     from safetensors.torch import load  # torch: a second that a report does without
 
-    content = bytes_in(folder, name, LARGEST)
+    content = bytes_in(folder, name, min(LARGEST, psutil.virtual_memory().available // 2))
     if int.from_bytes(content[:8], "little") > MOST:
         raise ValueError(f"its header has more than {MOST} bytes")
     try:

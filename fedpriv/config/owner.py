@@ -21,7 +21,9 @@ from fedpriv.common import places
 from fedpriv.common.errors import CodeRefused, OptionError, RunFolderError
 from fedpriv.common.files import write_atomic
 from fedpriv.common.run_files import bytes_in
+from fedpriv.config.method_pairs import target
 from fedpriv.config.schema import Config
+from fedpriv.config.strategy_options import HALVES
 
 #: In a run's or a sweep's folder.
 OWNER = ".owner"
@@ -115,6 +117,8 @@ def refuse_code(config: Config, folder: Path, said: Collection[str]) -> None:
         "strategy.server._target_": config.strategy.server,
         "strategy.client._target_": config.strategy.client,
     }
+    if (other := config.privacy.mechanism) is not None:
+        named |= {f"strategy.{half}._target_ of privacy.mechanism={other}": target(other, half) for half in HALVES}
     found = {
         option: path
         for option, path in named.items()

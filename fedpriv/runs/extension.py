@@ -23,6 +23,7 @@ from pathlib import Path
 from fedpriv.client.build import fixed_events_with_ends, make_client
 from fedpriv.common.errors import OptionError, RunFolderError
 from fedpriv.common.files import locked
+from fedpriv.common.run_files import fitting
 from fedpriv.config.compose import parse, read_config
 from fedpriv.config.owner import PLACES
 from fedpriv.config.schema import Config
@@ -45,7 +46,7 @@ def extend_run(path: Path, overrides: Sequence[str]) -> None:
     one that resumes.
     """
     folder, before = RunFolder(path), read_config(path, said(overrides))
-    with locked(folder.path):
+    with locked(folder.path), fitting(folder.path):
         summary = folder.read_summary()
         if summary is None:
             raise RunFolderError(f"{folder.path}: this run has not finished: resume={folder.path} goes on with it")

@@ -21,6 +21,7 @@ from flwr.supercore.exit import add_exit_handler
 from fedpriv.common.errors import OptionError, RunFailed, RunFolderError
 from fedpriv.common.files import locked
 from fedpriv.common.printing import say
+from fedpriv.common.run_files import fitting
 from fedpriv.common.stopping import Stopped, end_with_parent, stop
 from fedpriv.common.versions import commit
 from fedpriv.config.compose import read_config
@@ -110,7 +111,9 @@ def resume_run(path: Path, operations: Sequence[str] = ()) -> dict[str, Any]:
             raise RunFolderError(f"{folder.path}: this run has finished; {words}")
         config = config.model_copy(update={"run_dir": str(folder.path)})  # the folder may have been moved
         with watched(config, folder.path) as monitor:
-            return _returned(config, folder, Worker(config), began, monitor).run()
+            with fitting(folder.path):
+                session = _returned(config, folder, Worker(config), began, monitor)
+            return session.run()
 
 
 def _returned(config: Config, folder: RunFolder, worker: Worker, began: float, monitor: Monitor) -> Session:
