@@ -402,6 +402,7 @@ def read_config(folder: str | Path, said: Collection[str] | None = None) -> Conf
     if own:
         return config
     refuse_code(config, place, said or ())
+    config = config.model_copy(update={"run_dir": None})
     if said is None:  # looked at: all that is written is the user's own cache
         return config.model_copy(update={"dataset": config.dataset.model_copy(update={"cache": None})})
     refuse_places(config, place, said)

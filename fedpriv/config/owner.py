@@ -30,7 +30,7 @@ OWNER = ".owner"
 
 #: Options that say what a machine reads, writes or connects to, and their values where they say nothing.
 PLACES: dict[str, object] = {
-    **dict.fromkeys(("run_dir", "dataset.root", "dataset.test_root", "dataset.cache", "dataset.split")),
+    **dict.fromkeys(("dataset.root", "dataset.test_root", "dataset.cache", "dataset.split")),
     **dict.fromkeys(("dataset.schema_file", "model.weights", "features.weights", "engine.address")),
     **dict.fromkeys(("operations.log_file", "operations.metrics_port", "tracking.folder", "tracking.mlflow_address")),
     "operations.metrics_address": "127.0.0.1",

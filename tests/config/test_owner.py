@@ -151,7 +151,6 @@ PLACES = {
     "tracking.folder": "tracks",
     "tracking.mlflow_address": "http://127.0.0.1:1",
     "tracking.wandb_mode": "online",
-    "run_dir": "elsewhere",
 }
 
 
@@ -173,6 +172,7 @@ def test_every_option_that_names_a_place_is_known() -> None:
         "model.path",  # code
         "dataset.path",
         "dataset.hub_name",  # public data, read as data
+        "run_dir",  # of another machine: never used, see below
         "tracking.run_name",  # a name without slashes, of a file in a place that the user said
     }
     words = ("root", "cache", "file", "folder", "address", "port", "weights", "dir", "path", "split", "name")
@@ -184,6 +184,12 @@ def test_every_option_that_names_a_place_is_known() -> None:
             if any(last == word or last.endswith(f"_{word}") for word in words) and last != "name":
                 known = name in owner.PLACES or name in harmless
                 assert known or last in ("train_split", "test_split"), f"{name}: does it name a place?"
+
+
+def test_the_place_of_a_run_of_others_is_not_used() -> None:
+    path = folder()
+    changed(path, "run_dir", "elsewhere")
+    assert read_config(path).run_dir is None and read_config(path, ()).run_dir is None
 
 
 def test_what_is_only_looked_at_writes_into_the_users_own_cache() -> None:

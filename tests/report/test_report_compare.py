@@ -322,7 +322,7 @@ def test_tables_for_latex_name_their_threat_and_escape_what_latex_would_read(tmp
 
 
 def test_every_run_has_a_row_with_what_it_is_sorted_by(tmp_path):
-    make_run(tmp_path / "10-a", accuracy=0.5, record=privacy(verified_epsilon=math.inf, audited_epsilon=None))
+    make_run(tmp_path / "10-a", accuracy=0.5, record=privacy(verified_epsilon="inf", audited_epsilon=None))
     make_run(tmp_path / "9-b", accuracy=0.7, noise=0.3, seed=4, total_s=125.0)
     header, rows = runs_table(compared(tmp_path / "10-a", tmp_path / "9-b"), tmp_path)
     assert header[:3] == ["run", "noise_multiplier", "seed"] and header[-1] == "time"
