@@ -17,7 +17,7 @@ from test_every_method import CASES, METHODS, place
 
 from clients.coqfl import CoQFLClient
 from clients.fedldp import FedLDPClient
-from fedpriv.client.build import FIXED
+from fedpriv.client.build import FIXED, make_client
 from fedpriv.client.contract import LocalRule
 from fedpriv.client.memory import ContextStore, read_memory
 from fedpriv.client.one_path import Participation
@@ -199,7 +199,7 @@ def compose_epsilon(times: int) -> float:
 
 def test_who_takes_part_at_once_is_who_says_so() -> None:
     cases = {name: (f"strategy={name}", f"model={MODELS.get(name, 'linear')}") for name in METHODS}
-    found = {name for name in METHODS if Worker(config_of(*cases[name])).maker.make().why_single is None}
+    found = {name for name in METHODS if make_client(config_of(*cases[name])).why_single is None}
     assert found == set(AT_ONCE)
 
 

@@ -14,7 +14,7 @@ from rotation import together
 
 import fedpriv
 
-pytestmark = pytest.mark.rotates(5, together(3))
+pytestmark = pytest.mark.rotates(8, together(5))
 ROOT = Path(__file__).resolve().parents[2]
 #: What a browser fetches by itself, in HTML and in CSS.
 FETCHED = (
