@@ -44,9 +44,11 @@ UNPACK = SHARED / "data" / "unpack.sh"
 #: end.
 LONGEST = (
     *("system/test_docs.py", "system/test_deploy_page.py", "system/test_rehearsal.py", "engines/test_engines.py"),
+    *("system/test_proxy.py", "guard/test_guard_kills.py", "runs/test_views.py", "guard/test_guard_crashes.py"),
     *("attacks/test_audit.py", "system/test_ray_scale.py", "system/test_wheel.py", "system/test_benchmarks.py"),
-    *("attacks/test_attack_command.py", "runs/test_stopping.py", "system/test_ray_start.py"),
+    *("attacks/test_attack_command.py", "runs/test_stopping.py", "system/test_ray_start.py", "guard/test_standing.py"),
     *("deployment/test_secure_sum_nodes.py", "mechanisms/test_hostile_thetas.py", "contract/test_every_method.py"),
+    *("mechanisms/test_per_example.py", "checking/test_several_calls.py", "system/test_docs_site.py"),
     *("system/test_report_browser.py", "runs/test_resume.py", "studies/test_leaderboard.py", "runs/test_sweep.py"),
     *("system/test_superlink_process.py", "studies/test_reproduction.py", "doors/test_cli.py"),
 )

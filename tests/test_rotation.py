@@ -12,6 +12,7 @@ from typing import Any
 import import_order
 import pytest
 import rotation
+import speed
 from contract.test_every_method import CASES, METHODS, place
 from import_order import begun_elsewhere, import_tests, place_of
 
@@ -77,10 +78,31 @@ def test_slow_tests_of_upper_rooms_take_turns_and_so_do_their_cases(
     assert sum(len(part & set(above)) for part in parts) == len(above)
 
 
+def test_no_commit_has_the_first_cases_of_all(at: Callable[[int], None]) -> None:
+    items = [*(case for number in range(100) for case in cases(f"privacy/test_a.py::of_one_case_{number}", 1, 5))]
+    sizes = []
+    for commit in range(5):
+        at(commit)
+        sizes.append(100 - len(rotation.left_out(items)))
+    assert sum(sizes) == 100 and min(sizes) >= 10 and max(sizes) <= 30
+
+
+def test_the_list_of_slow_tests_keeps_what_another_commit_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "test_a.py").write_text("def test_here(): ...\ndef test_now_fast(): ...\ndef test_slow(): ...\n")
+    listed = tmp_path / "slow.txt"
+    listed.write_text("test_a.py::test_here\ntest_a.py::test_now_fast\ntest_a.py::test_gone\ntest_b.py::test_here\n")
+    taken = {"test_a.py::test_now_fast": {"": 0.1}, "test_a.py::test_slow": {"[1]": 0.1, "[2]": 0.3}}
+    with monkeypatch.context() as patch:
+        patch.setattr(speed, "LIST", listed)
+        patch.setattr(speed, "_seconds", taken)
+        speed.write_slow(SimpleNamespace(getoption=lambda name: True))  # type: ignore[arg-type]
+    assert listed.read_text().split() == ["test_a.py::test_here", "test_a.py::test_slow"]
+
+
 def test_in_full_nothing_is_left_out(at: Callable[[int], None], monkeypatch: pytest.MonkeyPatch) -> None:
     at(0)
     items = cases("in turn", 7, 3)
-    assert len(rotation.left_out(items)) == 4
+    assert len(rotation.left_out(items)) in (4, 5)
     monkeypatch.setenv("FEDPRIV_ALL_RUNS", "1")
     assert rotation.left_out(items) == set()
 

@@ -274,6 +274,6 @@ def test_an_audit_runs_the_pairs_code(factor: float, monkeypatch: pytest.MonkeyP
         return replace(release, value=clipped + factor * (release.value - clipped))
 
     monkeypatch.setattr(mechanism, "perturb", perturb)
-    scopes = audit_config(config, trials=20_000, confidence=0.99, seed=1, participations=1)
+    scopes = audit_config(config, trials=5_000, confidence=0.99, seed=1, participations=1)
     assert seen == {"FedPerClientWithFedLDPClient"} and not check_contract(config).findings
     assert (BROKEN in [scope.verdict for scope in scopes]) == (factor < 1)

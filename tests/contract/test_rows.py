@@ -17,7 +17,7 @@ from test_every_method import CASES, METHODS, place
 
 from clients.coqfl import CoQFLClient
 from clients.fedldp import FedLDPClient
-from fedpriv.client.build import FIXED
+from fedpriv.client.build import FIXED, make_client
 from fedpriv.client.contract import LocalRule
 from fedpriv.client.memory import ContextStore, read_memory
 from fedpriv.client.one_path import Participation
@@ -199,7 +199,7 @@ def compose_epsilon(times: int) -> float:
 
 def test_who_takes_part_at_once_is_who_says_so() -> None:
     cases = {name: (f"strategy={name}", f"model={MODELS.get(name, 'linear')}") for name in METHODS}
-    found = {name for name in METHODS if Worker(config_of(*cases[name])).maker.make().why_single is None}
+    found = {name for name in METHODS if make_client(config_of(*cases[name])).why_single is None}
     assert found == set(AT_ONCE)
 
 
@@ -377,24 +377,25 @@ def test_a_repeated_request_gets_the_same_bytes() -> None:
     assert set(answers[2][0].content["cohort"]["codes"]) == {Refusal.STALE} and "arrays" not in answers[2][0].content
 
 
-def test_no_participation_writes_to_the_memory_that_it_read() -> None:
+@pytest.mark.rotates(3)
+@pytest.mark.parametrize("name", METHODS)
+def test_no_participation_writes_to_the_memory_that_it_read(name: str) -> None:
     """Memories are objects in a simulation: a tensor changed in place would change what a refused client keeps."""
-    for name in METHODS:
-        config, worker, _ = resolve(config_of(f"strategy={name}", f"model={MODELS.get(name, 'mlp')}", *SINGLY), None)
-        adopt(config, worker)
-        grid = InProcessGrid(config, make_apps(config)[1])
-        strategy, theta = make_strategy(config, worker), worker.initial_parameters()
-        kept: dict[int, list[tuple[torch.Tensor, torch.Tensor]]] = {}
+    config, worker, _ = resolve(config_of(f"strategy={name}", f"model={MODELS.get(name, 'mlp')}", *SINGLY), None)
+    adopt(config, worker)
+    grid = InProcessGrid(config, make_apps(config)[1])
+    strategy, theta = make_strategy(config, worker), worker.initial_parameters()
+    kept: dict[int, list[tuple[torch.Tensor, torch.Tensor]]] = {}
 
-        def note(current: Any, grid: InProcessGrid = grid, kept: Any = kept) -> None:
-            if current.number == 1:
-                for client in current.cohort:
-                    tensors = list(read_memory(ContextStore(grid.context_of(client))).tensors())
-                    kept[client] = [(tensor, tensor.clone()) for tensor in tensors]
+    def note(current: Any) -> None:
+        if current.number == 1:
+            for client in current.cohort:
+                tensors = list(read_memory(ContextStore(grid.context_of(client))).tensors())
+                kept[client] = [(tensor, tensor.clone()) for tensor in tensors]
 
-        strategy.start(grid, pack_vector(theta), 2, on_round=note)
-        for pairs in kept.values():
-            assert all(torch.equal(tensor, before) for tensor, before in pairs), name
+    strategy.start(grid, pack_vector(theta), 2, on_round=note)
+    for pairs in kept.values():
+        assert all(torch.equal(tensor, before) for tensor, before in pairs), name
 
 
 # --- noise -----------------------------------------------------------------------------------------------

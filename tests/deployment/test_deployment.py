@@ -10,6 +10,8 @@ import pytest
 from deployed import MACHINES, POLICY, codes, refused
 from flwr.app import Message
 from flwr.common.logger import FLOWER_LOGGER
+from flwr.common.serde import recorddict_to_proto
+from PIL import Image
 from prometheus_client import generate_latest
 
 from fedpriv.commands.node import snapshot
@@ -38,9 +40,12 @@ def test_a_run_is_booked_by_every_node_before_it_leaves(machines: MACHINES) -> N
 def test_nothing_but_the_release_leaves_a_node(machines: MACHINES) -> None:
     """No diagnostics, and the declared count: all replies have the same form, whatever the pictures are."""
     network = machines(2)
+    for picture in network.data(1).rglob("*.png"):
+        Image.new("L", (network.side, network.side)).save(picture)
     grid = network.serve(network.overrides())
     trained = [reply.content for _, reply in grid.answers if reply.metadata.message_type == "train"]
     assert {tuple(content) for content in trained} == {("arrays", METRICS)}
+    assert len({(tuple(content[METRICS]), recorddict_to_proto(content).ByteSize()) for content in trained}) == 1
     assert {content[METRICS]["num-examples"] for content in trained} == {12}
     rows = [json.loads(line) for line in (network.folder / "run" / "metrics.jsonl").read_text().splitlines()]
     assert [row["train_loss"] for row in rows] == [None, None]

@@ -134,6 +134,7 @@ def test_a_message_knows_nothing_of_the_one_before(forked: Processes, tmp_path: 
     assert one["handler"] == str(signal.SIG_DFL)
 
 
+@pytest.mark.rotates(3)
 @pytest.mark.parametrize("error", ["RuntimeError('of an app')", "SystemExit(1)", "KeyboardInterrupt()"])
 def test_a_message_that_fails_ends_its_own_process_alone(error: str, forked: Processes, tmp_path: Path) -> None:
     code, printed = forked.run(MESSAGES, error, folder=tmp_path)
@@ -196,6 +197,7 @@ os.wait()
 """
 
 
+@pytest.mark.rotates(2)
 @pytest.mark.parametrize(
     ("kind", "fault"),
     [

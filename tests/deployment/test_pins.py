@@ -10,6 +10,7 @@ from pathlib import Path
 from flwr.cli.build import build_fab_from_disk
 from packaging.requirements import Requirement
 
+from deploy.rehearsal import copy_of
 from tools.pins import LOCK, PROJECT, ROOT, pins, with_pins
 
 
@@ -17,9 +18,9 @@ def constraints(project: str) -> list[str]:
     return list(tomllib.loads(project).get("tool", {}).get("uv", {}).get("constraint-dependencies", []))
 
 
-def test_the_apps_bundle_pins_what_nodes_and_servers_were_locked_to() -> None:
+def test_the_apps_bundle_pins_what_nodes_and_servers_were_locked_to(tmp_path: Path) -> None:
     """Of every direct dependency too; final versions alone, but of what has no other."""
-    with zipfile.ZipFile(BytesIO(build_fab_from_disk(ROOT))) as bundle:
+    with zipfile.ZipFile(BytesIO(build_fab_from_disk(copy_of(ROOT, tmp_path)))) as bundle:
         project = bundle.read("pyproject.toml").decode()
     assert constraints(project) == pins(LOCK.read_text()) and len(constraints(project)) > 100
     pinned = {Requirement(pin).name.lower(): str(Requirement(pin).specifier) for pin in constraints(project)}

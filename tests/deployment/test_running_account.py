@@ -9,6 +9,7 @@ import random
 import shutil
 import sqlite3
 import stat
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -78,7 +79,9 @@ def account(ledger: DataLedger) -> Path:
 # --- what it says ------------------------------------------------------------------------------------------------
 
 
-def test_a_message_reads_no_line_of_the_ledger(tmp_path: Path, whole_reads: list[int]) -> None:
+def test_a_message_reads_no_line_of_the_ledger(
+    tmp_path: Path, whole_reads: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
     network = Machines(tmp_path, 1)
     ask = asker(network, network.overrides("num_rounds=4"))
     for server_round in range(1, 5):
@@ -86,6 +89,11 @@ def test_a_message_reads_no_line_of_the_ledger(tmp_path: Path, whole_reads: list
         assert not ask(server_round).has_error()
         assert not whole_reads
     assert network.command("status", 0) == 0 and whole_reads, "a person's command reads all of it"
+    whole_reads.clear()
+    monkeypatch.setattr("fedpriv.deployment.bundles.guard_bundles", lambda *given: sys.exit("before the SuperLink"))
+    with pytest.raises(SystemExit, match="before the SuperLink"):
+        network.command("run", 0, "superlink=127.0.0.1:1", f"credentials={tmp_path}", "client=0")
+    assert whole_reads, "and so does a node's start"
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -33,6 +33,8 @@ from fedpriv.common.messages import (
 )
 from fedpriv.deployment.policy import read_policy
 from fedpriv.engines.grid import stamp
+from fedpriv.secure_sum.member import Member, join
+from fedpriv.secure_sum.sum_session import SumSession
 
 NODES = 4
 BUDGET = {"unit": "client", "delta": 1e-5, "max_epsilon": 60.0, "observer": "secure-sum"}
@@ -75,11 +77,21 @@ def losing(node: int, exchanges: tuple[str, ...], number: int = 2) -> Callable[.
     return send
 
 
-def test_nodes_open_a_sum_and_book_it_for_the_observer_of_sums(network: Machines) -> None:
+def test_nodes_open_a_sum_and_book_it_for_the_observer_of_sums(
+    network: Machines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whose masks nobody can repeat."""
+    seeds: list[bytes | None] = []
+
+    def joined(session: SumSession, own: int, seed: bytes | None) -> Member:
+        seeds.append(seed)
+        return join(session, own, seed)
+
+    monkeypatch.setattr("fedpriv.client.masked_sum.join", joined)
     grid = network.serve(network.overrides(f"{RUN} model=auto"))
     assert codes(grid) == ["sent"] * (NODES * 5 * 2)
     vectors = [unpack_array(reply.content) for _, reply in grid.answers if "arrays" in reply.content]
-    assert len(vectors) == NODES * 2
+    assert len(vectors) == NODES * 2 and seeds == [None] * (NODES * 2)
     spent = set()
     for number in range(NODES):
         assert network.booked(number) == 2

@@ -1,12 +1,17 @@
-"""docs/protection.md's table of methods against the code, so that the page cannot go stale; SECURITY.md's links."""
+"""docs/protection.md's table of methods against the code, so that the page cannot go stale; SECURITY.md's links, modes,
+numbers and the tests that hold its promises.
+"""
 
 from __future__ import annotations
 
+import ast
 import math
 import os
 import re
 import stat
+from asyncio.constants import SSL_HANDSHAKE_TIMEOUT
 from functools import lru_cache
+from itertools import takewhile
 from pathlib import Path
 
 import numpy as np
@@ -16,21 +21,25 @@ from deployed import MACHINES, asker
 from deploy.rehearsal import free_ports
 from fedpriv.client.base import Client
 from fedpriv.client.build import make_client
-from fedpriv.commands.credentials import make_credentials
+from fedpriv.commands.credentials import CA_DAYS, OPTIONS, make_credentials
 from fedpriv.commands.superlink import private_apps, private_database
 from fedpriv.config.compose import compose
 from fedpriv.config.methods import METHODS
 from fedpriv.config.schema import Config
 from fedpriv.data.cache import cache_folder
+from fedpriv.deployment.accounting import RESERVED
 from fedpriv.deployment.bundles import Approved
 from fedpriv.deployment.executor import client_processes
+from fedpriv.deployment.gate import MOST_STATES
 from fedpriv.deployment.policy import Booked, Limits, Policy, UnitBudget, too_dear
+from fedpriv.deployment.superlink_gate import BODY_SECONDS, HEAD_BYTES, HEAD_SECONDS
 from fedpriv.privacy.composition import compose as composed
 from fedpriv.privacy.events import Entry, Threat
 from fedpriv.report.views import private_folder
 from fedpriv.runs.folder import Checkpoint, RunFolder
 
 ROOT = Path(__file__).resolve().parents[2]
+SECURITY = (ROOT / "SECURITY.md").read_text()
 PAGE = (ROOT / "docs" / "protection.md").read_text()
 ROWS = [
     tuple(cell.strip() for cell in line.strip("|").split("|"))
@@ -140,11 +149,48 @@ def test_nothing_is_booked_under_another_threat_alone(options: str, variant: str
     assert all(count <= seen[client.threat] for count in seen.values())
 
 
+def table(heading: str) -> list[list[str]]:
+    """The cells of the rows of SECURITY.md's first table below this heading."""
+    lines = SECURITY.partition(f"{heading}\n")[2].splitlines()
+    rows = (line for line in takewhile(lambda line: not line.startswith("#"), lines) if line.startswith("|"))
+    return [[cell.strip() for cell in row.strip("|").split("|")] for row in rows][2:]
+
+
+def test_each_promise_has_a_test_that_exists() -> None:
+    """Of every item of the two lists, and of the headings that a row begins with."""
+    promised: set[str] = set()
+    for names, tests in table("## Promises and their tests"):
+        promised |= {name.strip() for name in names.partition(":")[0].split(";")}
+        named = re.findall(r"`([\w/]+\.py)::(\w+)`", tests)
+        assert len(named) == tests.count("::") and (named or tests == "nothing is promised"), names
+        for file, name in named:
+            tree = ast.parse((ROOT / "tests" / file).read_text())
+            assert name in {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}, f"{file}::{name}"
+    items = set(re.findall(r"^- \*\*(.+?)\.\*\*", SECURITY, re.MULTILINE))
+    headings = {line.lstrip("# ") for line in SECURITY.splitlines() if line.startswith("#")}
+    assert items > {"Cost", "Code"} and promised - headings == items
+
+
+def test_numbers_of_the_page_are_the_codes() -> None:
+    page = " ".join(SECURITY.split())
+    for words in (
+        f"uses {1 - RESERVED} of delta",
+        f"within {RESERVED} of delta",
+        f"each for {HEAD_SECONDS:g} seconds before the head of its request",
+        f"may have open files, each for {SSL_HANDSHAKE_TIMEOUT:g} seconds",
+        f"a request's head is limited to {HEAD_BYTES // 1024} KiB",
+        f"arrive slowly ({BODY_SECONDS:g} seconds each)",
+        f"the states of the newest {MOST_STATES} runs",
+        f"`ca.key` | {CA_DAYS // 365} years",
+        f"`server.key` | {OPTIONS['days']} days by default",
+    ):
+        assert words in page, words
+
+
 def test_security_names_what_exists() -> None:
-    page = (ROOT / "SECURITY.md").read_text()
-    for path in re.findall(r"\]\(((?!http)[^)#]+)[^)]*\)", page):
+    for path in re.findall(r"\]\(((?!http)[^)#]+)[^)]*\)", SECURITY):
         assert (ROOT / path).exists(), path
-    for module in re.findall(r"python -m (fedpriv\.[a-z_]+)", page):
+    for module in re.findall(r"python -m (fedpriv\.[a-z_]+)", SECURITY):
         assert (ROOT / "fedpriv" / "commands" / f"{module.removeprefix('fedpriv.')}.py").exists(), module
 
 
@@ -175,10 +221,8 @@ def test_modes_of_files_are_those_of_the_page(
         "FLWR_HOME/apps": tmp_path / "flwr" / "apps",
         "the cache of simulations": tmp_path / "cache",
     }
-    table = (ROOT / "SECURITY.md").read_text().partition("### Who may read what")[2].partition("## Terms")[0]
-    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines() if line[:1] == "|"]
     checked = 0
-    for what, mode, *_ in rows:
+    for what, mode, *_ in table("### Who may read what"):
         if re.fullmatch("0[0-7]{3}", mode):
             names = re.findall("`([^`]*)`", what) or [what]
             if names == ["fedpriv-node-*"]:  # it ends with the node

@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
 from flwr.app import Message, RecordDict
 from flwr.serverapp.strategy import FedAvg
 from guarded import GuardedMachines, MachinesGrid, weights
@@ -139,7 +140,14 @@ def check_goes_on(network: GuardedMachines, left: int, where: str, before: dict[
 EPSILON = gaussian_epsilon(2 / 10 * (ALLOWED + 0.5) ** 0.5, 1e-5)
 
 
-def test_killed_at_every_point_of_a_message(tmp_path: Path) -> None:
+#: Every third state, in turn by commit: which others there are does not change what comes of one.
+in_turn = pytest.mark.rotates(3)
+thirds = pytest.mark.parametrize("part", range(3))
+
+
+@in_turn
+@thirds
+def test_killed_at_every_point_of_a_message(part: int, tmp_path: Path) -> None:
     network = GuardedMachines(tmp_path / "site", epsilon=EPSILON, noise_multiplier=10.0)
     disk = Disk(network, tmp_path / "copies")
     with disk.watched():
@@ -153,7 +161,7 @@ def test_killed_at_every_point_of_a_message(tmp_path: Path) -> None:
     states += [(where, copy, -1) for where, copy in disk.found[whole:]]
     assert whole > 12 and len(disk.found) > whole, [where for where, _ in disk.found]
     assert {"files.py", "shards.py"} <= {where.partition(":")[0] for where, _ in disk.found}
-    for number, (where, copy, left) in enumerate(states):
+    for number, (where, copy, left) in list(enumerate(states))[part::3]:
         disk.put_back(copy)
         vouched = head(network)
         if left < 0:  # torn: the counter says how much had left
@@ -197,7 +205,9 @@ def test_a_salt_is_made_again_before_the_first_message_alone(tmp_path: Path) -> 
 SUM = {"noise": "ddgauss", "sites": 2, "min_replies": 2, "threshold": 2, "shards": 2, "noise_multiplier": 30.0}
 
 
-def test_killed_at_every_point_of_a_secure_sums_upload(tmp_path: Path) -> None:
+@in_turn
+@thirds
+def test_killed_at_every_point_of_a_secure_sums_upload(part: int, tmp_path: Path) -> None:
     """The upload is asked again after the restart: what leaves is booked, and never twice for one booking."""
     network = GuardedMachines(tmp_path / "site", 2, **SUM)
     disk = Disk(network, tmp_path / "copies")
@@ -222,8 +232,8 @@ def test_killed_at_every_point_of_a_secure_sums_upload(tmp_path: Path) -> None:
     whole = len(disk.found)
     disk.torn()
     assert whole > 8 and len(network.booked()) == 1
-    answered = 0
-    for number, (where, copy) in enumerate(disk.found):
+    answered, states = 0, list(enumerate(disk.found))[part::3]
+    for number, (where, copy) in states:
         disk.put_back(copy)
         vouched, left = head(network), int(number == whole - 1)
         booked = len(network.booked())
@@ -237,4 +247,4 @@ def test_killed_at_every_point_of_a_secure_sums_upload(tmp_path: Path) -> None:
         if number < whole:
             fedpriv.guarded(FedAvg(fraction_evaluate=0.0)).start(MachinesGrid(network), weights(), num_rounds=1)
             assert len(network.booked()) > booked, f"{where}: the machine does not go on"
-    assert 0 < answered < len(disk.found)
+    assert 0 < answered < 2 * len(states)

@@ -161,6 +161,7 @@ def worst(name: str, restarts: int, steps: int, tries: int) -> float:
     return found
 
 
+@pytest.mark.rotates(2)
 @pytest.mark.parametrize("name", NETWORKS)
 def test_no_theta_that_a_search_finds_makes_an_example_longer_than_the_bound(name: str) -> None:
     assert 0 < worst(name, restarts=2, steps=15, tries=10) <= 1
@@ -188,6 +189,7 @@ def hostile_resnet(name: str, constant: float, small: float, images: Tensor) -> 
     return module
 
 
+@pytest.mark.rotates(2)
 @pytest.mark.parametrize("name", ["resnet18", "resnet34"])
 def test_resnets_under_large_constants_and_equal_channels(name: str) -> None:
     random = torch.Generator().manual_seed(0)
@@ -320,6 +322,7 @@ def test_the_share_kept_back_covers_the_rounding_of_the_largest_batch() -> None:
     assert gamma(2**33) * 2**16 < 2**-3  # what is summed in one product, even for the largest batches
 
 
+@pytest.mark.rotates(3)
 @pytest.mark.parametrize(("name", "shape"), [("cnn", (1, 28, 28)), ("resnet18", (3, 16, 16)), ("mlp", (1, 28, 28))])
 def test_an_honest_theta_loses_a_thousandth_of_the_bound_at_most(name: str, shape: tuple[int, int, int]) -> None:
     module = build_model(ModelConfig(name=name), shape, 10, 1)  # type: ignore[arg-type, call-arg]

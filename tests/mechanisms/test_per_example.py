@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import pytest
@@ -38,7 +39,7 @@ def module(name: str, shape: tuple[int, int, int]) -> nn.Module:
     return build_model(ModelConfig(name=name), shape, 10, seed=1)  # type: ignore[arg-type, call-arg]
 
 
-@pytest.mark.rotates(2)
+@pytest.mark.rotates(4)
 @pytest.mark.parametrize("mode", [None, "vmap"])
 @pytest.mark.parametrize(("name", "shape", "examples"), MODELS, ids=[model[0] for model in MODELS])
 def test_equal_to_a_loop_of_single_gradients(name: str, shape: tuple, examples: int, mode: str | None) -> None:
@@ -75,14 +76,20 @@ def test_an_empty_batch_is_zero() -> None:
     assert not found.total.any() and len(found.norms) == 0
 
 
+@cache
+def settled(mode: str | None) -> PerExampleGradients:
+    """Of a convolutional network. To settle takes longer than a sum, and always ends the same."""
+    return PerExampleGradients(module("cnn", (1, 28, 28)), mode)
+
+
 @pytest.mark.parametrize("mode", [None, "vmap"])
 @pytest.mark.parametrize("broken", [float("nan"), float("inf"), 1e30])
 def test_a_broken_example_contributes_nothing_and_spoils_nothing(mode: str | None, broken: float) -> None:
-    model, (images, labels) = module("cnn", (1, 28, 28)), batch((1, 28, 28), 4)
+    images, labels = batch((1, 28, 28), 4)
     spoilt = images.clone()
     spoilt[2] = broken
     keep = torch.tensor([0, 1, 3])
-    way = PerExampleGradients(model, mode)
+    way = settled(mode)
     found = way.clipped_sum(spoilt, labels, 1.0)
     expected = way.clipped_sum(images[keep], labels[keep], 1.0).total
     if broken == 1e30:  # finite pictures may give finite gradients; what counts is the bound
@@ -217,16 +224,24 @@ def test_opacus_says_the_same() -> None:
     assert torch.allclose(found.total, samples.sum(0).double(), atol=1e-5)
 
 
-def _extreme(scale_in: float, logit: float) -> nn.Module:
-    """A network whose output layer sees inputs of ``scale_in`` and answers class 1 beyond doubt."""
-    module = nn.Sequential(nn.Flatten(), nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 3))
+@cache
+def small(mode: str) -> PerExampleGradients:
+    """Settled before a server's parameters come, as in a run."""
+    way = PerExampleGradients(
+        nn.Sequential(nn.Flatten(), nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 3)), mode, physical=4
+    )
+    way.settle((1, 2, 2), torch.device("cpu"))
+    return way
+
+
+def _extreme(module: Any, scale_in: float, logit: float) -> None:
+    """The network's output layer sees inputs of ``scale_in`` and answers class 1 beyond doubt."""
     first, last = module[1], module[3]
     with torch.no_grad():
         for parameter in module.parameters():
             parameter.zero_()
         first.bias.fill_(scale_in)
         last.bias.copy_(torch.tensor([0.0, logit, 0.0]))
-    return module
 
 
 @pytest.mark.rotates(4)
@@ -239,8 +254,8 @@ def test_no_parameters_make_an_example_longer_than_the_bound(scale: float, label
     all the same (with float32 squares this one came to 3,997 bounds).
     """
     for logit in (0.0, 30.0, 54.0, 80.0, 87.0, 100.0):
-        module = _extreme(scale, logit)
-        gradients = PerExampleGradients(module, mode=mode, physical=4)
+        gradients = small(mode)
+        _extreme(gradients.module, scale, logit)
         found = gradients.clipped_sum(torch.ones(1, 1, 2, 2), torch.tensor([label]), bound)
         assert float(found.total.double().norm()) <= bound, (logit, float(found.norms[0]))
 

@@ -174,7 +174,7 @@ def test_a_faultless_release_is_consistent_with_its_claim() -> None:
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_planted_fault_is_found(fault: str) -> None:
-    found = audit(two_rounds(fault), delta=DELTA, trials=400_000, confidence=CONFIDENCE, seed=0)
+    found = audit(two_rounds(fault), delta=DELTA, trials=150_000, confidence=CONFIDENCE, seed=0)
     assert verdict(found, 2.0, same_scope=True, **exact(math.inf)) == "refutes the claim"
     assert verdict(found, 2.0, same_scope=True, **exact(2.0)) == "contradicts the verified epsilon"
 

@@ -6,6 +6,7 @@ import itertools
 import json
 import math
 import random
+from bisect import bisect
 from pathlib import Path
 
 import numpy as np
@@ -301,8 +302,8 @@ def test_the_pages_table_of_clients_and_colluders_is_computed() -> None:
     def too_many(n: int, k: int, t: int) -> int:
         if not k:
             return 2 * t - n
-        places = n * stats.hypergeom.sf(t - k // 2 - 2, n, np.arange(n), k // 2)  # expected, by number of helpers
-        return int(np.argmax(places >= 1))
+        # Places that are expected to be filled, by number of helpers: the more, the more.
+        return bisect(range(n), False, key=lambda m: n * float(stats.hypergeom.sf(t - k // 2 - 2, n, m, k // 2)) >= 1)
 
     for row in written:
         n, most = int(row[0]), int(row[1])

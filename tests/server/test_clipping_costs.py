@@ -223,6 +223,7 @@ class LongNorm(NoisyNorm):
         return [("no update against a far too long one", 0.0, 10 * self.norm_bound / clip_norm)]
 
 
+@pytest.mark.rotates(2)
 @pytest.mark.parametrize("method", ["fedldp", "fedcad"])
 @pytest.mark.parametrize(("rule", "faulty"), [("quantile", BareBit), ("adp", QuietNorm), ("adp", LongNorm)])
 def test_a_statistic_with_too_little_noise_is_found(method: str, rule: str, faulty: type) -> None:

@@ -10,9 +10,11 @@ from pathlib import Path
 
 import pytest
 from browsing import SCREENS, Watched, chromium
+from rotation import together
 
 import fedpriv
 
+pytestmark = pytest.mark.rotates(8, together(5))
 ROOT = Path(__file__).resolve().parents[2]
 #: What a browser fetches by itself, in HTML and in CSS.
 FETCHED = (
@@ -105,6 +107,7 @@ def locked(file: str) -> dict[str, str]:
     return dict(re.findall(r"(?m)^([\w.-]+)==(.*?) \\$", lock))
 
 
+@pytest.mark.rotates(1)
 def test_dependencies_come_from_no_named_host_and_fit_every_system() -> None:
     """A node's are among a server's, and these among the project's, in the same versions, without tools; CUDA's
     packages are for Linux alone.

@@ -119,7 +119,7 @@ class Site(Rehearsal):
         self._environment = kept
 
 
-@pytest.mark.rotates(5, together(2))
+@pytest.mark.rotates(8, together(6))
 def test_a_deployment_behind_a_proxy(proxy: Proxy, tmp_path: Path) -> None:
     """A round by way of the proxy and of IPv6; then one node is revoked, and says so."""
     app = copy_of(APP, tmp_path / "app")

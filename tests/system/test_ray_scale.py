@@ -407,7 +407,7 @@ def wait_for_nodes(address: str, count: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.rotates(5, together(1))
+@pytest.mark.rotates(8, together(7))
 def test_two_nodes_share_the_clients_and_give_the_same_run_also_when_one_dies(
     machines: Any, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
