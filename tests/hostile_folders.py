@@ -247,7 +247,7 @@ COMMANDS: dict[str, list[str]] = {
     "certificate": ["certificate", "theirs"],
     "rerun": ["-q", "rerun=theirs", "hydra.run.dir=again"],
     "audit": ["audit", "run=theirs", "trials=2000"],
-    "attack": ["attack", "run=theirs", "attack=ml_leaks", "members=10", "control_models=1", "control_epochs=1"],
+    "attack": ["attack", "run=theirs", "attack=ml_leaks", "members=20", "control_models=1", "control_epochs=1"],
     "extend": ["-q", "extend=theirs", "num_rounds=2"],
     "resume": ["-q", "resume=theirs"],
 }
@@ -318,8 +318,17 @@ def case_of(change: Callable[[Path, Path], None], sound: Path, place: Path, unfi
     change(theirs, place)
 
 
-def play(command: str, change: Callable[[Path, Path], None], sound: Path, place: Path, players: Forks) -> list[str]:
-    """What is wrong with what a command does of a hostile folder; nothing where it answers, or refuses in a line."""
+def play(
+    command: str,
+    change: Callable[[Path, Path], None],
+    sound: Path,
+    place: Path,
+    players: Forks,
+    sound_too: bool = False,
+) -> list[str]:
+    """What is wrong with what a command does of a hostile folder; nothing where it answers, or refuses in a line.
+    sound_too: the folder is none, so it must answer.
+    """
     case_of(change, sound, place, unfinished=command == "resume")
     before = _seen(place / "outside")
     arguments = ["load"] if command == "load" else COMMANDS[command]
@@ -329,6 +338,8 @@ def play(command: str, change: Callable[[Path, Path], None], sound: Path, place:
     if "Traceback" in err:
         named = [line for line in err.splitlines() if re.match(r"[A-Za-z_.]*(Error|Exception|Interrupt)\b", line)]
         wrong.append(f"traceback: {(named or err.splitlines())[-1][:160]}")
+    if sound_too and (code or (command == "load" and err)):
+        wrong.append(f"exit code {code}: {err[-500:]}")
     if code < 0:
         wrong.append("hang" if code in (-14, -27) else f"killed by signal {-code}")
     grown = [int(line.split()[1]) for line in said.splitlines() if line.startswith("GREW")]

@@ -43,3 +43,13 @@ def test_a_hostile_folder_is_read_or_refused(
     name: str, command: str, sound: Path, players: Forks, tmp_path: Path
 ) -> None:
     assert hostile_folders.play(command, dict(ALL)[name], sound, tmp_path / "case", players) == []
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_sound_folder_of_another_user_serves_every_command(
+    command: str, sound: Path, players: Forks, tmp_path: Path
+) -> None:
+    def another(folder: Path, _: Path) -> None:
+        (folder / ".owner").unlink()
+
+    assert hostile_folders.play(command, another, sound, tmp_path / "case", players, sound_too=True) == []
