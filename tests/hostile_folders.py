@@ -247,7 +247,7 @@ COMMANDS: dict[str, list[str]] = {
     "certificate": ["certificate", "theirs"],
     "rerun": ["-q", "rerun=theirs", "hydra.run.dir=again"],
     "audit": ["audit", "run=theirs", "trials=2000"],
-    "attack": ["attack", "run=theirs", "attack=ml_leaks", "members=20", "control_models=1", "control_epochs=1"],
+    "attack": ["attack", "run=theirs", "attack=ml_leaks", "members=20", "control_models=2", "control_epochs=10"],
     "extend": ["-q", "extend=theirs", "num_rounds=2"],
     "resume": ["-q", "resume=theirs"],
 }
@@ -338,7 +338,8 @@ def play(
     if "Traceback" in err:
         named = [line for line in err.splitlines() if re.match(r"[A-Za-z_.]*(Error|Exception|Interrupt)\b", line)]
         wrong.append(f"traceback: {(named or err.splitlines())[-1][:160]}")
-    if sound_too and (code or (command == "load" and err)):
+    weak = command == "attack" and "is not shown: positive control" in err  # so small an attack finds nothing
+    if sound_too and ((code and not weak) or (command == "load" and err)):
         wrong.append(f"exit code {code}: {err[-500:]}")
     if code < 0:
         wrong.append("hang" if code in (-14, -27) else f"killed by signal {-code}")
