@@ -66,6 +66,9 @@ class GuardPolicy(Options):
     pad_seconds: float | None = Field(
         default=None, gt=0, description="every start of the app takes so long, however soon it answers"
     )
+    min_answered: float = Field(
+        default=0.9, ge=0, le=1, description="share of an app's starts that must answer when it is tried, or none runs"
+    )
     api: Literal["message", "numpy"] = Field(
         default="message", description="numpy: the app is a NumPyClient, and gets its messages in their older form"
     )

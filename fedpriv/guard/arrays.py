@@ -94,8 +94,10 @@ def model_of(content: RecordDict, most: int) -> Model:
     if (size := sum(array.size for array in found.values())) > most:
         raise MalformedMessage(f"a model of {size} numbers, max_parameters is {most}", "oversized")
     model = Model(key, found)
-    if not model.size or not np.isfinite(model.vector).all():
-        raise MalformedMessage("a model without float numbers, or with numbers that are not finite", "not_finite")
+    if not model.size:
+        raise MalformedMessage("the model has no float arrays")
+    if not np.isfinite(model.vector).all():
+        raise MalformedMessage("the model has numbers that are not finite", "not_finite")
     return model
 
 

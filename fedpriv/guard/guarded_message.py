@@ -189,11 +189,10 @@ class _Answering:
             files = shards.asked()  # under the lock: another message must not divide the data at the same time
         source = self.guard.source()
         answers, words = [], []
-        for file, arrays in zip(
-            files, self.asked(shards.place, files), strict=True
-        ):  # all: time must not tell the draw
+        for answer in self.asked(shards.place, files):  # all: time must not tell the draw
+            arrays = None if answer is None else answer.arrays
             answers.append(model.answer(arrays, terms.reply))
-            words.append("not asked" if file is None else model.fault(arrays) or "answered")
+            words.append("not asked" if answer is None else model.fault(arrays) or "answered")
         answers = [answers[shard] for shard in terms.drawn(source)]
         release = terms.release(answers, model.size, source)
         with self.ledger.held() as ledger:
@@ -207,8 +206,8 @@ class _Answering:
         update = release.double().numpy() * (terms.clip / terms.expected)
         return trained_content(model, model.vector + update if terms.reply == "difference" else update)
 
-    def asked(self, place: Path, files: Sequence[Path | None]) -> Iterator[tuple[NDArray[Any], ...] | None]:
-        """The app's arrays for each shard; raises nothing once the app was started."""
+    def asked(self, place: Path, files: Sequence[Path | None]) -> Iterator[Answer | None]:
+        """The app's answer for each shard, None for one that is not asked; raises nothing once the app was started."""
         rules, guard = self.rules, self.guard
         request = request_bytes(self._app_message(), self._app_context(place))
 
@@ -290,7 +289,7 @@ def _asked(
     request: bytes,
     shards: Sequence[tuple[int, Path | None]],
     pad_seconds: float,
-) -> Iterator[tuple[NDArray[Any], ...] | None]:
+) -> Iterator[Answer | None]:
     """A sandbox that one shard's app broke is replaced before the next shard: what one shard does must not change what
     another answers. None: a shard that has no answer, and takes its time. Raises what the first start of a sandbox
     raises.
@@ -305,15 +304,14 @@ def _asked(
             try:
                 if current is None:
                     current = stack.enter_context(box())
-                found = current.ask(request, shard)
-                arrays, fault = found.arrays, found.fault
+                answer = current.ask(request, shard)
             except Exception as error:
-                arrays, fault, current = None, f"{type(error).__name__}: {error}", None
+                answer, current = Answer(None, 0.0, f"{type(error).__name__}: {error}"), None
                 with suppress(Exception):
                     stack.close()
-            if fault is not None:
-                log.warning("shard %d counts as a zero update: %s", number, fault[:2000])
-            yield arrays
+            if answer.fault is not None:
+                log.warning("shard %d counts as a zero update: %s", number, answer.fault[:2000])
+            yield answer
 
 
 def _request(content: RecordDict) -> Request:
