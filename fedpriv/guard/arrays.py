@@ -17,7 +17,18 @@ Vector = NDArray[np.float64]
 
 #: Keys of the older messages of Flower, in which a `NumPyClient` speaks.
 FIT_IN, FIT_OUT, EVALUATE_IN = "fitins", "fitres", "evaluateins"
+LARGE = "the model has more numbers than this node's policy allows"
 ARRAYS, METRICS, NUM_EXAMPLES = "arrays", "metrics", "num-examples"
+
+
+class Unanswerable(MalformedMessage):
+    """A message that no guard answers. sentence: for its server, of the message and the policy alone; detail: for the
+    node's operator.
+    """
+
+    def __init__(self, sentence: str, detail: str = "") -> None:
+        super().__init__(f"{sentence} ({detail})" if detail else sentence)
+        self.sentence = sentence
 
 
 @dataclass(frozen=True)
@@ -77,27 +88,27 @@ class Model:
 
 
 def model_of(content: RecordDict, most: int) -> Model:
-    """The model that a message brings. most: numbers. Raises `MalformedMessage`."""
-    if len(content.array_records) != 1:
-        raise MalformedMessage(f"{len(content.array_records)} records of arrays came, a guarded app gets one")
+    """The model that a message brings. most: numbers. Raises `Unanswerable`."""
+    if (count := len(content.array_records)) != 1:
+        raise Unanswerable(f"a guarded app gets one record of arrays, and the message has {count}")
     ((key, record),) = content.array_records.items()
     if (size := sum(math.prod(array.shape) for array in record.values())) > most:  # before anything is read
-        raise MalformedMessage(f"a model of {size} numbers, max_parameters is {most}", "oversized")
+        raise Unanswerable(LARGE, f"{size}, max_parameters is {most}")
     found = {}
     for name, array in record.items():
         if array.stype != "numpy.ndarray":
-            raise MalformedMessage(f"{shown(name)}: an array of {shown(array.stype)}")
+            raise Unanswerable("an array of the model cannot be read", f"{shown(name)}: of {shown(array.stype)}")
         try:
             found[name] = array.numpy()
         except (ValueError, EOFError, OSError, TypeError) as error:
-            raise MalformedMessage(f"{shown(name)}: cannot be read ({shown(error)})") from None
+            raise Unanswerable("an array of the model cannot be read", f"{shown(name)}: {shown(error)}") from None
     if (size := sum(array.size for array in found.values())) > most:
-        raise MalformedMessage(f"a model of {size} numbers, max_parameters is {most}", "oversized")
+        raise Unanswerable(LARGE, f"{size}, max_parameters is {most}")
     model = Model(key, found)
     if not model.size:
-        raise MalformedMessage("the model has no float arrays")
+        raise Unanswerable("the model has no float arrays")
     if not np.isfinite(model.vector).all():
-        raise MalformedMessage("the model has numbers that are not finite", "not_finite")
+        raise Unanswerable("the model has numbers that are not finite")
     return model
 
 

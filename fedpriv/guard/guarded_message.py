@@ -57,9 +57,11 @@ from fedpriv.deployment.refusals import note_refusal
 from fedpriv.deployment.signed_head import Signer
 from fedpriv.guard.arrays import (
     FIT_IN,
+    LARGE,
     METRICS,
     NUM_EXAMPLES,
     Model,
+    Unanswerable,
     evaluated_content,
     fit_content,
     model_of,
@@ -82,6 +84,8 @@ log = logging.getLogger("fedpriv")
 GUARD = "fedpriv-guard"
 #: The exchange that asks for the guard's terms.
 TERMS = "terms"
+#: Of a message whose record of that name is none.
+UNREAD = "the guard's own record cannot be read"
 #: An array of a model in a secure sum's reply.
 PACKED = "packed"
 
@@ -92,6 +96,15 @@ CODES: dict[type[Exception], Refusal] = {
     LedgerRefused: Refusal.LEDGER,
     SumRefused: Refusal.UNSAFE_SUM,
     MalformedMessage: Refusal.POLICY,
+}
+#: What a server reads beside a code: nothing of the data, of the ledger's content or of places on this machine.
+SENTENCES: dict[Refusal, str] = {
+    Refusal.FAILED: "this node could not answer; its own log says why",
+    Refusal.BUDGET_SPENT: "this node's budget does not allow the answer",
+    Refusal.STALE: "this node has answered a later round",
+    Refusal.POLICY: "this node's policy does not allow the message",
+    Refusal.LEDGER: "this node's ledger cannot record the answer",
+    Refusal.UNSAFE_SUM: "the message breaks a rule of the secure sum",
 }
 
 
@@ -120,7 +133,7 @@ class Guard:
     source: Callable[[], NoiseSource] = field(default=SecureNoise)
 
     def __call__(self, message: Message, context: Context) -> Message:
-        """The reply; of an exception a code alone."""
+        """The reply; of an exception a code and a sentence."""
         try:
             return Message(self._content(message, context), reply_to=message)
         except Exception as error:
@@ -128,7 +141,8 @@ class Guard:
             if code == Refusal.FAILED:
                 log.warning("client %d: %s", self.client, traceback.format_exc())
             note_refusal(self.data, code, str(error) if code != Refusal.FAILED else repr(error))
-            return refusal(code, message)
+            sentence = error.sentence if isinstance(error, Unanswerable) else SENTENCES[code]
+            return refusal(code, message, f"{code.name.lower()}: {sentence}")
 
     def _content(self, message: Message, context: Context) -> RecordDict:
         answering = _Answering(self, read_policy(self.policy_file), message, context)
@@ -136,7 +150,12 @@ class Guard:
         if kind == "evaluate":
             return evaluated_content()
         if kind != "train":
-            raise PolicyRefused(f"a message of type {shown(kind)}: a guarded app answers train messages alone")
+            raise Unanswerable(
+                f"a {kind} is not declared by this node's policy"
+                if kind == "query"
+                else "messages of this type have no answer here",
+                shown(message.metadata.message_type),
+            )
         if answering.exchange == TRAIN:
             return answering.trained()
         if answering.exchange == TERMS:
@@ -149,9 +168,9 @@ class _Answering:
 
     def __init__(self, guard: Guard, policy: Policy, message: Message, context: Context) -> None:
         if policy.guard is None:
-            raise PolicyRefused("guard: the policy has no such section")
+            raise Unanswerable("this node's policy has no section `guard`")
         if policy.guard.apps != "any" and guard.digest not in policy.guard.apps:
-            raise PolicyRefused(f"guard.apps: the app {guard.digest} is not among them")
+            raise Unanswerable("this node's policy does not allow this app", f"{guard.digest} is not in guard.apps")
         self.guard, self.policy, self.rules = guard, policy, policy.guard
         self.message, self.context = message, context
         self.terms = Terms.of(policy.guard)
@@ -179,7 +198,7 @@ class _Answering:
     def trained(self) -> RecordDict:
         model, terms = self.model, self.terms
         if terms.in_sum and GUARD not in self.message.content:
-            raise PolicyRefused(f"guard.noise={terms.noise}: this machine answers in secure sums alone")
+            raise Unanswerable("this node answers in secure sums alone", f"guard.noise={terms.noise}")
         with self.ledger.held() as ledger:
             booked = self._admitted(ledger)
             if terms.in_sum:
@@ -260,10 +279,10 @@ class _Answering:
     def in_sum(self) -> RecordDict:
         """Every exchange of a sum but TRAIN."""
         if not self.terms.in_sum or self.exchange not in (KEYS, SHARES, CONFIRM, UNMASK):
-            raise PolicyRefused(f"there is no exchange {shown(self.exchange)}")
+            raise Unanswerable("this node takes part in no such exchange", shown(self.exchange))
         size = self.request.options.get("size")
         if self.exchange == KEYS and (not isinstance(size, int) or not 1 <= size <= self.policy.limits.max_parameters):
-            raise PolicyRefused(f"a sum of {shown(size)} numbers")
+            raise Unanswerable(LARGE, shown(size))
         with self.ledger.held() as ledger:
             part = self._sum(ledger)
             out = part.answer(self.request, self.terms.bits, size if isinstance(size, int) else 0)
@@ -322,12 +341,15 @@ def _request(content: RecordDict) -> Request:
         known = [number for number in named if type(number) is int and 0 < number <= MOST_ROUND]
         return Request(known[0] if known else 0)
     if not isinstance(own, ConfigRecord):
-        raise MalformedMessage(f"{GUARD}: of the wrong kind")
-    options = dict(sized(RecordDict({GUARD: own}))[GUARD])
+        raise Unanswerable(UNREAD)
+    try:
+        options = dict(sized(RecordDict({GUARD: own}))[GUARD])
+    except MalformedMessage as error:
+        raise Unanswerable(UNREAD, str(error)) from None
     number, attempt = options.pop(ROUND, None), options.pop(ATTEMPT, 0)
     for value in (number, attempt):
         if type(value) is not int or not 0 <= value <= MOST_ROUND:
-            raise MalformedMessage(f"{GUARD}: round and attempt must be whole numbers, got {shown(value)}")
+            raise Unanswerable(UNREAD, f"round and attempt must be whole numbers, got {shown(value)}")
     return Request(int(number), int(attempt), options)  # type: ignore[arg-type]
 
 

@@ -24,7 +24,7 @@ from flwr.serverapp.strategy import Result, Strategy
 
 from fedpriv.common.errors import OptionError, RunFailed
 from fedpriv.common.files import json_number, write_atomic
-from fedpriv.common.messages import EXCHANGE, ROUND, MalformedMessage, Refusal
+from fedpriv.common.messages import EXCHANGE, MOST_REASON, ROUND, MalformedMessage, Refusal, shown_text
 from fedpriv.common.replies import read_blobs
 from fedpriv.common.versions import library_versions
 from fedpriv.guard.account import claimed_epsilon, figures
@@ -42,10 +42,13 @@ log = logging.getLogger("fedpriv")
 LARGEST = 2**31
 _NO_GUARD = "without a guard (`fedpriv deploy node run ... guard=any`)"
 #: Why a machine takes no part, for the server's log.
-_WHY = {int(code): f"refused ({code.name.lower()}; its own log says why)" for code in Refusal} | {
-    int(Refusal.BUNDLE): "whose guard.apps does not name this app as it is now (`fedpriv deploy node bundle APP`)"
-}
+_BUNDLE = "whose guard.apps does not name this app as it is now (`fedpriv deploy node bundle APP`)"
 SUMMARY, LEDGER, PLAN = "summary.json", "ledger.jsonl", "plan.json"
+
+
+def _reason(reply: Message) -> str:
+    """What a machine says in place of an answer."""
+    return shown_text(str(reply.error.reason), MOST_REASON)
 
 
 def guarded(strategy: Strategy, run_dir: str | Path | None = None, delta: float = 1e-5) -> Guarded:
@@ -74,6 +77,7 @@ class Guarded(Strategy):
         self.rounds = self._planned = 0
         self.clients: dict[int, int] = {}  # by node
         self.entries: dict[int, list[Entry]] = {}
+        self.refused: Counter[str] = Counter()  # replies without content, by what they say
         self.closed: dict[int, str] = {}  # rounds whose sum did not open, and why
         self._timeout, self._began = 3600.0, time.time()
         self._grid: Grid | None = None
@@ -93,7 +97,8 @@ class Guarded(Strategy):
         **named: Any,
     ) -> Result:
         """As of the strategy inside. The folder's summary is complete when it returns. A round whose sum does not
-        open leaves the model as it was. Raises `RunFailed` where no round's sum opened.
+        open leaves the model as it was. Raises `RunFailed` where no round's sum opened, where no machine answered, or
+        for a model that no guard trains.
         """
         self.rounds, self._timeout = num_rounds, timeout
         if self.folder is not None:
@@ -101,6 +106,9 @@ class Guarded(Strategy):
         found = super().start(grid, initial_arrays, num_rounds, timeout, *further, **named)
         if self.closed and len(self.closed) == num_rounds:
             raise RunFailed("; ".join(self.closed.values()))
+        if self.refused and not self.entries:
+            why = "; ".join(f"{count} x {reason}" for reason, count in self.refused.most_common())
+            raise RunFailed(f"no machine has answered in {num_rounds} rounds: {why}")
         return found
 
     # --- training --------------------------------------------------------------------------------------------
@@ -111,7 +119,10 @@ class Guarded(Strategy):
         messages = list(self.inner.configure_train(server_round, arrays, config, grid))
         if not messages:
             return messages
-        self._grid, self._model = grid, model_of(messages[0].content, LARGEST)
+        try:
+            self._grid, self._model = grid, model_of(messages[0].content, LARGEST)
+        except MalformedMessage as error:
+            raise RunFailed(f"{error}: no guard trains it (docs/guard_apps.md)") from None
         nodes = [message.metadata.dst_node_id for message in messages]
         self._ask_terms(grid, nodes)
         self._plan()
@@ -139,11 +150,10 @@ class Guarded(Strategy):
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         if server_round in self.closed:
             return None, None
-        came = list(replies)
-        answered = [reply for reply in came if not reply.has_error()]
+        answered = self._answered(replies)
         if self._opening is None:
             self._book(server_round, [self.clients[reply.metadata.src_node_id] for reply in answered])
-            return self.inner.aggregate_train(server_round, came)
+            return self.inner.aggregate_train(server_round, answered) if answered else (None, None)
         opening, self._opening = self._opening, None
         assert self._model is not None
         # What a machine uploaded is spent, also where no sum opens.
@@ -158,6 +168,15 @@ class Guarded(Strategy):
         content = {self._model.key: self._model.record(vector), METRICS: MetricRecord({NUM_EXAMPLES: 1})}
         whole.content = RecordDict(content)  # type: ignore[arg-type]
         return self.inner.aggregate_train(server_round, [whole])
+
+    def _answered(self, replies: Iterable[Message]) -> list[Message]:
+        """Those with content. Of the others the strategy inside hears nothing, and the server's log what they say."""
+        came = list(replies)
+        refused = Counter(_reason(reply) for reply in came if reply.has_error())
+        for reason, count in refused.items():
+            log.warning("%d x %s", count, reason)
+        self.refused += refused
+        return [reply for reply in came if not reply.has_error()]
 
     def _stays_closed(self, server_round: int, closed: SumClosed) -> None:
         self.closed[server_round] = str(closed)
@@ -182,7 +201,9 @@ class Guarded(Strategy):
         others: Counter[str] = Counter()
         for reply in grid.send_and_receive(messages, timeout=self._timeout) if messages else []:
             if reply.has_error():
-                others[_WHY.get(reply.error.code, _NO_GUARD)] += 1
+                code = reply.error.code
+                why = _BUNDLE if code == Refusal.BUNDLE else f"refused ({_reason(reply)})"
+                others[why if code in Refusal._value2member_map_ else _NO_GUARD] += 1
                 continue
             try:
                 client, text = read_blobs(reply, TERMS, 2)

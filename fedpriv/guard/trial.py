@@ -28,12 +28,11 @@ from flwr.common.config import (
 
 from fedpriv.common.errors import OptionError
 from fedpriv.common.files import write_atomic
-from fedpriv.common.messages import MalformedMessage
 from fedpriv.deployment.bundles import bundle_digest, bundle_files
 from fedpriv.deployment.data_ledger import PRIVATE
 from fedpriv.deployment.guard_policy import GuardPolicy
 from fedpriv.deployment.policy import Policy, read_policy
-from fedpriv.guard.arrays import Model
+from fedpriv.guard.arrays import Model, Unanswerable
 from fedpriv.guard.guarded_message import Guard, _Answering
 from fedpriv.guard.record import request_bytes
 from fedpriv.guard.sandbox import Answer, Limits, Sandbox
@@ -170,7 +169,7 @@ def try_app(policy_file: Path, data: Path, app: Path, client: int = 0, model: Pa
         answering = _Answering(guard, policy, message, Context(1, 2, {}, RecordDict(), dict(config)))
         try:
             answering.model  # noqa: B018 - read here, so that what is wrong with it is not a shard's fault
-        except MalformedMessage as error:
+        except Unanswerable as error:
             raise OptionError("guard", app, f"{error}: {NO_MODEL}") from None
         with answering.ledger.held() as ledger:
             shards = Shards(data, rules, read_salt(data, ledger.counter, unused=not ledger.spent().messages))
