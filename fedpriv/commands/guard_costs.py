@@ -70,6 +70,9 @@ def _rows(policy: Policy, terms: Terms, size: int, rounds: int, delta: float, co
         "epsilon": f"{cost(terms, size, rounds, delta):.4g} claimed and verified; {cost(terms, size, 1, delta):.4g} "
         "of one round",
     }
+    for kind, query in terms.counts.items():
+        numbers = sum(query["metrics"].values())
+        rows[kind] = f"{numbers} counts, epsilon {cost(terms, size, {kind: 1}, delta):.4g} of one answer"
     if terms.sandbox == "none":
         rows["sandbox"] = "none: the approved apps' code is trusted"
     for budget in policy.budgets:

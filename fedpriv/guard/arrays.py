@@ -55,8 +55,8 @@ class Model:
         return _flat(list(self.arrays.values()), self.arrays.values())
 
     def answer(self, arrays: Sequence[NDArray[Any]] | None, reply: str) -> Vector:
-        """An app's answer (float64 [d]): its arrays less these, or (reply=reply) its arrays. Zero for one that did not
-        answer or answered in another form: that is an answer like any other.
+        """An app's answer (float64 [d]): its arrays less these, or (reply=reply, counts) its arrays. Zero for one that
+        did not answer or answered in another form: that is an answer like any other.
         """
         if arrays is None or self.fault(arrays) is not None:
             return np.zeros(self.size)
@@ -85,6 +85,11 @@ class Model:
                     numbers = numbers.astype(array.dtype)
             found[name] = Array(numbers)
         return found
+
+
+def zero_counts(size: int) -> Model:
+    """The form of a vector of counts [K], as of a model that trains from zero."""
+    return Model("counts", {"counts": np.zeros(size)})
 
 
 def model_of(content: RecordDict, most: int) -> Model:
@@ -127,15 +132,19 @@ def trained_content(model: Model, vector: Vector) -> RecordDict:
     return RecordDict({model.key: arrays, METRICS: MetricRecord({NUM_EXAMPLES: 1})})
 
 
-def fit_content(model: Model, config: Mapping[str, Any]) -> RecordDict:
-    """The model and its server's configuration as a `NumPyClient` expects them."""
+def fit_content(model: Model, config: Mapping[str, Any], form: str = FIT_IN) -> RecordDict:
+    """The model and its server's configuration as a `NumPyClient` expects them, to train or (EVALUATE_IN) evaluate."""
     arrays = ArrayRecord({str(place): Array(array) for place, array in enumerate(model.arrays.values())})
-    return RecordDict({f"{FIT_IN}.parameters": arrays, f"{FIT_IN}.config": ConfigRecord(dict(config))})
+    return RecordDict({f"{form}.parameters": arrays, f"{form}.config": ConfigRecord(dict(config))})
 
 
-def evaluated_content() -> RecordDict:
-    """Content of an evaluate reply: nothing was evaluated."""
-    return RecordDict({METRICS: MetricRecord({NUM_EXAMPLES: 1})})
+def counted_content(counts: Mapping[str, int], vector: Vector) -> RecordDict:
+    """Content of a reply of counts. counts: how many of the vector's numbers [K] each name has; {}: a fixed content."""
+    record, start = MetricRecord({NUM_EXAMPLES: 1}), 0
+    for name, size in counts.items():
+        numbers = vector[start : start + size].tolist()
+        record[name], start = numbers if size > 1 else numbers[0], start + size
+    return RecordDict({METRICS: record})
 
 
 def _is_float(array: NDArray[Any]) -> bool:

@@ -4,8 +4,9 @@
 |---|---|
 | train | the noisy sum of clipped answers, in the app's own form; in a secure sum, masked whole numbers |
 | train, of the guard's own exchanges | the guard's terms; keys and shares of a secure sum |
-| evaluate | a fixed content: nothing is evaluated |
-| query, and all others | a refusal |
+| evaluate, query, of a type whose counts the policy declares | the noisy sum of clipped counts, by name |
+| other evaluate | a fixed content: nothing is evaluated |
+| other query, and all others | a refusal |
 
 Whether and in which form it answers depends on the message, the policy and the ledger alone. What the app says beside
 its arrays, and that it says nothing, goes to this machine's log and no further.
@@ -16,7 +17,7 @@ from __future__ import annotations
 import logging
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, suppress
 from copy import copy
 from dataclasses import dataclass, field, replace
@@ -56,23 +57,25 @@ from fedpriv.deployment.policy import Booked, Policy, read_policy
 from fedpriv.deployment.refusals import note_refusal
 from fedpriv.deployment.signed_head import Signer
 from fedpriv.guard.arrays import (
+    EVALUATE_IN,
     FIT_IN,
     LARGE,
     METRICS,
     NUM_EXAMPLES,
     Model,
     Unanswerable,
-    evaluated_content,
+    counted_content,
     fit_content,
     model_of,
     trained_content,
+    zero_counts,
 )
 from fedpriv.guard.member_state import SumStore, masked_sum
-from fedpriv.guard.record import request_bytes
+from fedpriv.guard.record import counts_of, request_bytes
 from fedpriv.guard.sandbox import Answer, Limits, Sandbox
 from fedpriv.guard.shard_counts import count_answers
 from fedpriv.guard.shards import Shards, read_salt
-from fedpriv.guard.terms import Terms
+from fedpriv.guard.terms import COUNTS, Terms
 from fedpriv.mechanisms.integer_noise import pack_residues, to_residues
 from fedpriv.mechanisms.noise import NoiseSource
 from fedpriv.mechanisms.secure_noise import SecureNoise
@@ -147,9 +150,11 @@ class Guard:
     def _content(self, message: Message, context: Context) -> RecordDict:
         answering = _Answering(self, read_policy(self.policy_file), message, context)
         kind = message.metadata.message_type.partition(".")[0]
+        if answering.counts is not None and kind != TRAIN:
+            return answering.trained()
         if kind == "evaluate":
-            return evaluated_content()
-        if kind != "train":
+            return counted_content({}, np.zeros(0))
+        if kind != TRAIN:
             raise Unanswerable(
                 f"a {kind} is not declared by this node's policy"
                 if kind == "query"
@@ -175,6 +180,14 @@ class _Answering:
         self.message, self.context = message, context
         self.terms = Terms.of(policy.guard)
         self.request = _request(message.content)
+        #: The names and lengths of declared counts, which this message, or its exchange of a sum, is about.
+        self.counts: Mapping[str, int] | None = None
+        kind = str(self.request.options.get(COUNTS, message.metadata.message_type))
+        if kind in self.terms.counts:
+            self.counts = self.terms.counts[kind]["metrics"]
+            self.terms, _ = self.terms.counted(kind)
+        elif COUNTS in self.request.options:
+            raise Unanswerable("a query is not declared by this node's policy", shown(kind))
         signer = None if guard.identity is None else Signer(guard.identity.private)
         self.ledger = DataLedger(guard.data, Path(policy.counter), signer)
 
@@ -187,8 +200,13 @@ class _Answering:
         """In the ledger: the run, whose code it was, and whether that was trusted."""
         return f"guard {self.context.run_id:x} app {self.guard.digest} sandbox {self.rules.sandbox}"
 
-    @cached_property
+    @property
     def model(self) -> Model:
+        """What fixes the form of an answer: the model that came down, or as many zeros as there are counts."""
+        return self.received if self.counts is None else zero_counts(sum(self.counts.values()))
+
+    @cached_property
+    def received(self) -> Model:
         """What came down, without the guard's own record."""
         content = RecordDict({key: value for key, value in self.message.content.items() if key != GUARD})
         return model_of(content, self.policy.limits.max_parameters)
@@ -210,6 +228,9 @@ class _Answering:
         answers, words = [], []
         for answer in self.asked(shards.place, files):  # all: time must not tell the draw
             arrays = None if answer is None else answer.arrays
+            if self.counts is not None:
+                counted = counts_of(arrays, self.counts)
+                arrays = None if counted is None else (counted,)
             answers.append(model.answer(arrays, terms.reply))
             words.append("not asked" if answer is None else model.fault(arrays) or "answered")
         answers = [answers[shard] for shard in terms.drawn(source)]
@@ -222,6 +243,8 @@ class _Answering:
                 return self._masked(ledger, again, release.numpy())
             ledger.append(again, self.run)
             ledger.confirm()
+        if self.counts is not None:
+            return counted_content(self.counts, release.double().numpy() * terms.clip)
         update = release.double().numpy() * (terms.clip / terms.expected)
         return trained_content(model, model.vector + update if terms.reply == "difference" else update)
 
@@ -241,7 +264,7 @@ class _Answering:
             memory_bytes=rules.memory_mib * 2**20,
             processor_s=rules.processor_seconds,
             wall_s=rules.wall_seconds,
-            answer_bytes=2 * self.model.num_bytes + 2**16,
+            answer_bytes=2 * self.model.num_bytes + (2**16 if self.counts is None else 2**20),
             pad_s=rules.pad_seconds,
             processes=rules.processes,
         )
@@ -249,9 +272,11 @@ class _Answering:
     def _app_message(self) -> Message:
         """The message as its app gets it: without the guard's words, for a NumPyClient in the older form."""
         content = RecordDict({key: value for key, value in self.message.content.items() if key != GUARD})
-        if self.rules.api == "numpy" and not self.model.key.startswith(FIT_IN):
+        form = FIT_IN if self.counts is None else EVALUATE_IN
+        newer = content.array_records and not next(iter(content.array_records)).startswith(form)
+        if self.rules.api == "numpy" and newer and self.message.metadata.message_type in (TRAIN, "evaluate"):
             given = [dict(record) for record in content.config_records.values()]
-            content = fit_content(self.model, given[0] if given else {})
+            content = fit_content(self.received, given[0] if given else {}, form)
         asked = copy(self.message)
         asked.content = content
         return asked
