@@ -50,7 +50,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 PUBLIC = {"fl_tabular_public": {"public-codes": True}}
 PROJECT = """\
 [project]
-name = "{name}"
+name = "{project}"
 version = "1.0.0"
 license = "Apache-2.0"
 [tool.hatch.build.targets.wheel]
@@ -67,7 +67,7 @@ clientapp = "{name}:app"
 def app_folder(name: str, folder: Path) -> Path:
     """A Flower app's folder, of one of `APPS`."""
     folder.mkdir(parents=True)
-    (folder / "pyproject.toml").write_text(PROJECT.format(name=name))
+    (folder / "pyproject.toml").write_text(PROJECT.format(name=name, project=name.replace("_", "-")))
     for module in {name, "pytorch_cnn"} if name in ("opacus_cnn", "personal_head") else {name}:
         shutil.copy(APPS / f"{module}.py", folder)
     return folder
