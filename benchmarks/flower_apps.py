@@ -39,13 +39,13 @@ OWN, SUM = "own", "ddgauss"
 #: rows of a machine, shards, clip norm, rounds, seeds, and of an app's rules and server's words what it needs.
 SETTINGS: dict[str, dict[str, Any]] = {
     "sklearn_iris": {"rows": 24, "shards": 3, "clip": 0.1, "rounds": 25, "seeds": 5},
-    "sklearn_iris_many": {"rows": 1000, "shards": 100, "clip": 0.1, "rounds": 25, "seeds": 3},
-    "fl_tabular": {"rows": 2000, "shards": 40, "clip": 0.5, "rounds": 5, "seeds": 3},
-    "fl_tabular_public": {"rows": 2000, "shards": 40, "clip": 0.5, "rounds": 5, "seeds": 3},
+    "sklearn_iris_many": {"rows": 400, "shards": 40, "clip": 0.3, "rounds": 10, "seeds": 1},
+    "fl_tabular": {"rows": 1000, "shards": 20, "clip": 0.5, "rounds": 3, "seeds": 1},
+    "fl_tabular_public": {"rows": 1000, "shards": 20, "clip": 0.5, "rounds": 3, "seeds": 1},
     "pytorch_cnn": {"rows": 1000, "shards": 20, "clip": 1.0, "rounds": 5, "seeds": 1, "train": {"lr": 0.1}},
     "opacus_cnn": {"rows": 1000, "shards": 20, "clip": 0.1, "rounds": 5, "seeds": 1, "train": {"lr": 0.1}},
     "personal_head": {"rows": 1000, "shards": 20, "clip": 1.0, "rounds": 5, "seeds": 1},
-    "kaplan_meier": {"rows": 200, "shards": 800, "clip": 3.0, "rounds": 1, "seeds": 5},
+    "kaplan_meier": {"rows": 200, "shards": 800, "clip": 3.0, "rounds": 1, "seeds": 2},
 }
 PUBLIC = {"fl_tabular_public": {"public-codes": True}}
 PROJECT = """\

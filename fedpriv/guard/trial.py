@@ -56,6 +56,7 @@ from flwr.app import Array, ArrayRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.common.serde import recorddict_to_proto
 from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Strategy
 from flwr.supercore.object_ref import load_app
 from flwr.supercore.task_identity import TaskIdentity
 
@@ -87,6 +88,8 @@ def first(message, context):
     except ImportError:
         fedpriv = sys.modules["fedpriv"] = types.ModuleType("fedpriv")
     fedpriv.guarded = lambda strategy, *given, **named: strategy
+    start = Strategy.start  # a test set of the server's is not here
+    Strategy.start = lambda self, *given, evaluate_fn=None, **named: start(self, *given, **named)
     try:
         load_app({server!r}, RuntimeError, ".")(grid=First(), context=context)
     except Sent as sent:
