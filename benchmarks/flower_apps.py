@@ -40,8 +40,8 @@ OWN, SUM = "own", "ddgauss"
 SETTINGS: dict[str, dict[str, Any]] = {
     "sklearn_iris": {"rows": 24, "shards": 3, "clip": 0.1, "rounds": 25, "seeds": 5},
     "sklearn_iris_many": {"rows": 400, "shards": 40, "clip": 0.3, "rounds": 10, "seeds": 1},
-    "fl_tabular": {"rows": 1000, "shards": 20, "clip": 0.5, "rounds": 3, "seeds": 1},
-    "fl_tabular_public": {"rows": 1000, "shards": 20, "clip": 0.5, "rounds": 3, "seeds": 1},
+    "fl_tabular": {"rows": 400, "shards": 10, "repeat": 10, "clip": 0.5, "rounds": 10, "seeds": 1},
+    "fl_tabular_public": {"rows": 400, "shards": 10, "repeat": 10, "clip": 0.5, "rounds": 10, "seeds": 1},
     "pytorch_cnn": {"rows": 1000, "shards": 20, "clip": 1.0, "rounds": 5, "seeds": 1, "train": {"lr": 0.1}},
     "opacus_cnn": {"rows": 1000, "shards": 20, "clip": 0.1, "rounds": 5, "seeds": 1, "train": {"lr": 0.1}},
     "personal_head": {"rows": 1000, "shards": 20, "clip": 1.0, "rounds": 5, "seeds": 1},
@@ -203,10 +203,10 @@ def run(label: str, pictures: Path | None = None) -> None:
             right = right_iris if name == "sklearn_iris" else right_module(app, name, extra, test)
             start = start_of(app, name, seed)
             rules = {"unit": "row", "shards": setting["shards"], "clip": setting["clip"], "node_config": extra}
-            rules |= {"min_answered": 0, "noise_multiplier": 1.0}
+            rules |= {"min_answered": 0, "noise_multiplier": 1.0, "repeat": setting.get("repeat", 1)}
 
             given: Any = {"delta": DELTA, "train_config": setting.get("train"), "seed": seed, "confined": False}
-            whole = {**rules, "unit": "client", "shards": 1, "clip": 1e6}
+            whole = {**rules, "unit": "client", "shards": 1, "clip": 1e6, "repeat": 1}
             summed = {**rules, "noise": SUM, "sites": SITES, "min_replies": SITES}
             free = float("inf")
             todo = [("bare", whole, free), ("sharded", rules, free)]

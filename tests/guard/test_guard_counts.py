@@ -14,7 +14,7 @@ import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.serverapp.strategy import FedAvg
 from guarded import GuardedMachines, MachinesGrid, weights
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from test_guarded_strategy import SUM, one_more
 from test_terms import SILENT
@@ -174,6 +174,9 @@ ANSWER = st.lists(st.floats(-1e6, 1e6) | st.just(math.nan), min_size=3, max_size
 
 
 @settings(deadline=None)
+@example(np.array([9.0, 0, 0]), np.array([-9.0, 0, 0]), [], "own")
+@example(np.array([9.0, 0, 0]), np.array([-9.0, 0, 0]), [], "ddgauss")
+@example(np.array([9.0, 0, 0]), np.array([0, 9.0, 0]), [np.array([1.0, 1, 1])], "skellam")
 @given(ANSWER, ANSWER, st.lists(ANSWER, max_size=3), st.sampled_from(["own", "ddgauss", "skellam"]))
 def test_no_two_answers_of_a_shard_move_the_release_further(
     first: np.ndarray, second: np.ndarray, others: list[np.ndarray], noise: str
@@ -205,6 +208,7 @@ def test_the_formula_of_what_counts_move() -> None:
 # --- what comes out of a sandbox ------------------------------------------------------------------------------
 
 
+@example([np.frombuffer(b"a", np.uint8), np.frombuffer(b"xyz", np.uint8)])
 @given(st.lists(st.binary(max_size=9).map(lambda raw: np.frombuffer(raw, np.uint8)), max_size=6))
 def test_any_arrays_are_counts_or_none(arrays: list[np.ndarray]) -> None:
     found = counts_of(tuple(arrays), {"a": 2})
