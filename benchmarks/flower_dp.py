@@ -61,7 +61,7 @@ def flower_dp(
     deviation = 2 * clip * multiplier
     classical = 2 * clip * math.sqrt(2 * math.log(1.25 / delta)) / deviation
     mod = LocalDpMod(clip, 2 * clip, classical, delta) if form == LOCAL else None
-    with in_process(app) as ask:
+    with in_process(app, {}) as ask:
 
         def answer(number: int, message: Message) -> Message:
             table = tables[message.metadata.dst_node_id - 1]
@@ -69,8 +69,8 @@ def flower_dp(
             def app_alone(message: Message, context: Context) -> Message:
                 model = model_of(message.content, LARGEST)
                 found = ask(number, table, table, fit_content(model, {"server-round": 1}), run_config)
-                assert found is not None
-                vector = model.vector + model.answer(found, "difference")
+                assert found.arrays is not None, found.fault
+                vector = model.vector + model.answer(found.arrays, "difference")
                 return Message(trained_content(model, vector), reply_to=message)
 
             stamp(message, f"m{number}")

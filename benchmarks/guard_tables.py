@@ -159,7 +159,7 @@ def run(app: str, data: Data, seed: int, epsilon: float, form: str, **setting: A
             found = simulate_guard(
                 APPS / app,
                 files,
-                rules,
+                rules | {"min_answered": 0},  # a shard of one class has no answer
                 start,
                 rounds,
                 epsilon=epsilon,

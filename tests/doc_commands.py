@@ -140,7 +140,7 @@ ELSEWHERE: tuple[tuple[str, str, str | None], ...] = (
         "tests/deployment/test_backup.py::test_a_database_that_is_written_is_copied_as_a_whole",
     ),
     (
-        r"python -m fedpriv\.node (bundle quickstart|(init|status|report) .*data=/srv/patients.*)",
+        r"python -m fedpriv\.node (bundle quickstart|(init|try|status|report) .*data=/srv/patients.*)",
         "needs an app and a table of one's own",
         "tests/guard/test_guarded_nodes.py::test_an_app_that_nobody_changed_runs_on_guarded_nodes",
     ),

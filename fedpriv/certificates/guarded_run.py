@@ -11,7 +11,7 @@ from fedpriv.certificates.assumptions import EVERYWHERE
 from fedpriv.certificates.statement import ledger_lines, ledger_of, releases
 from fedpriv.common.errors import OptionError, RunFolderError
 from fedpriv.common.files import read_regular
-from fedpriv.guard.account import figures
+from fedpriv.guard.account import answers_of, figures
 from fedpriv.guard.guarded_strategy import LEDGER, PLAN, SUMMARY
 from fedpriv.guard.run_report import in_words
 from fedpriv.guard.terms import Terms
@@ -33,12 +33,10 @@ def of_guarded_run(folder: Path) -> dict[str, Any]:
         planned = {int(client): dict(terms) for client, terms in plan["clients"].items()}
         limits = {client: terms.pop("epsilon") for client, terms in planned.items()}
         terms = {client: Terms.from_json(json.dumps(one)) for client, one in planned.items()}
-        answered = {client: len({entry.round for entry in one}) for client, one in content.by_client().items()}
         size = int(plan["numbers"])
-        for entry in content.entries:
-            if entry.event not in (terms[entry.client].event(size), terms[entry.client].alone(size)):
-                raise ValueError(f"an answer of machine {entry.client} was booked under other terms")
-        found = figures(terms, answered, ledger, size, delta)
+        times = answers_of(content.entries, terms, size)
+        answered = {client: sum(of.values()) for client, of in times.items()}
+        found = figures(terms, times, ledger, size, delta)
         reported = [{**summary["privacy"]}, *summary["privacy"]["others"]]
         reported[0].pop("others")
         same = found == reported and (plan["delta"], len(plan["run"])) == (delta, 32)

@@ -1,10 +1,11 @@
 """`fedpriv plan guard=POLICY`, `fedpriv audit guard=POLICY`: what foreign apps' guarded answers cost, and an attack.
 
     fedpriv plan guard=POLICY parameters=NUMBER [rounds=10] [epsilon=] [delta=]
-    fedpriv audit guard=POLICY parameters=NUMBER [trials=5000] [confidence=0.95] [delta=] [audit_seed=0]
+    fedpriv audit guard=POLICY parameters=NUMBER [trials=] [confidence=0.95] [delta=] [audit_seed=0]
 
 guard: a policy file with a section `guard`. parameters: of the app's model. epsilon: the noise that keeps to it is
-printed. delta: default: of the policy's first budget.
+printed. delta: default: of a plan that of the policy's first budget, of an audit the one at which a guard with half of
+its noise shows best. trials: default: as many as find that.
 """
 
 from __future__ import annotations
@@ -70,6 +71,9 @@ def _rows(policy: Policy, terms: Terms, size: int, rounds: int, delta: float, co
         "epsilon": f"{cost(terms, size, rounds, delta):.4g} claimed and verified; {cost(terms, size, 1, delta):.4g} "
         "of one round",
     }
+    for kind, query in terms.counts.items():
+        numbers = sum(query["metrics"].values())
+        rows[kind] = f"{numbers} counts, epsilon {cost(terms, size, {kind: 1}, delta):.4g} of one answer"
     if terms.sandbox == "none":
         rows["sandbox"] = "none: the approved apps' code is trusted"
     for budget in policy.budgets:
@@ -106,10 +110,12 @@ def _affordable(policy: Policy, budget: Any, terms: Terms, size: int) -> int:
 
 def audit(arguments: Sequence[str]) -> int:
     """Prints a lower bound on the epsilon of one answer beside the one that is booked. Raises `OptionError`."""
-    known = {"guard": None, "parameters": None, "trials": "5000", "confidence": "0.95", "delta": "", "audit_seed": "0"}
-    options = command_options(arguments, known, "fedpriv audit", ("delta",))
-    _, terms, size, delta = _terms(options)
-    trials, seed = whole_number(options, "trials", 400, 10**7), whole_number(options, "audit_seed", 0, 2**31)
+    known = {"guard": None, "parameters": None, "trials": "", "confidence": "0.95", "delta": "", "audit_seed": "0"}
+    options = command_options(arguments, known, "fedpriv audit", ("delta", "trials"))
+    _, terms, size, given = _terms(options)
+    delta = given if options["delta"] else None
+    trials = whole_number(options, "trials", 400, 10**7) if options["trials"] else None
+    seed = whole_number(options, "audit_seed", 0, 2**31)
     confidence = read_option(
         "confidence", options["confidence"], (float, lambda value: 0 < value < 1, "between 0 and 1")
     )

@@ -13,6 +13,9 @@
                                                  what was spent of each budget; how far this clock is from the server's
     report  policy=FILE data=FOLDER [out=guard.html]
                                                  of a guarded node, a page for its operator: what left, what it cost
+    try     policy=FILE data=FOLDER guard=APP [model=FILE.npz] [client=0]
+                                                 start an app on this machine's shards; nothing leaves, nothing is
+                                                 booked, and `run` refuses an app of which too few starts answered
     run     policy=FILE data=FOLDER superlink=HOST:PORT credentials=FOLDER client=NUMBER [port=9094]
             [metrics_port=0] [metrics_address=127.0.0.1] [guard=any|APP]
                                                  answer a server; Ctrl-C or SIGTERM stops
@@ -37,7 +40,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedpriv.commands.superlink import check_proxies
-from fedpriv.common.command_line import DONE, LOST, command, command_options, nearest, whole_number
+from fedpriv.common.command_line import DONE, FAILED, LOST, command, command_options, nearest, whole_number
 from fedpriv.common.errors import FedprivError, OptionError, RunFailed
 from fedpriv.common.places import installed_code_only
 from fedpriv.common.printing import say
@@ -269,6 +272,8 @@ def _run(options: dict[str, str]) -> None:
             check_rows(declared, data)
 
     approved = _guarded(options, policy, file) if options["guard"] else Approved(file)
+    if options["guard"]:
+        _check_tried(options, file)
     guard_bundles(approved, partial(note_refusal, data))
     warn = partial(say, file=sys.stderr, flush=True)
     check_proxies()
@@ -294,6 +299,60 @@ def _run(options: dict[str, str]) -> None:
     finally:
         if refused:  # Flower itself would end with exit code 0
             raise RunFailed(refused[0])
+
+
+def _try(options: dict[str, str]) -> int:
+    if options["guard"] == "any":
+        raise OptionError("guard", "any", "one app: its folder or its .fab file")
+    return DONE if _try_app(options, _existing(options, "policy")) else FAILED
+
+
+def _try_app(options: dict[str, str], policy: Path) -> bool:
+    """Prints how an app's starts went; whether as many answered as the policy asks for."""
+    from fedpriv.deployment.policy import read_policy
+    from fedpriv.guard.trial import try_app
+
+    client = whole_number(options, "client", 0, 2**31)
+    model = _existing(options, "model") if options.get("model") else None
+    starts = try_app(policy, _existing(options, "data").absolute(), _existing(options, "guard"), client, model)
+    rules = read_policy(policy).guard
+    assert rules is not None
+    say(f"{starts}")
+    if starts.seconds:
+        mean, most = sum(starts.seconds) / len(starts.seconds), max(starts.seconds)
+        say(f"seconds of a start: {mean:.2f}, {most:.2f} at most; of the processor {starts.processor_s:.2f} at most")
+        say(f"memory of a start: {starts.memory_bytes / 2**20:.0f} MiB at most, libraries included")
+    say("nothing was booked, and nothing left; what is said here depends on the data: keep it on this machine")
+    return starts.enough(rules)
+
+
+def _check_tried(options: dict[str, str], policy: Path) -> None:
+    """Raises `OptionError` for an app of which too few starts answered. One that is given and that nobody has tried
+    under the policy's rules is tried now.
+    """
+    from fedpriv.deployment.bundles import bundle_digest
+    from fedpriv.deployment.policy import read_policy
+    from fedpriv.guard.trial import known_starts
+
+    rules, data = read_policy(policy).guard, _existing(options, "data")
+    assert rules is not None
+    if rules.min_answered == 0:
+        return
+    app = None if options["guard"] == "any" else bundle_digest(_existing(options, "guard"))
+    digests = [app] if app else [] if rules.apps == "any" else rules.apps
+    if app and known_starts(data, app, rules) is None:
+        _try_app(options, policy)
+    for digest in digests:
+        starts = known_starts(data, digest, rules)
+        if starts is not None and not starts.enough(rules):
+            words = f"asks for more than this app has: {starts}; lower it, or see `fedpriv deploy node try`"
+            raise OptionError("guard.min_answered", rules.min_answered, f"{digest[:16]}: {words}")
+    if rules.apps == "any" or any(known_starts(data, digest, rules) is None for digest in digests):
+        say(
+            "guard: there are apps that nobody has tried here (fedpriv deploy node try): each start that fails is a "
+            "zero update, and is spent",
+            file=sys.stderr,
+        )
 
 
 def _guarded(options: dict[str, str], policy: Policy, file: Path) -> Approved:
@@ -365,6 +424,7 @@ COMMANDS: dict[str, tuple[Callable[[dict[str, str]], int | None], dict[str, str 
     "declare": (_declare, {"policy": None, "data": None, "credentials": "", **DECLARED}),
     "status": (_status, {"policy": None, "data": None, "superlink": "", "credentials": ""}),
     "report": (_report, {"policy": None, "data": None, "out": "guard.html"}),
+    "try": (_try, {"policy": None, "data": None, "guard": None, "model": "", "client": "0"}),
     "run": (
         _run,
         dict.fromkeys(("policy", "data", "superlink", "credentials", "client"))

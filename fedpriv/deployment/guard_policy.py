@@ -16,8 +16,20 @@ from fedpriv.config.options import SMALLEST, Options
 
 Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 
+#: Numbers of one declared vector of counts at most.
+MOST_COUNTS = 4096
 #: Noise of each site alone, or whole-number noise of all sites in a secure sum.
 Noise = Literal["own", "ddgauss", "skellam"]
+
+
+class CountsPolicy(Options):
+    """Numbers that an app counts on a shard, in reply to one kind of message: none is negative."""
+
+    metrics: dict[Annotated[str, Field(min_length=1, max_length=128)], Annotated[int, Field(ge=1)]] = Field(
+        description="names in the app's reply, and how many numbers each has", min_length=1
+    )
+    clip: float = Field(ge=SMALLEST, description="longest vector C of a shard's counts")
+    noise_multiplier: float = Field(gt=0, description="standard deviation of this machine's noise / clip")
 
 
 class GuardPolicy(Options):
@@ -66,6 +78,12 @@ class GuardPolicy(Options):
     pad_seconds: float | None = Field(
         default=None, gt=0, description="every start of the app takes so long, however soon it answers"
     )
+    min_answered: float = Field(
+        default=0.9, ge=0, le=1, description="share of an app's starts that must answer when it is tried, or none runs"
+    )
+    counts: dict[Annotated[str, Field(pattern=r"^(evaluate|query)(\.[A-Za-z_]\w*)?$")], CountsPolicy] = Field(
+        default={}, description="by type of message (evaluate, query, query.NAME): the counts that leave in reply"
+    )
     api: Literal["message", "numpy"] = Field(
         default="message", description="numpy: the app is a NumPyClient, and gets its messages in their older form"
     )
@@ -76,7 +94,7 @@ class GuardPolicy(Options):
     @model_validator(mode="after")
     def _fits(self) -> Self:
         whole, named = self.unit == "client", "/" not in self.table and not self.table.startswith(".")
-        rules = [
+        rules: list[tuple[str, object, object, str]] = [
             ("shards", self.shards, not whole or self.shards == 1, "unit client has one shard: 1"),
             ("repeat", self.repeat, not whole or self.repeat == 1, "unit client sees the data as they are: 1"),
             ("single", self.single, not (whole and self.single), "unit client has one shard with all data: false"),
@@ -96,6 +114,10 @@ class GuardPolicy(Options):
             ("pad_seconds", self.pad_seconds, self.apps != "any" or self.shards == 1 or self.pad_seconds, UNREAD),
             ("table", self.table, named, "a name in the data folder"),
         ]
+        for kind, query in self.counts.items():
+            fits = sum(query.metrics.values()) <= MOST_COUNTS and "num-examples" not in query.metrics
+            allowed = f"{MOST_COUNTS} numbers in all at most, none named num-examples"
+            rules.append((f"counts.{kind}.metrics", query.metrics, fits, allowed))
         for name, value, holds, allowed in rules:
             if not holds:
                 raise OptionError(f"guard.{name}", "null" if value is None else value, allowed)

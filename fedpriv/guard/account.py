@@ -2,43 +2,63 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from fedpriv.common.errors import OptionError
 from fedpriv.common.files import json_number
-from fedpriv.guard.terms import Terms
+from fedpriv.guard.terms import TRAIN, Terms
 from fedpriv.privacy.composition import compose, verify
+from fedpriv.privacy.events import Entry
 from fedpriv.privacy.ledger import LedgerFile
 
 
-def claimed_epsilon(terms: Terms, dimension: int, rounds: int, delta: float) -> float:
-    """Of so many answers about a model of so many numbers, under the terms' own threat."""
-    return compose([replace(terms.event(dimension), count=rounds)], delta).epsilon
+def claimed_epsilon(terms: Terms, dimension: int, rounds: int | Mapping[str, int], delta: float) -> float:
+    """Of so many answers (of each kind) about a model of so many numbers, under the terms' own threat."""
+    times, kinds = {TRAIN: rounds} if isinstance(rounds, int) else rounds, terms.booked_kinds(dimension)
+    return compose([replace(kinds[kind][0], count=count) for kind, count in times.items() if count], delta).epsilon
+
+
+def answers_of(entries: Iterable[Entry], terms: Mapping[int, Terms], dimension: int) -> dict[int, dict[str, int]]:
+    """How often each machine answered, by kind; kinds that cost the same are one. Raises ValueError for an entry that
+    these terms never book.
+    """
+    found: dict[int, dict[str, int]] = {}
+    kinds = {client: one.booked_kinds(dimension) for client, one in terms.items()}
+    for entry in entries:
+        place = [
+            (kind, events.index(entry.event)) for kind, events in kinds[entry.client].items() if entry.event in events
+        ]
+        if not place:
+            raise ValueError(f"an answer of machine {entry.client} was booked under other terms")
+        kind, observer = place[0]
+        times = found.setdefault(entry.client, {})
+        times[kind] = times.get(kind, 0) + (observer == 0)
+    return found
 
 
 def figures(
-    terms: Mapping[int, Terms], rounds: Mapping[int, int], ledger: Path, dimension: int, delta: float
+    terms: Mapping[int, Terms], answers: Mapping[int, Mapping[str, int]], ledger: Path, dimension: int, delta: float
 ) -> list[dict[str, Any]]:
     """Claimed and verified epsilon under every threat of a run, the first machine's own first. terms: by machine;
-    rounds: how often each answered; ledger: the server's, composed from what it says.
+    answers: `answers_of`; ledger: the server's, composed from what it says.
     """
     booked = LedgerFile(ledger, fsync=False).read().by_client()
-    threats = list(dict.fromkeys(terms[client].threat for client in sorted(rounds)))
-    for client in sorted(rounds):
-        alone = terms[client].alone(dimension)
-        threats += [alone.threat] if alone is not None and alone.threat not in threats else []
-    found = []
-    for threat in threats:
-        planned = [
-            [replace(event, count=rounds[client])]
-            for client in rounds
-            for event in (terms[client].event(dimension), terms[client].alone(dimension))
-            if event is not None and event.threat == threat
+    planned = {
+        client: [
+            replace(event, count=count)
+            for kind, count in times.items()
+            for event in terms[client].booked_kinds(dimension)[kind]
         ]
-        claimed = max(compose(events, delta).epsilon for events in planned)
+        for client, times in sorted(answers.items())
+    }
+    found = []
+    own = [terms[client].threat for client in planned]
+    for threat in dict.fromkeys([*own, *(event.threat for events in planned.values() for event in events)]):
+        under = [[event for event in events if event.threat == threat] for events in planned.values()]
+        claimed = max(compose(events, delta).epsilon for events in under if events)
         verified = verify(booked, delta, threat=threat)
         found.append(
             {

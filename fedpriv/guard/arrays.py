@@ -17,7 +17,18 @@ Vector = NDArray[np.float64]
 
 #: Keys of the older messages of Flower, in which a `NumPyClient` speaks.
 FIT_IN, FIT_OUT, EVALUATE_IN = "fitins", "fitres", "evaluateins"
+LARGE = "the model has more numbers than this node's policy allows"
 ARRAYS, METRICS, NUM_EXAMPLES = "arrays", "metrics", "num-examples"
+
+
+class Unanswerable(MalformedMessage):
+    """A message that no guard answers. sentence: for its server, of the message and the policy alone; detail: for the
+    node's operator.
+    """
+
+    def __init__(self, sentence: str, detail: str = "") -> None:
+        super().__init__(f"{sentence} ({detail})" if detail else sentence)
+        self.sentence = sentence
 
 
 @dataclass(frozen=True)
@@ -44,8 +55,8 @@ class Model:
         return _flat(list(self.arrays.values()), self.arrays.values())
 
     def answer(self, arrays: Sequence[NDArray[Any]] | None, reply: str) -> Vector:
-        """An app's answer (float64 [d]): its arrays less these, or (reply=reply) its arrays. Zero for one that did not
-        answer or answered in another form: that is an answer like any other.
+        """An app's answer (float64 [d]): its arrays less these, or (reply=reply, counts) its arrays. Zero for one that
+        did not answer or answered in another form: that is an answer like any other.
         """
         if arrays is None or self.fault(arrays) is not None:
             return np.zeros(self.size)
@@ -76,26 +87,33 @@ class Model:
         return found
 
 
+def zero_counts(size: int) -> Model:
+    """The form of a vector of counts [K], as of a model that trains from zero."""
+    return Model("counts", {"counts": np.zeros(size)})
+
+
 def model_of(content: RecordDict, most: int) -> Model:
-    """The model that a message brings. most: numbers. Raises `MalformedMessage`."""
-    if len(content.array_records) != 1:
-        raise MalformedMessage(f"{len(content.array_records)} records of arrays came, a guarded app gets one")
+    """The model that a message brings. most: numbers. Raises `Unanswerable`."""
+    if (count := len(content.array_records)) != 1:
+        raise Unanswerable(f"a guarded app gets one record of arrays, and the message has {count}")
     ((key, record),) = content.array_records.items()
     if (size := sum(math.prod(array.shape) for array in record.values())) > most:  # before anything is read
-        raise MalformedMessage(f"a model of {size} numbers, max_parameters is {most}", "oversized")
+        raise Unanswerable(LARGE, f"{size}, max_parameters is {most}")
     found = {}
     for name, array in record.items():
         if array.stype != "numpy.ndarray":
-            raise MalformedMessage(f"{shown(name)}: an array of {shown(array.stype)}")
+            raise Unanswerable("an array of the model cannot be read", f"{shown(name)}: of {shown(array.stype)}")
         try:
             found[name] = array.numpy()
         except (ValueError, EOFError, OSError, TypeError) as error:
-            raise MalformedMessage(f"{shown(name)}: cannot be read ({shown(error)})") from None
+            raise Unanswerable("an array of the model cannot be read", f"{shown(name)}: {shown(error)}") from None
     if (size := sum(array.size for array in found.values())) > most:
-        raise MalformedMessage(f"a model of {size} numbers, max_parameters is {most}", "oversized")
+        raise Unanswerable(LARGE, f"{size}, max_parameters is {most}")
     model = Model(key, found)
-    if not model.size or not np.isfinite(model.vector).all():
-        raise MalformedMessage("a model without float numbers, or with numbers that are not finite", "not_finite")
+    if not model.size:
+        raise Unanswerable("the model has no float arrays")
+    if not np.isfinite(model.vector).all():
+        raise Unanswerable("the model has numbers that are not finite")
     return model
 
 
@@ -114,15 +132,19 @@ def trained_content(model: Model, vector: Vector) -> RecordDict:
     return RecordDict({model.key: arrays, METRICS: MetricRecord({NUM_EXAMPLES: 1})})
 
 
-def fit_content(model: Model, config: Mapping[str, Any]) -> RecordDict:
-    """The model and its server's configuration as a `NumPyClient` expects them."""
+def fit_content(model: Model, config: Mapping[str, Any], form: str = FIT_IN) -> RecordDict:
+    """The model and its server's configuration as a `NumPyClient` expects them, to train or (EVALUATE_IN) evaluate."""
     arrays = ArrayRecord({str(place): Array(array) for place, array in enumerate(model.arrays.values())})
-    return RecordDict({f"{FIT_IN}.parameters": arrays, f"{FIT_IN}.config": ConfigRecord(dict(config))})
+    return RecordDict({f"{form}.parameters": arrays, f"{form}.config": ConfigRecord(dict(config))})
 
 
-def evaluated_content() -> RecordDict:
-    """Content of an evaluate reply: nothing was evaluated."""
-    return RecordDict({METRICS: MetricRecord({NUM_EXAMPLES: 1})})
+def counted_content(counts: Mapping[str, int], vector: Vector) -> RecordDict:
+    """Content of a reply of counts. counts: how many of the vector's numbers [K] each name has; {}: a fixed content."""
+    record, start = MetricRecord({NUM_EXAMPLES: 1}), 0
+    for name, size in counts.items():
+        numbers = vector[start : start + size].tolist()
+        record[name], start = numbers if size > 1 else numbers[0], start + size
+    return RecordDict({METRICS: record})
 
 
 def _is_float(array: NDArray[Any]) -> bool:

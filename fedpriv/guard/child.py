@@ -88,6 +88,7 @@ class App:
         _, status, used = os.wait4(self.pid, 0)
         self.told.setdefault("reason", "ended")
         self.told |= {"status": os.waitstatus_to_exitcode(status), "processor_s": used.ru_utime + used.ru_stime}
+        self.told["memory_bytes"] = used.ru_maxrss * 1024
 
     def threads(self) -> int:
         """0 where the kernel does not say."""

@@ -4,8 +4,9 @@
 |---|---|
 | train | the noisy sum of clipped answers, in the app's own form; in a secure sum, masked whole numbers |
 | train, of the guard's own exchanges | the guard's terms; keys and shares of a secure sum |
-| evaluate | a fixed content: nothing is evaluated |
-| query, and all others | a refusal |
+| evaluate, query, of a type whose counts the policy declares | the noisy sum of clipped counts, by name |
+| other evaluate | a fixed content: nothing is evaluated |
+| other query, and all others | a refusal |
 
 Whether and in which form it answers depends on the message, the policy and the ledger alone. What the app says beside
 its arrays, and that it says nothing, goes to this machine's log and no further.
@@ -16,7 +17,7 @@ from __future__ import annotations
 import logging
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, suppress
 from copy import copy
 from dataclasses import dataclass, field, replace
@@ -56,21 +57,25 @@ from fedpriv.deployment.policy import Booked, Policy, read_policy
 from fedpriv.deployment.refusals import note_refusal
 from fedpriv.deployment.signed_head import Signer
 from fedpriv.guard.arrays import (
+    EVALUATE_IN,
     FIT_IN,
+    LARGE,
     METRICS,
     NUM_EXAMPLES,
     Model,
-    evaluated_content,
+    Unanswerable,
+    counted_content,
     fit_content,
     model_of,
     trained_content,
+    zero_counts,
 )
 from fedpriv.guard.member_state import SumStore, masked_sum
-from fedpriv.guard.record import request_bytes
+from fedpriv.guard.record import counts_of, request_bytes
 from fedpriv.guard.sandbox import Answer, Limits, Sandbox
 from fedpriv.guard.shard_counts import count_answers
 from fedpriv.guard.shards import Shards, read_salt
-from fedpriv.guard.terms import Terms
+from fedpriv.guard.terms import COUNTS, Terms
 from fedpriv.mechanisms.integer_noise import pack_residues, to_residues
 from fedpriv.mechanisms.noise import NoiseSource
 from fedpriv.mechanisms.secure_noise import SecureNoise
@@ -82,6 +87,8 @@ log = logging.getLogger("fedpriv")
 GUARD = "fedpriv-guard"
 #: The exchange that asks for the guard's terms.
 TERMS = "terms"
+#: Of a message whose record of that name is none.
+UNREAD = "the guard's own record cannot be read"
 #: An array of a model in a secure sum's reply.
 PACKED = "packed"
 
@@ -92,6 +99,15 @@ CODES: dict[type[Exception], Refusal] = {
     LedgerRefused: Refusal.LEDGER,
     SumRefused: Refusal.UNSAFE_SUM,
     MalformedMessage: Refusal.POLICY,
+}
+#: What a server reads beside a code: nothing of the data, of the ledger's content or of places on this machine.
+SENTENCES: dict[Refusal, str] = {
+    Refusal.FAILED: "this node could not answer; its own log says why",
+    Refusal.BUDGET_SPENT: "this node's budget does not allow the answer",
+    Refusal.STALE: "this node has answered a later round",
+    Refusal.POLICY: "this node's policy does not allow the message",
+    Refusal.LEDGER: "this node's ledger cannot record the answer",
+    Refusal.UNSAFE_SUM: "the message breaks a rule of the secure sum",
 }
 
 
@@ -120,7 +136,7 @@ class Guard:
     source: Callable[[], NoiseSource] = field(default=SecureNoise)
 
     def __call__(self, message: Message, context: Context) -> Message:
-        """The reply; of an exception a code alone."""
+        """The reply; of an exception a code and a sentence."""
         try:
             return Message(self._content(message, context), reply_to=message)
         except Exception as error:
@@ -128,15 +144,23 @@ class Guard:
             if code == Refusal.FAILED:
                 log.warning("client %d: %s", self.client, traceback.format_exc())
             note_refusal(self.data, code, str(error) if code != Refusal.FAILED else repr(error))
-            return refusal(code, message)
+            sentence = error.sentence if isinstance(error, Unanswerable) else SENTENCES[code]
+            return refusal(code, message, f"{code.name.lower()}: {sentence}")
 
     def _content(self, message: Message, context: Context) -> RecordDict:
         answering = _Answering(self, read_policy(self.policy_file), message, context)
         kind = message.metadata.message_type.partition(".")[0]
+        if answering.counts is not None and kind != TRAIN:
+            return answering.trained()
         if kind == "evaluate":
-            return evaluated_content()
-        if kind != "train":
-            raise PolicyRefused(f"a message of type {shown(kind)}: a guarded app answers train messages alone")
+            return counted_content({}, np.zeros(0))
+        if kind != TRAIN:
+            raise Unanswerable(
+                f"a {kind} is not declared by this node's policy"
+                if kind == "query"
+                else "messages of this type have no answer here",
+                shown(message.metadata.message_type),
+            )
         if answering.exchange == TRAIN:
             return answering.trained()
         if answering.exchange == TERMS:
@@ -149,13 +173,21 @@ class _Answering:
 
     def __init__(self, guard: Guard, policy: Policy, message: Message, context: Context) -> None:
         if policy.guard is None:
-            raise PolicyRefused("guard: the policy has no such section")
+            raise Unanswerable("this node's policy has no section `guard`")
         if policy.guard.apps != "any" and guard.digest not in policy.guard.apps:
-            raise PolicyRefused(f"guard.apps: the app {guard.digest} is not among them")
+            raise Unanswerable("this node's policy does not allow this app", f"{guard.digest} is not in guard.apps")
         self.guard, self.policy, self.rules = guard, policy, policy.guard
         self.message, self.context = message, context
         self.terms = Terms.of(policy.guard)
         self.request = _request(message.content)
+        #: The names and lengths of declared counts, which this message, or its exchange of a sum, is about.
+        self.counts: Mapping[str, int] | None = None
+        kind = str(self.request.options.get(COUNTS, message.metadata.message_type))
+        if kind in self.terms.counts:
+            self.counts = self.terms.counts[kind]["metrics"]
+            self.terms, _ = self.terms.counted(kind)
+        elif COUNTS in self.request.options:
+            raise Unanswerable("a query is not declared by this node's policy", shown(kind))
         signer = None if guard.identity is None else Signer(guard.identity.private)
         self.ledger = DataLedger(guard.data, Path(policy.counter), signer)
 
@@ -168,8 +200,13 @@ class _Answering:
         """In the ledger: the run, whose code it was, and whether that was trusted."""
         return f"guard {self.context.run_id:x} app {self.guard.digest} sandbox {self.rules.sandbox}"
 
-    @cached_property
+    @property
     def model(self) -> Model:
+        """What fixes the form of an answer: the model that came down, or as many zeros as there are counts."""
+        return self.received if self.counts is None else zero_counts(sum(self.counts.values()))
+
+    @cached_property
+    def received(self) -> Model:
         """What came down, without the guard's own record."""
         content = RecordDict({key: value for key, value in self.message.content.items() if key != GUARD})
         return model_of(content, self.policy.limits.max_parameters)
@@ -179,7 +216,7 @@ class _Answering:
     def trained(self) -> RecordDict:
         model, terms = self.model, self.terms
         if terms.in_sum and GUARD not in self.message.content:
-            raise PolicyRefused(f"guard.noise={terms.noise}: this machine answers in secure sums alone")
+            raise Unanswerable("this node answers in secure sums alone", f"guard.noise={terms.noise}")
         with self.ledger.held() as ledger:
             booked = self._admitted(ledger)
             if terms.in_sum:
@@ -189,11 +226,13 @@ class _Answering:
             files = shards.asked()  # under the lock: another message must not divide the data at the same time
         source = self.guard.source()
         answers, words = [], []
-        for file, arrays in zip(
-            files, self.asked(shards.place, files), strict=True
-        ):  # all: time must not tell the draw
+        for answer in self.asked(shards.place, files):  # all: time must not tell the draw
+            arrays = None if answer is None else answer.arrays
+            if self.counts is not None:
+                counted = counts_of(arrays, self.counts)
+                arrays = None if counted is None else (counted,)
             answers.append(model.answer(arrays, terms.reply))
-            words.append("not asked" if file is None else model.fault(arrays) or "answered")
+            words.append("not asked" if answer is None else model.fault(arrays) or "answered")
         answers = [answers[shard] for shard in terms.drawn(source)]
         release = terms.release(answers, model.size, source)
         with self.ledger.held() as ledger:
@@ -204,11 +243,13 @@ class _Answering:
                 return self._masked(ledger, again, release.numpy())
             ledger.append(again, self.run)
             ledger.confirm()
+        if self.counts is not None:
+            return counted_content(self.counts, release.double().numpy() * terms.clip)
         update = release.double().numpy() * (terms.clip / terms.expected)
         return trained_content(model, model.vector + update if terms.reply == "difference" else update)
 
-    def asked(self, place: Path, files: Sequence[Path | None]) -> Iterator[tuple[NDArray[Any], ...] | None]:
-        """The app's arrays for each shard; raises nothing once the app was started."""
+    def asked(self, place: Path, files: Sequence[Path | None]) -> Iterator[Answer | None]:
+        """The app's answer for each shard, None for one that is not asked; raises nothing once the app was started."""
         rules, guard = self.rules, self.guard
         request = request_bytes(self._app_message(), self._app_context(place))
 
@@ -223,7 +264,7 @@ class _Answering:
             memory_bytes=rules.memory_mib * 2**20,
             processor_s=rules.processor_seconds,
             wall_s=rules.wall_seconds,
-            answer_bytes=2 * self.model.num_bytes + 2**16,
+            answer_bytes=2 * self.model.num_bytes + (2**16 if self.counts is None else 2**20),
             pad_s=rules.pad_seconds,
             processes=rules.processes,
         )
@@ -231,9 +272,11 @@ class _Answering:
     def _app_message(self) -> Message:
         """The message as its app gets it: without the guard's words, for a NumPyClient in the older form."""
         content = RecordDict({key: value for key, value in self.message.content.items() if key != GUARD})
-        if self.rules.api == "numpy" and not self.model.key.startswith(FIT_IN):
+        form = FIT_IN if self.counts is None else EVALUATE_IN
+        newer = content.array_records and not next(iter(content.array_records)).startswith(form)
+        if self.rules.api == "numpy" and newer and self.message.metadata.message_type in (TRAIN, "evaluate"):
             given = [dict(record) for record in content.config_records.values()]
-            content = fit_content(self.model, given[0] if given else {})
+            content = fit_content(self.received, given[0] if given else {}, form)
         asked = copy(self.message)
         asked.content = content
         return asked
@@ -261,10 +304,10 @@ class _Answering:
     def in_sum(self) -> RecordDict:
         """Every exchange of a sum but TRAIN."""
         if not self.terms.in_sum or self.exchange not in (KEYS, SHARES, CONFIRM, UNMASK):
-            raise PolicyRefused(f"there is no exchange {shown(self.exchange)}")
+            raise Unanswerable("this node takes part in no such exchange", shown(self.exchange))
         size = self.request.options.get("size")
         if self.exchange == KEYS and (not isinstance(size, int) or not 1 <= size <= self.policy.limits.max_parameters):
-            raise PolicyRefused(f"a sum of {shown(size)} numbers")
+            raise Unanswerable(LARGE, shown(size))
         with self.ledger.held() as ledger:
             part = self._sum(ledger)
             out = part.answer(self.request, self.terms.bits, size if isinstance(size, int) else 0)
@@ -290,7 +333,7 @@ def _asked(
     request: bytes,
     shards: Sequence[tuple[int, Path | None]],
     pad_seconds: float,
-) -> Iterator[tuple[NDArray[Any], ...] | None]:
+) -> Iterator[Answer | None]:
     """A sandbox that one shard's app broke is replaced before the next shard: what one shard does must not change what
     another answers. None: a shard that has no answer, and takes its time. Raises what the first start of a sandbox
     raises.
@@ -305,15 +348,14 @@ def _asked(
             try:
                 if current is None:
                     current = stack.enter_context(box())
-                found = current.ask(request, shard)
-                arrays, fault = found.arrays, found.fault
+                answer = current.ask(request, shard)
             except Exception as error:
-                arrays, fault, current = None, f"{type(error).__name__}: {error}", None
+                answer, current = Answer(None, 0.0, f"{type(error).__name__}: {error}"), None
                 with suppress(Exception):
                     stack.close()
-            if fault is not None:
-                log.warning("shard %d counts as a zero update: %s", number, fault[:2000])
-            yield arrays
+            if answer.fault is not None:
+                log.warning("shard %d counts as a zero update: %s", number, answer.fault[:2000])
+            yield answer
 
 
 def _request(content: RecordDict) -> Request:
@@ -324,12 +366,15 @@ def _request(content: RecordDict) -> Request:
         known = [number for number in named if type(number) is int and 0 < number <= MOST_ROUND]
         return Request(known[0] if known else 0)
     if not isinstance(own, ConfigRecord):
-        raise MalformedMessage(f"{GUARD}: of the wrong kind")
-    options = dict(sized(RecordDict({GUARD: own}))[GUARD])
+        raise Unanswerable(UNREAD)
+    try:
+        options = dict(sized(RecordDict({GUARD: own}))[GUARD])
+    except MalformedMessage as error:
+        raise Unanswerable(UNREAD, str(error)) from None
     number, attempt = options.pop(ROUND, None), options.pop(ATTEMPT, 0)
     for value in (number, attempt):
         if type(value) is not int or not 0 <= value <= MOST_ROUND:
-            raise MalformedMessage(f"{GUARD}: round and attempt must be whole numbers, got {shown(value)}")
+            raise Unanswerable(UNREAD, f"round and attempt must be whole numbers, got {shown(value)}")
     return Request(int(number), int(attempt), options)  # type: ignore[arg-type]
 
 

@@ -28,7 +28,7 @@ PRIVATE_PAGE = (
 NOT_LEFT = [
     "Metrics, the number of examples, names of arrays, further records, configurations and error texts of an app: "
     "dropped. The number of examples that leaves is 1.",
-    "Replies to evaluate: a fixed content; the app was not started. Replies to query: refused.",
+    "Replies to evaluate and query but for the counts in the rules below: not started, a fixed content; refused.",
     "context.state: empty at every start, and dropped after it.",
     "A zero update has the same noise and form as any other: nobody outside can tell it.",
 ]

@@ -17,7 +17,7 @@ from fedpriv.common.replies import read_blobs
 from fedpriv.common.sum_graph import graph_of
 from fedpriv.guard.arrays import Model, Vector
 from fedpriv.guard.guarded_message import GUARD, PACKED
-from fedpriv.guard.terms import Terms
+from fedpriv.guard.terms import COUNTS, Terms
 from fedpriv.mechanisms.integer_noise import as_residues, centred, unpack_residues
 from fedpriv.secure_sum.collector import Collector, SumFailed
 from fedpriv.secure_sum.relays import Add, after_upload, before_upload
@@ -31,7 +31,9 @@ class SumClosed(RunFailed):
 
 
 class Opening:
-    """One round's sum. nodes: Flower's node ids by client."""
+    """One round's sum. nodes: Flower's node ids by client. counts: the kind of message, where it is one of counts; then
+    terms and model are of these (`Terms.counted`, `zero_counts`).
+    """
 
     def __init__(
         self,
@@ -42,6 +44,7 @@ class Opening:
         nodes: Mapping[int, int],
         server_round: int,
         model: Model,
+        counts: str | None = None,
     ) -> None:
         self.grid, self.timeout, self.terms, self.nodes, self.model = grid, timeout, terms, dict(nodes), model
         self.clients = {node: client for client, node in self.nodes.items()}
@@ -54,6 +57,7 @@ class Opening:
         context = (members, t, k, terms.colluders, terms.bits, model.size, terms.digest, digest)
         self.collector = Collector(SumSession(run, server_round, 0, *context), terms.min_replies)
         self._told: Options = {ROUND: server_round, ATTEMPT: 0, KEY_ATTEMPT: 0, RUN: run}
+        self._told |= {} if counts is None else {COUNTS: counts}
         self._words = f"round {server_round}"
 
     # --- before the models go down -----------------------------------------------------------------------------
@@ -66,7 +70,9 @@ class Opening:
     # --- after they came up ------------------------------------------------------------------------------------
 
     def opened(self, replies: Iterable[Message]) -> tuple[Vector, tuple[int, ...]]:
-        """CONFIRM and UNMASK: the mean over survivors' shards (float64 [d]), and who they are. Raises `SumClosed`."""
+        """CONFIRM and UNMASK: the mean over survivors' shards (float64 [d]), of counts their sum, and who they are.
+        Raises `SumClosed`.
+        """
         collector, terms, size = self.collector, self.terms, self.model.size
         for reply in replies:
             client = self.clients.get(reply.metadata.src_node_id)
@@ -80,8 +86,8 @@ class Opening:
         self._settled(lambda: after_upload(collector, self._exchange))
         known = collector.survivors
         total = centred(as_residues(self._settled(collector.total), terms.bits), terms.bits)
-        mean = terms.grid(size).decode(total) * (terms.clip / (terms.expected * len(known)))
-        return mean, known
+        whole = terms.grid(size).decode(total) * terms.clip
+        return whole if terms.reply == COUNTS else whole / (terms.expected * len(known)), known
 
     def _exchange(
         self, exchange: str, asked: Sequence[int], told: Options, own: Mapping[int, Options], add: Add

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 import struct
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -120,15 +121,40 @@ def request_of(request: bytes) -> tuple[Message, Context]:
 
 
 def reply_arrays(reply: Any, asked: Any) -> list[np.ndarray]:
-    """The numbers of a reply's only `ArrayRecord`, in the order of the names that came down where these are the same.
+    """What leaves an app's process of its reply. To train: the numbers of its only `ArrayRecord`, in the order of the
+    names that came down where these are the same. To all others: its numbers by name, for `counts_of`.
 
-    Raises ValueError for a reply with an error, or with another number of array records than one.
+    Raises ValueError for a reply with an error, or to train with another number of array records than one.
     """
     if reply.has_error():
         raise ValueError(f"the app replied with error {reply.error.code}: {reply.error.reason}")
+    if not asked.metadata.message_type.startswith("train"):
+        return _named_numbers(reply)
     records = list(reply.content.array_records.values())
     if len(records) != 1:
         raise ValueError(f"{len(records)} array records in the reply, where a guarded app sends one")
     came = list(asked.content.array_records.values()) if asked.has_content() else []
     names = list(came[0]) if len(came) == 1 and sorted(came[0]) == sorted(records[0]) else list(records[0])
     return [np.asarray(records[0][name].numpy()) for name in names]
+
+
+def _named_numbers(reply: Any) -> list[np.ndarray]:
+    """Of every record, a name's bytes and its numbers (float64 [n]), one after the other; texts are left out."""
+    found: list[np.ndarray] = []
+    for record in reply.content.values():
+        for name, value in record.items():
+            numbers = np.asarray(value.numpy() if hasattr(value, "numpy") else value)
+            if numbers.dtype.kind in "biuf":
+                found += [np.frombuffer(name.encode(), np.uint8), numbers.astype(np.float64).ravel()]
+    return found
+
+
+def counts_of(arrays: Sequence[np.ndarray] | None, metrics: Mapping[str, int]) -> np.ndarray | None:
+    """The declared numbers (float64 [K]) among `_named_numbers`, whose writer is hostile; None: they are not all there.
+
+    metrics: how many numbers each name has.
+    """
+    named = {} if arrays is None else dict(zip((name.tobytes() for name in arrays[::2]), arrays[1::2], strict=False))
+    found = [named.get(name.encode()) for name in metrics]
+    parts = [part.astype(np.float64).ravel() for part in found if part is not None and part.dtype.kind in "fiu"]
+    return np.concatenate(parts) if [part.size for part in parts] == [*metrics.values()] else None

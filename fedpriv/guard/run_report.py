@@ -81,6 +81,11 @@ def in_words(summary: dict[str, Any]) -> list[str]:
         f"Noise: {NOISES[terms['noise']]}, {terms['noise_multiplier']:g} times the clip norm from each machine.",
         *([others] if summary["other_terms"] else []),
         SHARES,
+        *(
+            f"Declared counts, in reply to {kind}: {', '.join(query['metrics'])}; a shard's are clipped to "
+            f"{query['clip']:g}, with noise of {query['noise_multiplier']:g} times that. No other metric left."
+            for kind, query in terms["counts"].items()
+        ),
         TRUSTED if "none" in summary["sandbox"] else CONFINED,
         TIME,
         *(f"Not part of the model, but of the epsilons: {why}." for why in summary["closed_rounds"].values()),

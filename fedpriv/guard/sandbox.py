@@ -101,7 +101,8 @@ class Limits:
 @dataclass(frozen=True)
 class Answer:
     """arrays: None where nothing usable came. fault: why, for the node's operator; it depends on the data and is never
-    sent. start_s: seconds until the app's first line; seconds, processor_s: until its end.
+    sent. start_s: seconds until the app's first line; seconds, processor_s: until its end. memory_bytes: in memory at
+    most, with its libraries.
     """
 
     arrays: tuple[np.ndarray, ...] | None
@@ -109,6 +110,7 @@ class Answer:
     fault: str | None
     start_s: float = math.nan
     processor_s: float = math.nan
+    memory_bytes: int = 0
 
 
 def libraries_of(app: Path, warm: frozenset[str] = WARM) -> list[str]:
@@ -236,7 +238,8 @@ class Sandbox:
             if self.limits.pad_s is not None:
                 time.sleep(max(0.0, began + self.limits.pad_s - time.monotonic()))
         first_line = (told.get("began") or math.nan) - began
-        return Answer(arrays, time.monotonic() - began, fault, first_line, told.get("processor_s", math.nan))
+        used = told.get("processor_s", math.nan), told.get("memory_bytes", 0)
+        return Answer(arrays, time.monotonic() - began, fault, first_line, *used)
 
     def _record(self, message: bytes, shard: Path | None, began: float) -> tuple[bytes, str | None, dict[str, Any]]:
         """What the app wrote, why that is none, and what the keeper says of its end."""

@@ -17,17 +17,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Context, RecordDict
 from numpy.typing import NDArray
 
-from fedpriv.common.errors import OptionError
+from fedpriv.common.errors import OptionError, RunFailed
 from fedpriv.deployment.guard_policy import GuardPolicy
 from fedpriv.guard.account import claimed_epsilon, with_epsilon
 from fedpriv.guard.arrays import Model, fit_content, model_of
 from fedpriv.guard.record import reply_arrays, request_bytes
-from fedpriv.guard.sandbox import Limits, Sandbox
+from fedpriv.guard.sandbox import Answer, Limits, Sandbox
 from fedpriv.guard.shards import Shards
 from fedpriv.guard.terms import Terms
+from fedpriv.guard.trial import Starts, train_message
 from fedpriv.mechanisms.integer_noise import as_residues, centred, to_residues
 from fedpriv.mechanisms.noise import SeededNoise, encode_key
 
@@ -54,6 +55,7 @@ def simulate_guard(
     epsilon: float | None = None,
     delta: float = 1e-5,
     run_config: Mapping[str, Any] | None = None,
+    train_config: Mapping[str, Any] | None = None,
     seed: int = 0,
     confined: bool = True,
     server_learning_rate: float = 1.0,
@@ -63,8 +65,9 @@ def simulate_guard(
 
     app: the unpacked app's folder. rules: a policy's section ``guard`` without ``apps`` and ``table``; with epsilon its
     noise_multiplier is chosen, and epsilon=inf simulates without noise. run_config: beside what the app's
-    pyproject.toml says. server_learning_rate: what the mean answer is multiplied by, as in Flower's FedAvgM.
-    each_round: called with every round's model. Raises `OptionError`.
+    pyproject.toml says. train_config: what a server's strategy tells the app beside the round. server_learning_rate:
+    what the mean answer is multiplied by, as in Flower's FedAvgM. each_round: called with every round's model. Raises
+    `OptionError`; `RunFailed` where fewer of the first round's starts answer than the rules' min_answered (0.9).
     """
     place, files = Path(app).resolve(), [Path(table).resolve() for table in tables]
     given = {"noise_multiplier": 1.0, "sites": len(files), **rules, "apps": ()}
@@ -81,26 +84,30 @@ def simulate_guard(
         copies = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fedpriv-guard-")))
         salt = encode_key("guard salt", seed).ljust(32, b"\0")[:32]
         parts = [_divided(copies / str(n), file, policies[n], salt) for n, file in enumerate(files)]
-        ask = stack.enter_context(_sandboxed(place, parts, policies[0], model) if confined else in_process(place))
+        ask = stack.enter_context(
+            _sandboxed(place, parts, policies[0], model) if confined else in_process(place, policies[0].node_config)
+        )
         for number in range(1, rounds + 1):
-            releases = []
+            releases, starts = [], Starts()
+            told = {"server-round": number, **(train_config or {})}
             for client, (shards, seen) in enumerate(parts):
                 source = SeededNoise(seed, client, number, 0, "guard")
-                content = RecordDict(
-                    {"arrays": model.record(model.vector), "config": ConfigRecord({"server-round": number})}
-                )
+                content = RecordDict({"arrays": model.record(model.vector), "config": ConfigRecord(told)})
                 if policies[0].api == "numpy":
-                    content = fit_content(model, {"server-round": number})
+                    content = fit_content(model, told)
                 found = []
                 for shard in terms.drawn(source):
                     place_of = shards[shard]
                     answer = None if place_of is None else ask(client, place_of, seen, content, config)
-                    found.append(model.answer(answer, terms.reply))
+                    starts.add(model, answer)
+                    found.append(model.answer(None if answer is None else answer.arrays, terms.reply))
                 if noiseless:
                     clipped = [terms.clipped(one).numpy() / terms.clip for one in found]
                     releases.append(np.sum(clipped, axis=0) if clipped else np.zeros(model.size))
                 else:
                     releases.append(terms.release(found, model.size, source).numpy())
+            if number == 1 and not starts.enough(policies[0]):
+                raise RunFailed(f"min_answered={policies[0].min_answered:g} asks for more: {starts}")
             mean = server_learning_rate * mean_of(terms, model.size, releases, noiseless)
             vector = model.vector + mean if terms.reply == "difference" else mean
             model = Model(model.key, {name: array.numpy() for name, array in model.record(vector).items()})
@@ -142,21 +149,12 @@ def _config(app: Path) -> dict[str, Any]:
         raise OptionError("app", app, f"must be a Flower app's folder ({' '.join(str(error).split())[:200]})") from None
 
 
-Ask = Callable[[int, Path, Path, RecordDict, dict[str, Any]], tuple[NDArray[Any], ...] | None]
+Ask = Callable[[int, Path, Path, RecordDict, dict[str, Any]], Answer]
 
 
-def _context(client: int, place: Path, config: dict[str, Any]) -> Context:
-    return Context(1, client + 2, {"partition-id": client, "data-path": str(place)}, RecordDict(), config)
-
-
-def _message(client: int, content: RecordDict) -> Message:
-    from flwr.supercore.task_identity import TaskIdentity
-
-    TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1
-    message = Message(content, client + 2, "train")
-    message.metadata.__dict__["_message_id"] = "simulated"
-    message.metadata.__dict__["_run_id"] = 1
-    return message
+def _context(client: int, place: Path, config: dict[str, Any], told: Mapping[str, Any]) -> Context:
+    """told: a policy's node_config."""
+    return Context(1, client + 2, {"partition-id": client, "data-path": str(place), **told}, RecordDict(), config)
 
 
 @contextmanager
@@ -173,18 +171,20 @@ def _sandboxed(
     with ExitStack() as stack:
         boxes = [stack.enter_context(Sandbox(app, place, limits)) for _, place in parts]
 
-        def ask(
-            client: int, shard: Path, place: Path, content: RecordDict, config: dict[str, Any]
-        ) -> tuple[NDArray[Any], ...] | None:
-            request = request_bytes(_message(client, content), _context(client, place, config))
-            return boxes[client].ask(request, shard).arrays
+        def ask(client: int, shard: Path, place: Path, content: RecordDict, config: dict[str, Any]) -> Answer:
+            request = request_bytes(
+                train_message(content, client + 2), _context(client, place, config, policy.node_config)
+            )
+            return boxes[client].ask(request, shard)
 
         yield ask
 
 
 @contextmanager
-def in_process(app: Path) -> Iterator[Ask]:
-    """The app's own code, imported here: no sandbox, no fresh state, and its shard under its real name."""
+def in_process(app: Path, told: Mapping[str, Any]) -> Iterator[Ask]:
+    """The app's own code, imported here: no sandbox, no fresh state, and its shard under its real name. told: a
+    policy's node_config.
+    """
     from flwr.common.config import get_project_config
 
     reference = get_project_config(app)["tool"]["flwr"]["app"]["components"]["clientapp"]
@@ -194,14 +194,13 @@ def in_process(app: Path) -> Iterator[Ask]:
     try:
         client_app = getattr(importlib.import_module(module), name)
 
-        def ask(
-            client: int, shard: Path, place: Path, content: RecordDict, config: dict[str, Any]
-        ) -> tuple[NDArray[Any], ...] | None:
-            message = _message(client, content)
+        def ask(client: int, shard: Path, place: Path, content: RecordDict, config: dict[str, Any]) -> Answer:
+            message = train_message(content, client + 2)
             try:
-                return tuple(reply_arrays(client_app(message, _context(client, shard, config)), message))
-            except Exception:  # as in a sandbox: an answer like any other
-                return None
+                found = tuple(reply_arrays(client_app(message, _context(client, shard, config, told)), message))
+            except Exception as error:  # as in a sandbox: an answer like any other
+                return Answer(None, 0.0, f"{type(error).__name__}: {error}")
+            return Answer(found, 0.0, None)
 
         yield ask
     finally:

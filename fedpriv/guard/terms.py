@@ -29,6 +29,12 @@ is 0 both times. So the sum moves by up to **C**: `moves` is 1. The number of st
 time, unless `pad_seconds` gives a shard that is not started the time of one that is. Rows that share a shard are lost:
 of n units in k shards about n e^(-n/k) answer. `expected` stays k: how many answered is nobody's to know.
 
+**Counts.** What a policy declares as counts (`counted`) is clipped after its negative numbers became 0. Two vectors u
+and v of length C at most, without negative numbers, are less far apart than any two of the ball:
+|u - v|^2 = |u|^2 + |v|^2 - 2 u.v <= 2 C^2, since u.v >= 0. So a unit moves their sum by up to **sqrt(2) C**, which two
+counts reach, and with `single` by C. All shards are in the sum: the pair that dominates sampled answers is of two
+opposite ones, which counts are not.
+
 **Rounding.** A clipped answer keeps 1e-6 of C back (`fedpriv.mechanisms.noise`), more than float32 can add. With own
 noise each answer is moved towards zero onto the noise's grid, by which it gets no longer, and multiples of the grid's
 step add up exactly in float64 (`add_normal_to_sum`): two sums differ by v_j - v'_j and by nothing else. In a secure sum
@@ -55,7 +61,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Self
 
@@ -81,6 +88,12 @@ from fedpriv.privacy.row_sum import RowSumGrid
 
 #: How far one unit moves the sum of clipped answers, in units of C, where a shard may hold several.
 SENSITIVITY = 2.0
+#: The same of counts.
+COUNT_SENSITIVITY = math.sqrt(2)
+#: `Terms.reply` of declared counts.
+COUNTS = "counts"
+#: The kind of a message that is no declared query.
+TRAIN = "train"
 
 THREATS = {
     "row": Threat("example", "add-or-remove-one", "server"),
@@ -111,10 +124,19 @@ class Terms:
     colluders: int
     threshold: int | None
     bits: int
+    #: By kind of message, what a policy declares.
+    counts: Mapping[str, Mapping[str, Any]]
 
     @classmethod
     def of(cls, policy: GuardPolicy) -> Self:
-        return cls(**{name: getattr(policy, name) for name in cls.__dataclass_fields__})
+        given = {name: getattr(policy, name) for name in cls.__dataclass_fields__}
+        return cls(**given | {"counts": {kind: query.model_dump() for kind, query in policy.counts.items()}})
+
+    def counted(self, kind: str) -> tuple[Self, int]:
+        """The terms of a declared vector of counts, and its numbers K. Raises KeyError."""
+        query = self.counts[kind]
+        own = {name: query[name] for name in ("clip", "noise_multiplier")}
+        return replace(self, **own, sampling=1.0, reply=COUNTS, counts={}), sum(query["metrics"].values())
 
     @classmethod
     def from_json(cls, text: str) -> Self:
@@ -156,7 +178,7 @@ class Terms:
     @property
     def moves(self) -> float:
         """How far one unit moves the sum of clipped answers, in units of C."""
-        return 1.0 if self.single else SENSITIVITY
+        return 1.0 if self.single else COUNT_SENSITIVITY if self.reply == COUNTS else SENSITIVITY
 
     @property
     def expected(self) -> float:
@@ -192,6 +214,14 @@ class Terms:
         entries = (Entry(server_round, client, server_round, 0, event) for event in events)
         return Booked(tuple(entries), self.threat)
 
+    def booked_kinds(self, dimension: int) -> dict[str, tuple[Event, ...]]:
+        """What one answer of each kind costs, before each observer. dimension: of the model; 0: none is trained."""
+        kinds = {kind: self.counted(kind) for kind in self.counts} | ({TRAIN: (self, dimension)} if dimension else {})
+        return {
+            kind: tuple(event for event in (terms.event(size), terms.alone(size)) if event is not None)
+            for kind, (terms, size) in kinds.items()
+        }
+
     # --- the release -----------------------------------------------------------------------------------------
 
     def drawn(self, source: NoiseSource) -> list[int]:
@@ -216,5 +246,8 @@ class Terms:
         return total + grid.noise(total.shape, source)
 
     def clipped(self, answer: NDArray[np.float64]) -> Tensor:
-        """Answers (float64 [..., d]), each of length C at most; zero where a number of it is not finite."""
-        return clip(finite_or_zero(torch.from_numpy(answer)), self.clip)
+        """Answers (float64 [..., d]), each of length C at most; zero where a number of it is not finite. Counts below 0
+        are 0.
+        """
+        numbers = finite_or_zero(torch.from_numpy(answer))
+        return clip(numbers.clamp(min=0) if self.reply == COUNTS else numbers, self.clip)

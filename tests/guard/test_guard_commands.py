@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -127,12 +128,35 @@ def test_an_audit_finds_a_guard_that_adds_too_little(monkeypatch: pytest.MonkeyP
     terms = Terms.of(rules_of(RULES | {"noise_multiplier": 4.0, "shards": 2}))
 
     def quiet(self: Terms, answers: Any, dimension: int, source: Any) -> torch.Tensor:
-        from dataclasses import replace
-
         return release(replace(self, noise_multiplier=0.4), answers, dimension, source)
 
     monkeypatch.setattr(Terms, "release", quiet)
     assert audit_guard(terms, 3, 1e-5, 1500, 0.95).verdict == BROKEN
+
+
+@pytest.mark.parametrize(
+    "more",
+    [{"noise_multiplier": 3.0}, SUM | {"noise_multiplier": 1.5}, {"noise_multiplier": 1.5, "single": True}],
+    ids=["own", "sum", "single"],
+)
+def test_an_audit_has_the_power_to_find_half_of_the_noise(more: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As documented, without options: at the delta and with the trials that it chooses itself."""
+    terms = Terms.of(rules_of(RULES | {"shards": 2} | more))
+    assert audit_guard(terms, 3, None, None, 0.95).verdict != BROKEN
+    release = Terms.release
+
+    def half(self: Terms, answers: Any, dimension: int, source: Any) -> torch.Tensor:
+        return release(replace(self, noise_multiplier=self.noise_multiplier / 2), answers, dimension, source)
+
+    monkeypatch.setattr(Terms, "release", half)
+    if terms.in_sum:  # of every machine
+        grid = Terms.grid
+        quiet = replace(terms, noise_multiplier=terms.noise_multiplier / 2)
+        noise = type(grid(terms, 3)).noise
+        monkeypatch.setattr(
+            type(grid(terms, 3)), "noise", lambda self, shape, source: noise(grid(quiet, 3), shape, source)
+        )
+    assert [audit_guard(terms, 3, None, None, 0.95, seed).verdict for seed in range(2)] == [BROKEN] * 2
 
 
 def test_an_audit_finds_a_guard_that_does_not_clip(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -168,7 +192,9 @@ def test_a_simulation_is_the_guard_without_a_network(tmp_path: Path, monkeypatch
     assert weights(epsilon=float("inf"), rounds=1, server_learning_rate=3.0) == pytest.approx(3 * once)
     single = {"single": True, "shards": 100}
     assert (weights(epsilon=float("inf"), rounds=1, rules=single) > 0).all()
-    assert (weights(epsilon=float("inf"), rounds=1, rules=single | {"shards": 1}) == 0).all(), "no row is alone"
+    assert (weights(epsilon=float("inf"), rounds=1, rules=single | {"shards": 1, "min_answered": 0}) == 0).all(), (
+        "no row is alone"
+    )
     noises: list[Any] = []
 
     class Noted(SeededNoise):

@@ -13,12 +13,17 @@ import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from guarded import Boxed, GuardedMachines, weights
 
+from fedpriv.client.contract import BudgetSpent
+from fedpriv.client.memory import StaleRequest
+from fedpriv.common.errors import DataError, LedgerRefused, PolicyRefused
 from fedpriv.common.messages import Refusal
 from fedpriv.engines.grid import RUN_ID, stamp
 from fedpriv.guard.arrays import Model
-from fedpriv.guard.guarded_message import _asked
+from fedpriv.guard.guarded_message import SENTENCES, _asked
 from fedpriv.guard.sandbox import Answer, Sandbox
+from fedpriv.guard.shards import Shards
 from fedpriv.mechanisms.noise import SeededNoise
+from fedpriv.secure_sum.sum_session import SumRefused
 
 
 class Silent(SeededNoise):
@@ -140,7 +145,7 @@ def test_a_message_that_cannot_be_booked_does_not_leave(tmp_path: Path, monkeypa
 
     monkeypatch.setattr(DataLedger, "append", full)
     reply = network.ask()
-    assert reply.has_error() and reply.error.reason == "failed"
+    assert reply.has_error() and reply.error.code == Refusal.FAILED
 
 
 def test_the_app_sees_its_message_and_what_the_policy_says(tmp_path: Path) -> None:
@@ -162,26 +167,30 @@ def test_no_other_message_brings_anything(tmp_path: Path) -> None:
     assert dict(evaluated.content["metrics"]) == {"num-examples": 1} and len(evaluated.content) == 1
     for kind in ("query", "query.rows"):
         reply = network.ask(kind=kind)
-        assert reply.has_error() and reply.error.reason == "policy"
+        assert reply.error.reason == "policy: a query is not declared by this node's policy"
+    assert network.ask(kind="get_parameters").error.reason == "policy: messages of this type have no answer here"
 
 
 @pytest.mark.parametrize(
-    "records",
+    ("records", "sentence"),
     [
-        {"second": weights()},
-        {"arrays": MetricRecord({"a": 1.0})},
-        {"arrays": weights(np.zeros(2000))},
-        {"arrays": weights(np.array([np.nan]))},
-        {"fedpriv-guard": ConfigRecord({"round": "one"})},
-        {"fedpriv-guard": MetricRecord({"round": 1})},
-        {"fedpriv-guard": ConfigRecord({"round": 1, "exchange": "keys"})},
+        ({"second": weights()}, "a guarded app gets one record of arrays, and the message has 2"),
+        ({"arrays": MetricRecord({"a": 1.0})}, "a guarded app gets one record of arrays, and the message has 0"),
+        ({"arrays": ArrayRecord({"0": Array(np.zeros(9, np.uint8))})}, "the model has no float arrays"),
+        ({"arrays": weights(np.zeros(2000))}, "the model has more numbers than this node's policy allows"),
+        ({"arrays": weights(np.array([np.nan]))}, "the model has numbers that are not finite"),
+        ({"fedpriv-guard": ConfigRecord({"round": "one"})}, "the guard's own record cannot be read"),
+        ({"fedpriv-guard": MetricRecord({"round": 1})}, "the guard's own record cannot be read"),
+        ({"fedpriv-guard": ConfigRecord({"round": 1, "exchange": "keys"})}, "this node takes part in no such exchange"),
     ],
-    ids=["two records", "none", "too large", "nan", "round", "kind", "keys"],
+    ids=["two records", "none", "trees", "too large", "nan", "round", "kind", "keys"],
 )
-def test_what_no_app_can_be_asked_is_refused_and_costs_nothing(records: dict[str, Any], tmp_path: Path) -> None:
+def test_what_no_app_can_be_asked_is_refused_and_costs_nothing(
+    records: dict[str, Any], sentence: str, tmp_path: Path
+) -> None:
     network = machines(tmp_path)
     reply = network.ask(**records)
-    assert reply.has_error() and reply.error.reason in ("policy", "failed")
+    assert reply.error.reason == f"policy: {sentence}"
     assert not network.booked() and not network.boxed.asked
 
 
@@ -190,6 +199,21 @@ def test_an_app_that_is_not_approved_is_not_started(tmp_path: Path) -> None:
     for apps, allowed in ((["b" * 64], False), (["a" * 64], True)):
         network.write_policy(0, apps=apps)
         assert network.ask().has_error() == (not allowed)
+
+
+def test_what_the_server_reads_of_a_refusal_does_not_depend_on_data_or_places(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whatever is raised: the sentence of its code, and the reason for the operator alone."""
+    network = machines(tmp_path)
+    for error in (ValueError, DataError, BudgetSpent, PolicyRefused, LedgerRefused, SumRefused, StaleRequest):
+        with pytest.MonkeyPatch.context() as patch, caplog.at_level(logging.WARNING):
+            patch.setattr(Shards, "asked", lambda self, error=error: (_ for _ in ()).throw(error("row 7 of /srv/x")))
+            reply = network.ask()
+        code = Refusal(reply.error.code)
+        assert reply.error.reason == f"{code.name.lower()}: {SENTENCES[code]}"
+        assert "row 7 of /srv/x" in caplog.text
+        caplog.clear()
 
 
 def test_trusted_code_is_named_so_in_the_ledger(tmp_path: Path) -> None:
@@ -203,7 +227,7 @@ def test_a_changed_salt_is_refused(tmp_path: Path) -> None:
     network = machines(tmp_path)
     (network.data(0) / ".fedpriv" / "guard.salt").write_text("11" * 32 + "\n")
     reply = network.ask()
-    assert reply.has_error() and reply.error.reason == "ledger" and not network.booked()
+    assert reply.has_error() and reply.error.reason.startswith("ledger: ") and not network.booked()
 
 
 def test_sampled_shards_are_started_and_booked_as_such(tmp_path: Path) -> None:

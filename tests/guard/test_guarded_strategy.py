@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import ArrayRecord, Message, RecordDict
-from flwr.serverapp.strategy import FedAdam, FedAvg, FedProx
+from flwr.app import Array, ArrayRecord, Message, RecordDict
+from flwr.serverapp.strategy import FedAdam, FedAvg, FedProx, FedXgbBagging
 from guarded import GuardedMachines, MachinesGrid, weights
 
 import fedpriv
@@ -207,7 +207,7 @@ def test_a_second_upload_in_one_sum_is_refused(tmp_path: Path) -> None:
             return found
 
     fedpriv.guarded(FedAvg(fraction_evaluate=0.0)).start(Twice(network), weights(), num_rounds=1)
-    assert [reply.error.reason for reply in again] == ["unsafe_sum"] * 4
+    assert [reply.error.code for reply in again] == [Refusal.UNSAFE_SUM] * 4
     assert len(network.booked(0)) == 1
 
 
@@ -222,7 +222,8 @@ def test_a_server_without_the_wrapper_gets_no_sum(tmp_path: Path) -> None:
     network = GuardedMachines(tmp_path, 4, **SUM)
     grid = MachinesGrid(network)
     FedAvg(fraction_evaluate=0.0).start(grid, weights(), num_rounds=1)
-    assert {reply.error.reason for _, reply in grid.answers} == {"policy"} and not network.booked(0)
+    (reason,) = {reply.error.reason for _, reply in grid.answers}
+    assert reason == "policy: this node answers in secure sums alone" and not network.booked(0)
 
 
 def test_a_server_without_the_wrapper_gets_plain_arrays_with_own_noise(tmp_path: Path) -> None:
@@ -259,7 +260,36 @@ def test_where_no_machine_takes_part_the_server_says_why(tmp_path: Path) -> None
         fedpriv.guarded(FedAvg()).start(Answers(network), weights(), num_rounds=1)
     said = str(raised.value)
     assert "none of the 4 machines that were asked takes part: 1 whose guard.apps does not name this app" in said
-    assert "1 without a guard" in said and "1 refused (policy; its own log" in said and "1 gave no answer" in said
+    assert (
+        "1 without a guard" in said
+        and "1 refused (policy: this node's policy does not allow this app)" in said
+        and "1 gave no answer" in said
+    )
+
+
+@pytest.mark.parametrize("noise", ["own", "ddgauss"])
+def test_a_model_that_no_guard_trains_ends_the_run_with_a_sentence(noise: str, tmp_path: Path) -> None:
+    """Flower's strategies of trees: one array of bytes."""
+    network = GuardedMachines(tmp_path, 4, **SUM | {"noise": noise})
+    trees = ArrayRecord({"0": Array(np.zeros(9, np.uint8))})
+    with pytest.raises(RunFailed, match="the model has no float arrays"):
+        fedpriv.guarded(FedXgbBagging()).start(MachinesGrid(network), trees, num_rounds=2)
+    assert not network.booked(0)
+
+
+def test_refusals_are_logged_with_their_sentence_and_end_a_run_that_nobody_answers(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    network = GuardedMachines(tmp_path, 2, clip=2.0, noise_multiplier=0.05)
+
+    class Breaks(FedAvg):
+        def aggregate_train(self, server_round: int, replies: Any) -> Any:
+            return super().aggregate_train(server_round, [reply for reply in replies if reply.content])
+
+    large = weights(np.zeros(2000))
+    with caplog.at_level("WARNING"), pytest.raises(RunFailed, match="no machine has answered in 2 rounds: 4 x policy"):
+        fedpriv.guarded(Breaks(fraction_evaluate=0.0)).start(MachinesGrid(network), large, num_rounds=2)
+    assert "2 x policy: the model has more numbers than this node's policy allows" in caplog.text
 
 
 def test_bad_arguments_are_named(tmp_path: Path) -> None:

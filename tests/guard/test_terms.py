@@ -189,6 +189,7 @@ def test_terms_survive_their_text_and_differ_in_every_number() -> None:
         "colluders": 2,
         "threshold": 3,
         "bits": 31,
+        "counts": {"query": {"metrics": {"a": 1}, "clip": 1.0, "noise_multiplier": 1.0}},
     }
     assert set(changes) == set(Terms.__dataclass_fields__)
     digests = {found.digest, *(replace(found, **{name: value}).digest for name, value in changes.items())}

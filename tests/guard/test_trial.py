@@ -1,0 +1,209 @@
+"""`fedpriv deploy node try`: an app is started on a machine's own shards before it may run there."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from asking import APPS, write_rows
+from flwr.app import Array, ArrayRecord
+from guarded import GuardedMachines
+
+import fedpriv
+from fedpriv.commands import node as commands
+from fedpriv.commands.node import main as node_command
+from fedpriv.common.errors import OptionError, RunFailed
+from fedpriv.deployment.bundles import bundle_digest
+from fedpriv.deployment.policy import read_policy
+from fedpriv.guard import shards
+from fedpriv.guard.trial import try_app
+
+pytestmark = pytest.mark.timeout(300)
+#: Lines that an app gets before it reads its data.
+CRASHES = {
+    "never": "",
+    "without its key": "    context.node_config['num-partitions']\n",
+}
+
+
+@pytest.fixture(autouse=True)
+def one_salt(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same shards in every run of these tests."""
+    monkeypatch.setattr(shards.secrets, "token_hex", lambda count: "5a" * count)
+
+
+def app_that(crashes: str, folder: Path, server: str = "") -> Path:
+    app = Path(shutil.copytree(APPS / "quickstart-message", folder / "app", ignore=shutil.ignore_patterns("__pyc*")))
+    file = app / "messageexample" / "client_app.py"
+    head = "def load_data(context):\n"
+    file.write_text(file.read_text().replace(head, head + CRASHES[crashes]))
+    if server:
+        file = app / "messageexample" / "server_app.py"
+        file.write_text(file.read_text().replace("    FedAvg()", server + "    FedAvg()"))
+    return app
+
+
+def machine(folder: Path, **guard: Any) -> GuardedMachines:
+    network = GuardedMachines(folder / "machines")
+    write_rows(network.data(0) / "table.csv", 40)
+    network.write_policy(0, **guard)
+    return network
+
+
+def tried(network: GuardedMachines, app: Path, *more: str) -> int:
+    return node_command(["try", f"policy={network.policy(0)}", f"data={network.data(0)}", f"guard={app}", *more])
+
+
+def test_an_app_is_tried_on_every_shard_and_nothing_is_booked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    network = machine(tmp_path)
+    assert tried(network, app_that("never", tmp_path)) == 0
+    said = capsys.readouterr().out
+    assert "4 of 4 starts answered" in said and "MiB" in said and "seconds" in said
+    assert network.booked() == [] and not (network.data(0) / ".fedpriv" / "guard-answers.json").exists()
+
+
+def test_reasons_are_counted_and_run_refuses_below_the_policys_share(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    app = app_that("without its key", tmp_path)
+    network = machine(tmp_path, apps=[bundle_digest(app)])
+    assert tried(network, app) == 1
+    said = capsys.readouterr().out
+    assert "0 of 4 starts answered" in said and "4 x KeyError: 'num-partitions'" in said
+    options = {"data": str(network.data(0)), "client": "0"}
+
+    def checked(guard: Path | str) -> str:
+        commands._check_tried(options | {"guard": str(guard)}, network.policy(0))
+        return str(capsys.readouterr())
+
+    for guard in (app, "any"):
+        with pytest.raises(OptionError, match=r"guard.min_answered=0.9: .* 0 of 4 starts"):
+            checked(guard)
+    network.write_policy(0, apps=[bundle_digest(app)], min_answered=0.0)
+    checked(app)
+    network.write_policy(0, apps=[bundle_digest(app)], node_config={"num-partitions": 1})
+    assert "4 of 4 starts answered" in checked(app)  # other rules: tried again
+    assert "starts" not in checked(app)  # known from now on
+    network.write_policy(0, apps=["b" * 64], node_config={"num-partitions": 1})
+    assert "nobody has tried" in checked("any")
+
+
+def test_a_share_between_is_allowed_where_the_policy_says_so(tmp_path: Path) -> None:
+    app = app_that("never", tmp_path)
+    network = machine(tmp_path)
+    network.write_policy(0, shards=40, apps=[bundle_digest(app)], min_answered=0.4)
+    found = try_app(network.policy(0), network.data(0), app)
+    assert 0.4 < found.share < 0.9 and found.started == 40  # an empty shard has no labels
+    options = {"data": str(network.data(0)), "client": "0", "guard": str(app)}
+    commands._check_tried(options, network.policy(0))
+    network.write_policy(0, shards=40, apps=[bundle_digest(app)])
+    with pytest.raises(OptionError, match="asks for more"):  # the share may change, and needs no other trial
+        commands._check_tried(options, network.policy(0))
+
+
+def test_single_shards_that_are_not_asked_are_no_starts(tmp_path: Path) -> None:
+    app = app_that("never", tmp_path)
+    network = machine(tmp_path, apps=[bundle_digest(app)])
+    network.write_policy(0, shards=100, single=True, apps=[bundle_digest(app)])
+    options = {"data": str(network.data(0)), "client": "0", "guard": str(app)}
+    found = try_app(network.policy(0), network.data(0), app)
+    assert found.share == 1 and 15 < found.started < 40
+    network.write_policy(0, shards=1, single=True, apps=[bundle_digest(app)])
+    with pytest.raises(OptionError, match="0 of 0 starts"):
+        commands._check_tried(options, network.policy(0))
+
+
+@pytest.mark.parametrize(
+    ("server", "words"),
+    [
+        ("    raise RuntimeError('no network here')\n", "no network here"),
+        ("    grid.get_node_ids()\n    return\n", "sent no model"),
+        ("    arrays = ArrayRecord({'w': Array(np.zeros(3, 'u1'))})\n", "the model has no float arrays"),
+    ],
+)
+def test_an_app_whose_server_gives_no_model(
+    server: str, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import numpy as np
+
+    network, app = machine(tmp_path), app_that("never", tmp_path, server)
+    assert tried(network, app) == 2
+    assert words in capsys.readouterr().err
+    np.savez(tmp_path / "model.npz", weights=np.zeros(4), bias=np.zeros(1))
+    assert tried(network, app, f"model={tmp_path / 'model.npz'}") == 0
+    assert "4 of 4" in capsys.readouterr().out
+
+
+def test_the_server_of_a_guarded_federation_gives_its_model_too(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server = "    import fedpriv\n    FedAvg = lambda: fedpriv.guarded(globals()['FedAvg'](), run_dir='/srv/none')\n"
+    assert tried(machine(tmp_path), app_that("never", tmp_path, server)) == 0
+    assert "4 of 4" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        (["model=none.npz"], "model=none.npz: there is no such file"),
+        (["model=POLICY"], "no .npz file of a model's arrays"),
+        (["guard=any"], "guard=any: one app"),
+    ],
+)
+def test_wrong_options_are_named(
+    more: list[str], words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    network = machine(tmp_path)
+    given = [word.replace("POLICY", str(network.policy(0))) for word in more]
+    app = [] if more[0].startswith("guard") else [f"guard={app_that('never', tmp_path)}"]
+    assert node_command(["try", f"policy={network.policy(0)}", f"data={network.data(0)}", *app, *given]) == 2
+    assert words in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("confined", [True, False])
+def test_a_simulation_raises_where_an_app_crashes(confined: bool, tmp_path: Path) -> None:
+    import numpy as np
+
+    app = app_that("without its key", tmp_path)
+    table = write_rows(tmp_path / "t.csv", 40)
+    start = ArrayRecord({"weights": Array(np.zeros(4)), "bias": Array(np.zeros(1))})
+    rules = {"unit": "row", "shards": 4, "clip": 0.1}
+    with pytest.raises(RunFailed, match=r"0 of 4 starts answered.*4 x KeyError: 'num-partitions'"):
+        fedpriv.simulate_guard(app, [table], rules, start, confined=confined)
+    found = fedpriv.simulate_guard(
+        app, [table], rules | {"node_config": {"num-partitions": 1}}, start, confined=confined, epsilon=float("inf")
+    )
+    assert np.linalg.norm(found.arrays["weights"].numpy()) > 0.01
+    fedpriv.simulate_guard(app, [table], rules | {"min_answered": 0.0}, start, confined=confined)
+
+
+def test_a_simulation_tells_the_app_its_servers_train_config(tmp_path: Path) -> None:
+    import numpy as np
+
+    app = app_that("never", tmp_path)
+    file = app / "messageexample" / "client_app.py"
+    file.write_text(
+        file.read_text().replace(
+            "    features, labels = load_data(context)\n    arrays",
+            "    assert message.content['config']['lr'] == 0.5 and message.content['config']['server-round'] == 1\n"
+            "    features, labels = load_data(context)\n    arrays",
+        )
+    )
+    start = ArrayRecord({"weights": Array(np.zeros(4)), "bias": Array(np.zeros(1))})
+    given: Any = (app, [write_rows(tmp_path / "t.csv", 40)], {"unit": "row", "shards": 4, "clip": 0.1}, start)
+    fedpriv.simulate_guard(*given, confined=False, train_config={"lr": 0.5})
+    with pytest.raises(RunFailed, match="KeyError: 'lr'"):
+        fedpriv.simulate_guard(*given, confined=False)
+
+
+def test_the_share_that_a_policy_names_is_at_most_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    network = machine(tmp_path)
+    network.write_policy(0, min_answered=1.5)
+    assert node_command(["status", f"policy={network.policy(0)}", f"data={network.data(0)}"]) == 2
+    assert "guard.min_answered" in capsys.readouterr().err
+    network.write_policy(0)
+    assert read_policy(network.policy(0)).guard.min_answered == 0.9  # type: ignore[union-attr]
