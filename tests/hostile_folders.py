@@ -222,6 +222,14 @@ def cases() -> Iterator[tuple[str, Callable[[Path, Path], None]]]:
             yield f"{file} is {name}", _replaced(file, make)
 
 
+def pairs() -> Iterator[tuple[str, Callable[[Path, Path], None], str]]:
+    """Every hostile folder with every command. To repeat very many rounds takes the time that it takes."""
+    for name, change in cases():
+        for command in ("load", *COMMANDS):
+            if not ("many rounds" in name and command in ("rerun", "attack")):
+                yield name, change, command
+
+
 def _written(file: str, content: bytes) -> Callable[[Path, Path], None]:
     def change(folder: Path, case: Path) -> None:
         (folder / file).parent.mkdir(parents=True, exist_ok=True)

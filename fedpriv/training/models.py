@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +19,7 @@ from torch import Tensor, nn
 from fedpriv.common.errors import OptionError
 from fedpriv.common.places import load_module
 from fedpriv.config.schema import ModelConfig
+from fedpriv.mechanisms.device_errors import NO_MEMORY
 from fedpriv.training import language_models
 from fedpriv.training.flat_model import Shape
 from fedpriv.training.language_models import Text
@@ -51,7 +54,10 @@ def build_model(
         words = "reads text" if text is None else "reads no token ids, and these examples are text"
         known = [*_BUILDERS] if text is None else [*language_models.BUILDERS]
         raise OptionError("model", config.name, f"{words}; allowed: auto, {', '.join(known)}, custom")
-    with torch.random.fork_rng(devices=[]):  # torch's initialisers take no generator: the global state is restored
+    with (
+        torch.random.fork_rng(devices=[]),
+        _fits(config),
+    ):  # torch's initialisers take no generator: the global state is restored
         torch.default_generator.manual_seed(seed)  # torch.manual_seed records a stack trace, a millisecond
         if config.name == "custom":
             torch.manual_seed(seed)  # it may draw on a GPU
@@ -66,6 +72,17 @@ def build_model(
         freeze_marked(model, config)
     refuse_batch_norm(model, config.name)
     return model
+
+
+@contextmanager
+def _fits(config: ModelConfig) -> Iterator[None]:
+    try:
+        yield
+    except RuntimeError as error:
+        if NO_MEMORY not in str(error) and "Storage size calculation overflowed" not in str(error):
+            raise
+        words = f"is larger than the memory of this machine ({str(error).rpartition(': ')[2].partition('.')[0]})"
+        raise OptionError("model", config.name, words) from None
 
 
 def refuse_batch_norm(model: nn.Module, name: str) -> None:

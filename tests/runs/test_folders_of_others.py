@@ -17,7 +17,6 @@ import fedpriv
 PREPARED = ("fedpriv.commands.runs", "fedpriv.runs.start", "fedpriv.report.page", "fedpriv.runs.trained_model")
 #: Of the generated folders, so many runs of the tests take all in turn.
 PARTS = 60
-ALL = list(hostile_folders.cases())
 COMMANDS = ("load", *hostile_folders.COMMANDS)
 #: What names code, elsewhere or without end is given to every command each time, the others in turn.
 ALWAYS = [(name, command) for name in list(hostile_folders.SPECIAL)[:1] for command in COMMANDS]
@@ -35,14 +34,13 @@ def players(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Forks]:
         yield prepared
 
 
-PAIRS = [(name, command) for name, _ in ALL for command in COMMANDS]
+PAIRS = {f"{command} {name}": (change, command) for name, change, command in hostile_folders.pairs()}
 
 
-@pytest.mark.parametrize(("name", "command"), [pair for place, pair in enumerate(PAIRS) if is_part(place, PARTS)])
-def test_a_hostile_folder_is_read_or_refused(
-    name: str, command: str, sound: Path, players: Forks, tmp_path: Path
-) -> None:
-    assert hostile_folders.play(command, dict(ALL)[name], sound, tmp_path / "case", players) == []
+@pytest.mark.parametrize("pair", [pair for place, pair in enumerate(PAIRS) if is_part(place, PARTS)])
+def test_a_hostile_folder_is_read_or_refused(pair: str, sound: Path, players: Forks, tmp_path: Path) -> None:
+    change, command = PAIRS[pair]
+    assert hostile_folders.play(command, change, sound, tmp_path / "case", players) == []
 
 
 @pytest.mark.parametrize("command", COMMANDS)
