@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -27,6 +28,7 @@ from fedpriv.deployment.signed_head import Signer
 from fedpriv.guard.node_report import RUN
 from fedpriv.privacy.composition import Verified, compose
 from fedpriv.privacy.events import Threat
+from fedpriv.privacy.ledger import LedgerContent
 from fedpriv.runs.accounts import Accounts
 from fedpriv.runs.folder import START, RunFolder
 
@@ -69,6 +71,8 @@ def of_run(folder: Path) -> dict[str, Any]:
     if content.broken is not None:
         words = f"line {content.broken} does not follow from the lines before it"
         raise RunFolderError(f"{run.ledger.path}: {words}: it was changed since the run wrote it")
+    if not content.torn:
+        check_undivided(content, run.ledger.path)
     accounts, privacy = Accounts(config, run), summary["privacy"]
     protections = [_protection(accounts.verified(), accounts.threat, config.privacy.max_epsilon, privacy)]
     others = accounts.under_further_threats().items()
@@ -228,6 +232,21 @@ def _is_json(line: bytes) -> bool:
     from fedpriv.privacy.ledger_lines import read_line
 
     return read_line(line) is not None
+
+
+def check_undivided(content: LedgerContent, ledger: Path) -> None:
+    """Raises `RunFolderError` where a client's participations are not all booked under the same threats, equally often:
+    what is divided between two threats is in neither epsilon whole.
+    """
+    for client, entries in content.by_client().items():
+        counts: dict[tuple[int, int], Counter[Threat]] = {}
+        for entry in entries:
+            counts.setdefault((entry.round, entry.attempt), Counter())[entry.event.threat] += entry.event.count
+        known = {threat for found in counts.values() for threat in found}
+        for (number, _), found in counts.items():
+            if {*found} != known or len({*found.values()}) > 1:
+                words = f"releases of client {client} in round {number} are divided between threats"
+                raise RunFolderError(f"{ledger}: {words}: no epsilon counts all of them")
 
 
 @dataclass
