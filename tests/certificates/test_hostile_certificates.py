@@ -299,6 +299,7 @@ def tightened() -> dict[str, Any]:
     )
 
 
+CHEAP = {**THREAT, "delta": 1e-5, "epsilon": 0.1, "accountant": "gaussian", "limit": None, "audit": None}
 LIES: dict[str, tuple[Callable[[], dict[str, Any]], int, str]] = {
     "times of what was spent": (
         lambda: node(message({"realised": {**EVENT, "count": 1000}}), releases=TABLE),
@@ -313,10 +314,14 @@ LIES: dict[str, tuple[Callable[[], dict[str, Any]], int, str]] = {
     "a kind of tomorrow": (lambda: node(message(), {"time": 6, "novelty": 7}), 1, "no kind of line that is known"),
     "a field of tomorrow": (lambda: node(message(novelty=7)), 1, "line 3 cannot be read"),
     "own and another's events": (
-        lambda: node(message(SUM | {"multiplier": 90.0}), epsilon=0.1),
+        lambda: node(
+            message({}, SUM | {"multiplier": 90.0}),
+            protections=[SUM | {name: value for name, value in CHEAP.items() if name not in THREAT}],
+        ),
         1,
-        "FALSE: epsilon 0.1",
+        "FALSE: epsilon 0.1, delta 1e-05, ('client', 'replace-one', 'secure-sum'): FALSE; the lines give 4.37718",
     ),
+    "another's events alone": (lambda: node(message(SUM | {"multiplier": 90.0}), epsilon=0.1), 1, "FALSE: epsilon 0.1"),
     "gumbel of no pick": (lambda: certificate(GUMBEL, epsilon=0.001), 1, "FALSE: epsilon 0.001"),
     "skellam without a share": (lambda: certificate(SKELLAM, epsilon=20.0), 1, "FALSE: epsilon 20"),
     "releases divided between threats": (divided, 1, "are divided between threats"),
