@@ -80,7 +80,7 @@ def _init(options: dict[str, str]) -> int:
     if policy.guard is not None:
         from fedpriv.guard.shards import read_salt
 
-        read_salt(data, Path(policy.counter))
+        read_salt(data, Path(policy.counter), used=lambda: False)  # a crash may have left one of its files
         say(f"guard: {policy.guard.shards} shards by unit {policy.guard.unit}, divided for good by a salt made now")
     return _warned(warnings)
 

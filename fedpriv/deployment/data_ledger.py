@@ -108,8 +108,8 @@ class DataLedger:
         """
         if not self.folder.is_dir():
             raise LedgerRefused(f"{self.folder} is missing: `python -m fedpriv.node init` makes it, once")
-        with _private(self.folder / "lock") as file:
-            _lock(file, self.folder)
+        with private_file(self.folder / "lock") as file:
+            wait_for_lock(file, self.folder)
             if self._check(thorough):
                 self.confirm()  # its writer was killed before confirming; nothing leaves before that
             elif self._known.rows is not None:
@@ -134,6 +134,10 @@ class DataLedger:
             return found
         of_run = [row for row in self._rows() if row.get("run") == run and row.get("entries")]
         return [read_booked(row) for row in of_run if row["entries"][0]["round"] == server_round]
+
+    def holds_run(self, beginning: str) -> bool:
+        """Whether a message of a run whose name begins so has left: read from the ledger's first line."""
+        return any(row["run"].startswith(beginning) for row in self._rows() if "run" in row)
 
     def num_entries(self) -> int:
         """Number of entries of all releases together."""
@@ -334,8 +338,8 @@ class Known:
     chained: bool = False
 
 
-def _lock(file: Any, folder: Path) -> None:
-    """Waits up to `PATIENCE` for another process that answers a message on the same data."""
+def wait_for_lock(file: Any, folder: Path) -> None:
+    """Waits up to `PATIENCE` for another message on the same data."""
     deadline = time.monotonic() + PATIENCE
     while True:
         try:
@@ -358,6 +362,6 @@ def _make_private(folder: Path) -> None:
         folder.mkdir(mode=0o700, exist_ok=True)
 
 
-def _private(path: Path) -> TextIO:
+def private_file(path: Path) -> TextIO:
     """Opens a file to lock, which no other user may open."""
     return os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | AS_IT_IS, 0o600), "w")

@@ -82,6 +82,8 @@ log = logging.getLogger("fedpriv")
 GUARD = "fedpriv-guard"
 #: The exchange that asks for the guard's terms.
 TERMS = "terms"
+#: How a guarded message's run begins in the ledger.
+RUN_OF_GUARD = "guard "
 #: An array of a model in a secure sum's reply.
 PACKED = "packed"
 
@@ -166,7 +168,7 @@ class _Answering:
     @property
     def run(self) -> str:
         """In the ledger: the run, whose code it was, and whether that was trusted."""
-        return f"guard {self.context.run_id:x} app {self.guard.digest} sandbox {self.rules.sandbox}"
+        return f"{RUN_OF_GUARD}{self.context.run_id:x} app {self.guard.digest} sandbox {self.rules.sandbox}"
 
     @cached_property
     def model(self) -> Model:
@@ -184,7 +186,7 @@ class _Answering:
             booked = self._admitted(ledger)
             if terms.in_sum:
                 self._sum(ledger).expect(self.request, model.vector)
-            salt = read_salt(self.guard.data, self.ledger.counter, unused=not ledger.spent().messages)
+            salt = read_salt(self.guard.data, self.ledger.counter, used=lambda: ledger.holds_run(RUN_OF_GUARD))
             shards = Shards(self.guard.data, self.rules, salt)
             files = shards.asked()  # under the lock: another message must not divide the data at the same time
         source = self.guard.source()

@@ -26,7 +26,7 @@ import json
 import os
 import secrets
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -48,14 +48,16 @@ def shard_of(salt: bytes, identity: bytes, shards: int) -> int:
     return int.from_bytes(hmac.digest(salt, identity, "sha256"), "big") % shards
 
 
-def read_salt(data: Path, counter: Path, unused: bool = False) -> bytes:
-    """The data folder's salt; made with its digest where neither is there. Raises `LedgerRefused`.
+def read_salt(data: Path, counter: Path, used: Callable[[], bool]) -> bytes:
+    """The data folder's salt. Raises `LedgerRefused`.
 
-    unused: no message has left yet. Then one file without the other is what a crash left, and both are made again.
+    used: whether a guarded message has left; asked where one of its two files is missing. Before that, a crash left one
+    without the other, and both are made again. After it, a salt that is gone is not replaced: a new one could be chosen
+    by what it does to the data.
     """
     place, vouched = data / PRIVATE / SALT, counter.with_name(counter.name + ".salt")
     there = [place.exists(), vouched.exists()]
-    if not any(there) or (unused and not all(there)):
+    if not all(there) and not used():
         write_atomic(place, secrets.token_hex(SALT_BYTES) + "\n", mode=0o600)
         digest = hashlib.sha256(read_regular(place)).hexdigest()
         write_atomic(vouched, json.dumps({"salt": digest}) + "\n", mode=0o600)

@@ -198,14 +198,14 @@ def test_shards_are_kept_until_the_data_change(tmp_path: Path) -> None:
 def test_the_salt_is_made_once_and_another_is_refused(tmp_path: Path) -> None:
     (tmp_path / "data" / ".fedpriv").mkdir(parents=True)
     counter = tmp_path / "counter.json"
-    first = read_salt(tmp_path / "data", counter)
-    assert len(first) == 32 and read_salt(tmp_path / "data", counter) == first
+    first = read_salt(tmp_path / "data", counter, used=lambda: False)
+    assert len(first) == 32 and read_salt(tmp_path / "data", counter, used=lambda: True) == first
     (tmp_path / "data" / ".fedpriv" / "guard.salt").write_text("00" * 32 + "\n")
     with pytest.raises(LedgerRefused, match="another salt"):
-        read_salt(tmp_path / "data", counter)
+        read_salt(tmp_path / "data", counter, used=lambda: True)
     (tmp_path / "data" / ".fedpriv" / "guard.salt").unlink()
     with pytest.raises(LedgerRefused, match="go together"):
-        read_salt(tmp_path / "data", counter)
+        read_salt(tmp_path / "data", counter, used=lambda: True)
 
 
 HEIGHTS = [f'{number};5\'{number}";"a ""b"" {number}"' for number in range(40)]
