@@ -1,6 +1,6 @@
 """Lines of ledgers from a generator, read by the product and by the verifier: they agree, or both refuse.
 
-A few hundred lines in a run of all tests, 10,000 with FEDPRIV_LINES=10000 or under `make stress`. Half of the ledgers
+Two hundred lines in a run of all tests, 10,000 with FEDPRIV_LINES=10000 or under `make stress`. Half of the ledgers
 have a line in which one thing was changed: a value, a field, a key that stands twice, the text itself.
 """
 
@@ -35,7 +35,7 @@ from fedpriv.privacy.ledger import TORN, LedgerFile
 
 Row = dict[str, Any]
 WORDS = ("unit", "adjacency", "observer")
-LINES = int(os.environ.get("FEDPRIV_LINES", 10_000 if os.environ.get("FEDPRIV_STRESS") else 300))
+LINES = int(os.environ.get("FEDPRIV_LINES", 10_000 if os.environ.get("FEDPRIV_STRESS") else 200))
 SIGNER, DELTA, KEY = Signer(new_identity(b"lines")[0]), 1e-5, "a" * 64
 SERVER, EXAMPLE = ("client", "replace-one", "server"), ("example", "add-or-remove-one", "server")
 MEMBERS, SUM = ("client", "replace-one", "server+members"), ("client", "replace-one", "secure-sum")
