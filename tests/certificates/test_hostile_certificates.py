@@ -233,7 +233,7 @@ POLICY: dict[str, Any] = {
     "guard": {"apps": ["a" * 64], "sandbox": "none", "pad_seconds": None},
 }
 DECLARED: dict[str, Any] = {"examples": 9, "classes": ["a", "b"], "size": 4, "channels": 1}
-SUM = THREAT | {"observer": "secure-sum"}
+SUM, MEMBERS = (THREAT | {"observer": observer} for observer in ("secure-sum", "server+members"))
 
 
 def message(*entries: dict[str, Any], own: dict[str, str] = THREAT, time: int = 5, **more: Any) -> dict[str, Any]:
@@ -284,9 +284,12 @@ GUMBEL, SKELLAM = (
 )
 
 
-def divided() -> dict[str, Any]:
-    """Sixty releases of one client, half of them under another threat; each half is stated at its own cost."""
+def divided(within: bool) -> dict[str, Any]:
+    """Releases of one client, a part of them under another threat; each part is stated at its own cost. within: of one
+    round, where both threats are named.
+    """
     lines = [LINE | {"round": n, "sequence": n} | (SUM if n % 2 else {}) for n in range(60)]
+    lines = [LINE, LINE | SUM | {"count": 9}] if within else lines
     row = {"delta": 1e-5, "epsilon": 46.0, "accountant": "gaussian", "limit": None, "audit": None}
     return certificate(*lines, protections=[THREAT | row, SUM | row])
 
@@ -312,7 +315,7 @@ LIES: dict[str, tuple[Callable[[], dict[str, Any]], int, str]] = {
         "line 1 cannot be read: 'format 99'",
     ),
     "a kind of tomorrow": (lambda: node(message(), {"time": 6, "novelty": 7}), 1, "no kind of line that is known"),
-    "a field of tomorrow": (lambda: node(message(novelty=7)), 1, "line 3 cannot be read"),
+    "a field of tomorrow": (lambda: node(message(novelty="seven")), 1, "line 3 cannot be read"),
     "own and another's events": (
         lambda: node(
             message({}, SUM | {"multiplier": 90.0}),
@@ -324,7 +327,13 @@ LIES: dict[str, tuple[Callable[[], dict[str, Any]], int, str]] = {
     "another's events alone": (lambda: node(message(SUM | {"multiplier": 90.0}), epsilon=0.1), 1, "FALSE: epsilon 0.1"),
     "gumbel of no pick": (lambda: certificate(GUMBEL, epsilon=0.001), 1, "FALSE: epsilon 0.001"),
     "skellam without a share": (lambda: certificate(SKELLAM, epsilon=20.0), 1, "FALSE: epsilon 20"),
-    "releases divided between threats": (divided, 1, "are divided between threats"),
+    "releases divided between threats": (lambda: divided(within=False), 1, "are divided between threats"),
+    "releases of a round divided so": (lambda: divided(within=True), 1, "are divided between threats"),
+    "a key that stands twice": (
+        lambda: again(node(message()), ledger=changed_ledger(node(message()), '"count": 1', '"count": 9, "count": 1')),
+        1,
+        "line 3 cannot be read: 'a key stands twice'",
+    ),
     "number of messages": (
         lambda: again(node(message()), subject={"declared": DECLARED, "messages": 3}),
         1,
@@ -385,6 +394,11 @@ def test_a_signers_lie_is_found(lie: str, verdict: Callable[[Any], tuple[int, st
 
 def test_the_truth_is_verified(verdict: Callable[[Any], tuple[int, str]]) -> None:
     assert verdict(node(message()))[0] == verdict(node(message(), message({"round": 2}), epsilon=7.0))[0] == 0
+    # under another threat a message costs what was booked there: masks that come off, secrets that are shared
+    masked = message(SUM | {"multiplier": 90.0}, {}, own=SUM)
+    shared = message({"multiplier": 90.0}, MEMBERS, shares_secrets=True)
+    under_members = [CHEAP | MEMBERS | {"epsilon": 4.3771780956812245}]
+    assert verdict(node(masked))[0] == verdict(node(shared, protections=under_members))[0] == 0
     older = {name: value for name, value in node(message()).items() if name != "policies"} | {"format": FIRST}
     text = FIRST.encode() + b"\n" + statement.canonical({n: v for n, v in older.items() if n != "signature"})
     assert verdict(older | {"signature": signature(SIGNER.private, text).hex()})[0] == 0
