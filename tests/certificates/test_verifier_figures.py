@@ -226,6 +226,12 @@ def test_a_passes_law_is_above_the_exact_one(released: int) -> None:
             assert exact * 0.9998 <= above - c * below <= exact * 1.002 + 1e-9
 
 
+def test_what_a_passes_grid_cuts_off_is_a_loss_without_bound() -> None:
+    """All mass is somewhere, though the largest of the lognormal numbers were cut."""
+    forward, back = verifier.allocated_law(0.6, 20, 20)
+    assert forward[2](-600.0)[0] >= 1 and back[2](-600.0)[0] >= 1 and forward[2](1e9)[0] > 1e-9
+
+
 def test_too_little_noise_for_a_passes_grid_is_said() -> None:
     with pytest.raises(verifier.Unknown, match="too little noise for the grid"):
         verifier.epsilon([(text(allocated(0.3, 10)), 1)], DELTA)
