@@ -62,7 +62,7 @@ docs: install ## the documentation as a site in build/docs; to search in it: pyt
 stress: install ## the sampled tests of `make test` in full: every method, a million damaged messages, as many found by coverage, 1,000 kills
 	FEDPRIV_STRESS=1 FEDPRIV_FUZZ_CASES=1000000 FEDPRIV_KILLS=1000 $(PY) -m pytest -s --timeout=7200 \
 		tests/common/test_records.py tests/engines/test_requests.py tests/system/test_fuzz.py tests/config/test_remote_options.py \
-		tests/deployment/test_data_ledger.py $$(grep -rl "mark.rotates" tests --include=test_*.py) $(ARGS)
+		tests/deployment/test_data_ledger.py tests/certificates/test_lines_agree.py $$(grep -rl "mark.rotates" tests --include=test_*.py) $(ARGS)
 
 lint: install ## ruff (lint and format), mypy, and the container files
 	$(PY) -m ruff check .

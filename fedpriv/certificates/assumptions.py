@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from fedpriv.config.schema import Config
 from fedpriv.deployment.declaration import Declared, DeclaredTable
-from fedpriv.deployment.guard_policy import GuardPolicy
-from fedpriv.deployment.policy import Policy
 
 EVERYWHERE = [
     "Whoever signed wrote down every release: a certificate shows that the ledger was not changed later, and what its "
@@ -18,6 +18,23 @@ EVERYWHERE = [
 NOTHING_DECLARED = (
     "Nothing of the data was declared. Names and types of columns, folders' names and the number of shards are public."
 )
+
+
+@dataclass
+class Period:
+    """Messages of a node that left one after the other under one policy.
+
+    policy: as `fedpriv.deployment.policy.Policy.in_force`; None: no line said it. first, last: their Unix times in
+    seconds. sandboxes: as the line of each guarded message names it.
+    """
+
+    policy: dict[str, Any] | None
+    messages: int
+    first: float
+    last: float
+    sandboxes: list[str] = field(default_factory=list)
+
+
 OF_SUMS = {
     "ideal": "The server adds up in the clear: the epsilon of a sum holds against whoever sees no more than sums.",
     "assumed": "Where the observer is secure-sum, a secure summation is assumed and was not carried out.",
@@ -40,39 +57,64 @@ def of_run_in_words(config: Config, summary: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def of_node_in_words(policy: Policy, declared: Declared | DeclaredTable) -> list[str]:
-    """Of a node under its policy."""
+def of_node_in_words(
+    periods: Sequence[Period], later: str, accountant: str | None, declared: Declared | DeclaredTable
+) -> list[str]:
+    """Of a node, by what its ledger says was in force when each message left.
+
+    Args:
+        periods: As `fedpriv.certificates.statement.periods`.
+        later: SHA-256 of a policy that is in force since the last message; empty: there is none.
+        accountant: That of the ledger; None: it names none.
+        declared: The newest declaration.
+    """
     filtered = {
         "gaussian": "the Gaussian filter of total mu^2 (Smith and Thakurta 2022; Koskela, Tobaben and Honkela 2023)",
         "renyi": "the Renyi filter at one order, fixed before the first release (Feldman and Zrnic 2021)",
-    }[policy.accountant]
-    return [
+        None: "a filter that this ledger does not name",
+    }[accountant]
+    policies = [period.policy for period in periods if period.policy is not None]
+    weights = {one["sha256"]: one["trained_on"] for policy in policies for one in policy["weights"]}
+    words = [
         *EVERYWHERE,
         f"A server may choose each round after it has seen earlier ones. What is promised is therefore the limit, kept "
         f"by {filtered}; the epsilon is what was spent so far.",
+        "Limits, code and sandbox are those of the policy that the ledger names as in force when a message left.",
         NOTHING_DECLARED
         if isinstance(declared, Declared) and not declared.classes
         else f"The number of examples, {declared.examples}, is public.",
         "Noise and sampling use the operating system's randomness, which no server knows.",
-        *(f"The weights {one.sha256[:12]} hold nobody's private data: {one.trained_on}." for one in policy.weights),
-        *(
-            ["Only apps with one of the digests under code were run."]
-            if policy.guard is None
-            else _guarded(policy.guard)
-        ),
+        *(f"The weights {digest[:12]} hold nobody's private data: {what}." for digest, what in weights.items()),
     ]
+    number = 0
+    for period in periods:
+        first, number = number + 1, number + period.messages
+        which = f"message {first}: " if first == number else f"messages {first} to {number}: "
+        words += [(which.capitalize() if len(periods) > 1 else "") + line for line in _in_force(period)]
+    return words + [f"Another policy, {later[:12]}, is in force since the last message: nothing left under it."] * bool(
+        later
+    )
 
 
-def _guarded(rules: GuardPolicy) -> list[str]:
-    """Of a node whose apps run under a guard."""
-    confined = rules.sandbox == "namespaces"
-    code = "Any app was run" if rules.apps == "any" else "Only apps with one of the digests under code were run"
+def _in_force(period: Period) -> list[str]:
+    """Of the messages of one period."""
+    policy, named = period.policy, Counter(period.sandboxes)
+    if policy is None:
+        boxes = ", ".join(f"{box} ({times})" for box, times in sorted(named.items()))
+        said = f" Their lines name the sandbox of guarded apps: {boxes}." if boxes else ""
+        return [f"Which policy was in force is not known: this ledger's lines did not say so then.{said}"]
+    rules = policy["guard"]
+    only, unguarded = "Only apps with one of the digests under code were run", period.messages - sum(named.values())
+    if rules is None or not named:
+        return [f"{only}."]
     return [
-        f"{code}, under a guard: its answers left as clipped sums with noise, and nothing else of it did.",
+        *([f"{only}, without a guard, for {unguarded} of the messages."] if unguarded else []),
+        ("Any app was run" if rules["apps"] == "any" else only)
+        + ", under a guard: its answers left as clipped sums with noise, and nothing else of it did.",
         "The kernel and the installed libraries kept apps in their sandbox, and each start from all others."
-        if confined
+        if {*named} == {"namespaces"} and rules["sandbox"] == "namespaces"
         else "Apps ran without a sandbox: their code is trusted to send nothing by itself.",
         "Each start of an app takes the same time, whatever its data."
-        if rules.pad_seconds
+        if rules["pad_seconds"]
         else "The time of an answer is not part of this account.",
     ]

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fedpriv.certificates.assumptions import EVERYWHERE
-from fedpriv.certificates.statement import ledger_lines, ledger_of, releases
+from fedpriv.certificates.statement import check_undivided, ledger_lines, ledger_of, releases
 from fedpriv.common.errors import OptionError, RunFolderError
 from fedpriv.common.files import read_regular
 from fedpriv.guard.account import answers_of, figures
@@ -28,6 +28,7 @@ def of_guarded_run(folder: Path) -> dict[str, Any]:
     if content.broken is not None or content.torn:
         words = f"line {content.broken or content.torn[0]} is torn, or does not follow from the lines before it"
         raise RunFolderError(f"{ledger}: {words}: what it recorded is not known")
+    check_undivided(content, ledger)
     try:
         delta = float(summary["privacy"]["delta"])
         planned = {int(client): dict(terms) for client, terms in plan["clients"].items()}

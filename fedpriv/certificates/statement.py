@@ -8,34 +8,39 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from fedpriv.certificates.assumptions import of_node_in_words, of_run_in_words
-from fedpriv.common.chain import chain_of
+from fedpriv.certificates.assumptions import Period, of_node_in_words, of_run_in_words
+from fedpriv.common.chain import chain_of, row_of
 from fedpriv.common.errors import DataError, FedprivError, RunFolderError
 from fedpriv.common.files import json_number, read_regular
 from fedpriv.common.run_files import mapping_in
 from fedpriv.config.compose import read_config
 from fedpriv.deployment.data_ledger import DataLedger
 from fedpriv.deployment.declaration import declaring_row, read_declared
-from fedpriv.deployment.policy import Policy, read_policy
+from fedpriv.deployment.policy import read_policy
 from fedpriv.deployment.running_account import Balance
 from fedpriv.deployment.signed_head import Signer
+from fedpriv.guard.node_report import RUN
 from fedpriv.privacy.composition import Verified, compose
 from fedpriv.privacy.events import Threat
+from fedpriv.privacy.ledger import LedgerContent
 from fedpriv.runs.accounts import Accounts
 from fedpriv.runs.folder import START, RunFolder
 
-FORMAT, PURPOSE = "fedpriv certificate 1", b"fedpriv certificate 1\n"
+FORMAT, PURPOSE = "fedpriv certificate 2", b"fedpriv certificate 2\n"
 #: Fields of a ledger's entry that say where it stands, and not what it costs.
 PLACE = frozenset(
     ("round", "client", "clients", "sequence", "sequences", "attempt", "with_previous", "before", "realised", "count")
 )
 WORDS = ("unit", "adjacency", "observer")
+#: Of each period of a node's messages: the policy in force, and which messages.
+IN_FORCE = ("policy", "messages", "first", "last")
 #: What a line counts as that cannot be read, or whose noise was chosen from earlier outputs.
 NO_BOUND = {"mechanism": "no_bound", "reason": "torn, or noise chosen from earlier outputs"}
 
@@ -67,6 +72,8 @@ def of_run(folder: Path) -> dict[str, Any]:
     if content.broken is not None:
         words = f"line {content.broken} does not follow from the lines before it"
         raise RunFolderError(f"{run.ledger.path}: {words}: it was changed since the run wrote it")
+    if not content.torn:
+        check_undivided(content, run.ledger.path)
     accounts, privacy = Accounts(config, run), summary["privacy"]
     protections = [_protection(accounts.verified(), accounts.threat, config.privacy.max_epsilon, privacy)]
     others = accounts.under_further_threats().items()
@@ -130,43 +137,77 @@ def of_node(policy_file: Path, data: Path) -> dict[str, Any]:
         lines = ledger_lines(ledger.path)[: head["lines"]]
     if chain_of(lines) != head["chain"]:
         raise DataError(f"{ledger.path}: a message was answered meanwhile; try again")
-    rows, balance = [json.loads(line) for line in lines], Balance()
+    rows, balance = [row_of(line) for line in lines], Balance()
     for row in rows:  # of these lines alone: a message may have been answered since the ledger was checked
         balance.add(row)
     spent, accounting = balance.spent, balance.accounting
-    declared = read_declared(balance.declaration)
+    declared, left = read_declared(balance.declaration), periods(rows)
     kept = {} if accounting is None else {"accountant": accounting.accountant, "share": accounting.share}
+    later = balance.policy if left and left[-1].policy != balance.policy else None
+    named = [period.policy for period in left if period.policy is not None]
+    # A ledger of before there were such lines is asked about today's budgets: their limits are nobody's promise.
+    asked = named or [{"budgets": [budget.model_dump() for budget in policy.budgets]}]
+    budgets = dict.fromkeys(_of_budget(budget) for one in asked for budget in one["budgets"])
+    last = left[-1].policy if left else None
+    limits = {_of_budget(budget): budget["max_epsilon"] for budget in (last["budgets"] if last else ())}
+    totals = {key: compose(spent.totals(Threat(*key[:3])), float(key[3])) for key in budgets}
     return {
         "kind": "node",
         "subject": {"declared": declaring_row(declared), "messages": spent.messages, **kept},
         "protections": [
             {
-                **vars(budget.threat),
-                "delta": budget.delta,
-                "epsilon": json_number((total := compose(spent.totals(budget.threat), budget.delta)).epsilon),
+                **dict(zip((*WORDS, "delta"), key, strict=True)),
+                "epsilon": json_number(total.epsilon),
                 "accountant": total.accountant,
-                "limit": budget.max_epsilon,
+                "limit": limits.get(key),
                 "audit": None,
             }
-            for budget in policy.budgets
+            for key, total in totals.items()
         ],
+        "policies": [{name: getattr(period, name) for name in IN_FORCE} for period in left],
         "releases": releases(rows, node=True),
-        "assumptions": of_node_in_words(policy, declared),
-        "digests": _of_policy(policy, policy_file),
+        "assumptions": of_node_in_words(
+            left, later["sha256"] if later else "", accounting.accountant if accounting else None, declared
+        ),
+        "digests": _of_policies(left),
         "ledger": ledger_of(head["ledger"], lines),
         "heads": [head] if "signature" in head else [],
     }
 
 
-def _of_policy(policy: Policy, policy_file: Path) -> dict[str, Any]:
-    known = policy.bundles if policy.guard is None else () if policy.guard.apps == "any" else policy.guard.apps
-    weights = [{"sha256": one.sha256, "trained_on": one.trained_on} for one in policy.weights]
-    return {
-        "policy": _digest(policy_file),
-        "code": list(known),
-        "schemas": list(policy.schemas),
-        "weights": weights,
-    }
+def periods(rows: Iterable[Mapping[str, Any]]) -> list[Period]:
+    """What was in force when each message of a node's ledger left; messages under one policy together, in order."""
+    found, policy = list[Period](), None
+    for row in rows:
+        policy = row.get("policy", policy)
+        if "entries" not in row:
+            continue
+        if not found or found[-1].policy != policy:
+            found.append(Period(policy, 0, row["time"], row["time"]))
+        found[-1].messages, found[-1].last = found[-1].messages + 1, row["time"]
+        if guarded := RUN.fullmatch(row["run"]):
+            found[-1].sandboxes.append(guarded[3])
+    return found
+
+
+def _of_budget(budget: Mapping[str, Any]) -> tuple[Any, ...]:
+    return (*(budget[word] for word in WORDS), budget["delta"])
+
+
+def _of_policies(left: Sequence[Period]) -> dict[str, Any]:
+    """Of all policies under which a message left."""
+    found: dict[str, dict[str, Any]] = {"policy": {}, "code": {}, "schemas": {}, "weights": {}}
+    for period in left:
+        if period.policy is None:
+            continue
+        guard, guarded = period.policy["guard"], len(period.sandboxes)
+        code = [] if not guarded or guard is None or guard["apps"] == "any" else guard["apps"]
+        code = [*code, *(period.policy["bundles"] if guarded < period.messages else ())]
+        known = {"policy": [period.policy["sha256"]], "code": code, "schemas": period.policy["schemas"]}
+        for name, digests in known.items():
+            found[name] |= dict.fromkeys(digests, None)
+        found["weights"] |= {one["sha256"]: one for one in period.policy["weights"]}
+    return {name: [*(one.values() if name == "weights" else one)] for name, one in found.items()}
 
 
 # --- the ledger -----------------------------------------------------------------------------------------------------
@@ -192,6 +233,21 @@ def _is_json(line: bytes) -> bool:
     from fedpriv.privacy.ledger_lines import read_line
 
     return read_line(line) is not None
+
+
+def check_undivided(content: LedgerContent, ledger: Path) -> None:
+    """Raises `RunFolderError` where a client's participations are not all booked under the same threats, equally often:
+    what is divided between two threats is in neither epsilon whole.
+    """
+    for client, entries in content.by_client().items():
+        counts: dict[tuple[int, int], Counter[Threat]] = {}
+        for entry in entries:
+            counts.setdefault((entry.round, entry.attempt), Counter())[entry.event.threat] += entry.event.count
+        known = {threat for found in counts.values() for threat in found}
+        for (number, _), found in counts.items():
+            if {*found} != known or len({*found.values()}) > 1:
+                words = f"releases of client {client} in round {number} are divided between threats"
+                raise RunFolderError(f"{ledger}: {words}: no epsilon counts all of them")
 
 
 @dataclass

@@ -83,7 +83,7 @@ def _init(options: dict[str, str]) -> int:
     if policy.guard is not None:
         from fedpriv.guard.shards import read_salt
 
-        read_salt(data, Path(policy.counter))
+        read_salt(data, Path(policy.counter), used=lambda: False)  # a crash may have left one of its files
         say(f"guard: {policy.guard.shards} shards by unit {policy.guard.unit}, divided for good by a salt made now")
     return _warned(warnings)
 
@@ -204,7 +204,9 @@ def _status(options: dict[str, str]) -> None:
     from fedpriv.deployment.node_audit import audits_in_words
     from fedpriv.deployment.policy import read_policy
 
-    now = snapshot(_existing(options, "policy"), _existing(options, "data"), thorough=True)
+    policy, data = _existing(options, "policy"), _existing(options, "data")
+    now = snapshot(policy, data, thorough=True)
+    _forget_changed(policy, data)
     say(f"{now.releases} messages left, {now.ledger_entries} entries")
     for budget, spent in now.epsilon_spent.items():
         say(f"{budget}: epsilon {spent:.4g} of {now.max_epsilon[budget]:g}")
@@ -219,6 +221,21 @@ def _status(options: dict[str, str]) -> None:
 
         found = measured(options["superlink"], _there(Path(options["credentials"]).expanduser() / "ca.crt"))
         say(f"clock: {found or options['superlink'] + ' does not answer'}")
+
+
+def _forget_changed(policy_file: Path, data: Path) -> None:
+    """Of a guarded node: rows that were deleted since its last message leave the copies that its apps are given."""
+    from fedpriv.deployment.data_ledger import PRIVATE, private_file, wait_for_lock
+    from fedpriv.deployment.policy import read_policy
+    from fedpriv.guard.shards import Shards, read_salt
+
+    policy = read_policy(policy_file)
+    if policy.guard is None or not (data / PRIVATE / "shards").exists():
+        return
+    with private_file(data / PRIVATE / "lock") as file:
+        wait_for_lock(file, data)
+        if Shards(data, policy.guard, read_salt(data, Path(policy.counter), used=lambda: True)).forget_changed():
+            say("the data have changed since the last message: the copies of its shards are deleted")
 
 
 def _report(options: dict[str, str]) -> None:
@@ -270,6 +287,7 @@ def _run(options: dict[str, str]) -> None:
         ledger.settle(policy)  # refusals happen now, not in the first round
         if isinstance(declared := ledger.declared(), DeclaredTable):
             check_rows(declared, data)
+    _forget_changed(file, data)
 
     approved = _guarded(options, policy, file) if options["guard"] else Approved(file)
     if options["guard"]:

@@ -5,17 +5,46 @@
 The chain before the first line is empty. Every line names, as its last field `before`, the chain up to it. A file of
 older lines without that field can be continued: they are in the chain too, and only lines after the first chained one
 must name it.
+
+A line has one reading: what two JSON readers could read differently (a key that stands twice, NaN, a number beyond the
+largest double, bytes that are not ASCII, ``before`` in another place than the last) is no line (`row_of`).
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
+import math
 import re
 from collections.abc import Iterable
+from typing import Any
 
 BEFORE = "before"
 #: How the last field of a chained line ends it.
 _END = re.compile(rb',\s?"before":\s?"([0-9a-f]{64}|)"\}$')
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    if len(row := dict(pairs)) < len(pairs):
+        raise ValueError("a key stands twice")
+    return row
+
+
+def _finite(text: str) -> float:
+    if not math.isfinite(value := float(text)):
+        raise ValueError(f"{text:.40} is no finite number")
+    return value
+
+
+_LINES = json.JSONDecoder(object_pairs_hook=_once, parse_float=_finite, parse_constant=_finite)
+
+
+def row_of(line: bytes) -> dict[str, Any]:
+    """The JSON object of a line. Raises ValueError, RecursionError for none, or one with more than one reading."""
+    row = _LINES.decode(line.decode("ascii"))
+    if not isinstance(row, dict) or (row.get(BEFORE) != before(line.removesuffix(b"\n"))):
+        raise ValueError("no JSON object, or `before` is not its last field")
+    return row
 
 
 def followed(chain: str, line: bytes) -> str:

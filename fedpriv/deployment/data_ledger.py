@@ -1,6 +1,7 @@
 """The ledger of a data folder: everything that was ever released about its examples, by any run, strategy or server.
 
-    DATA/.fedpriv/ledger.jsonl   first the declaration, then one line for every message that left
+    DATA/.fedpriv/ledger.jsonl   first the declaration, then one line for every message that left, and one where
+                                 another policy is in force from there on
     DATA/.fedpriv/runs/          the methods' state between participations, a file for each run
     DATA/.fedpriv/account.sqlite the ledger's running account, a cache (running_account.py)
     DATA/.fedpriv/lock           locked while a message is answered
@@ -31,7 +32,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TextIO
 
-from fedpriv.common.chain import BEFORE, before
+from fedpriv.common.chain import BEFORE, before, row_of
 from fedpriv.common.errors import LedgerRefused
 from fedpriv.common.files import JsonLines, fsync_folder, read_regular, write_atomic
 from fedpriv.common.systems import AS_IT_IS, lock
@@ -107,8 +108,8 @@ class DataLedger:
         """
         if not self.folder.is_dir():
             raise LedgerRefused(f"{self.folder} is missing: `python -m fedpriv.node init` makes it, once")
-        with _private(self.folder / "lock") as file:
-            _lock(file, self.folder)
+        with private_file(self.folder / "lock") as file:
+            wait_for_lock(file, self.folder)
             if self._check(thorough):
                 self.confirm()  # its writer was killed before confirming; nothing leaves before that
             elif self._known.rows is not None:
@@ -133,6 +134,10 @@ class DataLedger:
             return found
         of_run = [row for row in self._rows() if row.get("run") == run and row.get("entries")]
         return [read_booked(row) for row in of_run if row["entries"][0]["round"] == server_round]
+
+    def holds_run(self, beginning: str) -> bool:
+        """Whether a message of a run whose name begins so has left: read from the ledger's first line."""
+        return any(row["run"].startswith(beginning) for row in self._rows() if "run" in row)
 
     def num_entries(self) -> int:
         """Number of entries of all releases together."""
@@ -171,14 +176,18 @@ class DataLedger:
             self.confirm()
 
     def settle(self, policy: Policy) -> Accounting:
-        """How this ledger's releases are composed; what the policy adds to that is recorded first.
+        """How this ledger's releases are composed; what the policy adds to that is recorded first, and that the policy
+        is in force, where another one was.
 
         Raises `LedgerRefused` where `Policy.accounting` does.
         """
-        before = self._known.balance.accounting
-        fixed = policy.accounting(before, self.spent())
-        if fixed != before:
-            self._append(_fixed(fixed))
+        before = self._known.balance
+        fixed = policy.accounting(before.accounting, self.spent())
+        further = _fixed(fixed) if fixed != before.accounting else {}
+        if (now := policy.in_force) != before.policy:
+            further |= {"time": round(time.time()), "policy": now}
+        if further:
+            self._append(further)
             self.confirm()
         return fixed
 
@@ -294,9 +303,9 @@ class DataLedger:
         for number, text in enumerate(content.split(b"\n")[:-1], 1):  # anything after the last newline is a torn line
             line = text + b"\n"
             try:
-                row = json.loads(line)
+                row = row_of(text)
                 known.balance.add(row)
-            except (ValueError, KeyError, TypeError, AttributeError):
+            except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
                 raise LedgerRefused(f"{self._lines.path}: line {number} is damaged") from None
             except LedgerRefused as refused:
                 raise LedgerRefused(f"{self._lines.path}: line {number}: {refused}") from None
@@ -329,8 +338,8 @@ class Known:
     chained: bool = False
 
 
-def _lock(file: Any, folder: Path) -> None:
-    """Waits up to `PATIENCE` for another process that answers a message on the same data."""
+def wait_for_lock(file: Any, folder: Path) -> None:
+    """Waits up to `PATIENCE` for another message on the same data."""
     deadline = time.monotonic() + PATIENCE
     while True:
         try:
@@ -353,6 +362,6 @@ def _make_private(folder: Path) -> None:
         folder.mkdir(mode=0o700, exist_ok=True)
 
 
-def _private(path: Path) -> TextIO:
+def private_file(path: Path) -> TextIO:
     """Opens a file to lock, which no other user may open."""
     return os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | AS_IT_IS, 0o600), "w")

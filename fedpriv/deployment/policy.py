@@ -7,15 +7,16 @@ folder's ledger holds, across runs, strategies and servers. SECURITY.md says wha
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from omegaconf import OmegaConf
-from pydantic import Field, ValidationError, field_validator
+from pydantic import Field, PrivateAttr, ValidationError, field_validator
 
 from fedpriv.common.errors import LedgerRefused, OptionError
 from fedpriv.common.files import read_regular
@@ -89,6 +90,25 @@ class Limits(Options):
     max_parameters: int = Field(default=50_000_000, ge=1, description="numbers of model and backbone, frozen or not")
 
 
+class GuardInForce(Options):
+    """Of a policy's section `guard`: what a certificate's words follow from."""
+
+    apps: Literal["any"] | list[Sha256]
+    sandbox: Literal["namespaces", "none"]
+    pad_seconds: Annotated[float, Field(gt=0)] | None
+
+
+class InForce(Options):
+    """What a line of the ledger says of the policy under which messages leave from there on. sha256: of its file."""
+
+    sha256: Sha256
+    budgets: list[UnitBudget] = Field(min_length=1)
+    bundles: list[Sha256]
+    schemas: list[Sha256]
+    weights: list[dict[Literal["sha256", "trained_on"], str]]
+    guard: GuardInForce | None
+
+
 class Policy(Options):
     """A policy file. accountant: gaussian admits Gaussian releases only, by their exact filter; renyi admits every
     mechanism, by a filter at one Renyi order that is fixed before the first release.
@@ -109,6 +129,16 @@ class Policy(Options):
     in_run_audit: int | None = Field(default=None, ge=100, le=100_000, description="canaries that stay; null: none")
     limits: Limits
     guard: GuardPolicy | None = Field(default=None, description="foreign apps: what of their answers may leave")
+    _sha256: str = PrivateAttr(default="")
+
+    @property
+    def in_force(self) -> dict[str, Any]:
+        """What the ledger says of this policy."""
+        weights = [{"sha256": one.sha256, "trained_on": one.trained_on} for one in self.weights]
+        guard = None if self.guard is None else self.guard.model_dump(include={*GuardInForce.model_fields}, mode="json")
+        found = self.model_dump(include={"budgets", "bundles", "schemas"}, mode="json")
+        digest = self._sha256 or hashlib.sha256(self.model_dump_json().encode()).hexdigest()
+        return {"sha256": digest, **found, "weights": weights, "guard": guard}
 
     @field_validator("strategies")
     @classmethod
@@ -408,14 +438,17 @@ def too_dear(policy: Policy, client: Client) -> list[str]:
 def read_policy(path: Path) -> Policy:
     """Raises `OptionError` that names the file, the entry, its value and what is allowed."""
     try:  # OmegaConf reads 1e-5 as a number, YAML 1.1 does not
-        raw = OmegaConf.to_container(OmegaConf.create(read_regular(path).decode()), resolve=False)
+        content = read_regular(path)
+        raw = OmegaConf.to_container(OmegaConf.create(content.decode()), resolve=False)
     except Exception as error:  # any error of the parser on a broken file
         why = getattr(error, "strerror", None) or str(error).splitlines()[0]
         raise OptionError("policy", str(path), f"cannot be read ({why})") from None
     if not isinstance(raw, dict):
         raise OptionError("policy", str(path), "must be a mapping, option: value")
     try:
-        return Policy.model_validate(with_tuples(raw))
+        policy = Policy.model_validate(with_tuples(raw))
+        policy._sha256 = hashlib.sha256(content).hexdigest()
+        return policy
     except ValidationError as error:
         wrong = first_option_error(error)
     except OptionError as error:

@@ -10,9 +10,10 @@ import logging
 from contextlib import suppress
 from pathlib import Path
 
+from fedpriv.common.errors import LedgerRefused
 from fedpriv.common.files import write_atomic
 from fedpriv.common.messages import Refusal, shown_text
-from fedpriv.deployment.data_ledger import PRIVATE
+from fedpriv.deployment.data_ledger import PRIVATE, private_file, wait_for_lock
 
 log = logging.getLogger("fedpriv")
 
@@ -23,10 +24,13 @@ MOST_REASON = 2000  # characters of a refusal in the local log
 def note_refusal(data: Path, code: Refusal, reason: str) -> None:
     """Writes the reason into the local log and counts the code in the data folder."""
     log.warning("refused, %s: %s", code.name.lower(), shown_text(reason, MOST_REASON))
-    with suppress(OSError, ValueError):  # a full disk must not prevent a refusal from being sent
+    place = data / PRIVATE / REFUSALS
+    # a full disk must not prevent a refusal from being sent; messages that are refused at once wait for each other
+    with suppress(OSError, ValueError, LedgerRefused), private_file(place.with_name(f".{REFUSALS}.lock")) as file:
+        wait_for_lock(file, place)
         counts = read_counts(data)
         counts[code.name.lower()] = counts.get(code.name.lower(), 0) + 1
-        write_atomic(data / PRIVATE / REFUSALS, json.dumps(counts) + "\n", durable=False, mode=0o600)
+        write_atomic(place, json.dumps(counts) + "\n", durable=False, mode=0o600)
 
 
 def read_counts(data: Path) -> dict[str, int]:

@@ -23,24 +23,39 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
-from fedpriv.common.chain import followed
+from pydantic import Field, ValidationError
+
+from fedpriv.common.chain import BEFORE, followed
 from fedpriv.common.errors import LedgerRefused
+from fedpriv.config.options import Options
 from fedpriv.deployment.accounting import Accounting
 from fedpriv.deployment.declaration import declaring_row, read_declared
-from fedpriv.deployment.policy import Booked, Spent
+from fedpriv.deployment.guard_policy import Sha256
+from fedpriv.deployment.policy import Booked, InForce, Spent
 from fedpriv.privacy.event_json import entry_from_json, entry_to_json
 from fedpriv.privacy.events import Threat
+from fedpriv.privacy.events.event import MOST_WHOLE
 
 log = logging.getLogger("fedpriv")
 
-FORMAT = 3
+FORMAT = 4
 #: Of the ledger's lines. A line with a larger number in `format` is of a newer version, and may have a cost that this
 #: one cannot count. Who raises it raises `FORMAT` too: an account does not know which lines it sums up.
 LEDGER_FORMAT = 1
-#: A line has at least one of these.
-KINDS = frozenset(("examples", "accountant", "signer", "entries"))
+#: What makes a line one of a kind -> the fields of that kind; a line is of at least one, and has no others but `EVERY`.
+KINDS: dict[str, tuple[str, ...]] = {
+    "classes": ("examples", "classes", "size", "channels"),
+    "table": ("examples", "table", "schema_file", "separator", "decimal", "encoding"),
+    "accountant": ("accountant", "orders", "share"),
+    "signer": ("time", "signer"),
+    "entries": ("time", "run", "own", "shares_secrets", "entries"),
+    "policy": ("time", "policy"),
+}
+EVERY = ("ledger", "format", BEFORE)
+#: What may be missing: ledgers begun before there was a reserve of delta have no share.
+OLDER = ("share",)
 TABLES = """
 CREATE TABLE tie (content TEXT NOT NULL);
 CREATE TABLE prices (id INTEGER PRIMARY KEY, price TEXT UNIQUE NOT NULL, times INTEGER NOT NULL);
@@ -75,7 +90,8 @@ class Tie:
 @dataclass
 class Balance:
     """Totals of a ledger's lines. declaration: the newest; last: time of the last release; entries: their number;
-    signer: the public key (hex) that signs the ledger's heads from the newest line on that names one.
+    signer: the public key (hex) that signs the ledger's heads from the newest line on that names one; policy: in force
+    from the newest line on that says so (`Policy.in_force`); None: no line has said it.
     """
 
     declaration: dict[str, Any] = field(default_factory=dict)
@@ -84,20 +100,19 @@ class Balance:
     last: float | None = None
     entries: int = 0
     signer: str = ""
+    policy: dict[str, Any] | None = None
 
     def add(self, row: dict[str, Any]) -> None:
         """Adds one line. Raises `LedgerRefused` for one that cannot be read."""
-        written = row.get("format", LEDGER_FORMAT)
-        if not isinstance(written, int) or written > LEDGER_FORMAT or not KINDS & row.keys():
-            what = f"format {written}" if "format" in row else f"only {', '.join(sorted(row))}"
-            words = f"a line has {what}, which this version does not know (format {LEDGER_FORMAT}): what was spent"
-            raise LedgerRefused(f"{words} is not known; install the newer version of fedpriv that wrote it")
+        check_row(row)
         if "examples" in row:
             self.declaration = declaring_row(read_declared(row))
         if "accountant" in row:
             self.accounting = Accounting(row["accountant"], dict(row["orders"]), float(row.get("share", 1.0)))
         if "signer" in row:
-            self.signer = str(row["signer"])
+            self.signer = row["signer"]
+        if "policy" in row:
+            self.policy = row["policy"]
         if "entries" in row:
             self.spent.add(read_booked(row))
             self.last = float(row["time"])
@@ -171,7 +186,8 @@ class RunningAccount:
         for price, times in prices:
             spent.add(read_booked(json.loads(price)), times)
         accounting = None if kept["accounting"] is None else Accounting(*kept["accounting"])
-        return Balance(kept["declaration"], accounting, spent, kept["last"], kept["entries"], kept["signer"])
+        names = ("last", "entries", "signer", "policy")
+        return Balance(kept["declaration"], accounting, spent, *(kept[name] for name in names))
 
     def _write(self, database: sqlite3.Connection, rows: Sequence[dict[str, Any]], tie: Tie, balance: Balance) -> None:
         for row in rows:
@@ -191,6 +207,7 @@ class RunningAccount:
             "last": balance.last,
             "entries": balance.entries,
             "signer": balance.signer,
+            "policy": balance.policy,
         }
         database.execute("DELETE FROM tie")
         database.execute("INSERT INTO tie VALUES (?)", (json.dumps(kept),))
@@ -226,6 +243,52 @@ def _price(row: dict[str, Any]) -> str:
 # --- lines of a ledger -------------------------------------------------------------------------------------------
 
 
+class Fields(Options):
+    """All fields of all kinds of lines, each in the form that this version writes; checked where a line has it."""
+
+    ledger: str = ""
+    format: int = Field(default=LEDGER_FORMAT, ge=1, le=LEDGER_FORMAT)
+    before: str = ""
+    time: float = Field(default=0, ge=0, le=MOST_WHOLE)
+    examples: int = Field(default=0, ge=0, le=MOST_WHOLE)
+    classes: list[str] = Field(default=[])
+    size: int = Field(default=0, ge=0, le=MOST_WHOLE)
+    channels: int = Field(default=0, ge=0, le=MOST_WHOLE)
+    table: str = ""
+    schema_file: str = ""
+    separator: str = ""
+    decimal: str = ""
+    encoding: str = ""
+    accountant: Literal["gaussian", "renyi"] = "gaussian"
+    orders: dict[str, Annotated[float, Field(gt=1)]] = Field(default={})
+    share: float = Field(default=1.0, gt=0, le=1)
+    signer: Sha256 = ""
+    run: str = ""
+    own: list[str] = Field(default=[])
+    shares_secrets: bool = False
+    entries: list[dict[str, Any]] = Field(default=[])
+    policy: InForce | None = None
+
+
+def check_row(row: dict[str, Any]) -> None:
+    """Raises `LedgerRefused` for a line with a field, or a field's value, that this version does not know."""
+    written, kinds = row.get("format", LEDGER_FORMAT), [fields for kind, fields in KINDS.items() if kind in row]
+    known = {*EVERY, *(name for fields in kinds for name in fields)}
+    if written != LEDGER_FORMAT or not kinds or not row.keys() <= known:
+        what = f"format {written}" if written != LEDGER_FORMAT else ", ".join(sorted(row.keys() - known) or sorted(row))
+        words = f"a line has {what}, which this version does not know (format {LEDGER_FORMAT}): what was spent"
+        raise LedgerRefused(f"{words} is not known; install the newer version of fedpriv that wrote it")
+    missing = [name for fields in kinds for name in fields if name not in row and name not in OLDER]
+    try:
+        policy = Fields.model_validate(row).policy
+    except ValidationError as error:
+        missing += [str(wrong["loc"][0]) for wrong in error.errors()]
+    else:  # every field of a policy is written, those with a default too
+        missing += ["policy"] * ("policy" in row and (policy and policy.model_dump(mode="json")) != row["policy"])
+    if missing:
+        raise LedgerRefused(f"a line's {', '.join(missing)} cannot be read: what was spent is not known")
+
+
 def booked_to_json(booked: Booked) -> dict[str, Any]:
     """The part of a ledger's line that determines its cost."""
     return {
@@ -239,6 +302,6 @@ def read_booked(row: dict[str, Any]) -> Booked:
     """Inverse of `booked_to_json`. Raises `LedgerRefused`."""
     try:
         entries = tuple(entry_from_json(entry) for entry in row["entries"])
-        return Booked(entries, Threat(*row["own"]), bool(row["shares_secrets"]))
+        return Booked(entries, Threat(*row["own"]), row["shares_secrets"])
     except (KeyError, TypeError, ValueError) as error:
         raise LedgerRefused(f"a line of the ledger cannot be read ({error}): what was spent is not known") from None

@@ -89,6 +89,8 @@ GUARD = "fedpriv-guard"
 TERMS = "terms"
 #: Of a message whose record of that name is none.
 UNREAD = "the guard's own record cannot be read"
+#: How a guarded message's run begins in the ledger.
+RUN_OF_GUARD = "guard "
 #: An array of a model in a secure sum's reply.
 PACKED = "packed"
 
@@ -198,7 +200,7 @@ class _Answering:
     @property
     def run(self) -> str:
         """In the ledger: the run, whose code it was, and whether that was trusted."""
-        return f"guard {self.context.run_id:x} app {self.guard.digest} sandbox {self.rules.sandbox}"
+        return f"{RUN_OF_GUARD}{self.context.run_id:x} app {self.guard.digest} sandbox {self.rules.sandbox}"
 
     @property
     def model(self) -> Model:
@@ -221,7 +223,7 @@ class _Answering:
             booked = self._admitted(ledger)
             if terms.in_sum:
                 self._sum(ledger).expect(self.request, model.vector)
-            salt = read_salt(self.guard.data, self.ledger.counter, unused=not ledger.spent().messages)
+            salt = read_salt(self.guard.data, self.ledger.counter, used=lambda: ledger.holds_run(RUN_OF_GUARD))
             shards = Shards(self.guard.data, self.rules, salt)
             files = shards.asked()  # under the lock: another message must not divide the data at the same time
         source = self.guard.source()

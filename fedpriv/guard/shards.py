@@ -26,7 +26,7 @@ import json
 import os
 import secrets
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -48,14 +48,16 @@ def shard_of(salt: bytes, identity: bytes, shards: int) -> int:
     return int.from_bytes(hmac.digest(salt, identity, "sha256"), "big") % shards
 
 
-def read_salt(data: Path, counter: Path, unused: bool = False) -> bytes:
-    """The data folder's salt; made with its digest where neither is there. Raises `LedgerRefused`.
+def read_salt(data: Path, counter: Path, used: Callable[[], bool]) -> bytes:
+    """The data folder's salt. Raises `LedgerRefused`.
 
-    unused: no message has left yet. Then one file without the other is what a crash left, and both are made again.
+    used: whether a guarded message has left; asked where one of its two files is missing. Before that, a crash left one
+    without the other, and both are made again. After it, a salt that is gone is not replaced: a new one could be chosen
+    by what it does to the data.
     """
     place, vouched = data / PRIVATE / SALT, counter.with_name(counter.name + ".salt")
     there = [place.exists(), vouched.exists()]
-    if not any(there) or (unused and not all(there)):
+    if not all(there) and not used():
         write_atomic(place, secrets.token_hex(SALT_BYTES) + "\n", mode=0o600)
         digest = hashlib.sha256(read_regular(place)).hexdigest()
         write_atomic(vouched, json.dumps({"salt": digest}) + "\n", mode=0o600)
@@ -98,6 +100,17 @@ class Shards:
             write_atomic(folder / UNITS, json.dumps(units) + "\n", mode=0o600)
             write_atomic(known, state, mode=0o600)
         return [folder / str(number) / self.place.name for number in range(self.policy.shards)]
+
+    def forget_changed(self) -> bool:
+        """Deletes the copies where the data have changed since they were made: what was deleted is in them still. The
+        next message makes them anew. Returns whether there were any.
+        """
+        folder = self.data / PRIVATE / "shards"
+        known = folder / "state"
+        if not folder.exists() or (known.exists() and known.read_text() == self._state()):
+            return False
+        shutil.rmtree(folder, ignore_errors=True)
+        return True
 
     def asked(self) -> list[Path | None]:
         """What the app is started on, for each shard; None: with `single`, one without exactly one unit."""
@@ -151,9 +164,8 @@ def count_units(data: Path, policy: GuardPolicy) -> int:
         table = pyarrow.parquet.read_table(place)
         if policy.column is None:
             return int(table.num_rows)
-        return len(
-            {str(value).strip() for value in table[_known(place, policy.column, table.column_names)].to_pylist()}
-        )
+        values = _values(table[_known(place, policy.column, table.column_names)])
+        return len({str(value).strip() for value in values})
     header, separator, records = _table(place)
     if policy.column is None:
         return sum(1 for _ in records)
@@ -285,12 +297,13 @@ def _divide_parquet(source: Path, targets: list[Path], salt: bytes, column: str 
         raise DataError(f"{source}: no Parquet file ({' '.join(str(error).split())[:200]})") from None
     if column is not None:
         _known(source, column, table.column_names)
-    parts: list[list[dict[str, Any]]] = [[] for _ in targets]
+    rows: list[list[int]] = [[] for _ in targets]
     persons: list[set[str]] = [set() for _ in targets]
-    for row in table.to_pylist():
-        identity = repr(row) if column is None else str(row[column]).strip()
+    columns = {name: _values(table[name]) for name in ([column] if column else table.column_names)}
+    for number, values in enumerate(zip(*columns.values(), strict=True)):
+        identity = str(values[0]).strip() if column else repr(dict(zip(columns, values, strict=True)))
         shard = shard_of(salt, identity.encode(), len(targets))
-        parts[shard].append(row)
+        rows[shard].append(number)
         persons[shard].add(identity)
     # Rows alone: a schema's metadata count the rows of the whole, and its dictionaries name their values.
     kinds = pyarrow.types
@@ -298,10 +311,27 @@ def _divide_parquet(source: Path, targets: list[Path], salt: bytes, column: str 
         field.with_type(field.type.value_type) if kinds.is_dictionary(field.type) else field
         for field in table.schema.remove_metadata()
     ]
-    schema = pyarrow.schema([field.remove_metadata() for field in fields])
-    for target, part in zip(targets, parts, strict=True):
-        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(part * repeat, schema=schema), target)
-    return [len(found) for found in (parts if column is None else persons)]
+    plain = table.cast(pyarrow.schema([field.remove_metadata() for field in fields]))
+    for target, part in zip(targets, rows, strict=True):
+        taken = plain.take(pyarrow.array(part * repeat, pyarrow.int64())).combine_chunks()
+        pyarrow.parquet.write_table(taken, target)
+    return [len(found) for found in (rows if column is None else persons)]
+
+
+def _values(column: Any) -> list[Any]:
+    """Of a Parquet table's column. A value that Python cannot hold (a time in the year 318,857) is its bytes."""
+    try:
+        return list(column.to_pylist())
+    except (ValueError, ArithmeticError):
+        return [_value(column, number) for number in range(len(column))]
+
+
+def _value(column: Any, number: int) -> Any:
+    try:
+        return column[number].as_py()
+    except (ValueError, ArithmeticError):
+        buffers = column.take([number]).combine_chunks().buffers()
+        return b"".join(buffer.to_pybytes() for buffer in buffers if buffer is not None)
 
 
 def _divide_folder(source: Path, targets: list[Path], salt: bytes) -> list[int]:

@@ -64,7 +64,7 @@ def charge_from_json(flat: Mapping[str, Any]) -> tuple[Event, Event | None, bool
     realised, adaptive = rest.pop("realised", None), rest.pop("adaptive", False)
     event = event_from_json(rest)
     try:
-        return event, None if realised is None else event_from_json(realised, event.threat), adaptive
+        return event, event_from_json(realised, event.threat) if "realised" in flat else None, adaptive
     except (TypeError, AttributeError) as error:
         raise ValueError(f"not what was realised: {realised!r}: {error!r}") from None
 

@@ -140,9 +140,9 @@ def _renyi_or_basic(histories: Sequence[History], delta: float) -> dict[History,
 
 
 def _gaussians(history: Iterable[tuple[Event, int]]) -> tuple[float, float, list[tuple[Event, int]]]:
-    """(mu and shift of all releases that are Gaussian, or nearly so; the other ones)."""
+    """(mu and shift of all releases that are Gaussian, or nearly so; the other ones that cost anything)."""
     known = [(near, count) for event, count in history if (near := event.nearly_gaussian) is not None]
-    others = [(event, count) for event, count in history if event.nearly_gaussian is None]
+    others = [pair for pair in history if pair[0].nearly_gaussian is None and pure_epsilon(pair[0]) > 0]
     mu = total_mu([(multiplier, count) for (multiplier, _), count in known])
     return mu, math.fsum(shift * count for (_, shift), count in known), others
 

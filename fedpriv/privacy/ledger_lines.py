@@ -15,9 +15,9 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from typing import Any
 
-from fedpriv.common.chain import BEFORE
-from fedpriv.common.run_files import json_of
+from fedpriv.common.chain import BEFORE, row_of
 from fedpriv.privacy.event_json import charge_from_json, charge_to_json
 from fedpriv.privacy.events import Entry, Event, NoBound
 
@@ -102,14 +102,12 @@ def _line(group: Sequence[Entry], charge: str, with_previous: bool = False) -> s
 def read_line(line: bytes) -> Line | None:
     """What a line records, or None if it is torn: no proper prefix of a JSON object is one."""
     try:
-        return _from_json(json_of(line))
+        return _from_json(row_of(line))
     except (ValueError, RecursionError):
         return None
 
 
-def _from_json(flat: object) -> Line:
-    if not isinstance(flat, dict):
-        raise ValueError(f"not a ledger line: {flat!r}")
+def _from_json(flat: dict[str, Any]) -> Line:
     rest = dict(flat)
     rest.pop(BEFORE, None)  # checked where the whole file is read
     try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -233,7 +234,8 @@ def test_a_copy_that_another_key_continues_is_told(
     lines = [line.encode() for line in first["ledger"]["lines"]]
     row = {"time": 0, "signer": OTHER.public, "before": first["ledger"]["head"]}
     other = first | {"ledger": statement.ledger_of(first["ledger"]["id"], [*lines, json.dumps(row).encode()])}
-    head = {"ledger": first["ledger"]["id"], "bytes": 1, "lines": len(lines) + 1, "chain": other["ledger"]["head"]}
+    size = sum(len(line) + 1 for line in other["ledger"]["lines"])
+    head = {"ledger": first["ledger"]["id"], "bytes": size, "lines": len(lines) + 1, "chain": other["ledger"]["head"]}
     other = sign(other | {"heads": [OTHER.sign(head)]}, OTHER)
     code, told = verdict(
         other, older=first
@@ -258,7 +260,7 @@ def test_a_head_needs_the_nodes_key(machines: MACHINES) -> None:
     serve(network, 1)
     counter = network.folder / "counters/0.json"
     head = json.loads(counter.read_text())
-    assert head["lines"] == 3 and head["signature"]
+    assert head["lines"] == 4 and head["signature"]
     for wrong in (
         {name: head[name] for name in ("ledger", "bytes", "lines", "chain")},
         head | {"time": head["time"] + 1},
@@ -291,7 +293,7 @@ def test_a_clock_set_back_is_told(
     monkeypatch.setattr(data_ledger.time, "time", lambda: real() - 86_400)
     serve(network, 2, run="second")
     code, told = verdict(of_node(network))
-    assert code == 0 and told.count("the clock went back before line 4") == told.count("the clock") == 1
+    assert code == 0 and told.count("the clock went back before line 5") == told.count("the clock") == 1
 
 
 def test_a_changed_ledger_or_summary_has_no_certificate(
@@ -372,7 +374,12 @@ def test_the_verifier_runs_alone(of_run: Json, tmp_path: Path) -> None:
     )
     assert (told.returncode, told.stderr) == (0, "") and told.stdout.endswith("verified\n")
     text = VERIFIER.read_text()
-    assert len(text.splitlines()) <= 420 and max(map(len, text.splitlines())) <= 120
+    assert max(map(len, text.splitlines())) <= 120
+    sections = re.findall(r"^# --- (\d)\. (\w[\w ]+) -+$", text, re.MULTILINE)
+    named = re.findall(r"^    (\d)\. ([A-Z][\w ]+?)  ", text, re.MULTILINE)
+    assert sections == named and len(named) == 7  # in the order in which the beginning says that they come
+    sources = dict(re.findall(r"^    \[(\w+)\] +(\w.+)$", text, re.MULTILINE))
+    assert all(text.count(f"[{source}") > 1 for source in sources)
 
 
 def test_an_option_error_names_the_key(tmp_path: Path, run: Callable[..., Path]) -> None:

@@ -12,12 +12,18 @@ import pytest
 
 from fedpriv.certificates import statement
 from fedpriv.certificates import verify_certificate as verifier
-from fedpriv.common.identities import new_identity
+from fedpriv.common.chain import followed, without
+from fedpriv.common.identities import new_identity, signature
 from fedpriv.deployment.signed_head import Signer
+from fedpriv.privacy.event_json import event_from_json
+from fedpriv.privacy.events import Threat
+from fedpriv.privacy.ledger_lines import read_line
 
 SIGNER = Signer(new_identity(b"hostile")[0])
 EVENT = {"mechanism": "gaussian", "count": 1, "multiplier": 1.0}
 THREAT = {"unit": "client", "adjacency": "replace-one", "observer": "server"}
+#: Of certificates that were made before a ledger said which policy is in force.
+FIRST = "fedpriv certificate 1"
 LINE = {"round": 1, "client": 0, "sequence": 0, "attempt": 0, **EVENT, **THREAT}
 
 
@@ -142,7 +148,7 @@ def test_a_hostile_delta(delta: Any, verdict: Callable[[Any], tuple[int, str]]) 
     assert verdict(certificate(LINE, delta=delta))[0] != 0
 
 
-@pytest.mark.parametrize("epsilon", [-1.0, "nan", None, True, [], "infinite", 1e301])
+@pytest.mark.parametrize("epsilon", [-1.0, "nan", None, True, [], "infinite", float("inf"), 10**400])
 def test_a_hostile_epsilon(epsilon: Any, verdict: Callable[[Any], tuple[int, str]]) -> None:
     assert verdict(certificate(LINE, epsilon=epsilon))[0] != 0
 
@@ -156,22 +162,23 @@ def test_lines_without_a_chain_are_told(verdict: Callable[[Any], tuple[int, str]
     assert "its lines name no hash" in verdict(certificate(LINE, epsilon="inf"))[1]
 
 
-def test_a_line_charges_everybody_whom_it_names(verdict: Callable[[Any], tuple[int, str]]) -> None:
-    """In `client` and in `clients`: an account that is left out would be too small."""
-    lines = [{**LINE, "client": 0, "clients": [n]} for n in (1, 2, 3, 4)]
-    text = verifier.canonical({"mechanism": "gaussian", "multiplier": 1.0, **THREAT})
-    one, four = (verifier.epsilon([(text, n)], 1e-5)[0] for n in (1, 4))
-    code, told = verdict(certificate(*lines, epsilon=one))
-    assert one < four and code == 1 and f"the lines give {four:.6g}" in told
+def test_a_line_with_client_and_clients_is_none(verdict: Callable[[Any], tuple[int, str]]) -> None:
+    """Whom it charges has two readings. The product does not read it either."""
+    line = {**LINE, "clients": [1]}
+    assert read_line(json.dumps(line).encode()) is None
+    made = certificate(line, releases=statement.releases([None], node=False), epsilon=4.0)
+    code, told = verdict(made)
+    assert code == 1 and "the lines give inf to inf" in told
 
 
-def test_a_bound_counts_under_the_threat_of_its_line() -> None:
-    """A client's sample, which the server sees, hides nothing from it: not when a person is asked about, either."""
+def test_a_sample_that_the_observer_sees_is_no_event() -> None:
+    """A client's sample hides nothing from a server that sees who took part."""
     event = {"mechanism": "poisson_gaussian", "multiplier": 1.0, "sampling_rate": 0.01}
-    seen, asked = ("client", "replace-one", "server"), ("person", "add-or-remove-one", "server")
-    text = verifier.canonical(event | dict(zip(verifier.WORDS, seen, strict=True)))
-    histories = verifier.of_threat([{(seen, text): 30}], True, asked)
-    assert verifier.worst(histories, 1e-5)[1] == float("inf")
+    for seen in (("client", "replace-one", "server"), ("client", "zero-out", "server")):
+        with pytest.raises(ValueError, match="no such poisson_gaussian"):
+            verifier.read_release(event, seen)
+        with pytest.raises(ValueError):
+            event_from_json(event, Threat(*seen))
 
 
 def test_a_key_that_stands_twice_is_refused(verdict: Callable[[Any], tuple[int, str]]) -> None:
@@ -212,3 +219,186 @@ def test_many_clients_and_many_histories_end(verdict: Callable[[Any], tuple[int,
     row |= {"accountant": "pld", "limit": None, "audit": None}
     code, told = verdict(certificate(*lines, protections=[row]))
     assert code == 3 and "not verified (more than 64 different histories" in told
+
+
+# --- a signer who lies: the lines cost more than the certificate says, and its table and chain fit the lie
+
+
+POLICY: dict[str, Any] = {
+    "sha256": "c" * 64,
+    "budgets": [{**THREAT, "delta": 1e-5, "max_epsilon": 9.0}],
+    "bundles": [],
+    "schemas": [],
+    "weights": [],
+    "guard": {"apps": ["a" * 64], "sandbox": "none", "pad_seconds": None},
+}
+DECLARED: dict[str, Any] = {"examples": 9, "classes": ["a", "b"], "size": 4, "channels": 1}
+SUM, MEMBERS = (THREAT | {"observer": observer} for observer in ("secure-sum", "server+members"))
+
+
+def message(*entries: dict[str, Any], own: dict[str, str] = THREAT, time: int = 5, **more: Any) -> dict[str, Any]:
+    """A node's line."""
+    line = {"time": time, "run": f"guard 1f app {'a' * 64} sandbox none", "own": list(own.values())}
+    return line | {"shares_secrets": False, "entries": [LINE | entry for entry in entries or ({},)]} | more
+
+
+def node(*rows: dict[str, Any], epsilon: float = 4.3771780956812245, **more: Any) -> dict[str, Any]:
+    """A node's certificate of a declaration, a policy and these lines; its chain is whole, and so are its figures for
+    one release of multiplier 1.
+    """
+    head = {"ledger": "b" * 32, "format": 1, **DECLARED}
+    texts, chain = [], ""
+    for row in (head, {"time": 1, "policy": POLICY}, *rows):
+        texts.append(json.dumps(row | {"before": chain}).encode())
+        chain = followed(chain, texts[-1])
+    written = [json.loads(text) for text in texts]
+    whole = [row for row in written if row.keys() & {"entries", "policy", "classes"} and "novelty" not in row]
+    row = {**THREAT, "delta": 1e-5, "epsilon": epsilon, "accountant": "gaussian", "limit": 9.0, "audit": None}
+    made = {
+        "kind": "node",
+        "subject": {"declared": DECLARED, "messages": sum("entries" in one for one in whole)},
+        "protections": [row],
+        "policies": [{name: getattr(one, name) for name in statement.IN_FORCE} for one in statement.periods(whole)],
+        "releases": statement.releases(whole, node=True),
+        "assumptions": [],
+        "digests": {},
+        "ledger": statement.ledger_of("b" * 32, texts),
+        "heads": [],
+    }
+    return statement.signed(made | more, SIGNER, "x")
+
+
+def again(made: dict[str, Any], **change: Any) -> dict[str, Any]:
+    """With other parts, signed again."""
+    kept = {name: value for name, value in made.items() if name not in ("signature", "format", "issued", "signer")}
+    return statement.signed(kept | change, SIGNER, "x")
+
+
+TABLE = [{"mechanism": "gaussian", "multiplier": 1.0, **THREAT, "releases": 1, "first": 5, "last": 5}]
+GUMBEL, SKELLAM = (
+    {name: value for name, value in (LINE | event).items() if name != "multiplier"}
+    for event in (
+        {"mechanism": "gumbel_top_k", "k": 0, "epsilon": 5.0},
+        {"mechanism": "skellam_sum", "variance": 9.0, "noises": 1, "dimension": 4, "l2": 9.0, "delta": 0},
+    )
+)
+
+
+def divided(within: bool) -> dict[str, Any]:
+    """Releases of one client, a part of them under another threat; each part is stated at its own cost. within: of one
+    round, where both threats are named.
+    """
+    lines = [LINE | {"round": n, "sequence": n} | (SUM if n % 2 else {}) for n in range(60)]
+    lines = [LINE, LINE | SUM | {"count": 9}] if within else lines
+    row = {"delta": 1e-5, "epsilon": 46.0, "accountant": "gaussian", "limit": None, "audit": None}
+    return certificate(*lines, protections=[THREAT | row, SUM | row])
+
+
+def tightened() -> dict[str, Any]:
+    """A policy that a message broke, loosened before the next."""
+    strict = POLICY | {"budgets": [POLICY["budgets"][0] | {"max_epsilon": 1.0}]}
+    return node(
+        {"time": 2, "policy": strict}, message(), {"time": 6, "policy": POLICY}, message({"round": 2}), epsilon=7.0
+    )
+
+
+CHEAP = {**THREAT, "delta": 1e-5, "epsilon": 0.1, "accountant": "gaussian", "limit": None, "audit": None}
+LIES: dict[str, tuple[Callable[[], dict[str, Any]], int, str]] = {
+    "times of what was spent": (
+        lambda: node(message({"realised": {**EVENT, "count": 1000}}), releases=TABLE),
+        1,
+        "FALSE: epsilon 4.37718",
+    ),
+    "a format of tomorrow": (
+        lambda: again(node(message()), ledger=changed_ledger(node(message()), '"format": 1', '"format": 99')),
+        1,
+        "line 1 cannot be read: 'format 99'",
+    ),
+    "a kind of tomorrow": (lambda: node(message(), {"time": 6, "novelty": 7}), 1, "no kind of line that is known"),
+    "a field of tomorrow": (lambda: node(message(novelty="seven")), 1, "line 3 cannot be read"),
+    "own and another's events": (
+        lambda: node(
+            message({}, SUM | {"multiplier": 90.0}),
+            protections=[SUM | {name: value for name, value in CHEAP.items() if name not in THREAT}],
+        ),
+        1,
+        "FALSE: epsilon 0.1, delta 1e-05, ('client', 'replace-one', 'secure-sum'): FALSE; the lines give 4.37718",
+    ),
+    "another's events alone": (lambda: node(message(SUM | {"multiplier": 90.0}), epsilon=0.1), 1, "FALSE: epsilon 0.1"),
+    "gumbel of no pick": (lambda: certificate(GUMBEL, epsilon=0.001), 1, "FALSE: epsilon 0.001"),
+    "skellam without a share": (lambda: certificate(SKELLAM, epsilon=20.0), 1, "FALSE: epsilon 20"),
+    "releases divided between threats": (lambda: divided(within=False), 1, "are divided between threats"),
+    "releases of a round divided so": (lambda: divided(within=True), 1, "are divided between threats"),
+    "a key that stands twice": (
+        lambda: again(node(message()), ledger=changed_ledger(node(message()), '"count": 1', '"count": 9, "count": 1')),
+        1,
+        "line 3 cannot be read: 'a key stands twice'",
+    ),
+    "number of messages": (
+        lambda: again(node(message()), subject={"declared": DECLARED, "messages": 3}),
+        1,
+        "the subject is not what",
+    ),
+    "what is declared": (
+        lambda: again(node(message()), subject={"declared": DECLARED | {"examples": 90}, "messages": 1}),
+        1,
+        "the subject is not what",
+    ),
+    "another sandbox": (
+        lambda: again(
+            node(message()),
+            policies=[{"policy": POLICY | {"guard": None}, "messages": 1, "first": 5, "last": 5}],
+        ),
+        1,
+        "FALSE: the policies are those",
+    ),
+    "another limit": (
+        lambda: again(node(message()), protections=[node(message())["protections"][0] | {"limit": 99.0}]),
+        1,
+        "its limit is not what was in force",
+    ),
+    "no limit": (
+        lambda: again(node(message()), protections=[node(message())["protections"][0] | {"limit": None}]),
+        1,
+        "its limit is not what was in force",
+    ),
+    "above the limit": (lambda: node(message({"count": 9}), epsilon=19.5), 3, "is above its limit 9"),
+    "above a limit that was loosened": (tightened, 3, "after message 1, above the limit 1 in force there"),
+    "a head of another length": (
+        lambda: again(node(message()), heads=[SIGNER.sign({"ledger": "b" * 32, "bytes": 1, "lines": 3, "chain": ""})]),
+        1,
+        "FALSE: the node signed this head",
+    ),
+    "a field of a certificate of tomorrow": (lambda: node(message(), novelty=7), 2, "novelty"),
+    "a mechanism's field of tomorrow": (lambda: node(message({"novelty": 7})), 1, "line 3 cannot be read"),
+    "a threat of tomorrow": (lambda: node(message({"observer": "nobody"})), 1, "line 3 cannot be read"),
+}
+
+
+def changed_ledger(made: dict[str, Any], old: str, new: str) -> dict[str, Any]:
+    """The ledger with another text in its lines, chained again."""
+    lines, chain = [], ""
+    for text in made["ledger"]["lines"]:
+        rest = without(text.replace(old, new).encode())
+        lines.append(rest.removesuffix(b"}") + f',"before":"{chain}"}}'.encode())
+        chain = followed(chain, lines[-1])
+    return statement.ledger_of("b" * 32, lines)
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_a_signers_lie_is_found(lie: str, verdict: Callable[[Any], tuple[int, str]]) -> None:
+    make, expected, words = LIES[lie]
+    code, told = verdict(make())
+    assert code == expected and words in told, told
+
+
+def test_the_truth_is_verified(verdict: Callable[[Any], tuple[int, str]]) -> None:
+    assert verdict(node(message()))[0] == verdict(node(message(), message({"round": 2}), epsilon=7.0))[0] == 0
+    # under another threat a message costs what was booked there: masks that come off, secrets that are shared
+    masked = message(SUM | {"multiplier": 90.0}, {}, own=SUM)
+    shared = message({"multiplier": 90.0}, MEMBERS, shares_secrets=True)
+    under_members = [CHEAP | MEMBERS | {"epsilon": 4.3771780956812245}]
+    assert verdict(node(masked))[0] == verdict(node(shared, protections=under_members))[0] == 0
+    older = {name: value for name, value in node(message()).items() if name != "policies"} | {"format": FIRST}
+    text = FIRST.encode() + b"\n" + statement.canonical({n: v for n, v in older.items() if n != "signature"})
+    assert verdict(older | {"signature": signature(SIGNER.private, text).hex()})[0] == 0

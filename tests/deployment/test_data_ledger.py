@@ -111,7 +111,7 @@ def test_a_full_disk_books_nothing_that_cannot_leave(machines: MACHINES) -> None
     ask = asker(network, network.overrides().replace("model=linear", "model=mlp"))
     assert not ask(1).has_error()
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (8 * network.ledger(0)._lines.path.stat().st_size, hard))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096 + network.ledger(0)._lines.path.stat().st_size, hard))
     try:
         assert [ask(2, attempt).error.code for attempt in range(3)] == [Refusal.FAILED] * 3
     finally:

@@ -191,14 +191,19 @@ def test_a_salt_is_made_again_before_the_first_message_alone(tmp_path: Path) -> 
     data, counter = network.data(0), network.folder / "counters/0.json"
     files = [data / ".fedpriv/guard.salt", network.folder / "counters/0.json.salt"]
     for file in files:
-        old = read_salt(data, counter)
+        old = read_salt(data, counter, used=lambda: False)
         file.unlink()
-        assert not network.ask().has_error() if file is files[-1] else read_salt(data, counter, unused=True) != old
-    for file in files:
-        kept = file.read_bytes()
-        file.unlink()
+        if file is files[0]:
+            assert read_salt(data, counter, used=lambda: False) != old
+        else:
+            assert not network.ask().has_error()
+    for gone in (files[:1], files[1:], files):  # the last: nothing tells that there was a salt but the ledger
+        kept = {file: file.read_bytes() for file in gone}
+        for file in gone:
+            file.unlink()
         assert network.ask().has_error() and len(network.booked()) == 1
-        file.write_bytes(kept)
+        for file, content in kept.items():
+            file.write_bytes(content)
     assert not network.ask().has_error()
 
 

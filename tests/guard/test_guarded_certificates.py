@@ -11,7 +11,7 @@ from flwr.serverapp.strategy import FedAvg
 from guarded import GuardedMachines, MachinesGrid, weights
 
 import fedpriv
-from fedpriv.certificates import verify_certificate
+from fedpriv.certificates import statement, verify_certificate
 from fedpriv.certificates.guarded_run import of_guarded_run
 from fedpriv.certificates.making import of_any
 from fedpriv.certificates.signing import VARIABLE
@@ -19,7 +19,9 @@ from fedpriv.certificates.statement import of_node
 from fedpriv.certificates.writing import page
 from fedpriv.commands.certificate import main as command
 from fedpriv.common.errors import OptionError, RunFolderError
-from fedpriv.deployment.policy import read_policy
+from fedpriv.common.identities import new_identity
+from fedpriv.deployment.policy import Policy, read_policy
+from fedpriv.deployment.signed_head import Signer
 from fedpriv.guard.guarded_message import GUARD
 from fedpriv.guard.terms import Terms
 from fedpriv.privacy.composition import compose
@@ -158,3 +160,104 @@ def test_a_folder_without_a_run_has_no_certificate(tmp_path: Path) -> None:
         of_any(tmp_path)
     with pytest.raises(OptionError, match="must be a run's folder"):
         of_any(tmp_path / "none")
+
+
+def verified(made: dict[str, Any], folder: Path, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
+    """What the verifier says of a node's certificate."""
+    signed = statement.signed(made, Signer(new_identity(b"node")[0]), "the node")
+    (folder / "certificate.json").write_text(json.dumps(signed))
+    capsys.readouterr()
+    return verify_certificate.main([str(folder / "certificate.json")]), capsys.readouterr().out
+
+
+def epsilon_of(*sigmas: float) -> float:
+    return gaussian_epsilon(sum((2 / sigma) ** 2 for sigma in sigmas) ** 0.5, 1e-5)
+
+
+def test_a_stricter_policy_of_today_does_not_speak_of_yesterday(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A message under `sandbox: none` and a large limit, then a strict policy under which nothing left."""
+    network = GuardedMachines(tmp_path, epsilon=9.0, noise_multiplier=5.0, sandbox="none")
+    assert not network.ask().has_error()
+    before = of_node(network.policy(0), network.data(0))
+    network.write_policy(0, 0.5, noise_multiplier=5.0)
+    assert network.ask().has_error()  # its budget is spent
+    after = of_node(network.policy(0), network.data(0))
+    for made in (before, after):
+        (row,), (period,) = made["protections"], made["policies"]
+        assert row["epsilon"] == pytest.approx(epsilon_of(5.0)) and row["limit"] == 9.0
+        assert period["policy"]["guard"]["sandbox"] == "none" and period["messages"] == 1
+        assert any(line.startswith("Apps ran without a sandbox") for line in made["assumptions"])
+        assert not any("kept apps in their sandbox" in line for line in made["assumptions"])
+        code, told = verified(made, tmp_path, capsys)
+        assert code == 0 and "the policies are those that the ledger names" in told
+    assert any("is in force since the last message: nothing left" in line for line in after["assumptions"])
+    assert not any("since the last message" in line for line in before["assumptions"])
+
+
+def test_a_policy_loosened_and_tightened_is_told_message_by_message(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    network = GuardedMachines(tmp_path, epsilon=3.0, noise_multiplier=5.0)
+    steps: list[tuple[float, dict[str, Any]]] = [
+        (3.0, {}),
+        (9.0, {"apps": "any", "pad_seconds": 700.0}),
+        (4.0, {"sandbox": "none"}),
+    ]
+    for epsilon, guard in steps:
+        network.write_policy(0, epsilon, noise_multiplier=5.0, **guard)
+        for _ in range(1 + (epsilon == 9.0)):
+            assert not network.ask().has_error()
+    made = of_node(network.policy(0), network.data(0))
+    (row,) = made["protections"]
+    assert row["epsilon"] == pytest.approx(epsilon_of(*[5.0] * 4)) and row["limit"] == 4.0
+    assert [period["messages"] for period in made["policies"]] == [1, 2, 1]
+    assert [period["policy"]["budgets"][0]["max_epsilon"] for period in made["policies"]] == [3.0, 9.0, 4.0]
+    words = made["assumptions"]
+    assert any(line.startswith("Message 1: The kernel and the installed") for line in words)
+    assert any(line.startswith("Messages 2 to 3: Any app was run") for line in words)
+    assert any(line.startswith("Messages 2 to 3: Each start of an app takes the same time") for line in words)
+    assert any(line.startswith("Message 4: Apps ran without a sandbox") for line in words)
+    assert len(made["digests"]["policy"]) == 3 and made["digests"]["code"] == ["a" * 64]
+    assert verified(made, tmp_path, capsys)[0] == 0
+    assert "Messages 2 to 3: Any app was run" in page(made | {"signer": {"role": "", "key": ""}, "issued": ""})
+
+
+def test_a_line_is_written_where_the_policy_changes_and_nowhere_else(tmp_path: Path) -> None:
+    network = GuardedMachines(tmp_path, noise_multiplier=20.0)
+
+    def policies() -> list[str]:
+        text = (network.data(0) / ".fedpriv/ledger.jsonl").read_text()
+        return [row["policy"]["sha256"] for row in map(json.loads, text.splitlines()) if "policy" in row]
+
+    for _ in range(2):
+        assert not network.ask().has_error()
+    assert len(policies()) == 1
+    network.policy(0).write_text(network.policy(0).read_text() + "# a word for the operator\n")
+    for _ in range(2):
+        assert not network.ask().has_error()
+    assert len(policies()) == len({*policies()}) == 2
+
+
+def test_of_a_ledger_without_such_lines_what_was_in_force_is_not_known(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As versions before this one wrote it; this one goes on, and says of which messages it knows."""
+    network = GuardedMachines(tmp_path, epsilon=0.9, noise_multiplier=5.0, sandbox="none")
+    network.write_policy(0, 9.0, noise_multiplier=5.0, sandbox="none")
+    with monkeypatch.context() as older:
+        older.setattr(Policy, "in_force", property(lambda policy: None))
+        assert not network.ask().has_error()
+    network.write_policy(0, 0.9, noise_multiplier=5.0)
+    made = of_node(network.policy(0), network.data(0))
+    (row,), (period,) = made["protections"], made["policies"]
+    assert row["limit"] is None and row["epsilon"] == pytest.approx(epsilon_of(5.0)) and period["policy"] is None
+    assert any("Which policy was in force is not known" in line and "none (1)" in line for line in made["assumptions"])
+    code, told = verified(made, tmp_path, capsys)
+    assert code == 0 and "note: of some messages the policy is not known" in told
+    network.write_policy(0, 9.0, noise_multiplier=5.0)
+    assert not network.ask().has_error()
+    made = of_node(network.policy(0), network.data(0))
+    assert [period["policy"] is None for period in made["policies"]] == [True, False]
+    assert made["protections"][0]["limit"] == 9.0 and verified(made, tmp_path, capsys)[0] == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Self
@@ -128,14 +129,19 @@ def without_randomness(epsilon: float) -> str | None:
 # --- checks ------------------------------------------------------------------------------------------------
 
 
+#: Largest whole number of an event or an entry, and largest number that is not infinite.
+MOST_WHOLE, MOST_NUMBER = 2**63 - 1, sys.float_info.max
+
+
 def check_number(name: str, value: float, most: float = math.inf) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= most:
+    known = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= most
+    if not known or MOST_NUMBER < value < math.inf:  # a whole number that no double holds
         raise ValueError(
             f"{name}={value!r}: must be a number of at least 0" + (f", at most {most}" * (most < math.inf))
         )
 
 
-def check_whole(name: str, value: int, least: int, most: float = math.inf) -> None:
+def check_whole(name: str, value: int, least: int, most: int = MOST_WHOLE) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
         raise ValueError(f"{name}={value!r}: must be a whole number of at least {least}")
 

@@ -22,7 +22,8 @@ class ApproximateDP(Event):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_number("epsilon", self.epsilon)
-        if not 0 <= self.delta < 1:
+        check_number("delta", self.delta)
+        if self.delta >= 1:
             raise ValueError(f"delta={self.delta}: must be in [0, 1)")
 
     @property

@@ -20,7 +20,7 @@ class NoBound(Event):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not self.reason:
+        if not isinstance(self.reason, str) or not self.reason:
             raise ValueError("reason: a release without a bound says why")
 
     def why_unbounded(self) -> str:
