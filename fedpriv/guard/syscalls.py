@@ -3,7 +3,7 @@
 An app computes: it reads files, writes to its own /tmp, maps memory, starts threads and waits. It starts no process and
 no program, opens no socket and no pipe, and sees no other process. Left out too is what two apps could talk through,
 since both see the same library files and count with the same kernel: locks and leases on files, shared futexes, watches
-(inotify), what the page cache holds (mincore, preadv2), free memory and disk (sysinfo, statfs), and whatever shows
+(inotify), what the page cache holds (mincore, preadv2, getrusage's count of pages that were read), free memory and disk (sysinfo, statfs), and whatever shows
 numbers of inodes that the whole kernel counts (pipes, sockets, memfds, pidfds) or what all processes of one user share
 (pending signals of timers).
 """
@@ -32,7 +32,7 @@ fdatasync=75/83 ftruncate=77/46 truncate=76/45 fallocate=285/47 getdents64=217/6
 fchdir=81/50 rename=82/- renameat=264/38 renameat2=316/276 mkdir=83/- mkdirat=258/34 rmdir=84/- creat=85/- link=86/-
 linkat=265/37 unlink=87/- unlinkat=263/35 symlink=88/- symlinkat=266/36 readlink=89/- readlinkat=267/78 chmod=90/-
 fchmod=91/52 fchmodat=268/53 umask=95/166 openat=257/56 gettimeofday=96/169 time=201/- clock_gettime=228/113
-clock_getres=229/114 times=100/153 getrusage=98/165 getrlimit=97/163 getuid=102/174 geteuid=107/175 getgid=104/176
+clock_getres=229/114 times=100/153 getrlimit=97/163 getuid=102/174 geteuid=107/175 getgid=104/176
 getegid=108/177 getgroups=115/158 getresuid=118/148 getresgid=120/150 capget=125/90 arch_prctl=158/-
 set_tid_address=218/96 set_robust_list=273/99 get_robust_list=274/100 sched_getaffinity=204/123
 sched_getparam=143/121 sched_getscheduler=145/120 sched_get_priority_max=146/125 sched_get_priority_min=147/126
@@ -54,7 +54,7 @@ _ABSENT = """
 statx=332/291
 clone3=435/435 futex_waitv=449/449 sysinfo=99/179 get_mempolicy=239/236 set_mempolicy=238/237 mbind=237/235
 preadv2=327/286 pwritev2=328/287 epoll_pwait2=441/441 statfs=137/43 fstatfs=138/44 sched_setaffinity=203/122
-openat2=437/437 close_range=436/436 mlock2=325/284
+openat2=437/437 close_range=436/436 mlock2=325/284 getrusage=98/165
 """
 _NO_ATTRIBUTES = """
 getxattr=191/8 lgetxattr=192/9 fgetxattr=193/10 listxattr=194/11 llistxattr=195/12 flistxattr=196/13 setxattr=188/5
