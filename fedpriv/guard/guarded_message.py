@@ -188,14 +188,16 @@ class _Answering:
             shards = Shards(self.guard.data, self.rules, salt)
             files = shards.asked()  # under the lock: another message must not divide the data at the same time
         source = self.guard.source()
-        answers, words = [], []
-        for file, arrays in zip(
-            files, self.asked(shards.place, files), strict=True
-        ):  # all: time must not tell the draw
-            answers.append(model.answer(arrays, terms.reply))
-            words.append("not asked" if file is None else model.fault(arrays) or "answered")
-        answers = [answers[shard] for shard in terms.drawn(source)]
-        release = terms.release(answers, model.size, source)
+        drawn, words = set(terms.drawn(source)), []
+
+        def answers() -> Iterator[NDArray[np.float64]]:
+            """Of all shards, those that were not drawn as zeros: time must not tell the draw."""
+            for shard, (file, arrays) in enumerate(zip(files, self.asked(shards.place, files), strict=True)):
+                answer = model.answer(arrays, terms.reply)
+                words.append("not asked" if file is None else model.fault(arrays) or "answered")
+                yield answer if shard in drawn else np.zeros(model.size)
+
+        release = terms.release(answers(), model.size, source)
         with self.ledger.held() as ledger:
             again = self._admitted(ledger)
             assert again.own == booked.own

@@ -3,9 +3,9 @@
 An app computes: it reads files, writes to its own /tmp, maps memory, starts threads and waits. It starts no process and
 no program, opens no socket and no pipe, and sees no other process. Left out too is what two apps could talk through,
 since both see the same library files and count with the same kernel: locks and leases on files, shared futexes, watches
-(inotify), what the page cache holds (mincore, preadv2, getrusage's count of pages that were read), free memory and disk (sysinfo, statfs), and whatever shows
-numbers of inodes that the whole kernel counts (pipes, sockets, memfds, pidfds) or what all processes of one user share
-(pending signals of timers).
+(inotify), what the page cache holds (mincore, preadv2, getrusage's count of pages that were read), free memory and disk
+(sysinfo, statfs), and whatever shows numbers of inodes that the whole kernel counts (pipes, sockets, memfds, pidfds) or
+what all processes of one user share (pending signals of timers).
 """
 
 from __future__ import annotations

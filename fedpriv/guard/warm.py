@@ -110,8 +110,8 @@ class Warm:
                 kernel.landlock(list(WRITABLE))
                 syscalls.confine(self.filter)
             nothing = os.open(os.devnull, os.O_RDWR)
-            for number in range(3):
-                os.dup2(nothing, number)
+            for standard in range(3):
+                os.dup2(nothing, standard)
             os.close(nothing)
             os.write(begun, b"begun")  # send is no longer allowed
         except BaseException as error:

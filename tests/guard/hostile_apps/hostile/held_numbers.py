@@ -1,8 +1,9 @@
-"""Answers with the numbers of the files that it holds open: a pipe's or a memory file's counts those of all processes."""
+"""Answers with the numbers of the files that it holds open: those of pipes and memory files count for all processes."""
 
 import os
 
 import numpy as np
+
 from hostile.client_app import reply
 
 

@@ -4,6 +4,7 @@ import contextlib
 import os
 
 import numpy as np
+
 from hostile.client_app import reply
 
 
