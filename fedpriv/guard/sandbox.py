@@ -31,7 +31,7 @@ from fedpriv.guard.child import LONGEST
 from fedpriv.guard.launch import START, started
 from fedpriv.guard.record import NotARecord, arrays_of, printable
 from fedpriv.guard.standing import Lender, Lent
-from fedpriv.guard.warm import ALWAYS
+from fedpriv.guard.warm import ALWAYS, PROBE
 
 #: Libraries that are imported once, before any app runs, if an app names them; further ones: `Sandbox(warm=...)`. What
 #: runs at their import is trusted to leave nothing behind but themselves.
@@ -139,7 +139,7 @@ class Sandbox:
 
     app: an unpacked Flower app. data: where it expects its data. confined=False: the same processes without namespaces
     and filters, for code that the policy approves. warm: further libraries to import before. Raises
-    `SandboxUnavailable`. lender: has a sandbox that an earlier message used, and gets this one back if nothing failed.
+    `SandboxUnavailable`. probing: `fedpriv.guard.probe` in the place of the app. lender: has a sandbox that an earlier message used, and gets this one back if nothing failed.
     """
 
     def __init__(
@@ -151,21 +151,22 @@ class Sandbox:
         confined: bool = True,
         warm: frozenset[str] = frozenset(),
         lender: Lender | None = None,
+        probing: bool = False,
     ) -> None:
         self.app, self.data, self.limits, self.confined = app.resolve(), Path(os.path.abspath(data)), limits, confined
-        self.libraries = libraries_of(self.app, WARM | warm)
+        self.libraries = [] if probing else libraries_of(self.app, WARM | warm)
         #: Whether the libraries are imported once: not where the import of one starts a thread, or maps shared memory.
         self.is_warm = False
         self._process: subprocess.Popen[bytes] | None = None
         self._socket: socket.socket | None = None
         self.lender, self._whole = lender, True
         self._lent: Lent | None = None
-        self._sending, self._probe = threading.Lock(), False
+        self._sending, self._probe = threading.Lock(), probing
 
     def __enter__(self) -> Sandbox:
         if self.confined and sys.platform != "linux":
             raise SandboxUnavailable(f"{sys.platform}: namespaces are a Linux kernel's")
-        always = list(ALWAYS[-1:] if self._probe else ALWAYS)
+        always = list(PROBE if self._probe else ALWAYS)
         self.is_warm = self._start([*always, *self.libraries]) is None
         if not self.is_warm:
             self.__exit__()
@@ -331,11 +332,9 @@ def _advice(failed: str) -> str:
 def available() -> str | None:
     """None, or one line: what this machine lacks to confine a foreign app, and what to install or allow."""
     here = Path(__file__).resolve().parent
-    sandbox = Sandbox(here, here, Limits(1 << 28, 30, 60, 1000))
-    sandbox.libraries, sandbox._probe = [], True
     try:
-        with sandbox:
-            answer = sandbox.ask(b"", None)
+        with Sandbox(here, here, Limits(1 << 28, 30, 60, 1000), probing=True) as sandbox:
+            answer = sandbox.ask(b"idle", None)
     except SandboxUnavailable as error:
         return str(error)
     return answer.fault

@@ -26,6 +26,8 @@ from fedpriv.guard.root import WRITABLE, Root
 
 #: What Flower itself needs, beside an app's own libraries.
 ALWAYS = ("numpy", "flwr.clientapp", "flwr.clientapp.utils", "flwr.common.serde", "fedpriv.guard.record")
+#: The same where no app runs.
+PROBE = ("fedpriv.guard.record", "fedpriv.guard.probe")
 #: The name of every machine.
 HOST_NAME = b"guard"
 
@@ -196,18 +198,20 @@ def _answer(given: dict[str, Any], request: bytes, answer: int) -> NoReturn:
 
     try:
         if given["probe"]:
-            record = record_of([])
-        else:
-            import numpy as np
+            from fedpriv.guard.probe import play
 
-            np.random.seed()  # noqa: NPY002 - shards forked from one process would draw the same numbers
-            from flwr.clientapp.utils import get_load_client_app_fn
-            from flwr.common.config import get_metadata_from_config, get_project_config
+            play(request.decode(), answer, given["data"])
+            os._exit(0)
+        import numpy as np
 
-            identifier, version = get_metadata_from_config(get_project_config(given["app"]))
-            app = get_load_client_app_fn("", given["app"], True)(identifier, version, "")
-            message, context = request_of(request)
-            record = record_of(reply_arrays(app(message, context), message))
+        np.random.seed()  # noqa: NPY002 - shards forked from one process would draw the same numbers
+        from flwr.clientapp.utils import get_load_client_app_fn
+        from flwr.common.config import get_metadata_from_config, get_project_config
+
+        identifier, version = get_metadata_from_config(get_project_config(given["app"]))
+        app = get_load_client_app_fn("", given["app"], True)(identifier, version, "")
+        message, context = request_of(request)
+        record = record_of(reply_arrays(app(message, context), message))
     except BaseException:
         record = fault_of(traceback.format_exc())
     with suppress(OSError), os.fdopen(answer, "wb") as file:
