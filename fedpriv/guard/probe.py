@@ -71,10 +71,10 @@ copy_file_range:f,0,T,0,64,0|T,0,f,0,0,0 fsync:f fdatasync:f
 ENDING = frozenset({"exit", "exit_group", "rt_sigreturn"})
 OPENING = ("open", "creat", "dup", "eventfd", "epoll_create", "timerfd_create")
 #: What they say is time, or chance, or an address of this process: it is noted whether they say it.
-CLOCKS = frozenset(
-    "clock_gettime gettimeofday time times getcpu getrandom timerfd_gettime timerfd_settime getitimer setitimer mmap "
-    "mremap brk arch_prctl get_robust_list sigaltstack rt_sigaction set_tid_address".split()
-)
+CLOCKS = """
+clock_gettime gettimeofday time times getcpu getrandom timerfd_gettime timerfd_settime getitimer setitimer mmap mremap
+brk arch_prctl get_robust_list sigaltstack rt_sigaction set_tid_address
+""".split()  # noqa: SIM905
 #: Made in folders; seconds after which what waits for a signal gets one.
 NEW, TICK = "fedpriv-probe", 0.002
 UNTOUCHED = b"\1" * 4096
@@ -195,13 +195,11 @@ class _Shard:
     def attempt(self, name: str, given: tuple[Any, ...]) -> int:
         """What came of it, as a number that is the same for the same."""
         self.buffer.raw = UNTOUCHED
-        target = next((value for value in given if not isinstance(value, int) or value not in (-100, 0)), -1)
-        values = list(given)
-        for place, value in enumerate(given):
-            if callable(value):
-                values[place] = 0
-                with suppress(OSError, ValueError, TypeError):
-                    values[place] = value(target)
+        target = next((value for value in given if isinstance(value, int | bytes) and value != -100), -1)
+        try:
+            values = [value(target) if callable(value) else value for value in given]
+        except (OSError, ValueError):
+            return 0  # nothing is there, which other attempts show: it must not be changed to a guess
         if name in ("poll", "ppoll"):  # its answer is where the question was
             self.buffer[: len(given[0])] = given[0]
             values[0] = self.buffer
@@ -245,7 +243,9 @@ class _Shard:
         waiting = itertools.takewhile(lambda _: self.raw("tgkill", 1, 1, 40)[0] == 0, range(SIGNALS))
         yield "waiting signals", sum(1 for _ in waiting)
         for name, given in (("eventfd2", (0, 0)), ("epoll_create1", (0,)), ("timerfd_create", (1, 0))):
-            made = list(itertools.takewhile(lambda number: number >= 0, (self.raw(name, *given)[0] for _ in range(300))))
+            made = list(
+                itertools.takewhile(lambda number: number >= 0, (self.raw(name, *given)[0] for _ in range(300)))
+            )
             yield f"{name} until refused", len(made)
             for number in made:
                 os.close(number)
@@ -325,12 +325,11 @@ class Probed:
     seconds: float
 
     @property
-    def words(self) -> str:
-        tried = f"{self.calls} system calls on {self.targets} descriptors and paths ({self.attempts:,} attempts)"
+    def in_words(self) -> str:
+        tried = f"{self.calls} system calls on {self.targets} descriptors and paths, {self.attempts:,} attempts"
         if not self.differing:
             return f"{tried}: no shard saw anything of another, after it or beside it"
-        shown = "; ".join(self.differing[:20])
-        return f"{tried}: {len(self.differing)} told a shard of another: {shown}"
+        return f"{tried}: {len(self.differing)} told a shard of another, as {self.differing[0]}"
 
 
 def probe(times: int = TIMES) -> Probed:

@@ -139,7 +139,8 @@ class Sandbox:
 
     app: an unpacked Flower app. data: where it expects its data. confined=False: the same processes without namespaces
     and filters, for code that the policy approves. warm: further libraries to import before. Raises
-    `SandboxUnavailable`. probing: `fedpriv.guard.probe` in the place of the app. lender: has a sandbox that an earlier message used, and gets this one back if nothing failed.
+    `SandboxUnavailable`. lender: has a sandbox that an earlier message used, and gets this one back if nothing failed.
+    probing: `fedpriv.guard.probe` in the place of the app.
     """
 
     def __init__(

@@ -263,6 +263,17 @@ def test_the_next_shard_is_not_told_what_the_kernel_had_to_read(box: Box) -> Non
     assert found(confined=True) == 0
 
 
+def test_the_next_shard_reads_no_times_of_event_descriptors(box: Box) -> None:
+    def found(confined: bool) -> float:
+        box.ask(confined, SECRET, "event_times")
+        (number,) = box.ask(confined, 0, "event_times").arrays or (np.zeros(()),)
+        return float(number)
+
+    assert any(found(confined=False) for _ in range(5))  # within half a second
+    time.sleep(0.6)
+    assert found(confined=True) == 0
+
+
 @pytest.mark.parametrize("nodes", [1, 2])
 def test_a_shard_counts_no_signals_of_another(box: Box, nodes: int) -> None:
     """Of one sandbox, and of two nodes of one user."""
