@@ -13,6 +13,7 @@ import os
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Mapping
@@ -332,10 +333,11 @@ def _advice(failed: str) -> str:
 @cache
 def available() -> str | None:
     """None, or one line: what this machine lacks to confine a foreign app, and what to install or allow."""
-    here = Path(__file__).resolve().parent
     try:
-        with Sandbox(here, here, Limits(1 << 28, 30, 60, 1000), probing=True) as sandbox:
-            answer = sandbox.ask(b"idle", None)
+        with tempfile.TemporaryDirectory(prefix="fedpriv-") as folder:
+            limits = Limits(1 << 28, 30, 60, 1000)
+            with Sandbox(Path(folder), Path(folder), limits, probing=True) as sandbox:
+                answer = sandbox.ask(b"idle", None)
     except SandboxUnavailable as error:
         return str(error)
     return answer.fault
