@@ -169,13 +169,14 @@ class Keeper:
                 self.apps.remove(app)
 
     def _start(self) -> None:
-        word, descriptors, *_ = socket.recv_fds(self.node, 1, 2)
+        word, descriptors, *_ = socket.recv_fds(self.node, 1, 3)
         if not word:  # the node has ended
             os._exit(0)
-        message, leash = descriptors
+        message, leash, *entrance = descriptors
         begins, begun = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         begins.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
-        socket.send_fds(self.warm, [word], [message, begun.fileno()])
-        os.close(message)
+        socket.send_fds(self.warm, [word], [message, begun.fileno(), *entrance])
+        for descriptor in (message, *entrance):
+            os.close(descriptor)
         begun.close()
         self.apps.append(App(socket.socket(fileno=leash), begins))

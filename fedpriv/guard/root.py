@@ -125,14 +125,14 @@ class Root:
         alone. Those of the machine's disk tell of files that were written before it: of other shards.
         """
         place = _BUILT_AT + WRITABLE[0]
-        kernel.mount_tmpfs(place, _EMPTY, f"mode=755,size={_bytes_of(shard) + 2**20},nr_inodes=0")
+        kernel.mount_tmpfs(place, _EMPTY, f"mode=755,size={bytes_of(shard) + 2**20},nr_inodes=0")
         copy_in_order(shard, place + "/data")
         tree = kernel.tree_of(place + "/data", _DATA)
         kernel.unmount(place)
         return tree
 
 
-def _bytes_of(shard: str) -> int:
+def bytes_of(shard: str) -> int:
     """Of a file system's whole pages."""
     folders = os.walk(shard) if os.path.isdir(shard) else [(os.path.dirname(shard), [], [os.path.basename(shard)])]
     sizes = [os.path.getsize(f"{folder}/{name}") for folder, _, names in folders for name in names]

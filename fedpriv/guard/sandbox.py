@@ -16,8 +16,8 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
@@ -27,7 +27,7 @@ import numpy as np
 
 from fedpriv.common.errors import FedprivError
 from fedpriv.common.places import ROOT
-from fedpriv.guard import root
+from fedpriv.guard import groups, root
 from fedpriv.guard.child import LONGEST
 from fedpriv.guard.launch import START, started
 from fedpriv.guard.record import NotARecord, arrays_of, printable
@@ -164,6 +164,7 @@ class Sandbox:
         self.lender, self._whole = lender, True
         self._lent: Lent | None = None
         self._sending, self._probe = threading.Lock(), probing
+        self._resident = 0  # bytes of libraries in memory, which a shard may change
 
     def __enter__(self) -> Sandbox:
         if self.confined and sys.platform != "linux":
@@ -201,6 +202,7 @@ class Sandbox:
         if "failed" in told:
             self._end(whole=False)
             raise SandboxUnavailable(_advice(told["failed"]))
+        self._resident = int(told["resident"])
         return told["left"]  # type: ignore[no-any-return]
 
     def __exit__(self, *_: object) -> None:
@@ -249,9 +251,10 @@ class Sandbox:
         with answer:
             return *self._read(answer, told), told
 
-    def begin(self, message: bytes, shard: Path | None) -> socket.socket:
-        """Starts the app. Returns its leash: its answer's descriptor comes from it, and what the keeper says of its
-        end; when it is closed the app is ended.
+    @contextmanager
+    def begin(self, message: bytes, shard: Path | None) -> Iterator[socket.socket]:
+        """A running app, by its leash: its answer's descriptor comes from it, and what the keeper says of its end; when
+        it is closed the app is ended.
         """
         if self._socket is None:
             raise ValueError("a sandbox is a context: ask inside `with`")
@@ -263,13 +266,17 @@ class Sandbox:
         if shard is not None and self.data.exists() and shard.samefile(self.data):
             shard = None  # all there is: no other shard, of which the disk could tell
         head = json.dumps({"shard": None if shard is None else str(shard.resolve(strict=True))}).encode()
+        memory = self._resident + 2 * self.limits.memory_bytes + self.limits.answer_bytes
+        memory += 0 if shard is None else root.bytes_of(str(shard))
         leash, held = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with held, os.fdopen(os.memfd_create("message", os.MFD_CLOEXEC), "wb") as given:
-            given.write(head + b"\n" + message)
-            given.seek(0)
-            with self._sending:
-                socket.send_fds(self._socket, [b"."], [given.fileno(), held.fileno()])
-        return leash
+        with groups.group(memory, self.limits.processes) as entrance, leash:
+            with held, os.fdopen(os.memfd_create("message", os.MFD_CLOEXEC), "wb") as given:
+                given.write(head + b"\n" + message)
+                given.seek(0)
+                descriptors = [given.fileno(), held.fileno(), *([] if entrance is None else [entrance])]
+                with self._sending:
+                    socket.send_fds(self._socket, [b"."], descriptors)
+            yield leash
 
     def _told(self, leash: socket.socket, until: float) -> tuple[dict[str, Any], BinaryIO | None]:
         """What the keeper says once the app is gone, and the file of its answer. until: when the app is told to end.

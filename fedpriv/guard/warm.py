@@ -21,7 +21,7 @@ from contextlib import suppress
 from typing import Any, NoReturn
 
 from fedpriv.common.systems import resource
-from fedpriv.guard import kernel, syscalls
+from fedpriv.guard import groups, kernel, syscalls
 from fedpriv.guard.root import WRITABLE, Root
 
 #: What Flower itself needs, beside an app's own libraries.
@@ -36,10 +36,10 @@ def serve(keeper: socket.socket, given: dict[str, Any]) -> NoReturn:
     try:
         warm = Warm(given)
         left = left_behind()
-        keeper.send(json.dumps({"left": left}).encode())
+        keeper.send(json.dumps({"left": left, "resident": _pages(1)}).encode())
         while left is None:
             # This process learns nothing of a shard, not even its name: the next shard has all of its memory.
-            word, descriptors, *_ = socket.recv_fds(keeper, 1, 2)
+            word, descriptors, *_ = socket.recv_fds(keeper, 1, 3)
             if not word:
                 break
             if kernel.fork_for_parent(warm.machine.clone, warm.namespaces):
@@ -79,13 +79,15 @@ class Warm:
         gc.collect()
         gc.freeze()  # forks share these pages
 
-    def become_app(self, message: int, begun: int) -> NoReturn:
+    def become_app(self, message: int, begun: int, *entrance: int) -> NoReturn:
         """Gives up every right, and then runs the app: nothing that follows is trusted by anybody.
 
         What the app holds is opened in its own root: a descriptor of the old root leads past all mounts of the new one.
         """
         try:
-            message, begun = _descriptors(message, begun)
+            message, begun, *groups_of = _descriptors(message, begun, *entrance)
+            for group in groups_of:
+                groups.enter(group)
             if not self.confined:
                 kernel.end_with_parent()
             for number in (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT, signal.SIGPIPE):
@@ -95,8 +97,7 @@ class Warm:
                 file.write("1000")
             with os.fdopen(message, "rb") as file:
                 shard, request = json.loads(file.readline())["shard"], file.read()
-            with open("/proc/self/statm") as file:
-                mapped = int(file.read().split()[0]) * resource.getpagesize()
+            mapped = _pages(0)
             if self.confined:
                 answer = self._confine(shard)
             else:
@@ -131,6 +132,12 @@ class Warm:
         answer = self.root.enter(shard or self.given["data"], shard is not None, *limits, self.machine.pivot_root)
         kernel.set_host_name(HOST_NAME)
         return answer
+
+
+def _pages(column: int) -> int:
+    """Bytes of this process that are mapped (0), or in memory (1)."""
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[column]) * resource.getpagesize()
 
 
 def _mask(data: str) -> bool:
