@@ -37,8 +37,7 @@ from fedpriv.guard import syscalls
 from fedpriv.guard.child import LONGEST
 from fedpriv.guard.sandbox import GRACE, Answer, Limits, Sandbox, SandboxUnavailable
 
-#: name:arguments of a call, | other arguments. Letters stand for values (`_Shard.values`); of files these change
-#: nothing.
+#: name:arguments of a call, | other arguments; letters stand for values (`_Shard.values`). These change no file.
 READING = """
 fstat:f,b stat:p,b|n,b lstat:p,b|n,b newfstatat:D,p,b,0|D,n,b,0|f,e,b,0x1000 statx:D,p,0,0x7ff,b|f,e,0x1000,0x7ff,b
 access:p,M faccessat:D,p,M faccessat2:D,p,M,0x200 readlink:p,b,64 readlinkat:D,p,b,64|f,e,b,64 getdents64:f,b,4096
@@ -48,7 +47,7 @@ statfs:p,b fstatfs:f,b getxattr:p,x,b,64 lgetxattr:p,x,b,64 fgetxattr:f,x,b,64 l
 flistxattr:f,b,64 epoll_ctl:E,N,f,b epoll_wait:E,b,8,0 epoll_pwait:E,b,8,0,0,8 epoll_pwait2:E,b,8,z,0,8 flock:f,M
 timerfd_gettime:f,b timerfd_settime:f,0,z,b fadvise64:f,0,0,w mmap:0,4096,m,F,f,0 madvise:a,4096,K mprotect:a,4096,m
 mremap:a,4096,8192,1 msync:a,4096,w munmap:a,4096 mlock:a,4096 munlock:a,4096 mlock2:a,4096,0 mbind:a,4096,0,0,0,0
-futex:a,u,0,z,0,0 futex_waitv:b,0,0,0,0 getcwd:b,4096 chdir:p fchdir:f umask:077 dup:f dup2:f,250 dup3:f,251,0 close:252
+futex:a,u,0,z,0,0 futex_waitv:b,0,0,0,0 getcwd:b,4096 chdir:p fchdir:f umask:63 dup:f dup2:f,250 dup3:f,251,0 close:252
 close_range:253,255,0 getpid: gettid: getppid: getpgrp: getpgid:i getsid:i getuid: geteuid: getgid: getegid:
 getgroups:64,b getresuid:b,b,b getresgid:b,b,b capget:h,b uname:b getrlimit:r,b prlimit64:i,r,0,b getrusage:w,b
 getpriority:w,i getitimer:w,b setitimer:w,z,b alarm:0 sysinfo:b sched_getaffinity:i,128,b sched_setaffinity:0,128,b
@@ -60,13 +59,41 @@ nanosleep:z,b gettimeofday:b,0 time:0 times:b getrandom:b,64,0 prctl:y,b,0,0,0 a
 restart_syscall: eventfd:1 eventfd2:1,w epoll_create:1 epoll_create1:0 timerfd_create:k,0 clone:j,0,0,0,0 clone3:b,0
 """
 CHANGING = """
-openat:D,n,O,0600 open:n,O,0600 creat:n,0600 mkdir:n,0700 mkdirat:D,n,0700 symlink:p,q symlinkat:p,D,q link:p,q
+openat:D,n,O,0o600 open:n,O,0o600 creat:n,0o600 mkdir:n,0o700 mkdirat:D,n,0o700 symlink:p,q symlinkat:p,D,q link:p,q
 linkat:D,p,D,q,0|f,e,D,q,0x1000 rename:p,= renameat:D,p,D,= renameat2:D,p,D,=,w rmdir:n unlink:n unlinkat:D,n,0
 truncate:p,S ftruncate:f,S fallocate:f,1,0,1|f,0x40,0,1 chmod:p,X fchmod:f,X fchmodat:D,p,X utime:p,0 utimes:p,0|p,t
 futimesat:D,p,t|f,0,t utimensat:D,p,t,0|D,p,0,0x100|f,0,t,0|f,0,0,0|f,e,t,0x1000 setxattr:p,x,b,0,0 lsetxattr:p,x,b,0,0
 fsetxattr:f,x,b,0,0 write:f,b,W pwrite64:f,b,W,0 writev:f,V,1 pwritev:f,V,1,0,0 pwritev2:f,V,1,0,0,R sendfile:T,f,0,64
 copy_file_range:f,0,T,0,64,0|T,0,f,0,0,0 fsync:f fdatasync:f
 """
+#: Letter: what stands for it, one after another.
+NUMBERS = """
+B 0 1 2 4 8 16 32 64 128 256 512
+D -100
+F 1 2 3 0x21 0x22 0x40022
+I 0x5401 0x5413 0x541b 0x5421 0x5450..0x5452 0x80045200 0x80086601 0x80087601
+K 0..25
+M 0..7
+N 1..3
+O 0x42 0xc1
+R 0 1 8
+Y 0x1003 0x1004
+c 0..16 36..38 1024..1040
+g 0 18 23 28
+i -1..2
+j 0x11 0x91 0x411 0x811 0x1011 0x2011 0x4011 0x8011 0x20011 0x2000011 0x4000011 0x8000011 0x10000011 0x20000011
+k 0..11
+m 1 3
+r 0..15
+s 1..64
+u 0..13 128..141 256..269 384..397
+w 0..4
+y 0..79
+"""
+HOW = (os.O_RDONLY, os.O_WRONLY, os.O_RDWR, os.O_PATH, os.O_DIRECTORY, os.O_TMPFILE | os.O_RDWR)
+FLAGS = (0, os.O_APPEND, os.O_NOFOLLOW, os.O_NOATIME, os.O_DIRECT, os.O_ASYNC)
+#: The devices that give random numbers.
+CHANCE = (os.makedev(1, 8), os.makedev(1, 9))
 #: Not tried: they end the shard, as every shard ends, or need a frame that the kernel made.
 ENDING = frozenset({"exit", "exit_group", "rt_sigreturn"})
 OPENING = ("open", "creat", "dup", "eventfd", "epoll_create", "timerfd_create")
@@ -114,65 +141,41 @@ class _Shard:
         return int(self.libc.syscall(ctypes.c_long(self.numbers[name]), *values)), ctypes.get_errno()
 
     def _values(self) -> dict[str, Values]:
+        """Letter -> what stands for it in `READING` and `CHANGING`; what depends on the call's file is a function."""
         folders = [path for path in self.paths if os.path.isdir(path) and not os.path.islink(path)]
         one_of_each = {os.stat(folder).st_dev: folder for folder in reversed(folders)}
-        how = (os.O_RDONLY, os.O_WRONLY, os.O_RDWR, os.O_PATH, os.O_DIRECTORY, os.O_TMPFILE | os.O_RDWR)
-        flags = (0, os.O_APPEND, os.O_NOFOLLOW, os.O_NOATIME, os.O_DIRECT, os.O_ASYNC)
-        numbers: dict[str, Any] = {
-            "A": (b"\xff" * 32,),
-            "B": (0, *(1 << bit for bit in range(10))),
-            "D": (-100,),
-            "E": (self.epoll,),
-            "F": (1, 2, 3, 0x21, 0x22, 0x40022),
-            "I": (0x5401, 0x5413, 0x541B, 0x5421, 0x5450, 0x5451, 0x5452, 0x80045200, 0x80086601, 0x80087601),
-            "K": range(26),
-            "M": range(8),
-            "N": range(1, 4),
-            "O": (os.O_CREAT | os.O_RDWR, os.O_CREAT | os.O_EXCL | os.O_WRONLY),
-            "R": (0, 1, 8),
-            "T": (self.own,),
-            "Y": (0x1003, 0x1004),
-            "c": (*range(17), 36, 37, 38, *range(1024, 1041)),
-            "e": (b"",),
-            "g": (0, signal.SIGCONT, signal.SIGURG, signal.SIGWINCH),
-            "h": (struct.pack("Ii", 0x20080522, 0),),
-            "i": (0, 1, 2, -1),
-            "j": (17, *(1 << bit | 17 for bit in (7, 10, 11, 12, 13, 14, 15, 17, 25, 26, 27, 28, 29, 30))),
-            "k": range(12),
-            "m": (1, 3),
-            "o": [one | other for one in how for other in flags],
-            "r": range(16),
-            "s": range(1, 65),
-            "u": [operation | more for operation in range(14) for more in (0, 128, 256, 384)],
-            "v": (struct.pack("PN", ctypes.addressof(self.buffer), 64),),
-            "V": (struct.pack("PN", ctypes.addressof(self.buffer), 0),),
-            "w": range(5),
-            "x": (b"user.x",),
-            "y": range(80),
-            "z": (bytes(64),),
+        found: dict[str, Values] = {
+            line[0]: [(hex(number), number) for word in line.split()[1:] for number in _numbers(word)]
+            for line in NUMBERS.strip().splitlines()
         }
-        pages = [(f"page of {name}", number) for name, number in self.held if name.endswith("0x0)")]
-        found = {letter: [(f"{value!r}", value) for value in values] for letter, values in numbers.items()}
-        return found | {
-            "P": [(name, struct.pack("ihh", number, 0x7FFF, 0)) for name, number in self.held],
-            "a": [("own page", lambda _: self._page(0x22, -1))]
-            + [(name, lambda _, number=number: self._page(1, number)) for name, number in pages],
-            "b": [("", self.buffer)],
-            "f": self.held,
-            "q": [(place, place.encode()) for place in (os.path.join(folder, NEW) for folder in one_of_each.values())],
-            "n": [(place, place.encode()) for place in (os.path.join(folder, NEW) for folder in folders)],
-            "p": [(path, path.encode()) for path in self.paths],
-            "=": [("", lambda target: target)],
-            # As it is: by this no file changes that a hole leads to.
-            "S": [("", lambda target: os.stat(target).st_size)],
-            "W": [("", lambda target: int(target == self.own or stat.S_ISCHR(os.fstat(target).st_mode)))],
-            "X": [("", lambda target: stat.S_IMODE(os.stat(target).st_mode))],
-            "t": [("", lambda target: struct.pack("4Q", *[int(os.stat(target).st_mtime), 0] * 2))],
+        place = ctypes.addressof(self.buffer)
+        fixed = {"A": b"\xff" * 32, "E": self.epoll, "T": self.own, "b": self.buffer, "e": b"", "x": b"user.x"}
+        fixed |= {"h": struct.pack("Ii", 0x20080522, 0), "z": bytes(64), "=": lambda target: target}
+        fixed |= {"v": struct.pack("PN", place, 64), "V": struct.pack("PN", place, 0)}
+        # As it is: by this no file changes that a hole leads to.
+        fixed |= {
+            "S": lambda target: os.stat(target).st_size,
+            "X": lambda target: stat.S_IMODE(os.stat(target).st_mode),
         }
+        fixed |= {"W": lambda target: int(target == self.own or stat.S_ISCHR(os.stat(target).st_mode))}
+        fixed |= {"t": lambda target: struct.pack("4Q", *[int(os.stat(target).st_mtime), 0] * 2)}
+        found |= {letter: [("", value)] for letter, value in fixed.items()}
+        for letter, paths in (("p", self.paths), ("n", folders), ("q", [*one_of_each.values()])):
+            named = paths if letter == "p" else [os.path.join(path, NEW) for path in paths]
+            found[letter] = [(path, path.encode()) for path in named]
+        found["o"] = [(f"{how | flag:#x}", how | flag) for how in HOW for flag in FLAGS]
+        found["f"] = self.held
+        found["P"] = [(name, struct.pack("ihh", number, 0x7FFF, 0)) for name, number in self.held]
+        files = [(name, number, 1) for name, number in self.held if name.endswith(" 0x0)")]
+        found["a"] = [
+            (f"page of {name}", lambda _, number=number, shared=shared: self._page(number, shared))
+            for name, number, shared in [("its own", -1, 0x22), *files]
+        ]
+        return found
 
-    def _page(self, flags: int, descriptor: int) -> int:
-        """The address of new pages that can be read, and (private ones) written."""
-        return self.raw("mmap", 0, 16384, 1 if flags == 1 else 3, flags, descriptor, 0)[0]
+    def _page(self, descriptor: int, flags: int) -> int:
+        """The address of new pages: of a file, shared and to be read, or of its own."""
+        return self.raw("mmap", 0, 16384, 1 if descriptor >= 0 else 3, flags, descriptor, 0)[0]
 
     def attempts(self, table: str) -> Iterator[tuple[str, str, tuple[Any, ...]]]:
         """Label, name and arguments of each."""
@@ -182,12 +185,7 @@ class _Shard:
                 continue  # this architecture has none
             for form in forms.split("|"):
                 letters = [letter for letter in form.split(",") if letter]
-                fixed = [
-                    [("", int(letter, 8 if letter[0] == "0" and letter.isdigit() else 0))]
-                    if letter.lstrip("-")[0].isdigit()
-                    else self.values[letter]
-                    for letter in letters
-                ]
+                fixed = [self.values.get(letter) or [("", int(letter, 0))] for letter in letters]
                 for chosen in itertools.product(*fixed):
                     label = " ".join(["", *(text for text, _ in chosen if text)])
                     yield name + label, name, tuple(value for _, value in chosen)
@@ -214,15 +212,12 @@ class _Shard:
             if result > 2 and result not in {number for _, number in self.held}:
                 os.close(result)
             result = min(result, 0)
-        chance = name in ("read", "readv", "pread64", "preadv") and self._is_chance(given[0])
-        if name in CLOCKS or chance:
+        with suppress(OSError, IndexError, TypeError):
+            if name.startswith(("read", "pread")) and os.fstat(given[0]).st_rdev in CHANCE:
+                return error
+        if name in CLOCKS:
             return zlib.crc32(f"{result >= 0} {error}".encode())
         return zlib.crc32(self._shown(), zlib.crc32(f"{result} {error}".encode()))
-
-    def _is_chance(self, descriptor: int) -> bool:
-        with suppress(OSError):
-            return os.fstat(descriptor).st_rdev in (os.makedev(1, 8), os.makedev(1, 9))
-        return False
 
     def _shown(self) -> bytes:
         """The buffer; a time since this shard began, or of a file system in memory, in it is none."""
@@ -238,53 +233,48 @@ class _Shard:
         return struct.pack("40q", *words) + written[320:]
 
     def counts(self) -> Iterator[tuple[str, int]]:
-        """How often what is counted for all processes of a user can be done."""
+        """How often what is counted for all processes of a user can be done, until it is refused."""
         signal.pthread_sigmask(signal.SIG_BLOCK, [40])
-        waiting = itertools.takewhile(lambda _: self.raw("tgkill", 1, 1, 40)[0] == 0, range(SIGNALS))
-        yield "waiting signals", sum(1 for _ in waiting)
-        for name, given in (("eventfd2", (0, 0)), ("epoll_create1", (0,)), ("timerfd_create", (1, 0))):
-            made = list(
-                itertools.takewhile(lambda number: number >= 0, (self.raw(name, *given)[0] for _ in range(300)))
-            )
-            yield f"{name} until refused", len(made)
-            for number in made:
-                os.close(number)
         threading.stack_size(1 << 18)
-        threads = [threading.Thread(target=time.sleep, args=(1000,), daemon=True) for _ in range(THREADS)]
-        for started, thread in enumerate(threads):
-            try:
-                thread.start()
-            except RuntimeError:
-                yield "threads", started
-                return
-        yield "threads", THREADS
 
-    def results(self, tables: str, backwards: bool) -> tuple[list[str], list[int]]:
+        def start() -> bool:
+            with suppress(RuntimeError):
+                threading.Thread(target=time.sleep, args=(1000,), daemon=True).start()
+                return True
+            return False
+
+        for label, done, most in (
+            ("waiting signals", lambda: self.raw("tgkill", 1, 1, 40)[0] == 0, SIGNALS),
+            ("threads", start, THREADS),
+        ):
+            yield label, sum(1 for _ in itertools.takewhile(lambda _, done=done: done(), range(most)))  # type: ignore[misc]
+
+    def results(self, table: str, backwards: bool) -> dict[str, int]:
+        """Label -> what came of it."""
         signal.signal(signal.SIGALRM, lambda *_: None)
-        attempts = list(self.attempts(tables))
-        found = [self.attempt(name, given) for _, name, given in (reversed(attempts) if backwards else attempts)]
-        labels = [label for label, *_ in attempts]
-        for label, count in self.counts():
-            labels.append(label)
-            found.append(count)
-        return labels, found
+        attempts = list(self.attempts(table))[:: -1 if backwards else 1]
+        found = {label: self.attempt(name, given) for label, name, given in attempts}
+        return found | dict(self.counts())
 
 
 def play(role: str, answer: int, data: str) -> None:
     """In a shard: plays its part (idle, wait, act, backwards, hold, see) and writes what it noted to ``answer``."""
     from fedpriv.guard.record import record_of
 
-    labels: list[str] = []
-    results: list[int] = []
+    found: dict[str, int] = {}
     if role not in ("idle", "wait"):
-        shard = _Shard(data)
-        labels, results = shard.results(READING + CHANGING * (role != "see"), role == "backwards")
+        found = _Shard(data).results(READING + CHANGING * (role != "see"), role == "backwards")
     os.ftruncate(answer, 0)
     os.lseek(answer, 0, os.SEEK_SET)
-    text = np.frombuffer("\n".join(labels).encode(), np.uint8)
-    os.write(answer, record_of([np.array(results, np.int64), text]))
+    text = np.frombuffer("\n".join(found).encode(), np.uint8)
+    os.write(answer, record_of([np.array([*found.values()], np.int64), text]))
     while role in ("wait", "hold"):
         time.sleep(1000)
+
+
+def _numbers(word: str) -> range:
+    first, _, last = word.partition("..")
+    return range(int(first, 0), int(last or first, 0) + 1)
 
 
 def _is_open(number: int) -> bool:
