@@ -118,6 +118,7 @@ def _check_shards(guard: GuardPolicy, data: Path) -> None:
 
 def _check_sandbox(guard: GuardPolicy) -> None:
     """Says what the probe found. Raises `OptionError` where apps could tell each other something."""
+    from fedpriv.guard import groups
     from fedpriv.guard.probe import probe
     from fedpriv.guard.sandbox import SandboxUnavailable
 
@@ -130,7 +131,7 @@ def _check_sandbox(guard: GuardPolicy) -> None:
         return
     if found.differing:
         raise OptionError("guard.sandbox", guard.sandbox, f"must keep apps apart, and here: {found.in_words}")
-    say(f"sandbox: {found.in_words}")
+    say(f"sandbox: {found.in_words}. {groups.in_words()}")
 
 
 def _declare(options: dict[str, str]) -> int:

@@ -20,10 +20,17 @@ CONTROLLERS = ("memory", "pids")
 SPARE = 16
 #: Bytes for the kernel's own records of an app.
 KERNEL = 64 << 20
-WITHOUT = (
-    "This machine gives no control group for memory and processes: an app's files, signals and memory are limited each "
-    "by itself, and what the kernel needs for it beside these is not limited as a sum."
-)
+
+
+def in_words() -> str:
+    if parent() is not None:
+        return (
+            "Each start of an app has a control group that limits its memory, the kernel's for it too, and its threads."
+        )
+    return (
+        "This machine gives no control group: an app's memory, files, threads and signals are limited each by itself, "
+        "and what the kernel needs for it is not limited as a sum."
+    )
 
 
 @cache

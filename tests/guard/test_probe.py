@@ -27,8 +27,8 @@ def allow(call: str) -> str:
 #: A hole -> code that makes it in a sandbox's processes, and what then tells.
 HOLES = {
     "descriptors of the old root": (
-        "import os; real = os.dup2; os.dup2 = lambda old, new, *more, **named: "
-        "new if new < 3 else real(old, new, *more, **named); " + allow("utimensat") + allow("fchmod"),
+        "import os; dup2 = os.dup2; os.dup2 = lambda old, new, *more, **named: "
+        "new if new < 3 else dup2(old, new, *more, **named); " + allow("utimensat") + allow("fchmod"),
         "fstat 0 (held) (after it)",
     ),
     "an answer that the kernel numbers": (
@@ -37,11 +37,11 @@ HOLES = {
         "fstat 3 (held) (after it)",
     ),
     "a user's waiting signals": (
-        "import resource; real = resource.setrlimit; "
-        "resource.setrlimit = lambda limit, value: limit == resource.RLIMIT_SIGPENDING or real(limit, value); ",
+        "import resource; setrlimit = resource.setrlimit; "
+        "resource.setrlimit = lambda limit, value: limit == resource.RLIMIT_SIGPENDING or setrlimit(limit, value); ",
         "waiting signals (beside it)",
     ),
-    "pages that the kernel read": (allow("getrusage"), "getrusage 0 (after it)"),
+    "pages that the kernel read": (allow("getrusage"), "getrusage 0x0 (after it)"),
     "times of event descriptors": (allow("sendfile"), "fstat 6 (eventfd) (after it)"),
     "devices that can be written": (
         "import fedpriv.guard.root as root; root._DEVICE = 0; ",
