@@ -27,7 +27,7 @@ from fedpriv.guard.root import WRITABLE, Root
 #: What Flower itself needs, beside an app's own libraries.
 ALWAYS = ("numpy", "flwr.clientapp", "flwr.clientapp.utils", "flwr.common.serde", "fedpriv.guard.record")
 #: The same where no app runs.
-PROBE = ("fedpriv.guard.record", "fedpriv.guard.probe")
+PROBE = ("fedpriv.guard.record", "fedpriv.guard.attempts")
 #: The name of every machine.
 HOST_NAME = b"guard"
 
@@ -205,7 +205,7 @@ def _answer(given: dict[str, Any], request: bytes, answer: int) -> NoReturn:
 
     try:
         if given["probe"]:
-            from fedpriv.guard.probe import play
+            from fedpriv.guard.attempts import play
 
             play(request.decode(), answer, given["data"])
             os._exit(0)

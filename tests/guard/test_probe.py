@@ -11,7 +11,7 @@ import pytest
 from guarded import GuardedMachines
 
 from fedpriv.commands.node import main as node_command
-from fedpriv.guard import launch, probe, root, syscalls
+from fedpriv.guard import attempts, launch, probe, root, syscalls
 
 
 def allow(call: str) -> str:
@@ -74,8 +74,8 @@ def test_no_shard_sees_anything_of_another() -> None:
 @pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
 def test_every_call_of_the_filter_is_tried(machine: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(syscalls.platform, "machine", lambda: machine)
-    tried = {entry.partition(":")[0] for entry in (probe.READING + probe.CHANGING).split()}
-    assert {*syscalls.all_numbers()} <= tried | probe.ENDING and not tried & probe.ENDING
+    tried = {entry.partition(":")[0] for entry in (attempts.READING + attempts.CHANGING).split()}
+    assert {*syscalls.all_numbers()} <= tried | attempts.ENDING and not tried & attempts.ENDING
 
 
 # --- kernels that lack something ----------------------------------------------------------------------------------
@@ -112,8 +112,8 @@ def lacking(*numbers: int, more: str = "") -> str:
 
 @pytest.mark.parametrize(("numbers", "more"), [((444, 445, 446), ""), ((), OTHER_USER)])
 def test_without_landlock_and_as_another_user_nothing_is_told(numbers: tuple[int, ...], more: str) -> None:
-    attempts, _, differing = lacking(*numbers, more=more).partition(" ")
-    assert int(attempts) > 15_000 and differing == "()"
+    tried, _, differing = lacking(*numbers, more=more).partition(" ")
+    assert int(tried) > 15_000 and differing == "()"
 
 
 @pytest.mark.parametrize(
