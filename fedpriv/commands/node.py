@@ -65,15 +65,9 @@ def _bundle(options: dict[str, str]) -> None:
 
 def _probe(options: dict[str, str]) -> None:
     from fedpriv.guard.probe import probe
-    from fedpriv.guard.sandbox import SandboxUnavailable
 
-    try:
-        found = probe()
-    except SandboxUnavailable as error:
-        raise RunFailed(str(error)) from None
-    say(f"{found.in_words} ({found.seconds:.0f} s)")
-    for label in found.differing:
-        say(f"  {label}")
+    found = probe()
+    say("\n  ".join([f"{found.in_words} ({found.seconds:.0f} s)", *found.differing]))
     if found.differing:
         raise RunFailed("the sandbox of this machine does not keep apps apart")
 

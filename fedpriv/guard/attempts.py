@@ -56,27 +56,10 @@ copy_file_range:f,0,T,0,64,0|T,0,f,0,0,0 fsync:f fdatasync:f
 """
 #: Letter: what stands for it, one after another.
 NUMBERS = """
-B 0 1 2 4 8 16 32 64 128 256 512
-D -100
-F 1 2 3 0x21 0x22 0x40022
-I 0x5401 0x5413 0x541b 0x5421 0x5450..0x5452 0x80045200 0x80086601 0x80087601
-K 0..25
-M 0..7
-N 1..3
-O 0x42 0xc1
-R 0 1 8
-Y 0x1003 0x1004
-c 0..16 36..38 1024..1040
-g 0 18 23 28
-i -1..2
+B 0 1 2 4 8 16 32 64 128 256 512; D -100; F 1 2 3 0x21 0x22 0x40022; K 0..25; M 0..7; N 1..3; O 0x42 0xc1; R 0 1 8;
+I 0x5401 0x5413 0x541b 0x5421 0x5450..0x5452 0x80045200 0x80086601 0x80087601; Y 0x1003 0x1004; g 0 18 23 28; i -1..2;
+c 0..16 36..38 1024..1040; k 0..11; m 1 3; r 0..15; s 1..64; u 0..13 128..141 256..269 384..397; w 0..4; y 0..79;
 j 0x11 0x91 0x411 0x811 0x1011 0x2011 0x4011 0x8011 0x20011 0x2000011 0x4000011 0x8000011 0x10000011 0x20000011
-k 0..11
-m 1 3
-r 0..15
-s 1..64
-u 0..13 128..141 256..269 384..397
-w 0..4
-y 0..79
 """
 HOW = (os.O_RDONLY, os.O_WRONLY, os.O_RDWR, os.O_PATH, os.O_DIRECTORY, os.O_TMPFILE | os.O_RDWR)
 FLAGS = (0, os.O_APPEND, os.O_NOFOLLOW, os.O_NOATIME, os.O_DIRECT, os.O_ASYNC)
@@ -130,8 +113,8 @@ class _Shard:
         folders = [path for path in self.paths if os.path.isdir(path) and not os.path.islink(path)]
         one_of_each = {os.stat(folder).st_dev: folder for folder in reversed(folders)}
         found: dict[str, Values] = {
-            line[0]: [(hex(number), number) for word in line.split()[1:] for number in _numbers(word)]
-            for line in NUMBERS.strip().splitlines()
+            letter: [(hex(number), number) for word in words for number in _numbers(word)]
+            for letter, *words in map(str.split, NUMBERS.split(";"))
         }
         place = ctypes.addressof(self.buffer)
         fixed = {"A": b"\xff" * 32, "E": self.epoll, "T": self.own, "b": self.buffer, "e": b"", "x": b"user.x"}

@@ -7,7 +7,6 @@ session has them (systemd: `Delegate=memory pids`, `DelegateSubgroup=`).
 
 from __future__ import annotations
 
-import os
 import secrets
 import time
 from collections.abc import Iterator
@@ -54,7 +53,7 @@ def parent(process: str = "/proc/self") -> Path | None:
 
 @contextmanager
 def group(memory: int, processes: int) -> Iterator[int | None]:
-    """A descriptor by which a process enters a new group; it ends with its last process. memory: bytes."""
+    """A descriptor of a new group: who writes 0 to it enters, and no app can leave. memory: bytes."""
     folder = parent()
     if folder is None:
         yield None
@@ -66,20 +65,11 @@ def group(memory: int, processes: int) -> Iterator[int | None]:
         (place / "pids.max").write_text(str(processes + SPARE))
         with suppress(OSError):  # where there is swap
             (place / "memory.swap.max").write_text("0")
-        entrance = os.open(place / "cgroup.procs", os.O_WRONLY | os.O_CLOEXEC)
-        try:
-            yield entrance
-        finally:
-            os.close(entrance)
+        with open(place / "cgroup.procs", "wb", buffering=0) as entrance:
+            yield entrance.fileno()
     finally:
         for _ in range(100):  # its process has ended, and the kernel may still be at it
             with suppress(OSError):
                 place.rmdir()
                 break
             time.sleep(0.01)
-
-
-def enter(entrance: int) -> None:
-    """This process enters the group, from which no app can move."""
-    os.write(entrance, b"0")
-    os.close(entrance)
