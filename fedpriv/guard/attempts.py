@@ -82,14 +82,14 @@ Values = list[tuple[str, Any]]
 
 
 class _Shard:
-    """A shard's attempts, and what they need. data: the place of its data."""
+    """A shard's attempts, and what they need. data: the place of its data; mark: in the names of what it makes."""
 
-    def __init__(self, data: str) -> None:
+    def __init__(self, data: str, mark: str) -> None:
         self.libc = ctypes.CDLL(None, use_errno=True)
         self.libc.syscall.restype = ctypes.c_long
         self.numbers, self.buffer = syscalls.all_numbers(), ctypes.create_string_buffer(4096)
         self.born = min(os.stat(path).st_ctime_ns for path in ("/tmp", data))
-        self.paths = list(_paths())
+        self.mark, self.paths = mark, list(_paths())
         held = {number: "held" for number in range(256) if _is_open(number)}
         self.own = os.open(f"/tmp/{NEW}-own", os.O_CREAT | os.O_RDWR, 0o600)
         self.epoll = self.raw("epoll_create1", 0)[0]
@@ -129,8 +129,8 @@ class _Shard:
         fixed |= {"t": lambda target: struct.pack("4Q", *[int(os.stat(target).st_mtime), 0] * 2)}
         found |= {letter: [("", value)] for letter, value in fixed.items()}
         for letter, paths in (("p", self.paths), ("n", folders), ("q", [*one_of_each.values()])):
-            named = paths if letter == "p" else [os.path.join(path, NEW) for path in paths]
-            found[letter] = [(path, path.encode()) for path in named]
+            ends = ("", "") if letter == "p" else (f"/{NEW}", f"/{NEW}-{self.mark}")
+            found[letter] = [(path + ends[0], (path + ends[1]).encode()) for path in paths]
         found["o"] = [(f"{how | flag:#x}", how | flag) for how in HOW for flag in FLAGS]
         found["f"] = self.held
         found["P"] = [(name, struct.pack("ihh", number, 0x7FFF, 0)) for name, number in self.held]
@@ -229,9 +229,10 @@ def play(role: str, answer: int, data: str) -> None:
     """In a shard: plays its part (idle, wait, act, backwards, hold, see) and writes what it noted to ``answer``."""
     from fedpriv.guard.record import record_of
 
+    role, _, mark = role.partition(" ")
     found: dict[str, int] = {}
     if role not in ("idle", "wait"):
-        found = _Shard(data).results(READING + CHANGING * (role != "see"), role == "backwards")
+        found = _Shard(data, mark).results(READING + CHANGING * (role != "see"), role == "backwards")
     os.ftruncate(answer, 0)
     os.lseek(answer, 0, os.SEEK_SET)
     text = np.frombuffer("\n".join(found).encode(), np.uint8)

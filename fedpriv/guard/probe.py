@@ -3,12 +3,13 @@
 Attempts are generated: every system call of the filter's lists x every descriptor and path that a shard can name x the
 flags of the call. A first shard makes all of them. A second one, after it or beside it, makes those that change nothing
 and notes each result. A result tells of the first shard if it agrees with none that was noted beside or after a first
-shard that did nothing; all of these come before, since a mark may stay.
+shard that did nothing; all of these come before, since a mark may stay. It must tell a second time, under new names.
 """
 
 from __future__ import annotations
 
 import os
+import secrets
 import select
 import socket
 import tempfile
@@ -60,26 +61,33 @@ def probe(times: int = TIMES) -> Probed:
             stack.enter_context(Sandbox(folder / "app", folder / "data.csv", LIMITS, probing=True)) for _ in range(2)
         ]
 
-        def second(firsts: tuple[str, ...], stays: str) -> Iterator[dict[str, int]]:
+        def second(firsts: tuple[str, ...], stays: str, mark: str) -> Iterator[dict[str, int]]:
             """What a second shard notes after each of the firsts, and beside one that stays, here and elsewhere."""
+            see = f"see {mark}".encode()
             for first in firsts:
-                marked.update(_noted(boxes[0].ask(first.encode(), shard)))
-                yield _noted(boxes[0].ask(b"see", shard))
+                marked.update(_noted(boxes[0].ask(f"{first} {mark}".encode(), shard)))
+                yield _noted(boxes[0].ask(see, shard))
             for box in boxes:
-                with _staying(box, stays, shard):
-                    yield _noted(boxes[0].ask(b"see", shard))
+                with _staying(box, f"{stays} {mark}", shard):
+                    yield _noted(boxes[0].ask(see, shard))
 
-        quiet = [noted for _ in range(times) for noted in second(("idle",), "wait")]
-        after = [noted for _ in range(times) for noted in second(("act", "backwards"), "hold")]
-    differing = []
-    for kind, pairs in {
-        "after it": (quiet[0::3], after[0::4] + after[1::4]),
-        "beside it": (quiet[1::3] + quiet[2::3], after[2::4] + after[3::4]),
-    }.items():
-        for label in quiet[0]:
-            without, with_first = ({noted[label] for noted in notes} for notes in pairs)
-            if not without & with_first:
-                differing.append(f"{label} ({kind})")
+        def told() -> Iterator[str]:
+            mark = secrets.token_hex(8)
+            quiet = [noted for _ in range(times) for noted in second(("idle",), "wait", mark)]
+            after = [noted for _ in range(times) for noted in second(("act", "backwards"), "hold", mark)]
+            for kind, *pair in (
+                ("after it", quiet[0::3], after[0::4] + after[1::4]),
+                ("beside it", quiet[1::3] + quiet[2::3], after[2::4] + after[3::4]),
+            ):
+                for label in quiet[0]:
+                    without, with_first = ({noted.get(label) for noted in notes} for notes in pair)
+                    if not without & with_first:
+                        yield f"{label} ({kind})"
+
+        differing = list(told())
+        if differing:  # another process of this machine may have changed something just then
+            again = set(told())
+            differing = [label for label in differing if label in again]
     calls = {label.partition(" ")[0] for label in marked} & {*syscalls.all_numbers()}
     targets = {label.partition(" ")[2] for label in marked if label.startswith(("fstat ", "lstat "))}
     return Probed(len(calls), len(targets), len(marked), tuple(differing), time.monotonic() - began)

@@ -50,18 +50,14 @@ HOLES = {
 }
 
 
-@pytest.fixture
-def hole(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> str:
-    code, tells = HOLES[request.param]
-    code = f"import main; {code.replace('{', '{{').replace('}', '}}')}main("
-    monkeypatch.setattr(launch, "_CODE", launch._CODE.replace("import main; main(", code))
-    return tells
-
-
-@pytest.mark.parametrize("hole", HOLES, indirect=True)
-def test_a_hole_is_found(hole: str) -> None:
+@pytest.mark.parametrize("writable", [False, True])
+def test_a_hole_is_found(writable: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of them, in sandboxes that have all but the last, and in those that have the last."""
+    holes = [*HOLES.values()][-1:] if writable else [*HOLES.values()][:-1]
+    code = "".join(code for code, _ in holes).replace("{", "{{").replace("}", "}}")
+    monkeypatch.setattr(launch, "_CODE", launch._CODE.replace("import main; main(", f"import main; {code}main("))
     before = [os.stat(device).st_mode for device in root.DEVICES]
-    assert hole in probe.probe(times=1).differing
+    assert {tells for _, tells in holes} <= {*probe.probe(times=1).differing}
     assert [os.stat(device).st_mode for device in root.DEVICES] == before, "what a hole leads to is not harmed"
 
 
