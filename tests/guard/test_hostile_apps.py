@@ -235,6 +235,7 @@ def test_the_context_keeps_no_state_for_the_next_shard(box: Box) -> None:
 # --- what is its own ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("kernel_alone")
 def test_the_next_shard_reads_no_times_of_an_open_file(box: Box) -> None:
     """Of /dev/null, which every process holds open; a mark that the open one leaves is taken away again."""
 
@@ -263,6 +264,7 @@ def test_the_next_shard_is_not_told_what_the_kernel_had_to_read(box: Box) -> Non
     assert found(confined=True) == 0
 
 
+@pytest.mark.usefixtures("kernel_alone")
 def test_the_next_shard_reads_no_times_of_event_descriptors(box: Box) -> None:
     def found(confined: bool) -> float:
         box.ask(confined, SECRET, "event_times")

@@ -13,6 +13,8 @@ from guarded import GuardedMachines
 from fedpriv.commands.node import main as node_command
 from fedpriv.guard import attempts, launch, probe, root, syscalls
 
+pytestmark = pytest.mark.usefixtures("kernel_alone")
+
 
 def allow(call: str) -> str:
     """Code of a sandbox whose filter lets a call through."""
