@@ -111,7 +111,8 @@ def _in_force(period: Period) -> list[str]:
         *([f"{only}, without a guard, for {unguarded} of the messages."] if unguarded else []),
         ("Any app was run" if rules["apps"] == "any" else only)
         + ", under a guard: its answers left as clipped sums with noise, and nothing else of it did.",
-        "The kernel and the installed libraries kept apps in their sandbox, and each start from all others."
+        "The kernel and the installed libraries kept apps in their sandbox, and each start from all others; where the "
+        "machine gave no control group, the kernel's memory for an app was not limited as a sum."
         if {*named} == {"namespaces"} and rules["sandbox"] == "namespaces"
         else "Apps ran without a sandbox: their code is trusted to send nothing by itself.",
         "Each start of an app takes the same time, whatever its data."

@@ -2,6 +2,7 @@
 
     policy                                       print a policy.yaml to fill in
     bundle APP                                   print the SHA-256 of an app, a folder or a .fab file
+    probe                                        try whether guarded apps can tell each other anything on this kernel
     init    policy=FILE data=FOLDER classes=A,B size=32 [channels=3]
     init    policy=FILE data=FOLDER table=NAME schema_file=FILE [separator=auto] [decimal=point] [encoding=utf-8]
                                                  begin the data folder's ledger, once; declares its pictures or table
@@ -65,6 +66,15 @@ def _bundle(options: dict[str, str]) -> None:
     say(bundle_digest(_existing(options, "app")))
 
 
+def _probe(options: dict[str, str]) -> None:
+    from fedpriv.guard.probe import probe
+
+    found = probe()
+    say("\n  ".join([f"{found.in_words} ({found.seconds:.0f} s)", *found.differing]))
+    if found.differing:
+        raise RunFailed("the sandbox of this machine does not keep apps apart")
+
+
 def _init(options: dict[str, str]) -> int:
     from fedpriv.deployment.data_ledger import DataLedger
     from fedpriv.deployment.policy import Spent, read_policy
@@ -72,6 +82,7 @@ def _init(options: dict[str, str]) -> int:
     policy, data = read_policy(_existing(options, "policy")), _existing(options, "data")
     if policy.guard is not None:
         _check_shards(policy.guard, data)
+        _check_sandbox(policy.guard)
     warnings: list[str] = []
     declared = _declared(options, data, warnings, policy.guard is not None)
     say(f"public, until `declare` changes it: {_in_words(declared, data)}")
@@ -100,6 +111,24 @@ def _check_shards(guard: GuardPolicy, data: Path) -> None:
 
     if (found := count_units(data, guard)) < guard.shards and not guard.single:
         raise OptionError("guard.shards", guard.shards, f"at most one for each {guard.unit}, and there are {found}")
+
+
+def _check_sandbox(guard: GuardPolicy) -> None:
+    """Says what the probe found. Raises `OptionError` where apps could tell each other something."""
+    from fedpriv.guard import groups
+    from fedpriv.guard.probe import probe
+    from fedpriv.guard.sandbox import SandboxUnavailable
+
+    if guard.sandbox == "none":
+        return
+    try:
+        found = probe()
+    except SandboxUnavailable as error:
+        say(f"sandbox: no app can run on this machine, as it is: {error}")
+        return
+    if found.differing:
+        raise OptionError("guard.sandbox", guard.sandbox, f"must keep apps apart, and here: {found.in_words}")
+    say(f"sandbox: {found.in_words}. {groups.in_words()}")
 
 
 def _declare(options: dict[str, str]) -> int:
@@ -438,6 +467,7 @@ DECLARED = dict.fromkeys((*PICTURES, "table", "schema_file", *TABLE), "")
 COMMANDS: dict[str, tuple[Callable[[dict[str, str]], int | None], dict[str, str | None]]] = {
     "policy": (_policy, {}),
     "bundle": (_bundle, {"app": None}),
+    "probe": (_probe, {}),
     "init": (_init, {"policy": None, "data": None, **DECLARED}),
     "declare": (_declare, {"policy": None, "data": None, "credentials": "", **DECLARED}),
     "status": (_status, {"policy": None, "data": None, "superlink": "", "credentials": ""}),

@@ -66,17 +66,22 @@ class App:
         self.told: dict[str, Any] = {}
 
     def begin(self) -> None:
-        """Its first word: a number of its process that this one can use, and that it has given up its rights, or why
-        it has not.
+        """Its first words: a descriptor of its answer's file, for the node, with a number of its process that this one
+        can use; then that it has given up its rights, or why it has not.
         """
-        word, control, *_ = self.begins.recvmsg(4096, socket.CMSG_SPACE(12))
-        for level, kind, data in control:
-            if (level, kind) == (socket.SOL_SOCKET, socket.SCM_CREDENTIALS) and word == b"begun":
-                self.pid = struct.unpack("3i", data)[0]
-                self.handle = os.pidfd_open(self.pid)
-                self.told["began"] = time.monotonic()
-                return
-        self.told["failed"] = word.decode(errors="replace") or "it ended before its first line"
+        word, control, *_ = self.begins.recvmsg(4096, socket.CMSG_SPACE(12) + socket.CMSG_SPACE(4))
+        known = {kind: data for level, kind, data in control if level == socket.SOL_SOCKET}
+        if word == b"answer" and self.handle < 0:
+            (answer,) = struct.unpack("i", known[socket.SCM_RIGHTS])
+            self.pid = struct.unpack("3i", known[socket.SCM_CREDENTIALS])[0]
+            self.handle = os.pidfd_open(self.pid)
+            with suppress(OSError):
+                socket.send_fds(self.leash, [word], [answer])
+            os.close(answer)
+        elif word == b"begun" and self.handle >= 0:
+            self.told["began"] = time.monotonic()
+        else:
+            self.told["failed"] = word.decode(errors="replace") or "it ended before its first line"
 
     def kill(self, reason: str) -> None:
         self.told.setdefault("reason", reason)
@@ -139,9 +144,8 @@ class Keeper:
     def _once(self) -> None:
         waiting: list[Any] = [self.node, self.warm]
         for app in self.apps:
-            waiting += (
-                [app.begins] if app.handle < 0 else [app.handle] + ([app.leash] if "reason" not in app.told else [])
-            )
+            waiting += [] if "began" in app.told else [app.begins]
+            waiting += [] if app.handle < 0 else [app.handle] + ([app.leash] if "reason" not in app.told else [])
         ready, _, _ = select.select(waiting, [], [], LOOK if self.apps else None)
         if self.warm in ready:
             word = self.warm.recv(LONGEST)
@@ -151,14 +155,12 @@ class Keeper:
         if self.node in ready:
             self._start()
         for app in [*self.apps]:
-            if app.handle < 0:
-                if app.begins in ready:
-                    app.begin()
+            if app.begins in ready:
+                app.begin()
             elif app.handle in ready:
                 app.bury()
             elif app.leash in ready:
-                if not select.select([app.handle], [], [], LOOK)[0]:  # a process closes its answer before it has ended
-                    app.kill("told to end")
+                app.kill("told to end")
             elif time.monotonic() - app.since > self.given["wall_s"]:
                 app.kill("wall time")
             elif app.threads() > self.given["processes"]:
@@ -171,11 +173,11 @@ class Keeper:
         word, descriptors, *_ = socket.recv_fds(self.node, 1, 3)
         if not word:  # the node has ended
             os._exit(0)
-        message, answer, leash = descriptors
+        message, leash, *entrance = descriptors
         begins, begun = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         begins.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
-        socket.send_fds(self.warm, [word], [message, answer, begun.fileno()])
-        for descriptor in (message, answer):
+        socket.send_fds(self.warm, [word], [message, begun.fileno(), *entrance])
+        for descriptor in (message, *entrance):
             os.close(descriptor)
         begun.close()
         self.apps.append(App(socket.socket(fileno=leash), begins))

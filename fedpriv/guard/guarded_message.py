@@ -227,16 +227,20 @@ class _Answering:
             shards = Shards(self.guard.data, self.rules, salt)
             files = shards.asked()  # under the lock: another message must not divide the data at the same time
         source = self.guard.source()
-        answers, words = [], []
-        for answer in self.asked(shards.place, files):  # all: time must not tell the draw
-            arrays = None if answer is None else answer.arrays
-            if self.counts is not None:
-                counted = counts_of(arrays, self.counts)
-                arrays = None if counted is None else (counted,)
-            answers.append(model.answer(arrays, terms.reply))
-            words.append("not asked" if answer is None else model.fault(arrays) or "answered")
-        answers = [answers[shard] for shard in terms.drawn(source)]
-        release = terms.release(answers, model.size, source)
+        drawn, words = set(terms.drawn(source)), []
+
+        def answers() -> Iterator[NDArray[np.float64]]:
+            """Of all shards, those that were not drawn as zeros: time must not tell the draw."""
+            for shard, (file, answer) in enumerate(zip(files, self.asked(shards.place, files), strict=True)):
+                arrays = None if answer is None else answer.arrays
+                if self.counts is not None:
+                    counted = counts_of(arrays, self.counts)
+                    arrays = None if counted is None else (counted,)
+                found = model.answer(arrays, terms.reply)
+                words.append("not asked" if file is None else model.fault(arrays) or "answered")
+                yield found if shard in drawn else np.zeros(model.size)
+
+        release = terms.release(answers(), model.size, source)
         with self.ledger.held() as ledger:
             again = self._admitted(ledger)
             assert again.own == booked.own

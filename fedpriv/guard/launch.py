@@ -25,7 +25,7 @@ _CODE = "import sys; sys.path.insert(0, {root!r}); from fedpriv.guard.child impo
 
 
 def started(given: Mapping[str, Any]) -> tuple[subprocess.Popen[bytes], socket.socket, dict[str, Any]]:
-    """The launcher, the socket to the keeper, and what came when it was ready: {"threads": ...} or {"failed": ...}.
+    """The launcher, the socket to the keeper, and what came when it was ready: {"left": ...} or {"failed": ...}.
     given: as `fedpriv.guard.sandbox.Sandbox` says it.
     """
     here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)

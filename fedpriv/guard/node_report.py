@@ -15,6 +15,7 @@ from fedpriv.deployment.data_ledger import DataLedger
 from fedpriv.deployment.guard_policy import GuardPolicy
 from fedpriv.deployment.policy import read_policy
 from fedpriv.deployment.refusals import read_counts
+from fedpriv.guard import groups
 from fedpriv.guard.shard_counts import SHARDS, read_answers
 from fedpriv.report.rendering import rendered
 from fedpriv.report.words import ADJACENCIES, OBSERVERS, UNITS, figure, promise
@@ -128,7 +129,7 @@ def _sandbox(rules: GuardPolicy) -> list[str]:
         "epsilon counts it."
     )
     return [
-        CONFINED if rules.sandbox == "namespaces" else TRUSTED,
+        *([CONFINED, groups.in_words()] if rules.sandbox == "namespaces" else [TRUSTED]),
         padded if rules.pad_seconds else open_time,
         "Caches of the processor and of the kernel, which a clock can measure, are not closed.",
     ]

@@ -17,6 +17,8 @@ from fedpriv.guard import kernel
 
 #: Where an app's process may write: gone when it ends.
 WRITABLE = ("/tmp", "/dev/shm")
+#: Files and folders that fit into each of them at least.
+FEWEST_FILES = 1024
 DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
 _SYSTEM = ("/usr/lib", "/usr/lib64", "/lib", "/lib64", "/lib32", "/etc/ld.so.cache", "/etc/localtime")
 #: Where the new root is built, in a namespace of its own: a folder that every machine has, and that holds no data.
@@ -94,13 +96,15 @@ class Root:
         _place(_BUILT_AT + path, os.path.isdir(path))
         kernel.place_tree(tree, _BUILT_AT + path)
 
-    def enter(self, shard: str, as_copy: bool, tmp_bytes: int, pivot_root: int) -> None:
+    def enter(self, shard: str, as_copy: bool, tmp_bytes: int, answer_bytes: int, pivot_root: int) -> int:
         """In a shard's own namespace of mounts: replaces the root. shard: what appears at the place of the data, itself
-        or (as_copy) a new copy. pivot_root: the number of that call. Raises `OSError`.
+        or (as_copy) a new copy. pivot_root: the number of that call. Returns a descriptor of the file for the answer,
+        whose file system nothing else is in and nobody can name. Raises `OSError`.
         """
         folder, tree = os.path.isdir(shard), self._copy(shard) if as_copy else kernel.tree_of(shard, _DATA)
         for path in WRITABLE:
-            kernel.mount_tmpfs(_BUILT_AT + path, _EMPTY, f"mode=1777,size={tmp_bytes}")
+            files = max(FEWEST_FILES, tmp_bytes // 4096)  # the kernel's memory for them is not in the size
+            kernel.mount_tmpfs(_BUILT_AT + path, _EMPTY, f"mode=1777,size={tmp_bytes},nr_inodes={files}")
             self._link(path)
         for source in self.again:
             self._show(*source)
@@ -110,20 +114,25 @@ class Root:
         kernel.call(pivot_root, b".", b".", what="pivot_root")
         kernel.unmount(".")  # the old root, which is above the new one
         os.chdir("/")
+        place = WRITABLE[0]
+        kernel.mount_tmpfs(place, _EMPTY, f"mode=755,size={answer_bytes + 4096},nr_inodes=2")
+        answer = os.open(place + "/answer", os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        kernel.unmount(place)
+        return answer
 
     def _copy(self, shard: str) -> int:
         """A tree of a copy in a new tmpfs: inode numbers, order in folders, sizes and free space follow from this shard
         alone. Those of the machine's disk tell of files that were written before it: of other shards.
         """
         place = _BUILT_AT + WRITABLE[0]
-        kernel.mount_tmpfs(place, _EMPTY, f"mode=755,size={_bytes_of(shard) + 2**20},nr_inodes=0")
+        kernel.mount_tmpfs(place, _EMPTY, f"mode=755,size={bytes_of(shard) + 2**20},nr_inodes=0")
         copy_in_order(shard, place + "/data")
         tree = kernel.tree_of(place + "/data", _DATA)
         kernel.unmount(place)
         return tree
 
 
-def _bytes_of(shard: str) -> int:
+def bytes_of(shard: str) -> int:
     """Of a file system's whole pages."""
     folders = os.walk(shard) if os.path.isdir(shard) else [(os.path.dirname(shard), [], [os.path.basename(shard)])]
     sizes = [os.path.getsize(f"{folder}/{name}") for folder, _, names in folders for name in names]

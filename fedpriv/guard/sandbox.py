@@ -10,28 +10,29 @@ import ast
 import json
 import math
 import os
-import select
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
 from fedpriv.common.errors import FedprivError
 from fedpriv.common.places import ROOT
-from fedpriv.guard import root
+from fedpriv.guard import groups, root
 from fedpriv.guard.child import LONGEST
 from fedpriv.guard.launch import START, started
 from fedpriv.guard.record import NotARecord, arrays_of, printable
 from fedpriv.guard.standing import Lender, Lent
-from fedpriv.guard.warm import ALWAYS
+from fedpriv.guard.warm import ALWAYS, PROBE
 
 #: Libraries that are imported once, before any app runs, if an app names them; further ones: `Sandbox(warm=...)`. What
 #: runs at their import is trusted to leave nothing behind but themselves.
@@ -142,6 +143,7 @@ class Sandbox:
     app: an unpacked Flower app. data: where it expects its data. confined=False: the same processes without namespaces
     and filters, for code that the policy approves. warm: further libraries to import before. Raises
     `SandboxUnavailable`. lender: has a sandbox that an earlier message used, and gets this one back if nothing failed.
+    probing: `fedpriv.guard.probe` in the place of the app.
     """
 
     def __init__(
@@ -153,30 +155,33 @@ class Sandbox:
         confined: bool = True,
         warm: frozenset[str] = frozenset(),
         lender: Lender | None = None,
+        probing: bool = False,
     ) -> None:
         self.app, self.data, self.limits, self.confined = app.resolve(), Path(os.path.abspath(data)), limits, confined
-        self.libraries = libraries_of(self.app, WARM | warm)
-        #: Whether the libraries are imported once: not where one of them starts a thread at import.
+        self.libraries = [] if probing else libraries_of(self.app, WARM | warm)
+        #: Whether the libraries are imported once: not where the import of one starts a thread, or maps shared memory.
         self.is_warm = False
         self._process: subprocess.Popen[bytes] | None = None
         self._socket: socket.socket | None = None
         self.lender, self._whole = lender, True
         self._lent: Lent | None = None
-        self._sending, self._probe = threading.Lock(), False
+        self._sending, self._probe = threading.Lock(), probing
+        self._resident = 0  # bytes of libraries in memory, which a shard may change
 
     def __enter__(self) -> Sandbox:
         if self.confined and sys.platform != "linux":
             raise SandboxUnavailable(f"{sys.platform}: namespaces are a Linux kernel's")
-        always = list(ALWAYS[-1:] if self._probe else ALWAYS)
-        self.is_warm = self._start([*always, *self.libraries]) == 1
+        always = list(PROBE if self._probe else ALWAYS)
+        self.is_warm = self._start([*always, *self.libraries]) is None
         if not self.is_warm:
             self.__exit__()
-            if (threads := self._start(always)) != 1:
-                raise SandboxUnavailable(f"the import of Flower leaves {threads} threads, and forks need one")
+            if (left := self._start(always)) is not None:
+                self.__exit__()
+                raise SandboxUnavailable(f"the import of Flower leaves {left}")
         return self
 
-    def _start(self, libraries: list[str]) -> int:
-        """Starts the processes, or borrows them; returns the number of threads after the imports."""
+    def _start(self, libraries: list[str]) -> str | None:
+        """Starts the processes, or borrows them; returns what the imports left, by which shards must not be forks."""
         given = {
             **asdict(self.limits),
             "app": str(self.app),
@@ -199,7 +204,8 @@ class Sandbox:
         if "failed" in told:
             self._end(whole=False)
             raise SandboxUnavailable(_advice(told["failed"]))
-        return int(told["threads"])
+        self._resident = int(told["resident"])
+        return told["left"]  # type: ignore[no-any-return]
 
     def __exit__(self, *_: object) -> None:
         self._end(whole=self._whole)
@@ -219,8 +225,6 @@ class Sandbox:
         """Runs the app on a message (`request_bytes`) and one shard, a copy of which appears at
         `data`; None, or the real data: itself.
         """
-        if self._socket is None:
-            raise ValueError("a sandbox is a context: ask inside `with`")
         began = time.monotonic()
         told: dict[str, Any] = {}
         arrays, fault = None, None
@@ -230,7 +234,7 @@ class Sandbox:
                 raise SandboxUnavailable(_advice(told["failed"]))
             arrays = arrays_of(record) if fault is None else None
         except NotARecord as error:
-            fault = _why(str(error), told)
+            fault = str(error)
         except BaseException:
             self._whole = False
             raise
@@ -243,7 +247,20 @@ class Sandbox:
 
     def _record(self, message: bytes, shard: Path | None, began: float) -> tuple[bytes, str | None, dict[str, Any]]:
         """What the app wrote, why that is none, and what the keeper says of its end."""
-        assert self._socket is not None
+        with self.begin(message, shard) as leash:
+            told, answer = self._told(leash, began + self.limits.wall_s)
+        if "failed" in told or answer is None:
+            return b"", None, told
+        with answer:
+            return *self._read(answer, told), told
+
+    @contextmanager
+    def begin(self, message: bytes, shard: Path | None) -> Iterator[socket.socket]:
+        """A running app, by its leash: its answer's descriptor comes from it, and what the keeper says of its end; when
+        it is closed the app is ended.
+        """
+        if self._socket is None:
+            raise ValueError("a sandbox is a context: ask inside `with`")
         if shard is None and not self.data.exists():
             raise FileNotFoundError(f"data={self.data}: there is nothing, and no shard to show in its place")
         if shard is not None and self.data.exists() and shard.is_dir() != self.data.is_dir():
@@ -252,54 +269,54 @@ class Sandbox:
         if shard is not None and self.data.exists() and shard.samefile(self.data):
             shard = None  # all there is: no other shard, of which the disk could tell
         head = json.dumps({"shard": None if shard is None else str(shard.resolve(strict=True))}).encode()
-        answer, writing = os.pipe()
-        leash, held = socket.socketpair()
-        given = os.memfd_create("message", os.MFD_CLOEXEC)
-        try:
-            with os.fdopen(os.dup(given), "wb") as file:
-                file.write(head + b"\n" + message)
-            os.lseek(given, 0, os.SEEK_SET)
-            with self._sending:
-                socket.send_fds(self._socket, [b"."], [given, writing, held.fileno()])
-            os.close(writing)
-            writing = -1
-            held.close()
-            record, fault = self._read(answer, began)
-            with suppress(OSError):
-                leash.shutdown(socket.SHUT_WR)
-            return record, fault, self._told(leash)
-        finally:
-            for descriptor in (answer, given, *([writing] if writing >= 0 else [])):
-                os.close(descriptor)
-            leash.close()
-            held.close()
+        memory = self._resident + 2 * self.limits.memory_bytes + self.limits.answer_bytes
+        memory += 0 if shard is None else root.bytes_of(str(shard))
+        leash, held = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with groups.group(memory, self.limits.processes) as entrance, leash:
+            with held, os.fdopen(os.memfd_create("message", os.MFD_CLOEXEC), "wb") as given:
+                given.write(head + b"\n" + message)
+                given.seek(0)
+                descriptors = [given.fileno(), held.fileno(), *([] if entrance is None else [entrance])]
+                with self._sending:
+                    socket.send_fds(self._socket, [b"."], descriptors)
+            yield leash
 
-    def _read(self, answer: int, began: float) -> tuple[bytes, str | None]:
-        """At most answer_bytes, until the app closes its end or its time is over."""
-        parts: list[bytes] = []
-        size = 0
-        while size <= self.limits.answer_bytes:
-            left = began + self.limits.wall_s - time.monotonic()
-            if left <= 0 or not select.select([answer], [], [], left)[0]:
-                return b"", f"no answer in wall_s={self.limits.wall_s:g} seconds"
-            part = os.read(answer, min(1 << 20, self.limits.answer_bytes + 1 - size))
-            if not part:
-                return b"".join(parts), None
-            parts.append(part)
-            size += len(part)
-        return b"", f"more than answer_bytes={self.limits.answer_bytes}"
-
-    def _told(self, leash: socket.socket) -> dict[str, Any]:
-        """What the keeper says once the app is gone. Where it says nothing, everything is ended."""
-        leash.settimeout(GRACE)
-        try:
-            told = json.loads(leash.recv(LONGEST) or b"null")
-        except OSError:
-            told = None
-        if told is None:
+    def _told(self, leash: socket.socket, until: float) -> tuple[dict[str, Any], BinaryIO | None]:
+        """What the keeper says once the app is gone, and the file of its answer. until: when the app is told to end.
+        Where nothing is said, everything is ended.
+        """
+        answer, told, was_told = None, None, False
+        with suppress(OSError):
+            while told is None:
+                leash.settimeout(max(0.001, until - time.monotonic()))
+                try:
+                    word, descriptors, *_ = socket.recv_fds(leash, LONGEST, 1)
+                except TimeoutError:
+                    if was_told:
+                        break
+                    leash.shutdown(socket.SHUT_WR)
+                    was_told, until = True, time.monotonic() + GRACE
+                    continue
+                if descriptors:
+                    answer = os.fdopen(descriptors[0], "rb")
+                else:
+                    told = json.loads(word or b"false")
+        if not told:
             self._end(whole=False)
             raise SandboxUnavailable("an app did not end when told to, so its sandbox was ended")
-        return dict(told)
+        return dict(told), answer
+
+    def _read(self, answer: BinaryIO, told: Mapping[str, Any]) -> tuple[bytes, str | None]:
+        """Of an app that is gone: all of its answer is there, and nothing changes it."""
+        if os.fstat(answer.fileno()).st_size > self.limits.answer_bytes:
+            return b"", f"more than answer_bytes={self.limits.answer_bytes}"
+        if told["reason"] in ("told to end", "wall time"):
+            return b"", f"no answer in wall_s={self.limits.wall_s:g} seconds"
+        answer.seek(0)
+        record = answer.read()
+        if told["status"] != 0 or not record:
+            return b"", f"the app ended without an answer ({told['reason']}, status {told['status']})"
+        return record, None
 
 
 def _identity(place: Path) -> tuple[int, int] | None:
@@ -308,13 +325,6 @@ def _identity(place: Path) -> tuple[int, int] | None:
         found = place.stat()
         return found.st_dev, found.st_ino
     return None
-
-
-def _why(error: str, told: dict[str, Any]) -> str:
-    status, reason = told.get("status", 0), told.get("reason", "ended")
-    if error == "nothing came" and reason != "told to end":
-        return f"the app ended without an answer ({reason}, status {status})"
-    return error
 
 
 def _advice(failed: str) -> str:
@@ -333,12 +343,11 @@ def _advice(failed: str) -> str:
 @cache
 def available() -> str | None:
     """None, or one line: what this machine lacks to confine a foreign app, and what to install or allow."""
-    here = Path(__file__).resolve().parent
-    sandbox = Sandbox(here, here, Limits(1 << 28, 30, 60, 1000))
-    sandbox.libraries, sandbox._probe = [], True
     try:
-        with sandbox:
-            answer = sandbox.ask(b"", None)
+        with tempfile.TemporaryDirectory(prefix="fedpriv-") as folder:
+            limits = Limits(1 << 28, 30, 60, 1000)
+            with Sandbox(Path(folder), Path(folder), limits, probing=True) as sandbox:
+                answer = sandbox.ask(b"idle", None)
     except SandboxUnavailable as error:
         return str(error)
     return answer.fault

@@ -3,9 +3,9 @@
 An app computes: it reads files, writes to its own /tmp, maps memory, starts threads and waits. It starts no process and
 no program, opens no socket and no pipe, and sees no other process. Left out too is what two apps could talk through,
 since both see the same library files and count with the same kernel: locks and leases on files, shared futexes, watches
-(inotify), what the page cache holds (mincore, preadv2), free memory and disk (sysinfo, statfs), and whatever shows
-numbers of inodes that the whole kernel counts (pipes, sockets, memfds, pidfds) or what all processes of one user share
-(pending signals of timers).
+(inotify), what the page cache holds (mincore, preadv2, getrusage's count of pages that were read), free memory and disk
+(sysinfo, statfs), and whatever shows numbers of inodes that the whole kernel counts (pipes, sockets, memfds, pidfds) or
+what all processes of one user share (pending signals of timers).
 """
 
 from __future__ import annotations
@@ -31,19 +31,20 @@ exit=60/93 exit_group=231/94 wait4=61/260 waitid=247/95 kill=62/129 tgkill=234/1
 fdatasync=75/83 ftruncate=77/46 truncate=76/45 fallocate=285/47 getdents64=217/61 getcwd=79/17 chdir=80/49
 fchdir=81/50 rename=82/- renameat=264/38 renameat2=316/276 mkdir=83/- mkdirat=258/34 rmdir=84/- creat=85/- link=86/-
 linkat=265/37 unlink=87/- unlinkat=263/35 symlink=88/- symlinkat=266/36 readlink=89/- readlinkat=267/78 chmod=90/-
-fchmod=91/52 fchmodat=268/53 umask=95/166 openat=257/56 gettimeofday=96/169 time=201/- clock_gettime=228/113
-clock_getres=229/114 times=100/153 getrusage=98/165 getrlimit=97/163 getuid=102/174 geteuid=107/175 getgid=104/176
+fchmodat=268/53 umask=95/166 openat=257/56 gettimeofday=96/169 time=201/- clock_gettime=228/113
+clock_getres=229/114 times=100/153 getrlimit=97/163 getuid=102/174 geteuid=107/175 getgid=104/176
 getegid=108/177 getgroups=115/158 getresuid=118/148 getresgid=120/150 capget=125/90 arch_prctl=158/-
 set_tid_address=218/96 set_robust_list=273/99 get_robust_list=274/100 sched_getaffinity=204/123
 sched_getparam=143/121 sched_getscheduler=145/120 sched_get_priority_max=146/125 sched_get_priority_min=147/126
 getpriority=140/141 getcpu=309/168 rseq=334/293 membarrier=324/283 getrandom=318/278 timerfd_create=283/85
 timerfd_settime=286/86 timerfd_gettime=287/87 eventfd=284/- eventfd2=290/19 epoll_create=213/- epoll_create1=291/20
-epoll_ctl=233/21 epoll_wait=232/- epoll_pwait=281/22 utime=132/- utimes=235/- utimensat=280/88 futimesat=261/-
-copy_file_range=326/285 sendfile=40/71 restart_syscall=219/128 mlock=149/228 munlock=150/229
+epoll_ctl=233/21 epoll_wait=232/- epoll_pwait=281/22 utime=132/- utimes=235/-
+copy_file_range=326/285 restart_syscall=219/128 mlock=149/228 munlock=150/229
 """
 #: Allowed with some of their arguments: see `_rules`.
 _PARTLY = """
 clone=56/220 futex=202/98 prctl=157/167 prlimit64=302/261 fcntl=72/25 ioctl=16/29 madvise=28/233 mmap=9/222
+fchmod=91/52 utimensat=280/88
 """
 #: Does nothing and says that it has: locks of files, advice on the page cache.
 _PRETENDED = """
@@ -54,7 +55,8 @@ _ABSENT = """
 statx=332/291
 clone3=435/435 futex_waitv=449/449 sysinfo=99/179 get_mempolicy=239/236 set_mempolicy=238/237 mbind=237/235
 preadv2=327/286 pwritev2=328/287 epoll_pwait2=441/441 statfs=137/43 fstatfs=138/44 sched_setaffinity=203/122
-openat2=437/437 close_range=436/436 mlock2=325/284
+openat2=437/437 close_range=436/436 mlock2=325/284 getrusage=98/165
+sendfile=40/71 futimesat=261/-
 """
 _NO_ATTRIBUTES = """
 getxattr=191/8 lgetxattr=192/9 fgetxattr=193/10 listxattr=194/11 llistxattr=195/12 flistxattr=196/13 setxattr=188/5
@@ -102,6 +104,12 @@ def numbers(table: str) -> dict[str, int]:
     return {name: int(both.split("/")[column]) for name, both in pairs if both.split("/")[column] != "-"}
 
 
+def all_numbers() -> dict[str, int]:
+    """name -> number on this machine, of all calls that the lists name."""
+    tables = (_ALLOWED, _PARTLY, _PRETENDED, _ABSENT, _NO_ATTRIBUTES)
+    return {name: number for table in tables for name, number in numbers(table).items()}
+
+
 def _argument(place: int) -> Instruction:
     return _LOAD, 0, 0, 16 + 8 * place  # its low half: both architectures are little-endian
 
@@ -146,7 +154,22 @@ def _rules() -> dict[str, list[Instruction]]:
     locks = [6, 7, 37, 38]
     tests = [(_EQUAL, len(kept) + len(locks) - at, 0, value) for at, value in enumerate(kept)]
     tests += [(_EQUAL, len(locks) - at + 1, 0, value) for at, value in enumerate(locks)]
+    # An eventfd, a timerfd and an epoll are one file of the whole kernel, in no file system that is read-only: what has
+    # no name keeps its times and rights (sendfile, which sets one of its times, is absent). The name: both halves of
+    # its address.
+    times = [
+        _argument(1),
+        (_EQUAL, 0, 2, 0),
+        (_LOAD, 0, 0, 16 + 8 + 4),
+        (_EQUAL, 3, 0, 0),
+        _argument(3),
+        (_ANY_BIT, 1, 0, 0x1000),  # AT_EMPTY_PATH
+        _PASS,
+        _error(errno.EPERM),
+    ]
     return {
+        "fchmod": [_error(errno.EPERM)],
+        "utimensat": times,
         "clone": clone,
         "futex": futex,
         "fcntl": [_argument(1), *tests, _error(errno.EINVAL), _PASS, _error(0)],

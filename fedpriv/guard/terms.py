@@ -62,8 +62,9 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
+from itertools import islice
 from typing import Any, Self
 
 import numpy as np
@@ -100,7 +101,7 @@ THREATS = {
     "person": Threat("person", "add-or-remove-one", "server"),
     "client": CLIENT_TO_SERVER,
 }
-#: Numbers of all answers that are clipped in one call; of larger models it is one answer at a time.
+#: Numbers of the answers that are held and clipped in one call; of larger models it is one answer at a time.
 TOGETHER = 2**22
 #: The part of delta that one release of Skellam noise uses up.
 SHARE = 1e-10
@@ -230,13 +231,14 @@ class Terms:
             return list(range(self.shards))
         return torch.nonzero(source.uniform((self.shards,)) < self.sampling).flatten().tolist()
 
-    def release(self, answers: Sequence[NDArray[np.float64]], dimension: int, source: NoiseSource) -> Tensor:
+    def release(self, answers: Iterable[NDArray[np.float64]], dimension: int, source: NoiseSource) -> Tensor:
         """What leaves of the drawn shards' answers (float64 [d] each, of any length): their clipped sum with noise, in
-        units of C. With own noise float32 [d]; in a sum whole numbers, int64 [d].
+        units of C. With own noise float32 [d]; in a sum whole numbers, int64 [d]. Answers are added up as they come:
+        of small models some at a time, otherwise one.
         """
-        together = len(answers) * dimension <= TOGETHER and len(answers) > 0
-        groups = [np.stack(answers)] if together else [answer[None] for answer in answers]
-        clipped = (self.clipped(group) / self.clip for group in groups)
+        waiting, most = iter(answers), max(1, TOGETHER // dimension)
+        groups = iter(lambda: list(islice(waiting, most)), [])
+        clipped = (self.clipped(np.stack(group)) / self.clip for group in groups)
         if not self.in_sum:
             parts = (part for group in clipped for part in group)
             return add_normal_to_sum(parts, (dimension,), self.noise_multiplier, source)

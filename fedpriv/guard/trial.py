@@ -33,7 +33,7 @@ from fedpriv.deployment.data_ledger import PRIVATE
 from fedpriv.deployment.guard_policy import GuardPolicy
 from fedpriv.deployment.policy import Policy, read_policy
 from fedpriv.guard.arrays import Model, Unanswerable
-from fedpriv.guard.guarded_message import Guard, _Answering
+from fedpriv.guard.guarded_message import RUN_OF_GUARD, Guard, _Answering
 from fedpriv.guard.record import request_bytes
 from fedpriv.guard.sandbox import Answer, Limits, Sandbox
 from fedpriv.guard.shard_counts import SHARDS
@@ -175,7 +175,7 @@ def try_app(policy_file: Path, data: Path, app: Path, client: int = 0, model: Pa
         except Unanswerable as error:
             raise OptionError("guard", app, f"{error}: {NO_MODEL}") from None
         with answering.ledger.held() as ledger:
-            shards = Shards(data, rules, read_salt(data, ledger.counter, unused=not ledger.spent().messages))
+            shards = Shards(data, rules, read_salt(data, ledger.counter, used=lambda: ledger.holds_run(RUN_OF_GUARD)))
             files = shards.asked()
         for answer in answering.asked(shards.place, files):
             starts.add(answering.model, answer)

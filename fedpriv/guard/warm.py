@@ -26,6 +26,8 @@ from fedpriv.guard.root import WRITABLE, Root
 
 #: What Flower itself needs, beside an app's own libraries.
 ALWAYS = ("numpy", "flwr.clientapp", "flwr.clientapp.utils", "flwr.common.serde", "fedpriv.guard.record")
+#: The same where no app runs.
+PROBE = ("fedpriv.guard.record", "fedpriv.guard.attempts")
 #: The name of every machine.
 HOST_NAME = b"guard"
 
@@ -33,9 +35,9 @@ HOST_NAME = b"guard"
 def serve(keeper: socket.socket, given: dict[str, Any]) -> NoReturn:
     try:
         warm = Warm(given)
-        threads = len(os.listdir("/proc/self/task"))
-        keeper.send(json.dumps({"threads": threads}).encode())
-        while threads == 1:
+        left = left_behind()
+        keeper.send(json.dumps({"left": left, "resident": _pages(1)}).encode())
+        while left is None:
             # This process learns nothing of a shard, not even its name: the next shard has all of its memory.
             word, descriptors, *_ = socket.recv_fds(keeper, 1, 3)
             if not word:
@@ -49,6 +51,15 @@ def serve(keeper: socket.socket, given: dict[str, Any]) -> NoReturn:
         kernel.failed(keeper, error)
     finally:
         os._exit(0)
+
+
+def left_behind() -> str | None:
+    """Why this process must not be forked: what the imported libraries left in it."""
+    if (threads := len(os.listdir("/proc/self/task"))) != 1:
+        return f"{threads} threads, and forks need one"
+    with open("/proc/self/smaps") as file:  # of a mapping: sh, shared by all forks; mw, may be written
+        flags = [line.split()[1:] for line in file if line.startswith("VmFlags:")]
+    return "memory that forks would share" if any({"sh", "mw"} <= {*mapping} for mapping in flags) else None
 
 
 class Warm:
@@ -68,29 +79,44 @@ class Warm:
         gc.collect()
         gc.freeze()  # forks share these pages
 
-    def become_app(self, message: int, answer: int, begun: int) -> NoReturn:
-        """Gives up every right, and then runs the app: nothing that follows is trusted by anybody."""
+    def become_app(self, message: int, begun: int, *entrance: int) -> NoReturn:
+        """Gives up every right, and then runs the app: nothing that follows is trusted by anybody.
+
+        What the app holds is opened in its own root: a descriptor of the old root leads past all mounts of the new one.
+        """
         try:
-            message, answer, begun = _descriptors(message, answer, begun)
+            message, begun, *groups_of = _descriptors(message, begun, *entrance)
+            for group in groups_of:
+                os.write(group, b"0")
+                os.close(group)
             if not self.confined:
                 kernel.end_with_parent()
             for number in (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT, signal.SIGPIPE):
                 signal.signal(number, signal.SIG_DFL)
             os.setsid()
+            with open("/proc/self/oom_score_adj", "w") as file:  # it ends before the node where memory is short
+                file.write("1000")
             with os.fdopen(message, "rb") as file:
                 shard, request = json.loads(file.readline())["shard"], file.read()
-            with open("/proc/self/statm") as file:
-                mapped = int(file.read().split()[0]) * resource.getpagesize()
+            mapped = _pages(0)
             if self.confined:
-                self._confine(shard)
-            elif shard is not None:
-                _show(shard, self.given["data"])
+                answer = self._confine(shard)
+            else:
+                answer = os.memfd_create("answer", os.MFD_CLOEXEC)
+                if shard is not None:
+                    _show(shard, self.given["data"])
+            with socket.socket(fileno=os.dup(begun)) as keeper:
+                socket.send_fds(keeper, [b"answer"], [answer])
             _limit(self.given, mapped)
             _environment(self.given["app"])
             if self.confined:
                 kernel.drop_rights(self.machine.capset)
                 kernel.landlock(list(WRITABLE))
                 syscalls.confine(self.filter)
+            nothing = os.open(os.devnull, os.O_RDWR)
+            for standard in range(3):
+                os.dup2(nothing, standard)
+            os.close(nothing)
             os.write(begun, b"begun")  # send is no longer allowed
         except BaseException as error:
             with suppress(OSError):
@@ -99,12 +125,20 @@ class Warm:
         os.close(begun)
         _answer(self.given, request, answer)
 
-    def _confine(self, shard: str | None) -> None:
+    def _confine(self, shard: str | None) -> int:
+        """Returns a descriptor for the answer."""
         if self.masked:  # shards may lie in the folder of the data
             kernel.unmount(self.given["data"])
-        place = shard or self.given["data"]
-        self.root.enter(place, shard is not None, self.given["memory_bytes"] // 4, self.machine.pivot_root)
+        limits = self.given["memory_bytes"] // 4, self.given["answer_bytes"]
+        answer = self.root.enter(shard or self.given["data"], shard is not None, *limits, self.machine.pivot_root)
         kernel.set_host_name(HOST_NAME)
+        return answer
+
+
+def _pages(column: int) -> int:
+    """Bytes of this process that are mapped (0), or in memory (1)."""
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[column]) * resource.getpagesize()
 
 
 def _mask(data: str) -> bool:
@@ -127,11 +161,8 @@ def _show(shard: str, data: str) -> None:
 
 
 def _descriptors(*kept: int) -> list[int]:
-    """Closes everything but ``kept``, which become 3, 4, ...; 0, 1 and 2 are /dev/null."""
+    """Closes everything but 0, 1, 2 and ``kept``, which become 3, 4, ..."""
     high = [os.dup2(old, 100 + number, inheritable=False) for number, old in enumerate(kept)]
-    nothing = os.open(os.devnull, os.O_RDWR)
-    for number in range(3):
-        os.dup2(nothing, number)
     os.closerange(3, 100)
     moved = [os.dup2(old, 3 + number, inheritable=False) for number, old in enumerate(high)]
     os.closerange(3 + len(moved), max(resource.getrlimit(resource.RLIMIT_NOFILE)[0], 4096))
@@ -149,6 +180,8 @@ def _limit(given: dict[str, Any], mapped: int) -> None:
         resource.RLIMIT_CORE: 0,
         resource.RLIMIT_MEMLOCK: 0,
     }
+    if given["confined"]:
+        limits[resource.RLIMIT_SIGPENDING] = 0  # the kernel counts waiting signals for all processes of a user
     for limit, value in limits.items():
         hard = resource.getrlimit(limit)[1]
         value = value if hard == resource.RLIM_INFINITY else min(value, hard)
@@ -173,18 +206,20 @@ def _answer(given: dict[str, Any], request: bytes, answer: int) -> NoReturn:
 
     try:
         if given["probe"]:
-            record = record_of([])
-        else:
-            import numpy as np
+            from fedpriv.guard.attempts import play
 
-            np.random.seed()  # noqa: NPY002 - shards forked from one process would draw the same numbers
-            from flwr.clientapp.utils import get_load_client_app_fn
-            from flwr.common.config import get_metadata_from_config, get_project_config
+            play(request.decode(), answer, given["data"])
+            os._exit(0)
+        import numpy as np
 
-            identifier, version = get_metadata_from_config(get_project_config(given["app"]))
-            app = get_load_client_app_fn("", given["app"], True)(identifier, version, "")
-            message, context = request_of(request)
-            record = record_of(reply_arrays(app(message, context), message))
+        np.random.seed()  # noqa: NPY002 - shards forked from one process would draw the same numbers
+        from flwr.clientapp.utils import get_load_client_app_fn
+        from flwr.common.config import get_metadata_from_config, get_project_config
+
+        identifier, version = get_metadata_from_config(get_project_config(given["app"]))
+        app = get_load_client_app_fn("", given["app"], True)(identifier, version, "")
+        message, context = request_of(request)
+        record = record_of(reply_arrays(app(message, context), message))
     except BaseException:
         record = fault_of(traceback.format_exc())
     with suppress(OSError), os.fdopen(answer, "wb") as file:

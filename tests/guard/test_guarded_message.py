@@ -238,6 +238,16 @@ def test_sampled_shards_are_started_and_booked_as_such(tmp_path: Path) -> None:
     assert {booked.entries[0].event.mechanism for booked in network.booked()} == {"replaced_gaussian"}
 
 
+def test_the_sum_is_of_the_shards_that_were_drawn(tmp_path: Path) -> None:
+    network = GuardedMachines(tmp_path, sampling=0.5, shards=10, noise_multiplier=0.02)
+    drawn = []
+    for _ in range(4):
+        reply = network.ask().content["arrays"]  # the answer of every shard is as long as `clip`
+        moved = [reply[name].numpy() - weights()[name].numpy() for name in reply]
+        drawn.append(5 * float(np.sqrt(sum((part**2).sum() for part in moved))))
+    assert all(abs(count - round(count)) < 0.1 for count in drawn) and 0 < sum(drawn) < 39
+
+
 def test_errors_of_an_app_stay_in_this_machines_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     network = machines(tmp_path)
     network.boxed.app = lambda *given: BROKEN["crash"]

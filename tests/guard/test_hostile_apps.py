@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import shutil
@@ -12,6 +13,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -23,6 +25,7 @@ import pytest
 from asking import HOSTILE, bare, context_of, message_of
 from processes import wait_until
 
+from fedpriv.guard import launch, root
 from fedpriv.guard import sandbox as module
 from fedpriv.guard.record import request_bytes
 from fedpriv.guard.sandbox import Answer, Limits, Sandbox, SandboxUnavailable, available
@@ -229,6 +232,116 @@ def test_the_context_keeps_no_state_for_the_next_shard(box: Box) -> None:
     assert [float(box.ask(True, secret, "context_state").arrays[0]) for secret in (SECRET, 3)] == [0, 0]  # type: ignore[index]
 
 
+# --- what is its own ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("kernel_alone")
+def test_the_next_shard_reads_no_times_of_an_open_file(box: Box) -> None:
+    """Of /dev/null, which every process holds open; a mark that the open one leaves is taken away again."""
+
+    def found(confined: bool) -> float:
+        before = os.stat(os.devnull)
+        try:
+            box.ask(confined, SECRET, "descriptor_times")
+            (number,) = box.ask(confined, 0, "descriptor_times").arrays or (np.zeros(()),)
+        finally:
+            os.utime(os.devnull, ns=(before.st_atime_ns, before.st_mtime_ns))
+        return float(number)
+
+    assert found(confined=False) != 0
+    assert found(confined=True) == 0
+
+
+def test_the_next_shard_is_not_told_what_the_kernel_had_to_read(box: Box) -> None:
+    def found(confined: bool) -> float:
+        with open(box.app / "hostile" / "pages.bin", "rb") as pages:
+            os.posix_fadvise(pages.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        box.ask(confined, 5, "fault_counts")
+        (number,) = box.ask(confined, 0, "fault_counts").arrays or (np.zeros(()),)
+        return float(number)
+
+    assert found(confined=False) == 5
+    assert found(confined=True) == 0
+
+
+@pytest.mark.usefixtures("kernel_alone")
+def test_the_next_shard_reads_no_times_of_event_descriptors(box: Box) -> None:
+    def found(confined: bool) -> float:
+        box.ask(confined, SECRET, "event_times")
+        (number,) = box.ask(confined, 0, "event_times").arrays or (np.zeros(()),)
+        return float(number)
+
+    assert any(found(confined=False) for _ in range(5))  # within half a second
+    time.sleep(0.6)
+    assert found(confined=True) == 0
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_a_shard_counts_no_signals_of_another(box: Box, nodes: int) -> None:
+    """Of one sandbox, and of two nodes of one user."""
+
+    def found(confined: bool, beside: bool) -> float:
+        with Sandbox(box.app, box.data, TIGHT if confined else OPEN, confined=confined) as other:
+            one = box.both[confined]
+            sender = threading.Thread(
+                target=(one if nodes == 1 else other).ask,
+                args=(box.request("pending_signals", patience=3.0), box.shard(SECRET)),
+            )
+            if beside:
+                sender.start()
+                time.sleep(1.5)
+            (number,) = one.ask(box.request("pending_signals"), box.shard(0)).arrays or (np.zeros(()),)
+            if beside:
+                sender.join()
+        return float(number)
+
+    assert found(confined=False, beside=True) < found(confined=False, beside=False)
+    assert found(confined=True, beside=True) == found(confined=True, beside=False)
+
+
+def test_what_an_app_holds_has_numbers_of_its_own(box: Box) -> None:
+    def found(confined: bool) -> set[tuple[float, ...]]:
+        answers = []
+        for _ in range(3):
+            ends = [os.pipe() for _ in range(400)]
+            answers.append(box.ask(confined, SECRET, "held_numbers").arrays)
+            for end in itertools.chain(*ends):
+                os.close(end)
+        return {tuple(float(number) for number in arrays[0]) for arrays in answers if arrays}
+
+    assert len(found(confined=False)) == 3
+    assert len(found(confined=True)) == 1
+
+
+def test_times_of_a_shard_are_no_apps_to_change(box: Box) -> None:
+    seen = [box.ask(confined, secret, "shard_times").arrays for confined in (False, True) for secret in (9, 9)]
+    assert seen[0] is not None and seen[1] is not None and not np.array_equal(seen[0], seen[1])
+    assert [float(number) for number in (seen[2] or ())[0]] == [float(number) for number in (seen[3] or ())[0]]
+
+
+def test_memory_that_forks_share_is_no_way_to_the_next_shard(box: Box, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a library that maps some at import, as one for threads may: `wsgiref` in its place."""
+    hook = "import sys, mmap; " + (
+        "sys.meta_path.insert(0, type('F', (), {{'find_spec': staticmethod(lambda name, *_: "
+        "setattr(sys, 'left_by_a_library', mmap.mmap(-1, 4096)) if name == 'wsgiref' else None)}})); "
+    )
+    blind = "import fedpriv.guard.warm as warm; warm.left_behind = lambda: None; main("
+    monkeypatch.setattr(module, "libraries_of", lambda *_: ["wsgiref"])
+
+    def found(code: str, confined: bool, is_warm: bool) -> float:
+        monkeypatch.setattr(launch, "_CODE", hook + code)
+        with Sandbox(box.app, box.data, TIGHT if confined else OPEN, confined=confined) as one:
+            assert one.is_warm == is_warm
+            one.ask(box.request("own_maps"), box.shard(SECRET))
+            answer = one.ask(box.request("own_maps"), box.shard(0))
+        assert answer.arrays is not None, answer.fault
+        return float(answer.arrays[0])
+
+    code = launch._CODE
+    assert found(code.replace("main(", blind), confined=False, is_warm=True) == SECRET
+    assert found(code, confined=True, is_warm=False) == 0
+
+
 # --- what an app can see ------------------------------------------------------------------------------------------
 
 
@@ -332,6 +445,27 @@ def test_an_app_takes_no_more_than_it_may(box: Box, attack: str, more: dict[str,
     assert box.ask(False, SECRET, attack, **more).fault is None
     answer = box.ask(True, SECRET, attack, **more)
     assert answer.arrays is None and re.search(fault, str(answer.fault)), answer.fault
+
+
+def test_an_app_has_few_files_and_no_children(box: Box) -> None:
+    """Empty files are in no disk's size, and the kernel's memory for them is in no app's."""
+    fewest = max(root.FEWEST_FILES, TIGHT.memory_bytes // 4 // 4096)
+    for attack, more, most in (("many_files", {"files": 20_000}, fewest), ("forks", {"children": 20}, 0)):
+        (here,), (there,) = (box.ask(confined, SECRET, attack, **more).arrays or () for confined in (False, True))
+        assert float(here) == next(iter(more.values())) and float(there) <= most
+
+
+def test_an_app_that_writes_its_answer_itself_has_none_before_its_end(box: Box) -> None:
+    """Slowly, and whole at the last second: it answers where it ends, and at the wall time it has not."""
+    answer = box.ask(False, SECRET, "own_answer", patience=1.0, seconds=0.0)
+    assert answer.arrays is not None and float(answer.arrays[0][0]) == SECRET
+    with Sandbox(box.app, box.data, Limits(128 << 20, 5, 2, 1000)) as one:
+        answers = [
+            one.ask(box.request("own_answer", patience=0.5, seconds=seconds), box.shard(SECRET))
+            for seconds in (0.0, 100.0)
+        ]
+    assert answers[0].arrays is not None, answers[0].fault
+    assert answers[1].arrays is None and "no answer in wall_s=2" in str(answers[1].fault)
 
 
 def test_an_app_fills_no_disk(box: Box) -> None:

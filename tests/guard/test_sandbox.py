@@ -18,7 +18,7 @@ import pytest
 from asking import APPS, HOSTILE, bare, context_of, message_of, write_rows
 from processes import children, state, wait_until
 
-from fedpriv.guard import launch, root
+from fedpriv.guard import groups, launch, root
 from fedpriv.guard import sandbox as module
 from fedpriv.guard.record import request_bytes
 from fedpriv.guard.sandbox import Limits, Sandbox, SandboxUnavailable, available, libraries_of
@@ -251,6 +251,125 @@ with Sandbox(Path({str(app)!r}), Path({str(data)!r}), Limits(1 << 28, 600, 600, 
         node.send_signal(signal.SIGKILL)
     assert len(all_of_them) == 4
     wait_until(lambda: all(state(process) in ("", "Z") for process in all_of_them))
+
+
+def app_of(one: Sandbox) -> int:
+    """The process of the only app that runs."""
+    assert one._process is not None
+    (keeper,) = children(one._process.pid)
+    return wait_until(lambda: children(keeper)[1:])[0]
+
+
+def test_an_app_ends_before_the_node_where_memory_is_short(tmp_path: Path) -> None:
+    app, data = hanging(tmp_path), tmp_path / "data.csv"
+    for confined in (True, False):
+        limits = Limits(1 << 28, 60, 100, 1000)
+        with (
+            Sandbox(app, data, limits, confined=confined) as one,
+            one.begin(hanging_request(data), None),
+        ):
+            adjusted = Path(f"/proc/{app_of(one)}/oom_score_adj")
+            wait_until(lambda file=adjusted: file.read_text().strip() == "1000")
+    assert Path("/proc/self/oom_score_adj").read_text().strip() != "1000"
+
+
+SHORT = """
+import sys
+from pathlib import Path
+from fedpriv.guard.sandbox import Limits, Sandbox
+Path(sys.argv[1], "cgroup.procs").write_text("0")
+folder = Path(sys.argv[2])
+with Sandbox(folder / "hostile_apps", folder / "data.csv", Limits(1 << 30, 60, 100, 1000)) as one:
+    for name in ("takes", "harmless"):
+        print(one.ask((folder / name).read_bytes(), None).fault)
+"""
+
+
+def group_of_memory() -> Path | None:
+    """A folder in which a control group for memory can be made, of either version."""
+    older = Path("/sys/fs/cgroup/memory")
+    return older if os.access(older / "cgroup.procs", os.W_OK) else groups.parent()
+
+
+def test_the_kernel_ends_an_app_that_takes_the_machines_memory_and_nothing_else(tmp_path: Path) -> None:
+    """A machine of 600 MiB for node and app, of which the app may take 1 GiB. Where none can be made, the test above
+    holds alone.
+    """
+    hanging(tmp_path)
+    for name, given in (
+        ("takes", {"attack": "memory", "megabytes": 900}),
+        ("harmless", {"attack": "full_disk", "megabytes": 1}),
+    ):
+        context = context_of(tmp_path / "data.csv", given)  # type: ignore[arg-type]
+        (tmp_path / name).write_bytes(request_bytes(message_of({"a": np.zeros(1)}), context))
+    if (folder := group_of_memory()) is None:
+        return
+    group = folder / f"test-{os.getpid()}"
+    group.mkdir()
+    try:
+        limit = next(file for file in ("memory.limit_in_bytes", "memory.max") if (group / file).exists())
+        (group / limit).write_text(str(600 << 20))
+        command = [sys.executable, "-c", SHORT, str(group), str(tmp_path)]
+        ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    finally:
+        wait_until(lambda: not (group / "cgroup.procs").read_text())
+        group.rmdir()
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.splitlines() == ["the app ended without an answer (ended, status -9)", "None"]
+
+
+def test_each_start_has_a_group_of_its_own(message_app: tuple[Sandbox, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    """In files that stand for the kernel's."""
+    one, data = message_app
+    folder = data.parent / "groups"
+    folder.mkdir()
+    monkeypatch.setattr(groups, "parent", lambda: folder)
+    real, made = Path.mkdir, list[Path]()
+
+    def mkdir(path: Path, *given: object, **more: object) -> None:
+        real(path, *given, **more)  # type: ignore[arg-type]
+        if path.parent == folder:
+            made.append(path)
+            (path / "cgroup.procs").touch()
+
+    monkeypatch.setattr(Path, "mkdir", mkdir)
+    monkeypatch.setattr(Path, "rmdir", shutil.rmtree)
+    seen: list[dict[str, str]] = []
+    told = one._told
+    monkeypatch.setattr(
+        one, "_told", lambda *given: (told(*given), seen.append({f.name: f.read_text() for f in made[-1].iterdir()}))[0]
+    )
+    for _ in range(2):
+        assert one.ask(request(data), None).fault is None
+    assert len(set(made)) == 2 and not any(path.exists() for path in made)
+    for files in seen:
+        assert files["cgroup.procs"] == "0" and files["memory.swap.max"] == "0"
+        assert files["pids.max"] == str(LIMITS.processes + groups.SPARE)
+        least = 2 * LIMITS.memory_bytes + LIMITS.answer_bytes + groups.KERNEL
+        assert least < int(files["memory.max"]) < least + (1 << 30)
+
+
+@pytest.mark.parametrize(
+    ("enabled", "above", "found"),
+    [("memory pids", True, "own"), ("", True, "own"), (None, True, "above"), (None, False, None)],
+)
+def test_a_group_is_made_where_the_kernel_lets(
+    tmp_path: Path, enabled: str | None, above: bool, found: str | None
+) -> None:
+    """In the process's own group, or the one above where its own has processes; files stand for the kernel's."""
+    process, mounted = tmp_path / "self", tmp_path / "mounted"
+    process.mkdir()
+    (own := mounted / "slice" / "own").mkdir(parents=True)
+    (process / "cgroup").write_text("4:memory:/else\n0::/slice/own\n")
+    (process / "mountinfo").write_text(f"30 1 0:26 / {mounted} rw - cgroup2 none rw\n")
+    for folder, text in ((own, enabled), (own.parent, "pids" if above else None)):
+        if text is not None:
+            (folder / "cgroup.subtree_control").write_text(text)
+    wanted = {"own": own, "above": own.parent, None: None}[found]
+    assert groups.parent(str(process)) == wanted
+    if wanted is not None:
+        assert {*(wanted / "cgroup.subtree_control").read_text().replace("+", "").split()} == {"memory", "pids"}
+    groups.parent.cache_clear()
 
 
 # --- where it cannot run ------------------------------------------------------------------------------------------

@@ -96,6 +96,12 @@ FORK = 0x1200011
         ("fcntl", (0, 1024), errno.EINVAL),  # F_SETLEASE
         ("fcntl", (0, 1026), errno.EINVAL),  # F_NOTIFY
         ("flock", (0, 2), 0),
+        ("fchmod", (0,), errno.EPERM),
+        ("utimensat", (0, 0, 1), errno.EPERM),  # of an open file
+        ("utimensat", (0, 1, 1, 0x1000), errno.EPERM),
+        ("utimensat", (0, 1, 1), ALLOW),
+        ("utimensat", (0, 1 << 32, 1), ALLOW),
+        ("getrusage", (0,), errno.ENOSYS),
         ("prctl", (15,), ALLOW),
         ("prctl", (1,), errno.EPERM),  # PR_SET_PDEATHSIG
         ("prctl", (22,), errno.EPERM),

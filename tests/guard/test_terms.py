@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import weakref
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -160,6 +162,24 @@ def test_large_models_are_clipped_one_by_one_to_the_same_sum(noise: str, monkeyp
     monkeypatch.setattr("fedpriv.guard.terms.TOGETHER", 1)
     assert torch.equal(found.release(given, 6, SILENT), together) and together.abs().sum() > 0
     assert not found.release([], 6, SILENT).any()
+
+
+@pytest.mark.parametrize("noise", ["own", "ddgauss"])
+def test_answers_are_added_up_as_they_come(noise: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that memory does not depend on how many shards answered."""
+    found, given, most = terms() if noise == "own" else terms(**SUM), list[weakref.ref[np.ndarray]](), 0
+    monkeypatch.setattr("fedpriv.guard.terms.TOGETHER", 12)
+
+    def answers() -> Iterator[np.ndarray]:
+        nonlocal most
+        for number in range(40):
+            answer = np.full(6, float(number))
+            given.append(weakref.ref(answer))
+            most = max(most, sum(one() is not None for one in given))
+            yield answer
+
+    found.release(answers(), 6, SILENT)
+    assert most <= 4
 
 
 def test_sampled_shards_are_charged_by_their_own_law_and_drawn_by_coins() -> None:
