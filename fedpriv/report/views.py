@@ -71,7 +71,7 @@ FILES: Mapping[str, str] = {
     **dict.fromkeys(("config.yaml", "ledger.jsonl", "model.safetensors", "classes.json", "tokenizer.json"), RELEASED),
     **dict.fromkeys(("metrics.jsonl", "summary*.json", "stages.json", "SHA256SUMS", "snapshots"), RELEASED),
     **dict.fromkeys(("report.html", "*.png", "*.svg", "answers.csv", "*certificate*", "run-name"), RELEASED),
-    **dict.fromkeys(("tracking", "tracking.json", ".lock", ".start.json", ".hydra", "attempt"), RELEASED),
+    **dict.fromkeys(("tracking", "tracking.json", ".lock", ".start.json", ".owner", ".hydra", "attempt"), RELEASED),
     **dict.fromkeys((PRIVATE, "checkpoints", "failed.txt"), DATA),
 }
 #: Of what leaves a run otherwise.

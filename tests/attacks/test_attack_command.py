@@ -295,7 +295,7 @@ def test_all_leaves_out_what_the_run_does_not_allow(
 
 def test_help_and_options() -> None:
     assert (main([]), main(["--help"])) == (2, 0)
-    run, attack, changes = parse_options(["run=x", "attack=lira", "attack.members=100", "workers=null"])
+    run, attack, changes, _ = parse_options(["run=x", "attack=lira", "attack.members=100", "workers=null"])
     assert (run, attack, changes) == ("x", "lira", {"members": 100, "workers": None})
     with pytest.raises(OptionError, match="finished run"):
         parse_options(["attack=lira"])

@@ -23,6 +23,7 @@ from scipy.stats import binom, norm
 
 import fedpriv
 from fedpriv.certificates.making import of_any
+from fedpriv.config.owner import is_own
 from fedpriv.privacy.composition import compose as composed
 from fedpriv.privacy.secret_cohorts import SecretCohorts
 from fedpriv.report import views
@@ -58,6 +59,8 @@ def of_folder(folder: Path) -> dict[str, Any]:
         name, content = str(file.relative_to(folder)), file.read_bytes()
         if "tfevents" in name:  # a record has the time at which it was written
             name, content = "tracking", of_tensorboard(file.parent)
+        if name == ".owner":  # of config.yaml, where the folder's own place stands
+            content = str(is_own(folder, "config.yaml")).encode()
         found[name] = content.replace(str(folder.parent).encode(), b"") if isinstance(content, bytes) else content
     return found
 
