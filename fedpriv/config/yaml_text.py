@@ -49,16 +49,16 @@ def read_yaml(path: Path) -> Any:
     """Plain values; interpolations are texts. A file may be anybody's: it has no aliases (few of them make gigabytes),
     no tags, and at most `DEPTH` levels (the parser would leave its stack).
 
-    Raises `yaml.YAMLError`, OSError, ValueError.
+    Raises `yaml.YAMLError`, OSError, UnicodeDecodeError.
     """
     text = text_in(path.parent, path.name, MOST)
     level = 0
     for event in yaml.parse(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
         level += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
         if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None) or getattr(event, "tag", None):
-            raise ValueError("aliases, anchors and tags are not allowed")
+            raise yaml.YAMLError("aliases, anchors and tags are not allowed")
         if level > DEPTH:
-            raise ValueError(f"deeper than {DEPTH} levels")
+            raise yaml.YAMLError(f"deeper than {DEPTH} levels")
     loader = _Loader(text)
     try:
         return loader.get_single_data()  # SafeConstructor's: plain values, and no tag that makes an object

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import yaml
 
 from fedpriv.common import run_files
 from fedpriv.common.errors import RunFolderError
@@ -101,5 +102,5 @@ def test_yaml_has_no_aliases_no_tags_and_an_end(text: str, tmp_path: Path) -> No
     (tmp_path / "config.yaml").write_text("a: [1, {b: 2}]\n")
     assert read_yaml(tmp_path / "config.yaml") == {"a": [1, {"b": 2}]}
     (tmp_path / "config.yaml").write_text(text)
-    with pytest.raises(ValueError, match=r"aliases, anchors and tags|deeper than"):
+    with pytest.raises(yaml.YAMLError, match=r"aliases, anchors and tags|deeper than"):
         read_yaml(tmp_path / "config.yaml")
