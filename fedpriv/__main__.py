@@ -42,7 +42,7 @@ def _dispatch(given: list[str], trusted: list[str]) -> int:
     else:
         name, rest = "run", given
     if name != "deploy":
-        use_own_methods()
+        use_own_methods(at_once=name == "check")
     elif systems.fcntl is None:
         raise OptionError("deploy", "", "needs Linux or macOS; on Windows, run it in WSL")
     for said in trusted:
@@ -69,6 +69,8 @@ def console() -> int:
 
 
 def command() -> int:
+    if os.path.lexists("matplotlibrc"):  # of the working directory, which may be somebody else's folder
+        os.environ.setdefault("MATPLOTLIBRC", os.devnull)
     if (number := cores()) < (os.cpu_count() or 1):
         os.environ.setdefault("OMP_NUM_THREADS", str(number))  # torch and NumPy would start a thread a machine's core
     try:

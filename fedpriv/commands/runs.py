@@ -284,7 +284,8 @@ def job(_: Any) -> float | None:
         if sweep and not is_quiet():
             say(f"--- {which(hydra_config.job.num)}, {folder.name}: {' '.join(overrides)}", flush=True)
         with running(folder):
-            summary = (run_job if sweep else start_run)(config, folder)
+            given = list(filter(_operates, overrides))
+            summary = run_job(config, folder, given) if sweep else start_run(config, folder)
         _, value, more_is_better = leading_metric(summary)
         reached.append(value if value is None or more_is_better else -value)
         finish(summary, folder)
@@ -370,8 +371,8 @@ def _resume(folder: str, overrides: Sequence[str]) -> int:
         for key, value in (key_and_value(one) for one in overrides if not one.startswith("resume=")):
             raise OptionError(key, value, "a sweep goes on with its own options: leave it out")
         if not is_own(path, SWEEP_FILE):  # they may name any code
-            words = "this user's commands did not begin this sweep; where you have read them, give its options yourself"
-            raise RunFolderError(f"{folder}: {words}: fedpriv -m {' '.join(options)} hydra.sweep.dir={shown(path)}")
+            words = f"this user's commands did not begin this sweep; {SWEEP_FILE} has its options: where you have read"
+            raise RunFolderError(f"{folder}: {words} them, give them yourself, to fedpriv -m, in a new folder")
         return _dispatch(["-m", *flags_of_sweep(path), *options, f"hydra.sweep.dir={folder}"])
     with running(path):
         summary = resume_run(path, list(filter(_operates, overrides)))

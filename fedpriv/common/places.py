@@ -27,6 +27,9 @@ ROOT = PACKAGE.parent
 HOME = PACKAGE if (PACKAGE / "conf").is_dir() else ROOT
 METHOD_PACKAGES = ("strategies", "clients")
 
+#: A folder that holds one of these is a run's or a sweep's.
+OF_A_RUN = ("metrics.jsonl", "summary.json", "ledger.jsonl", "classes.json", "model.safetensors", "sweep.json")
+
 #: The user's folder, for this process and those that it starts.
 VARIABLE = "FEDPRIV_OWN_METHODS"
 #: The folder of `--config-dir`, for this process and those that it starts.
@@ -54,18 +57,19 @@ def own_conf() -> Path | None:
     return None if (own := own_methods()) is None else own / "conf"
 
 
-def use_own_methods(folder: Path | None = None) -> None:
+def use_own_methods(folder: Path | None = None, at_once: bool = False) -> None:
     """From now on, this process and those that it starts also run code of this folder (None: the working directory).
 
-    Its further modules can be imported too, behind everything that is installed: a datasets.py there is no library. A
-    run's folder is no such folder.
+    Its further modules can be imported too, behind everything that is installed: a datasets.py there is no library.
+    at_once: already before YAML names one of its modules; otherwise a library that is not installed, and that another
+    looks for, may not be a file of that folder. A run's folder is no such folder.
     """
     place = folder or Path.cwd()
-    if (place / "metrics.jsonl").exists() or (place / "summary.json").exists():
-        return  # a run's folder, which may be anybody's
+    if any(os.path.lexists(place / mark) for mark in OF_A_RUN):
+        return  # it may be anybody's
     chosen = str(place.absolute())
     os.environ[VARIABLE] = chosen
-    sys.path[:] = [*(entry for entry in sys.path if not _same(entry, Path(chosen))), chosen]
+    sys.path[:] = [*(entry for entry in sys.path if not _same(entry, Path(chosen))), *[chosen] * at_once]
 
 
 def import_path() -> list[str]:
@@ -106,7 +110,7 @@ def _same(entry: str, folder: Path) -> bool:
 def with_own_methods(folder: Path | None = None) -> Iterator[None]:
     """Context of `use_own_methods`."""
     before, path = os.environ.get(VARIABLE), list(sys.path)
-    use_own_methods(folder)
+    use_own_methods(folder, at_once=True)
     try:
         yield
     finally:
@@ -133,6 +137,8 @@ def load_module(name: str) -> ModuleType:
     if package in METHOD_PACKAGES:
         _open(package)
         _forget_another(name, rest)
+    if (folder := os.environ.get(VARIABLE)) and folder not in sys.path and _is_in(Path(folder), name):
+        sys.path.append(folder)
     if name not in sys.modules:
         importlib.invalidate_caches()  # it may have been written a moment ago
     module, folder = importlib.import_module(name), os.environ.get(VARIABLE)
@@ -142,11 +148,20 @@ def load_module(name: str) -> ModuleType:
     return module
 
 
+def _is_in(folder: Path, name: str) -> bool:
+    """Whether a folder has a module of this name, or a method's half."""
+    package, _, rest = name.partition(".")
+    first = folder / package / rest if package in METHOD_PACKAGES else folder / package
+    return first.with_suffix(".py").is_file() or first.is_dir()
+
+
 def file_of(name: str) -> Path | None:
     """The file that `load_module` would run last, found without running any; None where there is none."""
     package, _, rest = name.partition(".")
-    at = [str(folder) for folder in method_folders(package)] if package in METHOD_PACKAGES else None
-    for part in (rest if at is not None else name).split("."):
+    at = [str(folder) for folder in method_folders(package)] if package in METHOD_PACKAGES else [*sys.path]
+    if package not in METHOD_PACKAGES and (own := os.environ.get(VARIABLE)):
+        at.append(own)
+    for part in (rest if package in METHOD_PACKAGES else name).split("."):
         found = PathFinder.find_spec(part, at)
         if found is None:
             return None

@@ -26,6 +26,8 @@ from fedpriv.common.systems import AS_IT_IS
 MIB = 2**20
 #: Bytes of a file that is read as a whole; of one line; of a model or a ledger.
 MOST, LONGEST, LARGEST = 64 * MIB, 16 * MIB, 2**33
+#: Bytes of a file of somebody else's folder, as a ledger.
+WIDEST = 256 * MIB
 #: Of JSON. The values are counted by the signs between them; the digits are those of 2^64 and some more.
 DEPTH, MOST_VALUES, DIGITS = 64, 2_000_000, 24
 #: Entries of a run's folder, with those of the folders in it.
@@ -136,15 +138,34 @@ def _deeper(value: Any) -> bool:
     return bool(level)
 
 
+def shapes_in(folder: Path, name: str) -> dict[str, tuple[int, ...]]:
+    """The shapes of the tensors of a safetensors file, by its header alone. Raises OSError and ValueError, also where
+    the file has another length than its header says.
+    """
+    with open_in(folder, name) as file:
+        length = int.from_bytes(file.read(8), "little")
+        if length > MOST:
+            raise ValueError(f"its header has more than {MOST} bytes")
+        found = json_of(file.read(length))
+        try:
+            tensors = {name: about for name, about in found.items() if name != "__metadata__"}
+            end = max((about["data_offsets"][1] for about in tensors.values()), default=0)
+            shapes = {name: tuple(map(int, about["shape"])) for name, about in tensors.items()}
+        except WRONG:
+            raise ValueError("it has no header of tensors") from None
+        if os.fstat(file.fileno()).st_size != 8 + length + end:
+            raise ValueError("it has another length than its header says")
+    return shapes
+
+
 def tensors_in(folder: Path, name: str) -> dict[str, Any]:
     """The tensors of a safetensors file of a folder, of which there is room for two. Raises OSError and ValueError."""
     import psutil
     from safetensors import SafetensorError
     from safetensors.torch import load  # torch: a second that a report does without
 
+    shapes_in(folder, name)
     content = bytes_in(folder, name, min(LARGEST, psutil.virtual_memory().available // 2))
-    if int.from_bytes(content[:8], "little") > MOST:
-        raise ValueError(f"its header has more than {MOST} bytes")
     try:
         return dict(load(content))
     except SafetensorError as error:
@@ -153,7 +174,8 @@ def tensors_in(folder: Path, name: str) -> dict[str, Any]:
 
 def refuse_links(folder: Path) -> None:
     """Raises `RunFolderError` where something in a run's folder is a link, a pipe or a device, or it has more than
-    `MOST_FILES` entries: what is written beside its files would be written elsewhere.
+    `MOST_FILES` entries: what is written beside its files would be written elsewhere. A file that holds no tensors has
+    at most `WIDEST` bytes. What trackers keep in ``tracking`` is read by nobody here, and may be links.
     """
     waiting, left = [folder], MOST_FILES
     while waiting:
@@ -162,12 +184,14 @@ def refuse_links(folder: Path) -> None:
                 left -= 1
                 if left < 0:
                     raise RunFolderError(f"{folder}: it has more than {MOST_FILES} files")
-                if entry.is_symlink():
+                if entry.is_symlink() and not entry.path.startswith(str(folder / "tracking" / "")):
                     raise RunFolderError(f"{entry.path}: is a link, and a run's folder holds its files itself")
                 if entry.is_dir(follow_symlinks=False):
                     waiting.append(Path(entry.path))
-                elif not entry.is_file(follow_symlinks=False):
+                elif not entry.is_file(follow_symlinks=False) and not entry.is_symlink():
                     raise RunFolderError(f"{entry.path}: not a regular file")
+                elif not entry.name.endswith(".safetensors") and entry.stat(follow_symlinks=False).st_size > WIDEST:
+                    raise RunFolderError(f"{entry.path}: has more than {WIDEST} bytes")
 
 
 @contextmanager

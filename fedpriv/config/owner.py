@@ -8,6 +8,7 @@ connects to the user says again.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import hmac
 import os
@@ -19,12 +20,13 @@ from pathlib import Path
 
 from fedpriv.common import places
 from fedpriv.common.errors import CodeRefused, OptionError, RunFolderError
-from fedpriv.common.files import write_atomic
+from fedpriv.common.files import open_regular, write_atomic
 from fedpriv.common.run_files import bytes_in
 from fedpriv.config.method_pairs import target
 from fedpriv.config.schema import Config
 from fedpriv.config.strategy_options import HALVES
 
+KEY_BYTES = 32
 #: In a run's or a sweep's folder.
 OWNER = ".owner"
 
@@ -84,11 +86,20 @@ def _key() -> bytes:
     if not (place / "owner.key").exists():
         place.mkdir(mode=0o700, parents=True, exist_ok=True)
         fresh = place / f".owner.{secrets.token_hex(8)}"
-        write_atomic(fresh, secrets.token_bytes(32), mode=0o600)
-        with suppress(FileExistsError):
+        write_atomic(fresh, secrets.token_bytes(KEY_BYTES), mode=0o600)
+        try:
             os.link(fresh, place / "owner.key")  # of two at once the first counts
-        fresh.unlink()
-    return bytes_in(place, "owner.key", 32)
+        except FileExistsError:
+            pass
+        except OSError:  # no hard links here
+            os.rename(fresh, place / "owner.key")
+        finally:
+            fresh.unlink(missing_ok=True)
+    with open_regular(place / "owner.key") as file:
+        about, key = os.fstat(file.fileno()), file.read(KEY_BYTES + 1)
+    if len(key) != KEY_BYTES or (os.name == "posix" and (about.st_uid != os.getuid() or about.st_mode & 0o022)):
+        raise OSError(errno.EPERM, "is not a key that this user alone can have written", str(place / "owner.key"))
+    return key
 
 
 @contextmanager

@@ -53,7 +53,9 @@ class ModelConfig(Options):
     ]
     hidden: int = Field(default=64, ge=1, description="mlp: width of the hidden layer; gru: of the state")
     embedding: int = Field(default=32, ge=0, description="text: width of a token; bag, 0: that of the outputs")
-    layers: int = Field(default=2, ge=1, description="transformer: blocks of attention and a feed-forward layer")
+    layers: int = Field(
+        default=2, ge=1, le=1000, description="transformer: blocks of attention and a feed-forward layer"
+    )
     heads: int = Field(default=4, ge=1, description="transformer: heads of attention (divides the embedding)")
     second_hidden: int = Field(default=0, ge=0, description="cnn_agn: width of a second fully connected layer, 0 none")
     groups: int = Field(default=8, ge=1, description="resnet: groups of GroupNorm (divides 64)")

@@ -41,8 +41,8 @@ def yaml_of(content: dict[str, Any]) -> str:
     return str(yaml.dump(content, default_flow_style=False, allow_unicode=True, sort_keys=False, Dumper=_Dumper))
 
 
-#: Bytes of a configuration.
-MOST = 4 * MIB
+#: Bytes of a configuration, its values, and the signs of one of them.
+MOST, MOST_EVENTS, LONGEST_SCALAR = 4 * MIB, 200_000, 10_000
 
 
 def read_yaml(path: Path) -> Any:
@@ -53,10 +53,12 @@ def read_yaml(path: Path) -> Any:
     """
     text = text_in(path.parent, path.name, MOST)
     level = 0
-    for event in yaml.parse(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
+    for number, event in enumerate(yaml.parse(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))):
         level += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
         if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None) or getattr(event, "tag", None):
             raise yaml.YAMLError("aliases, anchors and tags are not allowed")
+        if number > MOST_EVENTS or len(getattr(event, "value", "")) > LONGEST_SCALAR:
+            raise yaml.YAMLError(f"more than {MOST_EVENTS} values, or one of more than {LONGEST_SCALAR} signs")
         if level > DEPTH:
             raise yaml.YAMLError(f"deeper than {DEPTH} levels")
     loader = _Loader(text)

@@ -51,7 +51,7 @@ class ClientActor:
         `RunFailed` where this machine's code or data are not what is ``expected``.
         """
         if own is not None:
-            use_own_methods(own)
+            use_own_methods(own, at_once=True)
         from fedpriv.config.checks import validate
         from fedpriv.engines.agreement import agree
         from fedpriv.engines.worker import make_apps

@@ -27,6 +27,7 @@ from fedpriv.common.run_files import (
     refuse_links,
     text_in,
 )
+from fedpriv.config.owner import is_own
 from fedpriv.config.yaml_text import read_yaml
 from fedpriv.privacy.events import EVERY_CLIENT
 from fedpriv.report.views import PRIVATE, ROUND, SUMMARY, joined, split
@@ -40,6 +41,9 @@ NOT_PARAMETERS = {"round", "client", "clients", "sequence", "sequences", "attemp
 
 #: In a sweep's folder: how many jobs it has, and its options. A search has none: what it tries next is not known.
 SWEEP_FILE = "sweep.json"
+
+#: Lines of metrics.jsonl, and torn ones of a ledger, that are read.
+MOST_ROUNDS, MOST_TORN = 500_000, 10_000
 
 TORN_LAST = "its last line is torn and was left out"
 
@@ -149,7 +153,8 @@ def read_run(path: Path, private: bool = True) -> RunFolder:
     """
     if not path.is_dir() or not is_run(path):
         raise RunFolderError(f"{path}: not a run folder (which holds config.yaml, metrics.jsonl, summary.json)")
-    refuse_links(path)
+    if not is_own(path, "config.yaml"):
+        refuse_links(path)
     problems: dict[str, str] = {}
     config = _read_mapping(path, "config.yaml", problems)
     config_text = text_in(path, "config.yaml") if config else ""
@@ -190,8 +195,8 @@ def _read_rounds(folder: Path, name: str, problems: dict[str, str]) -> list[dict
         return []
     try:
         content = bytes_in(folder, name)
-        if content.count(b",") > MOST_VALUES:
-            raise OSError(errno.EFBIG, f"has more than {MOST_VALUES} values")
+        if content.count(b",") > MOST_VALUES or content.count(b"\n") > MOST_ROUNDS:
+            raise OSError(errno.EFBIG, f"has more than {MOST_VALUES} values or {MOST_ROUNDS} lines")
     except OSError as error:
         problems[file] = f"cannot be read ({error.strerror})"
         return []
@@ -251,6 +256,8 @@ def count_releases(file: Path, problems: dict[str, str] | None = None) -> list[R
                 named = [int(client) for client in entry["clients"]] if "clients" in entry else [int(entry["client"])]
             except (ValueError, TypeError, KeyError):
                 torn += 1
+                if torn > MOST_TORN:
+                    break
                 continue
             releases = per_client[kind]
             for client in named:

@@ -25,7 +25,7 @@ from fedpriv.common.errors import OptionError, RunFolderError
 from fedpriv.common.files import locked
 from fedpriv.common.run_files import fitting
 from fedpriv.config.compose import parse, read_config
-from fedpriv.config.owner import PLACES
+from fedpriv.config.owner import OWNER, PLACES, is_own
 from fedpriv.config.schema import Config
 from fedpriv.privacy.composition import compose
 from fedpriv.runs.changed import ONLOOKERS, said, with_options
@@ -62,7 +62,10 @@ def extend_run(path: Path, overrides: Sequence[str]) -> None:
         if before.num_rounds % make_client(before).rounds_at_once:
             folder.mark_disturbed("the run's end cut a pass, which was paid as that: the extension begins another")
         folder.add_stage(before, summary)
+        own = is_own(folder.path, "config.yaml")
         folder.write_config(after)
+        if not own:  # it stays somebody else's
+            (folder.path / OWNER).unlink(missing_ok=True)
 
 
 def extended(before: Config, overrides: Sequence[str]) -> Config:

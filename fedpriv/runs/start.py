@@ -151,6 +151,8 @@ def _taken_up(config: Config, folder: RunFolder, began: float, monitor: Monitor)
     kept = read_config(folder.path, Config.model_fields).model_copy(
         update={"operations": config.operations, "tracking": config.tracking}
     )
+    here = {name: getattr(config.dataset, name) for name in ("root", "cache", "download")}  # that the digest leaves out
+    kept = kept.model_copy(update={"dataset": kept.dataset.model_copy(update=here)})
     resolved, worker, _ = resolve(config, folder.path)
     if kept.digest() != resolved.digest():
         raise RunFolderError(f"{folder.path} holds an interrupted run with other options: name another run_dir")

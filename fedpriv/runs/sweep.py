@@ -18,10 +18,10 @@ from fedpriv.common.errors import FedprivError, OptionError
 from fedpriv.common.files import write_atomic
 from fedpriv.common.places import CONFIG_DIR
 from fedpriv.common.printing import say
-from fedpriv.common.run_files import mapping_in, text_in
+from fedpriv.common.run_files import mapping_in, refuse_links, text_in
 from fedpriv.common.verbosity import is_quiet
 from fedpriv.config.compose import parse
-from fedpriv.config.owner import mark_own
+from fedpriv.config.owner import is_own, mark_own
 from fedpriv.config.schema import Config
 from fedpriv.report.reading import SWEEP_FILE, options_of_sweep
 
@@ -105,6 +105,8 @@ def refuse_used(folder: str, options: Sequence[str]) -> None:
     """Raises `OptionError` where hydra.sweep.dir holds runs of other options: they would be counted and compared with
     the new ones. The same options go on with the sweep.
     """
+    if "${" not in folder and Path(folder).is_dir() and not is_own(Path(folder), SWEEP_FILE):
+        refuse_links(Path(folder))
     used = sorted(path.parent.name for path in Path(folder).glob("*/config.yaml")) if "${" not in folder else []
     before = options_of_sweep(Path(folder)) if used else None
     if used and (before is None or _of_runs(before) != _of_runs(options)):
@@ -118,16 +120,16 @@ def _of_runs(options: Sequence[str]) -> list[str]:
     return [option for option in options if not option.startswith(elsewhere)]
 
 
-def run_job(config: Config, folder: Path) -> dict[str, Any]:
+def run_job(config: Config, folder: Path, given: Sequence[str]) -> dict[str, Any]:
     """The summary of a sweep's job: as it is where the job has finished, otherwise from its checkpoint or from the
-    start.
+    start. given: the job's overrides of places, operations and tracking.
     """
     from fedpriv.runs.folder import RunFolder
     from fedpriv.runs.start import resume_run, start_run
 
     if (finished := RunFolder(folder).read_summary()) is not None:
         return finished
-    return resume_run(folder) if (folder / "config.yaml").is_file() else start_run(config, folder)
+    return resume_run(folder, given) if (folder / "config.yaml").is_file() else start_run(config, folder)
 
 
 class Different:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from fedpriv.common.checksums import MODEL_FILES, SUMS, damage
 from fedpriv.common.errors import DataError, OptionError, RunFolderError
-from fedpriv.common.run_files import fitting, is_file_in, mapping_in, tensors_in
+from fedpriv.common.run_files import bytes_in, fitting, is_file_in, mapping_in, shapes_in, tensors_in
 from fedpriv.config.compose import read_config
 from fedpriv.config.question_words import refuse_answers
 from fedpriv.config.schema import Config
@@ -26,6 +26,7 @@ from fedpriv.data.table_schema import TableSchema, schema_of, with_tokenizer
 from fedpriv.data.table_source import form_of, task_of
 from fedpriv.runs.folder import TOKENIZER
 from fedpriv.runs.table_model import TableModel
+from fedpriv.training.flat_model import Shape
 from fedpriv.training.language_models import text_for
 from fedpriv.training.models import build_model
 from fedpriv.training.sequential import normalise
@@ -93,20 +94,20 @@ class TrainedModel:
 
 def load_model(folder: str | Path) -> TrainedModel | TableModel:
     """The model of a finished run's folder. Raises `RunFolderError`."""
-    config, path = read_config(folder), Path(folder)
+    config, path = read_config(folder), Path(folder).absolute()
     refuse_answers(config, folder)
     if not (path / "model.safetensors").is_file():
         raise RunFolderError(f"{folder}: the run has not finished, it has no model.safetensors")
     with fitting(path):
         try:
             facts = Facts.model_validate(mapping_in(path, "classes.json"))
-            parameters = tensors_in(path, "model.safetensors")
+            shapes = shapes_in(path, "model.safetensors")
         except (OSError, ValueError) as error:
             raise RunFolderError(f"{folder}: the model cannot be read ({error})") from None
-        return _model(config, path, facts, parameters)
+        return _model(config, path, facts, shapes)
 
 
-def _model(config: Config, path: Path, facts: Facts, parameters: dict[str, Tensor]) -> TrainedModel | TableModel:
+def _model(config: Config, path: Path, facts: Facts, shapes: dict[str, Shape]) -> TrainedModel | TableModel:
     shape: Any = facts.shape
     reads, schema, task, text = shape, None, None, None
     if facts.schema_ is None:
@@ -121,14 +122,14 @@ def _model(config: Config, path: Path, facts: Facts, parameters: dict[str, Tenso
 
     if config.model.name == "custom":
         module = built()
-        _refuse_another(module, parameters, config, path)
+        _refuse_another(module, shapes, config, path)
     else:
         with torch.device("meta"):  # its form alone: config.yaml may name a model that no machine holds
-            _refuse_another(built(), parameters, config, path)
+            _refuse_another(built(), shapes, config, path)
         module = built()
     if is_file_in(path, SUMS) and (wrong := damage(path, MODEL_FILES)) is not None:
         raise RunFolderError(f"{path}: the model is damaged ({wrong})")
-    module.load_state_dict(parameters, strict=False)
+    module.load_state_dict(tensors_in(path, "model.safetensors"), strict=False)
     if schema is not None and task is not None:
         return TableModel(module, schema, task, form_of(config.dataset))
     used = config.features.name != "none"
@@ -137,18 +138,21 @@ def _model(config: Config, path: Path, facts: Facts, parameters: dict[str, Tenso
     return TrainedModel(module, facts.classes, shape, facts.mean, facts.std, features, drawn_on)
 
 
-def _refuse_another(module: nn.Module, parameters: dict[str, Tensor], config: Config, path: Path) -> None:
-    trained = {name: value.shape for name, value in module.named_parameters()}
-    whole = trained | {name: value.shape for name, value in frozen_tensors(module).items()}
+def _refuse_another(module: nn.Module, shapes: dict[str, Shape], config: Config, path: Path) -> None:
+    trained = {name: tuple(value.shape) for name, value in module.named_parameters()}
+    whole = trained | {name: tuple(value.shape) for name, value in frozen_tensors(module).items()}
     allowed = [whole, trained] if config.model.train == "all" else [whole]  # of earlier versions without buffers
-    if {name: value.shape for name, value in parameters.items()} not in allowed:
+    if shapes not in allowed:
         raise RunFolderError(f"{path}: model.safetensors is not of the model that config.yaml names")
 
 
 def _schema(said: Any, path: Path) -> TableSchema:
     """Of a run's folder, which holds a copy of the tokenizer's file. Raises `RunFolderError`."""
     for column in said["columns"].values():
-        if "sha256" in column:
+        if column.get("tokenizer", "bytes") not in ("bytes", "words"):
+            if "sha256" not in column:
+                raise RunFolderError(f"{path}: classes.json names a tokenizer without its digest")
+            bytes_in(path, TOKENIZER)  # a regular file of the folder, of its size
             column["tokenizer"] = str(path / TOKENIZER)
     try:
         return with_tokenizer(schema_of(said, str(path / "classes.json")), path)

@@ -26,8 +26,13 @@ def test_a_configuration_is_written_as_by_omegaconf_and_read_as_it_was() -> None
     assert yaml_of(content) == OmegaConf.to_yaml(OmegaConf.create(content))
 
 
-@pytest.mark.parametrize("file", sorted(CONF.rglob("*.yaml")), ids=lambda file: str(file.relative_to(CONF)))
+@pytest.mark.parametrize(
+    "file",
+    sorted({*CONF.rglob("*.yaml")} - {*CONF.glob("reproduction/*")}),
+    ids=lambda file: str(file.relative_to(CONF)),
+)
 def test_a_file_is_read_as_by_omegaconf(file: Path) -> None:
+    """But those of studies, which have anchors and are read by `fedpriv.studies.spec` alone."""
     assert repr(read_yaml(file)) == repr(OmegaConf.to_container(OmegaConf.load(file)) or None)
 
 
