@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 
 from fedpriv.commands.table import COMMANDS, call, unknown
 from fedpriv.common import systems
@@ -70,7 +72,11 @@ def console() -> int:
 
 def command() -> int:
     if os.path.lexists("matplotlibrc"):  # of the working directory, which may be somebody else's folder
-        os.environ.setdefault("MATPLOTLIBRC", os.devnull)
+        place = os.getcwd()
+        os.chdir(os.path.dirname(__file__))
+        with suppress(ImportError):
+            importlib.import_module("matplotlib")  # which looks for that file once
+        os.chdir(place)
     if (number := cores()) < (os.cpu_count() or 1):
         os.environ.setdefault("OMP_NUM_THREADS", str(number))  # torch and NumPy would start a thread a machine's core
     try:
