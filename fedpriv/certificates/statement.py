@@ -149,7 +149,10 @@ def of_node(policy_file: Path, data: Path) -> dict[str, Any]:
     asked = named or [{"budgets": [budget.model_dump() for budget in policy.budgets]}]
     budgets = dict.fromkeys(_of_budget(budget) for one in asked for budget in one["budgets"])
     last = left[-1].policy if left else None
-    limits = {_of_budget(budget): budget["max_epsilon"] for budget in (last["budgets"] if last else ())}
+    limits = dict[Any, float]()  # of two budgets of one threat both hold, so the lower one
+    for budget in last["budgets"] if last else ():
+        key = _of_budget(budget)
+        limits[key] = min(budget["max_epsilon"], limits.get(key, budget["max_epsilon"]))
     totals = {key: compose(spent.totals(Threat(*key[:3])), float(key[3])) for key in budgets}
     return {
         "kind": "node",

@@ -188,10 +188,12 @@ NO_MODEL = "a guarded app trains one record of arrays; model=FILE.npz, with the 
 
 def known_starts(data: Path, digest: str, rules: GuardPolicy) -> Starts | None:
     """Of the last trial of an app under these rules, if there was one."""
-    found = _read(data).get(digest, {})
-    if found.get("rules") != _rules_digest(rules):
+    try:
+        found = _read(data)[digest]
+        known = Starts(int(found["answered"]), Counter(found["reasons"]))
+        return known if found["rules"] == _rules_digest(rules) else None
+    except (KeyError, TypeError, ValueError):  # none, or a damaged file: tried again
         return None
-    return Starts(int(found["answered"]), Counter(found["reasons"]))
 
 
 def _note(data: Path, digest: str, rules: GuardPolicy, starts: Starts) -> None:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
-from guarded import Boxed, GuardedMachines, weights
+from guarded import GuardedMachines, weights
 
 from fedpriv.client.contract import BudgetSpent
 from fedpriv.client.memory import StaleRequest
@@ -19,7 +22,7 @@ from fedpriv.common.errors import DataError, LedgerRefused, PolicyRefused
 from fedpriv.common.messages import Refusal
 from fedpriv.engines.grid import RUN_ID, stamp
 from fedpriv.guard.arrays import Model
-from fedpriv.guard.guarded_message import SENTENCES, _asked
+from fedpriv.guard.guarded_message import REST, REST_OF_A_NUMBER, SENTENCES, _asked
 from fedpriv.guard.sandbox import Answer, Sandbox
 from fedpriv.guard.shards import Shards
 from fedpriv.mechanisms.noise import SeededNoise
@@ -299,12 +302,37 @@ def test_with_single_only_shards_of_one_row_are_asked_and_cost_half(tmp_path: Pa
     assert booked.entries[0].event.multiplier == 3.0
 
 
+def starts(monkeypatch: pytest.MonkeyPatch, works: Sequence[float], asked: Sequence[bool]) -> list[float]:
+    """When each shard's start begins, of which each takes 7 s and ends with so much work on its answer."""
+    now, begun = [100.0], list[float]()
+
+    def sleep(seconds: float) -> None:
+        begun.extend([now[0]] * (seconds == 7.0))
+        now[0] += seconds
+
+    clock = SimpleNamespace(monotonic=lambda: now[0], sleep=sleep)
+    monkeypatch.setattr("fedpriv.guard.guarded_message.time", clock)
+    box = MagicMock()
+    box.__enter__.return_value = box
+    box.ask.side_effect = lambda *_: sleep(7.0) or Answer(None, 0.0, "none")
+    shards = [(number, Path("shard") if real else None) for number, real in enumerate(asked)]
+    for _, work in zip(_asked(lambda: box, b"", shards, 7.0, 1000), works, strict=True):
+        now[0] += work
+    return begun
+
+
 def test_a_shard_that_is_not_asked_takes_as_long_as_one_that_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    slept: list[float] = []
-    monkeypatch.setattr("fedpriv.guard.guarded_message.time.sleep", slept.append)
-    boxed = Boxed(lambda *given: (np.zeros(3), np.zeros(())))
-    found = list(_asked(lambda: boxed, b"", [(0, None), (1, None)], 7.0))  # type: ignore[arg-type,return-value]
-    assert found == [None, None] and slept == [7.0, 7.0] and not boxed.asked
+    assert starts(monkeypatch, [0.0] * 3, [False] * 3) == starts(monkeypatch, [0.0] * 3, [True, False, True])
+
+
+def test_starts_of_a_fixed_time_do_not_tell_what_the_node_did_between_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Numbers too small for a float's full precision take it longer than a crash: a row would reach the next shard."""
+    turn = 7.0 + REST + 1000 * REST_OF_A_NUMBER
+    even = starts(monkeypatch, [0.0] * 4, [True] * 4)
+    assert even == pytest.approx([100.0 + place * turn for place in range(4)])
+    assert starts(monkeypatch, [0.9 * REST, 0.0, 0.5 * REST, 0.0], [True] * 4) == pytest.approx(even)
+    late = starts(monkeypatch, [0.0, 9.0, 0.0, 0.0], [True] * 4)  # by whole turns, which say no more
+    assert (np.diff(late) / turn) == pytest.approx([1.0, 3.0, 1.0])
 
 
 def test_the_unit_client_asks_once_with_everything(tmp_path: Path) -> None:
