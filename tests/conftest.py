@@ -10,6 +10,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -273,6 +274,29 @@ def _cache_of_this_session(tmp_path_factory: pytest.TempPathFactory) -> Iterator
     os.environ["FEDPRIV_CACHE"] = str(shared / "cache")
     os.environ["XDG_CONFIG_HOME"] = str(shared / "user")  # of this session's user: whose runs are whose
     with session_cache.shared(shared / "answers"):
+        yield
+
+
+@pytest.fixture(autouse=True)
+def _not_probed(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A node's `init` tries its sandbox; of the many that tests begin, none does: `guard/test_probe.py` tries it."""
+    if request.path.parent.name != "guard" or request.path.stem == "test_probe":
+        yield
+        return
+    from fedpriv.guard import probe
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(probe, "probe", lambda: probe.Probed(0, 0, 0, (), 0.0))
+        yield
+
+
+@pytest.fixture
+def kernel_alone() -> Iterator[None]:
+    """One test at a time, of all processes, changes or reads what this machine's kernel has once."""
+    import fcntl
+
+    with open(Path(tempfile.gettempdir()) / "fedpriv-tests-kernel", "ab") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
 

@@ -189,7 +189,11 @@ def in_process(app: Path, told: Mapping[str, Any]) -> Iterator[Ask]:
 
     reference = get_project_config(app)["tool"]["flwr"]["app"]["components"]["clientapp"]
     module, _, name = reference.partition(":")
-    before = set(sys.modules)
+    package = module.partition(".")[0]
+    before = {key: found for key, found in sys.modules.items() if key.partition(".")[0] == package}
+    for key in before:  # of another app of this name
+        del sys.modules[key]
+    importlib.invalidate_caches()
     sys.path.insert(0, str(app))
     try:
         client_app = getattr(importlib.import_module(module), name)
@@ -205,6 +209,6 @@ def in_process(app: Path, told: Mapping[str, Any]) -> Iterator[Ask]:
         yield ask
     finally:
         sys.path.remove(str(app))
-        package = module.partition(".")[0]
-        for key in [key for key in sys.modules if key.partition(".")[0] == package and key not in before]:
+        for key in [key for key in sys.modules if key.partition(".")[0] == package]:
             del sys.modules[key]
+        sys.modules.update(before)

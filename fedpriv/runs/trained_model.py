@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -120,13 +121,12 @@ def _model(config: Config, path: Path, facts: Facts, shapes: dict[str, Shape]) -
     def built() -> nn.Module:
         return build_model(config.model, reads, len(facts.classes), config.seed, text, False)
 
-    if config.model.name == "custom":
-        module = built()
-        _refuse_another(module, shapes, config, path)
-    else:
-        with torch.device("meta"):  # its form alone: config.yaml may name a model that no machine holds
+    if config.model.name != "custom":
+        with torch.device("meta"), suppress(NotImplementedError):  # of what public weights are read into
+            # Its form alone: config.yaml may name a model that no machine holds.
             _refuse_another(built(), shapes, config, path)
-        module = built()
+    module = built()
+    _refuse_another(module, shapes, config, path)
     if is_file_in(path, SUMS) and (wrong := damage(path, MODEL_FILES)) is not None:
         raise RunFolderError(f"{path}: the model is damaged ({wrong})")
     module.load_state_dict(tensors_in(path, "model.safetensors"), strict=False)

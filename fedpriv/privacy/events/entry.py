@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from fedpriv.privacy.events.event import Event, Threat, check_whole
+from fedpriv.privacy.events.event import MOST_WHOLE, Event, Threat
 
 #: Client id of an entry for a sum released by a trusted server: it counts for every client, sampled or not.
 EVERY_CLIENT = -2
@@ -31,7 +31,9 @@ class Entry:
 
     def __post_init__(self) -> None:
         for name, least in (("round", 0), ("client", EVERY_CLIENT), ("sequence", 0), ("attempt", 0)):
-            check_whole(name, getattr(self, name), least)
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= MOST_WHOLE:
+                raise ValueError(f"{name}={value!r}: must be a whole number of at least {least}")
         if not isinstance(self.adaptive, bool):
             raise ValueError(f"adaptive={self.adaptive!r}: must be true or false")
         if self.realised is not None and self.realised.threat != self.event.threat:
