@@ -21,7 +21,7 @@ from typing import Any
 from fedpriv.common.command_line import traced
 from fedpriv.common.errors import FedprivError, RunFolderError
 from fedpriv.common.files import regular
-from fedpriv.common.systems import AS_IT_IS
+from fedpriv.common.systems import AS_IT_IS, ITSELF
 
 MIB = 2**20
 #: Bytes of a file that is read as a whole; of one line; of a model or a ledger.
@@ -41,7 +41,7 @@ _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 def open_in(folder: Path, name: str) -> BufferedReader:
     """Opens a file of a folder. name: its path in it, with ``/``. Raises OSError, also for a link on the way."""
-    if os.open not in os.supports_dir_fd:  # Windows
+    if os.open not in os.supports_dir_fd or not ITSELF:  # Windows
         if any((folder / part).is_symlink() for part in (name, *map(str, Path(name).parents))):
             raise OSError(errno.ELOOP, "is a link", str(folder / name))
         return regular(os.open(folder / name, os.O_RDONLY | AS_IT_IS), folder / name)

@@ -97,7 +97,7 @@ def _key() -> bytes:
             fresh.unlink(missing_ok=True)
     with open_regular(place / "owner.key") as file:
         about, key = os.fstat(file.fileno()), file.read(KEY_BYTES + 1)
-    if len(key) != KEY_BYTES or (os.name == "posix" and (about.st_uid != os.getuid() or about.st_mode & 0o022)):
+    if len(key) != KEY_BYTES or (hasattr(os, "getuid") and (about.st_uid != os.getuid() or about.st_mode & 0o022)):
         raise OSError(errno.EPERM, "is not a key that this user alone can have written", str(place / "owner.key"))
     return key
 

@@ -61,10 +61,11 @@ I 0x5401 0x5413 0x541b 0x5421 0x5450..0x5452 0x80045200 0x80086601 0x80087601; Y
 c 0..16 36..38 1024..1040; k 0..11; m 1 3; r 0..15; s 1..64; u 0..13 128..141 256..269 384..397; w 0..4; y 0..79;
 j 0x11 0x91 0x411 0x811 0x1011 0x2011 0x4011 0x8011 0x20011 0x2000011 0x4000011 0x8000011 0x10000011 0x20000011
 """
-HOW = (os.O_RDONLY, os.O_WRONLY, os.O_RDWR, os.O_PATH, os.O_DIRECTORY, os.O_TMPFILE | os.O_RDWR)
-FLAGS = (0, os.O_APPEND, os.O_NOFOLLOW, os.O_NOATIME, os.O_DIRECT, os.O_ASYNC)
-#: The devices that give random numbers.
-CHANCE = (os.makedev(1, 8), os.makedev(1, 9))
+if hasattr(os, "O_DIRECTORY"):  # of Windows, which has none, no app is confined
+    HOW = (os.O_RDONLY, os.O_WRONLY, os.O_RDWR, os.O_PATH, os.O_DIRECTORY, os.O_TMPFILE | os.O_RDWR)
+    FLAGS = (0, os.O_APPEND, os.O_NOFOLLOW, os.O_NOATIME, os.O_DIRECT, os.O_ASYNC)
+    #: The devices that give random numbers.
+    CHANCE = (os.makedev(1, 8), os.makedev(1, 9))
 #: Not tried: they end the shard, as every shard ends, or need a frame that the kernel made.
 ENDING = frozenset({"exit", "exit_group", "rt_sigreturn"})
 OPENING = ("open", "creat", "dup", "eventfd", "epoll_create", "timerfd_create")
