@@ -354,31 +354,31 @@ def _asked(
     pad_seconds: the time of a start, if it is fixed. Then what the caller does with an answer (of ``size`` numbers)
     before it asks for the next one takes a fixed time too: the next shard's app could read how long that was.
     """
-    turn = pad_seconds + REST + REST_OF_A_NUMBER * size if pad_seconds else 0.0
+    rest = REST + REST_OF_A_NUMBER * size
     with ExitStack() as stack:
         current: Box | None = stack.enter_context(box())
-        begin = time.monotonic()
-        for place, (number, shard) in enumerate(shards):
-            if turn and place:
-                if (late := time.monotonic() - begin - place * turn) > 0:
-                    log.warning("shard %d begins late: pad_seconds is too short for this machine", number)
-                    begin += turn * math.ceil(late / turn)  # a whole turn, so that it tells no more than that
-                time.sleep(max(0.0, begin + place * turn - time.monotonic()))
+        for number, shard in shards:
+            answer: Answer | None = None
             if shard is None:
                 time.sleep(pad_seconds)
-                yield None
-                continue
-            try:
-                if current is None:
-                    current = stack.enter_context(box())
-                answer = current.ask(request, shard)
-            except Exception as error:
-                answer, current = Answer(None, 0.0, f"{type(error).__name__}: {error}"), None
-                with suppress(Exception):
-                    stack.close()
-            if answer.fault is not None:
-                log.warning("shard %d counts as a zero update: %s", number, answer.fault[:2000])
+            else:
+                try:
+                    if current is None:
+                        current = stack.enter_context(box())
+                    answer = current.ask(request, shard)
+                except Exception as error:
+                    answer, current = Answer(None, 0.0, f"{type(error).__name__}: {error}"), None
+                    with suppress(Exception):
+                        stack.close()
+                if answer.fault is not None:
+                    log.warning("shard %d counts as a zero update: %s", number, answer.fault[:2000])
+            ended = time.monotonic()
             yield answer
+            if pad_seconds:
+                work = time.monotonic() - ended
+                if work > rest:
+                    log.warning("shard %d: its answer took %.2f s to work on, more than %.2f", number, work, rest)
+                time.sleep(rest * max(1, math.ceil(work / rest)) - work)  # by whole rests, which tell no more than that
 
 
 def _request(content: RecordDict) -> Request:

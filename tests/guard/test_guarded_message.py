@@ -327,12 +327,12 @@ def test_a_shard_that_is_not_asked_takes_as_long_as_one_that_is(monkeypatch: pyt
 
 def test_starts_of_a_fixed_time_do_not_tell_what_the_node_did_between_them(monkeypatch: pytest.MonkeyPatch) -> None:
     """Numbers too small for a float's full precision take it longer than a crash: a row would reach the next shard."""
-    turn = 7.0 + REST + 1000 * REST_OF_A_NUMBER
+    rest = REST + 1000 * REST_OF_A_NUMBER
     even = starts(monkeypatch, [0.0] * 4, [True] * 4)
-    assert even == pytest.approx([100.0 + place * turn for place in range(4)])
+    assert even == pytest.approx([100.0 + place * (7.0 + rest) for place in range(4)])
     assert starts(monkeypatch, [0.9 * REST, 0.0, 0.5 * REST, 0.0], [True] * 4) == pytest.approx(even)
-    late = starts(monkeypatch, [0.0, 9.0, 0.0, 0.0], [True] * 4)  # by whole turns, which say no more
-    assert (np.diff(late) / turn) == pytest.approx([1.0, 3.0, 1.0])
+    late = starts(monkeypatch, [0.0, 2.5 * rest, 0.0, 0.0], [True] * 4)  # by whole rests, which say no more
+    assert (np.diff(late) - 7.0) / rest == pytest.approx([1.0, 3.0, 1.0])
 
 
 def test_the_unit_client_asks_once_with_everything(tmp_path: Path) -> None:
