@@ -148,23 +148,25 @@ def audit_run(
     confidence: float = 0.95,
     participations: int | None = None,
     seed: int = 0,
+    places: Sequence[str] = (),
 ) -> Audit:
     """Attacks the release code (``level="mechanism"``), or a real run with canaries (``"training"``).
 
     run: a finished run, whose summary and report get the result, or options. trials: releases of each kind. confidence:
-    of the lower bounds. participations: only so many releases; the result is then not written. Raises `OptionError`,
-    `RunFolderError`.
+    of the lower bounds. participations: only so many releases; the result is then not written. places: of a run,
+    where things are on this machine, ``["dataset.root=/data"]``. Raises `OptionError`, `RunFolderError`.
     """
     with _guest(quiet=False):
         from fedpriv.attacks import auditing
         from fedpriv.attacks.contract_check import check_contract
+        from fedpriv.runs.changed import said, with_operations
         from fedpriv.runs.folder import RunFolder
         from fedpriv.runs.planning import with_target
 
         options = auditing.AuditOptions(trials, confidence, seed, level, participations)
         if isinstance(run, Run | str | Path):
             folder = RunFolder(_finished(run))
-            config = read_config(folder.path, ())
+            config = with_operations(read_config(folder.path, said(places)), places)
         else:
             folder, config = None, with_target(_one_run(run))
         if level == "training":
@@ -180,9 +182,12 @@ def audit_run(
 
 
 @checked
-def attack_run(run: Run | str | Path, attack: str = "all", *, quiet: bool = False, **options: Any) -> Attacks:
+def attack_run(
+    run: Run | str | Path, attack: str = "all", *, quiet: bool = False, places: Sequence[str] = (), **options: Any
+) -> Attacks:
     """Membership inference against a finished run, with controls. attack: names with commas, or ``all`` that the run
-    allows. options: members, known_share, shadows, workers, seed, control_models, control_examples, control_epochs.
+    allows. places: as of `audit_run`. options: members, known_share, shadows, workers, seed, control_models,
+    control_examples, control_epochs.
 
     Results go into the run's attacks/, summary and report. Raises `OptionError`, `RunFolderError`, and `RunFailed`
     where a control fails: then what was found is not shown.
@@ -193,7 +198,7 @@ def attack_run(run: Run | str | Path, attack: str = "all", *, quiet: bool = Fals
 
         check_names(options)
         path = _finished(run)
-        attacked(str(path), attack, options)
+        attacked(str(path), attack, options, places)
         names = sorted(Run(path).summary.get("attacks", {})) if attack == "all" else attack.split(",")
         return Attacks({name: mapping_in(path, f"{PRIVATE}/attacks/{name}.json") for name in names})
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from fedpriv.attacks.client_canaries import audit_training
 from fedpriv.attacks.contract_check import Contract
@@ -12,7 +13,7 @@ from fedpriv.attacks.release_audit import AuditedScope, audit_config, most_relea
 from fedpriv.client.build import make_client
 from fedpriv.common.command_line import Reader
 from fedpriv.common.doing import doing
-from fedpriv.common.errors import OptionError
+from fedpriv.common.errors import OptionError, RunFolderError
 from fedpriv.common.files import json_number
 from fedpriv.config.schema import Config
 from fedpriv.privacy.auditor import BROKEN, UNDECIDED
@@ -112,7 +113,7 @@ def write_training_audit(folder: RunFolder, audit: TrainingAudit) -> None:
     """The training's audit goes into the summary and the report."""
     from fedpriv.report.page import write_report
 
-    found, fits, summary = audit.canaries, audit.fits, folder.read_summary() or {}
+    found, fits, summary = audit.canaries, audit.fits, _summary(folder)
     summary["privacy"]["training_audit"] = {
         "audited_epsilon": json_number(found.epsilon_lower),
         "audited_confidence": found.confidence,
@@ -140,6 +141,14 @@ def write_training_audit(folder: RunFolder, audit: TrainingAudit) -> None:
     write_report(folder.path)
 
 
+def _summary(folder: RunFolder) -> dict[str, Any]:
+    """Of a finished run. Raises `RunFolderError` where it has no section on privacy to write into."""
+    summary = folder.read_summary() or {}
+    if not isinstance(summary.get("privacy"), dict):
+        raise RunFolderError(f"{folder.path / 'summary.json'}: has no section `privacy` to write into")
+    return summary
+
+
 def write_release_audit(
     folder: RunFolder, config: Config, scopes: Sequence[AuditedScope], contract: Contract | None = None
 ) -> None:
@@ -147,7 +156,7 @@ def write_release_audit(
     from fedpriv.report.audit_plot import AuditRow, draw_audit
     from fedpriv.report.page import write_report
 
-    summary = folder.read_summary() or {}
+    summary = _summary(folder)
     whole = scopes[0]
     summary["privacy"] |= {
         "audited_epsilon": json_number(whole.audit.epsilon_lower),

@@ -3,7 +3,7 @@
     fedpriv attack run=RUN_FOLDER [attack=all|NAME,NAME...] [members=2000] [known_share=0.25] [shadows=16]
                    [control_models=10] [control_examples=60] [control_epochs=300] [workers=null] [seed=0]
                    [rmia_gamma=1.0] [references=256] [inverted_examples=8] [inverted_clients=8]
-                   [inverted_steps=300] [inverted_smoothness=0.01]
+                   [inverted_steps=300] [inverted_smoothness=0.01] [dataset.root=FOLDER ...]
 
 attack:
     confidence_series  the true class's confidence in the global models of several rounds; the run must have kept them
@@ -21,7 +21,8 @@ attack:
 members: evaluated members at most, and as many non-members. known_share: share of the clients that the attacker
 controls. shadows: shadow models of lira and rmia. workers: processes that train them (null: half of the cores). seed:
 draws examples and shadow models. control_models, control_examples, control_epochs: the positive control. The last
-six are of single attacks (conf/attack/default.yaml). The run's own attack.* are the defaults.
+six are of single attacks (conf/attack/default.yaml). The run's own attack.* are the
+defaults. dataset.root and the like say where things are on this machine.
 
 Every attack runs three times: on the run; on models that give much away (they overfit without
 noise, or a few examples make their updates), where it must succeed; on a model that

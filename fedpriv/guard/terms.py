@@ -101,7 +101,7 @@ THREATS = {
     "person": Threat("person", "add-or-remove-one", "server"),
     "client": CLIENT_TO_SERVER,
 }
-#: Numbers of the answers that are held and clipped in one call; of larger models it is one answer at a time.
+#: Numbers of all shards' answers that are held and clipped in one call; of more it is one answer at a time.
 TOGETHER = 2**22
 #: The part of delta that one release of Skellam noise uses up.
 SHARE = 1e-10
@@ -233,10 +233,11 @@ class Terms:
 
     def release(self, answers: Iterable[NDArray[np.float64]], dimension: int, source: NoiseSource) -> Tensor:
         """What leaves of the drawn shards' answers (float64 [d] each, of any length): their clipped sum with noise, in
-        units of C. With own noise float32 [d]; in a sum whole numbers, int64 [d]. Answers are added up as they come:
-        of small models some at a time, otherwise one.
+        units of C. With own noise float32 [d]; in a sum whole numbers, int64 [d]. Answers are added up as they come: of
+        small models all together, after the last one; otherwise each before the next is asked for, so that no shard
+        begins after the work on several.
         """
-        waiting, most = iter(answers), max(1, TOGETHER // dimension)
+        waiting, most = iter(answers), self.shards if self.shards * dimension <= TOGETHER else 1
         groups = iter(lambda: list(islice(waiting, most)), [])
         clipped = (self.clipped(np.stack(group)) / self.clip for group in groups)
         if not self.in_sum:

@@ -54,10 +54,8 @@ def build_model(
         words = "reads text" if text is None else "reads no token ids, and these examples are text"
         known = [*_BUILDERS] if text is None else [*language_models.BUILDERS]
         raise OptionError("model", config.name, f"{words}; allowed: auto, {', '.join(known)}, custom")
-    with (
-        torch.random.fork_rng(devices=[]),
-        _fits(config),
-    ):  # torch's initialisers take no generator: the global state is restored
+    # torch's initialisers take no generator: the global state is restored
+    with torch.random.fork_rng(devices=[]), _fits(config):
         torch.default_generator.manual_seed(seed)  # torch.manual_seed records a stack trace, a millisecond
         if config.name == "custom":
             torch.manual_seed(seed)  # it may draw on a GPU
@@ -76,6 +74,7 @@ def build_model(
 
 @contextmanager
 def _fits(config: ModelConfig) -> Iterator[None]:
+    """Context in which memory that a model does not get is an error of its option."""
     try:
         yield
     except RuntimeError as error:

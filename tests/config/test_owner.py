@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
+import fedpriv
 from fedpriv.__main__ import main
 from fedpriv.common import places
 from fedpriv.common.errors import CodeRefused, OptionError, RunFolderError
@@ -164,6 +165,18 @@ def test_places_that_a_folder_of_others_names_are_said_again(option: str) -> Non
     assert config_for_rerun(path, [f"{option}={shown}"]).to_dict()["seed"] == 0
     owner.mark_own(path, "config.yaml")
     assert config_for_rerun(path)
+
+
+@pytest.mark.parametrize("call", [fedpriv.audit_run, fedpriv.attack_run])
+def test_python_says_places_again_too(call: Callable[..., object]) -> None:
+    path = folder("model=linear")
+    (path / "summary.json").write_text("{}")
+    changed(path, "dataset.root", "elsewhere")
+    with pytest.raises(RunFolderError, match=r"dataset\.root=elsewhere.*say each of these again"):
+        call(path)
+    with pytest.raises(fedpriv.FedprivError) as refused:  # a summary without content, which is read later
+        call(path, places=["dataset.root=here"])
+    assert "say each of these again" not in str(refused.value)
 
 
 def test_every_option_that_names_a_place_is_known() -> None:

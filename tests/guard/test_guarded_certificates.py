@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from flwr.serverapp.strategy import FedAvg
 from guarded import GuardedMachines, MachinesGrid, weights
 
@@ -194,6 +195,20 @@ def test_a_stricter_policy_of_today_does_not_speak_of_yesterday(
         assert code == 0 and "the policies are those that the ledger names" in told
     assert any("is in force since the last message: nothing left" in line for line in after["assumptions"])
     assert not any("since the last message" in line for line in before["assumptions"])
+
+
+@pytest.mark.parametrize("limits", [(30.0, 100.0), (100.0, 30.0)])
+def test_of_two_budgets_of_one_threat_the_lower_one_is_the_limit(
+    limits: tuple[float, float], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    network = GuardedMachines(tmp_path, epsilon=9.0, noise_multiplier=5.0)
+    said = yaml.safe_load(network.policy(0).read_text())
+    said["budgets"] = [said["budgets"][0] | {"max_epsilon": limit} for limit in limits]
+    network.policy(0).write_text(yaml.safe_dump(said))
+    assert not network.ask().has_error()
+    made = of_node(network.policy(0), network.data(0))
+    assert [row["limit"] for row in made["protections"]] == [30.0]
+    assert verified(made, tmp_path, capsys)[0] == 0
 
 
 def test_a_policy_loosened_and_tightened_is_told_message_by_message(

@@ -179,7 +179,26 @@ def test_answers_are_added_up_as_they_come(noise: str, monkeypatch: pytest.Monke
             yield answer
 
     found.release(answers(), 6, SILENT)
-    assert most <= 4
+    assert most <= 2
+
+
+@pytest.mark.parametrize(("together", "before"), [(24, [0, 0, 0, 0]), (23, [0, 1, 2, 3])])
+def test_no_shard_begins_after_the_work_on_several(
+    together: int, before: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Padding leaves room for one answer between two starts (`fedpriv.guard.guarded_message.REST`)."""
+    found, done, begun = terms(), list[int](), list[int]()
+    monkeypatch.setattr("fedpriv.guard.terms.TOGETHER", together)
+    clipped = Terms.clipped
+    monkeypatch.setattr(Terms, "clipped", lambda self, answer: done.extend([0] * len(answer)) or clipped(self, answer))
+
+    def answers() -> Iterator[np.ndarray]:
+        for _ in range(4):
+            begun.append(len(done))
+            yield np.ones(6)
+
+    found.release(answers(), 6, SILENT)
+    assert begun == before and len(done) == 4
 
 
 def test_sampled_shards_are_charged_by_their_own_law_and_drawn_by_coins() -> None:

@@ -16,9 +16,10 @@ from fedpriv.commands import node as commands
 from fedpriv.commands.node import main as node_command
 from fedpriv.common.errors import OptionError, RunFailed
 from fedpriv.deployment.bundles import bundle_digest
+from fedpriv.deployment.guard_policy import GuardPolicy
 from fedpriv.deployment.policy import read_policy
 from fedpriv.guard import shards
-from fedpriv.guard.trial import try_app
+from fedpriv.guard.trial import TRIALS, known_starts, try_app
 
 pytestmark = pytest.mark.timeout(300)
 #: Lines that an app gets before it reads its data.
@@ -207,3 +208,11 @@ def test_the_share_that_a_policy_names_is_at_most_one(tmp_path: Path, capsys: py
     assert "guard.min_answered" in capsys.readouterr().err
     network.write_policy(0)
     assert read_policy(network.policy(0)).guard.min_answered == 0.9  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("content", ["", "[]", '{"a": null}', '{"a": {}}', '{"a": {"answered": "x", "reasons": 3}}'])
+def test_a_damaged_note_of_a_trial_is_none(content: str, tmp_path: Path) -> None:
+    (tmp_path / ".fedpriv").mkdir()
+    (tmp_path / ".fedpriv" / TRIALS).write_text(content)
+    rules = {"apps": (), "unit": "row", "clip": 1.0, "noise_multiplier": 1.0, "shards": 4}
+    assert known_starts(tmp_path, "a", GuardPolicy.model_validate(rules)) is None
