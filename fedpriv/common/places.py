@@ -62,14 +62,15 @@ def use_own_methods(folder: Path | None = None, at_once: bool = False) -> None:
 
     Its further modules can be imported too, behind everything that is installed: a datasets.py there is no library.
     at_once: already before YAML names one of its modules; otherwise a library that is not installed, and that another
-    looks for, may not be a file of that folder. A run's folder is no such folder.
+    looks for, may not be a file of that folder. A run's folder is no such folder. A checkout of this package stays on
+    the path, at its end.
     """
     place = folder or Path.cwd()
     if any(os.path.lexists(place / mark) for mark in OF_A_RUN):
         return  # it may be anybody's
     chosen = str(place.absolute())
     os.environ[VARIABLE] = chosen
-    sys.path[:] = [*(entry for entry in sys.path if not _same(entry, Path(chosen))), *[chosen] * at_once]
+    sys.path[:] = [*(entry for entry in sys.path if not _same(entry, place)), *[chosen] * (at_once or _same(chosen, ROOT))]
 
 
 def import_path() -> list[str]:

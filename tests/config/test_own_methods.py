@@ -209,6 +209,14 @@ def test_the_users_folder_comes_last_and_is_put_back(tmp_path: Path, monkeypatch
     assert sys.path == [*before, "added meanwhile"]
 
 
+def test_a_checkout_stays_on_the_path_behind_what_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setattr(sys, "path", ["", "elsewhere", str(ROOT), "installed"])
+    monkeypatch.setenv(VARIABLE, "")
+    use_own_methods()
+    assert sys.path == ["elsewhere", "installed", str(ROOT)]
+
+
 def test_a_module_that_a_library_hides_is_named(tmp_path: Path) -> None:
     (tmp_path / "queue.py").write_text("def load(split): ...\n")
     (tmp_path / "queued.py").write_text("def load(split): ...\n")
