@@ -31,13 +31,14 @@ FLOORS = {
     "runs": 9,
     "attacks": 10,
     "certificates": 10,
+    "apps": 10,
     "checking": 11,
     "studies": 11,
     "api": 12,
     "commands": 13,
 }
 #: Files beside the rooms: `python -m fedpriv`, and the app that Flower loads. No room imports one.
-DOORS = {"__main__", "app"}
+DOORS = {"__main__", "app", "flower"}
 #: What the two halves of a paper may import of the project; of `config` the schemas of their options alone.
 FOR_CLIENTS = {"client", "mechanisms", "privacy", "training", "config", "common"}
 FOR_STRATEGIES = {"server", "mechanisms", "privacy", "config", "common"}

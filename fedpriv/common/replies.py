@@ -21,6 +21,7 @@ from fedpriv.common.messages import (
     MOST_KEYS,
     MOST_PER_COORDINATE,
     MOST_REASON,
+    NUM_EXAMPLES,
     ROUND,
     STATISTICS,
     VECTOR,
@@ -40,6 +41,8 @@ from fedpriv.common.messages import (
 
 #: Beside the names of `Refusal`: the server could not use what came; the client gave a code from no list of ours.
 MALFORMED, OTHER = "malformed", "other"
+#: That a client may declare with a reply.
+MOST_EXAMPLES = 2**40
 
 
 def refusal_name(code: int) -> str:
@@ -90,7 +93,7 @@ def read_reply(
     message: Message,
     client: int,
     size: int,
-    num_examples: int,
+    num_examples: int | None,
     statistics: Sequence[str] = (),
     decode: Callable[[int, NDArray[Any]], FloatVector] | None = None,
 ) -> Reply:
@@ -98,9 +101,13 @@ def read_reply(
     missing statistic, NaN or infinite values. decode: (client, the array that arrived) -> the release (float32 [size]);
     raises ValueError where it cannot.
 
-    The declared ``num_examples`` is used, whatever the reply says.
+    The declared ``num_examples`` is used, whatever the reply says; None: the reply declares it.
     """
     content = message.content
+    if num_examples is None:
+        num_examples = get_record(sized(content), METRICS, MetricRecord).get(NUM_EXAMPLES)
+        if not isinstance(num_examples, int) or not 1 <= num_examples <= MOST_EXAMPLES:
+            raise MalformedMessage(f"{METRICS}.{NUM_EXAMPLES}: expected a count, got {shown(num_examples)}")
     if decode is None:
         release = unpack_vector(content, size)
     else:

@@ -50,7 +50,11 @@ class ModelConfig(Options):
         "transformer",
         "constant",
         "custom",
+        "app",
     ]
+    arrays: tuple[tuple[str, tuple[int, ...]], ...] = Field(
+        default=(), description="app: name and shape of each array of a Flower app's own model"
+    )
     hidden: int = Field(default=64, ge=1, description="mlp: width of the hidden layer; gru: of the state")
     embedding: int = Field(default=32, ge=0, description="text: width of a token; bag, 0: that of the outputs")
     layers: int = Field(
@@ -75,6 +79,11 @@ class ModelConfig(Options):
     trained_on: str | None = Field(
         default=None, max_length=500, description="what the weights were trained on, in your words, for every report"
     )
+
+    @field_validator("arrays", mode="before")
+    @classmethod
+    def _lists_of_yaml(cls, arrays: Any) -> Any:
+        return tuple((name, tuple(shape)) for name, shape in arrays)
 
 
 class LocalConfig(Options):

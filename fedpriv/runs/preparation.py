@@ -106,9 +106,14 @@ def server_class(config: Config) -> type[FederatedStrategy]:
 
 
 def make_strategy(
-    config: Config, worker: Worker, attempt: int = 0, run: str = "", hooks: Hooks = NO_HOOKS
+    config: Config,
+    worker: Worker,
+    attempt: int = 0,
+    run: str = "",
+    hooks: Hooks = NO_HOOKS,
+    made: FederatedStrategy | None = None,
 ) -> FederatedStrategy:
-    """The method's server half with its options, and what it needs of data."""
+    """The method's server half with its options, and what it needs of data. made: set up in place of a new one."""
     client, layout = make_client(config), worker.model.layout
     start = client.layers(layout, 1).held.start
     population = Population(
@@ -130,15 +135,17 @@ def make_strategy(
         layout.shapes[0][0],
         client.threat,
         config.num_rounds,
+        config.model.name == "app",
     )
     kind = server_class(config)
     options = method_options(config)
-    if kind.needs_public_loss:
+    if kind.needs_public_loss and hooks.public_loss is None:
         public = Evaluator(worker, auxiliary=True)
         hooks = replace(hooks, public_loss=lambda theta: public(worker.whole_model(theta)).loss)
-    if isinstance(options, PFLOptions) and options.distillation_epochs:
+    if isinstance(options, PFLOptions) and options.distillation_epochs and hooks.distil is None:
         hooks = replace(hooks, distil=_distil(options, worker))
-    strategy: FederatedStrategy = kind(population, options, hooks)
+    strategy: FederatedStrategy = kind.__new__(kind) if made is None else made
+    kind.__init__(strategy, population, options, hooks)
     if strategy.secret_cohorts and population.over_selects:
         words = "the guarantee rests on who is drawn, and the first to reply are no random sample: 1"
         raise OptionError("over_selection", config.over_selection, words)

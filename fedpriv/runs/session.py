@@ -40,6 +40,7 @@ from fedpriv.runs.round_updates import UpdateRecorder, every
 from fedpriv.runs.summary import divergence, metrics_figures, metrics_row, privacy_figures, untrained
 from fedpriv.server.nodes import ClientGrid, FlowerGrid
 from fedpriv.server.round import BudgetsSpent, Hooks, Round
+from fedpriv.server.strategy import FederatedStrategy
 from fedpriv.training.evaluation import Evaluator, Score
 from fedpriv.training.trained_part import frozen_tensors, trained_words
 
@@ -66,7 +67,9 @@ class Session:
         monitor: Monitor,
         checkpoint: Checkpoint | None = None,
         resumed: bool = False,
+        strategy: FederatedStrategy | None = None,
     ) -> None:
+        """strategy: of an app, which is set up here; None: one of the configuration's class is made."""
         if config.operations.report and find_spec("matplotlib") is None:  # before the first round, not after it
             raise ModuleNotFoundError(name="matplotlib")
         self.config, self.folder, self.worker, self.plan, self.began = config, folder, worker, plan, began
@@ -92,7 +95,7 @@ class Session:
         if config.attack.keep_updates:
             hooks = replace(hooks, on_release=self.recorder.heard)
         run = folder.run_name() if deployed else ""
-        self.strategy = make_strategy(config, self.worker, self.attempt, run, hooks)
+        self.strategy = make_strategy(config, self.worker, self.attempt, run, hooks, strategy)
         self.in_run = _in_run_audit(self.worker) if config.audit.in_run else None
         if self.checkpoint:
             self.strategy.load_state_dict(self.checkpoint.strategy)
@@ -175,7 +178,7 @@ class Session:
         with self.live, progress as self.progress:
             try:
                 heard = self._with_faults(grid)
-                self.strategy.start(
+                self.strategy.run_rounds(
                     self.in_run.listening(heard, self.strategy) if self.in_run else heard,
                     pack_vector(theta),
                     self.config.num_rounds,

@@ -20,7 +20,7 @@ from typing import Any, ClassVar, final
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
-from flwr.serverapp.strategy import Result, Strategy
+from flwr.serverapp.strategy import Strategy
 from numpy.typing import NDArray
 
 from fedpriv.common.cohort_messages import Refused, read_cohort
@@ -120,6 +120,7 @@ class FederatedStrategy(Strategy):
         """
         total = np.zeros(size, np.float64)
         public = self.public_weights or type(self).weights is FederatedStrategy.weights
+        public &= not self.population.counts_in_replies
         if not (public and isinstance(replies, Replies)):
             replies = list(replies)
             for weight, reply in zip(self.weights(replies), replies, strict=True):
@@ -276,34 +277,26 @@ class FederatedStrategy(Strategy):
         """Nothing: the run's own table says more."""
 
     @final
-    def start(  # type: ignore[override]
+    def run_rounds(
         self,
         grid: ClientGrid,
         initial_arrays: ArrayRecord,
-        num_rounds: int = 3,
+        num_rounds: int,
         timeout: float = 3600,
-        train_config: ConfigRecord | None = None,
-        evaluate_config: ConfigRecord | None = None,
-        evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
         first_round: int = 1,
         on_round: Callable[[Round], None] | None = None,
-    ) -> Result:
-        """Runs rounds ``first_round..num_rounds`` (Flower's own always starts at 1, which a resumed run must not)."""
-        result = Result()
-        arrays = result.arrays = initial_arrays
-        config = train_config or ConfigRecord()
+    ) -> None:
+        """Rounds ``first_round..num_rounds`` of a run whose engine has set this half up."""
+        arrays, config = initial_arrays, ConfigRecord()
         for server_round in range(first_round, num_rounds + 1):
             began = time.perf_counter()
             messages = self.configure_train(server_round, arrays, config, grid)
             replies = grid.receive(messages, timeout)
             new_arrays, _ = self.aggregate_train(server_round, replies)
-            arrays = result.arrays = new_arrays or arrays
+            arrays = new_arrays or arrays
             self.current.seconds = time.perf_counter() - began
-            if evaluate_fn and (metrics := evaluate_fn(server_round, arrays)) is not None:
-                result.evaluate_metrics_serverapp[server_round] = metrics
             if on_round:
                 on_round(self.current)
-        return result
 
     def _accept(self, messages: Iterable[Message]) -> Iterator[Reply]:
         """Usable replies sorted by client; the others are counted in the round with what was wrong. Ends as
@@ -312,7 +305,7 @@ class FederatedStrategy(Strategy):
         current, size = self.current, self.current.theta[self._goes_up()].size
 
         def read(message: Message, client: int) -> Reply:
-            examples = self.population.num_examples(client)
+            examples = None if self.population.counts_in_replies else self.population.num_examples(client)
             return self._checked(read_reply(message, client, size, examples, self.statistics, self.decode))
 
         def read_all(message: Message) -> Iterator[tuple[int, Refused | Callable[[], Reply]]]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -62,6 +62,8 @@ def build_model(
             model = _custom(config, shape, classes, text, weights)
         elif text is not None and config.name != "constant":
             model = nn.Sequential(OrderedDict(language_models.BUILDERS[config.name](config, text, shape[0], classes)))
+        elif config.name == "app":
+            model = declared_model(config.arrays)
         else:
             model = _BUILDERS[config.name](config, shape, classes)
         if weights and config.weights is not None and config.name != "custom":
@@ -69,6 +71,20 @@ def build_model(
         train_part(model, config)
         freeze_marked(model, config)
     refuse_batch_norm(model, config.name)
+    return model
+
+
+def declared_model(arrays: Sequence[tuple[str, Sequence[int]]]) -> nn.Module:
+    """A module of these parameters (name, shape), zero, that computes nothing: the form of an app's model."""
+    model = nn.Module()
+    for name, shape in arrays:
+        *path, last = name.split(".")
+        place = model
+        for part in path:
+            if part not in dict(place.named_children()):
+                place.add_module(part, nn.Module())
+            place = place.get_submodule(part)
+        place.register_parameter(last, nn.Parameter(torch.zeros(*shape)))
     return model
 
 

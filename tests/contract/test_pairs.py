@@ -65,7 +65,7 @@ def trained(algorithm: str, mechanism: str | None, *more: str) -> Found:
         models.append(current.theta.copy())
         entries.extend([*current.entries, *grid.collect_entries(current.cohort)])
 
-    strategy.start(grid, pack_vector(worker.initial_parameters()), config.num_rounds, on_round=note)
+    strategy.run_rounds(grid, pack_vector(worker.initial_parameters()), config.num_rounds, on_round=note)
     return models, entries
 
 

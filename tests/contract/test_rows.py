@@ -157,7 +157,7 @@ class Told:
             )
 
         try:
-            strategy.start(grid, pack_vector(worker.initial_parameters()), self.config.num_rounds, on_round=note)
+            strategy.run_rounds(grid, pack_vector(worker.initial_parameters()), self.config.num_rounds, on_round=note)
         except BudgetsSpent as spent:
             self.rounds.append(str(spent))
         self.memories = dict(grid.memories())
@@ -393,7 +393,7 @@ def test_no_participation_writes_to_the_memory_that_it_read(name: str) -> None:
                 tensors = list(read_memory(ContextStore(grid.context_of(client))).tensors())
                 kept[client] = [(tensor, tensor.clone()) for tensor in tensors]
 
-    strategy.start(grid, pack_vector(theta), 2, on_round=note)
+    strategy.run_rounds(grid, pack_vector(theta), 2, on_round=note)
     for pairs in kept.values():
         assert all(torch.equal(tensor, before) for tensor, before in pairs), name
 

@@ -46,7 +46,7 @@ class Conversation:
         self.thetas = [self.worker.initial_parameters()]
         self.bytes_up = self.bytes_down = 0
         with RecordingGrid(self.config) as self.grid:
-            make_strategy(self.config, self.worker).start(
+            make_strategy(self.config, self.worker).run_rounds(
                 self.grid, pack_vector(self.thetas[0]), self.config.num_rounds, on_round=self._end_round
             )
 

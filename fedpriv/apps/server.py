@@ -1,0 +1,410 @@
+"""The server half of a method as a strategy of Flower's: any initial arrays, any grid, any number of nodes.
+
+`AppStrategy.start` is a run like any other (`fedpriv.runs.session`): planned before its first round, with a ledger, a
+folder and a report. Between the half and Flower's grid stands `AppGrid`, which knows the nodes by number and writes the
+messages in the form that their apps read. The server books what a client's release costs before it is asked; what binds
+is each client's own ledger.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Result
+
+from fedpriv.apps.client import refuse_seed
+from fedpriv.apps.form import Form
+from fedpriv.apps.wire import EXAMPLES, PARTITION, Terms, down, from_app, hello, to_app
+from fedpriv.client.build import client_class, make_client
+from fedpriv.common.errors import OptionError, RunFailed
+from fedpriv.common.files import locked
+from fedpriv.common.messages import STATISTICS, FloatVector, most_bytes, read_request
+from fedpriv.common.replies import reason_of, refusal_name
+from fedpriv.config.compose import compose, read_config
+from fedpriv.config.methods import METHODS
+from fedpriv.config.schema import Config
+from fedpriv.config.strategy_options import spelled
+from fedpriv.config.sum_checks import release_digest
+from fedpriv.engines.worker import Worker
+from fedpriv.report.live.monitor import watched
+from fedpriv.runs.folder import RunFolder
+from fedpriv.runs.planning import make_plan, with_target
+from fedpriv.runs.session import Session
+from fedpriv.server.nodes import PATIENCE, as_they_come
+from fedpriv.server.round import Distil, Hooks
+from fedpriv.server.strategy import FederatedStrategy
+from fedpriv.training.evaluation import Score
+
+
+@dataclass(frozen=True)
+class Privacy:
+    """What an app's run cost a client, of those that cost most.
+
+    unit, neighbours, observer: who must not learn what. claimed: epsilon of the paper's formula, None where it has
+    none. verified: epsilon of a sound analysis of all that was asked for, at ``delta``. reasons: why it is infinite,
+    and what a reader must know. folder: the run's, None where none was asked for.
+    """
+
+    unit: str
+    neighbours: str
+    observer: str
+    delta: float
+    claimed: float | None
+    verified: float
+    reasons: tuple[str, ...]
+    folder: Path | None
+
+
+class AppStrategy(FederatedStrategy):
+    """Base of the methods' server halves in `fedpriv.flower`.
+
+    Args:
+        run_dir: folder for config, ledger, metrics, model, summary and report; one that holds an interrupted run with
+            the same options goes on with it. None: none is kept.
+        fraction_train, min_train_nodes, min_available_nodes: as of Flower's FedAvg: the share of the nodes that a round
+            asks, how many at least, and how many must be there before the first round.
+        num_clients: nodes that may take part in the run. None: those that are there when it starts.
+        delta: of the epsilons that are reported.
+        variant: repaired or published.
+        target_epsilon: chooses the method's noise so that the whole run costs this much.
+        seed: draws cohorts, and with it the noise of a trusted server, in simulations that can be repeated. None: chance.
+        local: options of the clients' training, for `Trainer`: lr, batch_size, epochs, steps, momentum, sampler.
+        public_loss: (arrays) -> loss on public examples, of methods that follow one.
+        distil: (teacher, student, round) -> arrays, of methods that distil on public examples; None: they do not.
+        overrides: further options as on the command line: ``["privacy.accountant=opacus"]``.
+        options: of the method, by name, with the defaults of its YAML file.
+
+    Raises:
+        OptionError: for an option that there is not, or a value that is not allowed; most are found here, and those
+            that depend on the nodes in `start`.
+    """
+
+    method: ClassVar[str]
+    #: What the last run cost; None before its end.
+    privacy: Privacy | None = None
+
+    def __init__(
+        self,
+        *,
+        run_dir: str | Path | None = None,
+        fraction_train: float = 1.0,
+        min_train_nodes: int = 2,
+        min_available_nodes: int = 2,
+        num_clients: int | None = None,
+        delta: float = 1e-5,
+        variant: str = "repaired",
+        target_epsilon: float | None = None,
+        seed: int | None = None,
+        local: Mapping[str, Any] | None = None,
+        public_loss: Callable[[ArrayRecord], float] | None = None,
+        distil: Callable[[ArrayRecord, ArrayRecord, int], ArrayRecord] | None = None,
+        overrides: Sequence[str] = (),
+        **options: Any,
+    ) -> None:
+        refuse_seed(seed)
+        if not 0 < fraction_train <= 1:
+            raise OptionError("fraction_train", fraction_train, "more than 0, and at most 1")
+        for name, number in (("min_train_nodes", min_train_nodes), ("min_available_nodes", min_available_nodes)):
+            if isinstance(number, bool) or not isinstance(number, int) or number < 1:
+                raise OptionError(name, number, "a whole number of at least 1")
+        if self.needs_public_loss and public_loss is None:
+            words = f"{self.method} follows a loss on public examples: a function of an ArrayRecord"
+            raise OptionError("public_loss", "None", words)
+        schema = METHODS[self.method]
+        for name in options:
+            if name not in schema.model_fields:
+                known = ", ".join(schema.model_fields)
+                raise OptionError(name, options[name], f"{self.method} has no such option; allowed: {known}")
+        if "distillation_epochs" in schema.model_fields and distil is None:
+            options.setdefault("distillation_epochs", 0)
+        self.run_dir = None if run_dir is None else Path(run_dir)
+        self.fraction, self.least, self.available = fraction_train, min_train_nodes, min_available_nodes
+        self.num_clients, self.seed, self.public_loss, self.distilled = num_clients, seed, public_loss, distil
+        self.overrides = [
+            f"strategy={self.method}",
+            "dataset=on_nodes",
+            "dataset.classes=[app, model]",
+            "model=app",
+            "engine=flower",
+            "engine.trainer=sequential",
+            f"seed={secrets.randbelow(2**31) if seed is None else seed}",
+            f"privacy.rng={'secure' if seed is None else 'seeded'}",
+            f"privacy.variant={variant}",
+            f"privacy.delta={delta}",
+            f"privacy.target_epsilon={'null' if target_epsilon is None else target_epsilon}",
+            *(f"local.{name}={json.dumps(value)}" for name, value in (local or {}).items()),
+            *(f"{spelled(schema, name)}={json.dumps(value)}" for name, value in options.items()),
+            *overrides,
+        ]
+        self.config(self.available, 1)  # its errors now
+
+    def config(self, nodes: int, num_rounds: int, examples: Sequence[int] = ()) -> Config:
+        """The run's configuration. examples: declared ones of each client; (): not known."""
+        asked = min(nodes, max(self.least, round(self.fraction * nodes)))
+        declared = list(examples) or [1] * nodes
+        run = [f"num_clients={nodes}", f"clients_per_round={asked}", f"num_rounds={num_rounds}"]
+        return compose([*self.overrides, *run, f"dataset.examples={declared}"])
+
+    # --- Flower's interface ------------------------------------------------------------------------------------
+
+    def start(  # type: ignore[override]
+        self,
+        grid: Grid,
+        initial_arrays: ArrayRecord,
+        num_rounds: int = 3,
+        timeout: float = 3600,
+        train_config: ConfigRecord | None = None,
+        evaluate_config: ConfigRecord | None = None,
+        evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
+    ) -> Result:
+        """As of Flower's own strategies. Clients are not asked to evaluate: their answers would leave without noise.
+
+        Raises:
+            OptionError: for a model, a number of nodes or an ``evaluate_config`` that cannot be.
+            RunFailed: where too few nodes answer.
+        """
+        if evaluate_config is not None:
+            words = "clients do not evaluate, since their answers would leave without noise; allowed: None, evaluate_fn"
+            raise OptionError("evaluate_config", dict(evaluate_config), words)
+        form, theta = Form.of(initial_arrays)
+        config = {name: value for name, value in (train_config or {}).items()}
+        apps = AppGrid(grid, form, config, timeout, self.method)
+        apps.wait_for(self.available, self.num_clients)
+        nodes = self.num_clients or len(apps.known)
+        with self._folder() as path, locked(path):
+            found = _with_form(self.config(nodes, num_rounds, apps.examples(nodes)), form, timeout)
+            return self._run(found, path, form, theta, apps, evaluate_fn)
+
+    @contextmanager
+    def _folder(self) -> Iterator[Path]:
+        if self.run_dir is not None:
+            yield self.run_dir
+            return
+        with tempfile.TemporaryDirectory() as folder:
+            yield Path(folder) / "run"
+
+    def _run(
+        self, config: Config, path: Path, form: Form, theta: FloatVector, apps: AppGrid, evaluate_fn: Any
+    ) -> Result:
+        folder, began = RunFolder(path), time.perf_counter()
+        interrupted = (path / "config.yaml").exists() and not folder.finished
+        if interrupted:
+            config = read_config(path, Config.model_fields)
+        else:
+            folder.refuse_used()
+            config = with_target(config.model_copy(update={"run_dir": str(folder.path)}))
+        worker = Worker(config)
+        worker.model.load(torch.from_numpy(theta))
+        worker._initial = torch.from_numpy(theta.copy())
+        result = Result()
+        with watched(config, folder.path) as monitor:
+            if interrupted:
+                checkpoint = folder.load_checkpoint(config)
+            else:
+                checkpoint = None
+                folder.begin(config)
+            session = Session(
+                config, folder, worker, make_plan(config, worker), began, monitor, checkpoint, interrupted, self
+            )
+            session.evaluate = Evaluated(form, worker, evaluate_fn, result, lambda: self.current.number)  # type: ignore[assignment]
+            apps.begin(_terms(config, worker), worker)
+            if evaluate_fn is not None and not interrupted:
+                session.evaluate(theta)
+            try:
+                session.serve(apps, session.planned)  # type: ignore[arg-type]
+                summary = session.finish()
+            finally:
+                self.let_go()
+        result.arrays = form.record(worker.whole_model(session.theta))
+        self.privacy = _privacy(summary["privacy"], self.run_dir)
+        return result
+
+
+def _with_form(config: Config, form: Form, timeout: float) -> Config:
+    model = config.model.model_copy(update={"arrays": form.floats})
+    engine = config.engine.model_copy(update={"round_timeout": timeout})
+    return config.model_copy(update={"model": model, "engine": engine})
+
+
+def _terms(config: Config, worker: Worker) -> Terms:
+    """What every client is told."""
+    half = make_client(config)
+    facts = asdict(half.facts) if half.traits.needs_facts else {}
+    options = config.strategy.options
+    plain = {"num_rounds": config.num_rounds, "clients_per_round": config.clients_per_round}
+    known = {"num_examples": 1, "smallest": 1, "batch_size": config.local.batch_size, "num_clients": config.num_clients}
+    return Terms(
+        config.method,
+        config.privacy.variant,
+        half.run.unit,
+        json.loads(options.model_dump_json()),
+        {**known, **plain, **facts},
+        json.loads(config.local.model_dump_json()),
+        "",
+        release_digest(config).hex(),
+        config.clients_asked,
+        config.seed if config.privacy.rng == "seeded" else 0,
+    )
+
+
+def _privacy(found: Mapping[str, Any], folder: Path | None) -> Privacy:
+    claimed = found["claimed_epsilon"]
+    return Privacy(
+        found["unit"],
+        found["adjacency"],
+        found["observer"],
+        found["delta"],
+        None if claimed is None else float(claimed),
+        float(found["verified_epsilon"]),
+        tuple(found["reasons"]),
+        folder,
+    )
+
+
+class Evaluated:
+    """The user's own evaluation in the place of ours."""
+
+    def __init__(
+        self, form: Form, worker: Worker, evaluate_fn: Any, result: Result, current: Callable[[], int]
+    ) -> None:
+        self.form, self.worker, self.evaluate_fn, self.result, self.current = form, worker, evaluate_fn, result, current
+
+    def __call__(self, theta: FloatVector) -> Score:
+        number = self.current()
+        if self.evaluate_fn is None:
+            return Score({}, "loss", False)
+        whole = self.form.record(self.worker.whole_model(theta) if theta.size < self.form.size else theta)
+        found = self.evaluate_fn(number, whole)
+        if found is not None:
+            self.result.evaluate_metrics_serverapp[number] = found
+        numbers = {name: float(value) for name, value in (found or {}).items() if isinstance(value, int | float)}
+        leading = "accuracy" if "accuracy" in numbers else next(iter(numbers), "loss")
+        return Score(numbers, leading, leading != "loss")
+
+    def by_site(self, theta: FloatVector) -> list[Any]:
+        return []
+
+
+class AppGrid:
+    """Any grid of Flower's, whose nodes run an app with the method's client half (`ClientGrid`).
+
+    Each node is asked once who it is; a node that leaves and comes back keeps its number.
+    """
+
+    in_order = False
+    carries_cohorts = False
+
+    def __init__(self, grid: Grid, form: Form, config: Mapping[str, Any], timeout: float, method: str) -> None:
+        self.grid, self.form, self.config, self.timeout, self.method = grid, form, config, timeout, method
+        self.unnamed: Counter[str] = Counter()
+        self.known: dict[int, int] = {}  # client -> node
+        self._said: dict[int, Mapping[str, float]] = {}  # node -> what it said of itself
+        self._refused: dict[int, str] = {}  # node -> why it takes no part
+        self._most: int | None = None
+        self._shared: tuple[Any, ArrayRecord] = (None, ArrayRecord())  # the newest (content, its arrays)
+
+    def begin(self, terms: Terms, worker: Worker) -> None:
+        """Before the first round of a run."""
+        self.terms = Terms(**{**vars(terms), "parts": self.form.to_json()})
+        self.worker, self._most = worker, most_bytes(self.form.size)
+
+    def wait_for(self, least: int, most: int | None) -> None:
+        """Waits until so many nodes have said who they are. Raises `RunFailed`."""
+        self.most = most
+        deadline = time.monotonic() + min(self.timeout, PATIENCE)
+        while True:
+            self._meet()
+            if len(self.known) >= least:
+                return
+            if time.monotonic() > deadline or (self._refused and not self.known):
+                why = "; ".join(dict.fromkeys(self._refused.values()))
+                words = f"{len(self.known)} nodes can take part, min_available_nodes={least} are needed"
+                raise RunFailed(f"{words}{f': {why}' if why else ''}")
+            time.sleep(0.2)
+
+    def examples(self, nodes: int) -> list[int]:
+        """What each client has declared; 1 where it has not, yet."""
+        of = {client: int(self._said[node][EXAMPLES]) for client, node in self.known.items()}
+        return [max(1, of.get(client, 1)) for client in range(nodes)]
+
+    def _meet(self) -> None:
+        """Asks nodes that are new."""
+        met = {*self.known.values(), *self._refused}
+        new = [node for node in sorted(self.grid.get_node_ids()) if node not in met]
+        if self.most is not None:
+            new = new[: self.most - len(self.known)]
+        if not new:
+            return
+        for reply in as_they_come(self.grid, [hello(node) for node in new], min(self.timeout, PATIENCE)):
+            node, found = reply.metadata.src_node_id, from_app(reply, 2**16)
+            if found.has_error():
+                self._refused[node] = reason_of(found)
+                self.unnamed[refusal_name(found.error.code)] += 1
+                continue
+            said = dict(found.content.metric_records.get(STATISTICS) or {})
+            self._said[node] = {PARTITION: -1.0, EXAMPLES: 0.0, **{name: float(value) for name, value in said.items()}}  # type: ignore[arg-type]
+        self._number([node for node in new if node in self._said])
+
+    def _number(self, nodes: Sequence[int]) -> None:
+        """A node is the client of its partition, if that is free; else the first free number."""
+        late = []
+        total = self.most or len(self.known) + len(nodes)
+        for node in nodes:
+            partition = int(self._said[node][PARTITION])
+            if 0 <= partition < total and partition not in self.known:
+                self.known[partition] = node
+            else:
+                late.append(node)
+        free = (client for client in range(total) if client not in self.known)
+        self.known.update(zip(list(free), late, strict=False))
+
+    # --- ClientGrid ------------------------------------------------------------------------------------------------
+
+    def nodes(self) -> Mapping[int, int]:
+        if self.most is not None and len(self.known) < self.most:
+            self._meet()
+        there = set(self.grid.get_node_ids())
+        return {client: node for client, node in self.known.items() if node in there}
+
+    def client_of(self, node: int) -> int:
+        return next((client for client, known in self.known.items() if known == node), -1)
+
+    def receive(self, messages: Iterable[Message], timeout: float) -> Iterable[Message]:
+        asked = [self._asked(message) for message in messages]
+        return (from_app(reply, self._most or 0) for reply in as_they_come(self.grid, asked, timeout))
+
+    def _asked(self, message: Message) -> Message:
+        if self._shared[0] is not message.content.get("arrays"):
+            self._shared = message.content.get("arrays"), self._arrays(message)
+        client = self.client_of(message.metadata.dst_node_id)
+        message.content = to_app(message, self.terms, client, self.config, self._shared[1])
+        return message
+
+    def _arrays(self, message: Message) -> ArrayRecord:
+        """All of theta comes down, also where a part of it is the clients' own: theirs begin at the initial model's."""
+        return down(message, self.form, self._whole(read_request(message.content).round))
+
+    def _whole(self, server_round: int) -> Callable[[FloatVector], FloatVector]:
+        half, layout = self.worker.method, self.worker.model.layout
+        if not half.traits.keeps_layers:
+            return lambda vector: vector
+
+        def whole(vector: FloatVector) -> FloatVector:
+            found: FloatVector = self.worker.initial_model.numpy().copy()
+            found[half.layers(layout, server_round).down] = vector
+            return found
+
+        return whole

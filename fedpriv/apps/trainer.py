@@ -1,0 +1,144 @@
+"""What trains inside an app: a function of the user's, or a module with its loss and data."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import copy
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from fedpriv.apps.form import Form
+from fedpriv.common.errors import OptionError
+from fedpriv.config.schema import LocalConfig
+from fedpriv.mechanisms.tasks import CLASSES, Task
+from fedpriv.training.sequential import FlatModel, LocalData, LocalResult, SequentialTrainer, Training
+
+#: (arrays, number of examples) or (arrays, number of examples, metrics).
+Trained = tuple[Any, ...]
+
+
+class FunctionTrainer:
+    """Trains by a function of the user's: (arrays, config) -> `Trained`."""
+
+    def __init__(
+        self, train: Callable[..., Trained], form: Form, config: LocalConfig, told: Mapping[str, Any]
+    ) -> None:
+        self.train, self.form, self.config, self.told = train, form, config, told
+        #: That the function said it trained on.
+        self.examples = 1
+
+    def train_all(self, requests: Sequence[Training]) -> list[LocalResult]:
+        """One client's training. Raises ValueError for what the function may not return."""
+        (asked,) = requests
+        if asked.drift is not None:
+            words = "the method adds a vector to every gradient, which a function's own training does not"
+            raise OptionError("train", getattr(self.train, "__name__", "function"), f"{words}; allowed: a Trainer")
+        config = {**self.told, **({"proximal-mu": asked.proximal_mu} if asked.proximal_mu else {})}
+        start = asked.theta.numpy()
+        found = self.train(list(self.form.arrays(start).values()), config)
+        if not isinstance(found, tuple) or len(found) not in (2, 3):
+            raise ValueError("train must return (arrays, number of examples), or these and metrics")
+        arrays, examples = found[:2]
+        if isinstance(examples, bool) or not isinstance(examples, int | np.integer) or examples < 1:
+            raise ValueError(f"train returned {examples!r} examples: at least 1")
+        self.examples = int(examples)
+        with np.errstate(all="ignore"):
+            update = self.form.flat(list(arrays)) - start
+        loss = found[2].get("train_loss", math.nan) if len(found) == 3 else math.nan
+        return [LocalResult(torch.from_numpy(update), float(loss))]
+
+
+@dataclass(frozen=True)
+class ReducedLoss(Task):
+    """Any loss of torch's with a ``reduction``: its mean over whatever it has for one example."""
+
+    loss: Any = None
+    target_dtype = "int64"
+
+    def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        found: Tensor = self.loss(outputs, targets)
+        return found.flatten(1).mean(1) if found.ndim > 1 else found
+
+
+def task_of(loss: Any) -> Task:
+    """Raises `OptionError` for a loss that has none for a single example."""
+    if loss is None or (type(loss) is nn.CrossEntropyLoss and loss.weight is None and not loss.label_smoothing):
+        return CLASSES
+    if getattr(loss, "reduction", None) not in ("mean", "sum", "none"):
+        raise OptionError("loss", type(loss).__name__, "a loss of torch.nn with `reduction`: CrossEntropyLoss(), ...")
+    each = copy(loss)
+    each.reduction = "none"
+    return ReducedLoss(loss=each)
+
+
+class Trainer:
+    """A module with its loss and data, trained by SGD as ``python -m fedpriv`` does: with the strategy's `local`
+    options, and each example's own gradient where a method clips those.
+
+    Args:
+        model: a torch module. Its parameters are the arrays that travel, under their names.
+        loss: of outputs and targets; a loss of torch.nn. None: cross-entropy.
+        data: this client's training examples: (inputs [n, ...], targets [n, ...]), a dataset of pairs, or a loader of
+            batches, each a pair or a dictionary of two. They are read once, in order.
+
+    Raises:
+        OptionError: for data that are no pairs, and for a loss without `reduction`.
+    """
+
+    def __init__(self, model: nn.Module, loss: Any, data: Any) -> None:
+        self.model, self.task, self.data = model, task_of(loss), _gathered(data)
+        self._made: tuple[Any, SequentialTrainer] | None = None
+
+    @property
+    def num_examples(self) -> int:
+        return len(self.data)
+
+    def rows(self, rows: NDArray[np.int64] | None = None) -> LocalData:
+        """All examples, or these of them (positions [b])."""
+        if rows is None:
+            return self.data
+        chosen = torch.from_numpy(np.asarray(rows))
+        return LocalData(self.data.inputs[chosen], self.data.targets[chosen])
+
+    def of(self, form: Form, local: LocalConfig) -> SequentialTrainer:
+        """The trainer of a run. Raises `OptionError` where the server's model is another."""
+        own = tuple((name, tuple(part.shape)) for name, part in self.model.named_parameters())
+        if own != form.floats:
+            words = "the server's arrays must be this model's parameters: ArrayRecord(dict(model.named_parameters()))"
+            raise OptionError("initial_arrays", [name for name, _ in form.floats][:5], words)
+        if self._made is None or self._made[0] != local:
+            self._made = local, SequentialTrainer(FlatModel(self.model, task=self.task), local)
+        return self._made[1]
+
+
+def _gathered(data: Any) -> LocalData:
+    if isinstance(data, tuple | list) and len(data) == 2 and all(hasattr(part, "shape") for part in data):
+        inputs, targets = (torch.as_tensor(np.asarray(part)) for part in data)
+        return LocalData(inputs, targets)
+    batched = hasattr(data, "batch_size") and hasattr(data, "dataset")
+    parts = [_pair(one) for one in _items(data)]
+    if not parts:
+        raise OptionError("data", type(data).__name__, "no examples; allowed: at least one pair (input, target)")
+    join = torch.cat if batched else torch.stack
+    return LocalData(join([one for one, _ in parts]), join([one for _, one in parts]))
+
+
+def _items(data: Any) -> Iterable[Any]:
+    if hasattr(data, "__iter__"):
+        return data  # type: ignore[no-any-return]
+    if hasattr(data, "__len__") and hasattr(data, "__getitem__"):
+        return (data[place] for place in range(len(data)))
+    raise OptionError("data", type(data).__name__, "(inputs, targets), a dataset of pairs, or a loader of batches")
+
+
+def _pair(one: Any) -> tuple[Tensor, Tensor]:
+    values = list(one.values()) if isinstance(one, Mapping) else list(one)
+    if len(values) != 2:
+        raise OptionError("data", f"examples of {len(values)} parts", "pairs (input, target)")
+    return torch.as_tensor(values[0]), torch.as_tensor(values[1])
