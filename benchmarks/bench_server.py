@@ -68,7 +68,7 @@ def seconds_of(wanted: int, asked: int, releases: list[FloatVector]) -> float:
     options = MethodOptions.model_validate({"min_replies": 1, "weighting": "examples", **cohorts})
     grid, strategy = Clients(asked, releases), FedAvg(population(asked, wanted), options)
     began = time.perf_counter()
-    strategy.start(grid, pack_vector(np.zeros_like(releases[0])), 1)
+    strategy.run_rounds(grid, pack_vector(np.zeros_like(releases[0])), 1)
     taken = time.perf_counter() - began - grid.waits
     assert len(strategy.current.replies) == wanted
     return taken

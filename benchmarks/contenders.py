@@ -117,14 +117,13 @@ class OwnEngine:
         adopt(self.config, self.worker)  # another contender in this process may have run in between
         began = self.clock()
         self.number += 1
-        result = self.strategy.start(
+        self.arrays = self.strategy.run_rounds(
             self.grid,
             self.arrays,
             self.number,
             first_round=self.number,
             on_round=lambda current: self.grid.collect_entries(current.cohort),
         )
-        self.arrays = result.arrays
         return self.clock() - began
 
     def close(self) -> None:

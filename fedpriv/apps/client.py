@@ -12,7 +12,7 @@ import inspect
 import logging
 import math
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -44,6 +44,7 @@ from fedpriv.client.base import Client, NumPyClient
 from fedpriv.client.contract import PublicFacts, RunFacts, Site
 from fedpriv.client.memory import ClientMemory, ContextStore, read_memory
 from fedpriv.common.errors import OptionError, PolicyRefused
+from fedpriv.common.identities import named_identity
 from fedpriv.common.messages import STATISTICS, MalformedMessage, Outgoing, Refusal, shown
 from fedpriv.config.halves import locate
 from fedpriv.config.method_pairs import target
@@ -57,6 +58,7 @@ from fedpriv.privacy.events.entry import Account
 from fedpriv.privacy.ledger import LedgerFile
 from fedpriv.training.flat_model import Layout, layout_of
 from fedpriv.training.models import declared_model
+from fedpriv.training.sequential import LocalData
 
 log = logging.getLogger("fedpriv")
 
@@ -66,14 +68,28 @@ Train = Callable[[list[NDArray[Any]], dict[str, Any]], Trained]
 Mod = Callable[[Message, Context, Callable[[Message, Context], Message]], Message]
 #: Programs of Flower's that run an app's halves on real machines.
 DEPLOYED = ("flwr-clientapp", "flwr-serverapp")
+#: Of a function's own data, which only it reads.
+NO_ROWS = LocalData(torch.zeros(0), torch.zeros(0))
 _TERMS = "fedpriv-terms"  # in Context.state: digest of the terms that the client's state belongs to
+
+
+def is_deployed() -> bool:
+    """Whether Flower runs this process for an app on real machines."""
+    return Path(sys.argv[0]).name in DEPLOYED
 
 
 def refuse_seed(seed: int | None) -> None:
     """Raises `OptionError` for a seed where Flower runs an app on real machines."""
-    if seed is not None and Path(sys.argv[0]).name in DEPLOYED:
+    if seed is not None and is_deployed():
         words = "whoever knows a seed knows the noise: in a deployment it is the operating system's; allowed: None"
         raise OptionError("seed", seed, words)
+
+
+def needs_a_trainer(kind: type[Client]) -> str | None:
+    """Why an app's own training is not enough for a method, in words; None where it is."""
+    if kind.traits.clips_examples:
+        return "clips the gradient of each example"
+    return "adds a vector to every gradient" if kind.traits.vectors_down > 1 else None
 
 
 class AppClient(NumPyClient):
@@ -117,8 +133,8 @@ class AppClient(NumPyClient):
                 raise OptionError(name, value, f"{self.method} has no such option; allowed: {', '.join(fields)}")
         if not callable(train) and not isinstance(train, Trainer):
             raise OptionError("train", type(train).__name__, "a function of (arrays, config), or a Trainer")
-        if self.kind().traits.clips_examples and not isinstance(train, Trainer):
-            words = f"{self.method} clips the gradient of each example: Trainer(model, loss, data)"
+        if (why := needs_a_trainer(self.kind())) and not isinstance(train, Trainer):
+            words = f"{self.method} {why}; allowed: Trainer(model, loss, data)"
             raise OptionError("train", getattr(train, "__name__", type(train).__name__), words)
         if max_epsilon is not None and folder is None:
             words = "a budget needs folder=, where its ledger outlives this process; allowed: None"
@@ -186,10 +202,8 @@ class AppClient(NumPyClient):
                 told_of = {PARTITION: float(partition), EXAMPLES: float(self.declared or 0)}
                 return answer(Outgoing(1, statistics=told_of), STATISTICS)
             return self._trained(told(config, arrays), context)
-        except MalformedMessage as error:
-            return refused(Refusal.POLICY, str(error))
-        except OptionError as error:
-            return refused(Refusal.POLICY, str(error))
+        except (MalformedMessage, OptionError, PolicyRefused) as error:  # of the message and of this client's options
+            return refused(Refusal.FAILED, str(error))
         except Exception as error:
             code, words = refused_as(error)
             if code == Refusal.FAILED:
@@ -214,7 +228,7 @@ class AppClient(NumPyClient):
             site = Site(
                 client=asked.client,
                 num_examples=facts.num_examples,
-                load_data=self.work.rows if isinstance(self.work, Trainer) else lambda rows=None: None,
+                load_data=self._rows,
                 trainer=trainer,
                 store=store,
                 seed=self.seed if self.seed is not None else terms.seed,
@@ -223,21 +237,27 @@ class AppClient(NumPyClient):
                 max_epsilon=self.max_epsilon,
                 layout=layout,
                 initial=torch.from_numpy(asked.arrays[0].copy()) if asked.arrays else None,
+                identity=named_identity(context.node_config),
+                run_id=context.run_id if self.seed is None else 0,
                 options_digest=bytes.fromhex(terms.digest),
                 most_members=terms.members,
                 population=facts.num_clients,
                 clients=(asked.client,),
             )
             half = self.kind()(options, RunFacts(self.variant, facts, site, terms.unit))
+            _refuse_in_the_open(half, options)
             received = self._received(half, layout, asked)
             found = half.answer(asked.request, received)
         if self.seed is None:
             found = replace(found, figures={})  # they are for an experimenter who owns both sides
         if options.weighting == "examples":
-            found = replace(found, num_examples=self.declared or getattr(trainer, "examples", 1))
+            found = replace(found, num_examples=self.declared or int(getattr(trainer, "examples", 1)))
         else:
             found = replace(found, num_examples=1)  # nobody weighs by it, so nobody is told
         return answer(found, asked.request.exchange)
+
+    def _rows(self, rows: NDArray[np.int64] | None = None) -> LocalData:
+        return self.work.rows(rows) if isinstance(self.work, Trainer) else NO_ROWS
 
     def _options(self, asked: Told) -> MethodOptions:
         """The server's options, where they are this client's too. Raises `PolicyRefused`, `OptionError`."""
@@ -317,6 +337,18 @@ def _same_terms(context: Context, store: AppStore, digest: str) -> None:
     context.state[_TERMS] = ConfigRecord({"digest": digest})
 
 
+def _refuse_in_the_open(half: Client, options: MethodOptions) -> None:
+    """Raises `PolicyRefused` on a real machine for what rests on other clients, if a server in the middle could be all
+    of them, or sees what it adds up.
+    """
+    if not is_deployed():
+        return
+    if getattr(options, "secure_sum", "") == "ideal":
+        raise PolicyRefused("the server would see what it is to see in sums alone; allowed: secure_sum=protocol")
+    if (half.traits.needs_identity or getattr(options, "secure_sum", "") == "protocol") and half.site.identity is None:  # type: ignore[union-attr]
+        raise PolicyRefused("needs identity keys: node-config identity-key and peer-keys (docs/deploy.md)")
+
+
 _layouts: dict[str, Layout] = {}  # the newest, by the form's text
 
 
@@ -348,9 +380,7 @@ class _App:
     and what it answers is read by names.
     """
 
-    def __init__(
-        self, message: Message, context: Context, call_next: Callable[[Message, Context], Message]
-    ) -> None:
+    def __init__(self, message: Message, context: Context, call_next: Callable[[Message, Context], Message]) -> None:
         self.message, self.context, self.call_next = message, context, call_next
         self.form: Form | None = None
 
@@ -385,8 +415,8 @@ class _App:
             arrays = [found[str(place)].numpy() for place in range(len(names))]
         else:
             raise RuntimeError(f"the app answers with the arrays {list(found)}, expected {names}")
-        numbers: dict[str, Any] = {}
-        for record in (*reply.content.metric_records.values(), *reply.content.config_records.values()):
-            numbers |= {name.replace("_", "-"): value for name, value in record.items()}
+        content = reply.content
+        beside: list[Mapping[str, Any]] = [*content.metric_records.values(), *content.config_records.values()]
+        numbers = {name.replace("_", "-"): value for record in beside for name, value in record.items()}
         metrics = {"train_loss": numbers["train-loss"]} if isinstance(numbers.get("train-loss"), float) else {}
         return arrays, int(numbers.get("num-examples", 1)), metrics

@@ -15,11 +15,10 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-import numpy as np
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
@@ -28,7 +27,7 @@ from flwr.serverapp.strategy import Result
 from fedpriv.apps.client import refuse_seed
 from fedpriv.apps.form import Form
 from fedpriv.apps.wire import EXAMPLES, PARTITION, Terms, down, from_app, hello, to_app
-from fedpriv.client.build import client_class, make_client
+from fedpriv.client.build import make_client
 from fedpriv.common.errors import OptionError, RunFailed
 from fedpriv.common.files import locked
 from fedpriv.common.messages import STATISTICS, FloatVector, most_bytes, read_request
@@ -44,9 +43,14 @@ from fedpriv.runs.folder import RunFolder
 from fedpriv.runs.planning import make_plan, with_target
 from fedpriv.runs.session import Session
 from fedpriv.server.nodes import PATIENCE, as_they_come
-from fedpriv.server.round import Distil, Hooks
 from fedpriv.server.strategy import FederatedStrategy
 from fedpriv.training.evaluation import Score
+
+#: Methods that no app can use, and why.
+NOT_IN_APPS = {
+    "ask": "trains no model: its numbers are answers about tables; allowed: fedpriv.ask (docs/statistics.md)",
+    "fedonce": "trains a linear model on public features of its own; allowed: python -m fedpriv (docs/fedonce.md)",
+}
 
 
 @dataclass(frozen=True)
@@ -80,7 +84,8 @@ class AppStrategy(FederatedStrategy):
         delta: of the epsilons that are reported.
         variant: repaired or published.
         target_epsilon: chooses the method's noise so that the whole run costs this much.
-        seed: draws cohorts, and with it the noise of a trusted server, in simulations that can be repeated. None: chance.
+        seed: of cohorts and of a trusted server's noise, for simulations that can be repeated. None: chance.
+        secure_sum: who adds up, of methods whose clients send whole numbers: ideal (in simulation), protocol, assumed.
         local: options of the clients' training, for `Trainer`: lr, batch_size, epochs, steps, momentum, sampler.
         public_loss: (arrays) -> loss on public examples, of methods that follow one.
         distil: (teacher, student, round) -> arrays, of methods that distil on public examples; None: they do not.
@@ -108,12 +113,15 @@ class AppStrategy(FederatedStrategy):
         variant: str = "repaired",
         target_epsilon: float | None = None,
         seed: int | None = None,
+        secure_sum: str | None = None,
         local: Mapping[str, Any] | None = None,
         public_loss: Callable[[ArrayRecord], float] | None = None,
         distil: Callable[[ArrayRecord, ArrayRecord, int], ArrayRecord] | None = None,
         overrides: Sequence[str] = (),
         **options: Any,
     ) -> None:
+        if (why := NOT_IN_APPS.get(self.method)) is not None:
+            raise OptionError("strategy", self.method, why)
         refuse_seed(seed)
         if not 0 < fraction_train <= 1:
             raise OptionError("fraction_train", fraction_train, "more than 0, and at most 1")
@@ -145,6 +153,7 @@ class AppStrategy(FederatedStrategy):
             f"privacy.variant={variant}",
             f"privacy.delta={delta}",
             f"privacy.target_epsilon={'null' if target_epsilon is None else target_epsilon}",
+            *([] if secure_sum is None else [f"strategy.secure_sum={secure_sum}"]),
             *(f"local.{name}={json.dumps(value)}" for name, value in (local or {}).items()),
             *(f"{spelled(schema, name)}={json.dumps(value)}" for name, value in options.items()),
             *overrides,
@@ -180,7 +189,7 @@ class AppStrategy(FederatedStrategy):
             words = "clients do not evaluate, since their answers would leave without noise; allowed: None, evaluate_fn"
             raise OptionError("evaluate_config", dict(evaluate_config), words)
         form, theta = Form.of(initial_arrays)
-        config = {name: value for name, value in (train_config or {}).items()}
+        config = dict(train_config or {})
         apps = AppGrid(grid, form, config, timeout, self.method)
         apps.wait_for(self.available, self.num_clients)
         nodes = self.num_clients or len(apps.known)
@@ -220,6 +229,7 @@ class AppStrategy(FederatedStrategy):
                 config, folder, worker, make_plan(config, worker), began, monitor, checkpoint, interrupted, self
             )
             session.evaluate = Evaluated(form, worker, evaluate_fn, result, lambda: self.current.number)  # type: ignore[assignment]
+            self._ask_the_user(form, worker)
             apps.begin(_terms(config, worker), worker)
             if evaluate_fn is not None and not interrupted:
                 session.evaluate(theta)
@@ -231,6 +241,23 @@ class AppStrategy(FederatedStrategy):
         result.arrays = form.record(worker.whole_model(session.theta))
         self.privacy = _privacy(summary["privacy"], self.run_dir)
         return result
+
+    def _ask_the_user(self, form: Form, worker: Worker) -> None:
+        """What the half asks of data is asked of the user's functions."""
+        public_loss, distilled = self.public_loss, self.distilled
+
+        def whole(theta: FloatVector) -> ArrayRecord:
+            return form.record(worker.whole_model(theta))
+
+        def distil(teacher: FloatVector, student: FloatVector, number: int) -> FloatVector:
+            assert distilled is not None
+            found = distilled(whole(teacher), whole(student), number)
+            return form.flat([array.numpy() for array in found.values()])[worker.shared]
+
+        if public_loss is not None:
+            self.hooks = replace(self.hooks, public_loss=lambda theta: float(public_loss(whole(theta))))
+        if distilled is not None:
+            self.hooks = replace(self.hooks, distil=distil)
 
 
 def _with_form(config: Config, form: Form, timeout: float) -> Config:

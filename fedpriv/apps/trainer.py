@@ -26,9 +26,7 @@ Trained = tuple[Any, ...]
 class FunctionTrainer:
     """Trains by a function of the user's: (arrays, config) -> `Trained`."""
 
-    def __init__(
-        self, train: Callable[..., Trained], form: Form, config: LocalConfig, told: Mapping[str, Any]
-    ) -> None:
+    def __init__(self, train: Callable[..., Trained], form: Form, config: LocalConfig, told: Mapping[str, Any]) -> None:
         self.train, self.form, self.config, self.told = train, form, config, told
         #: That the function said it trained on.
         self.examples = 1

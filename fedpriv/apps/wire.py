@@ -97,7 +97,9 @@ def down(message: Message, form: Form, whole: Callable[[FloatVector], FloatVecto
 def hello(node: int) -> Message:
     """Asks a node who it is."""
     said = json.dumps({HELLO: True}).encode()
-    content = RecordDict({FIT_PARAMETERS: ArrayRecord([np.zeros(0, np.float32)]), FIT_CONFIG: ConfigRecord({OURS: said})})
+    content = RecordDict(
+        {FIT_PARAMETERS: ArrayRecord([np.zeros(0, np.float32)]), FIT_CONFIG: ConfigRecord({OURS: said})}
+    )
     return Message(content, node, "train")
 
 

@@ -157,7 +157,7 @@ def _run_with_clients(config: Config, seed: int, run: int) -> tuple[NDArray[np.b
     adopt(config, worker)
     grid = ListeningGrid(config, make_apps(config)[1], directions, strategy.decode or _as_it_is)
     with suppress(BudgetsSpent):  # the releases until then count
-        strategy.start(grid, pack_vector(worker.initial_parameters()), config.num_rounds)
+        strategy.run_rounds(grid, pack_vector(worker.initial_parameters()), config.num_rounds)
     return coins.numpy(), np.array([grid.heard[client] for client in range(config.num_clients)])
 
 

@@ -134,7 +134,7 @@ def run_with(
     grid = grid_of(config, make_apps(config)[1], worker)
     strategy = make_strategy(config, worker, run)
     with suppress(BudgetsSpent):  # the releases until then count
-        strategy.start(grid, pack_vector(worker.initial_parameters()), config.num_rounds)
+        strategy.run_rounds(grid, pack_vector(worker.initial_parameters()), config.num_rounds)
     return np.concatenate([canaries.present for canaries in worker.canaries]), grid.scores.ravel()
 
 

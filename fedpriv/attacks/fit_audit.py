@@ -261,5 +261,5 @@ def _heard_bits(config: Config, values: torch.Tensor, attempt: int) -> _Bits:
     strategy = make_strategy(config, worker, attempt)
     grid = _Bits(config, make_apps(config)[1], strategy.decode)
     with suppress(BudgetsSpent):
-        strategy.start(grid, pack_vector(worker.initial_parameters()), config.num_rounds)
+        strategy.run_rounds(grid, pack_vector(worker.initial_parameters()), config.num_rounds)
     return grid

@@ -195,7 +195,7 @@ def listen(
     grid = _Ear(config, make_apps(config)[1], heard, decode, hides)
     theta = worker.initial_parameters()
     with suppress(BudgetsSpent):
-        strategy.start(grid, pack_vector(theta * (not flat)), rounds or config.num_rounds)
+        strategy.run_rounds(grid, pack_vector(theta * (not flat)), rounds or config.num_rounds)
     heard.entries = grid.collect_entries(range(config.num_clients))
     return heard
 

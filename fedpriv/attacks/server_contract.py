@@ -70,7 +70,7 @@ def models_of(config: Config, seed: int, rounds: int, value: float = BROKEN, lou
             found.booked = [entry.event for entry in current.entries]
 
     with suppress(BudgetsSpent):
-        strategy.start(InProcessGrid(config, make_apps(config)[1]), pack_vector(start), rounds, on_round=note)
+        strategy.run_rounds(InProcessGrid(config, make_apps(config)[1]), pack_vector(start), rounds, on_round=note)
     return found
 
 

@@ -175,7 +175,7 @@ def train(job: Job, split: Path) -> Trained:
     strategy = make_strategy(config, worker, hooks=hooks)
     with suppress(BudgetsSpent):  # the model at that point is the method's result
         start = pack_vector(theta)
-        strategy.start(InProcessGrid(config, make_apps(config)[1]), start, config.num_rounds, on_round=note)
+        strategy.run_rounds(InProcessGrid(config, make_apps(config)[1]), start, config.num_rounds, on_round=note)
     return Trained(worker.whole_model(theta), kept, job.rows, seen)
 
 

@@ -110,6 +110,8 @@ def auxiliary_examples(config: Config) -> int:
     """Public examples that the method's server half needs: `dataset.auxiliary` for distillation, at most a thousand of
     them for a public loss, otherwise none. Raises `OptionError` where it needs some and there are none.
     """
+    if config.model.name == "app":  # its user has functions for them
+        return 0
     kind, wanted = half_class(config, "server"), 0
     purpose = None
     if getattr(kind, "needs_public_loss", False):

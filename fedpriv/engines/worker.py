@@ -127,10 +127,11 @@ def _train(config: Config, message: Message, context: Context) -> Message:
             gate.require_booked(request)
             gate.audit()
             return reply
-    if config.dataset.name == "on_nodes":
-        raise PolicyRefused("node-config names no policy: this machine answers simulations only")
-
     worker = worker_for(config)
+    if (
+        config.dataset.name == "on_nodes" and type(worker) is Worker
+    ):  # others play an audit's canaries, and read no rows
+        raise PolicyRefused("node-config names no policy: this machine answers simulations only")
     if not config.engine.faults:
         asked = asked_of(config, context, request)
         if request.exchange not in (STATISTICS, TRAIN):
@@ -256,7 +257,7 @@ class Worker(Loaded):
         together: tuple[int, ...] = (),
     ) -> Client:
         """The client half of partition ``client`` with its own memory; of all clients ``together`` if there are any."""
-        if self.config.dataset.name == "on_nodes":
+        if self.config.dataset.name == "on_nodes" and type(self) is Worker:
             check_declared(self.config, client, self.data)
         examples = self.num_examples(client)
         found = copy(self.method_of(examples))

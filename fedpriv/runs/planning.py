@@ -101,7 +101,7 @@ def make_plan(config: Config, worker: Worker) -> Plan:
         (*reasons, *client.remarks(), *partition_remarks(config), *unit_remarks(config)),
         bytes_up,
         bytes_down,
-        0.0 if config.model.name == "app" else estimate_seconds(config, worker),
+        estimate_seconds(config, worker),
         by_opacus=by_opacus,
         costliest=costliest(histories.values(), config.privacy.delta),
     )

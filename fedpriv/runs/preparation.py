@@ -113,7 +113,9 @@ def make_strategy(
     hooks: Hooks = NO_HOOKS,
     made: FederatedStrategy | None = None,
 ) -> FederatedStrategy:
-    """The method's server half with its options, and what it needs of data. made: set up in place of a new one."""
+    """The method's server half with its options, and what it needs of data. made: an app's, set up in place of a new
+    one; its user has functions of data for it.
+    """
     client, layout = make_client(config), worker.model.layout
     start = client.layers(layout, 1).held.start
     population = Population(
@@ -139,10 +141,10 @@ def make_strategy(
     )
     kind = server_class(config)
     options = method_options(config)
-    if kind.needs_public_loss and hooks.public_loss is None:
+    if kind.needs_public_loss and made is None:
         public = Evaluator(worker, auxiliary=True)
         hooks = replace(hooks, public_loss=lambda theta: public(worker.whole_model(theta)).loss)
-    if isinstance(options, PFLOptions) and options.distillation_epochs and hooks.distil is None:
+    if isinstance(options, PFLOptions) and options.distillation_epochs and made is None:
         hooks = replace(hooks, distil=_distil(options, worker))
     strategy: FederatedStrategy = kind.__new__(kind) if made is None else made
     kind.__init__(strategy, population, options, hooks)

@@ -285,8 +285,8 @@ class FederatedStrategy(Strategy):
         timeout: float = 3600,
         first_round: int = 1,
         on_round: Callable[[Round], None] | None = None,
-    ) -> None:
-        """Rounds ``first_round..num_rounds`` of a run whose engine has set this half up."""
+    ) -> ArrayRecord:
+        """Rounds ``first_round..num_rounds`` of a run whose engine has set this half up; returns theta."""
         arrays, config = initial_arrays, ConfigRecord()
         for server_round in range(first_round, num_rounds + 1):
             began = time.perf_counter()
@@ -297,6 +297,7 @@ class FederatedStrategy(Strategy):
             self.current.seconds = time.perf_counter() - began
             if on_round:
                 on_round(self.current)
+        return arrays
 
     def _accept(self, messages: Iterable[Message]) -> Iterator[Reply]:
         """Usable replies sorted by client; the others are counted in the round with what was wrong. Ends as

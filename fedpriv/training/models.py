@@ -74,12 +74,20 @@ def build_model(
     return model
 
 
+class _Declared(nn.Module):
+    """Computes two logits in which every parameter has the same part: what an audit of its release can train."""
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        logit = sum(part.sum() for part in self.parameters()) * inputs.flatten(1).mean(1)
+        return torch.stack([logit, -logit], 1)
+
+
 def declared_model(arrays: Sequence[tuple[str, Sequence[int]]]) -> nn.Module:
-    """A module of these parameters (name, shape), zero, that computes nothing: the form of an app's model."""
-    model = nn.Module()
+    """A module of these parameters (name, shape), zero: the form of an app's model, of which nobody here knows more."""
+    model = _Declared()
     for name, shape in arrays:
         *path, last = name.split(".")
-        place = model
+        place: nn.Module = model
         for part in path:
             if part not in dict(place.named_children()):
                 place.add_module(part, nn.Module())

@@ -280,7 +280,9 @@ class ForeignGrid(FakeGrid):
 
 def on_foreign(strategy: FederatedStrategy, grid: ForeignGrid, timeout: float) -> None:
     known = {client: client + 100 for client in range(8)}
-    strategy.run_rounds(foreign_grid.FlowerGrid(grid, strategy.population, known), pack_vector(THETA), 1, timeout=timeout)
+    strategy.run_rounds(
+        foreign_grid.FlowerGrid(grid, strategy.population, known), pack_vector(THETA), 1, timeout=timeout
+    )
 
 
 def test_on_flowers_grids_a_silent_client_costs_no_more_than_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
