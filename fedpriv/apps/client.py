@@ -8,7 +8,9 @@ contexts, and a line is on the disk before its release leaves.
 
 from __future__ import annotations
 
+import hashlib
 import inspect
+import json
 import logging
 import math
 import sys
@@ -48,10 +50,10 @@ from fedpriv.common.identities import named_identity
 from fedpriv.common.messages import STATISTICS, MalformedMessage, Outgoing, Refusal, shown
 from fedpriv.config.halves import locate
 from fedpriv.config.method_pairs import target
-from fedpriv.config.methods import METHODS
+from fedpriv.config.methods import METHODS, NOISE_OPTIONS
 from fedpriv.config.options import MethodOptions
 from fedpriv.config.schema import LocalConfig
-from fedpriv.config.strategy_options import checked
+from fedpriv.config.strategy_options import check_named, checked
 from fedpriv.deployment.data_ledger import private_file, wait_for_lock
 from fedpriv.engines.refused import refused_as
 from fedpriv.privacy.events.entry import Account
@@ -71,6 +73,19 @@ DEPLOYED = ("flwr-clientapp", "flwr-serverapp")
 #: Of a function's own data, which only it reads.
 NO_ROWS = LocalData(torch.zeros(0), torch.zeros(0))
 _TERMS = "fedpriv-terms"  # in Context.state: digest of the terms that the client's state belongs to
+
+
+#: Methods that no app can use, and why.
+NOT_IN_APPS = {
+    "ask": "trains no model: its numbers are answers about tables; allowed: fedpriv.ask (docs/statistics.md)",
+    "fedonce": "trains a linear model on public features of its own; allowed: python -m fedpriv (docs/fedonce.md)",
+}
+
+
+def refuse_outside(method: str) -> None:
+    """Raises `OptionError` for a method that no app can use."""
+    if (why := NOT_IN_APPS.get(method)) is not None:
+        raise OptionError("strategy", method, why)
 
 
 def is_deployed() -> bool:
@@ -104,6 +119,8 @@ class AppClient(NumPyClient):
         seed: for simulations whose noise can be repeated; None: the operating system's noise.
         variant: repaired or published; a server that asks for the other one is refused.
         num_examples: this client's declared count, which is public. None: a `Trainer`'s own, or that of ``train``.
+        trusts_server: whether the server may have updates as they are: where it adds the noise, or nobody does. Only
+            of methods with noise; those without any, such as FedAvg, have it anyway.
         options: of the method, by name: a server that asks for other values is refused. What is not named here is the
             server's choice, and the ledger says what it was.
 
@@ -124,13 +141,12 @@ class AppClient(NumPyClient):
         seed: int | None = None,
         variant: str = "repaired",
         num_examples: int | None = None,
+        trusts_server: bool = False,
         **options: Any,
     ) -> None:
         refuse_seed(seed)
-        fields = METHODS[self.method].model_fields
-        for name, value in options.items():
-            if name not in fields:
-                raise OptionError(name, value, f"{self.method} has no such option; allowed: {', '.join(fields)}")
+        refuse_outside(self.method)
+        check_named(METHODS[self.method], options, self.method)
         if not callable(train) and not isinstance(train, Trainer):
             raise OptionError("train", type(train).__name__, "a function of (arrays, config), or a Trainer")
         if (why := needs_a_trainer(self.kind())) and not isinstance(train, Trainer):
@@ -146,7 +162,7 @@ class AppClient(NumPyClient):
             raise OptionError("variant", variant, "allowed: repaired, published")
         self.work, self.context, self.folder = train, context, None if folder is None else Path(folder)
         self.max_epsilon, self.delta, self.seed, self.variant = max_epsilon, delta, seed, variant
-        self.num_examples, self.options = num_examples, options
+        self.num_examples, self.trusts_server, self.options = num_examples, trusts_server, options
 
     @classmethod
     def kind(cls) -> type[Client]:
@@ -224,7 +240,7 @@ class AppClient(NumPyClient):
         facts = PublicFacts(**{**terms.facts, "num_examples": self.declared or int(terms.facts["num_examples"])})
         trainer = self._trainer(form, local, asked)
         with self._store(context) as store:
-            _same_terms(context, store, terms.digest)
+            _same_terms(context, store, asked)
             site = Site(
                 client=asked.client,
                 num_examples=facts.num_examples,
@@ -246,6 +262,7 @@ class AppClient(NumPyClient):
             )
             half = self.kind()(options, RunFacts(self.variant, facts, site, terms.unit))
             _refuse_in_the_open(half, options)
+            self._refuse_without_noise(half, options)
             received = self._received(half, layout, asked)
             found = half.answer(asked.request, received)
         if self.seed is None:
@@ -255,6 +272,15 @@ class AppClient(NumPyClient):
         else:
             found = replace(found, num_examples=1)  # nobody weighs by it, so nobody is told
         return answer(found, asked.request.exchange)
+
+    def _refuse_without_noise(self, half: Client, options: MethodOptions) -> None:
+        """Raises `PolicyRefused` where the server's options leave this client's update without noise of its own."""
+        if not half.books_itself and self.max_epsilon is not None:
+            raise PolicyRefused("the server adds the noise, so no budget is kept here: max_epsilon=None")
+        private = any(name in type(options).model_fields for name in NOISE_OPTIONS)
+        why = "the server adds the noise" if not half.books_itself else half.exact_leak()
+        if private and why is not None and not self.trusts_server:
+            raise PolicyRefused(f"{why}, and this client does not say trusts_server=True")
 
     def _rows(self, rows: NDArray[np.int64] | None = None) -> LocalData:
         return self.work.rows(rows) if isinstance(self.work, Trainer) else NO_ROWS
@@ -327,10 +353,11 @@ class AppStore(ContextStore):
         super().keep(memory)
 
 
-def _same_terms(context: Context, store: AppStore, digest: str) -> None:
+def _same_terms(context: Context, store: AppStore, asked: Told) -> None:
     """Raises `PolicyRefused` where a run's terms have changed since this client's first answer: its state and its
     price are of the earlier ones.
     """
+    digest = hashlib.sha256(json.dumps([vars(asked.terms), asked.client], sort_keys=True).encode()).hexdigest()
     before = context.state.get(_TERMS)
     if isinstance(before, ConfigRecord) and before["digest"] != digest and read_memory(store).answer is not None:
         raise PolicyRefused("the server's options are others than at this client's first answer in this run")
@@ -355,7 +382,8 @@ _layouts: dict[str, Layout] = {}  # the newest, by the form's text
 def _layout(form: Form) -> Layout:
     if (text := form.to_json()) not in _layouts:
         _layouts.clear()
-        _layouts[text] = layout_of(declared_model(form.floats))
+        with torch.device("meta"):  # of a server's sizes: nothing is allocated
+            _layouts[text] = layout_of(declared_model(form.floats))
     return _layouts[text]
 
 

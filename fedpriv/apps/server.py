@@ -24,7 +24,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
 
-from fedpriv.apps.client import refuse_seed
+from fedpriv.apps.client import refuse_outside, refuse_seed
 from fedpriv.apps.form import Form
 from fedpriv.apps.wire import EXAMPLES, PARTITION, Terms, down, from_app, hello, to_app
 from fedpriv.client.build import make_client
@@ -34,8 +34,8 @@ from fedpriv.common.messages import STATISTICS, FloatVector, most_bytes, read_re
 from fedpriv.common.replies import reason_of, refusal_name
 from fedpriv.config.compose import compose, read_config
 from fedpriv.config.methods import METHODS
-from fedpriv.config.schema import Config
-from fedpriv.config.strategy_options import spelled
+from fedpriv.config.schema import Config, LocalConfig
+from fedpriv.config.strategy_options import check_named, spelled
 from fedpriv.config.sum_checks import release_digest
 from fedpriv.engines.worker import Worker
 from fedpriv.report.live.monitor import watched
@@ -45,12 +45,6 @@ from fedpriv.runs.session import Session
 from fedpriv.server.nodes import PATIENCE, as_they_come
 from fedpriv.server.strategy import FederatedStrategy
 from fedpriv.training.evaluation import Score
-
-#: Methods that no app can use, and why.
-NOT_IN_APPS = {
-    "ask": "trains no model: its numbers are answers about tables; allowed: fedpriv.ask (docs/statistics.md)",
-    "fedonce": "trains a linear model on public features of its own; allowed: python -m fedpriv (docs/fedonce.md)",
-}
 
 
 @dataclass(frozen=True)
@@ -93,8 +87,8 @@ class AppStrategy(FederatedStrategy):
         options: of the method, by name, with the defaults of its YAML file.
 
     Raises:
-        OptionError: for an option that there is not, or a value that is not allowed; most are found here, and those
-            that depend on the nodes in `start`.
+        OptionError: for an option that there is not, or a value that is not allowed. What several options must fit
+            together for, and the number of nodes and rounds, is seen in `start`.
     """
 
     method: ClassVar[str]
@@ -120,8 +114,7 @@ class AppStrategy(FederatedStrategy):
         overrides: Sequence[str] = (),
         **options: Any,
     ) -> None:
-        if (why := NOT_IN_APPS.get(self.method)) is not None:
-            raise OptionError("strategy", self.method, why)
+        refuse_outside(self.method)
         refuse_seed(seed)
         if not 0 < fraction_train <= 1:
             raise OptionError("fraction_train", fraction_train, "more than 0, and at most 1")
@@ -132,10 +125,8 @@ class AppStrategy(FederatedStrategy):
             words = f"{self.method} follows a loss on public examples: a function of an ArrayRecord"
             raise OptionError("public_loss", "None", words)
         schema = METHODS[self.method]
-        for name in options:
-            if name not in schema.model_fields:
-                known = ", ".join(schema.model_fields)
-                raise OptionError(name, options[name], f"{self.method} has no such option; allowed: {known}")
+        check_named(schema, options, self.method)
+        check_named(LocalConfig, local or {}, "local")
         if "distillation_epochs" in schema.model_fields and distil is None:
             options.setdefault("distillation_epochs", 0)
         self.run_dir = None if run_dir is None else Path(run_dir)
@@ -158,7 +149,6 @@ class AppStrategy(FederatedStrategy):
             *(f"{spelled(schema, name)}={json.dumps(value)}" for name, value in options.items()),
             *overrides,
         ]
-        self.config(self.available, 1)  # its errors now
 
     def config(self, nodes: int, num_rounds: int, examples: Sequence[int] = ()) -> Config:
         """The run's configuration. examples: declared ones of each client; (): not known."""

@@ -8,9 +8,9 @@ its own (`recorded`), so a configuration's digest, by which results are found, s
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import ConfigDict, Field, ValidationError
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 from fedpriv.common.errors import OptionError
 from fedpriv.config.explain import first_option_error
@@ -224,3 +224,20 @@ def _drop(strategy: dict[str, Any], *names: str) -> None:
     for half in HALVES:
         for name in names:
             strategy[half].pop(name, None)
+
+
+def check_named(schema: type[Options], options: Mapping[str, Any], whose: str) -> None:
+    """Values of single options, by name, for whoever composes the rest later. whose: the method, or a group.
+
+    Raises `OptionError` for an option that there is not, and for a value that its own range excludes.
+    """
+    for name, value in options.items():
+        field = schema.model_fields.get(name)
+        if field is None or followed(schema, name):
+            known = ", ".join(one for one in schema.model_fields if not followed(schema, one))
+            raise OptionError(name, value, f"{whose} has no such option; allowed: {known}")
+        kind: Any = Annotated[field.annotation, *field.metadata]  # type: ignore[valid-type]
+        try:
+            TypeAdapter(kind, config=ConfigDict(allow_inf_nan=False)).validate_python(value, strict=True)
+        except ValidationError as error:
+            raise OptionError(name, value, first_option_error(error).allowed) from None
