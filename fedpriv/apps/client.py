@@ -432,6 +432,8 @@ class _App:
         return self.call_next(asked, self.context)
 
     def _read(self, reply: Message) -> Trained:
+        if OURS in (reply.content.config_records.get(ANSWER_METRICS) or {}):
+            raise RuntimeError("behind the mod stands another client half: is the mod there twice?")
         records = list(reply.content.array_records.values())
         if len(records) != 1:
             raise RuntimeError(f"the app answers with {len(records)} records of arrays, expected one")

@@ -30,7 +30,7 @@ from fedpriv.apps.wire import EXAMPLES, PARTITION, Terms, down, from_app, hello,
 from fedpriv.client.build import make_client
 from fedpriv.common.errors import OptionError, RunFailed
 from fedpriv.common.files import locked
-from fedpriv.common.messages import STATISTICS, FloatVector, most_bytes, read_request
+from fedpriv.common.messages import STATISTICS, FloatVector, Refusal, most_bytes, read_request
 from fedpriv.common.replies import reason_of, refusal_name
 from fedpriv.config.compose import compose, read_config
 from fedpriv.config.methods import METHODS
@@ -368,7 +368,7 @@ class AppGrid:
         for reply in as_they_come(self.grid, [hello(node) for node in new], min(self.timeout, PATIENCE)):
             node, found = reply.metadata.src_node_id, from_app(reply, 2**16)
             if found.has_error():
-                self._refused[node] = reason_of(found)
+                self._refused[node] = f"{reason_of(found)} (its app needs the client half of {self.method})"
                 self.unnamed[refusal_name(found.error.code)] += 1
                 continue
             said = dict(found.content.metric_records.get(STATISTICS) or {})
@@ -401,7 +401,16 @@ class AppGrid:
 
     def receive(self, messages: Iterable[Message], timeout: float) -> Iterable[Message]:
         asked = [self._asked(message) for message in messages]
-        return (from_app(reply, self._most or 0) for reply in as_they_come(self.grid, asked, timeout))
+        answered, reasons = 0, Counter[str]()
+        for reply in as_they_come(self.grid, asked, timeout):
+            found = from_app(reply, self._most or 0)
+            failed = found.has_error() and found.error.code == Refusal.FAILED
+            reasons.update([reason_of(found)] if failed else [])
+            answered += not failed
+            yield found
+        if reasons and not answered:  # also where a method goes on without replies: these come of no chance
+            words = "; ".join(f"{times} x {reason}" for reason, times in reasons.most_common(5))
+            raise RunFailed(f"no client has answered: {words}")
 
     def _asked(self, message: Message) -> Message:
         if self._shared[0] is not message.content.get("arrays"):

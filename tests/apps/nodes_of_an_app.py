@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from copy import copy
 from typing import Any
 
 from flwr.app import Context, Error, Message, RecordDict
@@ -49,7 +50,7 @@ class AppNodes(Grid):
             except Exception as error:  # as Flower's runtimes answer
                 reply = Message(Error(2, f"{type(error).__name__}: {error}"), reply_to=message)
             reply.metadata._src_node_id = node  # type: ignore[attr-defined]
-            self.seen.append((message, reply))
+            self.seen.append((message, copy(reply)))
             self._replies[name] = reply
         return found
 
