@@ -24,7 +24,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
 
-from fedpriv.apps.client import refuse_outside, refuse_seed
+from fedpriv.apps.client import options_of, refuse_outside, refuse_seed
 from fedpriv.apps.form import Form
 from fedpriv.apps.wire import EXAMPLES, PARTITION, Terms, down, from_app, hello, to_app
 from fedpriv.client.build import make_client
@@ -33,7 +33,7 @@ from fedpriv.common.files import locked
 from fedpriv.common.messages import STATISTICS, FloatVector, Refusal, most_bytes, read_request
 from fedpriv.common.replies import reason_of, refusal_name
 from fedpriv.config.compose import compose, read_config
-from fedpriv.config.methods import METHODS
+from fedpriv.config.halves import method_options
 from fedpriv.config.schema import Config, LocalConfig
 from fedpriv.config.strategy_options import check_named, spelled
 from fedpriv.config.sum_checks import release_digest
@@ -124,7 +124,7 @@ class AppStrategy(FederatedStrategy):
         if self.needs_public_loss and public_loss is None:
             words = f"{self.method} follows a loss on public examples: a function of an ArrayRecord"
             raise OptionError("public_loss", "None", words)
-        schema = METHODS[self.method]
+        schema = options_of(self.method)
         check_named(schema, options, self.method)
         check_named(LocalConfig, local or {}, "local")
         if "distillation_epochs" in schema.model_fields and distil is None:
@@ -260,7 +260,7 @@ def _terms(config: Config, worker: Worker) -> Terms:
     """What every client is told."""
     half = make_client(config)
     facts = asdict(half.facts) if half.traits.needs_facts else {}
-    options = config.strategy.options
+    options = method_options(config)
     plain = {"num_rounds": config.num_rounds, "clients_per_round": config.clients_per_round}
     known = {"num_examples": 1, "smallest": 1, "batch_size": config.local.batch_size, "num_clients": config.num_clients}
     return Terms(

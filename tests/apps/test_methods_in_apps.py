@@ -23,6 +23,7 @@ from fedpriv.config.compose import compose
 from fedpriv.config.methods import METHODS
 from fedpriv.engines.worker import Worker
 from fedpriv.privacy.events import Gaussian
+from fedpriv.privacy.gaussian_dp import gaussian_epsilon
 from fedpriv.privacy.ledger import LedgerFile
 from fedpriv.runs.preparation import resolve
 
@@ -322,3 +323,16 @@ def test_names_of_the_face() -> None:
     assert {"FedCAD", "FedCADClient", "fedcad_mod", "Trainer"} <= set(dir(flower))
     with pytest.raises(AttributeError, match=r"has no attribute 'FedCad'; it has .*FedCAD"):
         _ = flower.FedCad
+
+
+def test_a_method_of_ones_own_runs_in_an_app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from fedpriv.commands.new import main
+    from fedpriv.common.places import with_own_methods
+
+    monkeypatch.chdir(tmp_path)
+    assert main(["mine"]) == 0
+    with with_own_methods(tmp_path):
+        strategy, _ = started("mine", AppNodes(app("mine", "function", noise_multiplier=4.0)), noise_multiplier=4.0)
+        assert strategy.privacy.verified == pytest.approx(gaussian_epsilon(np.sqrt(2) * 2 / 4.0, 1e-5), rel=1e-6)
+        with pytest.raises(OptionError, match="sigma=3: mine has no such option; allowed: .*noise_multiplier"):
+            server("mine")(sigma=3)
