@@ -334,5 +334,5 @@ def test_a_method_of_ones_own_runs_in_an_app(tmp_path: Path, monkeypatch: pytest
     with with_own_methods(tmp_path):
         strategy, _ = started("mine", AppNodes(app("mine", "function", noise_multiplier=4.0)), noise_multiplier=4.0)
         assert strategy.privacy.verified == pytest.approx(gaussian_epsilon(np.sqrt(2) * 2 / 4.0, 1e-5), rel=1e-6)
-        with pytest.raises(OptionError, match="sigma=3: mine has no such option; allowed: .*noise_multiplier"):
+        with pytest.raises(OptionError, match=r"sigma=3: mine has no such option; allowed: .*noise_multiplier"):
             server("mine")(sigma=3)
