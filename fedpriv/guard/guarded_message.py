@@ -217,6 +217,10 @@ class _Answering:
     # --- a train message -------------------------------------------------------------------------------------
 
     def trained(self) -> RecordDict:
+        with ExitStack() as stack:
+            return self._trained(stack)
+
+    def _trained(self, stack: ExitStack) -> RecordDict:
         model, terms = self.model, self.terms
         if terms.in_sum and GUARD not in self.message.content:
             raise Unanswerable("this node answers in secure sums alone", f"guard.noise={terms.noise}")
@@ -226,7 +230,7 @@ class _Answering:
                 self._sum(ledger).expect(self.request, model.vector)
             salt = read_salt(self.guard.data, self.ledger.counter, used=lambda: ledger.holds_run(RUN_OF_GUARD))
             shards = Shards(self.guard.data, self.rules, salt)
-            files = shards.asked()  # under the lock: another message must not divide the data at the same time
+            files = stack.enter_context(shards.lent())
         source = self.guard.source()
         drawn, words = set(terms.drawn(source)), []
 

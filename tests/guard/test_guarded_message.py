@@ -123,7 +123,7 @@ def test_a_sandbox_that_one_shard_breaks_is_a_new_one_for_the_next(tmp_path: Pat
 
     network.boxed = Breaking(lambda *given: (np.arange(3.0) + 1, np.array(5.0)))
     found = arrays_of(network.ask())["w"] - np.arange(3)
-    hit = sum("7" in file.read_text() for file in (network.data(0) / ".fedpriv/shards").glob("*/table.csv"))
+    hit = sum("7" in file.read_text() for file in (network.data(0) / ".fedpriv/shards").glob("*/*/table.csv"))
     assert 0 < hit < 4
     assert found == pytest.approx([(4 - hit) / 4 * 3**-0.5] * 3, abs=1e-4)
 
@@ -211,7 +211,7 @@ def test_what_the_server_reads_of_a_refusal_does_not_depend_on_data_or_places(
     network = machines(tmp_path)
     for error in (ValueError, DataError, BudgetSpent, PolicyRefused, LedgerRefused, SumRefused, StaleRequest):
         with pytest.MonkeyPatch.context() as patch, caplog.at_level(logging.WARNING):
-            patch.setattr(Shards, "asked", lambda self, error=error: (_ for _ in ()).throw(error("row 7 of /srv/x")))
+            patch.setattr(Shards, "files", lambda self, error=error: (_ for _ in ()).throw(error("row 7 of /srv/x")))
             reply = network.ask()
         code = Refusal(reply.error.code)
         assert reply.error.reason == f"{code.name.lower()}: {SENTENCES[code]}"
