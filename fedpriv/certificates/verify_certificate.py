@@ -846,6 +846,10 @@ class Cost:
         self.is_felt = bool(self.mu2 or self.rho or self.share or self.curve)
 
 
+#: Of fields of events, beyond which nothing is computed here.
+LARGEST_VALUES = {"dimension": 1e10, "noises": 1e5, "l2": 1e12, "linf": 1e12, "trials": 1e12, "sigma": 1e12}
+
+
 @lru_cache(maxsize=100_000)
 def cost(text):
     """Of one release of an event; None: it has no bound. Raises `Unknown`, and ValueError for no event."""
@@ -855,7 +859,7 @@ def cost(text):
     threat = threat_of(flat)
     flat = complete({name: value for name, value in flat.items() if name not in WORDS}, threat)
     e = SimpleNamespace(**{name: INF if value == "inf" else value for name, value in flat.items()})
-    for name, most in (("dimension", 10**10), ("noises", 10**5), ("l2", 10**12), ("linf", 10**12), ("trials", 10**12)):
+    for name, most in LARGEST_VALUES.items():
         if getattr(e, name, 0) > most:
             raise Unknown(f"{name} beyond what is computed here")
     found = KNOWN[e.mechanism][2](e)
@@ -931,7 +935,7 @@ def symbols(epsilon, inside=None, times=1, share=0.0):
 
 def gumbel_top_k(e):
     """k picks whose losses have the range epsilon each: epsilon^2/8-zCDP [CR21]."""
-    return None if e.epsilon == INF else Cost(rho=e.k * e.epsilon**2 / 8, pure=e.k * e.epsilon)
+    return None if e.epsilon == INF else Cost(rho=e.k * e.epsilon * e.epsilon / 8, pure=e.k * e.epsilon)
 
 
 def zcdp(e):
@@ -1066,7 +1070,7 @@ def binomial(e):
     reach = math.sqrt(half * math.log(2 * e.dimension / e.delta))
     if reach + most + 1 >= half:
         return None
-    if most * reach > 1e8 or reach > 1e6:
+    if most > 200 or reach > 1e6:
         raise Unknown("a binomial beyond what is computed here")
     z = np.arange(math.ceil(half - reach), math.floor(half + reach) + 1)
     law = special.softmax(np.r_[0, np.cumsum(np.log((e.trials - z[:-1]) / (z[:-1] + 1)))])

@@ -131,7 +131,8 @@ class Shards:
         ledger. Copies that a message is at stay until this is asked again. Returns whether any were deleted.
         """
         kept = self._copies(self.state())
-        return any([self._delete(place) for place in self._folder("").glob("*") if place != kept])
+        gone = [self._delete(place) for place in self._folder("").glob("*") if place != kept]
+        return any(gone)
 
     def _copies(self, state: str) -> Path | None:
         """Of the data in this state, whole; None: there are none."""

@@ -380,9 +380,8 @@ def outcome(made: Row | None, code: int, told: str) -> str:
     return next((word for word in ("differ", "not verified", "above") if word in words), "equal")
 
 
-def cases(lines: int) -> Iterator[tuple[int, bool, list[bytes], list[Row]]]:
+def cases(lines: int, seed: int = 0) -> Iterator[tuple[int, bool, list[bytes], list[Row]]]:
     """(seed, whether it is a node's ledger, its lines, budgets of the policy's file), of so many lines together."""
-    seed = 0
     while lines > 0:
         maker = Maker(seed)
         node = maker.rng.random() < 0.5
@@ -411,3 +410,21 @@ def test_product_and_verifier_agree_on_lines(tmp_path: Path, capsys: pytest.Capt
         print(f"\n{dict(found)}")
     assert found["equal"] > 0.3 * LINES and found["both refuse"] > 0.1 * LINES
     assert found["not verified"] < 0.05 * LINES
+
+
+@pytest.mark.parametrize("seed", [877, 1871])
+def test_lines_on_which_they_differed_once(seed: int, tmp_path: Path) -> None:
+    """An epsilon whose square is no number; a policy that is null."""
+    assert tried(*next(cases(1, seed)), tmp_path)[0] in ("equal", "both refuse")
+
+
+@pytest.mark.parametrize("kind", VALUES)
+def test_no_value_of_an_event_is_too_small_or_large_for_the_verifier(kind: str) -> None:
+    """Each has a cost, no bound, or a figure that is not verified."""
+    threat = PLACES.get(kind, ANYWHERE)[0]
+    first = {name: next(value for value in values if value is not None) for name, values in VALUES[kind].items()}
+    for name in VALUES[kind]:
+        for value in (0, 1e-320, 1e-155, 1e-9, 0.5, 1, 2, 50, 1e16, 1e155, 1e300, "inf", 1000, 10**9, 2**63 - 1):
+            with contextlib.suppress(verify_certificate.Unknown, ValueError):
+                event = verify_certificate.complete({"mechanism": kind} | first | {name: value}, threat)
+                verify_certificate.cost(verify_certificate.canonical(event))
