@@ -284,7 +284,9 @@ def check_row(row: dict[str, Any]) -> None:
     except ValidationError as error:
         missing += [str(wrong["loc"][0]) for wrong in error.errors()]
     else:  # every field of a policy is written, those with a default too
-        missing += ["policy"] * ("policy" in row and (policy is None or policy.model_dump(mode="json") != row["policy"]))
+        missing += ["policy"] * (
+            "policy" in row and (policy is None or policy.model_dump(mode="json") != row["policy"])
+        )
     if missing:
         raise LedgerRefused(f"a line's {', '.join(missing)} cannot be read: what was spent is not known")
 
