@@ -229,6 +229,11 @@ def check(certificate, key, report):
             same = canonical(stated) == canonical(in_force)
             report.require(same, "the policies are those that the ledger names as in force when each message left")
             report.note(not all(period.policy for period in ledger.periods), "of some messages the policy is not known")
+            for period in ledger.periods:
+                for kind, query in period.declared.items():
+                    named = ", ".join(f"{name!a:.40} {size}" for name, size in query["metrics"].items())
+                    times = f"{period.counts[kind]} of {period.messages} messages"
+                    report.say(0, f"counts {kind} ({named:.1000}) were declared, and opened by {times}")
     check_protections(certificate, ledger, node and FORMATS[form], report)
     return {signer, *ledger.signers}
 
@@ -321,15 +326,23 @@ class Message:
 
 
 #: Of a node's messages that left one after the other under one policy.
-PERIOD = ("policy", "messages", "first", "last")
+PERIOD = ("policy", "messages", "first", "last", "counts")
 
 
 @dataclass
 class Period:
+    """counts: how many messages opened each kind of counts that the policy declares."""
+
     policy: dict | None
     messages: int
     first: float
     last: float
+    counts: Counter = field(default_factory=Counter)
+
+    @property
+    def declared(self):
+        """Kind of counts -> what the policy says of it."""
+        return self.policy["guard"]["counts"] if self.policy and self.policy["guard"] else {}
 
 
 def links(lines, torn, report):
@@ -454,10 +467,10 @@ KINDS = {
     "table": ("examples", "table", "schema_file", "separator", "decimal", "encoding"),
     "accountant": ("accountant", "orders", "share"),
     "signer": ("time", "signer"),
-    "entries": ("time", "run", "own", "shares_secrets", "entries"),
+    "entries": ("time", "run", "own", "shares_secrets", "entries", "counts"),
     "policy": ("time", "policy"),
 }
-MORE, LEDGER_FORMAT = ("ledger", "format", "before"), 1
+OPTIONAL, MORE, LEDGER_FORMAT = {"share", "counts"}, ("ledger", "format", "before"), 1
 
 
 def read_node(certificate, report):
@@ -484,6 +497,12 @@ def read_node(certificate, report):
                 ledger.periods.append(Period(policy, 0, place, place))
             period = ledger.periods[-1]
             period.messages, period.last = period.messages + 1, place
+            if (kind := row.get("counts")) is not None:
+                period.counts[kind] += 1
+                undeclared = (
+                    f"line {number_of_line} opens counts {kind!a:.40}, which the policy in force does not declare"
+                )
+                report.forbid(kind not in period.declared, undeclared)
         back = back or number_of_line * (0 < place < last)
         last = max(last, place)
         if len(ledger.messages) > MOST_CLIENTS:
@@ -499,7 +518,7 @@ def read_node_line(row):
     needed = {name for names in kinds for name in names}
     if not kinds:
         raise ValueError("no kind of line that is known")
-    fields(row, needed - {"share"}, (*MORE, "share") if "accountant" in row else MORE)
+    fields(row, needed - OPTIONAL, {*MORE, *(needed & OPTIONAL)})
     if type(row.get("format", LEDGER_FORMAT)) is not int or row.get("format", LEDGER_FORMAT) != LEDGER_FORMAT:
         raise ValueError(f"format {row['format']!a:.40}")
     for name, value in row.items():
@@ -530,6 +549,8 @@ def check_field(name, value):
         fits(type(value) is dict and all(type(order) in (int, float) and order > 1 for order in value.values()))
     elif name == "signer":
         sha256(value)
+    elif name == "counts":
+        check_kind(value)
     elif name == "shares_secrets":
         fits(type(value) is bool)
     elif name in ("classes", "own"):
@@ -551,6 +572,10 @@ def sha256(value):
     fits(type(value) is str and re.fullmatch("[0-9a-f]{64}", value))
 
 
+def check_kind(value):
+    fits(type(value) is str and re.fullmatch(r"(evaluate|query)(\.[A-Za-z_][A-Za-z0-9_]*)?", value))
+
+
 def check_policy(policy):
     """What is in force: digest of the policy's file, budgets, approved code, schemas, weights, rules of the guard."""
     fields(policy, ("sha256", "budgets", "bundles", "schemas", "weights", "guard"))
@@ -564,7 +589,14 @@ def check_policy(policy):
         fits(type(weights) is dict and {*weights} <= {"sha256", "trained_on"})
         fits(all(type(value) is str for value in weights.values()))
     if (guard := policy["guard"]) is not None:
-        fields(guard, ("apps", "sandbox", "pad_seconds"))
+        fields(guard, ("apps", "sandbox", "pad_seconds", "counts"))
+        for kind, query in guard["counts"].items():
+            check_kind(kind)
+            fields(query, ("metrics", "clip", "noise_multiplier"))
+            sizes = query["metrics"]
+            fits(sizes and all(0 < len(name) <= 128 and whole(size, 1, 4096) for name, size in sizes.items()))
+            fits(min(number(query[name], most=sys.float_info.max) for name in ("clip", "noise_multiplier")) > 0)
+            number(query["clip"], 1e-6)
         fits(guard["apps"] == "any" or type(guard["apps"]) is list)
         digests += [] if guard["apps"] == "any" else guard["apps"]
         one_of(guard["sandbox"], ("namespaces", "none"))

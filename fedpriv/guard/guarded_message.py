@@ -210,6 +210,11 @@ class _Answering:
         return f"{RUN_OF_GUARD}{self.context.run_id:x} app {self.guard.digest} sandbox {self.rules.sandbox}"
 
     @property
+    def opened(self) -> str:
+        """In the ledger: the declared counts that leave, if any do."""
+        return "" if self.counts is None else self.kind
+
+    @property
     def model(self) -> Model:
         """What fixes the form of an answer: the model that came down, or as many zeros as there are counts."""
         return self.received if self.counts is None else zero_counts(sum(self.counts.values()))
@@ -262,7 +267,7 @@ class _Answering:
             count_answers(self.guard.data, self.run, words)
             if terms.in_sum:
                 return self._masked(ledger, again, release.numpy())
-            ledger.append(again, self.run)
+            ledger.append(again, self.run, self.opened)
             ledger.confirm()
         if self.counts is not None:
             return counted_content(self.counts, release.double().numpy() * terms.clip)
@@ -350,7 +355,7 @@ class _Answering:
         return masked_sum(store, guard.client, guard.identity, self.terms, self.policy.limits.min_survivors)
 
     def _masked(self, ledger: DataLedger, booked: Booked, whole: NDArray[np.int64]) -> RecordDict:
-        part = self._sum(ledger, lambda: ledger.append(booked, self.run))
+        part = self._sum(ledger, lambda: ledger.append(booked, self.run, self.opened))
         part.expect(self.request, self.model.vector)
         residues = part.masked(to_residues(whole, self.terms.bits))
         memory = read_memory(part.site.store)

@@ -143,7 +143,9 @@ class Maker:
             }
             for observer in observers
         ]
+        counts = {"query.ages": {"metrics": {"ages": 3, "n": 1}, "clip": 4.0, "noise_multiplier": 2.5}}
         guard = {"apps": self.rng.choice(["any", [KEY]]), "sandbox": "namespaces", "pad_seconds": 9.0}
+        guard |= {"counts": self.rng.choice([{}, counts, counts])}
         known = {"sha256": f"{self.rng.randrange(16**64):064x}", "budgets": budgets, "bundles": [KEY], "schemas": []}
         return known | {"weights": [], "guard": self.rng.choice([None, guard])}
 
@@ -166,6 +168,8 @@ class Maker:
             run = self.rng.choice(["run", f"guard 1f app {KEY} sandbox namespaces"])
             shares = self.rng.random() < 0.3
             rows.append({"time": time, "run": run, "own": list(own), "shares_secrets": shares, "entries": entries})
+            in_force = next((row["policy"]["guard"] for row in reversed(rows) if "policy" in row), None)
+            rows[-1] |= {"counts": "query.ages"} if in_force and in_force["counts"] and shares else {}
         return rows
 
     # --- what is wrong with a line
@@ -188,7 +192,9 @@ class Maker:
             del inside[name]
         else:
             inside[
-                self.rng.choice(["novelty", "count", "client", "clients", "realised", "unit", "format", "examples"])
+                self.rng.choice(
+                    ["novelty", "count", "counts", "client", "clients", "realised", "unit", "format", "examples"]
+                )
             ] = self.rng.choice(ODD)
         return found
 
