@@ -499,10 +499,8 @@ def read_node(certificate, report):
             period.messages, period.last = period.messages + 1, place
             if (kind := row.get("counts")) is not None:
                 period.counts[kind] += 1
-                undeclared = (
-                    f"line {number_of_line} opens counts {kind!a:.40}, which the policy in force does not declare"
-                )
-                report.forbid(kind not in period.declared, undeclared)
+                words = f"line {number_of_line} opens counts {kind!a:.40}, which the policy in force does not declare"
+                report.forbid(kind not in period.declared, words)
         back = back or number_of_line * (0 < place < last)
         last = max(last, place)
         if len(ledger.messages) > MOST_CLIENTS:

@@ -17,6 +17,7 @@ from fedpriv.config.options import SMALLEST, Options
 Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 #: The type of a message that asks for declared counts.
 CountsKind = Annotated[str, Field(pattern=r"^(evaluate|query)(\.[A-Za-z_][A-Za-z0-9_]*)?$")]
+CountsName = Annotated[str, Field(min_length=1, max_length=128)]
 
 #: Numbers of one declared vector of counts at most.
 MOST_COUNTS = 4096
@@ -27,8 +28,8 @@ Noise = Literal["own", "ddgauss", "skellam"]
 class CountsPolicy(Options):
     """Numbers that an app counts on a shard, in reply to one kind of message: none is negative."""
 
-    metrics: dict[Annotated[str, Field(min_length=1, max_length=128)], Annotated[int, Field(ge=1, le=MOST_COUNTS)]] = (
-        Field(description="names in the app's reply, and how many numbers each has", min_length=1)
+    metrics: dict[CountsName, Annotated[int, Field(ge=1, le=MOST_COUNTS)]] = Field(
+        description="names in the app's reply, and how many numbers each has", min_length=1
     )
     clip: float = Field(ge=SMALLEST, description="longest vector C of a shard's counts")
     noise_multiplier: float = Field(gt=0, description="standard deviation of this machine's noise / clip")

@@ -192,9 +192,7 @@ class Maker:
             del inside[name]
         else:
             inside[
-                self.rng.choice(
-                    ["novelty", "count", "counts", "client", "clients", "realised", "unit", "format", "examples"]
-                )
+                self.rng.choice(["novelty", "count", "counts", "client", "clients", "realised", "unit", "format"])
             ] = self.rng.choice(ODD)
         return found
 
@@ -415,7 +413,7 @@ def test_product_and_verifier_agree_on_lines(tmp_path: Path, capsys: pytest.Capt
     with capsys.disabled():
         print(f"\n{dict(found)}")
     assert found["equal"] > 0.3 * LINES and found["both refuse"] > 0.1 * LINES
-    assert found["not verified"] < 0.05 * LINES
+    assert found["not verified"] < 0.04 * LINES + 10
 
 
 @pytest.mark.parametrize("seed", [877, 1871])
