@@ -536,7 +536,7 @@ PLACE = ("round", "client", "sequence", "attempt")
 def check_field(name, value):
     """Raises ValueError for another form than this field of a node's line has."""
     if name == "time":
-        number(value, most=MOST_WHOLE)
+        fits(number(value) <= float(MOST_WHOLE))
     elif name in ("examples", "size", "channels"):
         whole(value)
     elif name == "share":

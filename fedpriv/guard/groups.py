@@ -41,7 +41,11 @@ def in_words() -> str:
     return (
         "This machine gives no control group: an app's memory, files, threads and signals are limited each by itself, "
         "and what the kernel needs for it is not limited as a sum. Its threads are limited "
-        + ("as they start." if exact else "by a look 20 times a second: as root, and before Linux 5.14, no limit holds.")
+        + (
+            "as they start."
+            if exact
+            else "by a look 20 times a second: as root, and before Linux 5.14, no limit holds."
+        )
     )
 
 

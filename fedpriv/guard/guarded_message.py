@@ -364,9 +364,11 @@ class _Answering:
         return RecordDict({packed.key: packed.record(np.zeros(0)), METRICS: MetricRecord({NUM_EXAMPLES: 1})})
 
 
-#: Seconds between two starts of a fixed time in which the node works on an answer, and more for each of its numbers: a
-#: crash takes 0.13 microseconds of it, numbers too small for a float's full precision 0.32.
-REST, REST_OF_A_NUMBER = 0.05, 1e-6
+#: Of one number of an answer: operations of the node at most; processor cycles of one at most, which it takes where the
+#: number is too small for a float's full precision (an assist by microcode); cycles in a second at least.
+OPERATIONS, CYCLES, CLOCK_HZ = 32, 150, 1e9
+#: Seconds between two starts of a fixed time in which the node works on an answer, and more for each of its numbers.
+REST, REST_OF_A_NUMBER = 0.05, OPERATIONS * CYCLES / CLOCK_HZ
 
 
 def _asked(
