@@ -545,20 +545,13 @@ def check_field(name, value):
         one_of(value, ("gaussian", "renyi"))
     elif name == "orders":
         fits(type(value) is dict and all(type(order) in (int, float) and order > 1 for order in value.values()))
-    elif name == "signer":
-        sha256(value)
-    elif name == "counts":
-        check_kind(value)
-    elif name == "shares_secrets":
-        fits(type(value) is bool)
-    elif name in ("classes", "own"):
-        fits(type(value) is list and all(type(one) is str for one in value))
-    elif name == "entries":
-        fits(type(value) is list and all(type(one) is dict for one in value))
-    elif name == "policy":
-        check_policy(value)
+    elif name in ("classes", "own", "entries"):
+        kind = dict if name == "entries" else str
+        fits(type(value) is list and all(type(one) is kind for one in value))
+    elif name in ("signer", "counts", "policy"):
+        {"signer": sha256, "counts": check_kind, "policy": check_policy}[name](value)
     elif name != "format":
-        fits(type(value) is str)
+        fits(type(value) is (bool if name == "shares_secrets" else str))
 
 
 def fits(holds):
