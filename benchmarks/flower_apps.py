@@ -29,7 +29,7 @@ from fedpriv.guard.record import counts_of, reply_arrays
 from fedpriv.guard.shards import Shards
 from fedpriv.guard.simulation import simulate_guard
 from fedpriv.guard.terms import Terms
-from fedpriv.guard.trial import train_message
+from fedpriv.guard.trial import message_of
 from fedpriv.mechanisms.noise import SeededNoise, encode_key
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -286,7 +286,7 @@ def survival(app: Path, folder: Path, setting: dict[str, Any], seed: int) -> Non
 
 
 def count(module: Any, part: Path, metrics: dict[str, int]) -> Any:
-    message = train_message(RecordDict())
+    message = message_of(RecordDict())
     message.metadata.message_type = "query.survival"
     reply = module.app(message, Context(1, 2, {"data-path": str(part)}, RecordDict(), {}))
     return counts_of(tuple(reply_arrays(reply, message)), metrics)
