@@ -42,16 +42,16 @@ OWN, SUM, FREE = "own", "ddgauss", float("inf")
 #: rows of a machine, shards, clip norm, rounds, seeds; ending: other numbers of shards; and of an app's rules and its
 #: server's words what it needs.
 _TABULAR = {"app": "fl_tabular", "rows": 1000, "shards": 5, "repeat": 5, "clip": 0.5, "rounds": 5, "seeds": 5}
-_PICTURES = {"rows": 1000, "shards": 5, "clip": 1.0, "rounds": 3, "seeds": 5}
+_PICTURES = {"rows": 400, "shards": 5, "clip": 1.0, "rounds": 3, "seeds": 5}
 SETTINGS: dict[str, dict[str, Any]] = {
     "sklearn_iris": {"rows": 24, "shards": 3, "clip": 0.1, "rounds": 10, "seeds": 10},
     "sklearn_iris_many": {"rows": 400, "shards": 10, "clip": 0.1, "rounds": 10, "seeds": 5}
     | {"app": "sklearn_iris", "ending": (5, 20, 40)},
     "fl_tabular": _TABULAR | {"ending": (20,)},
-    "fl_tabular_public": _TABULAR | {"config": {"public-codes": True}, "ending": (20,)},
-    "pytorch_cnn": _PICTURES | {"train": {"lr": 0.1}, "ending": (2, 20)},
+    "fl_tabular_public": _TABULAR | {"config": {"public-codes": True}},
+    "pytorch_cnn": _PICTURES | {"rows": 600, "train": {"lr": 0.1}, "ending": (2, 20)},
     "opacus_cnn": _PICTURES | {"rows": 200, "clip": 0.1},
-    "personal_head": _PICTURES | {"rows": 400},
+    "personal_head": _PICTURES,
     "kaplan_meier": {"rows": 200, "shards": 800, "clip": 3.0, "rounds": 1, "seeds": 10},
 }
 NETWORKS = ("pytorch_cnn", "opacus_cnn", "personal_head")
