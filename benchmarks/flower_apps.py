@@ -47,11 +47,11 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "sklearn_iris": {"rows": 24, "shards": 3, "clip": 0.1, "rounds": 10, "seeds": 10},
     "sklearn_iris_many": {"rows": 400, "shards": 10, "clip": 0.1, "rounds": 10, "seeds": 5}
     | {"app": "sklearn_iris", "ending": (5, 20, 40)},
-    "fl_tabular": _TABULAR | {"ending": (20,)},
+    "fl_tabular": _TABULAR,
     "fl_tabular_public": _TABULAR | {"config": {"public-codes": True}},
-    "pytorch_cnn": _PICTURES | {"rows": 600, "train": {"lr": 0.1}, "ending": (2, 20)},
-    "opacus_cnn": _PICTURES | {"rows": 200, "clip": 0.1},
-    "personal_head": _PICTURES,
+    "pytorch_cnn": _PICTURES | {"train": {"lr": 0.1}, "ending": (2, 20)},
+    "opacus_cnn": _PICTURES | {"rows": 100, "clip": 0.1},
+    "personal_head": _PICTURES | {"rows": 200},
     "kaplan_meier": {"rows": 200, "shards": 800, "clip": 3.0, "rounds": 1, "seeds": 10},
 }
 NETWORKS = ("pytorch_cnn", "opacus_cnn", "personal_head")
@@ -155,7 +155,7 @@ def written(label: str, folder: Path, seed: int, pictures: Path | None) -> tuple
         for site in range(SITES):
             counts[site, 2 * site : 2 * site + 2] = rows * 2 // 5
     files = [write_pictures(folder / f"site-{site}", pictures / "train", seed, counts, site) for site in range(SITES)]
-    counts = counts // 5 if name == "personal_head" else np.full((1, 10), 100)
+    counts = counts if name == "personal_head" else np.full((1, 10), 100)
     tests = [
         write_pictures(folder / f"test-{site}", pictures / "test", seed, counts, site) for site in range(len(counts))
     ]
@@ -283,12 +283,8 @@ def accuracy(
         row["accuracy"] = float(np.mean([right(model, rows) for right, model in zip(rights, models, strict=True)]))
         if form == "sharded":
             starts = Starts()
-            content = RecordDict(
-                {
-                    "arrays": start,
-                    "config": ConfigRecord({"server-round": 1, **setting.get("train", {})}),
-                }
-            )
+            told = ConfigRecord({"server-round": 1, **setting.get("train", {})})
+            content = RecordDict({"arrays": start, "config": told})
             model = model_of(content, 10**8)
             with in_process(app, rules["node_config"]) as ask:
                 for site, file in enumerate(files):
@@ -374,36 +370,38 @@ def note(row: dict[str, Any]) -> None:
         file.write(json.dumps(row) + "\n")
 
 
-def show() -> None:
-    """Means and standard deviations over seeds, in %."""
-    rows = list(known().values())
+def cells(of: str) -> dict[str, str]:
+    """By app, what docs/guard_figures.md prints: starts and what came of them, or where sharding ends. Means and
+    standard deviations over seeds, in %.
+    """
+    rows, found = list(known().values()), {}
 
     def cell(label: str, form: str, epsilon: float, shards: int) -> str:
-        of = [row for row in rows if [row[name] for name in KEY if name != "seed"] == [label, form, epsilon, shards]]
-        values = [100 * row.get("accuracy", row.get("error", 0.0)) for row in of]
-        spread = f" ± {np.std(values, ddof=1):.1f}" if len(values) > 1 else ""
-        return f"{np.mean(values):.1f}{spread}" if values else "-"
+        runs = [row for row in rows if [row[name] for name in KEY if name != "seed"] == [label, form, epsilon, shards]]
+        values = [100 * row.get("accuracy", row.get("error", 0.0)) for row in runs]
+        return f"{np.mean(values):.1f} ± {np.std(values, ddof=1):.1f}" if len(values) > 1 else "-"
 
-    forms = [("bare", FREE), ("sharded", FREE), *((form, epsilon) for form in (SUM, OWN) for epsilon in EPSILONS)]
-    names = [*(f"{form} {epsilon:g}" for form, epsilon in forms[2:])]
-    print("| app | seeds | starts | bare | sharded | " + " | ".join(names) + " |")
     for label, setting in SETTINGS.items():
-        of = [row for row in rows if row["app"] == label]
-        mine = [row for row in of if row["form"] == "sharded" and row["shards"] == setting["shards"]]
-        starts = [str(sum(row[name] for row in mine)) for name in ("answered", "started")]
-        cells = [cell(label, form, epsilon, 1 if form == "bare" else setting["shards"]) for form, epsilon in forms]
-        print(f"| {label} | {len(mine)} | {' of '.join(starts)} | " + " | ".join(cells) + " |")
-    print("\nWhere sharding ends: rows of a shard")
-    for label, setting in SETTINGS.items():
-        if "ending" in setting:
-            at = sorted({setting["shards"], *setting["ending"]})
-            cells = [f"{setting['rows'] // shards}: {cell(label, 'sharded', FREE, shards)}" for shards in at]
-            print(f"| {label} | bare: {cell(label, 'bare', FREE, 1)} | " + " | ".join(cells) + " |")
+        shards = setting["shards"]
+        first = [cell(label, "bare", FREE, 1)]
+        if of == "ending":
+            at = sorted({shards, *setting.get("ending", ())})
+            found[label] = [
+                *first,
+                ", ".join(f"{setting['rows'] // n} rows: {cell(label, 'sharded', FREE, n)}" for n in at),
+            ]
+            continue
+        mine = [row for row in rows if (row["app"], row["form"], row["shards"]) == (label, "sharded", shards)]
+        starts = " of ".join(f"{sum(row[name] for row in mine):,}" for name in ("answered", "started"))
+        noisy = [cell(label, form, epsilon, shards) for form in (SUM, OWN) for epsilon in EPSILONS]
+        found[label] = [starts, *first, cell(label, "sharded", FREE, shards), *noisy]
+    return {label: " | ".join(parts) for label, parts in found.items() if of != "ending" or "ending" in SETTINGS[label]}
 
 
 if __name__ == "__main__":
     command, *more = sys.argv[1:] or ["show"]
     if command == "show":
-        show()
+        for table in ("run", "ending"):
+            print("\n".join(f"| {label} | {text} |" for label, text in cells(table).items()), end="\n\n")
     else:
         run(more[0], Path(more[1]) if len(more) > 1 else None, ending=command == "ending")
