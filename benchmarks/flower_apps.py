@@ -46,12 +46,12 @@ _PICTURES = {"rows": 400, "shards": 5, "clip": 1.0, "rounds": 3, "seeds": 5}
 SETTINGS: dict[str, dict[str, Any]] = {
     "sklearn_iris": {"rows": 24, "shards": 3, "clip": 0.1, "rounds": 10, "seeds": 10},
     "sklearn_iris_many": {"rows": 400, "shards": 10, "clip": 0.1, "rounds": 10, "seeds": 5}
-    | {"app": "sklearn_iris", "ending": (5, 20, 40)},
+    | {"app": "sklearn_iris", "ending": (5, 20)},
     "fl_tabular": _TABULAR,
     "fl_tabular_public": _TABULAR | {"config": {"public-codes": True}},
-    "pytorch_cnn": _PICTURES | {"train": {"lr": 0.1}, "ending": (2, 20)},
-    "opacus_cnn": _PICTURES | {"rows": 100, "clip": 0.1},
-    "personal_head": _PICTURES | {"rows": 200},
+    "pytorch_cnn": _PICTURES | {"train": {"lr": 0.1}},
+    "opacus_cnn": _PICTURES | {"rows": 100, "clip": 0.1, "rounds": 1},
+    "personal_head": _PICTURES | {"rows": 120, "rounds": 2},
     "kaplan_meier": {"rows": 200, "shards": 800, "clip": 3.0, "rounds": 1, "seeds": 10},
 }
 NETWORKS = ("pytorch_cnn", "opacus_cnn", "personal_head")
@@ -246,7 +246,7 @@ def run(label: str, pictures: Path | None = None, ending: bool = False) -> None:
     for epsilon in EPSILONS:
         forms += [(SUM, shards, summed, epsilon), (OWN, shards, {}, epsilon)]
     if ending:
-        forms = [("sharded", other, {}, FREE) for other in setting["ending"]]
+        forms = [("sharded", other, {}, FREE) for other in setting.get("ending", ())]
     for seed in range(setting["seeds"]):
         todo = [each for each in forms if (label, seed, each[0], each[3], each[1]) not in there]
         if not todo:
