@@ -158,7 +158,8 @@ class Shards:
         """A digest of what the division depends on: salt, policy, and the data as they are. Raises `DataError`."""
         files = sorted(_files(self.place)) if self.place.is_dir() else [self.place]
         try:
-            state = [(str(file), (found := file.stat()).st_size, found.st_mtime_ns, found.st_ino) for file in files]
+            found = [(str(file.relative_to(self.place)), file.stat()) for file in files]  # however the folder is named
+            state = [(name, stat.st_size, stat.st_mtime_ns, stat.st_ino) for name, stat in found]
         except OSError as error:
             raise DataError(f"{self.place}: {error.strerror}") from None
         rules = [self.policy.shards, self.policy.unit, self.policy.column, self.policy.repeat]

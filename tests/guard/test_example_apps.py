@@ -13,7 +13,7 @@ from flwr.app import Context, Message, RecordDict
 from guarded import GuardedMachines
 from PIL import Image
 
-from benchmarks.flower_apps import APPS, app_folder, incomes, iris, lifetimes, write_table
+from benchmarks.flower_apps import APPS, NETWORKS, ROOT, app_folder, cells, incomes, iris, lifetimes, write_table
 from fedpriv.commands.node import _check_tried
 from fedpriv.common.errors import OptionError
 from fedpriv.deployment.bundles import bundle_digest
@@ -23,7 +23,6 @@ from fedpriv.guard.shard_counts import TRIALS
 from fedpriv.guard.trial import try_app
 
 pytestmark = pytest.mark.timeout(600)
-NETWORKS = ("pytorch_cnn", "opacus_cnn", "personal_head")
 
 
 def machine(folder: Path, app: str, **guard: Any) -> GuardedMachines:
@@ -92,6 +91,22 @@ def test_an_app_that_cannot_work_is_refused_before_it_starts(app: str, tmp_path:
     with pytest.raises(OptionError, match=REFUSED[app]):
         try_app(network.policy(0), network.data(0), app_folder(app, tmp_path / app))
     assert not (network.data(0) / ".fedpriv" / TRIALS).exists()
+
+
+def test_secure_aggregation_answers_without_its_mod(tmp_path: Path) -> None:
+    network = machine(tmp_path, "secure_aggregation", api="numpy")
+    app, model = app_folder("secure_aggregation", tmp_path / "app"), tmp_path / "model.npz"
+    code = app / "secure_aggregation.py"
+    code.write_text(code.read_text().replace(", mods=[secaggplus_mod]", ""))
+    np.savez(model, np.zeros(3))
+    starts = try_app(network.policy(0), network.data(0), app, model=model)
+    assert (starts.answered, starts.started) == (3, 3), starts
+
+
+@pytest.mark.parametrize("of", ["run", "ending"])
+def test_the_page_prints_what_the_results_hold(of: str) -> None:
+    page = (ROOT / "docs" / "guard_figures.md").read_text()
+    assert [label for label, text in cells(of).items() if f" | {text} |" not in page] == []
 
 
 def test_survival_counts_leave_and_times_and_events_do_not(tmp_path: Path) -> None:

@@ -285,13 +285,15 @@ def test_a_row_that_python_cannot_hold_is_a_row(tmp_path: Path) -> None:
 
 
 def test_a_row_that_is_deleted_leaves_the_shards_with_the_next_command(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     network = GuardedMachines(tmp_path, noise_multiplier=10.0)
     assert not network.ask().has_error()
     shards, table = network.data(0) / ".fedpriv/shards", network.data(0) / "table.csv"
     given = [f"policy={network.policy(0)}", f"data={network.data(0)}"]
-    assert node_command(["status", *given]) == 0 and shards.exists()
+    monkeypatch.chdir(network.data(0))
+    for again in (given, [given[0], "data=."]):  # however the folder is named, its data are the same
+        assert node_command(["status", *again]) == 0 and shards.exists()
     lines = table.read_text().splitlines(keepends=True)
     table.write_text("".join(line for line in lines if not line.startswith("7,")))
     assert node_command(["status", *given]) == 0 and not [*shards.iterdir()]
