@@ -1,0 +1,95 @@
+"""Digests of what every method computes: `python -m benchmarks.golden OUT.json [NAME ...]`.
+
+A change that is to move no bit has equal files before and after. Each case is a seeded run of a few rounds: its plan,
+model, ledger, rounds and privacy, and what the auditor sees of two participations.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import redirect_stderr, redirect_stdout
+from os import devnull
+from pathlib import Path
+from typing import Any
+
+from fedpriv.client.build import make_client
+from fedpriv.common.errors import FedprivError
+from fedpriv.config.compose import compose
+from fedpriv.config.methods import METHODS
+from fedpriv.mechanisms.noise import SeededNoise
+from fedpriv.runs.planning import make_plan
+from fedpriv.runs.preparation import resolve
+from fedpriv.runs.start import start_run
+
+SIZE = "num_clients=5 clients_per_round=4 num_rounds=3 engine=inprocess operations.report=false checkpoint.every=0"
+MODELS = {"fedonce": "softmax", "ask": "constant"}  # of those that train no network of several layers
+WAYS = ("engine.trainer=sequential", "engine.trainer=vectorised", "secure_sum=ideal", "secure_sum=protocol")
+#: Branches that the defaults do not enter; a method's own options are written without the group's name.
+FURTHER = {
+    "fedcad": ["obsolete_factor=0.4", "obsolete_factor=0.4 diff_source=unclipped sigma_diff=0.5", "clipping=geometric"],
+    "fedags": ["selection=gumbel loss_weights=true", "significance=magnitude threshold=text svt_scale=section4"]
+    + ["noise=laplace gaussian_eps=eps3", "epsilon_split=[1,2,3]"],
+    "adpfl": ["allocation=fixed", "clipping=fixed", "distillation_loss=mse", "noise_multiplier=0", "window=2"],
+    "coqfl": ["group_size=3", "bits=0", "encode=weights", "epsilon=null"],
+    "dpfl_agn": ["clipping=adaptive local_steps=2", "clipping=median", "threshold=9"],
+    "anr": ["threshold=9"],
+}
+
+
+def cases(names: list[str]) -> Iterator[str]:
+    """Overrides, as one line."""
+    for name in names or METHODS:
+        for more in ("", *FURTHER.get(name, ())):
+            for variant in ("repaired", "published"):
+                own = [f"strategy.{one}" for one in more.split()]
+                for way in WAYS:
+                    last = way if way.startswith("engine") else f"strategy.{way}"
+                    start = f"strategy={name} model={MODELS.get(name, 'auto')} privacy.variant={variant}"
+                    yield " ".join([start, *own, last])
+
+
+def digest(value: Any) -> str:
+    """Of a file, or of anything that is written as JSON."""
+    content = value.read_bytes() if isinstance(value, Path) else json.dumps(value, default=repr).encode()
+    return hashlib.sha256(content).hexdigest()
+
+
+def computed(overrides: str, folder: Path) -> dict[str, str]:
+    """Digests of one case; of one that is refused, the words."""
+    try:
+        config = compose([*SIZE.split(), "dataset.train_examples=200", *overrides.split()])
+        resolved, worker, _ = resolve(config, folder)
+        plan, client = make_plan(resolved, worker), make_client(resolved)
+        summary = start_run(config, folder)
+    except FedprivError as refused:
+        return {"refused": str(refused)}
+    seen, state = [], None
+    for participation in range(2):
+        release = client.audit_release(1.0, state, (8, 4), SeededNoise(0, "golden", participation))
+        seen, state = [*seen, release.value.tolist(), sorted(release.statistics)], release.state
+    lines = [line for part in ("", "private") for line in open(folder / part / "metrics.jsonl", encoding="utf-8")]
+    rounds = [
+        {k: v for k, v in json.loads(line).items() if not k.endswith("_s") and "memory" not in k} for line in lines
+    ]
+    privacy = {name: value for name, value in summary["privacy"].items() if name != "in_run_offer"}
+    figures = {"plan": (plan.verified_epsilon, repr(plan.claim)), "rounds": rounds, "privacy": privacy, "audit": seen}
+    files = {name: digest(folder / name) for name in ("model.safetensors", "ledger.jsonl")}
+    return {**files, **{name: digest(value) for name, value in figures.items()}}
+
+
+def main(out: str, *names: str) -> None:
+    """Writes the digests of all cases, or of these methods'."""
+    found = {}
+    for overrides in cases(list(names)):
+        with tempfile.TemporaryDirectory() as place, open(devnull, "w", encoding="utf-8") as nowhere:
+            with redirect_stdout(nowhere), redirect_stderr(nowhere):
+                found[overrides] = computed(overrides, Path(place) / "run")
+    Path(out).write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
