@@ -12,7 +12,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import redirect_stderr, redirect_stdout
-from os import devnull
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -28,22 +28,24 @@ from fedpriv.runs.start import start_run
 SIZE = "num_clients=5 clients_per_round=4 num_rounds=3 engine=inprocess operations.report=false checkpoint.every=0"
 MODELS = {"fedonce": "softmax", "ask": "constant"}  # of those that train no network of several layers
 WAYS = ("engine.trainer=sequential", "engine.trainer=vectorised", "secure_sum=ideal", "secure_sum=protocol")
-#: Branches that the defaults do not enter; a method's own options are written without the group's name.
+#: Branches that the defaults do not enter.
 FURTHER = {
-    "fedcad": ["obsolete_factor=0.4", "obsolete_factor=0.4 diff_source=unclipped sigma_diff=0.5", "clipping=geometric"],
-    "fedags": ["selection=gumbel loss_weights=true", "significance=magnitude threshold=text svt_scale=section4"]
-    + ["noise=laplace gaussian_eps=eps3", "epsilon_split=[1,2,3]"],
-    "adpfl": ["allocation=fixed", "clipping=fixed", "distillation_loss=mse", "noise_multiplier=0", "window=2"],
-    "coqfl": ["group_size=3", "bits=0", "encode=weights", "epsilon=null"],
-    "dpfl_agn": ["clipping=adaptive local_steps=2", "clipping=median", "threshold=9"],
-    "anr": ["threshold=9"],
+    "fedcad": "client.obsolete_factor=0.4;client.obsolete_factor=0.4 client.diff_source=unclipped client.sigma_diff=0.5;"
+    "server.clipping=geometric",
+    "fedags": "client.selection=gumbel client.loss_weights=true;client.noise=laplace client.gaussian_eps=eps3;"
+    "client.significance=magnitude client.threshold=text;client.svt_scale=section4 client.epsilon_split=[1,2,3]",
+    "adpfl": "client.allocation=fixed;server.clipping=fixed;server.distillation_loss=mse;server.window=2;"
+    "client.noise_multiplier=0",
+    "coqfl": "client.group_size=3;client.bits=0;client.encode=weights;client.epsilon=null",
+    "dpfl_agn": "client.clipping=adaptive client.local_steps=2;client.clipping=median;server.threshold=9",
+    "anr": "server.threshold=9",
 }
 
 
 def cases(names: list[str]) -> Iterator[str]:
     """Overrides, as one line."""
     for name in names or METHODS:
-        for more in ("", *FURTHER.get(name, ())):
+        for more in ["", *filter(None, FURTHER.get(name, "").split(";"))]:
             for variant in ("repaired", "published"):
                 own = [f"strategy.{one}" for one in more.split()]
                 for way in WAYS:
@@ -67,14 +69,13 @@ def computed(overrides: str, folder: Path) -> dict[str, str]:
         summary = start_run(config, folder)
     except FedprivError as refused:
         return {"refused": str(refused)}
-    seen, state = [], None
+    seen: list[Any] = []
+    state = None
     for participation in range(2):
         release = client.audit_release(1.0, state, (8, 4), SeededNoise(0, "golden", participation))
         seen, state = [*seen, release.value.tolist(), sorted(release.statistics)], release.state
-    lines = [line for part in ("", "private") for line in open(folder / part / "metrics.jsonl", encoding="utf-8")]
-    rounds = [
-        {k: v for k, v in json.loads(line).items() if not k.endswith("_s") and "memory" not in k} for line in lines
-    ]
+    lines = "".join((folder / part / "metrics.jsonl").read_text() for part in ("", "private")).splitlines()
+    rounds = [{k: v for k, v in json.loads(line).items() if k not in ("seconds", "timings")} for line in lines]
     privacy = {name: value for name, value in summary["privacy"].items() if name != "in_run_offer"}
     figures = {"plan": (plan.verified_epsilon, repr(plan.claim)), "rounds": rounds, "privacy": privacy, "audit": seen}
     files = {name: digest(folder / name) for name in ("model.safetensors", "ledger.jsonl")}
@@ -85,9 +86,8 @@ def main(out: str, *names: str) -> None:
     """Writes the digests of all cases, or of these methods'."""
     found = {}
     for overrides in cases(list(names)):
-        with tempfile.TemporaryDirectory() as place, open(devnull, "w", encoding="utf-8") as nowhere:
-            with redirect_stdout(nowhere), redirect_stderr(nowhere):
-                found[overrides] = computed(overrides, Path(place) / "run")
+        with tempfile.TemporaryDirectory() as place, redirect_stdout(StringIO()), redirect_stderr(StringIO()):
+            found[overrides] = computed(overrides, Path(place) / "run")
     Path(out).write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
 
 
