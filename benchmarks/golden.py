@@ -30,8 +30,8 @@ MODELS = {"fedonce": "softmax", "ask": "constant"}  # of those that train no net
 WAYS = ("engine.trainer=sequential", "engine.trainer=vectorised", "secure_sum=ideal", "secure_sum=protocol")
 #: Branches that the defaults do not enter.
 FURTHER = {
-    "fedcad": "client.obsolete_factor=0.4;client.obsolete_factor=0.4 client.diff_source=unclipped client.sigma_diff=0.5;"
-    "server.clipping=geometric",
+    "fedcad": "client.obsolete_factor=0.4;server.clipping=geometric;"
+    "client.obsolete_factor=0.4 client.diff_source=unclipped client.sigma_diff=0.5",
     "fedags": "client.selection=gumbel client.loss_weights=true;client.noise=laplace client.gaussian_eps=eps3;"
     "client.significance=magnitude client.threshold=text;client.svt_scale=section4 client.epsilon_split=[1,2,3]",
     "adpfl": "client.allocation=fixed;server.clipping=fixed;server.distillation_loss=mse;server.window=2;"

@@ -27,8 +27,8 @@ from fedpriv.common.seeds import public_mask
 from fedpriv.config.gradient_methods import GradientOptions, NoisyGradientOptions
 from fedpriv.config.methods import SelectingOptions
 from fedpriv.mechanisms.noise import NoiseSource, add_normal, clip, finite_or_zero, l2_norm
-from fedpriv.mechanisms.noise_decay import noisy_sum
 from fedpriv.mechanisms.significance import largest
+from fedpriv.mechanisms.trusted_sums import noisy_sum
 from fedpriv.privacy.events import Event, Gaussian, GumbelTopK, NoBound
 from fedpriv.privacy.secret_cohorts import TO_OUTSIDERS, SecretCohorts
 

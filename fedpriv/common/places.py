@@ -70,7 +70,10 @@ def use_own_methods(folder: Path | None = None, at_once: bool = False) -> None:
         return  # it may be anybody's
     chosen = str(place.absolute())
     os.environ[VARIABLE] = chosen
-    sys.path[:] = [*(entry for entry in sys.path if not _same(entry, place)), *[chosen] * (at_once or _same(chosen, ROOT))]
+    sys.path[:] = [
+        *(entry for entry in sys.path if not _same(entry, place)),
+        *[chosen] * (at_once or _same(chosen, ROOT)),
+    ]
 
 
 def import_path() -> list[str]:

@@ -134,7 +134,7 @@ def halved(patch: Patch) -> None:
 
 def halved_step(patch: Patch) -> None:
     half = lambda values, std, noise: add_normal_finely(values, std / 2, noise)  # noqa: E731
-    patch.setattr("fedpriv.client.example_level.add_normal_finely", half)
+    patch.setattr("clients.dpfl_agn.add_normal_finely", half)
 
 
 def clip_skipped(patch: Patch) -> None:
