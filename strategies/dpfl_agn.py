@@ -38,10 +38,6 @@ class AnnouncedNoise(FederatedStrategy):
         self.current.figures["sigma"] = self.sigma
         return {SIGMA: self.sigma}  # beside theta  [DPFL-AGN, Alg. 1 lines 3, 26]
 
-    # Model aggregating process.  [DPFL-AGN, Alg. 1 line 20]
-    def aggregate(self, theta: FloatVector, replies: Sequence[Reply]) -> FloatVector:
-        return self.move(theta, self.mean(theta.size, replies))  # [DPFL-AGN, Alg. 1 line 21]
-
     def figures(self, replies: Sequence[Reply]) -> dict[str, Any]:
         return {
             name: sum(reply.diagnostics[name] for reply in replies) / len(replies)
@@ -57,11 +53,12 @@ class DPFLAGN(AnnouncedNoise):
     needs_public_loss: ClassVar[bool] = True
     last_loss: float | None = None
 
+    # Model aggregating process.  [DPFL-AGN, Alg. 1 line 20]
     def aggregate(self, theta: FloatVector, replies: Sequence[Reply]) -> FloatVector:
         assert self.hooks.public_loss is not None, "preparation.py gives every method that needs it a public loss"
         if self.last_loss is None:
             self.last_loss = self.hooks.public_loss(theta)
-        moved = super().aggregate(theta, replies)
+        moved = super().aggregate(theta, replies)  # theta + sum p_j (theta_j - theta)  [DPFL-AGN, Alg. 1 line 21]
         loss = self.hooks.public_loss(moved)
         self.reduce_noise(self.last_loss, loss)
         self.last_loss = self.current.figures["public_loss"] = loss

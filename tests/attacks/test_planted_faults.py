@@ -109,8 +109,8 @@ def correlation() -> list[str]:
     variance = torch.ones((), dtype=torch.float64)
     covariance, found = [[1.0]], []
     for late in range(1, 4):
-        reuse, _, variance = clients.fedcad.correlated_noise.repaired_coefficients(
-            torch.tensor(client.diff, dtype=torch.float64), variance
+        reuse, _, variance = FedCADClient.repaired_coefficients(
+            torch.tensor(client.options.diff, dtype=torch.float64), variance
         )
         covariance.append([float(reuse) * covariance[late - 1][early] for early in range(late)] + [float(variance)])
         for early in range(late + 1):

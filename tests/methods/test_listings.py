@@ -18,6 +18,8 @@ def numbers(text: str) -> set[int]:
 #: (paper, algorithm) -> (name of the method's two files, how its lines are called, those that compute something, the
 #: others: headings, loops and their ends, what is returned).
 LISTINGS = {
+    ("Fed-CAD", "Alg. 1"): ("fedcad", "line", "7, 9 to 26", "1 to 6, 8"),
+    ("Fed-CAD", "Alg. 2"): ("fedcad", "line", "6, 8", "1 to 5, 7, 9, 10"),
     ("DPFL-AGN", "Alg. 1"): (
         *("dpfl_agn", "line", "1, 3, 6, 8, 10, 12 to 18, 21, 23, 24", "2, 4, 5, 7, 9, 11, 19, 20, 22, 25 to 29"),
     ),
