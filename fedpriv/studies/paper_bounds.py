@@ -15,11 +15,11 @@ from scipy.stats import norm
 from fedpriv.config.halves import locate
 from fedpriv.config.method_pairs import target
 from fedpriv.mechanisms import quantisation
-from fedpriv.mechanisms.loss_weights import loss_weights
 from fedpriv.privacy.gaussian_dp import gaussian_epsilon
 
 #: The halves of the methods whose equations are asked here.
 FEDCAD = locate(target("fedcad", "client"), "strategy.client._target_")
+FEDAGS = locate(target("fedags", "server"), "strategy.server._target_")
 
 
 def fedcad_variance(participations: float) -> dict[str, float]:
@@ -155,7 +155,8 @@ def weight_sum(clients: float) -> dict[str, float]:
     examples and losses.
     """
     number, rng = int(clients), np.random.default_rng(0)
-    sums = [sum(loss_weights(rng.integers(1, 2000, number).tolist(), rng.random(number).tolist())) for _ in range(100)]
+    draws = [(rng.integers(1, 2000, number).tolist(), rng.random(number).tolist()) for _ in range(100)]
+    sums = [sum(FEDAGS.weights_by_loss(*draw)) for draw in draws]
     return {"gap": max(abs(one - 1) for one in sums)}
 
 

@@ -192,21 +192,24 @@ def wrong_sensitivity(patch: Patch) -> None:
 
 
 def stale_state(patch: Patch) -> None:
-    real = FedCADClient._later
-    patch.setattr(
-        FedCADClient, "_later", lambda self, x, state, noise: replace(real(self, x, state, noise), state=state)
-    )
+    real = FedCADClient.perturb
+
+    def perturb(self: FedCADClient, update: torch.Tensor, state: Any, noise: NoiseSource) -> Any:
+        found = real(self, update, state, noise)
+        return found if state is None else replace(found, state=state)
+
+    patch.setattr(FedCADClient, "perturb", perturb)
 
 
 def stale_start(patch: Patch) -> None:
     """The vector that the next change is measured from, and that is subtracted, is an older one."""
-    real = FedCADClient._later
+    real = FedCADClient.perturb
 
-    def later(self: FedCADClient, x: torch.Tensor, state: Any, noise: NoiseSource) -> Any:
-        found = real(self, x, state, noise)
-        return replace(found, state=replace(found.state, released=state.released))
+    def perturb(self: FedCADClient, update: torch.Tensor, state: Any, noise: NoiseSource) -> Any:
+        found = real(self, update, state, noise)
+        return found if state is None else replace(found, state=replace(found.state, released=state.released))
 
-    patch.setattr(FedCADClient, "_later", later)
+    patch.setattr(FedCADClient, "perturb", perturb)
 
 
 class _Batches:

@@ -20,6 +20,7 @@ def numbers(text: str) -> set[int]:
 LISTINGS = {
     ("Fed-CAD", "Alg. 1"): ("fedcad", "line", "7, 9 to 26", "1 to 6, 8"),
     ("Fed-CAD", "Alg. 2"): ("fedcad", "line", "6, 8", "1 to 5, 7, 9, 10"),
+    ("DP-FedAGS", "Alg. 1"): ("fedags", "line", "9 to 12, 22 to 30", "3 to 8, 13 to 21, 31"),
     ("DPFL-AGN", "Alg. 1"): (
         *("dpfl_agn", "line", "1, 3, 6, 8, 10, 12 to 18, 21, 23, 24", "2, 4, 5, 7, 9, 11, 19, 20, 22, 25 to 29"),
     ),
