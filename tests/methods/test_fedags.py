@@ -261,7 +261,7 @@ def test_scores_are_cut_to_tau_before_the_selection(method: Any, score_bound: fl
         seen.append(scores)
         return torch.zeros_like(scores, dtype=torch.bool)
 
-    monkeypatch.setattr("fedpriv.client.gradient.largest", keep)
+    monkeypatch.setattr("clients.fedags.largest", keep)
     client = method("repaired", selection="gumbel", score_bound=score_bound)
     client.round = 10
     spike = torch.zeros(D)

@@ -20,6 +20,9 @@ def numbers(text: str) -> set[int]:
 LISTINGS = {
     ("Fed-CAD", "Alg. 1"): ("fedcad", "line", "7, 9 to 26", "1 to 6, 8"),
     ("Fed-CAD", "Alg. 2"): ("fedcad", "line", "6, 8", "1 to 5, 7, 9, 10"),
+    ("ADP-FL", "Alg. 1"): ("adpfl", "line", "14 to 20, 22 to 25", "1 to 13, 21, 26, 27"),
+    ("ADP-FL", "Alg. 2"): ("adpfl", "line", "3 to 12, 15 to 18", "1, 2, 13, 14, 19"),
+    ("ADP-FL", "Alg. 3"): ("adpfl", "line", "2 to 5", "1, 6, 7"),
     ("DP-FedAGS", "Alg. 1"): ("fedags", "line", "9 to 12, 22 to 30", "3 to 8, 13 to 21, 31"),
     ("DPFL-AGN", "Alg. 1"): (
         *("dpfl_agn", "line", "1, 3, 6, 8, 10, 12 to 18, 21, 23, 24", "2, 4, 5, 7, 9, 11, 19, 20, 22, 25 to 29"),
