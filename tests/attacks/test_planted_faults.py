@@ -250,9 +250,7 @@ def bare_loss(patch: Patch) -> None:
 
 def no_coins(patch: Patch) -> None:
     def pair(p: Any, cell: Any, own: Any, bits: int, first: bool, private_share: float) -> torch.Tensor:
-        from fedpriv.mechanisms.quantisation import pair_bits
-
-        return pair_bits(p, cell, own, bits, first)
+        return clients.coqfl.pair_bits(p, cell, own, bits, first)
 
     patch.setattr(clients.coqfl, "mixed_pair_bits", pair)
 

@@ -11,7 +11,7 @@ from fedpriv.commands.papers import REQUIRED, ROOT, tags_in
 
 def numbers(text: str) -> set[int]:
     """``"1 to 3, 7"`` -> {1, 2, 3, 7}."""
-    ends = [[int(end) for end in part.split(" to ")] for part in text.split(", ")]
+    ends = [[int(end) for end in part.split(" to ")] for part in text.split(", ") if part]
     return {number for part in ends for number in range(part[0], part[-1] + 1)}
 
 
@@ -23,6 +23,7 @@ LISTINGS = {
     ("ADP-FL", "Alg. 1"): ("adpfl", "line", "14 to 20, 22 to 25", "1 to 13, 21, 26, 27"),
     ("ADP-FL", "Alg. 2"): ("adpfl", "line", "3 to 12, 15 to 18", "1, 2, 13, 14, 19"),
     ("ADP-FL", "Alg. 3"): ("adpfl", "line", "2 to 5", "1, 6, 7"),
+    ("CoQ-FL", "Alg. 1"): ("coqfl", "step", "1 to 4", ""),  # its listing is lost, its text has four steps
     ("DP-FedAGS", "Alg. 1"): ("fedags", "line", "9 to 12, 22 to 30", "3 to 8, 13 to 21, 31"),
     ("DPFL-AGN", "Alg. 1"): (
         *("dpfl_agn", "line", "1, 3, 6, 8, 10, 12 to 18, 21, 23, 24", "2, 4, 5, 7, 9, 11, 19, 20, 22, 25 to 29"),
