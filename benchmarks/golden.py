@@ -13,6 +13,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import redirect_stderr, redirect_stdout
 from io import StringIO
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,8 @@ from fedpriv.runs.start import start_run
 
 SIZE = "num_clients=5 clients_per_round=4 num_rounds=3 engine=inprocess operations.report=false checkpoint.every=0"
 MODELS = {"fedonce": "softmax", "ask": "constant"}  # of those that train no network of several layers
-WAYS = ("engine.trainer=sequential", "engine.trainer=vectorised", "secure_sum=ideal", "secure_sum=protocol")
+WAYS = [*(f"engine.trainer={name}" for name in ("sequential", "vectorised")), "strategy.secure_sum=ideal"]
+WAYS.append("strategy.secure_sum=protocol")
 #: Branches that the defaults do not enter.
 FURTHER = {
     "fedcad": "client.obsolete_factor=0.4;server.clipping=geometric;"
@@ -45,19 +47,10 @@ FURTHER = {
 def cases(names: list[str]) -> Iterator[str]:
     """Overrides, as one line."""
     for name in names or METHODS:
-        for more in ["", *filter(None, FURTHER.get(name, "").split(";"))]:
-            for variant in ("repaired", "published"):
-                own = [f"strategy.{one}" for one in more.split()]
-                for way in WAYS:
-                    last = way if way.startswith("engine") else f"strategy.{way}"
-                    start = f"strategy={name} model={MODELS.get(name, 'auto')} privacy.variant={variant}"
-                    yield " ".join([start, *own, last])
-
-
-def digest(value: Any) -> str:
-    """Of a file, or of anything that is written as JSON."""
-    content = value.read_bytes() if isinstance(value, Path) else json.dumps(value, default=repr).encode()
-    return hashlib.sha256(content).hexdigest()
+        further = ["", *filter(None, FURTHER.get(name, "").split(";"))]
+        for more, variant, way in product(further, ("repaired", "published"), WAYS):
+            start = f"strategy={name} model={MODELS.get(name, 'auto')} privacy.variant={variant}"
+            yield " ".join([start, *(f"strategy.{one}" for one in more.split()), way])
 
 
 def computed(overrides: str, folder: Path) -> dict[str, str]:
@@ -69,8 +62,7 @@ def computed(overrides: str, folder: Path) -> dict[str, str]:
         summary = start_run(config, folder)
     except FedprivError as refused:
         return {"refused": str(refused)}
-    seen: list[Any] = []
-    state = None
+    seen, state = list[Any](), None
     for participation in range(2):
         release = client.audit_release(1.0, state, (8, 4), SeededNoise(0, "golden", participation))
         seen, state = [*seen, release.value.tolist(), sorted(release.statistics)], release.state
@@ -78,8 +70,9 @@ def computed(overrides: str, folder: Path) -> dict[str, str]:
     rounds = [{k: v for k, v in json.loads(line).items() if k not in ("seconds", "timings")} for line in lines]
     privacy = {name: value for name, value in summary["privacy"].items() if name != "in_run_offer"}
     figures = {"plan": (plan.verified_epsilon, repr(plan.claim)), "rounds": rounds, "privacy": privacy, "audit": seen}
-    files = {name: digest(folder / name) for name in ("model.safetensors", "ledger.jsonl")}
-    return {**files, **{name: digest(value) for name, value in figures.items()}}
+    contents = {name: (folder / name).read_bytes() for name in ("model.safetensors", "ledger.jsonl")}
+    contents |= {name: json.dumps(value, default=repr).encode() for name, value in figures.items()}
+    return {name: hashlib.sha256(content).hexdigest() for name, content in contents.items()}
 
 
 def main(out: str, *names: str) -> None:

@@ -100,8 +100,11 @@ def reads(module: str) -> bool:
 #: Halves that are short for what they leave out of another's.
 AGN = ("clients/dpfl_agn", "strategies/dpfl_agn")
 BUILT_ON = {
-    **{"agn": AGN, "anr": AGN, "dpsgd": ("clients/agn", *AGN)},
-    **{"dpfedsnlc": ("clients/fedags",), "pfl": ("strategies/adpfl",)},
+    "agn": AGN,
+    "anr": AGN,
+    "dpsgd": ("clients/agn", *AGN),
+    "dpfedsnlc": ("clients/fedags",),
+    "pfl": ("strategies/adpfl",),
 }
 
 
@@ -110,7 +113,10 @@ def test_a_clipping_rule_brings_the_files_that_it_is_in() -> None:
     fixed, moved = (
         set(source_files(compose(["strategy=fedcad", f"strategy.server.clipping={rule}"]))) for rule in ("fixed", "adp")
     )
-    assert moved - fixed == {"clients/adpfl.py", "strategies/adpfl.py"}
+    assert {"clients/adpfl.py", "strategies/adpfl.py"} <= moved and not fixed & {
+        "clients/adpfl.py",
+        "strategies/adpfl.py",
+    }
 
 
 @pytest.mark.parametrize("method", METHODS)
