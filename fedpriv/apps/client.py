@@ -247,7 +247,7 @@ class AppClient(OneNumPyClient):
         form = Form.from_json(terms.parts, asked.arrays[1:])
         local = LocalConfig.model_validate(dict(terms.local))
         layout = _layout(form)
-        facts = PublicFacts(**{**terms.facts, "num_examples": self.declared or int(terms.facts["num_examples"])})
+        facts = self._facts(terms.facts, layout)
         trainer = self._trainer(form, local, asked)
         with self._store(context) as store:
             _same_terms(context, store, asked)
@@ -270,9 +270,12 @@ class AppClient(OneNumPyClient):
                 population=facts.num_clients,
                 clients=(asked.client,),
             )
-            half = self.kind()(options, RunFacts(self.variant, facts, site, terms.unit))
+            half = self.kind()(options, RunFacts(self.variant, facts, site))  # an app's rows have no persons
             _refuse_in_the_open(half, options)
             self._refuse_without_noise(half, options)
+            self._refuse_two_budgets(half, store)
+            if asked.request.exchange not in half.traits.exchanges:
+                raise MalformedMessage(f"{self.method} has no exchange {shown(asked.request.exchange)}")
             received = self._received(half, layout, asked)
             found = half.answer(asked.request, received)
         if self.seed is None:
@@ -291,6 +294,24 @@ class AppClient(OneNumPyClient):
         why = "the server adds the noise" if not half.books_itself else half.exact_leak()
         if private and why is not None and not self.trusts_server:
             raise PolicyRefused(f"{why}, and this client does not say trusts_server=True")
+        if private and why is None and options.weighting == "examples" and self.declared is None:
+            words = "a count that training returns may tell of data"
+            raise PolicyRefused(f"weighting=examples needs a declared count: num_examples=, since {words}")
+
+    def _refuse_two_budgets(self, half: Client, store: AppStore) -> None:
+        """Raises `PolicyRefused` where a budget would leave out what the ledger holds under another threat model: every
+        release is booked under its method's own first, so the ledger's first line tells.
+        """
+        first = next(iter(read_memory(store).account.counts), None) if self.max_epsilon is not None else None
+        if first is not None and first[0].threat != half.threat:
+            words = "holds releases under another threat model, whose epsilons are never added up"
+            raise PolicyRefused(f"the ledger of folder= {words}: max_epsilon= needs a folder for each")
+
+    def _facts(self, told: Mapping[str, Any], layout: Layout) -> PublicFacts:
+        """The run's public facts, where this client does not know better than the server."""
+        examples = self.declared or int(told["num_examples"])
+        own = {"num_examples": examples, "smallest": min(examples, int(told["smallest"]))}
+        return PublicFacts(**{**told, **own, "num_parameters": layout.num_parameters, "flat_inputs": 0})
 
     def _rows(self, rows: NDArray[np.int64] | None = None) -> LocalData:
         return self.work.rows(rows) if isinstance(self.work, Trainer) else NO_ROWS

@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fedpriv.apps.form import Form
-from fedpriv.common.errors import OptionError
+from fedpriv.common.errors import FedprivError, OptionError
+from fedpriv.common.messages import MalformedMessage
 from fedpriv.config.schema import LocalConfig
 from fedpriv.mechanisms.tasks import CLASSES, Task
 from fedpriv.training.sequential import FlatModel, LocalData, LocalResult, SequentialTrainer, Training
@@ -39,7 +40,13 @@ class FunctionTrainer:
             raise OptionError("train", getattr(self.train, "__name__", "function"), f"{words}; allowed: a Trainer")
         config = {**self.told, **({"proximal-mu": asked.proximal_mu} if asked.proximal_mu else {})}
         start = asked.theta.numpy()
-        found = self.train(list(self.form.arrays(start).values()), config)
+        try:
+            return [self._read(self.train(list(self.form.arrays(start).values()), config), start)]
+        except (FedprivError, MalformedMessage) as error:  # words of ours would leave, and these may tell of data
+            raise RuntimeError(f"training fails: {error}") from error
+
+    def _read(self, found: Trained, start: NDArray[np.float32]) -> LocalResult:
+        """What training returned, from where it started [d]."""
         if not isinstance(found, tuple) or len(found) not in (2, 3):
             raise ValueError("train must return (arrays, number of examples), or these and metrics")
         arrays, examples = found[:2]
@@ -49,7 +56,7 @@ class FunctionTrainer:
         with np.errstate(all="ignore"):
             update = self.form.flat(list(arrays)) - start
         loss = found[2].get("train_loss", math.nan) if len(found) == 3 else math.nan
-        return [LocalResult(torch.from_numpy(update), float(loss))]
+        return LocalResult(torch.from_numpy(update), float(loss))
 
 
 @dataclass(frozen=True)

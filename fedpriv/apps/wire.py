@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from fedpriv.apps.form import Form
 from fedpriv.common.messages import (
     ARRAYS,
+    MOST_ROUND,
     FloatVector,
     MalformedMessage,
     Outgoing,
@@ -121,7 +122,10 @@ def told(config: Mapping[str, Any], arrays: list[NDArray[Any]]) -> Told:
     said = said_in(config)
     own = {name: value for name, value in config.items() if name != OURS}
     try:
-        request = Request(int(said["round"]), int(said["attempt"]), _unplain(said["request"]))
+        places = said["round"], said["attempt"]
+        if any(type(place) is not int or not 0 <= place <= MOST_ROUND for place in places):
+            raise ValueError("round and attempt: expected whole numbers")
+        request = Request(*places, _unplain(said["request"]))
         return Told(Terms(**said["terms"]), int(said["client"]), request, own, arrays)
     except (KeyError, TypeError, ValueError) as error:
         raise MalformedMessage(f"the server's terms cannot be read ({error})") from None

@@ -151,6 +151,99 @@ def test_no_update_leaves_without_noise_unasked(method: str, options: dict[str, 
     run(AppNodes(app(method=method, trusts_server=True), 2), 1, method, min_train_nodes=2, **options)
 
 
+def first_contact(made: ClientApp, message: Message, change: Callable[[dict[str, Any]], None]) -> str | None:
+    """Why a client that no server has asked before refuses a message, changed; None where it answers."""
+    content = said(message, CONFIG)
+    change(content)
+    record = ConfigRecord({**message.content.config_records[CONFIG], "fedpriv": json.dumps(content).encode()})
+    arrays = message.content.array_records["fitins.parameters"]
+    asked = Message(RecordDict({CONFIG: record, "fitins.parameters": arrays}), 101, "train")
+    return said(made(asked, Context(1, 101, {}, RecordDict(), {})), ANSWER).get("why")
+
+
+def booked(folder: Path) -> list[Any]:
+    return [entry.event for entry in LedgerFile(folder / "ledger.jsonl", fsync=True).read().entries]
+
+
+def test_a_server_does_not_say_how_large_the_model_is(tmp_path: Path) -> None:
+    """A private choice of coordinates costs nothing where all are sent, as of a model with one."""
+    nodes = AppNodes(app(method="fedags", num_examples=20, folder=tmp_path / "told"), 1)
+    run(nodes, 1, "fedags", selection="gumbel")
+    other = app(method="fedags", num_examples=20, folder=tmp_path / "lied")
+    lie = lambda said: said["terms"]["facts"].update(num_parameters=1, smallest=10**9)  # noqa: E731
+    assert first_contact(other, nodes.seen[-1][0], lie) is None
+    assert len(booked(tmp_path / "told")) == 2 and booked(tmp_path / "lied") == booked(tmp_path / "told")
+
+
+def test_a_server_does_not_say_whose_data_a_budget_protects(tmp_path: Path) -> None:
+    from torch import nn, ones, zeros
+
+    start = ArrayRecord({"weight": Array(np.zeros((2, 3), np.float32)), "bias": Array(np.zeros(2, np.float32))})
+    work = flower.Trainer(nn.Linear(3, 2), None, (ones(12, 3), zeros(12).long()))
+    made = app(work, "dpsgd", folder=tmp_path)
+    nodes = AppNodes(made, 1)
+    strategy = flower.strategy_of("dpsgd")(min_available_nodes=1, local={"batch_size": 4})
+    strategy.start(nodes, start, 1, timeout=30)
+    assert first_contact(made, nodes.seen[-1][0], lambda said: said["terms"].update(unit="person")) is None
+    assert {event.threat.unit for event in booked(tmp_path)} == {"example"}
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda said: said["request"].update(exchange="statistics"), "agn has no exchange 'statistics'"),
+        (lambda said: said["request"].update(exchange=3), "agn has no exchange '3'"),
+        (lambda said: said.update(round=2**70), "round and attempt: expected whole numbers"),
+        (lambda said: said.update(attempt=-1), "round and attempt: expected whole numbers"),
+    ],
+)
+def test_a_message_of_no_exchange_of_the_method_leaves_nothing_behind(
+    change: Callable[[dict[str, Any]], None], words: str
+) -> None:
+    """Noisy steps that are not booked would stay in the moments, which the next release shows."""
+    from torch import nn, ones, zeros
+
+    start = ArrayRecord({"weight": Array(np.zeros((2, 3), np.float32)), "bias": Array(np.zeros(2, np.float32))})
+    nodes = AppNodes(app(flower.Trainer(nn.Linear(3, 2), None, (ones(12, 3), zeros(12).long())), "agn"), 1)
+    strategy = flower.strategy_of("agn")(min_available_nodes=1, local={"batch_size": 4})
+    strategy.start(nodes, start, 1, timeout=30)
+    before = nodes.contexts[101].state["memory"]
+    why = altered(nodes, change)
+    assert why is not None and words in why
+    assert nodes.contexts[101].state["memory"] == before
+
+
+def test_a_budget_is_of_all_releases_in_a_folder_whatever_the_method(tmp_path: Path) -> None:
+    """Epsilons of two threat models are not added up, so a folder with a budget holds one of them."""
+    given = {"folder": tmp_path, "max_epsilon": 20.0, "num_examples": 20}
+    run(AppNodes(app(**given), 1), 1)
+    with pytest.raises(RunFailed, match="holds releases under another threat model"):
+        run(AppNodes(app(method="nbafl", **given), 1), 1, "nbafl")
+    assert len(booked(tmp_path)) == 1
+    run(AppNodes(app(method="nbafl", folder=tmp_path, num_examples=20), 1), 1, "nbafl")  # nothing is limited
+
+
+def test_a_count_that_training_returned_does_not_leave_beside_a_private_release() -> None:
+    with pytest.raises(RunFailed, match="weighting=examples needs a declared count: num_examples="):
+        run(AppNodes(app(), 2), 1, weighting="examples")
+    nodes = AppNodes(app(num_examples=33), 2)
+    run(nodes, 1, weighting="examples")
+    assert said(nodes.seen[-1][1], ANSWER)["examples"] == 33
+
+
+@pytest.mark.parametrize("kind", ["shapes", "option"])
+def test_an_error_of_training_says_nothing_outside(kind: str) -> None:
+    def fails(arrays: list[Any], config: dict[str, Any]) -> Any:
+        if kind == "option":
+            raise OptionError("patient", "Mayer", "1234567")
+        return [np.zeros(1234567), *arrays[1:]], 20
+
+    nodes = AppNodes(app(fails), 1)
+    with pytest.raises(RunFailed, match="its own log says why"):
+        run(nodes, 1)
+    assert "1234567" not in str(nodes.seen[-1][1].content)
+
+
 def test_options_that_a_client_names_are_the_only_ones() -> None:
     with pytest.raises(RunFailed, match=r"the server asks for noise_multiplier=1.0, this client takes 2.0 alone"):
         run(AppNodes(app(noise_multiplier=2.0), 2))
