@@ -67,6 +67,20 @@ class Privacy:
     folder: Path | None
 
 
+@dataclass(frozen=True)
+class _Settings:
+    """What an app said, under one name, since a method's half has names of its own."""
+
+    run_dir: Path | None
+    fraction: float
+    least: int
+    available: int
+    num_clients: int | None
+    public_loss: Callable[[ArrayRecord], float] | None
+    distil: Callable[[ArrayRecord, ArrayRecord, int], ArrayRecord] | None
+    overrides: tuple[str, ...]
+
+
 class AppStrategy(FederatedStrategy):
     """Base of the methods' server halves in `fedpriv.flower`.
 
@@ -130,10 +144,7 @@ class AppStrategy(FederatedStrategy):
         check_named(LocalConfig, local or {}, "local")
         if "distillation_epochs" in schema.model_fields and distil is None:
             options.setdefault("distillation_epochs", 0)
-        self.run_dir = None if run_dir is None else Path(run_dir)
-        self.fraction, self.least, self.available = fraction_train, min_train_nodes, min_available_nodes
-        self.num_clients, self.seed, self.public_loss, self.distilled = num_clients, seed, public_loss, distil
-        self.overrides = [
+        composed = [
             f"strategy={self.method}",
             "dataset=on_nodes",
             "dataset.classes=[app, model]",
@@ -150,13 +161,16 @@ class AppStrategy(FederatedStrategy):
             *(f"{spelled(schema, name)}={json.dumps(value)}" for name, value in options.items()),
             *overrides,
         ]
+        folder = None if run_dir is None else Path(run_dir)
+        shares = fraction_train, min_train_nodes, min_available_nodes, num_clients
+        self._app = _Settings(folder, *shares, public_loss, distil, tuple(composed))
 
     def config(self, nodes: int, num_rounds: int, examples: Sequence[int] = ()) -> Config:
         """The run's configuration. examples: declared ones of each client; (): not known."""
-        asked = min(nodes, max(self.least, round(self.fraction * nodes)))
+        asked = min(nodes, max(self._app.least, round(self._app.fraction * nodes)))
         declared = list(examples) or [1] * nodes
         run = [f"num_clients={nodes}", f"clients_per_round={asked}", f"num_rounds={num_rounds}"]
-        found = compose([*self.overrides, *run, f"dataset.examples={declared}"])
+        found = compose([*self._app.overrides, *run, f"dataset.examples={declared}"])
         halves = (found.strategy.server, found.strategy.client)
         fixed = {
             "strategy": (found.strategy.name, self.method),
@@ -194,16 +208,16 @@ class AppStrategy(FederatedStrategy):
         form, theta = Form.of(initial_arrays)
         config = dict(train_config or {})
         apps = AppGrid(grid, form, config, timeout, self.method)
-        apps.wait_for(self.available, self.num_clients)
-        nodes = self.num_clients or len(apps.known)
+        apps.wait_for(self._app.available, self._app.num_clients)
+        nodes = self._app.num_clients or len(apps.known)
         with self._folder() as path, locked(path):
             found = _with_form(self.config(nodes, num_rounds, apps.examples(nodes)), form, timeout)
             return self._run(found, path, form, theta, apps, evaluate_fn)
 
     @contextmanager
     def _folder(self) -> Iterator[Path]:
-        if self.run_dir is not None:
-            yield self.run_dir
+        if self._app.run_dir is not None:
+            yield self._app.run_dir
             return
         with tempfile.TemporaryDirectory() as folder:
             yield Path(folder) / "run"
@@ -242,12 +256,12 @@ class AppStrategy(FederatedStrategy):
             finally:
                 self.let_go()
         result.arrays = form.record(worker.whole_model(session.theta))
-        self.privacy = _privacy(summary["privacy"], self.run_dir)
+        self.privacy = _privacy(summary["privacy"], self._app.run_dir)
         return result
 
     def _ask_the_user(self, form: Form, worker: Worker) -> None:
         """What the half asks of data is asked of the user's functions."""
-        public_loss, distilled = self.public_loss, self.distilled
+        public_loss, distilled = self._app.public_loss, self._app.distil
 
         def whole(theta: FloatVector) -> ArrayRecord:
             return form.record(worker.whole_model(theta))
