@@ -427,7 +427,7 @@ class _App:
         return self._read(reply)
 
     def _asked(self, content: dict[str, Any]) -> Message:
-        asked = Message(RecordDict(content), 0, "train")
+        asked = Message(RecordDict(content), reply_to=self.message)  # a client may begin no message of its own
         asked.metadata.__dict__.update(self.message.metadata.__dict__)
         return self.call_next(asked, self.context)
 

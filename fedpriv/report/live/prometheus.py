@@ -94,9 +94,9 @@ class RunMetrics:
         self._round.set(row["round"])
         self._rounds.inc()
         self._epsilon.set(epsilon)
-        if row["accuracy"] is not None:
-            self._accuracy.set(row["accuracy"])
-            self._loss.set(row["loss"])
+        for gauge, value in ((self._accuracy, row["accuracy"]), (self._loss, row["loss"])):
+            if value is not None:
+                gauge.set(value)
         if row["participants"] is None:  # a secret cohort: its gauges stay as they were made
             return
         self._participants.set(row["participants"])

@@ -1,0 +1,295 @@
+"""Flower's public apps made private by `fedpriv.flower`: lines that change, accuracy, time of a client.
+
+    git clone https://github.com/flwrlabs/flower FLOWER
+    python -m benchmarks.private_apps run FLOWER PICTURES APP [PAIRS]   # of `APPS`, or all
+    python -m benchmarks.private_apps show
+
+The apps' own text is read from FLOWER, changed in memory of a copy by `APPS`, and both are run in this process, each
+from its own ServerApp on; in the place of the hub's data sets their loaders get scikit-learn's iris and, of PICTURES,
+MNIST/raw/*-ubyte and cifar10/{train,test}/CLASS/*. fedprox needs the package easydict. Lines of JSON go to
+benchmarks/results/private_apps.jsonl. Time: of all answers to train messages, app with mod / app as it is, one after
+the other in PAIRS pairs (5).
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import io
+import json
+import math
+import re
+import shutil
+import statistics
+import sys
+import tempfile
+import time
+import tomllib
+from collections.abc import Iterable
+from contextlib import chdir, redirect_stdout
+from functools import cache
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import torch
+from flwr.app import Context, Message, RecordDict
+from flwr.common.config import flatten_dict
+from flwr.supercore.task_identity import TaskIdentity
+
+ROOT = Path(__file__).resolve().parents[1]
+RESULTS = ROOT / "benchmarks" / "results" / "private_apps.jsonl"
+SERVER, CLIENT = "server_app.py", "client_app.py"
+IMPORT = (CLIENT, "import ClientApp", "import ClientApp\nfrom fedpriv.flower import fedcad_mod")
+STRATEGY = (SERVER, "from flwr.serverapp.strategy import FedAvg", "from fedpriv.flower import FedCAD")
+MOD = (CLIENT, "app = ClientApp()", "app = ClientApp(mods=[fedcad_mod()])")
+#: Of each app its place in FLOWER, package, nodes, run-config of one's own, and what changes: (file, before, after).
+APPS: dict[str, dict[str, Any]] = {
+    "quickstart-pytorch": {
+        "folder": "examples/quickstart-pytorch",
+        "package": "pytorchexample",
+        "nodes": 10,
+        "config": {},
+        "changes": [
+            STRATEGY,
+            (SERVER, "FedAvg(fraction_evaluate=fraction_evaluate)", "FedCAD({options})"),
+            (SERVER, "    # Save final", "    print(strategy.privacy)\n    # Save final"),
+            IMPORT,
+            MOD,
+        ],
+    },
+    "quickstart-sklearn": {
+        "folder": "examples/quickstart-sklearn",
+        "package": "sklearnexample",
+        "nodes": 10,
+        "config": {},
+        "changes": [
+            STRATEGY,
+            (SERVER, "FedAvg(fraction_train=1.0, fraction_evaluate=1.0)", "FedCAD({options})"),
+            (SERVER, "    # Save final", "    print(strategy.privacy)\n    # Save final"),
+            IMPORT,
+            MOD,
+        ],
+    },
+    "fedprox": {  # its server is of Flower's older form, of which no strategy of the newer one is a part
+        "folder": "baselines/fedprox",
+        "package": "fedprox",
+        "nodes": 1000,
+        "config": {"algorithm.num-server-rounds": 30},
+        "changes": [
+            (SERVER, "from flwr.server import (\n    ServerApp,\n    ServerAppComponents,\n    ServerConfig,\n", ""),
+            (
+                SERVER,
+                "    SimpleClientManager,\n)\n",
+                "from flwr.app import ArrayRecord, MetricRecord\nfrom flwr.serverapp import ServerApp\n"
+                "from fedpriv.flower import FedCAD\n",
+            ),
+            (SERVER, "def server_fn(context", "app = ServerApp()\n\n\n@app.main()\ndef main(grid, context"),
+            (SERVER, "FedAvgWithStragglerDrop(\n        fraction_fit", "FedCAD({options}, \n        fraction_train"),
+            (SERVER, "fraction_evaluate=run_config.algorithm.fraction_evaluate,\n        ", ""),
+            (SERVER, "min_available_clients=", "min_available_nodes="),
+            (
+                SERVER,
+                "        initial_parameters=parameters,\n        on_fit_config_fn=get_on_fit_config(),\n"
+                "        evaluate_fn=evaluate_fn,\n    )\n    client_manager = SimpleClientManager()\n"
+                "    server = ResultsSaverServer(\n        client_manager=client_manager,\n        strategy=strategy,\n"
+                "        results_saver_fn=history_saver,\n        run_config=run_config,\n    )\n"
+                "    config = ServerConfig(num_rounds=int(run_config.algorithm.num_server_rounds))\n"
+                "    return ServerAppComponents(server=server, config=config)\n",
+                "    )\n    strategy.start(\n        grid=grid,\n        initial_arrays=ArrayRecord(ndarrays),\n"
+                "        num_rounds=int(run_config.algorithm.num_server_rounds),\n"
+                "        evaluate_fn=lambda n, a: MetricRecord(evaluate_fn(n, a.to_numpy_ndarrays(), {{}})[1]),\n"
+                "    )\n"
+                "    print(strategy.privacy)\n",
+            ),
+            (SERVER, "\n# Create ServerApp\napp = ServerApp(server_fn=server_fn)\n", ""),
+            (CLIENT, 'config["current_round"]', 'config["server-round"]'),
+            (CLIENT, "from flwr.common import", "from fedpriv.flower import fedcad_mod\nfrom flwr.common import"),
+            (CLIENT, "ClientApp(client_fn)", "ClientApp(client_fn, mods=[fedcad_mod()])"),
+        ],
+    },
+}
+#: The method's own defaults; and a run's verified epsilon of 50, by its own plan.
+OPTIONS = {"defaults": "", "epsilon 50": "target_epsilon=50"}
+
+
+# --- data ------------------------------------------------------------------------------------------------------------
+
+
+class LocalDataset:
+    """In the place of `flwr_datasets.FederatedDataset`: the app's own partitioner over local rows."""
+
+    pictures = Path()
+
+    def __init__(self, *, dataset: str, partitioners: dict[str, Any], **_: Any) -> None:
+        (self.partitioner,) = partitioners.values()
+        self.partitioner.dataset = rows_of(dataset, self.pictures)["train"]
+
+    def load_partition(self, partition_id: int, split: str = "train") -> Any:
+        return self.partitioner.load_partition(partition_id)
+
+
+def load_local(path: str, split: str | None = None, **_: Any) -> Any:
+    """In the place of `datasets.load_dataset`."""
+    found = rows_of(path, LocalDataset.pictures)
+    return found if split is None else found[split]
+
+
+@cache
+def rows_of(name: str, pictures: Path) -> dict[str, Any]:
+    """Part -> `datasets.Dataset`."""
+    import datasets
+    from PIL import Image
+    from sklearn.datasets import load_iris
+    from torchvision.datasets import MNIST
+
+    if name.endswith("iris"):
+        found = load_iris()
+        order = np.random.default_rng(0).permutation(len(found.target))
+        columns = ["sepal_length", "sepal_width", "petal_length", "petal_width"]
+        table = {column: found.data[order, place] for place, column in enumerate(columns)}
+        return {"train": datasets.Dataset.from_dict({**table, "species": found.target[order]})}
+
+    def pictures_of(key: str, images: Iterable[Any], labels: Iterable[int], kind: Any) -> Any:
+        given = {key: list(images), "label": list(labels)}
+        return datasets.Dataset.from_dict(given, features=datasets.Features({key: datasets.Image(), "label": kind}))
+
+    parts = {}
+    for part in ("train", "test"):
+        if name.endswith("mnist"):
+            known = MNIST(str(pictures), train=part == "train")
+            some = slice(None, None, 1 if part == "train" else 5)
+            images = [Image.fromarray(image.numpy()) for image in known.data[some]]
+            parts[part] = pictures_of("image", images, known.targets[some].tolist(), datasets.Value("int64"))
+        else:
+            folders = sorted((pictures / "cifar10" / part).iterdir())
+            files = [(file, label) for label, folder in enumerate(folders) for file in sorted(folder.iterdir())]
+            np.random.default_rng(0).shuffle(files)  # type: ignore[arg-type]
+            images = [Image.open(file).convert("RGB") for file, _ in files]
+            parts[part] = pictures_of("img", images, [int(label) for _, label in files], datasets.Value("int64"))
+    return parts
+
+
+# --- a run -----------------------------------------------------------------------------------------------------------
+
+
+def nodes_of(app: Any, count: int, config: dict[str, Any]) -> Any:
+    """A grid of nodes in this process, which takes the time of their answers to train messages."""
+    sys.path[:0] = [str(ROOT / "tests" / "apps")]
+    from nodes_of_an_app import AppNodes
+
+    TaskIdentity.run_id = 1
+
+    class Nodes(AppNodes):
+        seconds = 0.0
+        run = SimpleNamespace(run_id=1)
+
+        def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+            known, began = list(messages), time.perf_counter()
+            found = super().push_messages(known)
+            if any(message.metadata.message_type == "train" for message in known):
+                self.seconds += time.perf_counter() - began
+            self.seen.clear()
+            return found
+
+    grid = Nodes(app, count)
+    for node in grid.contexts:
+        own = {"partition-id": node - 101, "num-partitions": count}
+        grid.contexts[node] = Context(1, node, own, RecordDict(), config)
+    return grid
+
+
+def run(name: str, flower: Path, options: str | None, seed: int) -> dict[str, Any]:
+    """One run of an app, as it is (None) or with `FedCAD` and these options."""
+    known = APPS[name]
+    np.random.seed(seed)  # noqa: NPY002  (the apps' own)
+    torch.manual_seed(seed)
+    with tempfile.TemporaryDirectory() as place, chdir(place):
+        app = Path(place) / "app"
+        shutil.copytree(flower / known["folder"], app)
+        lines = 0 if options is None else change(app / known["package"], known["changes"], options)
+        config = flatten_dict(tomllib.loads((app / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"])
+        config |= known["config"]
+        sys.path[:0] = [str(app)]
+        try:
+            client, server = (
+                importlib.import_module(f"{known['package']}.{half}_app") for half in ("client", "server")
+            )
+            grid, tested, said = nodes_of(client.app, known["nodes"], config), [], io.StringIO()
+            if test := getattr(server, "test", None):  # (loss, accuracy) of the global model
+                server.test = lambda *given, **named: tested.append(test(*given, **named)) or tested[-1]
+            with redirect_stdout(said):
+                server.app(grid, Context(1, 1, {}, RecordDict(), config))
+            right = tested[-1][1] if tested else of_sklearn(client)
+            epsilon = re.search(r"verified=([\d.e+-]+|inf)", said.getvalue())
+            return {
+                "lines": lines,
+                "seconds": grid.seconds,
+                "accuracy": right,
+                "epsilon": epsilon and float(epsilon[1]),
+            }
+        finally:
+            sys.path.remove(str(app))
+            for module in [module for module in sys.modules if module.partition(".")[0] == known["package"]]:
+                del sys.modules[module]
+
+
+def of_sklearn(client: Any) -> float:
+    """Accuracy of the model that the app left, on all nodes' test parts."""
+    import joblib
+
+    model, parts = joblib.load("logreg_model.pkl"), [client.load_data(part, 10) for part in range(10)]
+    return float(model.score(*(np.concatenate([part[place] for part in parts]) for place in (2, 3))))
+
+
+def change(package: Path, changes: Iterable[tuple[str, str, str]], options: str) -> int:
+    """Changes an app's files; returns how many of the new text's lines are not in the old one, or the other way."""
+    before = {name: (package / name).read_text() for name in (SERVER, CLIENT)}
+    after = dict(before)
+    for file, old, new in changes:
+        assert after[file].count(old) == 1, f"{file}: {old!r} is there {after[file].count(old)} times"
+        after[file] = after[file].replace(old, new.format(options=options))
+    added = removed = 0
+    for name, text in after.items():
+        (package / name).write_text(text)
+        for line in difflib.ndiff(before[name].splitlines(), text.splitlines()):
+            added, removed = added + line.startswith("+ "), removed + line.startswith("- ")
+    return max(added, removed)
+
+
+def main(flower: Path, pictures: Path, names: list[str], pairs: int) -> None:
+    import datasets
+    import flwr_datasets
+
+    LocalDataset.pictures = pictures
+    flwr_datasets.FederatedDataset, datasets.load_dataset = LocalDataset, load_local  # type: ignore[misc,assignment]
+    for name in names or APPS:
+        rows: dict[str, list[dict[str, Any]]] = {form: [] for form in ("bare", *OPTIONS)}
+        for seed in range(pairs):
+            for form in rows:
+                rows[form].append(run(name, flower, OPTIONS.get(form), seed))
+                print(name, form, seed, rows[form][-1], flush=True)
+        for form, found in rows.items():
+            ratio = [one["seconds"] / bare["seconds"] for one, bare in zip(found, rows["bare"], strict=True)]
+            known = {key: found[0][key] for key in ("lines", "epsilon")}
+            line = {"app": name, "form": form, **known, "accuracy": [one["accuracy"] for one in found]}
+            with RESULTS.open("a") as file:
+                file.write(json.dumps({**line, "time": statistics.median(ratio)}) + "\n")
+
+
+def show() -> None:
+    print("| app | options | changed lines | accuracy in % | verified epsilon | time of a client |")
+    for row in map(json.loads, RESULTS.read_text().splitlines()):
+        right = 100 * np.array(row["accuracy"])
+        shown = [f"{right.mean():.1f} ({right.min():.1f} to {right.max():.1f})", f"{row['epsilon'] or math.inf:.4g}"]
+        print(f"| {row['app']} | {row['form']} | {row['lines']} | {shown[0]} | {shown[1]} | {row['time']:.2f} |")
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "show":
+        show()
+    else:
+        flower, pictures, *names = sys.argv[2:]
+        pairs = int(names.pop()) if names and names[-1].isdecimal() else 5
+        main(Path(flower).resolve(), Path(pictures).resolve(), names, pairs)
