@@ -1,14 +1,14 @@
 """Flower's public apps made private by `fedpriv.flower`: lines that change, accuracy, time of a client.
 
     git clone https://github.com/flwrlabs/flower FLOWER
-    python -m benchmarks.private_apps run FLOWER PICTURES APP [PAIRS]   # of `APPS`, or all
+    python -m benchmarks.private_apps run FLOWER PICTURES [APP] [SEEDS]   # of `APPS`, or all
     python -m benchmarks.private_apps show
 
 The apps' own text is read from FLOWER, changed in memory of a copy by `APPS`, and both are run in this process, each
 from its own ServerApp on; in the place of the hub's data sets their loaders get scikit-learn's iris and, of PICTURES,
 MNIST/raw/*-ubyte and cifar10/{train,test}/CLASS/*. fedprox needs the package easydict. Lines of JSON go to
-benchmarks/results/private_apps.jsonl. Time: of all answers to train messages, app with mod / app as it is, one after
-the other in PAIRS pairs (5).
+benchmarks/results/private_apps.jsonl. Time: processor time of a whole answer / of the app's own part of it, median over
+the answers of a run; accuracy: mean over SEEDS (5).
 """
 
 from __future__ import annotations
@@ -25,18 +25,20 @@ import sys
 import tempfile
 import time
 import tomllib
-from collections.abc import Iterable
-from contextlib import chdir, redirect_stdout
+from collections.abc import Iterable, Iterator
+from contextlib import chdir, contextmanager, redirect_stdout
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import torch
-from flwr.app import Context, Message, RecordDict
+from flwr.app import Context, RecordDict
 from flwr.common.config import flatten_dict
-from flwr.supercore.task_identity import TaskIdentity
+
+from fedpriv.apps.client import AppClient, _App
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results" / "private_apps.jsonl"
@@ -76,7 +78,7 @@ APPS: dict[str, dict[str, Any]] = {
         "folder": "baselines/fedprox",
         "package": "fedprox",
         "nodes": 1000,
-        "config": {"algorithm.num-server-rounds": 30},
+        "config": {"algorithm.num-server-rounds": 10},
         "changes": [
             (SERVER, "from flwr.server import (\n    ServerApp,\n    ServerAppComponents,\n    ServerConfig,\n", ""),
             (
@@ -86,7 +88,7 @@ APPS: dict[str, dict[str, Any]] = {
                 "from fedpriv.flower import FedCAD\n",
             ),
             (SERVER, "def server_fn(context", "app = ServerApp()\n\n\n@app.main()\ndef main(grid, context"),
-            (SERVER, "FedAvgWithStragglerDrop(\n        fraction_fit", "FedCAD({options}, \n        fraction_train"),
+            (SERVER, "FedAvgWithStragglerDrop(\n        fraction_fit", "FedCAD(\n        fraction_train"),
             (SERVER, "fraction_evaluate=run_config.algorithm.fraction_evaluate,\n        ", ""),
             (SERVER, "min_available_clients=", "min_available_nodes="),
             (
@@ -97,7 +99,8 @@ APPS: dict[str, dict[str, Any]] = {
                 "        results_saver_fn=history_saver,\n        run_config=run_config,\n    )\n"
                 "    config = ServerConfig(num_rounds=int(run_config.algorithm.num_server_rounds))\n"
                 "    return ServerAppComponents(server=server, config=config)\n",
-                "    )\n    strategy.start(\n        grid=grid,\n        initial_arrays=ArrayRecord(ndarrays),\n"
+                "        {options}\n    )\n    strategy.start(\n        grid=grid,\n"
+                "        initial_arrays=ArrayRecord(ndarrays),\n"
                 "        num_rounds=int(run_config.algorithm.num_server_rounds),\n"
                 "        evaluate_fn=lambda n, a: MetricRecord(evaluate_fn(n, a.to_numpy_ndarrays(), {{}})[1]),\n"
                 "    )\n"
@@ -175,29 +178,40 @@ def rows_of(name: str, pictures: Path) -> dict[str, Any]:
 
 
 def nodes_of(app: Any, count: int, config: dict[str, Any]) -> Any:
-    """A grid of nodes in this process, which takes the time of their answers to train messages."""
+    """A grid of nodes in this process."""
     sys.path[:0] = [str(ROOT / "tests" / "apps")]
     from nodes_of_an_app import AppNodes
 
-    TaskIdentity.run_id = 1
-
-    class Nodes(AppNodes):
-        seconds = 0.0
-        run = SimpleNamespace(run_id=1)
-
-        def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-            known, began = list(messages), time.perf_counter()
-            found = super().push_messages(known)
-            if any(message.metadata.message_type == "train" for message in known):
-                self.seconds += time.perf_counter() - began
-            self.seen.clear()
-            return found
-
-    grid = Nodes(app, count)
+    grid = AppNodes(app, count)
+    grid.__class__ = type("Nodes", (AppNodes,), {"run": SimpleNamespace(run_id=1)})  # the older server asks for it
     for node in grid.contexts:
         own = {"partition-id": node - 101, "num-partitions": count}
         grid.contexts[node] = Context(1, node, own, RecordDict(), config)
     return grid
+
+
+@contextmanager
+def timed() -> Iterator[list[float]]:
+    """Of every answer behind a mod: its processor time / that of the app's own part."""
+    found: list[float] = []
+    own = [0.0]
+    whole, part = AppClient.message_answered, _App._asked
+
+    def answered(client: AppClient, message: Any, context: Any) -> Any:
+        own[0], began = 0.0, time.process_time()
+        reply = whole(client, message, context)
+        if own[0]:
+            found.append((time.process_time() - began) / own[0])
+        return reply
+
+    def asked(app: _App, content: Any) -> Any:
+        began = time.process_time()
+        reply = part(app, content)
+        own[0] = time.process_time() - began
+        return reply
+
+    with mock.patch.object(AppClient, "message_answered", answered), mock.patch.object(_App, "_asked", asked):
+        yield found
 
 
 def run(name: str, flower: Path, options: str | None, seed: int) -> dict[str, Any]:
@@ -219,16 +233,12 @@ def run(name: str, flower: Path, options: str | None, seed: int) -> dict[str, An
             grid, tested, said = nodes_of(client.app, known["nodes"], config), [], io.StringIO()
             if test := getattr(server, "test", None):  # (loss, accuracy) of the global model
                 server.test = lambda *given, **named: tested.append(test(*given, **named)) or tested[-1]
-            with redirect_stdout(said):
+            with redirect_stdout(said), timed() as ratios:
                 server.app(grid, Context(1, 1, {}, RecordDict(), config))
             right = tested[-1][1] if tested else of_sklearn(client)
             epsilon = re.search(r"verified=([\d.e+-]+|inf)", said.getvalue())
-            return {
-                "lines": lines,
-                "seconds": grid.seconds,
-                "accuracy": right,
-                "epsilon": epsilon and float(epsilon[1]),
-            }
+            found = {"lines": lines, "accuracy": float(right), "epsilon": epsilon and float(epsilon[1])}
+            return {**found, "time": statistics.median(ratios or [1.0])}
         finally:
             sys.path.remove(str(app))
             for module in [module for module in sys.modules if module.partition(".")[0] == known["package"]]:
@@ -258,7 +268,7 @@ def change(package: Path, changes: Iterable[tuple[str, str, str]], options: str)
     return max(added, removed)
 
 
-def main(flower: Path, pictures: Path, names: list[str], pairs: int) -> None:
+def main(flower: Path, pictures: Path, names: list[str], seeds: int) -> None:
     import datasets
     import flwr_datasets
 
@@ -266,16 +276,16 @@ def main(flower: Path, pictures: Path, names: list[str], pairs: int) -> None:
     flwr_datasets.FederatedDataset, datasets.load_dataset = LocalDataset, load_local  # type: ignore[misc,assignment]
     for name in names or APPS:
         rows: dict[str, list[dict[str, Any]]] = {form: [] for form in ("bare", *OPTIONS)}
-        for seed in range(pairs):
+        for seed in range(seeds):
             for form in rows:
                 rows[form].append(run(name, flower, OPTIONS.get(form), seed))
                 print(name, form, seed, rows[form][-1], flush=True)
         for form, found in rows.items():
-            ratio = [one["seconds"] / bare["seconds"] for one, bare in zip(found, rows["bare"], strict=True)]
             known = {key: found[0][key] for key in ("lines", "epsilon")}
-            line = {"app": name, "form": form, **known, "accuracy": [one["accuracy"] for one in found]}
+            times = statistics.median(one["time"] for one in found)
+            line = {"app": name, "form": form, **known, "accuracy": [one["accuracy"] for one in found], "time": times}
             with RESULTS.open("a") as file:
-                file.write(json.dumps({**line, "time": statistics.median(ratio)}) + "\n")
+                file.write(json.dumps(line) + "\n")
 
 
 def show() -> None:
@@ -291,5 +301,5 @@ if __name__ == "__main__":
         show()
     else:
         flower, pictures, *names = sys.argv[2:]
-        pairs = int(names.pop()) if names and names[-1].isdecimal() else 5
-        main(Path(flower).resolve(), Path(pictures).resolve(), names, pairs)
+        seeds = int(names.pop()) if names and names[-1].isdecimal() else 5
+        main(Path(flower).resolve(), Path(pictures).resolve(), names, seeds)
