@@ -9,6 +9,8 @@
     fedpriv.load("outputs/..."), fedpriv.resume_run("outputs/...")
     fedpriv.extend_run(run, ["num_rounds=120"]), fedpriv.rerun(run, ["local.lr=0.05"])
     fedpriv.check("my_app.privacy:release", epsilon=8)  # other people's code (docs/check.md)
+    fedpriv.flower: every method as a strategy and a client for any Flower app (docs/flower.md)
+    fedpriv.accountant(population=100)  # for Flower's own central-DP strategies: accountant=
     fedpriv.guarded(FedAvg())  # one of Flower's strategies over machines that guard any app (docs/guard.md)
 
 Options are those of the command line. What a user can mend is a `FedprivError`: `OptionError` names the option, its
@@ -44,6 +46,7 @@ if TYPE_CHECKING:
     from fedpriv.common.errors import DataError, FedprivError, OptionError, RunFailed, RunFolderError
     from fedpriv.guard.guarded_strategy import guarded
     from fedpriv.guard.simulation import simulate_guard
+    from fedpriv.runs.flower_accountant import accountant
     from fedpriv.runs.trained_model import TrainedModel
 
 __version__ = "0.1.0"
@@ -85,6 +88,7 @@ __all__ = [
     "RunFolderError",
     "TrainedModel",
     "__version__",
+    "accountant",
     "ask",
     "attack_run",
     "audit_run",
@@ -125,6 +129,7 @@ _HOMES = {
     "fedpriv.common.errors": ("DataError", "FedprivError", "OptionError", "RunFailed", "RunFolderError"),
     "fedpriv.guard.simulation": ("simulate_guard",),
     "fedpriv.guard.guarded_strategy": ("guarded",),
+    "fedpriv.runs.flower_accountant": ("accountant",),
     "fedpriv.runs.trained_model": ("TrainedModel",),
 }
 

@@ -25,14 +25,14 @@ from fedpriv.config.methods import METHODS
 
 @cache
 def strategy_of(method: str) -> type[AppStrategy]:
-    """The server half of a method for apps."""
+    """The server half of a method for apps; also of one of your own, in the working directory (docs/tutorial.md)."""
     kind = locate(target(method, "server"), "strategy.server._target_")
     return type(kind.__name__, (AppStrategy, kind), {"method": method, "__doc__": kind.__doc__, "__module__": __name__})
 
 
 @cache
 def client_of(method: str) -> type[AppClient]:
-    """The client half of a method for apps."""
+    """The client half of a method for apps; see `strategy_of`."""
     name = target(method, "client").rpartition(".")[2]
     return type(name, (AppClient,), {"method": method, "__module__": __name__})
 

@@ -17,6 +17,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar, cast
 
@@ -48,12 +49,12 @@ from fedpriv.client.memory import ClientMemory, ContextStore, read_memory
 from fedpriv.common.errors import OptionError, PolicyRefused
 from fedpriv.common.identities import named_identity
 from fedpriv.common.messages import STATISTICS, MalformedMessage, Outgoing, Refusal, shown
-from fedpriv.config.halves import locate
+from fedpriv.config.halves import locate, schema_of
 from fedpriv.config.method_pairs import target
 from fedpriv.config.methods import METHODS, NOISE_OPTIONS
 from fedpriv.config.options import MethodOptions
 from fedpriv.config.schema import LocalConfig
-from fedpriv.config.strategy_options import check_named, checked
+from fedpriv.config.strategy_options import HALVES, OwnOptions, check_named, checked
 from fedpriv.deployment.data_ledger import private_file, wait_for_lock
 from fedpriv.engines.refused import refused_as
 from fedpriv.privacy.events.entry import Account
@@ -80,6 +81,15 @@ NOT_IN_APPS = {
     "ask": "trains no model: its numbers are answers about tables; allowed: fedpriv.ask (docs/statistics.md)",
     "fedonce": "trains a linear model on public features of its own; allowed: python -m fedpriv (docs/fedonce.md)",
 }
+
+
+@cache
+def options_of(method: str) -> type[MethodOptions]:
+    """The schema of a method's options; one of a user's own names it by an annotation of its classes."""
+    if method in METHODS:
+        return METHODS[method]
+    server, client = (locate(target(method, half), f"strategy.{half}._target_") for half in HALVES)
+    return schema_of(server, client, OwnOptions.model_construct(written={}))
 
 
 def refuse_outside(method: str) -> None:
@@ -146,7 +156,7 @@ class AppClient(NumPyClient):
     ) -> None:
         refuse_seed(seed)
         refuse_outside(self.method)
-        check_named(METHODS[self.method], options, self.method)
+        check_named(options_of(self.method), options, self.method)
         if not callable(train) and not isinstance(train, Trainer):
             raise OptionError("train", type(train).__name__, "a function of (arrays, config), or a Trainer")
         if (why := needs_a_trainer(self.kind())) and not isinstance(train, Trainer):
@@ -292,7 +302,7 @@ class AppClient(NumPyClient):
             raise PolicyRefused(f"the server runs {shown(terms.method)}, and this client is {type(self).__name__}")
         if terms.variant != self.variant:
             raise PolicyRefused(f"the server asks for variant={shown(terms.variant)}, this client is {self.variant}")
-        options = checked(METHODS[self.method], dict(terms.options), {})
+        options = checked(options_of(self.method), dict(terms.options), {})
         for name, value in self.options.items():
             if (said := getattr(options, name)) != value:
                 raise PolicyRefused(f"the server asks for {name}={shown(said)}, this client takes {value} alone")
@@ -432,6 +442,8 @@ class _App:
         return self.call_next(asked, self.context)
 
     def _read(self, reply: Message) -> Trained:
+        if OURS in (reply.content.config_records.get(ANSWER_METRICS) or {}):
+            raise RuntimeError("behind the mod stands another client half: is the mod there twice?")
         records = list(reply.content.array_records.values())
         if len(records) != 1:
             raise RuntimeError(f"the app answers with {len(records)} records of arrays, expected one")

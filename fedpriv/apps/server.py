@@ -24,16 +24,16 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
 
-from fedpriv.apps.client import refuse_outside, refuse_seed
+from fedpriv.apps.client import options_of, refuse_outside, refuse_seed
 from fedpriv.apps.form import Form
 from fedpriv.apps.wire import EXAMPLES, PARTITION, Terms, down, from_app, hello, to_app
 from fedpriv.client.build import make_client
 from fedpriv.common.errors import OptionError, RunFailed
 from fedpriv.common.files import locked
-from fedpriv.common.messages import STATISTICS, FloatVector, most_bytes, read_request
+from fedpriv.common.messages import STATISTICS, FloatVector, Refusal, most_bytes, read_request
 from fedpriv.common.replies import reason_of, refusal_name
 from fedpriv.config.compose import compose, read_config
-from fedpriv.config.methods import METHODS
+from fedpriv.config.halves import method_options
 from fedpriv.config.schema import Config, LocalConfig
 from fedpriv.config.strategy_options import check_named, spelled
 from fedpriv.config.sum_checks import release_digest
@@ -124,7 +124,7 @@ class AppStrategy(FederatedStrategy):
         if self.needs_public_loss and public_loss is None:
             words = f"{self.method} follows a loss on public examples: a function of an ArrayRecord"
             raise OptionError("public_loss", "None", words)
-        schema = METHODS[self.method]
+        schema = options_of(self.method)
         check_named(schema, options, self.method)
         check_named(LocalConfig, local or {}, "local")
         if "distillation_epochs" in schema.model_fields and distil is None:
@@ -260,7 +260,7 @@ def _terms(config: Config, worker: Worker) -> Terms:
     """What every client is told."""
     half = make_client(config)
     facts = asdict(half.facts) if half.traits.needs_facts else {}
-    options = config.strategy.options
+    options = method_options(config)
     plain = {"num_rounds": config.num_rounds, "clients_per_round": config.clients_per_round}
     known = {"num_examples": 1, "smallest": 1, "batch_size": config.local.batch_size, "num_clients": config.num_clients}
     return Terms(
@@ -368,7 +368,7 @@ class AppGrid:
         for reply in as_they_come(self.grid, [hello(node) for node in new], min(self.timeout, PATIENCE)):
             node, found = reply.metadata.src_node_id, from_app(reply, 2**16)
             if found.has_error():
-                self._refused[node] = reason_of(found)
+                self._refused[node] = f"{reason_of(found)} (its app needs the client half of {self.method})"
                 self.unnamed[refusal_name(found.error.code)] += 1
                 continue
             said = dict(found.content.metric_records.get(STATISTICS) or {})
@@ -401,7 +401,16 @@ class AppGrid:
 
     def receive(self, messages: Iterable[Message], timeout: float) -> Iterable[Message]:
         asked = [self._asked(message) for message in messages]
-        return (from_app(reply, self._most or 0) for reply in as_they_come(self.grid, asked, timeout))
+        answered, reasons = 0, Counter[str]()
+        for reply in as_they_come(self.grid, asked, timeout):
+            found = from_app(reply, self._most or 0)
+            failed = found.has_error() and found.error.code == Refusal.FAILED
+            reasons.update([reason_of(found)] if failed else [])
+            answered += not failed
+            yield found
+        if reasons and not answered:  # also where a method goes on without replies: these come of no chance
+            words = "; ".join(f"{times} x {reason}" for reason, times in reasons.most_common(5))
+            raise RunFailed(f"no client has answered: {words}")
 
     def _asked(self, message: Message) -> Message:
         if self._shared[0] is not message.content.get("arrays"):

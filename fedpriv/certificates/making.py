@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fedpriv.certificates.accounted_run import of_accounted_run
 from fedpriv.certificates.guarded_run import of_guarded_run
 from fedpriv.certificates.signing import OF_NODE, OF_RUN, OF_SERVER, signer_of_node, signer_of_run
 from fedpriv.certificates.statement import of_node, of_run, signed
@@ -15,6 +16,7 @@ from fedpriv.common.errors import OptionError
 from fedpriv.common.run_files import fitting, refuse_links
 from fedpriv.config.owner import is_own
 from fedpriv.deployment.data_ledger import PRIVATE
+from fedpriv.runs.flower_accountant import ABOUT
 
 
 @dataclass(frozen=True)
@@ -45,15 +47,17 @@ def of_any(
         words = f"is of a node, and {folder} is no data folder with a ledger: leave it out"
         raise OptionError(wrong, policy or credentials, words)
     guarded = not (folder / "config.yaml").is_file() and (folder / "plan.json").is_file()
-    if not guarded and not (folder / "config.yaml").is_file():
+    accounted = not (folder / "config.yaml").is_file() and (folder / ABOUT).is_file()
+    if not guarded and not accounted and not (folder / "config.yaml").is_file():
         raise OptionError("FOLDER", str(folder), "must be a run's folder, or a node's data folder after `init`")
     if out:
         check_place("out", out)
     with fitting(folder):
         if not is_own(folder, "config.yaml"):
             refuse_links(folder)
-        statement = of_guarded_run(folder) if guarded else of_run(folder)
-    made = signed(statement, signer_of_run(key), OF_SERVER if guarded else OF_RUN)
+        make = of_guarded_run if guarded else of_accounted_run if accounted else of_run
+        statement = make(folder)
+    made = signed(statement, signer_of_run(key), OF_SERVER if guarded or accounted else OF_RUN)
     return Certificate(made, tuple(write(made, Path(out) if out else folder, verifier)))
 
 

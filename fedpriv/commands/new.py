@@ -70,19 +70,23 @@ from torch import Tensor
 
 from fedpriv.client.contract import Charge, Release
 from fedpriv.client.gaussian import GaussianClient
+from fedpriv.client.method import Traits
+from fedpriv.client.secure_sum import ONE_NOISE, SummedGaussians
 from fedpriv.config.methods import ClippingOptions
+from fedpriv.config.sum_methods import WeighedSumOptions
 from fedpriv.mechanisms.noise import NoiseSource, add_normal, clip, finite_or_zero
 from fedpriv.privacy.events import Gaussian
 
 
-class @Class@Options(ClippingOptions):
+class @Class@Options(WeighedSumOptions, ClippingOptions):
     noise_multiplier: float = Field(ge=0, description="noise standard deviation / clip_norm")
 
 
-class @Class@Client(GaussianClient):
-    """Clip to C, add fresh N(0, sigma^2 C^2 I)."""
+class @Class@Client(SummedGaussians, GaussianClient):
+    """Clip to C, add fresh N(0, sigma^2 C^2 I). Under a secure sum, which is assumed, the clients' noises add up."""
 
     options: @Class@Options
+    traits = Traits(why_no_sum=ONE_NOISE)
     # To remember: `traits = Traits(State=Kept)`, a frozen dataclass of tensors; `perturb` gets the last (or None).
 
     def perturb(self, update: Tensor, state: Any, noise: NoiseSource) -> Release:
@@ -93,7 +97,8 @@ class @Class@Client(GaussianClient):
 
     def charges(self, state: Any) -> tuple[Charge, ...]:
         # Two data sets move what was clipped by at most 2C under replace-one, whatever the idea is.
-        return (Charge(Gaussian(threat=self.threat, multiplier=self.noise_multiplier / 2)),)
+        own = Gaussian(threat=self.threat, multiplier=self.noise_multiplier / 2)
+        return Charge(own), *self.summed(own)  # to the server, and to whoever sees sums alone
 '''
 
 CONFIG = """\
@@ -107,6 +112,7 @@ strategy:
     _target_: clients.@name@.@Class@Client
     noise_multiplier: 1.0 # sigma: noise standard deviation / clip_norm
     clip_norm: 1.0 # C
+    colluders: 0 # among min_replies: clients whose noise the observer of a secure sum knows
 """
 
 TEST = '''\

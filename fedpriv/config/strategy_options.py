@@ -236,7 +236,7 @@ def check_named(schema: type[Options], options: Mapping[str, Any], whose: str) -
         if field is None or followed(schema, name):
             known = ", ".join(one for one in schema.model_fields if not followed(schema, one))
             raise OptionError(name, value, f"{whose} has no such option; allowed: {known}")
-        kind: Any = Annotated[field.annotation, *field.metadata]  # type: ignore[valid-type]
+        kind: Any = Annotated[field.annotation, *field.metadata, None]  # type: ignore[valid-type]
         try:
             TypeAdapter(kind, config=ConfigDict(allow_inf_nan=False)).validate_python(value, strict=True)
         except ValidationError as error:

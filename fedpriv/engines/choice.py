@@ -23,5 +23,16 @@ def resolve_engine(config: Config, seconds_of_work: float, workers: int) -> str:
     return "ray" if saved > 2 * RAY_STARTUP_SECONDS else "inprocess"
 
 
+def why_on_gpus() -> str:
+    """Why ``engine=auto`` took what it did on this machine's GPUs, in words; empty where it has none."""
+    import torch
+
+    if torch.cuda.device_count() > 1:
+        return f"ray: it has {torch.cuda.device_count()} GPUs, one or a share of one for each worker"
+    if not torch.cuda.is_available():
+        return ""
+    return "inprocess: one GPU trains a cohort as one batch in one process (engine=ray shares it among several)"
+
+
 #: Starting Ray and its workers, importing torch in each: seen 8 to 15 s on two cores.
 RAY_STARTUP_SECONDS = 15.0

@@ -27,6 +27,7 @@ from fedpriv.common.versions import commit
 from fedpriv.config.compose import read_config
 from fedpriv.config.doubts import doubts
 from fedpriv.config.schema import Config
+from fedpriv.engines.choice import why_on_gpus
 from fedpriv.engines.worker import Worker
 from fedpriv.report.live.monitor import Monitor, watched
 from fedpriv.report.live.task import task
@@ -59,7 +60,9 @@ def _prepare(config: Config, folder: RunFolder, began: float, monitor: Monitor, 
     remark = None
     if chosen_here and config.engine.name == "ray":
         config, remark = _with_ray_or_without(config)
-    elif chosen_here and (address := os.environ.get("RAY_ADDRESS")):
+    if chosen_here and remark is None and (words := why_on_gpus()):
+        remark = f"engine=auto took {words}"
+    elif chosen_here and config.engine.name != "ray" and (address := os.environ.get("RAY_ADDRESS")):
         words = f"ignored RAY_ADDRESS={address}: engine=ray engine.address=... joins a cluster"
         remark = f"engine=auto took {config.engine.name} and {words}"
     for words in worker.data.dataset.remarks:  # exact counts of rows: for whoever holds them, and not for the report

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from copy import copy
 from typing import Any
 
 from flwr.app import Context, Error, Message, RecordDict
@@ -52,7 +53,7 @@ class AppNodes(Grid):
             finally:
                 TaskIdentity.run_id = 1
             reply.metadata._src_node_id = node  # type: ignore[attr-defined]
-            self.seen.append((message, reply))
+            self.seen.append((message, copy(reply)))
             self._replies[name] = reply
         return found
 

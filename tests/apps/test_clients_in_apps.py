@@ -1,0 +1,302 @@
+"""What a client half in an app decides itself, whatever its server, its app and its runtime do."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from nodes_of_an_app import AppNodes
+
+from fedpriv import flower
+from fedpriv.common.errors import OptionError, RunFailed
+from fedpriv.privacy.composition import compose
+from fedpriv.privacy.ledger import LedgerFile
+
+START = ArrayRecord({"w": Array(np.zeros((3, 2), np.float32)), "b": Array(np.zeros(2, np.float32))})
+CONFIG, ANSWER = "fitins.config", "fitres.metrics"
+
+
+def train(arrays: list[Any], config: dict[str, Any]) -> tuple[list[Any], int]:
+    return [array + 0.01 for array in arrays], 20
+
+
+def app(work: Any = train, method: str = "fedcad", **given: Any) -> ClientApp:
+    """given: of the client half, or from a context what is."""
+    kind = flower.client_of(method)
+
+    def client_fn(context: Context) -> Any:
+        mine = {name: value(context) if callable(value) else value for name, value in given.items()}
+        return kind(work, **mine).to_client()
+
+    return ClientApp(client_fn)
+
+
+def run(nodes: AppNodes, rounds: int = 2, method: str = "fedcad", **options: Any) -> Any:
+    strategy = flower.strategy_of(method)(**{"min_available_nodes": 1, "noise_multiplier": 1.0} | options)
+    return strategy.start(nodes, START, rounds, timeout=30), strategy
+
+
+def said(message: Message, record: str) -> dict[str, Any]:
+    return dict(json.loads(message.content.config_records[record]["fedpriv"]))  # type: ignore[arg-type]
+
+
+def refusals(nodes: AppNodes) -> list[str]:
+    """Why nodes released nothing, in order."""
+    return [why for _, reply in nodes.seen if (why := said(reply, ANSWER).get("why")) is not None]
+
+
+# --- what is booked and what a budget is ----------------------------------------------------------------------------
+
+
+def test_a_budget_outlives_contexts_and_runs(tmp_path: Path) -> None:
+    """Two updates at sigma 1 (multiplier 1/2) cost 14.9; a third costs more than 16."""
+    given = {"folder": tmp_path / "client", "max_epsilon": 16.0}
+    for number in (1, 2):
+        run(AppNodes(app(**given), 1), 1)
+        entries = LedgerFile(tmp_path / "client/ledger.jsonl", fsync=True).read().entries
+        assert len(entries) == number
+    assert compose([entry.event for entry in entries], 1e-5).epsilon < 16
+    nodes = AppNodes(app(**given), 1)
+    run(nodes, 1)
+    assert refusals(nodes) == ["client 0: the next release would exceed epsilon 16.0"]
+    assert len(LedgerFile(tmp_path / "client/ledger.jsonl", fsync=True).read().entries) == 2
+    run(AppNodes(app(), 1), 1)  # without a budget of its own a client goes on
+
+
+def test_a_line_is_on_the_disk_before_its_release_leaves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Full(LedgerFile):
+        def append(self, *_: Any, **__: Any) -> None:
+            raise OSError("the disk is full")
+
+    monkeypatch.setattr("fedpriv.apps.client.LedgerFile", Full)
+    nodes = AppNodes(app(folder=tmp_path / "client"), 1)
+    with pytest.raises(RunFailed, match="no client has answered: 1 x its own log says why"):
+        run(nodes, 1)
+    assert list(nodes.seen[-1][1].content.array_records["fitres.parameters"]) == ["_empty"]
+
+
+def test_a_repeated_request_gets_the_same_bytes_and_a_stale_one_none() -> None:
+    nodes = AppNodes(app(), 1)
+    run(nodes, 2)
+    (_, first), (message, second) = nodes.seen[-2:]
+    again = nodes.apps[0](message, nodes.contexts[101])
+    assert again.content["fitres.parameters"]["0"].data == second.content["fitres.parameters"]["0"].data  # type: ignore[index]
+    older = nodes.apps[0](nodes.seen[-2][0], nodes.contexts[101])
+    assert "comes after round 2 was answered" in said(older, ANSWER)["why"]
+    assert first.content["fitres.parameters"]["0"].data != second.content["fitres.parameters"]["0"].data  # type: ignore[index]
+
+
+# --- a hostile server -------------------------------------------------------------------------------------------------
+
+
+def altered(nodes: AppNodes, change: Callable[[dict[str, Any]], None]) -> str | None:
+    """Why the last message of a run, changed, is refused; None where it is answered."""
+    message = nodes.seen[-1][0]
+    content = said(message, CONFIG)
+    content["round"] += 1
+    change(content)
+    record = ConfigRecord({**message.content.config_records[CONFIG], "fedpriv": json.dumps(content).encode()})
+    arrays = message.content.array_records["fitins.parameters"]
+    asked = Message(RecordDict({CONFIG: record, "fitins.parameters": arrays}), 101, "train")
+    found = said(nodes.apps[0](asked, nodes.contexts[101]), ANSWER)
+    return found["why"] if "refused" in found else None
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda said: said["terms"]["options"].update(noise_multiplier=0.1), "others than at this client's first"),
+        (lambda said: said["terms"]["options"].update(clip_norm=9.0), "others than at this client's first"),
+        (lambda said: said["terms"].update(digest="00" * 32), "others than at this client's first"),
+        (lambda said: said.update(client=3), "others than at this client's first"),
+        (lambda said: said["terms"].update(variant="published"), "variant='published', this client is repaired"),
+        (lambda said: said["terms"].update(method="fedavg"), "the server runs 'fedavg', and this client is FedCAD"),
+        (lambda said: said["terms"]["options"].update(diff=5), "diff"),
+        (
+            lambda said: said["terms"].update(parts='[["w", [1000000, 1000000], "float32"]]'),
+            "others than at this client's first",
+        ),
+        (lambda said: said["terms"].pop("facts"), "the server's terms cannot be read"),
+        (lambda said: said.update(round=-1), ""),
+    ],
+)
+def test_terms_that_a_server_changes_are_refused(change: Callable[[dict[str, Any]], None], words: str) -> None:
+    nodes = AppNodes(app(), 1)
+    run(nodes, 1)
+    why = altered(nodes, change)
+    assert why is not None and words in why
+    assert altered(nodes, lambda said: None) is None
+
+
+@pytest.mark.parametrize(
+    ("method", "options", "words"),
+    [
+        ("fedcad", {"noise_multiplier": 0.0}, "sigma=0|noise_multiplier 0|without noise|no noise"),
+        ("dpfedavg", {"form": "central", "client_sampling": "poisson", "epsilon": 1.0}, "the server adds the noise"),
+        ("dpftrl", {}, "the server adds the noise"),
+    ],
+)
+def test_no_update_leaves_without_noise_unasked(method: str, options: dict[str, Any], words: str) -> None:
+    options = {"noise_multiplier": 1.0} | options
+    with pytest.raises(RunFailed, match=f"({words}).*does not say trusts_server=True"):
+        run(AppNodes(app(method=method), 2), 1, method, min_train_nodes=2, **options)
+    run(AppNodes(app(method=method, trusts_server=True), 2), 1, method, min_train_nodes=2, **options)
+
+
+def test_options_that_a_client_names_are_the_only_ones() -> None:
+    with pytest.raises(RunFailed, match=r"the server asks for noise_multiplier=1.0, this client takes 2.0 alone"):
+        run(AppNodes(app(noise_multiplier=2.0), 2))
+    run(AppNodes(app(noise_multiplier=1.0, clip_norm=1.0), 2))
+
+
+def test_a_trusted_servers_noise_keeps_no_budget_of_a_client(tmp_path: Path) -> None:
+    given = {"folder": tmp_path, "max_epsilon": 5.0, "trusts_server": True}
+    with pytest.raises(RunFailed, match="the server adds the noise, so no budget is kept here"):
+        run(AppNodes(app(method="dpftrl", **given), 2), 1, "dpftrl")
+
+
+def test_answers_to_other_messages_do_not_leave() -> None:
+    asked: list[str] = []
+    behind = ClientApp(mods=[flower.client_of("fedcad").mod()])
+
+    @behind.evaluate()
+    def evaluate(message: Message, context: Context) -> Message:
+        asked.append("evaluate")
+        return Message(RecordDict({"metrics": MetricRecord({"loss": 1.0})}), reply_to=message)
+
+    AppNodes(behind, 1)
+    reply = behind(Message(RecordDict({"arrays": START}), 101, "evaluate"), Context(1, 101, {}, RecordDict(), {}))
+    assert "would leave without noise" in said(reply, ANSWER)["why"] and asked == []
+
+
+def test_nothing_of_a_failure_or_of_training_leaves_but_the_release(caplog: pytest.LogCaptureFixture) -> None:
+    def fails(arrays: list[Any], config: dict[str, Any]) -> Any:
+        raise ValueError("row 17 of patient Mayer")
+
+    nodes = AppNodes(app(fails), 1)
+    with caplog.at_level(logging.ERROR, "fedpriv"), pytest.raises(RunFailed, match="its own log says why"):
+        run(nodes, 1)
+    assert "Mayer" in caplog.text and "Mayer" not in str(nodes.seen[-1][1].content)
+
+    def trains(arrays: list[Any], config: dict[str, Any]) -> Any:
+        return [array + 0.01 for array in arrays], 20, {"train_loss": 0.123, "name": "Mayer"}
+
+    nodes = AppNodes(app(trains), 1)
+    run(nodes, 1)
+    found = said(nodes.seen[-1][1], ANSWER)
+    assert (found["examples"], found["figures"], found["statistics"]) == (1, {}, {})
+
+
+# --- a hostile or broken app ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda arrays, config: ([array[:1] for array in arrays], 20),
+        lambda arrays, config: (arrays[:1], 20),
+        lambda arrays, config: (arrays, 0),
+        lambda arrays, config: arrays,
+        lambda arrays, config: (arrays, 2.5),
+    ],
+)
+def test_a_client_that_trains_another_model_is_left_out_and_the_others_go_on(wrong: Any) -> None:
+    nodes = AppNodes([app(wrong), app(), app()], 3)
+    result, _ = run(nodes, 2, min_train_nodes=3, min_available_nodes=3)
+    assert len(refusals(nodes)) == 2 and np.isfinite(result.arrays["w"].numpy()).all()
+
+
+def test_numbers_that_are_not_finite_count_as_nothing() -> None:
+    def diverges(arrays: list[Any], config: dict[str, Any]) -> Any:
+        return [np.full_like(array, np.nan) for array in arrays], 20
+
+    result, _ = run(AppNodes(app(diverges, seed=3), 1), 1, noise_multiplier=1e-6, seed=3)
+    assert np.abs(result.arrays["w"].numpy()).max() < 1e-4
+
+
+def behind_mods(*mods: Any, names: tuple[str, ...] = ("w", "b"), error: bool = False) -> ClientApp:
+    found = ClientApp(mods=list(mods))
+
+    @found.train()
+    def trained(message: Message, context: Context) -> Message:
+        arrays = [array.numpy() + 0.01 for array in message.content["arrays"].values()]  # type: ignore[union-attr]
+        record = ArrayRecord(dict(zip(names, map(Array, arrays), strict=True)))
+        content = {"arrays": record, "metrics": MetricRecord({"num-examples": 5})}
+        return Message(RecordDict(content), reply_to=message)
+
+    return found
+
+
+@pytest.mark.parametrize(
+    ("made", "words"),
+    [
+        (lambda mod: behind_mods(mod(), mod()), "its own log says why"),
+        (lambda mod: behind_mods(mod(), names=("w", "bias")), "its own log says why"),
+        (lambda mod: behind_mods(flower.client_of("fedldp").mod()), "the server runs 'fedcad', and this client is"),
+        (lambda mod: behind_mods(), "KeyError"),
+    ],
+)
+def test_a_mod_in_the_wrong_place_is_told_apart(
+    made: Any, words: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("fedpriv.apps.server.PATIENCE", 0.0)
+    with pytest.raises(RunFailed, match=words):
+        run(AppNodes(made(flower.client_of("fedcad").mod), 1), 1)
+    if words == "its own log says why":
+        assert "is the mod there twice?" in caplog.text or "answers with the arrays ['w', 'bias']" in caplog.text
+
+
+def test_a_mod_after_another_dp_mod_releases_nothing() -> None:
+    from flwr.clientapp.mod import fixedclipping_mod
+
+    nodes = AppNodes(behind_mods(fixedclipping_mod, flower.client_of("fedcad").mod()), 1)
+    with pytest.raises(RunFailed):
+        run(nodes, 1)
+    assert all(reply.has_error() or said(reply, ANSWER).get("exchange") != "train" for _, reply in nodes.seen)
+
+
+def test_a_seed_is_refused_on_real_machines(monkeypatch: pytest.MonkeyPatch) -> None:
+    for program, make in (
+        ("flwr-clientapp", lambda: flower.client_of("fedcad")(train, seed=1)),
+        ("flwr-serverapp", lambda: flower.strategy_of("fedcad")(seed=1)),
+    ):
+        monkeypatch.setattr(sys, "argv", [f"/somewhere/bin/{program}"])
+        with pytest.raises(OptionError, match=r"seed=1: whoever knows a seed knows the noise"):
+            make()
+
+
+@pytest.mark.parametrize(
+    ("method", "options", "words"),
+    [
+        ("ddgauss", {}, "allowed: secure_sum=protocol"),
+        ("ddgauss", {"secure_sum": "protocol"}, "needs identity keys: node-config identity-key and peer-keys"),
+        ("coqfl", {"noise_multiplier": None}, "needs identity keys: node-config identity-key and peer-keys"),
+    ],
+)
+def test_what_rests_on_other_clients_needs_keys_on_real_machines(
+    method: str, options: dict[str, Any], words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = {name: value for name, value in ({"noise_multiplier": 1.0} | options).items() if value is not None}
+    make = flower.strategy_of(method)
+    monkeypatch.setattr(sys, "argv", ["flwr-clientapp"])
+    with pytest.raises(RunFailed, match=words):
+        make(min_available_nodes=4, **options).start(AppNodes(app(method=method), 4), START, 1, timeout=30)
+
+
+def test_without_a_context_a_client_keeps_its_own() -> None:
+    client = flower.client_of("fedcad")(train)
+    nodes = AppNodes(ClientApp(lambda context: flower.client_of("fedcad")(train, context=context).to_client()), 1)
+    run(nodes, 1)
+    message = nodes.seen[-1][0]
+    config = dict(message.content.config_records[CONFIG])
+    arrays = [array.numpy() for array in message.content.array_records["fitins.parameters"].values()]
+    first, second = client.fit(arrays, config), client.fit(arrays, config)
+    assert np.array_equal(first[0][0], second[0][0])

@@ -1,0 +1,127 @@
+"""The accountant for Flower's own central-DP strategies: against closed forms, Flower's own, and Flower's wrapper."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp import GaussianPrivacyEvent
+from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping, FedAvg
+from nodes_of_an_app import AppNodes
+from scipy.stats import norm
+
+import fedpriv
+from fedpriv.certificates.making import of_any
+from fedpriv.common.errors import OptionError, RunFolderError
+from fedpriv.runs.flower_accountant import Accountant
+
+
+def exact(multiplier: float, rounds: int, delta: float) -> float:
+    """Balle and Wang 2018, Theorem 8: of a Gaussian of mu = sqrt(rounds) / multiplier."""
+    mu, low, high = math.sqrt(rounds) / multiplier, 0.0, 200.0
+    for _ in range(200):
+        middle = (low + high) / 2
+        spent = norm.cdf(mu / 2 - middle / mu) - math.exp(middle) * norm.cdf(-mu / 2 - middle / mu)
+        low, high = (middle, high) if spent > delta else (low, middle)
+    return high
+
+
+@pytest.mark.parametrize(("multiplier", "rounds", "flowers"), [(5.0, 20, 4.162), (20.0, 100, 2.166)])
+def test_the_figure_is_exact_and_below_flowers(multiplier: float, rounds: int, flowers: float) -> None:
+    found = fedpriv.accountant(100)
+    found.compose(GaussianPrivacyEvent(multiplier, 10, 100), rounds)
+    assert found.get_epsilon(1e-5) == pytest.approx(exact(multiplier, rounds, 1e-5), rel=1e-6)
+    assert 1.06 * found.get_epsilon(1e-5) < flowers < 1.1 * found.get_epsilon(1e-5)
+    assert found.get_delta(found.get_epsilon(1e-5)) == pytest.approx(1e-5, rel=1e-3)
+    assert found.get_delta(0.0) > found.get_delta(1.0)
+    spent = found.get_privacy_spent()
+    assert (spent.num_releases, spent.delta, spent.accounting_method) == (rounds, 1e-5, "fedpriv-gaussian")
+
+
+def test_a_poisson_sample_costs_less_and_a_whole_cohort_as_much() -> None:
+    found = [fedpriv.accountant(100, sampling="poisson") for _ in range(2)]
+    for one, sample in zip(found, (10, 100), strict=True):
+        one.compose(GaussianPrivacyEvent(2.0, sample, 100), 10)
+    assert found[0].get_epsilon(1e-5) < 0.3 * found[1].get_epsilon(1e-5)
+    assert found[1].get_epsilon(1e-5) == pytest.approx(exact(2.0, 10, 1e-5), rel=1e-6)
+
+
+def test_a_budget_is_held_exactly_and_by_a_filter_where_the_noise_changes() -> None:
+    event = GaussianPrivacyEvent(5.0, 10, 100)
+    found = fedpriv.accountant(100, max_epsilon=exact(5.0, 3, 1e-5) * (1 + 1e-9))
+    admitted = 0
+    while not found.would_exceed(event):
+        found.compose(event)
+        admitted += 1
+    assert admitted == 3
+    other = fedpriv.accountant(100, max_epsilon=exact(5.0, 3, 1e-5))
+    other.compose(event)
+    assert not other.would_exceed(GaussianPrivacyEvent(10.0, 10, 100), count=7)
+    assert other.would_exceed(GaussianPrivacyEvent(10.0, 10, 100), count=9)
+    with pytest.raises(ValueError, match="max_epsilon: none was given"):
+        fedpriv.accountant(100).would_exceed(event)
+
+
+def client() -> ClientApp:
+    app = ClientApp()
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        arrays = {name: Array(array.numpy() + 1) for name, array in message.content["arrays"].items()}  # type: ignore[union-attr]
+        content: Any = {"arrays": ArrayRecord(arrays), "metrics": MetricRecord({"num-examples": 10})}
+        return Message(RecordDict(content), reply_to=message)
+
+    return app
+
+
+def started(accountant: Accountant, rounds: int) -> Any:
+    inner = FedAvg(fraction_evaluate=0.0, min_available_nodes=4, min_train_nodes=4)
+    strategy = DifferentialPrivacyServerSideFixedClipping(inner, 5.0, 1.0, 4, accountant=accountant)
+    return strategy.start(AppNodes(client(), 4), ArrayRecord([np.zeros(3, np.float32)]), rounds)
+
+
+def test_flowers_wrapper_books_here_and_stops_at_the_budget(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    from flwr.serverapp.exception import PrivacyBudgetExhausted
+
+    limit = exact(5.0, 3, 1e-5) * 1.01
+    first = fedpriv.accountant(4, max_epsilon=limit, folder=tmp_path / "dp")
+    started(first, 2)
+    state = json.loads(json.dumps(first.state_dict()))
+    second = fedpriv.accountant(4, max_epsilon=limit, folder=tmp_path / "dp")  # the server was started again
+    assert second.num_releases == 2
+    second.load_state_dict(state)
+    with pytest.raises(PrivacyBudgetExhausted):
+        started(second, 5)
+    assert second.num_releases == 3
+    with pytest.raises(ValueError, match=r"the state has 2 releases, the ledger .* 3: what was spent is what the"):
+        second.load_state_dict(state)
+    certificate = of_any(tmp_path / "dp", verifier=True)
+    (protection,) = certificate.content["protections"]
+    assert float(protection["epsilon"]) == pytest.approx(exact(5.0, 3, 1e-5), rel=1e-6)
+    words = [sys.executable, "verify_certificate.py", "certificate.json", f"key={certificate.key}"]
+    checked = subprocess.run(words, cwd=tmp_path / "dp", capture_output=True, text=True, check=False)
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+    with pytest.raises(RunFolderError, match="holds the ledger of another accountant"):
+        fedpriv.accountant(5, folder=tmp_path / "dp")
+
+
+def test_wrong_calls_name_what_is_allowed(tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match=r"sampling=without-replacement: .*allowed: no-amplification, poisson"):
+        fedpriv.accountant(10, sampling="without-replacement")
+    with pytest.raises(OptionError, match="population_size must be a positive integer"):
+        fedpriv.accountant(0)
+    with pytest.raises(ValueError, match="population_size=9, this accountant's is 10"):
+        fedpriv.accountant(10).compose(GaussianPrivacyEvent(1.0, 2, 9))
+    (tmp_path / "used").mkdir()
+    (tmp_path / "used/file").touch()
+    with pytest.raises(RunFolderError, match="must be a new folder"):
+        fedpriv.accountant(10, folder=tmp_path / "used")
