@@ -245,9 +245,10 @@ from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
 from fedpriv.flower import fedcad_mod
+
 from @name@.task import load_data, new_model, train
 
-# On a real node: fedcad_mod(folder="/srv/@name@", max_epsilon=8.0), whose ledger says what left, and refuses the rest.
+# On a real node: fedcad_mod(folder="/srv/clinic", max_epsilon=8.0). Its ledger there says what left; more is refused.
 app = ClientApp(mods=[fedcad_mod()])
 
 
@@ -268,6 +269,7 @@ from flwr.app import ArrayRecord, MetricRecord
 from flwr.serverapp import ServerApp
 
 from fedpriv.flower import FedCAD
+
 from @name@.task import accuracy, load_data, new_model
 
 app = ServerApp()

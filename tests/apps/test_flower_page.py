@@ -9,8 +9,10 @@ import re
 import signal
 import subprocess
 import tempfile
+import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +62,7 @@ def evaluate(server_round, arrays):
 CLIENT = '''\
 """quickstart: a Flower app."""
 
+import numpy as np
 from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
@@ -68,7 +71,7 @@ app = ClientApp()
 
 @app.train()
 def train(msg, context):
-    arrays = {name: Array(array.numpy() + 1) for name, array in msg.content["arrays"].items()}
+    arrays = {name: Array(np.asarray(array.numpy() + 1)) for name, array in msg.content["arrays"].items()}
     metrics = MetricRecord({"train_loss": 0.5, "num-examples": 10})
     return Message(RecordDict({"arrays": ArrayRecord(arrays), "metrics": metrics}), reply_to=msg)
 
@@ -168,7 +171,7 @@ def test_single_examples_are_protected_by_a_trainer() -> None:
 def test_a_node_keeps_its_own_terms(tmp_path: Path) -> None:
     names: dict[str, Any] = {"ClientApp": ClientApp, "fedcad_mod": flower.FedCADClient.mod}
     exec(snippet("max_epsilon=20.0").replace("/srv/clinic", str(tmp_path / "clinic")), names)
-    exec(CLIENT.replace("app = ClientApp()", "") if "app" in names else "", names)
+    exec(CLIENT.replace("app = ClientApp()", ""), names)  # behind the snippet's mod
     start = ArrayRecord([np.zeros((2, 3), np.float32)])
     with pytest.raises(RunFailed, match=r"noise_multiplier=1\.0, this client takes 2.0 alone"):
         flower.FedCAD(noise_multiplier=1.0, min_available_nodes=1).start(nodes_of(names["app"], 1), start, 1)
@@ -192,6 +195,24 @@ def test_the_commands_of_the_page_work_on_an_apps_folder(
         assert main([*given.split(), *(["trials=2000"] if command == "audit" else [])]) == 0, capsys.readouterr()
     privacy = json.loads(Path("outputs/app/summary.json").read_text())["privacy"]
     assert 0 < privacy["audited_epsilon"] <= privacy["verified_epsilon"]
+
+
+def test_an_app_learns_and_says_what_it_cost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_method("a_new_app", tmp_path, APP_FILES)
+    monkeypatch.syspath_prepend(str(tmp_path / "a_new_app"))
+    client, server = (import_module(f"a_new_app.{half}_app") for half in ("client", "server"))
+    config = tomllib.loads((tmp_path / "a_new_app/pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
+    config |= {"noise-multiplier": 0.1, "run-dir": str(tmp_path / "run")}
+    nodes = nodes_of(client.app, 2)
+    for node, context in nodes.contexts.items():
+        nodes.contexts[node] = Context(1, node, context.node_config, RecordDict(), config)
+    server.app(nodes, Context(1, 1, {}, RecordDict(), config))
+    said = capsys.readouterr().out
+    assert float(said.rpartition(": accuracy ")[2].split()[0]) > 0.7
+    assert "Privacy(unit='client', neighbours='replace-one', observer='server'" in said
+    assert (tmp_path / "run/report.html").exists()
 
 
 # --- on Flower's own runtimes -----------------------------------------------------------------------------------------
