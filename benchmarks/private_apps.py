@@ -52,7 +52,7 @@ APPS: dict[str, dict[str, Any]] = {
         "folder": "examples/quickstart-pytorch",
         "package": "pytorchexample",
         "nodes": 10,
-        "config": {},
+        "config": {"num-server-rounds": 5, "learning-rate": 0.01},
         "changes": [
             STRATEGY,
             (SERVER, "FedAvg(fraction_evaluate=fraction_evaluate)", "FedCAD({options})"),
@@ -78,7 +78,7 @@ APPS: dict[str, dict[str, Any]] = {
         "folder": "baselines/fedprox",
         "package": "fedprox",
         "nodes": 1000,
-        "config": {"algorithm.num-server-rounds": 10},
+        "config": {"algorithm.num-server-rounds": 30},
         "changes": [
             (SERVER, "from flwr.server import (\n    ServerApp,\n    ServerAppComponents,\n    ServerConfig,\n", ""),
             (
@@ -180,7 +180,7 @@ def rows_of(name: str, pictures: Path) -> dict[str, Any]:
 def nodes_of(app: Any, count: int, config: dict[str, Any]) -> Any:
     """A grid of nodes in this process."""
     sys.path[:0] = [str(ROOT / "tests" / "apps")]
-    from nodes_of_an_app import AppNodes
+    from nodes_of_an_app import AppNodes  # type: ignore[import-not-found]
 
     grid = AppNodes(app, count)
     grid.__class__ = type("Nodes", (AppNodes,), {"run": SimpleNamespace(run_id=1)})  # the older server asks for it
@@ -230,9 +230,8 @@ def run(name: str, flower: Path, options: str | None, seed: int) -> dict[str, An
             client, server = (
                 importlib.import_module(f"{known['package']}.{half}_app") for half in ("client", "server")
             )
-            grid, tested, said = nodes_of(client.app, known["nodes"], config), [], io.StringIO()
-            if test := getattr(server, "test", None):  # (loss, accuracy) of the global model
-                server.test = lambda *given, **named: tested.append(test(*given, **named)) or tested[-1]
+            grid, said = nodes_of(client.app, known["nodes"], config), io.StringIO()
+            tested = noted(server, "test") if hasattr(server, "test") else []
             with redirect_stdout(said), timed() as ratios:
                 server.app(grid, Context(1, 1, {}, RecordDict(), config))
             right = tested[-1][1] if tested else of_sklearn(client)
@@ -243,6 +242,18 @@ def run(name: str, flower: Path, options: str | None, seed: int) -> dict[str, An
             sys.path.remove(str(app))
             for module in [module for module in sys.modules if module.partition(".")[0] == known["package"]]:
                 del sys.modules[module]
+
+
+def noted(module: Any, name: str) -> list[Any]:
+    """What a function of a module returns from now on: (loss, accuracy) of the global model, of an app's `test`."""
+    found, real = [], getattr(module, name)
+
+    def function(*given: Any, **named: Any) -> Any:
+        found.append(real(*given, **named))
+        return found[-1]
+
+    setattr(module, name, function)
+    return found
 
 
 def of_sklearn(client: Any) -> float:

@@ -241,10 +241,9 @@ def accuracy(model, loader):
 APP_CLIENT = '''\
 """@name@: a Flower client; the mod makes its answers private."""
 
+from fedpriv.flower import fedcad_mod
 from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
-
-from fedpriv.flower import fedcad_mod
 
 from @name@.task import load_data, new_model, train
 
@@ -265,10 +264,9 @@ def train_message(message, context):
 APP_SERVER = '''\
 """@name@: a Flower server with Fed-CAD in the place of FedAvg."""
 
+from fedpriv.flower import FedCAD
 from flwr.app import ArrayRecord, MetricRecord
 from flwr.serverapp import ServerApp
-
-from fedpriv.flower import FedCAD
 
 from @name@.task import accuracy, load_data, new_model
 

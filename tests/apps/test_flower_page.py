@@ -313,7 +313,7 @@ def test_a_new_app_trains_on_supernodes_that_keep_their_own_terms(tmp_path: Path
     client = tmp_path / "mine/mine/client_app.py"
     (terms,) = re.findall(r"fedcad_mod\(folder.*\)(?=\])", snippet("max_epsilon=20.0"))
     text = client.read_text().replace("[fedcad_mod()]", f"[{terms}]").replace('"/srv/clinic"', 'os.environ["CLINIC"]')
-    client.write_text(text.replace("from flwr.app", "import os\n\nfrom flwr.app", 1))
+    client.write_text(text.replace("from fedpriv", "import os\n\nfrom fedpriv", 1))
     assert_in(client, "is_deployed()")
     with link(simulation=False) as runtime:
         for number, port in enumerate(free_ports(2)):
