@@ -125,7 +125,7 @@ ELSEWHERE: tuple[tuple[str, str, str | None], ...] = (
         "tests/deployment/test_bundle.py::test_app_composes_from_the_runs_own_options",
     ),
     (
-        r"flwr run my_app .*|flwr federation .*|flower-supernode .*|flower-superlink --insecure .*",
+        r"flwr run my_app .*|flower-supernode .*|flower-superlink --insecure .*",
         "starts Flower's own servers",
         "tests/apps/test_flower_page.py::test_a_new_app_trains_on_supernodes_that_keep_their_own_terms",
     ),
