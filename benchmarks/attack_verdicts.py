@@ -26,12 +26,12 @@ CHEAP = {"workers": 1, "control_models": 6, "shadows": 16}
 CLAIM = "privacy.target_epsilon=0.5"
 DIGITS = ["dataset.train_examples=700"]
 FAULTS = {"sound": 1.0, "a tenth of the noise": 0.1, "no noise": 0.0}
-NOISE = "fedpriv.client.example_level.add_normal_finely"
+NOISE = "clients.dpfl_agn.add_normal_finely"
 
 
 def quieter(share: float) -> Callable[..., Any]:
     """Noise of ``share`` of the standard deviation that is charged for."""
-    from fedpriv.client.example_level import add_normal_finely as honest
+    from clients.dpfl_agn import add_normal_finely as honest
 
     def add(value: Any, sigma: Any, noise: Any) -> Any:
         return honest(value, sigma * share, noise) if share else value

@@ -2,6 +2,7 @@
 
     git clone https://github.com/flwrlabs/flower FLOWER
     python -m benchmarks.private_apps run FLOWER PICTURES [APP] [SEEDS]   # of `APPS`, or all
+    python -m benchmarks.private_apps compare   # a mod before torch's own loop, and the same run of `python -m fedpriv`
     python -m benchmarks.private_apps show
 
 The apps' own text is read from FLOWER, changed in memory of a copy by `APPS`, and both are run in this process, each
@@ -35,10 +36,14 @@ from unittest import mock
 
 import numpy as np
 import torch
-from flwr.app import Context, RecordDict
+from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
 from flwr.common.config import flatten_dict
 
 from fedpriv.apps.client import AppClient, _App
+from fedpriv.config.compose import compose
+from fedpriv.engines.worker import Worker
+from fedpriv.runs.preparation import resolve
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results" / "private_apps.jsonl"
@@ -299,6 +304,55 @@ def main(flower: Path, pictures: Path, names: list[str], seeds: int) -> None:
                 file.write(json.dumps(line) + "\n")
 
 
+def compare(seeds: int = 8) -> None:
+    """Accuracy on digits, 10 clients, 10 rounds: mean and half width of the 95 % interval."""
+    from fedpriv import flower, run
+    from fedpriv.training.evaluation import Evaluator
+
+    size = ["model=linear", "num_clients=10", "clients_per_round=10", "num_rounds=10", "operations.report=false"]
+    size += ["local.lr=0.1", "local.batch_size=32", "local.epochs=3", "local.sampler=shuffle", "engine=inprocess"]
+    for noise in (0.1, 0.3):
+        found: dict[str, list[float]] = {"mod": [], "python -m fedpriv": []}
+        for seed in range(seeds):
+            options = ["strategy=fedcad", f"strategy.client.noise_multiplier={noise}", f"seed={seed}", *size]
+            with tempfile.TemporaryDirectory() as folder:
+                whole = run(options, folder=Path(folder) / "run", quiet=True).summary["accuracy"]["final"]
+            config, worker, _ = resolve(compose(options), None)
+            torch.manual_seed(seed)
+            apps = [torch_app(Worker(config), client) for client in range(10)]
+            strategy = flower.FedCAD(noise_multiplier=noise, min_available_nodes=10)
+            arrays = ArrayRecord(worker.model.module.state_dict())
+            result = strategy.start(nodes_of(apps, 10, {}), arrays, 10).arrays
+            theta = np.concatenate([array.numpy().ravel() for array in result.values()])
+            found["mod"].append(100 * Evaluator(worker)(theta).metrics["accuracy"])
+            found["python -m fedpriv"].append(100 * whole)
+        for form, right in found.items():
+            print(f"noise {noise}, {form}: {np.mean(right):.1f} ± {2.36 * np.std(right, ddof=1) / seeds**0.5:.1f}")
+
+
+def torch_app(worker: Worker, client: int) -> ClientApp:
+    """SGD as anybody writes it, on the rows of a run's client."""
+    from fedpriv import flower
+
+    rows, module = worker.local_data(client), worker.model.module
+    inputs, targets = rows.inputs.float(), rows.targets
+    app = ClientApp(mods=[flower.fedcad_mod()])
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        module.load_state_dict(message.content["arrays"].to_torch_state_dict())  # type: ignore[union-attr]
+        optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+        for _ in range(3):
+            for batch in torch.randperm(len(inputs)).split(32):
+                optimizer.zero_grad()
+                torch.nn.functional.cross_entropy(module(inputs[batch]), targets[batch]).backward()
+                optimizer.step()
+        content = {"arrays": ArrayRecord(module.state_dict()), "metrics": MetricRecord({"num-examples": len(inputs)})}
+        return Message(RecordDict(content), reply_to=message)
+
+    return app
+
+
 def show() -> None:
     print("| app | options | changed lines | accuracy in % | verified epsilon | time of a client |")
     for row in map(json.loads, RESULTS.read_text().splitlines()):
@@ -308,8 +362,8 @@ def show() -> None:
 
 
 if __name__ == "__main__":
-    if sys.argv[1] == "show":
-        show()
+    if sys.argv[1] in ("show", "compare"):
+        {"show": show, "compare": compare}[sys.argv[1]]()
     else:
         flower, pictures, *names = sys.argv[2:]
         seeds = int(names.pop()) if names and names[-1].isdecimal() else 5

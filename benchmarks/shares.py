@@ -74,7 +74,7 @@ def watched(stopwatch: Stopwatch, client: type[Any], server: type[Any]) -> Itera
     from fedpriv.training.sequential import SequentialTrainer
 
     belongs = [
-        (MESSAGES, server, ("start",)),  # all that belongs to no other part
+        (MESSAGES, server, ("run_rounds",)),  # all that belongs to no other part
         (TRAINING, Worker, ("local_data",)),
         (TRAINING, SequentialTrainer, ("train", "clipped_sum")),
         (PRIVACY, client, ("releasing", "release", "measure", "price", *ASKED)),

@@ -31,19 +31,71 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fedpriv.client.clip_statistics import ClipStatistic, Measured
 from fedpriv.client.contract import Charge, Release, Statistics, UnsafeClipNorm
 from fedpriv.client.gaussian import TwoExchangeClient
 from fedpriv.client.personal import LastBlocksStay
-from fedpriv.common.messages import CLIP_REPORTED_NORM, LEAST_NORM, Request, shown
+from fedpriv.common.messages import CLIP_CHANGE, CLIP_REPORTED_NORM, LEAST_NORM, Request, shown
 from fedpriv.config.methods import ADPFLOptions
-from fedpriv.mechanisms.budget_allocation import allocated_epsilon, noise_scale
+from fedpriv.mechanisms.clip_thresholds import push, window_spread
 from fedpriv.mechanisms.noise import NoiseSource, add_normal_each, clip
 from fedpriv.privacy import claimed
-from fedpriv.privacy.events import SECURE_SUM, Gaussian, NoBound
+from fedpriv.privacy.events import SECURE_SUM, Event, Gaussian, NoBound, Threat
 
 NOISE_SHOWS_NORM = (
     "the noise's standard deviation, readable from the coordinates of one release, gives eps_i and so the exact norm"
 )
+EXACT_CHANGE = (
+    "clipping=adp as published: each client sends s_i, an exact function of its updates' norms, without noise"
+)
+
+
+def window_change(norms: Tensor, clip_norm: float, window: int) -> Tensor:
+    """s_i [...] of windows [..., n]: the population standard deviation, positive where the mean lies below C; 0 until
+    the window is full.
+    """
+    mean, spread = window_spread(norms, window)  # [ADP-FL, Alg. 2 lines 4 to 6] [ADP-FL, eq. 9]
+    return torch.where(mean < clip_norm, spread, -spread)  # [ADP-FL, Alg. 2 lines 7 to 12] [ADP-FL, eq. 10]
+
+
+class ExactChange(ClipStatistic):
+    """Published: s_i from the client's own window of raw norms, sent as it is. Of any method under clipping=adp.
+
+    function Client (Delta_i, C).  # [ADP-FL, Alg. 2 lines 1, 2]
+    """
+
+    names = (CLIP_CHANGE,)
+
+    def __init__(self, window: int) -> None:
+        self.window = window
+
+    def measure(self, norm: Tensor, clip_norm: float, norms: Tensor | None, noise: NoiseSource) -> Measured:
+        earlier = norm.new_zeros((*norm.shape, 0)) if norms is None else norms
+        filled = push(earlier, norm, self.window)  # [ADP-FL, Alg. 2 line 3]
+        if noise.each is None:
+            change = window_change(filled, clip_norm, self.window)
+        else:  # a deviation along a row of a table is added up in another order than one alone
+            change = torch.stack([window_change(own, clip_norm, self.window) for own in filled])
+        return Measured({CLIP_CHANGE: change}, filled)
+
+    def events(self, threat: Threat) -> list[Event]:
+        return [NoBound(threat=threat, reason=EXACT_CHANGE)]
+
+
+def allocated_epsilon(norm: Tensor, clip_norm: float, least_norm: float, epsilon: float, base_share: float) -> Tensor:
+    """eps_i [...] (float64) of norms [...]: a eps where the update is clipped; otherwise larger for shorter updates, up
+    to eps for the shortest. Not clamped: a norm below ``least_norm`` gives more than eps.
+    """
+    base = base_share * epsilon  # [ADP-FL, Alg. 3 line 5]
+    room, span = clip_norm - norm.double(), clip_norm - least_norm
+    share = room / span if span > 0 else torch.zeros_like(room)
+    more = base + share * (epsilon - base)  # [ADP-FL, Alg. 3 line 3]
+    return torch.where(room <= 0, base, more)  # [ADP-FL, Alg. 3 lines 1, 2, 4, 6, 7] [ADP-FL, eq. 12]
+
+
+def noise_scale(epsilon: Tensor, delta: float) -> Tensor:
+    """sigma_s(eps) [...]: standard deviation of the noise in units of the sensitivity S."""
+    return torch.sqrt(epsilon + 2 * math.log(1 / delta)) / epsilon  # [ADP-FL, eq. 16]
 
 
 class ADPFLClient(LastBlocksStay, TwoExchangeClient):
@@ -95,13 +147,17 @@ class ADPFLClient(LastBlocksStay, TwoExchangeClient):
 
     # --- the release -------------------------------------------------------------------------------------
 
+    # (W_b^t, W_L^(t-1)) is trained for E epochs, and Delta_i is of the base layers.  [ADP-FL, Alg. 1 lines 4 to 13]
     def prepare(self, request: Request, down: Sequence[Tensor] = ()) -> None:
         """Takes C^t and, in the second exchange, min_j. Raises `UnsafeClipNorm`."""
-        super().prepare(request, down)
+        super().prepare(request, down)  # [ADP-FL, Alg. 1 line 15]
         least = request.options.get(LEAST_NORM, 0.0)
         if isinstance(least, bool) or not isinstance(least, int | float) or not 0 <= least < math.inf:
             raise UnsafeClipNorm(f"the server announces the least norm {shown(least)}")
         self.least_norm = float(least)
+
+    def measure(self, update: Tensor, norms: Tensor | None, noise: NoiseSource) -> Measured:
+        return super().measure(update, norms, noise)  # s_i of ||Delta_i||, and C^(t-1)  [ADP-FL, Alg. 1 line 14]
 
     def perturb(self, update: Tensor, state: Any, noise: NoiseSource) -> Release:
         clipped = clip(update, self.clip_norm)  # [ADP-FL, Alg. 1 line 17]
@@ -110,18 +166,18 @@ class ADPFLClient(LastBlocksStay, TwoExchangeClient):
         epsilon = self.round_epsilon()  # [ADP-FL, Alg. 1 line 16]
         std = self.sensitivity * self.clip_norm * noise_scale(epsilon, self.options.claimed_delta)
         value = add_normal_each(clipped, std, noise)  # [ADP-FL, Alg. 1 line 18]
-        return Release(value, None, self.figures(clipped, value - clipped, round_epsilon=epsilon))
+        figures = self.figures(clipped, value - clipped, round_epsilon=epsilon)
+        return Release(value, None, figures)  # [ADP-FL, Alg. 1 lines 19, 20]
 
     def round_epsilon(self) -> Tensor:
         """eps_i [...] of what was reported. Repaired, it never exceeds eps, whatever the server announces."""
         if not self.adaptive:
             return torch.tensor(self.epsilon, dtype=torch.float64)
         norm = self.reported[CLIP_REPORTED_NORM].double()
-        if not self.repaired:
-            return allocated_epsilon(norm, self.clip_norm, self.least_norm, self.epsilon, self.options.base_share)
-        norm = torch.clamp(norm, 0.0, self.options.norm_bound)
+        if self.repaired:  # noise may have taken it out of its range
+            norm = torch.clamp(norm, 0.0, self.options.norm_bound)
         found = allocated_epsilon(norm, self.clip_norm, self.least_norm, self.epsilon, self.options.base_share)
-        return torch.clamp(found, self.options.base_share * self.epsilon, self.epsilon)
+        return torch.clamp(found, self.options.base_share * self.epsilon, self.epsilon) if self.repaired else found
 
     # --- what it costs (unit client, replace-one, observer server; beside it: a secure sum) --------------
 

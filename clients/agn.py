@@ -8,17 +8,14 @@ beta_2 -> beta2. Published and repaired are the same.
 
 from __future__ import annotations
 
-from functools import cached_property
-
-from fedpriv.client.example_level import Adam, ExampleLevelClient
+from clients.dpfl_agn import DPFLAGNClient
+from fedpriv.client.example_level import ExampleLevelClient
 from fedpriv.config.methods import AdamOptions
 
 
-class AGNClient(ExampleLevelClient):
-    """Adam on the noisy gradient; its moments stay with the client between rounds."""
+class AGNClient(DPFLAGNClient):
+    """DPFL-AGN at constant noise: Adam, whose moments stay with the client between rounds."""
 
-    options: AdamOptions
-
-    @cached_property
-    def optimiser(self) -> Adam:  # type: ignore[override]
-        return Adam(self.options.adam_beta1, self.options.adam_beta2)
+    options: AdamOptions  # type: ignore[assignment]
+    traits = ExampleLevelClient.traits
+    smallest_sigma, remarks = ExampleLevelClient.smallest_sigma, ExampleLevelClient.remarks

@@ -8,14 +8,13 @@ Symbols: sigma_0 -> noise_multiplier, Theta -> clip_norm, H -> local.batch_size,
 
 from __future__ import annotations
 
-from functools import cached_property
+from clients.dpfl_agn import DPFLAGNClient
+from fedpriv.client.example_level import ExampleLevelClient
+from fedpriv.config.methods import DecayingOptions
 
-from fedpriv.client.example_level import SGD, DecayingNoise
 
+class ANRClient(DPFLAGNClient):
+    """DPFL-AGN without Adam: plain SGD on a gradient whose noise the server lowers."""
 
-class ANRClient(DecayingNoise):
-    """Plain SGD on a gradient whose noise the server lowers."""
-
-    @cached_property
-    def optimiser(self) -> SGD:  # type: ignore[override]
-        return SGD()
+    options: DecayingOptions  # type: ignore[assignment]
+    descend, fresh_state = ExampleLevelClient.descend, ExampleLevelClient.fresh_state

@@ -52,9 +52,8 @@ from fedpriv.mechanisms.noise import NoiseSource, encode_key
 from fedpriv.mechanisms.quantisation import (
     cell_bytes,
     cells_of,
+    group_bits,
     group_covariance,
-    mixed_group_bits,
-    mixed_pair_bits,
     rank_bytes,
     ranks_of,
     tanh_half,
@@ -68,6 +67,51 @@ log = logging.getLogger("fedpriv")
 GRID = 64
 #: What `privacy.target_epsilon` chooses from: lambda = 1 - (1 - mu)^2 from 0.04 to 1.
 PRIVATE_SHARES = (0.02, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.7, 1.0)
+
+
+def pair_bits(p: Tensor, cell: Tensor, own: Tensor, bits: int, first: bool) -> Tensor:
+    """A pair's bits, bool [..., d]: high with probability clip(t_a - u, 0, 1), t_a = p N, for the first member (Alice),
+    clip(u + 1 - t_b, 0, 1), t_b = (1 - p) N, for the second. ``cell``: u in {0..N-1}, the same for both.
+    """
+    cells = 2**bits  # equally likely sequences  [CoQ-FL, Alg. 1 step 2]
+    # Bob's cell is promoted to float first: in uint8, as the shared stream has it, 255 + 1 would be 0
+    edge = p * cells - cell if first else cell + (1 - (1 - p) * cells)  # [CoQ-FL, Alg. 1 step 3]
+    return own < edge  # [CoQ-FL, Alg. 1 step 4]
+
+
+# --- the repair: with probability mu a coordinate uses a uniform of the client alone ------------------------------
+
+
+def with_private_coins(p: Tensor, own: Tensor, private_share: float) -> tuple[Tensor, Tensor, Tensor]:
+    """(coin, bits under the coin, uniforms without it): with probability mu a coordinate uses a private uniform.
+
+    One private uniform serves as the coin and, rescaled to (0, 1), as the next step's uniform: given the coin, it
+    is uniform again. Bits and uniforms that the coin rules out mean nothing.
+    """
+    coin = own < private_share
+    if private_share == 0:
+        return coin, coin, own
+    if private_share == 1:
+        return coin, own < p, own
+    scaled, fresh = own / private_share, (own - private_share) / (1 - private_share)
+    return coin, scaled < p, fresh
+
+
+def mixed_pair_bits(p: Tensor, cell: Tensor, own: Tensor, bits: int, first: bool, private_share: float) -> Tensor:
+    """The repaired pair: the antithetic bit, or with probability mu an independent one."""
+    coin, alone, fresh = with_private_coins(p, own, private_share)
+    return _by_coin(coin, alone, pair_bits(p, cell, fresh, bits, first))
+
+
+def mixed_group_bits(p: Tensor, rank: Tensor, own: Tensor, size: int, private_share: float) -> Tensor:
+    """The repaired group: the permutation's bit, or with probability mu an independent one."""
+    coin, alone, fresh = with_private_coins(p, own, private_share)
+    return _by_coin(coin, alone, group_bits(p, rank, fresh, size))
+
+
+def _by_coin(coin: Tensor, alone: Tensor, shared: Tensor) -> Tensor:
+    """`torch.where` for bits, without a branch for each."""
+    return (coin & alone) | (shared & ~coin)
 
 
 class CoQFLClient(OneBitClient):
@@ -244,7 +288,8 @@ class CoQFLClient(OneBitClient):
             part = self._layers(self.facts.num_parameters)[layer]
             size = part.stop - part.start
             if self.group_size == 2:
-                found = keys_of.stream(self.secret, of_layer(layer), cell_bytes(size, self.bits))
+                length = cell_bytes(size, self.bits)
+                found = keys_of.stream(self.secret, of_layer(layer), length)  # [CoQ-FL, Alg. 1 step 1]
                 self._streams = {layer: cells_of(found, self.bits)}
             else:
                 found = keys_of.stream(self.secret, of_layer(layer), rank_bytes(size, len(self.members)))
@@ -346,7 +391,7 @@ def mean_variance(epsilon: float, bits: int, size: int, private_share: float) ->
     if size == 2:
         weight = 1 - (1 - private_share) ** 2
         joint = torch.from_numpy(laws.both_high(a.numpy(), b.numpy(), weight, bits))
-        together = 4 * length**2 * (joint - a * b).mean()
+        together = 4 * length**2 * (joint - a * b).mean()  # at M bits  [CoQ-FL, Lemma 2]
     else:
         together = group_covariance(a, b, size, length, private_share).mean()
     return float(alone + (size - 1) * together) / size

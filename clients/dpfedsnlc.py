@@ -15,14 +15,14 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from fedpriv.client.gradient import SelectingClient
+from clients.fedags import PerturbsSignificant
 from fedpriv.config.methods import DPFedSNLCOptions
 from fedpriv.mechanisms.noise import NoiseSource
 from fedpriv.mechanisms.significance import largest, top_count
 from fedpriv.privacy import claimed
 
 
-class DPFedSNLCClient(SelectingClient):
+class DPFedSNLCClient(PerturbsSignificant):
     """The top ``share`` of the coordinates gets noise."""
 
     options: DPFedSNLCOptions

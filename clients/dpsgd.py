@@ -11,14 +11,13 @@ Published and repaired are the same.
 
 from __future__ import annotations
 
-from functools import cached_property
+from clients.agn import AGNClient
+from fedpriv.client.example_level import ExampleLevelClient
+from fedpriv.config.methods import ExampleLevelOptions
 
-from fedpriv.client.example_level import SGD, ExampleLevelClient
 
+class DPSGDClient(AGNClient):
+    """AGN without Adam: plain SGD on the noisy gradient of a Poisson batch."""
 
-class DPSGDClient(ExampleLevelClient):
-    """Plain SGD on the noisy gradient of a Poisson batch."""
-
-    @cached_property
-    def optimiser(self) -> SGD:  # type: ignore[override]
-        return SGD()
+    options: ExampleLevelOptions  # type: ignore[assignment]
+    descend, fresh_state = ExampleLevelClient.descend, ExampleLevelClient.fresh_state

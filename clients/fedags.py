@@ -20,33 +20,131 @@ outcomes depends on the very comparison that it would scale); equation 2 takes t
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from fedpriv.client.contract import Charge, Neighbours, Release, RunFacts, Statistics
+from fedpriv.client.contract import Charge, Figure, Neighbours, Release, RunFacts, Statistics
 from fedpriv.client.gradient import SelectingClient
 from fedpriv.common.messages import TRAIN_LOSS
+from fedpriv.common.seeds import public_mask
 from fedpriv.config.methods import FedAGSOptions
-from fedpriv.mechanisms.noise import NoiseSource, add_laplace, add_normal
-from fedpriv.mechanisms.significance import (
-    kth_largest,
-    kth_smallest,
-    noisy_comparison,
-    scheduled_count,
-    scheduled_rank,
-    split_epsilon,
-)
+from fedpriv.mechanisms.noise import NoiseSource, add_laplace, add_normal, clip, l2_norm
+from fedpriv.mechanisms.significance import kth_largest, kth_smallest, largest
 from fedpriv.privacy import claimed
 from fedpriv.privacy.events import Gaussian
 
 BY_SCHEDULE = "the number of selected coordinates k_t changes from round to round until num_rounds"
 
 
-class FedAGSClient(SelectingClient):
+def scheduled_rank(server_round: int, num_rounds: int, dimension: int) -> int:
+    """k_t in 1..d, in whole numbers; from t = 0.9 T on it stays at ceil(9 d/10), also beyond T.
+
+    Raises ValueError for a round below 1, or no rounds or coordinates.
+    """
+    if min(server_round, num_rounds, dimension) < 1:
+        raise ValueError(f"round {server_round} of {num_rounds}, {dimension} coordinates: each must be at least 1")
+    places = -(-server_round * dimension // num_rounds), -(-9 * dimension // 10)
+    return min(places)  # [DP-FedAGS, Alg. 1 line 24] [DP-FedAGS, eq. 35]
+
+
+def scheduled_count(server_round: int, num_rounds: int, dimension: int, threshold: str) -> int:
+    """How many coordinates are significant without noise and ties: d - k_t + 1 from the k_t-th smallest on, or k_t from
+    the k_t-th largest on (threshold: equation | text).
+    """
+    rank = scheduled_rank(server_round, num_rounds, dimension)
+    return rank if threshold == "text" else dimension - rank + 1
+
+
+def noisy_comparison(values: Tensor, threshold: Tensor, alpha: Tensor, beta: Tensor) -> Tensor:
+    """bool [..., d]: g'_j + alpha_j >= lambda + beta, with noise alpha [..., d] of each coordinate, beta [...]."""
+    return values + alpha >= (threshold + beta).unsqueeze(-1)  # [DP-FedAGS, Alg. 1 line 25]
+
+
+def split_epsilon(epsilon: float, selected: int, values_share: float) -> tuple[float, float, float]:
+    """(eps1, eps2, eps3): eps3 = values_share * eps for the values, the rest as eps1 : eps2 = q^(2/3) : 1."""
+    rest, weight = epsilon * (1 - values_share), selected ** (2 / 3)
+    eps1 = rest * weight / (weight + 1)  # [DP-FedAGS, IV-A]
+    return eps1, rest - eps1, epsilon * values_share
+
+
+class PerturbsSignificant(SelectingClient):
+    """Perturbs the significant coordinates of the gradient. Published, the others are sent as they are; repaired,
+    nothing is sent for them, and which ones are chosen is either public chance or a private selection with a price.
+
+    A method says how many coordinates a round selects (`count`), and which ones in published mode (`significant`).
+    """
+
+    # ``update`` is g, the sum of the gradients of local SGD, and L their mean loss: the base's, of all such methods.
+    # [DP-FedAGS, Alg. 1 lines 14 to 21]
+    def release_gradient(self, update: Tensor, noise: NoiseSource) -> Release:
+        """Of one client, or of equally many coordinates of each."""
+        clipped, dimension = clip(update, self.clip_norm), update.shape[-1]  # [DP-FedAGS, Alg. 1 line 22]
+        if self.variant == "published":
+            chosen, value = self.significant(clipped, noise), clipped.clone()  # [DP-FedAGS, Alg. 1 lines 27 to 29]
+        else:
+            chosen, value = self.chosen(clipped, noise), torch.full_like(clipped, torch.nan)
+        before = clipped.masked_select(chosen)  # an index of bits is made a list of places first, each time
+        if clipped.ndim > 1 and self.variant == "repaired":
+            before = before.view(*clipped.shape[:-1], -1)  # equally many of each
+        after = self.with_noise(before, dimension, noise)
+        value.masked_scatter_(chosen, after)  # [DP-FedAGS, eq. 1]
+        if self.site is None and value.ndim > 1:
+            return Release(value)
+        figures: dict[str, Figure] = {
+            "share_perturbed": after.shape[-1] / dimension,
+            "scheduled_share": self.count(dimension, self.round) / dimension,
+            "clipped_norm": l2_norm(clipped),
+            "noise_norm": l2_norm(after - before),
+        }
+        return Release(value, None, figures)  # [DP-FedAGS, Alg. 1 lines 30, 31]
+
+    @abstractmethod
+    def significant(self, clipped: Tensor, noise: NoiseSource) -> Tensor:
+        """Published: bool [..., d]."""
+
+    def with_noise(self, values: Tensor, dimension: int, noise: NoiseSource) -> Tensor:
+        """Significant coordinates [n] of gradients with ``dimension`` coordinates, with noise."""
+        return add_normal(values, self.noise_multiplier * self.clip_norm, noise)  # [DP-FedAGS, Alg. 1 line 26]
+
+    def release(self, update: Tensor, state: Any, noise: NoiseSource) -> Release:
+        if self.variant == "published" and noise.each is not None:  # how many are perturbed differs between clients
+            alone = [self.release_gradient(row, own) for row, own in zip(update, noise.each, strict=True)]
+            numbers = torch.tensor(
+                [[float(told) for told in one.figures.values()] for one in alone], dtype=torch.float64
+            )
+            figures = dict(zip(alone[0].figures, numbers.unbind(1), strict=True))
+            return Release(torch.stack([one.value for one in alone]), None, figures)
+        return self.release_gradient(update, noise)
+
+    # --- the repair: nothing is sent for the other coordinates -----------------------------------------------
+
+    def chosen(self, clipped: Tensor, noise: NoiseSource) -> Tensor:
+        """Exactly `count` coordinates, bool [..., d]: how many a noisy comparison finds is private itself."""
+        dimension = clipped.shape[-1]
+        count = self.count(dimension, self.round)
+        if count == dimension:
+            return torch.ones_like(clipped, dtype=torch.bool)
+        if self.options.selection == "random":
+            if self.site is None:  # the auditor takes the mask that shows it most
+                return (torch.arange(dimension) < count).expand(clipped.shape)
+            site, number = self.site, self.round
+            masks = [
+                public_mask(site.seed, client, number, dimension, count) for client in site.clients or (site.client,)
+            ]
+            return torch.from_numpy(np.stack(masks)).view(clipped.shape)
+        tau = self.clip_norm / math.sqrt(count) if self.options.score_bound is None else self.options.score_bound
+        # Under replace-one a score moves by up to tau, up or down: scale 2 tau / eps0.
+        gumbel = noise.gumbel(clipped.shape, 2 * tau / self.pick_epsilon(count))
+        return largest(gumbel.add_(clipped.abs().clamp_(max=tau)), count)  # [Durfee and Rogers 2019, Alg. 1]
+
+
+class FedAGSClient(PerturbsSignificant):
     """Selects by a schedule (equation 35), perturbs what is selected, sends its loss where the server weighs by it.
 
     loss_weights: None: published yes, repaired no. loss_bound: L_max of the repaired loss; loss_share: the part of a
@@ -69,21 +167,19 @@ class FedAGSClient(SelectingClient):
 
     # --- which coordinates -----------------------------------------------------------------------------------
 
-    def count(self, dimension: int, server_round: int) -> int:
-        return scheduled_count(server_round, self.facts.num_rounds, dimension, self.options.threshold)
-
     def significant(self, clipped: Tensor, noise: NoiseSource) -> Tensor:
         scores = clipped.abs() if self.options.significance == "magnitude" else clipped
         dimension = clipped.shape[-1]
-        rank = scheduled_rank(self.round, self.facts.num_rounds, dimension)
-        threshold = (kth_largest if self.options.threshold == "text" else kth_smallest)(
-            scores, rank
-        )  # [DP-FedAGS, eq. 35]
         eps1, eps2, _ = self.split(dimension)
         scale = self.query_scale(dimension) if self.options.svt_scale == "section4" else self.sensitivity_of()
-        # [DP-FedAGS, Alg. 1 line 23]
-        alpha, beta = noise.laplace(scores.shape, scale / eps1), noise.laplace(scores.shape[:-1], scale / eps2)
+        kth = kth_largest if self.options.threshold == "text" else kth_smallest
+        threshold = kth(scores, scheduled_rank(self.round, self.facts.num_rounds, dimension))
+        alpha = noise.laplace(scores.shape, scale / eps1)  # [DP-FedAGS, Alg. 1 line 23]
+        beta = noise.laplace(scores.shape[:-1], scale / eps2)  # [DP-FedAGS, Alg. 1 line 23]
         return noisy_comparison(scores, threshold, alpha, beta)
+
+    def count(self, dimension: int, server_round: int) -> int:
+        return scheduled_count(server_round, self.facts.num_rounds, dimension, self.options.threshold)
 
     def split(self, dimension: int) -> tuple[float, float, float]:
         """(eps1, eps2, eps3) of this round."""

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -32,7 +33,6 @@ from fedpriv.client.contract import LATER, Charge, Neighbours, Release
 from fedpriv.client.gaussian import GaussianClient
 from fedpriv.client.method import Traits
 from fedpriv.config.methods import FedCADOptions
-from fedpriv.mechanisms import correlated_noise
 from fedpriv.mechanisms.noise import ROUNDING, NoiseSource, add_normal, add_normal_each, clip, clip_change, l2_norm
 from fedpriv.privacy import claimed
 from fedpriv.privacy.events import Gaussian, NoBound
@@ -63,6 +63,14 @@ class CorrelatedState:
     clip_norm: float  # C it was made with; another C means a new start
 
 
+class Coefficients(NamedTuple):
+    """What a release with correlated noise needs; each [...], float64: one entry per trial or client."""
+
+    reuse: Tensor  # r: share of the last release's noise that is used again
+    fresh: Tensor  # s = sigma_i / sigma: standard deviation of the fresh noise in units of sigma C
+    variance: Tensor  # v: variance of the release's noise in units of sigma^2 C^2
+
+
 class FedCADClient(GaussianClient):
     """Fed-CAD's client. ``sigma_diff=None`` takes the variant's default."""
 
@@ -70,80 +78,87 @@ class FedCADClient(GaussianClient):
     traits = Traits(CorrelatedState, why_no_sum=CORRELATED_IN_SECRET)
     in_rows = True
 
-    @property
-    def repaired(self) -> bool:
-        return self.variant == "repaired"
-
-    @property
-    def _judges_clipped(self) -> bool:
-        return self.options.diff_source == "clipped"
-
-    @property
-    def diff(self) -> float:
-        return self.options.diff
-
-    @cached_property
-    def sigma_diff(self) -> float:
-        if self.options.sigma_diff is not None:
-            return self.options.sigma_diff
-        scale = 1.6 * self.diff if self._judges_clipped else 3.2
-        return scale * self.noise_multiplier if self.repaired else 0.0
-
-    # --- the release -------------------------------------------------------------------------------------
-
     def perturb(self, update: Tensor, state: CorrelatedState | None, noise: NoiseSource) -> Release:
-        clipped = clip(update, self.clip_norm)  # [Fed-CAD, Alg. 1 line 9]
-        if state is None or self._starts_anew(state):
-            return self._first(clipped, noise)
-        return self._later(clipped, state, noise)
+        # The update theta_i - theta is that of SGD on Poisson batches.  [Fed-CAD, Alg. 1 lines 1 to 6, 8]
+        C, sigma = self.clip_norm, self.noise_multiplier
+        x = clip(update, C)  # [Fed-CAD, Alg. 1 line 9]
+        if state is None or self.starts_anew(state):  # [Fed-CAD, Alg. 1 line 7]
+            value = add_normal(x, sigma * C, noise)  # [Fed-CAD, Alg. 1 line 10]
+            v = torch.ones(x.shape[:-1], dtype=torch.float64)  # [Fed-CAD, Alg. 1 line 11] [Fed-CAD, III-C (3)]
+            r, D = 0 * v, self.options.diff * v
+            following = D
+        else:  # [Fed-CAD, Alg. 1 line 12]
+            clipped, D = x, state.diff
+            # x_{i-1} + (x - x_{i-1}) / max(1, |x - x_{i-1}| / (D C))
+            x = clip_change(clipped, state.x, D * C, slack=ROUNDING * C)  # [Fed-CAD, Alg. 1 lines 13, 19 to 24]
+            r, s, v = self.coefficients(state)
+            # x + mu_i with mu_i = fresh noise + r mu_{i-1}; the same sum, ordered as the auxiliary function of V-A:
+            # noise meets x_i - r x_{i-1} alone, the rest is the last release, which is public. So the bound on that
+            # vector holds for the very numbers that are released, rounding included.
+            last, own = r.to(x.dtype).unsqueeze(-1) * state.x, r.to(x.dtype).unsqueeze(-1) * state.released
+            value = add_normal_each(x - last, s * sigma * C, noise) + own  # [Fed-CAD, Alg. 1 lines 16, 17]
+            following = self.next_diff(clipped if self.options.diff_source == "unclipped" else x, state, noise)
+        kept = CorrelatedState(x, value, v, following, C)
+        figures = self.figures(x, value - x, diff=D, noise_variance=v, reuse=r)
+        return Release(value, kept, figures)  # [Fed-CAD, Alg. 1 line 26]
 
-    def _starts_anew(self, state: CorrelatedState) -> bool:
+    @staticmethod
+    def published_coefficients(diff: Tensor, last: Tensor) -> Coefficients:
+        """From D and v_{i-1}. When D rises after v has shrunk, r exceeds 1: less private than claimed."""
+        stay = 1 - diff
+        reuse = stay / (stay**2 + last)  # [Fed-CAD, Alg. 1 line 14]
+        fresh = (1 - reuse) + reuse * diff  # [Fed-CAD, Alg. 1 line 15]
+        variance = last / (stay**2 + last)  # [Fed-CAD, Alg. 1 line 18]
+        return Coefficients(reuse, fresh, variance)
+
+    def next_diff(self, vector: Tensor, state: CorrelatedState, noise: NoiseSource) -> Tensor:
+        """D <- (1 - gamma) D + gamma (||x_i - x_{i-1}||/C + N(0, sigma_Diff^2)), kept in its range."""
+        gamma = self.options.obsolete_factor
+        if gamma == 0:
+            return state.diff
+        change = l2_norm(vector - state.x) / self.clip_norm
+        if self.sigma_diff > 0:
+            change = add_normal(change, self.sigma_diff, noise)  # [Fed-CAD, V-B]
+        moved = (1 - gamma) * state.diff + gamma * change  # [Fed-CAD, Alg. 1 line 25]
+        return torch.clamp(moved, SMALLEST_DIFF, self.largest_diff)
+
+    def starts_anew(self, state: CorrelatedState) -> bool:
         """The analysis needs a constant C: x_prev must lie in the ball of C, and mu_prev have its variance v in units
         of sigma^2 C^2. Under another C both are dropped, and D begins at D_0 again.
         """
         return state.clip_norm != self.clip_norm
 
-    def _first(self, clipped: Tensor, noise: NoiseSource) -> Release:
-        value = add_normal(clipped, self.noise_multiplier * self.clip_norm, noise)  # [Fed-CAD, Alg. 1 line 10]
-        ones = torch.ones(clipped.shape[:-1], dtype=torch.float64)  # v_1 = 1  [Fed-CAD, Alg. 1 line 11]
-        state = CorrelatedState(clipped, value, ones, self.diff * ones, self.clip_norm)
-        return Release(
-            value, state, self.figures(clipped, value - clipped, diff=self.diff, noise_variance=1.0, reuse=0.0)
-        )
+    # --- the repair: three changes -----------------------------------------------------------------------
 
-    def _later(self, clipped: Tensor, state: CorrelatedState, noise: NoiseSource) -> Release:
-        diff, bound = state.diff, state.diff * self.clip_norm
-        # [Fed-CAD, Alg. 1 lines 13, 20, 21]
-        x = clip_change(clipped, state.x, bound, slack=ROUNDING * self.clip_norm)
-        reuse, fresh, variance = self._coefficients(state)
-        r = reuse.to(x.dtype).unsqueeze(-1)
-        # x + mu_i with mu_i = fresh noise + r mu_{i-1}  [Fed-CAD, Alg. 1 lines 16, 17]; the same sum, ordered as the
-        # auxiliary function of V-A: noise meets x_i - r x_{i-1} alone, the rest is the last release, which is public.
-        # So the bound on that vector holds for the very numbers that are released, rounding included.
-        fresh_part = add_normal_each(x - r * state.x, fresh * self.noise_multiplier * self.clip_norm, noise)
-        value = fresh_part + r * state.released
-        next_diff = self._next_diff(clipped if self.options.diff_source == "unclipped" else x, state, noise)
-        return Release(
-            value,
-            CorrelatedState(x, value, variance, next_diff, self.clip_norm),
-            self.figures(x, value - x, diff=diff, noise_variance=variance, reuse=reuse),
-        )
+    @property
+    def repaired(self) -> bool:
+        return self.variant == "repaired"
 
-    def _coefficients(self, state: CorrelatedState) -> correlated_noise.Coefficients:
-        formula = correlated_noise.repaired_coefficients if self.repaired else correlated_noise.published_coefficients
+    def coefficients(self, state: CorrelatedState) -> Coefficients:
+        formula = self.repaired_coefficients if self.repaired else self.published_coefficients
         return formula(state.diff, state.variance)
 
-    def _next_diff(self, vector: Tensor, state: CorrelatedState, noise: NoiseSource) -> Tensor:
-        """D <- (1 - gamma) D + gamma (||x_i - x_{i-1}||/C + N(0, sigma_Diff^2)), kept in its range."""
-        if self.options.obsolete_factor == 0:
-            return state.diff
-        change = l2_norm(vector - state.x) / self.clip_norm
-        if self.sigma_diff > 0:
-            change = add_normal(change, self.sigma_diff, noise)  # [Fed-CAD, V-B]
-        moved = (
-            1 - self.options.obsolete_factor
-        ) * state.diff + self.options.obsolete_factor * change  # [Fed-CAD, Alg. 1 line 25]
-        return torch.clamp(moved, SMALLEST_DIFF, self.diff if self.repaired else 1 - SMALLEST_DIFF)
+    @classmethod
+    def repaired_coefficients(cls, diff: Tensor, last: Tensor) -> Coefficients:
+        """r is capped at 1: a larger one would bring the multiplier below sigma/2. v follows from r and s, since the
+        published formula holds only for the uncapped r.
+        """
+        reuse = torch.clamp(cls.published_coefficients(diff, last).reuse, max=1.0)
+        fresh = (1 - reuse) + reuse * diff
+        return Coefficients(reuse, fresh, fresh**2 + reuse**2 * last)
+
+    @property
+    def largest_diff(self) -> float:
+        """D never exceeds D_0: so the norm has a public sensitivity."""
+        return self.options.diff if self.repaired else 1 - SMALLEST_DIFF
+
+    @cached_property
+    def sigma_diff(self) -> float:
+        """The norm in D has noise, at a tenth of the update's cost at most: without noise nothing is proved."""
+        if self.options.sigma_diff is not None:
+            return self.options.sigma_diff
+        scale = 1.6 * self.options.diff if self._judges_clipped else 3.2
+        return scale * self.noise_multiplier if self.repaired else 0.0
 
     # --- what it costs (unit client, replace-one, observer server) ---------------------------------------
 
@@ -161,29 +176,31 @@ class FedCADClient(GaussianClient):
             # depend on that, so everything after the very first participation is charged as a later one. With a
             # fixed C only another configuration starts anew, which is known before the run.
             fixed = self.options.clipping == "fixed" and state is not LATER
-            if state is None or (fixed and self._starts_anew(state)):
+            if state is None or (fixed and self.starts_anew(state)):
                 return (Charge(update),)
-            norm = Gaussian(threat=self.threat, multiplier=self.sigma_diff / (self.diff if clipped else 2.0))
+            norm = Gaussian(threat=self.threat, multiplier=self.sigma_diff / (self.options.diff if clipped else 2.0))
             return Charge(update), Charge(norm)
         if self.sigma_diff == 0:
             return (Charge(NoBound(threat=self.threat, reason=NORM_WITHOUT_NOISE)),)
-        if state is None or state is LATER or self._starts_anew(state):
+        if state is None or state is LATER or self.starts_anew(state):
             return (Charge(update, adaptive=RISING_DIFF),)
         # Published with noise on the norm: r can exceed 1, so only the realised path has a multiplier.
-        multiplier = correlated_noise.replace_one_multiplier(
-            self.noise_multiplier, state.diff, self._coefficients(state)
-        )
+        multiplier = replace_one_multiplier(self.noise_multiplier, state.diff, self.coefficients(state))
         norm = Gaussian(threat=self.threat, multiplier=self.sigma_diff / (float(state.diff) if clipped else 2.0))
         return (
             Charge(Gaussian(threat=self.threat, multiplier=float(multiplier)), adaptive=RISING_DIFF),
             Charge(norm, adaptive=RISING_DIFF),
         )
 
+    @property
+    def _judges_clipped(self) -> bool:
+        return self.options.diff_source == "clipped"
+
     def worst_case_pairs(self, participations: int) -> list[Neighbours]:
         """Besides the constant pair: updates that change by D every time, so that x_i - r x_{i-1} is longest; and, for
         an adaptive Diff, no change against change (Diff, and with it the noise's variance, follows the change).
         """
-        moving = tuple(1.0 - self.diff * (index % 2 == (participations % 2)) for index in range(participations))
+        moving = tuple(1.0 - self.options.diff * (index % 2 == (participations % 2)) for index in range(participations))
         pairs = super().worst_case_pairs(participations)
         if participations > 1:
             pairs.append(Neighbours("opposite updates that change by D", moving, tuple(-value for value in moving)))
@@ -192,4 +209,16 @@ class FedCADClient(GaussianClient):
         return pairs
 
     def claim(self, participations: int, delta: float) -> claimed.Claim:
-        return claimed.fedcad(self.noise_multiplier, participations, delta)
+        return claimed.fedcad(self.noise_multiplier, participations, delta)  # [Fed-CAD, Alg. 2 line 6]
+
+
+def replace_one_multiplier(noise_multiplier: float, diff: Tensor, coefficients: Coefficients) -> Tensor:
+    """Noise over sensitivity of one correlated release [...], under replace-one.
+
+    Given the earlier outputs the release is equivalent to x_i - r x_{i-1} plus fresh noise of standard deviation
+    s C; with ||x_i|| <= C and ||x_i - x_{i-1}|| <= D C two data sets shift it by at most
+    2 C max(1 - r (1 - D), r - 1 + D). For r <= 1 this is exactly sigma/2.
+    """
+    reuse, fresh, _ = coefficients
+    shift = torch.maximum(1 - reuse * (1 - diff), reuse - 1 + diff)
+    return noise_multiplier * fresh / (2 * shift)

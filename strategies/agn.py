@@ -6,7 +6,7 @@ The clients add the noise; the server sees each client's model after each round;
 clients' guarantee rests on: they check the noise that it announces.
 """
 
-from fedpriv.server.announced_noise import AnnouncedNoise
+from strategies.dpfl_agn import AnnouncedNoise
 
 
 class AGN(AnnouncedNoise):

@@ -7,10 +7,10 @@ The clients add the noise; the server sees each client's model after each round;
 clients' guarantee rests on: they check the noise that it announces.
 """
 
-from fedpriv.server.announced_noise import DecayingNoiseServer
+from strategies.dpfl_agn import DPFLAGN
 
 
-class ANR(DecayingNoiseServer):
+class ANR(DPFLAGN):
     """theta <- sum n_j/n theta_j over the replies that arrived; sigma <- rho * sigma where
     v(theta_t) - v(theta_{t+1}) < mu, on public examples.
     """

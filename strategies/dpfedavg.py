@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from fedpriv.common.replies import Reply
 from fedpriv.config.gradient_methods import DPFedAvgOptions
 from fedpriv.mechanisms.noise import add_normal_to_sum
-from fedpriv.mechanisms.noise_decay import split_for_count, within
+from fedpriv.mechanisms.trusted_sums import split_for_count, within
 from fedpriv.server.clip_rules import Quantile
 from fedpriv.server.noisy_gradient import NoisyGradientServer
 from fedpriv.server.round import NO_HOOKS, Hooks, Population

@@ -3,8 +3,8 @@
 Nobody adds noise; the server sees every update of the base layers as it is, and nothing of the personal ones.
 """
 
-from fedpriv.server.distilling import DistillingServer
+from strategies.adpfl import Distilling
 
 
-class PFL(DistillingServer):
+class PFL(Distilling):
     """Ens = theta + mean of the base layers' updates; theta <- distil(teacher Ens, student theta)."""

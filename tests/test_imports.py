@@ -48,7 +48,7 @@ SCHEMAS = (
     "fedpriv.config.options",
 )
 #: Lines of Python in product and tests. These numbers only fall: who needs more raises one in a commit that says why.
-MOST_LINES = {"fedpriv clients strategies": 88_842, "tests": 82_178}
+MOST_LINES = {"fedpriv clients strategies": 89_166, "tests": 82_646}
 COMMANDS = [file for file in (ROOT / "fedpriv/commands").glob("*.py") if file.stem != "__init__"]
 #: Names that may come twice: a package's own file.
 COMMON_FILES = {"__init__.py", "__main__.py"}
@@ -81,7 +81,7 @@ def faults(text: str, module: str) -> list[str]:
         if package in ("strategies", "clients"):
             allowed = FOR_STRATEGIES if package == "strategies" else FOR_CLIENTS
             flower = ("flwr.app", "flwr.serverapp") if package == "strategies" else ()
-            if under(name, "hydra", "omegaconf", "strategies", "clients"):
+            if under(name, "hydra", "omegaconf", "clients" if package == "strategies" else "strategies"):
                 words = "what a half must not know"
             elif under(name, "fedpriv") and other not in allowed:
                 words = f"another room than {', '.join(sorted(allowed))}"
@@ -188,14 +188,12 @@ def test_a_rooms_own_file_says_what_it_is_for_and_defines_nothing(room: str) -> 
         ("clients.fedldp", "from fedpriv.config.compose import compose"),
         ("strategies.fedldp", "from fedpriv.config.schema import Config"),
         ("clients.fedldp", "from fedpriv import engines"),
-        ("clients.fedldp", "from clients.fedcad import FedCADClient"),
-        ("clients.fedldp", "from .fedcad import FedCADClient"),
-        ("clients.fedldp", "from . import fedcad"),
         ("clients.fedldp", "from fedpriv.server.strategy import FederatedStrategy"),
         ("clients.fedldp", "from flwr.client import NumPyClient"),
         ("strategies.fedcad", "from fedpriv.client.build import make_client"),
         ("strategies.fedcad", "from fedpriv.training.flat_model import Layout"),
-        ("strategies.fedcad", "import strategies.fedldp as baseline"),
+        ("strategies.fedcad", "import clients.fedldp as baseline"),
+        ("clients.fedcad", "from strategies import fedcad"),
         ("strategies.fedcad", "from flwr.client import NumPyClient"),
         ("fedpriv.engines.grid", "import ray"),
         ("fedpriv.engines.grid", "from ray.exceptions import RayActorError"),

@@ -43,7 +43,7 @@ from fedpriv.apps.wire import (
     said_in,
     told,
 )
-from fedpriv.client.base import Client, NumPyClient
+from fedpriv.client.base import Client, OneNumPyClient
 from fedpriv.client.contract import PublicFacts, RunFacts, Site
 from fedpriv.client.memory import ClientMemory, ContextStore, read_memory
 from fedpriv.common.errors import OptionError, PolicyRefused
@@ -117,7 +117,7 @@ def needs_a_trainer(kind: type[Client]) -> str | None:
     return "adds a vector to every gradient" if kind.traits.vectors_down > 1 else None
 
 
-class AppClient(NumPyClient):
+class AppClient(OneNumPyClient):
     """Base of the methods' client halves in `fedpriv.flower`.
 
     Args:

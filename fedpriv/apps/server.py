@@ -34,8 +34,9 @@ from fedpriv.common.messages import STATISTICS, FloatVector, Refusal, most_bytes
 from fedpriv.common.replies import reason_of, refusal_name
 from fedpriv.config.compose import compose, read_config
 from fedpriv.config.halves import method_options
+from fedpriv.config.method_pairs import target
 from fedpriv.config.schema import Config, LocalConfig
-from fedpriv.config.strategy_options import check_named, spelled
+from fedpriv.config.strategy_options import HALVES, check_named, spelled
 from fedpriv.config.sum_checks import release_digest
 from fedpriv.engines.worker import Worker
 from fedpriv.report.live.monitor import watched
@@ -155,7 +156,19 @@ class AppStrategy(FederatedStrategy):
         asked = min(nodes, max(self.least, round(self.fraction * nodes)))
         declared = list(examples) or [1] * nodes
         run = [f"num_clients={nodes}", f"clients_per_round={asked}", f"num_rounds={num_rounds}"]
-        return compose([*self.overrides, *run, f"dataset.examples={declared}"])
+        found = compose([*self.overrides, *run, f"dataset.examples={declared}"])
+        halves = (found.strategy.server, found.strategy.client)
+        fixed = {
+            "strategy": (found.strategy.name, self.method),
+            "dataset": (found.dataset.name, "on_nodes"),
+            "model": (found.model.name, "app"),
+            "privacy.mechanism": (found.privacy.mechanism, None),  # clients would have another release than is priced
+            "strategy._target_": (halves, tuple(target(self.method, half) for half in HALVES)),
+        }
+        for option, (value, allowed) in fixed.items():
+            if value != allowed:
+                raise OptionError(f"overrides: {option}", value, f"in an app it is {allowed or 'null'}")
+        return found
 
     # --- Flower's interface ------------------------------------------------------------------------------------
 

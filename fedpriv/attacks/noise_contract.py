@@ -15,6 +15,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,7 @@ from scipy.stats import beta, binom, chi2, norm
 
 from fedpriv.client.base import Client
 from fedpriv.client.build import client_class, example_counts, make_client
-from fedpriv.client.example_level import SGD, ExampleLevelClient
+from fedpriv.client.example_level import ExampleLevelClient
 from fedpriv.client.gradient import SelectingClient
 from fedpriv.common.messages import ARRAYS, DIAGNOSTICS, METRICS, NUM_EXAMPLES, pack_vector, unpack_array
 from fedpriv.config.schema import Config
@@ -80,7 +81,7 @@ class TwinWorker(Worker):
     def client(self, client: int, *others: Any, **named: Any) -> Client:
         real = super().client(client, *others, **named)
         if self.plain and isinstance(real, ExampleLevelClient):
-            vars(real)["optimiser"] = SGD()  # a cached property
+            vars(real)["descend"] = partial(ExampleLevelClient.descend, real)
         return real
 
     def local_data(self, client: int, chosen: np.ndarray | None = None) -> LocalData:

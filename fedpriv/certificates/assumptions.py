@@ -25,13 +25,15 @@ class Period:
     """Messages of a node that left one after the other under one policy.
 
     policy: as `fedpriv.deployment.policy.Policy.in_force`; None: no line said it. first, last: their Unix times in
-    seconds. sandboxes: as the line of each guarded message names it.
+    seconds. counts: how many messages opened each declared kind of counts. sandboxes: as the line of each guarded
+    message names it.
     """
 
     policy: dict[str, Any] | None
     messages: int
     first: float
     last: float
+    counts: dict[str, int] = field(default_factory=dict)
     sandboxes: list[str] = field(default_factory=list)
 
 
@@ -111,6 +113,12 @@ def _in_force(period: Period) -> list[str]:
         *([f"{only}, without a guard, for {unguarded} of the messages."] if unguarded else []),
         ("Any app was run" if rules["apps"] == "any" else only)
         + ", under a guard: its answers left as clipped sums with noise, and nothing else of it did.",
+        *(
+            f"Counts {kind} ({', '.join(query['metrics'])}) were declared, and "
+            + (f"left as clipped sums with noise in {times} of the messages." if times else "none left.")
+            for kind, query in rules["counts"].items()
+            for times in [period.counts.get(kind, 0)]
+        ),
         "The kernel and the installed libraries kept apps in their sandbox, and each start from all others; where the "
         "machine gave no control group, the kernel's memory for an app was not limited as a sum."
         if {*named} == {"namespaces"} and rules["sandbox"] == "namespaces"

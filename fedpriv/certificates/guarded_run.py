@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from fedpriv.guard.terms import Terms
 from fedpriv.privacy.ledger import LedgerFile
 
 SERVER = "The server's ledger says what arrived here. Machines were asked for their terms, and are believed."
+KINDS = "The answers, by what each cost in this ledger (kinds that cost the same are one)"
 
 
 def of_guarded_run(folder: Path) -> dict[str, Any]:
@@ -53,7 +55,8 @@ def of_guarded_run(folder: Path) -> dict[str, Any]:
         raise RunFolderError(f"{folder}: {words}: the plan is of another run")
     lines = ledger_lines(ledger)
     subject = {name: summary[name] for name in ("strategy", "rounds", "num_parameters", "answers")}
-    limit = max(limits.values(), key=float)
+    limit, kinds = max(limits.values(), key=float), sum(map(Counter, times.values()), Counter())
+    opened = ", ".join(f"{kind} {number}" for kind, number in kinds.items())
     return {
         "kind": "run",
         "subject": {"name": folder.name, "deployed": True, **subject, "closed_rounds": list(summary["closed_rounds"])},
@@ -67,7 +70,7 @@ def of_guarded_run(folder: Path) -> dict[str, Any]:
             for number, row in enumerate(found)
         ],
         "releases": releases([json.loads(line) for line in lines], node=False),
-        "assumptions": [*EVERYWHERE, SERVER, *in_words(summary)],
+        "assumptions": [*EVERYWHERE, SERVER, f"{KINDS}: {opened}.", *in_words(summary)],
         "digests": {"plan": hashlib.sha256(read_regular(folder / PLAN)).hexdigest(), "versions": summary["versions"]},
         "ledger": ledger_of(str(plan["run"]), lines),
         "heads": [],

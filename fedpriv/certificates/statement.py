@@ -39,8 +39,8 @@ PLACE = frozenset(
     ("round", "client", "clients", "sequence", "sequences", "attempt", "with_previous", "before", "realised", "count")
 )
 WORDS = ("unit", "adjacency", "observer")
-#: Of each period of a node's messages: the policy in force, and which messages.
-IN_FORCE = ("policy", "messages", "first", "last")
+#: Of each period of a node's messages: the policy in force, which messages, and how many opened which counts.
+IN_FORCE = ("policy", "messages", "first", "last", "counts")
 #: What a line counts as that cannot be read, or whose noise was chosen from earlier outputs.
 NO_BOUND = {"mechanism": "no_bound", "reason": "torn, or noise chosen from earlier outputs"}
 
@@ -188,6 +188,8 @@ def periods(rows: Iterable[Mapping[str, Any]]) -> list[Period]:
         if not found or found[-1].policy != policy:
             found.append(Period(policy, 0, row["time"], row["time"]))
         found[-1].messages, found[-1].last = found[-1].messages + 1, row["time"]
+        if "counts" in row:
+            found[-1].counts[row["counts"]] = found[-1].counts.get(row["counts"], 0) + 1
         if guarded := RUN.fullmatch(row["run"]):
             found[-1].sandboxes.append(guarded[3])
     return found

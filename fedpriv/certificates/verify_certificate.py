@@ -229,6 +229,11 @@ def check(certificate, key, report):
             same = canonical(stated) == canonical(in_force)
             report.require(same, "the policies are those that the ledger names as in force when each message left")
             report.note(not all(period.policy for period in ledger.periods), "of some messages the policy is not known")
+            for period in ledger.periods:
+                for kind, query in period.declared.items():
+                    named = ", ".join(f"{name!a:.40} {size}" for name, size in query["metrics"].items())
+                    times = f"{period.counts[kind]} of {period.messages} messages"
+                    report.say(0, f"counts {kind} ({named:.1000}) were declared, and opened by {times}")
     check_protections(certificate, ledger, node and FORMATS[form], report)
     return {signer, *ledger.signers}
 
@@ -321,15 +326,23 @@ class Message:
 
 
 #: Of a node's messages that left one after the other under one policy.
-PERIOD = ("policy", "messages", "first", "last")
+PERIOD = ("policy", "messages", "first", "last", "counts")
 
 
 @dataclass
 class Period:
+    """counts: how many messages opened each kind of counts that the policy declares."""
+
     policy: dict | None
     messages: int
     first: float
     last: float
+    counts: Counter = field(default_factory=Counter)
+
+    @property
+    def declared(self):
+        """Kind of counts -> what the policy says of it."""
+        return self.policy["guard"]["counts"] if self.policy and self.policy["guard"] else {}
 
 
 def links(lines, torn, report):
@@ -454,10 +467,10 @@ KINDS = {
     "table": ("examples", "table", "schema_file", "separator", "decimal", "encoding"),
     "accountant": ("accountant", "orders", "share"),
     "signer": ("time", "signer"),
-    "entries": ("time", "run", "own", "shares_secrets", "entries"),
+    "entries": ("time", "run", "own", "shares_secrets", "entries", "counts"),
     "policy": ("time", "policy"),
 }
-MORE, LEDGER_FORMAT = ("ledger", "format", "before"), 1
+OPTIONAL, MORE, LEDGER_FORMAT = {"share", "counts"}, ("ledger", "format", "before"), 1
 
 
 def read_node(certificate, report):
@@ -484,6 +497,10 @@ def read_node(certificate, report):
                 ledger.periods.append(Period(policy, 0, place, place))
             period = ledger.periods[-1]
             period.messages, period.last = period.messages + 1, place
+            if (kind := row.get("counts")) is not None:
+                period.counts[kind] += 1
+                words = f"line {number_of_line} opens counts {kind!a:.40}, which the policy in force does not declare"
+                report.forbid(kind not in period.declared, words)
         back = back or number_of_line * (0 < place < last)
         last = max(last, place)
         if len(ledger.messages) > MOST_CLIENTS:
@@ -499,7 +516,7 @@ def read_node_line(row):
     needed = {name for names in kinds for name in names}
     if not kinds:
         raise ValueError("no kind of line that is known")
-    fields(row, needed - {"share"}, (*MORE, "share") if "accountant" in row else MORE)
+    fields(row, needed - OPTIONAL, {*MORE, *(needed & OPTIONAL)})
     if type(row.get("format", LEDGER_FORMAT)) is not int or row.get("format", LEDGER_FORMAT) != LEDGER_FORMAT:
         raise ValueError(f"format {row['format']!a:.40}")
     for name, value in row.items():
@@ -519,7 +536,7 @@ PLACE = ("round", "client", "sequence", "attempt")
 def check_field(name, value):
     """Raises ValueError for another form than this field of a node's line has."""
     if name == "time":
-        number(value, most=MOST_WHOLE)
+        fits(number(value) <= float(MOST_WHOLE))
     elif name in ("examples", "size", "channels"):
         whole(value)
     elif name == "share":
@@ -528,18 +545,13 @@ def check_field(name, value):
         one_of(value, ("gaussian", "renyi"))
     elif name == "orders":
         fits(type(value) is dict and all(type(order) in (int, float) and order > 1 for order in value.values()))
-    elif name == "signer":
-        sha256(value)
-    elif name == "shares_secrets":
-        fits(type(value) is bool)
-    elif name in ("classes", "own"):
-        fits(type(value) is list and all(type(one) is str for one in value))
-    elif name == "entries":
-        fits(type(value) is list and all(type(one) is dict for one in value))
-    elif name == "policy":
-        check_policy(value)
+    elif name in ("classes", "own", "entries"):
+        kind = dict if name == "entries" else str
+        fits(type(value) is list and all(type(one) is kind for one in value))
+    elif name in ("signer", "counts", "policy"):
+        {"signer": sha256, "counts": check_kind, "policy": check_policy}[name](value)
     elif name != "format":
-        fits(type(value) is str)
+        fits(type(value) is (bool if name == "shares_secrets" else str))
 
 
 def fits(holds):
@@ -549,6 +561,10 @@ def fits(holds):
 
 def sha256(value):
     fits(type(value) is str and re.fullmatch("[0-9a-f]{64}", value))
+
+
+def check_kind(value):
+    fits(type(value) is str and re.fullmatch(r"(evaluate|query)(\.[A-Za-z_][A-Za-z0-9_]*)?", value))
 
 
 def check_policy(policy):
@@ -564,7 +580,14 @@ def check_policy(policy):
         fits(type(weights) is dict and {*weights} <= {"sha256", "trained_on"})
         fits(all(type(value) is str for value in weights.values()))
     if (guard := policy["guard"]) is not None:
-        fields(guard, ("apps", "sandbox", "pad_seconds"))
+        fields(guard, ("apps", "sandbox", "pad_seconds", "counts"))
+        for kind, query in guard["counts"].items():
+            check_kind(kind)
+            fields(query, ("metrics", "clip", "noise_multiplier"))
+            sizes = query["metrics"]
+            fits(sizes and all(0 < len(name) <= 128 and whole(size, 1, 4096) for name, size in sizes.items()))
+            fits(min(number(query[name], most=sys.float_info.max) for name in ("clip", "noise_multiplier")) > 0)
+            number(query["clip"], 1e-6)
         fits(guard["apps"] == "any" or type(guard["apps"]) is list)
         digests += [] if guard["apps"] == "any" else guard["apps"]
         one_of(guard["sandbox"], ("namespaces", "none"))
@@ -846,6 +869,10 @@ class Cost:
         self.is_felt = bool(self.mu2 or self.rho or self.share or self.curve)
 
 
+#: Of fields of events, beyond which nothing is computed here.
+LARGEST_VALUES = {"dimension": 1e10, "noises": 1e5, "l2": 1e12, "linf": 1e12, "trials": 1e12, "sigma": 1e12}
+
+
 @lru_cache(maxsize=100_000)
 def cost(text):
     """Of one release of an event; None: it has no bound. Raises `Unknown`, and ValueError for no event."""
@@ -855,7 +882,7 @@ def cost(text):
     threat = threat_of(flat)
     flat = complete({name: value for name, value in flat.items() if name not in WORDS}, threat)
     e = SimpleNamespace(**{name: INF if value == "inf" else value for name, value in flat.items()})
-    for name, most in (("dimension", 10**10), ("noises", 10**5), ("l2", 10**12), ("linf", 10**12), ("trials", 10**12)):
+    for name, most in LARGEST_VALUES.items():
         if getattr(e, name, 0) > most:
             raise Unknown(f"{name} beyond what is computed here")
     found = KNOWN[e.mechanism][2](e)
@@ -931,7 +958,7 @@ def symbols(epsilon, inside=None, times=1, share=0.0):
 
 def gumbel_top_k(e):
     """k picks whose losses have the range epsilon each: epsilon^2/8-zCDP [CR21]."""
-    return None if e.epsilon == INF else Cost(rho=e.k * e.epsilon**2 / 8, pure=e.k * e.epsilon)
+    return None if e.epsilon == INF else Cost(rho=e.k * e.epsilon * e.epsilon / 8, pure=e.k * e.epsilon)
 
 
 def zcdp(e):
@@ -1066,7 +1093,7 @@ def binomial(e):
     reach = math.sqrt(half * math.log(2 * e.dimension / e.delta))
     if reach + most + 1 >= half:
         return None
-    if most * reach > 1e8 or reach > 1e6:
+    if most > 200 or reach > 1e6:
         raise Unknown("a binomial beyond what is computed here")
     z = np.arange(math.ceil(half - reach), math.floor(half + reach) + 1)
     law = special.softmax(np.r_[0, np.cumsum(np.log((e.trials - z[:-1]) / (z[:-1] + 1)))])

@@ -19,6 +19,9 @@ from fedpriv.client.one_path import Asked, Clip, Participation
 from fedpriv.common.messages import ATTEMPT, ROUND, STATISTICS, TRAIN, Outgoing, Request
 from fedpriv.training.sequential import Training
 
+#: Flower's class, for halves inside other people's apps.
+OneNumPyClient = NumPyClient
+
 
 class Client(Method, NumPyClient):
     """Base of the client halves."""

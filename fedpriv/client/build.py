@@ -243,17 +243,26 @@ def num_parameters(config: Config) -> int:
     return layout_for(config).num_parameters
 
 
+def may_keep_statistics(config: Config) -> bool:
+    """Whether a model may keep running statistics (BatchNorm): where clients send what they trained as it is."""
+    kind = client_class(config)
+    as_it_is = kind.release is Client.release and kind.charges is Client.charges and kind.releasing is Client.releasing
+    return as_it_is and not kind.traits.clips_examples
+
+
 def layout_for(config: Config) -> Layout:
     """The configured model's named blocks: public, and the same in every process. The data are loaded for it once."""
     keeps_layers = client_class(config).traits.keeps_layers
     parts = (config.dataset, config.features, config.model)
     asked = getattr(config.strategy.options, "questions", None), getattr(config.strategy.options, "sections", 1)
-    key = repr((*(part.model_dump_json() for part in parts), keeps_layers, asked))
+    statistics = may_keep_statistics(config)
+    key = repr((*(part.model_dump_json() for part in parts), keeps_layers, asked, statistics))
     if key not in _layouts:
         dataset = load_federated(config).dataset
         text = text_of(dataset)
         model = resolve_model(config.model, dataset.shape, keeps_layers, text)
-        _layouts[key] = layout_of(build_model(model, dataset.shape, len(dataset.classes), 0, text, False))
+        built = build_model(model, dataset.shape, len(dataset.classes), 0, text, False, statistics)
+        _layouts[key] = layout_of(built)
     return _layouts[key]
 
 

@@ -1,7 +1,8 @@
 """What a client sends beside its release so that the server can move the clip norm C, and what that costs.
 
-One class per rule of `strategy.server.clipping`. A statistic is a release of its own: it has its noise, its event in
-the ledger, and pairs of neighbours with which the auditor reaches it. Unit client, replace-one.
+One class per rule of `strategy.server.clipping` (published adp: `clients/adpfl.py`). A statistic is a release of its
+own: it has its noise, its event in the ledger, and pairs of neighbours with which the auditor reaches it. Unit client,
+replace-one.
 
 Symbols: sigma_b -> count_noise, z_n -> norm_noise, B -> norm_bound, S_w -> window.
 """
@@ -15,15 +16,13 @@ import torch
 from torch import Tensor
 
 from fedpriv.client.contract import Charge, Statistics
-from fedpriv.common.messages import CLIP_BIT, CLIP_CHANGE, CLIP_REPORTED_NORM
+from fedpriv.common.messages import CLIP_BIT, CLIP_REPORTED_NORM
+from fedpriv.config.halves import locate
 from fedpriv.config.methods import ClippingOptions
-from fedpriv.mechanisms.clip_thresholds import NOISE_SHARE, push, window_change
+from fedpriv.mechanisms.clip_thresholds import NOISE_SHARE
 from fedpriv.mechanisms.noise import ROUNDING, NoiseSource, add_normal
 from fedpriv.privacy.events import SECURE_SUM, Event, Gaussian, NoBound, Threat
 
-EXACT_CHANGE = (
-    "clipping=adp as published: each client sends s_i, an exact function of its updates' norms, without noise"
-)
 EXACT_NORM = "as published: each client sends the norm of its update, without noise"
 
 
@@ -131,27 +130,6 @@ class NoisyNorm(ClipStatistic):
         ]
 
 
-class ExactChange(ClipStatistic):
-    """adp, published: s_i from the client's own window of raw norms, sent as it is."""
-
-    names = (CLIP_CHANGE,)
-
-    def __init__(self, window: int) -> None:
-        self.window = window
-
-    def measure(self, norm: Tensor, clip_norm: float, norms: Tensor | None, noise: NoiseSource) -> Measured:
-        earlier = norm.new_zeros((*norm.shape, 0)) if norms is None else norms
-        filled = push(earlier, norm, self.window)
-        if noise.each is None:
-            change = window_change(filled, clip_norm, self.window)
-        else:  # a deviation along a row of a table is added up in another order than one alone
-            change = torch.stack([window_change(own, clip_norm, self.window) for own in filled])
-        return Measured({CLIP_CHANGE: change}, filled)
-
-    def events(self, threat: Threat) -> list[Event]:
-        return [NoBound(threat=threat, reason=EXACT_CHANGE)]
-
-
 class ExactNorm(ClipStatistic):
     """The norm as it is: what published ADP-FL needs beside any rule, to divide a round's budget."""
 
@@ -203,7 +181,8 @@ def clip_statistic(
     if options.clipping == "quantile":
         rule: ClipStatistic = NoisyBit(default if options.count_noise is None else options.count_noise)
     elif options.clipping == "adp":
-        rule = ExactChange(options.window) if variant == "published" else noisy_norm
+        printed: type[ClipStatistic] = locate("clients.adpfl.ExactChange", "strategy.server.clipping")
+        rule = printed(options.window) if variant == "published" else noisy_norm  # type: ignore[call-arg]
     else:
         rule = ClipStatistic()
     if not reports_norm or CLIP_REPORTED_NORM in rule.names:

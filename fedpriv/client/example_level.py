@@ -16,11 +16,11 @@ n_j -> num_examples, eta -> local.lr, s_b -> count_noise, eta_C -> clip_lr.
 from __future__ import annotations
 
 import math
-from collections.abc import Generator, Sequence
+from abc import abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -29,13 +29,12 @@ from fedpriv.client.contract import Charge, Neighbours, Release, RunFacts, Unsaf
 from fedpriv.client.method import Traits, on_all_axes
 from fedpriv.common.errors import OptionError
 from fedpriv.common.messages import SIGMA, Request, shown
-from fedpriv.config.methods import CLIP_RANGE, DecayingOptions, ExampleLevelOptions
+from fedpriv.config.methods import CLIP_RANGE, ExampleLevelOptions
 from fedpriv.mechanisms.clipped_sums import ClippedSum, excess
 from fedpriv.mechanisms.noise import NoiseSource, add_normal_finely, clip_factors, l2_norm
-from fedpriv.mechanisms.noise_decay import fastest_decay, with_count
+from fedpriv.mechanisms.trusted_sums import with_count
 from fedpriv.privacy import claimed
 from fedpriv.privacy.events import Event, NoBound, PoissonGaussian, Threat
-from fedpriv.training.sequential import Clipping
 
 EXAMPLE_TO_SERVER = Threat("example", "add-or-remove-one", "server")
 
@@ -44,16 +43,12 @@ RAW_MEDIAN = "Theta is the median of the batch's own norms, without noise: it ha
 
 @dataclass(frozen=True)
 class TrainingState:
-    """What the client keeps between participations: Adam's m and v [..., d], steps taken, Theta [...]."""
+    """What the client keeps between participations: Adam's m and v [..., d] (SGD: empty), steps taken, Theta [...]."""
 
     m: Tensor
     v: Tensor
     steps: int
     clip_norm: Tensor
-
-    @property
-    def moments(self) -> Moments:
-        return Moments(self.m, self.v, self.steps)
 
     def on(self, device: torch.device) -> TrainingState:
         """With the moments on this device; Theta stays where it is."""
@@ -69,7 +64,7 @@ class NoisyStep:
 
 
 class ExampleLevelClient(Client):
-    """Base of DP-SGD, AGN, ANR and DPFL-AGN. ``optimiser`` and `smallest_sigma` are what they differ in.
+    """Base of DPFL-AGN and its kin: what noisy steps on Poisson batches cost. The steps are in `clients/dpfl_agn.py`.
 
     noise_multiplier: sigma_0, which is also the sigma of every round unless the server announces another one.
     clipping: fixed, adaptive (noisy quantile, Andrew et al. 2021), or median (published mode only).
@@ -82,14 +77,8 @@ class ExampleLevelClient(Client):
     def __init__(self, options: Any, run: RunFacts) -> None:
         super().__init__(options, run)
         self.sigma = self.noise_multiplier  # of this participation
-        _ = self.optimiser  # made once, for all copies
         if self.options.clipping == "median" and self.variant != "published":
             raise OptionError("strategy.client.clipping", "median", "privacy.variant=published only; use adaptive")
-
-    @property
-    def optimiser(self) -> Optimiser:
-        """What turns a noisy gradient into a step."""
-        raise NotImplementedError
 
     @property
     def noise_multiplier(self) -> float:
@@ -115,21 +104,23 @@ class ExampleLevelClient(Client):
 
     # --- a step ------------------------------------------------------------------------------------------
 
+    @abstractmethod
     def noisy_step(
         self, total: Tensor, within: Tensor | None, sigma: float, clip_norm: Tensor, noise: NoiseSource
     ) -> NoisyStep:
         """From the sum of clipped gradients [..., d] and, for an adaptive Theta, the number of drawn examples within
         Theta minus half of the drawn [...] (None: Theta stays, and no count is released).
-
-        Theta may differ between trials, so noise is added in units of it.
         """
-        scale = clip_norm.unsqueeze(-1).to(total.device)
-        expected = self.facts.batch_size
-        # [DPFL-AGN, Alg. 1 line 12]; float32 is post-processing
-        gradient = (add_normal_finely(total / scale, sigma, noise) * scale / expected).float()
+
+    def noisy_share(self, within: Tensor | None, noise: NoiseSource) -> Tensor | None:
+        """The count of `noisy_step` with noise, over the expected batch size."""
         if within is None:
-            return NoisyStep(gradient, None)
-        return NoisyStep(gradient, add_normal_finely(within, self.options.count_noise, noise) / expected)
+            return None
+        return add_normal_finely(within, self.options.count_noise, noise) / self.facts.batch_size
+
+    def descend(self, gradient: Tensor, state: TrainingState, lr: float) -> tuple[Tensor, TrainingState]:
+        """(what a noisy gradient [..., d] adds to the model, the state after it): here theta <- theta - lr * g."""
+        return -lr * gradient, replace(state, steps=state.steps + 1)
 
     def multiplier(self, sigma: float) -> float:
         """sigma over how far one example moves the sum on the noise's grid, in units of Theta: what a step is worth.
@@ -157,45 +148,19 @@ class ExampleLevelClient(Client):
     # --- one participation -------------------------------------------------------------------------------
 
     def fresh_state(self, like: Tensor) -> TrainingState:
-        moments = self.optimiser.fresh(like)
-        return TrainingState(moments.m, moments.v, 0, torch.full(like.shape[:-1], self.clip_norm, dtype=torch.float64))
+        """Before the first step of models [..., d]."""
+        clip_norm = torch.full(like.shape[:-1], self.clip_norm, dtype=torch.float64)
+        return TrainingState(torch.zeros(0), torch.zeros(0), 0, clip_norm)
 
-    def steps(
-        self, theta: Tensor, state: TrainingState | None, request: Request
-    ) -> Generator[Clipping, ClippedSum, Release]:
-        """``local_steps`` noisy steps from theta; the release is theta_local - theta. On a GPU the sums, the update and
-        the moments stay there between steps; only noise, which is drawn on the CPU, goes there.
-        """
-        site, sigma = self._site(), self.sigma
-        rng, noise = self.batches(request), self.noise(request, "steps")
-        state = state or self.fresh_state(theta)
-        begun, update, losses, norms, drawn = theta, torch.zeros_like(theta), 0.0, 0.0, 0
-        chosen = "median" if self.options.clipping == "median" else "given"
-        for _ in range(self.local_steps):
-            rows = np.flatnonzero(rng.random(site.num_examples) < self.sampling_rate)
-            batch = site.load_data(rows)
-            found = yield Clipping(begun + update, batch, float(state.clip_norm), chosen, stays=True)
-            device = found.total.device
-            if device != begun.device:
-                begun, update, state = begun.to(device), update.to(device), state.on(device)
-            many = len(found.norms)  # examples or persons
-            within = (found.norms <= state.clip_norm).double().sum() - many / 2 if self.is_adaptive else None
-            step = self.noisy_step(found.total, within, sigma, state.clip_norm, noise)
-            change, moments = self.optimiser.step(step.gradient, state.moments, site.trainer.config.lr)
-            update = update + change
-            state = TrainingState(moments.m, moments.v, moments.steps, self.next_clip_norm(state.clip_norm, step))
-            losses, drawn = losses + found.loss * many, drawn + many
-            norms += float(found.norms.nan_to_num(0.0, 0.0, 0.0).sum())
-        if update.device.type != "cpu":
-            update, state = update.cpu(), state.on(torch.device("cpu"))
-        figures = {
-            "train_loss": losses / drawn if drawn else 0.0,
-            "update_norm": float(l2_norm(update)),
-            "gradient_norm": norms / drawn if drawn else 0.0,
-            "noise_norm": sigma * float(state.clip_norm) * math.sqrt(len(theta)) / self.facts.batch_size,
-            "theta_clip": float(state.clip_norm),
-        }
-        return Release(update, state, figures, local=theta + update)
+    @staticmethod
+    def on_device(
+        clipped: ClippedSum, theta: Tensor, update: Tensor, state: TrainingState
+    ) -> tuple[Tensor, Tensor, TrainingState]:
+        """Start, update and moments where the sum is: on a GPU they stay there between steps."""
+        device = clipped.total.device
+        if device == theta.device:
+            return theta, update, state
+        return theta.to(device), update.to(device), state.on(device)
 
     def prepare(self, request: Request, down: Sequence[Tensor] = ()) -> None:
         """Takes the round's sigma_t as the server announces it (its own sigma_0 where it announces none).
@@ -261,99 +226,9 @@ class ExampleLevelClient(Client):
             within = drawn * ((norms <= state.clip_norm).double() - 0.5) if self.is_adaptive else None
             total = gradient * (factors * drawn).unsqueeze(-1)
             step = self.noisy_step(total, within, sigma, state.clip_norm, noise)
-            moments = Moments(state.m, state.v, state.steps + 1)
             seen.append(step.gradient / state.clip_norm.float().unsqueeze(-1))
             if step.share is not None:
                 shares.append(step.share.float().unsqueeze(-1))
-            state = TrainingState(moments.m, moments.v, moments.steps, self.next_clip_norm(state.clip_norm, step))
+            following = self.next_clip_norm(state.clip_norm, step)
+            state = replace(state, steps=state.steps + 1, clip_norm=following)
         return Release(torch.cat([*seen, *shares], dim=-1), state)
-
-
-class DecayingNoise(ExampleLevelClient):
-    """Base of the clients whose server lowers sigma_t (ANR): sigma_t is chosen from earlier outputs, so the guarantee
-    is of something fixed before the run.
-
-    published: the fastest decay, sigma_0 * rho^(t - 1). repaired: the floor, ``floor`` * sigma_0.
-    """
-
-    options: DecayingOptions
-    traits = replace(ExampleLevelClient.traits, costliest="last")
-
-    def smallest_sigma(self, server_round: int) -> float:
-        if self.variant == "published":
-            return fastest_decay(self.noise_multiplier, self.options.decay, server_round)
-        return self.options.floor * self.noise_multiplier
-
-    def remarks(self) -> tuple[str, ...]:
-        first, last = self.noise_multiplier, self.facts.num_rounds
-        least = self.smallest_sigma(last)
-        if self.variant == "published":
-            rule = (
-                f"decay {self.options.decay:g}, so by round {last} the noise multiplier may have fallen to {least:.3g}"
-            )
-        else:
-            rule = f"floor {self.options.floor:g}, so the noise multiplier never falls below {least:.3g}"
-        return (
-            f"the noise decays whenever the public loss stops falling, which earlier outputs decide ({rule}): the "
-            f"guarantee counts on that, the paper's formula on {first:g} in every round",
-        )
-
-
-# --- steps on a gradient that already has noise ---------------------------------------------------------------
-# Post-processing of an accounted release. State in, state out; vectors are float32 [..., d].
-
-
-#: The paper's epsilon in the denominator of eq. 10.
-ADAM_EPSILON = 1e-8
-
-
-@dataclass(frozen=True)
-class Moments:
-    """m, v: moving averages of the gradient and of its square (empty for SGD); steps: number of steps taken."""
-
-    m: Tensor
-    v: Tensor
-    steps: int = 0
-
-
-class Optimiser(Protocol):
-    """A rule that turns a noisy gradient into a step."""
-
-    def fresh(self, like: Tensor) -> Moments:
-        """The state before the first step."""
-        ...
-
-    def step(self, gradient: Tensor, moments: Moments, lr: float) -> tuple[Tensor, Moments]:
-        """(what to add to the parameters, the next state)."""
-        ...
-
-
-class SGD:
-    """theta <- theta - lr * g."""
-
-    def fresh(self, like: Tensor) -> Moments:
-        return Moments(torch.zeros(0), torch.zeros(0))
-
-    def step(self, gradient: Tensor, moments: Moments, lr: float) -> tuple[Tensor, Moments]:
-        return -lr * gradient, Moments(moments.m, moments.v, moments.steps + 1)
-
-
-@dataclass(frozen=True)
-class Adam:
-    """Adam by the paper's equations: its listing prints beta1 for beta2 (lines 14 and 16) and omits the power t of the
-    bias correction (lines 15 and 16).
-    """
-
-    beta1: float
-    beta2: float
-
-    def fresh(self, like: Tensor) -> Moments:
-        return Moments(torch.zeros_like(like), torch.zeros_like(like))
-
-    def step(self, gradient: Tensor, moments: Moments, lr: float) -> tuple[Tensor, Moments]:
-        t = moments.steps + 1
-        m = self.beta1 * moments.m + (1 - self.beta1) * gradient  # [DPFL-AGN, eq. 6]
-        v = self.beta2 * moments.v + (1 - self.beta2) * gradient.square()  # [DPFL-AGN, eq. 7]
-        m_hat = m / (1 - self.beta1**t)  # [DPFL-AGN, eq. 8]
-        v_hat = v / (1 - self.beta2**t)  # [DPFL-AGN, eq. 9]
-        return -lr / (v_hat.sqrt() + ADAM_EPSILON) * m_hat, Moments(m, v, t)  # [DPFL-AGN, eq. 10]

@@ -14,21 +14,18 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from fedpriv.client.base import Client
-from fedpriv.client.contract import Charge, Figure, Neighbours, Release, RunFacts, Trained
+from fedpriv.client.contract import Charge, Neighbours, Release, RunFacts, Trained
 from fedpriv.client.method import Traits, on_all_axes
 from fedpriv.client.secure_sum import ONE_NOISE, SummedGaussians
 from fedpriv.common.packing import pack_selected, packed_bytes
-from fedpriv.common.seeds import public_mask
 from fedpriv.config.gradient_methods import GradientOptions, NoisyGradientOptions
 from fedpriv.config.methods import SelectingOptions
 from fedpriv.mechanisms.noise import NoiseSource, add_normal, clip, finite_or_zero, l2_norm
-from fedpriv.mechanisms.noise_decay import noisy_sum
-from fedpriv.mechanisms.significance import largest
+from fedpriv.mechanisms.trusted_sums import noisy_sum
 from fedpriv.privacy.events import Event, Gaussian, GumbelTopK, NoBound
 from fedpriv.privacy.secret_cohorts import TO_OUTSIDERS, SecretCohorts
 
@@ -107,7 +104,7 @@ class GradientClient(Client):
 
     def releasing(self, theta: Tensor, trained: Trained, state: Any, noise: NoiseSource) -> Release:
         """What is up for release is g = sum of the gradients of the local steps [..., d]."""
-        gradient = finite_or_zero(trained.sent / -self._site().trainer.config.lr)  # [DP-FedAGS, Alg. 1 line 21]
+        gradient = finite_or_zero(trained.sent / -self._site().trainer.config.lr)
         self.loss = torch.as_tensor(trained.figures["train_loss"], dtype=torch.float64)
         release = self.release(gradient, state, noise)
         figures = {**trained.figures, "update_norm": l2_norm(gradient)}
@@ -119,11 +116,11 @@ class GradientClient(Client):
 
     def clipped(self, gradient: Tensor) -> Tensor:
         """g' [..., d]."""
-        return clip(gradient, self.clip_norm)  # [DP-FedAGS, Alg. 1 line 22]
+        return clip(gradient, self.clip_norm)
 
     def plus_gaussian(self, values: Tensor, noise: NoiseSource) -> Tensor:
         """Coordinates of g' [...] plus N(0, sigma^2 C^2)."""
-        return add_normal(values, self.noise_multiplier * self.clip_norm, noise)  # [DP-FedAGS, Alg. 1 line 26]
+        return add_normal(values, self.noise_multiplier * self.clip_norm, noise)
 
     # --- what it costs -------------------------------------------------------------------------------------
 
@@ -233,10 +230,7 @@ FIRST_AXIS, SECOND_AXIS = 2.0, 3.0
 
 
 class SelectingClient(GradientClient):
-    """Perturbs a part of the gradient. Published, the other coordinates are sent as they are; repaired, nothing is sent
-    for them, and which ones are chosen is either public chance or a private selection with a price.
-
-    A method says how many coordinates a round selects (`count`), and which ones in published mode (`significant`).
+    """Perturbs a part of the gradient: what that costs, and how it is sent. `clients/fedags.py` has the release.
 
     A release [..., d] is NaN where nothing is sent. selection: random (a public mask) | gumbel (one-shot top-k of
     min(|g'_j|, tau)). selection_share: the part of a round's budget that the selection gets, if it costs anything.
@@ -250,69 +244,11 @@ class SelectingClient(GradientClient):
     def count(self, dimension: int, server_round: int) -> int:
         """How many of d coordinates this round selects: public, 1..d."""
 
-    @abstractmethod
-    def significant(self, clipped: Tensor, noise: NoiseSource) -> Tensor:
-        """Published: bool [..., d]."""
-
     def leak(self) -> str | None:
         """What is sent without noise, in words."""
         return "noise_multiplier=0: the clipped gradient is sent as it is" if self.noise_multiplier == 0 else None
 
-    # --- the release ---------------------------------------------------------------------------------------
-
-    def release(self, update: Tensor, state: Any, noise: NoiseSource) -> Release:
-        if self.variant == "published" and noise.each is not None:  # how many are perturbed differs between clients
-            alone = [self.release_gradient(row, own) for row, own in zip(update, noise.each, strict=True)]
-            numbers = torch.tensor(
-                [[float(told) for told in one.figures.values()] for one in alone], dtype=torch.float64
-            )
-            figures = dict(zip(alone[0].figures, numbers.unbind(1), strict=True))
-            return Release(torch.stack([one.value for one in alone]), None, figures)
-        return self.release_gradient(update, noise)
-
-    def release_gradient(self, update: Tensor, noise: NoiseSource) -> Release:
-        """Of one client, or of equally many coordinates of each."""
-        clipped = self.clipped(update)
-        if self.variant == "published":
-            chosen = self.significant(clipped, noise)
-            value = clipped.clone()
-        else:
-            chosen = self.chosen(clipped, noise)
-            value = torch.full_like(clipped, torch.nan)
-        before = clipped.masked_select(chosen)  # an index of bits is made a list of places first, each time
-        if clipped.ndim > 1 and self.variant == "repaired":
-            before = before.view(*clipped.shape[:-1], -1)  # equally many of each
-        after = self.with_noise(before, clipped.shape[-1], noise)
-        value.masked_scatter_(chosen, after)  # [DP-FedAGS, eq. 1]
-        dimension = clipped.shape[-1]
-        if self.site is None and value.ndim > 1:
-            return Release(value)
-        figures: dict[str, Figure] = {
-            "share_perturbed": after.shape[-1] / dimension,
-            "scheduled_share": self.count(dimension, self.round) / dimension,
-            "clipped_norm": l2_norm(clipped),
-            "noise_norm": l2_norm(after - before),
-        }
-        return Release(value, None, figures)
-
-    def chosen(self, clipped: Tensor, noise: NoiseSource) -> Tensor:
-        """Repaired: exactly `count` coordinates, bool [..., d]."""
-        dimension = clipped.shape[-1]
-        count = self.count(dimension, self.round)
-        if count == dimension:
-            return torch.ones_like(clipped, dtype=torch.bool)
-        if self.options.selection == "random":
-            if self.site is None:  # the auditor takes the mask that shows it most
-                return (torch.arange(dimension) < count).expand(clipped.shape)
-            site, number = self.site, self.round
-            masks = [
-                public_mask(site.seed, client, number, dimension, count) for client in site.clients or (site.client,)
-            ]
-            return torch.from_numpy(np.stack(masks)).view(clipped.shape)
-        tau = self.clip_norm / math.sqrt(count) if self.options.score_bound is None else self.options.score_bound
-        # Under replace-one a score moves by up to tau, up or down: scale 2 tau / eps0.
-        gumbel = noise.gumbel(clipped.shape, 2 * tau / self.pick_epsilon(count))
-        return largest(gumbel.add_(clipped.abs().clamp_(max=tau)), count)  # [Durfee and Rogers 2019, Alg. 1]
+    # --- the way out ---------------------------------------------------------------------------------------
 
     def encode(self, value: Tensor) -> Tensor:
         """All of it where every coordinate is sent; under a public mask the chosen values; else with their places."""
@@ -328,10 +264,6 @@ class SelectingClient(GradientClient):
     def release_bytes(self, size: int, server_round: int = 1) -> int:
         count = size if self.variant == "published" else self.count(size, server_round)
         return 4 * count if count == size or self.options.selection == "random" else packed_bytes(size, count)
-
-    def with_noise(self, values: Tensor, dimension: int, noise: NoiseSource) -> Tensor:
-        """Significant coordinates [n] of gradients with ``dimension`` coordinates, with noise."""
-        return self.plus_gaussian(values, noise)
 
     # --- what it costs -------------------------------------------------------------------------------------
 

@@ -361,43 +361,48 @@ def _try_app(options: dict[str, str], policy: Path) -> bool:
 
     client = whole_number(options, "client", 0, 2**31)
     model = _existing(options, "model") if options.get("model") else None
-    starts = try_app(policy, _existing(options, "data").absolute(), _existing(options, "guard"), client, model)
+    trial = try_app(policy, _existing(options, "data").absolute(), _existing(options, "guard"), client, model)
     rules = read_policy(policy).guard
     assert rules is not None
-    say(f"{starts}")
-    if starts.seconds:
-        mean, most = sum(starts.seconds) / len(starts.seconds), max(starts.seconds)
-        say(f"seconds of a start: {mean:.2f}, {most:.2f} at most; of the processor {starts.processor_s:.2f} at most")
-        say(f"memory of a start: {starts.memory_bytes / 2**20:.0f} MiB at most, libraries included")
+    for kind, starts in trial.starts.items():
+        say(f"{kind}: {starts}")
+    if trial.no_model:
+        say(f"train: not tried, and messages to train are refused, since {trial.no_model}; model=FILE.npz gives one")
+    if all_starts := [starts for starts in trial.starts.values() if starts.seconds]:
+        seconds, used = [one for starts in all_starts for one in starts.seconds], max(s.processor_s for s in all_starts)
+        mean, most = sum(seconds) / len(seconds), max(seconds)
+        say(f"seconds of a start: {mean:.2f}, {most:.2f} at most; of the processor {used:.2f} at most")
+        memory = max(starts.memory_bytes for starts in all_starts)
+        say(f"memory of a start: {memory / 2**20:.0f} MiB at most, libraries included")
     say("nothing was booked, and nothing left; what is said here depends on the data: keep it on this machine")
-    return starts.enough(rules)
+    return trial.enough(rules)
 
 
-def _check_tried(options: dict[str, str], policy: Path) -> None:
-    """Raises `OptionError` for an app of which too few starts answered. One that is given and that nobody has tried
-    under the policy's rules is tried now.
+def _check_tried(options: dict[str, str], file: Path) -> None:
+    """Raises `OptionError` for an app of which too few starts answered, or that the policy lists and nobody has tried
+    with these rules, data and packages. One that is given is tried now.
     """
     from fedpriv.deployment.bundles import bundle_digest
     from fedpriv.deployment.policy import read_policy
-    from fedpriv.guard.trial import known_starts
+    from fedpriv.guard.shard_counts import known_trial, state_of, why_not
 
-    rules, data = read_policy(policy).guard, _existing(options, "data")
+    policy, data, client = read_policy(file), _existing(options, "data"), whole_number(options, "client", 0, 2**31)
+    rules = policy.guard
     assert rules is not None
     if rules.min_answered == 0:
         return
+    state = state_of(data, policy)
     app = None if options["guard"] == "any" else bundle_digest(_existing(options, "guard"))
     digests = [app] if app else [] if rules.apps == "any" else rules.apps
-    if app and known_starts(data, app, rules) is None:
-        _try_app(options, policy)
+    if app and ((known := known_trial(data, app, policy, client)) is None or known.state != state):
+        _try_app(options, file)
     for digest in digests:
-        starts = known_starts(data, digest, rules)
-        if starts is not None and not starts.enough(rules):
-            words = f"asks for more than this app has: {starts}; lower it, or see `fedpriv deploy node try`"
-            raise OptionError("guard.min_answered", rules.min_answered, f"{digest[:16]}: {words}")
-    if rules.apps == "any" or any(known_starts(data, digest, rules) is None for digest in digests):
+        if (why := why_not(data, digest, policy, client, state=state)) is not None:
+            raise OptionError("guard.min_answered", rules.min_answered, f"{digest[:16]}: {why}")
+    if rules.apps == "any" and not app:
         say(
-            "guard: there are apps that nobody has tried here (fedpriv deploy node try): each start that fails is a "
-            "zero update, and is spent",
+            "guard: apps may run that nobody has tried here (fedpriv deploy node try): each start that fails is a zero "
+            "update, and is spent",
             file=sys.stderr,
         )
 

@@ -1,6 +1,6 @@
 """Lists where each equation of the papers is in the code: `fedpriv papers`, or `make papers`.
 
-A tag is a comment such as ``# [Fed-CAD, Alg. 1 line 14]``, or ``lines 13, 20``, beside the code that computes it.
+A tag is a comment such as ``# [Fed-CAD, Alg. 1 line 14]``, or ``lines 1 to 6, 20``, beside the code that computes it.
 """
 
 from __future__ import annotations
@@ -14,11 +14,18 @@ from pathlib import Path
 from fedpriv.common.command_line import command, command_options
 from fedpriv.common.printing import say
 
-#: Every equation that must be found, by paper; one that is missing fails a test.
+
+def _all(algorithm: int, lines: int) -> tuple[str, ...]:
+    """Every line of a listing."""
+    return tuple(f"Alg. {algorithm} line {line}" for line in range(1, lines + 1))
+
+
+#: Every equation that must be found, by paper; one that is missing fails a test. Of the listings every line is in the
+#: method's own two files.
 REQUIRED: Mapping[str, tuple[str, ...]] = {
     "Fed-CAD": (
-        *(f"Alg. 1 line {line}" for line in (9, 10, 11, 13, 14, 15, 16, 17, 18, 20, 21, 25)),
-        *(f"Alg. 2 line {line}" for line in (6, 8)),
+        *_all(1, 26),
+        *_all(2, 10),
         "III-C (3)",
         "V-B",
         "Theorem VI.2",
@@ -26,15 +33,17 @@ REQUIRED: Mapping[str, tuple[str, ...]] = {
     "FedProx": ("eq. 2",),
     "ADP-FL": (
         *(f"eq. {number}" for number in (9, 10, 11, 12, 13, 16)),
-        *(f"Alg. 1 line {line}" for line in (16, 17, 18, 22, 23, 24)),
+        *_all(1, 27),
+        *_all(2, 19),
+        *_all(3, 7),
     ),
-    "CoQ-FL": ("eq. 2", "Lemma 2"),
+    "CoQ-FL": ("eq. 2", "Lemma 2", *(f"Alg. 1 step {step}" for step in (1, 2, 3, 4))),
     "DP-FedAGS": (
         *(f"eq. {number}" for number in (1, 2, 3, 35, 37)),
-        *(f"Alg. 1 line {line}" for line in (12, 21, 22, 23, 25, 26)),
+        *_all(1, 31)[2:],  # lines 1 and 2 are input and output
         "IV-A",
     ),
-    "DPFL-AGN": (*(f"eq. {number}" for number in (6, 7, 8, 9, 10, 11, 12, 13, 17)), "Alg. 1 line 10", "Alg. 1 line 12"),
+    "DPFL-AGN": (*(f"eq. {number}" for number in (6, 7, 8, 9, 10, 11, 12, 13, 17)), *_all(1, 29)),
     "NbAFL": ("Alg. 1", "Theorem 1"),
     "FedOpt": ("Alg. 2",),
     "SCAFFOLD": tuple(f"Alg. 1 line {line}" for line in (10, 12, 17)),
@@ -44,7 +53,7 @@ ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = ("strategies", "clients", "fedpriv")
 
 _TAG = re.compile(r"\[(?P<paper>[A-Z][A-Za-z]*(?:-[A-Za-z]+)*), (?P<place>[A-Z][^\]]*|eq\. [^\]]*)\]")
-_LINES = re.compile(r"(?P<before>.*\bline)s (?P<numbers>\d+(?:, \d+)+)$")
+_LINES = re.compile(r"(?P<before>.*\bline)s (?P<numbers>\d+(?:(?:,| to) \d+)+)$")
 
 
 @dataclass(frozen=True)
@@ -58,16 +67,15 @@ class Tag:
 
 
 def tags_in(text: str, file: str) -> Iterator[Tag]:
-    """The tags of one file, in order; ``lines 13, 20`` are two."""
+    """The tags of one file, in order; ``lines 13, 20`` are two, ``lines 1 to 3`` three."""
     for number, line in enumerate(text.splitlines(), 1):
         _, _, comment = line.partition("#")
         for found in _TAG.finditer(comment):
             several = _LINES.match(found["place"])
-            places = (
-                [f"{several['before']} {one}" for one in several["numbers"].split(", ")]
-                if several
-                else [found["place"]]
-            )
+            places = [found["place"]]
+            if several:
+                ends = [[int(end) for end in part.split(" to ")] for part in several["numbers"].split(", ")]
+                places = [f"{several['before']} {one}" for part in ends for one in range(part[0], part[-1] + 1)]
             for place in places:
                 yield Tag(found["paper"], place, file, number)
 

@@ -32,11 +32,13 @@ ITSELF = getattr(os, "O_NOFOLLOW", 0)
 BROKEN_PIPE = getattr(signal, "SIGPIPE", 13)
 
 
-def lock(file: Any) -> None:
-    """Locks an open file for this process. Raises OSError where another one holds it."""
+def lock(file: Any, shared: bool = False) -> None:
+    """Locks an open file for this process. Raises OSError where another one holds it. shared: beside other shared locks
+    (on Windows none is needed: what is open there is not deleted).
+    """
     if fcntl is not None:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    else:
+        fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+    elif not shared:
         file.seek(0)
         msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
 

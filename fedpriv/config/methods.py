@@ -45,6 +45,7 @@ class HeadOptions(MethodOptions):
 
 class FedVFOptions(HeadOptions):
     head_period: int = Field(ge=1, description="P: the heads are averaged in rounds P, 2P, ...")
+    stage: int = Field(ge=0, description="rounds of the earlier stage, in which heads are averaged every time; 0: none")
 
 
 class PFLOptions(PersonalOptions):

@@ -52,6 +52,8 @@ def source_files(config: Config) -> dict[str, str]:
     named = [config.strategy.server, config.strategy.client]
     if config.privacy.mechanism is not None:
         named += [target(config.privacy.mechanism, half) for half in HALVES]
+    if getattr(config.strategy.options, "clipping", None) == "adp":  # ADP-FL's rule, of any method
+        named += [target("adpfl", half) for half in HALVES]
     named += [group.path for group in (config.dataset, config.model) if group.path is not None]
     return dict(_digests(tuple(sorted(path.rpartition(".")[0] for path in named)), own_methods()))
 

@@ -212,6 +212,8 @@ def without_what_is_younger(strategy: dict[str, Any]) -> None:
     if server.get("optimizer") == "sgd" and server.get("lr") in (None, 1):
         for name in ("optimizer", "lr", "momentum", "beta1", "beta2", "tau"):
             server.pop(name, None)
+    if strategy["client"].get("stage") == 0:
+        strategy["client"].pop("stage")
     if "count_share" in server and server["clipping"] == "fixed":
         _drop(strategy, "clipping", "clip_lr", "target_quantile", "floor", "norm_bound", "count_share")
     if strategy.get("secure_sum") == "assumed":

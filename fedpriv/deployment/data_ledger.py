@@ -191,12 +191,13 @@ class DataLedger:
             self.confirm()
         return fixed
 
-    def append(self, booked: Booked, run: str) -> None:
+    def append(self, booked: Booked, run: str, counts: str = "") -> None:
         """One message's releases, on the disk when this returns. Call `confirm` once everything else is on the disk
-        too.
+        too. counts: under which name the policy declares what the message opens; empty: it opens no counts.
         """
         moment = round(time.time())  # for display: no decision depends on it
-        self._append({"time": moment, "run": run, **booked_to_json(booked)})
+        opened = {"counts": counts} if counts else {}
+        self._append({"time": moment, "run": run, **opened, **booked_to_json(booked)})
 
     def confirm(self) -> None:
         """Updates the counter to cover all that the ledger now holds, then the running account."""

@@ -18,7 +18,7 @@ from flwr.app import Context
 from torch import nn
 
 from fedpriv.client.base import Client
-from fedpriv.client.build import ClientMaker, client_class
+from fedpriv.client.build import ClientMaker, client_class, may_keep_statistics
 from fedpriv.client.contract import BudgetSpent, Charge
 from fedpriv.client.memory import ClientMemory, read_memory
 from fedpriv.common.errors import OptionError, PolicyRefused
@@ -192,7 +192,7 @@ def _model_form(config: Config) -> nn.Module:
         shape = model_input(config.features, (dataset.channels, dataset.size, dataset.size))
     with torch.device("meta"):
         chosen = resolve_model(config.model, shape, client_class(config).traits.keeps_layers, text)
-        return build_model(chosen, shape, num_outputs_of(config, schema), 0, text, False)
+        return build_model(chosen, shape, num_outputs_of(config, schema), 0, text, False, may_keep_statistics(config))
 
 
 def _changed(path: Path) -> int:

@@ -15,6 +15,9 @@ from fedpriv.common.sum_limits import FEWEST_BITS, MOST_BITS
 from fedpriv.config.options import SMALLEST, Options
 
 Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+#: The type of a message that asks for declared counts.
+CountsKind = Annotated[str, Field(pattern=r"^(evaluate|query)(\.[A-Za-z_][A-Za-z0-9_]*)?$")]
+CountsName = Annotated[str, Field(min_length=1, max_length=128)]
 
 #: Numbers of one declared vector of counts at most.
 MOST_COUNTS = 4096
@@ -25,7 +28,7 @@ Noise = Literal["own", "ddgauss", "skellam"]
 class CountsPolicy(Options):
     """Numbers that an app counts on a shard, in reply to one kind of message: none is negative."""
 
-    metrics: dict[Annotated[str, Field(min_length=1, max_length=128)], Annotated[int, Field(ge=1)]] = Field(
+    metrics: dict[CountsName, Annotated[int, Field(ge=1, le=MOST_COUNTS)]] = Field(
         description="names in the app's reply, and how many numbers each has", min_length=1
     )
     clip: float = Field(ge=SMALLEST, description="longest vector C of a shard's counts")
@@ -81,7 +84,7 @@ class GuardPolicy(Options):
     min_answered: float = Field(
         default=0.9, ge=0, le=1, description="share of an app's starts that must answer when it is tried, or none runs"
     )
-    counts: dict[Annotated[str, Field(pattern=r"^(evaluate|query)(\.[A-Za-z_]\w*)?$")], CountsPolicy] = Field(
+    counts: dict[CountsKind, CountsPolicy] = Field(
         default={}, description="by type of message (evaluate, query, query.NAME): the counts that leave in reply"
     )
     api: Literal["message", "numpy"] = Field(

@@ -30,7 +30,7 @@ from fedpriv.config.sum_methods import RowSumOptions
 from fedpriv.config.yaml_text import with_tuples
 from fedpriv.deployment.accounting import RESERVED, Accounting
 from fedpriv.deployment.approved_weights import AllApproved
-from fedpriv.deployment.guard_policy import GuardPolicy, Sha256
+from fedpriv.deployment.guard_policy import CountsKind, CountsPolicy, GuardPolicy, Sha256
 from fedpriv.deployment.queries import Queries, query_objections
 from fedpriv.privacy.composition import Budget, compose
 from fedpriv.privacy.event_costs import ORDERS
@@ -96,6 +96,7 @@ class GuardInForce(Options):
     apps: Literal["any"] | list[Sha256]
     sandbox: Literal["namespaces", "none"]
     pad_seconds: Annotated[float, Field(gt=0)] | None
+    counts: dict[CountsKind, CountsPolicy]
 
 
 class InForce(Options):

@@ -32,7 +32,7 @@ from fedpriv.common.errors import LedgerRefused
 from fedpriv.config.options import Options
 from fedpriv.deployment.accounting import Accounting
 from fedpriv.deployment.declaration import declaring_row, read_declared
-from fedpriv.deployment.guard_policy import Sha256
+from fedpriv.deployment.guard_policy import CountsKind, Sha256
 from fedpriv.deployment.policy import Booked, InForce, Spent
 from fedpriv.privacy.event_json import entry_from_json, entry_to_json
 from fedpriv.privacy.events import Threat
@@ -50,12 +50,12 @@ KINDS: dict[str, tuple[str, ...]] = {
     "table": ("examples", "table", "schema_file", "separator", "decimal", "encoding"),
     "accountant": ("accountant", "orders", "share"),
     "signer": ("time", "signer"),
-    "entries": ("time", "run", "own", "shares_secrets", "entries"),
+    "entries": ("time", "run", "own", "shares_secrets", "entries", "counts"),
     "policy": ("time", "policy"),
 }
 EVERY = ("ledger", "format", BEFORE)
-#: What may be missing: ledgers begun before there was a reserve of delta have no share.
-OLDER = ("share",)
+#: What may be missing: ledgers begun before there was a reserve of delta have no share, and few messages open counts.
+OPTIONAL = ("share", "counts")
 TABLES = """
 CREATE TABLE tie (content TEXT NOT NULL);
 CREATE TABLE prices (id INTEGER PRIMARY KEY, price TEXT UNIQUE NOT NULL, times INTEGER NOT NULL);
@@ -113,6 +113,9 @@ class Balance:
             self.signer = row["signer"]
         if "policy" in row:
             self.policy = row["policy"]
+        declared = (self.policy or {}).get("guard") or {"counts": {}}
+        if "counts" in row and row["counts"] not in declared["counts"]:
+            raise LedgerRefused(f"a line opens counts {row['counts']}, which the policy in force does not declare")
         if "entries" in row:
             self.spent.add(read_booked(row))
             self.last = float(row["time"])
@@ -264,6 +267,7 @@ class Fields(Options):
     share: float = Field(default=1.0, gt=0, le=1)
     signer: Sha256 = ""
     run: str = ""
+    counts: CountsKind = "query"
     own: list[str] = Field(default=[])
     shares_secrets: bool = False
     entries: list[dict[str, Any]] = Field(default=[])
@@ -278,13 +282,15 @@ def check_row(row: dict[str, Any]) -> None:
         what = f"format {written}" if written != LEDGER_FORMAT else ", ".join(sorted(row.keys() - known) or sorted(row))
         words = f"a line has {what}, which this version does not know (format {LEDGER_FORMAT}): what was spent"
         raise LedgerRefused(f"{words} is not known; install the newer version of fedpriv that wrote it")
-    missing = [name for fields in kinds for name in fields if name not in row and name not in OLDER]
+    missing = [name for fields in kinds for name in fields if name not in row and name not in OPTIONAL]
     try:
         policy = Fields.model_validate(row).policy
     except ValidationError as error:
         missing += [str(wrong["loc"][0]) for wrong in error.errors()]
     else:  # every field of a policy is written, those with a default too
-        missing += ["policy"] * ("policy" in row and (policy and policy.model_dump(mode="json")) != row["policy"])
+        missing += ["policy"] * (
+            "policy" in row and (policy is None or policy.model_dump(mode="json") != row["policy"])
+        )
     if missing:
         raise LedgerRefused(f"a line's {', '.join(missing)} cannot be read: what was spent is not known")
 

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from fedpriv.client.base import Client
-from fedpriv.client.build import ClientMaker, client_class, unit_of
+from fedpriv.client.build import ClientMaker, client_class, may_keep_statistics, unit_of
 from fedpriv.client.contract import Site
 from fedpriv.common.errors import OptionError
 from fedpriv.common.messages import FloatVector
@@ -55,7 +55,8 @@ class Loaded:
         config, dataset = self.config, self.data.dataset
         text = text_of(dataset)
         chosen = resolve_model(config.model, dataset.shape, client_class(config).traits.keeps_layers, text)
-        module = build_model(chosen, dataset.shape, len(dataset.classes), config.seed, text)
+        statistics = may_keep_statistics(config)
+        module = build_model(chosen, dataset.shape, len(dataset.classes), config.seed, text, statistics=statistics)
         device = resolve_device(config.engine.device)
         model = FlatModel(module, device, prefers_channels_last(chosen.name, device), dataset.task, dataset.vocabulary)
         self._initial = model.theta.detach().cpu().clone()

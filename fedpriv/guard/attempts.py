@@ -77,6 +77,8 @@ brk arch_prctl get_robust_list sigaltstack rt_sigaction set_tid_address
 #: Made in folders; seconds after which what waits for a signal gets one.
 NEW, TICK = "fedpriv-probe", 0.002
 UNTOUCHED = b"\1" * 4096
+#: What a shard notes of time, in milliseconds; seconds that another one lasts.
+CLOCK, LAST = "time gap", 1.0
 #: Waiting signals at most, more than a user may have; threads at most.
 SIGNALS, THREADS = 200_000, 24
 Values = list[tuple[str, Any]]
@@ -227,12 +229,16 @@ class _Shard:
 
 
 def play(role: str, answer: int, data: str) -> None:
-    """In a shard: plays its part (idle, wait, act, backwards, hold, see) and writes what it noted to ``answer``."""
+    """In a shard: plays its part (idle, last, clock, wait, act, backwards, hold, see) and writes what it noted to
+    ``answer``.
+    """
     from fedpriv.guard.record import record_of
 
     role, _, mark = role.partition(" ")
-    found: dict[str, int] = {}
-    if role not in ("idle", "wait"):
+    found: dict[str, int] = {CLOCK: round(time.monotonic() * 1000)} if role == "clock" else {}
+    if role == "last":
+        time.sleep(LAST)
+    if role not in ("idle", "last", "clock", "wait"):
         found = _Shard(data, mark).results(READING + CHANGING * (role != "see"), role == "backwards")
     os.ftruncate(answer, 0)
     os.lseek(answer, 0, os.SEEK_SET)

@@ -7,6 +7,9 @@ session has them (systemd: `Delegate=memory pids`, `DelegateSubgroup=`).
 
 from __future__ import annotations
 
+import os
+import platform
+import re
 import secrets
 import time
 from collections.abc import Iterator
@@ -21,14 +24,28 @@ SPARE = 16
 KERNEL = 64 << 20
 
 
+def counts_threads(release: str = "") -> bool:
+    """Whether RLIMIT_NPROC counts the threads of one user namespace, and so of one start (Linux 5.14). Before, it
+    counts all processes of the machine's user: a limit would tell one start of others, and none is set.
+    """
+    version = re.match(r"(\d+)\.(\d+)", release or platform.release())
+    return version is not None and (int(version[1]), int(version[2])) >= (5, 14)
+
+
 def in_words() -> str:
     if parent() is not None:
         return (
             "Each start of an app has a control group that limits its memory, the kernel's for it too, and its threads."
         )
+    exact = counts_threads() and os.getuid() != 0
     return (
         "This machine gives no control group: an app's memory, files, threads and signals are limited each by itself, "
-        "and what the kernel needs for it is not limited as a sum."
+        "and what the kernel needs for it is not limited as a sum. Its threads are limited "
+        + (
+            "as they start."
+            if exact
+            else "by a look 20 times a second: as root, and before Linux 5.14, no limit holds."
+        )
     )
 
 

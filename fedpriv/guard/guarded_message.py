@@ -74,9 +74,10 @@ from fedpriv.guard.arrays import (
 from fedpriv.guard.member_state import SumStore, masked_sum
 from fedpriv.guard.record import counts_of, request_bytes
 from fedpriv.guard.sandbox import Answer, Limits, Sandbox
-from fedpriv.guard.shard_counts import count_answers
+from fedpriv.guard.shard_counts import count_answers, why_not
 from fedpriv.guard.shards import Shards, read_salt
 from fedpriv.guard.terms import COUNTS, Terms
+from fedpriv.guard.terms import TRAIN as TRAINED
 from fedpriv.mechanisms.integer_noise import pack_residues, to_residues
 from fedpriv.mechanisms.noise import NoiseSource
 from fedpriv.mechanisms.secure_noise import SecureNoise
@@ -90,6 +91,8 @@ GUARD = "fedpriv-guard"
 TERMS = "terms"
 #: Of a message whose record of that name is none.
 UNREAD = "the guard's own record cannot be read"
+#: Of an app that the policy does not list, or of which too few starts answered when it was tried.
+NOT_ALLOWED = "this node's policy does not allow this app"
 #: How a guarded message's run begins in the ledger.
 RUN_OF_GUARD = "guard "
 #: An array of a model in a secure sum's reply.
@@ -178,19 +181,22 @@ class _Answering:
         if policy.guard is None:
             raise Unanswerable("this node's policy has no section `guard`")
         if policy.guard.apps != "any" and guard.digest not in policy.guard.apps:
-            raise Unanswerable("this node's policy does not allow this app", f"{guard.digest} is not in guard.apps")
+            raise Unanswerable(NOT_ALLOWED, f"{guard.digest} is not in guard.apps")
         self.guard, self.policy, self.rules = guard, policy, policy.guard
         self.message, self.context = message, context
         self.terms = Terms.of(policy.guard)
         self.request = _request(message.content)
         #: The names and lengths of declared counts, which this message, or its exchange of a sum, is about.
         self.counts: Mapping[str, int] | None = None
-        kind = str(self.request.options.get(COUNTS, message.metadata.message_type))
-        if kind in self.terms.counts:
-            self.counts = self.terms.counts[kind]["metrics"]
-            self.terms, _ = self.terms.counted(kind)
+        #: Of the answer: train, or what the policy declares its counts under.
+        self.kind = str(self.request.options.get(COUNTS, message.metadata.message_type))
+        if self.kind in self.terms.counts:
+            self.counts = self.terms.counts[self.kind]["metrics"]
+            self.terms, _ = self.terms.counted(self.kind)
         elif COUNTS in self.request.options:
-            raise Unanswerable("a query is not declared by this node's policy", shown(kind))
+            raise Unanswerable("a query is not declared by this node's policy", shown(self.kind))
+        else:
+            self.kind = TRAINED
         signer = None if guard.identity is None else Signer(guard.identity.private)
         self.ledger = DataLedger(guard.data, Path(policy.counter), signer)
 
@@ -202,6 +208,11 @@ class _Answering:
     def run(self) -> str:
         """In the ledger: the run, whose code it was, and whether that was trusted."""
         return f"{RUN_OF_GUARD}{self.context.run_id:x} app {self.guard.digest} sandbox {self.rules.sandbox}"
+
+    @property
+    def opened(self) -> str:
+        """In the ledger: the declared counts that leave, if any do."""
+        return "" if self.counts is None else self.kind
 
     @property
     def model(self) -> Model:
@@ -216,7 +227,18 @@ class _Answering:
 
     # --- a train message -------------------------------------------------------------------------------------
 
+    def check_tried(self) -> None:
+        """Raises `Unanswerable` for an app that may not answer such a message, by its last trial."""
+        guard = self.guard
+        if (why := why_not(guard.data, guard.digest, self.policy, guard.client, self.kind)) is not None:
+            raise Unanswerable(NOT_ALLOWED, f"guard.min_answered={self.rules.min_answered:g}: {why}")
+
     def trained(self) -> RecordDict:
+        self.check_tried()
+        with ExitStack() as stack:
+            return self._trained(stack)
+
+    def _trained(self, stack: ExitStack) -> RecordDict:
         model, terms = self.model, self.terms
         if terms.in_sum and GUARD not in self.message.content:
             raise Unanswerable("this node answers in secure sums alone", f"guard.noise={terms.noise}")
@@ -226,17 +248,14 @@ class _Answering:
                 self._sum(ledger).expect(self.request, model.vector)
             salt = read_salt(self.guard.data, self.ledger.counter, used=lambda: ledger.holds_run(RUN_OF_GUARD))
             shards = Shards(self.guard.data, self.rules, salt)
-            files = shards.asked()  # under the lock: another message must not divide the data at the same time
+            files = stack.enter_context(shards.lent())
         source = self.guard.source()
         drawn, words = set(terms.drawn(source)), []
 
         def answers() -> Iterator[NDArray[np.float64]]:
             """Of all shards, those that were not drawn as zeros: time must not tell the draw."""
             for shard, (file, answer) in enumerate(zip(files, self.asked(shards.place, files), strict=True)):
-                arrays = None if answer is None else answer.arrays
-                if self.counts is not None:
-                    counted = counts_of(arrays, self.counts)
-                    arrays = None if counted is None else (counted,)
+                arrays = None if answer is None else self.taken(answer).arrays
                 found = model.answer(arrays, terms.reply)
                 words.append("not asked" if file is None else model.fault(arrays) or "answered")
                 yield found if shard in drawn else np.zeros(model.size)
@@ -248,7 +267,7 @@ class _Answering:
             count_answers(self.guard.data, self.run, words)
             if terms.in_sum:
                 return self._masked(ledger, again, release.numpy())
-            ledger.append(again, self.run)
+            ledger.append(again, self.run, self.opened)
             ledger.confirm()
         if self.counts is not None:
             return counted_content(self.counts, release.double().numpy() * terms.clip)
@@ -264,6 +283,14 @@ class _Answering:
             return guard.boxes(guard.app, place, self._limits(), confined=rules.sandbox == "namespaces")
 
         return _asked(box, request, list(enumerate(files)), rules.pad_seconds or 0.0, self.model.size)
+
+    def taken(self, answer: Answer) -> Answer:
+        """What is read of an app's answer: to a message about counts the declared ones alone."""
+        if self.counts is None or answer.arrays is None:
+            return answer
+        counted = counts_of(answer.arrays, self.counts)
+        lacks = f"one of the counts {', '.join(self.counts)} is not in the reply, or has another length"
+        return replace(answer, arrays=(counted,)) if counted is not None else replace(answer, arrays=None, fault=lacks)
 
     def _limits(self) -> Limits:
         rules = self.rules
@@ -313,6 +340,8 @@ class _Answering:
         if not self.terms.in_sum or self.exchange not in (KEYS, SHARES, CONFIRM, UNMASK):
             raise Unanswerable("this node takes part in no such exchange", shown(self.exchange))
         size = self.request.options.get("size")
+        if self.exchange == KEYS:
+            self.check_tried()
         if self.exchange == KEYS and (not isinstance(size, int) or not 1 <= size <= self.policy.limits.max_parameters):
             raise Unanswerable(LARGE, shown(size))
         with self.ledger.held() as ledger:
@@ -326,7 +355,7 @@ class _Answering:
         return masked_sum(store, guard.client, guard.identity, self.terms, self.policy.limits.min_survivors)
 
     def _masked(self, ledger: DataLedger, booked: Booked, whole: NDArray[np.int64]) -> RecordDict:
-        part = self._sum(ledger, lambda: ledger.append(booked, self.run))
+        part = self._sum(ledger, lambda: ledger.append(booked, self.run, self.opened))
         part.expect(self.request, self.model.vector)
         residues = part.masked(to_residues(whole, self.terms.bits))
         memory = read_memory(part.site.store)
@@ -335,9 +364,11 @@ class _Answering:
         return RecordDict({packed.key: packed.record(np.zeros(0)), METRICS: MetricRecord({NUM_EXAMPLES: 1})})
 
 
-#: Seconds between two starts of a fixed time in which the node works on an answer, and more for each of its numbers: a
-#: crash takes 0.13 microseconds of it, numbers too small for a float's full precision 0.32.
-REST, REST_OF_A_NUMBER = 0.05, 1e-6
+#: Of one number of an answer: operations of the node at most; processor cycles of one at most, which it takes where the
+#: number is too small for a float's full precision (an assist by microcode); cycles in a second at least.
+OPERATIONS, CYCLES, CLOCK_HZ = 32, 150, 1e9
+#: Seconds between two starts of a fixed time in which the node works on an answer, and more for each of its numbers.
+REST, REST_OF_A_NUMBER = 0.05, OPERATIONS * CYCLES / CLOCK_HZ
 
 
 def _asked(

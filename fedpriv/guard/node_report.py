@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -76,7 +77,7 @@ def write_node_report(policy_file: Path, data: Path, out: Path) -> Path:
             },
             {
                 "name": "What left, as it was booked",
-                "header": ["run", "app", "sandbox", "messages", "when"],
+                "header": ["run", "app", "sandbox", "messages", "what they answered", "when"],
                 "rows": left,
             },
             {"name": "What became of the shards", "header": ["run", *("messages", *SHARDS)], "rows": _shards(data)},
@@ -98,9 +99,11 @@ def write_node_report(policy_file: Path, data: Path, out: Path) -> Path:
 def _left(rows: Sequence[dict[str, Any]]) -> list[list[str]]:
     """One row a run, in order."""
     found: dict[str, list[int]] = {}
+    kinds: dict[str, Counter[str]] = {}
     for row in rows:
         if row.get("entries"):
             found.setdefault(str(row.get("run")), []).append(int(row["time"]))
+            kinds.setdefault(str(row.get("run")), Counter({"train": 0}))[row.get("counts", "train")] += 1
     table = []
     for run, times in found.items():
         named = RUN.fullmatch(run)
@@ -108,7 +111,8 @@ def _left(rows: Sequence[dict[str, Any]]) -> list[list[str]]:
             datetime.fromtimestamp(moment, UTC).strftime("%Y-%m-%d %H:%M") for moment in (times[0], times[-1])
         )
         words = [named[1], named[2][:16], named[3]] if named else [run, "this project's own", "none"]
-        table.append([*words, str(len(times)), first if first == last else f"{first} to {last}"])
+        answered = ", ".join(f"{kind} {number}" for kind, number in kinds[run].items())
+        table.append([*words, str(len(times)), answered, first if first == last else f"{first} to {last}"])
     return table
 
 

@@ -4,6 +4,8 @@ Attempts are generated: every system call of the filter's lists x every descript
 flags of the call. A first shard makes all of them. A second one, after it or beside it, makes those that change nothing
 and notes each result. A result tells of the first shard if it agrees with none that was noted beside or after a first
 shard that did nothing; all of these come before, since a mark may stay. It must tell a second time, under new names.
+
+A pair of its own looks at time: with padding, whether a second shard's clock says that the first one lasted.
 """
 
 from __future__ import annotations
@@ -20,12 +22,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedpriv.guard import syscalls
+from fedpriv.guard.attempts import CLOCK, LAST
 from fedpriv.guard.child import LONGEST
 from fedpriv.guard.sandbox import GRACE, Answer, Limits, Sandbox, SandboxUnavailable
 
-#: Second shards of each kind.
-TIMES = 2
+#: Second shards of each kind; what tells where their clock does.
+TIMES, GAP = 2, f"{CLOCK} (after one that lasted)"
 LIMITS = Limits(256 << 20, 120, 240, 16 << 20)
+#: Of the pair that looks at time: padding gives each start the same.
+PADDED = Limits(256 << 20, 2, 1.5, 1 << 20, pad_s=2.0)
 
 
 @dataclass(frozen=True)
@@ -84,13 +89,23 @@ def probe(times: int = TIMES) -> Probed:
                     if not without & with_first:
                         yield f"{label} ({kind})"
 
-        differing = list(told())
+        def gap(first: bytes) -> float:
+            """Seconds from the beginning of a first shard to a second one, by its clock."""
+            with Sandbox(folder / "app", folder / "data.csv", PADDED, probing=True) as box:
+                asked = time.monotonic()
+                box.ask(first, shard)
+                return _noted(box.ask(b"clock", shard))[CLOCK] / 1000 - asked
+
+        def late() -> list[str]:
+            return [GAP] if gap(b"last") - gap(b"idle") > LAST / 2 else []
+
+        differing = [*told(), *late()]
         if differing:  # another process of this machine may have changed something just then
-            again = set(told())
+            again = {*told(), *late()}
             differing = [label for label in differing if label in again]
     calls = {label.partition(" ")[0] for label in marked} & {*syscalls.all_numbers()}
     targets = {label.partition(" ")[2] for label in marked if label.startswith(("fstat ", "lstat "))}
-    return Probed(len(calls), len(targets), len(marked), tuple(differing), time.monotonic() - began)
+    return Probed(len(calls), len(targets), len(marked) + 1, tuple(differing), time.monotonic() - began)
 
 
 def _noted(answer: Answer) -> dict[str, int]:

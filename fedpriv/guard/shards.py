@@ -22,23 +22,28 @@ import csv
 import hashlib
 import hmac
 import io
+import itertools
 import json
 import os
 import secrets
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from fedpriv.common.errors import DataError, LedgerRefused
 from fedpriv.common.files import read_regular, write_atomic
+from fedpriv.common.systems import lock
 from fedpriv.deployment.data_ledger import PRIVATE
 from fedpriv.deployment.guard_policy import GuardPolicy
 
 SALT, SALT_BYTES = "guard.salt", 32
 #: How many units are in each shard: private.
 UNITS = "units"
+#: Of which data they are copies; the last file of them that is written, and locked while a message is at them.
+STATE = "state"
 BOM = b"\xef\xbb\xbf"
 SEPARATORS, PARQUET = ",;\t|", (".parquet", ".pq")
 
@@ -85,46 +90,76 @@ class Shards:
 
     def files(self) -> list[Path]:
         """One file or folder for each shard, in the ledger's folder. Made anew where the data have changed; under the
-        same names, since an app may see where its data come from. Raises `DataError`.
+        same names, since an app may see where its data come from, unless a message is still at the old ones. The caller
+        holds the ledger where other processes answer messages about these data. Raises `DataError`.
         """
         if self.policy.unit == "client" and self.policy.table:
             return [self.place]  # the data folder itself holds the ledger and a sum's secrets: a copy without them
-        folder = self.data / PRIVATE / "shards"
-        state, known = self._state(), folder / "state"
-        if not known.exists() or known.read_text() != state:
-            shutil.rmtree(folder, ignore_errors=True)
-            folder.mkdir(mode=0o700)
+        state, _ = self.state(), self.forget_changed()
+        if (folder := self._copies(state)) is None:
+            folder = next(place for place in map(self._folder, itertools.count()) if not place.exists())
+            folder.mkdir(mode=0o700, parents=True)
             units = self._divide(folder)
             for file in sorted(folder.rglob("*"), reverse=True):
                 os.utime(file, (0, 0))  # when the data changed is nothing that an app may know
             write_atomic(folder / UNITS, json.dumps(units) + "\n", mode=0o600)
-            write_atomic(known, state, mode=0o600)
+            write_atomic(folder / STATE, state, mode=0o600)
         return [folder / str(number) / self.place.name for number in range(self.policy.shards)]
-
-    def forget_changed(self) -> bool:
-        """Deletes the copies where the data have changed since they were made: what was deleted is in them still. The
-        next message makes them anew. Returns whether there were any.
-        """
-        folder = self.data / PRIVATE / "shards"
-        known = folder / "state"
-        if not folder.exists() or (known.exists() and known.read_text() == self._state()):
-            return False
-        shutil.rmtree(folder, ignore_errors=True)
-        return True
 
     def asked(self) -> list[Path | None]:
         """What the app is started on, for each shard; None: with `single`, one without exactly one unit."""
-        files = self.files()
+        return self._asked(self.files())
+
+    def _asked(self, files: list[Path]) -> list[Path | None]:
         if not self.policy.single:
             return [*files]
-        units = json.loads((self.data / PRIVATE / "shards" / UNITS).read_text())
+        units = json.loads((files[0].parents[1] / UNITS).read_text())
         return [file if count == 1 else None for file, count in zip(files, units, strict=True)]
 
-    def _state(self) -> str:
-        """What the division depends on: salt, policy, and the data as they are."""
+    @contextmanager
+    def lent(self) -> Iterator[list[Path | None]]:
+        """As `asked`, of copies that stay while this lasts, whatever becomes of the data; the end of the process ends
+        it too, since the kernel then drops the lock.
+        """
+        with ExitStack() as stack:
+            if (files := self.files()) != [self.place]:
+                lock(stack.enter_context(open(files[0].parents[1] / STATE)), shared=True)
+            yield self._asked(files)
+
+    def forget_changed(self) -> bool:
+        """Deletes copies of data that have changed since: what was deleted is in them still. The caller holds the
+        ledger. Copies that a message is at stay until this is asked again. Returns whether any were deleted.
+        """
+        kept = self._copies(self.state())
+        gone = [self._delete(place) for place in self._folder("").glob("*") if place != kept]
+        return any(gone)
+
+    def _copies(self, state: str) -> Path | None:
+        """Of the data in this state, whole; None: there are none."""
+        known = self._folder("").glob(f"*/{STATE}")
+        return next((file.parent for file in known if file.read_text() == state), None)
+
+    def _folder(self, number: int | str) -> Path:
+        return self.data / PRIVATE / "shards" / str(number)
+
+    @staticmethod
+    def _delete(place: Path) -> bool:
+        """Copies, unless a message is at them."""
+        with ExitStack() as stack:
+            if (state := place / STATE).exists():
+                try:
+                    lock(stack.enter_context(open(state, "r+")))
+                except OSError:
+                    return False
+            shutil.rmtree(place) if place.is_dir() else place.unlink()
+        return True
+
+    def state(self) -> str:
+        """A digest of what the division depends on: salt, policy, and the data as they are. Raises `DataError`."""
         files = sorted(_files(self.place)) if self.place.is_dir() else [self.place]
         try:
-            state = [(str(file), (found := file.stat()).st_size, found.st_mtime_ns, found.st_ino) for file in files]
+            found = [(str(file.relative_to(self.place)), file.stat()) for file in files]  # however the folder is named
+            state = [(name, stat.st_size, stat.st_mtime_ns, stat.st_ino) for name, stat in found]
         except OSError as error:
             raise DataError(f"{self.place}: {error.strerror}") from None
         rules = [self.policy.shards, self.policy.unit, self.policy.column, self.policy.repeat]

@@ -26,9 +26,10 @@ from fedpriv.guard.account import claimed_epsilon, with_epsilon
 from fedpriv.guard.arrays import Model, fit_content, model_of
 from fedpriv.guard.record import reply_arrays, request_bytes
 from fedpriv.guard.sandbox import Answer, Limits, Sandbox
+from fedpriv.guard.shard_counts import Starts
 from fedpriv.guard.shards import Shards
 from fedpriv.guard.terms import Terms
-from fedpriv.guard.trial import Starts, train_message
+from fedpriv.guard.trial import message_of
 from fedpriv.mechanisms.integer_noise import as_residues, centred, to_residues
 from fedpriv.mechanisms.noise import SeededNoise, encode_key
 
@@ -173,7 +174,7 @@ def _sandboxed(
 
         def ask(client: int, shard: Path, place: Path, content: RecordDict, config: dict[str, Any]) -> Answer:
             request = request_bytes(
-                train_message(content, client + 2), _context(client, place, config, policy.node_config)
+                message_of(content, node=client + 2), _context(client, place, config, policy.node_config)
             )
             return boxes[client].ask(request, shard)
 
@@ -199,7 +200,7 @@ def in_process(app: Path, told: Mapping[str, Any]) -> Iterator[Ask]:
         client_app = getattr(importlib.import_module(module), name)
 
         def ask(client: int, shard: Path, place: Path, content: RecordDict, config: dict[str, Any]) -> Answer:
-            message = train_message(content, client + 2)
+            message = message_of(content, node=client + 2)
             try:
                 found = tuple(reply_arrays(client_app(message, _context(client, shard, config, told)), message))
             except Exception as error:  # as in a sandbox: an answer like any other

@@ -21,7 +21,7 @@ from contextlib import suppress
 from typing import Any, NoReturn
 
 from fedpriv.common.systems import resource
-from fedpriv.guard import kernel, syscalls
+from fedpriv.guard import groups, kernel, syscalls
 from fedpriv.guard.root import WRITABLE, Root
 
 #: What Flower itself needs, beside an app's own libraries.
@@ -110,6 +110,7 @@ class Warm:
             _limit(self.given, mapped)
             _environment(self.given["app"])
             if self.confined:
+                kernel.unshare(kernel.NEW_USERS, "users, of one shard")  # of whom the kernel counts threads
                 kernel.drop_rights(self.machine.capset)
                 kernel.landlock(list(WRITABLE))
                 syscalls.confine(self.filter)
@@ -182,6 +183,8 @@ def _limit(given: dict[str, Any], mapped: int) -> None:
     }
     if given["confined"]:
         limits[resource.RLIMIT_SIGPENDING] = 0  # the kernel counts waiting signals for all processes of a user
+        if groups.counts_threads():
+            limits[resource.RLIMIT_NPROC] = given["processes"]
     for limit, value in limits.items():
         hard = resource.getrlimit(limit)[1]
         value = value if hard == resource.RLIM_INFINITY else min(value, hard)

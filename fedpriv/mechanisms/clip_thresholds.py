@@ -1,13 +1,12 @@
-"""Rules that move a clip norm C from round to round: pure equations on numbers and tensors.
+"""Rules that move a clip norm C from round to round: pure equations on numbers and tensors (ADP-FL's: in its files).
 
-Symbols: C^t -> clip_norm, eta_C -> learning_rate, b -> share_within, rho -> decay, S_w -> window, s_i -> change,
+Symbols: C^t -> clip_norm, eta_C -> learning_rate, b -> share_within, rho -> decay, S_w -> window,
 ||Delta_i|| -> norms (the newest last). C and norms have the unit of an update's L2 norm.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -39,16 +38,9 @@ def push(norms: Tensor, norm: Tensor, window: int) -> Tensor:
     return torch.cat([norms, norm.unsqueeze(-1)], dim=-1)[..., -window:]
 
 
-def window_change(norms: Tensor, clip_norm: float, window: int) -> Tensor:
-    """s_i [...] of windows [..., n]: the population standard deviation, positive where the mean lies below C; 0 until
-    the window is full.
-    """
+def window_spread(norms: Tensor, window: int) -> tuple[Tensor, Tensor]:
+    """Mean and population standard deviation [...] of windows [..., n]; 0 and 0 until they are full."""
     if norms.shape[-1] < window:
-        return torch.zeros(norms.shape[:-1], dtype=norms.dtype)
-    mean, spread = norms.mean(-1), norms.std(-1, correction=0)  # [ADP-FL, eq. 9]
-    return torch.where(mean < clip_norm, spread, -spread)  # [ADP-FL, eq. 10]
-
-
-def adp_step(clip_norm: float, changes: Sequence[float]) -> float:
-    """C^t = C^(t-1) - mean_i(s_i) over the clients that reported; may be negative, so the caller applies a floor."""
-    return clip_norm - math.fsum(change / len(changes) for change in changes)  # [ADP-FL, eq. 11]
+        zero = torch.zeros(norms.shape[:-1], dtype=norms.dtype)
+        return zero, zero
+    return norms.mean(-1), norms.std(-1, correction=0)

@@ -1,4 +1,4 @@
-"""One-bit quantisation with and without shared randomness: LDP-FL's bit, CoQ-FL's pairs and groups, Suresh et al. 2022.
+"""One-bit quantisation: LDP-FL, groups of Suresh et al. 2022, shared randomness (pairs: clients/coqfl.py).
 
 Every coordinate becomes one bit whose marginal law is exact, whatever the dependence between clients' bits.
 
@@ -74,53 +74,11 @@ def independent_bits(p: Tensor, own: Tensor) -> Tensor:
     return own < p
 
 
-def pair_bits(p: Tensor, cell: Tensor, own: Tensor, bits: int, first: bool) -> Tensor:
-    """A pair's bits, bool [..., d]: high with probability clip(t_a - u, 0, 1), t_a = p N, for the first member (Alice),
-    clip(u + 1 - t_b, 0, 1), t_b = (1 - p) N, for the second. ``cell``: u in {0..N-1}, the same for both.
-    """
-    cells = 2**bits
-    # Bob's cell is promoted to float first: in uint8, as the shared stream has it, 255 + 1 would be 0
-    edge = p * cells - cell if first else cell + (1 - (1 - p) * cells)  # [coq-fl page, the pair]
-    return own < edge
-
-
 def group_bits(p: Tensor, rank: Tensor, own: Tensor, size: int) -> Tensor:
     """A member's bits, bool [..., d]: high where U = (pi(j) + v)/g lies below p. Ranks of a uniform permutation of the
     group make U uniform on (0, 1) and the bits of different members negatively dependent.
     """
     return (rank + own) / size < p  # [Suresh et al. 2022, Alg. 1]
-
-
-def with_private_coins(p: Tensor, own: Tensor, private_share: float) -> tuple[Tensor, Tensor, Tensor]:
-    """(coin, bits under the coin, uniforms without it): with probability mu a coordinate uses a private uniform.
-
-    One private uniform serves as the coin and, rescaled to (0, 1), as the next step's uniform: given the coin, it
-    is uniform again. Bits and uniforms that the coin rules out mean nothing.
-    """
-    coin = own < private_share
-    if private_share == 0:
-        return coin, coin, own
-    if private_share == 1:
-        return coin, own < p, own
-    scaled, fresh = own / private_share, (own - private_share) / (1 - private_share)
-    return coin, scaled < p, fresh
-
-
-def mixed_pair_bits(p: Tensor, cell: Tensor, own: Tensor, bits: int, first: bool, private_share: float) -> Tensor:
-    """The repaired pair: the antithetic bit, or with probability mu an independent one."""
-    coin, alone, fresh = with_private_coins(p, own, private_share)
-    return _by_coin(coin, alone, pair_bits(p, cell, fresh, bits, first))
-
-
-def mixed_group_bits(p: Tensor, rank: Tensor, own: Tensor, size: int, private_share: float) -> Tensor:
-    """The repaired group: the permutation's bit, or with probability mu an independent one."""
-    coin, alone, fresh = with_private_coins(p, own, private_share)
-    return _by_coin(coin, alone, group_bits(p, rank, fresh, size))
-
-
-def _by_coin(coin: Tensor, alone: Tensor, shared: Tensor) -> Tensor:
-    """`torch.where` for bits, without a branch for each."""
-    return (coin & alone) | (shared & ~coin)
 
 
 # --- shared randomness -----------------------------------------------------------------------------------
@@ -189,12 +147,6 @@ def unpack(packed: NDArray[np.uint8], dimension: int) -> Tensor:
 
 
 # --- closed forms ----------------------------------------------------------------------------------------
-
-
-def pair_covariance(p_a: Tensor, p_b: Tensor, step_length: float) -> Tensor:
-    """Lemma 2, M without limit: -4 A^2 p_a p_b where p_a + p_b <= 1, else -4 A^2 (1 - p_a)(1 - p_b)."""
-    below = p_a + p_b <= 1
-    return -4 * step_length**2 * torch.where(below, p_a * p_b, (1 - p_a) * (1 - p_b))  # [CoQ-FL, Lemma 2]
 
 
 def group_covariance(p_a: Tensor, p_b: Tensor, size: int, step_length: float, private_share: float = 0.0) -> Tensor:

@@ -84,7 +84,8 @@ def head(run: RunFolder, problems: Mapping[str, str]) -> dict[str, Any]:
 
 def _title(run: RunFolder, accuracy: float | None, metrics: Mapping[str, str]) -> str:
     strategy = pick(run.summary, "strategy") or pick(run.config, "strategy", "name") or "unknown method"
-    dataset = pick(run.summary, "dataset") or pick(run.config, "dataset", "name") or "unknown data"
+    app = "a Flower app" if pick(run.config, "model", "name") == "app" else None
+    dataset = pick(run.summary, "dataset") or app or pick(run.config, "dataset", "name") or "unknown data"
     so_far = "" if run.summary else " so far"
     known = "not evaluated yet" if not metrics else ", ".join(f"{name} {value}" for name, value in metrics.items())
     if (answers := pick(run.summary, "answers")) is not None:

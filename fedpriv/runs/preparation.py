@@ -20,6 +20,7 @@ from fedpriv.engines.worker import Worker
 from fedpriv.runs.planning import Plan, make_plan, with_target
 from fedpriv.runs.round_updates import refuse_unseen
 from fedpriv.runs.trainer_choice import choose_trainer
+from fedpriv.server.optimizers import Optimizer
 from fedpriv.server.round import NO_HOOKS, Distil, Hooks, Population
 from fedpriv.server.strategy import FederatedStrategy
 from fedpriv.training.distillation import DistillationOptions, Distiller
@@ -200,11 +201,19 @@ def check_model(config: Config, worker: Worker) -> None:
         raise OptionError("local.clipping", "opacus", words)
     if config.model.name == "custom" and (frozen := frozen_tensors(worker.model.module)):
         data = worker.data.dataset
-        again = frozen_tensors(build_model(config.model, data.shape, len(data.classes), config.seed, text_of(data)))
+        statistics, text = worker.model.statistics is not None, text_of(data)
+        again = frozen_tensors(
+            build_model(config.model, data.shape, len(data.classes), config.seed, text, statistics=statistics)
+        )
         changed = [name for name, value in frozen.items() if not value.equal(again[name])]
         if changed:
             words = f"{changed[0]} is not trained, and is another each time that the model is built; draw it by torch"
             raise OptionError("model.path", config.model.path or "null", words)
+    optimizer = Optimizer(config.strategy.options)
+    if worker.model.statistics is not None and not optimizer.plain:
+        option, value = ("optimizer", optimizer.name) if optimizer.name != "sgd" else ("lr", optimizer.lr)
+        words = "moves running statistics (BatchNorm) by more than their mean, a variance below 0 may come of it"
+        raise OptionError(f"strategy.server.{option}", value, f"{words}; allowed: optimizer=sgd lr=1")
     if config.model.name == "custom" and clips:
         worker.trainer.per_example(worker.data.dataset.shape, units=worker.by_person)
 

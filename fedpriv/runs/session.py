@@ -350,7 +350,7 @@ class Session:
         seconds = [row["seconds"] or 0.0 for row in rows]  # None: the private file is gone
         return {
             "strategy": config.method,
-            "dataset": config.dataset.name,
+            "dataset": "a Flower app" if config.model.name == "app" else config.dataset.name,
             "model": config.model.name,
             "public_knowledge": known_beforehand(config),
             "seed": config.seed,

@@ -119,7 +119,7 @@ def _model(config: Config, path: Path, facts: Facts, shapes: dict[str, Shape]) -
         text = text_for(schema.vocabulary, task)
 
     def built() -> nn.Module:
-        return build_model(config.model, reads, len(facts.classes), config.seed, text, False)
+        return build_model(config.model, reads, len(facts.classes), config.seed, text, False, statistics=True)
 
     if config.model.name != "custom":
         with torch.device("meta"), suppress(NotImplementedError):  # of what public weights are read into

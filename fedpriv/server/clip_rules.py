@@ -4,10 +4,10 @@ A rule sees what the clients sent for it (`fedpriv.client.clip_statistics`) and 
 is post-processing of that, so nobody needs to be trusted: the client adds the noise (published ADP-FL excepted, which
 trusts a clipping server). Clients accept a C between two public bounds only, so it is kept there.
 
-What the clients measured in a round decides the C of the next one: the statistic travels beside the release. ADP-FL
-itself has an exchange of its own for it, before the release of the same round.
+What the clients measured in a round decides the C of the next one: the statistic travels beside the release. ADP-FL,
+whose rule is in `strategies/adpfl.py`, has an exchange of its own for it, before the release of the same round.
 
-Symbols: C^t -> clip_norm, C^0 -> first, eta_C -> clip_lr, rho -> decay, S_w -> window, B -> most.
+Symbols: C^t -> clip_norm, C^0 -> first, eta_C -> clip_lr, rho -> decay, B -> most.
 """
 
 from __future__ import annotations
@@ -16,12 +16,11 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-import torch
-
-from fedpriv.common.messages import CLIP_BIT, CLIP_CHANGE, CLIP_NORM, CLIP_REPORTED_NORM, FloatVector, Options
+from fedpriv.common.messages import CLIP_BIT, CLIP_NORM, FloatVector, Options
 from fedpriv.common.replies import Reply, Reported
+from fedpriv.config.halves import locate
 from fedpriv.config.methods import ClippingOptions
-from fedpriv.mechanisms.clip_thresholds import adp_step, geometric, push, quantile_step, window_change
+from fedpriv.mechanisms.clip_thresholds import geometric, quantile_step
 from fedpriv.server.round import NO_HOOKS, Hooks, Population
 from fedpriv.server.strategy import FederatedStrategy
 
@@ -88,50 +87,6 @@ class Geometric(ClipRule):
         self.set(geometric(self.first, self.decay, server_round - 1))
 
 
-class AdaptiveWindow(ClipRule):
-    """ADP-FL's rule on what clients report of their norms: C falls by the mean of s_i over those who reported.
-
-    Here the server keeps the last S_w noisy norms of each client, clamped to [0, B].
-    """
-
-    statistics = (CLIP_REPORTED_NORM,)
-    moves = True
-
-    def __init__(self, first: float, floor: float, most: float, *, window: int) -> None:
-        super().__init__(first, floor, most)
-        self.window = window
-        self.norms: dict[int, list[float]] = {}
-
-    def learn(self, replies: Sequence[Reported]) -> dict[str, Any]:
-        changes = {str(reply.client): self.change(reply) for reply in replies}
-        self.set(adp_step(self.clip_norm, list(changes.values())))
-        return {"norm_changes": changes}
-
-    def change(self, reply: Reported) -> float:
-        """s_i of one client, whose window takes in what it just reported."""
-        reported = min(self.most, max(0.0, reply.statistics[CLIP_REPORTED_NORM]))
-        earlier = torch.tensor(self.norms.get(reply.client, []), dtype=torch.float64)
-        norms = push(earlier, torch.tensor(reported, dtype=torch.float64), self.window)
-        self.norms[reply.client] = norms.tolist()
-        return float(window_change(norms, self.clip_norm, self.window))
-
-    def state_dict(self) -> dict[str, Any]:
-        return {**super().state_dict(), "norms": {str(client): norms for client, norms in self.norms.items()}}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        super().load_state_dict(state)
-        self.norms = {int(client): list(norms) for client, norms in state["norms"].items()}
-
-
-class PublishedWindow(AdaptiveWindow):
-    """As printed: clients keep their windows of raw norms themselves and send s_i as it is."""
-
-    statistics = (CLIP_CHANGE,)
-
-    def change(self, reply: Reported) -> float:
-        return reply.statistics[CLIP_CHANGE]
-
-
 def make_rule(options: ClippingOptions) -> ClipRule:
     """The rule of `strategy.server.clipping`: fixed | quantile | geometric | adp."""
     public = (options.clip_norm, options.floor, options.norm_bound)
@@ -140,7 +95,9 @@ def make_rule(options: ClippingOptions) -> ClipRule:
     if options.clipping == "geometric":
         return Geometric(*public, decay=options.decay)
     if options.clipping == "adp":
-        return (PublishedWindow if options.variant == "published" else AdaptiveWindow)(*public, window=options.window)
+        name = "PublishedWindow" if options.variant == "published" else "AdaptiveWindow"
+        rule: ClipRule = locate(f"strategies.adpfl.{name}", "strategy.server.clipping")(*public, window=options.window)
+        return rule
     return ClipRule(options.clip_norm)
 
 

@@ -29,11 +29,11 @@ class GradientServer(FederatedStrategy):
 
     def aggregate(self, theta: FloatVector, replies: Sequence[Reply]) -> FloatVector:
         gradient = self.gradient(theta.size, replies)
-        return self.move(theta, -(self.options.learning_rate * gradient))  # [DP-FedAGS, Alg. 1 line 12]
+        return self.move(theta, -(self.options.learning_rate * gradient))
 
     def gradient(self, size: int, replies: Sequence[Reply]) -> NDArray[np.float64]:
         """What the server's step is along (float64 [size])."""
-        return self.mean(size, replies)  # [DP-FedAGS, eq. 3]
+        return self.mean(size, replies)
 
     def figures(self, replies: Sequence[Reply]) -> dict[str, Any]:
         found = {}

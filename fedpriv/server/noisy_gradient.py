@@ -18,7 +18,7 @@ from torch import Tensor
 from fedpriv.common.replies import Reply
 from fedpriv.config.gradient_methods import NoisyGradientOptions
 from fedpriv.mechanisms.noise import NoiseSource
-from fedpriv.mechanisms.noise_decay import noisy_sum
+from fedpriv.mechanisms.trusted_sums import noisy_sum
 from fedpriv.privacy.events import EVERY_CLIENT, Entry, Event
 from fedpriv.privacy.secret_cohorts import SecretCohorts
 from fedpriv.server.gradient import GradientServer

@@ -22,7 +22,6 @@ from fedpriv.common.command_line import guarded
 from fedpriv.common.errors import OptionError
 from fedpriv.common.printing import say
 from fedpriv.mechanisms import laws, quantisation
-from fedpriv.mechanisms.correlated_noise import published_coefficients
 from fedpriv.studies import consecutive_updates, paper_bounds
 
 Vector = NDArray[np.float64]
@@ -44,6 +43,7 @@ def adaptive_diff(
     P_A(T > t) <= exp(-(d / 2)(x - 1 - ln x)). (epsilon, delta) needs P_B <= e^epsilon P_A + delta, hence
     epsilon >= ln(P_B - delta) + (d / 2)(x - 1 - ln x).
     """
+    published_coefficients = paper_bounds.FEDCAD.published_coefficients
     first = published_coefficients(torch.tensor(diff, dtype=torch.float64), torch.tensor(1.0, dtype=torch.float64))
     paths = [torch.tensor(d, dtype=torch.float64) for d in ((1 - obsolete_factor) * diff, diff)]
     a, b = (published_coefficients(path, first.variance) for path in paths)

@@ -12,10 +12,14 @@ import torch
 from scipy.optimize import minimize_scalar
 from scipy.stats import norm
 
+from fedpriv.config.halves import locate
+from fedpriv.config.method_pairs import target
 from fedpriv.mechanisms import quantisation
-from fedpriv.mechanisms.correlated_noise import published_coefficients
-from fedpriv.mechanisms.loss_weights import loss_weights
 from fedpriv.privacy.gaussian_dp import gaussian_epsilon
+
+#: The halves of the methods whose equations are asked here.
+FEDCAD = locate(target("fedcad", "client"), "strategy.client._target_")
+FEDAGS = locate(target("fedags", "server"), "strategy.server._target_")
 
 
 def fedcad_variance(participations: float) -> dict[str, float]:
@@ -29,8 +33,8 @@ def fedcad_variance(participations: float) -> dict[str, float]:
     diff = torch.arange(1, 20, dtype=torch.float64) / 20
     before, gap, largest, order = torch.ones_like(diff), 0.0, 0.0, 0.0
     for i in range(2, int(participations) + 1):
-        reuse, fresh, variance = published_coefficients(diff, before)
-        stated = (2 * diff - diff**2) / (1 - (1 - diff) ** (2 * i))
+        reuse, fresh, variance = FEDCAD.published_coefficients(diff, before)
+        stated = (2 * diff - diff**2) / (1 - (1 - diff) ** (2 * i))  # [Fed-CAD, Theorem VI.2]
         sent = fresh**2 + reuse**2 * before
         gap = max(gap, *(float((one / variance - 1).abs().max()) for one in (stated, sent)))
         largest, before = max(largest, float(variance.max())), variance
@@ -55,7 +59,7 @@ def fedcad_release(participations: float) -> dict[str, float]:
         bias = max(bias, float((release - second).norm()))
     before, total = torch.tensor(1.0, dtype=torch.float64), 1.0
     for _ in range(1, int(participations)):
-        before = published_coefficients(torch.tensor(1.0, dtype=torch.float64), before).variance
+        before = FEDCAD.published_coefficients(torch.tensor(1.0, dtype=torch.float64), before).variance
         total += float(before)
     return {"bias": bias, "error": abs(total / int(participations) - 1)}
 
@@ -151,7 +155,8 @@ def weight_sum(clients: float) -> dict[str, float]:
     examples and losses.
     """
     number, rng = int(clients), np.random.default_rng(0)
-    sums = [sum(loss_weights(rng.integers(1, 2000, number).tolist(), rng.random(number).tolist())) for _ in range(100)]
+    draws = [(rng.integers(1, 2000, number).tolist(), rng.random(number).tolist()) for _ in range(100)]
+    sums = [sum(FEDAGS.weights_by_loss(*draw)) for draw in draws]
     return {"gap": max(abs(one - 1) for one in sums)}
 
 

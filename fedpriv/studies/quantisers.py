@@ -14,12 +14,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedpriv.common.places import load_module
 from fedpriv.mechanisms import laws, quantisation
 from fedpriv.privacy.event_costs import pure_epsilon
 from fedpriv.privacy.events import CLIENT_TO_SERVER, PairedQuantisation
 
 #: Random numbers of a group's shared stream that are held at a time.
 STREAM = 2**18
+
+#: Where the bits of pairs and groups are.
+COQFL = load_module("clients.coqfl")
 
 
 @dataclass(frozen=True)
@@ -88,12 +92,12 @@ def _bits(quantiser: Quantiser, p: Tensor, trials: int, rng: np.random.Generator
         cell = quantisation.cells_of(stream, quantiser.bits).reshape(trials, dimension)
         for member in range(size):
             own = _uniforms(trials, dimension, rng)
-            yield quantisation.mixed_pair_bits(p[member], cell, own, quantiser.bits, member == 0, mu)
+            yield COQFL.mixed_pair_bits(p[member], cell, own, quantiser.bits, member == 0, mu)
     else:
         stream = rng.bytes(8 * size * draws)
         for member in range(size):
             rank = quantisation.ranks_of(stream, size, member).reshape(trials, dimension)
-            yield quantisation.mixed_group_bits(p[member], rank, _uniforms(trials, dimension, rng), size, mu)
+            yield COQFL.mixed_group_bits(p[member], rank, _uniforms(trials, dimension, rng), size, mu)
 
 
 def _uniforms(trials: int, dimension: int, rng: np.random.Generator) -> Tensor:

@@ -41,7 +41,8 @@ class Distiller:
         self.inputs = inputs_of(data.dataset, examples, rows)
 
     def __call__(self, teacher: FloatVector, student: FloatVector, trained: slice, server_round: int) -> FloatVector:
-        """The student (float32 [d]) after distillation from the teacher [d]; only the slice ``trained`` moves.
+        """The student (float32 [d]) after distillation from the teacher [d]; only the slice ``trained`` moves. Running
+        statistics, which no gradient moves, are the teacher's.
 
         The examples' order is drawn from (seed, round); with a teacher that is not finite the student stays as it is.
         """
@@ -50,6 +51,9 @@ class Distiller:
         answers, model, options = self._answers(teacher), self.worker.model, self.options
         device = model.theta.device
         model.load(torch.from_numpy(student).to(device))
+        if model.statistics is not None:
+            own = model.statistics[(model.statistics >= trained.start) & (model.statistics < trained.stop)]
+            model.theta[own] = torch.from_numpy(teacher).to(device)[own]
         model.module.eval()  # no dropout, as for the teacher's logits
         rng = generator(self.worker.config.seed, server_round, "distillation")
         for _ in range(options.epochs):

@@ -3,7 +3,8 @@ text are in `fedpriv.training.language_models`.
 
 Every model is an ``nn.Sequential`` of named blocks, so that "the last two blocks" or "the base layers" is a
 slice of the flat parameter vector (`Layout`). No in-place activations (per-example gradients need the inputs)
-and no BatchNorm (its running statistics are neither clipped nor noised); ResNets use GroupNorm.
+and no BatchNorm (its running statistics are neither clipped nor noised); ResNets use GroupNorm. A user's own model may
+have it where a method sends what is trained as it is (`with_running_statistics`).
 """
 
 from __future__ import annotations
@@ -41,13 +42,19 @@ def resolve_model(config: ModelConfig, shape: Shape, divided: bool = False, text
 
 
 def build_model(
-    config: ModelConfig, shape: Shape, classes: int, seed: int, text: Text | None = None, weights: bool = True
+    config: ModelConfig,
+    shape: Shape,
+    classes: int,
+    seed: int,
+    text: Text | None = None,
+    weights: bool = True,
+    statistics: bool = False,
 ) -> nn.Module:
     """A model before training, the same for the same seed, from `model.weights` if there are any. text: of token ids
-    [t]. weights: False for its form alone.
+    [t]. weights: False for its form alone. statistics: whether it may keep running statistics (BatchNorm).
 
     Raises `OptionError` where pictures are too small for the network, for a model that reads no text and one that reads
-    nothing else, and for a model with BatchNorm, naming the layer.
+    nothing else, and for a model with BatchNorm where that may not be, naming the layer.
     """
     config = resolve_model(config, shape, text=text)
     if (config.name in language_models.BUILDERS) != (text is not None) and config.name not in ("constant", "custom"):
@@ -70,6 +77,8 @@ def build_model(
             load_public(model, config)
         train_part(model, config)
         freeze_marked(model, config)
+    if statistics:
+        return with_running_statistics(model, config.name)
     refuse_batch_norm(model, config.name)
     return model
 
@@ -109,17 +118,40 @@ def _fits(config: ModelConfig) -> Iterator[None]:
 
 
 def refuse_batch_norm(model: nn.Module, name: str) -> None:
-    """Running statistics (BatchNorm's, InstanceNorm's if it has any) are not parameters: clipping and noise do not
-    cover them, and even without privacy they would not be sent, so that engines would give different models.
+    """Running statistics (BatchNorm's, InstanceNorm's if it has any) are functions of a client's examples that leave
+    with its update: clipping and noise do not cover them.
     """
     for layer, module in model.named_modules():
-        keeps_statistics = getattr(module, "track_running_stats", False)
-        if isinstance(module, nn.modules.batchnorm._BatchNorm) or keeps_statistics:
-            raise OptionError(
-                "model",
-                name,
-                f"layer {layer} is {type(module).__name__}, not covered by clipping and noise: GroupNorm is",
-            )
+        if _normalises_by_batches(module):
+            words = "whose running statistics would leave without clipping and noise"
+            allowed = "allowed: GroupNorm, or a method without privacy (fedavg, fedprox, fedper, lgfedavg, fedvf, pfl)"
+            raise OptionError("model", name, f"layer {layer} is {type(module).__name__}, {words}; {allowed}")
+
+
+def with_running_statistics(model: nn.Module, name: str) -> nn.Module:
+    """The model whose running means and variances are parameters that no gradient moves. So they are coordinates as all
+    others are: batches move them, they travel and are averaged with their layer, or stay with the client with it.
+
+    Raises `OptionError` for a layer that normalises by batches and has none, or whose statistics depend on how many
+    batches there were, which no average says.
+    """
+    for layer, module in model.named_modules():
+        if not _normalises_by_batches(module):
+            continue
+        kind = f"layer {layer} is {type(module).__name__}"
+        if getattr(module, "running_mean", None) is None:
+            words = "with no running statistics: what it makes of an example depends on the examples beside it"
+            raise OptionError("model", name, f"{kind} {words}; allowed: track_running_stats=True")
+        if module.momentum is None:
+            raise OptionError("model", name, f"{kind} with momentum=None; allowed: a number")
+        for statistic in ("running_mean", "running_var"):
+            value = module._buffers.pop(statistic)
+            module.register_parameter(statistic, nn.Parameter(value, requires_grad=False))
+    return model
+
+
+def _normalises_by_batches(module: nn.Module) -> bool:
+    return isinstance(module, nn.modules.batchnorm._BatchNorm) or bool(getattr(module, "track_running_stats", False))
 
 
 def _linear(config: ModelConfig, shape: Shape, classes: int) -> nn.Module:
@@ -278,6 +310,8 @@ def _custom(config: ModelConfig, shape: Shape, classes: int, text: Text | None, 
             load_public(model, config)
         if config.train != "all":
             without_batch_norm(model)  # a call in training would change its statistics
+        if any(map(_normalises_by_batches, model.modules())):
+            model.eval()  # here, too
         with torch.no_grad():
             logits = model(torch.zeros(2, *shape, dtype=torch.float32 if text is None else torch.int64))
     except OptionError:

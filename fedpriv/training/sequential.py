@@ -144,7 +144,12 @@ class FlatModel:
 
     channels_last: pass examples with the channels innermost in memory, for models whose layers are known to support
     it (`prefers_channels_last`). vocabulary: of a model that reads token ids.
+
+    statistics: places (int64 [m]) of running statistics, which forward passes in training move in place and gradients
+    do not; None: there are none.
     """
+
+    statistics: Tensor | None = None
 
     def __init__(
         self,
@@ -160,13 +165,16 @@ class FlatModel:
         size = self.layout.num_parameters
         self.theta = torch.empty(size, device=device)
         self.grad = torch.zeros(size, device=device)
-        start = 0
+        start, fixed = 0, list[Tensor]()
         for parameter in self.module.parameters():  # in the layout's order
             stop = start + parameter.numel()
             self.theta[start:stop] = parameter.detach().reshape(-1)
             parameter.data = self.theta[start:stop].view(parameter.shape)
             parameter.grad = self.grad[start:stop].view(parameter.shape)
+            fixed += [] if parameter.requires_grad else [torch.arange(start, stop, device=device)]
             start = stop
+        if fixed:
+            self.statistics = torch.cat(fixed)
 
     def __call__(self, inputs: Tensor) -> Tensor:
         """Logits [n, classes] of normalised examples [n, channels, height, width]."""
@@ -355,7 +363,8 @@ class SequentialTrainer:
         """Rows (int64 [b]) of each batch that is not empty, moved to the model's device in one copy (a GPU would wait
         in each step).
         """
-        drawn = [rows for rows in draw_batches(self.config, examples, rng) if rows.size] if examples else []
+        least = 1 if self.model.statistics is None else 2  # one example has no variance
+        drawn = [rows for rows in draw_batches(self.config, examples, rng) if rows.size >= least] if examples else []
         if not drawn:
             return ()
         return torch.from_numpy(np.concatenate(drawn)).to(self.model.theta.device).split([len(rows) for rows in drawn])
@@ -386,6 +395,8 @@ class SequentialTrainer:
                     model.grad.add_(model.theta - start, alpha=proximal_mu)
                 if drift is not None:
                     model.grad.add_(drift)
+                if model.statistics is not None:
+                    model.grad[model.statistics] = 0  # the proximal term is of what gradients move
                 step = model.grad
                 if velocity is not None:
                     step = velocity.mul_(config.momentum).add_(model.grad)

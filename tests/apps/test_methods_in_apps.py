@@ -172,7 +172,8 @@ def test_a_folder_says_what_a_run_cost_and_can_be_audited(tmp_path: Path) -> Non
     run = fedpriv.load(tmp_path / "run")
     assert run.summary["privacy"]["verified_epsilon"] == strategy.privacy.verified
     assert run.summary["privacy"]["claimed_epsilon"] == strategy.privacy.claimed
-    assert strategy.privacy.folder == tmp_path / "run" and (tmp_path / "run/report.html").exists()
+    assert strategy.privacy.folder == tmp_path / "run"
+    assert "fedcad on a Flower app" in (tmp_path / "run/report.html").read_text()
     entries = LedgerFile(tmp_path / "run/ledger.jsonl", fsync=False).read().entries
     assert len(entries) == 9 and {type(entry.event) for entry in entries} == {Gaussian}
     audit = fedpriv.audit_run(run, trials=2000)
@@ -281,6 +282,14 @@ Refuse = Callable[[], Any]
         (lambda: server("fedcad")(fraction_train=0), r"fraction_train=0: more than 0"),
         (lambda: server("fedcad")(min_train_nodes=0), r"min_train_nodes=0: a whole number"),
         (lambda: server("fedcad")(target_epsilon=-1).start(nodes_anew(), initial(), 1), "privacy.target_epsilon=-1"),
+        (
+            lambda: server("fedper")(overrides=["privacy.mechanism=fedldp"]).start(nodes_anew(), initial(), 1),
+            "overrides: privacy.mechanism=fedldp: in an app it is null",
+        ),
+        (
+            lambda: server("fedcad")(overrides=["model=linear"]).start(nodes_anew(), initial(), 1),
+            "overrides: model=linear: in an app it is app",
+        ),
         (lambda: server("dpfl_agn")(), r"public_loss=None: dpfl_agn follows a loss"),
         (lambda: server("ask")(), r"strategy=ask: trains no model"),
         (lambda: client("fedcad")(3), r"train=int: a function"),

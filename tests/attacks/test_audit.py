@@ -304,7 +304,7 @@ def test_canary_examples_find_noise_that_was_forgotten(monkeypatch: pytest.Monke
     config = example_canaries(30.0, 10)
     verified = make_plan(config, Worker(config)).verified_epsilon
     assert audit_training(config, confidence=0.999, seed=0).epsilon_lower <= verified
-    monkeypatch.setattr("fedpriv.client.example_level.add_normal_finely", lambda value, sigma, noise: value)
+    monkeypatch.setattr("clients.dpfl_agn.add_normal_finely", lambda value, sigma, noise: value)
     assert audit_training(config, confidence=0.999, seed=0).epsilon_lower > verified
 
 

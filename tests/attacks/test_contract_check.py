@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+import clients.dpfl_agn
 import clients.fedldp as fedldp
 import fedpriv.client.example_level as example_level
 import fedpriv.mechanisms.per_example as per_example
@@ -61,8 +62,8 @@ def examples_unclipped(patch: Patch) -> None:
 
 
 def quarter_of_the_noise(patch: Patch) -> None:
-    real = example_level.add_normal_finely
-    patch.setattr(example_level, "add_normal_finely", lambda values, std, noise: real(values, std / 4, noise))
+    real = clients.dpfl_agn.add_normal_finely
+    patch.setattr(clients.dpfl_agn, "add_normal_finely", lambda values, std, noise: real(values, std / 4, noise))
 
 
 def few_trials(patch: Patch) -> None:

@@ -71,8 +71,8 @@ def a_tenth(value: torch.Tensor, sigma: float, noise: Any) -> torch.Tensor:
 @pytest.mark.parametrize(
     ("place", "fault"),
     [
-        ("fedpriv.client.example_level.add_normal_finely", no_noise),
-        ("fedpriv.client.example_level.add_normal_finely", a_tenth),
+        ("clients.dpfl_agn.add_normal_finely", no_noise),
+        ("clients.dpfl_agn.add_normal_finely", a_tenth),
         ("fedpriv.mechanisms.per_example.clip_factors", lambda norms, bound: torch.ones_like(norms)),
         ("fedpriv.client.method.Method.noise", lambda self, *key: SILENT),
     ],

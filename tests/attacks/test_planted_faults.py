@@ -109,8 +109,8 @@ def correlation() -> list[str]:
     variance = torch.ones((), dtype=torch.float64)
     covariance, found = [[1.0]], []
     for late in range(1, 4):
-        reuse, _, variance = clients.fedcad.correlated_noise.repaired_coefficients(
-            torch.tensor(client.diff, dtype=torch.float64), variance
+        reuse, _, variance = FedCADClient.repaired_coefficients(
+            torch.tensor(client.options.diff, dtype=torch.float64), variance
         )
         covariance.append([float(reuse) * covariance[late - 1][early] for early in range(late)] + [float(variance)])
         for early in range(late + 1):
@@ -134,7 +134,7 @@ def halved(patch: Patch) -> None:
 
 def halved_step(patch: Patch) -> None:
     half = lambda values, std, noise: add_normal_finely(values, std / 2, noise)  # noqa: E731
-    patch.setattr("fedpriv.client.example_level.add_normal_finely", half)
+    patch.setattr("clients.dpfl_agn.add_normal_finely", half)
 
 
 def clip_skipped(patch: Patch) -> None:
@@ -192,21 +192,24 @@ def wrong_sensitivity(patch: Patch) -> None:
 
 
 def stale_state(patch: Patch) -> None:
-    real = FedCADClient._later
-    patch.setattr(
-        FedCADClient, "_later", lambda self, x, state, noise: replace(real(self, x, state, noise), state=state)
-    )
+    real = FedCADClient.perturb
+
+    def perturb(self: FedCADClient, update: torch.Tensor, state: Any, noise: NoiseSource) -> Any:
+        found = real(self, update, state, noise)
+        return found if state is None else replace(found, state=state)
+
+    patch.setattr(FedCADClient, "perturb", perturb)
 
 
 def stale_start(patch: Patch) -> None:
     """The vector that the next change is measured from, and that is subtracted, is an older one."""
-    real = FedCADClient._later
+    real = FedCADClient.perturb
 
-    def later(self: FedCADClient, x: torch.Tensor, state: Any, noise: NoiseSource) -> Any:
-        found = real(self, x, state, noise)
-        return replace(found, state=replace(found.state, released=state.released))
+    def perturb(self: FedCADClient, update: torch.Tensor, state: Any, noise: NoiseSource) -> Any:
+        found = real(self, update, state, noise)
+        return found if state is None else replace(found, state=replace(found.state, released=state.released))
 
-    patch.setattr(FedCADClient, "_later", later)
+    patch.setattr(FedCADClient, "perturb", perturb)
 
 
 class _Batches:
@@ -247,9 +250,7 @@ def bare_loss(patch: Patch) -> None:
 
 def no_coins(patch: Patch) -> None:
     def pair(p: Any, cell: Any, own: Any, bits: int, first: bool, private_share: float) -> torch.Tensor:
-        from fedpriv.mechanisms.quantisation import pair_bits
-
-        return pair_bits(p, cell, own, bits, first)
+        return clients.coqfl.pair_bits(p, cell, own, bits, first)
 
     patch.setattr(clients.coqfl, "mixed_pair_bits", pair)
 

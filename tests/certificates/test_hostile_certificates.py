@@ -224,13 +224,14 @@ def test_many_clients_and_many_histories_end(verdict: Callable[[Any], tuple[int,
 # --- a signer who lies: the lines cost more than the certificate says, and its table and chain fit the lie
 
 
+COUNTED = {"metrics": {"ages": 3, "rows": 1}, "clip": 4.0, "noise_multiplier": 2.5}
 POLICY: dict[str, Any] = {
     "sha256": "c" * 64,
     "budgets": [{**THREAT, "delta": 1e-5, "max_epsilon": 9.0}],
     "bundles": [],
     "schemas": [],
     "weights": [],
-    "guard": {"apps": ["a" * 64], "sandbox": "none", "pad_seconds": None},
+    "guard": {"apps": ["a" * 64], "sandbox": "none", "pad_seconds": None, "counts": {"query": COUNTED}},
 }
 DECLARED: dict[str, Any] = {"examples": 9, "classes": ["a", "b"], "size": 4, "channels": 1}
 SUM, MEMBERS = (THREAT | {"observer": observer} for observer in ("secure-sum", "server+members"))
@@ -347,7 +348,30 @@ LIES: dict[str, tuple[Callable[[], dict[str, Any]], int, str]] = {
     "another sandbox": (
         lambda: again(
             node(message()),
-            policies=[{"policy": POLICY | {"guard": None}, "messages": 1, "first": 5, "last": 5}],
+            policies=[{"policy": POLICY | {"guard": None}, "messages": 1, "first": 5, "last": 5, "counts": {}}],
+        ),
+        1,
+        "FALSE: the policies are those",
+    ),
+    "counts that nobody asked for": (
+        lambda: again(node(message()), policies=[node(message())["policies"][0] | {"counts": {"query": 1}}]),
+        1,
+        "FALSE: the policies are those",
+    ),
+    "counts that left and are not named": (
+        lambda: again(node(message(counts="query")), policies=node(message())["policies"]),
+        1,
+        "FALSE: the policies are those",
+    ),
+    "counts that no policy declared": (
+        lambda: node(message(counts="evaluate")),
+        1,
+        "line 3 opens counts 'evaluate', which the policy in force does not declare",
+    ),
+    "counts under other names": (
+        lambda: again(
+            node(message(counts="query")),
+            ledger=changed_ledger(node(message(counts="query")), '"ages": 3', '"ages": 2'),
         ),
         1,
         "FALSE: the policies are those",
@@ -394,6 +418,8 @@ def test_a_signers_lie_is_found(lie: str, verdict: Callable[[Any], tuple[int, st
 
 def test_the_truth_is_verified(verdict: Callable[[Any], tuple[int, str]]) -> None:
     assert verdict(node(message()))[0] == verdict(node(message(), message({"round": 2}), epsilon=7.0))[0] == 0
+    code, told = verdict(node(message(counts="query"), message({"round": 2}), epsilon=7.0))
+    assert code == 0 and "counts query ('ages' 3, 'rows' 1) were declared, and opened by 1 of 2 messages" in told
     # under another threat a message costs what was booked there: masks that come off, secrets that are shared
     masked = message(SUM | {"multiplier": 90.0}, {}, own=SUM)
     shared = message({"multiplier": 90.0}, MEMBERS, shares_secrets=True)

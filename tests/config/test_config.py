@@ -295,7 +295,7 @@ RECORDED = {
     "fedonce": "92ba3520",
     "fedper": "2f8e65bd",
     "fedprox": "9f16b875",
-    "fedvf": "e3a641ca",
+    "fedvf": "4f0f201b",
     "ldpfl": "41c3703e",
     "lgfedavg": "8ac9bc5d",
     "nbafl": "ab4a5dd3",
@@ -312,6 +312,12 @@ def test_records_list_a_methods_options_as_when_each_half_had_its_own(method: st
     strategy = compose([f"strategy={method}"]).to_dict()["strategy"]
     listed = json.dumps({half: sorted(strategy[half]) for half in HALVES}).encode()
     assert hashlib.sha256(listed).hexdigest()[:8] == RECORDED[method]
+
+
+def test_runs_of_fedvf_without_a_stage_are_found_by_their_old_digest():
+    """As with every option that is younger than committed results."""
+    digest, staged = (compose(["strategy=fedvf", *more]).identity() for more in ((), ("strategy.client.stage=3",)))
+    assert "stage" not in digest["strategy"]["client"] and staged["strategy"]["client"]["stage"] == 3
 
 
 def test_a_whole_number_stays_one_in_records():

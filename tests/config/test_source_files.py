@@ -97,11 +97,34 @@ def reads(module: str) -> bool:
     return any(module == reader or module.startswith(f"{reader}.") for reader in READERS)
 
 
+#: Halves that are short for what they leave out of another's.
+AGN = ("clients/dpfl_agn", "strategies/dpfl_agn")
+BUILT_ON = {
+    "agn": AGN,
+    "anr": AGN,
+    "dpsgd": ("clients/agn", *AGN),
+    "dpfedsnlc": ("clients/fedags",),
+    "pfl": ("strategies/adpfl",),
+}
+
+
+def test_a_clipping_rule_brings_the_files_that_it_is_in() -> None:
+    """They are reached by name, which no import statement says."""
+    fixed, moved = (
+        set(source_files(compose(["strategy=fedcad", f"strategy.server.clipping={rule}"]))) for rule in ("fixed", "adp")
+    )
+    assert {"clients/adpfl.py", "strategies/adpfl.py"} <= moved and not fixed & {
+        "clients/adpfl.py",
+        "strategies/adpfl.py",
+    }
+
+
 @pytest.mark.parametrize("method", METHODS)
 def test_a_method_depends_on_its_own_two_files_and_on_no_other_methods(method: str) -> None:
     found = source_files(compose([f"strategy={method}"]))
     halves = {name for name in found if name.startswith(("strategies/", "clients/"))}
-    assert halves == {f"{half}/{name}.py" for half in ("strategies", "clients") for name in ("__init__", method)}
+    own = {f"{half}/{name}.py" for half in ("strategies", "clients") for name in ("__init__", method)}
+    assert halves == own | {f"{name}.py" for name in BUILT_ON.get(method, ())}
     assert list(found) == sorted(found) and all((ROOT / name).is_file() for name in found)
 
 

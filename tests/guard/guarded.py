@@ -93,6 +93,7 @@ class GuardedMachines:
             "shards": 4,
             "clip": 1.0,
             "noise_multiplier": 1.0,
+            "min_answered": 0.0,  # nobody tries the function
         }
         rules = {name: value for name, value in (rules | guard).items() if value is not None}
         unit = {"row": "example"}.get(rules["unit"], rules["unit"])

@@ -13,14 +13,16 @@ from flwr.app import Context, Message, RecordDict
 from guarded import GuardedMachines
 from PIL import Image
 
-from benchmarks.flower_apps import APPS, app_folder, incomes, iris, lifetimes, write_table
+from benchmarks.flower_apps import APPS, NETWORKS, ROOT, app_folder, cells, incomes, iris, lifetimes, write_table
+from fedpriv.commands.node import _check_tried
 from fedpriv.common.errors import OptionError
+from fedpriv.deployment.bundles import bundle_digest
 from fedpriv.engines.grid import RUN_ID, stamp
 from fedpriv.guard.guarded_message import Guard
-from fedpriv.guard.trial import TRIALS, try_app
+from fedpriv.guard.shard_counts import TRIALS
+from fedpriv.guard.trial import try_app
 
 pytestmark = pytest.mark.timeout(600)
-NETWORKS = ("pytorch_cnn", "opacus_cnn", "personal_head")
 
 
 def machine(folder: Path, app: str, **guard: Any) -> GuardedMachines:
@@ -54,7 +56,7 @@ RUN = {"sklearn_iris": {}, "fl_tabular": {}, "pytorch_cnn": {}, "opacus_cnn": {}
 def test_an_app_that_needs_its_loader_replaced_alone(app: str, tmp_path: Path) -> None:
     """Its model comes from its own ServerApp, and every shard answers, in the sandbox."""
     network = machine(tmp_path, app)
-    starts = try_app(network.policy(0), network.data(0), app_folder(app, tmp_path / app))
+    starts = try_app(network.policy(0), network.data(0), app_folder(app, tmp_path / app)).starts["train"]
     assert (starts.answered, starts.started) == (3, 3), starts
     assert starts.memory_bytes > 2**24 and network.booked() == []
 
@@ -91,14 +93,37 @@ def test_an_app_that_cannot_work_is_refused_before_it_starts(app: str, tmp_path:
     assert not (network.data(0) / ".fedpriv" / TRIALS).exists()
 
 
+def test_secure_aggregation_answers_without_its_mod(tmp_path: Path) -> None:
+    network = machine(tmp_path, "secure_aggregation", api="numpy")
+    app, model = app_folder("secure_aggregation", tmp_path / "app"), tmp_path / "model.npz"
+    code = app / "secure_aggregation.py"
+    code.write_text(code.read_text().replace(", mods=[secaggplus_mod]", ""))
+    np.savez(model, np.zeros(3))
+    starts = try_app(network.policy(0), network.data(0), app, model=model)
+    assert (starts.answered, starts.started) == (3, 3), starts
+
+
+@pytest.mark.parametrize("of", ["run", "ending"])
+def test_the_page_prints_what_the_results_hold(of: str) -> None:
+    page = (ROOT / "docs" / "guard_figures.md").read_text()
+    assert [label for label, text in cells(of).items() if f" | {text} |" not in page] == []
+
+
 def test_survival_counts_leave_and_times_and_events_do_not(tmp_path: Path) -> None:
     """Raw data in reply to `query` are refused; declared counts are the same app's, twelve lines longer."""
     query = {"metrics": {"at_risk": 20, "died": 20}, "clip": 400.0, "noise_multiplier": 0.015}
-    network = machine(tmp_path, "kaplan_meier", counts={"query.survival": query})
     app = app_folder("kaplan_meier", tmp_path / "app")
+    rules = {"counts": {"query.survival": query}, "min_answered": 0.9, "apps": [bundle_digest(app)]}
+    network = machine(tmp_path, "kaplan_meier", **rules)
+    with pytest.raises(OptionError, match="nobody has tried it"):
+        _check_tried({"data": str(network.data(0)), "client": "0", "guard": "any"}, network.policy(0))
+    trial = try_app(network.policy(0), network.data(0), app)
+    assert (*trial.starts,) == ("query.survival",) and trial.starts["query.survival"].answered == 3, trial
+    assert "gave no model" in trial.no_model
+    _check_tried({"data": str(network.data(0)), "client": "0", "guard": "any"}, network.policy(0))
 
     def ask(kind: str) -> Message:
-        guard = Guard(0, network.policy(0), network.data(0), app, "a" * 64)
+        guard = Guard(0, network.policy(0), network.data(0), app, bundle_digest(app))
         stamp(message := Message(RecordDict(), 7, kind), kind)
         return guard(message, Context(RUN_ID, 7, {}, RecordDict(), {}))
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,18 +12,21 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from asking import write_rows
 from flwr.app import ArrayRecord
-from guarded import LIMITS
+from flwr.serverapp.strategy import FedAvg
+from guarded import LIMITS, GuardedMachines, MachinesGrid
 
 import fedpriv
 from fedpriv.__main__ import main
 from fedpriv.attacks.guard_audit import audit_guard
 from fedpriv.common.errors import OptionError
 from fedpriv.deployment.guard_policy import GuardPolicy
-from fedpriv.guard import simulation
+from fedpriv.guard import guarded_message, simulation
 from fedpriv.guard.account import claimed_epsilon, with_epsilon
+from fedpriv.guard.guarded_message import Guard
 from fedpriv.guard.terms import Terms
-from fedpriv.mechanisms.noise import SeededNoise
+from fedpriv.mechanisms.noise import SeededNoise, encode_key
 from fedpriv.privacy.auditor import BROKEN
 
 APP = Path(__file__).parent / "apps" / "quickstart-message"
@@ -210,6 +215,44 @@ def test_a_simulation_is_the_guard_without_a_network(tmp_path: Path, monkeypatch
         fedpriv.simulate_guard(APP, [tmp_path / "none.csv"], rules, start)
     with pytest.raises(OptionError, match="app="):
         fedpriv.simulate_guard(tmp_path, files, rules, start)
+
+
+@pytest.mark.parametrize(("noise", "confined"), [("own", False), ("own", True), ("ddgauss", False)])
+def test_a_simulation_gives_what_nodes_give(
+    noise: str, confined: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a node's salt and noise: three nodes, whose apps run in their sandboxes, and the server's strategy."""
+    rules = {"unit": "row", "shards": 3, "clip": 0.1, "noise_multiplier": 1.0, "noise": noise, "api": "message"}
+    rules |= {"sites": 3, "min_replies": 3, "threshold": 3}
+    network = GuardedMachines(tmp_path / "machines", 3, **rules)
+    files = [write_rows(network.data(client) / "table.csv", 30, seed=client) for client in range(3)]
+    code = shutil.copytree(APP, tmp_path / "app") / "messageexample" / "client_app.py"
+    words = code.read_text().replace('context.run_config["local-epochs"]', "2")
+    code.write_text(words.replace('context.run_config["learning-rate"]', "1.0"))
+    rounds = [itertools.count(1) for _ in range(3)]
+
+    def guard(client: int = 0) -> Guard:
+        given = network.policy(client), network.data(client), code.parents[1], "a" * 64, network.identities[client]
+        return Guard(client, *given, source=lambda: SeededNoise(0, client, next(rounds[client]), 0, "guard"))
+
+    monkeypatch.setattr(network, "guard", guard)
+    salt = encode_key("guard salt", 0).ljust(32, b"\0")[:32]
+    monkeypatch.setattr(guarded_message, "read_salt", lambda *given, **named: salt)
+    whole, released = Terms.release, list[torch.Tensor]()
+
+    def noted(self: Terms, answers: Any, size: int, source: Any) -> Any:
+        released.append(whole(self, answers, size, source))
+        return released[-1]
+
+    monkeypatch.setattr(Terms, "release", noted)
+    start = ArrayRecord({"weights": _array(np.zeros(4)), "bias": _array(np.zeros(1))})
+    real = fedpriv.guarded(FedAvg(fraction_evaluate=0.0)).start(MachinesGrid(network), start, num_rounds=2)
+    assert real.arrays is not None
+    found = fedpriv.simulate_guard(code.parents[1], files, rules, start, 2, confined=confined)
+    first = [sorted(part.tolist() for part in parts) for parts in (released[:3], released[6:9])]
+    assert first[0] == first[1] and len(released) == 12  # to the last bit; Flower asks nodes in any order
+    for name, array in found.arrays.items():
+        assert array.numpy() == pytest.approx(real.arrays[name].numpy(), rel=1e-9) and array.numpy().any()
 
 
 def _array(values: np.ndarray) -> Any:

@@ -22,11 +22,17 @@ from test_terms import SILENT
 import fedpriv
 from fedpriv.__main__ import main
 from fedpriv.certificates import verify_certificate
+from fedpriv.certificates.statement import of_node, signed
 from fedpriv.commands.node import main as node_command
-from fedpriv.common.errors import RunFailed
+from fedpriv.common.chain import row_of
+from fedpriv.common.errors import LedgerRefused, RunFailed
+from fedpriv.common.identities import new_identity
 from fedpriv.deployment.guard_policy import GuardPolicy
+from fedpriv.deployment.running_account import Balance
+from fedpriv.deployment.signed_head import Signer
 from fedpriv.engines.grid import RUN_ID, identify_server, stamp
 from fedpriv.guard.account import claimed_epsilon
+from fedpriv.guard.node_report import write_node_report
 from fedpriv.guard.record import counts_of, reply_arrays
 from fedpriv.guard.sandbox import Sandbox
 from fedpriv.guard.terms import Terms
@@ -300,6 +306,34 @@ def test_a_strategy_opens_counts_and_the_folder_has_them(noise: str, tmp_path: P
     made = tmp_path / "made"
     assert main(["certificate", str(tmp_path / "run"), f"out={made}"]) == 0
     assert verify_certificate.main([str(made / "certificate.json")]) == 0
+
+
+def test_a_nodes_certificate_and_report_say_which_counts_left(tmp_path: Path) -> None:
+    """By its ledger's lines: those that were declared, how many messages opened them, and under which names."""
+    network = machines(tmp_path)
+    for kind in ("evaluate", "train", "evaluate"):
+        assert not network.ask(kind=kind).has_error()
+    network.write_policy(0, counts={"query": COUNTS["query.ages"]})
+    assert not network.ask(kind="query").has_error()
+    made = of_node(network.policy(0), network.data(0))
+    assert [period["counts"] for period in made["policies"]] == [{"evaluate": 2}, {"query": 1}]
+    words = "\n".join(made["assumptions"])
+    assert (
+        "Messages 1 to 3: Counts evaluate (right, rows) were declared, and left as clipped sums with noise in 2"
+        in words
+    )
+    assert "Messages 1 to 3: Counts query.ages (ages) were declared, and none left." in words
+    assert "Message 4: Counts query (ages) were declared, and left" in words
+    signed_by_node = signed(made, Signer(new_identity(b"node")[0]), "the node")
+    (tmp_path / "made.json").write_text(json.dumps(signed_by_node))
+    assert verify_certificate.main([str(tmp_path / "made.json")]) == 0
+    page = write_node_report(network.policy(0), network.data(0), tmp_path / "report.html").read_text()
+    assert "train 1, evaluate 2, query 1" in page
+    rows = [row_of(line) for line in (network.data(0) / ".fedpriv/ledger.jsonl").read_bytes().splitlines()]
+    balance = Balance()
+    with pytest.raises(LedgerRefused, match="opens counts evaluate, which the policy in force does not declare"):
+        for row in rows:
+            balance.add(row | ({"counts": "evaluate"} if "entries" in row else {}))
 
 
 def test_queries_alone_need_no_model(tmp_path: Path) -> None:

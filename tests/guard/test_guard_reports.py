@@ -51,7 +51,7 @@ def test_what_is_not_confined_and_what_is_padded_is_said(tmp_path: Path) -> None
     network = GuardedMachines(tmp_path, noise_multiplier=20.0, sandbox="none", pad_seconds=700.0)
     text = report(network, tmp_path / "page.html")
     assert "the code of the approved apps is trusted" in text and "takes 700 s, whatever its data" in text
-    assert "What left, as it was booked run app sandbox messages when Nothing." in text
+    assert "What left, as it was booked run app sandbox messages what they answered when Nothing." in text
 
 
 @pytest.mark.parametrize("noise", ["own", "ddgauss"])

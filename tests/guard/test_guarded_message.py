@@ -15,16 +15,27 @@ import pytest
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from guarded import GuardedMachines, weights
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from fedpriv.client.contract import BudgetSpent
 from fedpriv.client.memory import StaleRequest
 from fedpriv.common.errors import DataError, LedgerRefused, PolicyRefused
 from fedpriv.common.messages import Refusal
+from fedpriv.deployment.guard_policy import GuardPolicy
 from fedpriv.engines.grid import RUN_ID, stamp
 from fedpriv.guard.arrays import Model
-from fedpriv.guard.guarded_message import REST, REST_OF_A_NUMBER, SENTENCES, _asked
+from fedpriv.guard.guarded_message import (
+    CLOCK_HZ,
+    CYCLES,
+    OPERATIONS,
+    REST,
+    REST_OF_A_NUMBER,
+    SENTENCES,
+    _asked,
+)
 from fedpriv.guard.sandbox import Answer, Sandbox
 from fedpriv.guard.shards import Shards
+from fedpriv.guard.terms import Terms
 from fedpriv.mechanisms.noise import SeededNoise
 from fedpriv.secure_sum.sum_session import SumRefused
 
@@ -123,7 +134,7 @@ def test_a_sandbox_that_one_shard_breaks_is_a_new_one_for_the_next(tmp_path: Pat
 
     network.boxed = Breaking(lambda *given: (np.arange(3.0) + 1, np.array(5.0)))
     found = arrays_of(network.ask())["w"] - np.arange(3)
-    hit = sum("7" in file.read_text() for file in (network.data(0) / ".fedpriv/shards").glob("*/table.csv"))
+    hit = sum("7" in file.read_text() for file in (network.data(0) / ".fedpriv/shards").glob("*/*/table.csv"))
     assert 0 < hit < 4
     assert found == pytest.approx([(4 - hit) / 4 * 3**-0.5] * 3, abs=1e-4)
 
@@ -211,7 +222,7 @@ def test_what_the_server_reads_of_a_refusal_does_not_depend_on_data_or_places(
     network = machines(tmp_path)
     for error in (ValueError, DataError, BudgetSpent, PolicyRefused, LedgerRefused, SumRefused, StaleRequest):
         with pytest.MonkeyPatch.context() as patch, caplog.at_level(logging.WARNING):
-            patch.setattr(Shards, "asked", lambda self, error=error: (_ for _ in ()).throw(error("row 7 of /srv/x")))
+            patch.setattr(Shards, "files", lambda self, error=error: (_ for _ in ()).throw(error("row 7 of /srv/x")))
             reply = network.ask()
         code = Refusal(reply.error.code)
         assert reply.error.reason == f"{code.name.lower()}: {SENTENCES[code]}"
@@ -333,6 +344,51 @@ def test_starts_of_a_fixed_time_do_not_tell_what_the_node_did_between_them(monke
     assert starts(monkeypatch, [0.9 * REST, 0.0, 0.5 * REST, 0.0], [True] * 4) == pytest.approx(even)
     late = starts(monkeypatch, [0.0, 2.5 * rest, 0.0, 0.0], [True] * 4)  # by whole rests, which say no more
     assert (np.diff(late) - 7.0) / rest == pytest.approx([1.0, 3.0, 1.0])
+
+
+class Counted(np.ndarray):
+    """An array that counts what is computed with it."""
+
+    done = 0
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *given: Any, **more: Any) -> Any:
+        Counted.done += 1
+        plain = [one.view(np.ndarray) if isinstance(one, Counted) else one for one in given]
+        found = getattr(ufunc, method)(*plain, **more)
+        return found.view(Counted) if isinstance(found, np.ndarray) else found
+
+
+@pytest.mark.parametrize("noise", ["own", "ddgauss"])
+@pytest.mark.parametrize("number", [0.0, 1e-310, 1.0, 1e300, 1e308])
+def test_the_rest_is_as_many_operations_as_the_node_does_with_a_number(noise: str, number: float) -> None:
+    """Counted, not measured: with one more answer of so many numbers."""
+    more = {"noise": noise, "sites": 4, "min_replies": 3} if noise != "own" else {}
+    rules = {"apps": (), "unit": "row", "shards": 4, "clip": 1.0, "noise_multiplier": 1.0} | more
+    terms, model = Terms.of(GuardPolicy.model_validate(rules)), Model("arrays", {"w": np.ones(1000)})
+
+    class Torch(TorchDispatchMode):
+        done = 0
+
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            found = func(*args, **(kwargs or {}))
+            sizes = [one.numel() for one in (*args, found) if isinstance(one, torch.Tensor)]
+            Torch.done += sum(sizes) > 0 and max(sizes) // 1000
+            return found
+
+    def operations(answers: int) -> int:
+        Counted.done = Torch.done = 0
+        arrays = [np.full(1000, number).view(Counted) for _ in range(answers)]
+        with Torch(), np.errstate(all="ignore"):
+            found = []
+            for array in arrays:
+                found.append(np.asarray(model.answer((array,), "difference")))
+                model.fault((array,))
+            terms.release(found, 1000, Silent(0))
+        return Counted.done + Torch.done
+
+    copies = 8  # what is read, checked, copied and joined before: no operation of these libraries counts it
+    assert 15 < operations(2) - operations(1) + copies <= OPERATIONS
+    assert REST_OF_A_NUMBER == OPERATIONS * CYCLES / CLOCK_HZ == pytest.approx(4.8e-6)
 
 
 def test_the_unit_client_asks_once_with_everything(tmp_path: Path) -> None:

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import re
 import shutil
@@ -13,7 +12,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -233,91 +231,6 @@ def test_the_context_keeps_no_state_for_the_next_shard(box: Box) -> None:
 
 
 # --- what is its own ----------------------------------------------------------------------------------------------
-
-
-@pytest.mark.usefixtures("kernel_alone")
-def test_the_next_shard_reads_no_times_of_an_open_file(box: Box) -> None:
-    """Of /dev/null, which every process holds open; a mark that the open one leaves is taken away again."""
-
-    def found(confined: bool) -> float:
-        before = os.stat(os.devnull)
-        try:
-            box.ask(confined, SECRET, "descriptor_times")
-            (number,) = box.ask(confined, 0, "descriptor_times").arrays or (np.zeros(()),)
-        finally:
-            os.utime(os.devnull, ns=(before.st_atime_ns, before.st_mtime_ns))
-        return float(number)
-
-    assert found(confined=False) != 0
-    assert found(confined=True) == 0
-
-
-def test_the_next_shard_is_not_told_what_the_kernel_had_to_read(box: Box) -> None:
-    def found(confined: bool) -> float:
-        with open(box.app / "hostile" / "pages.bin", "rb") as pages:
-            os.posix_fadvise(pages.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-        box.ask(confined, 5, "fault_counts")
-        (number,) = box.ask(confined, 0, "fault_counts").arrays or (np.zeros(()),)
-        return float(number)
-
-    assert found(confined=False) == 5
-    assert found(confined=True) == 0
-
-
-@pytest.mark.usefixtures("kernel_alone")
-def test_the_next_shard_reads_no_times_of_event_descriptors(box: Box) -> None:
-    def found(confined: bool) -> float:
-        box.ask(confined, SECRET, "event_times")
-        (number,) = box.ask(confined, 0, "event_times").arrays or (np.zeros(()),)
-        return float(number)
-
-    assert any(found(confined=False) for _ in range(5))  # within half a second
-    time.sleep(0.6)
-    assert found(confined=True) == 0
-
-
-@pytest.mark.parametrize("nodes", [1, 2])
-def test_a_shard_counts_no_signals_of_another(box: Box, nodes: int) -> None:
-    """Of one sandbox, and of two nodes of one user."""
-
-    def found(confined: bool, beside: bool) -> float:
-        with Sandbox(box.app, box.data, TIGHT if confined else OPEN, confined=confined) as other:
-            one = box.both[confined]
-            sender = threading.Thread(
-                target=(one if nodes == 1 else other).ask,
-                args=(box.request("pending_signals", patience=3.0), box.shard(SECRET)),
-            )
-            if beside:
-                sender.start()
-                time.sleep(1.5)
-            (number,) = one.ask(box.request("pending_signals"), box.shard(0)).arrays or (np.zeros(()),)
-            if beside:
-                sender.join()
-        return float(number)
-
-    tries = ((found(confined=False, beside=True), found(confined=False, beside=False)) for _ in range(3))
-    assert any(0 <= counted < alone for counted, alone in tries)  # one that this machine was too busy for tells nothing
-    assert found(confined=True, beside=True) == found(confined=True, beside=False)
-
-
-def test_what_an_app_holds_has_numbers_of_its_own(box: Box) -> None:
-    def found(confined: bool) -> set[tuple[float, ...]]:
-        answers = []
-        for _ in range(3):
-            ends = [os.pipe() for _ in range(400)]
-            answers.append(box.ask(confined, SECRET, "held_numbers").arrays)
-            for end in itertools.chain(*ends):
-                os.close(end)
-        return {tuple(float(number) for number in arrays[0]) for arrays in answers if arrays}
-
-    assert len(found(confined=False)) == 3
-    assert len(found(confined=True)) == 1
-
-
-def test_times_of_a_shard_are_no_apps_to_change(box: Box) -> None:
-    seen = [box.ask(confined, secret, "shard_times").arrays for confined in (False, True) for secret in (9, 9)]
-    assert seen[0] is not None and seen[1] is not None and not np.array_equal(seen[0], seen[1])
-    assert [float(number) for number in (seen[2] or ())[0]] == [float(number) for number in (seen[3] or ())[0]]
 
 
 def test_memory_that_forks_share_is_no_way_to_the_next_shard(box: Box, monkeypatch: pytest.MonkeyPatch) -> None:

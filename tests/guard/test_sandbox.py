@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -271,6 +272,22 @@ def test_an_app_ends_before_the_node_where_memory_is_short(tmp_path: Path) -> No
             adjusted = Path(f"/proc/{app_of(one)}/oom_score_adj")
             wait_until(lambda file=adjusted: file.read_text().strip() == "1000")
     assert Path("/proc/self/oom_score_adj").read_text().strip() != "1000"
+
+
+def test_the_kernel_counts_the_threads_of_one_start_alone(tmp_path: Path) -> None:
+    """In a user namespace of its own: what is limited there tells no start of another."""
+    app, data = hanging(tmp_path), tmp_path / "data.csv"
+    with (
+        Sandbox(app, data, Limits(1 << 28, 60, 100, 1000, processes=17)) as one,
+        one.begin(hanging_request(data), None),
+    ):
+        place = Path(f"/proc/{app_of(one)}")
+        wait_until(lambda: "Seccomp:\t2" in (place / "status").read_text())
+        (limit,) = re.findall(r"Max processes +(\w+)", (place / "limits").read_text())
+        spaces = [os.readlink(f"/proc/{of}/ns/user") for of in (place.name, children(one._process.pid)[0], "self")]  # type: ignore[union-attr]
+    assert len({*spaces}) == 3
+    assert (limit == "17") == groups.counts_threads()
+    assert [groups.counts_threads(of) for of in ("5.13.19", "5.14.0-rc1", "6.1", "4.19", "x")] == [0, 1, 1, 0, 0]
 
 
 SHORT = """

@@ -285,15 +285,38 @@ def test_a_row_that_python_cannot_hold_is_a_row(tmp_path: Path) -> None:
 
 
 def test_a_row_that_is_deleted_leaves_the_shards_with_the_next_command(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     network = GuardedMachines(tmp_path, noise_multiplier=10.0)
     assert not network.ask().has_error()
     shards, table = network.data(0) / ".fedpriv/shards", network.data(0) / "table.csv"
     given = [f"policy={network.policy(0)}", f"data={network.data(0)}"]
-    assert node_command(["status", *given]) == 0 and shards.exists()
+    monkeypatch.chdir(network.data(0))
+    for again in (given, [given[0], "data=."]):  # however the folder is named, its data are the same
+        assert node_command(["status", *again]) == 0 and shards.exists()
     lines = table.read_text().splitlines(keepends=True)
     table.write_text("".join(line for line in lines if not line.startswith("7,")))
-    assert node_command(["status", *given]) == 0 and not shards.exists()
+    assert node_command(["status", *given]) == 0 and not [*shards.iterdir()]
     assert "the copies of its shards are deleted" in capsys.readouterr().out
     assert not network.ask().has_error() and not any("7,0.7" in file.read_text() for file in shards.rglob("*.csv"))
+
+
+def test_copies_stay_while_a_message_is_at_them(tmp_path: Path) -> None:
+    """The data change under it, `status` deletes what it can, and another message divides them anew."""
+    network = GuardedMachines(tmp_path, noise_multiplier=10.0)
+    shards, table = network.data(0) / ".fedpriv/shards", network.data(0) / "table.csv"
+    given, seen = [f"policy={network.policy(0)}", f"data={network.data(0)}"], list[str]()
+
+    def app(message: Any, context: Any, rows: list[str]) -> str:
+        seen.extend(rows)
+        if len(network.boxed.asked) == 1:
+            table.write_text("".join(line for line in lines if not line.startswith("7,")))
+            assert node_command(["status", *given]) == 0
+            network.ask()
+        return "none"
+
+    lines, network.boxed.app = table.read_text().splitlines(keepends=True), app
+    assert not network.ask().has_error()
+    assert len(seen) == 20 + 19 and sum(row.startswith("7,") for row in seen) == 1
+    assert node_command(["status", *given]) == 0
+    assert len([*shards.iterdir()]) == 1 and not any("7,0.7" in file.read_text() for file in shards.rglob("*.csv"))

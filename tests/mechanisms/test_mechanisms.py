@@ -9,16 +9,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from reference.fed_cad import plain_clip, variance_of_sum
+from reference.fed_cad import constant_diff_variance, plain_clip, variance_of_sum
 
-from fedpriv.mechanisms.correlated_noise import (
-    constant_diff_variance,
-    published_coefficients,
-    repaired_coefficients,
-    replace_one_multiplier,
-)
+from clients.fedcad import FedCADClient, replace_one_multiplier
 from fedpriv.mechanisms.noise import ROUNDING, clip, clip_change, finite_or_zero, l2_norm
 
+published_coefficients = FedCADClient.published_coefficients
+repaired_coefficients = FedCADClient.repaired_coefficients
 LARGEST = float(np.finfo(np.float32).max)
 coordinates = st.floats(-LARGEST, LARGEST, width=32)
 vectors = st.one_of(

@@ -8,9 +8,11 @@ import math
 import numpy as np
 import pytest
 import torch
+from reference.coq_fl import pair_covariance
 from scipy import stats
 from torch import Tensor
 
+from clients import coqfl
 from fedpriv.mechanisms import laws
 from fedpriv.mechanisms import quantisation as q
 
@@ -34,7 +36,7 @@ def all_cells(bits: int) -> Tensor:
 def high_given_cell(p: float, bits: int, first: bool, mu: float = 0.0) -> Tensor:
     """P(high | cell) [N] of a member with probability p (a multiple of 1/64, or of 1/(64 N) without coins)."""
     cells, own = all_cells(bits), grid(256 if mu else 64)
-    made = q.mixed_pair_bits(number(p), cells[:, None], own, bits, first, mu)
+    made = coqfl.mixed_pair_bits(number(p), cells[:, None], own, bits, first, mu)
     return made.double().mean(1)
 
 
@@ -97,8 +99,8 @@ def test_frequencies_of_a_pair_are_its_law(bits: int) -> None:
     for p_a, p_b in ((0.3, 0.4), (0.55, 0.47), (0.73, 0.6)):
         cell = q.cells_of(rng.bytes(q.cell_bytes(draws, bits)), bits)
         own = torch.from_numpy(rng.random((2, draws)))
-        alice = q.mixed_pair_bits(number(p_a), cell, own[0], bits, True, mu)
-        bob = q.mixed_pair_bits(number(p_b), cell, own[1], bits, False, mu)
+        alice = coqfl.mixed_pair_bits(number(p_a), cell, own[0], bits, True, mu)
+        bob = coqfl.mixed_pair_bits(number(p_b), cell, own[1], bits, False, mu)
         seen = np.bincount((3 - 2 * alice.int() - bob.int()).numpy(), minlength=4)
         expected = draws * laws.pair_law(p_a, p_b, 1 - (1 - mu) ** 2, bits)
         assert (np.abs(seen - expected) <= 4.5 * np.sqrt(expected * (1 - expected / draws)) + 1e-9).all()
@@ -109,7 +111,7 @@ def test_lemma_2_is_the_limit_and_finite_m_exceeds_it_by_at_most_a_cell(epsilon:
     step = float(q.step(1.0, epsilon))
     p = q.high_probability(torch.linspace(-1, 1, 61, dtype=torch.float64), 0.0, 1.0, epsilon)
     p_a, p_b = p[:, None], p[None, :]
-    lemma = q.pair_covariance(p_a, p_b, step).numpy()
+    lemma = pair_covariance(p_a, p_b, step).numpy()
     product = (p_a * p_b).numpy()
 
     def covariance(bits: int | None) -> np.ndarray:
@@ -127,7 +129,7 @@ def test_largest_variance_of_a_pair_against_the_independent_one(epsilon: float) 
     p = q.high_probability(torch.linspace(-1, 1, 801, dtype=torch.float64), 0.0, 1.0, epsilon)
     single = 4 * step**2 * p * (1 - p)
     independent = (single[:, None] + single) / 4
-    pair = independent + q.pair_covariance(p[:, None], p, step) / 2
+    pair = independent + pair_covariance(p[:, None], p, step) / 2
     grown = math.exp(min(epsilon, 600))
     expected = 0.5 if epsilon >= math.log(3) else 4 * (grown - 1) / (grown + 1) ** 2
     assert float(pair.max() / independent.max()) == pytest.approx(expected, rel=1e-5)
@@ -138,14 +140,14 @@ def test_largest_variance_of_a_pair_against_the_independent_one(epsilon: float) 
 def test_at_one_half_the_two_bits_are_always_opposite(bits: int) -> None:
     cells, half = all_cells(bits)[:, None], number(0.5)
     assert bool(
-        (q.pair_bits(half, cells, grid(16), bits, True) ^ q.pair_bits(half, cells, grid(16), bits, False)).all()
+        (coqfl.pair_bits(half, cells, grid(16), bits, True) ^ coqfl.pair_bits(half, cells, grid(16), bits, False)).all()
     )
 
 
 def test_without_shared_bits_a_pair_is_independent() -> None:
     p, own, cells = torch.rand(100).double(), torch.rand(100).double(), torch.zeros(100, dtype=torch.uint8)
     for first in (True, False):
-        assert torch.equal(q.pair_bits(p, cells, own, 0, first), q.independent_bits(p, own))
+        assert torch.equal(coqfl.pair_bits(p, cells, own, 0, first), q.independent_bits(p, own))
 
 
 # --- groups ----------------------------------------------------------------------------------------------
@@ -153,7 +155,7 @@ def test_without_shared_bits_a_pair_is_independent() -> None:
 
 def high_given_rank(p: float, size: int, mu: float) -> Tensor:
     ranks = torch.arange(size)[:, None]
-    return q.mixed_group_bits(number(p), ranks, grid(1024), size, mu).double().mean(1)
+    return coqfl.mixed_group_bits(number(p), ranks, grid(1024), size, mu).double().mean(1)
 
 
 @pytest.mark.parametrize("size", [2, 3, 4, 8])
@@ -189,7 +191,7 @@ def test_equal_members_of_a_group_vary_by_the_fraction_of_a_cell_only() -> None:
 
 def test_a_pair_is_a_better_law_than_a_permutation_of_two() -> None:
     p = torch.rand(2, 5000, generator=torch.Generator().manual_seed(1)).double()
-    assert bool((q.pair_covariance(p[0], p[1], 1.0) <= q.group_covariance(p[0], p[1], 2, 1.0) + 1e-15).all())
+    assert bool((pair_covariance(p[0], p[1], 1.0) <= q.group_covariance(p[0], p[1], 2, 1.0) + 1e-15).all())
 
 
 # --- private coins ---------------------------------------------------------------------------------------
@@ -199,7 +201,7 @@ def test_a_pair_is_a_better_law_than_a_permutation_of_two() -> None:
 def test_given_the_coin_the_fresh_uniform_is_uniform(mu: float) -> None:
     own = torch.from_numpy(np.random.default_rng(7).random(50_000))
     p = number(0.3)
-    coin, alone, fresh = q.with_private_coins(p, own, mu)
+    coin, alone, fresh = coqfl.with_private_coins(p, own, mu)
     assert stats.binomtest(int(coin.sum()), 50_000, mu).pvalue > 1e-4
     assert stats.kstest(fresh[~coin].numpy(), "uniform").pvalue > 1e-4
     scaled = own[coin] / mu
@@ -210,7 +212,7 @@ def test_given_the_coin_the_fresh_uniform_is_uniform(mu: float) -> None:
 @pytest.mark.parametrize("mu", [0.0, 1.0])
 def test_a_coin_that_always_falls_the_same_way_leaves_the_uniform_alone(mu: float) -> None:
     own = torch.rand(100).double()
-    coin, alone, fresh = q.with_private_coins(number(0.3), own, mu)
+    coin, alone, fresh = coqfl.with_private_coins(number(0.3), own, mu)
     assert bool((coin == bool(mu)).all()) and torch.equal(fresh, own)
     assert mu == 0 or torch.equal(alone, own < 0.3)
 

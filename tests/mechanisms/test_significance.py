@@ -10,24 +10,17 @@ import pytest
 import torch
 from scipy import stats
 
+from clients.fedags import noisy_comparison, scheduled_count, scheduled_rank, split_epsilon
 from fedpriv.common.packing import pack_selected, packed_bytes, unpack_selected
 from fedpriv.common.seeds import public_mask
-from fedpriv.mechanisms.loss_weights import loss_weights
 from fedpriv.mechanisms.noise import SeededNoise
-from fedpriv.mechanisms.significance import (
-    kth_largest,
-    kth_smallest,
-    largest,
-    noisy_comparison,
-    scheduled_count,
-    scheduled_rank,
-    split_epsilon,
-    top_count,
-)
+from fedpriv.mechanisms.significance import kth_largest, kth_smallest, largest, top_count
+from strategies.fedags import FedAGS
 
 # --- equation 35 ---------------------------------------------------------------------------------------------
 
 
+loss_weights = FedAGS.weights_by_loss
 SORTED = torch.tensor([5.0, -3.0, 0.0, 9.0, -7.0, 1.0, 8.0, -1.0, 2.0, 4.0, 3.0, -2.0])  # d = 12
 IN_ORDER = [-7, -3, -2, -1, 0, 1, 2, 3, 4, 5, 8, 9]
 

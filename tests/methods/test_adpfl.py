@@ -18,8 +18,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from reference.federation import BytesStore, FixedUpdates, booked, linear_model, make_site
 
-from clients.adpfl import NOISE_SHOWS_NORM, SECURE_SUM, ADPFLClient
-from fedpriv.client.clip_statistics import EXACT_CHANGE, EXACT_NORM
+from clients.adpfl import EXACT_CHANGE, NOISE_SHOWS_NORM, SECURE_SUM, ADPFLClient, allocated_epsilon, noise_scale
+from fedpriv.client.clip_statistics import EXACT_NORM
 from fedpriv.client.contract import BudgetSpent, PublicFacts, UnsafeClipNorm
 from fedpriv.client.memory import StaleRequest, read_memory
 from fedpriv.common.messages import (
@@ -34,15 +34,14 @@ from fedpriv.common.messages import (
 from fedpriv.common.replies import Report
 from fedpriv.config.compose import compose
 from fedpriv.engines.worker import Worker
-from fedpriv.mechanisms.budget_allocation import allocated_epsilon, noise_scale
 from fedpriv.mechanisms.noise import KeyRegistry, SeededNoise
 from fedpriv.privacy import claimed
 from fedpriv.privacy.composition import compose as compose_events
 from fedpriv.privacy.events import CLIENT_TO_SERVER, Gaussian, NoBound
 from fedpriv.runs.planning import make_plan
 from fedpriv.server.clip_rules import make_rule
-from fedpriv.server.trusted_clipping import TrustedClippingServer
 from strategies.adpfl import ADPFL as ADPFLServer
+from strategies.adpfl import TrustedClippingServer
 
 DELTA = 1e-5
 ADPFL = ("strategy=adpfl", "partition=dirichlet", "strategy.server.window=2")

@@ -22,11 +22,10 @@ from clients.anr import ANRClient
 from clients.dpfl_agn import DPFLAGNClient
 from clients.dpsgd import DPSGDClient
 from fedpriv.client.contract import UnsafeNoise
-from fedpriv.client.example_level import SGD, Adam
 from fedpriv.client.memory import read_memory
 from fedpriv.common.errors import OptionError
 from fedpriv.mechanisms.noise import KEPT_BACK, SeededNoise
-from fedpriv.mechanisms.noise_decay import next_sigma, with_count
+from fedpriv.mechanisms.trusted_sums import with_count
 from fedpriv.privacy.events import NoBound, PoissonGaussian
 from fedpriv.training.sequential import SequentialTrainer
 from strategies.dpfl_agn import DPFLAGN
@@ -81,15 +80,17 @@ def test_adam_against_torch_on_given_gradients() -> None:
     gradients = torch.randn(7, 5, generator=torch.Generator().manual_seed(2))
     parameter = torch.zeros(5, requires_grad=True)
     theirs = torch.optim.Adam([parameter], lr=0.01, betas=(0.8, 0.95))
-    adam, ours = Adam(0.8, 0.95), torch.zeros(5)
-    moments = adam.fresh(ours)
+    adam, ours = at_work(AGNClient, adam_beta1=0.8, adam_beta2=0.95), torch.zeros(5)
+    state = adam.fresh_state(ours)
     for gradient in gradients:
         parameter.grad = gradient.clone()
         theirs.step()
-        change, moments = adam.step(gradient, moments, 0.01)
+        change, state = adam.descend(gradient, state, 0.01)
         ours = ours + change
         assert torch.allclose(ours, parameter.detach(), atol=1e-6)
-    assert moments.steps == 7 and torch.equal(SGD().step(gradients[0], moments, 0.5)[0], -0.5 * gradients[0])
+    assert state.steps == 7
+    plain, after = at_work(DPSGDClient).descend(gradients[0], state, 0.5)
+    assert torch.equal(plain, -0.5 * gradients[0]) and after.steps == 8
 
 
 def test_an_empty_batch_still_releases_noise() -> None:
@@ -142,10 +143,10 @@ def test_moments_survive_rounds_and_restarts_and_are_in_no_message() -> None:
 def test_anr_on_a_hand_written_loss_sequence() -> None:
     losses = [2.0, 1.5, 1.4995, 1.6, 1.599, 1.5, float("nan"), 1.0]
     expected = [4.0, 2.0, 1.0, 1.0, 1.0, 0.5, 0.25]  # falls of 0.5, 0.0005, -0.1, 0.001, 0.099, nan, nan
-    sigma, seen = 4.0, []
+    server, seen = FixedStep.server([], decay=0.5, threshold=0.0009, variant="published"), []
     for before, after in pairwise(losses):
-        sigma = next_sigma(sigma, before, after, decay=0.5, threshold=0.0009)
-        seen.append(sigma)
+        server.reduce_noise(before, after)
+        seen.append(server.sigma)
     assert seen == expected
 
 

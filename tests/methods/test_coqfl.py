@@ -17,7 +17,7 @@ import torch
 from conftest import Run, rows_of
 from reference.federation import BytesStore, FixedUpdates, make_site
 
-from clients.coqfl import PRIVATE_SHARES, CoQFLClient, mean_variance
+from clients.coqfl import PRIVATE_SHARES, CoQFLClient, mean_variance, mixed_group_bits, mixed_pair_bits
 from fedpriv.attacks.release_audit import audit_config
 from fedpriv.client.build import make_client
 from fedpriv.client.contract import PublicFacts, UnsafeNoise
@@ -48,8 +48,6 @@ from fedpriv.mechanisms.quantisation import (
     cells_of,
     decode,
     high_probability,
-    mixed_group_bits,
-    mixed_pair_bits,
     per_layer,
     ranks_of,
 )

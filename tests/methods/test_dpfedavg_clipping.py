@@ -21,7 +21,7 @@ from fedpriv.common.errors import OptionError
 from fedpriv.common.replies import Reply
 from fedpriv.config.compose import compose
 from fedpriv.mechanisms.noise import SeededNoise, grid_step, onto_grid
-from fedpriv.mechanisms.noise_decay import split_for_count, with_count
+from fedpriv.mechanisms.trusted_sums import split_for_count, with_count
 from fedpriv.server.round import Population, Round
 from strategies.dpfedavg import DPFedAvg
 

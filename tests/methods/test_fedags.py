@@ -15,7 +15,7 @@ from reference.federation import BytesStore, FixedUpdates, booked, make_site, ta
 from scipy.stats import beta, kstest
 
 from clients.dpfedsnlc import DPFedSNLCClient
-from clients.fedags import FedAGSClient
+from clients.fedags import FedAGSClient, scheduled_rank
 from fedpriv.attacks.release_audit import audit_config
 from fedpriv.client.contract import BudgetSpent, PublicFacts
 from fedpriv.client.gradient import printed_epsilon, printed_multiplier
@@ -23,7 +23,7 @@ from fedpriv.common.seeds import public_mask
 from fedpriv.config.compose import compose
 from fedpriv.mechanisms.noise import NoiseSource, SeededNoise, clip, grid_step
 from fedpriv.mechanisms.secure_noise import SecureNoise
-from fedpriv.mechanisms.significance import kth_smallest, scheduled_rank
+from fedpriv.mechanisms.significance import kth_smallest
 from fedpriv.privacy.composition import compose as compose_events
 from fedpriv.privacy.events import Gaussian, GumbelTopK, NoBound
 from fedpriv.privacy.gaussian_dp import gaussian_epsilon, gaussian_mu
@@ -261,7 +261,7 @@ def test_scores_are_cut_to_tau_before_the_selection(method: Any, score_bound: fl
         seen.append(scores)
         return torch.zeros_like(scores, dtype=torch.bool)
 
-    monkeypatch.setattr("fedpriv.client.gradient.largest", keep)
+    monkeypatch.setattr("clients.fedags.largest", keep)
     client = method("repaired", selection="gumbel", score_bound=score_bound)
     client.round = 10
     spike = torch.zeros(D)

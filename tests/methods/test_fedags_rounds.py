@@ -17,14 +17,13 @@ from reference.federation import make_site
 from reference.recording import Conversation
 from test_fedags import ROUNDS, D, fedags, gradient
 
-from clients.fedags import FedAGSClient
+from clients.fedags import FedAGSClient, scheduled_rank
 from fedpriv.common.errors import OptionError
 from fedpriv.common.messages import TRAIN_LOSS, MalformedMessage
 from fedpriv.common.replies import Reply
 from fedpriv.config.compose import compose
 from fedpriv.config.schema import LocalConfig
 from fedpriv.mechanisms.noise import SeededNoise
-from fedpriv.mechanisms.significance import scheduled_rank
 from fedpriv.privacy.gaussian_dp import gaussian_epsilon, gaussian_mu
 from fedpriv.runs.preparation import resolve
 from fedpriv.server.round import Population, Round

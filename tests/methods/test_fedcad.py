@@ -14,7 +14,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from reference.fed_cad import PlainFedCAD, variance_of_sum
+from reference.fed_cad import PlainFedCAD, constant_diff_variance, variance_of_sum
 from reference.federation import NEVER_EMPTY, BytesStore, FixedUpdates, booked, linear_model, make_site, take_part
 from torch import Tensor
 
@@ -25,7 +25,6 @@ from fedpriv.client.base import Client
 from fedpriv.client.memory import FileStore, StaleRequest, read_memory, state_to_tensors, tensors_to_state
 from fedpriv.common.replies import Reply
 from fedpriv.common.seeds import draw_cohort
-from fedpriv.mechanisms.correlated_noise import constant_diff_variance
 from fedpriv.mechanisms.noise import KeyRegistry, NoiseSource, SeededNoise, finite_or_zero, l2_norm
 from fedpriv.privacy.events import Gaussian
 from fedpriv.server.round import Population

@@ -104,7 +104,7 @@ def test_an_audit_finds_the_published_rise_and_not_the_repair() -> None:
         def sample(world: bool, trials: int, seed: int) -> np.ndarray:
             client, state = risen_state(variant, world, trials, seed, noise_multiplier=2.0)
             release = client.release(-state.x * 5, state, SeededNoise(seed, int(world), "release"))
-            reuse = client._coefficients(state).reuse.unsqueeze(-1)  # public
+            reuse = client.coefficients(state).reuse.unsqueeze(-1)  # public
             return (release.value - reuse * state.released).numpy()
 
         return sample

@@ -8,6 +8,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import making
 import numpy as np
 import pytest
 import torch
@@ -17,6 +18,7 @@ from reference.recording import Conversation, RecordingGrid
 from safetensors.torch import load_file
 
 import fedpriv
+from clients.fedvf import FedVFClient
 from fedpriv.client.memory import ContextStore, read_memory
 from fedpriv.common.errors import OptionError, RunFailed
 from fedpriv.common.messages import MalformedMessage, Refusal, num_bytes, pack_vector, unpack_vector
@@ -33,7 +35,7 @@ from fedpriv.runs.planning import make_plan
 from fedpriv.runs.preparation import resolve
 from fedpriv.runs.session import Session
 from fedpriv.runs.start import resume_run
-from fedpriv.training.flat_model import Layers, layout_of
+from fedpriv.training.flat_model import Block, Layers, Layout, layout_of
 from fedpriv.training.models import build_model
 from fedpriv.training.sequential import Training
 
@@ -440,3 +442,16 @@ def test_the_plan_of_a_run_that_shares_a_part(cli: Callable[..., Any]) -> None:
     config = compose([*SMALL, "strategy=fedper", "model=mlp"])
     assert make_plan(config, Worker(config)).bytes_up == 4 * HIDDEN * 12
     assert f"{4 * HIDDEN * 12:,}" in outcome.out
+
+
+@pytest.mark.parametrize(
+    ("stage", "up", "down"),
+    [(0, [3, 6], [4, 7]), (2, [1, 2, 3, 6], [2, 3, 4, 7]), (4, [1, 2, 3, 4, 6], [2, 3, 4, 5, 7])],
+)
+def test_fedvf_learns_global_features_in_its_earlier_stage(stage: int, up: list[int], down: list[int]) -> None:
+    """All layers in rounds 1 to ``stage``, then the heads at their own frequency."""
+    client = making.client(FedVFClient, head_period=3, head_layers=1, stage=stage)
+    layout = Layout((Block("base", 0, 5), Block("head", 5, 8)), ("base", "head"), ((5,), (3,)))
+    travels = {number: client.layers(layout, number) for number in range(1, 8)}
+    assert [number for number, layers in travels.items() if layers.up.stop == 8] == up
+    assert [number for number, layers in travels.items() if layers.down.stop == 8] == down

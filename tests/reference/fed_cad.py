@@ -82,3 +82,8 @@ def variance_of_sum(diff: float, participations: int) -> float:
             weight += product
         total += (weight * fresh[j]) ** 2
     return total / participations
+
+
+def constant_diff_variance(diff: float, participation: int) -> float:
+    """Theorem VI.2: v_i = (2D - D^2) / (1 - (1-D)^(2i)) for constant D, i from 1."""
+    return (2 * diff - diff**2) / (1 - (1 - diff) ** (2 * participation))

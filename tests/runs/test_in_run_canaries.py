@@ -84,7 +84,7 @@ def test_the_bounds_show_something_and_never_too_much(options: tuple[str, ...], 
     ("place", "options"),
     [
         ("clients.fedldp.add_normal", (*FEDLDP, "strategy.client.noise_multiplier=20")),
-        ("fedpriv.client.example_level.add_normal_finely", (*DPSGD, "strategy.client.noise_multiplier=4")),
+        ("clients.dpfl_agn.add_normal_finely", (*DPSGD, "strategy.client.noise_multiplier=4")),
     ],
 )
 def test_missing_noise_is_contradicted(

@@ -15,11 +15,12 @@ from reference.federation import booked
 from test_clipping_rules import DELTA, RULES, UPDATE, ask, at_site
 from torch import Tensor
 
+from clients.adpfl import EXACT_CHANGE
 from clients.fedcad import FedCADClient
 from fedpriv.attacks.release_audit import DIMENSION, audit_mechanism
 from fedpriv.client.base import Client
 from fedpriv.client.build import make_client
-from fedpriv.client.clip_statistics import EXACT_CHANGE, NoisyBit, NoisyNorm
+from fedpriv.client.clip_statistics import NoisyBit, NoisyNorm
 from fedpriv.client.contract import BudgetSpent
 from fedpriv.client.gaussian import GaussianClient
 from fedpriv.client.memory import read_memory
@@ -121,7 +122,7 @@ def state_of(client: Client) -> Any:
     return client.load_state(read_memory(client.site.store).state)  # type: ignore[union-attr]
 
 
-def test_fed_cad_starts_anew_when_the_clip_norm_moves() -> None:
+def test_fed_cadstarts_anew_when_the_clip_norm_moves() -> None:
     client = fed_cad()
     ask(client, 1, 1.0)
     ask(client, 2, 1.0)
@@ -185,7 +186,7 @@ def moving_audit(kind: type[FedCADClient], clip_norms: tuple[float, ...]) -> tup
 class GoesOn(FedCADClient):
     """Reuses noise and x_prev of another C."""
 
-    def _starts_anew(self, state: Any) -> bool:
+    def starts_anew(self, state: Any) -> bool:
         return False
 
 

@@ -21,6 +21,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from reference.federation import BytesStore, FixedUpdates, make_site
 
+from clients.adpfl import window_change
 from clients.fedcad import FedCADClient
 from clients.fedldp import FedLDPClient
 from fedpriv.client.base import Client
@@ -34,13 +35,14 @@ from fedpriv.common.messages import CLIP_BIT, CLIP_CHANGE, CLIP_NORM, CLIP_REPOR
 from fedpriv.common.replies import Reply, read_reply
 from fedpriv.config.compose import compose
 from fedpriv.config.remote import compose_remote
-from fedpriv.mechanisms.clip_thresholds import adp_step, geometric, push, quantile_step, window_change
+from fedpriv.mechanisms.clip_thresholds import geometric, push, quantile_step
 from fedpriv.mechanisms.noise import KeyRegistry, SeededNoise
 from fedpriv.runs.session import Session
 from fedpriv.runs.start import resume_run, start_run
-from fedpriv.server.clip_rules import AdaptiveWindow, ClippingServer, Geometric, PublishedWindow, Quantile
+from fedpriv.server.clip_rules import ClippingServer, Geometric, Quantile
 from fedpriv.server.round import Population
 from fedpriv.server.strategy import FederatedStrategy
+from strategies.adpfl import AdaptiveWindow, PublishedWindow, adp_step
 from strategies.fedldp import FedLDP
 
 DELTA = 1e-5

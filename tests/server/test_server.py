@@ -389,9 +389,9 @@ def test_a_resumed_run_continues_at_its_round() -> None:
         seen.append(current.number)
 
     whole, parts = build(), build()
-    arrays = whole.start(FakeGrid(), pack_vector(THETA), 5).arrays
-    half = parts.start(FakeGrid(), pack_vector(THETA), 2).arrays
-    rest = build().start(FakeGrid(), half, 5, first_round=3, on_round=note).arrays
+    arrays = whole.run_rounds(FakeGrid(), pack_vector(THETA), 5)
+    half = parts.run_rounds(FakeGrid(), pack_vector(THETA), 2)
+    rest = build().run_rounds(FakeGrid(), half, 5, first_round=3, on_round=note)
     assert np.array_equal(unpack_vector(arrays), unpack_vector(rest)) and seen == [3, 4, 5]
 
 

@@ -10,11 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from reference.coq_fl import pair_covariance
 
 from fedpriv.commands import dme
 from fedpriv.common.errors import OptionError
 from fedpriv.mechanisms import laws
-from fedpriv.mechanisms.quantisation import high_probability, pair_covariance, step
+from fedpriv.mechanisms.quantisation import high_probability, step
 from fedpriv.studies import mean_estimation
 from fedpriv.studies.quantisers import Quantiser, estimate, expected_error, quantisers, squared_errors
 

@@ -1,6 +1,6 @@
-"""Noise that decays whenever a public loss stops falling; the noisy sum of a trusted server, and a count beside it.
+"""The noisy sum of a trusted server, and a count beside it.
 
-Symbols: sigma_t -> sigma, rho -> decay, mu -> threshold, v(omega_t) -> loss, C -> clip_norm.
+Symbols: s_b -> count_noise, C -> clip_norm.
 """
 
 from __future__ import annotations
@@ -12,17 +12,6 @@ import torch
 from torch import Tensor
 
 from fedpriv.mechanisms.noise import NoiseSource, Shape, add_normal_to_sum, clip, finite_or_zero, l2_norm
-
-
-def next_sigma(sigma: float, loss_before: float, loss_after: float, decay: float, threshold: float) -> float:
-    """sigma_{t+1}: decay * sigma if the loss fell by less than the threshold, else sigma."""
-    stopped_falling = not loss_before - loss_after >= threshold  # [DPFL-AGN, eq. 11]; also true where a loss is NaN
-    return decay * sigma if stopped_falling else sigma  # [DPFL-AGN, eq. 12]
-
-
-def fastest_decay(sigma: float, decay: float, round_number: int) -> float:
-    """The smallest sigma that round 1, 2, ... can have: sigma_0 * rho^(t - 1), public before the run."""
-    return sigma * decay ** (round_number - 1)
 
 
 def with_count(sigma: float, count_noise: float) -> float:
