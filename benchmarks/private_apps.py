@@ -348,7 +348,7 @@ def torch_app(worker: Worker, client: int) -> ClientApp:
                 torch.nn.functional.cross_entropy(module(inputs[batch]), targets[batch]).backward()
                 optimizer.step()
         content = {"arrays": ArrayRecord(module.state_dict()), "metrics": MetricRecord({"num-examples": len(inputs)})}
-        return Message(RecordDict(content), reply_to=message)
+        return Message(RecordDict(content), reply_to=message)  # type: ignore[arg-type]
 
     return app
 
