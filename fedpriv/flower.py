@@ -25,7 +25,7 @@ from fedpriv.config.methods import METHODS
 
 @cache
 def strategy_of(method: str) -> type[AppStrategy]:
-    """The server half of a method for apps; also of one of your own, in the working directory (docs/tutorial.md)."""
+    """The server half of a method for apps; also of one of your own, in the working directory (docs/flower.md)."""
     kind = locate(target(method, "server"), "strategy.server._target_")
     return type(kind.__name__, (AppStrategy, kind), {"method": method, "__doc__": kind.__doc__, "__module__": __name__})
 

@@ -125,6 +125,16 @@ ELSEWHERE: tuple[tuple[str, str, str | None], ...] = (
         "tests/deployment/test_bundle.py::test_app_composes_from_the_runs_own_options",
     ),
     (
+        r"flwr run my_app .*|flower-supernode .*|flower-superlink --insecure .*",
+        "starts Flower's own servers",
+        "tests/apps/test_flower_page.py::test_a_new_app_trains_on_supernodes_that_keep_their_own_terms",
+    ),
+    (
+        r"python -m fedpriv\.(report|audit|certificate) (run=)?outputs/app",
+        "needs a run of an app",
+        "tests/apps/test_flower_page.py::test_the_commands_of_the_page_work_on_an_apps_folder",
+    ),
+    (
         r"flwr .*|flower-superlink .*|python -m fedpriv\.superlink .*|python -m fedpriv\.node run .*",
         "needs a server and nodes",
         "tests/system/test_rehearsal.py::test_the_approved_app_trains_on_the_nodes_own_pictures",

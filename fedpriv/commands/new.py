@@ -1,4 +1,4 @@
-"""`fedpriv new NAME [folder=.]`: a new method, private from its first run.
+"""`fedpriv new NAME [folder=.] [app=false]`: a new method, private from its first run; or a new Flower app.
 
     strategies/NAME.py       server half: takes the mean of the updates that arrive
     clients/NAME.py          client half: clips, adds Gaussian noise, states its cost; a place for your idea
@@ -8,14 +8,23 @@
 folder: where one works; what is missing of its folders is made. A run finds the method while that is the working
 directory, before what is installed. NAME: lower-case letters, digits and _. No file is ever replaced. Engines, ledger,
 auditor, reports, sweeps and the project's tests work with the method at once; nothing has to be registered.
+
+app=true: a whole small Flower app in the folder NAME in place of these, with Fed-CAD from `fedpriv.flower` and the
+digits that come with scikit-learn: `cd NAME && flwr run . --stream` trains it (docs/flower.md).
+
+    NAME/pyproject.toml      for Flower: where both halves are, and the run's options
+    NAME/NAME/task.py        model, data, training: yours
+    NAME/NAME/client_app.py  a Flower client, made private by one mod
+    NAME/NAME/server_app.py  trains, prints what the run cost
 """
 
 from __future__ import annotations
 
+import importlib.util
 import keyword
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from fedpriv.common.command_line import DONE, command, command_options
@@ -26,7 +35,7 @@ from fedpriv.config.methods import METHODS
 NAME = re.compile(r"[a-z][a-z0-9_]{0,31}")
 #: Words that YAML or the command line read as a value, and the class that the server half imports.
 NO_NAMES = {"null", "none", "true", "false", "yes", "no", "on", "off", "y", "n", "nan", "inf", "clipping_server"}
-OPTIONS = {"folder": "."}
+OPTIONS: dict[str, str | tuple[str, ...]] = {"folder": ".", "app": ("false", "true")}
 
 STRATEGY = '''\
 """@name@, server half.
@@ -159,7 +168,138 @@ def test_an_option_out_of_range_is_named() -> None:
         fedpriv.plan_run([*METHOD[:1], "strategy.client.noise_multiplier=-1"])
 '''
 
+APP_PROJECT = """\
+[build-system]
+requires = ["hatchling"]
+build-backend = "hatchling.build"
+
+[project]
+name = "@app@"
+version = "1.0.0"
+description = "A private Flower app: Fed-CAD by fedpriv.flower"
+license = "Apache-2.0"
+dependencies = [] # Flower would fetch them anew for each run; where fedpriv is installed, so is all that this app needs
+
+[tool.hatch.build.targets.wheel]
+packages = ["."]
+
+[tool.flwr.app]
+publisher = "example"
+
+[tool.flwr.app.components]
+serverapp = "@name@.server_app:app"
+clientapp = "@name@.client_app:app"
+
+[tool.flwr.app.config]
+num-server-rounds = 10
+local-epochs = 3
+learning-rate = 0.1
+noise-multiplier = 0.3 # sigma: noise standard deviation / clip-norm
+clip-norm = 1.0 # C: L2 bound of what a client's training may change
+run-dir = "" # folder for ledger, model and report; "": none is kept
+"""
+
+APP_TASK = '''\
+"""@name@: model, data and training; nothing here knows of privacy."""
+
+import torch
+from sklearn.datasets import load_digits
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+
+def new_model():
+    return nn.Sequential(nn.Linear(64, 10))
+
+
+def load_data(part=None, parts=1):
+    """One node's share of the digits, or (None) the server's pictures for testing: every fifth."""
+    inputs, labels = load_digits(return_X_y=True)
+    rows = torch.arange(len(labels))
+    rows = rows[rows % 5 == 0] if part is None else rows[rows % 5 != 0][part::parts]
+    inputs, labels = torch.tensor(inputs / 16, dtype=torch.float32)[rows], torch.tensor(labels)[rows]
+    return DataLoader(TensorDataset(inputs, labels), batch_size=32, shuffle=part is not None)
+
+
+def train(model, loader, epochs, lr):
+    optimizer = torch.optim.SGD(model.parameters(), lr=lr)
+    for _ in range(epochs):
+        for inputs, labels in loader:
+            optimizer.zero_grad()
+            loss = nn.functional.cross_entropy(model(inputs), labels)
+            loss.backward()
+            optimizer.step()
+    return loss.item()
+
+
+def accuracy(model, loader):
+    with torch.no_grad():
+        hits = [model(inputs).argmax(1) == labels for inputs, labels in loader]
+    return float(torch.cat(hits).float().mean())
+'''
+
+APP_CLIENT = '''\
+"""@name@: a Flower client; the mod makes its answers private."""
+
+from fedpriv.flower import fedcad_mod
+from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+
+from @name@.task import load_data, new_model, train
+
+# On a real node: fedcad_mod(folder="/srv/clinic", max_epsilon=8.0). Its ledger there says what left; more is refused.
+app = ClientApp(mods=[fedcad_mod()])
+
+
+@app.train()
+def train_message(message, context):
+    model, config = new_model(), context.run_config
+    model.load_state_dict(message.content["arrays"].to_torch_state_dict())
+    loader = load_data(context.node_config["partition-id"], context.node_config["num-partitions"])
+    loss = train(model, loader, config["local-epochs"], config["learning-rate"])
+    metrics = MetricRecord({"num-examples": len(loader.dataset), "train-loss": loss})
+    return Message(RecordDict({"arrays": ArrayRecord(model.state_dict()), "metrics": metrics}), reply_to=message)
+'''
+
+APP_SERVER = '''\
+"""@name@: a Flower server with Fed-CAD in the place of FedAvg."""
+
+from fedpriv.flower import FedCAD
+from flwr.app import ArrayRecord, MetricRecord
+from flwr.serverapp import ServerApp
+
+from @name@.task import accuracy, load_data, new_model
+
+app = ServerApp()
+
+
+@app.main()
+def main(grid, context):
+    config = context.run_config
+    strategy = FedCAD(
+        noise_multiplier=config["noise-multiplier"], clip_norm=config["clip-norm"], run_dir=config["run-dir"] or None
+    )
+    arrays, rounds = ArrayRecord(new_model().state_dict()), config["num-server-rounds"]
+    strategy.start(grid=grid, initial_arrays=arrays, num_rounds=rounds, evaluate_fn=evaluate)
+    print(strategy.privacy)
+
+
+def evaluate(server_round, arrays):
+    model = new_model()
+    model.load_state_dict(arrays.to_torch_state_dict())
+    found = accuracy(model, load_data())
+    print(f"round {server_round}: accuracy {found:.3f}")
+    return MetricRecord({"accuracy": found})
+'''
+
 #: Path of each file.
+APP_FILES = {
+    "@name@/pyproject.toml": APP_PROJECT,
+    "@name@/@name@/__init__.py": "",
+    "@name@/@name@/task.py": APP_TASK,
+    "@name@/@name@/client_app.py": APP_CLIENT,
+    "@name@/@name@/server_app.py": APP_SERVER,
+}
 FILES = {
     "strategies/@name@.py": STRATEGY,
     "clients/@name@.py": CLIENT,
@@ -168,19 +308,21 @@ FILES = {
 }
 
 
-def make_method(name: str, folder: Path) -> list[Path]:
-    """Writes the four files, or none; returns them. Raises `OptionError`, OSError."""
+def make_method(name: str, folder: Path, files: Mapping[str, str] = FILES) -> list[Path]:
+    """Writes all files, those of a method or `APP_FILES`, or none; returns them. Raises `OptionError`, OSError."""
     check_name(name)
+    if files is APP_FILES and importlib.util.find_spec(name) and not (folder / name).exists():
+        raise OptionError("NAME", name, "is a package that Python has, which the app would hide; choose another name")
     if folder.exists() and not folder.is_dir():
         raise OptionError("folder", str(folder), "must be a folder")
-    files = {folder / _filled(place, name): _filled(text, name) for place, text in FILES.items()}
-    if taken := [path for path in files if path.exists()]:
+    made = {folder / _filled(place, name): _filled(text, name) for place, text in files.items()}
+    if taken := [path for path in made if path.exists()]:
         raise OptionError("NAME", name, f"{taken[0]} is there already; choose another name")
-    for path, text in files.items():
+    for path, text in made.items():
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("x") as file:
             file.write(text)
-    return list(files)
+    return list(made)
 
 
 def check_name(name: str) -> None:
@@ -195,6 +337,7 @@ def check_name(name: str) -> None:
 
 
 def _filled(text: str, name: str) -> str:
+    text = text.replace("@app@", name.replace("_", "-").strip("-"))
     return text.replace("@name@", name).replace("@Class@", "".join(part.capitalize() for part in name.split("_")))
 
 
@@ -204,8 +347,12 @@ def main(arguments: Sequence[str]) -> int:
     if "=" in name:
         raise OptionError("NAME", name, "comes first: fedpriv new my_method")
     options = command_options(given, OPTIONS, "fedpriv.new")
-    for path in make_method(name, Path(options["folder"]).expanduser()):
+    folder, app = Path(options["folder"]).expanduser(), options["app"] == "true"
+    for path in make_method(name, folder, APP_FILES if app else FILES):
         say(path)
+    if app:
+        say(f"`flwr run {folder / name} --stream` trains it; docs/flower.md has the rest")
+        return DONE
     say(f"`fedpriv strategy={name}` trains with it, `fedpriv audit strategy={name}` attacks it")
     return DONE
 

@@ -45,10 +45,13 @@ class AppNodes(Grid):
             found.append(name)
             node = message.metadata.dst_node_id
             message.metadata._src_node_id = 1  # type: ignore[attr-defined]
+            TaskIdentity._run_id = None  # as in the processes in which Flower's simulation runs clients
             try:
                 reply = self.apps[node - 101](message, self.contexts[node])
             except Exception as error:  # as Flower's runtimes answer
                 reply = Message(Error(2, f"{type(error).__name__}: {error}"), reply_to=message)
+            finally:
+                TaskIdentity.run_id = 1
             reply.metadata._src_node_id = node  # type: ignore[attr-defined]
             self.seen.append((message, copy(reply)))
             self._replies[name] = reply

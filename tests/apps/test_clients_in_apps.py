@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.client import NumPyClient
 from flwr.clientapp import ClientApp
 from nodes_of_an_app import AppNodes
 
@@ -345,6 +346,26 @@ def test_a_mod_in_the_wrong_place_is_told_apart(
         run(AppNodes(made(flower.client_of("fedcad").mod), 1), 1)
     if words == "its own log says why":
         assert "is the mod there twice?" in caplog.text or "answers with the arrays ['w', 'bias']" in caplog.text
+
+
+@pytest.mark.parametrize("others", [0, 2])
+def test_a_mod_makes_the_apps_client_once_for_an_answer(others: int) -> None:
+    made: list[int] = []
+
+    class Own(NumPyClient):
+        def fit(self, parameters: list[Any], config: dict[str, Any]) -> Any:
+            return [array + 0.01 for array in parameters], 5, {}
+
+    def client_fn(context: Context) -> Any:
+        made.append(context.node_id)
+        return Own().to_client()
+
+    def beside(message: Message, context: Context, call_next: Any) -> Message:
+        return call_next(message, context)  # type: ignore[no-any-return]
+
+    nodes = AppNodes(ClientApp(client_fn, mods=[flower.client_of("fedcad").mod(), *[beside] * others]), 2)
+    run(nodes, 2)
+    assert sorted(made) == [101, 101, 102, 102]
 
 
 def test_a_mod_after_another_dp_mod_releases_nothing() -> None:

@@ -5,10 +5,12 @@ That a new method passes its own test and the project's is seen where the tutori
 
 from __future__ import annotations
 
+import tomllib
 from pathlib import Path
 from typing import Any, Literal
 
 import pytest
+from flwr.cli.build import build_fab_from_disk
 from project_copy import copied, python
 from pydantic import Field, ValidationError
 
@@ -77,7 +79,10 @@ def folders(tmp_path: Path) -> Path:
         (["fedcad"], "NAME=fedcad: is a method of the project"),
         (["taken"], "taken.yaml is there already; choose another name"),
         (["folder=x"], "NAME=folder=x: comes first"),
-        (["mine", "place=x"], "place=x: no such option; allowed: folder"),
+        (["mine", "place=x"], "place=x: no such option; allowed: folder, app"),
+        (["mine", "app=yes"], "app=yes: allowed: false, true"),
+        (["torch", "app=true"], "NAME=torch: is a package that Python has, which the app would hide"),
+        (["fedcad", "app=true"], "NAME=fedcad: is a method of the project"),
         (["mine", "folder=conf/strategy/taken.yaml"], "folder=conf/strategy/taken.yaml: must be a folder"),
     ],
 )
@@ -94,6 +99,30 @@ def test_a_mistake_is_named_and_nothing_is_written(
     error = capsys.readouterr().err
     assert words in error and error.count("\n") == 1
     assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["taken.yaml"]
+
+
+# --- a Flower app --------------------------------------------------------------------------------------------
+
+
+def test_an_app_is_formatted_for_every_name_and_none_is_replaced(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in NAMES:
+        assert main([name, f"folder={tmp_path}", "app=true"]) == 0
+    made = capsys.readouterr().out
+    assert f"`flwr run {tmp_path / 'my_method'} --stream` trains it" in made
+    files = [tmp_path / name / name / f"{part}.py" for name in NAMES for part in ("task", "client_app", "server_app")]
+    assert all(str(file) in made for file in files)
+    for name in NAMES:
+        rules = ("--isolated", "--no-cache", "--line-length", "120")
+        python(tmp_path / name, "ruff", "check", *rules, "--select", "B,E,F,I,RUF,SIM,UP", ".")
+        python(tmp_path / name, "ruff", "format", *rules, "--check", ".")
+        project = tomllib.loads((tmp_path / name / "pyproject.toml").read_text())
+        assert project["tool"]["flwr"]["app"]["components"]["clientapp"] == f"{name}.client_app:app"
+        assert project["project"]["dependencies"] == []  # nobody holds this project's name where Flower would fetch it
+        assert build_fab_from_disk(tmp_path / name)
+    assert main(["a", f"folder={tmp_path}", "app=true"]) == 2
+    assert "a/pyproject.toml is there already; choose another name" in capsys.readouterr().err
 
 
 # --- a half names the class of the options -----------------------------------------------------------------
