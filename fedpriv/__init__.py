@@ -9,7 +9,7 @@
     fedpriv.load("outputs/..."), fedpriv.resume_run("outputs/...")
     fedpriv.extend_run(run, ["num_rounds=120"]), fedpriv.rerun(run, ["local.lr=0.05"])
     fedpriv.check("my_app.privacy:release", epsilon=8)  # other people's code (docs/check.md)
-    fedpriv.flower: every method as a strategy and a client for any Flower app (docs/flower.md)
+    fedpriv.flower: every method as a strategy and a client for any Flower app (docs/tutorial.md)
     fedpriv.accountant(population=100)  # for Flower's own central-DP strategies: accountant=
     fedpriv.guarded(FedAvg())  # one of Flower's strategies over machines that guard any app (docs/guard.md)
 

@@ -6,7 +6,7 @@
     client = FedCADClient(train)                                          # a NumPyClient around your own training
     app = ClientApp(mods=[fedcad_mod()])                                  # or a mod before an app as it is
 
-Names are those of the methods' own classes; options, those of their YAML files (docs/flower.md).
+Names are those of the methods' own classes; options, those of their YAML files (docs/tutorial.md).
 """
 
 from __future__ import annotations

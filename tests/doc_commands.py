@@ -512,7 +512,7 @@ def interrupted(folder: Path) -> None:
 
 def edit_sparse(folder: Path, page: str) -> None:
     """The tutorial's changes to the method that it has made, in the page's order."""
-    idea, added = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    idea, added, *_ = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     (option,) = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
     client, config = folder / "clients/sparse.py", folder / "conf/strategy/sparse.yaml"
     lines = client.read_text().splitlines(keepends=True)

@@ -122,24 +122,35 @@ def _width(client: Client, pair: Neighbours, dimension: int) -> int:
 
 
 def further_pairs(client: Client, pairs: Sequence[Neighbours]) -> list[Neighbours]:
-    """Pairs that tell no sound mechanism apart better than the method's own, for faults: no update, one a thousand
-    times as long, one along a single axis.
+    """Pairs for faults, and for a method that names no worst pair of its own: no update, one a thousand times as long,
+    one along a single axis; of a method that keeps a state also what a state lets through.
     """
     first = pairs[0]
     many = len(first.world0)
     if any(first.world0):  # anything may be replaced by anything
         nothing, plain, long = (0.0,) * many, (1.0,) * many, (LONG,) * many
         opposite = tuple(-value for value in plain)
-        return [
+        found = [
             Neighbours("no update against one", nothing, plain),
             Neighbours(f"an update against {LONG:g} times the same", plain, long),
             Neighbours("opposite updates along one axis", plain, opposite, axes=1),
         ]
+        return found + (_pairs_of_a_state(many) if client.traits.State is not None else [])
     longer = tuple(LONG * value for value in first.world1)
     return [
         Neighbours(f"{first.name}, {LONG:g} times as long", first.world0, longer),
         Neighbours(f"{first.name}, along one axis", first.world0, first.world1, axes=1),
     ]
+
+
+def _pairs_of_a_state(many: int) -> list[Neighbours]:
+    """Opposite updates that a momentum cannot make shorter than the clip norm; and with a sign that changes in every
+    round, where what is kept of the last round adds to the distance of this one.
+    """
+    signs = [("opposite long updates", (1.0,) * many)]
+    if many > 1:
+        signs.append(("opposite long updates of changing sign", tuple((-1.0) ** index for index in range(many))))
+    return [Neighbours(name, tuple(LONG * x for x in sign), tuple(-LONG * x for x in sign)) for name, sign in signs]
 
 
 #: Length, in clip norms, of an update that clipping has to shorten.

@@ -49,7 +49,8 @@ from fedpriv.server.clip_rules import ClippingServer
 class @Class@(ClippingServer):
     """theta <- theta + mean of the noisy updates that arrived."""
 
-    # Another step: `aggregate`. What a round tells the clients: `train_options`. Both see noisy updates only.
+    # Another mean: `mean`. Another step: `aggregate`. What a round tells the clients: `train_options`. All see noisy
+    # updates only. What the server keeps goes through `vectors` and `load_vectors`, or a resumed run forgets it.
     # The options of clients/@name@.py are `self.options` here too.
 '''
 
@@ -87,7 +88,8 @@ class @Class@Client(SummedGaussians, GaussianClient):
 
     options: @Class@Options
     traits = Traits(why_no_sum=ONE_NOISE)
-    # To remember: `traits = Traits(State=Kept)`, a frozen dataclass of tensors; `perturb` gets the last (or None).
+    # To remember: `Traits(State=Kept, why_no_sum=ONE_NOISE)`, a frozen dataclass of tensors. `perturb` gets the last
+    # one (None: the first time), and returns the next one as the second value of `Release`.
 
     def perturb(self, update: Tensor, state: Any, noise: NoiseSource) -> Release:
         idea = update  # YOUR IDEA: any function of the update [..., d] (the auditor calls it with many trials at once)
@@ -103,7 +105,7 @@ class @Class@Client(SummedGaussians, GaussianClient):
 
 CONFIG = """\
 # @package _global_
-# @name@: clip, then Gaussian noise on every coordinate. How C moves, if it does: base.yaml.
+# clip, then Gaussian noise on every coordinate. How C moves, if it does: base.yaml.
 defaults: [base, _self_]
 strategy:
   name: @name@

@@ -120,14 +120,15 @@ def _of_any_type(raw: Mapping[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for half, name, value in _written(raw):
         if name in found and found[name] != value:
-            raise contradiction(f"strategy.{half}.{name}", value, f"strategy.{written[name]}.{name}", found[name])
+            other, instead = f"strategy.{written[name]}.{name}", ", or another name for an option of your own"
+            raise contradiction(f"strategy.{half}.{name}", value, other, found[name], instead)
         written.setdefault(name, half)
         found.setdefault(name, value)
     return {**found, "written": written}
 
 
-def contradiction(option: str, value: Any, other: str, before: Any) -> OptionError:
-    words = f"{other}={'null' if before is None else before} is the same option; allowed: one of the two"
+def contradiction(option: str, value: Any, other: str, before: Any, instead: str = "") -> OptionError:
+    words = f"{other}={'null' if before is None else before} is the same option; allowed: one of the two{instead}"
     return OptionError(option, "null" if value is None else value, words)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
@@ -35,7 +35,7 @@ from fedpriv.config.compose import CONF, compose
 from fedpriv.config.methods import ExampleLevelOptions
 from fedpriv.config.own_options import group_choices
 from fedpriv.engines.worker import Worker
-from fedpriv.mechanisms.noise import SeededNoise
+from fedpriv.mechanisms.noise import SeededNoise, clip
 from fedpriv.privacy.auditor import audit, verdict
 from fedpriv.privacy.claimed import Claim
 from fedpriv.privacy.composition import compose as compose_events
@@ -241,6 +241,42 @@ def test_skipped_clipping_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("clients.fedldp.clip", lambda x, bound: x)
     found = audit_mechanism(client, 1, delta=DELTA, trials=60_000, confidence=0.999, seed=5)
     assert found.audit.epsilon_lower > found.verified
+
+
+@dataclass(frozen=True)
+class Sent:
+    total: torch.Tensor
+
+
+class FeedbackAfterClipping(FedLDPClient):
+    """Error feedback whose difference, and not its first part alone, had to be clipped: opposite signs add up."""
+
+    traits = replace(FedLDPClient.traits, State=Sent)
+
+    def perturb(self, update: torch.Tensor, state: Sent | None, noise: Any) -> Any:
+        release = super().perturb(update, None, noise)
+        clipped = clip(update, self.clip_norm)
+        before = torch.zeros_like(update) if state is None else state.total
+        return replace(release, value=release.value - before, state=Sent(clipped))
+
+
+class SlowMomentum(FedLDPClient):
+    """Sound: an update as long as the clip norm moves what is clipped by a hundredth of it."""
+
+    traits = replace(FedLDPClient.traits, State=Sent)
+
+    def perturb(self, update: torch.Tensor, state: Sent | None, noise: Any) -> Any:
+        before = torch.zeros_like(update) if state is None else state.total
+        momentum = 0.99 * before + 0.01 * update
+        return replace(super().perturb(momentum, None, noise), state=Sent(momentum))
+
+
+@pytest.mark.parametrize(("kind", "sound"), [(FeedbackAfterClipping, False), (SlowMomentum, True)])
+def test_what_a_state_lets_through_is_found_without_pairs_of_its_own(kind: type[FedLDPClient], sound: bool) -> None:
+    client = making.client(kind, noise_multiplier=12.0, clip_norm=1.0)
+    found = audit_mechanism(client, 8, delta=DELTA, trials=60_000, confidence=0.999, seed=5, own=DIMENSION)
+    assert found.audit.epsilon_lower > 0.25 * found.verified
+    assert (found.audit.epsilon_lower <= found.verified) == sound
 
 
 # --- canaries in a real run ------------------------------------------------------------------------------

@@ -52,6 +52,11 @@ def test_what_is_made_is_formatted_for_every_name(made: Path) -> None:
     python(made, "ruff", "format", "--no-cache", "--check", *files)
 
 
+def test_help_on_a_new_method_says_its_name_once(made: Path) -> None:
+    said = python(made, "fedpriv", "help", "my_method")
+    assert said.startswith("my_method: clip, then Gaussian noise")
+
+
 def test_the_command_names_the_files_that_it_made(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["mine", f"folder={folders(tmp_path)}"]) == 0
     assert capsys.readouterr().out.splitlines()[:4] == [str(tmp_path / place) for place in PLACES]
@@ -214,7 +219,7 @@ def test_what_every_method_has_is_checked_before_its_halves_are_loaded() -> None
     for wrong in ({"min_replies": 0}, {"weighting": "loss"}):
         with pytest.raises(OptionError, match=rf"^strategy\.server\.{next(iter(wrong))}="):
             written(wrong, {})
-    with pytest.raises(OptionError, match=r"^strategy\.client\.rate=2: strategy\.server\.rate=1 is the same option"):
+    with pytest.raises(OptionError, match=r"^strategy\.client\.rate=2: strategy\.server\.rate=1 is .*another name"):
         written({"rate": 1}, {"rate": 2})
 
 

@@ -22,6 +22,8 @@ from doc_commands import ELSEWHERE, Command, OwnFile, Shop, bare, blocks, comman
 from project_copy import copied, python
 from rotation import is_part, together
 
+from fedpriv.privacy.gaussian_dp import gaussian_epsilon
+
 ROOT = Path(__file__).resolve().parents[2]
 COMMANDS = commands()
 HERE = [command for command in COMMANDS if elsewhere(command.text) is None]
@@ -31,7 +33,6 @@ PARTS = 10
 #: No page is longer, in lines; a page that is not named here may have 200.
 LONGEST = {
     "README.md": 100,
-    "docs/tutorial.md": 99,
 }
 
 #: One commit of five, whatever its pages, draws as much as a page's reader, and prints what the page shows.
@@ -247,3 +248,12 @@ def test_the_tutorials_method_is_audited(done: dict[str, dict[str, Any]]) -> Non
     for row in rows:
         audited, _, verified = (word for word in row if re.fullmatch(r"[\d.]+|-", word))
         assert 0.25 * float(verified) < float(audited) <= float(verified)
+
+
+@pytest.mark.rotates(PARTS, together(part_of("docs/tutorial.md")))
+def test_the_tutorials_flower_app_runs(project: Path, done: dict[str, dict[str, Any]]) -> None:
+    pieces = ["\n".join(lines) for _, _, lines in blocks((ROOT / "docs/tutorial.md").read_text())]
+    (app,) = [text for text in pieces if "run_simulation(" in text]
+    (project / "flower_app.py").write_text(app)
+    printed = python(project, "flower_app")
+    assert float(printed.split()[-1]) == pytest.approx(gaussian_epsilon(math.sqrt(3) * 2 / 4.0, 1e-5), rel=1e-6)
