@@ -48,7 +48,7 @@ from fedpriv.client.contract import PublicFacts, RunFacts, Site
 from fedpriv.client.memory import ClientMemory, ContextStore, read_memory
 from fedpriv.common.errors import OptionError, PolicyRefused
 from fedpriv.common.identities import named_identity
-from fedpriv.common.messages import STATISTICS, MalformedMessage, Outgoing, Refusal, shown
+from fedpriv.common.messages import RUN, STATISTICS, MalformedMessage, Outgoing, Refusal, shown
 from fedpriv.config.halves import locate, schema_of
 from fedpriv.config.method_pairs import target
 from fedpriv.config.methods import METHODS, NOISE_OPTIONS
@@ -388,10 +388,12 @@ def _same_terms(context: Context, store: AppStore, asked: Told) -> None:
     """Raises `PolicyRefused` where a run's terms have changed since this client's first answer: its state and its
     price are of the earlier ones.
     """
-    digest = hashlib.sha256(json.dumps([vars(asked.terms), asked.client], sort_keys=True).encode()).hexdigest()
+    told = [vars(asked.terms), asked.client, asked.request.options.get(RUN)]
+    digest = hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
     before = context.state.get(_TERMS)
     if isinstance(before, ConfigRecord) and before["digest"] != digest and read_memory(store).answer is not None:
-        raise PolicyRefused("the server's options are others than at this client's first answer in this run")
+        words = "a second start of a strategy needs a run of its own, by `flwr run`"
+        raise PolicyRefused(f"the server's run or options are others than at this client's first answer: {words}")
     context.state[_TERMS] = ConfigRecord({"digest": digest})
 
 
