@@ -271,7 +271,7 @@ class AppClient(OneNumPyClient):
                 clients=(asked.client,),
             )
             half = self.kind()(options, RunFacts(self.variant, facts, site))  # an app's rows have no persons
-            _refuse_in_the_open(half, options)
+            _refuse_in_the_open(half, options, self.max_epsilon is not None and self.seed is None)
             self._refuse_without_noise(half, options)
             self._refuse_two_budgets(half, store)
             if asked.request.exchange not in half.traits.exchanges:
@@ -397,14 +397,14 @@ def _same_terms(context: Context, store: AppStore, asked: Told) -> None:
     context.state[_TERMS] = ConfigRecord({"digest": digest})
 
 
-def _refuse_in_the_open(half: Client, options: MethodOptions) -> None:
+def _refuse_in_the_open(half: Client, options: MethodOptions, keeps_budget: bool) -> None:
     """Raises `PolicyRefused` on a real machine for what rests on other clients, if a server in the middle could be all
-    of them, or sees what it adds up.
+    of them, or sees what it adds up; the latter also for a budget, which is of sums then.
     """
+    if getattr(options, "secure_sum", "") == "ideal" and (is_deployed() or keeps_budget):
+        raise PolicyRefused("the server would see what it is to see in sums alone; allowed: secure_sum=protocol")
     if not is_deployed():
         return
-    if getattr(options, "secure_sum", "") == "ideal":
-        raise PolicyRefused("the server would see what it is to see in sums alone; allowed: secure_sum=protocol")
     if (half.traits.needs_identity or getattr(options, "secure_sum", "") == "protocol") and half.site.identity is None:  # type: ignore[union-attr]
         raise PolicyRefused("needs identity keys: node-config identity-key and peer-keys (docs/deploy.md)")
 
