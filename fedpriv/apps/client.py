@@ -48,7 +48,7 @@ from fedpriv.client.contract import PublicFacts, RunFacts, Site
 from fedpriv.client.memory import ClientMemory, ContextStore, read_memory
 from fedpriv.common.errors import OptionError, PolicyRefused
 from fedpriv.common.identities import named_identity
-from fedpriv.common.messages import STATISTICS, MalformedMessage, Outgoing, Refusal, shown
+from fedpriv.common.messages import RUN, STATISTICS, MalformedMessage, Outgoing, Refusal, shown
 from fedpriv.config.halves import locate, schema_of
 from fedpriv.config.method_pairs import target
 from fedpriv.config.methods import METHODS, NOISE_OPTIONS
@@ -271,7 +271,7 @@ class AppClient(OneNumPyClient):
                 clients=(asked.client,),
             )
             half = self.kind()(options, RunFacts(self.variant, facts, site))  # an app's rows have no persons
-            _refuse_in_the_open(half, options)
+            _refuse_in_the_open(half, options, self.max_epsilon is not None and self.seed is None)
             self._refuse_without_noise(half, options)
             self._refuse_two_budgets(half, store)
             if asked.request.exchange not in half.traits.exchanges:
@@ -388,21 +388,23 @@ def _same_terms(context: Context, store: AppStore, asked: Told) -> None:
     """Raises `PolicyRefused` where a run's terms have changed since this client's first answer: its state and its
     price are of the earlier ones.
     """
-    digest = hashlib.sha256(json.dumps([vars(asked.terms), asked.client], sort_keys=True).encode()).hexdigest()
+    told = [vars(asked.terms), asked.client, asked.request.options.get(RUN)]
+    digest = hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
     before = context.state.get(_TERMS)
     if isinstance(before, ConfigRecord) and before["digest"] != digest and read_memory(store).answer is not None:
-        raise PolicyRefused("the server's options are others than at this client's first answer in this run")
+        words = "a second start of a strategy needs a run of its own, by `flwr run`"
+        raise PolicyRefused(f"the server's run or options are others than at this client's first answer: {words}")
     context.state[_TERMS] = ConfigRecord({"digest": digest})
 
 
-def _refuse_in_the_open(half: Client, options: MethodOptions) -> None:
+def _refuse_in_the_open(half: Client, options: MethodOptions, keeps_budget: bool) -> None:
     """Raises `PolicyRefused` on a real machine for what rests on other clients, if a server in the middle could be all
-    of them, or sees what it adds up.
+    of them, or sees what it adds up; the latter also for a budget, which is of sums then.
     """
+    if getattr(options, "secure_sum", "") == "ideal" and (is_deployed() or keeps_budget):
+        raise PolicyRefused("the server would see what it is to see in sums alone; allowed: secure_sum=protocol")
     if not is_deployed():
         return
-    if getattr(options, "secure_sum", "") == "ideal":
-        raise PolicyRefused("the server would see what it is to see in sums alone; allowed: secure_sum=protocol")
     if (half.traits.needs_identity or getattr(options, "secure_sum", "") == "protocol") and half.site.identity is None:  # type: ignore[union-attr]
         raise PolicyRefused("needs identity keys: node-config identity-key and peer-keys (docs/deploy.md)")
 

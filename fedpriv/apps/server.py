@@ -29,9 +29,10 @@ from fedpriv.apps.form import Form
 from fedpriv.apps.wire import EXAMPLES, PARTITION, Terms, down, from_app, hello, to_app
 from fedpriv.client.build import make_client
 from fedpriv.common.errors import OptionError, RunFailed
-from fedpriv.common.files import locked
-from fedpriv.common.messages import STATISTICS, FloatVector, Refusal, most_bytes, read_request
+from fedpriv.common.files import locked, write_atomic
+from fedpriv.common.messages import MOST_ROUND, STATISTICS, FloatVector, Refusal, most_bytes, read_request, shown
 from fedpriv.common.replies import reason_of, refusal_name
+from fedpriv.common.run_files import mapping_in
 from fedpriv.config.compose import compose, read_config
 from fedpriv.config.halves import method_options
 from fedpriv.config.method_pairs import target
@@ -46,6 +47,9 @@ from fedpriv.runs.session import Session
 from fedpriv.server.nodes import PATIENCE, as_they_come
 from fedpriv.server.strategy import FederatedStrategy
 from fedpriv.training.evaluation import Score
+
+#: Of a run's folder: the client that each node is.
+NODES = "nodes.json"
 
 
 @dataclass(frozen=True)
@@ -133,7 +137,9 @@ class AppStrategy(FederatedStrategy):
         refuse_seed(seed)
         if not 0 < fraction_train <= 1:
             raise OptionError("fraction_train", fraction_train, "more than 0, and at most 1")
-        for name, number in (("min_train_nodes", min_train_nodes), ("min_available_nodes", min_available_nodes)):
+        most = {} if num_clients is None else {"num_clients": num_clients}
+        least = {"min_train_nodes": min_train_nodes, "min_available_nodes": min_available_nodes}
+        for name, number in (least | most).items():
             if isinstance(number, bool) or not isinstance(number, int) or number < 1:
                 raise OptionError(name, number, "a whole number of at least 1")
         if self.needs_public_loss and public_loss is None:
@@ -176,6 +182,7 @@ class AppStrategy(FederatedStrategy):
             "strategy": (found.strategy.name, self.method),
             "dataset": (found.dataset.name, "on_nodes"),
             "model": (found.model.name, "app"),
+            "privacy.max_epsilon": (found.privacy.max_epsilon, None),  # a client keeps its own
             "privacy.mechanism": (found.privacy.mechanism, None),  # clients would have another release than is priced
             "strategy._target_": (halves, tuple(target(self.method, half) for half in HALVES)),
         }
@@ -205,9 +212,10 @@ class AppStrategy(FederatedStrategy):
         if evaluate_config is not None:
             words = "clients do not evaluate, since their answers would leave without noise; allowed: None, evaluate_fn"
             raise OptionError("evaluate_config", dict(evaluate_config), words)
+        self.privacy = None
         form, theta = Form.of(initial_arrays)
         config = dict(train_config or {})
-        apps = AppGrid(grid, form, config, timeout, self.method)
+        apps = AppGrid(grid, form, config, timeout, self.method, self._app.run_dir)
         apps.wait_for(self._app.available, self._app.num_clients)
         nodes = self._app.num_clients or len(apps.known)
         with self._folder() as path, locked(path):
@@ -227,11 +235,15 @@ class AppStrategy(FederatedStrategy):
     ) -> Result:
         folder, began = RunFolder(path), time.perf_counter()
         interrupted = (path / "config.yaml").exists() and not folder.finished
-        if interrupted:
-            config = read_config(path, Config.model_fields)
-        else:
+        if not interrupted:
             folder.refuse_used()
-            config = with_target(config.model_copy(update={"run_dir": str(folder.path)}))
+        config = with_target(config.model_copy(update={"run_dir": str(folder.path)}))
+        if interrupted:
+            asked, config = config, read_config(path, Config.model_fields)
+            for name in ("num_rounds", "strategy", "model", "local", "privacy"):
+                if getattr(asked, name) != getattr(config, name):
+                    words = f"holds an interrupted run whose {name} is another; allowed: its own options, a new folder"
+                    raise OptionError("run_dir", path, words)
         worker = Worker(config)
         worker.model.load(torch.from_numpy(theta))
         worker._initial = torch.from_numpy(theta.copy())
@@ -351,9 +363,21 @@ class AppGrid:
     in_order = False
     carries_cohorts = False
 
-    def __init__(self, grid: Grid, form: Form, config: Mapping[str, Any], timeout: float, method: str) -> None:
+    def __init__(
+        self,
+        grid: Grid,
+        form: Form,
+        config: Mapping[str, Any],
+        timeout: float,
+        method: str,
+        folder: Path | None = None,
+    ) -> None:
         self.grid, self.form, self.config, self.timeout, self.method = grid, form, config, timeout, method
         self.unnamed: Counter[str] = Counter()
+        self.file = None if folder is None else folder / NODES
+        kept = mapping_in(folder, NODES) if folder is not None and (folder / NODES).exists() else {}
+        #: node -> client, of a run that goes on: the account of a number is one node's.
+        self.before = {int(node): int(number) for node, number in kept.items()}
         self.known: dict[int, int] = {}  # client -> node
         self._said: dict[int, Mapping[str, float]] = {}  # node -> what it said of itself
         self._refused: dict[int, str] = {}  # node -> why it takes no part
@@ -364,6 +388,12 @@ class AppGrid:
         """Before the first round of a run."""
         self.terms = Terms(**{**vars(terms), "parts": self.form.to_json()})
         self.worker, self._most = worker, most_bytes(self.form.size)
+        self._keep_numbers()
+
+    def _keep_numbers(self) -> None:
+        if self.file is not None and self._most is not None:
+            self.before |= {node: client for client, node in self.known.items()}
+            write_atomic(self.file, json.dumps(self.before, indent=1) + "\n")
 
     def wait_for(self, least: int, most: int | None) -> None:
         """Waits until so many nodes have said who they are. Raises `RunFailed`."""
@@ -398,22 +428,32 @@ class AppGrid:
                 self._refused[node] = f"{reason_of(found)} (its app needs the client half of {self.method})"
                 self.unnamed[refusal_name(found.error.code)] += 1
                 continue
-            said = dict(found.content.metric_records.get(STATISTICS) or {})
-            self._said[node] = {PARTITION: -1.0, EXAMPLES: 0.0, **{name: float(value) for name, value in said.items()}}  # type: ignore[arg-type]
+            said: Any = {PARTITION: -1.0, EXAMPLES: 0.0, **(found.content.metric_records.get(STATISTICS) or {})}
+            if not -1 <= said[PARTITION] <= MOST_ROUND or not 0 <= said[EXAMPLES] <= MOST_ROUND:  # nor NaN
+                self._refused[node] = f"a node says of itself {shown(said)}"
+                continue
+            self._said[node] = said
         self._number([node for node in new if node in self._said])
 
     def _number(self, nodes: Sequence[int]) -> None:
-        """A node is the client of its partition, if that is free; else the first free number."""
+        """A node keeps its number; a new one is the client of its partition, if that is free, else the first that
+        nobody ever was.
+        """
         late = []
         total = self.most or len(self.known) + len(nodes)
+        self.known |= {self.before[node]: node for node in nodes if node in self.before}
         for node in nodes:
             partition = int(self._said[node][PARTITION])
+            if node in self.before:
+                continue
             if 0 <= partition < total and partition not in self.known:
                 self.known[partition] = node
             else:
                 late.append(node)
-        free = (client for client in range(total) if client not in self.known)
+        taken = {*self.known, *self.before.values()}
+        free = (client for client in range(total) if client not in taken)
         self.known.update(zip(list(free), late, strict=False))
+        self._keep_numbers()
 
     # --- ClientGrid ------------------------------------------------------------------------------------------------
 

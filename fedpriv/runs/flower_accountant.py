@@ -57,7 +57,7 @@ def accountant(
 
     Raises:
         OptionError: for a value that is not allowed.
-        RunFolderError: for a folder whose ledger is of another accountant.
+        RunFolderError: for a folder whose ledger is gone, or of another accountant.
     """
     allowed = ("no-amplification", "poisson")
     if sampling not in allowed:
@@ -75,7 +75,7 @@ class Accountant:
     """See `accountant`."""
 
     def __init__(self, config: PrivacyConfig, folder: Path | None = None) -> None:
-        self.config, self.events = config, list[Event]()
+        self.config, self._booked = config, list[Event]()
         self.ledger: LedgerFile | None = None
         if folder is None:
             return
@@ -84,11 +84,18 @@ class Accountant:
         if (folder / ABOUT).exists():
             if (folder / ABOUT).read_text(encoding="utf-8") != about:
                 raise RunFolderError(f"{folder}: holds the ledger of another accountant ({ABOUT}): name a new folder")
+            if not (folder / LEDGER).exists():
+                raise RunFolderError(f"{folder}: {LEDGER} is gone, so that what was spent is not known")
         elif any(folder.iterdir()):
             raise RunFolderError(f"{folder}: must be a new folder, or that of a run that goes on")
+        (folder / LEDGER).touch()
         write_atomic(folder / ABOUT, about)
         self.ledger = LedgerFile(folder / LEDGER, fsync=True)
-        self.events = [entry.event for entry in self.ledger.read().entries]
+
+    @property
+    def events(self) -> list[Event]:
+        """Of all releases: with a ledger, of whoever wrote there."""
+        return self._booked if self.ledger is None else [entry.event for entry in self.ledger.read().entries]
 
     # --- Flower's protocol -----------------------------------------------------------------------------------
 
@@ -102,7 +109,8 @@ class Accountant:
         if self.ledger is not None:
             places = range(first, first + _count(count))
             self.ledger.append([Entry(place + 1, EVERY_CLIENT, place, 0, found) for place in places])
-        self.events += [found] * _count(count)
+        else:
+            self._booked += [found] * _count(count)
 
     def get_epsilon(self, delta: float) -> float:
         return self._composed(delta).epsilon
@@ -129,9 +137,10 @@ class Accountant:
         if limit is None:
             raise ValueError("max_epsilon: none was given, here or to the accountant")
         further = [self._event(event)] * _count(count)
-        if len({*self.events, *further}) > 1:  # the noise was changed on the way: only a filter bounds that
-            return not Budget(limit, self.config.target_delta).admits(self.events, further)
-        return compose([*self.events, *further], self.config.target_delta).epsilon > limit
+        events = self.events
+        if len({*events, *further}) > 1:  # the noise was changed on the way: only a filter bounds that
+            return not Budget(limit, self.config.target_delta).admits(events, further)
+        return compose([*events, *further], self.config.target_delta).epsilon > limit
 
     def state_dict(self) -> dict[str, object]:
         return {"config": asdict(self.config), "releases": [[*pair] for pair in self._counted()]}
@@ -145,10 +154,10 @@ class Accountant:
             raise ValueError("the state is of an accountant with another configuration")
         releases: Any = state["releases"]
         events = [self._made(float(noise), float(rate)) for noise, rate, many in releases for _ in range(int(many))]
-        if self.ledger is not None and events != self.events:
-            words = f"the state has {len(events)} releases, the ledger {self.ledger.path} {len(self.events)}"
+        if self.ledger is not None and Counter(events) != Counter(self.events):
+            words = f"the state has {len(events)} releases, the ledger {self.ledger.path} {self.num_releases}"
             raise ValueError(f"{words}: what was spent is what the ledger says")
-        self.events = events
+        self._booked = events
 
     # --- inside ------------------------------------------------------------------------------------------------
 
@@ -169,7 +178,10 @@ class Accountant:
         return Gaussian(threat=TO_OUTSIDERS, multiplier=noise_multiplier)
 
     def _counted(self) -> list[tuple[float, float, int]]:
-        kinds = Counter((event.multiplier, getattr(event, "sampling_rate", 1.0)) for event in self.events)  # type: ignore[attr-defined]
+        events = self.events
+        if (unknown := next((why for event in events if (why := event.why_unbounded())), None)) is not None:
+            raise RunFolderError(f"{unknown}: the state is that of the ledger")
+        kinds = Counter((event.multiplier, getattr(event, "sampling_rate", 1.0)) for event in events)  # type: ignore[attr-defined]
         return [(noise, rate, many) for (noise, rate), many in kinds.items()]
 
 

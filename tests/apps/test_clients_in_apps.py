@@ -405,6 +405,14 @@ def test_what_rests_on_other_clients_needs_keys_on_real_machines(
         make(min_available_nodes=4, **options).start(AppNodes(app(method=method), 4), START, 1, timeout=30)
 
 
+def test_a_budget_is_not_kept_by_a_sum_that_the_server_sees_through(tmp_path: Path) -> None:
+    given = {"folder": lambda context: tmp_path / str(context.node_id), "max_epsilon": 50.0}
+    nodes = {"min_available_nodes": 4, "min_train_nodes": 4}
+    with pytest.raises(RunFailed, match="allowed: secure_sum=protocol"):
+        run(AppNodes(app(method="ddgauss", **given), 4), 1, "ddgauss", **nodes)
+    run(AppNodes(app(method="ddgauss", seed=1, **given), 4), 1, "ddgauss", seed=1, **nodes)
+
+
 def test_without_a_context_a_client_keeps_its_own() -> None:
     client = flower.client_of("fedcad")(train)
     nodes = AppNodes(ClientApp(lambda context: flower.client_of("fedcad")(train, context=context).to_client()), 1)

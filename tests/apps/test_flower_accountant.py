@@ -114,6 +114,31 @@ def test_flowers_wrapper_books_here_and_stops_at_the_budget(tmp_path: Path, monk
         fedpriv.accountant(5, folder=tmp_path / "dp")
 
 
+def test_a_folder_is_what_was_spent_whoever_wrote_it_and_in_whatever_order(tmp_path: Path) -> None:
+    first, second = (fedpriv.accountant(10, max_epsilon=5.0, folder=tmp_path / "dp") for _ in range(2))
+    for noise in (5.0, 6.0, 5.0):
+        first.compose(GaussianPrivacyEvent(noise, 5, 10))
+    assert second.num_releases == 3 and second.get_epsilon(1e-5) == first.get_epsilon(1e-5)
+    second.load_state_dict(json.loads(json.dumps(first.state_dict())))
+    limit = first.get_epsilon(1e-5)
+    second.compose(GaussianPrivacyEvent(5.0, 5, 10))
+    assert first.get_epsilon(1e-5) > limit and first.would_exceed(GaussianPrivacyEvent(5.0, 5, 10), limit)
+    (tmp_path / "dp/ledger.jsonl").unlink()
+    with pytest.raises(RunFolderError, match=r"ledger.jsonl is gone"):
+        fedpriv.accountant(10, max_epsilon=5.0, folder=tmp_path / "dp")
+
+
+def test_a_changed_ledger_costs_everything(tmp_path: Path) -> None:
+    found = fedpriv.accountant(10, max_epsilon=5.0, folder=tmp_path / "dp")
+    found.compose(GaussianPrivacyEvent(5.0, 5, 10), 3)
+    ledger = tmp_path / "dp/ledger.jsonl"
+    ledger.write_bytes(b"".join(ledger.read_bytes().splitlines(True)[1:]))
+    again = fedpriv.accountant(10, max_epsilon=5.0, folder=tmp_path / "dp")
+    assert again.get_epsilon(1e-5) == math.inf and again.would_exceed(GaussianPrivacyEvent(5.0, 5, 10))
+    with pytest.raises(RunFolderError, match="is missing, changed or out of its place"):
+        again.state_dict()
+
+
 def test_wrong_calls_name_what_is_allowed(tmp_path: Path) -> None:
     with pytest.raises(OptionError, match=r"sampling=without-replacement: .*allowed: no-amplification, poisson"):
         fedpriv.accountant(10, sampling="without-replacement")

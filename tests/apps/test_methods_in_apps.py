@@ -270,6 +270,83 @@ def test_a_node_that_leaves_and_comes_back_keeps_its_number() -> None:
     assert {said for node, _, said in rounds if node == 102} == {1}
 
 
+@pytest.mark.parametrize(
+    "said", [{"partition-id": np.nan}, {"examples": np.inf}, {"examples": 1e300}, {"examples": -1.0}]
+)
+def test_what_a_node_says_of_itself_stops_nobody(said: dict[str, float]) -> None:
+    import json
+
+    from flwr.app import ConfigRecord
+
+    hostile = ClientApp()
+
+    @hostile.train()
+    def answer(message: Message, context: Context) -> Message:
+        own = {"exchange": "statistics", "examples": 1, "statistics": said, "blobs": [], "figures": {}}
+        metrics = ConfigRecord({"fedpriv": json.dumps(own).encode()})
+        return Message(RecordDict({"fitres.parameters": ArrayRecord(), "fitres.metrics": metrics}), reply_to=message)
+
+    good = app("fedldp", "function")
+    nodes = AppNodes([good, good, hostile])
+    strategy = server("fedldp")()
+    strategy.start(nodes, initial(), 1)
+    asked = {message.metadata.dst_node_id for message, _ in nodes.seen[3:]}
+    assert asked == {101, 102}
+
+
+def test_privacy_is_of_the_last_run_alone_and_a_second_start_gets_no_old_answers() -> None:
+    nodes, strategy = AppNodes(app("fedldp", "function")), server("fedldp")()
+    strategy.start(nodes, initial(), 1)
+    assert strategy.privacy is not None
+    with pytest.raises(RunFailed, match="a second start of a strategy needs a run of its own"):
+        strategy.start(nodes, initial(), 1)
+    assert strategy.privacy is None
+
+
+def test_an_interrupted_run_goes_on_with_its_own_options_alone(tmp_path: Path) -> None:
+    def stops(number: int, arrays: ArrayRecord) -> None:
+        if number == 1:
+            raise KeyboardInterrupt
+
+    def run(method: str = "fedcad", rounds: int = 2, **options: Any) -> Any:
+        made = server(method)(run_dir=tmp_path / "run", overrides=["checkpoint.every=1"], **options)
+        return made.start(nodes_anew(), initial(), rounds, evaluate_fn=stops)
+
+    with pytest.raises(KeyboardInterrupt):
+        run()
+    for other in ({"noise_multiplier": 7.0}, {"method": "fedldp"}, {"rounds": 3}, {"delta": 0.1}, {"local": {"lr": 9}}):
+        with pytest.raises(OptionError, match="holds an interrupted run whose"):
+            run(**other)  # type: ignore[arg-type]
+
+
+def test_nodes_keep_their_numbers_when_a_run_goes_on(tmp_path: Path) -> None:
+    """Who takes another's number would release under an account that knows nothing of its own releases."""
+
+    def stops(number: int, arrays: ArrayRecord) -> MetricRecord | None:
+        if number == 1 and 101 not in nodes.away:
+            raise KeyboardInterrupt
+        return None
+
+    nodes = AppNodes(app("fedldp", "function"), 4, partitions=False)
+    options = {"run_dir": tmp_path / "run", "num_clients": 4, "overrides": ["checkpoint.every=1"]}
+    with pytest.raises(KeyboardInterrupt):
+        server("fedldp")(**options).start(nodes, initial(), 2, evaluate_fn=stops)
+    numbers = client_numbers(nodes)
+    nodes = AppNodes(app("fedldp", "function"), 5, partitions=False)
+    nodes.away = {101, 105}
+    server("fedldp")(**options).start(nodes, initial(), 2, evaluate_fn=stops)
+    assert client_numbers(nodes).items() < numbers.items() and len(client_numbers(nodes)) == 3
+
+
+def client_numbers(nodes: AppNodes) -> dict[int, int]:
+    """Node -> the number that it was told."""
+    told = [
+        (message.metadata.dst_node_id, flower_json(message.content.config_records["fitins.config"]["fedpriv"]))
+        for message, _ in nodes.seen
+    ]
+    return {node: said["client"] for node, said in told if "client" in said}
+
+
 Refuse = Callable[[], Any]
 
 
@@ -292,6 +369,11 @@ Refuse = Callable[[], Any]
         ),
         (lambda: server("dpfl_agn")(), r"public_loss=None: dpfl_agn follows a loss"),
         (lambda: server("ask")(), r"strategy=ask: trains no model"),
+        (
+            lambda: server("fedcad")(overrides=["privacy.max_epsilon=1"]).start(nodes_anew(), initial(), 1),
+            r"overrides: privacy.max_epsilon=1.0: in an app it is null",
+        ),
+        (lambda: server("fedcad")(num_clients=0), "num_clients=0: a whole number"),
         (lambda: client("fedcad")(3), r"train=int: a function"),
         (lambda: client("fedcad")(train, sigma=3), r"sigma=3: fedcad has no such option"),
         (lambda: client("fedcad")(train, max_epsilon=3), r"max_epsilon=3: a budget needs folder="),
