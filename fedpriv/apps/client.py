@@ -123,7 +123,8 @@ class AppClient(OneNumPyClient):
     Args:
         train: the app's own training, `Train`, or a `Trainer` around a module and its data.
         context: Flower's, whose state holds the method's. None: that of the message that is answered.
-        folder: of this client's own: ledger.jsonl says there what left. Needed for ``max_epsilon``.
+        folder: of this client's own: ledger.jsonl says there what left. Needed for ``max_epsilon``. Whoever deletes it
+            forgets what was spent.
         max_epsilon: what all releases in that ledger may cost together, at ``delta``; what would exceed it is refused.
         delta: of that epsilon.
         seed: for simulations whose noise can be repeated; None: the operating system's noise.
@@ -302,7 +303,13 @@ class AppClient(OneNumPyClient):
         """Raises `PolicyRefused` where a budget would leave out what the ledger holds under another threat model: every
         release is booked under its method's own first, so the ledger's first line tells.
         """
-        first = next(iter(read_memory(store).account.counts), None) if self.max_epsilon is not None else None
+        if self.max_epsilon is None:
+            return
+        memory = read_memory(store)
+        first = next(iter(memory.account.counts), None)
+        if half.traits.clips_examples and first is not None and memory.account.participations == 0:
+            words = "the ledger of folder= holds another run, and a run's samples of examples are priced as a whole"
+            raise PolicyRefused(f"{words}: max_epsilon= keeps one run, and this is a further one")
         if first is not None and first[0].threat != half.threat:
             words = "holds releases under another threat model, whose epsilons are never added up"
             raise PolicyRefused(f"the ledger of folder= {words}: max_epsilon= needs a folder for each")

@@ -204,6 +204,7 @@ class AppStrategy(FederatedStrategy):
         evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
     ) -> Result:
         """As of Flower's own strategies. Clients are not asked to evaluate: their answers would leave without noise.
+        One strategy and one start for a run of Flower's: a client keeps to the options and rounds of its first answer.
 
         Raises:
             OptionError: for a model, a number of nodes or an ``evaluate_config`` that cannot be.
@@ -213,6 +214,8 @@ class AppStrategy(FederatedStrategy):
             words = "clients do not evaluate, since their answers would leave without noise; allowed: None, evaluate_fn"
             raise OptionError("evaluate_config", dict(evaluate_config), words)
         self.privacy = None
+        if not isinstance(initial_arrays, ArrayRecord):
+            raise OptionError("initial_arrays", type(initial_arrays).__name__, "must be an ArrayRecord")
         form, theta = Form.of(initial_arrays)
         config = dict(train_config or {})
         apps = AppGrid(grid, form, config, timeout, self.method, self._app.run_dir)

@@ -422,3 +422,18 @@ def test_without_a_context_a_client_keeps_its_own() -> None:
     arrays = [array.numpy() for array in message.content.array_records["fitins.parameters"].values()]
     first, second = client.fit(arrays, config), client.fit(arrays, config)
     assert np.array_equal(first[0][0], second[0][0])
+
+
+def test_a_budget_of_sampled_examples_keeps_one_run_and_says_so(tmp_path: Path) -> None:
+    from torch import nn
+
+    def nodes() -> AppNodes:
+        rows = np.zeros((40, 4), np.float32), np.arange(40) % 3
+        work = flower.Trainer(nn.Linear(4, 3), None, rows)
+        return AppNodes(app(work, "dpsgd", folder=tmp_path, max_epsilon=50.0), 1)
+
+    start = ArrayRecord(nn.Linear(4, 3).state_dict())
+    make = flower.strategy_of("dpsgd")
+    make(min_available_nodes=1, min_train_nodes=1, local={"batch_size": 8}).start(nodes(), start, 1)
+    with pytest.raises(RunFailed, match=r"max_epsilon= keeps one run, and this is a further one"):
+        make(min_available_nodes=1, min_train_nodes=1, local={"batch_size": 8}).start(nodes(), start, 1)

@@ -383,6 +383,7 @@ Refuse = Callable[[], Any]
         (lambda: flower.Trainer(net(), lambda a, b: 0, ROWS), r"loss=function: a loss of torch.nn"),
         (lambda: flower.Trainer(net(), None, 3), r"data=int: \(inputs, targets\)"),
         (lambda: server("fedcad")().start(nodes_anew(), ArrayRecord(), 1), "no float numbers"),
+        (lambda: server("fedcad")().start(nodes_anew(), [1.0], 1), "initial_arrays=list: must be an ArrayRecord"),
         (
             lambda: server("fedcad")().start(nodes_anew(), ArrayRecord([np.array([np.nan])]), 1),
             "initial_arrays=not finite",
