@@ -330,7 +330,7 @@ class Config(Options):
                 content["dataset"].pop(name)
         if content["model"]["name"] not in TEXT_MODELS:
             content["model"] = {name: value for name, value in content["model"].items() if name not in OF_TEXT}
-        idle: dict[str, Any] = dict.fromkeys(("weights", "weights_sha256", "trained_on"))
+        idle: dict[str, Any] = {"arrays": [], **dict.fromkeys(("weights", "weights_sha256", "trained_on"))}
         if content["model"]["train"] == "all":
             idle |= {"train": "all", "rank": content["model"]["rank"]}
         content["model"] = {k: v for k, v in content["model"].items() if k not in idle or v != idle[k]}

@@ -99,7 +99,7 @@ def test_secure_aggregation_answers_without_its_mod(tmp_path: Path) -> None:
     code = app / "secure_aggregation.py"
     code.write_text(code.read_text().replace(", mods=[secaggplus_mod]", ""))
     np.savez(model, np.zeros(3))
-    starts = try_app(network.policy(0), network.data(0), app, model=model)
+    starts = try_app(network.policy(0), network.data(0), app, model=model).starts["train"]
     assert (starts.answered, starts.started) == (3, 3), starts
 
 

@@ -82,7 +82,8 @@ def test_declared_counts_are_summed_over_shards_and_booked(tmp_path: Path) -> No
     found = dict(network.ask(kind="evaluate").content["metrics"])
     assert found == pytest.approx({"num-examples": 1, "right": 10, "rows": 20}, rel=1e-4)
     found = dict(network.ask(kind="query.ages").content["metrics"])
-    assert found["ages"] == pytest.approx([4 * 4 * 5 / 26**0.5, 0, 4 * 4 / 26**0.5], rel=0.2)  # clipped to length 4
+    whole, nothing, ones = found["ages"]  # 20, 0, 4 if shards were not clipped to length 4; how rows divide is chance
+    assert 11 < whole < 16 and abs(nothing) < 1e-3 and 0 < ones < 4.01
     assert [booked.entries[0].event.multiplier for booked in network.booked()] == [2 / 2**0.5, 3 / 2**0.5]
     noisy = machines(tmp_path / "noisy").ask(kind="evaluate").content["metrics"]
     assert noisy["rows"] != pytest.approx(20, abs=1e-3)
