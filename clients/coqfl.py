@@ -137,8 +137,7 @@ class CoQFLClient(OneBitClient):
 
     @property
     def private_share(self) -> float:
-        """mu. The repair: with none, a pair's two bits together are not private."""
-        return self.options.private_share if self.repaired else 0.0
+        return self.options.private_share if self.variant == "repaired" else 0.0
 
     # --- the exchanges -----------------------------------------------------------------------------------
 

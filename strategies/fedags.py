@@ -26,7 +26,8 @@ class FedAGS(SelectingServer):
 
     def __init__(self, population: Population, options: Any, hooks: Hooks = NO_HOOKS) -> None:
         super().__init__(population, options, hooks)
-        self.by_loss = self.options.weighs_by_loss
+        chosen = self.options.loss_weights
+        self.by_loss = self.options.variant == "published" if chosen is None else chosen
         self.statistics = (TRAIN_LOSS,) if self.by_loss else ()
         self.public_weights = not self.by_loss
 
