@@ -105,7 +105,11 @@ UNSIGNED: dict[str, str] = {
 }
 
 #: Options that are signed, but where they are as in releases without them: whose state a node finds by this digest.
-YOUNGER = (("dataset.background", "white"), ("dataset.white_level", None), ("model.arrays", []))
+YOUNGER: tuple[tuple[str, Any], ...] = (
+    ("dataset.background", "white"),
+    ("dataset.white_level", None),
+    ("model.arrays", []),
+)
 
 
 def release_digest(config: Config) -> bytes:
