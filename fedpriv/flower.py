@@ -6,7 +6,7 @@
     client = FedCADClient(train)                                          # a NumPyClient around your own training
     app = ClientApp(mods=[fedcad_mod()])                                  # or a mod before an app as it is
 
-Names are those of the methods' own classes; options, those of their YAML files (docs/tutorial.md).
+Names are those of the methods' own classes; options, those of their YAML files (docs/flower.md).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from fedpriv.config.methods import METHODS
 
 @cache
 def strategy_of(method: str) -> type[AppStrategy]:
-    """The server half of a method for apps; also of one of your own, in the working directory (docs/flower.md)."""
+    """The server half of a method for apps; also of one of your own, in the working directory (docs/tutorial.md)."""
     kind = locate(target(method, "server"), "strategy.server._target_")
     return type(kind.__name__, (AppStrategy, kind), {"method": method, "__doc__": kind.__doc__, "__module__": __name__})
 

@@ -397,8 +397,9 @@ def _same_terms(context: Context, store: AppStore, asked: Told) -> None:
     """
     told = [vars(asked.terms), asked.client, asked.request.options.get(RUN)]
     digest = hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
-    before = context.state.get(_TERMS)
-    if isinstance(before, ConfigRecord) and before["digest"] != digest and read_memory(store).answer is not None:
+    before, memory = context.state.get(_TERMS), read_memory(store)
+    begun = memory.answer is not None or memory.waiting is not None
+    if begun and isinstance(before, ConfigRecord) and before["digest"] != digest:
         words = "a second start of a strategy needs a run of its own, by `flwr run`"
         raise PolicyRefused(f"the server's run or options are others than at this client's first answer: {words}")
     context.state[_TERMS] = ConfigRecord({"digest": digest})

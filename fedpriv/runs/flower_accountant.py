@@ -6,6 +6,10 @@ in the other world one client's update counts as zero. Flower releases nothing u
 weights, so the mean moves by at most C / n, and a round is a Gaussian of multiplier z. With Poisson samples of rate
 q = n / population (a strategy of one's own must draw them, and divide by the expected n) it is a sampled Gaussian.
 
+A budget holds whoever chooses z from earlier outputs: of Gaussians mu^2 = sum 1/z^2 is a filter (Smith and Thakurta
+2022), and what they compose to is the same function of it. Of sampled ones no such figure is that tight, so their z and
+q stay those of the first release: the total is then that of a number of rounds.
+
 Symbols: z -> noise_multiplier, C -> the clipping norm, n -> sample_size.
 """
 
@@ -28,7 +32,7 @@ from flwr.serverapp import (
 
 from fedpriv.common.errors import OptionError, RunFolderError
 from fedpriv.common.files import write_atomic
-from fedpriv.privacy.composition import Budget, Composed, compose
+from fedpriv.privacy.composition import Composed, compose
 from fedpriv.privacy.events import EVERY_CLIENT, Entry, Event, Gaussian, PoissonGaussian, Threat
 from fedpriv.privacy.ledger import LedgerFile
 
@@ -105,7 +109,7 @@ class Accountant:
 
     def compose(self, event: GaussianPrivacyEvent, count: int = 1) -> None:
         """Books releases: on the disk when this returns, before Flower hands the model on."""
-        found, first = self._event(event), len(self.events)
+        found, first = self._event(event, self.events), len(self.events)
         if self.ledger is not None:
             places = range(first, first + _count(count))
             self.ledger.append([Entry(place + 1, EVERY_CLIENT, place, 0, found) for place in places])
@@ -136,11 +140,10 @@ class Accountant:
         limit = self.config.max_epsilon if max_epsilon is None else max_epsilon
         if limit is None:
             raise ValueError("max_epsilon: none was given, here or to the accountant")
-        further = [self._event(event)] * _count(count)
         events = self.events
-        if len({*events, *further}) > 1:  # the noise was changed on the way: only a filter bounds that
-            return not Budget(limit, self.config.target_delta).admits(events, further)
-        return compose([*events, *further], self.config.target_delta).epsilon > limit
+        return (
+            compose([*events, *[self._event(event, events)] * _count(count)], self.config.target_delta).epsilon > limit
+        )
 
     def state_dict(self) -> dict[str, object]:
         return {"config": asdict(self.config), "releases": [[*pair] for pair in self._counted()]}
@@ -164,12 +167,17 @@ class Accountant:
     def _composed(self, delta: float) -> Composed:
         return compose(self.events, delta)
 
-    def _event(self, event: GaussianPrivacyEvent) -> Event:
+    def _event(self, event: GaussianPrivacyEvent, before: list[Event]) -> Event:
         if event.population_size != self.config.population_size:
             words = f"population_size={event.population_size}, this accountant's is {self.config.population_size}"
             raise ValueError(words)
         sampled = self.config.sampling_method is SamplingMethod.POISSON
-        return self._made(event.noise_multiplier, event.sample_size / event.population_size if sampled else 1.0)
+        found = self._made(event.noise_multiplier, event.sample_size / event.population_size if sampled else 1.0)
+        if sampled and before and before[0] != found:
+            raise ValueError(
+                f"{event}: noise and sample of poisson cohorts stay those of the first release, {before[0]}"
+            )
+        return found
 
     @staticmethod
     def _made(noise_multiplier: float, rate: float) -> Event:

@@ -437,3 +437,21 @@ def test_a_budget_of_sampled_examples_keeps_one_run_and_says_so(tmp_path: Path) 
     make(min_available_nodes=1, min_train_nodes=1, local={"batch_size": 8}).start(nodes(), start, 1)
     with pytest.raises(RunFailed, match=r"max_epsilon= keeps one run, and this is a further one"):
         make(min_available_nodes=1, min_train_nodes=1, local={"batch_size": 8}).start(nodes(), start, 1)
+
+
+def test_terms_stay_between_the_two_exchanges_of_a_round() -> None:
+    nodes = AppNodes(app(method="adpfl", num_examples=20), 2)
+    flower.strategy_of("adpfl")(min_available_nodes=2).start(nodes, START, 1, timeout=30)
+    mine = [message for message, _ in nodes.seen if message.metadata.dst_node_id == 101]
+    measures, releases = (one for one in mine if "request" in said(one, CONFIG))
+    for change, refused in ((0.0, False), (0.1, True)):
+        context = Context(1, 101, {"partition-id": 0}, RecordDict(), {})
+        assert "why" not in said(nodes.apps[0](measures, context), ANSWER)
+        content = said(releases, CONFIG)
+        content["terms"]["options"]["floor"] += change
+        record = ConfigRecord({**releases.content.config_records[CONFIG], "fedpriv": json.dumps(content).encode()})
+        arrays = releases.content.array_records["fitins.parameters"]
+        asked = Message(RecordDict({CONFIG: record, "fitins.parameters": arrays}), 101, "train")
+        assert (
+            "others than at this client's first" in said(nodes.apps[0](asked, context), ANSWER).get("why", "")
+        ) == refused

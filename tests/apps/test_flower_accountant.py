@@ -54,6 +54,22 @@ def test_a_poisson_sample_costs_less_and_a_whole_cohort_as_much() -> None:
     assert found[1].get_epsilon(1e-5) == pytest.approx(exact(2.0, 10, 1e-5), rel=1e-6)
 
 
+def test_the_noise_of_a_round_is_z_times_what_one_client_moves() -> None:
+    from flwr.supercore.differential_privacy import compute_stdv
+
+    z, clip, n = 5.0, 0.7, 4
+    assert compute_stdv(z, clip, n) == pytest.approx(z * (clip / n))  # C / n: one of n clipped updates, or zero
+
+
+def test_a_poisson_sample_keeps_its_noise() -> None:
+    found = fedpriv.accountant(100, sampling="poisson", max_epsilon=5.0)
+    found.compose(GaussianPrivacyEvent(2.0, 10, 100))
+    for event in (GaussianPrivacyEvent(3.0, 10, 100), GaussianPrivacyEvent(2.0, 20, 100)):
+        for call in (found.compose, found.would_exceed):
+            with pytest.raises(ValueError, match="stay those of the first release"):
+                call(event)
+
+
 def test_a_budget_is_held_exactly_and_by_a_filter_where_the_noise_changes() -> None:
     event = GaussianPrivacyEvent(5.0, 10, 100)
     found = fedpriv.accountant(100, max_epsilon=exact(5.0, 3, 1e-5) * (1 + 1e-9))
