@@ -102,14 +102,15 @@ PHASES = {
     "a client's training in the middle of a round": dies_at(client.Client, "check_budget", 3 * 4 + 2),
     "before the ledger of round 5": dies_at(ledger.LedgerFile, "append", 5),
     "half of the ledger's lines of round 5": dies_at(os, "write", 5, half=True),
-    "between ledger and metrics": dies_at(files.JsonLines, "append", 5),
+    "between ledger and metrics": dies_at(run_folder.RoundLines, "append", 5),
     "evaluation of round 6": dies_at(evaluation.Evaluator, "__call__", 3),
     "before the checkpoint of round 4": dies_at(run_folder.RunFolder, "save_checkpoint", 2),
     "in the middle of the checkpoint of round 4": dies_at(run_folder, "save", 4),
     "checkpoint written but not in its place": dies_at(Path, "rename", 2),
     "after the last round, before the model": dies_at(run_folder.RunFolder, "save_model", 1),
     "model written, no summary": dies_at(run_folder.RunFolder, "write_summary", 1),
-    "after two rounds": dies_at(files.JsonLines, "append", 3),
+    "after two rounds": dies_at(run_folder.RoundLines, "append", 3),
+    "between the private and the public line of round 3": dies_at(files.JsonLines, "append", 6),
 }
 
 
