@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from clients.fedags import PrintedNoiseClient
 from fedpriv.client.contract import Release
 from fedpriv.client.gradient import NoisyGradientClient
 from fedpriv.config.gradient_methods import DPFedAvgOptions
@@ -27,7 +28,7 @@ from fedpriv.mechanisms.trusted_sums import noisy_sum, split_for_count, within
 from fedpriv.privacy import claimed
 
 
-class DPFedAvgClient(NoisyGradientClient):
+class DPFedAvgClient(NoisyGradientClient, PrintedNoiseClient):
     """Clip; with form=local add the noise here. epsilon, form=central: of one round, amplified by sampling."""
 
     options: DPFedAvgOptions

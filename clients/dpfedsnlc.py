@@ -40,7 +40,7 @@ class DPFedSNLCClient(PerturbsSignificant):
     def leak(self) -> str | None:
         dimension = max(1, self.facts.num_parameters)
         without = 1 - self.count(dimension, 1) / dimension
-        if self.variant != "published" or without == 0:
+        if self.repaired or without == 0:
             return super().leak()
         words = f"the {without:.0%} of the coordinates that are not significant are sent without noise"
         return f"{words}, and which ones these are is a function of the private gradient"

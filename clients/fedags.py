@@ -4,7 +4,8 @@ The client adds the noise; the server sees each client's gradient, the training 
 part; nobody needs to be trusted.
 
 Symbols: g' -> clipped, k_t -> rank, lambda_t -> threshold, alpha, beta -> noise of the comparison, q -> selected,
-eps1, eps2, eps3 -> `split`, sigma C -> noise_multiplier * clip_norm, L_k -> loss, E -> local.steps, T -> num_rounds.
+eps1, eps2, eps3 -> `split`, DeltaS -> `sensitivity_of`, sigma C -> noise_multiplier * clip_norm, zeta -> e^-eps,
+L_k -> loss, E -> local.steps, eta -> local.lr, T -> num_rounds.
 
 Published: coordinates that are not significant, and the loss, are sent as they are; lambda_t is a quantile of the
 private gradient. Repaired: nothing is sent for a coordinate that is not selected, d - k_t + 1 are, and the selection is
@@ -30,11 +31,11 @@ import torch
 from torch import Tensor
 
 from fedpriv.client.contract import Charge, Figure, Neighbours, Release, RunFacts, Statistics
-from fedpriv.client.gradient import SelectingClient
+from fedpriv.client.gradient import GradientClient, SelectingClient
 from fedpriv.common.messages import TRAIN_LOSS
 from fedpriv.common.seeds import public_mask
 from fedpriv.config.methods import FedAGSOptions
-from fedpriv.mechanisms.noise import NoiseSource, add_laplace, add_normal, clip, l2_norm
+from fedpriv.mechanisms.noise import NoiseSource, add_laplace, add_normal, clip, finite_or_zero, l2_norm
 from fedpriv.mechanisms.significance import kth_largest, kth_smallest, largest
 from fedpriv.privacy import claimed
 from fedpriv.privacy.events import Gaussian
@@ -73,24 +74,67 @@ def split_epsilon(epsilon: float, selected: int, values_share: float) -> tuple[f
     return eps1, rest - eps1, epsilon * values_share
 
 
-class PerturbsSignificant(SelectingClient):
+def printed_multiplier(epsilon: float, sensitivity: float) -> float:
+    """sigma: DeltaS/eps * sqrt(2 ln(1.25/zeta)) with zeta = e^-eps."""
+    return sensitivity / epsilon * math.sqrt(2 * (math.log(1.25) + epsilon))  # [DP-FedAGS, eq. 2]
+
+
+def printed_epsilon(multiplier: float, sensitivity: float) -> float:
+    """Inverse of `printed_multiplier`: the positive root of sigma^2 eps^2 - 2 DeltaS^2 (eps + ln 1.25) = 0."""
+    if multiplier == 0:
+        return math.inf
+    ratio = (sensitivity / multiplier) ** 2
+    return ratio + math.sqrt(ratio * ratio + 2 * ratio * math.log(1.25))
+
+
+class AccumulatingClient(GradientClient):
+    """What DP-FedAGS and its rivals release: g = (theta_global - theta_local)/eta, the sum over the local steps."""
+
+    def accumulated(self, change: Tensor) -> Tensor:
+        return finite_or_zero(change / -self._site().trainer.config.lr)  # [DP-FedAGS, Alg. 1 line 21]
+
+
+class PrintedNoiseClient(AccumulatingClient):
+    """Noise by equation 2. sensitivity: its DeltaS, ``clip`` (2C) or ``per_example`` (2C/n_k: no sensitivity of
+    anything, but the scale at which the paper's accuracies are plausible). The ledger counts on 2C whatever it says.
+    """
+
+    def sensitivity_of(self) -> float:
+        """DeltaS of the published noise."""
+        return 2 * self.clip_norm / (1 if self.options.sensitivity == "clip" else max(1, self.facts.num_examples))
+
+    @property
+    def noise_epsilon(self) -> float:
+        """The epsilon that goes into equation 2."""
+        return self.options.epsilon
+
+    def chosen_multiplier(self) -> float:
+        """The repair: delta = e^-eps allows nearly everything, so epsilon is what a round truly costs."""
+        if self.repaired:
+            return super().chosen_multiplier()
+        return printed_multiplier(self.noise_epsilon, self.sensitivity_of())
+
+    def printed_epsilon(self) -> float:
+        """What equation 2 says of this noise: epsilon itself, where the noise was chosen by it."""
+        if self.by_epsilon and not self.repaired:
+            return self.options.epsilon
+        return printed_epsilon(self.noise_multiplier, self.sensitivity_of())
+
+
+class PerturbsSignificant(SelectingClient, PrintedNoiseClient):
     """Perturbs the significant coordinates of the gradient. Published, the others are sent as they are; repaired,
     nothing is sent for them, and which ones are chosen is either public chance or a private selection with a price.
 
     A method says how many coordinates a round selects (`count`), and which ones in published mode (`significant`).
     """
 
-    # ``update`` is g, the sum of the gradients of local SGD, and L their mean loss: the base's, of all such methods.
-    # [DP-FedAGS, Alg. 1 lines 14 to 21]
+    # Local SGD, and its mean loss L, are the base's, of all such methods.  [DP-FedAGS, Alg. 1 lines 14 to 20]
     def release_gradient(self, update: Tensor, noise: NoiseSource) -> Release:
         """Of one client, or of equally many coordinates of each."""
         clipped, dimension = clip(update, self.clip_norm), update.shape[-1]  # [DP-FedAGS, Alg. 1 line 22]
-        if self.variant == "published":
-            chosen, value = self.significant(clipped, noise), clipped.clone()  # [DP-FedAGS, Alg. 1 lines 27 to 29]
-        else:
-            chosen, value = self.chosen(clipped, noise), torch.full_like(clipped, torch.nan)
+        chosen, value = self.selected(clipped, noise)
         before = clipped.masked_select(chosen)  # an index of bits is made a list of places first, each time
-        if clipped.ndim > 1 and self.variant == "repaired":
+        if noise.each is not None:
             before = before.view(*clipped.shape[:-1], -1)  # equally many of each
         after = self.with_noise(before, dimension, noise)
         value.masked_scatter_(chosen, after)  # [DP-FedAGS, eq. 1]
@@ -113,16 +157,22 @@ class PerturbsSignificant(SelectingClient):
         return add_normal(values, self.noise_multiplier * self.clip_norm, noise)  # [DP-FedAGS, Alg. 1 line 26]
 
     def release(self, update: Tensor, state: Any, noise: NoiseSource) -> Release:
-        if self.variant == "published" and noise.each is not None:  # how many are perturbed differs between clients
+        if noise.each is not None and not self.repaired:  # how many are perturbed differs between clients
             alone = [self.release_gradient(row, own) for row, own in zip(update, noise.each, strict=True)]
-            numbers = torch.tensor(
-                [[float(told) for told in one.figures.values()] for one in alone], dtype=torch.float64
-            )
-            figures = dict(zip(alone[0].figures, numbers.unbind(1), strict=True))
+            rows = torch.tensor([[*map(float, one.figures.values())] for one in alone], dtype=torch.float64)
+            figures = dict(zip(alone[0].figures, rows.unbind(1), strict=True))
             return Release(torch.stack([one.value for one in alone]), None, figures)
         return self.release_gradient(update, noise)
 
-    # --- the repair: nothing is sent for the other coordinates -----------------------------------------------
+    # --- the repair ------------------------------------------------------------------------------------------
+
+    def selected(self, clipped: Tensor, noise: NoiseSource) -> tuple[Tensor, Tensor]:
+        """(which coordinates get noise, bool [..., d]; what is sent of the others [..., d]: as they are they would have
+        no bound, so repaired it is nothing, NaN).
+        """
+        if self.repaired:
+            return self.chosen(clipped, noise), torch.full_like(clipped, torch.nan)
+        return self.significant(clipped, noise), clipped.clone()  # [DP-FedAGS, Alg. 1 lines 27 to 29]
 
     def chosen(self, clipped: Tensor, noise: NoiseSource) -> Tensor:
         """Exactly `count` coordinates, bool [..., d]: how many a noisy comparison finds is private itself."""
@@ -133,10 +183,8 @@ class PerturbsSignificant(SelectingClient):
         if self.options.selection == "random":
             if self.site is None:  # the auditor takes the mask that shows it most
                 return (torch.arange(dimension) < count).expand(clipped.shape)
-            site, number = self.site, self.round
-            masks = [
-                public_mask(site.seed, client, number, dimension, count) for client in site.clients or (site.client,)
-            ]
+            site, own = self.site, self.site.clients or (self.site.client,)
+            masks = [public_mask(site.seed, client, self.round, dimension, count) for client in own]
             return torch.from_numpy(np.stack(masks)).view(clipped.shape)
         tau = self.clip_norm / math.sqrt(count) if self.options.score_bound is None else self.options.score_bound
         # Under replace-one a score moves by up to tau, up or down: scale 2 tau / eps0.
@@ -159,11 +207,6 @@ class FedAGSClient(PerturbsSignificant):
         super().__init__(options, run)
         if self.options.threshold == "text":
             self.traits = replace(self.traits, costliest="first")
-
-    @property
-    def sends_loss(self) -> bool:
-        chosen = self.options.loss_weights
-        return self.variant == "published" if chosen is None else chosen
 
     # --- which coordinates -----------------------------------------------------------------------------------
 
@@ -196,13 +239,10 @@ class FedAGSClient(PerturbsSignificant):
 
     @property
     def noise_epsilon(self) -> float:
-        if self.options.gaussian_eps == "total":
-            return self.options.epsilon
-        return (
-            self.options.epsilon * self.options.values_share
-            if self.options.epsilon_split is None
-            else float(self.options.epsilon_split[2])
-        )
+        options = self.options
+        if options.gaussian_eps == "total":
+            return options.epsilon
+        return float(options.epsilon_split[2]) if options.epsilon_split else options.epsilon * options.values_share
 
     def with_noise(self, values: Tensor, dimension: int, noise: NoiseSource) -> Tensor:
         if self.options.noise == "gaussian":
@@ -213,14 +253,14 @@ class FedAGSClient(PerturbsSignificant):
 
     def release(self, update: Tensor, state: Any, noise: NoiseSource) -> Release:
         release = super().release(update, state, noise)
-        if not self.sends_loss:
+        if not self.options.weighs_by_loss:
             return release
         return replace(release, statistics={TRAIN_LOSS: self.reported_loss(update.shape[:-1], noise)})
 
     def reported_loss(self, shape: Sequence[int], noise: NoiseSource) -> Tensor:
-        """L_k [...]; repaired: within [0, L_max], with noise, and within it again, as weights need."""
+        """The repair: L_k [...] has no bound as it is, so it is kept in [0, L_max], with noise (and in it again)."""
         loss = self.loss.expand(shape)
-        if self.variant == "published":
+        if not self.repaired:
             return loss
         bounded = loss.nan_to_num(self.options.loss_bound, self.options.loss_bound).clamp(0, self.options.loss_bound)
         noisy = add_normal(bounded, self.options.loss_bound * self.loss_multiplier(), noise)
@@ -233,11 +273,11 @@ class FedAGSClient(PerturbsSignificant):
     # --- what it costs ---------------------------------------------------------------------------------------
 
     def shares(self) -> dict[str, float]:
-        return super().shares() | ({"loss": self.options.loss_share} if self.sends_loss else {})
+        return super().shares() | ({"loss": self.options.loss_share} if self.options.weighs_by_loss else {})
 
     @property
     def statistics(self) -> Statistics:
-        if not self.sends_loss:
+        if not self.options.weighs_by_loss:
             return Statistics()
         if self.leak() is not None:
             return Statistics((TRAIN_LOSS,))
@@ -249,7 +289,7 @@ class FedAGSClient(PerturbsSignificant):
         return claimed.fedags(self.printed_epsilon())
 
     def leak(self) -> str | None:
-        if self.variant != "published":
+        if self.repaired:
             return super().leak()
         least = 1 - self.count(10**6, self.fullest_round()) / 10**6
         most = 1 - self.count(10**6, self.emptiest_round()) / 10**6
@@ -257,16 +297,15 @@ class FedAGSClient(PerturbsSignificant):
             f"coordinates that are not significant ({least:.0%} to {most:.0%} by the schedule) are sent without noise",
             "the threshold is a quantile of the private gradient",
         ]
-        return ", ".join([*leaks, *(["the training loss is sent as it is"] if self.sends_loss else [])])
+        return ", ".join([*leaks, *(["the training loss is sent as it is"] if self.options.weighs_by_loss else [])])
 
     # --- what the auditor tries ------------------------------------------------------------------------------
 
     def worst_case_pairs(self, participations: int) -> list[Neighbours]:
         pairs = super().worst_case_pairs(participations)
-        if self.sends_loss and self.variant == "repaired":
-            pairs.append(
-                Neighbours("smallest and largest loss", (LOW_LOSS,) * participations, (HIGH_LOSS,) * participations)
-            )
+        if self.options.weighs_by_loss and self.repaired:
+            losses = (LOW_LOSS,) * participations, (HIGH_LOSS,) * participations
+            pairs.append(Neighbours("smallest and largest loss", *losses))
         return pairs
 
     def audit_release(self, length: float, state: Any, shape: tuple[int, int], noise: NoiseSource) -> Release:

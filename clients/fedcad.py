@@ -130,10 +130,6 @@ class FedCADClient(GaussianClient):
 
     # --- the repair: three changes -----------------------------------------------------------------------
 
-    @property
-    def repaired(self) -> bool:
-        return self.variant == "repaired"
-
     def coefficients(self, state: CorrelatedState) -> Coefficients:
         formula = self.repaired_coefficients if self.repaired else self.published_coefficients
         return formula(state.diff, state.variance)

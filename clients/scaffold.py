@@ -39,6 +39,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from clients.fedags import AccumulatingClient
 from fedpriv.client.contract import LocalRule, Release
 from fedpriv.client.gradient import NoisyGradientClient
 from fedpriv.common.messages import MalformedMessage, Request
@@ -56,8 +57,8 @@ class ControlState:
     own: Tensor  # [..., d] c_i
 
 
-class ScaffoldClient(NoisyGradientClient):
-    """DP-FedAvg's client whose gradients are corrected by control variates."""
+class ScaffoldClient(NoisyGradientClient, AccumulatingClient):
+    """DP-FedAvg's client with control variates; no printed noise, as the papers have none for whole clients."""
 
     options: ScaffoldOptions
     traits = replace(NoisyGradientClient.traits, State=ControlState, vectors_down=2)  # theta, c
@@ -93,13 +94,3 @@ class ScaffoldClient(NoisyGradientClient):
         mean = self.clipped(update) / self.options.steps
         moved = mean - (control - own) * self.options.correction  # [SCAFFOLD, Alg. 1 line 12]
         return replace(super().release(update, state, noise), state=ControlState(moved))
-
-    # --- what it costs -----------------------------------------------------------------------------------
-
-    def chosen_multiplier(self) -> float:
-        """What epsilon asks for, truly, whatever the variant is: the papers have no noise for whole clients."""
-        if self.form == "central":
-            return super().chosen_multiplier()
-        from fedpriv.privacy.calibration import round_multiplier  # loads the accountants
-
-        return round_multiplier(self.options.epsilon, self.options.claimed_delta, *self.round_rho())

@@ -26,8 +26,7 @@ class FedAGS(SelectingServer):
 
     def __init__(self, population: Population, options: Any, hooks: Hooks = NO_HOOKS) -> None:
         super().__init__(population, options, hooks)
-        chosen = self.options.loss_weights
-        self.by_loss = self.options.variant == "published" if chosen is None else chosen
+        self.by_loss = self.options.weighs_by_loss
         self.statistics = (TRAIN_LOSS,) if self.by_loss else ()
         self.public_weights = not self.by_loss
 

@@ -25,7 +25,8 @@ def client(
     **changes: Any,
 ) -> ClientHalf:
     """A client half. changes: values of its options, which are not checked against their ranges."""
-    return kind(changed(kind, "clients.", changes), RunFacts(variant, facts, site))
+    options = changed(kind, "clients.", changes).model_copy(update={"variant": variant})
+    return kind(options, RunFacts(variant, facts, site))
 
 
 def server(kind: type[ServerHalf], population: Population, *, hooks: Hooks = NO_HOOKS, **changes: Any) -> ServerHalf:

@@ -1,9 +1,8 @@
 """The shared bases of DP-FedAGS and its rivals: clients that release a perturbed accumulated gradient, every coordinate
 of it (`NoisyGradientClient`) or a part (`SelectingClient`).
 
-Symbols: g -> gradient (the sum over E local steps, (theta_global - theta_local)/eta), g' -> clipped, C -> clip_norm,
-E -> local.steps, eta -> local.lr, DeltaS -> `sensitivity_of`, sigma C -> noise_multiplier * clip_norm, zeta -> e^-eps,
-k -> count, eps0 -> `pick_epsilon`, tau -> score_bound.
+Symbols: g -> gradient (the sum over E local steps), g' -> clipped, C -> clip_norm, E -> local.steps,
+sigma C -> noise_multiplier * clip_norm, k -> count, eps0 -> `pick_epsilon`, tau -> score_bound.
 """
 
 from __future__ import annotations
@@ -24,32 +23,16 @@ from fedpriv.client.secure_sum import ONE_NOISE, SummedGaussians
 from fedpriv.common.packing import pack_selected, packed_bytes
 from fedpriv.config.gradient_methods import GradientOptions, NoisyGradientOptions
 from fedpriv.config.methods import SelectingOptions
-from fedpriv.mechanisms.noise import NoiseSource, add_normal, clip, finite_or_zero, l2_norm
+from fedpriv.mechanisms.noise import NoiseSource, add_normal, clip, l2_norm
 from fedpriv.mechanisms.trusted_sums import noisy_sum
 from fedpriv.privacy.events import Event, Gaussian, GumbelTopK, NoBound
 from fedpriv.privacy.secret_cohorts import TO_OUTSIDERS, SecretCohorts
 
 
-def printed_multiplier(epsilon: float, sensitivity: float) -> float:
-    """sigma: DeltaS/eps * sqrt(2 ln(1.25/zeta)) with zeta = e^-eps."""
-    return sensitivity / epsilon * math.sqrt(2 * (math.log(1.25) + epsilon))  # [DP-FedAGS, eq. 2]
-
-
-def printed_epsilon(multiplier: float, sensitivity: float) -> float:
-    """Inverse of `printed_multiplier`: the positive root of sigma^2 eps^2 - 2 DeltaS^2 (eps + ln 1.25) = 0."""
-    if multiplier == 0:
-        return math.inf
-    ratio = (sensitivity / multiplier) ** 2
-    return ratio + math.sqrt(ratio * ratio + 2 * ratio * math.log(1.25))
-
-
 class GradientClient(Client):
     """Clip the accumulated gradient to C, perturb it (`release`), send it.
 
-    epsilon: what one round is to cost; published: as equation 2 has it, repaired: truly, at ``claimed_delta``.
-    noise_multiplier: standard deviation / C in place of epsilon. sensitivity: DeltaS of the published noise, ``clip``
-    (2C) or ``per_example`` (2C/n_k: no sensitivity of anything, but the scale at which the paper's accuracies are
-    plausible). The ledger counts on 2C whatever the option says.
+    epsilon: what one round is to cost, at ``claimed_delta``. noise_multiplier: standard deviation / C in its place.
     """
 
     options: GradientOptions
@@ -73,38 +56,24 @@ class GradientClient(Client):
         """Standard deviation / C."""
         return self.chosen_multiplier() if self.by_epsilon else self.options.noise_multiplier  # type: ignore[attr-defined,no-any-return]
 
-    def sensitivity_of(self) -> float:
-        """DeltaS of the published noise. Not what the ledger counts on, which is 2C."""
-        return 2 * self.clip_norm / (1 if self.options.sensitivity == "clip" else max(1, self.facts.num_examples))
-
     def chosen_multiplier(self) -> float:
-        """Standard deviation / C that epsilon asks for."""
-        if self.variant == "published":
-            return printed_multiplier(self.noise_epsilon, self.sensitivity_of())
+        """Standard deviation / C that epsilon asks for: a round truly costs it."""
         from fedpriv.privacy.calibration import round_multiplier  # loads the accountants
 
         return round_multiplier(self.options.epsilon, self.options.claimed_delta, *self.round_rho())
 
-    @property
-    def noise_epsilon(self) -> float:
-        """The epsilon that goes into equation 2."""
-        return self.options.epsilon
-
-    def printed_epsilon(self) -> float:
-        """What equation 2 says of this noise: epsilon itself, where the noise was chosen by it."""
-        if self.variant == "published" and self.by_epsilon:
-            return self.options.epsilon
-        return printed_epsilon(self.noise_multiplier, self.sensitivity_of())
-
     def round_rho(self) -> tuple[float, float]:
-        """Repaired: (rho of the Gaussian parts, rho of the others) of one round at multiplier 1."""
+        """(rho of the Gaussian parts, rho of the others) of one round at multiplier 1."""
         return 2.0, 0.0  # (2C)^2 / (2 C^2)
 
     # --- the release ---------------------------------------------------------------------------------------
 
+    @abstractmethod
+    def accumulated(self, change: Tensor) -> Tensor:
+        """g [..., d] from what training changed: all of these methods have it from `clients/fedags.py`."""
+
     def releasing(self, theta: Tensor, trained: Trained, state: Any, noise: NoiseSource) -> Release:
-        """What is up for release is g = sum of the gradients of the local steps [..., d]."""
-        gradient = finite_or_zero(trained.sent / -self._site().trainer.config.lr)
+        gradient = self.accumulated(trained.sent)
         self.loss = torch.as_tensor(trained.figures["train_loss"], dtype=torch.float64)
         release = self.release(gradient, state, noise)
         figures = {**trained.figures, "update_norm": l2_norm(gradient)}

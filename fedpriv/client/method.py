@@ -84,6 +84,10 @@ class Method(Planned):
         self._travels: list[tuple[Layout, int, Layers]] = []
 
     @property
+    def repaired(self) -> bool:
+        return self.variant == "repaired"
+
+    @property
     @final
     def facts(self) -> PublicFacts:
         """What is known of the client and its run before the run; of methods with the trait ``needs_facts``."""

@@ -189,6 +189,11 @@ class FedAGSOptions(SelectingOptions):
     loss_bound: float = Field(gt=0, description="repaired with loss_weights: L_max")
     loss_share: float = Field(gt=0, lt=1, description="repaired with loss_weights: the loss's part of a round's budget")
 
+    @property
+    def weighs_by_loss(self) -> bool:
+        """Repaired, no loss leaves a client unless it is asked for."""
+        return self.variant == "published" if self.loss_weights is None else self.loss_weights
+
 
 class DPFedSNLCOptions(SelectingOptions):
     twice: ClassVar[tuple[str, ...]] = ("share",)

@@ -15,10 +15,9 @@ from reference.federation import BytesStore, FixedUpdates, booked, make_site, ta
 from scipy.stats import beta, kstest
 
 from clients.dpfedsnlc import DPFedSNLCClient
-from clients.fedags import FedAGSClient, scheduled_rank
+from clients.fedags import FedAGSClient, printed_epsilon, printed_multiplier, scheduled_rank
 from fedpriv.attacks.release_audit import audit_config
 from fedpriv.client.contract import BudgetSpent, PublicFacts
-from fedpriv.client.gradient import printed_epsilon, printed_multiplier
 from fedpriv.common.seeds import public_mask
 from fedpriv.config.compose import compose
 from fedpriv.mechanisms.noise import NoiseSource, SeededNoise, clip, grid_step
