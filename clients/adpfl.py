@@ -112,21 +112,12 @@ class ADPFLClient(LastBlocksStay, TwoExchangeClient):
     least_norm: float = 0.0
 
     @property
-    def repaired(self) -> bool:
-        return self.variant == "repaired"
-
-    @property
     def adaptive(self) -> bool:
         return self.options.allocation == "adaptive"
 
     @property
     def reports_norm(self) -> bool:  # type: ignore[override]
         return self.adaptive
-
-    @property
-    def sensitivity(self) -> float:
-        """S / C^t."""
-        return 2.0 if self.repaired else 2.0 / self.facts.clients_per_round  # [ADP-FL, eq. 13]
 
     @cached_property
     def noise_multiplier(self) -> float:
@@ -169,15 +160,21 @@ class ADPFLClient(LastBlocksStay, TwoExchangeClient):
         figures = self.figures(clipped, value - clipped, round_epsilon=epsilon)
         return Release(value, None, figures)  # [ADP-FL, Alg. 1 lines 19, 20]
 
+    # --- the repair: two changes, and norms that are reported with noise (`clip_statistic`) ---------------
+
+    @property
+    def sensitivity(self) -> float:
+        """S / C^t; repaired: what one client sends is no mean, so it moves by 2 C^t."""
+        return 2.0 if self.repaired else 2.0 / self.facts.clients_per_round  # [ADP-FL, eq. 13]
+
     def round_epsilon(self) -> Tensor:
-        """eps_i [...] of what was reported. Repaired, it never exceeds eps, whatever the server announces."""
+        """eps_i [...] of what was reported; repaired, at most eps, whatever noise did to it or the server says."""
         if not self.adaptive:
             return torch.tensor(self.epsilon, dtype=torch.float64)
-        norm = self.reported[CLIP_REPORTED_NORM].double()
-        if self.repaired:  # noise may have taken it out of its range
-            norm = torch.clamp(norm, 0.0, self.options.norm_bound)
-        found = allocated_epsilon(norm, self.clip_norm, self.least_norm, self.epsilon, self.options.base_share)
-        return torch.clamp(found, self.options.base_share * self.epsilon, self.epsilon) if self.repaired else found
+        norm, base_share = self.reported[CLIP_REPORTED_NORM].double(), self.options.base_share
+        norm = norm.clamp(0.0, self.options.norm_bound) if self.repaired else norm
+        found = allocated_epsilon(norm, self.clip_norm, self.least_norm, self.epsilon, base_share)
+        return found.clamp(base_share * self.epsilon, self.epsilon) if self.repaired else found
 
     # --- what it costs (unit client, replace-one, observer server; beside it: a secure sum) --------------
 

@@ -79,7 +79,7 @@ class TrustedClippingServer:
     """
 
     def __init__(self, rule: ClipRule, *, reports_norm: bool, noisy: bool, simulation: bool) -> None:
-        self.rule, self.noisy, self.simulation = rule, noisy, simulation
+        self.rule, self.noisy, self.records = rule, noisy, noisy or simulation
         extra = (CLIP_REPORTED_NORM,) if reports_norm and CLIP_REPORTED_NORM not in rule.statistics else ()
         self.names = (*rule.statistics, *extra)
 
@@ -92,9 +92,9 @@ class TrustedClippingServer:
         """The first exchange of a round, and what comes of it."""
         reports = ask(self.read)
         learnt = self.rule.learn(reports) if reports else {}
-        norms = {report.client: self._norm(report) for report in reports} if CLIP_REPORTED_NORM in self.names else {}
+        norms = [self.norm(report) for report in reports] if CLIP_REPORTED_NORM in self.names else []
         figures: dict[str, Any] = {"clip_norm": self.rule.clip_norm, "clip_floor_held": self.rule.floor_held}
-        if self.noisy or self.simulation:
+        if self.records:
             figures |= learnt | {
                 words: {str(report.client): report.statistics[name] for report in reports}
                 for name, words in IN_FIGURES.items()
@@ -102,7 +102,7 @@ class TrustedClippingServer:
             }
         return Announcement(
             self.rule.clip_norm,
-            min(norms.values(), default=0.0),
+            min(norms, default=0.0),
             tuple(report.client for report in reports),
             sum(report.num_bytes for report in reports),
             figures,
@@ -111,14 +111,17 @@ class TrustedClippingServer:
     def read(self, message: Any, client: int) -> Report:
         """A client's report. Raises `MalformedMessage` for anything that cannot be one."""
         report = read_report(message, client, self.names)
-        norm = report.statistics.get(CLIP_REPORTED_NORM, 0.0)
-        if norm < 0 and not self.noisy:
-            raise MalformedMessage(f"{CLIP_REPORTED_NORM}: a norm is at least 0, got {norm:g}")
+        self.norm(report)
         return report
 
-    def _norm(self, report: Report) -> float:
-        norm = report.statistics[CLIP_REPORTED_NORM]
-        return min(self.rule.most, max(0.0, norm)) if self.noisy else norm
+    def norm(self, report: Report) -> float:
+        """||Delta_j|| as reported. The repair: it carries noise, so it is clamped where a negative one was refused."""
+        norm = report.statistics.get(CLIP_REPORTED_NORM, 0.0)
+        if self.noisy:
+            return min(self.rule.most, max(0.0, norm))
+        if norm < 0:
+            raise MalformedMessage(f"{CLIP_REPORTED_NORM}: a norm is at least 0, got {norm:g}")
+        return norm
 
     def state_dict(self) -> dict[str, Any]:
         return self.rule.state_dict()
