@@ -137,7 +137,8 @@ class CoQFLClient(OneBitClient):
 
     @property
     def private_share(self) -> float:
-        return self.options.private_share if self.variant == "repaired" else 0.0
+        """mu. The repair: with none, a pair's two bits together are not private."""
+        return self.options.private_share if self.repaired else 0.0
 
     # --- the exchanges -----------------------------------------------------------------------------------
 

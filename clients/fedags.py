@@ -122,10 +122,8 @@ class PrintedNoiseClient(AccumulatingClient):
 
 
 class PerturbsSignificant(SelectingClient, PrintedNoiseClient):
-    """Perturbs the significant coordinates of the gradient. Published, the others are sent as they are; repaired,
-    nothing is sent for them, and which ones are chosen is either public chance or a private selection with a price.
-
-    A method says how many coordinates a round selects (`count`), and which ones in published mode (`significant`).
+    """Perturbs the significant coordinates of the gradient. A method says how many coordinates a round selects
+    (`count`), and which ones in published mode (`significant`).
     """
 
     # Local SGD, and its mean loss L, are the base's, of all such methods.  [DP-FedAGS, Alg. 1 lines 14 to 20]
@@ -164,7 +162,7 @@ class PerturbsSignificant(SelectingClient, PrintedNoiseClient):
             return Release(torch.stack([one.value for one in alone]), None, figures)
         return self.release_gradient(update, noise)
 
-    # --- the repair ------------------------------------------------------------------------------------------
+    # --- the repair: besides this, what epsilon costs (`chosen_multiplier`) and how a loss is sent -------------
 
     def selected(self, clipped: Tensor, noise: NoiseSource) -> tuple[Tensor, Tensor]:
         """(which coordinates get noise, bool [..., d]; what is sent of the others [..., d]: as they are they would have
@@ -226,9 +224,8 @@ class FedAGSClient(PerturbsSignificant):
 
     def split(self, dimension: int) -> tuple[float, float, float]:
         """(eps1, eps2, eps3) of this round."""
-        if self.options.epsilon_split is not None:
-            eps1, eps2, eps3 = self.options.epsilon_split
-            return eps1, eps2, eps3
+        if (given := self.options.epsilon_split) is not None:
+            return given[0], given[1], given[2]
         return split_epsilon(self.options.epsilon, self.count(dimension, self.round), self.options.values_share)
 
     def query_scale(self, dimension: int) -> float:

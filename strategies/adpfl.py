@@ -74,8 +74,7 @@ class Announcement:
 class TrustedClippingServer:
     """Moves C by ``rule`` and finds the shortest reported update.
 
-    reports_norm: norms are reported whatever the rule needs. noisy: reported norms carry noise, so they are clamped to
-    [0, rule.most]; otherwise a negative one is refused. simulation: whether the run's record may hold exact reports.
+    reports_norm: whatever the rule needs. noisy: norms carry noise. simulation: the record may hold exact reports.
     """
 
     def __init__(self, rule: ClipRule, *, reports_norm: bool, noisy: bool, simulation: bool) -> None:
@@ -115,7 +114,7 @@ class TrustedClippingServer:
         return report
 
     def norm(self, report: Report) -> float:
-        """||Delta_j|| as reported. The repair: it carries noise, so it is clamped where a negative one was refused."""
+        """||Delta_j|| as reported. Repaired, it carries noise: it is clamped, not refused."""
         norm = report.statistics.get(CLIP_REPORTED_NORM, 0.0)
         if self.noisy:
             return min(self.rule.most, max(0.0, norm))

@@ -30,10 +30,7 @@ from fedpriv.privacy.secret_cohorts import TO_OUTSIDERS, SecretCohorts
 
 
 class GradientClient(Client):
-    """Clip the accumulated gradient to C, perturb it (`release`), send it.
-
-    epsilon: what one round is to cost, at ``claimed_delta``. noise_multiplier: standard deviation / C in its place.
-    """
+    """Clip the accumulated gradient to C, perturb it (`release`), send it; a round costs epsilon at claimed_delta."""
 
     options: GradientOptions
     traits = Traits(needs_facts=True, releases_gradient=True)
@@ -231,7 +228,7 @@ class SelectingClient(GradientClient):
         return torch.from_numpy(pack_selected(value.numpy(), sent.numpy()))
 
     def release_bytes(self, size: int, server_round: int = 1) -> int:
-        count = size if self.variant == "published" else self.count(size, server_round)
+        count = self.count(size, server_round) if self.repaired else size
         return 4 * count if count == size or self.options.selection == "random" else packed_bytes(size, count)
 
     # --- what it costs -------------------------------------------------------------------------------------
@@ -275,7 +272,7 @@ class SelectingClient(GradientClient):
 
     def worst_case_pairs(self, participations: int) -> list[Neighbours]:
         pairs = super().worst_case_pairs(participations)
-        if self.variant == "repaired" and self.options.selection == "gumbel":
+        if self.repaired and self.options.selection == "gumbel":
             lengths = (FIRST_AXIS,) * participations, (SECOND_AXIS,) * participations
             pairs.append(Neighbours("another coordinate is the largest", *lengths))
         return pairs
