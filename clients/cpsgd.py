@@ -20,8 +20,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from clients.fedags import AccumulatingClient
 from fedpriv.client.contract import Charge, Figure, Release, RunFacts
+from fedpriv.client.gradient import GradientClient
 from fedpriv.client.method import Method
 from fedpriv.client.summing import SummingClient
 from fedpriv.common.seeds import public_signs
@@ -33,13 +33,11 @@ from fedpriv.privacy.binomial_grid import BinomialGrid, delta_share, grid_for, s
 from fedpriv.privacy.events import CLIENT_TO_SERVER, SECURE_SUM, Binomial, Event, Threat
 
 
-class CpSGDClient(SummingClient, AccumulatingClient):
+class CpSGDClient(SummingClient, GradientClient):
     """trials: m, None: the fewest for epsilon. min_replies, colluders: of the secure sum's figure."""
 
     options: CpSGDOptions  # type: ignore[assignment]
-    traits = replace(
-        AccumulatingClient.traits, bound_to_rounds="a release's share of delta is claimed_delta / num_rounds"
-    )
+    traits = replace(GradientClient.traits, bound_to_rounds="a release's share of delta is claimed_delta / num_rounds")
     in_rows = True
 
     def __init__(self, options: Any, run: RunFacts) -> None:

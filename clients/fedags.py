@@ -35,7 +35,7 @@ from fedpriv.client.gradient import GradientClient, SelectingClient
 from fedpriv.common.messages import TRAIN_LOSS
 from fedpriv.common.seeds import public_mask
 from fedpriv.config.methods import FedAGSOptions
-from fedpriv.mechanisms.noise import NoiseSource, add_laplace, add_normal, clip, finite_or_zero, l2_norm
+from fedpriv.mechanisms.noise import NoiseSource, add_laplace, add_normal, clip, l2_norm
 from fedpriv.mechanisms.significance import kth_largest, kth_smallest, largest
 from fedpriv.privacy import claimed
 from fedpriv.privacy.events import Gaussian
@@ -87,14 +87,7 @@ def printed_epsilon(multiplier: float, sensitivity: float) -> float:
     return ratio + math.sqrt(ratio * ratio + 2 * ratio * math.log(1.25))
 
 
-class AccumulatingClient(GradientClient):
-    """What DP-FedAGS and its rivals release: g = (theta_global - theta_local)/eta, the sum over the local steps."""
-
-    def accumulated(self, change: Tensor) -> Tensor:
-        return finite_or_zero(change / -self._site().trainer.config.lr)  # [DP-FedAGS, Alg. 1 line 21]
-
-
-class PrintedNoiseClient(AccumulatingClient):
+class PrintedNoiseClient(GradientClient):
     """Noise by equation 2. sensitivity: its DeltaS, ``clip`` (2C) or ``per_example`` (2C/n_k: no sensitivity of
     anything, but the scale at which the paper's accuracies are plausible). The ledger counts on 2C whatever it says.
     """
@@ -126,7 +119,8 @@ class PerturbsSignificant(SelectingClient, PrintedNoiseClient):
     (`count`), and which ones in published mode (`significant`).
     """
 
-    # Local SGD, and its mean loss L, are the base's, of all such methods.  [DP-FedAGS, Alg. 1 lines 14 to 20]
+    # ``update`` is g, the sum of the gradients of local SGD, and L their mean loss: the base's, of all such methods.
+    # [DP-FedAGS, Alg. 1 lines 14 to 21]
     def release_gradient(self, update: Tensor, noise: NoiseSource) -> Release:
         """Of one client, or of equally many coordinates of each."""
         clipped, dimension = clip(update, self.clip_norm), update.shape[-1]  # [DP-FedAGS, Alg. 1 line 22]
@@ -203,6 +197,7 @@ class FedAGSClient(PerturbsSignificant):
 
     def __init__(self, options: Any, run: RunFacts) -> None:
         super().__init__(options, run)
+        self.sends_loss = self.options.weighs_by_loss
         if self.options.threshold == "text":
             self.traits = replace(self.traits, costliest="first")
 
@@ -250,7 +245,7 @@ class FedAGSClient(PerturbsSignificant):
 
     def release(self, update: Tensor, state: Any, noise: NoiseSource) -> Release:
         release = super().release(update, state, noise)
-        if not self.options.weighs_by_loss:
+        if not self.sends_loss:
             return release
         return replace(release, statistics={TRAIN_LOSS: self.reported_loss(update.shape[:-1], noise)})
 
@@ -270,11 +265,11 @@ class FedAGSClient(PerturbsSignificant):
     # --- what it costs ---------------------------------------------------------------------------------------
 
     def shares(self) -> dict[str, float]:
-        return super().shares() | ({"loss": self.options.loss_share} if self.options.weighs_by_loss else {})
+        return super().shares() | ({"loss": self.options.loss_share} if self.sends_loss else {})
 
     @property
     def statistics(self) -> Statistics:
-        if not self.options.weighs_by_loss:
+        if not self.sends_loss:
             return Statistics()
         if self.leak() is not None:
             return Statistics((TRAIN_LOSS,))
@@ -294,13 +289,13 @@ class FedAGSClient(PerturbsSignificant):
             f"coordinates that are not significant ({least:.0%} to {most:.0%} by the schedule) are sent without noise",
             "the threshold is a quantile of the private gradient",
         ]
-        return ", ".join([*leaks, *(["the training loss is sent as it is"] if self.options.weighs_by_loss else [])])
+        return ", ".join([*leaks, *(["the training loss is sent as it is"] if self.sends_loss else [])])
 
     # --- what the auditor tries ------------------------------------------------------------------------------
 
     def worst_case_pairs(self, participations: int) -> list[Neighbours]:
         pairs = super().worst_case_pairs(participations)
-        if self.options.weighs_by_loss and self.repaired:
+        if self.sends_loss and self.repaired:
             losses = (LOW_LOSS,) * participations, (HIGH_LOSS,) * participations
             pairs.append(Neighbours("smallest and largest loss", *losses))
         return pairs

@@ -39,7 +39,6 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from clients.fedags import AccumulatingClient
 from fedpriv.client.contract import LocalRule, Release
 from fedpriv.client.gradient import NoisyGradientClient
 from fedpriv.common.messages import MalformedMessage, Request
@@ -57,7 +56,7 @@ class ControlState:
     own: Tensor  # [..., d] c_i
 
 
-class ScaffoldClient(NoisyGradientClient, AccumulatingClient):
+class ScaffoldClient(NoisyGradientClient):
     """DP-FedAvg's client with control variates; no printed noise, as the papers have none for whole clients."""
 
     options: ScaffoldOptions

@@ -1,8 +1,8 @@
 """The shared bases of DP-FedAGS and its rivals: clients that release a perturbed accumulated gradient, every coordinate
 of it (`NoisyGradientClient`) or a part (`SelectingClient`).
 
-Symbols: g -> gradient (the sum over E local steps), g' -> clipped, C -> clip_norm, E -> local.steps,
-sigma C -> noise_multiplier * clip_norm, k -> count, eps0 -> `pick_epsilon`, tau -> score_bound.
+Symbols: g -> gradient (the sum over E local steps, (theta_global - theta_local)/eta), g' -> clipped, C -> clip_norm,
+E -> local.steps, sigma C -> noise_multiplier * clip_norm, k -> count, eps0 -> `pick_epsilon`, tau -> score_bound.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from fedpriv.client.secure_sum import ONE_NOISE, SummedGaussians
 from fedpriv.common.packing import pack_selected, packed_bytes
 from fedpriv.config.gradient_methods import GradientOptions, NoisyGradientOptions
 from fedpriv.config.methods import SelectingOptions
-from fedpriv.mechanisms.noise import NoiseSource, add_normal, clip, l2_norm
+from fedpriv.mechanisms.noise import NoiseSource, add_normal, clip, finite_or_zero, l2_norm
 from fedpriv.mechanisms.trusted_sums import noisy_sum
 from fedpriv.privacy.events import Event, Gaussian, GumbelTopK, NoBound
 from fedpriv.privacy.secret_cohorts import TO_OUTSIDERS, SecretCohorts
@@ -65,12 +65,9 @@ class GradientClient(Client):
 
     # --- the release ---------------------------------------------------------------------------------------
 
-    @abstractmethod
-    def accumulated(self, change: Tensor) -> Tensor:
-        """g [..., d] from what training changed: all of these methods have it from `clients/fedags.py`."""
-
     def releasing(self, theta: Tensor, trained: Trained, state: Any, noise: NoiseSource) -> Release:
-        gradient = self.accumulated(trained.sent)
+        """What is up for release is g = sum of the gradients of the local steps [..., d]."""
+        gradient = finite_or_zero(trained.sent / -self._site().trainer.config.lr)
         self.loss = torch.as_tensor(trained.figures["train_loss"], dtype=torch.float64)
         release = self.release(gradient, state, noise)
         figures = {**trained.figures, "update_norm": l2_norm(gradient)}

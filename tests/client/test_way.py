@@ -37,8 +37,8 @@ PROTOCOL = ("strategy.secure_sum=protocol", "num_clients=6", "clients_per_round=
 #: The longest, and what their further files hold:
 #: ddgauss, skellam: whose C it is (gaussian), a sum modulo 2^bits (summing), exact noise (integer_noise), rotation and
 #: rounding that keeps the norm (whole_numbers). The last two have proofs, and together more lines than a file may have.
-#: dpfl_agn, agn, anr, dpsgd: the listing, which is one file, beside the family that prices examples. dpfedsnlc: the
-#: file of DP-FedAGS, too.
+#: dpfl_agn, agn, anr, dpsgd: the listing, which is one file, beside the family that prices examples. dpfedavg,
+#: dpfedsnlc: the file of DP-FedAGS, whose noise they have.
 #: cpsgd: its paper's file, the family of gradients, sums, rotation and rounding to levels.
 #: coqfl, corrquant: the paper's file, the family of one bit, the mathematics of bits, and keys with their cryptography.
 #: dpsum, sequential: gradients of single examples stand in four files (per_example, bookkeeping, rowwise, tasks), three
@@ -52,7 +52,7 @@ MOST = {
     "corrquant": (13, 15),
     "cpsgd": (13, 15),
     "ddgauss": (13, 15),
-    "dpfedavg": (11, 13),
+    "dpfedavg": (12, 14),
     "dpfedsnlc": (13, 15),
     "dpfl_agn": (14, 14),
     "dpftrl": (10, 12),

@@ -103,6 +103,7 @@ BUILT_ON = {
     "agn": AGN,
     "anr": AGN,
     "dpsgd": ("clients/agn", *AGN),
+    "dpfedavg": ("clients/fedags",),
     "dpfedsnlc": ("clients/fedags",),
     "pfl": ("strategies/adpfl",),
 }

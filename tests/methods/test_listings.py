@@ -24,7 +24,7 @@ LISTINGS = {
     ("ADP-FL", "Alg. 2"): ("adpfl", "line", "3 to 12, 15 to 18", "1, 2, 13, 14, 19"),
     ("ADP-FL", "Alg. 3"): ("adpfl", "line", "2 to 5", "1, 6, 7"),
     ("CoQ-FL", "Alg. 1"): ("coqfl", "step", "1 to 4", ""),  # its listing is lost, its text has four steps
-    ("DP-FedAGS", "Alg. 1"): ("fedags", "line", "9 to 12, 21 to 30", "3 to 8, 13 to 20, 31"),
+    ("DP-FedAGS", "Alg. 1"): ("fedags", "line", "9 to 12, 22 to 30", "3 to 8, 13 to 21, 31"),
     ("DPFL-AGN", "Alg. 1"): (
         *("dpfl_agn", "line", "1, 3, 6, 8, 10, 12 to 18, 21, 23, 24", "2, 4, 5, 7, 9, 11, 19, 20, 22, 25 to 29"),
     ),
