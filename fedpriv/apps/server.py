@@ -50,6 +50,8 @@ from fedpriv.training.evaluation import Score
 
 #: Of a run's folder: the client that each node is.
 NODES = "nodes.json"
+#: How often a node that answers with an error is asked who it is.
+MOST_ASKED = 3
 
 
 @dataclass(frozen=True)
@@ -360,7 +362,7 @@ class Evaluated:
 class AppGrid:
     """Any grid of Flower's, whose nodes run an app with the method's client half (`ClientGrid`).
 
-    Each node is asked once who it is; a node that leaves and comes back keeps its number.
+    Each node is asked who it is, `MOST_ASKED` times at most; one that leaves and comes back keeps its number.
     """
 
     in_order = False
@@ -384,6 +386,7 @@ class AppGrid:
         self.known: dict[int, int] = {}  # client -> node
         self._said: dict[int, Mapping[str, float]] = {}  # node -> what it said of itself
         self._refused: dict[int, str] = {}  # node -> why it takes no part
+        self._asked_who = Counter[int]()  # node -> how often
         self._most: int | None = None
         self._shared: tuple[Any, ArrayRecord] = (None, ArrayRecord())  # the newest (content, its arrays)
 
@@ -404,9 +407,10 @@ class AppGrid:
         deadline = time.monotonic() + min(self.timeout, PATIENCE)
         while True:
             self._meet()
-            if len(self.known) >= least:
+            again = any(node in self._refused for node in self._strangers())
+            if len(self.known) >= least and not again:
                 return
-            if time.monotonic() > deadline or (self._refused and not self.known):
+            if time.monotonic() > deadline or (self._refused and not self.known and not again):
                 why = "; ".join(dict.fromkeys(self._refused.values()))
                 words = f"{len(self.known)} nodes can take part, min_available_nodes={least} are needed"
                 raise RunFailed(f"{words}{f': {why}' if why else ''}")
@@ -417,14 +421,19 @@ class AppGrid:
         of = {client: int(self._said[node][EXAMPLES]) for client, node in self.known.items()}
         return [max(1, of.get(client, 1)) for client in range(nodes)]
 
+    def _strangers(self) -> list[int]:
+        """Nodes to ask who they are: those never asked before the others."""
+        there = set(self.grid.get_node_ids()) - set(self.known.values())
+        new = [node for node in sorted(there) if self._asked_who[node] < MOST_ASKED]
+        return sorted(new, key=self._asked_who.__getitem__)
+
     def _meet(self) -> None:
-        """Asks nodes that are new."""
-        met = {*self.known.values(), *self._refused}
-        new = [node for node in sorted(self.grid.get_node_ids()) if node not in met]
+        new = self._strangers()
         if self.most is not None:
             new = new[: self.most - len(self.known)]
         if not new:
             return
+        self._asked_who.update(new)
         for reply in as_they_come(self.grid, [hello(node) for node in new], min(self.timeout, PATIENCE)):
             node, found = reply.metadata.src_node_id, from_app(reply, 2**16)
             if found.has_error():
@@ -436,6 +445,7 @@ class AppGrid:
                 self._refused[node] = f"a node says of itself {shown(said)}"
                 continue
             self._said[node] = said
+            self._refused.pop(node, None)
         self._number([node for node in new if node in self._said])
 
     def _number(self, nodes: Sequence[int]) -> None:

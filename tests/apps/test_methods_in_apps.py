@@ -270,6 +270,21 @@ def test_a_node_that_leaves_and_comes_back_keeps_its_number() -> None:
     assert {said for node, _, said in rounds if node == 102} == {1}
 
 
+@pytest.mark.parametrize(("failures", "takes_part"), [(2, True), (3, False)])
+def test_a_node_that_errs_at_first_is_asked_again(failures: int, takes_part: bool) -> None:
+    left = [failures]
+
+    def errs(context: Context) -> Any:
+        left[0] -= 1
+        if left[0] >= 0:
+            raise OSError("not yet")
+        return flower.client_of("fedldp")(train).to_client()
+
+    nodes = AppNodes([app("fedldp", "function"), app("fedldp", "function"), ClientApp(errs)], 3)
+    server("fedldp")(min_available_nodes=2).start(nodes, initial(), 1)
+    assert (103 in client_numbers(nodes)) == takes_part and {101, 102} <= set(client_numbers(nodes))
+
+
 @pytest.mark.parametrize(
     "said", [{"partition-id": np.nan}, {"examples": np.inf}, {"examples": 1e300}, {"examples": -1.0}]
 )
