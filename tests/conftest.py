@@ -247,7 +247,7 @@ def summary_of(folder: Path) -> dict[str, Any]:
 
 def ledger_of(folder: Path) -> list[dict[str, Any]]:
     """One mapping for each entry of a run's ledger."""
-    from fedpriv.privacy.event_json import entry_to_json
+    from fedpriv.privacy.events import entry_to_json
     from fedpriv.privacy.ledger import LedgerFile
 
     return [entry_to_json(entry) for entry in LedgerFile(folder / "ledger.jsonl", fsync=False).read().entries]

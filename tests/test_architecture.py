@@ -131,7 +131,7 @@ def test_every_name_in_the_code_that_the_page_relies_on_is_there() -> None:
         ("fedpriv/server/strategy.py", "def train_options("),
         ("fedpriv/server/strategy.py", "def aggregate("),
         ("fedpriv/server/strategy.py", "def figures("),
-        ("fedpriv/privacy/events/__init__.py", "MECHANISMS: "),
+        ("fedpriv/privacy/events.py", "MECHANISMS: "),
         ("fedpriv/attacks/experiment.py", "ATTACKS: "),
         ("fedpriv/report/plots.py", "def draw_run("),
     ):

@@ -99,7 +99,7 @@ class Run:
         """Every release: round, client, mechanism with its parameters, and what it may be seen by. A DataFrame, or a
         list of dicts.
         """
-        from fedpriv.privacy.event_json import entry_to_json
+        from fedpriv.privacy.events import entry_to_json
         from fedpriv.privacy.ledger import LedgerFile
 
         entries = LedgerFile(self.folder / "ledger.jsonl", fsync=False).read().entries

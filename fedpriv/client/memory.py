@@ -24,9 +24,7 @@ from torch import Tensor
 from fedpriv.common.errors import FedprivError
 from fedpriv.common.files import write_atomic
 from fedpriv.common.messages import STATISTICS, Request, place
-from fedpriv.privacy.event_json import account_from_bytes, account_to_bytes, entry_from_json, entry_to_json
-from fedpriv.privacy.events import Entry
-from fedpriv.privacy.events.entry import Account
+from fedpriv.privacy.events import Account, Entry, account_from_bytes, account_to_bytes, entry_from_json, entry_to_json
 
 _RECORD, _BLOB = "memory", "blob"  # where Context.state holds a client's memory
 _ACCOUNT, _UNCOLLECTED = "account", "uncollected"  # where the blob holds what is no tensor

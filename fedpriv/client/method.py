@@ -39,8 +39,7 @@ from fedpriv.config.options import MethodOptions
 from fedpriv.mechanisms.clipped_sums import ClippedSum
 from fedpriv.mechanisms.noise import NoiseSource, SeededNoise, l2_norm
 from fedpriv.privacy.claimed import Claim
-from fedpriv.privacy.events import CLIENT_TO_SERVER, Entry, Event, NoBound, Threat
-from fedpriv.privacy.events.event import NO_NOISE
+from fedpriv.privacy.events import CLIENT_TO_SERVER, NO_NOISE, Entry, Event, NoBound, Threat
 from fedpriv.training.flat_model import NOTHING, Layers, Layout
 from fedpriv.training.sequential import Clipping
 

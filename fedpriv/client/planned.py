@@ -14,8 +14,7 @@ from torch import Tensor
 
 from fedpriv.client.contract import LATER, Charge, PublicFacts
 from fedpriv.common.messages import KEYS, STATISTICS, TRAIN
-from fedpriv.privacy.events import Event, NoBound, Threat
-from fedpriv.privacy.events.event import NO_NOISE
+from fedpriv.privacy.events import NO_NOISE, Event, NoBound, Threat
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from fedpriv.config.trusted_methods import DPFTRLOptions
 
 OPTION, LIMIT = "strategy.server.participation", "strategy.server.participations"
 SAMPLING = "strategy.server.client_sampling"
-#: Rounds of a pass for which an allocation's law is computed (`fedpriv.privacy.events.allocated`).
+#: Rounds of a pass for which an allocation's law is computed (`fedpriv.privacy.events`).
 MOST_ROUNDS = 10**6
 
 

@@ -32,8 +32,8 @@ from fedpriv.deployment.accounting import RESERVED, Accounting
 from fedpriv.deployment.approved_weights import AllApproved
 from fedpriv.deployment.guard_policy import CountsKind, CountsPolicy, GuardPolicy, Sha256
 from fedpriv.deployment.queries import Queries, query_objections
+from fedpriv.mechanisms.laws import ORDERS
 from fedpriv.privacy.composition import Budget, compose
-from fedpriv.privacy.event_costs import ORDERS
 from fedpriv.privacy.events import SECURE_SUM, Entry, Event, NoBound, Threat
 
 if TYPE_CHECKING:

@@ -34,9 +34,7 @@ from fedpriv.deployment.accounting import Accounting
 from fedpriv.deployment.declaration import declaring_row, read_declared
 from fedpriv.deployment.guard_policy import CountsKind, Sha256
 from fedpriv.deployment.policy import Booked, InForce, Spent
-from fedpriv.privacy.event_json import entry_from_json, entry_to_json
-from fedpriv.privacy.events import Threat
-from fedpriv.privacy.events.event import MOST_WHOLE
+from fedpriv.privacy.events import MOST_WHOLE, Threat, entry_from_json, entry_to_json
 
 log = logging.getLogger("fedpriv")
 

@@ -13,6 +13,22 @@ from numpy.typing import NDArray
 
 Vector = NDArray[np.float64]
 
+#: Orders of every Renyi curve: close to 1 for large totals, up to a million for tiny ones.
+ORDERS: Vector = np.round(
+    np.concatenate(
+        [
+            1 + np.geomspace(1e-3, 0.1, 13)[:-1],
+            np.arange(1.1, 2.05, 0.1),
+            np.arange(2.2, 4.1, 0.2),
+            np.arange(4.5, 11.1, 0.5),
+            np.arange(12, 32),
+            np.arange(32, 64, 4),
+            [64, 80, 96, 128, 192, 256, 384, 512, 768, 1024, 4096, 16384, 65536, 1e6],
+        ]
+    ),
+    9,
+)
+
 
 def bit_extremes(epsilon: float) -> tuple[float, float]:
     """(low, high) = (1/(1+e^eps), e^eps/(1+e^eps)): the probabilities of a "high" bit at the ends of the interval."""
@@ -143,6 +159,14 @@ def renyi_divergence(first: Vector, second: Vector, orders: Vector) -> Vector:
 
 
 # --- cpSGD: the binomial mechanism --------------------------------------------------------------------------
+
+
+def renyi_to_epsilon(curves: Vector, delta: float) -> Vector:
+    """epsilon at delta of Renyi curves [..., orders], the best order for each (Canonne et al. 2020, Prop. 12)."""
+    if delta == 0:
+        return np.where((curves == 0).all(axis=-1), 0.0, np.inf)
+    best = (curves + np.log1p(-1 / ORDERS) - np.log(delta * ORDERS) / (ORDERS - 1)).min(axis=-1)
+    return np.maximum(0.0, np.where(np.isnan(best), np.inf, best))
 
 
 def binomial_epsilon(

@@ -18,7 +18,8 @@ from typing import Literal
 
 import numpy as np
 
-from fedpriv.privacy.event_costs import ORDERS, renyi_curve
+from fedpriv.mechanisms.laws import ORDERS
+from fedpriv.privacy.event_costs import renyi_curve
 from fedpriv.privacy.events import EVERY_CLIENT, ApproximateDP, Entry, Event, NoBound, Threat
 from fedpriv.privacy.gaussian_dp import gaussian_epsilon, gaussian_mu, total_mu
 from fedpriv.privacy.histories import (

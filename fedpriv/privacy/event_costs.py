@@ -1,7 +1,7 @@
 """What accountants ask of events, asked once of equal ones: Renyi curves at `ORDERS`, pure epsilons.
 
-All figures are for ONE of the event's ``count`` releases, its ``dimension`` included. Each kind of event computes its
-own, in its file of `fedpriv.privacy.events`.
+All figures are for ONE of the event's ``count`` releases, its ``dimension`` included. Each kind of event
+computes its own.
 """
 
 from __future__ import annotations
@@ -10,24 +10,8 @@ from functools import lru_cache
 
 import numpy as np
 
-from fedpriv.mechanisms.laws import Vector
-from fedpriv.privacy.events.event import Event
-
-#: Orders of every Renyi curve: close to 1 for large totals, up to a million for tiny ones.
-ORDERS: Vector = np.round(
-    np.concatenate(
-        [
-            1 + np.geomspace(1e-3, 0.1, 13)[:-1],
-            np.arange(1.1, 2.05, 0.1),
-            np.arange(2.2, 4.1, 0.2),
-            np.arange(4.5, 11.1, 0.5),
-            np.arange(12, 32),
-            np.arange(32, 64, 4),
-            [64, 80, 96, 128, 192, 256, 384, 512, 768, 1024, 4096, 16384, 65536, 1e6],
-        ]
-    ),
-    9,
-)
+from fedpriv.mechanisms.laws import ORDERS, Vector, renyi_to_epsilon
+from fedpriv.privacy.events import Event
 
 
 @lru_cache(maxsize=100_000)
@@ -45,14 +29,6 @@ def renyi_curve(event: Event) -> Vector:
     curve = np.minimum.accumulate(event.renyi(ORDERS)[::-1])[::-1]
     curve.flags.writeable = False
     return curve
-
-
-def renyi_to_epsilon(curves: Vector, delta: float) -> Vector:
-    """epsilon at delta of Renyi curves [..., orders], the best order for each (Canonne et al. 2020, Prop. 12)."""
-    if delta == 0:
-        return np.where((curves == 0).all(axis=-1), 0.0, np.inf)
-    best = (curves + np.log1p(-1 / ORDERS) - np.log(delta * ORDERS) / (ORDERS - 1)).min(axis=-1)
-    return np.maximum(0.0, np.where(np.isnan(best), np.inf, best))
 
 
 def release_epsilon(event: Event, delta: float) -> float:

@@ -13,7 +13,8 @@ from functools import lru_cache, reduce
 
 import numpy as np
 
-from fedpriv.privacy.event_costs import pure_epsilon, renyi_curve, renyi_to_epsilon
+from fedpriv.mechanisms.laws import renyi_to_epsilon
+from fedpriv.privacy.event_costs import pure_epsilon, renyi_curve
 from fedpriv.privacy.events import Event
 from fedpriv.privacy.gaussian_dp import gaussian_epsilon, shifted_epsilon, total_mu
 

@@ -18,8 +18,7 @@ from itertools import groupby
 from typing import Any
 
 from fedpriv.common.chain import BEFORE, row_of
-from fedpriv.privacy.event_json import charge_from_json, charge_to_json
-from fedpriv.privacy.events import Entry, Event, NoBound
+from fedpriv.privacy.events import Entry, Event, NoBound, charge_from_json, charge_to_json
 
 UNKNOWN_CLIENT = -1
 TORN = "a ledger line is torn: what it recorded counts as spent and cannot be read"

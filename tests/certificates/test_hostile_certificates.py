@@ -15,8 +15,7 @@ from fedpriv.certificates import verify_certificate as verifier
 from fedpriv.common.chain import followed, without
 from fedpriv.common.identities import new_identity, signature
 from fedpriv.deployment.signed_head import Signer
-from fedpriv.privacy.event_json import event_from_json
-from fedpriv.privacy.events import Threat
+from fedpriv.privacy.events import Threat, event_from_json
 from fedpriv.privacy.ledger_lines import read_line
 
 SIGNER = Signer(new_identity(b"hostile")[0])

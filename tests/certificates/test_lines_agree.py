@@ -29,8 +29,7 @@ from fedpriv.common.identities import new_identity
 from fedpriv.deployment.running_account import Balance
 from fedpriv.deployment.signed_head import Signer
 from fedpriv.privacy.composition import guarantee_events, threats, verify
-from fedpriv.privacy.event_json import event_to_json
-from fedpriv.privacy.events import EVERY_CLIENT, Threat
+from fedpriv.privacy.events import EVERY_CLIENT, Threat, event_to_json
 from fedpriv.privacy.ledger import TORN, LedgerFile
 
 Row = dict[str, Any]

@@ -19,7 +19,6 @@ from fedpriv.certificates import verify_certificate as verifier
 from fedpriv.common.identities import verified
 from fedpriv.mechanisms.laws import binomial_sensitivities
 from fedpriv.privacy.composition import compose
-from fedpriv.privacy.event_json import event_from_json, event_to_json
 from fedpriv.privacy.events import (
     CLIENT_TO_SERVER,
     MECHANISMS,
@@ -43,6 +42,8 @@ from fedpriv.privacy.events import (
     SkellamSum,
     Threat,
     UnitCap,
+    event_from_json,
+    event_to_json,
 )
 
 DELTA = 1e-5

@@ -24,8 +24,7 @@ from fedpriv.client.memory import (
 )
 from fedpriv.config.compose import compose
 from fedpriv.engines.grid import LocalGrid
-from fedpriv.privacy.events import CLIENT_TO_SERVER, Entry, Gaussian, NoBound
-from fedpriv.privacy.events.entry import Account
+from fedpriv.privacy.events import CLIENT_TO_SERVER, Account, Entry, Gaussian, NoBound
 
 
 @dataclass(frozen=True)

@@ -26,8 +26,7 @@ from fedpriv.config.own_options import group_choices
 from fedpriv.engines.inprocess import InProcessGrid
 from fedpriv.engines.worker import Worker
 from fedpriv.privacy.composition import compose as compose_events
-from fedpriv.privacy.event_json import entry_from_json
-from fedpriv.privacy.events import Event
+from fedpriv.privacy.events import Event, entry_from_json
 from fedpriv.runs.extension import extend_run
 from fedpriv.runs.planning import make_plan, with_target
 from fedpriv.runs.preparation import resolve

@@ -21,8 +21,14 @@ from fedpriv.privacy.binomial import binomial_curvature, binomial_renyi, binomia
 from fedpriv.privacy.binomial_grid import BinomialGrid, delta_share
 from fedpriv.privacy.composition import Budget, compose
 from fedpriv.privacy.event_costs import ORDERS, release_epsilon, renyi_curve
-from fedpriv.privacy.event_json import entry_from_json, entry_to_json, event_from_json, event_to_json
-from fedpriv.privacy.events import CLIENT_TO_SERVER, Binomial
+from fedpriv.privacy.events import (
+    CLIENT_TO_SERVER,
+    Binomial,
+    entry_from_json,
+    entry_to_json,
+    event_from_json,
+    event_to_json,
+)
 
 DELTA = 1e-5
 

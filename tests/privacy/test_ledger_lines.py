@@ -13,7 +13,6 @@ from hypothesis import strategies as some
 
 from fedpriv.privacy import ledger_lines
 from fedpriv.privacy.composition import verify
-from fedpriv.privacy.event_json import entry_to_json
 from fedpriv.privacy.events import (
     CLIENT_TO_SERVER,
     EVERY_CLIENT,
@@ -24,6 +23,7 @@ from fedpriv.privacy.events import (
     Laplace,
     NoBound,
     RandomisedResponse,
+    entry_to_json,
 )
 from fedpriv.privacy.ledger import TORN, UNKNOWN_CLIENT, LedgerFile
 from fedpriv.privacy.ledger_lines import read_line, to_lines

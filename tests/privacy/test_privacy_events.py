@@ -11,7 +11,6 @@ import pytest
 
 from fedpriv.privacy.dp_library import composed_epsilon
 from fedpriv.privacy.event_costs import ORDERS, release_epsilon, renyi_curve
-from fedpriv.privacy.event_json import entry_from_json, entry_to_json, event_from_json, event_to_json
 from fedpriv.privacy.events import (
     CLIENT_TO_SERVER,
     MECHANISMS,
@@ -35,6 +34,10 @@ from fedpriv.privacy.events import (
     SkellamSum,
     Threat,
     UnitCap,
+    entry_from_json,
+    entry_to_json,
+    event_from_json,
+    event_to_json,
 )
 
 SERVER = CLIENT_TO_SERVER

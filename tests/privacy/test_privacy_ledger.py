@@ -10,9 +10,17 @@ import pytest
 from processes import wait_until
 
 from fedpriv.privacy.composition import verify
-from fedpriv.privacy.event_json import account_from_bytes, account_to_bytes
-from fedpriv.privacy.events import CLIENT_TO_SERVER, Entry, Gaussian, NoBound, PoissonGaussian, Threat
-from fedpriv.privacy.events.entry import Account
+from fedpriv.privacy.events import (
+    CLIENT_TO_SERVER,
+    Account,
+    Entry,
+    Gaussian,
+    NoBound,
+    PoissonGaussian,
+    Threat,
+    account_from_bytes,
+    account_to_bytes,
+)
 from fedpriv.privacy.ledger import TORN, UNKNOWN_CLIENT, LedgerFile
 
 EXAMPLE = Threat("example", "add-or-remove-one", "server")

@@ -11,11 +11,11 @@ import pytest
 from scipy.special import ndtr
 
 from fedpriv.config import participation
-from fedpriv.privacy import random_allocation
+from fedpriv.privacy import events, random_allocation
 from fedpriv.privacy.calibration import calibrate
 from fedpriv.privacy.composition import compose
 from fedpriv.privacy.event_costs import ORDERS, renyi_curve
-from fedpriv.privacy.events import AllocatedGaussian, Gaussian, PoissonGaussian, Threat, allocated
+from fedpriv.privacy.events import AllocatedGaussian, Gaussian, PoissonGaussian, Threat
 from fedpriv.privacy.random_allocation import (
     BEYOND,
     CUT,
@@ -330,8 +330,8 @@ def test_noise_beyond_the_grid_counts_as_the_gaussian_of_its_round() -> None:
 def test_what_is_no_secret_allocation_is_refused(threat: Threat, rounds: int, words: str) -> None:
     with pytest.raises(ValueError, match=words):
         AllocatedGaussian(threat=threat, multiplier=1.0, rounds=rounds)
-    assert participation.MOST_ROUNDS == allocated.MOST_ROUNDS == 10**6
-    assert random_allocation.ROUNDING >= 4 * 2.2e-16 * allocated.MOST_ROUNDS
+    assert participation.MOST_ROUNDS == events.MOST_ROUNDS == 10**6
+    assert random_allocation.ROUNDING >= 4 * 2.2e-16 * events.MOST_ROUNDS
 
 
 @pytest.mark.parametrize(("rounds", "multiplier"), [(1000, 1.0), (100, 2.0)])

@@ -24,8 +24,7 @@ from fedpriv.data.table_schema import schema_of
 from fedpriv.deployment.policy import Booked, UnitBudget
 from fedpriv.engines.worker import Worker
 from fedpriv.mechanisms.clipped_sums import Members
-from fedpriv.privacy.event_json import event_from_json, event_to_json
-from fedpriv.privacy.events import Entry, PoissonGaussian, Threat
+from fedpriv.privacy.events import Entry, PoissonGaussian, Threat, event_from_json, event_to_json
 from fedpriv.runs.folder import RunFolder
 from fedpriv.runs.plan_table import plan_rows
 from fedpriv.runs.planning import make_plan
