@@ -52,6 +52,7 @@ def test_all_apps_are_here() -> None:
 RUN = {"sklearn_iris": {}, "fl_tabular": {}, "pytorch_cnn": {}, "opacus_cnn": {}, "personal_head": {}}
 
 
+@pytest.mark.rotates(4)
 @pytest.mark.parametrize("app", RUN)
 def test_an_app_that_needs_its_loader_replaced_alone(app: str, tmp_path: Path) -> None:
     """Its model comes from its own ServerApp, and every shard answers, in the sandbox."""

@@ -139,6 +139,7 @@ def test_an_audit_finds_a_guard_that_adds_too_little(monkeypatch: pytest.MonkeyP
     assert audit_guard(terms, 3, 1e-5, 1500, 0.95).verdict == BROKEN
 
 
+@pytest.mark.rotates(3)
 @pytest.mark.parametrize(
     "more",
     [{"noise_multiplier": 3.0}, SUM | {"noise_multiplier": 1.5}, {"noise_multiplier": 1.5, "single": True}],
@@ -217,6 +218,7 @@ def test_a_simulation_is_the_guard_without_a_network(tmp_path: Path, monkeypatch
         fedpriv.simulate_guard(tmp_path, files, rules, start)
 
 
+@pytest.mark.rotates(3)
 @pytest.mark.parametrize(("noise", "confined"), [("own", False), ("own", True), ("ddgauss", False)])
 def test_a_simulation_gives_what_nodes_give(
     noise: str, confined: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -53,6 +53,7 @@ HOLES = {
 }
 
 
+@pytest.mark.rotates(2)
 @pytest.mark.parametrize("writable", [False, True])
 def test_a_hole_is_found(writable: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each of them, in sandboxes that have all but the last, and in those that have the last."""
@@ -112,6 +113,7 @@ def lacking(*numbers: int, more: str = "") -> str:
     return subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.strip()
 
 
+@pytest.mark.rotates(2)
 @pytest.mark.parametrize(("numbers", "more"), [((444, 445, 446), ""), ((), OTHER_USER)])
 def test_without_landlock_and_as_another_user_nothing_is_told(numbers: tuple[int, ...], more: str) -> None:
     tried, _, differing = lacking(*numbers, more=more).partition(" ")
