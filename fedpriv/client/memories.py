@@ -1,24 +1,16 @@
-"""The memories of many clients: for a checkpoint, for the run's ledger, and as rows of a file where they are too many.
-
-In such a file, memories of equal shapes are rows of the same length. Texts (account, entries) stand before the tensors,
-in a field with room to grow. Rows are written and read with one call each, through the file's descriptor: a full disk
-is an OSError, where a memory map would end the process.
-"""
+"""The memories of many clients: for a checkpoint, for the run's ledger, and in a file where they are too many."""
 
 from __future__ import annotations
 
 import json
-import os
+import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
-import numpy as np
-from numpy.typing import NDArray
-
-from fedpriv.client.memory import TEXTS, WAITING, ClientMemory, MemoryStore, read_memory
+from fedpriv.client.memory import WAITING, ClientMemory, MemoryStore, read_memory
 from fedpriv.privacy.events import Entry
 
 
@@ -74,7 +66,8 @@ class ClientMemories(Protocol):
 
 
 def collect_entries(stores: Iterable[MemoryStore], book: Book = lambda entries: None) -> list[Entry]:
-    """Takes the entries that clients wrote since the last call out of their memories, in the ledger's order.
+    """Takes the entries that clients wrote since the last call out of their memories, in the ledger's order. Their
+    round is closed: no request of it is answered again.
 
     ``book`` writes them into the ledger before the memories forget them: a crash in between leaves them in both, where
     (client, sequence, attempt) tells that they are the same, and never in neither.
@@ -83,7 +76,7 @@ def collect_entries(stores: Iterable[MemoryStore], book: Book = lambda entries: 
     entries = sorted((entry for _, memory in waiting for entry in memory.uncollected), key=lambda entry: entry.order)
     book(entries)
     for store, memory in waiting:
-        store.keep(replace(memory, uncollected=()))
+        store.keep(replace(memory, uncollected=(), answer=memory.answer and memory.answer.closed()))
     return entries
 
 
@@ -124,102 +117,41 @@ def charged(memories: Mapping[int, bytes], entries: Iterable[Entry]) -> Memories
     return Memories([*memories, *(client for client in further if client not in memories)], read)
 
 
-# --- as rows of a file -----------------------------------------------------------------------------------
-
-#: (name, dtype, shape) of every tensor of a memory, in their order.
-Form = tuple[tuple[str, str, tuple[int, ...]], ...]
+# --- in a file ---------------------------------------------------------------------------------------------
 
 
-class StateRows:
-    """Client -> memory, in files of a folder: one for each form of memories, and each has a row per client."""
+class StoredMemories:
+    """Client -> memory, in a SQLite file of a folder that nobody else reads."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self._files: dict[tuple[Form, int], _RowFile] = {}
-        self._of: dict[int, _RowFile] = {}
+        self.path = folder / "states.sqlite"
+        folder.mkdir(parents=True, exist_ok=True)
+        self._clients = set[int]()
+        self._file = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False)
+        for pragma in ("page_size=65536", "journal_mode=MEMORY", "synchronous=OFF", "locking_mode=EXCLUSIVE"):
+            self._file.execute(f"PRAGMA {pragma}")
+        self._file.execute("CREATE TABLE states (client INTEGER PRIMARY KEY, memory BLOB NOT NULL)")
 
     def __contains__(self, client: object) -> bool:
-        return client in self._of
+        return client in self._clients
 
     def __iter__(self) -> Iterator[int]:
-        return iter(self._of)
+        return iter(self._clients)
 
     def write(self, client: int, memory: ClientMemory) -> None:
         """Raises OSError that names the file where the disk is full."""
-        arrays = memory.arrays()
-        text = json.dumps({name: arrays.pop(name).tobytes().decode() for name in TEXTS if name in arrays}).encode()
-        form = tuple((name, value.dtype.str, value.shape) for name, value in arrays.items())
-        room = max(512, 1 << len(text).bit_length())  # twice as long as it is, or less
-        key = form, room
-        if key not in self._files:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            self._files[key] = _RowFile(self.folder / f"{len(self._files)}.rows", form, room)
-        file = self._files[key]
-        if self._of.get(client) not in (None, file):
-            self.forget(client)
-        file.write(client, text, arrays)
-        self._of[client] = file
-
-    def read(self, client: int) -> ClientMemory:
-        """Raises KeyError for a client that has no row."""
-        return self._of[client].read(client)
-
-    def forget(self, client: int) -> None:
-        """Its row is free for another client. Raises KeyError."""
-        self._of.pop(client).free(client)
-
-    def close(self) -> None:
-        for file in self._files.values():
-            file.close()
-        self._files.clear()
-        self._of.clear()
-
-
-class _RowFile:
-    """Rows of one length. room: bytes of the text's field."""
-
-    def __init__(self, path: Path, form: Form, room: int) -> None:
-        self.path, self.form, self.room = path, form, room
-        self.length = 4 + room + sum(_bytes_of(dtype, shape) for _, dtype, shape in form)
-        self.rows: dict[int, int] = {}
-        self._free: list[int] = []
-        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
-
-    def write(self, client: int, text: bytes, arrays: dict[str, NDArray[Any]]) -> None:
-        known = client in self.rows
-        row = self.rows[client] if known else self._free[-1] if self._free else len(self.rows)
-        parts = [len(text).to_bytes(4, "little"), text.ljust(self.room, b"\0")]
-        parts += [value.tobytes() for value in arrays.values()]
-        content = b"".join(parts)
         try:
-            written = os.pwrite(self._descriptor, content, row * self.length)
-            if written != len(content):
-                raise OSError(28, "the disk took only part of a client's state")
-        except OSError as error:
-            error.filename = str(self.path)
-            raise
-        if not known and self._free:
-            self._free.pop()
-        self.rows[client] = row
+            self._file.execute("REPLACE INTO states VALUES (?, ?)", (client, memory.to_bytes()))
+        except (sqlite3.Error, OverflowError) as error:
+            raise OSError(28, f"a client's state could not be written ({error})", str(self.path)) from error
+        self._clients.add(client)
 
-    def read(self, client: int) -> ClientMemory:
-        content = os.pread(self._descriptor, self.length, self.rows[client] * self.length)
-        size = int.from_bytes(content[:4], "little")
-        place, arrays = 4 + self.room, dict[str, NDArray[Any]]()
-        for name, text in json.loads(content[4 : 4 + size]).items():
-            arrays[name] = np.frombuffer(text.encode(), np.uint8)
-        for name, dtype, shape in self.form:
-            stop = place + _bytes_of(dtype, shape)
-            arrays[name] = np.frombuffer(content[place:stop], dtype).reshape(shape).copy()
-            place = stop
-        return ClientMemory.from_arrays(arrays)
-
-    def free(self, client: int) -> None:
-        self._free.append(self.rows.pop(client))
+    def read(self, client: int) -> bytes:
+        """Raises KeyError for a client that has none."""
+        row = self._file.execute("SELECT memory FROM states WHERE client = ?", (client,)).fetchone()
+        if row is None:
+            raise KeyError(client)
+        return bytes(row[0])
 
     def close(self) -> None:
-        os.close(self._descriptor)
-
-
-def _bytes_of(dtype: str, shape: tuple[int, ...]) -> int:
-    return np.dtype(dtype).itemsize * int(np.prod(shape, dtype=np.int64))
+        self._file.close()

@@ -29,8 +29,6 @@ from fedpriv.privacy.events import Account, Entry, account_from_bytes, account_t
 _RECORD, _BLOB = "memory", "blob"  # where Context.state holds a client's memory
 _ACCOUNT, _UNCOLLECTED = "account", "uncollected"  # where the blob holds what is no tensor
 WAITING = "waiting"
-#: `ClientMemory.arrays` that are JSON texts.
-TEXTS = (_ACCOUNT, _UNCOLLECTED, WAITING)
 _ANSWERED, _RELEASE, _STATISTICS, _KEPT = "answered", "release", "statistics", "kept"
 
 
@@ -84,14 +82,18 @@ def tensors_to_state(kind: type[Any] | None, tensors: dict[str, Tensor] | None) 
 
 @dataclass(frozen=True)
 class Answer:
-    """The last release and the request it answered. The same request gets the same bytes again (one release); an
-    older one is refused, because its noise may have been used already.
+    """The last release and the request it answered. While its round is open, the same request gets the same bytes again
+    (one release); an older one, and any of a closed round, is refused: its noise may have been used already.
     """
 
     round: int
     attempt: int
-    release: Tensor  # float32 [d]
+    release: Tensor | None  # float32 [d]; None once the round is closed
     statistics: Tensor | None = None  # float64 [k] that left beside it
+
+    def closed(self) -> Answer:
+        """What is kept of it once a simulation's round has ended: of 10^5 clients releases would be gigabytes."""
+        return Answer(self.round, self.attempt, None)
 
 
 @dataclass(frozen=True)
@@ -172,12 +174,13 @@ class ClientMemory:
         return cls.from_arrays(load(blob))
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """Everything by name: tensors, and JSON texts (`TEXTS`) as uint8."""
+        """Everything by name: tensors, and JSON texts as uint8."""
         uncollected = json.dumps([entry_to_json(entry) for entry in self.uncollected]).encode()
         arrays = {_ACCOUNT: _as_array(account_to_bytes(self.account)), _UNCOLLECTED: _as_array(uncollected)}
         if self.answer is not None:
             arrays[_ANSWERED] = np.array([self.answer.round, self.answer.attempt])
-            arrays[_RELEASE] = np.ascontiguousarray(self.answer.release.numpy())
+            if self.answer.release is not None:
+                arrays[_RELEASE] = np.ascontiguousarray(self.answer.release.numpy())
             if self.answer.statistics is not None:
                 arrays[_STATISTICS] = self.answer.statistics.numpy()
         if self.kept is not None:
@@ -199,9 +202,8 @@ class ClientMemory:
         answer = None
         if _ANSWERED in arrays:
             server_round, attempt = arrays.pop(_ANSWERED).tolist()
-            release, statistics = arrays.pop(_RELEASE), arrays.pop(_STATISTICS, None)
-            beside = None if statistics is None else torch.from_numpy(statistics)
-            answer = Answer(server_round, attempt, torch.from_numpy(release), beside)
+            left = (arrays.pop(name, None) for name in (_RELEASE, _STATISTICS))
+            answer = Answer(server_round, attempt, *(None if one is None else torch.from_numpy(one) for one in left))
         kept = torch.from_numpy(arrays.pop(_KEPT)) if _KEPT in arrays else None
         waiting = None
         if WAITING in arrays:
@@ -318,7 +320,7 @@ def repeated_answer(memory: ClientMemory, request: Request) -> Answer | None:
     answer = memory.answer
     if answer is None or place(request.round, request.attempt) > place(answer.round, answer.attempt):
         return None
-    if (request.round, request.attempt) != (answer.round, answer.attempt):
+    if (request.round, request.attempt) != (answer.round, answer.attempt) or answer.release is None:
         raise StaleRequest(
             f"round {request.round} (attempt {request.attempt}) comes after round {answer.round} was answered"
         )

@@ -1,4 +1,4 @@
-"""The contexts of the clients that took part: in memory up to a limit, the states beyond it as rows of a file.
+"""The contexts of the clients that took part: in memory up to a limit, the states beyond it in a file.
 
 The least recently asked are spilled into a folder of this process inside the run's folder. It goes with the process; a
 checkpoint holds every state, wherever it lies, and a resumed run starts from that.
@@ -10,13 +10,14 @@ import itertools
 import shutil
 import tempfile
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from flwr.app import Context, RecordDict
 
-from fedpriv.client.memories import Memories, StateRows
+from fedpriv.client.memories import Memories, StoredMemories
 from fedpriv.client.memory import ContextStore, LiveContext
 
 _FOLDERS = ".states-"  # of this process and of those that were killed
@@ -24,25 +25,33 @@ _FOLDERS = ".states-"  # of this process and of those that were killed
 
 class Contexts:
     """Client -> context, made where there is none. most: bytes of states that stay in memory; run_folder: where the
-    others go (None: the machine's folder for temporary files).
+    others go (None: the machine's folder for temporary files). begun: memories of a checkpoint, each of which is read
+    when its client is first asked.
     """
 
-    def __init__(self, make: Callable[[int], Context], most: float, run_folder: str | None) -> None:
-        self.make, self.most, self.run_folder = make, most, run_folder
+    def __init__(
+        self,
+        make: Callable[[int], Context],
+        most: float,
+        run_folder: str | None,
+        begun: Mapping[int, bytes] = MappingProxyType({}),
+    ) -> None:
+        self.make, self.most, self.run_folder, self.begun = make, most, run_folder, begun
         self._kept: OrderedDict[int, Context] = OrderedDict()  # the least recently asked first
         self._sizes: dict[int, int] = {}
         self._held = 0  # sum of the sizes
         self._asked: set[int] = set()  # since their sizes were taken
         self._folder: Path | None = None
-        self._rows: StateRows | None = None  # what is spilled
+        self._stored: StoredMemories | None = None  # what is spilled
         self._clock = 0
         self._stamps: OrderedDict[int, int] = OrderedDict()  # client -> when it was last asked, the newest last
 
     def __getitem__(self, client: int) -> Context:
         if client not in self._kept:
+            blob = self._away(client)
             self._kept[client] = self.make(client)
-            if self._rows is not None and client in self._rows:
-                ContextStore(self._kept[client]).keep(self._rows.read(client))
+            if blob is not None:
+                ContextStore(self._kept[client]).write(blob)
         self._kept.move_to_end(client)
         self._note(client)
         return self._kept[client]
@@ -82,7 +91,7 @@ class Contexts:
 
         def everybody() -> list[int]:
             kept = [client for client, context in self._kept.items() if ContextStore(context).load() is not None]
-            return sorted({*kept, *(self._rows or ())})
+            return sorted({*kept, *(self._stored or ()), *self.begun})
 
         return Memories(everybody, self._read, self._changes)
 
@@ -93,13 +102,13 @@ class Contexts:
     def _has(self, client: int) -> bool:
         if client in self._kept:
             return ContextStore(self._kept[client]).load() is not None
-        return self._rows is not None and client in self._rows
+        return client in (self._stored or ()) or client in self.begun
 
     def close(self) -> None:
         """Removes the files, and forgets what was in them."""
-        if self._rows is not None:
-            self._rows.close()
-            self._rows = None
+        if self._stored is not None:
+            self._stored.close()
+            self._stored = None
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
             self._folder = None
@@ -111,18 +120,22 @@ class Contexts:
                 shutil.rmtree(folder, ignore_errors=True)
 
     def _read(self, client: int) -> bytes:
-        blob = ContextStore(self._kept[client]).read() if client in self._kept else None
-        if blob is None and self._rows is not None and client not in self._kept:
-            blob = self._rows.read(client).to_bytes()
+        blob = ContextStore(self._kept[client]).read() if client in self._kept else self._away(client)
         if blob is None:
             raise KeyError(client)
         return blob
 
-    def _spill(self) -> StateRows:
-        if self._rows is None:
+    def _away(self, client: int) -> bytes | None:
+        """The memory of a client that has no context here."""
+        if self._stored is not None and client in self._stored:
+            return self._stored.read(client)
+        return self.begun.get(client)
+
+    def _spill(self) -> StoredMemories:
+        if self._stored is None:
             self._folder = Path(tempfile.mkdtemp(prefix=_FOLDERS, dir=self.run_folder))
-            self._rows = StateRows(self._folder)
-        return self._rows
+            self._stored = StoredMemories(self._folder)
+        return self._stored
 
 
 def empty_context(run_id: int, node_id: int, partition: int, num_partitions: int) -> Context:

@@ -67,7 +67,7 @@ class LocalGrid(Grid):
         self.config, self.on_disturbance = config, on_disturbance
         self.unnamed: Counter[str] = Counter()
         self.node_of_client = NodeOfClient(config.num_clients)
-        self.contexts = self._no_contexts()
+        self.contexts = self._contexts({})
         self._message_ids = itertools.count(1)
         self._replies: dict[str, Message] = {}
         identify_server()
@@ -143,9 +143,9 @@ class LocalGrid(Grid):
     def context_of(self, client: int) -> Context:
         return self.contexts[client]
 
-    def _no_contexts(self) -> Contexts:
+    def _contexts(self, begun: Mapping[int, bytes]) -> Contexts:
         make = partial(_no_context, self.config.num_clients)  # holds no grid: that would hold all of these
-        return Contexts(make, 2**20 * self.config.engine.client_memory_mib, self.config.run_dir)
+        return Contexts(make, 2**20 * self.config.engine.client_memory_mib, self.config.run_dir, begun)
 
     def collect_entries(self, clients: Iterable[int], book: Book = lambda entries: None) -> list[Entry]:
         """Takes the ledger entries that these clients wrote since the last call, in the ledger's order."""
@@ -159,10 +159,7 @@ class LocalGrid(Grid):
 
     def restore(self, memories: Mapping[int, bytes]) -> None:
         """Puts clients' memories back from a checkpoint; all others start anew."""
-        before, self.contexts = self.contexts, self._no_contexts()
-        for client, blob in memories.items():
-            ContextStore(self.context_of(client)).write(blob)
-            self.contexts.settle()
+        before, self.contexts = self.contexts, self._contexts(memories)
         before.close()
         self.contexts.remove_leftovers()
 

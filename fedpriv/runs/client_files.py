@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 
+import numpy as np
 from safetensors import safe_open
 
 from fedpriv.client.memories import Memories
@@ -23,8 +24,8 @@ from fedpriv.common.checksums import read_sums
 NEWEST = "clients.safetensors"
 #: So many times the bytes of all clients may lie in the files together.
 MOST_TIMES = 1.2
-#: Bytes of the header for one client beside its number: sizes up to 10 GB, places up to 10 TB.
-LONGEST_PLACE = len('"":{"dtype":"U8","shape":[],"data_offsets":[,]},') + 10 + 2 * 13
+#: Bytes before the tensors of a file of memories: the header's length, and the header with spaces behind it.
+ROOM = 512
 
 
 class Written:
@@ -120,40 +121,47 @@ def read_clients(folder: Path) -> Memories:
 def write_blobs(path: Path, blobs: Mapping[int, bytes]) -> dict[int, int]:
     """A safetensors file of byte strings, of which one at a time is in memory; returns how long they are.
 
-    The header comes first and needs all sizes, so room is left for the longest that it can be. Raises OSError that
-    names ``path`` where the disk is full.
+    clients: int64 [n]; ends: int64 [n], where each one's bytes end; memories: uint8, of all after one another. Raises
+    OSError that names ``path`` where the disk is full.
     """
-    places, sizes, end = {}, {}, 0
     clients = list(blobs)
-    room = 8 + sum(len(str(client)) + LONGEST_PLACE for client in clients)
-    room += -room % 8
+    lengths = np.zeros(len(clients), np.int64)
+    index = 2 * lengths.nbytes
     try:
         with path.open("wb") as file:
-            file.seek(8 + room)
-            for client in clients:
-                blob = blobs[client]
-                file.write(blob)
-                places[str(client)] = {"dtype": "U8", "shape": [len(blob)], "data_offsets": [end, end + len(blob)]}
-                sizes[client] = len(blob)
-                end += len(blob)
+            file.seek(ROOM + index)
+            for place, client in enumerate(clients):
+                lengths[place] = file.write(blobs[client])
+            ends = lengths.cumsum()
+            total = index + int(lengths.sum())
+            header = {
+                "clients": {"dtype": "I64", "shape": [len(clients)], "data_offsets": [0, index // 2]},
+                "ends": {"dtype": "I64", "shape": [len(clients)], "data_offsets": [index // 2, index]},
+                "memories": {"dtype": "U8", "shape": [total - index], "data_offsets": [index, total]},
+            }
             file.seek(0)
-            file.write(room.to_bytes(8, "little") + json.dumps(places, separators=(",", ":")).encode().ljust(room))
+            file.write((ROOM - 8).to_bytes(8, "little") + json.dumps(header).encode().ljust(ROOM - 8))
+            file.write(np.array(clients, np.int64).tobytes() + ends.tobytes())
             file.flush()
             os.fsync(file.fileno())
     except OSError as error:
         error.filename = error.filename or str(path)
         raise
-    return sizes
+    return dict(zip(clients, lengths.tolist(), strict=True))
 
 
 def read_blobs(path: Path) -> Memories:
-    """What `write_blobs` wrote, each read when it is asked for."""
-    with safe_open(path, "numpy") as file:
-        clients = sorted(int(name) for name in file.keys() if name != "none")  # noqa: SIM118
+    """What `write_blobs` wrote, each read when it is asked for. Raises ValueError for what it never writes."""
+    file = safe_open(path, "numpy")
+    clients, ends, content = file.get_tensor("clients"), file.get_tensor("ends"), file.get_slice("memories")
+    lengths, (total,) = np.diff(ends, prepend=0), content.get_shape()
+    sound = clients.dtype == ends.dtype == np.int64 and clients.shape == ends.shape == (len(set(clients.tolist())),)
+    if not sound or (lengths < 0).any() or lengths.sum() != total:
+        raise ValueError(f"{path}: its index is not that of its memories")
+    places = dict(zip(clients.tolist(), np.stack([ends - lengths, ends], axis=1).tolist(), strict=True))
 
     def read(client: int) -> bytes:
-        with safe_open(path, "numpy") as file:
-            blob: bytes = file.get_tensor(str(client)).tobytes()
-        return blob
+        start, end = places[client]
+        return bytes(content[start:end].tobytes())
 
-    return Memories(clients, read)
+    return Memories(clients.tolist(), read)

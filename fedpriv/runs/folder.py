@@ -279,12 +279,14 @@ class RunFolder:
     def _read_checkpoint(self, path: Path, config: Config) -> Checkpoint:
         try:
             rest = mapping_in(path, "checkpoint.json")
+            self._check_basis(rest, path, config)
             vectors = {name: found.numpy() for name, found in tensors_in(path, "model.safetensors").items()}
             theta = vectors.pop("theta")
             memories = read_clients(path)
+        except RunFolderError:
+            raise
         except Exception as error:
             raise RunFolderError(f"{path}: the checkpoint cannot be read ({error})") from None
-        self._check_basis(rest, path, config)
         if "ledger" in rest and not self.ledger.agrees(rest["ledger"]):  # older checkpoints have none
             raise RunFolderError(
                 f"{self.ledger.path}: damaged: it does not begin with what it held at {path.name}, so what the clients "

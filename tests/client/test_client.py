@@ -14,7 +14,8 @@ from clients.fedcad import FedCADClient
 from clients.fedldp import FedLDPClient
 from fedpriv.client.base import Client
 from fedpriv.client.contract import BudgetSpent, Site
-from fedpriv.client.memory import ClientMemory, StaleRequest, read_memory
+from fedpriv.client.memories import collect_entries
+from fedpriv.client.memory import Answer, ClientMemory, StaleRequest, read_memory
 from fedpriv.common.messages import ATTEMPTS_PER_START, Request
 from fedpriv.mechanisms.noise import KeyRegistry
 from fedpriv.privacy.composition import compose
@@ -63,6 +64,21 @@ def test_the_same_request_gets_the_same_bytes_whatever_the_update() -> None:
         again = ask(with_update(client, -torch.ones(SIZE)), 4)
     assert first.tobytes() == again.tobytes()
     assert client.site is not None and len(read_memory(client.site.store).uncollected) == 1  # one release, one entry
+
+
+def test_no_answer_outlives_its_round() -> None:
+    """A simulation's server has collected the round's entries: nobody asks again, and d numbers a client are free."""
+    client = at_site(fedldp())
+    ask(client, 4)
+    assert client.site is not None
+    store, kept = client.site.store, read_memory(client.site.store).num_bytes
+    assert len(collect_entries([store])) == 1
+    memory = read_memory(store)
+    assert memory.answer == Answer(4, 0, None) and memory.num_bytes == kept - 4 * SIZE
+    for server_round in (3, 4):
+        with pytest.raises(StaleRequest):
+            ask(client, server_round)
+    ask(client, 5)
 
 
 def test_an_older_request_is_refused_and_a_new_attempt_has_fresh_noise() -> None:

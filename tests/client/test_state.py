@@ -136,7 +136,7 @@ def test_a_collected_memory_has_the_bytes_of_one_without_entries() -> None:
         store = ContextStore(context(0))
         store.write(memory.to_bytes())
         assert collect_entries([store]) == entries
-        assert store.read() == replace(memory, uncollected=()).to_bytes()
+        assert store.read() == replace(memory, uncollected=(), answer=answer.closed()).to_bytes()
 
 
 def test_a_broken_memory_is_never_an_empty_one(store: MemoryStore) -> None:
