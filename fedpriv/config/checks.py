@@ -194,7 +194,7 @@ def _check_features(config: Config) -> None:
             ("mirror", False, "leaves pictures as they are"),
         ):
             if (value := getattr(features, name)) != unused:
-                known = f"{str(unused).lower()}, or features=gradients, dct, fourier, processes or backbone"
+                known = f"{str(unused).lower()}, or features=gradients, processes or backbone"
                 raise OptionError(f"features.{name}", value, f"features=none {words}; allowed: {known}")
         return
     if config.dataset.is_table:

@@ -28,6 +28,7 @@ from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 from fedpriv.common.errors import OptionError, RunFolderError
 from fedpriv.common.run_files import is_file_in, refuse_links
 from fedpriv.config.checks import validate
+from fedpriv.config.data_schema import OF_WAVES
 from fedpriv.config.method_pairs import schema_for, with_mechanism
 from fedpriv.config.own_options import CONF, choices, find_own_methods, once, own_folders
 from fedpriv.config.owner import is_own, own_code_only, refuse_code, refuse_places
@@ -367,8 +368,13 @@ def option_names(overrides: Sequence[str], without: str) -> list[str]:
 def from_dict(raw: dict[str, Any]) -> Config:
     """A configuration stored by `Config.to_dict`, checked again.
 
-    JSON and YAML know no tuples; the schema does.
+    JSON and YAML know no tuples; the schema does. Options of earlier versions are left out where they changed nothing.
     """
+    gone = {"features": OF_WAVES}
+    for group in gone.keys() & raw.keys():
+        if isinstance(options := raw[group], dict):
+            kept = {name: value for name, value in options.items() if (name, value) not in gone[group].items()}
+            raw = raw | {group: kept}
     return validate(raw)
 
 

@@ -17,6 +17,7 @@ from pydantic import Discriminator, Field, Tag, field_validator
 from fedpriv.common.errors import OptionError
 from fedpriv.config.data_schema import (
     OF_BACKBONES,
+    OF_WAVES,
     YOUNGER_DATA_OPTIONS,
     DatasetConfig,
     FeaturesConfig,
@@ -313,6 +314,8 @@ class Config(Options):
         are found by a digest of this.
         """
         content = self.to_dict()
+        if "features" in content:
+            content["features"] |= OF_WAVES
         younger = (
             ("clipping", "fedpriv"),
             ("accountant", "fedpriv"),
