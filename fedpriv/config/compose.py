@@ -49,6 +49,12 @@ from fedpriv.config.yaml_text import read_yaml
 #: Keys of the command line that are not part of a run's configuration.
 COMMANDS = ("resume", "rerun", "extend", "plan", "policy")
 
+#: Options that are gone, at the values where they changed nothing.
+OF_EARLIER_VERSIONS: dict[str, dict[str, object]] = {
+    "features": OF_WAVES,
+    "privacy": {"extrapolated_cohort": None, "extrapolated_population": None},
+}
+
 #: Groups of which a remote caller (`flwr run`) may choose.
 REMOTE_GROUPS = ("strategy", "dataset", "features", "partition", "model", "engine", "experiment", "scale")
 MECHANISM = "privacy.mechanism"
@@ -370,11 +376,9 @@ def from_dict(raw: dict[str, Any]) -> Config:
 
     JSON and YAML know no tuples; the schema does. Options of earlier versions are left out where they changed nothing.
     """
-    gone = {"features": OF_WAVES}
-    for group in gone.keys() & raw.keys():
-        if isinstance(options := raw[group], dict):
-            kept = {name: value for name, value in options.items() if (name, value) not in gone[group].items()}
-            raw = raw | {group: kept}
+    for group, gone in OF_EARLIER_VERSIONS.items():
+        if isinstance(options := raw.get(group), dict):
+            raw = raw | {group: {name: value for name, value in options.items() if (name, value) not in gone.items()}}
     return validate(raw)
 
 

@@ -196,7 +196,7 @@ class FeaturesConfig(Options):
 
 
 #: Options of random waves, which are gone: as they stand in digests of earlier runs with any features.
-OF_WAVES = {"waves": 1000, "width": 1.0}
+OF_WAVES: dict[str, object] = {"waves": 1000, "width": 1.0}
 
 #: Of features=backbone alone: younger than committed results.
 OF_BACKBONES = ("weights", "weights_sha256", "trained_on", "architecture", "layer", "size", "mean", "std")

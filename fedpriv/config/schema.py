@@ -172,16 +172,9 @@ class PrivacyConfig(Options):
     delta: float = Field(gt=0, lt=1, description="delta at which every epsilon is stated")
     max_epsilon: float | None = Field(gt=0, description="a client stops before its total would exceed this")
     target_epsilon: float | None = Field(gt=0, description="choose the noise multiplier for the whole planned run")
-    target_observer: (
-        Literal["server", "server+members", "secure-sum", "trusted-server", "public", "extrapolated"] | None
-    ) = Field(default=None, description="against whom target_epsilon is met (null: the method's own observer)")
-    extrapolated_cohort: int | None = Field(
-        default=None,
-        ge=1,
-        description="clients a round of a larger population, whose epsilon at the same noise in the mean is claimed "
-        "beside the run's, and never verified (null: no such claim)",
+    target_observer: Literal["server", "server+members", "secure-sum", "trusted-server", "public"] | None = Field(
+        default=None, description="against whom target_epsilon is met (null: the method's own observer)"
     )
-    extrapolated_population: int | None = Field(default=None, ge=1, description="clients of that population")
     unit: Literal["row", "person", "client"] | None = Field(
         default=None,
         description="whose data are protected (null: by the method; a person where it protects examples and the "
@@ -322,8 +315,6 @@ class Config(Options):
             ("mechanism", None),
             ("unit", None),
             ("rows_per_person", None),
-            ("extrapolated_cohort", None),
-            ("extrapolated_population", None),
             ("private", False),
         )
         for group in ("local", "privacy", "tracking"):

@@ -85,8 +85,6 @@ UNSIGNED: dict[str, str] = {
     "model.weights": "where this machine's copy of the weights lies, whose digest is signed",
     "features.weights": "where this machine's copy of the weights lies, whose digest is signed",
     "privacy.rng": "a node draws from its operating system whatever a run says",
-    "privacy.extrapolated_cohort": "what is claimed beside the run's guarantee; the noise that it chose is signed",
-    "privacy.extrapolated_population": "what is claimed beside the run's guarantee; the noise that it chose is signed",
     "engine.name": "how messages travel",
     "engine.workers": "processes of a simulation",
     "engine.threads_per_client": "threads of this machine",

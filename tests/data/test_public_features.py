@@ -362,9 +362,12 @@ def test_a_configuration_of_an_earlier_version_is_read_and_keeps_its_digests():
     assert config.digest() == "aef4b3e368edcb0fb61ed3b761c6b0a209c53ef12fa0f7b8a8035ca98d118bf3"
     assert release_digest(config).hex() == "f8501f5acaae31a8396d91d28758c67ebae89b3ac6080e8af4e4c913c24b5969"
     raw = config.to_dict()
+    raw["privacy"] |= {"extrapolated_cohort": None, "extrapolated_population": None}  # claims for a larger population
     assert from_dict(raw | {"features": raw["features"] | {"waves": 1000, "width": 1.0}}) == config
     with pytest.raises(OptionError, match=r"features\.waves=300"):
         from_dict(raw | {"features": raw["features"] | {"waves": 300, "width": 1.0}})
+    with pytest.raises(OptionError, match=r"privacy\.extrapolated_cohort=500"):
+        from_dict(raw | {"privacy": raw["privacy"] | {"extrapolated_cohort": 500}})
 
 
 def test_what_is_known_is_said():
