@@ -47,12 +47,8 @@ TRUST: dict[str, tuple[str, ...]] = {
     ),
     "one picture": ("experiment=example_cifar",),
 }
-#: dims: of clients; of single pictures.
+#: dims: of clients; of single pictures. The results also have rows of `formulas`: local cosine transforms, now gone.
 FEATURES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
-    "formulas": (
-        ("features=dct", "features.map=pink", "features.dims=100", "features.exponent=0.25"),
-        ("features=dct", "features.map=pink", "features.dims=400", "features.exponent=0.25"),
-    ),
     "our network": (
         ("features=processes", "features.map=drawings", "features.dims=100", "features.exponent=0.25"),
         ("features=processes", "features.map=drawings", "features.dims=360", "features.exponent=0.5"),
@@ -65,10 +61,6 @@ FEATURES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 SMALL = ("num_clients=1000", "clients_per_round=125", "num_rounds=8")
 ONCE = ("strategy=fedonce", "features=none", "model=linear", "strategy.server.participation=once")
 ELSEWHERE: dict[str, tuple[str, ...]] = {
-    "CIFAR-100's part, formulas": (
-        *("experiment=private_cifar", "dataset.train_examples=8000"),
-        *("features=dct", "features.map=pink"),
-    ),
     "CIFAR-100's part, our network": ("experiment=private_cifar", "dataset.train_examples=8000"),
     "digits": ("experiment=private_digits",),
     "breast_cancer": (*ONCE, "dataset=breast_cancer", "num_clients=100", "clients_per_round=25", "num_rounds=4"),

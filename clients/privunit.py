@@ -4,7 +4,7 @@ The client trains, and sends the direction of its update through a mechanism for
 release; nobody needs to be trusted. No length leaves the client, so there is nothing to clip.
 
 Symbols: eps -> epsilon (of one release), gamma, p, q, m -> `Cap` gamma, inside, measure, mean; k -> projections.
-Published and repaired are the same. mechanism: privunit | projunit | hadamard | sketch | gaussian (for comparison).
+Published and repaired are the same. mechanism: privunit | projunit | sqkr | gaussian (for comparison).
 What each sends and costs: `fedpriv.mechanisms.unit_vectors`; what floating point costs: `fedpriv.mechanisms.privunit`.
 """
 

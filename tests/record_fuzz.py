@@ -73,14 +73,14 @@ def whole_numbers() -> CpSGD:
 
 
 @cache
-def sketch() -> PrivUnit:
-    options = {"learning_rate": 1.0, "mechanism": "sketch", "epsilon": 4.0, "bits": 4, "projections": 2}
+def symbols() -> PrivUnit:
+    options = {"learning_rate": 1.0, "mechanism": "sqkr", "epsilon": 4.0, "bits": 4, "projections": 2}
     return in_round(making.server(PrivUnit, _POPULATION, **options))
 
 
 def prepare() -> None:
     """Makes them now: where `tripwires.armed` holds, nothing can be imported and no file be read."""
-    for make in (one_bit, whole_numbers, sketch, numbers_release, oversized):
+    for make in (one_bit, whole_numbers, symbols, numbers_release, oversized):
         make()
 
 
@@ -207,7 +207,7 @@ def readers(case: RecordDict) -> Iterator[Callable[[], Any]]:
     yield lambda: read_reply(message, 0, SIZE, 10)
     yield lambda: read_reply(message, 0, SIZE, 10, decode=one_bit().decoded)
     yield lambda: read_reply(message, 0, SIZE, 10, decode=whole_numbers().decoded)
-    yield lambda: read_reply(message, 0, SIZE, 10, decode=sketch().decoded)
+    yield lambda: read_reply(message, 0, SIZE, 10, decode=symbols().decoded)
     yield lambda: read_reply(message, 0, SIZE, 10, (TRAIN_LOSS,))
     yield lambda: read_report(message, 0, (TRAIN_LOSS,))
     yield lambda: read_blobs(message, KEYS)

@@ -37,7 +37,7 @@ _AUDIT = ("audit",)  # addresses the auditor's public projection
 class UnitVectorClient(SummedGaussians, Client):
     """Base of the client halves that release directions.
 
-    epsilon: of one release; claimed_delta: its delta, of the Gaussian alone. bits: of a sketch, None: the best.
+    epsilon: of one release; claimed_delta: its delta, of the Gaussian alone. bits: of sqkr, None: the best.
     Gaussians add up in a secure sum: every direction has a length of one, so that another data set moves the sum by at
     most 2, and all noises are of one size (`Gaussian.in_sum`).
     """
@@ -67,7 +67,7 @@ class UnitVectorClient(SummedGaussians, Client):
     # --- the release ---------------------------------------------------------------------------------------
 
     def release(self, update: Tensor, state: Any, noise: NoiseSource) -> Release:
-        """What is sent for updates [..., d]: numbers [..., k], or a sketch's bytes."""
+        """What is sent for updates [..., d]: numbers [..., k], or sqkr's bytes."""
         site = self._site()
         keys = [(site.seed, client, self.round) for client in site.clients or (site.client,)]
         if noise.each is None:

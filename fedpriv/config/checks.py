@@ -134,7 +134,6 @@ def _check_across_options(config: Config) -> None:
     if target is None and config.privacy.target_observer is not None:
         words = "requires privacy.target_epsilon, which is not set; allowed: null"
         raise OptionError("privacy.target_observer", config.privacy.target_observer, words)
-    _check_extrapolation(config)
     if config.engine.name != "ray" and config.engine.address is not None:
         raise OptionError("engine.address", config.engine.address, "only engine=ray joins a cluster; otherwise null")
     _check_faults(config)
@@ -151,30 +150,6 @@ def _check_across_options(config: Config) -> None:
             words = f"{config.dataset.name} has {examples} training examples"
             raise OptionError("dataset.train_examples", wanted, words)
         _check_partition(config, wanted, classes)
-
-
-def _check_extrapolation(config: Config) -> None:
-    privacy, options = config.privacy, config.strategy.options
-    cohort, clients = privacy.extrapolated_cohort, privacy.extrapolated_population
-    if cohort is None and clients is None:
-        if privacy.target_observer == "extrapolated":
-            words = "requires privacy.extrapolated_cohort and privacy.extrapolated_population, which are not set"
-            raise OptionError("privacy.target_observer", "extrapolated", words)
-        return
-    if clients is None:
-        words = f"requires privacy.extrapolated_cohort={cohort} or more: the clients of the larger population"
-        raise OptionError("privacy.extrapolated_population", "null", words)
-    central = isinstance(options, NoisyGradientOptions) and options.form == "central"
-    if not central or options.client_sampling != "poisson":
-        words = (
-            "a claim for a larger population rests on a trusted server's noise on a Poisson sample: dpfedavg or "
-            "scaffold with strategy.client.form=central strategy.server.client_sampling=poisson; allowed here: null"
-        )
-        raise OptionError("privacy.extrapolated_population", clients, words)
-    if cohort is None or not config.clients_per_round <= cohort <= clients:
-        given = "null" if cohort is None else cohort
-        words = f"allowed: clients_per_round={config.clients_per_round} to privacy.extrapolated_population={clients}"
-        raise OptionError("privacy.extrapolated_cohort", given, words)
 
 
 #: Models that read any numbers; all others read pictures.
@@ -194,7 +169,7 @@ def _check_features(config: Config) -> None:
             ("mirror", False, "leaves pictures as they are"),
         ):
             if (value := getattr(features, name)) != unused:
-                known = f"{str(unused).lower()}, or features=gradients, dct, fourier, processes or backbone"
+                known = f"{str(unused).lower()}, or features=gradients, processes or backbone"
                 raise OptionError(f"features.{name}", value, f"features=none {words}; allowed: {known}")
         return
     if config.dataset.is_table:

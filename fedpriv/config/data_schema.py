@@ -132,7 +132,7 @@ class DatasetConfig(Options):
 class FeaturesConfig(Options):
     """Public features between pictures and model (`fedpriv.data.features`)."""
 
-    name: Literal["none", "gradients", "dct", "fourier", "processes", "backbone"]
+    name: Literal["none", "gradients", "processes", "backbone"]
     map: Literal["none", "strokes", "pink", "drawings"] = Field(
         default="none",
         description="strokes: onto directions in which pen strokes differ; pink: whitened by 1/f noise; drawings: of "
@@ -150,8 +150,6 @@ class FeaturesConfig(Options):
     exponent: float = Field(
         default=0.5, ge=0, le=4, description="h of a direction's weight: strokes (b/(1+b))^h, pink variance^-h"
     )
-    waves: int = Field(default=1000, ge=1, le=10_000, description="fourier: number of random waves")
-    width: float = Field(default=1.0, gt=0, le=100, description="fourier: width of the kernel on unit vectors")
     weights: str | None = Field(default=None, description="backbone: file of a state dict (.safetensors, .pt, .pth)")
     weights_sha256: str | None = Field(
         default=None, pattern="[0-9a-f]{64}", description="backbone: what its SHA-256 must be; null: what it is"
@@ -196,6 +194,9 @@ class FeaturesConfig(Options):
             raise OptionError("features.std", std, "must be from 0.0001 to a million")
         return std
 
+
+#: Options of random waves, which are gone: as they stand in digests of earlier runs with any features.
+OF_WAVES: dict[str, object] = {"waves": 1000, "width": 1.0}
 
 #: Of features=backbone alone: younger than committed results.
 OF_BACKBONES = ("weights", "weights_sha256", "trained_on", "architecture", "layer", "size", "mean", "std")

@@ -20,7 +20,7 @@ REMOTE_OPTIONS = re.compile(
     r"|model\.(hidden|second_hidden|groups|train|rank)"
     r"|dataset\.(auxiliary|size|channels|background|white_level|test_fraction|train_examples|classes|examples)"
     r"|dataset\.(schema_digest|separator|decimal|encoding)"
-    r"|features\.(map|normalise|mirror|dims|exponent|waves|width)"
+    r"|features\.(map|normalise|mirror|dims|exponent)"
     r"|features\.(layer|size|mean|std)|(features|model)\.weights_sha256"
     r"|attack\.(keep_snapshots|snapshot_every)"
     r"|audit\.(in_run|canaries|confidence)"

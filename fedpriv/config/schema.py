@@ -17,6 +17,7 @@ from pydantic import Discriminator, Field, Tag, field_validator
 from fedpriv.common.errors import OptionError
 from fedpriv.config.data_schema import (
     OF_BACKBONES,
+    OF_WAVES,
     YOUNGER_DATA_OPTIONS,
     DatasetConfig,
     FeaturesConfig,
@@ -171,16 +172,9 @@ class PrivacyConfig(Options):
     delta: float = Field(gt=0, lt=1, description="delta at which every epsilon is stated")
     max_epsilon: float | None = Field(gt=0, description="a client stops before its total would exceed this")
     target_epsilon: float | None = Field(gt=0, description="choose the noise multiplier for the whole planned run")
-    target_observer: (
-        Literal["server", "server+members", "secure-sum", "trusted-server", "public", "extrapolated"] | None
-    ) = Field(default=None, description="against whom target_epsilon is met (null: the method's own observer)")
-    extrapolated_cohort: int | None = Field(
-        default=None,
-        ge=1,
-        description="clients a round of a larger population, whose epsilon at the same noise in the mean is claimed "
-        "beside the run's, and never verified (null: no such claim)",
+    target_observer: Literal["server", "server+members", "secure-sum", "trusted-server", "public"] | None = Field(
+        default=None, description="against whom target_epsilon is met (null: the method's own observer)"
     )
-    extrapolated_population: int | None = Field(default=None, ge=1, description="clients of that population")
     unit: Literal["row", "person", "client"] | None = Field(
         default=None,
         description="whose data are protected (null: by the method; a person where it protects examples and the "
@@ -313,14 +307,14 @@ class Config(Options):
         are found by a digest of this.
         """
         content = self.to_dict()
+        if "features" in content:
+            content["features"] |= OF_WAVES
         younger = (
             ("clipping", "fedpriv"),
             ("accountant", "fedpriv"),
             ("mechanism", None),
             ("unit", None),
             ("rows_per_person", None),
-            ("extrapolated_cohort", None),
-            ("extrapolated_population", None),
             ("private", False),
         )
         for group in ("local", "privacy", "tracking"):

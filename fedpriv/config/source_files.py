@@ -1,44 +1,30 @@
-"""The project's and the user's own source files that a run uses, found from its configuration.
+"""The source files that a run may use: the project's, but for rooms that no run imports, and the user's own.
 
-They are the import closure of what runs every method and of the modules that the configuration names, read from the
-files' import statements. So it is the same in every process, whatever has been imported there, and a file that the run
-does not use is not in it. Python itself and installed packages are not followed: their versions are recorded.
+All files of a folder count, used or not: an edit anywhere in them is a change. Of the user's, these are the folders of
+methods, and the modules that the configuration names with those beside them that they import. Python itself and
+installed packages are not followed: their versions are recorded.
 """
 
 from __future__ import annotations
 
 import ast
 import hashlib
-import importlib.util
 import os
 import sys
-import sysconfig
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from functools import lru_cache
-from importlib.machinery import ModuleSpec
+from importlib.machinery import PathFinder
 from pathlib import Path
 
-from fedpriv.common.places import METHOD_PACKAGES, method_folders, own_methods
-from fedpriv.config.method_pairs import target
+from fedpriv.common.places import HOME, METHOD_PACKAGES, PACKAGE, method_folders, own_methods
 from fedpriv.config.schema import Config
-from fedpriv.config.strategy_options import HALVES
 
-PROJECT = "fedpriv"
-
-#: What runs any method, on any engine.
-ALWAYS = ("fedpriv.runs.start", "fedpriv.app", "fedpriv.engines.ray_pool")
-
-#: Modules that make tables, pages and pictures of runs, follow them or start them, and decide nothing of a result.
-READERS = ("fedpriv.report", "fedpriv.commands")
-
-#: Where a statement holds further statements; imports are in no expression.
-BLOCKS = ("body", "orelse", "finalbody", "handlers", "cases")
+#: Rooms that start runs, read them, or check code and nodes: they decide nothing of a run's result.
+APART = ("api", "apps", "attacks", "certificates", "checking", "commands", "guard", "report", "studies")
 
 #: Names of folders into which packages are installed.
 INSTALLED = {"site-packages", "dist-packages"}
-
-#: A module's file, if there is one, and the folders in which its own modules are.
-_Place = tuple[str | None, Sequence[str]]
 
 #: At most so many files are named in an error.
 NAMED = 5
@@ -49,13 +35,9 @@ def source_files(config: Config) -> dict[str, str]:
 
     As this process first saw them: what it has imported does not change with a file.
     """
-    named = [config.strategy.server, config.strategy.client]
-    if config.privacy.mechanism is not None:
-        named += [target(config.privacy.mechanism, half) for half in HALVES]
-    if getattr(config.strategy.options, "clipping", None) == "adp":  # ADP-FL's rule, of any method
-        named += [target("adpfl", half) for half in HALVES]
-    named += [group.path for group in (config.dataset, config.model) if group.path is not None]
-    return dict(_digests(tuple(sorted(path.rpartition(".")[0] for path in named)), own_methods()))
+    named = [config.strategy.server, config.strategy.client, config.dataset.path, config.model.path]
+    tops = {path.partition(".")[0] for path in (*named, config.features.architecture) if path and "." in path}
+    return dict(_digests(tuple(sorted(tops - {*METHOD_PACKAGES})), own_methods()))
 
 
 def difference(then: Mapping[str, str], now: Mapping[str, str]) -> str:
@@ -69,98 +51,45 @@ def difference(then: Mapping[str, str], now: Mapping[str, str]) -> str:
 
 @lru_cache(maxsize=64)
 def _digests(named: tuple[str, ...], own: Path | None) -> tuple[tuple[str, str], ...]:
-    found: dict[str, str] = {}
-    waiting, seen, known = [*ALWAYS, *named], set[str](), dict[str, _Place]()
+    files = {f"fedpriv/{file.relative_to(PACKAGE)}": file for file in PACKAGE.rglob("*.py")}
+    files = {name: file for name, file in files.items() if name.split("/")[1] not in (*APART, *METHOD_PACKAGES)}
+    users: list[Path] = []
+    for folder in [place for package in METHOD_PACKAGES for place in method_folders(package)]:  # a user's come first
+        inside = [file for file in folder.rglob("*.py") if files.setdefault(_name(file, folder), file) == file]
+        users += inside if folder.parent != HOME else []
+    waiting = [*named, *(top for file in users for top in _imported(file))]
+    seen = {PACKAGE.name, *METHOD_PACKAGES, *sys.stdlib_module_names}
     while waiting:
-        module = waiting.pop()
-        if module in seen or any(module == reader or module.startswith(f"{reader}.") for reader in READERS):
-            continue
-        seen.add(module)
-        if (path := _file(module, known)) is None:
-            continue
-        content, is_package = path.read_bytes(), path.name == "__init__.py"
-        parts = [*module.split("."), *(["__init__"] if is_package else [])]
-        found["/".join(parts) + path.suffix] = hashlib.sha256(content).hexdigest()[:16]
-        waiting += _imports(content, module, is_package)
-        waiting += [module.rpartition(".")[0]] if "." in module else []
+        if (top := waiting.pop()) not in seen:
+            seen.add(top)
+            for file, folder in _of_user(top, own):
+                files[_name(file, folder)] = file
+                waiting += _imported(file)
+    found = {name: hashlib.sha256(file.read_bytes()).hexdigest()[:16] for name, file in files.items()}
     return tuple(sorted(found.items()))
 
 
-@lru_cache(maxsize=1024)
-def _imports(content: bytes, module: str, is_package: bool) -> tuple[str, ...]:
-    """What may be modules among the names that a file imports, at its top or later; not for type checking alone."""
-    return tuple(dict.fromkeys(_imported(content, module, is_package)))
+def _name(file: Path, folder: Path) -> str:
+    return file.relative_to(folder.parent).as_posix()
 
 
-def _imported(content: bytes, module: str, is_package: bool) -> Iterator[str]:
-    try:
-        waiting: list[ast.AST] = [ast.parse(content)]
-    except (SyntaxError, ValueError):  # the import says so
-        return
-    while waiting:
-        node = waiting.pop()
-        if isinstance(node, ast.Import):
-            yield from (name.name for name in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            parents = module.split(".")[: None if is_package and node.level == 1 else is_package - node.level or None]
-            origin = ".".join([*(parents if node.level else []), *([node.module] if node.module else [])])
-            yield origin
-            yield from (f"{origin}.{name.name}" for name in node.names)
-        elif isinstance(node, ast.If) and _is_type_checking(node.test):
-            waiting += node.orelse
-        else:
-            waiting += (inner for field in BLOCKS for inner in getattr(node, field, ()))
+def _imported(file: Path) -> Iterator[str]:
+    """The first names of all that a file imports, at its top or later."""
+    with suppress(SyntaxError, ValueError):  # the import says so
+        for node in ast.walk(ast.parse(file.read_bytes())):
+            if isinstance(node, ast.Import):
+                yield from (name.name.partition(".")[0] for name in node.names)
+            elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+                yield node.module.partition(".")[0]
 
 
-def _is_type_checking(test: ast.expr) -> bool:
-    if isinstance(test, ast.Attribute) and isinstance(test.value, ast.Name):
-        return (test.value.id, test.attr) == ("typing", "TYPE_CHECKING")
-    return isinstance(test, ast.Name) and test.id == "TYPE_CHECKING"
-
-
-def _file(module: str, known: dict[str, _Place]) -> Path | None:
-    """The file of a module of the project or of the user's; None for what is installed, or for no module at all."""
-    file, _ = _place(module, known)
-    return Path(file) if file is not None and os.path.isfile(file) else None
-
-
-def _place(module: str, known: dict[str, _Place]) -> _Place:
-    """As `_Place`; ``known`` has those that were looked up before."""
-    if module not in known:
-        package, _, name = module.rpartition(".")
-        known[module] = _inside(_place(package, known)[1], name) if package else _top(name)
-    return known[module]
-
-
-def _inside(folders: Sequence[str], name: str) -> _Place:
-    places = [os.path.join(folder, name) for folder in folders]
-    inner = [place for place in places if os.path.isdir(place)]
-    files = (file for place in places for file in (os.path.join(place, "__init__.py"), f"{place}.py"))
-    return next((file for file in files if os.path.isfile(file)), None), inner
-
-
-def _top(name: str) -> _Place:
-    if name in METHOD_PACKAGES:
-        folders = [str(folder) for folder in method_folders(name)]
-        own = (os.path.join(folder, "__init__.py") for folder in folders)
-        return next((file for file in own if os.path.isfile(file)), None), folders
-    spec = _spec(name)
-    return (None, []) if spec is None else (spec.origin, list(spec.submodule_search_locations or ()))
-
-
-@lru_cache(maxsize=1024)
-def _spec(top: str) -> ModuleSpec | None:
-    """Where a top-level module lies, if it is the project's or the user's. Imports nothing."""
-    if not top or top in sys.stdlib_module_names:
-        return None
-    try:
-        spec = importlib.util.find_spec(top)
-    except (ImportError, ValueError):
-        return None
-    if spec is None or top == PROJECT:
-        return spec
-    installed = [Path(sysconfig.get_path(name)) for name in ("purelib", "platlib", "stdlib", "platstdlib")]
-    places = [spec.origin, *(spec.submodule_search_locations or ())]
-    outside = any(place and Path(place).is_relative_to(folder) for place in places for folder in installed)
-    elsewhere = any(place and INSTALLED.intersection(Path(place).parts) for place in places)  # of other environments
-    return None if outside or elsewhere else spec
+def _of_user(top: str, own: Path | None) -> Iterator[tuple[Path, Path]]:
+    """The files of a top-level module, each with its package's folder (a single file with itself), if it is the user's.
+    Imports nothing.
+    """
+    spec = PathFinder.find_spec(top, [*sys.path, *([str(own)] if own else [])])
+    places = [Path(place) for place in (spec.submodule_search_locations or [spec.origin or ""])] if spec else []
+    for place in places:
+        outside = INSTALLED.intersection(place.parts) or place.is_relative_to(os.path.dirname(os.__file__))
+        if not outside and place.exists():
+            yield from ((file, place) for file in place.rglob("*.py")) if place.is_dir() else [(place, place)]

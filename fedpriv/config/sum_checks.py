@@ -8,6 +8,7 @@ from typing import Any
 
 from fedpriv.common.errors import OptionError
 from fedpriv.common.sum_graph import MOST_MEMBERS, graph_of
+from fedpriv.config.data_schema import OF_WAVES
 from fedpriv.config.methods import CpSGDOptions, DPSumOptions
 from fedpriv.config.schema import Config
 from fedpriv.config.sum_methods import ModularOptions, RowSumOptions
@@ -84,8 +85,6 @@ UNSIGNED: dict[str, str] = {
     "model.weights": "where this machine's copy of the weights lies, whose digest is signed",
     "features.weights": "where this machine's copy of the weights lies, whose digest is signed",
     "privacy.rng": "a node draws from its operating system whatever a run says",
-    "privacy.extrapolated_cohort": "what is claimed beside the run's guarantee; the noise that it chose is signed",
-    "privacy.extrapolated_population": "what is claimed beside the run's guarantee; the noise that it chose is signed",
     "engine.name": "how messages travel",
     "engine.workers": "processes of a simulation",
     "engine.threads_per_client": "threads of this machine",
@@ -116,7 +115,10 @@ def release_digest(config: Config) -> bytes:
     """SHA-256 (32 bytes) of what decides a client's release and is the same on every machine of a run: the members of a
     sum sign it. All options but those of `UNSIGNED`.
     """
-    return hashlib.sha256(json.dumps(_signed(config.to_dict()), sort_keys=True).encode()).digest()
+    content = config.to_dict()
+    if "features" in content:
+        content["features"] |= OF_WAVES
+    return hashlib.sha256(json.dumps(_signed(content), sort_keys=True).encode()).digest()
 
 
 def _signed(content: dict[str, Any], before: str = "") -> dict[str, Any]:

@@ -18,12 +18,10 @@ class UnitOptions(WeighedSumOptions):
     """Of PrivUnit and FedOnce."""
 
     twice: ClassVar[tuple[str, ...]] = ("mechanism", "epsilon", "bits", "projections")
-    mechanism: Literal["privunit", "projunit", "hadamard", "sketch", "sqkr", "gaussian"] = Field(
-        description="how a direction is released"
-    )
+    mechanism: Literal["privunit", "projunit", "sqkr", "gaussian"] = Field(description="how a direction is released")
     epsilon: float = Field(ge=1e-5, le=1e6, description=f"what one release costs; above {MOST_EPSILON}: gaussian alone")
-    bits: int | None = Field(ge=1, le=16, description="sketch, sqkr: b, bits of a release; null: the best for epsilon")
-    projections: int = Field(ge=1, le=2**20, description="projunit, hadamard: k, numbers of a release")
+    bits: int | None = Field(ge=1, le=16, description="sqkr: b, bits of a release; null: the best for epsilon")
+    projections: int = Field(ge=1, le=2**20, description="projunit: k, numbers of a release")
     claimed_delta: float = Field(gt=0, lt=1, description="gaussian: delta of a release's epsilon")
 
 

@@ -9,7 +9,6 @@ Shapes: n pictures, c channels, h x w pixels, d features.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -24,11 +23,9 @@ from threadpoolctl import threadpool_limits
 from fedpriv.common.errors import OptionError
 from fedpriv.config.data_schema import FeaturesConfig
 from fedpriv.config.schema import Config
-from fedpriv.data.axes import Floats, row_products, unit
+from fedpriv.data.axes import Floats, unit
 from fedpriv.data.directions import MOST_DIRECTIONS
 from fedpriv.data.draws import generator
-from fedpriv.data.local_dct import dims_of as dct_dims
-from fedpriv.data.local_dct import local_dct
 from fedpriv.data.moments import normalised
 from fedpriv.data.oriented import dims_of as gradient_dims
 from fedpriv.data.oriented import oriented_gradients
@@ -50,8 +47,6 @@ BLOCK = 64
 
 WORDS = {
     "gradients": "oriented gradients",
-    "dct": "local cosine transforms, scaled as natural pictures fall off (1/frequency)",
-    "fourier": "random Fourier features with a public seed",
     "processes": "a network trained on pictures of random processes: knows shapes that hide each other, noise, shading",
 }
 MOMENTS = "pictures are deskewed and scaled by their own moments: knows upright ink, of the size of MNIST's digits"
@@ -104,9 +99,7 @@ def base_dims(options: FeaturesConfig, shape: Shape) -> int:
         raise OptionError("features", options.name, f"{words}; allowed: none, or another dataset.size")
     if options.name == "processes":
         return PROCESS_DIMS
-    if options.name == "gradients":
-        return gradient_dims(channels, height, width)
-    return dct_dims(channels) if options.name == "dct" else options.waves
+    return gradient_dims(channels, height, width)
 
 
 def model_input(options: FeaturesConfig, shape: Shape) -> Shape:
@@ -121,22 +114,6 @@ def model_input(options: FeaturesConfig, shape: Shape) -> Shape:
         words = f"at most {most} of features={options.name} for pictures of {shape[1]}x{shape[2]}"
         raise OptionError("features.dims", options.dims, words)
     return int(options.dims), 1, 1
-
-
-def fourier_features(waves: int, width: float, shape: Shape) -> Function:
-    """sqrt(2/D) cos(w_j x + b_j), j = 1..D (Rahimi and Recht 2007), of the picture less its own mean at unit length:
-    inner products that approach the Gaussian kernel exp(-|x - y|^2 / (2 width^2)).
-    """
-    random, size = generator(0, "fourier features"), math.prod(shape)
-    directions = random.standard_normal((size, waves)).astype(np.float32) / np.float32(width)
-    phases = random.uniform(0, 2 * math.pi, waves).astype(np.float32)
-
-    def compute(images: Floats) -> Floats:
-        pixels = images.reshape(len(images), -1)
-        angles = row_products(unit(pixels - pixels.mean(1, keepdims=True)), directions) + phases
-        return np.float32(math.sqrt(2 / waves)) * np.cos(angles)
-
-    return compute
 
 
 def centred(vectors: Floats) -> Floats:
@@ -170,19 +147,17 @@ class Features:
 
     @property
     def base_identity(self) -> dict[str, Any]:
-        waves: dict[str, Any] = {}
-        if self.options.name == "fourier":
-            waves = {"waves": self.options.waves, "width": self.options.width}
+        network: dict[str, Any] = {}
         if self.options.name == "backbone":
             read = ("architecture", "layer", "size", "mean", "std", "weights_sha256")
-            waves = {name: getattr(self.options, name) for name in read} | {"torch": version("torch")}
+            network = {name: getattr(self.options, name) for name in read} | {"torch": version("torch")}
         if self.options.name == "processes":
             from fedpriv.data.process_network import weights_digest
 
-            waves = {"weights_sha256": weights_digest(), "torch": version("torch")}
+            network = {"weights_sha256": weights_digest(), "torch": version("torch")}
         normalised = {} if self.options.normalise == "none" else {"normalise": self.options.normalise}
         mirrored = {"mirror": True} if self.options.mirror else {}
-        return {"features": self.options.name, **normalised, **mirrored, **waves, "shape": list(self.shape)}
+        return {"features": self.options.name, **normalised, **mirrored, **network, "shape": list(self.shape)}
 
     def __call__(self, images: NDArray[np.uint8]) -> Floats:
         """float32 [n, d] at unit length (zeros for a picture without any contrast), of uint8 [n, c, h, w]."""
@@ -249,9 +224,7 @@ def apart(function: Function, shape: Shape) -> Function:
 
 def base_function(options: FeaturesConfig, shape: Shape) -> Function:
     """Pictures in 0..1 [n, c, h, w] -> [n, d] before any map."""
-    function: Function = oriented_gradients if options.name == "gradients" else local_dct
-    if options.name == "fourier":
-        function = fourier_features(options.waves, options.width, shape)
+    function: Function = oriented_gradients
     if options.name in ("backbone", "processes"):
         from fedpriv.data.backbone import backbone_features, process_features
 

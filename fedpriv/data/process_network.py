@@ -91,7 +91,7 @@ def _content(name: str) -> bytes:
             return content
         others.append(str(path))
     words = f"is another file than {DIGESTS[name]}" if others else "is not beside the code, nor in an installed fedpriv"
-    words = f"{', '.join(others) or name} {words}; allowed: none, gradients, dct, fourier, backbone"
+    words = f"{', '.join(others) or name} {words}; allowed: none, gradients, backbone"
     raise OptionError("features", "processes", words)
 
 

@@ -1,16 +1,15 @@
 """Unit vectors in a few bits: signs that a public key picks, sent by randomised response among their 2^b patterns.
 
-The true symbol stays with probability l, else a uniform one takes its place, l = (e^eps - 1)/(e^eps + 2^b - 1). Where
-the signs follow from u, the ratio of two inputs' probabilities takes the values e^eps, 1, e^-eps, as PrivUnit's does
-(`CapLaw`). Where coins of the client's own have part in them, the law of a release is a mixture of such laws with
-weights that depend on u. sup_S P(S) - e^t P'(S) is convex in the pair of weights, so no pair is worse than two symbols
-without coins, and the same `CapLaw` holds.
+The true symbol stays with probability l, else a uniform one takes its place, l = (e^eps - 1)/(e^eps + 2^b - 1). Of
+given signs, the ratio of two inputs' probabilities takes the values e^eps, 1, e^-eps, as PrivUnit's does (`CapLaw`).
+The client's own coins have part in the signs, so the law of a release is a mixture of such laws with weights that
+depend on u. sup_S P(S) - e^t P'(S) is convex in the pair of weights, so no pair is worse than two symbols without
+coins, and the same `CapLaw` holds.
 """
 
 from __future__ import annotations
 
 import math
-from abc import abstractmethod
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,26 +19,28 @@ from torch import Tensor
 from fedpriv.mechanisms.kashin import frame_size, kashin, level_of, synthesis
 from fedpriv.mechanisms.noise import NoiseSource
 from fedpriv.mechanisms.privunit import CapLaw, UnitMechanism, direction, uniform_of
-from fedpriv.mechanisms.unit_projections import Key, drawn_places, project, project_back
+from fedpriv.mechanisms.unit_projections import Key, drawn_places
 
 #: Most bits of a symbol: they are counted in a double.
 MOST_BITS = 16
-_SIGN_MEAN = math.sqrt(2 / math.pi)  # E|N(0, 1)|
 
 
 @dataclass(frozen=True)
-class Symbols(UnitMechanism):
-    """Base of the mechanisms that send b signs; it holds what costs."""
+class SQKR(UnitMechanism):
+    """Subsampled and quantised Kashin's response (Chen, Kairouz and Ozgur 2020): b public coordinates of Kashin's
+    representation, each rounded to one of two values by a coin of the client's.
+
+    With frame coefficients a_1..a_N of u, |a_i| <= c = K/sqrt(N), and b coordinates s_1..s_b drawn without replacement,
+    bit j is +1 with probability (1 + a_{s_j}/c)/2. Its mean over coins and response is l a_{s_j}/c, so the estimate
+    N c/(b l) sum_j bit_j f_{s_j}, with f_i the frame's vectors, has the mean sum_i a_i f_i = u. Beyond c, which no
+    coefficient was seen to be, a_i would be cut off (`fedpriv.mechanisms.kashin`).
+    """
 
     dimension: int
     epsilon: float
     bits: int
 
     dtype = torch.uint8
-
-    @abstractmethod
-    def signs(self, vectors: Tensor, key: Key, noise: NoiseSource) -> Tensor:
-        """The true signs (bool [..., b], true for +1) of unit vectors (float64 [..., d]); noise: for coins."""
 
     @property
     def kept(self) -> float:
@@ -71,33 +72,6 @@ class Symbols(UnitMechanism):
         """+1 and -1 (float64 [..., b])."""
         return torch.from_numpy(2.0 * np.unpackbits(sent.numpy(), axis=-1, count=self.bits, bitorder="little") - 1.0)
 
-
-class SignSketch(Symbols):
-    """The signs of b public Gaussian projections."""
-
-    @property
-    def second_moment(self) -> float:
-        b, square = self.bits, _SIGN_MEAN**2
-        return (self.dimension * b + b * (b - 1) * self.kept * square) / (b * b * self.kept**2 * square)
-
-    def signs(self, vectors: Tensor, key: Key, noise: NoiseSource) -> Tensor:
-        return project(vectors, key, self.bits) >= 0
-
-    def decode(self, sent: Tensor, key: Key) -> Tensor:
-        sums = project_back(self.received(sent), key, self.dimension)
-        return (sums / (self.bits * self.kept * _SIGN_MEAN)).float()
-
-
-class SQKR(Symbols):
-    """Subsampled and quantised Kashin's response (Chen, Kairouz and Ozgur 2020): b public coordinates of Kashin's
-    representation, each rounded to one of two values by a coin of the client's.
-
-    With frame coefficients a_1..a_N of u, |a_i| <= c = K/sqrt(N), and b coordinates s_1..s_b drawn without replacement,
-    bit j is +1 with probability (1 + a_{s_j}/c)/2. Its mean over coins and response is l a_{s_j}/c, so the estimate
-    N c/(b l) sum_j bit_j f_{s_j}, with f_i the frame's vectors, has the mean sum_i a_i f_i = u. Beyond c, which no
-    coefficient was seen to be, a_i would be cut off (`fedpriv.mechanisms.kashin`).
-    """
-
     @property
     def size(self) -> int:
         """N."""
@@ -120,6 +94,7 @@ class SQKR(Symbols):
         return self.level**2 * d / (b * self.kept**2) + crossed
 
     def signs(self, vectors: Tensor, key: Key, noise: NoiseSource) -> Tensor:
+        """The true signs (bool [..., b], true for +1) of unit vectors (float64 [..., d]); noise: for the coins."""
         alike = vectors.ndim == 2 and bool((vectors == vectors[:1]).all())  # the auditor's trials: decomposed once
         chosen = kashin(vectors[:1] if alike else vectors, key)[..., drawn_places(key, self.bits, self.size)]
         chosen = chosen.expand(*vectors.shape[:-1], -1)

@@ -7,23 +7,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 from fedpriv.mechanisms import laws
-from fedpriv.privacy.events import Event
 from fedpriv.privacy.gaussian_dp import gaussian_epsilon
-from fedpriv.privacy.secret_cohorts import SecretCohorts
 
 
 @dataclass(frozen=True)
 class Claim:
-    """epsilon at delta for ``scope`` (whole run, one round, one coordinate of one release, a larger population), and
-    its formula.
-    """
+    """epsilon at delta for ``scope`` (whole run, one round, one coordinate of one release), and its formula."""
 
     epsilon: float
-    scope: Literal["run", "round", "coordinate", "extrapolated"]
+    scope: Literal["run", "round", "coordinate"]
     equation: str
     delta: float
 
@@ -201,25 +197,3 @@ def dpftrl(noise_multiplier: float, delta: float) -> Claim:
     """
     epsilon = gaussian_epsilon(1 / noise_multiplier, delta) if noise_multiplier else math.inf
     return Claim(epsilon, "run", "Denisov et al. 2022, Theorem 2.1", delta)
-
-
-# --- a larger population than was simulated ------------------------------------------------------------------------
-
-
-def extrapolated_events(multiplier: float, cohort: int, like: SecretCohorts, rounds: int) -> list[Event]:
-    """What outsiders would see of ``like``, whose mean over K' clients has the noise of this run's mean over K: its sum
-    has K'/K times the noise. multiplier: this run's standard deviation / C; cohort: K, expected.
-    """
-    event = like.event(multiplier * like.clients_per_round / cohort)
-    return [replace(event, count=rounds)]
-
-
-def extrapolated(multiplier: float, cohort: int, like: SecretCohorts, rounds: int, delta: float) -> Claim:
-    """The convention of simulations (McMahan, Ramage, Talwar, Zhang 2018, section 4; Granqvist et al. 2024): a small
-    cohort is trained with the noise that the mean of a large one would have, and the epsilon is that of the large one.
-    """
-    from fedpriv.privacy.composition import compose  # loads the accountants
-
-    epsilon = compose(extrapolated_events(multiplier, cohort, like, rounds), delta).epsilon
-    words = f"the same noise in the mean of {like.clients_per_round:,} of {like.num_clients:,} clients; not simulated"
-    return Claim(epsilon, "extrapolated", words, delta)

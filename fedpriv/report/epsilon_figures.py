@@ -42,8 +42,7 @@ def _claimed(privacy: Mapping[str, Any]) -> Figure:
     if value is None:
         return Figure("claimed", "no claim", "", "the method claims no epsilon")
     holds = "if it holds" if value < NEXT_TO_NOTHING else "even if it holds"
-    whose = "for a larger population" if privacy.get("claimed_scope") == "extrapolated" else "the paper's own formula"
-    formula = f"{whose}: {privacy.get('claimed_equation') or 'equation not recorded'}"
+    formula = f"the paper's own formula: {privacy.get('claimed_equation') or 'equation not recorded'}"
     return Figure("claimed", figure(value), _scope(privacy), formula, f"{promise(value)}, {holds}")
 
 

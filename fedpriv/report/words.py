@@ -31,7 +31,6 @@ SCOPES = {
     "run": "the whole run",
     "round": "one round",
     "coordinate": "one coordinate of one message",
-    "extrapolated": "a larger population that was not simulated",
 }
 #: Leading metrics of all tasks.
 LEADING = tuple(dict.fromkeys(task.leading for task in TASKS.values()))

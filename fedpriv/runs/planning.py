@@ -10,7 +10,6 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 import torch
@@ -23,13 +22,11 @@ from fedpriv.common.errors import OptionError
 from fedpriv.config.participation import cohort, participation_limit
 from fedpriv.config.schema import Config
 from fedpriv.engines.worker import Worker
-from fedpriv.privacy.calibration import calibrate
-from fedpriv.privacy.claimed import Claim, extrapolated, extrapolated_events
+from fedpriv.privacy.claimed import Claim
 from fedpriv.privacy.composition import compose, compose_clients, costliest
 from fedpriv.privacy.events import SECURE_SUM, Event, Threat
 from fedpriv.privacy.histories import History
 from fedpriv.privacy.opacus_accounts import OpacusFigure
-from fedpriv.privacy.secret_cohorts import SecretCohorts
 from fedpriv.runs.accounts import opacus_totals
 
 
@@ -94,7 +91,7 @@ def make_plan(config: Config, worker: Worker) -> Plan:
     return Plan(
         (fewest, most),
         client.threat,
-        claim_of(config, client, most),
+        client.claim(most, config.privacy.delta),
         maximum,
         median,
         accountant,
@@ -105,21 +102,6 @@ def make_plan(config: Config, worker: Worker) -> Plan:
         by_opacus=by_opacus,
         costliest=costliest(histories.values(), config.privacy.delta),
     )
-
-
-def claim_of(config: Config, client: Client, participations: int) -> Claim | None:
-    """What is claimed of a client that takes part this often: by the method, or for a larger population."""
-    larger = larger_population(config)
-    if larger is None:
-        return client.claim(participations, config.privacy.delta)
-    multiplier = client.noise_multiplier  # type: ignore[attr-defined]
-    return extrapolated(multiplier, config.clients_per_round, larger, config.num_rounds, config.privacy.delta)
-
-
-def larger_population(config: Config) -> SecretCohorts | None:
-    """Of `privacy.extrapolated_cohort`; None where nothing is claimed for one."""
-    cohort, clients = config.privacy.extrapolated_cohort, config.privacy.extrapolated_population
-    return None if cohort is None or clients is None else SecretCohorts("poisson", clients, cohort)
 
 
 def payload(config: Config, worker: Worker, client: Client) -> tuple[int, int]:
@@ -232,9 +214,6 @@ def with_target(config: Config) -> Config:
     if not any(hasattr(config.strategy.options, name) for name in ("noise_multiplier", "epsilon")):
         raise OptionError("privacy.target_epsilon", target, f"{config.strategy.name} has no noise to choose")
     client, times = make_client(config), most_participations(config)
-    if config.privacy.target_observer == "extrapolated":
-        found = calibrate(partial(_extrapolated_events, config), target, config.privacy.delta)
-        return config.with_options(noise_multiplier=found.noise_multiplier)
     threat = target_threat(config, client)
     most = client.observed_rounds(times) if threat == client.threat else times
     maker = ClientMaker(config)
@@ -242,19 +221,11 @@ def with_target(config: Config) -> Config:
     return config.with_options(**chosen)
 
 
-def _extrapolated_events(config: Config, noise_multiplier: float) -> list[Event]:
-    larger = larger_population(config)
-    assert larger is not None  # checked with the options
-    return extrapolated_events(noise_multiplier, config.clients_per_round, larger, config.num_rounds)
-
-
 def target_price(config: Config) -> float:
     """The epsilon that `privacy.target_epsilon` is about: of the client that takes part most often, over the whole
     planned run, against `privacy.target_observer`.
     """
     client, times = make_client(config), most_participations(config)
-    if config.privacy.target_observer == "extrapolated":
-        return compose(_extrapolated_events(config, client.noise_multiplier), config.privacy.delta).epsilon  # type: ignore[attr-defined]
     threat = target_threat(config, client)
     events = planned_events(client, times) if threat == client.threat else client.planned_events(times, threat)
     return compose(events, config.privacy.delta).epsilon

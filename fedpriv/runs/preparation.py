@@ -19,7 +19,7 @@ from fedpriv.engines.choice import resolve_engine
 from fedpriv.engines.worker import Worker
 from fedpriv.runs.planning import Plan, make_plan, with_target
 from fedpriv.runs.round_updates import refuse_unseen
-from fedpriv.runs.trainer_choice import choose_trainer
+from fedpriv.runs.trainer_choice import GAIN, choose_trainer
 from fedpriv.server.optimizers import Optimizer
 from fedpriv.server.round import NO_HOOKS, Distil, Hooks, Population
 from fedpriv.server.strategy import FederatedStrategy
@@ -55,7 +55,7 @@ def resolve(config: Config, folder: Path | None) -> tuple[Config, Worker, Plan]:
     check_model(config, worker)
     doing("planning: what the run will cost")
     plan = make_plan(config, worker)
-    gain = choice.gain if choice.trainer == "vectorised" else 1
+    gain = GAIN if choice.trainer == "vectorised" else 1
     plan = replace(plan, seconds=plan.seconds / gain, trainer=f"{choice.trainer}: {choice.reason}{_together(worker)}")
     name = resolve_engine(config, plan.seconds, config.engine.workers or cores())
     device = str(worker.model.theta.device.type)

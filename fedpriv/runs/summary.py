@@ -18,14 +18,14 @@ from fedpriv.privacy.composition import Verified
 from fedpriv.privacy.opacus_accounts import OpacusFigure
 from fedpriv.report.client_accuracy import PERSONAL, round_figures
 from fedpriv.runs.accounts import Accounts
-from fedpriv.runs.planning import Plan, claim_of
+from fedpriv.runs.planning import Plan
 from fedpriv.server.round import Round
 from fedpriv.training.evaluation import Score, SiteScore
 
 
 def at_scope(found: Verified, claim: Claim | None) -> float | str | None:
-    """What is verified at a claim's own scope and delta, for JSON; None for a population that was not simulated."""
-    if claim is None or claim.scope == "extrapolated":
+    """What is verified at a claim's own scope and delta, for JSON."""
+    if claim is None:
         return None
     return json_number(found.at_scope(claim.scope, claim.delta).epsilon)
 
@@ -36,7 +36,7 @@ def privacy_figures(config: Config, plan: Plan, accounts: Accounts, stopped: int
     """
     privacy, client, found = config.privacy, make_client(config), accounts.verified()
     with accounts.timed():
-        claim = claim_of(config, client, plan.participations[1])
+        claim = client.claim(plan.participations[1], privacy.delta)
     by_opacus = accounts.by_opacus()
     added = {} if config.strategy.secure_sum == "assumed" else {"secure_sum": config.strategy.secure_sum}
     return {

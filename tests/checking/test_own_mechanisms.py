@@ -72,7 +72,7 @@ OWN: dict[str, tuple[Target, float]] = {
     "whole numbers": (whole_numbers, gaussian_epsilon(math.sqrt(grid().most_square) / grid().sigma, DELTA)),
     "one bit": (one_bit, 4.0),
     "unit gaussian": (of_units("gaussian"), gaussian_epsilon(1 / STD, DELTA)),
-    **{name: (of_units(name), 4.0) for name in ("privunit", "projunit", "hadamard", "sketch", "sqkr")},
+    **{name: (of_units(name), 4.0) for name in ("privunit", "projunit", "sqkr")},
 }
 
 

@@ -55,7 +55,7 @@ ROWS = [case for case in CASES if case[0].partition("=")[2] in AT_ONCE]
 SINGLY = ("engine.trainer=sequential", "num_rounds=2")
 MODELS = {"fedonce": "softmax", "ask": "constant"}  # of those that cannot train the small network
 UNEVEN = ("partition=dirichlet", "partition.alpha=0.3", "partition.min_examples=1", "num_clients=50")
-UNIT_MECHANISMS = ("projunit", "hadamard", "sketch", "sqkr", "gaussian")
+UNIT_MECHANISMS = ("projunit", "sqkr", "gaussian")
 LONG = ("num_clients=10", "num_rounds=6")
 #: What else may move a round: budgets, statistics, uneven clients, those asked beyond need, local test sets, models.
 FURTHER = [

@@ -14,14 +14,13 @@ from fedpriv.config.data_schema import FeaturesConfig
 from fedpriv.data import pink
 from fedpriv.data.axes import unit
 from fedpriv.data.features import Features, base_function, public_knowledge
-from fedpriv.data.local_dct import local_dct
+from fedpriv.data.oriented import oriented_gradients
 
-NAMES = ("gradients", "dct", "fourier")
 SHAPE = (3, 12, 16)
 
 
 def options(name: str, **more: object) -> FeaturesConfig:
-    return FeaturesConfig.model_validate({"name": name, "waves": 90, **more})
+    return FeaturesConfig.model_validate({"name": name, **more})
 
 
 def random_pictures(count: int = 9, seed: int = 0, shape: tuple[int, int, int] = SHAPE) -> np.ndarray:
@@ -37,26 +36,28 @@ def little_noise(monkeypatch: pytest.MonkeyPatch) -> None:
 # --- mirror images ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_mirrored_features_are_the_mean_of_two(name: str, tmp_path: Path):
+def test_mirrored_features_are_the_mean_of_two(tmp_path: Path):
     images = random_pictures()
     flipped = np.ascontiguousarray(images[..., ::-1])
-    plain = base_function(options(name), SHAPE)
+    plain = base_function(options("gradients"), SHAPE)
     mean = (plain(images / np.float32(255)) + plain(flipped / np.float32(255))) / 2
-    features = Features(options(name, mirror=True), SHAPE, tmp_path)
+    features = Features(options("gradients", mirror=True), SHAPE, tmp_path)
     found = features(images)
     np.testing.assert_allclose(found, unit(mean - mean.mean(1, keepdims=True)), atol=1e-5)
     np.testing.assert_array_equal(features(flipped), found)
-    alone = Features(options(name), SHAPE, tmp_path)
+    alone = Features(options("gradients"), SHAPE, tmp_path)
     assert np.abs(alone(flipped) - alone(images)).max() > 0.01  # which without it differ
 
 
 def test_with_a_pink_map_mirror_images_still_count_alike(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     little_noise(monkeypatch)
     images = random_pictures()
-    features = Features(options("dct", mirror=True, map="pink", dims=20, exponent=0.25), SHAPE, tmp_path)
+    features = Features(options("gradients", mirror=True, map="pink", dims=20, exponent=0.25), SHAPE, tmp_path)
     np.testing.assert_array_equal(features(np.ascontiguousarray(images[..., ::-1])), features(images))
-    assert features.identity != Features(options("dct", map="pink", dims=20, exponent=0.25), SHAPE, tmp_path).identity
+    assert (
+        features.identity
+        != Features(options("gradients", map="pink", dims=20, exponent=0.25), SHAPE, tmp_path).identity
+    )
 
 
 # --- the pink map ----------------------------------------------------------------------------------------
@@ -96,7 +97,7 @@ def test_the_map_whitens_by_the_exponent(exponent: float):
 
 def test_the_pink_map_is_made_once_and_of_no_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     little_noise(monkeypatch)
-    chosen = options("dct", map="pink", dims=9, exponent=0.25)
+    chosen = options("gradients", map="pink", dims=9, exponent=0.25)
     first = Features(chosen, SHAPE, tmp_path / "first")
     first(random_pictures(seed=5))  # others come first
     found = first(random_pictures())
@@ -107,7 +108,7 @@ def test_the_pink_map_is_made_once_and_of_no_picture(tmp_path: Path, monkeypatch
     monkeypatch.setattr(pink, "draw_noise", lambda shape: pytest.fail("made again"))
     np.testing.assert_array_equal(Features(chosen, SHAPE, tmp_path / "first")(random_pictures()), found)
     directions = np.load(files[0])
-    x = local_dct(random_pictures() / np.float32(255)) - directions["mean"]
+    x = oriented_gradients(random_pictures() / np.float32(255)) - directions["mean"]
     expected = unit((x @ directions["vectors"][:, :9] * directions["values"][:9] ** -0.25).astype(np.float32))
     np.testing.assert_allclose(found, expected, atol=1e-4)
 
@@ -118,7 +119,10 @@ def test_the_pink_map_is_made_once_and_of_no_picture(tmp_path: Path, monkeypatch
 @pytest.mark.parametrize(
     ("overrides", "words"),
     [
-        (["features=dct", "features.map=strokes", "features.mirror=true"], "characters do not look alike mirrored"),
+        (
+            ["features=gradients", "features.map=strokes", "features.mirror=true"],
+            "characters do not look alike mirrored",
+        ),
         (["features=none", "+features.mirror=true"], "features=none leaves pictures as they are"),
     ],
 )
@@ -129,9 +133,9 @@ def test_pictures_that_have_no_mirror_images_are_refused(overrides: list[str], w
 
 
 def test_what_is_known_is_said_and_old_runs_keep_their_digests():
-    known = public_knowledge(compose(["experiment=private_cifar", "features=dct", "features.map=pink"]).features)
+    known = public_knowledge(compose(["experiment=private_cifar", "features.map=pink"]).features)
     assert "look alike mirrored" in known and "1/f spectrum" in known and "strokes" not in known
-    plain, mirrored = (compose(["features=dct", f"features.mirror={value}"]) for value in ("false", "true"))
+    plain, mirrored = (compose(["features=gradients", f"features.mirror={value}"]) for value in ("false", "true"))
     assert "mirror" not in plain.to_dict()["features"] and mirrored.to_dict()["features"]["mirror"] is True
     assert plain.digest() != mirrored.digest()
     assert "features" not in compose([]).to_dict()

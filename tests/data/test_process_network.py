@@ -77,7 +77,7 @@ def test_the_map_whitens_drawings_in_part(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["features=dct", "features.map=drawings"], r"features\.map=drawings: is of features=processes"),
+        (["features=gradients", "features.map=drawings"], r"features\.map=drawings: is of features=processes"),
         (
             ["features=processes", "features.map=drawings", "features.dims=auto"],
             r"features\.dims=auto.*strokes and pink.*=drawings: a number",

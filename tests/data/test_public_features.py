@@ -11,25 +11,24 @@ from rotation import together
 from threadpoolctl import threadpool_limits
 
 from fedpriv.common.errors import DataError, OptionError
-from fedpriv.config.compose import compose
+from fedpriv.config.compose import compose, from_dict
 from fedpriv.config.data_schema import FeaturesConfig
+from fedpriv.config.sum_checks import release_digest
 from fedpriv.data import axes, feature_rows
 from fedpriv.data import stroke_map as map_module
 from fedpriv.data.directions import Directions
 from fedpriv.data.feature_rows import FeatureArrays
-from fedpriv.data.features import BLOCK, Features, fourier_features, model_input, public_knowledge
+from fedpriv.data.features import BLOCK, Features, model_input, public_knowledge
 from fedpriv.data.load import load_dataset, load_federated
-from fedpriv.data.local_dct import local_dct
 from fedpriv.data.oriented import oriented_gradients
 from fedpriv.data.stroke_map import find_directions, load_directions, stroke_map
 from fedpriv.data.strokes import draw_glyphs
 
-NAMES = ("gradients", "dct", "fourier")
 SHAPES = ((1, 8, 8), (3, 8, 8), (1, 12, 20), (1, 28, 28), (3, 32, 32), (1, 64, 64), (3, 64, 40))
 
 
 def options(name: str, **more: object) -> FeaturesConfig:
-    return FeaturesConfig.model_validate({"name": name, "waves": 90, **more})
+    return FeaturesConfig.model_validate({"name": name, **more})
 
 
 def smooth(shape: tuple[int, int, int], count: int = 5, seed: int = 0) -> np.ndarray:
@@ -105,36 +104,14 @@ def test_a_turned_picture_turns_its_orientations():
     assert np.abs(turned - np.rot90(plain, axes=(1, 2))).max() > 0.01
 
 
-def test_local_cosines_see_a_wave_in_the_filter_of_its_frequency():
-    """Vertical stripes of period 6 are the coefficient (0, 2) of a patch of 6, and no coefficient along the rows."""
-    stripes = 0.5 + 0.4 * np.cos(2 * math.pi * np.arange(24) / 6)
-    image = np.broadcast_to(stripes, (1, 1, 24, 24)).astype(np.float32)
-    found = local_dct(image).reshape(2, 24, 16).sum((0, 2))
-    order = sorted((math.hypot(u, v), u, v) for u in range(6) for v in range(6))[1:25]
-    assert order[found.argmax()][1:] == (0, 2)
-    assert all(value < 0.002 for value, (_, u, _) in zip(found, order, strict=True) if u > 0)
-
-
-def test_fourier_features_approach_the_gaussian_kernel():
-    images = smooth((1, 12, 12), 6)[2:]
-    found = fourier_features(10_000, 0.5, (1, 12, 12))(images.astype(np.float32) / 255)
-    flat = images.reshape(4, -1) / 255
-    flat = flat - flat.mean(1, keepdims=True)
-    flat = flat / np.linalg.norm(flat, axis=1, keepdims=True)
-    kernel = np.exp(-(((flat[:, None] - flat[None]) ** 2).sum(2)) / (2 * 0.5**2))
-    np.testing.assert_allclose(found @ found.T, kernel, atol=0.05)
-    assert kernel.min() < 0.5
-
-
 # --- one picture alone -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("name", NAMES)
-def test_a_pictures_features_depend_on_no_other_picture(name: str, shape: tuple[int, int, int], tmp_path: Path):
-    features, images = Features(options(name), shape, tmp_path), smooth(shape, BLOCK + 7)
+def test_a_pictures_features_depend_on_no_other_picture(shape: tuple[int, int, int], tmp_path: Path):
+    features, images = Features(options("gradients"), shape, tmp_path), smooth(shape, BLOCK + 7)
     found = features(images)
-    assert found.shape == (len(images), model_input(options(name), shape)[0]) and found.dtype == np.float32
+    assert found.shape == (len(images), model_input(options("gradients"), shape)[0]) and found.dtype == np.float32
     assert np.isfinite(found).all()
     lengths = np.linalg.norm(found, axis=1)
     np.testing.assert_allclose(lengths[2:], 1, atol=1e-5)
@@ -145,13 +122,10 @@ def test_a_pictures_features_depend_on_no_other_picture(name: str, shape: tuple[
     assert not list(tmp_path.iterdir())  # nothing is remembered of any picture
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_a_pictures_mapped_features_depend_on_no_other_picture(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_pictures_mapped_features_depend_on_no_other_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     few_glyphs(monkeypatch)
     shape = (1, 12, 12)
-    features, images = Features(options(name, map="strokes", dims=9), shape, tmp_path), smooth(shape, BLOCK + 7)
+    features, images = Features(options("gradients", map="strokes", dims=9), shape, tmp_path), smooth(shape, BLOCK + 7)
     found, order = features(images), np.random.default_rng(1).permutation(BLOCK + 7)
     np.testing.assert_array_equal(features(images[order]), found[order])
     np.testing.assert_array_equal(features(images[3:4])[0], found[3])
@@ -179,10 +153,9 @@ def test_a_product_that_depends_on_the_place_is_noticed(odd: int, alike: bool):
     assert axes.alike_everywhere(8, 12, 3, product) is alike
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_the_map_depends_on_no_picture_and_on_no_thread(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_the_map_depends_on_no_picture_and_on_no_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     few_glyphs(monkeypatch)
-    images, chosen = smooth((1, 12, 12)), options(name, map="strokes", dims=9)
+    images, chosen = smooth((1, 12, 12)), options("gradients", map="strokes", dims=9)
     found = []
     for number, threads in enumerate((1, 2)):
         with threadpool_limits(limits=threads):
@@ -342,16 +315,16 @@ def test_a_cache_that_cannot_be_written_is_named(tmp_path: Path):
     ("overrides", "option", "words"),
     [
         (["features.map=strokes"], "features.map", "features=none leaves nothing to map"),
-        (["features=scattering"], "features", "allowed: backbone, dct, fourier, gradients, none"),
+        (["features=scattering"], "features", "allowed: backbone, gradients, none, processes"),
         (["features=gradients", "features.dims=0"], "features.dims", "from 1 to 599, or auto"),
         (["features=gradients", "features.dims=600"], "features.dims", "from 1 to 599, or auto"),
         (["features=gradients", "features.exponent=-1"], "features.exponent", "at least 0"),
         (["features=gradients", "features.map=digits"], "features.map", "none, strokes, pink or drawings"),
         (["features.map=pink"], "features.map", "features=none leaves nothing to map"),
         (["features=gradients", "features.waves=3"], "features.waves", "no such option"),
-        (["features=fourier", "features.width=0"], "features.width", "more than 0"),
+        (["features=dct"], "features", "allowed: backbone, gradients, none, processes"),
         (["features=gradients", "model=cnn"], "model", "a vector and no picture"),
-        (["features=dct", "model=resnet18"], "model", "auto, linear, softmax, mlp, constant, custom"),
+        (["features=gradients", "model=resnet18"], "model", "auto, linear, softmax, mlp, constant, custom"),
     ],
 )
 def test_wrong_options_are_named(overrides: list[str], option: str, words: str):
@@ -360,11 +333,12 @@ def test_wrong_options_are_named(overrides: list[str], option: str, words: str):
     assert caught.value.option == option and words in str(caught.value)
 
 
-@pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("shape", [(1, 7, 5), (3, 8, 7), (1, 65, 64)])
-def test_pictures_of_another_size_are_refused(name: str, shape: tuple[int, int, int], tmp_path: Path):
-    with pytest.raises(OptionError, match=rf"features={name}: needs pictures of 8x8 to 64x64, these are {shape[1]}x"):
-        Features(options(name), shape, tmp_path)
+def test_pictures_of_another_size_are_refused(shape: tuple[int, int, int], tmp_path: Path):
+    with pytest.raises(
+        OptionError, match=rf"features=gradients: needs pictures of 8x8 to 64x64, these are {shape[1]}x"
+    ):
+        Features(options("gradients"), shape, tmp_path)
 
 
 def test_a_map_has_at_most_as_many_dimensions_as_there_are_features(tmp_path: Path):
@@ -382,12 +356,25 @@ def test_without_features_nothing_is_as_it_was_not():
     assert used.digest() != config.digest() and used.to_dict()["features"]["name"] == "gradients"
 
 
+def test_a_configuration_of_an_earlier_version_is_read_and_keeps_its_digests():
+    """Results and nodes' states are found by them; random waves had two options, which every feature had with them."""
+    config = compose(["features=gradients", "features.map=none", "features.normalise=none", "model=linear"])
+    assert config.digest() == "aef4b3e368edcb0fb61ed3b761c6b0a209c53ef12fa0f7b8a8035ca98d118bf3"
+    assert release_digest(config).hex() == "f8501f5acaae31a8396d91d28758c67ebae89b3ac6080e8af4e4c913c24b5969"
+    raw = config.to_dict()
+    raw["privacy"] |= {"extrapolated_cohort": None, "extrapolated_population": None}  # claims for a larger population
+    assert from_dict(raw | {"features": raw["features"] | {"waves": 1000, "width": 1.0}}) == config
+    with pytest.raises(OptionError, match=r"features\.waves=300"):
+        from_dict(raw | {"features": raw["features"] | {"waves": 300, "width": 1.0}})
+    with pytest.raises(OptionError, match=r"privacy\.extrapolated_cohort=500"):
+        from_dict(raw | {"privacy": raw["privacy"] | {"extrapolated_cohort": 500}})
+
+
 def test_what_is_known_is_said():
     assert public_knowledge(options("none")) == "none"
     assert public_knowledge(options("gradients", map="strokes")) == (
         "oriented gradients; a stroke map: knows that digits are strokes"
     )
-    assert "knows" not in public_knowledge(options("dct"))
 
 
 # --- worth -----------------------------------------------------------------------------------------------
@@ -408,8 +395,8 @@ def test_features_are_worth_more_than_pixels_on_real_digits(pictures: Path, tmp_
     train = load_dataset(config.dataset, 0).train
     images, labels = np.asarray(train.inputs[:10_000]), np.asarray(train.targets[:10_000])
     found = {"pixels": (images.reshape(len(images), -1) / 255).astype(np.float32)}
-    for name, more in (("gradients", {}), ("dct", {}), ("map", {"map": "strokes", "dims": 150})):
+    for name, more in (("gradients", {}), ("map", {"map": "strokes", "dims": 150})):
         chosen = options("gradients" if name == "map" else name, **more)
         found[name] = Features(chosen, (1, 28, 28), tmp_path)(images)
     score = {n: ridge_accuracy(x[:6000], labels[:6000], x[6000:], labels[6000:]) for n, x in found.items()}
-    assert score["pixels"] < 0.85 and score["gradients"] > 0.968 and score["dct"] > 0.96 and score["map"] > 0.967
+    assert score["pixels"] < 0.85 and score["gradients"] > 0.968 and score["map"] > 0.967

@@ -309,7 +309,7 @@ def test_the_event_of_a_binomial_grid_is_the_grids(dimension: int, levels: int, 
 @pytest.mark.parametrize(("epsilon", "bits"), [(0.5, 1), (2.0, 4), (9.0, 16)])
 def test_the_law_of_a_symbol_is_randomised_response_among_all(epsilon: float, bits: int) -> None:
     """l = (e^eps - 1)/(e^eps + 2^b - 1); the true symbol has l + (1 - l)/2^b, e^eps times any other."""
-    law = unit_mechanism("sketch", 32, epsilon, projections=bits, bits=bits, std=0.5).law
+    law = unit_mechanism("sqkr", 32, epsilon, projections=bits, bits=bits, std=0.5).law
     kept = (mpmath.exp(epsilon) - 1) / (mpmath.exp(epsilon) + 2**bits - 1)
     true, other = kept + (1 - kept) / 2**bits, (1 - kept) / 2**bits
     assert law is not None and law.inside == approx(float(true), rel=1e-12)
