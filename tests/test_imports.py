@@ -212,7 +212,7 @@ def test_a_rooms_own_file_says_what_it_is_for_and_defines_nothing(room: str) -> 
         ("fedpriv.runs.session", "from fedpriv.commands import audit"),
         ("fedpriv.commands.dme", "from fedpriv.audit import main"),
         ("tests.api", "from fedpriv import new"),
-        ("fedpriv.studies.figures", "from fedpriv.report.plots import _line"),
+        ("fedpriv.studies.study_plots", "from fedpriv.report.plots import _line"),
     ],
 )
 def test_a_forbidden_arrow_is_seen(module: str, text: str) -> None:
