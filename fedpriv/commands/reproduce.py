@@ -105,7 +105,7 @@ def _reproduce(arguments: Sequence[str]) -> int:
         write_paper(results, folder)
         say("\n".join(f"  {claim.verdict}: {claim.claim} ({claim.words})" for claim in results.listed))
         say(f"{paper.paper}: {counted(results.listed)}", flush=True)
-        failures = [one for one in found.results.values() if may_run and isinstance(one, Failure)]
+        failures = [one for one in runs.made.values() if may_run and isinstance(one, Failure)]
         say(f"{paper.paper}: {shown(folder / 'README.md')} ({time.monotonic() - began:.0f} s)", flush=True)
         failed += [f"{failure.job.name}: {failure.words}" for failure in failures]
     if given["table"] == "all":

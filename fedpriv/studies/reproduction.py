@@ -158,7 +158,8 @@ def measure(
     jobs, missing = planned(Measured(paper, scale, jobs, missing, found, seeds).best())
     looks = {place: paper.looks(place[0], scale, seeds) for place in jobs}
     for place in list(jobs):
-        if paper.tables[place[0]].first_seed and not fresh and runs.may_run and not runs.done(jobs[place][0]):
+        of_fresh = paper.tables[place[0]].first_seed and not fresh and runs.may_run
+        if of_fresh and not all(map(runs.done, jobs[place][: looks[place][0]])):
             del jobs[place]
             missing[place] = "fresh seeds are run with fresh=true"
     asked = {place: looks[place][min(look, len(looks[place])) - 1] for place in jobs}

@@ -217,6 +217,16 @@ def test_a_job_that_fails_is_named_and_the_others_go_on(
     assert results.claims[0].verdict == "cannot be tested here"
 
 
+def test_a_look_that_fails_is_named_and_the_one_before_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    real = jobs.WORK["train"]
+    monkeypatch.setitem(jobs.WORK, "train", lambda job, path: real(job, path) if job.seed < 1 else {}[job.seed])
+    with_paper(tmp_path, monkeypatch, seeds={"small": [1, 2], "literal": 3})
+    assert call(tmp_path, "look=2") == 1 and "2 runs failed" in capsys.readouterr().err
+    assert results_of(tmp_path).tables[0].rows[0].cells[0].measured.n == 1  # type: ignore[union-attr]
+
+
 def test_one_table_is_made_with_the_claims_that_rest_on_it_alone(
     reproduced: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
