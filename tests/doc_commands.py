@@ -77,7 +77,7 @@ ELSEWHERE: tuple[tuple[str, str, str | None], ...] = (
     (
         r"python -m fedpriv\.studies\.front_page",
         "needs the results of studies",
-        "tests/studies/test_front_page.py::test_it_is_written_where_there_are_siblings",
+        "tests/studies/test_pages.py::test_the_head_is_written_between_its_marks",
     ),
     (
         r"make docs",
@@ -97,7 +97,7 @@ ELSEWHERE: tuple[tuple[str, str, str | None], ...] = (
     (
         r"python -m tools\.mark_results .*",
         "needs the results of studies",
-        "tests/studies/test_reproduction.py::test_a_fresh_checkout_goes_on_from_the_lines_of_a_study",
+        "tests/studies/test_reproduction.py::test_a_fresh_checkout_goes_on_from_the_rows_of_a_study",
     ),
     (
         r"python -m tools\.private_runs (choices|figures) DATA",

@@ -48,7 +48,7 @@ SCHEMAS = (
     "fedpriv.config.options",
 )
 #: Lines of Python in product and tests. These numbers only fall: who needs more raises one in a commit that says why.
-MOST_LINES = {"fedpriv clients strategies": 88_620, "tests": 83_407}
+MOST_LINES = {"fedpriv clients strategies": 86_900, "tests": 82_377}
 COMMANDS = [file for file in (ROOT / "fedpriv/commands").glob("*.py") if file.stem != "__init__"]
 #: Names that may come twice: a package's own file.
 COMMON_FILES = {"__init__.py", "__main__.py"}
@@ -212,7 +212,7 @@ def test_a_rooms_own_file_says_what_it_is_for_and_defines_nothing(room: str) -> 
         ("fedpriv.runs.session", "from fedpriv.commands import audit"),
         ("fedpriv.commands.dme", "from fedpriv.audit import main"),
         ("tests.api", "from fedpriv import new"),
-        ("fedpriv.studies.figures", "from fedpriv.report.plots import _line"),
+        ("fedpriv.studies.study_plots", "from fedpriv.report.plots import _line"),
     ],
 )
 def test_a_forbidden_arrow_is_seen(module: str, text: str) -> None:

@@ -19,23 +19,22 @@ from typing import TypeVar
 from fedpriv.common.command_line import command_options, guarded
 from fedpriv.common.errors import OptionError
 from fedpriv.studies.front_page import refresh_beside
-from fedpriv.studies.job_kinds import FORMS
-from fedpriv.studies.leaderboard_page import write_pages
-from fedpriv.studies.provenance import provenance
+from fedpriv.studies.jobs import FORMS
+from fedpriv.studies.pages import write_boards, write_paper
 from fedpriv.studies.results import (
+    RUNS_FILE,
     Board,
     Cell,
     Entry,
     Leaderboard,
     PaperResults,
-    Provenance,
     RunRecord,
     Table,
-    read_results,
+    provenance,
     read_runs,
+    read_study,
     write_results,
 )
-from fedpriv.studies.study_words import write_words
 
 Rests = TypeVar("Rests", Cell, Entry)
 
@@ -56,7 +55,7 @@ def main(arguments: Sequence[str]) -> int:
 def _main(arguments: list[str]) -> int:
     given = command_options(arguments, OPTIONS, "tools.mark_results")
     root = Path(given["results"])
-    known = sorted(file.parent.name for file in root.glob("*/runs.jsonl"))
+    known = sorted(file.parent.name for file in root.glob(f"*/{RUNS_FILE}"))
     studies = known if given["studies"] == "all" else given["studies"].split(",")
     if unknown := sorted(set(studies) - set(known)):
         raise OptionError("studies", ",".join(unknown), f"allowed: all, {', '.join(known)}")
@@ -76,20 +75,20 @@ def _main(arguments: list[str]) -> int:
 
 def mark(folder: Path, strategies: Set[str], kinds: Set[str], reason: str, kept: Sequence[str] = ()) -> int:
     """Marks a study's runs of these methods and kinds, and writes its files; returns how many were not marked yet."""
+    runs, stale = _superseded(read_runs(folder), strategies, kinds, reason, kept)
+    origin = {"provenance": provenance(runs)}
     if folder.name == "leaderboard":
-        board_results, runs = read_results(folder, Leaderboard)
-        runs, stale = _superseded(runs, strategies, kinds, reason, kept)
-        changes = {"boards": tuple(_board(board, stale, reason) for board in board_results.boards)}
-        board_results = board_results.model_copy(update={"provenance": _origin(board_results, runs), **changes})
-        write_pages(board_results, folder)
-        write_results(folder, board_results, runs)
-        return len(stale)
-    results, runs = read_results(folder, PaperResults)
-    runs, stale = _superseded(runs, strategies, kinds, reason, kept)
-    tables = tuple(_table(table, stale, reason) for table in results.tables)
-    results = results.model_copy(update={"provenance": _origin(results, runs), "tables": tables})
-    write_words(results, folder)
-    write_results(folder, results, runs)
+        boards = read_study(folder, Leaderboard)
+        changes = {"boards": tuple(_board(board, stale, reason) for board in boards.boards)}
+        boards = boards.model_copy(update=origin | changes)
+        write_boards(boards, folder)
+        write_results(folder, boards, runs)
+    else:
+        results = read_study(folder, PaperResults)
+        tables = {"tables": tuple(_table(table, stale, reason) for table in results.tables)}
+        results = results.model_copy(update=origin | tables)
+        write_paper(results, folder)
+        write_results(folder, results, runs)
     return len(stale)
 
 
@@ -106,11 +105,6 @@ def _superseded(
         and run.superseded is None
     }
     return [run.model_copy(update={"superseded": reason}) if run.name in stale else run for run in runs], stale
-
-
-def _origin(results: PaperResults | Leaderboard, runs: Sequence[RunRecord]) -> Provenance:
-    then = results.provenance
-    return provenance(runs, then.client_epochs, then.client_epoch_budget)
 
 
 def _marked(one: Rests, stale: Set[str], reason: str) -> Rests:

@@ -5,7 +5,7 @@
 
 n clients hold vectors of `dimension` coordinates and send one bit for each; the server estimates the mean. Prints
 the measured mean squared error per coordinate beside its closed form and the joint epsilon of a coordinate; writes
-these and the figures' numbers into dme.json, and the figures as PNG.
+these and the figures' numbers into dme.json, and the figures as SVG.
 
 n              clients; the time that corrquant takes grows with n^2
 epsilon        per coordinate, a number or inf (sq and corrquant always have inf)
@@ -34,7 +34,7 @@ from fedpriv.common.files import json_number, write_atomic
 from fedpriv.common.printing import say
 from fedpriv.report.live.task import task
 from fedpriv.studies.mean_estimation import FIGURES, Row, parse_options, setting_in_words, sweep, table
-from fedpriv.studies.quantiser_plots import draw_sweep
+from fedpriv.studies.study_plots import draw_sweep
 
 
 def _print(rows: Sequence[Row]) -> None:

@@ -11,10 +11,10 @@ data      folder with the pictures (MNIST/raw below it); by default $FEDPRIV_PIC
 download  true: fetch what is missing
 workers   runs at a time; 0: one per core
 out       folder; an interrupted call resumes there, and finished runs are not repeated, whatever the code is now
-          (a run that runs.jsonl marks as superseded is repeated)
+          (a run that runs.parquet marks as superseded is repeated)
 
-Writes README.md, leaderboard.csv, figures, results.json and runs.jsonl. Each run has its own folder in OUT/runs. Beside
-papers (RESULTS/leaderboard, RESULTS/PAPER) the head of RESULTS/README.md says what all of them found.
+Writes README.md, leaderboard.csv, figures, results.json and runs.parquet. Each run has its own folder in OUT/runs.
+Beside papers (RESULTS/leaderboard, RESULTS/PAPER) the head of RESULTS/README.md says what all of them found.
 """
 
 from __future__ import annotations
@@ -41,16 +41,13 @@ def main(arguments: Sequence[str]) -> int:
 def _study(arguments: Sequence[str]) -> int:
     from fedpriv.config.own_options import files_stay
     from fedpriv.studies import boards
-    from fedpriv.studies.board_jobs import prepare
-    from fedpriv.studies.carrying_out import study_runs
     from fedpriv.studies.data import default_folder
-    from fedpriv.studies.effort import board_words
-    from fedpriv.studies.front_page import refresh_beside
-    from fedpriv.studies.leaderboard import carry_out
-    from fedpriv.studies.leaderboard_page import with_pictures, write_pages
+    from fedpriv.studies.front_page import LEADERBOARD, refresh_beside
+    from fedpriv.studies.leaderboard import carry_out, effort, prepare
+    from fedpriv.studies.pages import write_boards
     from fedpriv.studies.results import write_results
-    from fedpriv.studies.study_progress import StudyProgress
-    from fedpriv.studies.what_was_found import LEADERBOARD
+    from fedpriv.studies.runner import study_runs
+    from fedpriv.studies.study_plots import draw_board
 
     known: dict[str, str | tuple[str, ...] | None]
     known = {"board": "all", "scale": ("small", "literal"), "plan": NO, "data": str(default_folder()), "download": NO}
@@ -62,19 +59,21 @@ def _study(arguments: Sequence[str]) -> int:
     may_run = options["run"] == "true"
     with nullcontext() if may_run else files_stay():  # those who make runs look at the files again
         prepared = [prepare(name, plan, pictures, download, out) for name, plan in plans.items()]
-        with StudyProgress() as progress, study_runs(out, workers, may_run, progress.told) as runs:
+        with study_runs(out, workers, may_run) as runs:
             if options["plan"] == "true":
-                say("\n".join(board_words(prepared, runs)), flush=True)
+                say("\n".join(effort(prepared, runs)), flush=True)
                 return DONE
             results, records = carry_out(prepared, runs)
-    results = with_pictures(results, out)
+    plots = [draw_board(board, out) if board.entries else None for board in results.boards]
+    with_plots = [b.model_copy(update={"plot": one}) for b, one in zip(results.boards, plots, strict=True)]
+    results = results.model_copy(update={"boards": tuple(with_plots)})
     write_results(out, results, records)
-    write_pages(results, out)
+    write_boards(results, out)
     if out.name == LEADERBOARD:
         refresh_beside(out.parent)
     for board in results.boards:
-        say(f"{board.title}:")
-        say("\n".join(f"  {words}" for words in board.verdicts))
+        bests = ((target, board.at(target)) for target in board.targets)
+        say(f"{board.title}: " + "; ".join(f"{entries[0].label} at epsilon {at:g}" for at, entries in bests if entries))
     say(f"folder: {shown(out)}", flush=True)
     return DONE
 

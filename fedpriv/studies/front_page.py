@@ -2,38 +2,172 @@
 
     python -m fedpriv.studies.front_page [results=docs/results]
 
-Writes README.md between two marks, so that what a person wrote around them stays, and overview.png and .svg. All of it
-is made from every STUDY/results.json in the folder; `fedpriv.reproduce` and `fedpriv.leaderboard` call it too.
+Writes README.md between two marks, so that what a person wrote around them stays, and overview.svg. All of it is made
+from every STUDY/results.json in the folder; `fedpriv.reproduce` and `fedpriv.leaderboard` call it too.
 """
 
 from __future__ import annotations
 
+import math
 import sys
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from fedpriv.common.command_line import DONE, command_options, guarded, shown
 from fedpriv.common.errors import OptionError, RunFolderError
 from fedpriv.common.files import write_atomic
 from fedpriv.common.printing import say
-from fedpriv.studies.results import RESULTS_FILE
-from fedpriv.studies.what_was_found import read, words
+from fedpriv.report.pictures import Picture
+from fedpriv.report.words import figure
+from fedpriv.studies.pages import OUTCOMES, best, by_question, idea_of, ideas_counted, in_percent, nearest, rendered
+from fedpriv.studies.results import RESULTS_FILE, Board, Entry, Leaderboard, PaperResults, read_study
+from fedpriv.studies.verdicts import LEVEL
 
-BEGIN = "<!-- found: begin; written by python -m fedpriv.studies.front_page, from every results.json below -->"
-END = "<!-- found: end -->"
+LEADERBOARD = "leaderboard"
+BEGIN, END = "<!-- found: begin", "<!-- found: end -->"
+#: Epsilons of the first table.
+EPSILONS = (0.5, 2.0, 8.0)
+#: In the name of a method that reads public features: with the stroke map, and without it.
+FEATURES = ("strokes", "edges")
+#: What is searched for every method: steps, and by how much an upload is bounded.
+COMMON_OPTIONS = {
+    *("local.lr", "strategy.server.lr", "strategy.server.learning_rate"),
+    *("strategy.client.clip_norm", "strategy.client.radius"),
+}
+
+
+def read(root: Path) -> tuple[dict[str, PaperResults], list[Board]]:
+    """(papers by the name of their folder, boards in the order of their pages). Raises `RunFolderError` for results
+    that cannot be read.
+    """
+    names = sorted(file.parent.name for file in root.glob(f"*/{RESULTS_FILE}"))
+    papers = {name: read_study(root / name, PaperResults) for name in names if name != LEADERBOARD}
+    boards = read_study(root / LEADERBOARD, Leaderboard).boards if LEADERBOARD in names else ()
+    return papers, [board for _, here in by_question(boards) for board in here]
+
+
+def head(papers: Mapping[str, PaperResults], boards: Sequence[Board], picture: Picture | None = None) -> str:
+    """What the studies found, between its marks."""
+    claims = [claim for paper in papers.values() for claim in paper.listed]
+    ended = Counter(duel.outcome for board in boards for duel in board.duels)
+    ideas = [entry for board in boards for entry in board.entries if entry.idea == "paper"]
+    searched = {idea_of(entry.label) for entry in ideas if not entry.chosen.keys() <= COMMON_OPTIONS}
+    ranked = [board for board in boards if board.entries]
+    return rendered(
+        "front",
+        picture=picture,
+        papers=papers,
+        boards=boards,
+        claims=claims,
+        answers=[_answer_row(board) for board in ranked if not board.private],
+        printed=_printed(papers),
+        duels=[ended[one] for one in OUTCOMES] if ended else [],  # type: ignore[index]
+        defaults=sorted({idea_of(entry.label) for entry in ideas} - searched),
+        choices=_choices(ranked),
+        prices=[one.tuning.composed for board in ranked for one in board.at(8.0) if one.tuning],
+        totals=[_totals(name, paper) for name, paper in papers.items()],
+        ideas=ideas_counted(boards),
+    )
+
+
+def _answer_row(board: Board) -> list[str]:
+    """What is reached at which epsilon, on a board whose epsilon does not hold the choice of options."""
+    question = next(question for question, here in by_question([board]) if here)
+    link = f"{question.title}: [{board.title}]({LEADERBOARD}/{question.file})"
+    by = "" if board.metric == "accuracy" else f" ({board.metric.replace('_', ' ').upper()})"
+    free = " / ".join(_value(one) for one in (board.on_features, board.reference) if one)
+    cells = [_answer(board, epsilon) for epsilon in EPSILONS]
+    return [link + by, *cells, free, f"[command]({LEADERBOARD}/README.md#commands)"]
+
+
+def _answer(board: Board, epsilon: float) -> str:
+    """features / pixels at this epsilon, or at the nearest within a factor of two. What clients have alone, where
+    that is more, also than at the next larger epsilon of a board that has none near.
+    """
+    target, alone = nearest(board, epsilon), (board.alone.mean or 0.0) if board.alone else -math.inf
+    if max(target, epsilon) / min(target, epsilon) > 2:
+        later = min((one.target for one in board.entries if one.target > epsilon), default=None)
+        top = best(board.at(later)) if later else None
+        return f"stay alone: {_value(board.alone)}" if top and (top.accuracy.mean or 0.0) < alone else "–"
+    here = board.at(target)
+    first = best(here)
+    if first and (first.accuracy.mean or 0.0) < alone:
+        return f"stay alone: {_value(board.alone)} (best: {_value(first.accuracy)})"
+    featured = [entry for entry in here if any(name in entry.method for name in FEATURES)]
+    parts = [best(featured), best([entry for entry in here if entry not in featured])]
+    said = " / ".join(_value(one.accuracy) for one in parts if one)
+    return said if target == epsilon else f"at {figure(target)}: {said}"
+
+
+def _value(accuracy: Any) -> str:
+    return in_percent(accuracy).removesuffix(" %")
+
+
+def _printed(papers: Mapping[str, PaperResults]) -> dict[str, Any]:
+    """How far the printed accuracies are from those found, by the protocol: reached at no more than a point below."""
+    missed, reached, another = list[float](), 0, 0
+    for table in (table for paper in papers.values() for table in paper.tables if table.unit == "%"):
+        for _, _, cell in table.cells:
+            found = cell.measured
+            if found and found.mean is not None and cell.reported is not None and found.n >= 3:
+                another += table.another
+                if found.mean < cell.reported - LEVEL:
+                    missed.append(cell.reported - found.mean)
+                else:
+                    reached += 1
+    count = len(missed) + reached
+    return {"missed": missed, "reached": reached, "another": "all" if another == count else another}
+
+
+def _choices(boards: Sequence[Board]) -> list[tuple[Entry, Entry]]:
+    """Of each board whose epsilon holds the choice of options: its best plain entry, and the same on a board of the
+    same threat model whose epsilon does not.
+    """
+    found = []
+    for board in (board for board in boards if board.private):
+        entries = board.at(nearest(board))
+        here = best([one for one in entries if one.idea == "plain"]) or best(entries)
+        free = [
+            one for other in boards if _threat(other) == _threat(board) and not other.private for one in other.entries
+        ]
+        same = [one for one in free if here and (one.method, one.target) == (here.method, here.target)]
+        found += [(here, same[0])] if here and same else []
+    return found
+
+
+def _threat(board: Board) -> tuple[str, str, str, float]:
+    return board.unit, board.adjacency, board.observer, board.delta
+
+
+def _totals(name: str, paper: PaperResults) -> list[str]:
+    """Verdicts on its claims, the two settings apart."""
+    count = Counter((claim.place, claim.verdict) for claim in paper.listed)
+    verdicts = ("holds", "does not hold", "not decided")
+    settings = [" / ".join(str(count[place, one]) for one in verdicts) for place in ("own", "another")]  # type: ignore[index]
+    untested = sum(claim.place == "not" for claim in paper.listed)
+    link = f"[{paper.title.partition(':')[0]}]({name}/README.md)"
+    return [link, str(len(paper.listed)), *settings, str(untested)]
+
+
+# --- the file ----------------------------------------------------------------------------------------------
 
 
 def refresh(root: Path) -> Path | None:
     """Writes the head of ``root``/README.md; None, and nothing is written, where fewer than two studies are there."""
     if len(list(root.glob(f"*/{RESULTS_FILE}"))) < 2:
         return None
-    from fedpriv.studies.found_plot import draw  # matplotlib takes a second
+    from fedpriv.studies.study_plots import draw_overview  # matplotlib takes a second
 
-    found, readme = read(root), root / "README.md"
-    picture = draw(found.boards, root)
-    shown = [f"![{picture.alt}]({picture.file})", "", picture.caption, ""] if picture else []
+    papers, boards = read(root)
+    text, readme = head(papers, boards, draw_overview(boards, root)), root / "README.md"
     old = readme.read_text(encoding="utf-8") if readme.is_file() else "# Results\n"
-    write_atomic(readme, with_head(old, [*shown, *words(found)]))
+    before, mark, rest = old.partition(BEGIN)
+    if not mark:
+        title, _, rest = old.partition("\n")
+        before, rest = f"{title}\n\n", f"{END}\n{rest}"
+    write_atomic(readme, before + text.rstrip("\n") + rest.partition(END)[2])
     return readme
 
 
@@ -44,16 +178,6 @@ def refresh_beside(root: Path) -> None:
             say(f"all studies: {shown(written)}", flush=True)
     except RunFolderError as error:
         say(f"{shown(root / 'README.md')} stays as it was: {error}", flush=True)
-
-
-def with_head(page: str, lines: Sequence[str]) -> str:
-    """The page with these lines between the marks: where they are, else below its title."""
-    head = "\n".join([BEGIN, "", *lines, END])
-    before, mark, rest = page.partition(BEGIN)
-    if mark:
-        return before + head + rest.partition(END)[2]
-    title, _, rest = page.partition("\n")
-    return f"{title}\n\n{head}\n{rest}"
 
 
 def main(arguments: Sequence[str]) -> int:

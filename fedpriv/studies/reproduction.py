@@ -1,221 +1,125 @@
-"""From the records of a paper's jobs to tables, figures and verdicts."""
+"""A paper's jobs run, and their records turned into tables, figures and verdicts."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import takewhile
+from pathlib import Path
 from statistics import fmean
-from typing import Literal
 
 from fedpriv.report.words import figure, number, pick
-from fedpriv.studies.carrying_out import NOT_RUN, Failure
-from fedpriv.studies.claim_spec import Better, ClaimSpec, Ordered, Printed, Similar
-from fedpriv.studies.deciding import is_moved, outcome
-from fedpriv.studies.experiments import Best, Place, Planned, planned_looks, total_epochs
-from fedpriv.studies.fair_case import fair_case
 from fedpriv.studies.jobs import Job
-from fedpriv.studies.provenance import provenance
-from fedpriv.studies.results import OTHER_SETTING, Cell, Claim, Figure, PaperResults, RunRecord, Table, TableRow
-from fedpriv.studies.spec import MEASURES, PERCENT, Reproduction, Scale, TableSpec
-from fedpriv.studies.verdicts import (
-    CANNOT,
-    OPEN,
-    Kind,
-    Outcome,
-    Values,
-    confirmed_by,
-    is_phrase,
-    ordering,
-    p_words,
-    settle,
-    shown,
-)
+from fedpriv.studies.papers import MEASURES, PERCENT, Best, ClaimSpec, Paper, Place, Scale, TableSpec, plan
+from fedpriv.studies.results import Cell, Claim, PaperResults, RunRecord, Table, TableRow, provenance
+from fedpriv.studies.runner import NOT_RUN, Failure, Found, Runs
+from fedpriv.studies.statistics import estimate, paired
+from fedpriv.studies.verdicts import CANNOT, HOLDS, Kind, Outcome, Values, decide, ordering, outcomes, p_words, shown
 
 
-def evaluate(
-    found: Measured,
-    figures: Sequence[Figure],
-    stopped: Mapping[str, str],
-    why: Mapping[str, str],
-    core_minutes: int | None,
-) -> PaperResults:
-    """Tables, figures and verdicts of what has been run. stopped: table -> its looks and why it takes no other, in
-    words. why: claim -> what ended its looks while it waited. core_minutes: as the person asked.
-    """
-    paper, scale, planned = found.paper, found.scale, found.planned
-    asked = {"seeds": found.seeds, "core_minutes": core_minutes}
-    options = "".join(f" {name}={value}" for name, value in asked.items() if value)
-    outcomes = found.outcomes()
-    records = found.records
-    made = (job for job in planned.all_jobs if isinstance(found.results.get(job), RunRecord))
-    return PaperResults(
-        paper=paper.paper,
-        title=paper.title,
-        authors=paper.authors,
-        scale=scale,
-        command=f"python -m fedpriv.reproduce paper={paper.paper} scale={scale}{options}",
-        idea=paper.idea,
-        leak=paper.leak,
-        repair=paper.repair,
-        methods=paper.methods,
-        case=tuple(fair_case(paragraph, found) for paragraph in paper.case),
-        provenance=provenance(records, total_epochs(made), paper.client_epochs[scale]),
-        seeds=max((len(jobs) for jobs in planned.jobs.values()), default=0),
-        tables=tuple(_table(name, table, found, stopped.get(name, "")) for name, table in paper.tables.items()),
-        figures=tuple(figures),
-        claims=tuple(
-            _claim(name, claim, found, outcomes[name], why.get(name, "")) for name, claim in paper.claims.items()
-        ),
-    )
-
-
+@dataclass(frozen=True)
 class Measured:
-    """What the jobs gave, cell by cell."""
+    """What the jobs of a paper gave. jobs: of every cell, seed by seed; missing: why others have none."""
 
-    def __init__(
-        self,
-        paper: Reproduction,
-        planned: Planned,
-        results: Mapping[Job, RunRecord | Failure],
-        scale: Scale,
-        seeds: int | None = None,
-    ) -> None:
-        self.paper, self.planned, self.results, self.scale, self.seeds = paper, planned, results, scale, seeds
+    paper: Paper
+    scale: Scale
+    jobs: Mapping[Place, Sequence[Job]]
+    missing: Mapping[Place, str]
+    results: Found
+    seeds: int | None = None
 
-    def looks(self, table: str) -> tuple[int, ...]:
-        """Seeds in all at each of its looks."""
-        return planned_looks(self.paper, table, self.scale, self.seeds)
-
-    def outcomes(self) -> dict[str, Outcome]:
-        """What became of each claim, all of them decided together, and of each finding beyond the paper. Verdicts that
-        the rules moved are held against fresh seeds, these together too.
-        """
-        claims = {name: claim for name, claim in self.paper.claims.items() if not claim.beyond}
-        found = settle({name: outcome(claim, self) for name, claim in claims.items()})
-        moved = {name: claims[name] for name, one in found.items() if is_moved(claims[name], one, self.paper)}
-        again = {name: fresh for name, claim in moved.items() if (fresh := claim.confirming()) is not None}
-        confirmed = settle({name: outcome(fresh, self) for name, fresh in again.items()})
-        found |= {name: confirmed_by(found[name], confirmed.get(name)) for name in moved}
-        beyond = {name: outcome(claim, self) for name, claim in self.paper.claims.items() if claim.beyond}
-        return {name: (found | beyond)[name] for name in self.paper.claims}
-
-    def waiting(self) -> dict[str, list[Place]]:
-        """Claims that more seeds may decide -> the cells that they rest on."""
-        found = self.outcomes()
-        return {
-            name: claim.cells for name, claim in self.paper.claims.items() if _waits(found[name]) and not claim.beyond
-        }
+    def __hash__(self) -> int:
+        return id(self)
 
     @property
     def records(self) -> list[RunRecord]:
-        return [r for job in self.planned.all_jobs if isinstance(r := self.results.get(job), RunRecord)]
+        jobs = dict.fromkeys(job for jobs in self.jobs.values() for job in jobs)
+        return [record for job in jobs if isinstance(record := self.results.get(job), RunRecord)]
 
     def of(self, place: Place) -> list[RunRecord]:
-        found = (self.results.get(job) for job in self.planned.jobs.get(place, ()))
+        found = (self.results.get(job) for job in self.jobs.get(place, ()))
         return [record for record in found if isinstance(record, RunRecord)]
 
+    @cache  # noqa: B019 - lives as long as an evaluation
     def values(self, place: Place) -> Values:
         """Accuracies in percent. Without a record: no values."""
-        table_name, row, column = place
-        table = self.paper.tables[table_name]
+        name, row, column = place
+        table, runs = self.paper.tables[name], self.of(place)
         measure = table.measure_of(row, column)
-        by_seed = {record.seed: value for record in self.of(place) if (value := measured(record, measure)) is not None}
-        reasons = [why for record in self.of(place) for why in pick(record.summary, "privacy", "reasons") or ()]
-        label = table.rows[row].label
-        if len(table.columns) > 1:
-            inside = f", {table.columns[column].label})"
-            label = label[:-1] + inside if label.endswith(")") else f"{label} ({inside[2:]}"
-        kinds = {_kind(record, measure) for record in self.of(place)}
-        guess = GUESSING.get(table.dataset or "") if measure in ("accuracy", *OVER) else None
-        intervals = ((record.seed, _interval(record, measure)) for record in self.of(place))
+        known = {run.seed: value for run in runs if (value := measured(run, measure)) is not None}
+        reasons = [why for run in runs for why in pick(run.summary, "privacy", "reasons") or ()]
+        kinds = {_kind(run, measure) for run in runs}
+        of_classes = measure in ("accuracy", "over_rounds", "over_first_third")
+        intervals = ((run.seed, _interval(run, measure)) for run in runs)
         return Values(
-            label,
-            by_seed,
+            table.rows[row].label,
+            known,
+            table.columns[column].label if len(table.columns) > 1 else "",
             tuple(dict.fromkeys(reasons)),
             "%" if measure in PERCENT else "",
             kind=next((kind for kind in ("estimate", "lower", "refuting", "upper") if kind in kinds), "exact"),
             intervals={seed: one for seed, one in intervals if one is not None},
-            guessing=guess,
-            looks=self.looks(table_name),
-            blocks={one.seed: (one.machine and one.machine.processor, one.date) for one in self.of(place)},
+            guessing=GUESSING.get(table.dataset or "") if of_classes else None,
+            looks=self.paper.looks(name, self.scale, self.seeds),
+            blocks={run.seed: (run.machine and run.machine.processor, run.date) for run in runs},
         )
 
     def why_missing(self, place: Place) -> str | None:
-        if place in self.planned.missing:
-            return self.planned.missing[place]
-        failed = [
-            r.words for job in self.planned.jobs.get(place, ()) if isinstance(r := self.results.get(job), Failure)
-        ]
+        if place in self.missing:
+            return self.missing[place]
+        failed = [r.words for job in self.jobs.get(place, ()) if isinstance(r := self.results.get(job), Failure)]
         if failed:
             return failed[0] if failed[0] == NOT_RUN else f"refused: {failed[0]}"
         return None if self.values(place).by_seed else "nothing was measured"
 
+    def best_column(self, table: str, row: str) -> str | None:
+        """The column with the highest value in a row of a search, the first of equals."""
+        columns = self.paper.tables[table].columns
+        means = {column: self.values((table, row, column)).estimate.mean for column in columns}
+        known = {column: mean for column, mean in means.items() if mean is not None}
+        return max(known, key=lambda column: known[column]) if known else None
 
-def _waits(outcome: Outcome) -> bool:
-    """Whether more seeds may change it: not a level that is missed in another setting than the paper's."""
-    return outcome.verdict == OPEN and outcome.sides is not None and not outcome.blocked
-
-
-def best_of_searches(found: Measured) -> Best:
-    """The column with the highest value in each row of a search, the first of equals."""
-    best: dict[tuple[str, str], tuple[str, ...]] = {}
-    for name, table in found.paper.tables.items():
-        for row in table.rows if table.held is not None else ():
-            if (column := best_column(found, name, row)) is not None:
-                line = table.columns[column]
-                best[name, row] = (*line.options, *getattr(line, found.scale))
-    return best
-
-
-def best_column(found: Measured, table: str, row: str) -> str | None:
-    values = {column: found.values((table, row, column)).estimate.mean for column in found.paper.tables[table].columns}
-    known = {column: mean for column, mean in values.items() if mean is not None}
-    return max(known, key=lambda column: known[column]) if known else None
+    def best(self) -> Best:
+        found: dict[tuple[str, str], tuple[str, ...]] = {}
+        for name, table in self.paper.tables.items():
+            for row in table.rows if table.held is not None else ():
+                if (column := self.best_column(name, row)) is not None:
+                    line = table.columns[column]
+                    found[name, row] = (*line.options, *getattr(line, self.scale))
+        return found
 
 
-def measured(record: RunRecord, measure: str) -> float | None:
-    """A record's figure by its name; accuracies in percent."""
-    if measure.startswith("figure:"):
-        return record.figures.get(measure.removeprefix("figure:"))
-    if measure in OVER:
-        return mean_over_rounds(record, OVER[measure])
-    if measure in NORMS:
-        third = max(1, len(record.norms) // 3)
-        lengths = [length for _, length in record.norms]
-        return fmean(lengths[NORMS[measure](third)]) if lengths else None
-    value = number(pick(record.summary, *MEASURES[measure]))
-    return 100 * value if value is not None and measure in PERCENT else value
-
-
-#: Measures of length -> which of the rounds' means.
-NORMS: Mapping[str, Callable[[int], slice]] = {
-    "norm_first_third": lambda third: slice(0, third),
-    "norm_last_third": lambda third: slice(-third, None),
-}
-#: Measures of speed -> of which share of the rounds, from the first one.
-OVER = {"over_rounds": 1.0, "over_first_third": 1 / 3}
-
-
-def mean_over_rounds(record: RunRecord, share: float = 1.0) -> float | None:
-    """How fast a run converges: its mean accuracy in percent over the evaluated ones of its first ``share`` of rounds,
-    the area below its curve over the number of rounds. None where fewer than three were evaluated.
-    """
-    last = max((number for number, _, _ in record.curve), default=0)
-    known = [accuracy for number, accuracy, _ in record.curve if accuracy is not None and number <= share * last]
-    return 100 * sum(known) / len(known) if len(known) > 2 else None
-
+# --- one figure of a record --------------------------------------------------------------------------------
 
 #: Percent right by guessing.
 GUESSING = {"mnist": 10.0, "fashion_mnist": 10.0, "cifar10": 10.0, "cifar100": 1.0}
+
+
+def measured(record: RunRecord, measure: str) -> float | None:
+    """A record's figure by its name; accuracies in percent. A speed is the mean accuracy over the evaluated ones of all
+    rounds or of their first third, the area below the curve over the number of rounds; None for fewer than three.
+    """
+    if measure.startswith("figure:"):
+        return record.figures.get(measure.removeprefix("figure:"))
+    if measure in ("over_rounds", "over_first_third"):
+        last = max((i for i, _, _ in record.curve), default=0) * (1.0 if measure == "over_rounds" else 1 / 3)
+        known = [accuracy for i, accuracy, _ in record.curve if accuracy is not None and i <= last]
+        return 100 * sum(known) / len(known) if len(known) > 2 else None
+    if measure in ("norm_first_third", "norm_last_third"):
+        lengths, third = [length for _, length in record.norms], max(1, len(record.norms) // 3)
+        return fmean(lengths[:third] if measure == "norm_first_third" else lengths[-third:]) if lengths else None
+    value = number(pick(record.summary, *MEASURES[measure]))
+    return 100 * value if value is not None and measure in PERCENT else value
 
 
 def _kind(record: RunRecord, measure: str) -> Kind:
     """What a record's figure says of the truth."""
     if "audited" in measure:
         return "refuting" if record.figures.get("refuted") else "lower"
-    if measure == "figure:attack_accuracy":
-        return "estimate"
-    return "upper" if "verified" in measure else "exact"
+    return "estimate" if measure == "figure:attack_accuracy" else "upper" if "verified" in measure else "exact"
 
 
 def _interval(record: RunRecord, measure: str) -> tuple[float, float] | None:
@@ -224,119 +128,181 @@ def _interval(record: RunRecord, measure: str) -> tuple[float, float] | None:
     return None if low is None or high is None else (low, high)
 
 
-def _table(name: str, table: TableSpec, found: Measured, stopped: str) -> Table:
-    columns = list(table.columns)
+# --- tables and claims -------------------------------------------------------------------------------------
+
+
+def measure(
+    paper: Paper,
+    scale: Scale,
+    data: Path,
+    folder: Path,
+    runs: Runs,
+    *,
+    download: bool = False,
+    seeds: int | None = None,
+    look: int = 1,
+    fresh: bool = False,
+) -> Measured:
+    """Carries out what is missing of every cell up to a look, and takes each cell at the look whose runs are all there,
+    whoever asked for them. What is decided follows from the runs that are there and from nothing else. fresh: also the
+    tables with fresh seeds.
+    """
+    stage = f"{paper.paper} scale={scale}"
+
+    def planned(best: Best | None = None) -> tuple[dict[Place, list[Job]], dict[Place, str]]:
+        return plan(paper, scale, data, folder, download=download, seeds=seeds, best=best)
+
+    jobs, missing = planned()
+    searches = [job for place, some in jobs.items() if paper.tables[place[0]].held is not None for job in some]
+    found = runs.do(f"{stage} search", searches)
+    jobs, missing = planned(Measured(paper, scale, jobs, missing, found, seeds).best())
+    looks = {place: paper.looks(place[0], scale, seeds) for place in jobs}
+    for place in list(jobs):
+        of_fresh = paper.tables[place[0]].first_seed and not fresh and runs.may_run
+        if of_fresh and not all(map(runs.done, jobs[place][: looks[place][0]])):
+            del jobs[place]
+            missing[place] = "fresh seeds are run with fresh=true"
+    asked = {place: looks[place][min(look, len(looks[place])) - 1] for place in jobs}
+    runs.do(stage, [job for place, some in jobs.items() for job in some[: asked[place]]])
+    for place, some in jobs.items():
+        there = len(list(takewhile(runs.done, some)))
+        jobs[place] = some[: max([looks[place][0], *(seeds for seeds in looks[place] if seeds <= there)])]
+    results = runs.do(stage, list(dict.fromkeys(job for some in jobs.values() for job in some)))
+    return Measured(paper, scale, jobs, missing, results, seeds)
+
+
+def evaluate(found: Measured) -> PaperResults:
+    """Tables and verdicts of what has been run."""
+    paper, scale, settled = found.paper, found.scale, outcomes(found)
+    seeds = f" seeds={found.seeds}" if found.seeds else ""
+    return PaperResults(
+        **{name: getattr(paper, name) for name in ("paper", "title", "authors", "idea", "leak", "repair")},
+        scale=scale,
+        command=f"python -m fedpriv.reproduce paper={paper.paper} scale={scale}{seeds}",
+        case=tuple(_with_figures(paragraph, found) for paragraph in paper.case),
+        provenance=provenance(found.records),
+        tables=tuple(_table(name, table, found) for name, table in paper.tables.items()),
+        figures=(),
+        claims=tuple(_claim(name, claim, found, settled[name]) for name, claim in paper.claims.items()),
+    )
+
+
+def _table(name: str, table: TableSpec, found: Measured) -> Table:
     rows = tuple(
-        TableRow(name=row, label=line.label, cells=tuple(_cell(name, table, row, column, found) for column in columns))
+        TableRow(
+            name=row,
+            label=line.label,
+            cells=tuple(_cell((name, row, column), table, found) for column in table.columns),
+        )
         for row, line in table.rows.items()
     )
     orderings = []
-    for column in columns if table.orderings else ():
-        reported = {row: table.reported[row][column] for row in table.reported if column in table.reported[row]}
-        values = {row: found.values((name, row, column)) for row in reported}
-        known = {row: one for row, one in values.items() if one.by_seed}
-        if (order := ordering(table.columns[column].label, known, reported)) is not None:
-            orderings.append(order)
-    units = {table.percent(row, column) for row in table.rows for column in columns}
+    for column, line in table.columns.items() if table.orderings else ():
+        printed = {row: cells[column] for row, cells in table.reported.items() if column in cells}
+        values = {row: one for row in printed if (one := found.values((name, row, column))).by_seed}
+        orderings.append(ordering(line.label, values, printed))
     return Table(
         name=name,
         title=table.title,
         source=table.source,
-        unit="%" if units == {True} else "",
+        unit="%" if all(table.measure_of(*place) in PERCENT for place in table.places) else "",
         columns=tuple(line.label for line in table.columns.values()),
         rows=rows,
-        orderings=tuple(orderings),
-        notes=(*_notes(name, table, found, stopped), *table.notes),
+        orderings=tuple(one for one in orderings if one is not None),
+        notes=(*_notes(name, table, found), *table.notes),
         kind=table.kind,
-        computed=table.kind in ("plan", "computed"),
-        looks=found.looks(name),
+        another=bool(table.differences(found.scale)),
+        looks=found.paper.looks(name, found.scale, found.seeds),
     )
 
 
-def _notes(name: str, table: TableSpec, found: Measured, stopped: str) -> list[str]:
-    scale = found.scale
+def _notes(name: str, table: TableSpec, found: Measured) -> list[str]:
     notes = [f"At both scales: {'; '.join(table.differs)}."] if table.differs else []
-    notes += [f"At scale=small: {table.small_differs}."] if scale == "small" and table.small_differs else []
+    small = found.scale == "small" and table.small_differs
+    notes += [f"At scale=small: {table.small_differs}."] if small else []
     chosen_here = "; ".join(f"{item}: {words}" for item, words in table.open.items())
     notes += [f"Not printed, so chosen here: {chosen_here}."] if chosen_here else []
     if table.held is not None:
-        best = {line.label: best_column(found, name, row) for row, line in table.rows.items()}
+        best = {line.label: found.best_column(name, row) for row, line in table.rows.items()}
         chosen = [f"{label}: {table.columns[column].label}" for label, column in best.items() if column]
         words = f"Accuracy on {table.held:,} pictures of the training set that were kept from training; one seed."
         notes += [f"{words} Chosen: {'; '.join(chosen)}." if chosen else words]
-    return [*notes, stopped] if stopped else notes
+    looks = found.paper.looks(name, found.scale, found.seeds)
+    taken = sorted({len(jobs) for place, jobs in found.jobs.items() if place[0] == name})
+    if len(looks) > 1 and taken:
+        seen = [seeds for seeds in looks if seeds <= taken[-1]]
+        some = " (the later ones not of all cells)" if len(taken) > 1 else ""
+        notes += [f"Looked at after {_listed(seen)} seeds, of {_listed(looks)} that were planned{some}."]
+    return notes
 
 
-def _cell(name: str, table: TableSpec, row: str, column: str, found: Measured) -> Cell:
-    place = (name, row, column)
-    values = found.values(place)
+def _listed(looks: Sequence[int]) -> str:
+    return f"{', '.join(map(str, looks[:-1]))} and {looks[-1]}" if len(looks) > 1 else str(looks[0])
+
+
+def _cell(place: Place, table: TableSpec, found: Measured) -> Cell:
+    (_, row, column), values, runs = place, found.values(place), found.of(place)
     return Cell(
         measured=values.estimate if values.by_seed else None,
         reported=table.reported.get(row, {}).get(column),
-        runs=tuple(record.name for record in found.of(place)),
-        superseded=next((record.superseded for record in found.of(place) if record.superseded), None),
+        runs=tuple(record.name for record in runs),
+        superseded=next((record.superseded for record in runs if record.superseded), None),
         missing=None if (row, column) in table.left_out else found.why_missing(place),
     )
 
 
-def _claim(name: str, claim: ClaimSpec, found: Measured, settled: Outcome, why: str) -> Claim:
+def _claim(name: str, claim: ClaimSpec, found: Measured, settled: Outcome) -> Claim:
     sure = settled.p if settled.verdict != CANNOT else None
-    corrected = "" if sure is None else f"Corrected {p_words(sure)}"
-    ended = f"No further seeds: {why}" if why and settled.verdict == OPEN else ""
-    parts = (settled.words, corrected, ended, _unequal(claim, found), *_beside(claim, found), claim.because)
-    words = ". ".join(_begun(part.rstrip(".")) for part in parts if part) + "."
-    tables = [found.paper.tables[table] for table in dict.fromkeys(table for table, _, _ in claim.cells)]
-    differences = dict.fromkeys(
-        why for one in tables if one.trains or one.differs for why in one.differences(found.scale)
-    )
-    setting = "; ".join(differences) if settled.estimated else ""
-    unit = found.values(claim.cells[0]).unit if claim.cells else ""
+    beside = (found.values(cell) for cell in claim.beside)
+    quoted = (f"{one.label}: {shown(one.estimate, one.unit, seeds=False)}" for one in beside if one.by_seed)
+    p = "" if sure is None else f"Corrected {p_words(sure)}"
+    words = (settled.words, p, _unequal(claim, found), *quoted, claim.because)
+    tables = [found.paper.tables[table] for table in dict.fromkeys(table for table, _, _ in claim.test.cells)]
+    differences = [
+        why for one in tables if one.kind in ("train", "attack") or one.differs for why in one.differences(found.scale)
+    ]
+    unit = found.values(claim.test.cells[0]).unit if claim.test.cells else ""
     return Claim(
         name=name,
-        claim=claim.claim,
-        source=claim.source,
         verdict=settled.verdict,
-        words=words + (f" {OTHER_SETTING.format(setting)}" if setting else ""),
-        setting=setting,
-        basis=_basis(claim, any(one.kind == "train" for one in tables))
-        if settled.estimated or settled.verdict != CANNOT
-        else "",
+        words=". ".join(part.rstrip(".") for part in words if part) + ".",
         difference=settled.difference,
         unit="points" if unit == "%" else unit,
         p=sure,
-        quote=claim.quote,
-        line=claim.line,
-        before=claim.before,
-        rule=claim.rule,
-        beyond=claim.beyond,
+        setting="; ".join(dict.fromkeys(differences)) if settled.estimated else "",
+        **{one: getattr(claim, one) for one in ("claim", "source", "quote", "line", "before", "rule", "beyond")},
     )
-
-
-def _basis(claim: ClaimSpec, trained: bool) -> Literal["printed", "computed", "runs"]:
-    return "printed" if isinstance(claim.test, Printed | Ordered) else "runs" if trained else "computed"
 
 
 def _unequal(claim: ClaimSpec, found: Measured) -> str:
     """Of accuracies that are compared: the verified epsilons of their runs, where they are not the same."""
-    if not isinstance(claim.test, Better | Similar):
-        return ""
-    prices = dict.fromkeys((_price(one, found), _price(other, found)) for one, other in claim.test.pairs)
+
+    def price(place: Place) -> float | None:
+        verified = [number(pick(record.summary, "privacy", "verified_epsilon")) for record in found.of(place)]
+        return max((one for one in verified if one is not None), default=None)
+
+    pairs = claim.test.pairs if claim.test.kind in ("better", "similar") else ()
+    prices = dict.fromkeys((price(one), price(other)) for one, other in pairs)
     unequal = [(a, b) for a, b in prices if a is not None and b is not None and not math.isclose(a, b, rel_tol=0.05)]
     listed = "; ".join(f"{figure(a)} against {figure(b)}" for a, b in unequal)
     return f"Not at equal privacy: the runs' verified ε is {listed}" if unequal else ""
 
 
-def _price(place: Place, found: Measured) -> float | None:
-    verified = [number(pick(record.summary, "privacy", "verified_epsilon")) for record in found.of(place)]
-    return max((one for one in verified if one is not None), default=None)
+#: {table/row/column}: what was measured there; {cell - cell}: a paired difference; {printed}, {printed that hold}: the
+#: number of claims about the paper's own tables.
+BRACES = re.compile(r"\{([^{}]+)\}")
 
 
-def _begun(words: str) -> str:
-    """With a capital, where it begins with a common word."""
-    return words[:1].upper() + words[1:] if is_phrase(words) else words
+def _with_figures(paragraph: str, found: Measured) -> str:
+    def filled(match: re.Match[str]) -> str:
+        if match[1].startswith("printed"):
+            claims = [one for one in found.paper.claims.values() if one.test.kind in ("printed", "ordered")]
+            return str(sum(match[1] == "printed" or decide(one, found).verdict == HOLDS for one in claims))
+        one, *other = (found.values(tuple(part.strip().split("/"))) for part in match[1].split(" - "))  # type: ignore[arg-type]
+        if not other:
+            return shown(one.estimate, one.unit, seeds=False)
+        gap = estimate(paired(one.by_seed, other[0].by_seed))
+        words = shown(gap, "%" if one.unit == "%" else "", seeds=False).replace(" %", " points")
+        return f"+{words}" if (gap.mean or 0.0) > 0 else words
 
-
-def _beside(claim: ClaimSpec, found: Measured) -> list[str]:
-    """What the verdict does not rest on, in words."""
-    quoted = [found.values(cell) for cell in claim.beside]
-    return [f"{one.label}: {shown(one.estimate, one.unit).split(' (')[0]}" for one in quoted if one.by_seed]
+    return BRACES.sub(filled, paragraph)

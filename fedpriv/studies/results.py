@@ -1,23 +1,33 @@
-"""What a study leaves behind: ``results.json`` and ``runs.jsonl`` in its folder, which tables and words are made
-from. Infinite is the string "inf", as in summary.json.
+"""What a study leaves behind: ``results.json`` (tables, verdicts, boards) and ``runs.parquet`` (a row for each run).
+
+Infinite is the string "inf", as in summary.json. A column of ``runs.parquet`` is a field of `RunRecord`; what is no
+text or number is JSON there.
 """
 
 from __future__ import annotations
 
+import io
 import json
 import math
+import os
+import platform
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, PlainSerializer, ValidationError
 
 from fedpriv.common.errors import RunFolderError
 from fedpriv.common.files import write_atomic
-from fedpriv.report.words import number
+from fedpriv.common.systems import cores
+from fedpriv.common.versions import commit, library_versions, made_by
+from fedpriv.report.words import many, number
 
-RESULTS_FILE, RUNS_FILE = "results.json", "runs.jsonl"
+RESULTS_FILE, RUNS_FILE = "results.json", "runs.parquet"
 
 
 def _json(value: float) -> float | str:
@@ -52,29 +62,25 @@ class Machine(Stored):
 
 
 class Provenance(Stored):
-    """Where results come from, as their runs' records say. commits: that made the runs, that of most first, as
-    `RunRecord` stores them. machine, versions: of most of the runs; others: of the rest, in words. remarks: what else a
-    reader must know of how the runs were made, in words. date: of the last run.
+    """Where results come from, as their runs' records say. commits: that made the runs, that of most first. machine,
+    versions: of most of the runs; remarks: of the rest, in words. date: of the last run. core_seconds: of all runs.
     """
 
     commits: tuple[str, ...]
     machine: Machine
     versions: Mapping[str, str]
-    others: tuple[str, ...] = ()
     remarks: tuple[str, ...] = ()
     date: str
-    core_seconds: float = Field(description="time of all runs, summed")
-    client_epochs: float = 0.0
-    client_epoch_budget: float | None = None
+    core_seconds: float
 
 
 class RunRecord(Stored):
-    """One line of runs.jsonl.
+    """A run of a study.
 
     name: unique in the study, and a file name: the method, a digest of the options that matter, and the seed
     (`fedpriv.studies.jobs`). options: overrides of `python -m fedpriv`. curve: [round, accuracy or None, loss or None]
     where evaluated; norms: [round, mean length of the clients' updates]. summary: the run's summary.json. seconds: of
-    all its parts, where it was interrupted.
+    all its parts, where it was interrupted. form: of what a record of its kind holds (`fedpriv.studies.jobs.FORMS`).
 
     commit: that made it, "+" after it: with changes that it does not hold; "version 0.1.0" outside a checkout.
     machine, versions, date: where and when. arithmetic: where it is equal, the same code gives the same bits; empty in
@@ -93,7 +99,7 @@ class RunRecord(Stored):
     norms: tuple[tuple[int, float], ...] = ()
     seconds: float = 0.0
     commit: str = ""
-    form: int = Field(default=1, description="of what a record of its kind holds")
+    form: int = 1
     machine: Machine | None = None
     versions: Mapping[str, str] = {}
     arithmetic: Mapping[str, str] = {}
@@ -120,8 +126,8 @@ class TableRow(Stored):
 
 
 class Ordering(Stored):
-    """Whether the order that the paper reports in a column is the measured one. Of its pairs: agreeing: as reported,
-    beyond doubt (95 %); contradicted: the other way round beyond doubt; open: neither.
+    """The order that a paper reports in a column, and the measured one. Of its pairs: agreeing: as reported, beyond
+    doubt (95 %); contradicted: the other way round beyond doubt; open: neither.
     """
 
     column: str
@@ -130,13 +136,10 @@ class Ordering(Stored):
     agreeing: int
     contradicted: int
     open: int
-    holds: bool
 
 
 class Table(Stored):
-    """computed: from options alone, with no chance in it; kind: of its runs, empty in older results; looks: seeds in
-    all at each look that was planned.
-    """
+    """kind: of its runs; another: whether its setting is not the paper's; looks: seeds in all at each planned look."""
 
     name: str
     title: str
@@ -146,9 +149,14 @@ class Table(Stored):
     rows: tuple[TableRow, ...]
     orderings: tuple[Ordering, ...] = ()
     notes: tuple[str, ...] = ()
-    computed: bool = False
     kind: str = ""
+    another: bool = False
     looks: tuple[int, ...] = ()
+
+    @property
+    def cells(self) -> list[tuple[str, str, Cell]]:
+        """(row's label, column's label, cell)."""
+        return [(row.label, c, cell) for row in self.rows for c, cell in zip(self.columns, row.cells, strict=True)]
 
 
 class Figure(Stored):
@@ -160,17 +168,11 @@ class Figure(Stored):
     caption: str
 
 
-OTHER_SETTING = "Not the paper's setting: {}."
-
-
 class Claim(Stored):
-    """A claim of a paper and what became of it. difference: what the verdict rests on, where it is a difference
-    (mean with its half_width), in the unit of the claim. p: how probable a result as sure as this is where the opposite
-    is true, after the correction for looks and for all claims of the paper; None where nothing is left to chance.
-    setting: in what the setting is not the paper's, which `words` end with. basis: what the verdict is about: the
-    paper's own figures, training runs, or what else is computed, attacked or estimated; "" where it is about nothing.
-    quote: the paper's own words; line: of its text. before: on the list before the protocol; rule: that moved it.
-    beyond: why it is no claim of the paper; its verdict is then of no account.
+    """A claim of a paper and its verdict. difference: what the verdict rests on, where it is one difference, in the
+    unit of the claim. p: corrected for looks and for all claims of the paper; None where nothing is left to chance.
+    setting: in what the setting is not the paper's. quote: the paper's own words; line: of its text. before: on the
+    list before the protocol; rule: that moved it. beyond: why it is no claim of the paper and has no verdict.
     """
 
     name: str
@@ -182,7 +184,6 @@ class Claim(Stored):
     unit: str = ""
     p: float | None = None
     setting: str = ""
-    basis: Literal["printed", "computed", "runs", ""] = ""
     quote: tuple[str, ...] = ()
     line: tuple[int, ...] = ()
     before: Verdict | Literal["new"] | None = None
@@ -190,31 +191,34 @@ class Claim(Stored):
     beyond: str = ""
 
     @property
-    def found(self) -> str:
-        """The words without the setting, which several claims share."""
-        return self.words.removesuffix(f" {OTHER_SETTING.format(self.setting)}")
+    def place(self) -> Literal["own", "another", "not"]:
+        """Where it was tested; the two settings are never added up (docs/results/protocol.md, section 2)."""
+        return "not" if self.verdict == "cannot be tested here" else "another" if self.setting else "own"
 
 
 class PaperResults(Stored):
-    """``results/<paper>/results.json``. command: what makes it. idea, leak, repair: the paper in words (plain text).
-    seeds: most of a cell; each cell says its own.
+    """``results/<paper>/results.json``. command: what makes it. idea, leak, repair: the paper in words (plain text);
+    case: the strongest fair case for it.
     """
 
     paper: str
     title: str
     authors: str
     scale: Literal["small", "literal"]
-    command: str = ""
+    command: str
     idea: str
     leak: str
     repair: str
-    methods: tuple[str, ...]
-    case: tuple[str, ...] = Field(default=(), description="the strongest fair case for the paper, in words")
+    case: tuple[str, ...] = ()
     provenance: Provenance
-    seeds: int
     tables: tuple[Table, ...]
     figures: tuple[Figure, ...]
     claims: tuple[Claim, ...]
+
+    @property
+    def listed(self) -> list[Claim]:
+        """All claims but findings beyond the paper."""
+        return [claim for claim in self.claims if not claim.beyond]
 
 
 class TuningCost(Stored):
@@ -234,10 +238,12 @@ Measure = Literal["final", "personalised", "leading", "auc", "balanced_accuracy"
 
 class Entry(Stored):
     """A calibrated method at one target. figures in their units: accuracy (or what a board ranks by) in percent, bytes
-    up and down and seconds of the whole run; chosen: what the search found; runs: names of its final runs. idea: of a
-    paper, a plain method, or a rival that a paper compares itself with. tied: the paired difference to the best at this
-    target may be nothing (95 %). tried: trials of the search that ran. superseded: why the entry is to be made anew,
-    where its epsilon is of an account that has been replaced.
+    up and down and seconds of the whole run; chosen: what the search found; at_edge: options whose best value ends at
+    an edge of its range; runs: names of its final runs. idea: of a paper, a plain method, or a rival that a paper
+    compares itself with. tied: the paired difference to the best at this target may be nothing (95 %). better_at:
+    smaller target at which it is surely more accurate. tried: trials of the search that ran. superseded: why the entry
+    is to be made anew. own_plan: who takes part when is not as in the other rows. worst_site: leading metric at the
+    site where it is least, in percent.
     """
 
     method: str
@@ -257,13 +263,11 @@ class Entry(Stored):
     tied: bool = False
     tried: int | None = None
     superseded: str | None = None
-    at_edge: tuple[str, ...] = Field(default=(), description="options whose best value ends at an edge of its range")
+    at_edge: tuple[str, ...] = ()
     tuning: TuningCost | None = None
-    better_at: float | None = Field(default=None, description="smaller target at which it is surely more accurate")
-    own_plan: bool = Field(default=False, description="who takes part when is not as in the other rows of the board")
-    worst_site: Estimate | None = Field(
-        default=None, description="leading metric at the site where it is least, percent"
-    )
+    better_at: float | None = None
+    own_plan: bool = False
+    worst_site: Estimate | None = None
 
 
 class Duel(Stored):
@@ -295,8 +299,11 @@ class Left(Stored):
 
 
 class Board(Stored):
-    """One threat model: entries of other boards are not comparable. reference: the same setting without privacy.
-    measure: whose accuracy. trials: of each search.
+    """One threat model: entries of other boards are not comparable. reference: the same setting without privacy;
+    on_features: the same on the features; alone: every client trained by itself, epsilon 0. measure: whose accuracy;
+    metric: name of what is ranked by. trials: of each search; search: ranges of each method; private: whether the
+    choice of options is within epsilon. chance: accuracy of guessing, in percent. ahead: target -> by how much its best
+    is above what clients have alone.
     """
 
     name: str
@@ -307,32 +314,31 @@ class Board(Stored):
     delta: float
     setting: str
     measure: Measure = "final"
-    metric: str = Field(default="accuracy", description="name of what is ranked by")
+    metric: str = "accuracy"
     trials: int | None = None
     targets: tuple[float, ...]
     reference: Estimate
-    on_features: Estimate | None = Field(default=None, description="the same setting without privacy, on the features")
-    alone: Estimate | None = Field(default=None, description="every client trained by itself: epsilon 0")
+    on_features: Estimate | None = None
+    alone: Estimate | None = None
     entries: tuple[Entry, ...]
     left: tuple[Left, ...] = ()
     plot: Figure | None = None
-    verdicts: tuple[str, ...] = Field(
-        default=(), description="whether ideas beat plain methods, and the best what clients have alone, in words"
-    )
-    duels: tuple[Duel, ...] = Field(default=(), description="what the verdicts rest on")
-    chance: float | None = Field(default=None, description="accuracy of guessing, in percent")
-    search: Mapping[str, str] = Field(default={}, description="what was tried for each method, by its name")
-    searched: str | None = Field(default=None, description="how a search over ranges went, in words")
+    ahead: Mapping[float, Estimate] = {}
+    duels: tuple[Duel, ...] = ()
+    chance: float | None = None
+    search: Mapping[str, str] = {}
+    searched: Mapping[str, Any] = {}
+    private: bool = False
+
+    def at(self, target: float) -> list[Entry]:
+        """Entries of a target, the best first."""
+        return sorted((entry for entry in self.entries if entry.target == target), key=lambda entry: entry.rank)
 
 
 class Leaderboard(Stored):
-    """``results/leaderboard/results.json``. search: the space in a sweep's words; note: what epsilon leaves out."""
+    """``results/leaderboard/results.json``."""
 
     provenance: Provenance
-    seeds: int
-    trials: int
-    search: str
-    note: str
     boards: tuple[Board, ...]
 
 
@@ -340,38 +346,155 @@ Study = TypeVar("Study", PaperResults, Leaderboard)
 
 
 def write_results(folder: Path, results: PaperResults | Leaderboard, runs: Sequence[RunRecord]) -> None:
+    import pandas as pd  # a second to import
+
     folder.mkdir(parents=True, exist_ok=True)
-    write_atomic(folder / RUNS_FILE, "".join(run.model_dump_json() + "\n" for run in runs))
-    write_atomic(
-        folder / RESULTS_FILE, json.dumps(results.model_dump(mode="json"), indent=1, ensure_ascii=False) + "\n"
+    rows = (run.model_dump(mode="json") for run in runs)
+    texts = [
+        {key: one if isinstance(one, str | int | float) else _text(one) for key, one in row.items()} for row in rows
+    ]
+    table = io.BytesIO()
+    pd.DataFrame(texts, columns=list(RunRecord.model_fields)).to_parquet(
+        table, index=False, compression="zstd", compression_level=12
     )
+    write_atomic(folder / RUNS_FILE, table.getvalue())
+    write_atomic(folder / RESULTS_FILE, _text(results.model_dump(mode="json", exclude_defaults=True), indent=0) + "\n")
 
 
-def read_results(folder: Path, kind: type[Study]) -> tuple[Study, list[RunRecord]]:
-    """Raises `RunFolderError` where there are none, or where they cannot be read."""
-    return read_study(folder, kind), read_runs(folder)
+def _text(content: Any, **layout: Any) -> str:
+    return json.dumps(content, ensure_ascii=False, **(layout or {"separators": (",", ":")}))
 
 
 def read_study(folder: Path, kind: type[Study]) -> Study:
-    """The results without the runs. Raises `RunFolderError` as `read_results` does."""
-    with _said(folder):
+    """The results without the runs. Raises `RunFolderError` where there are none, or where they cannot be read."""
+    with _readable(folder):
         return kind.model_validate_json((folder / RESULTS_FILE).read_text(encoding="utf-8"))
 
 
 def read_runs(folder: Path) -> list[RunRecord]:
-    """The records of a study's runs. Raises `RunFolderError` as `read_results` does."""
-    with _said(folder):
-        lines = (folder / RUNS_FILE).read_text(encoding="utf-8").removesuffix("\n").split("\n")
-        return [RunRecord.model_validate_json(line) for line in lines if line]
+    """The records of a study's runs. Raises `RunFolderError` as `read_study` does."""
+    import pandas as pd
+
+    plain = {name for name, field in RunRecord.model_fields.items() if field.annotation in (str, int, float)} | {"kind"}
+    with _readable(folder):
+        rows = pd.read_parquet(io.BytesIO((folder / RUNS_FILE).read_bytes())).to_dict("records")
+        return [
+            RunRecord.model_validate({key: one if key in plain else _value(one) for key, one in row.items()})
+            for row in rows
+        ]
+
+
+def _value(text: Any) -> Any:
+    """What `_text` wrote; ``superseded`` is plain text, or null."""
+    return json.loads(text) if str(text)[:1] in ("{", "[") or text == "null" else text
 
 
 @contextmanager
-def _said(folder: Path) -> Iterator[None]:
+def _readable(folder: Path) -> Iterator[None]:
     try:
         yield
     except FileNotFoundError as error:
         raise RunFolderError(f"{folder}: no results ({error.filename} is missing)") from None
-    except ValidationError as error:
-        first = error.errors()[0]
-        words = f"{folder}: {RESULTS_FILE} or {RUNS_FILE}: {first['loc']}: {first['msg']}"
-        raise RunFolderError(words) from None
+    except (ValidationError, ValueError, OSError) as error:
+        first = error.errors()[0] if isinstance(error, ValidationError) else {"loc": "", "msg": str(error)}
+        raise RunFolderError(f"{folder}: {RESULTS_FILE} or {RUNS_FILE}: {first['loc']}: {first['msg']}") from None
+
+
+# --- where results come from -------------------------------------------------------------------------------
+
+
+@cache
+def machine() -> Machine:
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    return Machine(
+        processor=" and ".join(filter(None, (_processor(), _gpu()))),
+        cores=cores(),
+        memory_gib=round(memory, 1),
+        system=f"{platform.system()} {platform.machine()}",
+        python=platform.python_version(),
+    )
+
+
+def _processor() -> str:
+    return _cpu_facts().get("model name") or platform.processor() or platform.machine()
+
+
+@cache
+def _gpu() -> str:
+    """The name of the GPU on which runs train by default (`engine.device=auto`); "" without one."""
+    import torch
+
+    return torch.cuda.get_device_name() if torch.cuda.is_available() else ""
+
+
+def _cpu_facts() -> dict[str, str]:
+    """Of the first core, as Linux names them."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").partition("\n\n")[0].splitlines()
+    except OSError:
+        lines = []
+    return {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+
+
+def arithmetic() -> dict[str, str]:
+    """On what the last bits of a result depend, beside the code and the options: the processor's model (libraries take
+    other instructions and other orders of summation on others), what torch makes of it, threads, a GPU, versions.
+    Where it is equal, the same code gives the same bits on a CPU. Asked after a job, which sets its threads.
+    """
+    import torch
+
+    facts = _cpu_facts()
+    model = ", ".join(f"{name} {facts[name]}" for name in ("cpu family", "model") if name in facts)
+    versions = {name: version for name, version in library_versions().items() if name in ("python", "torch", "numpy")}
+    return {
+        "processor": ", ".join(filter(None, (_processor(), model))),
+        "instructions": torch.backends.cpu.get_cpu_capability(),
+        "system": f"{platform.system()} {platform.machine()}",
+        "threads": str(torch.get_num_threads()),
+        **({"gpu": _gpu()} if _gpu() else {}),
+        **versions,
+    }
+
+
+def here() -> dict[str, Any]:
+    """What a record says of where it was made."""
+    date = f"{datetime.now(UTC):%Y-%m-%d}"
+    return {"commit": commit(), "machine": machine(), "versions": library_versions(), "date": date}
+
+
+#: A key of the versions of records that were made before results were known by commit and options.
+DIGEST = "code"
+
+
+def provenance(runs: Sequence[RunRecord]) -> Provenance:
+    """Of a study's runs, whichever call of it made them, on whichever machine."""
+    machines = Counter(run.machine for run in runs if run.machine)
+    libraries = Counter(
+        tuple((name, version) for name, version in run.versions.items() if name != DIGEST)
+        for run in runs
+        if run.versions
+    )
+    main, *other_machines = [one for one, _ in machines.most_common()] or [machine()]
+    most, *other_libraries = [one for one, _ in libraries.most_common()] or [tuple(library_versions().items())]
+    old = [run for run in runs if DIGEST in run.versions]
+    anew = Counter((run.superseded, str(run.summary.get("strategy", run.kind))) for run in runs if run.superseded)
+    changed = {one: ", ".join(f"{n} {v}" for n, v in one if (n, v) not in most) for one in other_libraries}
+    digests = dict.fromkeys(run.versions[DIGEST] for run in old)
+    early = "made before results were named by commit and options, with a digest of the sources"
+    return Provenance(
+        commits=tuple(name for name, _ in Counter(run.commit for run in runs).most_common()),
+        machine=main,
+        versions=dict(most),
+        remarks=(
+            *(f"{many(machines[one], 'run')} on {one.processor}, {one.cores} cores" for one in other_machines),
+            *(f"{many(libraries[one], 'run')} with {words}" for one, words in changed.items()),
+            *([f"{early} ({', '.join(digests)}): {many(len(old), 'run')} of {len(runs):,}"] if old else []),
+            *(f"to be made anew: {count} of {name}: {reason}" for (reason, name), count in anew.items()),
+        ),
+        date=max((run.date for run in runs), default=""),
+        core_seconds=round(sum(run.seconds for run in runs), 1),
+    )
+
+
+def commits_in_words(origin: Provenance) -> str:
+    return ", ".join(map(made_by, origin.commits)) or made_by("")

@@ -21,13 +21,15 @@ import pytest
 import torch
 from rotation import commit, everything
 
-from fedpriv.studies import data
+from fedpriv.studies import data, papers
 from fedpriv.studies.boards import read_boards
-from fedpriv.studies.carrying_out import carry_out
 from fedpriv.studies.data import held_out, where
 from fedpriv.studies.jobs import Job
-from fedpriv.studies.provenance import arithmetic
-from fedpriv.studies.results import Leaderboard, RunRecord, read_results, read_runs
+from fedpriv.studies.papers import Place
+from fedpriv.studies.reproduction import Measured
+from fedpriv.studies.results import Leaderboard, PaperResults, RunRecord, arithmetic, read_runs, read_study
+from fedpriv.studies.runner import carry_out
+from fedpriv.studies.verdicts import CANNOT, outcomes
 
 RESULTS = Path(__file__).resolve().parents[2] / "docs" / "results"
 #: Paper -> its methods.
@@ -94,7 +96,7 @@ def sample() -> dict[str, RunRecord]:
     cheapest of its ranked runs, unless one of the papers' is of that board.
     """
     board_runs = {run.name: run for run in committed()["leaderboard"]}
-    results, _ = read_results(RESULTS / "leaderboard", Leaderboard)
+    results = read_study(RESULTS / "leaderboard", Leaderboard)
     ranked = {board.name: [board_runs[n] for entry in board.entries for n in entry.runs] for board in results.boards}
     on_boards = [run for runs in ranked.values() for run in runs]
     found = {}
@@ -231,7 +233,7 @@ def test_a_finished_run_is_found_by_its_name() -> None:
 
 def test_the_sample_is_cheap_and_complete() -> None:
     found = sample()
-    results, _ = read_results(RESULTS / "leaderboard", Leaderboard)
+    results = read_study(RESULTS / "leaderboard", Leaderboard)
     names = {run.name for run in found.values()}
     for board in results.boards:
         assert set(read_boards("all")) >= {board.name}
@@ -255,3 +257,54 @@ def test_the_sample_is_cheap_and_complete() -> None:
 )
 def test_what_is_close(path: str, then: Any, now: Any, allowed: bool) -> None:
     assert close(path, then, now) is allowed
+
+
+class Committed(Measured):
+    """Committed runs of a paper, by the names in its committed tables: nothing is composed, no picture is read."""
+
+    def __init__(self, paper: str) -> None:
+        stored = read_study(RESULTS / paper, PaperResults)
+        by_name = {run.name: run for run in committed()[paper]}
+        asked = papers.load(paper)
+        cells = {
+            (table.name, row.name, column): cell
+            for table in stored.tables
+            for row in table.rows
+            for column, cell in zip(asked.tables[table.name].columns, row.cells, strict=True)
+        }
+        self.__dict__["runs"] = {place: [by_name[name] for name in cell.runs] for place, cell in cells.items()}
+        self.__dict__["why"] = {place: cell.missing for place, cell in cells.items() if cell.missing}
+        waits = ("refused", "it has not been run yet", "nothing was measured")
+        missing = {place: why for place, why in self.__dict__["why"].items() if not why.startswith(waits)}
+        super().__init__(asked, stored.scale, {}, missing, {})
+        self.__dict__["stored"] = stored
+
+    def of(self, place: Place) -> list[RunRecord]:
+        found: list[RunRecord] = self.__dict__["runs"].get(place, [])
+        return found
+
+    def why_missing(self, place: Place) -> str | None:
+        return self.__dict__["why"].get(place) or (None if self.values(place).by_seed else "nothing was measured")
+
+
+@pytest.mark.parametrize("paper", sorted(PAPERS))
+def test_the_committed_verdicts_and_tables_come_out_again_from_the_committed_runs(paper: str) -> None:
+    study = Committed(paper)
+    stored, found = study.__dict__["stored"], outcomes(study)
+    for claim in stored.claims:
+        one = found[claim.name]
+        p = None if one.verdict == CANNOT else one.p
+        assert (claim.verdict, claim.p) == (one.verdict, p if p is None else pytest.approx(p, abs=1e-9)), claim.name
+    count = 0
+    for table in stored.tables:
+        columns = list(study.paper.tables[table.name].columns)
+        for row in table.rows:
+            for column, cell in zip(columns, row.cells, strict=True):
+                values = study.values((table.name, row.name, column))
+                again = values.estimate if values.by_seed else None
+                assert (again and again.n) == (cell.measured and cell.measured.n), (table.name, row.name, column)
+                if again and cell.measured and again.mean not in (None, math.inf):
+                    count += 1
+                    assert again.mean == pytest.approx(cell.measured.mean, rel=1e-9)
+                    assert (again.half_width or 0.0) == pytest.approx(cell.measured.half_width or 0.0, rel=1e-9)
+    assert count > 30

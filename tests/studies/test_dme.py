@@ -17,7 +17,7 @@ from fedpriv.common.errors import OptionError
 from fedpriv.mechanisms import laws
 from fedpriv.mechanisms.quantisation import high_probability, step
 from fedpriv.studies import mean_estimation
-from fedpriv.studies.quantisers import Quantiser, estimate, expected_error, quantisers, squared_errors
+from fedpriv.studies.mean_estimation import Quantiser, estimate, expected_error, quantisers, squared_errors
 
 MU = 1 - math.sqrt(0.75)  # lambda = 0.25
 RADIUS, TRIALS, CLIENTS = 0.7, 400, 11
@@ -105,7 +105,9 @@ def test_the_page_s_variances_at_joint_epsilon_2_28() -> None:
 
 def test_pieces_of_a_long_vector_are_all_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     held, quantiser = values("uniform", clients=4), Quantiser("", 1.0, 4)
-    monkeypatch.setattr("fedpriv.studies.quantisers.STREAM", 4 * 7)  # 7 of 60 coordinates at a time, one trial each
+    monkeypatch.setattr(
+        "fedpriv.studies.mean_estimation.STREAM", 4 * 7
+    )  # 7 of 60 coordinates at a time, one trial each
     errors = squared_errors(quantiser, held, RADIUS, 150, np.random.default_rng(0))
     assert abs(float(errors.mean()) - expected_error(quantiser, held, RADIUS)) < 4 * float(errors.std()) / math.sqrt(
         150
@@ -149,7 +151,7 @@ def test_end_to_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert places["epsilon"] == [0.25, 0.5, 1, 1.5, 2, 4, 8] and places["n"] == [2, 4, 5, 8, 16, 32, 64]
     assert places["bits"] == list(range(9)) and places["group_size"] == [2, 3, 4, 5]
     for figure in found["figures"]:
-        assert (tmp_path / "a" / figure["file"]).read_bytes().startswith(b"\x89PNG") and figure["alt"]
+        assert (tmp_path / "a" / figure["file"]).read_bytes().startswith(b"<?xml") and figure["alt"]
         for curve in figure["curves"]:
             line = dict(map(tuple, curve["line"]))
             assert all(point["closed_form"] == line[point["x"]] for point in curve["points"])
@@ -162,7 +164,7 @@ def test_the_same_seed_gives_the_same_numbers(tmp_path: Path) -> None:
     assert first["table"] == again["table"] and first["figures"] == again["figures"]
     other = run(tmp_path / "c", "figure=1", "seed=5")
     assert other["table"] != first["table"]
-    assert sorted(path.name for path in (tmp_path / "a").iterdir()) == ["dme.json", "error-epsilon.png"]
+    assert sorted(path.name for path in (tmp_path / "a").iterdir()) == ["dme.json", "error-epsilon.svg"]
 
 
 def test_without_privacy_and_without_any_error(tmp_path: Path) -> None:
@@ -170,7 +172,7 @@ def test_without_privacy_and_without_any_error(tmp_path: Path) -> None:
     found = run(tmp_path / "a", "figure=2", "epsilon=inf", "inputs=half", "n=4")
     row = {row["quantiser"]: row for row in found["table"]}["coqfl"]
     assert row["error"] == row["closed_form"] == 0 and row["ratio"] is None
-    assert found["options"]["epsilon"] == "inf" and (tmp_path / "a" / "error-n.png").exists()
+    assert found["options"]["epsilon"] == "inf" and (tmp_path / "a" / "error-n.svg").exists()
 
 
 def test_default_group_sizes_that_do_not_fit_are_left_out() -> None:

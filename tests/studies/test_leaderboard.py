@@ -8,32 +8,44 @@ import re
 import shutil
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
-from made_up_board import FEDAVG, METHODS, SEED, TINY, written
+from made_up import FEDAVG, METHODS, SEED, TINY, written
 from pytest import approx
 
 from fedpriv.commands import leaderboard
-from fedpriv.common.errors import OptionError
 from fedpriv.config.compose import compose
-from fedpriv.config.methods import METHODS as KNOWN
 from fedpriv.data.load import load_dataset, load_federated
 from fedpriv.data.splits import read_split
 from fedpriv.privacy.events import CLIENT_TO_SERVER
 from fedpriv.privacy.private_selection import selection_epsilon, with_mean
 from fedpriv.runs.preparation import resolve
-from fedpriv.studies import boards, data, leaderboard_page
-from fedpriv.studies.board_jobs import Key, Prepared, privacy_under
-from fedpriv.studies.board_results import accuracies, board_of, entry_of, records_of
-from fedpriv.studies.boards import read_board, read_boards
-from fedpriv.studies.carrying_out import Failure
-from fedpriv.studies.choice_price import run_events
-from fedpriv.studies.jobs import Job
-from fedpriv.studies.results import Board, Leaderboard, RunRecord, read_results
-from fedpriv.studies.search import begin
-from fedpriv.studies.tuning import Tuned, _chosen, score
+from fedpriv.studies import boards, data, pages
+from fedpriv.studies.boards import BoardPlan, begin, read_boards
+from fedpriv.studies.jobs import Job, run_events
+from fedpriv.studies.leaderboard import (
+    Key,
+    Prepared,
+    Tuned,
+    accuracies,
+    board_of,
+    choose,
+    entry_of,
+    privacy_under,
+    records_of,
+    score,
+)
+from fedpriv.studies.papers import read
+from fedpriv.studies.results import Board, Leaderboard, RunRecord, provenance, read_runs, read_study, write_results
+from fedpriv.studies.runner import Failure
+
+
+def plan_of(file: Path) -> BoardPlan:
+    return read(file, BoardPlan, "board")
+
 
 # --- the whole command -----------------------------------------------------------------------------------
 
@@ -79,7 +91,7 @@ def carried_out(tmp_path_factory: pytest.TempPathFactory) -> CarriedOut:
         assert call(folder / "out", "plan=true") == 0
         assert not list((folder / "out" / "runs").glob("train-*"))
         assert call(folder / "out") == 0
-    results, runs = read_results(folder / "out", Leaderboard)
+    results, runs = read_study(folder / "out", Leaderboard), read_runs(folder / "out")
     return CarriedOut(folder, {board.name: board for board in results.boards}, {run.name: run for run in runs})
 
 
@@ -103,7 +115,7 @@ def test_everybody_is_tried_equally_often_and_an_edge_widens_all_searches(carrie
         tuned.setdefault(rest, []).append(learning_rate(run))
     assert {len(set(rates)) for rates in tuned.values()} == {3}
     assert max(rate for rest, rates in tuned.items() if "strategy=fedavg" in rest for rate in rates) > 0.05
-    assert board.searched is not None and "2 points of a scrambled Sobol sequence" in board.searched
+    assert "2 points of a scrambled Sobol sequence" in carried_out.page and not board.private
     assert board.search["fedldp"] == "local.lr from 0.02 to 0.05"
 
 
@@ -113,7 +125,7 @@ def test_the_choice_sees_no_test_picture_and_is_the_best(carried_out: CarriedOut
     split = read_split(str(carried_out.out / f"tuning-digits-300-{SEED}.npz"))
     rows = np.concatenate([split.train, split.test])
     assert sorted(rows) == list(range(len(pictures.train.targets))) and abs(len(split.test) - 300) <= 10
-    board, plan = carried_out.boards["tiny"], read_board(carried_out.folder / "boards" / "tiny.yaml")
+    board, plan = carried_out.boards["tiny"], plan_of(carried_out.folder / "boards" / "tiny.yaml")
     for entry in board.entries:
         runs = [carried_out.runs[name] for name in entry.runs]
         mine = [run for run in carried_out.trained(SEED) if without_choice(run) == without_choice(runs[0])]
@@ -152,7 +164,10 @@ def test_what_is_not_ranked_is_there_with_its_reason(carried_out: CarriedOut) ->
     assert all(reason.endswith("of its updates") for reason in guessed)
     assert {(duel.method, duel.against) for duel in board.duels} == {("fedcad", "fedldp")}
     assert board.alone is not None and board.alone.n == 2
-    assert [words for words in board.verdicts if "than what every client has by itself" in words or "not told" in words]
+    for target, gap in board.ahead.items():
+        best = board.at(target)[0]
+        assert gap.n == 2 and gap.mean == approx((best.accuracy.mean or 0) - (board.alone.mean or 0))
+    assert "The best against what every client has by itself, in points: at epsilon 20 " in carried_out.page
 
 
 @pytest.mark.slow
@@ -217,7 +232,7 @@ def test_a_privately_tuned_board_counts_the_choice(carried_out: CarriedOut) -> N
                 and any(o.endswith(f"-{SEED}.npz") for o in other.options)
             ]  # fmt: skip
             assert scored.summary["accuracy"]["final"] == max(rivals)
-    assert board.searched is not None and "Papernot" in board.searched
+    assert board.private and "law with mean 2" in carried_out.page
 
 
 @pytest.mark.slow
@@ -231,14 +246,14 @@ def test_a_second_call_runs_only_what_is_new(
     shutil.copytree(carried_out.out, out)
     before = records(out)
     assert call(out) == 0 and records(out) == before  # refusals included
-    first, runs = read_results(out, Leaderboard)
+    first, runs = read_study(out, Leaderboard), read_runs(out)
     trained = [run for run in runs if run.kind == "train"]
     other = trained[0].model_copy(update={"name": "train-of-another-board-s0"})
-    (out / "runs.jsonl").write_text("".join(run.model_dump_json() + "\n" for run in (*trained, other)))
+    write_results(out, first, [*trained, other])
     for prices in [*(out / "runs").glob("tuning-*-s*"), *(out / "runs").glob("plan-*")]:
         shutil.rmtree(prices)  # they need no run
     assert call(out, "run=false") == 0 and records(out).keys() == before.keys()
-    again, kept = read_results(out, Leaderboard)
+    again, kept = read_study(out, Leaderboard), read_runs(out)
     assert again.boards == first.boards and kept[-1] == other
     assert sum(run.kind == "train" for run in kept) == len(trained) + 1
 
@@ -272,7 +287,7 @@ def done(accuracy: dict[str, float | None], seed: int = 0) -> RunRecord:
 
 
 def test_failed_trials_are_counted_and_a_missing_accuracy_is_no_zero(tmp_path: Path) -> None:
-    plan = read_board(written(tmp_path, targets=[20.0], measure="personalised"))
+    plan = plan_of(written(tmp_path, targets=[20.0], measure="personalised"))
     key = Key(Prepared("tiny", plan, ("dataset=digits",), tmp_path / "split.npz", Path(), 10), plan.methods[0], 20.0)
     search = begin(key.space, plan.tuning.trials, plan.tuning.seed)
     first, second = key.tuning(search.trials)
@@ -280,10 +295,10 @@ def test_failed_trials_are_counted_and_a_missing_accuracy_is_no_zero(tmp_path: P
     tuned: dict[Job, RunRecord | Failure] = {
         first: Failure(first, "no"), second: done({"final": 0.1, "personalised": 0.4}),
     }  # fmt: skip
-    found = _chosen(key, search, tuned)
+    found = choose(key, search, tuned)
     assert found.tried == 1 and [f"{option}={value}" for option, value in found.chosen.items()] == [*search.trials[1]]
     nothing = {first: done({"final": 0.9, "personalised": None}), second: done({"final": 0.9, "personalised": None})}
-    none = _chosen(key, search, nothing)
+    none = choose(key, search, nothing)
     assert none.reason == "a tuning run has no personalised accuracy" and not none.final
     assert records_of(key, none, {}) == none.reason
     zero, one = found.final.values()
@@ -293,8 +308,9 @@ def test_failed_trials_are_counted_and_a_missing_accuracy_is_no_zero(tmp_path: P
     records = records_of(key, found, whole)
     assert not isinstance(records, str) and accuracies(key, records) == {0: 50.0, 1: 60.0}
     entry = entry_of(key, found, records)
-    assert "(1 of 2 trials: the others failed)" in leaderboard_page._row(entry, 2)[1]
-    assert "failed" not in leaderboard_page._row(entry, 1)[-1] and entry.superseded is None
+    board = SimpleNamespace(trials=2, metric="accuracy")
+    ((_, label, *_),) = pages._entry_rows(board, [entry])  # type: ignore[arg-type]
+    assert label.endswith("(1 of 2 trials: the others failed)") and entry.superseded is None
     marked = {seed: run.model_copy(update={"superseded": "why"}) for seed, run in records.items()}
     assert entry_of(key, found, marked).superseded == "why"
 
@@ -321,11 +337,11 @@ def table_run(metrics: dict[str, Any], seed: int = 0) -> RunRecord:
 def test_a_board_ranks_by_its_measure_and_shows_the_worst_site(
     measure: str, metrics: dict[str, Any], expected: float | None, tmp_path: Path
 ) -> None:
-    plan = read_board(written(tmp_path, targets=[20.0], measure=measure))
+    plan = plan_of(written(tmp_path, targets=[20.0], measure=measure))
     key = Key(Prepared("tiny", plan, ("dataset=digits",), tmp_path / "split.npz", Path(), 10), plan.methods[0], 20.0)
     run = table_run(metrics)
     assert score(key, run) == expected
-    found = _chosen(key, begin(key.space, 2, 0), dict.fromkeys(key.tuning(begin(key.space, 2, 0).trials), run))
+    found = choose(key, begin(key.space, 2, 0), dict.fromkeys(key.tuning(begin(key.space, 2, 0).trials), run))
     if expected is None:
         assert found.reason is not None and "has no" in found.reason and "of which 1 is most" in found.reason
         return
@@ -335,8 +351,8 @@ def test_a_board_ranks_by_its_measure_and_shows_the_worst_site(
     assert (entry.worst_site is None) == (metrics["leading"] == "rmse")
     if entry.worst_site is not None:
         assert entry.worst_site.mean == pytest.approx(70.0)
-        assert "70.0 ± 0.0 %" in leaderboard_page._row(entry, 2, sites=True)
-        assert "70.0 ± 0.0 %" not in leaderboard_page._row(entry, 2)
+        ((*_, site, _),) = pages._entry_rows(SimpleNamespace(trials=2, metric="auc"), [entry])  # type: ignore[arg-type]
+        assert site == "70.0 ± 0.0 %"
 
 
 def test_a_tables_final_runs_are_tested_on_rows_that_no_choice_saw(tmp_path: Path) -> None:
@@ -360,62 +376,6 @@ def test_a_tables_final_runs_are_tested_on_rows_that_no_choice_saw(tmp_path: Pat
 # --- the files -------------------------------------------------------------------------------------------
 
 
-def method(**changes: object) -> list[dict[str, object]]:
-    return [METHODS["fedldp"] | changes]
-
-
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"titel": "x"}, ["titel", "no such option"]),
-        ({"observer": "nobody"}, ["observer", "nobody", "allowed", "secure-sum"]),
-        ({"targets": [1.0, -2.0]}, ["targets", "-2.0", "more than 0"]),
-        ({"targets": []}, ["targets"]),
-        ({"targets": [1.0, 1.0]}, ["targets", "twice"]),
-        ({"seeds": [0, SEED]}, ["tuning.seed", str(SEED), "must not see"]),
-        ({"setting": ["seed=3"]}, ["setting", "seed=3", "leaderboard itself"]),
-        ({"setting": ["privacy.delta=0.1"]}, ["setting", "privacy.delta=0.1", "leaderboard itself"]),
-        ({"delta": 1.0}, ["delta", "1.0"]),
-        ({"measure": "best"}, ["measure", "best", "personalised"]),
-        (
-            {"methods": [{**FEDAVG, "overrides": ["privacy.target_epsilon=3"]}]},
-            ["fedavg.overrides", "leaderboard itself"],
-        ),
-        ({"methods": [FEDAVG] * 2}, ["methods", "twice"]),
-        ({"search": ["local.lr=0.1,0.2"]}, ["search", "chosen by hand", "low"]),
-        ({"methods": method(search=["local.lr=0.1,0.2"])}, ["methods.0.search", "chosen by hand"]),
-        ({"search": {}}, ["fedavg.search", "names no range"]),
-        ({"search": {"local.lr": {"low": 1.0, "high": 2.0, "own": True}}}, ["fedavg.search", "that rivals have"]),
-        ({"methods": method(targets=[3.0])}, [".targets", "3.0", "20.0, 2000.0"]),
-        ({"methods": method(against=["nobody"])}, [".against", "nobody", "allowed"]),
-        ({"search": {"local.lr": {"low": 1.0, "high": 0.5}}}, ["low=1, high=0.5", "least <= low < high <= most"]),
-        ({"search": {"privacy.delta": {"low": 1.0, "high": 2.0}}}, ["privacy.delta", "leaderboard itself"]),
-        ({"tuning": {"seed": 1000, "pictures": 300}}, ["tuning.trials"]),
-        ({"methods": method(overrides=["strategy=fedcad", "local.sampler=poisson"])}, ["sampler=poisson", "plan"]),
-        ({"methods": method(overrides=["strategy=fedldp", "num_rounds=9"])}, ["num_rounds=9", "the same for all rows"]),
-        ({"methods": method(plan=["seed=3"])}, ["seed=3", "leaderboard itself"]),
-        ({"tuning": {"seed": 1, "pictures": 9, "trials": 1}}, ["tuning.trials", "at least 2"]),
-    ],
-)
-def test_a_broken_file_is_refused_in_words(tmp_path: Path, changes: dict[str, object], words: list[str]) -> None:
-    path = written(tmp_path, **changes)
-    with pytest.raises(OptionError) as error:
-        read_board(path)
-    for word in [str(path), *words]:
-        assert word in str(error.value)
-
-
-def test_the_literal_scale_replaces_what_it_names(tmp_path: Path) -> None:
-    literal = {"plan": ["num_rounds=50"], "seeds": [0, 1, 2], "words": "Longer."}
-    written(tmp_path, literal=literal)
-    small, long = (read_boards("tiny", tmp_path, scale)["tiny"] for scale in ("small", "literal"))
-    assert small.plan[-1] != "num_rounds=50" and long.plan[-1] == "num_rounds=50"
-    assert (long.words, long.seeds, long.targets) == ("Longer.", (0, 1, 2), (20.0, 2000.0))
-    written(tmp_path, literal={"seeds": [SEED]})
-    with pytest.raises(OptionError, match=r"at scale=literal: tuning\.seed"):
-        read_boards("tiny", tmp_path, "literal")
-
-
 def test_the_command_refuses_in_one_line(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -436,81 +396,9 @@ def test_the_command_refuses_in_one_line(
     assert leaderboard.main(["--help"]) == 0 and "workers" in capfd.readouterr().out
 
 
-@pytest.mark.rotates(2)
-@pytest.mark.parametrize("name", sorted(path.stem for path in boards.BOARDS.glob("*.yaml")))
-def test_every_shipped_board_composes(name: str) -> None:
-    board = read_boards(name)[name]
-    assert board.plan and len(board.seeds) >= 4
-    assert board.tuning.trials == 8
-    for method in (*board.lines, *board.methods):
-        planned, trial = (
-            method.plan or board.plan,
-            begin({**board.search, **method.search}, 8, board.tuning.seed).trials[-1],
-        )
-        config = compose([f"dataset={board.dataset}", *board.setting, *method.overrides, *planned, *trial])
-        assert config.privacy.variant == "repaired" and config.privacy.target_epsilon is None
-
-
-#: A paper's method -> the options of its own mechanism, of which the protocol says that they are searched.
-OWN = {
-    "fedcad": ("client.diff",),
-    "coqfl": ("client.bits",),
-    "adpfl": ("client.base_share", "server.distillation_lr", "server.window"),
-    "fedags": ("client.selection_share", "client.loss_share"),
-}
-#: Options that no rival has: they take further coordinates of the search's sequence.
-ALONE = {f"strategy.{option}" for own in (*OWN.values(), ("client.bandwidth",)) for option in own}
-
-
-def test_the_search_covers_the_options_of_a_papers_own_mechanism() -> None:
-    """By the protocol, section 7. DP-FedAGS has no shares where its selection is public chance and no loss is told: a
-    row with both has them. Boards on which the method has no account are left out.
-    """
-    without = {
-        "client_secure_sum": {"fedcad", "coqfl", "adpfl", "fedags"},
-        "client_server": {"adpfl"},  # a model of one block has no personal layers
-    }
-    for name, board in read_boards("all").items():
-        ideas = [method for method in board.methods if method.idea == "paper"]
-        for strategy, own in OWN.items():
-            rows = [method for method in ideas if f"strategy={strategy}" in method.overrides]
-            if rows and strategy not in without.get(name, ()):
-                searched = [{f"strategy.{option}" for option in own} <= method.search.keys() for method in rows]
-                assert any(searched) and (all(searched) or strategy == "fedags"), (name, strategy)
-        for method in board.methods:
-            assert {o for o, one in method.search.items() if one.own} == method.search.keys() & ALONE, method.name
-
-
-def test_a_row_is_run_at_its_own_targets(tmp_path: Path) -> None:
-    plan = read_board(written(tmp_path, methods=[METHODS["fedldp"], METHODS["fedcad"] | {"targets": [2000.0]}]))
-    keys = [(key.method.name, key.target) for key in Prepared("tiny", plan).keys]
-    assert keys == [("fedldp", 20.0), ("fedldp", 2000.0), ("fedcad", 2000.0)]
-
-
-def test_rows_on_features_have_a_reference_on_the_same_features() -> None:
-    for name, board in read_boards("all").items():
-        rows = [method for method in board.methods if any(o.startswith("features=g") for o in method.overrides)]
-        if not rows:
-            assert board.on_features is None
-            continue
-        assert board.on_features is not None, name
-        map_of = {override for override in rows[0].overrides if override.startswith(("features", "model"))}
-        assert {one for one in map_of if "dims" not in one} <= {*board.on_features.overrides}
-        # The first table tells them by these names.
-        names = {method.name: "features.map=strokes" in method.overrides for method in rows}
-        assert all(("strokes" if strokes else "edges") in method for method, strokes in names.items())
-
-
-def test_a_board_that_asks_often_lets_a_memory_help() -> None:
-    board = read_boards("client_often")["client_often"]
-    clients, asked, rounds = (int(override.partition("=")[2]) for override in board.plan[:3])
-    assert asked * rounds / clients == 10 and not any(method.plan for method in board.methods)
-    assert {method.name for method in board.methods} == {"fedldp", "fedcad", "fedcad-adaptive"}
-
-
 def test_lines_without_a_target_are_told_by_their_names(tmp_path: Path) -> None:
     features = FEDAVG | {"name": "upright", "overrides": ["strategy=fedavg", "local.batch_size=7"]}
-    plan = read_board(written(tmp_path, methods=[METHODS["fedldp"]], on_features=features))
+    plan = plan_of(written(tmp_path, methods=[METHODS["fedldp"]], on_features=features))
     board = Prepared("tiny", plan, ("dataset=digits",), classes=10)
     shares = {"fedavg": 0.5, "upright": 0.7, "alone": 0.2}
     assert [key.method.name for key in board.lines] == list(shares)
@@ -518,22 +406,10 @@ def test_lines_without_a_target_are_told_by_their_names(tmp_path: Path) -> None:
     for key in board.lines:
         tuned[key] = Tuned(begin(key.space, 2, SEED), tried=2, final=key.final(()))
         found |= {job: done({"final": shares[key.method.name]}, seed) for seed, job in tuned[key].final.items()}
-    jobs = [job for key in board.keys for job in (key.planned(), key.published())]
+    jobs = [*(key.planned() for key in board.keys), *board.published.values()]
     made = board_of(board, tuned, {**found, **{job: Failure(job, "no") for job in jobs}}, {})
     lines = made.reference, made.on_features, made.alone
     assert [line and line.mean for line in lines] == [approx(50.0), approx(70.0), approx(20.0)]
-    assert "20.0 % by itself" in made.verdicts[1]
-    text = "\n".join(leaderboard_page._board(made))
+    text = pages.board_pages(Leaderboard(provenance=provenance([]), boards=(made,)))["nobody_trusted.md"]
+    assert "Every client by itself, which costs nothing: 20.0" in text and "Epsilon 20: nothing is ranked." in text
     assert re.search(r"Without privacy: 50\.0[^,]*, on features 70\.0[^,]*; guessing", text)
-
-
-def test_every_method_with_privacy_is_on_a_board() -> None:
-    named = {
-        override.partition("=")[2]
-        for board in read_boards("all").values()
-        for method in board.methods
-        for override in method.overrides
-        if override.startswith("strategy=")
-    }
-    noisy = {name for name, schema in KNOWN.items() if {"noise_multiplier", "epsilon"} & set(schema.model_fields)}
-    assert noisy - {"ask"} <= named and len(noisy) > 10  # ask trains nothing

@@ -10,11 +10,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from fedpriv.studies import spec
-from fedpriv.studies.claim_spec import AtLeast, Better, ClaimSpec, Printed
-from fedpriv.studies.deciding import outcome
-from fedpriv.studies.spec import Reproduction
-from fedpriv.studies.verdicts import FAILS, HOLDS
+from fedpriv.studies import papers as spec
+from fedpriv.studies.papers import ClaimSpec, Paper
+from fedpriv.studies.verdicts import FAILS, HOLDS, decide
 
 PAPERS = ["adpfl", "agn", "coqfl", "fedags", "fedcad"]
 #: A number that no other digit belongs to.
@@ -101,8 +99,7 @@ def test_a_claims_figures_stand_on_its_line(paper: str) -> None:
     text, found = lines(paper), spec.load(paper)
     for name, claim in found.claims.items():
         test = claim.test
-        said = test.says if isinstance(test, Printed) else test.reported if isinstance(test, Better) else ()
-        said = (test.bound,) if isinstance(test, AtLeast) else said
+        said = (test.bound,) if test.kind == "at_least" else test.says or test.reported
         if name in IN_WORDS or claim.beyond or not said:
             continue
         there = {number for line in claim.line for number in numbers(text[line])}
@@ -110,10 +107,10 @@ def test_a_claims_figures_stand_on_its_line(paper: str) -> None:
         assert set(said) <= there or set(said) <= {round(gain, 2) for gain in tables}, (name, said)
 
 
-def _gains(found: Reproduction, claim: ClaimSpec) -> list[float]:
+def _gains(found: Paper, claim: ClaimSpec) -> list[float]:
     """Differences of reported figures, of a claim on pairs."""
     gains = []
-    for (t, r, c), (u, s, d) in claim.test.pairs if isinstance(claim.test, Better) else ():
+    for (t, r, c), (u, s, d) in claim.test.pairs if claim.test.kind == "better" else ():
         one, other = found.tables[t].reported.get(r, {}).get(c), found.tables[u].reported.get(s, {}).get(d)
         if one is not None and other is not None:
             gains.append(one - other)
@@ -125,13 +122,15 @@ def test_a_reported_gain_is_the_difference_of_reported_figures(paper: str) -> No
     """Where both figures are reported, and the text prints no other (as DPFL-AGN's 6.66)."""
     found = spec.load(paper)
     for name, claim in found.claims.items():
-        if isinstance(claim.test, Better) and _gains(found, claim) and name != "dpfl_beats_dpsgd":
+        if claim.test.kind == "better" and _gains(found, claim) and name != "dpfl_beats_dpsgd":
             for (one, other), gain in zip(claim.test.pairs, claim.test.reported, strict=False):
                 first, second = (found.tables[t].reported.get(r, {}).get(c) for t, r, c in (one, other))
                 if first is None or second is None:
                     continue
                 assert gain == pytest.approx(first - second, abs=1e-6), name
-        if isinstance(claim.test, AtLeast) and name not in ("mnist_level", "level_rivals"):  # “over 98 %”; figure 8
+        if (
+            claim.test.kind == "at_least" and claim.test.cell and name not in ("mnist_level", "level_rivals")
+        ):  # “over 98 %”; figure 8
             table, row, column = claim.test.cell
             assert found.tables[table].reported[row][column] == claim.test.bound
 
@@ -144,12 +143,12 @@ def test_numbers_are_read_whole() -> None:
 def test_printed_gains_are_compared_in_the_mean() -> None:
     """By hand, from ADP-FL's Table 3 on CIFAR-10: mean gains of 1.42 at alpha = 0.1 and 2.13 at 0.5."""
     claim = spec.load("adpfl").claims["allocation_more_printed"]
-    (gaps,) = claim.test.gaps  # type: ignore[union-attr]
+    (gaps,) = claim.test.gaps
     reported = spec.load("adpfl").tables["table3"].reported
     means = [[sum(reported[row][column] for _, row, column in side) / 3 for side in gain] for gain in gaps]
     assert [round(one - other, 2) for one, other in means] == [1.42, 2.13]
-    found = outcome(claim, SimpleNamespace(paper=spec.load("adpfl")))  # type: ignore[arg-type]
+    found = decide(claim, SimpleNamespace(paper=spec.load("adpfl")))  # type: ignore[arg-type]
     assert found.verdict == FAILS and " 1.42, the mean gain of " in found.words and found.words.endswith(" 2.13")
     largest = spec.load("fedags").claims["larger_printed"]
-    found = outcome(largest, SimpleNamespace(paper=spec.load("fedags")))  # type: ignore[arg-type]
+    found = decide(largest, SimpleNamespace(paper=spec.load("fedags")))  # type: ignore[arg-type]
     assert found.verdict == HOLDS and found.words.endswith("(6.47 over 3.01, 3.98 over 2.42)")

@@ -1,0 +1,193 @@
+"""Pages: the committed ones are what the committed results give, and the front page's sentences follow from figures."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedpriv.studies import front_page, papers
+from fedpriv.studies.boards import read_boards
+from fedpriv.studies.front_page import BEGIN, END, head, main, read, refresh, refresh_beside
+from fedpriv.studies.pages import board_pages, ideas_counted, markdown_table, paper_page
+from fedpriv.studies.results import Board, Entry, Estimate, Leaderboard, PaperResults, RunRecord, read_runs, read_study
+
+RESULTS = Path(__file__).resolve().parents[2] / "docs" / "results"
+PAPERS = ["adpfl", "agn", "coqfl", "fedags", "fedcad"]
+
+Studies = tuple[dict[str, PaperResults], list[Board]]
+
+
+@pytest.fixture(scope="module")
+def committed() -> Studies:
+    return read(RESULTS)
+
+
+# --- the committed pages -----------------------------------------------------------------------------------
+
+
+def check_origin(origin: Any, runs: list[RunRecord]) -> None:
+    """Every run of a clean commit, which the page names; older ones also with the digest of its sources."""
+    assert {run.commit for run in runs} == set(origin.commits)
+    assert all(run.arithmetic or run.versions.get("code") for run in runs)
+    assert origin.commits and all(re.fullmatch(r"[0-9a-f]{12}", commit) for commit in origin.commits)
+    assert origin.machine.cores > 0 and origin.date > "2026"
+    others = {run.machine.processor for run in runs if run.machine} - {origin.machine.processor}
+    assert all(any(name in words for words in origin.remarks) for name in others)
+    marked = {run.superseded for run in runs} - {None}
+    assert all(any(str(reason) in words for words in origin.remarks) for reason in marked)
+
+
+@pytest.mark.parametrize("paper", PAPERS)
+def test_a_papers_page_is_that_of_its_results_and_these_of_its_file(paper: str) -> None:
+    results, runs, asked = read_study(RESULTS / paper, PaperResults), read_runs(RESULTS / paper), papers.load(paper)
+    assert [claim.name for claim in results.claims] == list(asked.claims)
+    assert [table.name for table in results.tables] == list(asked.tables)
+    check_origin(results.provenance, runs)
+    known = {run.name for run in runs}
+    for _, _, cell in (one for table in results.tables for one in table.cells):
+        assert set(cell.runs) <= known and (cell.measured is None) == (not cell.runs)
+    assert all((RESULTS / paper / figure.file).is_file() for figure in results.figures)
+    assert (RESULTS / paper / "README.md").read_text(encoding="utf-8") == paper_page(results)
+
+
+def test_the_boards_pages_are_those_of_their_results_and_these_of_their_files() -> None:
+    results = read_study(RESULTS / "leaderboard", Leaderboard)
+    check_origin(results.provenance, read_runs(RESULTS / "leaderboard"))
+    boards, asked = {board.name: board for board in results.boards}, read_boards("all")
+    assert set(boards) == set(asked)
+    for name, board in boards.items():
+        known = {method.name for method in asked[name].methods}
+        there = {entry.method for entry in board.entries} | {left.method for left in board.left}
+        assert there == known and board.targets == asked[name].targets and board.delta == asked[name].delta
+        assert all(entry.verified_epsilon <= entry.target * (1 + 1e-9) for entry in board.entries)
+        trials = None if board.private else board.trials  # a private search keeps its number to itself
+        assert all(entry.tried == trials for entry in board.entries)
+    written = {file.name: file.read_text(encoding="utf-8") for file in (RESULTS / "leaderboard").glob("*.md")}
+    assert written == board_pages(results)
+
+
+def test_the_committed_head_is_what_the_committed_results_give(committed: Studies, tmp_path: Path) -> None:
+    from fedpriv.studies.study_plots import draw_overview
+
+    page = (RESULTS / "README.md").read_text(encoding="utf-8")
+    made = head(*committed, draw_overview(committed[1], tmp_path)).rstrip("\n")
+    assert page.startswith(f"# Results\n\n{made}\n") and made.startswith(BEGIN) and made.endswith(END)
+    assert (RESULTS / "overview.svg").is_file()
+    prose = [line for line in made.split("\n") if line[:1] not in ("|", "!", "<") and not line.startswith("Bars: ")]
+    assert len(" ".join(prose).split()) <= 250
+
+
+def test_no_result_names_a_place_of_its_machine() -> None:
+    place = r"(?<![\w.])/(root|tmp|home|work)/"
+    for file in RESULTS.rglob("*"):
+        if file.suffix in (".md", ".json", ".csv"):
+            assert not re.search(place, file.read_text(encoding="utf-8")), file
+        elif file.suffix == ".parquet":
+            assert not [run.name for run in read_runs(file.parent) if re.search(place, run.model_dump_json())]
+
+
+def test_the_results_stay_small() -> None:
+    assert sum(file.stat().st_size for file in RESULTS.rglob("*") if file.is_file()) < 6_500_000
+
+
+# --- the front page ----------------------------------------------------------------------------------------
+
+
+def test_totals_are_those_of_the_papers_pages(committed: Studies) -> None:
+    """By other code: from the JSON itself, findings beyond the papers left out, the two settings apart."""
+    claims = [json.loads((RESULTS / name / "results.json").read_text())["claims"] for name in committed[0]]
+    every = [claim for paper in claims for claim in paper if not claim.get("beyond")]
+    made = head(*committed)
+    assert f"- Of {len(every)} claims of {len(claims)} papers" in made
+    rows = [line for line in made.split("\n") if line.startswith("| [") and "[command]" not in line]
+    for row, paper, own in zip(rows, committed[0], claims, strict=True):
+        numbers = [int(number) for cell in row.split("|")[2:6] for number in cell.split(" / ")]
+        given = [claim for claim in own if not claim.get("beyond")]
+        tested = [claim for claim in given if claim["verdict"] != "cannot be tested here"]
+        assert f"]({paper}/README.md)" in row and numbers[0] == len(given) == sum(numbers[1:])
+        for place, other in ((1, False), (4, True)):
+            here = [claim["verdict"] for claim in tested if bool(claim.get("setting")) is other]
+            assert numbers[place : place + 3] == [here.count(one) for one in ("holds", "does not hold", "not decided")]
+
+
+def estimate(mean: float) -> Estimate:
+    return Estimate(n=4, mean=mean, std=0.1, half_width=0.16)
+
+
+def entry(one: Entry, **changes: Any) -> Entry:
+    if "mean" in changes:
+        changes["accuracy"] = estimate(changes.pop("mean"))
+    return one.model_copy(update=changes)
+
+
+def test_the_first_table_has_the_best_with_features_and_on_pixels(committed: Studies) -> None:
+    server = next(one for one in committed[1] if one.name == "client_server")
+    one = next(e for e in server.entries if e.idea == "plain")
+    entries = (
+        entry(one, target=8.0, method="a-strokes", label="A", mean=70.0),
+        entry(one, target=8.0, method="b", label="B", mean=60.0),
+        entry(one, target=8.0, method="c", label="C", mean=50.0),
+        entry(one, target=1.0, method="b", label="B", mean=40.0),
+    )
+    same = {"title": "T", "entries": entries, "reference": estimate(92.0), "alone": None, "on_features": None}
+
+    def row(**changes: Any) -> list[str]:
+        made = server.model_copy(update=same | changes)
+        return next(line for line in head({}, [made]).split("\n") if "[T](" in line).strip("| ").split(" | ")
+
+    link = "[command](leaderboard/README.md#commands)"
+    small = ["at 1: 40.00 ± 0.16"] * 2
+    assert row()[1:] == [*small, "70.00 ± 0.16 / 60.00 ± 0.16", "92.00 ± 0.16", link]
+    edges = (entry(entries[0], method="a-edges"), *entries[1:])  # with the stroke map and without it
+    assert row(entries=edges, on_features=estimate(99.0))[3:5] == [row()[3], "99.00 ± 0.16 / 92.00 ± 0.16"]
+    assert [cell[:26] for cell in row(alone=estimate(88.0))[1:4]] == ["stay alone: 88.00 ± 0.16 ("] * 3
+    assert row(entries=entries[:2])[1:3] == ["–", "–"]
+    assert row(entries=entries[:2], alone=estimate(88.0))[1] == "stay alone: 88.00 ± 0.16"
+
+
+def test_sentences_follow_the_figures(committed: Studies) -> None:
+    studies, boards = committed
+    counts = [
+        sum(ideas[one] for ideas in ideas_counted(boards).values()) for one in ("beats", "loses to", "not decided")
+    ]
+    assert f"{sum(counts)} pairwise tests: {counts[0]} won, {counts[1]} lost, {counts[2]} open" in head(studies, boards)
+    public = [board for board in boards if not board.private]
+    bare = [b.model_copy(update={"entries": tuple(entry(e, tuning=None) for e in b.entries)}) for b in public]
+    assert "No epsilon of a board counts the choice" in head({}, bare) and "Options chosen privately" not in head(
+        {}, bare
+    )
+    paper = studies["fedcad"]
+    table = paper.tables[0].model_copy(update={"unit": "%", "another": False})
+    cell = table.rows[0].cells[0].model_copy(update={"measured": Estimate(n=3, mean=80.0), "reported": 81.0})
+    far = cell.model_copy(update={"reported": 84.0})
+    rows = tuple(table.rows[0].model_copy(update={"cells": (one,) * len(table.columns)}) for one in (cell, far))
+    made = paper.model_copy(update={"tables": (table.model_copy(update={"rows": rows}),)})
+    n = len(table.columns)
+    said = f"Of {2 * n} printed accuracies that were measured (0 in another setting than the paper's), {n} are reached"
+    assert f"{said}; the others are missed by 4 points (median)." in head({"fedcad": made}, [])
+
+
+def test_the_head_is_written_between_its_marks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("coqfl", "leaderboard"):
+        assert refresh(tmp_path) is None
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "results.json").write_bytes((RESULTS / name / "results.json").read_bytes())
+    assert refresh(tmp_path) == tmp_path / "README.md"
+    page = (tmp_path / "README.md").read_text()
+    (tmp_path / "README.md").write_text("# Mine\n\nBefore.\n" + page.partition("# Results\n")[2] + "After.\n")
+    assert main([f"results={tmp_path}"]) == 0
+    page = (tmp_path / "README.md").read_text()
+    assert page.startswith("# Mine\n\nBefore.\n") and page.endswith("After.\n") and page.count(BEGIN) == 1
+    assert main([f"results={tmp_path / 'coqfl'}"]) == 2 and "two studies or more" in capsys.readouterr().err
+    (tmp_path / "coqfl" / "results.json").write_text("{")
+    refresh_beside(tmp_path)
+    assert "stays as it was" in capsys.readouterr().out and (tmp_path / "README.md").read_text() == page
+    assert front_page.LEADERBOARD == "leaderboard"
+
+
+def test_a_table_survives_bars_and_line_ends() -> None:
+    assert markdown_table(("a", ""), [("x|y", "1\n2")]) == "| a | |\n|---|---|\n| x\\|y | 1 2 |"
