@@ -123,7 +123,7 @@ def _leaves(node: Any, name: str) -> list[Any]:
 
 
 def trip(*given: Any) -> Any:
-    """conf/operations reads the host's own variables; nothing from outside may read any."""
+    """conf/config.yaml reads the host's own variables; nothing from outside may read any."""
     if given and (given[0] is None or str(given[0]).startswith("FEDPRIV_")):
         return given[1] if len(given) > 1 else None
     raise Tripped("a resolver was called")

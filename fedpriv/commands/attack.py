@@ -21,7 +21,7 @@ attack:
 members: evaluated members at most, and as many non-members. known_share: share of the clients that the attacker
 controls. shadows: shadow models of lira and rmia. workers: processes that train them (null: half of the cores). seed:
 draws examples and shadow models. control_models, control_examples, control_epochs: the positive control. The last
-six are of single attacks (conf/attack/default.yaml). The run's own attack.* are the
+six are of single attacks (conf/config.yaml). The run's own attack.* are the
 defaults. dataset.root and the like say where things are on this machine.
 
 Every attack runs three times: on the run; on models that give much away (they overfit without

@@ -13,7 +13,7 @@ from fedpriv.commands.table import COMMANDS, DEPLOYMENT
 from fedpriv.common.command_line import DONE
 from fedpriv.common.printing import say
 from fedpriv.config.compose import REMOTE_GROUPS, option_names
-from fedpriv.config.own_options import CONF, choices
+from fedpriv.config.own_options import choices, is_group
 
 #: bash divides the words of a line at = too: what the line has already is cut off the answers. zsh has bash's way.
 SCRIPT = """\
@@ -72,7 +72,7 @@ def _of_a_run(words: list[str], word: str) -> list[str]:
         ends = (name.find(".", len(word)) + 1 for name in names)
         levels = [name[:end] if end else f"{name}=" for name, end in zip(names, ends, strict=True)]
         return [*levels, *_fitting([f"{group}=" for group in REMOTE_GROUPS], word)]
-    if (CONF / key).is_dir():
+    if is_group(key):
         before = value.rpartition(",")[0]  # of a sweep
         return _fitting([f"{key}={before},{choice}" if before else f"{key}={choice}" for choice in choices(key)], word)
     kinds = {option: (kind, text) for option, kind, text in (*describe_options(), *FOLDERS)}

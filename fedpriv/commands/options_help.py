@@ -55,7 +55,7 @@ FOLDERS = [
 
 def help_text() -> str:
     """Usage, groups with their choices, and every option with its range."""
-    lines = [usage(), "", "groups (group=choice, one file each in conf/):"]
+    lines = [usage(), "", "groups (group=choice, each a file or a section of a file in conf/):"]
     for group in GROUPS:
         lines.append(f"  {group:<12} {', '.join(choices(group))}")
     lines += ["", "options (option=value), with [the default]:"]

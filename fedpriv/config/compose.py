@@ -30,7 +30,7 @@ from fedpriv.common.run_files import is_file_in, refuse_links
 from fedpriv.config.checks import validate
 from fedpriv.config.data_schema import OF_WAVES
 from fedpriv.config.method_pairs import schema_for, with_mechanism
-from fedpriv.config.own_options import CONF, choices, find_own_methods, once, own_folders
+from fedpriv.config.own_options import CONF, choices, find_own_methods, is_group, once, own_folders, sections
 from fedpriv.config.owner import is_own, own_code_only, refuse_code, refuse_places
 from fedpriv.config.plain_values import host_known, with_scalars
 from fedpriv.config.schema import Config
@@ -111,7 +111,7 @@ def at_home(overrides: Sequence[str]) -> list[str]:
 
 def _choice(override: Override) -> str:
     """``group=choice``, ``privacy.mechanism=name``, of a sweep the first one; "" for everything else."""
-    chooses = override.key_or_group == MECHANISM or (CONF / override.key_or_group).is_dir()
+    chooses = override.key_or_group == MECHANISM or is_group(override.key_or_group)
     if override.package is not None or not chooses or _is_none(override):
         return ""
     value = override.value()
@@ -180,7 +180,7 @@ def _is_plain_value(override: Override) -> bool:
     """``option=value``: no choice of a file, no option of Hydra, nothing added or removed."""
     key = override.key_or_group
     plain = override.type == OverrideType.CHANGE and override.package is None and not override.is_sweep_override()
-    chooses = "/" in key or key == MECHANISM or key.partition(".")[0] == "hydra" or (CONF / key).is_dir()
+    chooses = "/" in key or key == MECHANISM or key.partition(".")[0] == "hydra" or is_group(key)
     return plain and not chooses
 
 
@@ -317,14 +317,14 @@ def _fresh_hydra() -> Iterator[None]:
 def _check_choices(overrides: Iterable[Override]) -> None:
     """A group's value must be one of its files."""
     for override in overrides:
-        group = CONF / override.key_or_group.partition("@")[0]
-        if override.key_or_group and group.is_dir() and group != CONF and not override.is_sweep_override():
-            allowed = choices(group.name) + (["null"] if group.name == "experiment" else [])
+        group = override.key_or_group.partition("@")[0]
+        if group and is_group(group) and not override.is_sweep_override():
+            allowed = choices(group) + (["null"] if group == "experiment" else [])
             value = override.get_value_element_as_str()
             if value not in allowed and not value.startswith("{"):
                 close = difflib.get_close_matches(value.lower(), allowed, 1)
                 hint = f" (did you mean {close[0]}?)" if close else ""
-                raise OptionError(group.name, value, f"allowed: {', '.join(allowed)}{hint}")
+                raise OptionError(group, value, f"allowed: {', '.join(allowed)}{hint}")
 
 
 def _translated(message: str, overrides: list[str]) -> OptionError:
@@ -351,8 +351,8 @@ def _translated(message: str, overrides: list[str]) -> OptionError:
 
 def _of_other_choices(group: str) -> set[str]:
     """Names of the options that any choice of a group has in its file."""
-    files = [OmegaConf.load(file) for file in (CONF / group).glob("*.yaml")]
-    return {str(name) for file in files if isinstance(file, DictConfig) for name in file}
+    files = [read_yaml(file) for file in (CONF / group).glob("*.yaml")] or sections(CONF / f"{group}.yaml").values()
+    return {str(name) for file in files for name in file}
 
 
 def option_names(overrides: Sequence[str], without: str) -> list[str]:

@@ -1,22 +1,26 @@
 """conf/strategy and conf/experiment of the user's folder, as Hydra finds them: before the project's.
 
 Nothing else of that folder's conf counts: a folder in which one works may have a conf/ that belongs to another program.
+A group of the project is a folder with a file for each choice, or one file with a section for each (`sections`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from hydra._internal.core_plugins.file_config_source import FileConfigSource
 from hydra.core.config_search_path import ConfigSearchPath
+from hydra.core.config_store import ConfigStore
 from hydra.core.object_type import ObjectType
 from hydra.core.plugins import Plugins
 from hydra.plugins.search_path_plugin import SearchPathPlugin
 
 from fedpriv.common.places import HOME, own_conf
+from fedpriv.config.yaml_text import read_yaml
 
 CONF = HOME / "conf"
 #: The groups in which a user's files count.
@@ -69,9 +73,32 @@ def choices(group: str) -> list[str]:
     return list(once(f"choices of {group}", look))
 
 
+def is_group(name: str) -> bool:
+    return (CONF / name).is_dir() or (name != "config" and (CONF / f"{name}.yaml").is_file())
+
+
 def group_choices(group: Path) -> list[str]:
-    """The names that the folder of a config group offers."""
-    return sorted(file.stem for file in group.glob("*.yaml") if file.stem != "base")
+    """The names that a config group offers, the folder ``group`` or the file beside it."""
+    names = [file.stem for file in group.glob("*.yaml")] if group.is_dir() else [*sections(group.with_suffix(".yaml"))]
+    return sorted(name for name in names if name != "base")
+
+
+def sections(file: Path) -> dict[str, dict[str, Any]]:
+    """Choice -> its options, of a group that is one file. Not to be changed."""
+    return _sections(file, file.stat().st_mtime_ns) if file.is_file() else {}
+
+
+@lru_cache(maxsize=32)
+def _sections(file: Path, changed: int) -> dict[str, dict[str, Any]]:
+    """Also puts them where Hydra finds what is in no file."""
+    found: dict[str, dict[str, Any]] = read_yaml(file)
+    for name, options in found.items():
+        if file.stem == "scales":
+            for scale, values in options.items():
+                ConfigStore.instance().store(scale, values, f"scales/{name}")
+        else:
+            ConfigStore.instance().store(name, options, file.stem)
+    return found
 
 
 def group_file(group: str, name: str) -> Path:
@@ -112,7 +139,12 @@ class OwnSearchPath(SearchPathPlugin):
 
 
 def find_own_methods() -> None:
-    """From now on Hydra's compositions in this process look into the user's folder, while there is one."""
+    """From now on Hydra's compositions in this process find sections, and look into the user's folder, while there is
+    one.
+    """
+    for file in CONF.glob("*.yaml"):
+        if file.stem != "config":
+            sections(file)
     if own_folders() and OwnSearchPath not in Plugins.instance().discover(SearchPathPlugin):
         Plugins.instance().register(OwnStrategies)
         Plugins.instance().register(OwnSearchPath)

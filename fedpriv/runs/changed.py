@@ -10,7 +10,7 @@ from hydra.core.override_parser.types import Override
 
 from fedpriv.common.errors import OptionError
 from fedpriv.config.compose import CONF, MECHANISM, compose, from_dict, parse, read_config
-from fedpriv.config.own_options import group_choices
+from fedpriv.config.own_options import group_choices, is_group
 from fedpriv.config.owner import PLACES
 from fedpriv.config.schema import Config
 from fedpriv.config.strategy_options import once, spelling
@@ -38,7 +38,7 @@ def with_options(config: Config, overrides: Sequence[str]) -> Config:
         if override.is_sweep_override():
             words = "several values need a sweep (-m), which starts from options and not from a run"
             raise OptionError(override.key_or_group, override.get_value_string(), words)
-    groups = {name for name in raw if (CONF / name).is_dir() and group_choices(CONF / name)}
+    groups = {name for name in raw if is_group(name) and group_choices(CONF / name)}
     chosen = [override for override in parsed if override.key_or_group in groups]
     paired = [override for override in parsed if override.key_or_group == MECHANISM]
     if chosen or paired:
