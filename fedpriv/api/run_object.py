@@ -15,8 +15,7 @@ from fedpriv.config.schema import Config
 from fedpriv.report.views import PRIVATE
 
 if TYPE_CHECKING:
-    from fedpriv.runs.table_model import TableModel
-    from fedpriv.runs.trained_model import TrainedModel
+    from fedpriv.runs.trained_model import TableModel, TrainedModel
 
 
 @dataclass(frozen=True)

@@ -1,18 +1,29 @@
-"""A finished run's model, with everything that using it needs."""
+"""A finished run's model, with everything that using it needs: of pictures, of a table, of texts.
+
+A cell that we write and that a spreadsheet would read as a formula (a class that begins with = + - @, a tab or a
+return) gets an apostrophe before it; numbers do not. Cells of the user's own file are copied as they are: the file is
+theirs, and a changed key would find no row again.
+
+Shapes: n pictures or texts, t tokens of an input.
+"""
 
 from __future__ import annotations
 
+import csv
+import io
 import math
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from pydantic import BaseModel, Field, FiniteFloat, model_validator
 from torch import Tensor, nn
+from torch.nn import functional
 
 from fedpriv.common.checksums import MODEL_FILES, SUMS, damage
 from fedpriv.common.errors import DataError, OptionError, RunFolderError
@@ -23,15 +34,29 @@ from fedpriv.config.schema import Config
 from fedpriv.data.cache import cache_folder
 from fedpriv.data.decoding import Encoded, read_picture
 from fedpriv.data.features import Features, model_input
+from fedpriv.data.schema_values import parsed_number
+from fedpriv.data.table_files import Form, is_parquet, read_columns, read_whole
+from fedpriv.data.table_rows import encode, next_tokens, texts_of
 from fedpriv.data.table_schema import TableSchema, schema_of, with_tokenizer
 from fedpriv.data.table_source import form_of, task_of
+from fedpriv.data.token_ids import TokenRule
+from fedpriv.mechanisms.tasks import PADDING, Classification, NextToken, Regression, Task
 from fedpriv.runs.folder import TOKENIZER
-from fedpriv.runs.table_model import TableModel
 from fedpriv.training.flat_model import Shape
 from fedpriv.training.language_models import text_for
 from fedpriv.training.models import build_model
 from fedpriv.training.sequential import normalise
 from fedpriv.training.trained_part import frozen_tensors
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+#: Rows of which outputs are computed at a time.
+BATCH = 1 << 14
+#: What a spreadsheet takes for the beginning of a formula.
+FORMULA = ("=", "+", "-", "@", "\t", "\r")
+#: Numbers of a batch's outputs; tokens by which a text is continued.
+NUMBERS, FURTHER = 1 << 22, 16
 
 
 class Facts(BaseModel):
@@ -91,6 +116,248 @@ class TrainedModel:
         if isinstance(found, str):
             raise DataError(f"{path}: {'not a picture that can be read' if found == 'not a picture' else found}")
         return np.ascontiguousarray(found)
+
+
+# --- of a table ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class TableModel:
+    """A model with the public schema that its run was trained under. A table is a pandas DataFrame, a mapping of
+    columns, or the path of a CSV or Parquet file; it needs the schema's input columns, and may have others.
+
+    form: how a CSV file is written.
+    """
+
+    module: nn.Module
+    schema: TableSchema
+    task: Task
+    form: Form = field(default_factory=Form)
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Names of the classes or labels; of a regression the target's column."""
+        return self.task.labels
+
+    def outputs(self, table: Any) -> Tensor:
+        """What the model says, float32 [rows, outputs]; of next_token what follows each text. Raises `DataError`, with
+        the column and the row.
+        """
+        return self._outputs(*self._table(table))
+
+    def _table(self, table: Any) -> tuple[pa.Table, str]:
+        """(the columns that the model reads, the table's name in errors)."""
+        names = [name for name, _ in self.schema.inputs]
+        name = str(table) if isinstance(table, str | Path) else "the table"
+        return read_columns(table, names, self.form, self.schema), name
+
+    def _outputs(self, table: pa.Table, name: str) -> Tensor:
+        if isinstance(self.task, NextToken):
+            return self.texts.following(table, name)
+        found = encode(table, self.schema, name, targets=False, decimal=self.form.decimal).inputs
+        ids = self.schema.tokens is not None
+        inputs = torch.from_numpy(found.astype(np.int64) if ids else found)
+        self.module.eval()
+        with torch.inference_mode():
+            return torch.cat([self.module(part) for part in inputs.split(BATCH // 64 if ids else BATCH)])
+
+    @property
+    def texts(self) -> TextModel:
+        """Of next_token: what it says of texts."""
+        return TextModel(self.module, self.schema)
+
+    def probabilities(self, table: Any) -> Tensor:
+        """[rows, classes], of labels [rows, labels], of next_token [rows, vocabulary]. Raises `DataError`: a regression
+        has none.
+        """
+        return self._shares(self.outputs(table))
+
+    def probability(self, table: Any, of: str | None = None) -> Tensor:
+        """[rows]: of one class or label; None: of the schema's positive class. Raises `DataError`."""
+        name = of or self.schema.target.positive
+        if name not in self.classes:
+            words = "the schema names no positive class; say of=" if name is None else f"of={name}: there is none;"
+            raise DataError(f"{words} allowed: {', '.join(self.classes[:12])}")
+        return self.probabilities(table)[:, self.classes.index(name)]
+
+    def _shares(self, outputs: Tensor) -> Tensor:
+        if isinstance(self.task, Regression):
+            raise DataError(f"{self.task.labels[0]} is a number and has no probabilities: use predict")
+        return outputs.softmax(1) if isinstance(self.task, Classification | NextToken) else outputs.sigmoid()
+
+    def predict(self, table: Any) -> NDArray[Any]:
+        """The most likely class of each row (texts [rows]), the number in the target's own units (float64 [rows]), 1
+        for each label that is more likely than not (int64 [rows, labels]), or how a text goes on (texts [rows]).
+        """
+        if isinstance(self.task, NextToken):
+            return np.array(self.texts.continued(*self._table(table)), object)
+        return self._predicted(self.outputs(table))
+
+    def _predicted(self, outputs: Tensor) -> NDArray[Any]:
+        if isinstance(self.task, Regression):
+            numbers: NDArray[Any] = self.task.unscaled(outputs.squeeze(1).double()).numpy()
+            return numbers
+        if isinstance(self.task, Classification):
+            return np.array(self.classes)[outputs.argmax(1).numpy()]
+        return (outputs > 0).long().numpy()
+
+    # --- files -------------------------------------------------------------------------------------------
+
+    def new_columns(self, table: pa.Table, name: str) -> dict[str, list[str] | NDArray[np.float64]]:
+        """Columns to be added to a table: of classes the likeliest and a probability each, two classes or more, of
+        labels a probability each, of a regression the number, of next_token the perplexity of the text and how it goes
+        on.
+        """
+        if isinstance(self.task, NextToken):
+            column = self.schema.target.column
+            perplexity, further = self.texts.perplexity(table, name), self.texts.continued(table, name)
+            return {f"{column} perplexity": perplexity, f"{column} continued": further}
+        outputs = self._outputs(table, name)
+        predicted = self._predicted(outputs)
+        if isinstance(self.task, Regression):
+            return {f"{self.classes[0]} predicted": predicted}
+        shares = self._shares(outputs).double().numpy()
+        if isinstance(self.task, Classification):
+            column = self.schema.target.column
+            parts = {f"{column}={name} probability": shares[:, place] for place, name in enumerate(self.classes)}
+            return {f"{column} predicted": predicted.tolist(), **parts}
+        return {f"{label} probability": shares[:, place] for place, label in enumerate(self.classes)}
+
+    def complete(self, path: Path) -> bytes:
+        """A file's bytes with the columns of `new_columns` at its end, in the form that the file has: a CSV file with
+        its separator, decimal sign and encoding, or Parquet. Raises `DataError`.
+        """
+        names = [name for name, _ in self.schema.inputs]
+        whole = read_whole(path, names, self.form, self.schema)
+        added = self.new_columns(whole.table.select(names), str(path))
+        if twice := next((name for name in added if name in whole.header), None):
+            raise DataError(f"{path}: has a column {twice} already: leave it out, or rename it")
+        if is_parquet(path):
+            return _parquet(whole.table.rename_columns(whole.header), added)
+        sign = self.form.decimal
+        texts = [
+            [cell(text) for text in column]
+            if isinstance(column, list)
+            else ["" if np.isnan(value) else f"{value:.6g}".replace(".", sign) for value in column]
+            for column in added.values()
+        ]
+        rows = zip(*(column.to_pylist() for column in whole.table.columns), *texts, strict=True)
+        out = io.StringIO(newline="")
+        writer = csv.writer(out, delimiter=whole.separator, lineterminator="\n")
+        writer.writerow([*whole.header, *map(cell, added)])
+        writer.writerows(rows)
+        try:
+            return whole.mark + out.getvalue().encode(self.form.encoding)
+        except UnicodeEncodeError as error:
+            letter = error.object[error.start]
+            raise DataError(f"{path}: {self.form.encoding} has no {letter!r}, which the schema's target has") from None
+
+
+def cell(text: str) -> str:
+    """A text of ours that no spreadsheet takes for a formula."""
+    number = any(parsed_number(text, decimal) is not None for decimal in ".,")
+    return f"'{text}" if text.startswith(FORMULA) and not number else text
+
+
+def _parquet(table: pa.Table, added: Mapping[str, Any]) -> bytes:
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    for name, column in added.items():
+        table = table.append_column(name, pa.array(column))
+    out = io.BytesIO()
+    parquet.write_table(table, out)
+    return out.getvalue()
+
+
+# --- of texts --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class TextModel:
+    """A model of the next token with the schema of its run."""
+
+    module: nn.Module
+    schema: TableSchema
+
+    def following(self, table: pa.Table, name: str) -> Tensor:
+        """What the model says of the token after each text's last ones: float32 [n, vocabulary]."""
+        return torch.cat([self._after(ids) for ids in self._last(table, name)])
+
+    def continued(self, table: pa.Table, name: str, further: int = FURTHER) -> list[str]:
+        """The most likely next token, and so on, `further` times: n texts; of an empty text nothing."""
+        found = []
+        for ids in self._last(table, name):
+            window, added = ids, []
+            for _ in range(further):
+                shares = self._after(window)
+                shares[:, 0] = -torch.inf  # padding follows nothing
+                added.append(shares.argmax(1))
+                window = _appended(window, added[-1])
+            empty = (ids == 0).all(1)
+            rows = torch.stack(added, 1).masked_fill(empty[:, None], 0)
+            found += [self._rule.text(row) for row in rows.tolist()]
+        return found
+
+    def perplexity(self, table: pa.Table, name: str) -> NDArray[np.float64]:
+        """exp of the mean cross-entropy of each text's tokens but the first, float64 [n]: of those that training would
+        read. NaN for a text of one token or none.
+        """
+        column, length = table.column(str(self.schema.target.column)), self._length
+        targets = torch.from_numpy(next_tokens(self.schema, column, name))
+        losses, start = [], 0
+        for _, texts in texts_of(column, name):
+            for ids in self._batches(self._rule.ids(texts, length)):
+                wanted = targets[start : start + len(ids)]
+                outputs = self._outputs(ids)
+                flat = functional.cross_entropy(
+                    outputs.flatten(0, 1), wanted.flatten(), reduction="none", ignore_index=PADDING
+                )
+                losses.append(flat.view(wanted.shape).double().sum(1) / (wanted != PADDING).sum(1))
+                start += len(ids)
+        result: NDArray[np.float64] = torch.cat(losses).exp().numpy()
+        return result
+
+    # --- one batch -----------------------------------------------------------------------------------------
+
+    @property
+    def _rule(self) -> TokenRule:
+        assert self.schema.tokens is not None
+        return self.schema.tokens.rule
+
+    @property
+    def _length(self) -> int:
+        return self.schema.num_inputs
+
+    def _last(self, table: pa.Table, name: str) -> Iterator[Tensor]:
+        for _, texts in texts_of(table.column(str(self.schema.target.column)), name):
+            yield from self._batches(self._rule.ids(texts, self._length, last=True))
+
+    def _batches(self, ids: NDArray[np.int32]) -> Iterator[Tensor]:
+        rows = max(1, NUMBERS // (self._length * int(self.schema.vocabulary or 1)))
+        return iter(torch.from_numpy(ids.astype(np.int64)).split(rows))
+
+    def _outputs(self, ids: Tensor) -> Tensor:
+        self.module.eval()
+        with torch.inference_mode():
+            outputs: Tensor = self.module(ids)
+        return outputs
+
+    def _after(self, ids: Tensor) -> Tensor:
+        """Outputs of each row's last token [n, vocabulary]; of a row without tokens those of its first place."""
+        last = ((ids != 0).sum(1) - 1).clamp(min=0)
+        return self._outputs(ids)[torch.arange(len(ids)), last].clone()
+
+
+def _appended(ids: Tensor, further: Tensor) -> Tensor:
+    """Rows [n, t] with one token more behind the text; a full row loses its first."""
+    full = (ids != 0).all(1)
+    moved = torch.where(full[:, None], ids.roll(-1, 1), ids)
+    place = (ids != 0).sum(1).clamp(max=ids.shape[1] - 1)
+    return moved.scatter(1, place[:, None], further[:, None])
+
+
+# --- from a run's folder ---------------------------------------------------------------------------------
 
 
 def load_model(folder: str | Path) -> TrainedModel | TableModel:

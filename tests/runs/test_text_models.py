@@ -23,8 +23,7 @@ from fedpriv.common.errors import RunFolderError
 from fedpriv.config.compose import compose
 from fedpriv.data.table_schema import schema_of
 from fedpriv.runs.start import start_run
-from fedpriv.runs.table_model import TableModel
-from fedpriv.runs.text_model import TextModel
+from fedpriv.runs.trained_model import TableModel, TextModel
 
 NOTES = ["the cat sat", "the dog sat", "sat the dog", "the the cat", "", "x" * 300, "cat"]
 KINDS = {
