@@ -338,7 +338,7 @@ class Session:
     def _privacy(self, rounds_seconds: float) -> dict[str, Any]:
         figures = privacy_figures(self.config, self.plan, self.accounts, len(self.stopped))
         if self.in_run is None:
-            from fedpriv.runs.audit_offer import audit_offer  # as above
+            from fedpriv.runs.in_run_canaries import audit_offer  # as above
 
             return figures | audit_offer(self.worker, float(figures["verified_epsilon"]))
         return figures | self.in_run.figures(figures, rounds_seconds)

@@ -18,9 +18,7 @@ from fedpriv.config.compose import compose
 from fedpriv.engines.worker import Worker
 from fedpriv.privacy.canaries import CanaryAudit
 from fedpriv.privacy.gaussian_dp import gaussian_epsilon
-from fedpriv.runs.audit_offer import audit_offer
-from fedpriv.runs.canary_clients import CanaryClients, _context
-from fedpriv.runs.canary_plan import (
+from fedpriv.runs.in_run_canaries import (
     FIRST,
     FIXED,
     LEAST_COINS,
@@ -30,11 +28,14 @@ from fedpriv.runs.canary_plan import (
     SHARE,
     SHORT,
     WHOLE,
+    CanaryClients,
+    InRunAudit,
     Plan,
+    _context,
+    audit_offer,
     planned_seconds,
     planned_share,
 )
-from fedpriv.runs.in_run_canaries import InRunAudit
 from fedpriv.runs.start import resume_run, start_run
 
 SIZE = ("num_clients=4", "clients_per_round=4", "num_rounds=3", "evaluate.every=0", "engine=inprocess")
@@ -175,7 +176,7 @@ def test_a_part_of_the_requests_is_heard_evenly_spread(tmp_path: Path, monkeypat
         real(self, message, strategy)
 
     monkeypatch.setattr(CanaryClients, "ask", watched)
-    plan = "fedpriv.runs.canary_clients.affordable"
+    plan = "fedpriv.runs.in_run_canaries.affordable"
     monkeypatch.setattr(plan, lambda *others: Plan(24, 3, 24))
     found = run(tmp_path / "run", *FEDLDP, "num_rounds=10", "audit.in_run=true")["privacy"]["in_run_audit"]
     assert heard == [1, 5, 8] and found["requests"] == 3 and found["clients"] == 24
@@ -301,7 +302,7 @@ def test_scores_of_coins_are_independent_and_of_the_law_that_the_ledger_says() -
 
 
 def test_fewer_than_all_requests_have_their_own_mu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedpriv.runs.canary_clients.affordable", lambda *others: Plan(24, 15, 24))
+    monkeypatch.setattr("fedpriv.runs.in_run_canaries.affordable", lambda *others: Plan(24, 15, 24))
     assert planned(*FEDLDP, "num_rounds=60").mu == pytest.approx(2 * 15**0.5)
 
 
@@ -320,5 +321,5 @@ def test_an_offer_that_cannot_be_made_ends_no_run(monkeypatch: pytest.MonkeyPatc
     def broken(*others: Any) -> None:
         raise RuntimeError("no schedule")
 
-    monkeypatch.setattr("fedpriv.runs.audit_offer.InRunAudit", broken)
+    monkeypatch.setattr("fedpriv.runs.in_run_canaries.InRunAudit", broken)
     assert audit_offer(Worker(compose([*SIZE, *FEDLDP])), 7.3) == {}
