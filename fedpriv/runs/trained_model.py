@@ -415,13 +415,16 @@ def _refuse_another(module: nn.Module, shapes: dict[str, Shape], config: Config,
 
 def _schema(said: Any, path: Path) -> TableSchema:
     """Of a run's folder, which holds a copy of the tokenizer's file. Raises `RunFolderError`."""
+    named = False
     for column in said["columns"].values():
         if column.get("tokenizer", "bytes") not in ("bytes", "words"):
             if "sha256" not in column:
                 raise RunFolderError(f"{path}: classes.json names a tokenizer without its digest")
-            bytes_in(path, TOKENIZER)  # a regular file of the folder, of its size
             column["tokenizer"] = str(path / TOKENIZER)
+            named = True
     try:
+        if named:
+            bytes_in(path, TOKENIZER)  # a regular file of the folder, of its size
         return with_tokenizer(schema_of(said, str(path / "classes.json")), path)
-    except OptionError as error:
+    except (OSError, OptionError) as error:
         raise RunFolderError(f"{path}: the schema or tokenizer cannot be read ({error})") from None
