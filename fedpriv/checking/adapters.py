@@ -15,10 +15,8 @@ from fedpriv.checking.subject import Question, Subject
 ADAPTERS: tuple[tuple[str, str | None], ...] = (
     ("fedpriv.checking.opacus_loops", None),
     ("fedpriv.checking.flower_apps", "flwr"),
-    ("fedpriv.checking.flower_sums", "flwr"),
     ("fedpriv.checking.flower_strategies", "flwr"),
     ("fedpriv.checking.flower_mods", "flwr"),
-    ("fedpriv.checking.nvflare_filters", None),
 )
 
 

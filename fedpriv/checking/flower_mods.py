@@ -12,10 +12,11 @@ from flwr.client.mod.utils import make_ffn
 
 from fedpriv.checking.flower_extremes import extremes, metrics_pass, plays
 from fedpriv.checking.flower_messages import Trained, context, fresh, numbers_of, quiet, reply, sent, shared_modules
-from fedpriv.checking.flower_mods_known import NOISY, known_mods
+from fedpriv.checking.flower_mods_known import MASKING, NOISY, known_mods
 from fedpriv.checking.flower_updates import lengths, update_pairs
 from fedpriv.checking.fresh_state import Memory
 from fedpriv.checking.generators import seeded
+from fedpriv.checking.release_function import NotTaken
 from fedpriv.checking.rounds import RoundsSubject, claim_of
 from fedpriv.checking.subject import Numbers, Question, Subject
 
@@ -74,6 +75,11 @@ def recognises(target: Any, question: Question) -> Subject | None:
     mods = list(target) if isinstance(target, list | tuple) else [target]
     if not mods or not all(_is_mod(mod) for mod in mods):
         return None
+    if any(mod is one for mod in mods for one in MASKING):
+        raise NotTaken(
+            "masks of a secure sum are no noise, and are not checked: check the mods before them as a list of their "
+            "own, and what leaves of the sum as a function of an update"
+        )
     old = any(isinstance(mod, NOISY[1:]) or getattr(mod, "__module__", "").startswith("flwr.client.") for mod in mods)
     return ModSubject(mods, question, old=old or not _answers(mods))
 

@@ -50,9 +50,6 @@ def _each(mods: Sequence[Any], adjacency: str) -> list[Recognised]:
             found.append(_local_noise(bare, adjacency))
         elif _is_one_of(bare, CLIPPING + ADAPTIVE):
             found.append(_clipping(bare, adjacency, outermost=place == 0))
-        elif _is_one_of(bare, MASKING):
-            words = "secure sum: masks cancel in the sum, which leaves without noise"
-            found.append(Recognised(words, None, "masks hide each client's vector; the sum has no noise"))
         elif not _is_one_of(bare, SIZES):
             found.extend(_inside(mod))
     return found

@@ -22,6 +22,7 @@ import numpy as np
 from fedpriv.checking.fresh_state import Memory
 from fedpriv.checking.generators import copied, seeded, seeds_of
 from fedpriv.checking.numbers import played
+from fedpriv.checking.nvflare_filters import as_function
 from fedpriv.checking.subject import Numbers, Played, Question, Subject
 from fedpriv.checking.update_inputs import direction, forms_of_update, update_pairs, update_probes
 from fedpriv.common.errors import FedprivError
@@ -61,6 +62,8 @@ class ReleaseFunction(Subject):
 
 def recognises(target: Any, question: Question) -> Subject | None:
     """A subject for each callable that takes an update. Raises `NotTaken` with the target's own error."""
+    filters = as_function(target)
+    target = target if filters is None else filters
     if not callable(target):
         return None
     fresh, function = fresh_callable(target)
