@@ -10,14 +10,24 @@ from __future__ import annotations
 
 import copy
 import inspect
-import re
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
 
-from fedpriv.checking.data_inputs import NUMBERS, WIDE, Form, data_pairs, data_probes, forms, mixing, ordinary, quiet
+from fedpriv.checking.data_inputs import (
+    NUMBERS,
+    WANTED,
+    WIDE,
+    Form,
+    data_pairs,
+    data_probes,
+    forms,
+    mixing,
+    ordinary,
+    quiet,
+)
 from fedpriv.checking.generators import seeded
 from fedpriv.checking.numbers import played
 from fedpriv.checking.release_function import MakeRng, ReleaseFunction, fresh_callable, generators_of
@@ -25,8 +35,6 @@ from fedpriv.checking.subject import Played, Question, Subject
 
 #: Numbers of a row that are tried after `NUMBERS`, where no error of the target says how many it wants.
 OTHER_NUMBERS = (2, 8, 10, 16, 20, 32)
-#: What torch says of rows of a wrong length, with the right one.
-_WANTED = re.compile(r"cannot be multiplied \(\d+x\d+ and (\d+)x\d+\)")
 
 
 @dataclass
@@ -97,7 +105,7 @@ def _takes(trial: DataFunction, form: Form, numbers: int, wanted: list[int]) -> 
     try:
         return len(trial.one(form.make(*ordinary(numbers)), 1).flat()) > 1  # more than its form
     except Exception as error:  # of the target's own, for data that it was not meant for
-        found = _WANTED.search(str(error))
+        found = WANTED.search(str(error))
         if found and int(found[1]) not in wanted and wanted:
             wanted.append(int(found[1]))
         return False

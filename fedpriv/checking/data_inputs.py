@@ -7,6 +7,7 @@ direction. Whether a quiet row has no part at all is tried (`is_null`): only the
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -25,6 +26,8 @@ CLIENTS = 4
 EXTREME, MODERATE, TARGET = 1e3, 30.0, 1e6
 #: Lengths of the probes.
 LENGTHS = (1.0, 1e1, 3e1, 1e2, 3e2, 1e3, 1e4, 1e6)
+#: What torch says of rows of a wrong length, with the right one.
+WANTED = re.compile(r"cannot be multiplied \(\d+x\d+ and (\d+)x\d+\)")
 #: Seeds with which it is tried whether a row has a part.
 NULL_SEEDS = 4
 #: data -> what leaves, of one call with a seed.

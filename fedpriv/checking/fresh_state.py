@@ -104,10 +104,20 @@ class Memory:
         self._back.append(back)
 
     def _object(self, value: Any, module: str | None) -> None:
-        if id(value) in self._seen or isinstance(value, type) or getattr(type(value), "__module__", "") != module:
+        if id(value) in self._seen or isinstance(value, type):
+            return
+        if callable(getattr(type(value), "load_state_dict", None)):
+            self._seen.add(id(value))
+            self._trained(value)
+        if getattr(type(value), "__module__", "") != module:
             return
         self._seen.add(id(value))
         self._attributes(value)
+
+    def _trained(self, value: Any) -> None:
+        """A model, an optimiser or an accountant, by the state that it gives and takes itself."""
+        kept = copy.deepcopy(value.state_dict())
+        self._back.append(lambda: value.load_state_dict(copy.deepcopy(kept)))
 
     def _attributes(self, value: Any) -> None:
         try:
@@ -115,6 +125,9 @@ class Memory:
         except TypeError:
             return
         kept = {name: copy.deepcopy(part) for name, part in attributes.items() if is_plain(part)}
+        for part in attributes.values():
+            if not isinstance(part, type) and callable(getattr(type(part), "load_state_dict", None)):
+                self._trained(part)
         names = set(attributes)
 
         def back() -> None:
