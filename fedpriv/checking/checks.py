@@ -3,24 +3,69 @@
 from __future__ import annotations
 
 import hashlib
+import importlib
+import inspect
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from fedpriv.checking.adapters import subject_of
-from fedpriv.checking.budget import Budget
 from fedpriv.checking.findings import Finding
+from fedpriv.checking.functions import NotTaken, recognises_data, recognises_update
 from fedpriv.checking.generators import Held, generator_states, put_back
-from fedpriv.checking.replay_calls import calls_of
-from fedpriv.checking.replay_runs import runs_of
-from fedpriv.checking.replayed import Replay, replay
+from fedpriv.checking.replay import Replay, calls_of, replay, runs_of
 from fedpriv.checking.result import Check, Layer
 from fedpriv.checking.sampled import Sampled, sample
-from fedpriv.checking.subject import Claim, Question, Recognised, Subject
+from fedpriv.checking.subject import Budget, Claim, Question, Recognised, Subject
 from fedpriv.privacy.auditor import ROUNDING
 from fedpriv.privacy.composition import compose
 from fedpriv.privacy.events import Event
+
+# --- adapters ---------------------------------------------------------------------------------------------------------
+# The adapters: each turns one kind of target into a `Subject`. The first that recognises the target has it.
+
+#: Files with ``recognises(target, question) -> Subject | None``, the most special first. A row for each adapter. Each
+#: is asked only if the package in its second place is imported by then (a target of that kind imports it itself). Last
+#: come functions of an update, and of data.
+ADAPTERS: tuple[tuple[str, str | None], ...] = (
+    ("fedpriv.checking.opacus_loops", None),
+    ("fedpriv.checking.flower_apps", "flwr"),
+    ("fedpriv.checking.flower_strategies", "flwr"),
+    ("fedpriv.checking.flower_mods", "flwr"),
+)
+
+
+def subject_of(target: Any, question: Question) -> Subject | None:
+    """The subject of a target, or None where no adapter knows its kind."""
+    import sys
+
+    for name, package in ADAPTERS:
+        if package is not None and package not in sys.modules:
+            continue
+        found: Subject | None = importlib.import_module(name).recognises(target, question)
+        if found is not None:
+            return found
+    if loop_like(target) and (of_data := recognises_data(target, question)) is not None:
+        return of_data
+    try:
+        return recognises_update(target, question)
+    except NotTaken as error:
+        if isinstance(error.__cause__, OSError) or (of_data := recognises_data(target, question)) is None:
+            raise
+        return of_data
+
+
+def loop_like(target: Any) -> bool:
+    """Whether a function needs no argument and takes one: what it works on may be left out, as a loop's data are."""
+    if inspect.isclass(target) or not callable(target):
+        return False
+    try:
+        parameters = list(inspect.signature(target).parameters.values())
+    except (TypeError, ValueError):
+        return False
+    places = [one for one in parameters if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
+    return bool(places) and all(one.default is not one.empty for one in places)
+
 
 #: Share of what the pairs leave of the time, for calls, generators and dishonest inputs; of what these leave, for
 #: several calls together; the rest samples.
@@ -64,7 +109,7 @@ def check_object(
     except MemoryError:
         return could_not(name, question, "it asks for more memory than a check allows")
     except Exception as error:
-        from fedpriv.checking.release_function import NotTaken
+        from fedpriv.checking.functions import NotTaken
 
         text = " ".join(str(error).split())[:400]
         words = text if isinstance(error, NotTaken) else f"{type(error).__name__}: {text}"

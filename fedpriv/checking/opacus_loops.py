@@ -45,14 +45,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from fedpriv.checking.data_inputs import WANTED, forms, ordinary
 from fedpriv.checking.findings import Finding
-from fedpriv.checking.fresh_state import Memory
-from fedpriv.checking.generators import seeded
-from fedpriv.checking.numbers import played
+from fedpriv.checking.functions import WANTED, NotTaken, forms, ordinary
+from fedpriv.checking.generators import Memory, seeded
 from fedpriv.checking.opacus_recorder import Change, LoopRecord, Recorder, Source, Step, recording
-from fedpriv.checking.release_function import NotTaken
-from fedpriv.checking.subject import Numbers, Pair, Played, Question, Recognised, Subject
+from fedpriv.checking.subject import Numbers, Pair, Played, Question, Recognised, Subject, played
 from fedpriv.privacy.composition import compose
 from fedpriv.privacy.events import Event, Gaussian, NoBound, PoissonGaussian, Threat
 

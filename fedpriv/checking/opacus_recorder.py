@@ -18,8 +18,7 @@ from typing import Any, Literal
 import numpy as np
 
 from fedpriv.checking.generators import begin_torch
-from fedpriv.checking.numbers import played
-from fedpriv.checking.subject import Numbers
+from fedpriv.checking.subject import Numbers, played
 
 #: Coordinates kept of each vector, evenly spread.
 KEPT = 20_000

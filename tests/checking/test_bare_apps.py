@@ -10,13 +10,11 @@ import numpy as np
 import pytest
 from flwr.clientapp import ClientApp
 
-from fedpriv.checking.budget import Budget
 from fedpriv.checking.checks import check_object
 from fedpriv.checking.findings import Finding
-from fedpriv.checking.flower_apps import AppSubject, Asked, recognises
-from fedpriv.checking.flower_bare_apps import models, parts_of, run_config
-from fedpriv.checking.replayed import replay
-from fedpriv.checking.subject import Claim, Question
+from fedpriv.checking.flower_apps import AppSubject, Asked, models, parts_of, recognises, run_config
+from fedpriv.checking.replay import replay
+from fedpriv.checking.subject import Budget, Claim, Question
 
 CLAIM = Claim(4.4, 1e-5, adjacency="replace-one", unit="client")
 QUESTION = Question(claim=CLAIM, trials=400)

@@ -15,15 +15,13 @@ from checking.renaming import renamed
 
 import fedpriv
 from fedpriv.api.checking import check
-from fedpriv.checking.budget import Budget
 from fedpriv.checking.checks import check_object
 from fedpriv.checking.findings import Finding
+from fedpriv.checking.functions import NotTaken, recognises
 from fedpriv.checking.generators import seeded
-from fedpriv.checking.release_function import NotTaken, recognises
-from fedpriv.checking.replay_calls import calls_of
-from fedpriv.checking.replayed import replay
+from fedpriv.checking.replay import calls_of, replay
 from fedpriv.checking.result import Check
-from fedpriv.checking.subject import Claim, Question
+from fedpriv.checking.subject import Budget, Claim, Question
 from fedpriv.common.errors import OptionError
 
 SMALL = Question(dims=(8,), trials=1000)

@@ -10,15 +10,11 @@ import torch
 from checking.renaming import renamed
 from torch.utils.data import DataLoader, Dataset
 
-from fedpriv.checking.adapters import loop_like, subject_of
-from fedpriv.checking.budget import Budget
-from fedpriv.checking.checks import check_object
-from fedpriv.checking.data_function import DataFunction, recognises
-from fedpriv.checking.data_inputs import forms, is_null
+from fedpriv.checking.checks import check_object, loop_like, subject_of
 from fedpriv.checking.findings import FAULTS, NO_FAULT, NOT_CHECKED
-from fedpriv.checking.replay_calls import length_probe
-from fedpriv.checking.replayed import replay
-from fedpriv.checking.subject import Claim, Question
+from fedpriv.checking.functions import DataFunction, forms, is_null, recognises
+from fedpriv.checking.replay import length_probe, replay
+from fedpriv.checking.subject import Budget, Claim, Question
 
 
 def loop(noise: float, data: tuple[torch.Tensor, torch.Tensor], batch: int = 4) -> list[torch.Tensor]:

@@ -15,11 +15,9 @@ from flwr.app import Array, ArrayRecord, Context, Message
 from flwr.clientapp.mod import localdp_mod
 from flwr.supercore import differential_privacy
 
-from fedpriv.checking import flower_extremes
-from fedpriv.checking.flower_messages import Trained
-from fedpriv.checking.flower_mods import ModSubject, recognises
-from fedpriv.checking.flower_mods_known import known_mods, local_std
-from fedpriv.checking.flower_updates import LARGE, plain
+from fedpriv.checking import flower_messages
+from fedpriv.checking.flower_messages import LARGE, Trained, plain
+from fedpriv.checking.flower_mods import ModSubject, known_mods, local_std, recognises
 from fedpriv.checking.subject import Numbers, Question
 from fedpriv.privacy.gaussian_dp import gaussian_epsilon
 
@@ -194,7 +192,7 @@ def test_a_mod_that_never_answers_ends(monkeypatch: pytest.MonkeyPatch) -> None:
             pass
         return added_noise(msg, ctxt, lambda *_: reply)
 
-    monkeypatch.setattr(flower_extremes, "SECONDS", 0.1)
+    monkeypatch.setattr(flower_messages, "SECONDS", 0.1)
     told = [one.text for one in subject(endless).notes if one.name == "update-of-no-number"]
     assert len(told) == 1
     assert "TimeoutError" in told[0]
@@ -202,7 +200,7 @@ def test_a_mod_that_never_answers_ends(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_an_answer_ends_also_where_foreign_code_catches_the_first_alarm() -> None:
     caught = []
-    with pytest.raises(TimeoutError, match=r"no answer in 0\.05 seconds"), flower_extremes.at_most(0.05):
+    with pytest.raises(TimeoutError, match=r"no answer in 0\.05 seconds"), flower_messages.at_most(0.05):
         while not caught:
             try:
                 while True:

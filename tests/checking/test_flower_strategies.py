@@ -13,13 +13,10 @@ from flwr.app import Array, ArrayRecord, MetricRecord
 from flwr.serverapp import NeighboringRelation, PrivacyConfig, RdpAccountant, SamplingMethod
 from flwr.serverapp.strategy import dp_adaptive_clipping
 
-from fedpriv.checking.budget import Budget
-from fedpriv.checking.flower_messages import Trained
-from fedpriv.checking.flower_strategies import StrategySubject, cohort, recognises
-from fedpriv.checking.flower_strategies_known import adaptive_epsilon
-from fedpriv.checking.flower_updates import LARGE, SMALL, plain
-from fedpriv.checking.replayed import replay
-from fedpriv.checking.subject import Claim, Numbers, Question
+from fedpriv.checking.flower_messages import LARGE, SMALL, Trained, plain
+from fedpriv.checking.flower_strategies import StrategySubject, adaptive_epsilon, cohort, recognises
+from fedpriv.checking.replay import replay
+from fedpriv.checking.subject import Budget, Claim, Numbers, Question
 from fedpriv.privacy.gaussian_dp import gaussian_epsilon
 
 QUESTION = Question(dims=(16,))

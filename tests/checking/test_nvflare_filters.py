@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedpriv.checking.nvflare_filters import as_function
-from fedpriv.checking.release_function import NotTaken, ReleaseFunction, recognises
+from fedpriv.checking.functions import NotTaken, ReleaseFunction, as_function, recognises
 from fedpriv.checking.subject import Question
 
 UPDATE = {"a": np.ones((2, 2)), "b": np.full(3, 2.0)}

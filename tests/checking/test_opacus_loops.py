@@ -15,12 +15,11 @@ from opacus.optimizers import DPOptimizer
 from opacus.utils.uniform_sampler import UniformWithReplacementSampler
 from torch.utils.data import DataLoader
 
-from fedpriv.checking.budget import Budget
 from fedpriv.checking.generators import seeded
 from fedpriv.checking.opacus_loops import OpacusLoop, cost_of, recognises
 from fedpriv.checking.opacus_recorder import LoopRecord, Recorder, recording
 from fedpriv.checking.sampled import known_laws, sample
-from fedpriv.checking.subject import Question
+from fedpriv.checking.subject import Budget, Question
 from fedpriv.privacy.composition import compose
 from fedpriv.privacy.events import Gaussian, PoissonGaussian
 

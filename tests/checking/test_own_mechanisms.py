@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fedpriv.api.checking import check
-from fedpriv.checking.release_function import recognises
+from fedpriv.checking.functions import recognises
 from fedpriv.checking.subject import Question
 from fedpriv.mechanisms.noise import NoiseSource, add_laplace, add_normal, add_normal_finely, clip, finite_or_zero
 from fedpriv.mechanisms.quantisation import high_probability, independent_bits

@@ -11,18 +11,13 @@ import pytest
 from flwr.common import ndarrays_to_parameters, parameters_to_ndarrays
 from flwr.server.strategy import FedAvg
 
-from fedpriv.checking.budget import Budget
 from fedpriv.checking.checks import check_object
-from fedpriv.checking.columns import Two
-from fedpriv.checking.data_inputs import Form, telling_rows
-from fedpriv.checking.flower_split import moved, telling_cohorts
-from fedpriv.checking.flower_strategies import StrategySubject
-from fedpriv.checking.release_function import recognises
-from fedpriv.checking.replay_ends import ERROR, lower, reach_of, upper
-from fedpriv.checking.replay_repeats import repeats, shared_by_calls
-from fedpriv.checking.replayed import replay
+from fedpriv.checking.flower_strategies import StrategySubject, moved, telling_cohorts
+from fedpriv.checking.functions import Form, recognises, telling_rows
+from fedpriv.checking.replay import repeats, replay, shared_by_calls
 from fedpriv.checking.result import Check
-from fedpriv.checking.subject import Claim, Played, Question
+from fedpriv.checking.statistics import ERROR, Two, lower, reach_of, upper
+from fedpriv.checking.subject import Budget, Claim, Played, Question
 
 CLAIMED = Question(claim=Claim(4.4, 1e-5, adjacency="replace-one"), dims=(16,))
 

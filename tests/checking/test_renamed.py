@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from benchmarks.check_gallery import OPTIONS, claim_of
-from fedpriv.checking.adapters import subject_of
 from fedpriv.checking.asking import question_and_limits, read_options
-from fedpriv.checking.budget import Budget
-from fedpriv.checking.replayed import replay
+from fedpriv.checking.checks import subject_of
+from fedpriv.checking.replay import replay
+from fedpriv.checking.subject import Budget
 
 GALLERY = Path(__file__).parent / "gallery"
 #: What NVFlare's own code calls or reads, where the package is not installed; and what a check is given by its name.
