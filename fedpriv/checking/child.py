@@ -25,7 +25,7 @@ from types import ModuleType
 from typing import IO, Any
 
 from fedpriv.checking.checks import check_object, could_not, merged, with_hint
-from fedpriv.checking.findings import Finding
+from fedpriv.checking.findings import finding
 from fedpriv.checking.result import Check, Layer
 from fedpriv.checking.subject import Claim, Question
 from fedpriv.common.command_line import nearest
@@ -74,7 +74,7 @@ def check_name(
             return could_not(target, question, why, last.kind)
         layers = [*last.layers, *(Layer(name, False, f"Not ended: {why}.") for name in missing)]
         last = replace(last, layers=layers)
-    names = {finding.name for finding in last.findings}
+    names = {one.name for one in last.findings}
     if names & {"cannot-be-seeded", "global-generator", "held-generator"} and "no-randomness" not in names:
         last = _in_another_process(last, target, question, limits, stage)
     return last
@@ -89,12 +89,7 @@ def _in_another_process(
     first = check.facts.get("first_release")
     if other is None or first is None or first != other.facts.get("first_release"):
         return check
-    fault = Finding(
-        "replayed", "noise-repeats-between-processes", "fault",
-        "Two processes that nobody seeded released exactly the same numbers: the generator is seeded with a constant "
-        "when the code is imported, so every client and every run has the same noise; epsilon is infinite.",
-        "Seed the generator from the operating system: numpy.random.default_rng(), torch.Generator().seed().",
-    )  # fmt: skip
+    fault = finding("noise-repeats-between-processes")
     return replace(check, findings=merged([*check.findings, fault]), audited=float("inf"))
 
 

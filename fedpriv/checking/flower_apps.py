@@ -25,7 +25,7 @@ from flwr.client.mod.utils import make_ffn
 from flwr.clientapp import ClientApp
 from flwr.common import GetParametersIns, Parameters, parameters_to_ndarrays
 
-from fedpriv.checking.findings import Finding
+from fedpriv.checking.findings import Finding, Severity, finding
 from fedpriv.checking.flower_messages import (
     CLIENT,
     OLD_ARRAYS,
@@ -491,7 +491,7 @@ class AppSubject(RoundsSubject):
             stateful=True,
             counts_differ=True,
         )
-        self.notes = [] if target.give else [_of_partitions()]
+        self.notes = [] if target.give else [finding("data-of-partitions")]
         self.notes += [] if pairs else self.further(question)
 
     def quiet(self) -> AbstractContextManager[None]:
@@ -541,14 +541,8 @@ class AppSubject(RoundsSubject):
             if claim is None or claim.unit != "client":  # two clients may have unequal numbers of examples
                 names = [name for name in names if not name.rpartition(".")[2].startswith(COUNTS)]
             if names:
-                yield Finding(
-                    "replayed",
-                    "evaluation-bare" if kind.startswith("evaluate") else "answer-bare",
-                    "doubt" if claim is None else "fault",
-                    f"In answer to a message of type {kind}, {', '.join(names[:3])} moved with the data and never "
-                    f"changed in {PLAYS} calls with other seeds: it leaves without noise; epsilon is infinite.",
-                    "Add noise to every number that leaves, or do not send it.",
-                )
+                severity: Severity = "doubt" if claim is None else "fault"
+                yield finding("metrics-bare:answer", severity, kind=kind, names=", ".join(names[:3]), plays=PLAYS)
 
 
 def _moved(array: Any, by: float) -> Any:
@@ -563,17 +557,6 @@ def known_guard(terms: Any, dimension: int) -> Recognised:
         f"noise {terms.noise_multiplier:g} x the clip norm"
     )
     return Recognised(words, terms.event(dimension))
-
-
-def _of_partitions() -> Finding:
-    return Finding(
-        "recognised",
-        "data-of-partitions",
-        "note",
-        "The app was asked as partitions of its data set: their data are two clients' data as the app reads them, no "
-        "worst case. To try others, make an `AppTarget` with `give`, a function that puts a data set where the app "
-        "reads it.",
-    )
 
 
 def bare_app(app: ClientApp, question: Question) -> AppSubject:

@@ -21,7 +21,7 @@ from flwr.compat.common import recorddict_compat as compat
 from flwr.supercore.differential_privacy import KEY_CLIPPING_NORM
 from numpy.typing import NDArray
 
-from fedpriv.checking.findings import Finding
+from fedpriv.checking.findings import Finding, finding
 from fedpriv.checking.generators import copied
 from fedpriv.checking.subject import Numbers, Pair, Probe, Subject
 from fedpriv.engines.contexts import empty_context
@@ -330,33 +330,22 @@ def metrics_pass(play: Play) -> Iterator[Finding]:
     except Exception:  # of foreign code: the layers say so
         return
     if _moved(one, other):
-        yield _doubt(
-            "metrics-bare",
-            f"A metric of the app leaves as it is ({', '.join(_moved(one, other))}, 0.25 or 0.75 by the data): clip "
-            f"and noise are of arrays alone.",
-            "Report no metric, or one with noise of its own that is accounted.",
-        )
+        yield finding("metrics-bare", names=", ".join(_moved(one, other)))
     if _moved(one, counted):
-        yield Finding(
-            "recognised",
-            "count-bare",
-            "note",
-            f"The number of examples leaves as it is ({', '.join(_moved(one, counted))}): public by assumption.",
-            "Report a fixed number where it is not public.",
-        )
+        yield finding("count-bare", names=", ".join(_moved(one, counted)))
 
 
 def extremes(play: Play) -> Iterator[Finding]:
     """Forms and values of updates at which a clip or a noise may stop working, where plain updates leave with noise."""
     if _difference(play, plain(8, 1.0), plain(8, -1.0)):
         return
-    for name, title, left, right, remedy in CASES:
-        found = _difference(play, left(), right())
-        if found and name == "update-of-zero" and _always_fails(play, left(), right()):
-            text = f"{title}: {found} It did so under {len(FAILS)} of {len(FAILS)} seeds; epsilon is infinite."
-            yield Finding("recognised", name, "fault", text, remedy)
-        elif found:
-            yield _doubt(name, f"{title}: {found}", remedy)
+    for key, (left, right) in CASES.items():
+        seen = _difference(play, left(), right())
+        if seen and key == "update-of-zero" and _always_fails(play, left(), right()):
+            seen += f" It did so under {len(FAILS)} of {len(FAILS)} seeds; epsilon is infinite."
+            yield finding(key, "fault", seen=seen)
+        elif seen:
+            yield finding(key, seen=seen)
 
 
 def _always_fails(play: Play, left: Update, right: Update) -> bool:
@@ -425,58 +414,18 @@ def _moved(one: Mapping[str, Numbers], other: Mapping[str, Numbers]) -> list[str
     ]
 
 
-def _doubt(name: str, text: str, remedy: str) -> Finding:
-    return Finding("recognised", name, "doubt", text, remedy)
-
-
 def _with(name: str, value: Any, length: float = SMALL) -> Callable[[], Update]:
     return lambda: {**plain(8, length), name: np.asarray(value)}
 
 
 _WHOLE = np.array([3, -4], dtype=np.int64)
 
-#: name, case, two neighbouring updates, remedy.
-CASES: tuple[tuple[str, str, Callable[[], Update], Callable[[], Update], str], ...] = (
-    (
-        "array-without-axes",
-        "A model with an array without axes (a single number, such as a temperature)",
-        _with("scale", np.float32(LARGE)),
-        _with("scale", np.float32(-LARGE)),
-        "Give such parameters one axis, or keep them at the client.",
-    ),
-    (
-        "whole-numbers",
-        "A model with whole numbers (such as a counter of batches)",
-        _with("counter", _WHOLE),
-        _with("counter", 0 * _WHOLE),
-        "Keep such arrays at the client, or send a public value.",
-    ),
-    (
-        "whole-numbers-clipped",
-        "A model with whole numbers, in an update that is clipped",
-        _with("counter", _WHOLE, LARGE),
-        _with("counter", _WHOLE),
-        "Keep such arrays at the client.",
-    ),
-    (
-        "update-of-zero",
-        "An update of norm 0 (a client that learned nothing)",
-        lambda: plain(8, 0.0),
-        lambda: plain(8, SMALL),
-        "Leave an update of norm 0 as it is, and add its noise.",
-    ),
-    (
-        "update-of-no-number",
-        "An update with NaN",
-        lambda: plain(8, float("nan")),
-        lambda: plain(8, SMALL),
-        "Release the zero update with its noise where training gave no number.",
-    ),
-    (
-        "update-of-infinity",
-        "An update with infinity",
-        lambda: plain(8, float("inf")),
-        lambda: plain(8, SMALL),
-        "Release the zero update with its noise where training gave no number.",
-    ),
-)
+#: Finding -> two neighbouring updates.
+CASES: Mapping[str, tuple[Callable[[], Update], Callable[[], Update]]] = {
+    "unusual-update:array": (_with("scale", np.float32(LARGE)), _with("scale", np.float32(-LARGE))),
+    "unusual-update:whole": (_with("counter", _WHOLE), _with("counter", 0 * _WHOLE)),
+    "unusual-update:clipped": (_with("counter", _WHOLE, LARGE), _with("counter", _WHOLE)),
+    "update-of-zero": (lambda: plain(8, 0.0), lambda: plain(8, SMALL)),
+    "unusual-update:nan": (lambda: plain(8, float("nan")), lambda: plain(8, SMALL)),
+    "unusual-update:infinite": (lambda: plain(8, float("inf")), lambda: plain(8, SMALL)),
+}

@@ -15,7 +15,7 @@ import flwr.clientapp.mod as newer
 from flwr.app import Context, Message
 from flwr.client.mod.utils import make_ffn
 
-from fedpriv.checking.findings import Finding
+from fedpriv.checking.findings import Finding, finding
 from fedpriv.checking.flower_messages import (
     Trained,
     context,
@@ -62,7 +62,7 @@ def known_mods(mods: Sequence[Any], adjacency: str) -> list[Recognised]:
         return found
     noisy = [one for one in found if isinstance(one.event, Gaussian)]
     best = max(noisy, key=lambda one: one.event.multiplier) if noisy else found[0]  # type: ignore[union-attr]
-    findings = [finding for one in found for finding in one.findings]
+    findings = [part for one in found for part in one.findings]
     return [replace(best, words="; inside it ".join(one.words for one in found), findings=findings)]
 
 
@@ -120,12 +120,8 @@ def _local_noise(mod: Any, adjacency: str) -> Recognised:
     )
     claim = {"claimed": epsilon, "delta": delta, "scope": "call"}
     if not std > 0:
-        text = (
-            f"standard deviation {std:g} at sensitivity {sensitivity:g}, epsilon {epsilon:g}, delta {delta:g}: no noise"
-        )
-        remedy = "Give a positive sensitivity, a finite epsilon and a delta in (0, 1)."
-        finding = _finding("no-noise", "fault", text, remedy)
-        return Recognised(words, None, "no noise is added", findings=(finding,), **claim)  # type: ignore[arg-type]
+        fault = finding("no-randomness:mod", std=std, mod=mod)
+        return Recognised(words, None, "no noise is added", findings=(fault,), **claim)  # type: ignore[arg-type]
     threat = Threat("client", adjacency, "server")
     event = Gaussian(threat=threat, multiplier=min(std / moves, 1e300))
     return Recognised(words, event, findings=tuple(_of_local_noise(clip, sensitivity, epsilon, delta, std)), **claim)  # type: ignore[arg-type]
@@ -135,34 +131,13 @@ def _of_local_noise(clip: float, sensitivity: float, epsilon: float, delta: floa
     exact = gaussian_epsilon(2 * clip / std, delta) if 0 < delta < 1 else math.inf
     enough = gaussian_epsilon(sensitivity / std, delta) if 0 < delta < 1 else math.inf
     if sensitivity < 2 * clip and exact > epsilon * (1 + 1e-9):
-        yield _finding(
-            "sensitivity-below-two-clips",
-            "fault",
-            f"Two updates clipped to {clip:g} differ by up to {2 * clip:g}; the noise is for {sensitivity:g}. One "
-            f"reply costs epsilon {exact:.4g} at delta {delta:g} between any two data sets, not {epsilon:g}.",
-            f"Set sensitivity to {2 * clip:g}.",
-        )
+        figures = {"clip": clip, "twice": 2 * clip, "sensitivity": sensitivity, "delta": delta, "epsilon": epsilon}
+        yield finding("moves-more-than-claimed:two-clips", exact=exact, **figures)
     if enough > epsilon * (1 + 1e-9):
-        yield _finding(
-            "formula-outside-its-range",
-            "fault",
-            f"The formula is proven for epsilon below 1. At {epsilon:g} its noise costs epsilon {enough:.4g} even at "
-            f"sensitivity {sensitivity:g}.",
-            "Take the noise from the Gaussian mechanism's exact curve (Balle and Wang 2018).",
-        )
+        yield finding("formula-outside-its-range", epsilon=epsilon, enough=enough, sensitivity=sensitivity)
     elif epsilon >= 1:
-        yield _finding(
-            "formula-outside-its-range",
-            "note",
-            f"The formula is proven for epsilon below 1. At {epsilon:g} the exact curve gives epsilon {enough:.4g} at "
-            f"sensitivity {sensitivity:g}.",
-        )
-    yield _finding(
-        "claim-of-one-reply",
-        "note",
-        f"epsilon {epsilon:g} is of one reply. Replies of further rounds, and to repeated messages, add to it.",
-        "State epsilon for all rounds of a run.",
-    )
+        yield finding("formula-outside-its-range:note", epsilon=epsilon, enough=enough, sensitivity=sensitivity)
+    yield finding("claim-of-one-reply", epsilon=epsilon)
 
 
 # --- clipping without noise ----------------------------------------------------------------------------------
@@ -171,19 +146,9 @@ def _of_local_noise(clip: float, sensitivity: float, epsilon: float, delta: floa
 def _clipping(mod: Any, adjacency: str, outermost: bool) -> Recognised:
     kind = "and sends whether it was clipped" if _is_one_of(mod, ADAPTIVE) else "to the norm that the server sends"
     words = f"client-side clipping: clips the update {kind}, and adds no noise"
-    findings = []
-    if not outermost:
-        findings.append(
-            _finding(
-                "clip-is-not-last",
-                "doubt",
-                "A mod outside the clip changes the reply after it was clipped: the norm that the server's noise is "
-                "for need not hold any more.",
-                "Put the clipping mod first in the list of mods: the first is outermost.",
-            )
-        )
+    findings = () if outermost else (finding("clip-is-not-last"),)
     reason = "a clipped update leaves without noise; noise is the strategy wrapper's, whom this client has to trust"
-    return Recognised(words, None, reason, findings=tuple(findings))
+    return Recognised(words, None, reason, findings=findings)
 
 
 # --- known mods inside foreign code --------------------------------------------------------------------------
@@ -216,10 +181,6 @@ def _held(mod: Any) -> list[Any]:
     if isinstance(mod, NOISY):  # a subclass with a call of its own
         found.append(mod)
     return [part for one in found for part in (one if isinstance(one, list | tuple) else [one])]
-
-
-def _finding(name: str, severity: Any, text: str, remedy: str = "") -> Finding:
-    return Finding("recognised", name, severity, text, remedy)
 
 
 Mod = Callable[[Message, Context, Callable[[Message, Context], Message]], Message]

@@ -21,7 +21,7 @@ from flwr.compat.client.dpfedavg_numpy_client import DPFedAvgNumPyClient
 from flwr.compat.common import recorddict_compat as compat
 from flwr.serverapp import ServerApp
 
-from fedpriv.checking.findings import Finding
+from fedpriv.checking.findings import Finding, Severity, finding
 from fedpriv.checking.flower_apps import config_near
 from fedpriv.checking.flower_cohort import Cohort, NewRounds, Nodes, OldRounds
 from fedpriv.checking.flower_messages import (
@@ -270,10 +270,8 @@ def known_strategy(strategy: Any, question: Question) -> list[Recognised]:
         found = _dpfedavg(strategy, question)
     unknown = _unknown_mean(strategy)
     if unknown is not None:
-        finding = _finding("noise-after-another-aggregate", "fault", unknown, "Wrap a strategy that takes the mean.")
-        return [
-            Recognised(found.words, None, unknown, found.claimed, found.delta, found.scope, found.calls, (finding,))
-        ]
+        fault = finding("noise-after-another-aggregate", text=unknown)
+        return [replace(found, event=None, reason=unknown, findings=(fault,))]
     return [found]
 
 
@@ -327,12 +325,7 @@ def _removed(question: Question) -> bool:
 
 def _by_replies(words: str, what: str, findings: Sequence[Finding]) -> Recognised:
     """Noise whose scale follows the number of replies, against a claim about one reply more: nothing is proved."""
-    text = (
-        f"The noise of {what} is divided by the number of replies, so that its scale tells that one came more: no "
-        "bound is known for a claim about one client more or less. It is replayed and sampled."
-    )
-    told = _finding("noise-by-replies", "doubt", text, "Divide sum and noise by a constant, the expected number.")
-    return Recognised(words, None, findings=[*findings, told])
+    return Recognised(words, None, findings=[*findings, finding("noise-by-replies", what=what)])
 
 
 def _fewer_replies(strategy: Any, z: float, n: int) -> Finding:
@@ -340,14 +333,7 @@ def _fewer_replies(strategy: Any, z: float, n: int) -> Finding:
         (number for name in ("min_train_nodes", "min_fit_clients") if (number := getattr(inner(strategy), name, None))),
         1,
     )
-    return _finding(
-        "divided-by-replies",
-        "doubt",
-        f"The mean is over the replies that come, the noise is for {n}: with m replies its multiplier is {z:g} m / "
-        f"{n}, {z * min(int(least), n) / n:.3g} at the {least} that the strategy inside accepts. Only a warning is "
-        f"logged.",
-        "Accept rounds of the expected size alone, or divide the sum by that size.",
-    )
+    return finding("divided-by-replies", n=n, z=z, smallest=z * min(int(least), n) / n, least=least)
 
 
 def _accounted(
@@ -365,22 +351,9 @@ def _accounted(
             rounds, claimed = allowed, float(config.max_epsilon)
     if claimed is None:
         claimed = _accounts(accountant, z, n, rounds or 1)
-    relation, sampling = config.neighboring_relation.value, config.sampling_method.value
     per_round = gaussian_epsilon(2 / z, delta)
-    findings.append(
-        _finding(
-            "cohort-of-fixed-size",
-            "doubt",
-            f"Accounted as {relation} with {sampling}; a round has {n} of {config.population_size} clients, always "
-            f"as many. That a client takes part and has nothing to say is what the account covers. Where a client "
-            f"who leaves makes room for another, the mean moves by 2 C / {n}: without amplification a round costs "
-            f"epsilon {per_round:.4g} at delta {delta:g}.",
-            "State the relation as zero-out, or double the noise.",
-        )
-    )
-    findings.append(
-        _finding("metrics-not-accounted", "note", "The accountant counts the model alone, as its documentation says.")
-    )
+    findings.append(finding("cohort-of-fixed-size", config=config, n=n, per_round=per_round, delta=delta))
+    findings.append(finding("metrics-not-accounted"))
     return Recognised(
         words + f"; accounted for {rounds or 1} rounds by the strategy's own accountant",
         event,
@@ -459,8 +432,7 @@ def _adaptive(strategy: Any, question: Question) -> Recognised:
         return Recognised(words, None, "no noise is added to the model or to the count", findings=findings)
     if _shows_exact_share(strategy):
         reason = "the round's metrics hold the exact share of clipped clients, beside the norm that has noise"
-        remedy = "Take the bit out of the metrics: train_metrics_aggr_fn of the strategy inside."
-        findings.append(_finding("exact-share-in-metrics", "fault", reason.capitalize() + ".", remedy))
+        findings.append(finding("exact-share-in-metrics"))
         return Recognised(words, None, reason, findings=findings)
     if _removed(question):
         return _by_replies(words, "the share of clipped clients", findings)
@@ -484,25 +456,10 @@ def _of_adaptive_norm(strategy: Any, z: float, deviation: float) -> Iterator[Fin
     given = (z**-2 + (2 * deviation) ** -2) ** -0.5
     if isinstance(strategy, ADAPTIVE):
         least = math.exp(-strategy.clip_norm_lr * (1 - strategy.target_clipped_quantile))
-        yield _finding(
-            "noise-of-the-next-norm",
-            "doubt",
-            f"Updates are clipped to the norm of this round, and the noise is for that of the next. When all are "
-            f"clipped the next is {least:.3g} of it, and the model's multiplier {z * least:.4g}, not {z:.4g}.",
-            "Add the noise of the norm that clipped the updates (Andrew et al. 2021, Algorithm 1).",
-        )
-        yield _finding(
-            "norm-moves-away",
-            "note",
-            "The norm falls when more updates are clipped than the target and grows when fewer are: it moves away from "
-            "the quantile. In Andrew et al. 2021, Algorithm 1, the bit is set for updates that are not clipped.",
-        )
-    yield _finding(
-        "count-of-whole-bits",
-        "doubt",
-        f"The count's noise {deviation:g} is taken for a bit that moves it by 1/2. A client who has nothing to say "
-        f"moves it by 1: a round's multiplier is {(z**-2 + deviation**-2) ** -0.5:.4g}, not {given:.4g}.",
-        "Count each bit less one half, or double the count's noise.",
+        yield finding("noise-of-the-next-norm", least=least, model=z * least, stated=z)
+        yield finding("norm-moves-away")
+    yield finding(
+        "count-of-whole-bits", deviation=deviation, real=(z ** (-2) + deviation ** (-2)) ** (-0.5), given=given
     )
 
 
@@ -532,10 +489,6 @@ def _dpfedavg(strategy: Any, question: Question) -> Recognised:
     if _removed(question):
         return _by_replies(words, "the model", findings)
     return Recognised(words, Gaussian(threat=TRUSTED, multiplier=(z**-2 + squares) ** -0.5), findings=findings)
-
-
-def _finding(name: str, severity: Any, text: str, remedy: str = "") -> Finding:
-    return Finding("recognised", name, severity, text, remedy)
 
 
 #: Clients of a round where the strategy does not say how many it expects.
@@ -602,7 +555,7 @@ class StrategySubject(RoundsSubject):
         notes = list[Finding]()
         removed = question.claim is not None and question.claim.adjacency == "add-or-remove-one"
         if removed and not self._publishes(self.pairs[0].left.without_the_first()):
-            removed, notes = False, [ALL_REPLIES]
+            removed, notes = False, [finding("round-needs-all-replies")]
         self.pairs = [*self.pairs, *telling_cohorts(self.play, min(question.dims), self.clients, removed)]
         if removed:
             self.pairs = [*self._removals(question)]
@@ -650,10 +603,7 @@ class StrategySubject(RoundsSubject):
         """Metrics of the clients that are published. claimed: somebody claims an epsilon of all that this strategy
         publishes: what then leaves bare is a fault.
         """
-        for name, play, what in (
-            ("metrics-bare", self._one, "metrics"),
-            ("evaluation-bare", self._evaluated, "evaluation's metrics"),
-        ):
+        for play, what in ((self._one, "metrics"), (self._evaluated, "evaluation's metrics")):
             try:
                 sides = [
                     [Played(play(Trained(plain(8, 1.0), {"loss": value}), SEED + seed)) for seed in range(PLAYS)]
@@ -662,15 +612,8 @@ class StrategySubject(RoundsSubject):
             except Exception:  # of foreign code: the layers say so
                 continue
             if names := bare_names(sides):
-                yield Finding(
-                    "recognised",
-                    name,
-                    "fault" if claimed else "doubt",
-                    f"The {what} of the clients are published without noise ({', '.join(names[:3])}): where one client "
-                    f"reports 0.25 or 0.75, they never changed in {PLAYS} rounds with other seeds. If clients report "
-                    "what they see in their data, epsilon is infinite.",
-                    "Publish no metric, or one with noise of its own that is accounted.",
-                )
+                severity: Severity = "fault" if claimed else "doubt"
+                yield finding("metrics-bare:published", severity, what=what, names=", ".join(names[:3]), plays=PLAYS)
 
     def _evaluated(self, trained: Trained, seed: int) -> dict[str, Numbers]:
         with seeded(seed), quiet():
@@ -688,15 +631,7 @@ class StrategySubject(RoundsSubject):
             return
         before, after = float(np.linalg.norm(moved - base)), float(np.linalg.norm(weighted - base))
         if before > 0 and after > 1.5 * before:
-            yield Finding(
-                "recognised",
-                "weights-by-reported-counts",
-                "doubt",
-                f"Replies are weighted by the number of examples that they report: one client that reports far more "
-                f"than the other {self.clients - 1} moves the model {after / before:.3g} times as far as with equal "
-                f"numbers. The noise does not grow with it.",
-                "Weigh all replies alike, or bound the numbers and calibrate the noise to the largest share.",
-            )
+            yield finding("weights-by-reported-counts", clients=self.clients - 1, times=after / before)
 
     def _model(self, trained: Trained) -> Numbers:
         found = self._one(trained, SEED)
@@ -731,14 +666,6 @@ def _pairs(question: Question, clients: int) -> list[Pair]:
                 down = cohort(Trained(plain(size, -LARGE)))
                 found.append(Pair("one client's update and its opposite" + tail, up, down, "replace-one", "client"))
     return found
-
-
-ALL_REPLIES = Finding(
-    "recognised", "round-needs-all-replies", "doubt",
-    "With one reply fewer no model leaves: whether all replied is told to everybody. The claim is about a client more "
-    "or less; a client without an update was compared instead.",
-    "Let a round with fewer replies publish a model as well, or say that who replies is public.",
-)  # fmt: skip
 
 
 def _heavy(size: int) -> Pair:

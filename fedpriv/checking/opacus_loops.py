@@ -45,7 +45,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from fedpriv.checking.findings import Finding
+from fedpriv.checking.findings import Finding, finding
 from fedpriv.checking.functions import WANTED, NotTaken, forms, ordinary
 from fedpriv.checking.generators import Memory, seeded
 from fedpriv.checking.opacus_recorder import Change, LoopRecord, Recorder, Source, Step, recording
@@ -112,7 +112,11 @@ def recognises(target: Any, question: Question) -> Subject | None:
         observer="public",
         notes=[
             *findings,
-            *([_note(f"the loop was {record.cut}: what it does later is not seen")] if record.cut else []),
+            *(
+                [finding("not-shown", text=f"The loop was {record.cut}: what it does later is not seen.")]
+                if record.cut
+                else []
+            ),
         ],
         record=record,
         canary=canary,
@@ -207,9 +211,7 @@ def _replay(loop: _Loop, base: LoopRecord, seed: int) -> list[Finding]:
         found += _beside_noise(left, right, words)
     plain = [loop.run(Recorder(min(3, steps), SECONDS), seed + other).noisy for other in (101, 202)]
     if any(_same_noise(a, b) for a, b in zip(*plain, strict=False)):
-        found.append(_fault("noise-repeats", "two executions from different seeds add the same noise: the loop seeds "
-                            "its generator with a constant; epsilon is infinite",
-                            "Leave the noise's generator unseeded; secure_mode=True for models."))  # fmt: skip
+        found.append(finding("noise-repeats:loop"))
     return list({one.name: one for one in reversed(found)}.values())[::-1]
 
 
@@ -243,22 +245,17 @@ def _not_clipped(left: LoopRecord, right: LoopRecord, norms: int, words: str) ->
             if not distance <= norms + rounding:
                 worst = max(worst, distance if math.isfinite(distance) else math.inf)
     if worst:
-        yield _fault("unbounded-sensitivity", f"one example {words} moves the sum before noise by {worst:.4g} clip "
-                     f"norms (at most {norms} if its gradient is clipped to the norm that the noise is for)",
-                     "Clip each example's gradient over all parameters to max_grad_norm.")  # fmt: skip
+        yield finding("unbounded-sensitivity:loop", change=words, worst=worst, norms=norms)
 
 
 def _beside_noise(left: LoopRecord, right: LoopRecord, words: str) -> Iterator[Finding]:
     """What differs though the noisy sums are the same."""
-    same = f"with the same noisy sums, one example {words}"
     if len(left.steps) != len(right.steps):
-        yield _fault("form-depends-on-data", f"{same} changes the number of steps",
-                     "Decide on nothing that was measured on the data without noise.")  # fmt: skip
+        yield finding("form-depends-on-data:loop", change=words)
     bare = None
     for number, (a, b) in enumerate(zip(left.steps, right.steps, strict=False), 1):
         if a.private != b.private or (a.private and not _same(_settings(a), _settings(b))):
-            yield _fault("noise-depends-on-data", f"{same} changes noise or clip norm of step {number}",
-                         "Fix them before training, or let them follow noisy numbers alone.")  # fmt: skip
+            yield finding("noise-depends-on-data:loop", change=words, step=number)
         elif bare is None and not _same(a.applied, b.applied):
             bare = f"the gradient that an optimiser gets in step {number}" + ("" if a.private else ", without noise")
     apart = _apart(left, right) < min(len(left.noisy), len(right.noisy))
@@ -269,9 +266,7 @@ def _beside_noise(left: LoopRecord, right: LoopRecord, words: str) -> Iterator[F
             if bare is None and moved:
                 bare = f"{what} ({moved[0]})"
     if bare is not None:
-        yield _fault("number-without-noise", f"{same} changes {bare}: it follows the data without noise; epsilon is "
-                     "infinite", "Derive everything after noise from the noisy sums: no second optimiser, no running "
-                     "averages of batches, no losses of the training data.")  # fmt: skip
+        yield finding("number-without-noise:loop", change=words, bare=bare)
 
 
 def _same(a: Numbers, b: Numbers) -> bool:
@@ -280,14 +275,6 @@ def _same(a: Numbers, b: Numbers) -> bool:
         return False
     scale = max(float(np.abs(a[np.isfinite(a)]).max(initial=0.0)), 1e-12)
     return bool(np.allclose(a, b, rtol=0, atol=EQUAL * scale, equal_nan=True))
-
-
-def _fault(name: str, text: str, remedy: str) -> Finding:
-    return Finding("replayed", name, "fault", f"{text[:1].upper()}{text[1:]}.", remedy)
-
-
-def _note(text: str) -> Finding:
-    return Finding("replayed", "not-shown", "note", text)
 
 
 # --- recognised ------------------------------------------------------------------------------------------------------
@@ -355,7 +342,7 @@ def recognised_of(
     """One entry for each kind of step. leak: why the loop has no bound whatever its noisy steps cost."""
     cost = cost_of(record)
     claimed, delta, words = _claimed(record, question)
-    findings = [Finding("recognised", "assumed", "doubt", text) for text in cost.assumed]
+    findings = [finding("assumed", text=text) for text in cost.assumed]
     if claimed is not None:
         findings += _against_account(record, cost, claimed, delta, sources)
     events = cost.events
@@ -407,13 +394,9 @@ def _against_account(
     if (share := measured_share(record)) < 1:
         reasons.append(f"the noise has {share:.4g} times the deviation that it is set to")
     unsure = bool(cost.assumed) or (len(with_steps) > 1 and len({one.data_set for one in sources}) > 1)
-    yield Finding(
-        "recognised", "fixed-batches-priced-as-poisson" if fixed else "account-below-what-ran",
-        "doubt" if unsure else "fault",
-        f"The loop's accountant says epsilon {claimed:.4g} at delta {delta:g}; what ran costs {verified:.4g}"
-        + "".join(f"; {one}" for one in reasons) + ".",
-        "One accountant that is told of every step, with its noise and its sampler; poisson_sampling=True.",
-    )  # fmt: skip
+    key = "fixed-batches-priced-as-poisson" if fixed else "account-below-what-ran"
+    why = "".join(f"; {one}" for one in reasons)
+    yield finding(key, "doubt" if unsure else "fault", claimed=claimed, delta=delta, verified=verified, reasons=why)
 
 
 # --- sampled ---------------------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpriv.checking.findings import Finding
+from fedpriv.checking.findings import Finding, Severity, finding
 from fedpriv.checking.generators import Held, digest_of_states, seeded, seeds_of
 from fedpriv.checking.statistics import (
     FLOAT32,
@@ -78,8 +78,8 @@ class Replay:
     epsilon: float | None = None
     long_looks: int = 0
 
-    def says(self, name: str, severity: str, text: str, remedy: str = "") -> None:
-        self.findings.append(Finding("replayed", name, severity, text, remedy))  # type: ignore[arg-type]
+    def says(self, key: str, severity: Severity | None = None, **figures: Any) -> None:
+        self.findings.append(finding(key, severity, **figures))
 
 
 def is_repeatable(subject: Subject, data: object) -> bool:
@@ -161,8 +161,7 @@ def _play_pair(subject: Subject, pair: Pair, seeds: Sequence[int], found: Replay
         error = next(play for play in (*left, *right) if isinstance(play, Exception))
         words = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
         both = "" if raised[0] == raised[1] else " with one of two neighbouring inputs and not with the other"
-        remedy = "Release something of the same form whatever the data are." if both else ""
-        found.says("raises", "doubt", f"With {pair.name}, the target raises an error{both} ({words}).", remedy)
+        found.says("raises:pair", pair=pair.name, both=both, words=words)
         keep = [n for n in range(len(seeds)) if not raised[0][n] and not raised[1][n]]
         left, right = [left[n] for n in keep], [right[n] for n in keep]
     plays = [[play for play in side if isinstance(play, Played)] for side in (left, right)]
@@ -174,10 +173,7 @@ def _play_pair(subject: Subject, pair: Pair, seeds: Sequence[int], found: Replay
     matrices = [columns.matrix(side) for side in plays]
     finite = np.asarray(np.isfinite(matrices[0]).all(0) & np.isfinite(matrices[1]).all(0))
     if not finite.all():
-        found.says(
-            "not-finite", "doubt", f"With {pair.name}, what leaves holds numbers that are infinite or NaN.",
-            "Clip in a way that holds for every update, also for one that is very long.",
-        )  # fmt: skip
+        found.says("not-finite", pair=pair.name)
     two = Two(pair.name, matrices[0], matrices[1], columns.records, found.repeatable)
     return two.only(finite), finite
 
@@ -186,18 +182,9 @@ def _ragged(pair: Pair, plays: Sequence[Sequence[Played]], names: Sequence[str],
     """Records whose length changes: with the data alone it is a leak."""
     sizes = [[tuple(one.numbers[n].size if n in one.numbers else -1 for n in names) for one in side] for side in plays]
     if all(len(set(side)) == 1 for side in sizes) and sizes[0][0] != sizes[1][0]:
-        found.says(
-            "form-depends-on-data", "fault",
-            f"With {pair.name}, other numbers leave: the length or the names of what is sent depend on the data, "
-            "without noise.",
-            "Send the same names and lengths whatever the data are.",
-        )  # fmt: skip
+        found.says("form-depends-on-data:length", pair=pair.name)
     else:
-        found.says(
-            "other-shapes", "doubt",
-            "What leaves has another shape in each call: those numbers could not be compared, and are not judged.",
-            "Check a function that releases a fixed form, or pad what it releases.",
-        )  # fmt: skip
+        found.says("other-shapes")
 
 
 def _judge(subject: Subject, question: Question, pair: Pair, two: Two, found: Replay, budget: Budget) -> None:
@@ -207,45 +194,23 @@ def _judge(subject: Subject, question: Question, pair: Pair, two: Two, found: Re
     form = moved & two.words
     if form.any():
         what = "names, lengths or types" if str(two.records[form][0]).startswith("form.") else "a text"
-        found.says(
-            "form-depends-on-data", "fault",
-            f"With {pair.name}, {what} of what is sent changes with the data, and nothing random hides it.",
-            "Send the same names, lengths and texts whatever the data are.",
-        )  # fmt: skip
+        found.says("form-depends-on-data:text", pair=pair.name, what=what)
     moved &= numbers
     if moved.any():
         _bare(subject, question, pair, two, moved, found, budget)
     gone = vanishing(two)
     if gone.any():
-        found.says(
-            "noise-depends-on-data", "fault",
-            f"With {pair.name}, {_some(two, gone)} varied from call to call with one input and never with the other: "
-            "the noise depends on the data, and tells them apart.",
-            "Draw noise of a scale that is fixed before the data are seen.",
-        )  # fmt: skip
+        found.says("noise-depends-on-data:gone", pair=pair.name, gone=_some(two, gone))
     where, ratio = scale_ratio(two)
     if ratio > least_ratio(len(two.left)):
-        found.says(
-            "noise-depends-on-data", "fault" if ratio > VERY_OTHER_SCALE else "doubt",
-            f"With {pair.name}, the noise of {where} is {ratio:.3g} times as large with one input as with the other: "
-            "its scale depends on the data, or it is added before the update is clipped.",
-            "Clip first, then add noise of a scale that is fixed before the data are seen.",
-        )  # fmt: skip
+        severity: Severity = "fault" if ratio > VERY_OTHER_SCALE else "doubt"
+        found.says("noise-depends-on-data:scale", severity, pair=pair.name, where=where, ratio=ratio)
     repeated = repeated_rows(two.left[:, two.varying]) if two.varying.sum() > 1 else 0
     if repeated:
-        found.says(
-            "noise-repeats", "fault",
-            f"Of {len(two.left)} calls with other seeds, {repeated} pairs had exactly the same noise.",
-            "Seed the generator once, with at least 128 bits of the operating system's randomness.",
-        )  # fmt: skip
+        found.says("noise-repeats", plays=len(two.left), repeated=repeated)
     finer, grid = remainders(two)
     if finer.any():
-        found.says(
-            "noise-on-a-grid", "fault",
-            f"With {pair.name}, {_some(two, finer)} have noise in multiples of {grid:.3g}, and data that are none: "
-            "what is finer than this grid leaves without noise, and moved with the data; epsilon is infinite.",
-            "Round what is released after the noise is added, or draw noise of the same precision as the data.",
-        )  # fmt: skip
+        found.says("noise-on-a-grid", pair=pair.name, finer=_some(two, finer), grid=grid)
     _shared(pair, two, found)
 
 
@@ -257,34 +222,15 @@ def _bare(
         _symbols(subject, question, pair, two, moved, found, budget)
         return
     if not (numbers & ~two.fixed_left).any() and not (numbers & ~two.fixed_right).any():
-        found.says(
-            "no-randomness", "fault",
-            f"Nothing that leaves is random: {len(two.left)} calls with other seeds gave the same numbers, and with "
-            f"{pair.name} they are others. Anybody who sees them can compute what came in; epsilon is infinite.",
-            "Add noise after clipping, from a generator that is not seeded with a constant or with the data.",
-        )  # fmt: skip
+        found.says("no-randomness", plays=len(two.left), pair=pair.name)
         return
     counts = np.array([str(record).rpartition(".")[2].startswith(COUNTS) for record in two.records])
     counts &= subject.counts_differ and pair.unit != "example"
     if (moved & counts).any():
         of_clients = question.claim is not None and question.claim.unit == "client"
-        words = (
-            "the claim is about two clients' whole data, and it tells them apart; epsilon is infinite."
-            if of_clients
-            else "where neighbours differ in their number of examples, it tells them apart."
-        )
-        found.says(
-            "count-without-noise", "fault" if of_clients else "doubt",
-            f"With {pair.name}, a count of examples leaves without noise: {words}",
-            "Send a public constant, or count its noise in the claim.",
-        )  # fmt: skip
+        found.says("number-without-noise:count" if of_clients else "number-without-noise:counts", pair=pair.name)
     if (moved & ~counts).any():
-        found.says(
-            "number-without-noise", "fault",
-            f"With {pair.name}, {_some(two, moved & ~counts)} moved with the data and never changed in "
-            f"{len(two.left)} calls with other seeds: it leaves without noise; epsilon is infinite.",
-            "Add noise to every number that leaves, or do not send it.",
-        )  # fmt: skip
+        found.says("number-without-noise:bare", pair=pair.name, moved=_some(two, moved & ~counts), plays=len(two.left))
 
 
 def _symbols(
@@ -313,12 +259,9 @@ def _symbols(
     alike = np.isin(two.records, np.unique(two.records[moved]))
     # where others of the same record change now and then, these may be as random
     alone = changed.shape != alike.shape or not (changed & alike).any()
-    found.says(
-        "number-without-noise", "fault" if certain or (claimed is None and count >= MORE_PLAYS and alone) else "doubt",
-        f"With {pair.name}, {int(fixed.sum())} of the numbers moved with the data and never changed in {count:,} "
-        f"calls: a randomised number would have an epsilon of at least {least:.3g}.",
-        "Randomise every number that leaves.",
-    )  # fmt: skip
+    sure = certain or (claimed is None and count >= MORE_PLAYS and alone)
+    severity: Severity = "fault" if sure else "doubt"
+    found.says("number-without-noise:symbols", severity, pair=pair.name, fixed=fixed.sum(), count=count, least=least)
 
 
 def _shared(pair: Pair, two: Two, found: Replay) -> None:
@@ -331,12 +274,7 @@ def _shared(pair: Pair, two: Two, found: Replay) -> None:
         words = f"a combination of the numbers of {names} has {direction.noise:.2g} of their noise"
     else:
         words = f"two numbers of {two.records[both[0]]} have the same noise"  # type: ignore[index]
-    found.says(
-        "shared-noise", "fault",
-        f"With {pair.name}, {words}, and it moves with the data: what is left of their difference or sum has no "
-        "noise; epsilon is infinite.",
-        "Draw noise of its own for every number.",
-    )  # fmt: skip
+    found.says("shared-noise", pair=pair.name, words=words)
 
 
 def _distance(
@@ -365,11 +303,12 @@ def against_claim(subject: Subject, found: Replay, question: Question, calls: in
     if claim is None or not math.isfinite(claim.epsilon):
         return
     of = "one call" if calls == 1 else f"{calls} calls"
-    for held, severity, why in (
+    whys: list[tuple[Claim, Severity, str]] = [
         (claim, "fault", ""),
         (doubled(claim), "fault", " twice, as two steps of one unit against none"),
         (claim, "doubt", " (the claim may be about one update against none, where less moves)"),
-    )[: 2 if claim.adjacency else 3]:
+    ]
+    for held, severity, why in whys[: 2 if claim.adjacency else 3]:
         pairs = {pair.name for pair in subject.pairs if severity == "doubt" or held.covers(pair)}
         seen = {pair: one for pair, one in found.distances.items() if pair in pairs}
         if not seen:
@@ -377,28 +316,17 @@ def against_claim(subject: Subject, found: Replay, question: Question, calls: in
         name, worst = max(seen.items(), key=lambda one: one[1].epsilon(held.delta, calls, least=True))
         least = worst.epsilon(held.delta, calls, least=True)
         if least > held.epsilon * (1 + 1e-3):
-            found.says(
-                "moves-more-than-claimed", severity,
-                f"With {name}, the data move what leaves by {worst.size:.3g} standard deviations of its {worst.law} "
-                f"noise: an epsilon of {worst.epsilon(held.delta, calls):.3g} (at least {least:.3g}) at delta "
-                f"{held.delta:.3g} for {of}, where {claim.epsilon:g} is claimed{why}.",
-                "Scale the noise to what one client or example can change (in L2 norm for Gaussian noise, in L1 for "
-                "Laplace), under the adjacency of the claim.",
-            )  # fmt: skip
+            figures = {"least": least, "of": of, "why": why, "epsilon": worst.epsilon(held.delta, calls)}
+            found.says("moves-more-than-claimed", severity, name=name, worst=worst, held=held, claim=claim, **figures)
             return
 
 
 def _unprotected(name: str, distance: float, found: Replay) -> None:
-    found.says(
-        "moves-beyond-noise", "fault",
-        f"With {name}, the data move what leaves by {distance:.3g} standard deviations of its noise: nothing is "
-        "protected.",
-        "Clip what one client or example contributes, and scale the noise to it.",
-    )  # fmt: skip
+    found.says("unbounded-sensitivity:beyond", name=name, distance=distance)
 
 
 def found_fault(found: Replay) -> bool:
-    return any(finding.severity == "fault" for finding in found.findings)
+    return any(one.severity == "fault" for one in found.findings)
 
 
 def _some(two: Two, columns: np.ndarray) -> str:
@@ -450,15 +378,7 @@ def shared_by_calls(subject: Subject, question: Question, budget: Budget) -> lis
     found, of = max(counts), left.shape[1] * right.shape[2]
     if found < 2:
         return []
-    return [
-        Finding(
-            "replayed", "noise-repeats-between-calls", "fault",
-            f"In {found} of {rows} rows of {CALLS} calls of one instance, two calls had the same noise or its negative "
-            f"(of {of} pairs of calls in a row): their difference or sum shows the data without any; epsilon is "
-            "infinite.",
-            "Draw new noise in every call; keep no stock of noises that may be used twice.",
-        )
-    ]  # fmt: skip
+    return [finding("noise-repeats-between-calls:stock", count=found, rows=rows, calls=CALLS, of=of)]
 
 
 def repeats(values: Numbers, equal: Numbers) -> int:
@@ -494,7 +414,6 @@ PROBE_PLAYS = 12
 #: Seeds of plays of an input that holds what is no number.
 BROKEN_SEEDS = tuple(range(21, 29))
 GENERATORS = ("Python's", "NumPy's", "torch's")
-FRESH = "Pass a generator of the mechanism's own, seeded from the operating system (secrets, torch.Generator)."
 
 
 def calls_of(subject: Subject, question: Question, repeatable: bool, budget: Budget) -> list[Finding]:
@@ -516,9 +435,7 @@ def calls_of(subject: Subject, question: Question, repeatable: bool, budget: Bud
             continue
         except Exception as error:
             words = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
-            found.append(
-                Finding("replayed", "raises", "doubt", f"A replay ended with an error of the target: {words}.")
-            )
+            found.append(finding("raises:replay", words=words))
     return found
 
 
@@ -529,13 +446,7 @@ def generators(subject: Subject, repeatable: bool) -> list[Finding]:
     """Whether the noise comes from a generator of the process, which anybody in it may seed."""
     data, found = subject.pairs[0].left, []
     if not repeatable:
-        found.append(
-            Finding(
-                "replayed", "cannot-be-seeded", "note",
-                "Equal seeds give other numbers: the target draws from the operating system's randomness, or from a "
-                "generator that the check cannot reach. Replays compare laws, not single calls; sampling goes on.",
-            )
-        )  # fmt: skip
+        found.append(finding("cannot-be-seeded"))
     with seeded(1):
         first, before = subject.play(data, None)[0].flat(), digest_of_states()
     with seeded(1):
@@ -545,25 +456,10 @@ def generators(subject: Subject, repeatable: bool) -> list[Finding]:
     same = first.shape == again.shape and np.array_equal(first, again, equal_nan=True)
     fixed = first.shape == other.shape and np.array_equal(first, other, equal_nan=True)
     if same and not fixed and not Held.found:  # a copy's own generator follows from the seed by the check's doing
-        found.append(
-            Finding(
-                "replayed", "global-generator", "doubt",
-                "All randomness comes from generators of the whole process: after `random.seed(1)`, "
-                "`numpy.random.seed(1)` and `torch.manual_seed(1)` the noise is the same again. Whoever seeds them, as "
-                "training code does for repeatable runs, knows the noise, and can take it away.",
-                FRESH,
-            )
-        )  # fmt: skip
+        found.append(finding("global-generator"))
     reseeded = [name for name, one, two in zip(GENERATORS, before, after, strict=True) if one and one == two]
     if reseeded:
-        found.append(
-            Finding(
-                "replayed", "seeds-global-generator", "doubt",
-                f"A call leaves {' and '.join(reseeded)} global generator in one fixed state: it seeds it, and all "
-                "later noise of the process repeats.",
-                FRESH,
-            )
-        )  # fmt: skip
+        found.append(finding("seeds-global-generator", reseeded=" and ".join(reseeded)))
     return found
 
 
@@ -600,25 +496,12 @@ def length_probe(subject: Subject, probe: Probe, question: Question, budget: Bud
     found = []
     if growing.any():
         worst = int(np.argmax(np.where(growing, steps[-1], -1)))
-        found.append(
-            Finding(
-                "replayed", "unbounded-sensitivity", "fault",
-                f"With {probe.name}, of length {probe.lengths[-2]:g} and {probe.lengths[-1]:g}, {int(growing.sum())} "
-                f"numbers that leave ({records[worst]} and others alike) still move, the one most by "
-                f"{steps[-1, worst]:.3g}: nothing bounds what one contribution does; epsilon is infinite.",
-                "Clip everything that a contribution moves, before noise is added. If inputs are clipped before they "
-                "come here, say so to the check: bound=NORM.",
-            )
-        )  # fmt: skip
+        figures = {"growing": growing.sum(), "record": records[worst], "step": steps[-1, worst]}
+        ends = {"shorter": probe.lengths[-2], "longer": probe.lengths[-1]}
+        found.append(finding("unbounded-sensitivity", probe=probe, **figures, **ends))
     scale = np.median(spreads, axis=1)
     if scale[0] > 0 and scale[-1] > 30 * scale[0] and scale[-1] > 10 * scale[-2]:
-        found.append(
-            Finding(
-                "replayed", "noise-depends-on-data", "fault",
-                f"With {probe.name}, the noise grows from {scale[0]:.3g} to {scale[-1]:.3g}.",
-                "Clip first, then add noise of a scale that is fixed before the data are seen.",
-            )
-        )  # fmt: skip
+        found.append(finding("noise-depends-on-data:grows", probe=probe.name, first=scale[0], last=scale[-1]))
     return found
 
 
@@ -631,30 +514,15 @@ def broken_probe(subject: Subject, probe: Probe) -> list[Finding]:
         try:
             numbers = _sizes(subject.play(data, 1)[0])
         except Exception as error:
-            text = f"An update that holds NaN or infinity ends in {type(error).__name__}: its absence tells of it."
-            found.append(Finding("replayed", "broken-number-raises", "note", text))
+            found.append(finding("raises:broken", error=type(error).__name__))
             continue
         whole = numbers[np.isfinite(numbers)]
         if np.abs(whole).max(initial=0.0) > 1e4 * max(usual, 1e-300):
-            found.append(
-                Finding(
-                    "replayed", "broken-number-switches-off-clipping", "doubt",
-                    f"An update with one number that is NaN or infinite leaves with numbers up to "
-                    f"{np.abs(whole).max():.3g}, where a long honest one leaves with at most {usual:.3g}: the clipping "
-                    "does not hold.",
-                    "Replace an update that is not finite by zero before it is clipped.",
-                )
-            )  # fmt: skip
+            found.append(finding("broken-number-switches-off-clipping", largest=np.abs(whole).max(), usual=usual))
         elif len(whole) < len(numbers) and np.isfinite(honest).all():
-            found.append(
-                Finding(
-                    "replayed", "broken-number-leaves", "doubt",
-                    "An update that holds NaN or infinity leaves as NaN: that tells it from every other update.",
-                    "Replace an update that is not finite by zero before it is clipped.",
-                )
-            )  # fmt: skip
+            found.append(finding("broken-number-leaves"))
     found += _broken_bare(subject, probe)
-    return list({finding.name: finding for finding in reversed(found)}.values())
+    return list({one.name: one for one in reversed(found)}.values())
 
 
 def _broken_bare(subject: Subject, probe: Probe) -> list[Finding]:
@@ -675,15 +543,7 @@ def _broken_bare(subject: Subject, probe: Probe) -> list[Finding]:
             whole = np.isfinite(one).all(0) & np.isfinite(other).all(0)
             bare_ones = noisy & whole & (one == one[0]).all(0) & (other == other[0]).all(0) & (one[0] != other[0])
             if bare_ones.any():
-                return [
-                    Finding(
-                        "replayed", "number-without-noise", "fault",
-                        f"Of updates that hold NaN or infinity, {int(bare_ones.sum())} finite numbers leave without "
-                        f"noise, equal under {len(BROKEN_SEEDS)} seeds and others for another update; epsilon is "
-                        "infinite.",
-                        "Replace an update that is not finite by zero, then clip it and add noise as to any other.",
-                    )
-                ]  # fmt: skip
+                return [finding("number-without-noise:broken", count=int(bare_ones.sum()), seeds=len(BROKEN_SEEDS))]
     return []
 
 
@@ -728,13 +588,8 @@ def _less_noise(calls: Sequence[Two], question: Question) -> list[Finding]:
         number = int(scales[1:].argmin()) + 2
         ratio = scales[0] / max(scales[number - 1], 1e-300)
         found.append(
-            Finding(
-                "replayed", "noise-fades", "fault" if ratio > VERY_OTHER_SCALE else "doubt",
-                f"Call {number} of an instance has {ratio:.3g} times less noise than the first: a cost per call does "
-                "not hold for every call.",
-                "Account for each call with the noise that it has.",
-            )
-        )  # fmt: skip
+            finding("noise-fades", "fault" if ratio > VERY_OTHER_SCALE else "doubt", number=number, ratio=ratio)
+        )
     deviations = noise.std(1)  # [calls, k]
     if not (deviations > 0).all():
         return found
@@ -749,13 +604,13 @@ def _less_noise(calls: Sequence[Two], question: Question) -> list[Finding]:
     if size > 20 * len(calls) and alone > 0 and joint > 2 * alone / (1 - len(calls) / size):
         per_call = claim is not None and claim.scope == "call"
         found.append(
-            Finding(
-                "replayed", "noise-cancels-between-calls", "fault" if per_call else "doubt",
-                f"The noise of {len(calls)} calls is correlated: together they show {np.sqrt(joint / alone):.3g} times "
-                "as much of the data, in standard deviations, as calls with noise of their own would.",
-                "Draw new noise in every call, or account for the run as a whole (matrix mechanisms do).",
+            finding(
+                "noise-cancels-between-calls",
+                None if per_call else "doubt",
+                calls=len(calls),
+                times=(joint / alone) ** 0.5,
             )
-        )  # fmt: skip
+        )
     return found
 
 
@@ -765,14 +620,7 @@ def _missed(calls: Sequence[Two]) -> list[Finding]:
     for number, call in enumerate(calls, 1):
         missed = bare(call) & ever & ~call.words
         if missed.any() and not few_values(call, missed):
-            return [
-                Finding(
-                    "replayed", "noise-misses-calls", "fault",
-                    f"In call {number} of {len(calls)} of one instance, {int(missed.sum())} numbers left without "
-                    "noise, which have noise in other calls; epsilon is infinite.",
-                    "Add noise in every call.",
-                )
-            ]  # fmt: skip
+            return [finding("number-without-noise:call", number=number, calls=len(calls), count=int(missed.sum()))]
     return []
 
 
@@ -802,14 +650,7 @@ def _same_noise(subject: Subject, pair: Pair, seeds: Sequence[int], repeatable: 
     )
     if (direction is None or alone) and not exact:
         return []
-    return [
-        Finding(
-            "replayed", "noise-repeats-between-calls", "doubt" if exact else "fault",
-            "Two calls of one instance have the same noise, or noise that cancels: their difference or sum shows the "
-            "data without any; epsilon is infinite.",
-            "Draw new noise in every call; do not seed a generator anew for each.",
-        )
-    ]  # fmt: skip
+    return [finding("noise-repeats-between-calls:cancels", "doubt" if exact else "fault")]
 
 
 def memory(subject: Subject, question: Question, budget: Budget) -> list[Finding]:
@@ -835,14 +676,7 @@ def memory(subject: Subject, question: Question, budget: Budget) -> list[Finding
     sure = (np.abs(difference.mean(0)) > 8 * error + 1e-9 * np.abs(two.left).max(0)) & ~two.words
     if not sure.any():
         return []
-    return [
-        Finding(
-            "replayed", "state-crosses-calls", "note" if subject.stateful else "doubt",
-            f"What the second call releases depends on the data of the first ({int(sure.sum())} numbers): an update "
-            "that was paid for once is used again.",
-            "Account for a run as a whole, or forget the data of a call at its end.",
-        )
-    ]  # fmt: skip
+    return [finding("state-crosses-calls", "note" if subject.stateful else "doubt", count=int(sure.sum()))]
 
 
 # --- runs -------------------------------------------------------------------------------------------------------------
@@ -861,7 +695,7 @@ PILOT, RING_PLAYS = 4, 24
 #: Calls have noise of their own if the distance of all is that of one times the root of their number, up to this.
 FRESH_NOISE = 0.1
 #: What is judged once in several calls, by a name of its own or that of a single call.
-NAMES = {"shared-noise": "noise-repeats-between-calls", "number-without-noise": "noise-misses-calls"}
+NAMES = {"shared-noise": "noise-repeats-between-calls"}
 
 
 @dataclass
@@ -1016,13 +850,5 @@ def _ring(subject: Subject, pair: Pair, question: Question) -> list[Finding]:
                 various = min(len(np.unique(part[:, column])) for part in plain)
                 values = [set(part[:, column].tolist()) for part in seen]
                 if various >= RING_PLAYS // 2 and max(map(len, values)) <= 2 and not values[0] & values[1]:
-                    return [REUSED_MASK]
+                    return [finding("noise-repeats-between-calls:mask")]
     return []
-
-
-REUSED_MASK = Finding(
-    "replayed", "noise-repeats-between-calls", "fault",
-    "The difference or sum of the whole numbers of two messages of one instance is the same whatever the seed is, and "
-    "another with other data: one mask is used twice; epsilon is infinite.",
-    "Draw a new mask for every message.",
-)  # fmt: skip

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedpriv.attacks.trial_features import MOST_FEATURES
-from fedpriv.checking.findings import Finding
+from fedpriv.checking.findings import Finding, finding
 from fedpriv.checking.statistics import repeated_rows
 from fedpriv.checking.subject import Budget, Numbers, Pair, Played, Question, Subject, stopwatch
 from fedpriv.privacy.auditor import Audit, Fit, audit, epsilon_bound
@@ -303,25 +303,17 @@ def _refuted(question: Question, pair: Pair, seen: Audit, looks: int, found: Sam
     covered = claim.covers(pair)
     doubt = "" if covered else " (the claim may be about one update against none, which is told apart less well)"
     scope = "one call" if claim.scope == "call" else "one call of the run"
+    figures = {"least": least, "delta": question.at_delta, "scope": scope, "doubt": doubt}
     found.findings.append(
-        Finding(
-            "sampled", "claim-refuted", "fault" if covered else "doubt",
-            f"{pair.name[:1].upper()}{pair.name[1:]} were told apart better than the claim allows: {seen.trials:,} "
-            f"calls of each give an epsilon of at least {least:.3g} at delta {question.at_delta:g} for "
-            f"{scope}, where {claim.epsilon:g} is claimed{doubt}. The bound is wrong once in {SURE:,.0f} such audits.",
-            "Compare the noise with what one contribution can change; count every number that leaves.",
+        finding(
+            "claim-refuted", "fault" if covered else "doubt", pair=pair, seen=seen, claim=claim, checks=SURE, **figures
         )
-    )  # fmt: skip
+    )
     return True
 
 
 def _perhaps(question: Question, pair: Pair, seen: Audit, limit: float) -> Finding:
-    return Finding(
-        "sampled", "claim-perhaps-refuted", "doubt",
-        f"{pair.name[:1].upper()}{pair.name[1:]} show an epsilon of at least {seen.epsilon_lower:.3g} at "
-        f"{100 * question.confidence:g} % confidence, where {limit:g} is claimed: that may be chance.",
-        "Check again with more time or trials: seconds=, trials=.",
-    )  # fmt: skip
+    return finding("claim-perhaps-refuted", pair=pair, seen=seen, percent=100 * question.confidence, limit=limit)
 
 
 def bound_at(found: Audit, confidence: float) -> float:
@@ -340,14 +332,7 @@ def _repeated(subject: Subject, question: Question, pair: Pair, trials: int, fou
     values = values[:, ~(values == values[0]).all(0)]
     repeated = repeated_rows(values[:, :64]) if values.shape[1] > 1 else 0
     if repeated:
-        found.findings.append(
-            Finding(
-                "sampled", "noise-repeats", "fault",
-                f"Among {trials:,} calls with the same data, {repeated:,} pairs released exactly the same numbers: the "
-                "noise has few seeds, and can be guessed.",
-                "Seed the generator once, with at least 128 bits of the operating system's randomness.",
-            )
-        )  # fmt: skip
+        found.findings.append(finding("noise-repeats:trials", trials=trials, repeated=repeated))
 
 
 def with_structure(found: Audit, faults: list[Finding]) -> Audit:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import beta
 
-from fedpriv.checking.findings import Finding
+from fedpriv.checking.findings import Finding, finding
 from fedpriv.checking.subject import Budget, Claim, Numbers, Pair, Played, Question, Subject, stopwatch
 from fedpriv.privacy.gaussian_dp import gaussian_epsilon
 
@@ -526,15 +526,8 @@ def against_scale(claim: Claim | None, pair: Pair, two: Two, more: More) -> list
     seen = scale_of(two, more, held.delta)
     if seen is None or seen.epsilon <= held.epsilon * (1 + 1e-3):
         return []
-    return [
-        Finding(
-            "replayed", "noise-depends-on-data", "fault",
-            f"With {pair.name}, the noise of {seen.record} is {seen.ratio:.3g} times as large with one input as with "
-            f"the other: its length alone shows an epsilon of at least {seen.epsilon:.3g} at delta {held.delta:.3g}, "
-            f"where {claim.epsilon:g} is claimed{'' if held is claim else ' twice, as two steps'}.",
-            "Draw noise of a scale that is fixed before the data are seen, how many there are of them included.",
-        )
-    ]  # fmt: skip
+    twice = "" if held is claim else " twice, as two steps"
+    return [finding("noise-depends-on-data:length", pair=pair, seen=seen, held=held, claim=claim, twice=twice)]
 
 
 def scale_of(two: Two, more: More, delta: float) -> Scale | None:
@@ -670,11 +663,8 @@ def ended(
         f"{more}"
     )
     if not found.abrupt:
-        remedy = "Scale the noise to what one client or example can change, under the adjacency of the claim."
-        return [Finding("replayed", "moves-more-than-claimed", "fault", seen, remedy)]
-    ends = f" The noise ends: it was hardly ever more than {found.end:.3g} of its deviations, and often just below."
-    remedy = "Draw noise that has no end (do not cut or redraw large values), or account for what its end costs."
-    return [Finding("replayed", "noise-ends", "fault" if refuted else "doubt", seen + ends, remedy)]
+        return [finding("moves-more-than-claimed:reach", seen=seen)]
+    return [finding("noise-ends", "fault" if refuted else "doubt", seen=seen, end=found.end)]
 
 
 def _covered(question: Question, pair: Pair) -> bool:

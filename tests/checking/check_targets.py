@@ -188,7 +188,7 @@ FAULTY: Mapping[Any, set[str]] = MappingProxyType(
         other_length: {"form-depends-on-data"},
         few_seeds: {"noise-repeats"},
         grows_slowly: {"unbounded-sensitivity"},
-        Skips: {"noise-misses-calls"},
+        Skips: {"number-without-noise"},
         Keeps: {"noise-repeats-between-calls"},
         Fades: {"noise-fades"},
     }

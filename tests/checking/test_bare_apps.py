@@ -80,9 +80,9 @@ def evaluate(message, context):
         ({}, set()),
         ({"deviation": "1.0"}, {"moves-more-than-claimed"}),
         ({"metrics": "{'a': float(rows.std())}"}, {"number-without-noise"}),
-        ({"metrics": "{'num-examples': int((rows[:, 0] > 0).sum())}"}, {"count-without-noise"}),
+        ({"metrics": "{'num-examples': int((rows[:, 0] > 0).sum())}"}, {"number-without-noise"}),
         ({"metrics": "{'where': context.node_config['partition-id']}"}, set()),
-        ({"more": EVALUATES}, {"evaluation-bare"}),
+        ({"more": EVALUATES}, {"metrics-bare"}),
     ],
 )
 @pytest.mark.rotates(3)
@@ -92,7 +92,7 @@ def test_faults_of_a_bare_app_are_found_and_a_sound_one_passes(other: dict[str, 
 
 def test_an_update_that_is_not_clipped_moves_beyond_any_noise() -> None:
     app = app_of(CLIENT.format(**SOUND).replace("move = move / max(1.0, np.linalg.norm(move))", ""))
-    assert faults(app) & {"moves-more-than-claimed", "moves-beyond-noise"}
+    assert faults(app) & {"moves-more-than-claimed", "unbounded-sensitivity"}
 
 
 def test_a_claim_about_examples_is_not_refuted_by_all_of_them() -> None:

