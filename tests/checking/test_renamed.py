@@ -12,6 +12,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from checking.gallery.patches import file_of
 
 from benchmarks.check_gallery import OPTIONS, claim_of
 from fedpriv.checking.asking import question_and_limits, read_options
@@ -19,7 +20,6 @@ from fedpriv.checking.checks import subject_of
 from fedpriv.checking.replay import replay
 from fedpriv.checking.subject import Budget
 
-GALLERY = Path(__file__).parent / "gallery"
 #: What NVFlare's own code calls or reads, where the package is not installed; and what a check is given by its name.
 PUBLIC = {"process", "process_dxo", "data", "data_kind", "meta", "target", "CLAIM"}
 
@@ -115,7 +115,7 @@ def findings(target: Any, claim: dict[str, Any]) -> set[tuple[str, str]]:
 )
 @pytest.mark.rotates(4)
 def test_other_names_change_no_verdict(program: str, tmp_path: Path) -> None:
-    file = GALLERY / f"{program}.py"
+    file = file_of(program)
     module = loaded(file)
     tree = ast.parse(file.read_text())
     transformer = Renamed(tree, PUBLIC | of_libraries(module))
