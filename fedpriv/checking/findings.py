@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -28,19 +28,6 @@ class Finding:
     severity: Severity
     text: str
     remedy: str = ""
-
-    def as_json(self) -> dict[str, str]:
-        return {
-            "layer": self.layer,
-            "name": self.name,
-            "severity": self.severity,
-            "text": self.text,
-            "remedy": self.remedy,
-        }
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> Finding:
-        return cls(value["layer"], value["name"], value["severity"], value["text"], value["remedy"])
 
 
 def finding(key: str, severity: Severity | None = None, /, **figures: Any) -> Finding:

@@ -143,19 +143,6 @@ def values_in(values: Mapping[str, Any], name: str) -> Records:
     return found
 
 
-def arrays_of(values: Mapping[str, Any]) -> Records:
-    """Records and arrays as they are, and their forms; anything else as a hash under "form."."""
-    found: Records = {}
-    for name, value in values.items():
-        array = np.asarray(value)
-        if array.dtype.kind in "fiub":
-            found[name] = array.astype(np.float64).ravel()
-            found[f"form.{name}"] = hashed(str(array.dtype), str(array.shape))
-        else:
-            found[f"form.{name}"] = hashed(repr(value) if type(value).__repr__ is not object.__repr__ else "object")
-    return found
-
-
 def hashed(*texts: str) -> NDArray[np.float64]:
     """Texts as one whole number below 2^52: unequal texts, unequal numbers."""
     digest = hashlib.sha256("\x00".join(texts).encode()).digest()
@@ -250,10 +237,6 @@ def spike(size: int, length: float) -> dict[str, NDArray[Any]]:
     found = plain(size, 0.0)
     found["weight"][0, 0] = length
     return found
-
-
-def trained(update: Mapping[str, NDArray[Any]], **more: Any) -> Trained:
-    return Trained(update, **more)
 
 
 def update_pairs(dims: Sequence[int], adjacency: str, unit: str = "client") -> list[Pair]:

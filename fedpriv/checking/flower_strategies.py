@@ -169,7 +169,7 @@ def _started(main: Any, context: Any) -> Any:
     newer.Strategy.start = start  # type: ignore[method-assign]
     identify_server()
     try:
-        main(Nodes(NODES), context)
+        main(Nodes(NODES), context)  # type: ignore[abstract]
     except _Started as found:
         return found.strategy
     finally:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -110,54 +110,26 @@ class Check:
         return None
 
     def as_json(self) -> dict[str, Any]:
-        claim = self.claim
-        return {
-            "target": self.target,
-            "kind": self.kind,
-            "verdict": self.verdict,
-            "last_line": self.last_line,
-            "delta": self.delta,
-            "claim": None
-            if claim is None
-            else {
-                "epsilon": json_number(claim.epsilon), "delta": claim.delta, "scope": claim.scope,
-                "source": claim.source, "adjacency": claim.adjacency, "unit": claim.unit,
-            },
-            "claimed": json_number(self.claimed),
-            "verified": json_number(self.verified),
-            "audited": json_number(self.audited),
-            "attainable": json_number(self.attainable),
-            "measured": json_number(self.measured),
-            "sharper": None if self.sharper is None else dict(self.sharper),
-            "confidence": self.confidence,
-            "why_not": self.why_not,
-            "layers": [{**vars(layer), "cut": list(layer.cut)} for layer in self.layers],
-            "findings": [finding.as_json() for finding in self.findings],
-            "facts": dict(self.facts),
-        }  # fmt: skip
+        """JSON has no infinity: it becomes the text "inf"."""
+        found: dict[str, Any] = asdict(self) | {"verdict": self.verdict, "last_line": self.last_line}
+        for holder in (found, found["claim"] or {}):
+            holder |= {name: json_number(value) for name, value in holder.items() if isinstance(value, float)}
+        return found
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Check:
         """Of `as_json`."""
-        number = {name: _number(value[name]) for name in ("claimed", "verified", "audited", "attainable", "measured")}
-        claim = value["claim"]
+        given = {name: part for name, part in value.items() if name not in ("verdict", "last_line")}
+        given |= {name: float(given[name]) for name in FIGURES if given[name] is not None}
+        claim = given["claim"] and Claim(**given["claim"] | {"epsilon": float(given["claim"]["epsilon"])})
+        layers = [Layer(**one | {"cut": tuple(one["cut"])}) for one in given["layers"]]
         return cls(
-            value["target"],
-            value["kind"],
-            value["delta"],
-            findings=[Finding.from_json(one) for one in value["findings"]],
-            layers=[Layer(**one | {"cut": tuple(one.get("cut", ()))}) for one in value["layers"]],
-            claim=None if claim is None else Claim(**claim | {"epsilon": _number(claim["epsilon"])}),
-            sharper=value.get("sharper"),
-            confidence=value["confidence"],
-            why_not=value["why_not"],
-            facts=value["facts"],
-            **number,
+            **given | {"claim": claim, "layers": layers, "findings": [Finding(**one) for one in given["findings"]]}
         )
 
 
-def _number(value: float | str | None) -> float | None:
-    return None if value is None else float(value)
+#: Epsilons of a check, which may be infinite.
+FIGURES = ("claimed", "verified", "audited", "attainable", "measured")
 
 
 def figure_in_words(value: float | None) -> str:

@@ -333,9 +333,3 @@ def _repeated(subject: Subject, question: Question, pair: Pair, trials: int, fou
     repeated = repeated_rows(values[:, :64]) if values.shape[1] > 1 else 0
     if repeated:
         found.findings.append(finding("noise-repeats:trials", trials=trials, repeated=repeated))
-
-
-def with_structure(found: Audit, faults: list[Finding]) -> Audit:
-    """The audit with an infinite bound where a replay saw a number without noise."""
-    reason = next((one.text for one in faults if "epsilon is infinite" in one.text and one.severity == "fault"), None)
-    return found if reason is None else replace(found, epsilon_lower=math.inf, structural=reason)
