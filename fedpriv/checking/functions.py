@@ -173,14 +173,19 @@ class ReleaseFunction(Subject):
 
     def series(self, data: Sequence[Any], seed: int | None) -> list[Played]:
         with seeded(seed):
-            call, rng = self.fresh(), self.rng(seed)
-            return [played("released", call(copy.deepcopy(one), rng)) for one in data]
+            call, rngs = self.fresh(), self._rngs(seed, len(data))
+            return [played("released", call(copy.deepcopy(one), rng)) for one, rng in zip(data, rngs, strict=True)]
 
     def trials(self, data: Any, n: int, seed: int) -> Numbers:
         (seed,) = seeds_of(seed, 1)
         with seeded(seed):
-            rng = self.rng(seed)
-            return np.stack([played("released", self.fresh()(copy.deepcopy(data), rng)).flat() for _ in range(n)])
+            rngs = self._rngs(seed, n)
+            return np.stack([played("released", self.fresh()(copy.deepcopy(data), rng)).flat() for rng in rngs])
+
+    def _rngs(self, seed: int | None, n: int) -> list[Any]:
+        """Calls share a generator; where seeds are passed, each call has one of its own."""
+        rng = self.rng(seed)
+        return list(seeds_of(rng, n)) if isinstance(rng, int) else [rng] * n
 
 
 def recognises_update(target: Any, question: Question) -> Subject | None:

@@ -21,7 +21,7 @@ from fedpriv.checking.functions import NotTaken, recognises_update
 from fedpriv.checking.generators import seeded
 from fedpriv.checking.replay import calls_of, replay
 from fedpriv.checking.result import Check
-from fedpriv.checking.subject import Budget, Claim, Question
+from fedpriv.checking.subject import Budget, Claim, Question, played
 from fedpriv.common.errors import OptionError
 
 SMALL = Question(dims=(8,), trials=1000)
@@ -55,6 +55,17 @@ def test_a_sound_release_has_no_fault(target: Any) -> None:
 def test_what_may_be_wrong_is_a_doubt(target: Any) -> None:
     found = replayed(target)
     assert faults(found) == set() and DOUBTFUL[target] in {one.name for one in found if one.severity == "doubt"}
+
+
+def test_models_data_frames_and_named_tuples_are_read() -> None:
+    pandas = pytest.importorskip("pandas")
+    frame, model = pandas.DataFrame({"a": [1.0, 2.0]}), torch.nn.Linear(2, 1)
+    numbers = played("released", {"frame": frame, "model": model, "kind": torch.nn.Linear}).numbers
+    assert numbers["released.frame"].tolist() == [1.0, 2.0]
+    assert numbers["released.model.weight"] == pytest.approx(model.weight.detach().numpy().ravel())
+    assert set(numbers) == {"form.released", "released.frame", "released.kind.text", "released.model.bias",
+                            "released.model.weight"}  # fmt: skip
+    assert np.array_equal(played("x", object()).flat(), played("x", object()).flat())  # no address
 
 
 def test_noise_that_cancels_refutes_a_cost_per_call() -> None:
