@@ -56,13 +56,18 @@ def epochs(
             step(model, optimiser, batch, criterion)
 
 
+def private(*made_with: Any, times: int = 2, **options: Any) -> Any:
+    """A whole loop: the model, and what its accountant says."""
+    engine, model, optimiser, loader = made(*made_with, **options)
+    epochs(model, optimiser, loader, times)
+    return model, engine.get_epsilon(1e-5)
+
+
 # --- sound ------------------------------------------------------------
 
 
 def poisson() -> Any:
-    engine, model, optimiser, loader = made()
-    epochs(model, optimiser, loader)
-    return model, engine.get_epsilon(1e-5)
+    return private()
 
 
 def with_epsilon() -> Any:
@@ -96,15 +101,11 @@ def in_pieces() -> Any:
 
 
 def with_dropout() -> Any:
-    engine, model, optimiser, loader = made(net(nn.Dropout(0.3)))
-    epochs(model, optimiser, loader)
-    return model, engine.get_epsilon(1e-5)
+    return private(net(nn.Dropout(0.3)))
 
 
 def per_layer() -> Any:
-    engine, model, optimiser, loader = made(clipping="per_layer", max_grad_norm=[0.5] * 4)
-    epochs(model, optimiser, loader)
-    return model, engine.get_epsilon(1e-5)
+    return private(clipping="per_layer", max_grad_norm=[0.5] * 4)
 
 
 def falling_noise() -> Any:
@@ -130,9 +131,7 @@ SOUND = (poisson, with_epsilon, ghost, in_pieces, with_dropout, per_layer, falli
 
 
 def fixed_batches() -> Any:
-    engine, model, optimiser, loader = made(poisson_sampling=False)
-    epochs(model, optimiser, loader)
-    return model, engine.get_epsilon(1e-5)
+    return private(poisson_sampling=False)
 
 
 def rate_understated() -> Any:
@@ -153,9 +152,7 @@ def rate_understated() -> Any:
 def with_replacement() -> Any:
     source = data()
     loader = DataLoader(source, batch_size=BATCH, sampler=RandomSampler(source, replacement=True, num_samples=64))
-    engine, model, optimiser, loader = made(loader=loader, poisson_sampling=False)
-    epochs(model, optimiser, loader)
-    return model, engine.get_epsilon(1e-5)
+    return private(loader=loader, poisson_sampling=False)
 
 
 class Coins(Sampler):
@@ -170,9 +167,7 @@ class Coins(Sampler):
 
 
 def own_sampler() -> Any:
-    engine, model, optimiser, loader = made(loader=DataLoader(data(), batch_sampler=Coins()), poisson_sampling=False)
-    epochs(model, optimiser, loader)
-    return model, engine.get_epsilon(1e-5)
+    return private(loader=DataLoader(data(), batch_sampler=Coins()), poisson_sampling=False)
 
 
 def summed_batches() -> Any:
@@ -252,9 +247,7 @@ def noise_again() -> Any:
 
 
 def constant_seed() -> Any:
-    engine, model, optimiser, loader = made(noise_generator=torch.Generator().manual_seed(42))
-    epochs(model, optimiser, loader)
-    return model, engine.get_epsilon(1e-5)
+    return private(noise_generator=torch.Generator().manual_seed(42))
 
 
 def past_the_noise() -> Any:
@@ -319,7 +312,7 @@ def falling_clip_of_noise() -> Any:
 
 
 def adaptive_clip() -> Any:
-    engine, model, optimiser, loader = made(
+    return private(
         clipping="adaptive",
         target_unclipped_quantile=0.5,
         clipbound_learning_rate=0.2,
@@ -327,8 +320,6 @@ def adaptive_clip() -> Any:
         min_clipbound=0.01,
         unclipped_num_std=4.0,
     )
-    epochs(model, optimiser, loader)
-    return model, engine.get_epsilon(1e-5)
 
 
 # --- what leaves beside the noisy sums ------------------------------------------------------------
@@ -363,9 +354,7 @@ class Averaged(nn.Module):
 
 def average_kept() -> Any:
     model = GradSampleModule(net(Averaged()), strict=False)
-    engine, model, optimiser, loader = made(model)
-    epochs(model, optimiser, loader)
-    return model, engine.get_epsilon(1e-5)
+    return private(model)
 
 
 def batch_norm() -> Any:
@@ -389,9 +378,7 @@ class Centred(nn.Module):
 
 
 def batch_mean() -> Any:
-    engine, model, optimiser, loader = made(net(Centred()))
-    epochs(model, optimiser, loader)
-    return model, engine.get_epsilon(1e-5)
+    return private(net(Centred()))
 
 
 def raw_after_noise() -> Any:
