@@ -10,6 +10,7 @@ import functools
 import gc
 import math
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -163,13 +164,13 @@ class Recorder:
 
     # --- data ------------------------------------------------------------------------------------------------------
 
-    def begin_pass(self, iterator: Any, loader: Any) -> None:
+    def begin_pass(self, iterator: Any, loader: Any, *_: Any) -> None:
         self._kept.append(loader.dataset)
         number = self._data_sets.setdefault(id(loader.dataset), len(self._data_sets))
         if self.change is not None and number in self.training and not self._undo:
             self._alter(loader.dataset, self.change)
         self._runs += 1
-        iterator._seen = (source_of(loader, number), self._runs, [])
+        iterator._seen, iterator._drawn, iterator._given = (source_of(loader, number), self._runs, deque()), 0, 0
 
     def _alter(self, data_set: Any, change: Change) -> None:
         """Tensors are changed in place: a loop may read them beside the loader."""
@@ -187,7 +188,7 @@ class Recorder:
         source, run, queue = iterator._seen
         places = _places(index)
         base = base_sampler(iterator._index_sampler)
-        draw = (id(base), self.draws[id(base)]) if id(base) in self.draws else (run, len(queue))
+        draw = (id(base), self.draws[id(base)]) if id(base) in self.draws else (run, iterator._drawn)
         if places is not None and self.change is not None and source.data_set in self.training:
             others = [one for one in places if one != self.change.place]
             if self.change.present and self._with != len(self.record.steps):  # once in a step, however it is fed
@@ -196,14 +197,14 @@ class Recorder:
                 places = others
             index = places if isinstance(index, list) or not np.isscalar(index) else index
         queue.append(Lot(source, draw, run, None if places is None else tuple(places)))
+        iterator._drawn += 1
         return index
 
     def give(self, iterator: Any, batch: Any) -> Any:
         """A batch reaches the loop; of data that are no tensors, with the changed example in it."""
         queue = iterator._seen[2]
-        self._last = next((one for one in queue if one is not None), None)
-        if self._last is not None:
-            queue[queue.index(self._last)] = None
+        self._last = queue.popleft() if queue else None
+        iterator._given += 1
         change, lot = self.change, self._last
         if change and lot and lot.indices and lot.source.data_set in self.training and not self._undo:
             row = lot.indices.index(change.place) if change.place in lot.indices else None
@@ -212,7 +213,7 @@ class Recorder:
             self._random = (_random_state(), self._random[1])
         return batch
 
-    def backward(self) -> None:
+    def backward(self, *_: Any, **__: Any) -> None:
         if self._last is not None:
             self._used.append(self._last)
         self._last = None
@@ -283,7 +284,7 @@ class Recorder:
 
     # --- accountants -------------------------------------------------------------------------------------------------
 
-    def told(self, accountant: Any) -> None:
+    def told(self, accountant: Any, **_: Any) -> None:
         if not any(accountant is one for one in self.record.accountants):
             self.record.accountants.append(accountant)
 
@@ -455,27 +456,18 @@ def recording(recorder: Recorder) -> Iterator[LoopRecord]:
 
     with ExitStack() as stack:
         for owner, name, make in (
-            (
-                _BaseDataLoaderIter,
-                "__init__",
-                lambda real: _after(real, lambda it, ld, *_, **__: recorder.begin_pass(it, ld)),
-            ),
+            (_BaseDataLoaderIter, "__init__", lambda real: _before(real, recorder.begin_pass)),
             (_BaseDataLoaderIter, "_next_index", lambda real: lambda it: recorder.next_index(it, real(it))),
             (_BaseDataLoaderIter, "__next__", lambda real: _next(real, recorder)),
             (UniformWithReplacementSampler, "__iter__", lambda real: _counted(real, recorder)),
-            (torch.autograd, "backward", lambda real: _before(real, lambda *_, **__: recorder.backward())),
-            (DPOptimizer, "__init__", lambda real: _after(real, lambda one, *_, **__: recorder.watch(one))),
-            (
-                privacy_engine,
-                "get_noise_multiplier",
-                lambda real: lambda **call: _once(real, repr(sorted(call.items())), **call),
-            ),
+            (torch.autograd, "backward", lambda real: _before(real, recorder.backward)),
+            (DPOptimizer, "__init__", lambda real: _watched(real, recorder)),
+            (privacy_engine, "get_noise_multiplier", lambda real: lambda **call: _once(real, repr(call), **call)),
         ):
             stack.enter_context(_replaced(owner, name, make))
         for kind in _below(IAccountant):
             if "step" in vars(kind):
-                note = lambda real: _before(real, lambda one, *_, **__: recorder.told(one))  # noqa: E731
-                stack.enter_context(_replaced(kind, "step", note))
+                stack.enter_context(_replaced(kind, "step", lambda real: _before(real, recorder.told)))
             if "get_epsilon" in vars(kind):
                 stack.enter_context(_replaced(kind, "get_epsilon", lambda real: _asked(real, recorder)))
         stack.callback(register_optimizer_step_pre_hook(lambda one, args, kwargs: recorder.stepping(one)).remove)
@@ -512,17 +504,17 @@ def _before(real: Callable[..., Any], call: Callable[..., None]) -> Callable[...
     return both
 
 
-def _after(real: Callable[..., Any], call: Callable[..., None]) -> Callable[..., Any]:
-    def both(*args: Any, **kwargs: Any) -> None:
-        real(*args, **kwargs)
-        call(*args, **kwargs)
+def _watched(real: Callable[..., Any], recorder: Recorder) -> Callable[..., Any]:
+    def init(optimiser: Any, *args: Any, **kwargs: Any) -> None:
+        real(optimiser, *args, **kwargs)
+        recorder.watch(optimiser)
 
-    return both
+    return init
 
 
 def _next(real: Callable[[Any], Any], recorder: Recorder) -> Callable[[Any], Any]:
     def following(iterator: Any) -> Any:
-        if recorder.over and any(one is None for one in iterator._seen[2]):
+        if recorder.over and iterator._given:
             raise StopIteration
         return recorder.give(iterator, real(iterator))
 
@@ -560,11 +552,9 @@ def _once(real: Callable[..., Any], key: str, *args: Any, **kwargs: Any) -> Any:
 def _asked(real: Callable[..., Any], recorder: Recorder) -> Callable[..., Any]:
     def get_epsilon(accountant: Any, delta: float, *args: Any, **kwargs: Any) -> Any:
         kind = type(accountant)
-        key = repr((kind, accountant.history, delta, args, sorted(kwargs.items())))
-        own = not kind.__module__.startswith("opacus.")
-        found = (
-            real(accountant, delta, *args, **kwargs) if own else _once(real, key, accountant, delta, *args, **kwargs)
-        )
+        key = repr((kind, accountant.history, delta, args, kwargs))
+        key = key if kind.__module__.startswith("opacus.") else f"{key} {id(recorder)} {len(recorder.record.answers)}"
+        found = _once(real, key, accountant, delta, *args, **kwargs)
         recorder.answered(accountant, delta, found)
         return found
 
