@@ -231,7 +231,8 @@ class Memory:
     def _trained(self, value: Any) -> None:
         """A model, an optimiser or an accountant, by the state that it gives and takes itself."""
         kept = copy.deepcopy(value.state_dict())
-        self._back.append(lambda: value.load_state_dict(copy.deepcopy(kept)))
+        own = (lambda: kept) if hasattr(value, "parameters") else (lambda: copy.deepcopy(kept))  # a model copies itself
+        self._back.append(lambda: value.load_state_dict(own()))
 
     def _attributes(self, value: Any) -> None:
         try:

@@ -4,7 +4,10 @@ called.
 
 from __future__ import annotations
 
+import ast
 import re
+from pathlib import Path
+from string import Formatter
 from typing import Any
 
 import numpy as np
@@ -16,7 +19,7 @@ from checking.renaming import renamed
 import fedpriv
 from fedpriv.api.checking import check
 from fedpriv.checking.checks import check_object
-from fedpriv.checking.findings import Finding
+from fedpriv.checking.findings import KINDS, Finding
 from fedpriv.checking.functions import NotTaken, recognises_update
 from fedpriv.checking.generators import seeded
 from fedpriv.checking.replay import calls_of, replay
@@ -55,6 +58,19 @@ def test_a_sound_release_has_no_fault(target: Any) -> None:
 def test_what_may_be_wrong_is_a_doubt(target: Any) -> None:
     found = replayed(target)
     assert faults(found) == set() and DOUBTFUL[target] in {one.name for one in found if one.severity == "doubt"}
+
+
+def test_every_sentence_of_the_table_is_said_with_all_that_it_holds() -> None:
+    room, used = Path(fedpriv.__file__).parent / "checking", set[str]()
+    for node in (node for file in room.glob("*.py") for node in ast.walk(ast.parse(file.read_text()))):
+        used |= {node.value} & set(KINDS) if isinstance(node, ast.Constant) and isinstance(node.value, str) else set()
+        name = getattr(node.func, "id", getattr(node.func, "attr", "")) if isinstance(node, ast.Call) else ""
+        if name not in ("finding", "says") or not isinstance(node.args[0], ast.Constant):
+            continue
+        key, given = node.args[0].value, {one.arg for one in node.keywords}
+        places = {place for part in KINDS[key][2:] for _, place, _, _ in Formatter().parse(part) if place}
+        assert None in given or {place.partition(".")[0] for place in places} == given, key
+    assert used == set(KINDS)
 
 
 def test_models_data_frames_and_named_tuples_are_read() -> None:
