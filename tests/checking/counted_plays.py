@@ -16,7 +16,7 @@ from fedpriv.checking.subject import Subject
 
 #: Milliseconds of one call, about what it takes on a quiet machine. A test file whose targets are slower says so in its
 #: own ``MILLISECONDS_OF_A_PLAY``.
-MILLISECONDS = {"StrategySubject": 4.0, "AppSubject": 0.8, "ModSubject": 1.0, "SumSubject": 2.0, "DataFunction": 0.5}
+MILLISECONDS = {"StrategySubject": 4.0, "AppSubject": 0.8, "ModSubject": 1.0, "DataFunction": 0.5}
 OTHERS, TRIAL = 0.2, 0.05
 #: How many calls each way to play makes.
 CALLS: dict[str, Callable[..., int]] = {
