@@ -87,13 +87,13 @@ def main(arguments: Sequence[str]) -> None:
     given = dict(one.split("=", 1) for one in arguments)
     folder = Path(given.get("folder", "tests/checking/gallery"))
     out = Path(given.get("out", "benchmarks/results/check_gallery.jsonl"))
-    rows = loaded(folder / "manifest.py").ROWS
+    rows, file_of = loaded(folder / "manifest.py").ROWS, loaded(folder / "patches.py").file_of
     done = {one["file"]: one for one in map(json.loads, out.read_text().splitlines())} if out.is_file() else {}
     only = given["only"].split(",") if "only" in given else None
     for row in rows:
         if (only is None or row.file in only) and (row.file not in done or only is not None):
             seconds = float(given.get("seconds", "45"))
-            said = checked(folder / f"{row.file}.py", seconds)
+            said = checked(file_of(row.file), seconds)
             known = {"file": row.file, "form": row.form, "faulty": row.faulty, "commit": commit(), "seconds": seconds}
             done[row.file] = {**known, **said}
             with out.open("a") as lines:

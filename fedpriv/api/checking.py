@@ -10,8 +10,7 @@ from fedpriv.checking.asking import OF_A_CALL, question_and_limits, read_options
 from fedpriv.checking.checks import check_object
 from fedpriv.checking.child import check_name
 from fedpriv.checking.findings import Finding
-from fedpriv.checking.page import markdown, write_check
-from fedpriv.checking.result import Check
+from fedpriv.checking.result import Check, markdown, write_check
 from fedpriv.common.errors import OptionError
 
 

@@ -3,32 +3,73 @@
 from __future__ import annotations
 
 import hashlib
+import importlib
+import inspect
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from fedpriv.checking.adapters import subject_of
-from fedpriv.checking.budget import Budget
-from fedpriv.checking.findings import Finding
+from fedpriv.checking.findings import Finding, finding
+from fedpriv.checking.functions import NotTaken, recognises_data, recognises_update
 from fedpriv.checking.generators import Held, generator_states, put_back
-from fedpriv.checking.replay_calls import calls_of
-from fedpriv.checking.replay_runs import runs_of
-from fedpriv.checking.replayed import Replay, replay
+from fedpriv.checking.replay import Replay, calls_of, replay, runs_of
 from fedpriv.checking.result import Check, Layer
 from fedpriv.checking.sampled import Sampled, sample
-from fedpriv.checking.subject import Claim, Question, Recognised, Subject
+from fedpriv.checking.subject import Budget, Claim, Question, Recognised, Subject
 from fedpriv.privacy.auditor import ROUNDING
 from fedpriv.privacy.composition import compose
 from fedpriv.privacy.events import Event
 
+# --- adapters ---------------------------------------------------------------------------------------------------------
+# The adapters: each turns one kind of target into a `Subject`. The first that recognises the target has it.
+
+#: Files with ``recognises(target, question) -> Subject | None``, the most special first. A row for each adapter. Each
+#: is asked only if the package in its second place is imported by then (a target of that kind imports it itself). Last
+#: come functions of an update, and of data.
+ADAPTERS: tuple[tuple[str, str | None], ...] = (
+    ("fedpriv.checking.opacus_loops", None),
+    ("fedpriv.checking.flower_apps", "flwr"),
+    ("fedpriv.checking.flower_strategies", "flwr"),
+    ("fedpriv.checking.flower_mods", "flwr"),
+)
+
+
+def subject_of(target: Any, question: Question) -> Subject | None:
+    """The subject of a target, or None where no adapter knows its kind."""
+    import sys
+
+    for name, package in ADAPTERS:
+        if package is not None and package not in sys.modules:
+            continue
+        found: Subject | None = importlib.import_module(name).recognises(target, question)
+        if found is not None:
+            return found
+    if loop_like(target) and (of_data := recognises_data(target, question)) is not None:
+        return of_data
+    try:
+        return recognises_update(target, question)
+    except NotTaken as error:
+        if isinstance(error.__cause__, OSError) or (of_data := recognises_data(target, question)) is None:
+            raise
+        return of_data
+
+
+def loop_like(target: Any) -> bool:
+    """Whether a function needs no argument and takes one: what it works on may be left out, as a loop's data are."""
+    if inspect.isclass(target) or not callable(target):
+        return False
+    try:
+        parameters = list(inspect.signature(target).parameters.values())
+    except (TypeError, ValueError):
+        return False
+    places = [one for one in parameters if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
+    return bool(places) and all(one.default is not one.empty for one in places)
+
+
 #: Share of what the pairs leave of the time, for calls, generators and dishonest inputs; of what these leave, for
 #: several calls together; the rest samples.
 CALLS_SHARE, RUNS_SHARE = 0.35, 0.35
-#: What `fedpriv.checking.child` then asks of another process: whether its noise is the same.
-HELD = (
-    "The target holds a generator that the operating system seeded; every play began it anew, from a seed of its own."
-)
 #: One of each name is shown, with how many more there were.
 _ORDER = {"fault": 0, "doubt": 1, "note": 2}
 #: Told after each part of a check what is known by then.
@@ -64,7 +105,7 @@ def check_object(
     except MemoryError:
         return could_not(name, question, "it asks for more memory than a check allows")
     except Exception as error:
-        from fedpriv.checking.release_function import NotTaken
+        from fedpriv.checking.functions import NotTaken
 
         text = " ".join(str(error).split())[:400]
         words = text if isinstance(error, NotTaken) else f"{type(error).__name__}: {text}"
@@ -126,7 +167,7 @@ def _checked(target: Any, question: Question, name: str, budget: Budget, told: T
     findings += calls_of(subject, question, played.repeatable, budget.share(CALLS_SHARE))
     findings += _runs(subject, question, played, budget.share(RUNS_SHARE))
     if Held.found:  # told before sampling, which a target may never end
-        findings.append(Finding("replayed", "held-generator", "note", HELD))
+        findings.append(finding("held-generator"))
     check = replace(check, findings=merged(findings), layers=[*check.layers, _replay_layer(subject, played, budget)])
     told(check)
     faulty = any(one.severity == "fault" for one in findings)
@@ -152,7 +193,7 @@ def _runs(subject: Subject, question: Question, played: Replay, budget: Budget) 
         return runs_of(subject, question, played, budget)
     except Exception as error:
         words = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
-        return [Finding("replayed", "raises", "doubt", f"Several calls ended with an error of the target: {words}.")]
+        return [finding("raises:calls", words=words)]
 
 
 def _no_time(subject: Subject, played: Replay, seen: Sampled) -> str | None:
@@ -199,7 +240,7 @@ def verify(recognised: Sequence[Recognised], question: Question) -> _Verified:
     """What the recognised parts cost together: of one call, or of a run where the claim is about one."""
     if not recognised:
         return _Verified(None, "No part of it is known here, so nothing bounds its epsilon from above.")
-    findings = [finding for one in recognised for finding in one.findings]
+    findings = [part for one in recognised for part in one.findings]
     words = " ".join(one.words.rstrip(".") + "." for one in recognised)
     unbounded = [one for one in recognised if one.event is None and one.reason is not None]
     if unbounded:
@@ -219,12 +260,14 @@ def verify(recognised: Sequence[Recognised], question: Question) -> _Verified:
     words += "".join(f" It has no bound: {why}." for why in reasons)
     if claim is not None and epsilon > claim.epsilon * (1 + ROUNDING) and claim.delta == question.at_delta:
         findings.append(
-            Finding(
-                "recognised", "claim-not-verified", "doubt" if math.isfinite(epsilon) else "fault",
-                f"{claim.epsilon:.4g} is claimed, and {epsilon:.4g} is what can be proved of {scope}.",
-                "Claim what the accountants of what really runs give.",
+            finding(
+                "claim-not-verified",
+                "doubt" if math.isfinite(epsilon) else "fault",
+                claim=claim,
+                verified=epsilon,
+                scope=scope,
             )
-        )  # fmt: skip
+        )
     return _Verified(epsilon, words, findings)
 
 
@@ -235,15 +278,7 @@ def _against_verified(subject: Subject, question: Question, verified: _Verified,
     pair, found = seen.best
     if found.epsilon_lower <= verified.epsilon * (1 + ROUNDING):
         return []
-    return [
-        Finding(
-            "sampled", "more-than-recognised", "doubt",
-            f"With {pair.name}, an epsilon of at least {found.epsilon_lower:.3g} was sampled, where what was "
-            f"recognised costs {verified.epsilon:.3g}: more leaves than that, or pairs "
-            "are of another adjacency.",
-            "Look at what leaves beside the recognised release.",
-        )
-    ]  # fmt: skip
+    return [finding("more-than-recognised", pair=pair.name, least=found.epsilon_lower, verified=verified.epsilon)]
 
 
 # --- layers in words ----------------------------------------------------------------------------------------------

@@ -6,6 +6,9 @@ has a check: the last one that was told, or one line of words.
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
+import inspect
 import json
 import os
 import select
@@ -17,12 +20,15 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from types import ModuleType
 from typing import IO, Any
 
 from fedpriv.checking.checks import check_object, could_not, merged, with_hint
-from fedpriv.checking.findings import Finding
+from fedpriv.checking.findings import finding
 from fedpriv.checking.result import Check, Layer
 from fedpriv.checking.subject import Claim, Question
+from fedpriv.common.command_line import nearest
 from fedpriv.common.errors import FedprivError, OptionError
 from fedpriv.common.places import ROOT
 from fedpriv.common.systems import resource
@@ -55,7 +61,7 @@ class Limits:
 def check_name(
     target: str, question: Question, limits: Limits = Limits(), stage: Callable[[str], None] = lambda words: None
 ) -> Check:
-    """Checks the target that ``target`` names (`fedpriv.checking.loading`) in a child process.
+    """Checks the target that ``target`` names (`fedpriv.checking.child`) in a child process.
 
     stage: told what the child does. Raises `OptionError` for a target that there is not.
     """
@@ -68,7 +74,7 @@ def check_name(
             return could_not(target, question, why, last.kind)
         layers = [*last.layers, *(Layer(name, False, f"Not ended: {why}.") for name in missing)]
         last = replace(last, layers=layers)
-    names = {finding.name for finding in last.findings}
+    names = {one.name for one in last.findings}
     if names & {"cannot-be-seeded", "global-generator", "held-generator"} and "no-randomness" not in names:
         last = _in_another_process(last, target, question, limits, stage)
     return last
@@ -83,12 +89,7 @@ def _in_another_process(
     first = check.facts.get("first_release")
     if other is None or first is None or first != other.facts.get("first_release"):
         return check
-    fault = Finding(
-        "replayed", "noise-repeats-between-processes", "fault",
-        "Two processes that nobody seeded released exactly the same numbers: the generator is seeded with a constant "
-        "when the code is imported, so every client and every run has the same noise; epsilon is infinite.",
-        "Seed the generator from the operating system: numpy.random.default_rng(), torch.Generator().seed().",
-    )  # fmt: skip
+    fault = finding("noise-repeats-between-processes")
     return replace(check, findings=merged([*check.findings, fault]), audited=float("inf"))
 
 
@@ -203,7 +204,7 @@ def main(descriptor: int) -> None:
 
     question, name = question_of(given["question"]), given["target"]
     try:
-        from fedpriv.checking.loading import load_target
+        from fedpriv.checking.child import load_target
 
         tell(stage="loading")
         target = load_target(name)
@@ -259,3 +260,87 @@ def _without_network() -> str:
     except OSError as error:
         return f"open: this system gives no namespaces ({error.strerror})"
     return "cut off"
+
+
+# --- loading ----------------------------------------------------------------------------------------------------------
+# A target by its name: `module:attribute`, `path/file.py:attribute`, or dotted, `package.module.attribute`.
+
+FORMS = "allowed: module:attribute, path/file.py:attribute, or dotted as in package.module.attribute"
+
+
+def load_target(name: str) -> Any:
+    """Imports what ``name`` says. Raises `OptionError`; what the target's module raises at its import goes through."""
+    place, colon, attribute = name.rpartition(":")
+    if name.endswith(".py") and not colon:
+        return _only(_file(name), name)
+    if colon and place.endswith(".py"):
+        return _attribute(_file(place), attribute, name)
+    if not name or not all(part.isidentifier() for part in name.replace(":", ".").split(".")):
+        raise OptionError("target", name, FORMS)
+    if colon:
+        return _attribute(_module(place, name), attribute, name)
+    parts = name.split(".")
+    for count in range(len(parts), 0, -1):
+        prefix = ".".join(parts[:count])
+        if _exists(prefix):
+            module = _module(prefix, name)
+            return _attribute(module, ".".join(parts[count:]), name) if count < len(parts) else _only(module, name)
+    raise OptionError(
+        "target", name, f"there is no module {parts[0]} in {os.getcwd()} or among what is installed; {FORMS}"
+    )
+
+
+def _exists(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except (ModuleNotFoundError, ValueError, AttributeError):
+        return False
+
+
+def _module(module: str, name: str) -> ModuleType:
+    if not _exists(module):
+        raise OptionError("target", name, f"there is no module {module}; {FORMS}")
+    return importlib.import_module(module)
+
+
+def _file(place: str) -> ModuleType:
+    path = Path(place)
+    if not path.is_file():
+        raise OptionError("target", place, f"there is no such file; {FORMS}")
+    sys.path.insert(0, str(path.parent.resolve()))
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    if spec is None or spec.loader is None:
+        raise OptionError("target", place, f"is no Python file; {FORMS}")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def _attribute(module: ModuleType, attribute: str, name: str) -> Any:
+    found: Any = module
+    for part in attribute.split("."):
+        if not hasattr(found, part):
+            known = [one for one in vars(found) if not one.startswith("_")] if hasattr(found, "__dict__") else []
+            shown = ", ".join(known[:12]) or "nothing"
+            raise OptionError(
+                "target", name, f"{module.__name__} has no {attribute}{nearest(part, known)}; it has {shown}"
+            )
+        found = getattr(found, part)
+    return _only(found, name) if isinstance(found, ModuleType) else found
+
+
+def _only(module: ModuleType, name: str) -> Any:
+    """The one function or object of a module's own. Raises `OptionError` where there are several."""
+    own = {
+        key: value
+        for key, value in vars(module).items()
+        if not key.startswith("_")
+        and (getattr(value, "__module__", None) == module.__name__ or not hasattr(value, "__name__"))
+        and callable(value)
+        and not inspect.ismodule(value)
+    }
+    if len(own) != 1:
+        shown = ", ".join(own) or "no function"
+        raise OptionError("target", name, f"is a module; say what of it is checked: {name}:NAME (it has {shown})")
+    return next(iter(own.values()))

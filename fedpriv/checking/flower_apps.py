@@ -1,46 +1,424 @@
 """A whole Flower ClientApp, played on neighbouring data.
 
 An app reads its own data and takes its own model. A bare one is asked as partitions of a data set, with the model that
-`fedpriv.checking.flower_bare_apps` finds. `AppTarget` says more: the model that the server sends, two data sets, and a
+`fedpriv.checking.flower_apps` finds. `AppTarget` says more: the model that the server sends, two data sets, and a
 function that puts one of them where the app reads it. An app behind a guard of this project answers with the guard's
 noise whatever it reads.
 """
 
 from __future__ import annotations
 
+import inspect
+import random
+import sys
+import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import FunctionType
 from typing import Any, ClassVar
 
 import numpy as np
-from flwr.app import Context, Message
+from flwr.app import ArrayRecord, Context, Message
+from flwr.client.mod.utils import make_ffn
 from flwr.clientapp import ClientApp
+from flwr.common import GetParametersIns, Parameters, parameters_to_ndarrays
 
-from fedpriv.checking.findings import Finding
-from fedpriv.checking.flower_bare_apps import Parts, models, parts_of, run_config
+from fedpriv.checking.findings import Finding, Severity, finding
 from fedpriv.checking.flower_messages import (
     CLIENT,
     OLD_ARRAYS,
     OLD_CONFIG,
     SENT,
     Trained,
+    at_most,
     numbers_of,
     quiet,
     record,
     sent,
     shared_modules,
 )
-from fedpriv.checking.flower_mods_known import known_mods
-from fedpriv.checking.fresh_state import Memory
-from fedpriv.checking.release_function import NotTaken
-from fedpriv.checking.replay_numbers import bare_names
-from fedpriv.checking.replayed import COUNTS
-from fedpriv.checking.rounds import RoundsSubject, claim_of
-from fedpriv.checking.seeded_data import Draws
-from fedpriv.checking.subject import Numbers, Pair, Question, Recognised, Subject
+from fedpriv.checking.flower_mods import known_mods
+from fedpriv.checking.functions import NotTaken
+from fedpriv.checking.generators import Memory
+from fedpriv.checking.replay import COUNTS
+from fedpriv.checking.statistics import bare_names
+from fedpriv.checking.subject import Numbers, Pair, Question, Recognised, RoundsSubject, Subject, claim_of
 from fedpriv.engines.contexts import empty_context
 from fedpriv.engines.grid import RUN_ID
+
+# --- bare apps --------------------------------------------------------------------------------------------------------
+# What a bare Flower ClientApp needs to be played: its functions and mods, its model, its configuration.
+#
+# An app is asked as partitions of one data set, as Flower's simulation does. Its model is looked for in the module that
+# defines it: an `ArrayRecord`, a list of arrays, a torch module, or a function or class without arguments that makes
+# one; an older client is asked for its parameters. The first that the app trains with is used. The configuration is
+# that of the nearest `pyproject.toml`. Nothing is recognised by its name.
+
+Model = dict[str, Any]
+#: Seconds of CPU that making a model may take, and folders above a module that are looked through.
+SECONDS, FOLDERS = 5.0, 4
+_FILE = make_ffn.__code__.co_filename
+
+
+@dataclass(frozen=True)
+class Parts:
+    """functions: of an app by type of message ("train", "train.ACTION", "evaluate", "query"), innermost; mods: of each,
+    outermost first. old: it is a client_fn, which answers all types.
+    """
+
+    functions: Mapping[str, Callable[..., Any]]
+    mods: Mapping[str, list[Any]] = field(default_factory=dict)
+    old: bool = False
+
+    @property
+    def first(self) -> str:
+        """The type of message that is a round: training where the app trains."""
+        order = ("train", "query", "evaluate")
+        return min(self.functions, key=lambda name: (order.index(name.partition(".")[0]), "." in name))
+
+    @property
+    def module(self) -> dict[str, Any]:
+        """Variables of the module that defines the first function."""
+        found: dict[str, Any] = getattr(inspect.unwrap(self.functions[self.first]), "__globals__", {})
+        return found
+
+
+def parts_of(app: ClientApp) -> Parts:
+    """Mods of the app and of each function (`@app.train(mods=[...])`) are taken off the functions that they wrap."""
+    whole = getattr(app, "_call", None)
+    if whole is not None:
+        inner, mods = unwrapped(whole)
+        found = [one for one in _held(inner) if callable(one)]
+        makes: Any = found[0] if found else inner
+        return Parts({"train": makes, "evaluate": makes}, {"train": mods, "evaluate": mods}, old=True)
+    functions, stacks = {}, {}
+    for full, function in getattr(app, "_registered_funcs", {}).items():
+        name = full.removesuffix(".default")
+        functions[name], stacks[name] = unwrapped(function)
+    return Parts(functions, stacks)
+
+
+def unwrapped(function: Any) -> tuple[Any, list[Any]]:
+    """(what Flower's `make_ffn` was given, its mods, outermost first)."""
+    mods: list[Any] = []
+    while isinstance(function, FunctionType) and function.__code__.co_filename == _FILE and function.__closure__:
+        held = dict(zip(function.__code__.co_freevars, _held(function), strict=True))
+        function = held["_ffn"]
+        mods.append(held["_mod"])
+    return function, mods
+
+
+def _held(function: Any) -> list[Any]:
+    return [cell.cell_contents for cell in getattr(function, "__closure__", None) or ()]
+
+
+# --- the configuration ---------------------------------------------------------------------------------------
+
+
+def run_config(parts: Parts) -> dict[str, Any]:
+    return config_near(parts.module.get("__file__"))
+
+
+def config_near(place: str | None) -> dict[str, Any]:
+    """`tool.flwr.app.config` of the nearest pyproject.toml above an app's file, flat; empty where there is none."""
+    for folder in list(Path(place).resolve().parents)[:FOLDERS] if place else ():
+        project = folder / "pyproject.toml"
+        if project.is_file():
+            try:
+                found = tomllib.loads(project.read_text())
+                return _flat(found["tool"]["flwr"]["app"]["config"])
+            except (tomllib.TOMLDecodeError, OSError, KeyError, TypeError):
+                return {}
+    return {}
+
+
+def _flat(value: Mapping[str, Any], before: str = "") -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, part in value.items():
+        found |= _flat(part, f"{before}{key}.") if isinstance(part, Mapping) else {before + key: part}
+    return found
+
+
+# --- the model -----------------------------------------------------------------------------------------------
+
+
+def models(parts: Parts) -> Iterator[tuple[str, Model]]:
+    """(words, arrays by name) of every model that the app's module has or makes, and last of none at all."""
+    values = [value for name, value in list(parts.module.items()) if not name.startswith("__")]
+    for value in values:
+        if (found := as_model(value)) is not None:
+            yield "its module", found
+    for value in values:
+        if (found := _made(value, parts.module.get("__name__"))) is not None:
+            yield "a function or class of its module", found
+    if parts.old and (found := _of_client(parts.functions["train"])) is not None:
+        yield "its client's parameters", found
+    yield "nowhere: it was sent without arrays", {}
+
+
+def as_model(value: Any) -> Model | None:
+    """Arrays by name of what holds a model, or None."""
+    torch = sys.modules.get("torch")
+    if isinstance(value, ArrayRecord):
+        return {name: array.numpy() for name, array in value.items()}
+    if isinstance(value, Parameters):
+        value = parameters_to_ndarrays(value)
+    if torch is not None and isinstance(value, torch.nn.Module):
+        value = value.state_dict()
+    if isinstance(value, Mapping) and value and all(isinstance(one, str) for one in value):
+        arrays = {name: _array(part) for name, part in value.items()}
+        return None if any(part is None for part in arrays.values()) else arrays
+    if isinstance(value, list | tuple) and value and all(isinstance(one, np.ndarray) for one in value):
+        return {str(place): array for place, array in enumerate(value)}
+    return None
+
+
+def _of_client(makes: Callable[..., Any]) -> Model | None:
+    """What an older client answers when it is asked for its parameters."""
+    try:
+        with at_most(SECONDS):
+            client = makes(empty_context(RUN_ID, CLIENT, 0, 2))
+            client = client.to_client() if hasattr(client, "to_client") else client
+            return as_model(client.get_parameters(GetParametersIns({})).parameters)
+    except Exception:  # of foreign code, which may have none
+        return None
+
+
+def _array(value: Any) -> Any:
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(value, torch.Tensor):
+        return value.detach().cpu().numpy()
+    return value if isinstance(value, np.ndarray) else None
+
+
+def _made(value: Any, module: str | None) -> Model | None:
+    """The model that a function or a torch class makes without arguments."""
+    torch = sys.modules.get("torch")
+    kind = torch is not None and inspect.isclass(value) and issubclass(value, torch.nn.Module)
+    package = str(module).partition(".")[0]
+    own = getattr(value, "__module__", "").partition(".")[0] == package
+    if not own or not (kind or inspect.isfunction(value)):
+        return None
+    try:
+        needed = [one for one in inspect.signature(value).parameters.values() if one.default is one.empty]
+        if any(one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD) for one in needed):
+            return None
+        with at_most(SECONDS):
+            return as_model(value())
+    except Exception:  # of foreign code, which may want what is not there
+        return None
+
+
+# --- seeded data ------------------------------------------------------------------------------------------------------
+# Data that a target draws itself: normal draws of generators with a seed of the client's own, replaced by others.
+#
+# Examples, tests and simulations often make a client's data from a seed that follows its number. `Draws` notes the
+# seeds with which generators of NumPy, Python and torch are made while the target runs. A seed that comes again in
+# every call of one client, and in none of another's, is one of data: it is no noise, and it is nothing that all clients
+# share. Normal numbers drawn from it have no bound, so any others are data too; all other draws (whole numbers, ranges,
+# orders) stay.
+
+#: How far replaced numbers are from usual ones.
+EXTREME = 1e3
+#: What becomes of normal draws. "": they stay; "other": those of another client.
+CHANGES: Mapping[str, Callable[[Any], Any]] = {
+    "large": lambda drawn: EXTREME * drawn,
+    "large, opposite": lambda drawn: -EXTREME * drawn,
+    "equal": lambda drawn: 0 * drawn + EXTREME,
+    "equal, opposite": lambda drawn: 0 * drawn - EXTREME,
+    "small": lambda drawn: drawn / EXTREME,
+}
+
+
+def _in_first(change: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """The change, of the first row alone."""
+
+    def changed(drawn: Any) -> Any:
+        if getattr(drawn, "ndim", 0) == 0:
+            return change(drawn)
+        found = drawn.clone() if hasattr(drawn, "clone") else drawn.copy()
+        found[0] = change(drawn[0])
+        return found
+
+    return changed
+
+
+@dataclass
+class Draws:
+    """seeds: of data, in the order in which generators are made of them; other: those of another client, in the same
+    order. rows: of one row ("example") or of all of them are replaced. noted: seeds of the last run.
+    """
+
+    module: dict[str, Any]
+    seeds: Sequence[str] = ()
+    other: Sequence[Any] = ()
+    unit: str = "client"
+    noted: dict[str, Any] = field(default_factory=dict)
+    _change: str = ""
+    _places: list[tuple[Any, str, Any]] = field(default_factory=list)
+
+    def survey(self, play: Callable[[int, int], Any]) -> bool:
+        """Finds seeds of data. play: (client 0 or 1, seed of the process). Whether there are any."""
+        runs = []
+        for client, seed in ((0, 1), (0, 2), (1, 3), (1, 4)):
+            with self.changed(""):
+                play(client, seed)
+                runs.append(dict(self.noted))
+        first, again, other, other_again = runs
+        own = [key for key in first if key in again and key not in other]
+        theirs = [value for key, value in other.items() if key in other_again and key not in first]
+        if len(own) == len(theirs):
+            self.seeds, self.other = own, theirs
+        return bool(self.seeds)
+
+    @contextmanager
+    def changed(self, change: str) -> Iterator[None]:
+        """Generators of data that are made in this block draw changed numbers."""
+        self._change, self.noted = change, {}
+        self._places = self._places or self._makers()
+        before = [(holder, name, _of(holder, name)) for holder, name, _ in self._places]
+        for holder, name, value in self._places:
+            _put(holder, name, value)
+        try:
+            yield
+        finally:
+            for holder, name, value in before:
+                _put(holder, name, value)
+
+    # --- generators ------------------------------------------------------------------------------------------
+
+    def _seed(self, given: Any) -> tuple[Any, Callable[[Any], Any] | None]:
+        """(the seed to use, what becomes of normal draws) for a generator that is made with ``given``."""
+        key = repr(given)
+        if given is None or isinstance(given, np.random.BitGenerator | np.random.Generator):
+            return given, None
+        self.noted.setdefault(key, given)
+        if not self._change or key not in self.seeds:
+            return given, None
+        if self._change == "other":
+            return self.other[list(self.seeds).index(key)], None
+        change = CHANGES[self._change]
+        return given, _in_first(change) if self.unit == "example" else change
+
+    def _makers(self) -> list[tuple[Any, str, Any]]:
+        """(holder, name, value) of everything that makes a generator, in its package and in the target's module."""
+        made: list[tuple[Any, str, Any]] = [
+            (np.random, "default_rng", self._default_rng()),
+            (np.random, "RandomState", self._legacy()),
+            (random, "Random", self._python()),
+        ]
+        if (torch := sys.modules.get("torch")) is not None:
+            made += self._torch(torch)
+        originals = {id(_of(holder, name)): value for holder, name, value in made}
+        own = [
+            (self.module, name, originals[id(value)]) for name, value in self.module.items() if id(value) in originals
+        ]
+        return [*made, *own]
+
+    def _default_rng(self) -> Any:
+        real = np.random.default_rng
+
+        def default_rng(seed: Any = None) -> Any:
+            seed, change = self._seed(seed)
+            made = real(seed)
+            return made if change is None else _Changed(made.bit_generator, change)
+
+        return default_rng
+
+    def _legacy(self) -> Any:
+        draws = self
+
+        class State(np.random.RandomState):
+            def __init__(self, seed: Any = None) -> None:
+                seed, self.change = draws._seed(seed)
+                super().__init__(seed)
+
+            def standard_normal(self, *given: Any, **named: Any) -> Any:
+                return (self.change or _same)(super().standard_normal(*given, **named))
+
+            def normal(self, *given: Any, **named: Any) -> Any:
+                return (self.change or _same)(super().normal(*given, **named))
+
+            def randn(self, *given: Any) -> Any:
+                return (self.change or _same)(super().randn(*given))
+
+        return State
+
+    def _python(self) -> Any:
+        draws = self
+
+        class Python(random.Random):
+            change: Any = None
+
+            def __new__(cls, *given: Any) -> Any:
+                return super().__new__(cls)
+
+            def __init__(self, seed: Any = None) -> None:
+                seed, self.change = draws._seed(seed)
+                super().__init__(seed)
+
+            def gauss(self, mu: float = 0.0, sigma: float = 1.0) -> float:
+                return float((self.change or _same)(super().gauss(mu, sigma)))
+
+            def normalvariate(self, mu: float = 0.0, sigma: float = 1.0) -> float:
+                return float((self.change or _same)(super().normalvariate(mu, sigma)))
+
+        return Python
+
+    def _torch(self, torch: Any) -> list[tuple[Any, str, Any]]:
+        draws = self
+
+        class Generator(torch.Generator):  # type: ignore[misc, name-defined]
+            change: Any = None
+
+            def manual_seed(self, seed: int) -> Any:
+                seed, self.change = draws._seed(seed)
+                return super().manual_seed(seed)
+
+        def wrapped(function: Any) -> Any:
+            def draw(*given: Any, **named: Any) -> Any:
+                change = getattr(named.get("generator"), "change", None)
+                return (change or _same)(function(*given, **named))
+
+            return draw
+
+        names = ("randn", "normal")
+        return [(torch, "Generator", Generator), *((torch, name, wrapped(getattr(torch, name))) for name in names)]
+
+
+class _Changed(np.random.Generator):
+    """A generator whose normal draws are changed."""
+
+    def __init__(self, bits: Any, change: Callable[[Any], Any]) -> None:
+        super().__init__(bits)
+        self.change = change
+
+    def standard_normal(self, *given: Any, **named: Any) -> Any:
+        return self.change(super().standard_normal(*given, **named))
+
+    def normal(self, *given: Any, **named: Any) -> Any:
+        return self.change(super().normal(*given, **named))
+
+    def multivariate_normal(self, *given: Any, **named: Any) -> Any:
+        return self.change(super().multivariate_normal(*given, **named))
+
+
+def _same(drawn: Any) -> Any:
+    return drawn
+
+
+def _of(holder: Any, name: str) -> Any:
+    return holder[name] if isinstance(holder, dict) else getattr(holder, name)
+
+
+def _put(holder: Any, name: str, value: Any) -> None:
+    if isinstance(holder, dict):
+        holder[name] = value
+    else:
+        setattr(holder, name, value)
+
 
 #: (message, context) -> reply; a `ClientApp`, or a guard.
 App = Callable[[Message, Context], Message]
@@ -54,7 +432,7 @@ PLAYS = 8
 
 @dataclass(frozen=True)
 class Asked:
-    """The data of a partition, changed as `fedpriv.checking.seeded_data` says, and a model whose numbers are all moved
+    """The data of a partition, changed as `fedpriv.checking.flower_apps` says, and a model whose numbers are all moved
     by ``moved``.
     """
 
@@ -113,7 +491,7 @@ class AppSubject(RoundsSubject):
             stateful=True,
             counts_differ=True,
         )
-        self.notes = [] if target.give else [_of_partitions()]
+        self.notes = [] if target.give else [finding("data-of-partitions")]
         self.notes += [] if pairs else self.further(question)
 
     def quiet(self) -> AbstractContextManager[None]:
@@ -163,14 +541,8 @@ class AppSubject(RoundsSubject):
             if claim is None or claim.unit != "client":  # two clients may have unequal numbers of examples
                 names = [name for name in names if not name.rpartition(".")[2].startswith(COUNTS)]
             if names:
-                yield Finding(
-                    "replayed",
-                    "evaluation-bare" if kind.startswith("evaluate") else "answer-bare",
-                    "doubt" if claim is None else "fault",
-                    f"In answer to a message of type {kind}, {', '.join(names[:3])} moved with the data and never "
-                    f"changed in {PLAYS} calls with other seeds: it leaves without noise; epsilon is infinite.",
-                    "Add noise to every number that leaves, or do not send it.",
-                )
+                severity: Severity = "doubt" if claim is None else "fault"
+                yield finding("metrics-bare:answer", severity, kind=kind, names=", ".join(names[:3]), plays=PLAYS)
 
 
 def _moved(array: Any, by: float) -> Any:
@@ -185,17 +557,6 @@ def known_guard(terms: Any, dimension: int) -> Recognised:
         f"noise {terms.noise_multiplier:g} x the clip norm"
     )
     return Recognised(words, terms.event(dimension))
-
-
-def _of_partitions() -> Finding:
-    return Finding(
-        "recognised",
-        "data-of-partitions",
-        "note",
-        "The app was asked as partitions of its data set: their data are two clients' data as the app reads them, no "
-        "worst case. To try others, make an `AppTarget` with `give`, a function that puts a data set where the app "
-        "reads it.",
-    )
 
 
 def bare_app(app: ClientApp, question: Question) -> AppSubject:

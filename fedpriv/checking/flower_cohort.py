@@ -10,14 +10,7 @@ from typing import Any, TypeVar
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.client.mod.utils import make_ffn
-from flwr.common import (
-    Code,
-    FitIns,
-    FitRes,
-    Status,
-    ndarrays_to_parameters,
-    parameters_to_ndarrays,
-)
+from flwr.common import Code, FitIns, FitRes, Status, ndarrays_to_parameters, parameters_to_ndarrays
 from flwr.server.client_manager import ClientManager
 from flwr.server.client_proxy import ClientProxy
 from flwr.server.criterion import Criterion
@@ -79,27 +72,12 @@ class Nodes(Grid):
     def get_node_ids(self) -> Iterable[int]:
         return range(1, self.count + 1)
 
-    def set_run(self, run: Run) -> None:
-        raise NotImplementedError
-
     @property
     def run(self) -> Run:
         return Run.create_empty(run_id=RUN_ID)
 
-    def create_message(self, *args: Any, **kwargs: Any) -> Message:
-        raise NotImplementedError
 
-    def get_nodes(self) -> Iterable[Any]:
-        raise NotImplementedError
-
-    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        raise NotImplementedError
-
-    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        raise NotImplementedError
-
-    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
-        raise NotImplementedError
+Nodes.__abstractmethods__ = frozenset()
 
 
 class NewRounds:
@@ -107,7 +85,7 @@ class NewRounds:
 
     def __init__(self, strategy: Any, nodes: int, mods: Sequence[Any]) -> None:
         identify_server()
-        self.strategy, self.nodes, self.mods = fresh(strategy), Nodes(nodes), mods
+        self.strategy, self.nodes, self.mods = fresh(strategy), Nodes(nodes), mods  # type: ignore[abstract]
         self.contexts: dict[int, Any] = {}
         self.waiting: list[Message] | None = None
 
@@ -161,16 +139,10 @@ class OldClients(ClientManager):
     """Clients without a connection."""
 
     def __init__(self, count: int) -> None:
-        self.proxies: dict[str, ClientProxy] = {str(place): _Proxy(str(place)) for place in range(count)}
+        self.proxies: dict[str, ClientProxy] = {str(place): _Proxy(str(place)) for place in range(count)}  # type: ignore[abstract]
 
     def num_available(self) -> int:
         return len(self.proxies)
-
-    def register(self, client: ClientProxy) -> bool:
-        raise NotImplementedError
-
-    def unregister(self, client: ClientProxy) -> None:
-        raise NotImplementedError
 
     def all(self) -> dict[str, ClientProxy]:
         return dict(self.proxies)
@@ -185,14 +157,17 @@ class OldClients(ClientManager):
 
 
 class _Proxy(ClientProxy):
-    get_properties = get_parameters = fit = evaluate = reconnect = None  # type: ignore[assignment]
+    """A client that is never called."""
+
+
+OldClients.__abstractmethods__ = _Proxy.__abstractmethods__ = frozenset()
 
 
 class OldRounds:
     """Rounds of a strategy of `flwr.server.strategy`. mods: functions of (FitIns, FitRes) -> FitRes at every client."""
 
     def __init__(self, strategy: Any, nodes: int, mods: Sequence[Any]) -> None:
-        self.strategy, self.clients, self.mods = fresh(strategy), OldClients(nodes), mods
+        self.strategy, self.clients, self.mods = fresh(strategy), OldClients(nodes), mods  # type: ignore[abstract]
         self.waiting: list[tuple[ClientProxy, FitIns]] | None = None
 
     def round(self, number: int, cohort: Cohort) -> dict[str, Numbers]:

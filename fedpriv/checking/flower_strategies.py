@@ -4,28 +4,492 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from statistics import NormalDist
 from typing import Any, ClassVar
 
+import flwr.client.mod as older_mods
+import flwr.clientapp.mod as mods
 import flwr.server.strategy as older
 import flwr.serverapp.strategy as newer
 import numpy as np
+from flwr.app import Message
+from flwr.common import FitIns, FitRes, ndarrays_to_parameters, parameters_to_ndarrays
+from flwr.compat.client.dpfedavg_numpy_client import DPFedAvgNumPyClient
+from flwr.compat.common import recorddict_compat as compat
 from flwr.serverapp import ServerApp
 
-from fedpriv.checking.findings import Finding
-from fedpriv.checking.flower_cohort import Cohort, NewRounds, OldRounds
-from fedpriv.checking.flower_extremes import SEED, extremes
-from fedpriv.checking.flower_messages import Trained, quiet, shared_modules
-from fedpriv.checking.flower_server_apps import strategy_of
-from fedpriv.checking.flower_split import removal, telling_cohorts
-from fedpriv.checking.flower_strategies_known import client_mods, inner, known_strategy
-from fedpriv.checking.flower_updates import LARGE, LENGTHS, SMALL, plain, spike
+from fedpriv.checking.findings import Finding, Severity, finding
+from fedpriv.checking.flower_apps import config_near
+from fedpriv.checking.flower_cohort import Cohort, NewRounds, Nodes, OldRounds
+from fedpriv.checking.flower_messages import (
+    CLIENT,
+    LARGE,
+    LENGTHS,
+    SEED,
+    SMALL,
+    Trained,
+    context,
+    extremes,
+    plain,
+    quiet,
+    shared_modules,
+    spike,
+)
+from fedpriv.checking.functions import NotTaken
 from fedpriv.checking.generators import seeded
-from fedpriv.checking.replay_numbers import bare_names
-from fedpriv.checking.rounds import RoundsSubject, claim_of
-from fedpriv.checking.subject import Numbers, Pair, Played, Probe, Question, Subject
+from fedpriv.checking.statistics import bare_names
+from fedpriv.checking.subject import (
+    Numbers,
+    Pair,
+    Played,
+    Probe,
+    Question,
+    Recognised,
+    RoundsSubject,
+    Subject,
+    claim_of,
+)
+from fedpriv.engines.contexts import empty_context
+from fedpriv.engines.grid import RUN_ID, SERVER_NODE, identify_server, stamp
+from fedpriv.privacy.events import ApproximateDP, Gaussian, Threat
+from fedpriv.privacy.gaussian_dp import gaussian_epsilon
+
+# --- split ------------------------------------------------------------------------------------------------------------
+# Cohorts in which one client's answer may decide what becomes of the others'.
+#
+# A rule that looks at the raw answers of all (a median of their norms, the side of their mean, a quantile) changes
+# abruptly where the others stand in two groups and the neighbour tips the balance. The others are ``place`` of one
+# group and the rest of the other; every place is tried, and the one at which the neighbour moves the model most becomes
+# a pair. A sum of answers that are clipped one by one moves by the neighbour's own part alone, wherever the others
+# stand.
+
+#: (what the groups differ in, length of an answer in the one group and in the other, of the neighbour's two answers).
+#: The lengths of directions are those of a sum near zero.
+GROUPS = (
+    ("length", -LARGE, 1e-3 * LARGE, -LARGE, SMALL),
+    ("length", -3.0, 0.9, -3.0, SMALL),
+    ("direction", -1.01 * LARGE, LARGE, -LARGE, SMALL),
+    ("direction", -1.01, 1.0, -1.0, SMALL),
+)
+#: Places that are tried, at most.
+MOST_PLACES = 16
+#: Seed of these plays: the same for both answers.
+SPLIT_SEED = 4321
+#: (cohort, seed, calls) -> what leaves.
+Play = Callable[..., Sequence[Played]]
+
+
+def telling_cohorts(play: Play, size: int, clients: int, removed: bool = False) -> Iterator[Pair]:
+    """For groups of lengths and of directions the pair at whose place the model moves most; none where it never does.
+    play: of the subject. size: numbers of the model. clients: of a round. removed: the neighbour replies or not, in
+    place of an update or next to none.
+    """
+    places = sorted({int(place) for place in np.linspace(1, clients - 2, min(MOST_PLACES, clients - 2))})
+    for kind in ("length", "direction"):
+        tried = [_pair(size, clients, place, *group) for group in GROUPS if group[0] == kind for place in places]
+        tried = [removal(pair) for pair in tried] if removed else tried
+        moves = [moved(play, pair) for pair in tried]
+        if max(moves, default=0.0) > 0:
+            yield tried[int(np.argmax(moves))]
+
+
+def _pair(size: int, clients: int, place: int, kind: str, one: float, other: float, up: float, none: float) -> Pair:
+    def answer(length: float) -> Trained:
+        return Trained(plain(size, length))
+
+    first, second = answer(one), answer(other)
+    others = [first] * place + [second] * (clients - 1 - place)
+    sides = [Cohort((answer(length), *others)) for length in (up, none)]
+    name = f"one client's update and next to none, where the others are of two {kind}s, {size} numbers"
+    return Pair(name, sides[0], sides[1], "zero-out", "client")
+
+
+def removal(pair: Pair) -> Pair:
+    """The left side of a pair of rounds against the same round without a reply of the neighbour."""
+    first, _, rest = pair.name.partition(",")
+    name = f"{first.removesuffix(' and next to none')} or no reply,{rest}"
+    return Pair(name, pair.left, pair.left.without_the_first(), "add-or-remove-one", pair.unit)
+
+
+def moved(play: Play, pair: Pair) -> float:
+    """L2 norm of the difference of the models that leave under one seed; 0 where they cannot be compared."""
+    try:
+        models = [
+            np.concatenate(
+                [part for name, part in sorted(play(side, SPLIT_SEED)[0].numbers.items()) if name[:5] == "model"]
+            )
+            for side in (pair.left, pair.right)
+        ]
+    except Exception:  # of foreign code: the layers say so
+        return 0.0
+    found = float(np.linalg.norm(models[0] - models[1])) if len({len(one) for one in models}) == 1 else 0.0
+    return found if np.isfinite(found) else 0.0
+
+
+# --- server apps ------------------------------------------------------------------------------------------------------
+# The strategy of a whole Flower ServerApp: what it starts is checked as a strategy is.
+
+#: Nodes that the app finds connected.
+NODES = 10
+
+
+class _Started(BaseException):
+    """Ends an app where it starts its strategy; no app's `except Exception` takes it."""
+
+    def __init__(self, strategy: Any) -> None:
+        super().__init__()
+        self.strategy = strategy
+
+
+def strategy_of(app: ServerApp) -> Any:
+    """The strategy that an app's function of components returns, or whose ``start`` its main function calls; the app
+    runs up to there, with ten nodes and the configuration of the nearest pyproject.toml. Raises `NotTaken`.
+    """
+    makes, main = getattr(app, "_server_fn", None), getattr(app, "_main", None)
+    function = main or makes
+    given = empty_context(RUN_ID, SERVER_NODE, 0, NODES)
+    given.run_config.update(config_near(getattr(function, "__globals__", {}).get("__file__")))
+    if main is None:
+        strategy = getattr(app, "_strategy", None) if makes is None else makes(given).strategy
+    else:
+        strategy = _started(main, given)
+    if not isinstance(strategy, newer.Strategy | older.Strategy):
+        raise NotTaken("the app starts no strategy of Flower: check what it does with replies as a function or a class")
+    return strategy
+
+
+def _started(main: Any, context: Any) -> Any:
+    def start(self: Any, *_: Any, **__: Any) -> Any:
+        raise _Started(self)
+
+    before = newer.Strategy.start
+    newer.Strategy.start = start  # type: ignore[method-assign]
+    identify_server()
+    try:
+        main(Nodes(NODES), context)  # type: ignore[abstract]
+    except _Started as found:
+        return found.strategy
+    finally:
+        newer.Strategy.start = before  # type: ignore[method-assign]
+    return None
+
+
+# --- old clients ------------------------------------------------------------------------------------------------------
+# What Flower's older API puts at clients, as functions of a client's instructions and its result.
+
+AtClient = Callable[[FitIns, FitRes], FitRes]
+
+
+def older_mod(kind: str) -> AtClient:
+    """A clipping mod of `flwr.client.mod` around a client's result."""
+    mod = older_mods.fixedclipping_mod if kind == "fixed" else older_mods.adaptiveclipping_mod
+
+    def at_client(asked: FitIns, result: FitRes) -> FitRes:
+        identify_server()
+        message = Message(compat.fitins_to_recorddict(asked, True), dst_node_id=CLIENT, message_type="train")
+        stamp(message, "fit")
+
+        def train(found: Message, _: Any) -> Message:
+            return Message(compat.fitres_to_recorddict(result, True), reply_to=found)
+
+        return compat.recorddict_to_fitres(mod(message, context(), train).content, True)
+
+    return at_client
+
+
+def dpfedavg_client(asked: FitIns, result: FitRes) -> FitRes:
+    """`DPFedAvgNumPyClient` around a client's result."""
+    answers: Any = _Answers(result)
+    arrays, count, metrics = DPFedAvgNumPyClient(answers).fit(parameters_to_ndarrays(asked.parameters), asked.config)
+    return FitRes(result.status, ndarrays_to_parameters(arrays), count, metrics)
+
+
+class _Answers:
+    """A NumPyClient, as far as its wrapper asks it."""
+
+    def __init__(self, result: FitRes) -> None:
+        self.result = result
+
+    def fit(self, parameters: Any, config: Any) -> tuple[Any, int, dict[str, Any]]:
+        return parameters_to_ndarrays(self.result.parameters), self.result.num_examples, dict(self.result.metrics)
+
+
+# --- strategies known -------------------------------------------------------------------------------------------------
+# Flower's own private strategies: what they claim, and what one round costs as it really runs.
+#
+# Throughout, C is the clip norm, n the number of clients that the wrapper expects (``num_sampled_clients``), m the
+# number of replies, z the noise multiplier. Unit client, adjacency zero-out (the client takes part and has nothing to
+# say), the observer sees models and broadcasts.
+
+TRUSTED = Threat("client", "zero-out", "trusted-server")
+
+SERVER_FIXED = (newer.DifferentialPrivacyServerSideFixedClipping, older.DifferentialPrivacyServerSideFixedClipping)
+CLIENT_FIXED = (newer.DifferentialPrivacyClientSideFixedClipping, older.DifferentialPrivacyClientSideFixedClipping)
+SERVER_ADAPTIVE = (
+    newer.DifferentialPrivacyServerSideAdaptiveClipping,
+    older.DifferentialPrivacyServerSideAdaptiveClipping,
+)
+CLIENT_ADAPTIVE = (
+    newer.DifferentialPrivacyClientSideAdaptiveClipping,
+    older.DifferentialPrivacyClientSideAdaptiveClipping,
+)
+FIXED, ADAPTIVE = SERVER_FIXED + CLIENT_FIXED, SERVER_ADAPTIVE + CLIENT_ADAPTIVE
+#: The part of delta that pays for a clip norm that falls further than the bound allows for.
+TAIL = 0.01
+
+
+def inner(strategy: Any) -> Any | None:
+    """The strategy that a wrapper wraps."""
+    found = getattr(strategy, "strategy", None)
+    return found if isinstance(found, newer.Strategy | older.Strategy) else None
+
+
+def client_mods(strategy: Any) -> list[Any]:
+    """What a wrapper's documentation puts at the clients."""
+    new = isinstance(strategy, newer.Strategy)
+    if isinstance(strategy, CLIENT_FIXED):
+        return [mods.fixedclipping_mod if new else older_mod("fixed")]
+    if isinstance(strategy, CLIENT_ADAPTIVE):
+        return [mods.adaptiveclipping_mod if new else older_mod("adaptive")]
+    return [dpfedavg_client] if isinstance(strategy, older.DPFedAvgFixed) else []
+
+
+def known_strategy(strategy: Any, question: Question) -> list[Recognised]:
+    """Nothing for a strategy of unknown make, and for a subclass that aggregates its own way."""
+    kinds = [kind for kind in (*FIXED, *ADAPTIVE, older.DPFedAvgFixed) if isinstance(strategy, kind)]
+    if not kinds or not _aggregates_like(strategy, (*kinds, older.DPFedAvgAdaptive)):
+        return []
+    if isinstance(strategy, FIXED):
+        found = _fixed(strategy, question)
+    elif isinstance(strategy, ADAPTIVE):
+        found = _adaptive(strategy, question)
+    else:
+        found = _dpfedavg(strategy, question)
+    unknown = _unknown_mean(strategy)
+    if unknown is not None:
+        fault = finding("noise-after-another-aggregate", text=unknown)
+        return [replace(found, event=None, reason=unknown, findings=(fault,))]
+    return [found]
+
+
+def _aggregates_like(strategy: Any, kinds: Sequence[Any]) -> bool:
+    name = "aggregate_train" if isinstance(strategy, newer.Strategy) else "aggregate_fit"
+    return any(getattr(type(strategy), name) is getattr(kind, name, None) for kind in kinds)
+
+
+def _unknown_mean(strategy: Any) -> str | None:
+    """Why the sensitivity is not that of a mean: the wrapper adds its noise to whatever the inner strategy returns."""
+    found = inner(strategy)
+    if isinstance(found, newer.FedAvg) and type(found).aggregate_train is newer.FedAvg.aggregate_train:
+        return None
+    if isinstance(found, older.FedAvg) and type(found).aggregate_fit is older.FedAvg.aggregate_fit:
+        return None
+    return (
+        "the noise is for a mean of clipped updates, and is added to what the strategy inside returns, which is no "
+        "such mean: one client's share of it has no known bound"
+    )
+
+
+# --- fixed norm ----------------------------------------------------------------------------------------------
+
+
+def _fixed(strategy: Any, question: Question) -> Recognised:
+    """Proof: with m = n replies of equal weight, one client's clipped update moves the mean by at most C / n in L2
+    norm; noise of standard deviation z C / n on every number is a Gaussian mechanism of multiplier z.
+    """
+    z, clip, n = float(strategy.noise_multiplier), float(strategy.clipping_norm), int(strategy.num_sampled_clients)
+    where = "at the server" if isinstance(strategy, SERVER_FIXED) else "at the clients, by a mod that is trusted"
+    words = (
+        f"central noise: updates clipped to {clip:g} {where}; noise {z:g} x {clip:g} / {n} on the mean of {n} replies"
+    )
+    accountant = getattr(strategy, "accountant", None)
+    findings = [] if accountant is not None else [_fewer_replies(strategy, z, n)]
+    if z == 0:
+        return Recognised(words, None, "no noise is added", findings=findings)
+    event = Gaussian(threat=TRUSTED, multiplier=z)
+    if _removed(question):
+        event = Gaussian(threat=replace(TRUSTED, adjacency="add-or-remove-one"), multiplier=z / 2)
+        words += "; a reply more or less moves the mean by twice a clipped update, with the divisor"
+    if accountant is None:
+        return Recognised(words + ", if all weigh the same", event, findings=findings)
+    return _accounted(words, event, z, accountant, n, question, findings)
+
+
+def _removed(question: Question) -> bool:
+    """Whether the claim is about a client that replies or does not."""
+    return question.claim is not None and question.claim.adjacency == "add-or-remove-one"
+
+
+def _by_replies(words: str, what: str, findings: Sequence[Finding]) -> Recognised:
+    """Noise whose scale follows the number of replies, against a claim about one reply more: nothing is proved."""
+    return Recognised(words, None, findings=[*findings, finding("noise-by-replies", what=what)])
+
+
+def _fewer_replies(strategy: Any, z: float, n: int) -> Finding:
+    least = next(
+        (number for name in ("min_train_nodes", "min_fit_clients") if (number := getattr(inner(strategy), name, None))),
+        1,
+    )
+    return finding("divided-by-replies", n=n, z=z, smallest=z * min(int(least), n) / n, least=least)
+
+
+def _accounted(
+    words: str, event: Gaussian, z: float, accountant: Any, n: int, question: Question, findings: list[Finding]
+) -> Recognised:
+    """The claim of Flower's own accountant: of a run that ends at its `max_epsilon`, of `Question.calls`, or a "
+    "round."""
+    config = accountant.config
+    delta = float(config.target_delta)
+    rounds = question.calls
+    claimed = None
+    if config.max_epsilon is not None:
+        allowed = _rounds_within(accountant, z, n, float(config.max_epsilon))
+        if rounds is None or allowed < rounds:
+            rounds, claimed = allowed, float(config.max_epsilon)
+    if claimed is None:
+        claimed = _accounts(accountant, z, n, rounds or 1)
+    per_round = gaussian_epsilon(2 / z, delta)
+    findings.append(finding("cohort-of-fixed-size", config=config, n=n, per_round=per_round, delta=delta))
+    findings.append(finding("metrics-not-accounted"))
+    return Recognised(
+        words + f"; accounted for {rounds or 1} rounds by the strategy's own accountant",
+        event,
+        claimed=claimed,
+        delta=delta,
+        scope="call" if rounds is None else "run",
+        calls=rounds,
+        findings=findings,
+    )
+
+
+def _accounts(accountant: Any, multiplier: float, n: int, rounds: int) -> float:
+    """epsilon that a new accountant like this one gives for so many rounds."""
+    return float(_composed(accountant, multiplier, n, rounds).get_epsilon(accountant.config.target_delta))
+
+
+def _composed(accountant: Any, multiplier: float, n: int, rounds: int) -> Any:
+    from flwr.serverapp import GaussianPrivacyEvent
+
+    orders = accountant.state_dict().get("orders")
+    found = type(accountant)(accountant.config, tuple(orders) if orders else None)
+    if rounds:
+        found.compose(GaussianPrivacyEvent(multiplier, n, accountant.config.population_size), rounds)
+    return found
+
+
+def _rounds_within(accountant: Any, multiplier: float, n: int, limit: float, most: int = 10**6) -> int:
+    """Rounds that an accountant admits before it stops the run."""
+    low, high = 0, 1
+    while high < most and _accounts(accountant, multiplier, n, high) <= limit:
+        low, high = high, 2 * high
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if _accounts(accountant, multiplier, n, middle) <= limit else (low, middle)
+    return low
+
+
+# --- adaptive norm -------------------------------------------------------------------------------------------
+
+
+def adaptive_epsilon(strategy: Any, delta: float) -> float:
+    """epsilon of one round of an adaptive wrapper, whose noise is for the norm that the round has just set.
+
+    The noisy share f of clipped clients is (count + N(0, s^2)) / n, where one client moves the count by at most 1; the
+    new norm is C' = C exp(-r (f - q)); the mean of updates clipped to C gets noise z C' / n. Proof: given f, the mean
+    is a Gaussian mechanism of mu = C / (z C') = exp(r (f - q)) / z. f exceeds F = 1 + t s / n with a probability of at
+    most Phi(-t), whatever the data; let a round whose f does be a failure, paid for by that much delta. In all others
+    mu <= exp(r (F - q)) / z, and adaptive composition with the count (mu = 1 / s) gives
+    mu^2 = (exp(r (F - q)) / z)^2 + 1 / s^2 at the remaining delta.
+    """
+    z, deviation, n = (
+        float(strategy.noise_multiplier),
+        float(strategy.clipped_count_stddev),
+        strategy.num_sampled_clients,
+    )
+    if z == 0 or deviation == 0:
+        return math.inf
+    tail = -NormalDist().inv_cdf(TAIL * delta) * deviation / n
+    least = math.exp(strategy.clip_norm_lr * (1 + tail - strategy.target_clipped_quantile))
+    return gaussian_epsilon(math.hypot(least / z, 1 / deviation), (1 - TAIL) * delta)
+
+
+def _adaptive(strategy: Any, question: Question) -> Recognised:
+    z, deviation, n = (
+        float(strategy.noise_multiplier),
+        float(strategy.clipped_count_stddev),
+        strategy.num_sampled_clients,
+    )
+    where = "at the server" if isinstance(strategy, SERVER_ADAPTIVE) else "at the clients, by a mod that is trusted"
+    words = (
+        f"central noise, adaptive norm: updates clipped {where}; noise {z:.4g} x norm / {n} on the mean, "
+        f"{deviation:g} on the count of clipped clients"
+    )
+    findings = [*_of_adaptive_norm(strategy, z, deviation), _fewer_replies(strategy, z, n)]
+    if z == 0 or deviation == 0:
+        return Recognised(words, None, "no noise is added to the model or to the count", findings=findings)
+    if _shows_exact_share(strategy):
+        reason = "the round's metrics hold the exact share of clipped clients, beside the norm that has noise"
+        findings.append(finding("exact-share-in-metrics"))
+        return Recognised(words, None, reason, findings=findings)
+    if _removed(question):
+        return _by_replies(words, "the share of clipped clients", findings)
+    delta = question.at_delta / (question.calls or 1)
+    return Recognised(
+        words, ApproximateDP(threat=TRUSTED, epsilon=adaptive_epsilon(strategy, delta), delta=delta), findings=findings
+    )
+
+
+def _shows_exact_share(strategy: Any) -> bool:
+    """Clients send the bit as a metric, and Flower's own function for metrics takes the mean of all of them."""
+    from flwr.serverapp.strategy.strategy_utils import aggregate_metricrecords
+
+    is_new = isinstance(strategy, newer.DifferentialPrivacyClientSideAdaptiveClipping)
+    return is_new and getattr(inner(strategy), "train_metrics_aggr_fn", None) is aggregate_metricrecords
+
+
+def _of_adaptive_norm(strategy: Any, z: float, deviation: float) -> Iterator[Finding]:
+    if z == 0 or deviation == 0:
+        return
+    given = (z**-2 + (2 * deviation) ** -2) ** -0.5
+    if isinstance(strategy, ADAPTIVE):
+        least = math.exp(-strategy.clip_norm_lr * (1 - strategy.target_clipped_quantile))
+        yield finding("noise-of-the-next-norm", least=least, model=z * least, stated=z)
+        yield finding("norm-moves-away")
+    yield finding(
+        "count-of-whole-bits", deviation=deviation, real=(z ** (-2) + deviation ** (-2)) ** (-0.5), given=given
+    )
+
+
+# --- DPFedAvg ------------------------------------------------------------------------------------------------
+
+
+def _dpfedavg(strategy: Any, question: Question) -> Recognised:
+    """Noise z C / sqrt(n) on each of m replies of equal weight. Proof: the mean's noise has standard deviation
+    z C / sqrt(n m), one clipped update moves it by C / m: multiplier z sqrt(m / n), z where all n reply. Of the
+    adaptive kind the norm that clipped is the one that the noise is for; the count of unclipped updates has noise s,
+    and one client moves it by at most 1: mu^2 = 1 / z^2 + 1 / s^2.
+    """
+    z, clip, n = float(strategy.noise_multiplier), float(strategy.clip_norm), int(strategy.num_sampled_clients)
+    words = (
+        f"central noise by reply: updates clipped to {clip:g} at the clients; noise {z:.4g} x {clip:g} / sqrt({n}) on "
+        "each"
+    )
+    findings: list[Finding] = []
+    squares = 0.0
+    if isinstance(strategy, older.DPFedAvgAdaptive):
+        deviation = float(strategy.clip_count_stddev)
+        words += f"; {deviation:g} on the count of unclipped clients"
+        findings += _of_adaptive_norm(strategy, z, deviation)
+        squares = math.inf if deviation == 0 else deviation**-2
+    if z == 0 or math.isinf(squares):
+        return Recognised(words, None, "no noise is added to the model or to the count", findings=findings)
+    if _removed(question):
+        return _by_replies(words, "the model", findings)
+    return Recognised(words, Gaussian(threat=TRUSTED, multiplier=(z**-2 + squares) ** -0.5), findings=findings)
+
 
 #: Clients of a round where the strategy does not say how many it expects.
 CLIENTS = 10
@@ -91,7 +555,7 @@ class StrategySubject(RoundsSubject):
         notes = list[Finding]()
         removed = question.claim is not None and question.claim.adjacency == "add-or-remove-one"
         if removed and not self._publishes(self.pairs[0].left.without_the_first()):
-            removed, notes = False, [ALL_REPLIES]
+            removed, notes = False, [finding("round-needs-all-replies")]
         self.pairs = [*self.pairs, *telling_cohorts(self.play, min(question.dims), self.clients, removed)]
         if removed:
             self.pairs = [*self._removals(question)]
@@ -139,10 +603,7 @@ class StrategySubject(RoundsSubject):
         """Metrics of the clients that are published. claimed: somebody claims an epsilon of all that this strategy
         publishes: what then leaves bare is a fault.
         """
-        for name, play, what in (
-            ("metrics-bare", self._one, "metrics"),
-            ("evaluation-bare", self._evaluated, "evaluation's metrics"),
-        ):
+        for play, what in ((self._one, "metrics"), (self._evaluated, "evaluation's metrics")):
             try:
                 sides = [
                     [Played(play(Trained(plain(8, 1.0), {"loss": value}), SEED + seed)) for seed in range(PLAYS)]
@@ -151,15 +612,8 @@ class StrategySubject(RoundsSubject):
             except Exception:  # of foreign code: the layers say so
                 continue
             if names := bare_names(sides):
-                yield Finding(
-                    "recognised",
-                    name,
-                    "fault" if claimed else "doubt",
-                    f"The {what} of the clients are published without noise ({', '.join(names[:3])}): where one client "
-                    f"reports 0.25 or 0.75, they never changed in {PLAYS} rounds with other seeds. If clients report "
-                    "what they see in their data, epsilon is infinite.",
-                    "Publish no metric, or one with noise of its own that is accounted.",
-                )
+                severity: Severity = "fault" if claimed else "doubt"
+                yield finding("metrics-bare:published", severity, what=what, names=", ".join(names[:3]), plays=PLAYS)
 
     def _evaluated(self, trained: Trained, seed: int) -> dict[str, Numbers]:
         with seeded(seed), quiet():
@@ -177,15 +631,7 @@ class StrategySubject(RoundsSubject):
             return
         before, after = float(np.linalg.norm(moved - base)), float(np.linalg.norm(weighted - base))
         if before > 0 and after > 1.5 * before:
-            yield Finding(
-                "recognised",
-                "weights-by-reported-counts",
-                "doubt",
-                f"Replies are weighted by the number of examples that they report: one client that reports far more "
-                f"than the other {self.clients - 1} moves the model {after / before:.3g} times as far as with equal "
-                f"numbers. The noise does not grow with it.",
-                "Weigh all replies alike, or bound the numbers and calibrate the noise to the largest share.",
-            )
+            yield finding("weights-by-reported-counts", clients=self.clients - 1, times=after / before)
 
     def _model(self, trained: Trained) -> Numbers:
         found = self._one(trained, SEED)
@@ -220,14 +666,6 @@ def _pairs(question: Question, clients: int) -> list[Pair]:
                 down = cohort(Trained(plain(size, -LARGE)))
                 found.append(Pair("one client's update and its opposite" + tail, up, down, "replace-one", "client"))
     return found
-
-
-ALL_REPLIES = Finding(
-    "recognised", "round-needs-all-replies", "doubt",
-    "With one reply fewer no model leaves: whether all replied is told to everybody. The claim is about a client more "
-    "or less; a client without an update was compared instead.",
-    "Let a round with fewer replies publish a model as well, or say that who replies is public.",
-)  # fmt: skip
 
 
 def _heavy(size: int) -> Pair:

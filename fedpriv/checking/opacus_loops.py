@@ -1,274 +1,496 @@
-"""Adapter of Opacus training loops: a function that trains, what `make_private` returns, or a DPOptimizer alone.
+"""Adapter of Opacus training loops: a function that trains, alone or with data.
 
-A function is called as it is: without arguments, or with data (`fedpriv.checking.loop_inputs` finds some it takes).
-One call of the subject is one whole training. The loop is recorded once as it is, and a few times on neighbouring data.
+The loop is recorded once as it is (`fedpriv.checking.opacus_recorder`), and a few times on data that differ in one
+example, made to release the same noisy sums: what differs then left without noise. Its steps are priced as they ran,
+and compared with what its accountant says. One call of the subject is one whole training of a canary: one example's
+worst gradient, put through the loop's own optimiser and sampling.
+
+**Events.** Unit: one example. Every noisy step t releases S_t + N(0, s_t^2 I), where S_t is the sum of the clipped
+gradients (each no longer than C_t) of its batches, at parameters that are a function of earlier releases. z_t = s_t /
+C_t. Who sees all of these sees all models, which are functions of them.
+
+**Poisson** (each example by a coin q of its own, at each step anew). One example more or less adds a vector of length
+at most C_t with probability q: a Poisson-sampled Gaussian of multiplier z_t, composed adaptively over steps
+(add-or-remove-one).
+
+**Several draws in one step** (k batches summed before noise is added). The sum of k independent releases, each with
+noise of variance s_t^2 / k, has the law of the release; so it is a function of them and costs no more: k events of
+multiplier z_t / sqrt(k). One event of rate k q is no bound: an example can be in several of the batches and move the
+sum by k C_t.
+
+**Each example at most once in a pass** (fixed batches, shuffled or not). Given the order of a pass, which does not
+depend on values, an example is in one batch of it. Releases before that batch have the same law with and without the
+example (put in, or contributing zero: zero-out); its own is a Gaussian of multiplier z_t; later ones are functions of
+what was released and of data that are the same. So a pass costs one Gaussian, unsampled, of its smallest z_t; a
+mixture over orders costs no more (delta is jointly convex in the two laws). A step that sums k batches counts z_t /
+sqrt(k) for each, as above: an example may be in batches of several passes. Under add-or-remove-one there is no such
+bound: removing an example moves others into other batches. Zero-out stands for it; a Poisson sample has both.
+
+**Any other sampler**: no coins are credited. Where its law says how often an example is in one batch at most (m: B
+with replacement), it moves the sum by up to m C_t: a Gaussian of multiplier z_t / m at every step. Where nothing says
+so, m is the largest that was recorded, and that it is never exceeded is assumed.
+
+Where the noise that was added is measurably smaller than the optimiser is set to, its measured deviation counts.
 """
 
 from __future__ import annotations
 
+import copy
+import inspect
 import math
-import sys
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import numpy as np
 
-from fedpriv.checking.findings import Finding
-from fedpriv.checking.loop_canary import Canary, CanaryTrials, trials_of
-from fedpriv.checking.loop_record import LoopRecord, Step
-from fedpriv.checking.subject import Claim, Numbers, Pair, Played, Question, Recognised, Subject
-from fedpriv.privacy.events import NoBound
+from fedpriv.checking.findings import Finding, finding
+from fedpriv.checking.functions import WANTED, NotTaken, forms, ordinary
+from fedpriv.checking.generators import Memory, seeded
+from fedpriv.checking.opacus_recorder import Change, LoopRecord, Recorder, Source, Step, recording
+from fedpriv.checking.subject import Numbers, Pair, Played, Question, Recognised, Subject, played
+from fedpriv.privacy.composition import compose
+from fedpriv.privacy.events import Event, Gaussian, NoBound, PoissonGaussian, Threat
 
-#: Steps of one trial of the canary at most.
-TRIAL_STEPS = 16
+#: Seconds of the first execution; of each other one, and its steps and the numbers on a tape at most.
+FIRST_SECONDS, SECONDS, MOST_STEPS, MOST_NUMBERS = 8.0, 6.0, 12, 30_000_000
+#: Examples of data that are made up, and numbers of a row that are tried.
+EXAMPLES, ROW_LENGTHS = 128, (16, 4, 8, 32)
+#: Clipped sums are float32 sums of batches: so far they may exceed the clip norm, relatively. Equal executions are
+#: equal to the bit on one machine; `EQUAL` is for libraries that are not.
+ROUNDING, EQUAL = 2e-3, 1e-6
+#: Below this the measured noise is smaller than set: in standard errors of a variance.
+FAR_BELOW = 6.0
 #: Claimed and verified figures come from different discretisations: so far below the claimed one counts as equal.
 NUMERICAL = 0.02
+#: Steps of one trial of the canary; trials made in one call; single ones against which that is tried; clip norms that
+#: the canary's gradient is long.
+TRIAL_STEPS, TOGETHER, SINGLE, LONG = 16, 256, 400, 1e3
+COUNTED = (
+    "the clip norm follows the share of gradients that are not clipped, in which the number of examples drawn is "
+    "without noise"
+)
 
 
 @dataclass
 class OpacusLoop(Subject):
-    """record: of the first execution. trials_with: the canary's, or None."""
+    """record: of the first execution. canary: its trials, or None. Data of a play: whether the canary is there."""
 
     kind: ClassVar[str] = "Opacus training loop"
     record: LoopRecord = field(default_factory=LoopRecord)
-    trials_with: CanaryTrials | None = None
+    canary: Canary | None = None
 
     def play(self, data: Any, seed: int | None, calls: int = 1) -> list[Played]:
-        from fedpriv.checking.generators import seeded
-
-        assert self.trials_with is not None and isinstance(data, Canary)
+        assert self.canary is not None
         with seeded(seed):
-            rows = np.asarray(self.trials_with.rows(data.present, calls), dtype=np.float64)
-        return [Played({"released": row}) for row in rows]
+            return [Played({"released": row}) for row in self.canary.rows(data, calls)]
 
     def trials(self, data: Any, n: int, seed: int) -> Numbers:
-        from fedpriv.checking.generators import seeded
-
-        assert self.trials_with is not None and isinstance(data, Canary)
+        assert self.canary is not None
         with seeded(seed):
-            return np.asarray(self.trials_with.rows(data.present, n), dtype=np.float64)
+            return self.canary.rows(data, n)
 
 
 def recognises(target: Any, question: Question) -> Subject | None:
-    """A subject, or None where nothing of the target is Opacus'. Raises `loop_inputs.LoopFailed` in its words."""
+    """A subject, or None where no DPOptimizer steps while the target runs. Raises `NotTaken` in the loop's words."""
     if not _uses_opacus(target):
         return None
-    from fedpriv.checking.loop_execution import executions_of
-
-    loop = executions_of(target, question)
-    if loop is None:
+    loop = _Loop(target)
+    record = loop.first(question.seed)
+    if record is None or not record.noisy:
         return None
-    return loop_subject(loop, question)
+    findings = _replay(loop, record, question.seed)
+    sources = list(dict.fromkeys(lot.source for step in record.noisy for lot in step.lots))
+    canary = _canary_of(record, sources)
+    name = "an example whose gradient is one coordinate as long as any, in the data or not"
+    return OpacusLoop(
+        name=f"an Opacus training loop of {len(record.steps):,} steps",
+        pairs=[] if canary is None else [Pair(name, True, False, "add-or-remove-one", "example")],
+        recognised=recognised_of(record, question, sources, next((one.text for one in findings), None)),
+        claim=question.claim,
+        observer="public",
+        notes=[
+            *findings,
+            *(
+                [finding("not-shown", text=f"The loop was {record.cut}: what it does later is not seen.")]
+                if record.cut
+                else []
+            ),
+        ],
+        record=record,
+        canary=canary,
+    )
 
 
 def _uses_opacus(target: Any) -> bool:
-    """Whether a target, or the module that it is from, has an object or a name of Opacus."""
-    if "torch" not in sys.modules:
-        return False
-    if not callable(target):
-        return "opacus" in sys.modules and _holds_optimiser(target)
-    code = getattr(getattr(target, "__func__", target), "__code__", None)
-    if code is None:
-        return "opacus" in sys.modules and _holds_optimiser(target)
-    own = getattr(getattr(target, "__func__", target), "__globals__", {})
-    return _names_opacus(code) or any(_of_opacus(value, 0) for name, value in own.items() if name[:2] != "__")
-
-
-def _holds_optimiser(target: Any) -> bool:
-    from opacus.optimizers import DPOptimizer
-
-    parts = target.values() if isinstance(target, dict) else target if isinstance(target, list | tuple) else (target,)
-    return any(isinstance(part, DPOptimizer) for part in parts)
+    """Whether a function, its module or a function that the module has names Opacus. Only what it does counts then."""
+    function = getattr(target, "__func__", target)
+    code, variables = getattr(function, "__code__", None), getattr(function, "__globals__", {})
+    return code is not None and (_names_opacus(code) or any(map(_of_opacus, list(variables.values()))))
 
 
 def _names_opacus(code: Any) -> bool:
-    if any(name == "opacus" or name.startswith("opacus.") for name in code.co_names):
-        return True
-    return any(_names_opacus(inner) for inner in code.co_consts if hasattr(inner, "co_names"))
+    inner = [one for one in code.co_consts if hasattr(one, "co_names")]
+    return any(name.partition(".")[0] == "opacus" for name in code.co_names) or any(map(_names_opacus, inner))
 
 
-def _of_opacus(value: Any, depth: int) -> bool:
-    """Whether a global of a module is Opacus', or a function of a module whose globals are."""
-    name = getattr(value, "__name__", "") if isinstance(value, type(sys)) else getattr(value, "__module__", None)
-    if isinstance(name, str) and name.split(".")[0] == "opacus":
-        return True
-    if isinstance(name, str) and name.split(".")[0] in ("torch", "numpy", "fedpriv"):
-        return False
+def _of_opacus(value: Any) -> bool:
+    name = getattr(value, "__name__", "") if inspect.ismodule(value) else getattr(value, "__module__", None)
+    if str(name).partition(".")[0] in ("opacus", "torch", "numpy"):
+        return str(name).partition(".")[0] == "opacus"
     code = getattr(value, "__code__", None)
-    if code is not None and _names_opacus(code):
-        return True
-    own = getattr(value, "__globals__", None)
-    return depth < 1 and own is not None and any(_of_opacus(one, depth + 1) for one in list(own.values()))
+    others = list(getattr(value, "__globals__", {}).values())
+    modules = [getattr(one, "__name__" if inspect.ismodule(one) else "__module__", None) for one in others]
+    return (code is not None and _names_opacus(code)) or any(str(one).partition(".")[0] == "opacus" for one in modules)
 
 
-# --- the subject ---------------------------------------------------------------------------------------------------
+# --- executions ----------------------------------------------------------------------------------------------------
 
 
-def loop_subject(loop: Any, question: Question) -> OpacusLoop:
-    """From a loop's executions: what is recognised, what replays show, and trials of its canary."""
-    from fedpriv.checking.loop_replay import Replay
-    from fedpriv.checking.loop_workers import noise_of_workers
+class _Loop:
+    """A function that trains. data: what it is called with."""
 
-    record: LoopRecord = loop.first
-    findings, limits = Replay(loop.execute, record, question.seed).findings() if record.steps else ([], [])
-    steps = record.private_steps
-    sources = [lot.source for step in steps for lot in step.lots]
-    clip = steps[0].clip if steps and loop.ghost else None
-    trials = trials_of(loop.optimisers, sources[0] if sources else None, min(len(steps), TRIAL_STEPS) or 1, clip)
-    pairs = []
-    if trials is not None and (not steps or max(step.rank for step in steps) == 0):
-        pairs = [
-            Pair(
-                "an example whose gradient is one coordinate as long as any, in the data or not",
-                Canary(True),
-                Canary(False),
-                "add-or-remove-one",
-                "example",
-            )
-        ]
-    if getattr(loop, "group", None) is not None and loop.group.asked:
-        findings = [*findings, *noise_of_workers(loop.as_worker)]
-        limits = ["of a distributed loop one worker alone was played; the others' data are as this one's", *limits]
-    if record.cut:
-        limits = [f"the loop was {record.cut}: what it does later is not seen", *limits]
-    notes = [*findings, *(Finding("replayed", "not-shown", "note", text) for text in limits)]
-    return OpacusLoop(
-        name=f"an Opacus training loop of {len(record.steps):,} steps" if record.steps else "a DPOptimizer",
-        pairs=pairs,
-        recognised=recognised_of(record, question, loop.optimisers, leaks_of(findings)),
-        claim=question.claim,
-        observer="public",
-        notes=notes,
-        record=record,
-        trials_with=trials,
-    )
+    def __init__(self, target: Any) -> None:
+        self.target, self.memory, self.data = target, Memory(target), ()
+
+    def run(self, recorder: Recorder, seed: int | None) -> LoopRecord:
+        """One execution from the state in which the loop's module was. Raises what the loop raises."""
+        self.memory.restore()
+        try:
+            with seeded(seed), recording(recorder) as record:
+                record.returned = played("returned", self.target(*self.data), objects=False).numbers
+        finally:
+            self.memory.restore()
+        return record
+
+    def first(self, seed: int) -> LoopRecord | None:
+        """The first execution, with the first data that the loop takes. None: it takes none of them."""
+        parameters = inspect.signature(self.target).parameters.values()
+        needed = sum(one.default is one.empty and one.kind in (0, 1) for one in parameters)
+        lengths, errors = list(ROW_LENGTHS), list[Exception]()
+        for length in lengths:
+            made = [form.make(*ordinary(length, EXAMPLES)) for form in forms()] if needed else [()]
+            for self.data in (one for one in made if len(one) == needed):
+                try:
+                    return self.run(Recorder(seconds=FIRST_SECONDS), seed)
+                except Exception as error:
+                    errors.append(error)
+                    wanted = WANTED.search(str(error))
+                    lengths += [int(wanted[1])] if wanted and int(wanted[1]) not in lengths else []
+        if needed:
+            return None
+        text = " ".join(str(errors[0]).split())[:300]
+        raise NotTaken(f"the loop ended with {type(errors[0]).__name__}: {text}") from errors[0]
 
 
-def leaks_of(findings: Sequence[Finding]) -> str | None:
-    """Why a loop has no bound whatever its noisy steps cost: what replays show to leave beside them. None: nothing."""
-    faults = [one.text for one in findings if one.severity == "fault"]
-    return faults[0] if faults else None
+# --- replayed --------------------------------------------------------------------------------------------------------
+
+
+def _replay(loop: _Loop, base: LoopRecord, seed: int) -> list[Finding]:
+    """Executions on neighbouring data that release the same noisy sums. Before noise, sums at the same parameters
+    differ by what one example moves them; everything after noise must be equal. Where a loop draws random numbers in
+    its forward pass (dropout), an example more or less shifts these draws: only replaced ones are compared then.
+    """
+    training = frozenset(lot.source.data_set for step in base.steps for lot in step.lots)
+    place = min((lot.indices[0] for step in base.steps for lot in step.lots if lot.indices), default=0)
+    size = max(step.applied.size for step in base.steps)
+    affordable = int(SECONDS / 2 / max(base.seconds / len(base.steps), 1e-4))
+    steps = max(1, min(MOST_STEPS, len(base.steps), affordable, int(MOST_NUMBERS / max(1, size))))
+    tape: list[list[Any]] = []
+
+    def run(sign: int, present: bool, playing: bool) -> LoopRecord:
+        change = Change(place, sign, present)
+        return loop.run(Recorder(steps, SECONDS, tape, playing, change, training, seed), seed)
+
+    left = run(1, True, False)
+    found: list[Finding] = []
+    for words, norms, right in (("removed", 1, run(1, False, True)), ("replaced", 2, run(-1, True, True))):
+        if norms == 2 or not any(step.random_forward for step in left.steps):
+            found += _not_clipped(left, right, norms, words)
+        found += _beside_noise(left, right, words)
+    plain = [loop.run(Recorder(min(3, steps), SECONDS), seed + other).noisy for other in (101, 202)]
+    if any(_same_noise(a, b) for a, b in zip(*plain, strict=False)):
+        found.append(finding("noise-repeats:loop"))
+    return list({one.name: one for one in reversed(found)}.values())[::-1]
+
+
+def _same_noise(one: Step, other: Step) -> bool:
+    if one.moved is None or other.moved is None or not one.std or one.moved.shape != other.moved.shape:
+        return False
+    return bool(np.abs(one.moved - other.moved).max(initial=0.0) < 1e-3 * one.std)
+
+
+def _apart(left: LoopRecord, right: LoopRecord) -> int:
+    """The first noisy step after which parameters, clip norm or noise differ, so that later steps say nothing."""
+    for number, (a, b) in enumerate(zip(left.noisy, right.noisy, strict=False)):
+        if not _same(_settings(a), _settings(b)):
+            return number - 1
+        if not _same(a.applied, b.applied):
+            return number
+    return max(len(left.noisy), len(right.noisy))
+
+
+def _settings(step: Step) -> Numbers:
+    return np.array([step.std, step.clip, step.noise_clip])
+
+
+def _not_clipped(left: LoopRecord, right: LoopRecord, norms: int, words: str) -> Iterator[Finding]:
+    """How far one example moves the sum before noise, in clip norms that the noise is for."""
+    worst = 0.0
+    for a, b in list(zip(left.noisy, right.noisy, strict=False))[: _apart(left, right) + 1]:
+        if a.clean is not None and b.clean is not None and a.clean.shape == b.clean.shape and a.noise_clip:
+            distance = float(np.linalg.norm(a.clean - b.clean)) / a.noise_clip
+            rounding = ROUNDING + 1e-6 * float(np.linalg.norm(a.clean)) / a.noise_clip
+            if not distance <= norms + rounding:
+                worst = max(worst, distance if math.isfinite(distance) else math.inf)
+    if worst:
+        yield finding("unbounded-sensitivity:loop", change=words, worst=worst, norms=norms)
+
+
+def _beside_noise(left: LoopRecord, right: LoopRecord, words: str) -> Iterator[Finding]:
+    """What differs though the noisy sums are the same."""
+    if len(left.steps) != len(right.steps):
+        yield finding("form-depends-on-data:loop", change=words)
+    bare = None
+    for number, (a, b) in enumerate(zip(left.steps, right.steps, strict=False), 1):
+        if a.private != b.private or (a.private and not _same(_settings(a), _settings(b))):
+            yield finding("noise-depends-on-data:loop", change=words, step=number)
+        elif bare is None and not _same(a.applied, b.applied):
+            bare = f"the gradient that an optimiser gets in step {number}" + ("" if a.private else ", without noise")
+    apart = _apart(left, right) < min(len(left.noisy), len(right.noisy))
+    if bare is None and not apart and left.cut == right.cut:
+        for what, ours, theirs in (("what the loop returns", left.returned, right.returned),
+                                   ("the model beside its steps", left.model, right.model)):  # fmt: skip
+            moved = [name for name in ours if name not in theirs or not _same(ours[name], theirs[name])]
+            if bare is None and moved:
+                bare = f"{what} ({moved[0]})"
+    if bare is not None:
+        yield finding("number-without-noise:loop", change=words, bare=bare)
+
+
+def _same(a: Numbers, b: Numbers) -> bool:
+    """Equal but for the last bits."""
+    if a.shape != b.shape:
+        return False
+    scale = max(float(np.abs(a[np.isfinite(a)]).max(initial=0.0)), 1e-12)
+    return bool(np.allclose(a, b, rtol=0, atol=EQUAL * scale, equal_nan=True))
+
+
+# --- recognised ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class RunCost:
+    """Events of a run, and what they rest on beside proofs, in words."""
+
+    events: tuple[Event, ...]
+    adjacency: str
+    assumed: tuple[str, ...] = ()
+
+
+def measured_share(record: LoopRecord) -> float:
+    """Standard deviation of the noise that was added / that it is set to; 1 where it is not below beyond its error."""
+    parts = [step.moved / step.std for step in record.noisy if step.moved is not None and step.std > 0]
+    count = sum(part.size for part in parts)
+    mean = sum(float(np.sum(np.square(part))) for part in parts) / max(1, count)
+    return math.sqrt(mean) if count and mean < 1 - FAR_BELOW * math.sqrt(2 / count) else 1.0
+
+
+def cost_of(record: LoopRecord) -> RunCost:
+    """The events of a recorded loop's noisy steps."""
+    lots = [lot for step in record.noisy for lot in step.lots]
+    traced = bool(lots) and all(step.lots for step in record.noisy)
+    poisson = traced and all(lot.source.kind == "poisson" for lot in lots)
+    threat = Threat("example", "add-or-remove-one" if poisson else "zero-out", "public")
+    events: Counter[Event] = Counter()
+    passes: dict[int, float] = {}
+    assumed: set[str] = set()
+    share = measured_share(record)
+    for step in record.noisy:
+        z = share * step.std / step.clip if step.clip > 0 else math.inf
+        if step.counted:
+            events[NoBound(threat=threat, reason=COUNTED)] += 1
+        elif not step.lots:
+            assumed.add("which examples a step used could not be followed: no sampling is credited, and one example is "
+                        "taken to be in a batch once")  # fmt: skip
+            events[Gaussian(threat=threat, multiplier=z)] += 1
+        else:
+            draws = {(lot.source, lot.draw): lot for lot in step.lots}
+            z /= math.sqrt(len(draws))
+            for (source, _), lot in draws.items():
+                if source.kind == "poisson":
+                    event = PoissonGaussian(threat=threat, multiplier=z, sampling_rate=min(source.rate, 1.0))
+                    events[event] += 1
+                elif source.kind == "once":
+                    passes[lot.run] = min(passes.get(lot.run, math.inf), z)
+                else:
+                    if source.most is None:
+                        assumed.add("the sampler is the loop's own: no sampling is credited, and an example is taken "
+                                    "to be in a batch no more often than recorded")  # fmt: skip
+                    most = source.most or max(Counter(lot.indices or (0,)).values())
+                    events[Gaussian(threat=threat, multiplier=z / most)] += 1
+    for z in passes.values():
+        events[Gaussian(threat=threat, multiplier=z)] += 1
+    found = tuple(replace(event, count=count) for event, count in events.items())
+    return RunCost(found, threat.adjacency, tuple(sorted(assumed)))
 
 
 def recognised_of(
-    record: LoopRecord, question: Question, optimisers: Sequence[Any] = (), leak: str | None = None
+    record: LoopRecord, question: Question, sources: Sequence[Source], leak: str | None = None
 ) -> list[Recognised]:
-    """One entry for a run whose steps are all alike; further ones for further kinds of steps. leak: it has no bound."""
-    from fedpriv.checking.loop_events import cost_of, planned_events
-
-    if not record.steps:
-        return [_of_optimiser(optimiser) for optimiser in optimisers]
+    """One entry for each kind of step. leak: why the loop has no bound whatever its noisy steps cost."""
     cost = cost_of(record)
-    claimed, delta, planned, words = _claimed(record, question)
-    if leak is not None:
-        cost = replace(cost, events=(NoBound(threat=cost.threat, reason=leak), *cost.events))
+    claimed, delta, words = _claimed(record, question)
+    findings = [finding("assumed", text=text) for text in cost.assumed]
+    if claimed is not None:
+        findings += _against_account(record, cost, claimed, delta, sources)
     events = cost.events
-    if planned and planned > len(record.private_steps):
-        events = planned_events(cost, max(1, len(record.private_steps)), planned)
-    findings = list(_findings(record, events, cost.assumed, claimed, delta))
-    findings += [Finding("recognised", "assumed", "doubt", text) for text in cost.assumed]
-    first, *others = events or (None,)
-    unbounded = first.why_unbounded() if first is not None else "no noisy step was seen"
-    entries = [
-        Recognised(
-            words=_words(record, words),
-            event=first,
-            reason=unbounded,
-            claimed=claimed,
-            delta=delta,
-            scope="call",
-            calls=1,
-            findings=findings,
-        )
-    ]
-    return entries + [
-        Recognised(words="further steps of the same training", event=event, reason=event.why_unbounded(), calls=1)
-        for event in others
-    ]
-
-
-def _findings(
-    record: LoopRecord, events: Sequence[Any], assumed: Sequence[str], claimed: float | None, delta: float
-) -> list[Finding]:
-    """The record's findings. Sampling that differs from the account is a doubt where the claim holds without it."""
-    from fedpriv.checking.loop_findings import findings_of
-    from fedpriv.privacy.composition import compose
-
-    found = findings_of(record)
-    if claimed is None or not events:
-        return found
-    verified = compose(events, delta).epsilon
-    if verified <= claimed + max(NUMERICAL, 0.01 * claimed):
-        mild = ("fixed-batches-priced-as-poisson", "batches-summed-before-noise", "replacement-priced-as-poisson")
-        found = [replace(one, severity="doubt") if one.name in mild else one for one in found]
-        return found
-    if math.isfinite(verified) and not any(one.severity == "fault" for one in found):
-        text = f"the loop's accountant says epsilon {claimed:.4g} at delta {delta:g}; what ran costs {verified:.4g}"
-        unknown = any(one.name == "sampler-not-known" for one in found)
-        found.append(Finding("recognised", "claim-below-verified", "doubt" if unknown or assumed else "fault", text))
-    return found
-
-
-def _claimed(record: LoopRecord, question: Question) -> tuple[float | None, float, int | None, str]:
-    """(epsilon, delta, steps that it is for if more than ran, who says so)."""
-    targets = [engine for engine in record.engines if engine.target is not None]
-    asked = [(answer, one) for one in record.accountants for answer in one.answers]
-    delta = question.at_delta
-    if asked:
-        (last_delta, epsilon, _), one = max(asked, key=lambda pair: pair[0][2])
-        return (
-            epsilon,
-            last_delta,
-            None,
-            f"its {one.kind} accountant says epsilon {epsilon:.4g} at delta {last_delta:g}",
-        )
-    if len(targets) == 1 and targets[0].target is not None and len(record.engines) == 1:
-        epsilon, target_delta = targets[0].target
-        planned = targets[0].epochs * targets[0].batches if targets[0].epochs and record.cut else None
-        return epsilon, target_delta, planned, f"made for epsilon {epsilon:g} at delta {target_delta:g}"
-    most = max(record.accountants, key=lambda one: one.steps, default=None)
-    if most is None or not most.steps:
-        return None, delta, None, "no accountant"
-    try:
-        epsilon = float(most.object.get_epsilon(delta))
-    except Exception as error:  # an accountant out of its range
-        return None, delta, None, f"its {most.kind} accountant gives no epsilon ({type(error).__name__})"
-    return epsilon, delta, None, f"its {most.kind} accountant would say epsilon {epsilon:.4g} at delta {delta:g}"
-
-
-def _words(record: LoopRecord, claim: str) -> str:
-    steps = record.private_steps
-    batches = "; ".join(dict.fromkeys(lot.source.words for step in steps for lot in step.lots)) or "batches not seen"
-    if not steps:
-        return f"an Opacus loop without a noisy step; {claim}"
-    levels = sorted({(round(step.noise_multiplier, 6), round(step.clip, 6)) for step in steps})
+    if leak is not None:
+        events = (NoBound(threat=events[0].threat, reason=leak.rstrip(".")), *events)
+    levels = sorted({(round(step.std / step.noise_clip, 6), round(step.clip, 6)) for step in record.noisy})
     noise = ", ".join(f"noise multiplier {z:g} at clip norm {clip:g}" for z, clip in levels[:2])
-    more = f" and {len(levels) - 2} more levels" if len(levels) > 2 else ""
-    return f"{len(steps):,} noisy steps of an Opacus optimiser ({noise}{more}); {batches}; {claim}"
+    batches = "; ".join(source.words for source in sources) or "batches not seen"
+    words = f"{len(record.noisy):,} noisy steps of an Opacus optimiser ({noise}); {batches}; {words}"
+    first = Recognised(words, events[0], events[0].why_unbounded(), claimed, delta, "call", 1, findings)
+    return [first, *(Recognised("further steps of the same training", one, one.why_unbounded(), calls=1)
+                     for one in events[1:])]  # fmt: skip
 
 
-def _of_optimiser(optimiser: Any) -> Recognised:
-    """A DPOptimizer alone: one step of it."""
-    from fedpriv.checking.loop_events import OBSERVER, multiplier
-    from fedpriv.checking.loop_objects import settings_of
-    from fedpriv.privacy.events import Gaussian, Threat
+def _claimed(record: LoopRecord, question: Question) -> tuple[float | None, float, str]:
+    """(epsilon, delta, who says so): the last answer that the loop asked its accountant for, or what it would be."""
+    if record.answers:
+        delta, epsilon, _ = max(record.answers, key=lambda one: one[2])
+        return epsilon, delta, f"its accountant says epsilon {epsilon:.4g} at delta {delta:g}"
+    delta = question.at_delta
+    of = zip(record.accountants, record.histories, strict=True)
+    most, history = max(of, key=lambda one: sum(int(n) for *_, n in one[1]), default=(None, []))
+    try:
+        most = copy.copy(most)
+        most.history = history  # type: ignore[union-attr]
+        epsilon = float(most.get_epsilon(delta))  # type: ignore[union-attr]
+    except Exception:  # no accountant, or one out of its range
+        epsilon = math.nan
+    if math.isnan(epsilon):
+        return None, delta, "no accountant says an epsilon"
+    return epsilon, delta, f"its accountant would say epsilon {epsilon:.4g} at delta {delta:g}"
 
-    step = Step(private=True, optimiser=0, kind="", lots=(), **settings_of(optimiser))
-    event = Gaussian(threat=Threat("example", "zero-out", OBSERVER), multiplier=multiplier(step))
-    note = Finding(
-        "recognised",
-        "optimiser-alone",
-        "note",
-        "an optimiser alone shows neither sampling nor steps: the figure is of one step in which the example is",
-    )
-    words = f"an Opacus optimiser with noise multiplier {step.noise_multiplier:g} at clip norm {step.clip:g}"
-    return Recognised(words=words, event=event, reason=event.why_unbounded(), findings=[note])
+
+def _against_account(
+    record: LoopRecord, cost: RunCost, claimed: float, delta: float, sources: Sequence[Source]
+) -> Iterator[Finding]:
+    """Where what ran costs more than the loop's accountant says, with all that explains it."""
+    verified = compose(cost.events, delta).epsilon
+    if verified <= claimed + max(NUMERICAL, 0.01 * claimed) or not math.isfinite(verified):
+        return
+    amplified = any(q < 1 for one in record.histories for _, q, _ in one)
+    fixed = [one.words for one in sources if one.kind != "poisson"] if amplified else []
+    reasons = [f"the loader gives {words}, which is priced as a Poisson sample" for words in fixed]
+    if record.accounted < len(record.noisy):
+        reasons.append(f"{len(record.noisy):,} noisy steps ran, and the accountants have {record.accounted:,}")
+    with_steps = [one for one in record.histories if one]
+    if len(with_steps) > 1:
+        reasons.append(f"{len(with_steps)} accountants share the steps, and each states its own part alone")
+    if (share := measured_share(record)) < 1:
+        reasons.append(f"the noise has {share:.4g} times the deviation that it is set to")
+    unsure = bool(cost.assumed) or (len(with_steps) > 1 and len({one.data_set for one in sources}) > 1)
+    key = "fixed-batches-priced-as-poisson" if fixed else "account-below-what-ran"
+    why = "".join(f"; {one}" for one in reasons)
+    yield finding(key, "doubt" if unsure else "fault", claimed=claimed, delta=delta, verified=verified, reasons=why)
 
 
-def claim_of(loop: OpacusLoop) -> Claim | None:
-    """The claim that a loop itself makes."""
-    entry = loop.recognised[0] if loop.recognised else None
-    if entry is None or entry.claimed is None or entry.delta is None:
-        return None
-    return Claim(entry.claimed, entry.delta, entry.scope, "the loop's own accountant")
+# --- sampled ---------------------------------------------------------------------------------------------------------
+
+
+class Canary:
+    """An example whose gradient is one coordinate, as long as any, in the loop's own optimiser. A trial is ``steps`` of
+    its steps: in each the sampler's coin decides whether the example is in the batch, the optimiser clips, adds noise
+    and scales, and what it hands on at this coordinate is observed. The others' gradients are zero.
+
+    Many trials in one call: trial i has parameter i, and an example whose gradient is this coordinate alone. Examples
+    are clipped one by one and noise is independent between coordinates, so each coordinate has the law of one trial;
+    `agree` tries whether that is so, and if not trials are made one by one. ghost: what clips is not the optimiser: the
+    gradient is as long as the clip norm.
+    """
+
+    def __init__(self, optimiser: Any, source: Source | None, steps: int, ghost: float | None) -> None:
+        self.optimiser, self.source, self.steps, self.ghost = optimiser, source, max(1, steps), ghost
+        self.norm = float(optimiser.max_grad_norm)
+        self._twins: dict[int, tuple[Any, Any]] = {}
+        self.together = TOGETHER if self.agree() else 1
+
+    def rows(self, present: bool, n: int) -> Numbers:
+        """[n, steps]: what the inner optimiser gets at the canary's coordinate."""
+        members = self._members(n) & present
+        found = np.empty((n, self.steps))
+        for begin in range(0, n, self.together):
+            for step in range(self.steps):
+                part = slice(begin, begin + self.together)
+                found[part, step] = self._step(members[part, step])
+        return found
+
+    def agree(self) -> bool:
+        """Whether trials made together have the mean and the deviation of trials made one by one."""
+        inside = np.ones(SINGLE, dtype=bool)
+        single, both = np.array([self._step(inside[:1])[0] for _ in range(SINGLE)]), self._step(inside)
+        scale = max(float(single.std()), 1e-12)
+        apart = abs(single.mean() - both.mean()) / scale, abs(np.log(max(float(both.std()), 1e-12) / scale))
+        return bool(apart[0] < 6 / np.sqrt(SINGLE) and apart[1] < 6 / np.sqrt(2 * SINGLE))
+
+    def _members(self, n: int) -> Any:
+        """[n, steps]: whether the sampler puts the example into the batch, drawn by the sampler's law."""
+        import torch
+
+        if self.source is not None and self.source.kind == "poisson":
+            return (torch.rand(n, self.steps) < self.source.rate).numpy()
+        if self.source is not None and self.source.kind == "once":
+            batches, at = self.source.batches, np.arange(self.steps)
+            places = torch.randint(batches, (n, math.ceil(self.steps / batches))).numpy()  # each pass anew
+            return places[:, at // batches] == at % batches
+        return np.ones((n, self.steps), dtype=bool)
+
+    def _twin(self, size: int) -> tuple[Any, Any]:
+        """(an optimiser with the loop's class, methods and settings, its one parameter of this size)."""
+        import torch
+
+        if size not in self._twins:
+            parameter = torch.nn.Parameter(torch.zeros(size))
+            twin = object.__new__(type(self.optimiser))  # copy.copy asks Optimizer.__getstate__, without the noise
+            twin.__dict__.update(vars(self.optimiser))
+            twin.original_optimizer, twin.step_hook = torch.optim.SGD([parameter], lr=0.0), None
+            if hasattr(twin, "max_grad_norms"):
+                twin.max_grad_norms = [self.norm]
+            self._twins[size] = twin, parameter
+        return self._twins[size]
+
+    def _step(self, inside: Any) -> Numbers:
+        """One step with a canary for each coordinate that is in the batch."""
+        import torch
+
+        twin, parameter = self._twin(len(inside))
+        twin.max_grad_norm = self.norm
+        twin._step_skip_queue, twin._is_last_step_skipped = [], False
+        values = torch.from_numpy(np.asarray(inside, np.float32))
+        if self.ghost is not None:
+            parameter.grad = values * self.ghost
+        else:
+            parameter.grad_sample = torch.diag(values * (LONG * self.norm))
+        parameter.summed_grad = None
+        twin.pre_step()
+        found: Numbers = parameter.grad.detach().double().numpy().copy()
+        twin.zero_grad()
+        return found
+
+
+def _canary_of(record: LoopRecord, sources: Sequence[Source]) -> Canary | None:
+    """With the first optimiser that a twin can be made of; None: the loop has none."""
+    ghost = any(hasattr(model, "max_grad_norm") for model in record.models)
+    clip = record.noisy[0].clip if ghost else None
+    for optimiser in record.optimisers:
+        try:
+            made = Canary(optimiser, sources[0] if sources else None, min(len(record.noisy), TRIAL_STEPS), clip)
+            made.rows(True, 1)
+        except Exception:  # an optimiser of the loop's own that needs more than the library's
+            continue
+        return made
+    return None

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
 from fedpriv.checking.findings import FAULTS, NOT_CHECKED, Finding, conclusion, json_number
 from fedpriv.checking.subject import Claim
+from fedpriv.common.files import write_atomic
+from fedpriv.report.rendering import rendered
 
 
 @dataclass(frozen=True)
@@ -106,54 +110,26 @@ class Check:
         return None
 
     def as_json(self) -> dict[str, Any]:
-        claim = self.claim
-        return {
-            "target": self.target,
-            "kind": self.kind,
-            "verdict": self.verdict,
-            "last_line": self.last_line,
-            "delta": self.delta,
-            "claim": None
-            if claim is None
-            else {
-                "epsilon": json_number(claim.epsilon), "delta": claim.delta, "scope": claim.scope,
-                "source": claim.source, "adjacency": claim.adjacency, "unit": claim.unit,
-            },
-            "claimed": json_number(self.claimed),
-            "verified": json_number(self.verified),
-            "audited": json_number(self.audited),
-            "attainable": json_number(self.attainable),
-            "measured": json_number(self.measured),
-            "sharper": None if self.sharper is None else dict(self.sharper),
-            "confidence": self.confidence,
-            "why_not": self.why_not,
-            "layers": [{**vars(layer), "cut": list(layer.cut)} for layer in self.layers],
-            "findings": [finding.as_json() for finding in self.findings],
-            "facts": dict(self.facts),
-        }  # fmt: skip
+        """JSON has no infinity: it becomes the text "inf"."""
+        found: dict[str, Any] = asdict(self) | {"verdict": self.verdict, "last_line": self.last_line}
+        for holder in (found, found["claim"] or {}):
+            holder |= {name: json_number(value) for name, value in holder.items() if isinstance(value, float)}
+        return found
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Check:
         """Of `as_json`."""
-        number = {name: _number(value[name]) for name in ("claimed", "verified", "audited", "attainable", "measured")}
-        claim = value["claim"]
+        given = {name: part for name, part in value.items() if name not in ("verdict", "last_line")}
+        given |= {name: float(given[name]) for name in FIGURES if given[name] is not None}
+        claim = given["claim"] and Claim(**given["claim"] | {"epsilon": float(given["claim"]["epsilon"])})
+        layers = [Layer(**one | {"cut": tuple(one["cut"])}) for one in given["layers"]]
         return cls(
-            value["target"],
-            value["kind"],
-            value["delta"],
-            findings=[Finding.from_json(one) for one in value["findings"]],
-            layers=[Layer(**one | {"cut": tuple(one.get("cut", ()))}) for one in value["layers"]],
-            claim=None if claim is None else Claim(**claim | {"epsilon": _number(claim["epsilon"])}),
-            sharper=value.get("sharper"),
-            confidence=value["confidence"],
-            why_not=value["why_not"],
-            facts=value["facts"],
-            **number,
+            **given | {"claim": claim, "layers": layers, "findings": [Finding(**one) for one in given["findings"]]}
         )
 
 
-def _number(value: float | str | None) -> float | None:
-    return None if value is None else float(value)
+#: Epsilons of a check, which may be infinite.
+FIGURES = ("claimed", "verified", "audited", "attainable", "measured")
 
 
 def figure_in_words(value: float | None) -> str:
@@ -161,3 +137,67 @@ def figure_in_words(value: float | None) -> str:
     if value is None:
         return "none"
     return "infinite" if math.isinf(value) else f"{value:.3g}"
+
+
+# --- page -------------------------------------------------------------------------------------------------------------
+# A check as one page, in Markdown and HTML, and as one JSON file.
+
+FILES = ("check.json", "report.md", "report.html")
+
+
+def figures(check: Check) -> list[tuple[str, str, str]]:
+    """(name, figure, what it is) of each epsilon."""
+    claim = check.claim
+    claimed = "nothing was claimed" if claim is None else f"{claim.source}; of one {claim.scope}"
+    most = "" if check.attainable is None else f"; the trials could show at most {check.attainable:.3g}"
+    return [
+        ("claimed", figure_in_words(check.claimed), claimed),
+        ("verified", figure_in_words(check.verified), "an upper bound from what was recognised"),
+        ("audited", figure_in_words(check.audited), f"a lower bound from outputs, {100 * check.confidence:g} %{most}"),
+        ("measured", figure_in_words(check.measured), "an estimate: Gaussian noise, and what moved most in replays"),
+    ]
+
+
+def facts(check: Check) -> dict[str, Any]:
+    return {"check": check, "figures": figures(check), "findings": list(check.findings), "layers": list(check.layers)}
+
+
+def markdown(check: Check) -> str:
+    lines = [f"# Check of {check.target}", "", f"**{check.last_line}**", "", f"A {check.kind}; delta {check.delta:g}."]
+    lines += [
+        "",
+        "| epsilon | | |",
+        "|---|---|---|",
+        *(f"| {name} | {value} | {what} |" for name, value, what in figures(check)),
+    ]
+    for layer in check.layers:
+        lines += ["", f"## {layer.name.capitalize()}", "", layer.words]
+        if layer.could_show:
+            lines += ["", f"It could show at most: {layer.could_show}."]
+        if layer.cut:
+            lines += ["", layer.cut_in_words]
+        lines += _listed(check, layer.name)
+    return "\n".join([*lines, ""])
+
+
+def _listed(check: Check, layer: str) -> list[str]:
+    lines: list[str] = []
+    for one in check.findings:
+        if one.layer == layer:
+            lines += ["", f"- {one.severity} `{one.name}`: {one.text}"]
+            if one.remedy:
+                lines.append(f"  To mend it: {one.remedy}")
+    return lines
+
+
+def write_check(check: Check, folder: Path) -> list[Path]:
+    """Writes `FILES` into ``folder`` and returns their paths."""
+    folder.mkdir(parents=True, exist_ok=True)
+    contents = (
+        json.dumps(check.as_json(), indent=1, allow_nan=False) + "\n",
+        markdown(check),
+        rendered("check.html", **facts(check)),
+    )
+    for name, content in zip(FILES, contents, strict=True):
+        write_atomic(folder / name, content)
+    return [folder / name for name in FILES]

@@ -8,23 +8,96 @@ a second audit with draws of its own may show it.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedpriv.attacks.trial_features import MOST_FEATURES
-from fedpriv.checking.budget import Budget, stopwatch
-from fedpriv.checking.findings import Finding
-from fedpriv.checking.parts import Parts
-from fedpriv.checking.replay_numbers import repeated_rows
-from fedpriv.checking.subject import Numbers, Pair, Question, Subject
+from fedpriv.checking.findings import Finding, finding
+from fedpriv.checking.statistics import repeated_rows
+from fedpriv.checking.subject import Budget, Numbers, Pair, Played, Question, Subject, stopwatch
 from fedpriv.privacy.auditor import Audit, Fit, audit, epsilon_bound
 from fedpriv.privacy.events import PoissonGaussian
 from fedpriv.privacy.sampled_score import sampled_score
 from fedpriv.privacy.scaled_noise import family_of
 from fedpriv.privacy.trade_offs import GAUSSIAN, Family, SharperBound, rate_bounds
+
+# --- parts ------------------------------------------------------------------------------------------------------------
+# Trials of many numbers as few features: by the records that leave, such as the models after each step of a loop.
+
+#: Parts that are looked at one by one, at most; numbers of a part at least.
+MOST_PARTS, FEWEST_NUMBERS = 12, 2
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Of every part the weighted sum that separates the worlds best if numbers are independent, and the log of the sum
+    of squares; of every two parts of one size that follow each other the log of that of their difference, in which a
+    step of a loop is alone with its noise, and the least and the largest of these. Of all numbers the weighted sum, and
+    the one that tells most.
+
+    parts: places [size] of each; weights [k].
+    """
+
+    parts: tuple[NDArray[np.int64], ...]
+    weights: Numbers
+    best: int
+
+    def __call__(self, values: Numbers) -> Numbers:
+        """[n, features] of trials [n, k]."""
+        found = [values @ self.weights, values[:, self.best]]
+        before, steps = None, []
+        for places in self.parts:
+            part = values[:, places]
+            found += [part @ self.weights[places], _log_squares(part)]
+            if before is not None and before.shape == part.shape:
+                steps.append(_log_squares(part - before))
+            before = part
+        if steps:
+            found += [*steps, np.min(steps, axis=0), np.max(steps, axis=0)]
+        return np.column_stack(found)
+
+    @classmethod
+    def of(cls, one: Played, pilots: Sequence[Numbers], kept: NDArray[np.bool_]) -> Parts:
+        """pilots: trials of both worlds [n, k], of the ``kept`` ones of the numbers of a play."""
+        first, second = pilots
+        distance, spread = second.mean(0) - first.mean(0), (first.var(0) + second.var(0)) / 2
+        spread = np.maximum(spread, 1e-9 * max(float(spread.max()), float(distance @ distance), 1e-300))
+        weights = distance / spread
+        weights /= max(float(np.abs(weights).max()), 1e-300)
+        return cls(_places(one, kept), weights, int((np.abs(distance) / np.sqrt(spread)).argmax()))
+
+
+def _log_squares(part: Numbers) -> Numbers:
+    return np.asarray(np.log((part**2).sum(1) + 1e-300))
+
+
+def _places(one: Played, kept: NDArray[np.bool_]) -> tuple[NDArray[np.int64], ...]:
+    """Places of each record among the kept numbers, in the order of the numbers in their names; too many: joined."""
+    names = sorted(one.numbers)
+    ends = np.cumsum([one.numbers[name].size for name in names])
+    if not len(ends) or ends[-1] != len(kept):
+        return (np.arange(int(kept.sum())),)
+    place = np.cumsum(kept) - 1
+    found = {}
+    for name, end in zip(names, ends, strict=True):
+        inside = np.arange(end - one.numbers[name].size, end)
+        if kept[inside].sum() >= FEWEST_NUMBERS:
+            found[name] = place[inside[kept[inside]]]
+    ordered = [found[name] for name in sorted(found, key=_natural)]
+    if len(ordered) > MOST_PARTS:
+        ordered = [*ordered[: MOST_PARTS - 1], np.concatenate(ordered[MOST_PARTS - 1 :])]
+    return tuple(ordered)
+
+
+def _natural(name: str) -> list[tuple[int, str]]:
+    """Records 2 and 10 in this order."""
+    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", name)]
+
 
 #: Pairs that are audited, at most; fewer where there would not be so many trials for each.
 MOST_LOOKS, WANTED_TRIALS = 6, 2000
@@ -230,25 +303,17 @@ def _refuted(question: Question, pair: Pair, seen: Audit, looks: int, found: Sam
     covered = claim.covers(pair)
     doubt = "" if covered else " (the claim may be about one update against none, which is told apart less well)"
     scope = "one call" if claim.scope == "call" else "one call of the run"
+    figures = {"least": least, "delta": question.at_delta, "scope": scope, "doubt": doubt}
     found.findings.append(
-        Finding(
-            "sampled", "claim-refuted", "fault" if covered else "doubt",
-            f"{pair.name[:1].upper()}{pair.name[1:]} were told apart better than the claim allows: {seen.trials:,} "
-            f"calls of each give an epsilon of at least {least:.3g} at delta {question.at_delta:g} for "
-            f"{scope}, where {claim.epsilon:g} is claimed{doubt}. The bound is wrong once in {SURE:,.0f} such audits.",
-            "Compare the noise with what one contribution can change; count every number that leaves.",
+        finding(
+            "claim-refuted", "fault" if covered else "doubt", pair=pair, seen=seen, claim=claim, checks=SURE, **figures
         )
-    )  # fmt: skip
+    )
     return True
 
 
 def _perhaps(question: Question, pair: Pair, seen: Audit, limit: float) -> Finding:
-    return Finding(
-        "sampled", "claim-perhaps-refuted", "doubt",
-        f"{pair.name[:1].upper()}{pair.name[1:]} show an epsilon of at least {seen.epsilon_lower:.3g} at "
-        f"{100 * question.confidence:g} % confidence, where {limit:g} is claimed: that may be chance.",
-        "Check again with more time or trials: seconds=, trials=.",
-    )  # fmt: skip
+    return finding("claim-perhaps-refuted", pair=pair, seen=seen, percent=100 * question.confidence, limit=limit)
 
 
 def bound_at(found: Audit, confidence: float) -> float:
@@ -267,17 +332,4 @@ def _repeated(subject: Subject, question: Question, pair: Pair, trials: int, fou
     values = values[:, ~(values == values[0]).all(0)]
     repeated = repeated_rows(values[:, :64]) if values.shape[1] > 1 else 0
     if repeated:
-        found.findings.append(
-            Finding(
-                "sampled", "noise-repeats", "fault",
-                f"Among {trials:,} calls with the same data, {repeated:,} pairs released exactly the same numbers: the "
-                "noise has few seeds, and can be guessed.",
-                "Seed the generator once, with at least 128 bits of the operating system's randomness.",
-            )
-        )  # fmt: skip
-
-
-def with_structure(found: Audit, faults: list[Finding]) -> Audit:
-    """The audit with an infinite bound where a replay saw a number without noise."""
-    reason = next((one.text for one in faults if "epsilon is infinite" in one.text and one.severity == "fault"), None)
-    return found if reason is None else replace(found, epsilon_lower=math.inf, structural=reason)
+        found.findings.append(finding("noise-repeats:trials", trials=trials, repeated=repeated))

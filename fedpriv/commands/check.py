@@ -38,8 +38,7 @@ from pathlib import Path
 from fedpriv.checking.asking import READERS, question_and_limits, read_options
 from fedpriv.checking.child import check_name
 from fedpriv.checking.findings import NOT_CHECKED
-from fedpriv.checking.page import write_check
-from fedpriv.checking.result import Check
+from fedpriv.checking.result import Check, write_check
 from fedpriv.common.command_line import DONE, FAILED, check_place, command, nearest, path_of, shown
 from fedpriv.common.errors import OptionError
 from fedpriv.common.printing import say

@@ -72,7 +72,40 @@ def other_noise(update: Any, rng: Any) -> Any:
     return clipped(update) + rng.normal(0, 1, len(update)) * np.linspace(4, 12, len(update))
 
 
-SOUND = (noisy, laplace, bits, rare_flips, whole, masked, signs, cut_off, with_copies, layers, secure, other_noise)
+def by_seed(update: Any, seed: int) -> Any:
+    return noisy(update, np.random.RandomState(seed))
+
+
+class Parcel:
+    """What a release sends, as attributes and in a slot."""
+
+    __slots__ = ("__dict__", "values")
+
+    def __init__(self, values: Any, **beside: Any) -> None:
+        self.values = values
+        self.__dict__.update(beside)
+
+
+def in_object(update: Any, rng: Any) -> Any:
+    return Parcel(noisy(update, rng), note="sent", of=np.ndarray)
+
+
+SOUND = (
+    by_seed,
+    in_object,
+    noisy,
+    laplace,
+    bits,
+    rare_flips,
+    whole,
+    masked,
+    signs,
+    cut_off,
+    with_copies,
+    layers,
+    secure,
+    other_noise,
+)
 
 # --- faults -------------------------------------------------------------------------------------------------------
 
@@ -118,6 +151,14 @@ def noise_beside(update: Any, rng: Any) -> Any:
 
 def with_loss(update: Any, rng: Any) -> Any:
     return {"sent": noisy(update, rng), "loss": float(np.tanh(np.mean(update**2)))}
+
+
+def bare_in_object(update: Any, rng: Any) -> Any:
+    return Parcel(noisy(update, rng), loss=float(np.tanh(update[0])))
+
+
+def bare_in_slot(update: Any, rng: Any) -> Any:
+    return Parcel(clipped(update))
 
 
 def with_text(update: Any, rng: Any) -> Any:
@@ -184,11 +225,13 @@ FAULTY: Mapping[Any, set[str]] = MappingProxyType(
         half_noisy: {"number-without-noise"},
         noise_beside: {"shared-noise"},
         with_loss: {"number-without-noise"},
+        bare_in_object: {"number-without-noise"},
+        bare_in_slot: {"no-randomness"},
         with_text: {"form-depends-on-data"},
         other_length: {"form-depends-on-data"},
         few_seeds: {"noise-repeats"},
         grows_slowly: {"unbounded-sensitivity"},
-        Skips: {"noise-misses-calls"},
+        Skips: {"number-without-noise"},
         Keeps: {"noise-repeats-between-calls"},
         Fades: {"noise-fades"},
     }

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from fedpriv.checking import adapters, budget
+from fedpriv.checking import checks
 from fedpriv.checking.subject import Subject
 
 #: Milliseconds of one call, about what it takes on a quiet machine. A test file whose targets are slower says so in its
 #: own ``MILLISECONDS_OF_A_PLAY``.
-MILLISECONDS = {"StrategySubject": 4.0, "AppSubject": 0.8, "ModSubject": 1.0, "SumSubject": 2.0, "DataFunction": 0.5}
+MILLISECONDS = {"StrategySubject": 4.0, "AppSubject": 0.8, "ModSubject": 1.0, "DataFunction": 0.5}
 OTHERS, TRIAL = 0.2, 0.05
 #: How many calls each way to play makes.
 CALLS: dict[str, Callable[..., int]] = {
@@ -60,10 +60,10 @@ def kinds_of(kind: type[Subject]) -> Iterator[type[Subject]]:
 
 def count_plays(monkeypatch: pytest.MonkeyPatch, slow: float | None) -> None:
     """slow: milliseconds of a play, of targets that take longer."""
-    for name, _ in adapters.ADAPTERS:
+    for name, _ in checks.ADAPTERS:
         import_module(name)
     clock = Clock(slow)
-    monkeypatch.setattr(budget, "clock", lambda: clock.seconds)
+    monkeypatch.setattr("fedpriv.checking.subject.clock", lambda: clock.seconds)
     for kind in {Subject, *kinds_of(Subject)}:
         for way in CALLS.keys() & vars(kind).keys():
             monkeypatch.setattr(kind, way, clock.counted(vars(kind)[way], way))

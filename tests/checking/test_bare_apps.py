@@ -10,13 +10,11 @@ import numpy as np
 import pytest
 from flwr.clientapp import ClientApp
 
-from fedpriv.checking.budget import Budget
 from fedpriv.checking.checks import check_object
 from fedpriv.checking.findings import Finding
-from fedpriv.checking.flower_apps import AppSubject, Asked, recognises
-from fedpriv.checking.flower_bare_apps import models, parts_of, run_config
-from fedpriv.checking.replayed import replay
-from fedpriv.checking.subject import Claim, Question
+from fedpriv.checking.flower_apps import AppSubject, Asked, models, parts_of, recognises, run_config
+from fedpriv.checking.replay import replay
+from fedpriv.checking.subject import Budget, Claim, Question
 
 CLAIM = Claim(4.4, 1e-5, adjacency="replace-one", unit="client")
 QUESTION = Question(claim=CLAIM, trials=400)
@@ -82,9 +80,9 @@ def evaluate(message, context):
         ({}, set()),
         ({"deviation": "1.0"}, {"moves-more-than-claimed"}),
         ({"metrics": "{'a': float(rows.std())}"}, {"number-without-noise"}),
-        ({"metrics": "{'num-examples': int((rows[:, 0] > 0).sum())}"}, {"count-without-noise"}),
+        ({"metrics": "{'num-examples': int((rows[:, 0] > 0).sum())}"}, {"number-without-noise"}),
         ({"metrics": "{'where': context.node_config['partition-id']}"}, set()),
-        ({"more": EVALUATES}, {"evaluation-bare"}),
+        ({"more": EVALUATES}, {"metrics-bare"}),
     ],
 )
 @pytest.mark.rotates(3)
@@ -94,7 +92,7 @@ def test_faults_of_a_bare_app_are_found_and_a_sound_one_passes(other: dict[str, 
 
 def test_an_update_that_is_not_clipped_moves_beyond_any_noise() -> None:
     app = app_of(CLIENT.format(**SOUND).replace("move = move / max(1.0, np.linalg.norm(move))", ""))
-    assert faults(app) & {"moves-more-than-claimed", "moves-beyond-noise"}
+    assert faults(app) & {"moves-more-than-claimed", "unbounded-sensitivity"}
 
 
 def test_a_claim_about_examples_is_not_refuted_by_all_of_them() -> None:

@@ -4,7 +4,10 @@ called.
 
 from __future__ import annotations
 
+import ast
 import re
+from pathlib import Path
+from string import Formatter
 from typing import Any
 
 import numpy as np
@@ -15,22 +18,20 @@ from checking.renaming import renamed
 
 import fedpriv
 from fedpriv.api.checking import check
-from fedpriv.checking.budget import Budget
 from fedpriv.checking.checks import check_object
-from fedpriv.checking.findings import Finding
+from fedpriv.checking.findings import KINDS, Finding
+from fedpriv.checking.functions import NotTaken, recognises_update
 from fedpriv.checking.generators import seeded
-from fedpriv.checking.release_function import NotTaken, recognises
-from fedpriv.checking.replay_calls import calls_of
-from fedpriv.checking.replayed import replay
+from fedpriv.checking.replay import calls_of, replay
 from fedpriv.checking.result import Check
-from fedpriv.checking.subject import Claim, Question
+from fedpriv.checking.subject import Budget, Claim, Question, played
 from fedpriv.common.errors import OptionError
 
 SMALL = Question(dims=(8,), trials=1000)
 
 
 def replayed(target: Any, question: Question = SMALL) -> list[Finding]:
-    subject = recognises(target, question)
+    subject = recognises_update(target, question)
     assert subject is not None
     found = replay(subject, question, Budget(20))
     return [*found.findings, *calls_of(subject, question, found.repeatable, Budget(20))]
@@ -57,6 +58,30 @@ def test_a_sound_release_has_no_fault(target: Any) -> None:
 def test_what_may_be_wrong_is_a_doubt(target: Any) -> None:
     found = replayed(target)
     assert faults(found) == set() and DOUBTFUL[target] in {one.name for one in found if one.severity == "doubt"}
+
+
+def test_every_sentence_of_the_table_is_said_with_all_that_it_holds() -> None:
+    room, used = Path(fedpriv.__file__).parent / "checking", set[str]()
+    for node in (node for file in room.glob("*.py") for node in ast.walk(ast.parse(file.read_text()))):
+        used |= {node.value} & set(KINDS) if isinstance(node, ast.Constant) and isinstance(node.value, str) else set()
+        name = getattr(node.func, "id", getattr(node.func, "attr", "")) if isinstance(node, ast.Call) else ""
+        if name not in ("finding", "says") or not isinstance(node.args[0], ast.Constant):
+            continue
+        key, given = node.args[0].value, {one.arg for one in node.keywords}
+        places = {place for part in KINDS[key][2:] for _, place, _, _ in Formatter().parse(part) if place}
+        assert None in given or {place.partition(".")[0] for place in places} == given, key
+    assert used == set(KINDS)
+
+
+def test_models_data_frames_and_named_tuples_are_read() -> None:
+    pandas = pytest.importorskip("pandas")
+    frame, model = pandas.DataFrame({"a": [1.0, 2.0]}), torch.nn.Linear(2, 1)
+    numbers = played("released", {"frame": frame, "model": model, "kind": torch.nn.Linear}).numbers
+    assert numbers["released.frame"].tolist() == [1.0, 2.0]
+    assert numbers["released.model.weight"] == pytest.approx(model.weight.detach().numpy().ravel())
+    assert set(numbers) == {"form.released", "released.frame", "released.kind.text", "released.model.bias",
+                            "released.model.weight"}  # fmt: skip
+    assert np.array_equal(played("x", object()).flat(), played("x", object()).flat())  # no address
 
 
 def test_noise_that_cancels_refutes_a_cost_per_call() -> None:
@@ -138,7 +163,7 @@ def test_what_a_target_raises_is_one_line() -> None:
     assert check(lambda update, weights, model, rng: update).verdict == "could not check"
     assert check(object()).verdict == "could not check"
     with pytest.raises(NotTaken, match="no update"):
-        recognises(lambda: 3, SMALL)
+        recognises_update(lambda: 3, SMALL)
 
 
 def test_rare_flips_are_no_missing_noise() -> None:
@@ -190,7 +215,7 @@ def test_a_play_begins_with_the_memory_of_the_start() -> None:
         sums["all"] = sums["all"] + update
         return np.append(sums["all"], calls[0])
 
-    subject = recognises(counts, SMALL)
+    subject = recognises_update(counts, SMALL)
     assert subject is not None
     first, second = (subject.play(np.ones(8), 1, calls=2) for _ in range(2))
     assert [one.flat()[-1] for one in first] == [one.flat()[-1] for one in second] == [1.0, 2.0]

@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from fedpriv.checking import child
-from fedpriv.checking.child import Limits, check_name
-from fedpriv.checking.loading import load_target
+from fedpriv.checking.child import Limits, check_name, load_target
 from fedpriv.checking.subject import Question
 from fedpriv.commands.check import main, parse
 from fedpriv.commands.table import COMMANDS

@@ -10,15 +10,11 @@ import torch
 from checking.renaming import renamed
 from torch.utils.data import DataLoader, Dataset
 
-from fedpriv.checking.adapters import loop_like, subject_of
-from fedpriv.checking.budget import Budget
-from fedpriv.checking.checks import check_object
-from fedpriv.checking.data_function import DataFunction, recognises
-from fedpriv.checking.data_inputs import forms, is_null
+from fedpriv.checking.checks import check_object, loop_like, subject_of
 from fedpriv.checking.findings import FAULTS, NO_FAULT, NOT_CHECKED
-from fedpriv.checking.replay_calls import length_probe
-from fedpriv.checking.replayed import replay
-from fedpriv.checking.subject import Claim, Question
+from fedpriv.checking.functions import DataFunction, forms, is_null, recognises_data
+from fedpriv.checking.replay import length_probe, replay
+from fedpriv.checking.subject import Budget, Claim, Question
 
 
 def loop(noise: float, data: tuple[torch.Tensor, torch.Tensor], batch: int = 4) -> list[torch.Tensor]:
@@ -205,7 +201,7 @@ def takes_ten_numbers(data: Any) -> Any:
     ids=lambda value: getattr(value, "__name__", ""),
 )
 def test_data_of_every_form_are_found(target: Any, words: str) -> None:
-    found, other = recognises(target, Question()), recognises(renamed(target), Question())
+    found, other = recognises_data(target, Question()), recognises_data(renamed(target), Question())
     assert found is not None and other is not None
     assert found.name.startswith(f"a function of {words}") and found.name == other.name
     assert len(found.pairs) >= 2 and len(found.probes) == 3
@@ -218,7 +214,7 @@ def test_targets_are_not_broadcast_against_predictions() -> None:
     def column(data: Any) -> Any:
         return ((data[0] @ torch.ones(4, 1)) - data[1]).square().mean() + torch.randn(())
 
-    names = [found.name if (found := recognises(one, Question())) else "" for one in (flat, column)]
+    names = [found.name if (found := recognises_data(one, Question())) else "" for one in (flat, column)]
     assert names == [f"a function of a pair of tensors, rows and {kind}" for kind in ("numbers", "a column of numbers")]
 
 

@@ -8,12 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedpriv.checking.budget import Budget
-from fedpriv.checking.columns import Two
-from fedpriv.checking.parts import Parts
-from fedpriv.checking.replay_distance import distance_of, doubled, law_of
-from fedpriv.checking.replay_numbers import remainders
-from fedpriv.checking.subject import Claim, Played
+from fedpriv.checking.sampled import Parts
+from fedpriv.checking.statistics import Two, distance_of, doubled, law_of, remainders
+from fedpriv.checking.subject import Budget, Claim, Played
 from fedpriv.privacy.gaussian_dp import gaussian_epsilon
 
 Draw = Callable[[Any, tuple[int, int]], Any]

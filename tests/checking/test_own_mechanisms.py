@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fedpriv.api.checking import check
-from fedpriv.checking.release_function import recognises
+from fedpriv.checking.functions import recognises_update
 from fedpriv.checking.subject import Question
 from fedpriv.mechanisms.noise import NoiseSource, add_laplace, add_normal, add_normal_finely, clip, finite_or_zero
 from fedpriv.mechanisms.quantisation import high_probability, independent_bits
@@ -89,7 +89,7 @@ def test_an_own_mechanism_has_no_fault_under_its_own_claim(name: str) -> None:
 @pytest.mark.parametrize("target", [gaussian, laplace, one_bit])
 def test_a_generator_of_the_annotated_type_is_passed(target: Target) -> None:
     """NumPy's own takes the same calls, with other arguments in the same places."""
-    found = recognises(target, Question(dims=(DIMENSION,)))
+    found = recognises_update(target, Question(dims=(DIMENSION,)))
     assert found is not None
     assert "a noise source" in found.name
 

@@ -11,18 +11,13 @@ import pytest
 from flwr.common import ndarrays_to_parameters, parameters_to_ndarrays
 from flwr.server.strategy import FedAvg
 
-from fedpriv.checking.budget import Budget
 from fedpriv.checking.checks import check_object
-from fedpriv.checking.columns import Two
-from fedpriv.checking.data_inputs import Form, telling_rows
-from fedpriv.checking.flower_split import moved, telling_cohorts
-from fedpriv.checking.flower_strategies import StrategySubject
-from fedpriv.checking.release_function import recognises
-from fedpriv.checking.replay_ends import ERROR, lower, reach_of, upper
-from fedpriv.checking.replay_repeats import repeats, shared_by_calls
-from fedpriv.checking.replayed import replay
+from fedpriv.checking.flower_strategies import StrategySubject, moved, telling_cohorts
+from fedpriv.checking.functions import Form, recognises_update, telling_rows
+from fedpriv.checking.replay import repeats, replay, shared_by_calls
 from fedpriv.checking.result import Check
-from fedpriv.checking.subject import Claim, Played, Question
+from fedpriv.checking.statistics import ERROR, Two, lower, reach_of, upper
+from fedpriv.checking.subject import Budget, Claim, Played, Question
 
 CLAIMED = Question(claim=Claim(4.4, 1e-5, adjacency="replace-one"), dims=(16,))
 
@@ -59,7 +54,7 @@ def within_a_range(update: Any, rng: Any) -> Any:
     ("target", "expected"), [(plain, False), (within_a_range, False), (redrawn, True), (even, True)]
 )
 def test_noise_that_ends_refutes_a_claim(target: Any, expected: bool) -> None:
-    subject = recognises(target, CLAIMED)
+    subject = recognises_update(target, CLAIMED)
     assert subject is not None
     found = {one.name: one.severity for one in replay(subject, CLAIMED, Budget(40)).findings}
     assert (found.get("noise-ends") == "fault") == expected
@@ -117,7 +112,7 @@ class Remembers:
     ("target", "expected"), [(plain, False), (Remembers(), False), (Stock(16), True), (Stock(200), True)]
 )
 def test_noise_of_a_stock_is_found_in_calls_that_are_far_apart(target: Any, expected: bool) -> None:
-    subject = recognises(target, CLAIMED)
+    subject = recognises_update(target, CLAIMED)
     assert subject is not None
     found = shared_by_calls(subject, CLAIMED, Budget(20))
     assert [one.name for one in found] == (["noise-repeats-between-calls"] if expected else [])
@@ -205,7 +200,7 @@ def test_a_check_says_what_it_had_no_time_for() -> None:
 
 
 def test_every_pair_is_replayed_before_further_calls_of_one_take_the_time() -> None:
-    subject = recognises(plain, CLAIMED)
+    subject = recognises_update(plain, CLAIMED)
     assert subject is not None
     for seconds in (0.5, 1.0, 2.0, 4.0):
         budget = Budget(seconds)

@@ -10,16 +10,12 @@ import numpy as np
 import pytest
 from scipy.stats import chi2
 
-from fedpriv.checking.budget import Budget
-from fedpriv.checking.columns import Two
 from fedpriv.checking.flower_cohort import Cohort
-from fedpriv.checking.flower_messages import Trained
-from fedpriv.checking.flower_strategies import StrategySubject
-from fedpriv.checking.flower_strategies_known import known_strategy
-from fedpriv.checking.flower_updates import plain
-from fedpriv.checking.replay_scale import independent_numbers, length_epsilon, scale_of
-from fedpriv.checking.replayed import replay
-from fedpriv.checking.subject import Claim, Numbers, Question
+from fedpriv.checking.flower_messages import Trained, plain
+from fedpriv.checking.flower_strategies import StrategySubject, known_strategy
+from fedpriv.checking.replay import replay
+from fedpriv.checking.statistics import Two, independent_numbers, length_epsilon, scale_of
+from fedpriv.checking.subject import Budget, Claim, Numbers, Question
 from fedpriv.privacy.gaussian_dp import gaussian_epsilon
 from tests.checking.test_flower_strategies import Noisy
 

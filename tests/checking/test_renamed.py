@@ -12,77 +12,17 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from checking.gallery.patches import file_of
+from checking.renaming import Renamed
 
 from benchmarks.check_gallery import OPTIONS, claim_of
-from fedpriv.checking.adapters import subject_of
 from fedpriv.checking.asking import question_and_limits, read_options
-from fedpriv.checking.budget import Budget
-from fedpriv.checking.replayed import replay
+from fedpriv.checking.checks import subject_of
+from fedpriv.checking.replay import replay
+from fedpriv.checking.subject import Budget
 
-GALLERY = Path(__file__).parent / "gallery"
 #: What NVFlare's own code calls or reads, where the package is not installed; and what a check is given by its name.
 PUBLIC = {"process", "process_dxo", "data", "data_kind", "meta", "target", "CLAIM"}
-
-
-class Renamed(ast.NodeTransformer):
-    """Every name that the text itself gives becomes another: ``names`` has both."""
-
-    def __init__(self, tree: ast.Module, kept: set[str]) -> None:
-        self.own: set[str] = set()
-        self.called: set[str] = set()
-        given: list[str] = []
-        for node in ast.walk(tree):
-            if isinstance(node, ast.FunctionDef | ast.ClassDef):
-                self.called.add(node.name)
-                given.append(node.name)
-            elif isinstance(node, ast.arg):
-                given.append(node.arg)
-            elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-                given.append(node.id)
-            elif _of_self(node) and isinstance(node.ctx, ast.Store):  # type: ignore[attr-defined]
-                self.own.add(node.attr)  # type: ignore[attr-defined]
-        for klass in (node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)):
-            for part in klass.body:
-                targets = part.targets if isinstance(part, ast.Assign) else []
-                self.own |= {part.name} if isinstance(part, ast.FunctionDef) else set()
-                self.own |= {one.id for one in targets if isinstance(one, ast.Name)}
-        kept = kept | {name for name in (*given, *self.own) if name.startswith("__")}
-        every = dict.fromkeys([*given, *sorted(self.own)])
-        self.names = {name: f"q{place}z" for place, name in enumerate(every) if name not in kept}
-
-    def _new(self, name: str) -> str:
-        return self.names.get(name, name)
-
-    def visit_Name(self, node: ast.Name) -> Any:
-        node.id = self._new(node.id)
-        return node
-
-    def visit_arg(self, node: ast.arg) -> Any:
-        node.arg = self._new(node.arg)
-        return self.generic_visit(node)
-
-    def visit_FunctionDef(self, node: ast.FunctionDef) -> Any:
-        node.name = self._new(node.name)
-        return self.generic_visit(node)
-
-    def visit_ClassDef(self, node: ast.ClassDef) -> Any:
-        node.name = self._new(node.name)
-        return self.generic_visit(node)
-
-    def visit_Attribute(self, node: ast.Attribute) -> Any:
-        if _of_self(node) and node.attr in self.own:
-            node.attr = self._new(node.attr)
-        return self.generic_visit(node)
-
-    def visit_Call(self, node: ast.Call) -> Any:
-        if isinstance(node.func, ast.Name) and node.func.id in self.called:
-            for keyword in node.keywords:
-                keyword.arg = None if keyword.arg is None else self._new(keyword.arg)
-        return self.generic_visit(node)
-
-
-def _of_self(node: ast.AST) -> bool:
-    return isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "self"
 
 
 def loaded(file: Path) -> ModuleType:
@@ -115,7 +55,7 @@ def findings(target: Any, claim: dict[str, Any]) -> set[tuple[str, str]]:
 )
 @pytest.mark.rotates(4)
 def test_other_names_change_no_verdict(program: str, tmp_path: Path) -> None:
-    file = GALLERY / f"{program}.py"
+    file = file_of(program)
     module = loaded(file)
     tree = ast.parse(file.read_text())
     transformer = Renamed(tree, PUBLIC | of_libraries(module))

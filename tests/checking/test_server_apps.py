@@ -13,7 +13,7 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping, FedAvg, Strategy
 
 from fedpriv.checking.flower_strategies import StrategySubject, recognises
-from fedpriv.checking.release_function import NotTaken
+from fedpriv.checking.functions import NotTaken
 from fedpriv.checking.subject import Question
 
 QUESTION = Question(dims=(8,))

@@ -8,11 +8,9 @@ import numpy as np
 import pytest
 from checking.renaming import renamed
 
-from fedpriv.checking.budget import Budget
-from fedpriv.checking.release_function import recognises
-from fedpriv.checking.replay_runs import runs_of
-from fedpriv.checking.replayed import replay
-from fedpriv.checking.subject import Claim, Question
+from fedpriv.checking.functions import recognises_update
+from fedpriv.checking.replay import replay, runs_of
+from fedpriv.checking.subject import Budget, Claim, Question
 
 RUN = Question(claim=Claim(12.5, 1e-5, "run", adjacency="replace-one"), calls=4, dims=(8,))
 
@@ -105,7 +103,7 @@ class MaskedTwice:
 
 
 def faults(target: Any, question: Question = RUN) -> set[str]:
-    subject = recognises(target, question)
+    subject = recognises_update(target, question)
     assert subject is not None
     single = replay(subject, question, Budget(20))
     assert [one.name for one in single.findings if one.severity == "fault"] == []
