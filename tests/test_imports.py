@@ -252,10 +252,7 @@ def test_a_planted_circle_is_seen(late: str) -> None:
 #: Declared without an import: why.
 NOT_IMPORTED = {"hydra-joblib-launcher": "Hydra's plug-in, chosen by hydra/launcher=joblib"}
 #: Imported without being declared: why.
-NOT_DECLARED = {
-    "pandas": "a table of a run's metrics where it is there, a list of dicts where not",
-    "ray": "flwr[simulation]",
-}
+NOT_DECLARED = {"ray": "flwr[simulation]"}
 
 
 def _plain(name: str) -> str:

@@ -15,6 +15,7 @@ from fedpriv.privacy.composition import compose as compose_events
 from fedpriv.privacy.events import PoissonGaussian
 from fedpriv.privacy.secret_cohorts import TO_OUTSIDERS
 from fedpriv.report.epsilon_figures import all_figures
+from fedpriv.report.run_summary import Privacy
 from fedpriv.runs.planning import claim_of, target_price, with_target
 
 CENTRAL = ("strategy=dpfedavg", "strategy.client.form=central", "strategy.server.client_sampling=poisson")
@@ -35,7 +36,7 @@ def test_the_claim_is_that_of_the_larger_mean_and_the_ledger_is_the_runs(run: Ru
     assert privacy["claimed_scope"] == "extrapolated" and privacy["verified_at_claimed_scope"] is None
     assert privacy["verified_epsilon"] == pytest.approx(of(0.05, 5 / 20), rel=1e-6)
     assert privacy["verified_epsilon"] > 500 and privacy["claimed_epsilon"] < 0.5
-    claimed, verified = all_figures(privacy)[:2]
+    claimed, verified = all_figures(Privacy.model_validate(privacy))[:2]
     assert claimed.scope == "a larger population that was not simulated" and "500 of 100,000" in claimed.detail
     assert "scope" not in verified.detail and "500" not in verified.detail
     assert "extrapolated" not in json.dumps(privacy["others"])
