@@ -14,9 +14,9 @@ import atheris
 with atheris.instrument_imports(include=["fedpriv.common.run_files", "fedpriv.config.yaml_text", "fedpriv.report"]):
     from fedpriv.common.errors import FedprivError
     from fedpriv.common.run_files import fitting
-    from fedpriv.report.compare import compare
+    from fedpriv.report.compare import compare, comparison_tables
     from fedpriv.report.reading import count_releases, read_run
-    from fedpriv.report.tables import comparison_tables, final_lines
+    from fedpriv.report.tables import final_lines
 
 import report_runs
 from hostile_folders import CONTENTS

@@ -172,6 +172,32 @@ def make_run(
     return folder
 
 
+def change_summary(folder: Path, **parts: Any) -> Path:
+    """Sets parts of a run's summary; of a mapping those that are given."""
+    content = json.loads((folder / "summary.json").read_text())
+    for name, part in parts.items():
+        content[name] = {**content.get(name, {}), **part} if isinstance(part, dict) else part
+    (folder / "summary.json").write_text(json.dumps(content))
+    return folder
+
+
+def sweep_of(folder: Path, options: list[str] | None, targets: tuple[float, ...] = (2.0, 8.0)) -> Path:
+    """Two methods at each target: what a target makes of the noise differs with it, and with a seed's cohorts."""
+    for strategy, slope in (("fedldp", 0.05), ("fedcad", 0.08)):
+        for target in targets:
+            for seed in (1, 2):
+                noise, accuracy = 1 / target / 3 + slope + 0.01 * seed, 0.3 + slope * target + 0.01 * seed
+                one = folder / f"{strategy}-{target:g}-{seed}"
+                record = privacy(verified_epsilon=target - 0.01)
+                make_run(one, strategy=strategy, seed=seed, accuracy=accuracy, rounds=2, noise=noise, record=record)
+                options_of = yaml.safe_load((one / "config.yaml").read_text())
+                options_of["privacy"]["target_epsilon"] = target
+                (one / "config.yaml").write_text(yaml.safe_dump(options_of))
+    if options is not None:
+        (folder / "sweep.json").write_text(json.dumps({"jobs": 8, "options": options}))
+    return folder
+
+
 def whole_page(folder: Path) -> Path:
     """The page with all that the experimenter may see, written now."""
     from fedpriv.report.page import write_report
@@ -231,7 +257,7 @@ def _drawn_by_others(folder: Path) -> None:
     from fedpriv.data.types import Dataset, Examples, FederatedData, Partition
     from fedpriv.mechanisms.tasks import of_classes
     from fedpriv.privacy.auditor import Audit
-    from fedpriv.report.audit_plot import AuditRow, draw_audit
+    from fedpriv.report.attacks import AuditRow, draw_audit
     from fedpriv.report.label_plot import draw_label_distribution
 
     labels = np.arange(2000) % 20

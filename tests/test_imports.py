@@ -48,7 +48,7 @@ SCHEMAS = (
     "fedpriv.config.options",
 )
 #: Lines of Python in product and tests. These numbers only fall: who needs more raises one in a commit that says why.
-MOST_LINES = {"fedpriv clients strategies": 84_315, "tests": 80_268}
+MOST_LINES = {"fedpriv clients strategies": 84_521, "tests": 80_124}
 COMMANDS = [file for file in (ROOT / "fedpriv/commands").glob("*.py") if file.stem != "__init__"]
 #: Names that may come twice: a package's own file.
 COMMON_FILES = {"__init__.py", "__main__.py"}
@@ -252,10 +252,7 @@ def test_a_planted_circle_is_seen(late: str) -> None:
 #: Declared without an import: why.
 NOT_IMPORTED = {"hydra-joblib-launcher": "Hydra's plug-in, chosen by hydra/launcher=joblib"}
 #: Imported without being declared: why.
-NOT_DECLARED = {
-    "pandas": "a table of a run's metrics where it is there, a list of dicts where not",
-    "ray": "flwr[simulation]",
-}
+NOT_DECLARED = {"ray": "flwr[simulation]"}
 
 
 def _plain(name: str) -> str:

@@ -250,8 +250,8 @@ def compare_runs(runs: Sequence[Run | str | Path]) -> Comparison:
 
     Raises `RunFolderError` where there is nothing to compare.
     """
+    from fedpriv.report.compare import compare_folders
     from fedpriv.report.reading import find_runs
-    from fedpriv.report.tables import compare_folders
 
     found = compare_folders(find_runs([folder_of(run) for run in runs]))
     if not found.groups:

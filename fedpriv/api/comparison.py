@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fedpriv.report import compare
-from fedpriv.report.tables import COMPARISON_NOTE, TextTable, comparison_tables
+from fedpriv.report.compare import COMPARISON_NOTE, TextTable, comparison_tables
 
 
 @dataclass(frozen=True)
@@ -35,8 +35,8 @@ class Comparison:
                     for figure, spread in row.figures.items()
                     for name, value in ((figure, spread.mean), (f"{figure}_std", spread.std))
                 }
-                facts = {"observer": threat.get("observer"), "unit": threat.get("unit"), "runs": len(row.group.runs)}
-                rows.append({"configuration": row.group.label, **row.group.values, **facts, **spreads})
+                facts = {"observer": threat.observer, "unit": threat.unit, "runs": len(row.group.runs)}
+                rows.append({"configuration": row.group.label(), **row.group.values, **facts, **spreads})
         return rows
 
     def write(self, folder: str | Path) -> list[Path]:

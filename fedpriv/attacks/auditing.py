@@ -153,7 +153,7 @@ def write_release_audit(
     folder: RunFolder, config: Config, scopes: Sequence[AuditedScope], contract: Contract | None = None
 ) -> None:
     """The whole run's audit goes into the summary's audited_* keys, the plot and the report."""
-    from fedpriv.report.audit_plot import AuditRow, draw_audit
+    from fedpriv.report.attacks import AuditRow, draw_audit
     from fedpriv.report.page import write_report
 
     summary = _summary(folder)

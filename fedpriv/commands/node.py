@@ -438,8 +438,7 @@ def _metrics(options: dict[str, str], policy: Path, data: Path) -> Iterator[None
     if port == 0:
         yield
         return
-    from fedpriv.report.live.prometheus import NodeMetrics
-    from fedpriv.report.live.serving import serve_metrics
+    from fedpriv.report.live.prometheus import NodeMetrics, serve_metrics
 
     def healthy() -> tuple[bool, str]:
         try:

@@ -315,16 +315,16 @@ def finish(summary: dict[str, Any], folder: Path) -> None:
         return
     from rich.console import Console
 
-    from fedpriv.report.answers import HEADER, NOTE, answer_rows
     from fedpriv.report.reading import read_run
-    from fedpriv.report.tables import final_lines, final_table, rich_table
+    from fedpriv.report.run_summary import Summary
+    from fedpriv.report.tables import HEADER, NOTE, answer_rows, final_lines, final_table, rich_table
 
     public = read_run(folder, private=False).summary
     if public and public["timing"]["total_s"] is None:  # times tell who took part in secret cohorts
         summary = dict(public)
     console = Console()
     if console.is_terminal:
-        if rows := answer_rows(summary):
+        if rows := answer_rows(Summary.model_validate(summary)):
             console.print(rich_table("answers", HEADER, rows, NOTE))
         console.print(final_table(summary))
     else:

@@ -290,8 +290,7 @@ def _metrics(
     if port == 0:
         yield
         return
-    from fedpriv.report.live.prometheus import SuperLinkMetrics
-    from fedpriv.report.live.serving import serve_metrics
+    from fedpriv.report.live.prometheus import SuperLinkMetrics, serve_metrics
 
     def healthy() -> tuple[bool, str]:
         return True, f"{Counter(nodes())['online']} nodes online"

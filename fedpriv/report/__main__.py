@@ -17,17 +17,9 @@ from fedpriv.common.command_line import DONE, FAILED, guarded
 from fedpriv.common.errors import RunFolderError
 from fedpriv.common.printing import plain, say
 from fedpriv.common.run_files import fitting
-from fedpriv.report.compare import Comparison
+from fedpriv.report.compare import COMPARISON_NOTE, Comparison, TextTable, compare_folders, comparison_tables
 from fedpriv.report.reading import RunFolder, damage_of, find_runs, is_run, read_run
-from fedpriv.report.tables import (
-    COMPARISON_NOTE,
-    TextTable,
-    compare_folders,
-    comparison_tables,
-    plain_table,
-    records,
-    rich_table,
-)
+from fedpriv.report.tables import plain_table, rich_table
 
 COMPARED = "print a table (mean and spread over seeds) and write comparison.html, comparison.csv and comparison.png."
 
@@ -123,7 +115,8 @@ def _print_table(console: Console, table: TextTable) -> None:
     elif Measurement.get(console, console.options.update(max_width=1000), drawn).maximum <= console.width:
         console.print(drawn)
     else:
-        texts = [table.title, *records(table.header, table.rows)]
+        rows = (zip(table.header, row, strict=True) for row in table.rows)  # too narrow: a line of text for each
+        texts = [table.title, *(" · ".join(f"{name} {cell}" for name, cell in row) for row in rows)]
         console.print(*(Text(plain(text)) for text in texts), "", sep="\n\n")
 
 

@@ -1,45 +1,66 @@
-"""Several runs side by side: grouped over seeds, mean and spread, one table per threat model."""
+"""Several runs side by side: grouped over seeds, one table per threat model; as text, CSV and LaTeX."""
 
 from __future__ import annotations
 
-import csv
 import json
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+import os
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import astuple, dataclass, replace
 from itertools import chain
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
+from urllib.parse import quote
 
+from fedpriv.common.errors import FedprivError
 from fedpriv.common.printing import cell
+from fedpriv.common.run_files import fitting
 from fedpriv.config.methods import NOISE_OPTIONS
-from fedpriv.report.differing import NOT_THERE, in_text, rounded, telling, varied
-from fedpriv.report.reading import RunFolder
+from fedpriv.report.epsilon_figures import unaudited
+from fedpriv.report.reading import RunFolder, leaves, options_of_sweep, read_run
+from fedpriv.report.run_summary import Privacy, Summary, number, pick
 from fedpriv.report.words import (
-    leading_metric,
+    SCOPES,
+    THREAT_KEYS,
+    figure,
+    in_metric,
     leading_of_round,
-    leaves,
-    mapping_at,
-    number,
-    number_at,
-    other_threats,
-    pick,
-    reasons,
-    threat_key,
-    worst_site,
+    percent,
+    promise,
+    seconds,
+    size,
+    threat_sentence,
+    threat_short,
 )
 
 #: Options that may differ within a group: the seed, and where and by which engine the runs were computed.
 NOT_COMPARED = ("seed", "run_dir", "engine", "operations", "tracking")
+#: Shown for an option that a method does not have, and significant digits of a number where they tell all apart.
+NOT_THERE, DIGITS = "–", 4
+#: Options in front of a row; further ones stand behind its epsilons.
+IN_FRONT = 3
 
-#: Figures of a row; the epsilons are those of the row's threat model.
+#: Epsilons of a row, which are those of its threat model, and what is shown where a run has none.
 EPSILONS = ("claimed_epsilon", "verified_epsilon", "audited_epsilon")
-#: Shown where a run has none of them.
 ABSENT = ("no claim", "not computed", "not audited")
-FIGURES = ("accuracy", "metric", "worst_site", "personalised", *EPSILONS, "time_s")
+#: Figure of a row -> how a run's is read.
+FIGURES: Mapping[str, Callable[[Summary, Privacy], float | None]] = {
+    "accuracy": lambda result, _: result.accuracy.get("final"),
+    "metric": lambda result, _: result.leading[1],
+    "worst_site": lambda result, _: result.worst_site and result.worst_site[1],
+    "personalised": lambda result, _: result.accuracy.get("personalised"),
+    "claimed_epsilon": lambda _, privacy: privacy.claimed_epsilon,
+    "verified_epsilon": lambda _, privacy: privacy.verified_epsilon,
+    "audited_epsilon": lambda _, privacy: privacy.audited_epsilon,
+    "time_s": lambda result, _: result.timing.get("total_s"),
+}
 
 WARNING = "Epsilons of different threat models are not comparable: each has a table of its own."
+COMPARISON_NOTE = (
+    "± is one standard deviation over seeds; the interval is the 95% interval of the mean (Student's t). "
+    "comparison.csv has both for every column, comparison.tex is for a LaTeX document (booktabs)."
+)
 
 
 @dataclass(frozen=True)
@@ -69,16 +90,12 @@ class Group:
         short = [name.removesuffix(".name").rsplit(".", 1)[-1] for name in self.options]
         return [s if short.count(s) == 1 else name for s, name in zip(short, self.options, strict=True)]
 
-    @property
-    def label(self) -> str:
-        return self.label_without(frozenset())
-
-    def label_without(self, names: Collection[str]) -> str:
-        """The options but these, by full name, in words."""
+    def label(self, without: Collection[str] = ()) -> str:
+        """The options in words, but for some, by full name."""
         words = [
             value if name.endswith(".name") else f"{short.replace('_', ' ')} {value}"
             for short, (name, value) in zip(self.short_names, self.options.items(), strict=True)
-            if value != NOT_THERE and name not in names
+            if value != NOT_THERE and name not in without
         ]
         return ", ".join(words) or "all runs"
 
@@ -105,10 +122,10 @@ class Row:
 
 @dataclass(frozen=True)
 class Comparison:
-    """``tables``: threat model (a mapping with unit, adjacency, observer, delta) and its rows."""
+    """``tables``: threat model (of the first run that has it) and its rows."""
 
     groups: Sequence[Group]
-    tables: Sequence[tuple[Mapping[str, Any], Sequence[Row]]]
+    tables: Sequence[tuple[Privacy, Sequence[Row]]]
     left_out: Sequence[tuple[Path, str]]
 
     @property
@@ -117,19 +134,52 @@ class Comparison:
 
 
 def compare(runs: Sequence[RunFolder]) -> Comparison:
-    """Groups the runs that can be compared and lists the others with the reason."""
-    left_out = [(run.path, run.why_not_comparable) for run in runs]
-    usable, repeated = _one_per_seed([run for run in runs if run.why_not_comparable is None])
-    groups = _groups(usable)
-    threats: dict[str, tuple[Mapping[str, Any], list[Row]]] = {}
+    """Groups the runs that can be compared and lists the others with the reason. Of runs with the same configuration
+    and seed the first counts: to repeat a seed adds nothing about the spread over seeds.
+    """
+    left_out = [(run.path, why) for run in runs if (why := run.why_not_comparable)]
+    first: dict[tuple[str, Any], RunFolder] = {}
+    members: dict[str, list[RunFolder]] = {}
+    for run in runs:
+        if run.why_not_comparable is None:
+            identity = json.dumps(_own(run.config), sort_keys=True, default=str)
+            other = first.setdefault((identity, run.config.get("seed")), run)
+            if other is run:
+                members.setdefault(identity, []).append(run)
+            else:
+                left_out.append((run.path, f"same configuration and seed as {other.path}, which is counted"))
+    groups = _groups(list(members.values()))
+    threats: dict[tuple[Any, ...], tuple[Privacy, list[Row]]] = {}
     for group in groups:
-        for key, privacies in _by_threat(group.runs).items():
-            _, rows = threats.setdefault(key, (privacies[0][1], []))
-            rows.append(_row(group, privacies))
+        records: dict[tuple[Any, ...], list[tuple[Summary, Privacy]]] = {}
+        for result in (run.result for run in group.runs):
+            for privacy in (result.privacy, *result.privacy.others):
+                records.setdefault(privacy.threat, []).append((result, privacy))
+        for threat, found in records.items():
+            threats.setdefault(threat, (found[0][1], []))[1].append(_row(group, found))
     for _, rows in threats.values():
         if len({row.leading for row in rows}) == 1:
             rows.sort(key=lambda row: row.rank)
-    return Comparison(groups, list(threats.values()), [*((path, why) for path, why in left_out if why), *repeated])
+    return Comparison(groups, list(threats.values()), left_out)
+
+
+def compare_folders(paths: Sequence[Path]) -> Comparison:
+    """`compare` of the runs in these folders. One that cannot be read, or whose files do not fit together, is left out
+    with the reason.
+    """
+    runs, left_out = [], []
+    for path in paths:
+        try:
+            with fitting(path):
+                run = read_run(path)
+                comparison_tables(compare([run]))
+                mean_curve(Group({}, [run], {}))
+        except (FedprivError, OSError) as error:
+            left_out.append((path, str(error).removeprefix(f"{path}: ")))
+        else:
+            runs.append(run)
+    found = compare(runs)
+    return replace(found, left_out=[*found.left_out, *left_out])
 
 
 def spread(values: Iterable[float | None]) -> Spread:
@@ -160,58 +210,24 @@ def mean_curve(group: Group) -> tuple[list[int], list[float], list[float], str]:
     return rounds, [s.mean or 0.0 for s in spreads], [s.std or 0.0 for s in spreads], metric
 
 
-def write_csv(comparison: Comparison, file: Path) -> None:
-    """One line per group and threat model; infinite is ``inf``, a missing value is empty, no text can be read as a
-    formula.
-    """
-    options = list(comparison.groups[0].options) if comparison.groups else []
-    parts = ("mean", "std", "ci95_half_width", "n")
-    header = [*options, "unit", "adjacency", "observer", "delta", "claimed_scope", "leading_metric"]
-    header += [f"{figure}_{part}" for figure in FIGURES for part in parts] + ["reasons"]
-    with file.open("w", newline="", encoding="utf-8") as out:
-        writer = csv.writer(out)
-        writer.writerow(map(cell, header))
-        for threat, rows in comparison.tables:
-            for row in rows:
-                spreads = (row.figures[figure] for figure in FIGURES)
-                cells = chain.from_iterable((s.mean, s.std, s.half_width, s.n) for s in spreads)
-                scopes, why = " ".join(row.scopes), "; ".join(row.reasons)
-                line = (*row.group.values.values(), *threat_key(threat), scopes, row.leading, *cells, why)
-                writer.writerow(map(cell, line))
+def _row(group: Group, records: Sequence[tuple[Summary, Privacy]]) -> Row:
+    figures = {name: spread(read(result, privacy) for result, privacy in records) for name, read in FIGURES.items()}
+    claims = (privacy.claimed_scope or "run" for _, privacy in records if privacy.claimed_epsilon is not None)
+    why = dict.fromkeys(chain.from_iterable(privacy.reasons for _, privacy in records))
+    if diverged := sum(bool(result.diverged) for result, _ in records):
+        why[f"{diverged} of {len(records)} runs diverged"] = None
+    leading, _, more = records[0][0].leading
+    return Row(group, figures, list(dict.fromkeys(claims)), list(why), leading, more)
 
 
-# --- grouping --------------------------------------------------------------------------------------------
-
-
-def _one_per_seed(runs: Sequence[RunFolder]) -> tuple[list[RunFolder], list[tuple[Path, str]]]:
-    """The first run of each seed: repeating a seed adds nothing about the spread over seeds."""
-    first: dict[tuple[str, Any], RunFolder] = {}
-    repeated = []
-    for run in runs:
-        other = first.setdefault((_identity(run), run.config.get("seed")), run)
-        if other is not run:
-            repeated.append((run.path, f"same configuration and seed as {other.path}, which is counted"))
-    return list(first.values()), repeated
-
-
-def _groups(runs: Sequence[RunFolder]) -> list[Group]:
-    members: dict[str, list[RunFolder]] = {}
-    for run in runs:
-        members.setdefault(_identity(run), []).append(run)
-    configs = [_flat(group[0].config) for group in members.values()]
-    names = telling(configs, varied([run.path for run in runs]))
-    values = [{name: in_text(config, name) for name in names} for config in configs]
-    columns = {name: rounded([one[name] for one in values]) for name in names}
-    return [
-        Group({name: columns[name][n] for name in names}, group, values[n]) for n, group in enumerate(members.values())
-    ]
+# --- options ---------------------------------------------------------------------------------------------
 
 
 def _own(config: Mapping[str, Any]) -> dict[str, Any]:
     """Options by dotted names, without those that never affect a result, and without noise that
     `privacy.target_epsilon` chose: where cohorts depend on the seed, so does that.
     """
-    chosen = NOISE_OPTIONS if mapping_at(config, "privacy").get("target_epsilon") is not None else ()
+    chosen = NOISE_OPTIONS if pick(config, "privacy", "target_epsilon") is not None else ()
     named = ((name, name.split("."), value) for name, value in leaves(config))
     return {
         name: value
@@ -220,41 +236,261 @@ def _own(config: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _flat(config: Mapping[str, Any]) -> dict[str, Any]:
-    """`_own` without class paths."""
-    return {name: value for name, value in _own(config).items() if not name.endswith("_target_")}
+def _groups(members: Sequence[Sequence[RunFolder]]) -> list[Group]:
+    configs = [_own(runs[0].config) for runs in members]
+    configs = [{name: of for name, of in config.items() if not name.endswith("_target_")} for config in configs]
+    names = telling(configs, varied([run.path for runs in members for run in runs]))
+    values = [{name: in_text(config, name) for name in names} for config in configs]
+    columns = {name: rounded([one[name] for one in values]) for name in names}
+    return [Group({name: columns[name][n] for name in names}, runs, values[n]) for n, runs in enumerate(members)]
 
 
-def _identity(run: RunFolder) -> str:
-    return json.dumps(_own(run.config), sort_keys=True, default=str)
+def varied(runs: Sequence[Path]) -> list[str] | None:
+    """Names of the options that the command of these runs' sweep gave; None where a run is of no sweep."""
+    sweeps = [options_of_sweep(folder) for folder in dict.fromkeys(run.parent for run in runs)]
+    if not sweeps or any(options is None for options in sweeps):
+        return None
+    names = (option.partition("=")[0].lstrip("+") for options in sweeps for option in options or ())
+    return list(dict.fromkeys(names))
 
 
-# --- rows ------------------------------------------------------------------------------------------------
+def telling(configs: Sequence[Mapping[str, Any]], asked: Sequence[str] | None) -> list[str]:
+    """Names of the options to be shown for flat configurations, the method's first.
+
+    asked: options that a sweep gave. Where those that differ tell all configurations apart, they are all: what follows
+    from them (the noise of a target epsilon, a method's own options) need not be read. Else every option that differs:
+    one that only some methods have is shown where its values differ among those; its mere presence is shown only where
+    nothing else tells two configurations apart.
+    """
+    from pandas import DataFrame
+
+    table = DataFrame([{name: json.dumps(value, default=str) for name, value in one.items()} for one in configs])
+    table = table.drop(columns=[name for name in table if _repeats_another(name, table)])
+
+    def apart(names: Sequence[str]) -> bool:
+        return not table[names].fillna(NOT_THERE).duplicated().any() if names else len(table) < 2
+
+    kinds = table.nunique()  # of those that have it
+    names = [name for name in table if kinds[name] > 1]
+    if not apart(names):
+        names = [name for name in table if kinds[name] > 1 or table[name].isna().any()]
+    names.sort(key=lambda name: name != "strategy.name")
+    chosen = [name for name in names if any(_gives(option, name) for option in asked or ())]
+    return chosen if chosen and apart(chosen) else names
 
 
-def _by_threat(runs: Sequence[RunFolder]) -> dict[str, list[tuple[RunFolder, Mapping[str, Any]]]]:
-    """The privacy records of the runs by threat model, including further threat models."""
-    found: dict[str, list[tuple[RunFolder, Mapping[str, Any]]]] = {}
-    for run in runs:
-        own = mapping_at(run.summary, "privacy")
-        for privacy in (own, *other_threats(own)):
-            found.setdefault(repr(threat_key(privacy)), []).append((run, privacy))
-    return found
+def in_text(config: Mapping[str, Any], name: str) -> str:
+    value = config.get(name, NOT_THERE)
+    return value if isinstance(value, str) else json.dumps(value, default=str)
 
 
-def _row(group: Group, privacies: Sequence[tuple[RunFolder, Mapping[str, Any]]]) -> Row:
-    figures = {
-        "accuracy": spread(number_at(run.summary, "accuracy", "final") for run, _ in privacies),
-        "metric": spread(leading_metric(run.summary)[1] for run, _ in privacies),
-        "worst_site": spread(worst[1] if (worst := worst_site(run.summary)) else None for run, _ in privacies),
-        "personalised": spread(number_at(run.summary, "accuracy", "personalised") for run, _ in privacies),
-        "time_s": spread(number_at(run.summary, "timing", "total_s") for run, _ in privacies),
-    }
-    figures |= {name: spread(number(privacy.get(name)) for _, privacy in privacies) for name in EPSILONS}
-    claims = [privacy for _, privacy in privacies if number(privacy.get("claimed_epsilon")) is not None]
-    scopes = dict.fromkeys(str(privacy.get("claimed_scope") or "run") for privacy in claims)
-    why = dict.fromkeys(chain.from_iterable(reasons(privacy) for _, privacy in privacies))
-    if diverged := sum(bool(pick(run.summary, "diverged")) for run, _ in privacies):
-        why[f"{diverged} of {len(privacies)} runs diverged"] = None
-    leading, _, more = leading_metric(privacies[0][0].summary)
-    return Row(group, figures, list(scopes), list(why), leading, more)
+def rounded(texts: Sequence[str]) -> list[str]:
+    """Numbers of a column with `DIGITS` digits, or as many more as keep different numbers different."""
+
+    def short(text: str, digits: int) -> str:
+        value = _as_number(text)
+        return text if value is None or "." not in text or not abs(value) < 1e6 else f"{value:.{digits}g}"
+
+    digits = DIGITS
+    while digits < 17 and len({short(text, digits) for text in texts}) < len(set(texts)):
+        digits += 1
+    return [short(text, digits) for text in texts]
+
+
+def _as_number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
+def _gives(option: str, name: str) -> bool:
+    """Whether an option of the command line sets this one; a half's option of a method has two spellings."""
+    if name in (option, f"{option}.name"):
+        return True
+    halves = option.startswith("strategy.") and name.startswith("strategy.")
+    return halves and option.rpartition(".")[2] == name.rpartition(".")[2]
+
+
+def _repeats_another(name: str, table: Any) -> bool:
+    """Whether a server option repeats the client's, or `privacy`'s, option of the same name."""
+    half, _, option = name.rpartition(".")
+    twins = [twin for twin in (f"strategy.client.{option}", f"privacy.{option}") if twin in table]
+    having = table[name].notna()
+    return half == "strategy.server" and any((table[twin] == table[name])[having].all() for twin in twins)
+
+
+# --- tables ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class TextTable:
+    """A table ready to be shown. ``notes``: explanations of its rows in words, e.g. why a bound is not finite."""
+
+    title: str
+    sentence: str
+    header: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    notes: Sequence[str]
+
+
+def comparison_tables(comparison: Comparison) -> list[TextTable]:
+    """One table per threat model, a row per group: accuracy, the three epsilons and the time over seeds."""
+    shown = {name for _, rows in comparison.tables for row in rows for name, found in row.figures.items() if found.n}
+    tables = []
+    for threat, rows in comparison.tables:
+        leading = {row.leading for row in rows}
+        name = next(iter(leading)).replace("_", " ") if len(leading) == 1 else "metric"
+        named = [_comparison_row(row, threat, shown, name) for row in rows]
+        about: dict[str, list[str]] = {}  # each reason once, with the groups that it concerns
+        for row in rows:
+            for reason in row.reasons:
+                about.setdefault(reason, []).append(row.group.label())
+        notes = [f"{'; '.join(labels)}: {reason}" for reason, labels in about.items()]
+        header, cells = [name for name, _ in named[0]], [[text for _, text in row] for row in named]
+        tables.append(TextTable(threat_short(threat), threat_sentence(threat), header, cells, notes))
+    return tables
+
+
+def _comparison_row(row: Row, threat: Privacy, shown: Collection[str], name: str) -> list[tuple[str, str]]:
+    """(column, cell). shown: figures that any row has; name: of the column of the leading metric."""
+    metric, time, first = row.figures["metric"], row.figures["time_s"], row.group.runs[0].result.privacy
+    partial = " (global part)" if any(run.result.untrained_layers for run in row.group.runs) else ""
+    own = first.threat[:3] == threat.threat[:3]  # whose the offer is
+    absent = (*ABSENT[:2], unaudited(first) if own else ABSENT[2])
+
+    def epsilon(name: str, words: str) -> str:
+        found, runs = row.figures[name], len(row.group.runs)
+        some = f" ({found.n} of {runs} runs)" if 0 < found.n < runs else ""
+        return figure(found.mean, words) + (f" ± {figure(found.std)}" if found.std else "") + some
+
+    claimed, verified, audited = map(epsilon, EPSILONS, absent)
+    if row.scopes and row.scopes != ["run"]:
+        claimed += f" for {', '.join(SCOPES.get(scope, scope) for scope in row.scopes)}"
+    options = list(zip(row.group.short_names, row.group.options.values(), strict=True))
+    further = {"worst site": (row.leading, "worst_site"), "personalised": ("accuracy", "personalised")}
+    return [
+        *options[:IN_FRONT],
+        (name, _metric(row.leading, metric) + partial),
+        ("95% interval", _interval(row.leading, metric)),
+        *((title, _metric(of, row.figures[key])) for title, (of, key) in further.items() if key in shown),
+        ("claimed ε", claimed),
+        ("verified ε", verified),
+        ("worth", promise(row.figures["verified_epsilon"].mean) or "–"),
+        ("audited ε", audited),
+        ("time", seconds(time.mean) + ("" if time.std is None else f" ± {seconds(time.std)}")),
+        ("seeds", str(len(row.group.runs))),
+        *options[IN_FRONT:],
+    ]
+
+
+def _metric(name: str, found: Spread) -> str:
+    text = in_metric(name, found.mean, "not evaluated" if name == "accuracy" else "–")
+    if found.std is None:
+        return text
+    return text + (f" ± {100 * found.std:.1f}" if name == "accuracy" else f" ± {found.std:.2g}")
+
+
+def _interval(name: str, found: Spread) -> str:
+    if found.mean is None or found.half_width is None:
+        return "–"
+    low, high = found.mean - found.half_width, found.mean + found.half_width
+    if name != "accuracy":
+        return f"{low:.4g} to {high:.4g}"
+    return f"{100 * max(0.0, low):.1f}–{percent(min(1.0, high))}"
+
+
+def write_csv(comparison: Comparison, file: Path) -> None:
+    """One line per group and threat model; infinite is ``inf``, a missing value is empty, no text can be read as a
+    formula.
+    """
+    from pandas import DataFrame
+
+    parts = ("n", "mean", "std", "ci95_half_width")
+    lines = []
+    for threat, rows in comparison.tables:
+        for row in rows:
+            known = {name: dict(zip(parts, astuple(spread), strict=True)) for name, spread in row.figures.items()}
+            facts = {**dict(zip(THREAT_KEYS, threat.threat, strict=True)), "claimed_scope": " ".join(row.scopes)}
+            numbers = {f"{name}_{part}": known[name][part] for name in FIGURES for part in (*parts[1:], "n")}
+            why = "; ".join(row.reasons)
+            lines.append({**row.group.values, **facts, "leading_metric": row.leading, **numbers, "reasons": why})
+    table = DataFrame(lines, dtype=object).map(cell).rename(columns=cell)
+    table.to_csv(file, index=False, lineterminator="\r\n")
+
+
+#: What LaTeX takes for a command, and signs that its fonts lack.
+LATEX = str.maketrans(
+    {letter: f"\\{letter}" for letter in "&%$#_{}"}
+    | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "ε": r"$\varepsilon$"}
+    | {"±": r"$\pm$", "∞": r"$\infty$", "≤": r"$\le$", "≥": r"$\ge$", "–": "--"}
+)
+
+
+def latex_tables(tables: Sequence[TextTable]) -> str:
+    """``\\input{comparison}``: one ``table`` for each threat model. Its caption names the threat model, so that no two
+    are mixed up.
+    """
+    from pandas import DataFrame
+
+    def in_latex(table: TextTable) -> str:
+        cells = DataFrame([[cell.translate(LATEX) for cell in row] for row in table.rows])
+        header, columns = [name.translate(LATEX) for name in table.header], "l" * len(table.header)
+        caption = table.title.translate(LATEX)
+        text: str = cells.to_latex(index=False, header=header, caption=caption, column_format=columns)
+        return text.replace("\\begin{table}\n", "\\begin{table}\n\\centering\n", 1)
+
+    return "% Needs \\usepackage{booktabs}.\n" + "\n".join(map(in_latex, tables))
+
+
+@dataclass(frozen=True)
+class Cell:
+    """text: as shown. value: what the column is sorted by: a number, infinite included; None: by the text, and a text
+    in a column of numbers comes after them. link: relative, of a run's page.
+    """
+
+    text: str
+    value: float | None = None
+    link: str = ""
+
+    @property
+    def key(self) -> str:
+        """As JavaScript reads it."""
+        return "" if self.value is None else str(self.value).replace("inf", "Infinity")
+
+
+def runs_table(comparison: Comparison, folder: Path) -> tuple[list[str], list[list[Cell]]]:
+    """(header, a row for each run in the order of its folder's name), which a click on a column's head sorts; sizes are
+    payloads of all messages, both ways. folder: where the page lies, which links to the runs' pages.
+    """
+    several = len(comparison.tables) > 1
+    names = comparison.groups[0].short_names if comparison.groups else []
+    runs = [(group, run) for group in comparison.groups for run in group.runs]
+    runs.sort(key=lambda pair: pair[1].path.name)
+    runs.sort(key=lambda pair: int(job) if (job := pair[1].path.name.partition("-")[0]).isdecimal() else math.inf)
+    rows = []
+    for group, run in runs:
+        options = [Cell(group.options[name], _as_number(value)) for name, value in group.values.items()]
+        page = "report.html" if (run.path / "report.html").is_file() else "summary.json"
+        link = quote(f"{os.path.relpath(run.path, folder)}/{page}")
+        front = [Cell(run.path.name, None, link), *options[:IN_FRONT]]
+        seed = Cell(str(run.config.get("seed", "–")), number(run.config.get("seed")))
+        seen_by = [Cell(threat_short(run.result.privacy))] if several else []
+        rows.append([*front, seed, *_figures(run.result), *options[IN_FRONT:], *seen_by])
+    leading = {run.result.leading[0] for _, run in runs}
+    metric = next(iter(leading)).replace("_", " ") if len(leading) == 1 else "metric"
+    header = ["run", *names[:IN_FRONT], "seed", metric, "claimed ε", "verified ε", "audited ε", "sent", "time"]
+    return [*header, *names[IN_FRONT:], *(["seen by"] if several else [])], rows
+
+
+def _figures(result: Summary) -> list[Cell]:
+    (leading, value, _), time, privacy = result.leading, result.timing.get("total_s"), result.privacy
+    epsilons = zip(EPSILONS, (*ABSENT[:2], unaudited(privacy)), strict=True)
+    up, down = result.traffic.get("bytes_up"), result.traffic.get("bytes_down")
+    total = None if up is None or down is None else up + down
+    return [
+        Cell(in_metric(leading, value, "not evaluated"), value),
+        *(Cell(figure(getattr(privacy, name), words), getattr(privacy, name)) for name, words in epsilons),
+        Cell(size(total), total),
+        Cell(seconds(time), time),
+    ]

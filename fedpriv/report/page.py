@@ -6,7 +6,6 @@ the one that sorts a comparison's runs.
 
 from __future__ import annotations
 
-import math
 import os
 from collections import Counter
 from collections.abc import Mapping
@@ -18,34 +17,28 @@ from typing import Any
 
 from fedpriv.common.files import write_atomic
 from fedpriv.common.versions import made_by
-from fedpriv.report.answers import HEADER as ANSWERS
-from fedpriv.report.answers import NOTE as ANSWERS_NOTE
-from fedpriv.report.answers import answer_rows, replies
-from fedpriv.report.attacks import attack_section, inversion_picture, inversion_section, roc_picture
-from fedpriv.report.compare import Comparison, mean_curve, write_csv
+from fedpriv.report.attacks import INVERTED, ROC, attack_section, inversion_section
+from fedpriv.report.compare import (
+    COMPARISON_NOTE,
+    Comparison,
+    comparison_tables,
+    latex_tables,
+    runs_table,
+    write_csv,
+)
 from fedpriv.report.epsilon_figures import all_figures
-from fedpriv.report.latex import latex_tables
 from fedpriv.report.overview import head
 from fedpriv.report.pictures import Picture, shown
-from fedpriv.report.plots import Band, draw_comparison, draw_private, draw_run
+from fedpriv.report.plots import draw_comparison, draw_private, draw_run, draw_tradeoffs
 from fedpriv.report.reading import Releases, RunFolder, count_releases, read_run
 from fedpriv.report.rendering import rendered
-from fedpriv.report.runs_table import runs_table
-from fedpriv.report.tables import COMPARISON_NOTE, comparison_tables
-from fedpriv.report.tradeoff import draw_tradeoffs
+from fedpriv.report.run_summary import Privacy, mapping_of, number, pick
+from fedpriv.report.tables import HEADER, NOTE, answer_rows, replies
 from fedpriv.report.views import PRIVATE, seal
 from fedpriv.report.words import (
     figure,
-    further_metrics,
     in_metric,
-    leading_metric,
     many,
-    mapping_at,
-    number,
-    number_at,
-    other_threats,
-    pick,
-    reasons,
     scale,
     seconds,
     size,
@@ -55,7 +48,7 @@ from fedpriv.report.words import (
     worth,
 )
 
-#: Examples of the sections on learning, and on spending and noise.
+#: Pictures of the sections on learning, and on spending and noise.
 LEARNING = ("accuracy.png", "metric.png", "clients.png", "loss.png")
 SPENDING = ("epsilon.png", "noise.png", "clipping.png", "significance.png")
 AUDIT = Picture("audit.png", "Plot of the audit's lower bound", "The audit's lower bound.")
@@ -73,17 +66,17 @@ def write_report(folder: Path, live: int | None = None) -> Path:
     run = read_run(folder, private=False)
     if live:  # a run that is extended has the summary of its first part
         run = replace(run, summary=None)
-    drawn = draw_run(run.rounds, mapping_at(run.summary, "privacy"), folder)
-    if (folder / AUDIT.file).is_file():
-        drawn.append(AUDIT)
+    drawn = [
+        *draw_run(run.rounds, run.result.privacy, folder),
+        *filter(lambda one: (folder / one.file).is_file(), [AUDIT]),
+    ]
     pictures = {picture.file: shown(folder, picture) for picture in drawn}
-    page = _run_page(run, folder, pictures, live)
-    write_atomic(folder / "report.html", page)
+    write_atomic(folder / "report.html", _run_page(run, folder, pictures, live))
     private = folder / PRIVATE
     if not live and private.is_dir():
         whole = read_run(folder)
         drawn = draw_private(whole.rounds, private)
-        drawn += [one for one in (LABELS, roc_picture(), inversion_picture()) if (private / one.file).is_file()]
+        drawn += [picture for picture in (LABELS, ROC, INVERTED) if (private / picture.file).is_file()]
         pictures |= {picture.file: shown(private, picture) for picture in drawn}
         write_atomic(private / "report.html", _run_page(whole, folder, pictures, private=private), mode=0o600)
         seal(private)
@@ -94,9 +87,9 @@ def _run_page(
     run: RunFolder, folder: Path, pictures: Mapping[str, Picture], live: int | None = None, private: Path | None = None
 ) -> str:
     problems = dict(run.problems if live is None else {})  # a line of a file may be half written
-    releases = count_releases(folder / "ledger.jsonl", problems)
-    privacy = mapping_at(run.summary, "privacy")
-    others = other_threats(privacy)
+    releases, result = count_releases(folder / "ledger.jsonl", problems), run.result
+    privacy, leading = result.privacy, result.leading[0]
+    versions = {"fedpriv": made_by(result.commit) if result.commit is not None else None, **result.versions}
     return rendered(
         "run.html",
         live=live,
@@ -104,26 +97,29 @@ def _run_page(
         secret=bool(run.rounds) and run.rounds[-1].get("participants") is None,
         now=datetime.now(UTC).strftime("%H:%M:%S UTC"),
         privacy=_privacy_section(privacy) if privacy else None,
-        others=[_privacy_section(other) for other in others],
-        secure_sum="secure-sum" in [record.get("observer") for record in (privacy, *others)],
-        adder=privacy.get("secure_sum"),
+        others=[_privacy_section(other) for other in privacy.others],
+        secure_sum="secure-sum" in [record.observer for record in (privacy, *privacy.others)],
+        adder=privacy.secure_sum,
         promises=scale(),
         pictures=pictures,
         learning=LEARNING,
         spending=SPENDING,
         releases=[_release_row(row) for row in releases],
-        attacks=attack_section(run.summary),
-        inversion=inversion_section(run.summary, private) if private else None,
-        metrics_table=list(further_metrics(run.summary).items()),
-        sites=_sites(run.summary),
-        answer_rows=answer_rows(run.summary),
-        answers_header=ANSWERS,
-        answers_note=ANSWERS_NOTE,
-        answered_by=replies(run.summary or {}),
+        attacks=attack_section(result),
+        inversion=inversion_section(result, private) if private else None,
+        metrics_table=list(result.further_metrics.items()),
+        sites_header=["site", leading.replace("_", " "), "test examples"],
+        sites=[
+            [str(one.site), in_metric(leading, one.value), f"{one.examples or 0:,.0f}"] for one in result.metrics.sites
+        ],
+        answer_rows=answer_rows(result),
+        answers_header=HEADER,
+        answers_note=NOTE,
+        answered_by=replies(result),
         cost=_cost(run),
         method_figures=_method_figures(run),
         config_text=run.config_text or "config.yaml is not there.",
-        versions=_versions(run),
+        versions=sorted((name, str(version)) for name, version in versions.items() if version is not None),
         **head(run, problems),
     )
 
@@ -132,8 +128,7 @@ def write_comparison(comparison: Comparison, folder: Path) -> list[Path]:
     """Writes ``comparison.html``, ``.csv`` and ``.tex`` and, where there is something to draw, ``comparison.png``
     and ``tradeoff.png``, one for each threat model.
     """
-    bands = [Band(group.label, *mean_curve(group)) for group in comparison.groups]
-    picture = draw_comparison(bands, folder)
+    picture = draw_comparison(comparison, folder)
     write_csv(comparison, folder / "comparison.csv")
     header, rows = runs_table(comparison, folder)
     tables, tradeoffs = comparison_tables(comparison), draw_tradeoffs(comparison, folder)
@@ -158,23 +153,14 @@ def write_comparison(comparison: Comparison, folder: Path) -> list[Path]:
     return [folder / name for name in names]
 
 
-def _sites(summary: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """The leading metric site by site, the worst first."""
-    leading, sites = leading_metric(summary)[0], pick(summary, "metrics", "sites")
-    if not sites:
-        return None
-    rows = [[str(one["site"]), in_metric(leading, number_at(one, "value")), f"{one['examples']:,}"] for one in sites]
-    return {"header": ["site", leading.replace("_", " "), "test examples"], "rows": rows}
-
-
-def _privacy_section(privacy: Mapping[str, Any]) -> dict[str, Any]:
-    infinite = math.inf in (number_at(privacy, "verified_epsilon"), number_at(privacy, "verified_at_claimed_scope"))
+def _privacy_section(privacy: Privacy) -> dict[str, Any]:
+    infinite = float("inf") in (privacy.verified_epsilon, privacy.verified_at_claimed_scope)
     return {
         "sentence": f"{threat_sentence(privacy)} {worth(privacy)}".strip(),
         "short": threat_short(privacy),
-        "observer": str(privacy.get("observer")),
+        "observer": str(privacy.observer),
         "figures": all_figures(privacy),
-        "reasons": [] if infinite and len(reasons(privacy)) == 1 else reasons(privacy),
+        "reasons": [] if infinite and len(privacy.reasons) == 1 else privacy.reasons,
         "threat": threat_table(privacy),
     }
 
@@ -191,42 +177,35 @@ def _release_row(row: Releases) -> list[str]:
     ]
 
 
-def _versions(run: RunFolder) -> list[tuple[str, str]]:
-    named = [("fedpriv", made_by(str(found)))] if (found := pick(run.summary, "commit")) is not None else []
-    return sorted([*named, *((str(name), str(text)) for name, text in mapping_at(run.summary, "versions").items())])
-
-
 def _cost(run: RunFolder) -> list[tuple[str, str]]:
-    def total(name: str) -> float | None:
-        known = [value for row in run.rounds if (value := number(row.get(name))) is not None]
-        return sum(known) if known else None
+    def known(name: str) -> list[float]:
+        return [value for row in run.rounds if (value := number(row.get(name))) is not None]
 
-    def traffic(name: str) -> str:
-        known = number_at(run.summary, "traffic", name)
-        known = total(name) if known is None else known
-        return "–" if known is None else size(known)
+    def count(value: float | None) -> str:
+        return "–" if value is None else f"{value:,.0f}"
 
     def by_name(name: str) -> Counter[str]:
-        found = Counter[str]()
+        total = Counter[str]()
         for row in run.rounds:
-            for key, value in mapping_at(row, name).items():
-                found[key] += number(value) or 0  # type: ignore[assignment]
-        return found
+            total.update({key: number(value) or 0 for key, value in mapping_of(row.get(name)).items()})  # type: ignore
+        return total
 
-    participants = [known for row in run.rounds if (known := number(row.get("participants"))) is not None]
-    stopped, peak = number_at(run.summary, "privacy", "clients_stopped"), number_at(run.summary, "peak_memory_mib")
-    refused = by_name("refused")
+    def traffic(name: str) -> str:
+        total = result.traffic.get(name)
+        return size(sum(known(name)) if total is None and known(name) else total)
+
+    result, participants, dropped, refused = run.result, known("participants"), known("dropped"), by_name("refused")
     kinds = ", ".join(f"{kind.replace('_', ' ')} {count:,.0f}" for kind, count in sorted(refused.items()))
-    timing = {name.removesuffix("_s").replace("_", " "): t for name, t in mapping_at(run.summary, "timing").items()}
-    dropped = total("dropped")
+    timing = {name.removesuffix("_s").replace("_", " "): value for name, value in result.timing.items()}
+    peak = result.peak_memory_mib
     return [
-        *((f"Time, {name}", seconds(number(value))) for name, value in (*timing.items(), *by_name("timings").items())),
+        *((f"Time, {name}", seconds(value)) for name, value in (*timing.items(), *by_name("timings").items())),
         ("Sent by the clients", traffic("bytes_up")),
         ("Sent by the server", traffic("bytes_down")),
         ("Participants per round", figure(fmean(participants)) if participants else "–"),
-        ("Replies lost or dropped", "–" if dropped is None else f"{dropped:,.0f}"),
-        ("Replies refused", "–" if dropped is None else f"{refused.total():,.0f}" + (f" ({kinds})" if kinds else "")),
-        ("Clients stopped by their budget", "–" if stopped is None else f"{stopped:,.0f}"),
+        ("Replies lost or dropped", count(sum(dropped) if dropped else None)),
+        ("Replies refused", f"{refused.total():,.0f}" + (f" ({kinds})" if kinds else "") if dropped else "–"),
+        ("Clients stopped by their budget", count(result.privacy.clients_stopped)),
         ("Peak memory", "–" if peak is None else f"{peak:,.0f} MiB"),
         ("Engine", str(pick(run.config, "engine", "name") or "–")),
         ("Trainer", str(pick(run.config, "engine", "trainer") or "–")),
@@ -238,8 +217,7 @@ def _method_figures(run: RunFolder) -> list[tuple[str, str, str]]:
     first: dict[str, Any] = {}
     last: dict[str, Any] = {}
     for row in run.rounds:
-        figures = mapping_at(row, "figures")
-        figures = {name: value for name, value in figures.items() if value is not None}
+        figures = {name: value for name, value in mapping_of(row.get("figures")).items() if value is not None}
         first, last = figures | first, last | figures
     return [(name, _in_words(first[name]), _in_words(last[name])) for name in sorted(last)]
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import cycle
 from pathlib import Path
 from statistics import median
@@ -21,6 +20,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator, PercentFormatter
 
 from fedpriv.report.client_accuracy import last_known, spread_over_clients
+from fedpriv.report.compare import Comparison, Row, mean_curve
 from fedpriv.report.pictures import (
     BLACK,
     BLUE,
@@ -35,29 +35,24 @@ from fedpriv.report.pictures import (
     Picture,
     save_themed,
 )
+from fedpriv.report.run_summary import Privacy, mapping_of, number
 from fedpriv.report.words import figure as in_figures
-from fedpriv.report.words import in_metric, leading_of_round, mapping_at, number, number_at, percent
+from fedpriv.report.words import in_metric, leading_of_round, percent, threat_short
 
 Round = Mapping[str, Any]
+Series = tuple[Sequence[int], Sequence[float]]
 
 #: Marks; more of them are pixels in an SVG too, where each would be an element of its own.
 MANY = 500
+#: Letters of a legend's line in a comparison.
+WIDTH = 66
+#: Options that move a method along its curve: points that differ in nothing else belong to one.
+BUDGETS = frozenset(("target_epsilon", "epsilon", "noise_multiplier", "noise_std"))
 
 
-@dataclass(frozen=True)
-class Band:
-    """Mean and standard deviation over seeds, round by round."""
-
-    label: str
-    rounds: Sequence[int]
-    mean: Sequence[float]
-    std: Sequence[float]
-    metric: str = "accuracy"
-
-
-def draw_run(rounds: Sequence[Round], privacy: Mapping[str, Any], folder: Path) -> list[Picture]:
+def draw_run(rounds: Sequence[Round], privacy: Privacy, folder: Path) -> list[Picture]:
     """Draws what outsiders may see, as far as the rounds have values for it."""
-    drawn = draw_accuracy(rounds, folder), draw_metric(rounds, folder), draw_epsilon(rounds, privacy, folder)
+    drawn = draw_metric(rounds, folder), draw_epsilon(rounds, privacy, folder)
     return [picture for picture in (*drawn, draw_loss(rounds, folder), draw_clipping(rounds, folder)) if picture]
 
 
@@ -72,38 +67,26 @@ def draw_private(rounds: Sequence[Round], folder: Path) -> list[Picture]:
 
 
 def draw_metric(rounds: Sequence[Round], folder: Path) -> Picture | None:
-    """The leading metric of a task that has no accuracy."""
-    known = [(row["round"], *leading_of_round(row)) for row in rounds]
-    points = [(x, y) for x, name, y in known if name != "accuracy" and y is not None]
-    name = next((name for _, name, y in known if name != "accuracy" and y is not None), None)
-    if name is None:
+    """The leading metric: accuracy, or that of a task that has none."""
+    leading = [(row["round"], *leading_of_round(row)) for row in rounds]
+    points = [(name, x, y) for x, name, y in leading if y is not None and math.isfinite(y)]
+    if not points:
         return None
-    x, y = [x for x, _ in points], [y for _, y in points]
-    figure, axes = blank_figure(f"{name} on the test set")
+    name = points[-1][0]
+    x, y = [x for of, x, _ in points if of == name], [y for of, _, y in points if of == name]
+    figure, axes = blank_figure(f"{name.capitalize() if name == 'accuracy' else name} on the test set")
     draw_line(axes, x, y, BLUE, f"test {name}")
-    axes.annotate(
+    if name == "accuracy":
+        axes.set_ylim(0, 1.04)
+        axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=0, symbol=" %"))
+    axes.annotate(  # beside the axes: no line is there
         in_metric(name, y[-1]), (1, y[-1]), xycoords=("axes fraction", "data"), xytext=(4, 0),
         textcoords="offset points", va="center", color=BLUE, fontweight="bold", annotation_clip=False,
     )  # fmt: skip
+    what = "test accuracy" if name == "accuracy" else f"{name} on the test set"
     ends = f"{in_metric(name, y[0])} in round {x[0]}, {in_metric(name, y[-1])} in round {x[-1]}"
-    alt = f"Line plot of {name} on the test set over rounds: {ends}."
-    return _saved(figure, folder, Picture("metric.png", alt, "Global model on the test set, where evaluated."))
-
-
-def draw_accuracy(rounds: Sequence[Round], folder: Path) -> Picture | None:
-    x, y = _series(rounds, "accuracy")
-    if not x:
-        return None
-    figure, axes = blank_figure("Accuracy on the test set")
-    draw_line(axes, x, y, BLUE, "test accuracy")
-    axes.set_ylim(0, 1.04)
-    axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=0, symbol=" %"))
-    axes.annotate(  # beside the axes: no line is there
-        percent(y[-1]), (1, y[-1]), xycoords=("axes fraction", "data"), xytext=(4, 0), textcoords="offset points",
-        va="center", color=BLUE, fontweight="bold", annotation_clip=False,
-    )  # fmt: skip
-    alt = f"Line plot of test accuracy over rounds: {percent(y[0])} in round {x[0]}, {percent(y[-1])} in round {x[-1]}."
-    return _saved(figure, folder, Picture("accuracy.png", alt, "Global model on the test set, where evaluated."))
+    file, caption = ("accuracy" if name == "accuracy" else "metric"), "Global model on the test set, where evaluated."
+    return _saved(figure, folder, Picture(f"{file}.png", f"Line plot of {what} over rounds: {ends}.", caption))
 
 
 def draw_clients(rounds: Sequence[Round], folder: Path) -> Picture | None:
@@ -142,43 +125,36 @@ def draw_clients(rounds: Sequence[Round], folder: Path) -> Picture | None:
 
 
 def draw_loss(rounds: Sequence[Round], folder: Path) -> Picture | None:
-    test, train = _series(rounds, "loss"), _series(rounds, "train_loss")
-    if not test[0] and not train[0]:
+    lines = {"test set": (_series(rounds, "loss"), BLUE), "clients' training": (_series(rounds, "train_loss"), ORANGE)}
+    drawn = _lines("Loss", "", lines, dashed="clients' training")
+    if drawn is None:
         return None
-    figure, axes = blank_figure("Loss")
-    words = []
-    for (x, y), color, label, style in ((test, BLUE, "test set", "-"), (train, ORANGE, "clients' training", "--")):
-        if x:
-            draw_line(axes, x, y, color, label, style)
-            words.append(f"{label} from {in_figures(y[0])} to {in_figures(y[-1])}")
-    _legend(figure)
+    words = [f"{label} from {in_figures(y[0])} to {in_figures(y[-1])}" for label, ((x, y), _) in lines.items() if x]
     caption = "Training loss: mean over the round's clients, a diagnostic for the experimenter."
-    return _saved(figure, folder, Picture("loss.png", f"Line plot of loss over rounds: {', '.join(words)}.", caption))
+    return _saved(drawn[0], folder, Picture("loss.png", f"Line plot of loss over rounds: {', '.join(words)}.", caption))
 
 
-def draw_epsilon(rounds: Sequence[Round], privacy: Mapping[str, Any], folder: Path) -> Picture | None:
+def draw_epsilon(rounds: Sequence[Round], privacy: Privacy, folder: Path) -> Picture | None:
     """Epsilon spent so far, with the run's guarantee (and its claim, if that covers the run) as levels.
 
     An infinite value is a line at the top of the picture, where the axis reads ∞.
     """
     x, spent = _series(rounds, "epsilon_so_far", infinite=True)
-    levels = {"verified": number_at(privacy, "verified_epsilon")}
-    if privacy.get("claimed_scope", "run") == "run":
-        levels["claimed"] = number_at(privacy, "claimed_epsilon")
+    covers = (privacy.claimed_scope or "run") == "run"
+    levels = {"verified": privacy.verified_epsilon, "claimed": privacy.claimed_epsilon if covers else None}
+    known = {name: level for name, level in levels.items() if level is not None}
     if not x:
         return None
     figure, axes = blank_figure("Epsilon over the run")
-    place = _with_infinity(axes, [*spent, *(level for level in levels.values() if level is not None)])
+    place = _with_infinity(axes, [*spent, *known.values()])
     axes.step(x, [place(value) for value in spent], where="post", color=BLACK, lw=2.4, label="spent so far")
     axes.plot(x[-1], place(spent[-1]), "o", color=BLACK, ms=5)
-    for (name, level), color, dashes in zip(
-        levels.items(), (GREEN, VERMILLION), ((0, (7, 3)), (0, (2, 2))), strict=False
-    ):
-        if level is not None:
-            label = f"{name}, whole run: {in_figures(level)}"
-            axes.axhline(place(level), color=color, ls=dashes, lw=2, label=label, zorder=3)
+    looks = {"verified": (GREEN, (0, (7, 3))), "claimed": (VERMILLION, (0, (2, 2)))}
+    for name, level in known.items():
+        (color, dashes), label = looks[name], f"{name}, whole run: {in_figures(level)}"
+        axes.axhline(place(level), color=color, ls=dashes, lw=2, label=label, zorder=3)
     _legend(figure)
-    said = [f"{name} for the whole run {_in_words(level)}" for name, level in levels.items() if level is not None]
+    said = [f"{name} for the whole run {_in_words(level)}" for name, level in known.items()]
     alt = f"Step plot of the epsilon spent so far: {_in_words(spent[-1])} after round {x[-1]}; {', '.join(said)}."
     caption = "Spent so far: the epsilon of the choices that were made, no guarantee given beforehand."
     return _saved(figure, folder, Picture("epsilon.png", alt, caption))
@@ -186,105 +162,149 @@ def draw_epsilon(rounds: Sequence[Round], privacy: Mapping[str, Any], folder: Pa
 
 def draw_noise(rounds: Sequence[Round], folder: Path) -> Picture | None:
     """Norms of the update and of its noise (mean over the round's clients) on a logarithmic axis."""
-    lines = (
-        ("update_norm", SKY, "update", "--"),
-        ("clipped_norm", BLUE, "update, clipped", "-"),
-        ("noise_norm", VERMILLION, "noise", "-"),
-    )
-    series = {key: _series(rounds, key, positive=True) for key, *_ in lines}
-    if not any(x for x, _ in series.values()):
+    keys = {
+        "update": ("update_norm", SKY),
+        "update, clipped": ("clipped_norm", BLUE),
+        "noise": ("noise_norm", VERMILLION),
+    }
+    lines = {label: (_series(rounds, key, positive=True), color) for label, (key, color) in keys.items()}
+    pairs = [(number(row.get("noise_norm")), number(row.get("clipped_norm"))) for row in rounds]
+    ratios = [noise / signal for noise, signal in pairs if noise and signal]
+    title = f"Noise is {in_figures(median(ratios))} × the clipped update" if ratios else "Noise against signal"
+    drawn = _lines(title, "L2 norm, one client", lines, dashed="update", logarithmic=True)
+    if drawn is None:
         return None
-    ratio = _median_ratio(rounds)
-    title = "Noise against signal" if ratio is None else f"Noise is {in_figures(ratio)} × the clipped update"
-    figure, axes = blank_figure(title, "L2 norm, one client")
-    for key, color, label, style in lines:
-        x, y = series[key]
-        if x:
-            draw_line(axes, x, y, color, label, style)
-    log_axis(axes, [value for _, y in series.values() for value in y])
-    _legend(figure)
-    last = [f"{label} {in_figures(series[key][1][-1])}" for key, _, label, _ in lines if series[key][0]]
-    caption = "Mean over the round's clients, before the server averages; a diagnostic for the experimenter."
-    if not series["noise_norm"][0]:
-        caption = f"No noise was added. {caption}"
+    last = [f"{label} {in_figures(y[-1])}" for label, ((x, y), _) in lines.items() if x]
+    none = "" if lines["noise"][0][0] else "No noise was added. "
+    caption = f"{none}Mean over the round's clients, before the server averages; a diagnostic for the experimenter."
     alt = f"Line plot of L2 norms over rounds, logarithmic; in the last round: {', '.join(last)}."
-    return _saved(figure, folder, Picture("noise.png", alt, caption))
+    return _saved(drawn[0], folder, Picture("noise.png", alt, caption))
 
 
 def draw_clipping(rounds: Sequence[Round], folder: Path) -> Picture | None:
     """The clip norm, where it is adaptive, with the updates that it clips and the reported statistics of their
     norms.
     """
-    moving = [{"round": row["round"], **mapping_at(row, "figures")} for row in rounds]
-    x, y = _series(moving, "clip_norm", positive=True)
-    if not x:
+    moving = _figures(rounds)
+    clip, updates = _series(moving, "clip_norm", positive=True), _series(rounds, "update_norm", positive=True)
+    if not clip[0]:
         return None
-    figure, axes = blank_figure("Clip norm against the updates", "L2 norm, one client")
-    points = [
-        (row["round"], norm)
-        for row in moving
-        for value in mapping_at(row, "reported_norms").values()
-        if (norm := number(value)) is not None and 0 < norm < math.inf
+    reported = [
+        (row["round"], number(norm)) for row in moving for norm in mapping_of(row.get("reported_norms")).values()
     ]
+    points = [(x, norm) for x, norm in reported if norm is not None and 0 < norm < math.inf]
+    figure, axes = blank_figure("Clip norm against the updates", "L2 norm, one client")
     if points:
         axes.plot(
             *zip(*points, strict=True), ".", color=DOTS, ms=3, label="norm, as reported", zorder=1,
             rasterized=len(points) > MANY,
         )  # fmt: skip
-    updates = _series(rounds, "update_norm", positive=True)
     if updates[0]:
         draw_line(axes, *updates, SKY, "update, mean", "--")
-    draw_line(axes, x, y, VERMILLION, "clip norm C")
-    log_axis(axes, [*y, *updates[1], *(norm for _, norm in points)])
+    draw_line(axes, *clip, VERMILLION, "clip norm C")
+    log_axis(axes, [*clip[1], *updates[1], *(norm for _, norm in points)])
     _legend(figure)
-    alt = f"Line plot of the clip norm over rounds, logarithmic: from {in_figures(y[0])} to {in_figures(y[-1])}."
+    first, last = in_figures(clip[1][0]), in_figures(clip[1][-1])
+    alt = f"Line plot of the clip norm over rounds, logarithmic: from {first} to {last}."
     caption = "The clip norm moves by what clients report of their updates; the updates themselves are a diagnostic."
     return _saved(figure, folder, Picture("clipping.png", alt, caption))
 
 
 def draw_significance(rounds: Sequence[Round], folder: Path) -> Picture | None:
     """The share of coordinates that received noise, and the share in the method's schedule."""
-    shares = [{"round": row["round"], **mapping_at(row, "figures")} for row in rounds]
+    shares = _figures(rounds)
     found, planned = (_series(shares, name) for name in ("share_perturbed", "scheduled_share"))
-    if not found[0]:
+    lines = {"measured": (found, BLUE), "schedule": (planned, ORANGE)}
+    drawn = _lines("Coordinates with noise", "share, mean over clients", lines, dashed="schedule") if found[0] else None
+    if drawn is None:
         return None
-    figure, axes = blank_figure("Coordinates with noise", "share, mean over clients")
-    draw_line(axes, *found, BLUE, "measured")
-    if planned[0]:
-        draw_line(axes, *planned, ORANGE, "schedule", "--")
-    axes.set_ylim(0, 1.02)
-    _legend(figure)
+    drawn[1].set_ylim(0, 1.02)
     ends = f"{percent(found[1][0])} in the first round and {percent(found[1][-1])} in the last"
     alt = f"Line plot of the share of coordinates with noise over rounds: {ends}."
     caption = "Published, the other coordinates are sent as they are; repaired, nothing is sent for them."
-    return _saved(figure, folder, Picture("significance.png", alt, caption))
+    return _saved(drawn[0], folder, Picture("significance.png", alt, caption))
 
 
-def draw_comparison(bands: Sequence[Band], folder: Path) -> Picture | None:
+# --- comparisons -----------------------------------------------------------------------------------------
+
+
+def draw_comparison(comparison: Comparison, folder: Path) -> Picture | None:
     """The leading metric over rounds, a line and a band of one standard deviation for each group: comparison.png."""
-    bands = [band for band in bands if band.rounds]
+    bands = [(group.label(), *mean_curve(group)) for group in comparison.groups]
+    bands = [band for band in bands if band[1]]
     if not bands:
         return None
-    names = {band.metric for band in bands}
+    names = {metric for *_, metric in bands}
     metric = next(iter(names)) if len(names) == 1 else "leading metric"
-    accuracy = metric == "accuracy"
-    figure, axes = blank_figure(
-        f"{metric.capitalize()} on the test set, mean over seeds", inches=(6.2, 3.4 + 0.2 * len(bands))
-    )
-    styles = cycle([(color, style) for style in ("-", "--", ":") for color in PALETTE])
-    for band, (color, style) in zip(bands, styles, strict=False):
-        draw_line(axes, band.rounds, band.mean, color, textwrap.fill(band.label, 66), style)
-        most = 1.0 if accuracy else math.inf
-        low = [max(0.0, mean - std) for mean, std in zip(band.mean, band.std, strict=True)]
-        high = [min(most, mean + std) for mean, std in zip(band.mean, band.std, strict=True)]
-        axes.fill_between(band.rounds, low, high, color=color, alpha=0.16, lw=0)
-    if accuracy:
+    title = f"{metric.capitalize()} on the test set, mean over seeds"
+    figure, axes = blank_figure(title, inches=(6.2, 3.4 + 0.2 * len(bands)))
+    for (label, rounds, mean, std, _), (color, style) in zip(bands, _styles(), strict=False):
+        draw_line(axes, rounds, mean, color, textwrap.fill(label, WIDTH), style)
+        low = [max(0.0, middle - half) for middle, half in zip(mean, std, strict=True)]
+        most = 1.0 if metric == "accuracy" else math.inf
+        high = [min(most, middle + half) for middle, half in zip(mean, std, strict=True)]
+        axes.fill_between(rounds, low, high, color=color, alpha=0.16, lw=0)
+    if metric == "accuracy":
         axes.set_ylim(max(0, axes.get_ylim()[0]), min(1.04, axes.get_ylim()[1]))
         axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=0, symbol=" %"))
     figure.legend(loc="outside lower left", frameon=False, fontsize=9, labelcolor=INK)
-    ends = ", ".join(f"{band.label} {in_metric(band.metric, band.mean[-1])}" for band in bands)
+    ends = ", ".join(f"{label} {in_metric(of, mean[-1])}" for label, _, mean, _, of in bands)
     alt = f"Line plot of mean test {metric} over rounds, one line per configuration; at the end: {ends}."
     return _saved(figure, folder, Picture("comparison.png", alt, "Band: one standard deviation over seeds."))
+
+
+def draw_tradeoffs(comparison: Comparison, folder: Path) -> list[Picture | None]:
+    """The leading metric against the verified epsilon: for each threat model tradeoff.png, tradeoff-2.png, ...; None
+    where no method has two epsilons.
+    """
+    files = (f"tradeoff-{n}.png" if n else "tradeoff.png" for n in (0, *range(2, len(comparison.tables) + 1)))
+    return [_tradeoff(*table, folder, file) for table, file in zip(comparison.tables, files, strict=False)]
+
+
+def _tradeoff(threat: Privacy, rows: Sequence[Row], folder: Path, file: str) -> Picture | None:
+    curves: dict[str, list[tuple[float, Row]]] = {}  # rows with a finite epsilon, by what tells their curves apart
+    flat: list[tuple[str, float]] = []
+    for row in rows:
+        epsilon, metric = row.figures["verified_epsilon"].mean, row.figures["metric"].mean
+        if metric is not None and (epsilon is None or math.isinf(epsilon)):
+            flat.append((f"{row.group.label()}: no finite epsilon", metric))
+        elif metric is not None and epsilon is not None and epsilon > 0:
+            along = [name for name in row.group.options if name.rpartition(".")[2] in BUDGETS]
+            curves.setdefault(row.group.label(along), []).append((epsilon, row))
+    names = {row.leading for row in rows}
+    if len(names) > 1 or not any(len({epsilon for epsilon, _ in curve}) > 1 for curve in curves.values()):
+        return None
+    (name,) = names
+    title = f"{name.replace('_', ' ').capitalize()} against epsilon"
+    figure, axes = blank_figure(title, inches=(6.2, 3.4 + 0.2 * len(curves)))
+    ordered = sorted(curves.items(), key=lambda item: min(epsilon for epsilon, _ in item[1]))
+    words = []
+    for (label, curve), (color, style) in zip(ordered, _styles(), strict=False):
+        curve.sort(key=lambda point: point[0])
+        found = [
+            (epsilon, row.figures["metric"].mean or 0.0, row.figures["metric"].half_width) for epsilon, row in curve
+        ]
+        x, y, bars = zip(*found, strict=True)
+        axes.errorbar(
+            x, y, yerr=bars, color=color, ls=style, lw=2, marker="o", ms=4, capsize=3,
+            label=textwrap.fill(label, WIDTH),
+        )  # fmt: skip
+        points = [f"{in_metric(name, metric)} at {in_figures(epsilon)}" for epsilon, metric in zip(x, y, strict=True)]
+        words.append(f"{label} {', '.join(points)}")
+    for label, metric in flat:
+        axes.axhline(metric, color=INK, ls=(0, (2, 2)), lw=1.2, label=textwrap.fill(label, WIDTH))
+    axes.set_xlabel("verified epsilon (logarithmic)", color=INK)
+    axes.set_xscale("log")
+    _plain_ticks(axes.xaxis, (1, 2, 5))
+    ticks = [epsilon for curve in curves.values() for epsilon, _ in curve]
+    axes.set_xlim(min(ticks) / 1.3, max(ticks) * 1.3)
+    axes.grid(axis="x", color=FAINT, lw=0.8)
+    if name == "accuracy":
+        axes.yaxis.set_major_formatter(PercentFormatter(1, symbol=" %"))
+    figure.legend(loc="outside lower left", frameon=False, fontsize=9, labelcolor=INK)
+    alt = f"Plot of {name} against the verified epsilon, {threat_short(threat)}: {'; '.join(words)}."
+    caption = "Mean over seeds; bars: its 95 % interval (Student's t), where there are two seeds or more."
+    return _saved(figure, folder, Picture(file, alt, caption))
 
 
 # --- shared ----------------------------------------------------------------------------------------------
@@ -312,6 +332,26 @@ def draw_line(axes: Axes, x: Sequence[int], y: Sequence[float], color: str, labe
     axes.plot(x, y, color=color, ls=style, lw=2, marker="o" if len(x) <= 12 else None, ms=4, label=label)
 
 
+def _lines(
+    title: str, ylabel: str, lines: Mapping[str, tuple[Series, str]], dashed: str, logarithmic: bool = False
+) -> tuple[Figure, Axes] | None:
+    """A figure with a line for each label that has values; None where none has any."""
+    if not any(x for (x, _), _ in lines.values()):
+        return None
+    figure, axes = blank_figure(title, ylabel)
+    for label, ((x, y), color) in lines.items():
+        if x:
+            draw_line(axes, x, y, color, label, "--" if label == dashed else "-")
+    if logarithmic:
+        log_axis(axes, [value for (_, y), _ in lines.values() for value in y])
+    _legend(figure)
+    return figure, axes
+
+
+def _styles() -> cycle[tuple[str, str]]:
+    return cycle([(color, style) for style in ("-", "--", ":") for color in PALETTE])
+
+
 def _legend(figure: Figure) -> None:
     """Below the axes, where no line can be: as many columns as fit."""
     labels = figure.axes[0].get_legend_handles_labels()[1]
@@ -319,19 +359,16 @@ def _legend(figure: Figure) -> None:
     figure.legend(loc="outside lower left", ncols=len(labels) if fit else 2, frameon=False, fontsize=9, labelcolor=INK)
 
 
-def _series(
-    rounds: Sequence[Round], key: str, *, positive: bool = False, infinite: bool = False
-) -> tuple[list[int], list[float]]:
+def _figures(rounds: Sequence[Round]) -> list[dict[str, Any]]:
+    """What the method itself reports, round by round."""
+    return [{**mapping_of(row.get("figures")), "round": row["round"]} for row in rounds]
+
+
+def _series(rounds: Sequence[Round], key: str, *, positive: bool = False, infinite: bool = False) -> Series:
     """(rounds, values) where there is a value to draw; null or text leaves a gap."""
     pairs = [(row["round"], number(row.get(key))) for row in rounds]
     kept = [(x, y) for x, y in pairs if y is not None and (infinite or math.isfinite(y)) and (y > 0 or not positive)]
     return [x for x, _ in kept], [y for _, y in kept]
-
-
-def _median_ratio(rounds: Sequence[Round]) -> float | None:
-    pairs = [(number(row.get("noise_norm")), number(row.get("clipped_norm"))) for row in rounds]
-    ratios = [noise / signal for noise, signal in pairs if noise and signal]
-    return median(ratios) if ratios else None
 
 
 def log_axis(axes: Axes, values: Sequence[float]) -> None:
@@ -339,9 +376,13 @@ def log_axis(axes: Axes, values: Sequence[float]) -> None:
     low, high = min(values) / 2, max(values) * 2
     axes.set_yscale("log")
     axes.set_ylim(low, high)
-    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if high / low < 100 else (1,)))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda tick, _: in_figures(tick)))
-    axes.yaxis.set_minor_locator(NullLocator())
+    _plain_ticks(axes.yaxis, (1, 2, 5) if high / low < 100 else (1,))
+
+
+def _plain_ticks(axis: Any, subs: tuple[int, ...]) -> None:
+    axis.set_major_locator(LogLocator(subs=subs))
+    axis.set_major_formatter(FuncFormatter(lambda tick, _: in_figures(tick)))
+    axis.set_minor_locator(NullLocator())
 
 
 def _with_infinity(axes: Axes, values: Sequence[float]) -> Callable[[float], float]:

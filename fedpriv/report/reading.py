@@ -7,10 +7,11 @@ import os
 import re
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
@@ -31,7 +32,9 @@ from fedpriv.config.owner import is_own
 from fedpriv.config.yaml_text import read_yaml
 from fedpriv.privacy.events import EVERY_CLIENT
 from fedpriv.report.views import PRIVATE, ROUND, SUMMARY, joined, split
-from fedpriv.report.words import number
+
+if TYPE_CHECKING:
+    from fedpriv.report.run_summary import Summary
 
 #: A folder that holds one of these is a run's folder (``.hydra`` alone: a job that ended before its first file).
 MARKS = ("config.yaml", "metrics.jsonl", "summary.json", ".hydra")
@@ -50,7 +53,7 @@ TORN_LAST = "its last line is torn and was left out"
 
 @dataclass(frozen=True)
 class RunFolder:
-    """The readable part of a run. ``problems``: file -> what could not be read."""
+    """The readable part of a run. ``summary``: as the file has it. ``problems``: file -> what could not be read."""
 
     path: Path
     config: Mapping[str, Any]
@@ -58,6 +61,13 @@ class RunFolder:
     rounds: Sequence[Mapping[str, Any]]
     summary: Mapping[str, Any] | None
     problems: Mapping[str, str] = field(default_factory=dict)
+
+    @cached_property
+    def result(self) -> Summary:
+        """The summary as types; empty where there is none."""
+        from fedpriv.report.run_summary import Summary  # a tenth of a second, which no start waits for
+
+        return Summary.model_validate(self.summary)
 
     @property
     def why_not_comparable(self) -> str | None:
@@ -85,6 +95,15 @@ class Releases:
     clients: int | None
     most_by_one_client: int
     parameters: Mapping[str, tuple[float, float]]
+
+
+def leaves(node: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """(dotted name, value) of everything in nested mappings that is no mapping."""
+    if isinstance(node, Mapping):
+        for key, child in node.items():
+            yield from leaves(child, f"{prefix}.{key}" if prefix else str(key))
+    else:
+        yield prefix, node
 
 
 def is_run(folder: Path) -> bool:
@@ -243,6 +262,8 @@ def count_releases(file: Path, problems: dict[str, str] | None = None) -> list[R
     """Counts ``ledger.jsonl`` line by line (it may be much larger than memory), largest total first."""
     if not is_file_in(file.parent, file.name):
         return []
+    from fedpriv.report.run_summary import number
+
     per_client: defaultdict[tuple[str, str, str], Counter[int]] = defaultdict(Counter)
     parameters: defaultdict[tuple[str, str, str], dict[str, tuple[float, float]]] = defaultdict(dict)
     torn = 0

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Any
 
 from fedpriv.mechanisms.tasks import TASKS
+from fedpriv.report.run_summary import Privacy, leading_metric, mapping_of, number, pick, worst_site  # noqa: F401
+
+# Studies and commands import the readers of a summary from here.
 
 #: The one definition of each term; docs/epsilons.md shows it.
 UNITS = {
@@ -32,105 +34,21 @@ SCOPES = {
     "round": "one round",
     "coordinate": "one coordinate of one message",
 }
+THREAT_KEYS = ("unit", "adjacency", "observer", "delta")
 #: Leading metrics of all tasks.
 LEADING = tuple(dict.fromkeys(task.leading for task in TASKS.values()))
-THREAT_KEYS = ("unit", "adjacency", "observer", "delta")
 
 
-@dataclass(frozen=True)
-class Figure:
-    """One of a run's epsilons for display; ``scope`` and ``promise``, what it is worth, are empty where it has none."""
-
-    name: str
-    value: str
-    scope: str
-    detail: str
-    promise: str = ""
-
-
-def number(value: Any) -> float | None:
-    """A number of a summary (infinite is the string "inf"), or None where there is none."""
-    if isinstance(value, str):
-        return math.inf if value == "inf" else None
-    if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
-        return None
-    return float(value)
-
-
-def pick(mapping: Any, *keys: str) -> Any:
-    """The value below nested keys, None where any of them is missing."""
-    for key in keys:
-        mapping = mapping.get(key) if isinstance(mapping, Mapping) else None
-    return mapping
-
-
-def number_at(mapping: Any, *keys: str) -> float | None:
-    """The number below nested keys, None where there is none."""
-    return number(pick(mapping, *keys))
-
-
-def further_metrics(summary: Any) -> dict[str, str]:
-    """Metrics of the run's task beside accuracy and loss, the leading one first; empty where it has none."""
-    found = {name: number(value) for name, value in mapping_at(summary, "metrics", "final").items()}
-    leading = pick(summary, "metrics", "leading")
-    names = sorted(found, key=lambda name: (name != leading, name != "auc"))
-    return {name.replace("_", " "): f"{found[name]:.4g}" for name in names if found[name] is not None}
-
-
-def leading_metric(summary: Any) -> tuple[str, float | None, bool]:
-    """(name, final value, whether more is better) of the metric that runs are ranked by: of classes the accuracy."""
-    name = pick(summary, "metrics", "leading") or "accuracy"
-    if name == "accuracy":
-        return name, number_at(summary, "accuracy", "final"), True
-    return name, number_at(summary, "metrics", "final", name), bool(pick(summary, "metrics", "more_is_better"))
-
-
-def leading_of_round(row: Any) -> tuple[str, float | None]:
+def leading_of_round(row: Mapping[str, Any]) -> tuple[str, float | None]:
     """(name, value) of the leading metric in a line of metrics.jsonl: accuracy, or another task's own."""
-    found = mapping_at(row, "metrics")
-    name = "accuracy" if pick(row, "accuracy") is not None else next((n for n in LEADING if n in found), "accuracy")
-    return name, number(row.get("accuracy") if name == "accuracy" else found[name])
+    if (accuracy := row.get("accuracy")) is not None:
+        return "accuracy", number(accuracy)
+    metrics = mapping_of(row.get("metrics"))
+    name = next((name for name in LEADING if name in metrics), "accuracy")
+    return name, number(metrics.get(name))
 
 
-def worst_site(summary: Any) -> tuple[str, float] | None:
-    """(site, leading metric of the global model on its test examples), where sites are told apart."""
-    for site in pick(summary, "metrics", "sites") or ():
-        value = number_at(site, "value")
-        if value is not None:
-            return str(pick(site, "site")), value
-    return None
-
-
-def in_metric(name: str, value: float | None, absent: str = "–") -> str:
-    """A metric's value as people read it: accuracies in percent."""
-    return absent if value is None else percent(value) if name == "accuracy" else f"{value:.4g}"
-
-
-def mapping_at(mapping: Any, *keys: str) -> dict[str, Any]:
-    """The mapping below nested keys, empty where there is none."""
-    found = pick(mapping, *keys)
-    return dict(found) if isinstance(found, Mapping) else {}
-
-
-def leaves(node: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """(dotted name, value) of everything in nested mappings that is no mapping."""
-    if isinstance(node, Mapping):
-        for key, child in node.items():
-            yield from leaves(child, f"{prefix}.{key}" if prefix else str(key))
-    else:
-        yield prefix, node
-
-
-def untrained_layers(summary: Any) -> str | None:
-    """What is missing from a run's saved model, where clients keep layers that the server never sees; else None."""
-    shared, size = number_at(summary, "num_shared"), number_at(summary, "num_parameters")
-    if shared is None or size is None or shared >= size:
-        return None
-    return (
-        f"The server has {shared:,.0f} of the model's {size:,.0f} parameters. model.safetensors, and the accuracy on "
-        "the test set, are of this global part with untrained personal layers, those of the initial model. The "
-        "method's result is the personalised accuracy."
-    )
+# --- numbers ---------------------------------------------------------------------------------------------
 
 
 def many(count: int, noun: str) -> str:
@@ -158,6 +76,11 @@ def percent(value: float | None, absent: str = "not evaluated") -> str:
     return absent if value is None else f"{100 * value:.1f} %"
 
 
+def in_metric(name: str, value: float | None, absent: str = "–") -> str:
+    """A metric's value as people read it: accuracies in percent."""
+    return absent if value is None else percent(value) if name == "accuracy" else f"{value:.4g}"
+
+
 def seconds(value: float | None, absent: str = "–") -> str:
     if value is None:
         return absent
@@ -180,25 +103,38 @@ def size(value: float | None, absent: str = "–") -> str:
     return f"{value:.1f} TiB"
 
 
-def threat_key(privacy: Mapping[str, Any]) -> tuple[Any, ...]:
-    """What two epsilons must share to be comparable: (unit, adjacency, observer, delta)."""
-    return tuple(privacy.get(key) for key in THREAT_KEYS)
+def plus_minus(mean: float, half_width: float | None, least: int = 1) -> str:
+    """ "98.92 ± 0.031": two digits of the half width, and the mean with as many decimals, at least ``least``."""
+    if half_width is None or not math.isfinite(half_width):
+        return f"{mean:.{least}f}"
+    decimals = 1 - math.floor(math.log10(half_width)) if half_width > 0 else least
+    decimals = max(least if half_width < 10 else 0, min(decimals, 4))
+    return f"{mean:.{max(least, decimals)}f} ± {half_width:.{decimals}f}"
 
 
-def unit_words(privacy: Mapping[str, Any]) -> str:
+# --- threat models ---------------------------------------------------------------------------------------
+
+
+def _words(privacy: Privacy) -> list[str]:
+    *words, delta = privacy.threat
+    return ["not stated" if word is None else word for word in (*words, None if delta is None else f"{delta:g}")]
+
+
+def unit_words(privacy: Privacy) -> str:
     """Whose data are protected; of persons by the word that the table's schema has for one."""
-    words = UNITS.get(str(privacy.get("unit")), f"the unit “{privacy.get('unit')}”")
-    return words.replace("one person", f"one {privacy.get('person') or 'person'}")
+    words = UNITS.get(str(privacy.unit), f"the unit “{privacy.unit}”")
+    return words.replace("one person", f"one {privacy.person or 'person'}")
 
 
-def threat_short(privacy: Mapping[str, Any]) -> str:
+def threat_short(privacy: Privacy) -> str:
     unit, adjacency, observer, delta = _words(privacy)
-    person = f" ({privacy['person']})" if privacy.get("person") else ""
+    person = f" ({privacy.person})" if privacy.person else ""
     return f"unit {unit}{person}, {adjacency}, seen by {observer}, delta {delta}"
 
 
-def threat_sentence(privacy: Mapping[str, Any]) -> str:
+def threat_sentence(record: Privacy | Mapping[str, Any]) -> str:
     """The question that these epsilons answer, in words."""
+    privacy = Privacy.model_validate(record)
     _, adjacency, observer, delta = _words(privacy)
     return (
         f"How well can an observer tell whether {unit_words(privacy)} was "
@@ -207,6 +143,20 @@ def threat_sentence(privacy: Mapping[str, Any]) -> str:
         f"The smaller the epsilon, the less it can tell; delta = {delta} is the additive slack."
     )
 
+
+def threat_table(privacy: Privacy) -> list[tuple[str, str, str]]:
+    """(term, the word used, what it means) for unit, adjacency, observer and delta, as docs/epsilons.md has them."""
+    unit, adjacency, observer, delta = _words(privacy)
+    slack = "the additive slack in (epsilon, delta)-differential privacy; well below one over the number of units"
+    return [
+        ("Privacy unit", unit, unit_words(privacy)),
+        ("Adjacency", adjacency, f"the unit was {ADJACENCIES.get(adjacency, 'changed')}"),
+        ("Observer", observer, OBSERVERS.get(observer, "")),
+        ("Delta", delta, slack),
+    ]
+
+
+# --- what an epsilon is worth ----------------------------------------------------------------------------
 
 #: Up to each epsilon: what it promises. The project's only scale, which docs/epsilons.md shows.
 WORTH = ((1.0, "a strong promise"), (4.0, "a real promise"), (10.0, "a modest promise"))
@@ -231,16 +181,6 @@ def still_wrong(epsilon: float, delta: float = 0.0) -> str:
     return f"{100 * (1 - delta) / (1 + math.exp(epsilon)):.2g} %"
 
 
-def worth(privacy: Mapping[str, Any]) -> str:
-    """What the verified epsilon of a run is worth, in one sentence; empty where there is none."""
-    epsilon = number_at(privacy, "verified_epsilon")
-    if epsilon is None:
-        return ""
-    if math.isinf(epsilon):
-        return "No finite epsilon holds: nothing is promised."
-    return f"An epsilon of {figure(epsilon)} {promises(epsilon, number_at(privacy, 'delta') or 0.0)}"
-
-
 def promises(epsilon: float, delta: float = 0.0) -> str:
     """The end of a sentence that begins with a finite epsilon."""
     if epsilon >= NEXT_TO_NOTHING:
@@ -251,45 +191,17 @@ def promises(epsilon: float, delta: float = 0.0) -> str:
     return f"is {promise(epsilon)}: after the run, {observer} {still_wrong(epsilon, delta)} of cases."
 
 
+def worth(privacy: Privacy) -> str:
+    """What the verified epsilon of a run is worth, in one sentence; empty where there is none."""
+    epsilon = privacy.verified_epsilon
+    if epsilon is None:
+        return ""
+    if math.isinf(epsilon):
+        return "No finite epsilon holds: nothing is promised."
+    return f"An epsilon of {figure(epsilon)} {promises(epsilon, privacy.delta or 0.0)}"
+
+
 def scale() -> list[tuple[str, str, str]]:
     """(epsilon, what it is, least error of an observer's guess) of a few epsilons, at delta 0."""
     rows = [(figure(epsilon), promise(epsilon), still_wrong(epsilon)) for epsilon in SCALE]
     return [*rows[:-1], (f"{rows[-1][0]} and more", rows[-1][1], "never")]
-
-
-def threat_table(privacy: Mapping[str, Any]) -> list[tuple[str, str, str]]:
-    """(term, the word used, what it means) for unit, adjacency, observer and delta, as docs/epsilons.md has them."""
-    unit, adjacency, observer, delta = _words(privacy)
-    slack = "the additive slack in (epsilon, delta)-differential privacy; well below one over the number of units"
-    return [
-        ("Privacy unit", unit, unit_words(privacy)),
-        ("Adjacency", adjacency, f"the unit was {ADJACENCIES.get(adjacency, 'changed')}"),
-        ("Observer", observer, OBSERVERS.get(observer, "")),
-        ("Delta", delta, slack),
-    ]
-
-
-def _words(privacy: Mapping[str, Any]) -> list[str]:
-    unit, adjacency, observer, delta = threat_key(privacy)
-    delta = f"{delta:g}" if isinstance(delta, float) else delta
-    return ["not stated" if word is None else str(word) for word in (unit, adjacency, observer, delta)]
-
-
-def reasons(privacy: Mapping[str, Any]) -> list[str]:
-    listed = privacy.get("reasons")
-    return [str(reason) for reason in listed] if isinstance(listed, list) else []
-
-
-def other_threats(privacy: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The further threat models of a summary's ``privacy``."""
-    others = privacy.get("others")
-    return [dict(other) for other in others if isinstance(other, Mapping)] if isinstance(others, list) else []
-
-
-def plus_minus(mean: float, half_width: float | None, least: int = 1) -> str:
-    """ "98.92 ± 0.031": two digits of the half width, and the mean with as many decimals, at least ``least``."""
-    if half_width is None or not math.isfinite(half_width):
-        return f"{mean:.{least}f}"
-    decimals = 1 - math.floor(math.log10(half_width)) if half_width > 0 else least
-    decimals = max(least if half_width < 10 else 0, min(decimals, 4))
-    return f"{mean:.{max(least, decimals)}f} ± {half_width:.{decimals}f}"

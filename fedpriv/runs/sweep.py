@@ -85,9 +85,9 @@ def _number(name: str) -> int:
 
 def _compared(folder: Path) -> str:
     """Writes the sweep's page and says where it is; where that does not work, the command that tells why."""
+    from fedpriv.report.compare import compare_folders
     from fedpriv.report.page import write_comparison
     from fedpriv.report.reading import find_runs
-    from fedpriv.report.tables import compare_folders
 
     command = f"fedpriv compare {shown(folder)}"
     try:

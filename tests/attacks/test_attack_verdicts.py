@@ -17,7 +17,8 @@ from fedpriv.attacks.same_inputs import Inputs
 from fedpriv.attacks.subject import Scored, Subject
 from fedpriv.commands.attack import main
 from fedpriv.config.compose import read_config
-from fedpriv.report.attacks import attack_section, contradictions
+from fedpriv.report.attacks import attack_section
+from fedpriv.report.run_summary import Summary
 from fedpriv.runs.folder import RunFolder
 
 
@@ -56,14 +57,15 @@ def test_a_result_above_the_bound_contradicts_the_guarantee() -> None:
     assert held_against(same, promised, True, alike)["verdict"].startswith(
         "consistent with the guarantee: epsilon >= 0"
     )
-    summary = {"attacks": {"lira": {"attack": "lira", "shown": True, "verdict": words}}}
-    assert contradictions(summary) == [f"lira {words}"]
-    section = attack_section(summary)
+    result = Summary.model_validate({"attacks": {"lira": {"attack": "lira", "shown": True, "verdict": words}}})
+    assert result.contradictions == [f"lira {words}"]
+    section = attack_section(result)
     assert section is not None and section["verdicts"] == [f"lira: {words}"]
 
     def undecided(scored: Scored, *rest: Any) -> str:
         kept = held_against(scored, *rest)
-        assert kept["verdict"].startswith("cannot tell: ") and not contradictions({"attacks": {"lira": kept}})
+        assert kept["verdict"].startswith("cannot tell: ")
+        assert not Summary.model_validate({"attacks": {"lira": kept}}).contradictions
         return kept["verdict"]
 
     differ = Inputs(0.0005, "slant")

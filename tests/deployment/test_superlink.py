@@ -39,7 +39,7 @@ from fedpriv.common.command_line import address_of
 from fedpriv.common.errors import OptionError
 from fedpriv.deployment import superlink_gate
 from fedpriv.deployment.superlink_gate import SMALL_BODY, Connection, Gate, Limits, user_of
-from fedpriv.report.live.serving import serve_metrics
+from fedpriv.report.live.prometheus import serve_metrics
 
 #: What anybody could do who reaches it: run a program, register a node's key, read results, act as a ServerApp.
 CONTROL = ("/v1/control/start-run", "/v1/control/register-node", "/v1/control/pull-artifacts", "/v1/control/stop-run")

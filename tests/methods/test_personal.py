@@ -28,9 +28,9 @@ from fedpriv.config.own_options import group_choices
 from fedpriv.config.schema import Config, ModelConfig
 from fedpriv.engines.worker import Worker
 from fedpriv.report.client_accuracy import last_known, round_figures, spread_over_clients, summary_figures
-from fedpriv.report.compare import compare
+from fedpriv.report.compare import compare, comparison_tables
 from fedpriv.report.reading import read_run
-from fedpriv.report.tables import comparison_tables, final_lines
+from fedpriv.report.tables import final_lines
 from fedpriv.runs.planning import make_plan
 from fedpriv.runs.preparation import resolve
 from fedpriv.runs.session import Session

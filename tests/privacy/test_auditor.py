@@ -15,7 +15,7 @@ from scipy.stats import binomtest
 from fedpriv.mechanisms.noise import SeededNoise
 from fedpriv.privacy import gaussian_dp as curve
 from fedpriv.privacy.auditor import Audit, audit, epsilon_bound, verdict
-from fedpriv.report.audit_plot import AuditRow, draw_audit
+from fedpriv.report.attacks import AuditRow, draw_audit
 
 DELTA = 1e-5
 CONFIDENCE = 0.999

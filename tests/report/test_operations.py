@@ -22,10 +22,8 @@ from fedpriv.common.replies import MALFORMED, OTHER, refusal_name
 from fedpriv.config.compose import compose
 from fedpriv.config.remote import compose_remote
 from fedpriv.report.live import monitor as monitor_module
-from fedpriv.report.live.logs import configure_logging
-from fedpriv.report.live.monitor import Monitor, watched
-from fedpriv.report.live.prometheus import NodeMetrics, NodeSnapshot, RunMetrics
-from fedpriv.report.live.serving import serve_metrics
+from fedpriv.report.live.monitor import Monitor, configure_logging, watched
+from fedpriv.report.live.prometheus import NodeMetrics, NodeSnapshot, RunMetrics, serve_metrics
 from fedpriv.runs.session import Session
 
 Cli = Callable[..., Outcome]

@@ -8,17 +8,13 @@ import math
 
 import pytest
 import yaml
-from report_runs import LEAKS, NO_PRIVACY, make_run, privacy
+from report_runs import LEAKS, change_summary, make_run, privacy, sweep_of
 
 from fedpriv.config.compose import compose
 from fedpriv.report.__main__ import main
-from fedpriv.report.compare import WARNING, compare, mean_curve, spread
-from fedpriv.report.differing import rounded, telling
-from fedpriv.report.latex import latex_tables
+from fedpriv.report.compare import compare, comparison_tables, mean_curve, rounded, runs_table, spread, telling
 from fedpriv.report.reading import SWEEP_FILE, read_run
-from fedpriv.report.runs_table import runs_table
-from fedpriv.report.tables import comparison_tables, plain_table
-from fedpriv.report.tradeoff import draw_tradeoffs
+from fedpriv.report.tables import plain_table
 
 
 def compared(*folders):
@@ -84,64 +80,14 @@ def test_only_options_that_differ_are_columns(tmp_path):
     ldp, cad, cad2 = compared(*runs).groups
     assert dict(ldp.options) == {"strategy.name": "fedldp", "strategy.client.diff": "–"}
     assert cad.short_names == ["strategy", "diff"]
-    assert [group.label for group in (ldp, cad, cad2)] == ["fedldp", "fedcad, diff 0.5", "fedcad, diff 0.7"]
+    assert [group.label() for group in (ldp, cad, cad2)] == ["fedldp", "fedcad, diff 0.5", "fedcad, diff 0.7"]
     # An option that only one method has is implied by the method: no column for it.
     assert list(compared(*runs[:2]).groups[0].options) == ["strategy.name"]
 
 
 def test_an_option_that_only_some_runs_have_is_shown_where_nothing_else_tells_them_apart(tmp_path):
     old, new = make_run(tmp_path / "old", rounds=2), make_run(tmp_path / "new", rounds=2, diff=0.5)
-    assert [group.label for group in compared(old, new).groups] == ["all runs", "diff 0.5"]
-
-
-def test_threat_models_have_tables_of_their_own(tmp_path):
-    public = privacy(observer="public", claimed_epsilon=None, verified_epsilon=2.0)
-    server = make_run(tmp_path / "a", rounds=2, record=privacy(others=[public]))
-    example = privacy(unit="example", adjacency="add-or-remove-one", verified_epsilon=1.8, claimed_scope="round")
-    comparison = compared(server, make_run(tmp_path / "b", rounds=2, noise=1.0, record=example))
-    assert comparison.warning == WARNING and "not comparable" in WARNING
-    tables = comparison_tables(comparison)
-    assert [table.title for table in tables] == [
-        "unit client, replace-one, seen by server, delta 1e-05",
-        "unit client, replace-one, seen by public, delta 1e-05",
-        "unit example, add-or-remove-one, seen by server, delta 1e-05",
-    ]
-    verified = [[row[table.header.index("verified ε")] for row in table.rows] for table in tables]
-    assert verified == [["31.5"], ["2"], ["1.8"]]
-    assert tables[2].rows[0][tables[2].header.index("claimed ε")] == "12.3 for one round"
-    assert compared(server, make_run(tmp_path / "c", rounds=2, record=privacy(delta=1e-6))).warning == WARNING
-    plain = make_run(tmp_path / "d", rounds=2), make_run(tmp_path / "e", rounds=2, noise=0.3)
-    assert compared(*plain).warning is None
-
-
-def test_infinite_and_missing_epsilons_are_said_in_words(tmp_path):
-    leaky = make_run(tmp_path / "a", rounds=2, record=LEAKS)
-    bare = make_run(tmp_path / "b", rounds=2, record=NO_PRIVACY, noise=None, strategy="fedavg")
-    (table,) = comparison_tables(compared(leaky, bare))
-    at = {name: i for i, name in enumerate(table.header)}
-    assert [row[at["verified ε"]] for row in table.rows] == ["∞", "∞"]
-    assert [row[at["claimed ε"]] for row in table.rows] == ["12.3", "no claim"]
-    assert [row[at["audited ε"]] for row in table.rows] == ["not audited"] * 2
-    assert any(note.startswith("fedavg") and "updates are sent without noise" in note for note in table.notes)
-
-
-def test_the_table_shows_mean_and_spread(tmp_path):
-    for seed, accuracy, audited in ((0, 0.80, 1.0), (1, 0.82, None), (2, 0.87, 2.0)):
-        record = privacy(verified_epsilon=30.0 + seed, audited_epsilon=audited)
-        make_run(tmp_path / str(seed), seed=seed, accuracy=accuracy, rounds=2, record=record, total_s=30.0 + seed)
-    (table,) = comparison_tables(compared(*sorted(tmp_path.iterdir())))
-    assert table.rows == [
-        [
-            "83.0 % ± 3.6",
-            "74.0–92.0 %",
-            "12.3",
-            "31 ± 1",
-            "a weak promise",
-            "1.5 ± 0.707 (2 of 3 runs)",
-            "31.0 s ± 1.0 s",
-            "3",
-        ]
-    ]
+    assert [group.label() for group in compared(old, new).groups] == ["all runs", "diff 0.5"]
 
 
 def test_the_curve_is_the_mean_over_seeds_where_evaluated(tmp_path):
@@ -225,14 +171,6 @@ def test_the_comparison_goes_to_the_common_parent_or_where_told(tmp_path, capsys
     assert main([str(a), str(b), "--out", str(a / "config.yaml")]) == 2
 
 
-def test_different_threat_models_are_warned_of_on_the_command_line(tmp_path, capsys):
-    make_run(tmp_path / "a", rounds=2)
-    make_run(tmp_path / "b", rounds=2, noise=0.3, record=privacy(observer="public"))
-    assert main([str(tmp_path)]) == 0
-    assert f"warning: {WARNING}" in capsys.readouterr().out
-    assert WARNING in (tmp_path / "comparison.html").read_text()
-
-
 @pytest.mark.parametrize("broken", [False, True])
 def test_nothing_to_report_is_one_line_and_exit_code_2(tmp_path, capsys, broken):
     if broken:
@@ -258,28 +196,15 @@ def test_an_option_that_both_halves_have_is_shown_once() -> None:
     assert "strategy.server.clipping" in telling(halves, None)
 
 
-def sweep_of(folder, options, *, targets=(2.0, 8.0), seeds=(1, 2)):
-    """Two methods at each target: what a target makes of the noise differs with it, and with a seed's cohorts."""
-    for strategy, slope in (("fedldp", 0.05), ("fedcad", 0.08)):
-        for target in targets:
-            for seed in seeds:
-                name, accuracy = f"{strategy}-{target:g}-{seed}", 0.3 + slope * target + 0.01 * seed
-                known = {
-                    "noise": 1 / target / 3 + slope + 0.01 * seed,
-                    "record": privacy(verified_epsilon=target - 0.01),
-                }
-                one = make_run(folder / name, strategy=strategy, seed=seed, accuracy=accuracy, rounds=2, **known)
-                change(one, "privacy.target_epsilon", target)
-    if options is not None:
-        (folder / SWEEP_FILE).write_text(json.dumps({"jobs": 8, "options": options}))
-    return [folder / name.name for name in sorted(folder.iterdir()) if name.is_dir()]
-
-
 ASKED = ["strategy=fedldp,fedcad", "privacy.target_epsilon=2,8", "seed=1,2"]
 
 
+def runs_of(sweep):
+    return sorted(path for path in sweep.iterdir() if path.is_dir())
+
+
 def test_a_sweep_shows_the_options_that_it_varied(tmp_path):
-    asked, not_asked = (sweep_of(tmp_path / name, options) for name, options in (("a", ASKED), ("b", None)))
+    asked, not_asked = (runs_of(sweep_of(tmp_path / name, options)) for name, options in (("a", ASKED), ("b", None)))
     (table,) = comparison_tables(compared(*asked))
     assert table.header[:3] == ["strategy", "target_epsilon", "accuracy"] and table.header[-1] == "seeds"
     assert {row[1] for row in table.rows} == {"2", "8"}
@@ -305,22 +230,6 @@ def test_numbers_have_four_digits_or_as_many_as_tell_them_apart():
     assert rounded(["0.123456", "0.123457"]) == ["0.123456", "0.123457"]
 
 
-def test_accuracy_is_drawn_against_epsilon_where_there_are_two_targets(tmp_path):
-    (picture,) = draw_tradeoffs(compared(*sweep_of(tmp_path / "a", ASKED)), tmp_path)
-    assert picture.file == "tradeoff.png" and (tmp_path / "tradeoff.svg").stat().st_size > 0
-    assert "fedldp 41.5 % at 1.99, 71.5 % at 7.99" in picture.alt
-    assert "fedcad 47.5 % at 1.99, 95.5 % at 7.99" in picture.alt
-    assert draw_tradeoffs(compared(*sweep_of(tmp_path / "b", ASKED, targets=(2.0,))), tmp_path) == [None]
-
-
-def test_tables_for_latex_name_their_threat_and_escape_what_latex_would_read(tmp_path):
-    text = latex_tables(comparison_tables(compared(*sweep_of(tmp_path / "a", ASKED))))
-    assert text.count(r"\begin{tabular}") == text.count(r"\bottomrule") == 1
-    assert r"\caption{unit client, replace-one, seen by server, delta 1e-05}" in text
-    assert r"strategy & target\_epsilon & accuracy & 95\% interval & claimed $\varepsilon$" in text
-    assert len({line.count(" & ") for line in text.splitlines() if line.endswith(r"\\")}) == 1
-
-
 def test_every_run_has_a_row_with_what_it_is_sorted_by(tmp_path):
     make_run(tmp_path / "10-a", accuracy=0.5, record=privacy(verified_epsilon="inf", audited_epsilon=None))
     make_run(tmp_path / "9-b", accuracy=0.7, noise=0.3, seed=4, total_s=125.0)
@@ -340,16 +249,9 @@ def test_runs_are_ranked_by_the_metric_that_leads(tmp_path):
 
     def with_error(name, noise, error):
         folder = make_run(tmp_path / name, noise=noise, rounds=2)
-        summary = json.loads((folder / "summary.json").read_text())
-        summary["accuracy"]["final"] = None
-        summary["metrics"] = {
-            "leading": "rmse",
-            "more_is_better": False,
-            "final": {"rmse": error},
-            "sites": [{"site": "north", "value": error + 5, "examples": 9}],
-        }
-        (folder / "summary.json").write_text(json.dumps(summary))
-        return folder
+        sites = [{"site": "north", "value": error + 5, "examples": 9}]
+        metrics = {"leading": "rmse", "more_is_better": False, "final": {"rmse": error}, "sites": sites}
+        return change_summary(folder, accuracy={"final": None}, metrics=metrics)
 
     found = compared(with_error("a", 0.1, 60.0), with_error("b", 0.3, 55.5))
     (table,) = comparison_tables(found)

@@ -1,4 +1,4 @@
-"""Reading run folders, and numbers and threat models in words."""
+"""Reading run folders, and numbers in words."""
 
 from __future__ import annotations
 
@@ -8,12 +8,11 @@ import subprocess
 import sys
 
 import pytest
-from report_runs import THREAT, make_run, privacy
+from report_runs import THREAT, make_run
 
 from fedpriv.common.errors import RunFolderError
-from fedpriv.report.epsilon_figures import three_figures
 from fedpriv.report.reading import count_releases, find_runs, read_run
-from fedpriv.report.words import figure, number, seconds, size, threat_sentence
+from fedpriv.report.words import figure, number, seconds, size
 
 
 def test_a_whole_folder_has_no_problems(tmp_path):
@@ -125,30 +124,9 @@ def test_numbers_of_a_summary():
     assert [size(value) for value in (12, 2048, 3 * 2**30)] == ["12 B", "2.0 KiB", "3.0 GiB"]
 
 
-def test_the_threat_model_is_a_sentence():
-    words = threat_sentence(THREAT)
-    assert "all data of one client was replaced by any other of the same public size" in words
-    assert "sees the messages of each client one by one" in words and "delta = 1e-05" in words
-    assert "not stated" in threat_sentence({}) and "“martian”" in threat_sentence({"observer": "martian"})
-
-
-def test_the_three_figures_say_what_they_are():
-    claimed, verified, audited = three_figures(privacy(claimed_scope="round", verified_at_claimed_scope=2.25))
-    assert (claimed.value, claimed.scope) == ("12.3", "one round") and "Theorem VI.1" in claimed.detail
-    assert (verified.value, verified.scope) == ("31.5", "the whole run")
-    assert "At the claim's scope, one round: 2.25" in verified.detail
-    assert audited.value == "not audited"
-    claimed, verified, _ = three_figures(privacy(claimed_epsilon=None, verified_epsilon="inf", reasons=["a", "b"]))
-    assert claimed.value == "no claim"
-    assert (verified.value, verified.detail) == ("∞", "no finite bound: a; b")
-    audited = three_figures(privacy(audited_epsilon=3.4, audited_confidence=0.95, audited_trials=100000))[2]
-    assert audited.value == "3.4" and "95 % confidence, 100,000 trials" in audited.detail
-    assert three_figures(privacy(audited_epsilon="inf"))[2].value == "∞"
-
-
-def test_only_what_draws_imports_matplotlib_and_jinja2():
-    code = (
-        "import sys, fedpriv.report, fedpriv.report.tables, fedpriv.report.compare, fedpriv.report.__main__;"
-        "print([name for name in ('matplotlib', 'jinja2', 'torch') if name in sys.modules])"
-    )
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+def test_a_start_imports_no_table_no_plot_and_no_template():
+    """Of a command, a run, a node, or of what reads a run."""
+    late = ("matplotlib", "jinja2", "pandas")
+    for modules in ("fedpriv.commands.runs, fedpriv.runs.start", "fedpriv.commands.node", "fedpriv.report.__main__"):
+        code = f"import sys, {modules}; print([name for name in {late} if name in sys.modules])"
+        assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"

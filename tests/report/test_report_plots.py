@@ -3,14 +3,33 @@
 from __future__ import annotations
 
 import math
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from matplotlib.axes import Axes
-from report_runs import metrics, privacy
+from report_runs import full_run, metrics, privacy, whole_page
 
-from fedpriv.report import plots
+from fedpriv.report import attacks, pictures, plots
+from fedpriv.report.compare import Comparison, Group
+from fedpriv.report.reading import RunFolder, read_run
+from fedpriv.report.run_summary import Privacy
+
+
+def record(**changes):
+    return Privacy.model_validate(privacy(**changes))
+
+
+def bands(number):
+    """As many groups of two runs, each of two rounds."""
+    groups = []
+    for n in range(number):
+        curves = [[{"round": r, "accuracy": 0.5 + (r - 1) * n / 30 + spread} for r in (1, 2)] for spread in (-0.1, 0.1)]
+        runs = [RunFolder(Path("run"), {}, "", rounds, {}) for rounds in curves]
+        groups.append(Group({"group.name": f"g{n}"}, runs, {}))
+    return Comparison(groups, [], [])
 
 
 @pytest.fixture
@@ -55,7 +74,7 @@ def lines(axes: Axes) -> dict[str, tuple[list[float], list[float]]]:
 
 def test_epsilon_turning_infinite_is_drawn_to_the_top(drawn, tmp_path):
     rounds = [{"round": i, "epsilon_so_far": value} for i, value in enumerate([1.0, 2.0, "inf"], start=1)]
-    picture = plots.draw_epsilon(rounds, privacy(verified_epsilon="inf", claimed_epsilon=1.5), tmp_path)
+    picture = plots.draw_epsilon(rounds, record(verified_epsilon="inf", claimed_epsilon=1.5), tmp_path)
     found = lines(drawn["epsilon.png"])
     top = labels(drawn["epsilon.png"])["∞"]
     assert found["spent so far"] == ([1, 2, 3], [1.0, 2.0, top])
@@ -65,12 +84,12 @@ def test_epsilon_turning_infinite_is_drawn_to_the_top(drawn, tmp_path):
 
 
 def test_a_claim_about_one_round_is_not_a_level_of_the_run(drawn, tmp_path):
-    plots.draw_epsilon(metrics(5, 0.9), privacy(claimed_scope="round"), tmp_path)
+    plots.draw_epsilon(metrics(5, 0.9), record(claimed_scope="round"), tmp_path)
     assert not any("claimed" in label for label in lines(drawn["epsilon.png"]))
 
 
 def test_rounds_without_evaluation_are_left_out(drawn, tmp_path):
-    plots.draw_accuracy(metrics(10, 0.9, every=4), tmp_path)
+    plots.draw_metric(metrics(10, 0.9, every=4), tmp_path)
     x, y = lines(drawn["accuracy.png"])["test accuracy"]
     assert x == [4, 8, 10] and y[-1] == pytest.approx(0.9)
 
@@ -106,20 +125,95 @@ def test_the_clip_norm_beside_what_was_reported(drawn, tmp_path):
 
 
 def test_a_comparison_has_a_line_and_a_band_per_group(drawn, tmp_path):
-    bands = [plots.Band(f"g{i}", [1, 2], [0.5, 0.5 + i / 30], [0.1, 0.1]) for i in range(9)]
-    plots.draw_comparison([*bands, plots.Band("empty", [], [], [])], tmp_path)
+    empty = Group({"group.name": "empty"}, [RunFolder(Path("run"), {}, "", [], {})], {})
+    plots.draw_comparison(Comparison([*bands(9).groups, empty], [], []), tmp_path)
     axes = drawn["comparison.png"]
     looks = {(line.get_color(), line.get_linestyle()) for line in axes.lines}
     assert len(axes.lines) == len(looks) == 9
     edges = axes.collections[3].get_paths()[0].get_extents()
-    assert (edges.ymin, edges.ymax) == (pytest.approx(0.4), pytest.approx(0.7))
+    assert (edges.ymin, edges.ymax) == (pytest.approx(0.5 - 0.02**0.5), pytest.approx(0.6 + 0.02**0.5))
 
 
 def test_nothing_to_draw_is_no_picture(tmp_path):
-    assert plots.draw_run([], privacy(), tmp_path) == [] and plots.draw_comparison([], tmp_path) is None
+    assert plots.draw_run([], record(), tmp_path) == [] and plots.draw_comparison(bands(0), tmp_path) is None
     assert list(tmp_path.iterdir()) == []
 
 
 def test_pyplot_is_never_imported():
     code = "import sys, fedpriv.report.page; print('matplotlib.pyplot' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"
+
+
+# --- on a page ------------------------------------------------------------------------------------------
+
+#: A page that can be mailed.
+MAIL = 3_000_000
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return full_run(tmp_path_factory.mktemp("report") / "run")
+
+
+def test_no_legend_and_no_word_is_over_a_line(folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    figures = {}
+    for module in (plots, attacks):
+        monkeypatch.setattr(module, "save_themed", lambda figure, file, **_: figures.setdefault(file.name, figure))
+    run = read_run(folder)
+    plots.draw_run(run.rounds, record(), tmp_path)
+    plots.draw_private(run.rounds, tmp_path)
+    plots.draw_comparison(bands(9), tmp_path)
+    attacks.draw_attacks(folder / "private")
+    assert len(figures) == 9
+    for name, figure in figures.items():
+        figure.canvas.draw()
+        axes = figure.axes[0]
+        legends = [*figure.legends, *filter(None, [axes.get_legend()])]
+        assert len(legends) == (name != "accuracy.png"), name
+        for one in (*legends, *axes.texts):
+            place = one.get_window_extent()
+            assert not place.overlaps(axes.bbox), name
+            assert place.x0 >= 0 and place.y0 >= 0 and place.x1 <= figure.bbox.x1 and place.y1 <= figure.bbox.y1, name
+
+
+def test_a_page_with_everything_stays_small_enough_for_mail(tmp_path: Path) -> None:
+    folder = full_run(tmp_path / "run", rounds=600, clients=100)
+    page = whole_page(folder)
+    assert page.stat().st_size < MAIL
+    assert len(re.findall(r'<img src="data:image/svg', page.read_text())) == 10
+
+
+def test_a_picture_of_too_many_marks_is_shown_as_pixels(tmp_path: Path) -> None:
+    (tmp_path / "a.png").write_bytes(b"png")
+    (tmp_path / "a.svg").write_bytes(b"x" * (pictures.MOST + 1))
+    picture = pictures.Picture("a.png", "alt", "caption")
+    assert pictures.shown(tmp_path, picture).source == "data:image/png;base64,cG5n"
+    (tmp_path / "a.svg").write_bytes(b"<svg/>")
+    assert pictures.shown(tmp_path, picture).source.startswith("data:image/svg+xml;")
+    pictures.remove_picture(tmp_path / "a.png")
+    assert list(tmp_path.iterdir()) == []
+
+
+def luminance(colour: str) -> float:
+    """Relative luminance (WCAG 2.2)."""
+    parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+@pytest.mark.parametrize("colour", sorted({*pictures.DARK} - {pictures.PAPER, pictures.FAINT}))
+def test_lines_and_words_stand_out_from_a_dark_page(colour: str) -> None:
+    paper, line = luminance(pictures.DARK[pictures.PAPER]), luminance(pictures.DARK[colour])
+    assert (line + 0.05) / (paper + 0.05) > (4.5 if colour in (pictures.INK, pictures.SOFT) else 3)
+
+
+def test_every_colour_of_the_pictures_has_a_dark_twin(folder: Path) -> None:
+    whole_page(folder)
+    own = {colour.lower() for colour in pictures.DARK}
+    for file in folder.glob("*.svg"):
+        style, drawn = re.search(r"<style>.*?</style>", file.read_text())[0], file.read_text()  # type: ignore[index]
+        used = set(re.findall(r"(?:fill|stroke): (#[0-9a-f]{6})", drawn.replace(style, "")))
+        if file.stem == "labels":  # one colour for each class, of middle lightness
+            used &= own
+        assert used <= own, file.name
+        assert all(f'"stroke: {colour}"]' in style and f'"fill: {colour}"]' in style for colour in used), file.name

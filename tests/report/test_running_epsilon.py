@@ -66,7 +66,7 @@ def test_the_last_line_is_the_tables(
     folder = run(*options, "operations.report=false")
     rows = rows_of(folder)
     assert rows[-1]["epsilon_so_far"] == verified(folder)
-    assert gauges[0]._epsilon._value.get() == float(verified(folder))
+    assert gauges[0]._gauges["epsilon_spent"]._value.get() == float(verified(folder))
     shown = re.findall(r"round 3/3 .* epsilon (\S+)", capsys.readouterr().out)
     assert shown == ["infinite" if verified(folder) == "inf" else session_figure(float(verified(folder)))]
 
@@ -92,7 +92,7 @@ def test_a_run_that_budgets_ended_has_the_same_last_line(run: Run, gauges: list[
     folder = run(*SPENT, "operations.report=false")
     rows, summary = rows_of(folder), json.loads((folder / "summary.json").read_text())
     assert 2 < len(rows) < 40 and "max_epsilon" in summary["note"]
-    assert rows[-1]["epsilon_so_far"] == verified(folder) == gauges[0]._epsilon._value.get() <= 2
+    assert rows[-1]["epsilon_so_far"] == verified(folder) == gauges[0]._gauges["epsilon_spent"]._value.get() <= 2
     said = [row["epsilon_so_far"] for row in rows]
     assert said == sorted(said) and rows[-1]["round"] == len(rows)
 
@@ -135,7 +135,9 @@ def test_it_never_falls_and_ends_at_the_tables_figure(
     monkeypatch.setattr(RunProgress, "round", lambda self, number, reached, epsilon, seconds: shown.append(epsilon))
     folder = run(*options, "num_rounds=6", "evaluate.every=0", "operations.report=false")
     said = [float(row["epsilon_so_far"]) for row in rows_of(folder)]
-    assert said == sorted(said) and said[-1] == float(verified(folder)) == gauges[0]._epsilon._value.get()
+    assert (
+        said == sorted(said) and said[-1] == float(verified(folder)) == gauges[0]._gauges["epsilon_spent"]._value.get()
+    )
     if len(said) == 6:
         assert shown == sorted(shown)
 

@@ -13,18 +13,16 @@ from fedpriv.config.compose import compose
 from fedpriv.engines.worker import Worker
 from fedpriv.mechanisms.tasks import Regression
 from fedpriv.report.reading import read_run
-from fedpriv.report.words import further_metrics, worst_site
+from fedpriv.report.run_summary import Summary
 from fedpriv.runs.start import start_run
 
 SMALL = ("strategy=fedavg", "num_clients=3", "clients_per_round=3", "num_rounds=1", "engine=inprocess", "model=linear")
 
 
 def test_the_leading_metric_comes_first_and_what_is_not_known_is_left_out() -> None:
-    told = {"leading": "rmse", "final": {"mae": 2.0, "rmse": 3.14159, "r2": None}}
-    assert list(further_metrics({"metrics": told}).items()) == [("rmse", "3.142"), ("mae", "2")]
-    two = {"leading": "accuracy", "final": {"balanced_accuracy": 0.9, "auc": 0.95}}
-    assert list(further_metrics({"metrics": two})) == ["auc", "balanced accuracy"]
-    assert further_metrics({"accuracy": {"final": 0.9}}) == further_metrics(None) == {}
+    two = {"leading": "accuracy", "final": {"balanced_accuracy": 0.9, "auc": 0.95, "r2": None}}
+    assert list(Summary.model_validate({"metrics": two}).further_metrics) == ["auc", "balanced accuracy"]
+    assert Summary.model_validate({"accuracy": {"final": 0.9}}).further_metrics == {}
 
 
 @pytest.mark.parametrize(
@@ -57,7 +55,7 @@ def test_a_table_of_patients_is_told_site_by_site_and_of_a_number_nobody_tells_a
     found = root_mean_squared_error(task.unscaled(true), task.unscaled(guessed))
     value, examples = next((one["value"], one["examples"]) for one in sites if one["site"] == "client 1")
     assert value == pytest.approx(float(found), rel=1e-5) and examples == len(rows)
-    assert worst_site(run.summary) == (sites[0]["site"], sites[0]["value"])
+    assert run.result.worst_site == (sites[0]["site"], sites[0]["value"])
     page = (tmp_path / "run" / "private" / "report.html").read_text()
     assert "Site by site" in page and f"test examples of {sites[0]['site']}" in page and "rmse on the test set" in page
 

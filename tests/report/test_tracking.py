@@ -18,9 +18,8 @@ from fedpriv.commands.runs import main
 from fedpriv.common.errors import OptionError
 from fedpriv.config.compose import compose
 from fedpriv.config.remote import compose_remote
-from fedpriv.report.live.tracking import backends
-from fedpriv.report.live.tracking.tracked_figures import of_round, of_summary, options
-from fedpriv.report.live.tracking.tracker import IDS, Tracker
+from fedpriv.report.live import tracking
+from fedpriv.report.live.tracking import IDS, Tool, Tracker, of_round, of_summary, options
 from fedpriv.runs.changed import with_operations
 from fedpriv.runs.start import start_run
 
@@ -265,25 +264,25 @@ def test_a_sweep_is_one_tracked_run_per_job(swept: Path):
 
 
 class Broken:
-    """Fails at one of its three calls."""
+    """A tool that fails at one of its three calls."""
 
     def __init__(self, at: str) -> None:
         self.at, self.calls = at, []
 
-    def __getattr__(self, name: str) -> Callable[..., str]:
-        def call(*_: Any) -> str:
-            self.calls.append(name)
-            if name == self.at:
-                raise RuntimeError("the disk of\nthe tool is full")
-            return "id"
+    def called(self, name: str) -> None:
+        self.calls.append(name)
+        if name == self.at:
+            raise RuntimeError("the disk of\nthe tool is full")
 
-        return call
+    def __call__(self, *_: Any) -> Tool:
+        self.called("start")
+        return Tool("id", lambda *_: self.called("round"), lambda *_: self.called("finish"))
 
 
 @pytest.mark.parametrize("at", ["start", "round", "finish"])
 def test_a_tool_that_fails_is_left_alone_and_the_others_go_on(at: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     tools = {"mlflow": Broken(at), "tensorboard": Broken("nowhere")}
-    monkeypatch.setattr("fedpriv.report.live.tracking.tracker.make_backend", lambda kind, options: tools[kind])
+    monkeypatch.setattr(tracking, "TOOLS", tools)
     config, said = compose(["tracking.kinds=[mlflow,tensorboard]"]), []
     tracker = Tracker(config.tracking, tmp_path, lambda *warning: said.append(warning))
     tracker.start(config, 0)
@@ -297,7 +296,7 @@ def test_a_tool_that_fails_is_left_alone_and_the_others_go_on(at: str, tmp_path:
 
 
 def test_a_run_goes_on_without_its_tools(run: Run, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]):
-    monkeypatch.setattr("fedpriv.report.live.tracking.tracker.make_backend", lambda kind, options: Broken("round"))
+    monkeypatch.setitem(tracking.TOOLS, "mlflow", Broken("round"))
     folder = run("tracking.kinds=[mlflow]", "num_rounds=2", "local.steps=1")
     words = "mlflow no longer tracks this run; the run goes on (RuntimeError: the disk of the tool is full)"
     assert [line for line in capfd.readouterr().err.splitlines() if "track" in line] == [f"fedpriv: {words}"]
@@ -329,7 +328,7 @@ def test_a_tool_that_is_not_installed_is_named_before_any_work(
     (tmp_path / "no_tool").mkdir()  # a folder of that name where one works is not the package
     monkeypatch.syspath_prepend(str(tmp_path))
     for kind, package in (("tensorboard", "tensorboard"), ("mlflow", "mlflow-skinny"), ("wandb", "wandb")):
-        monkeypatch.setitem(backends.PACKAGES, kind, ("no_tool", backends.PACKAGES[kind][1]))
+        monkeypatch.setitem(tracking.PACKAGES, kind, ("no_tool", tracking.PACKAGES[kind][1]))
         with pytest.raises(OptionError, match=f"tracking.kinds={kind}: needs the package {package}: make install, or"):
             Tracker(compose([f"tracking.kinds={kind}"]).tracking, tmp_path, lambda *_: None)
     outcome = cli("num_rounds=1", "tracking.kinds=[wandb]", "hydra.run.dir=here")

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from conftest import Outcome
 
+from fedpriv.report.run_summary import Privacy
 from fedpriv.report.words import ADJACENCIES, NEXT_TO_NOTHING, OBSERVERS, UNITS, WORTH, promise, still_wrong, worth
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "epsilons.md").read_text()
@@ -31,12 +32,12 @@ PAGE = (Path(__file__).resolve().parents[2] / "docs" / "epsilons.md").read_text(
     ],
 )
 def test_the_words(epsilon: float | str, words: str) -> None:
-    assert words in worth({"verified_epsilon": epsilon, "delta": 1e-5})
+    assert words in worth(Privacy.model_validate({"verified_epsilon": epsilon, "delta": 1e-5}))
 
 
 @pytest.mark.parametrize("nothing", [{}, {"verified_epsilon": None}, {"verified_epsilon": "unknown"}])
 def test_without_an_epsilon_nothing_is_said(nothing: dict[str, object]) -> None:
-    assert worth(nothing) == ""
+    assert worth(Privacy.model_validate(nothing)) == ""
 
 
 @pytest.mark.parametrize("epsilon", [0.5, 1.0, 2.0, 4.0])
@@ -45,7 +46,7 @@ def test_the_error_is_that_of_randomised_response(epsilon: float) -> None:
     random = np.random.default_rng(1)
     truth = random.random(400_000) < 0.5
     seen = truth ^ (random.random(len(truth)) < 1 / (1 + math.exp(epsilon)))
-    found = re.search(r"([\d.]+) % of cases", worth({"verified_epsilon": epsilon, "delta": 0.0}))
+    found = re.search(r"([\d.]+) % of cases", worth(Privacy(verified_epsilon=epsilon, delta=0.0)))
     assert found is not None and float(found[1]) == pytest.approx(100 * float((seen != truth).mean()), rel=0.05)
 
 

@@ -206,7 +206,7 @@ def test_todays_code_gives_a_committed_result(whose: str, pictures: Path, tmp_pa
             after = {path: value for path, value in after.items() if not path.startswith(said)}
     assert now.form == then.form and before.keys() == after.keys()
     bound = "/summary/privacy/accountant"
-    if whose == "rows_secure_sum":  # its target's noise was chosen by the Renyi bound: today's bound is below, and so is it
+    if whose == "rows_secure_sum":  # today's bound is below the Renyi one, so that its target asks for less noise
         assert (before[bound], after[bound]) == ("rdp", "gaussian")
         return
     holds = same if (exactly := then.arithmetic == arithmetic()) else close
