@@ -208,6 +208,7 @@ class AppClient(OneNumPyClient):
             client.work = _App(message, context, call_next)
             return client.message_answered(message, context)
 
+        private.method = cls.method  # type: ignore[attr-defined]  # `fedpriv check` sends it to the method's audit
         return private
 
     def message_answered(self, message: Message, context: Context) -> Message:

@@ -442,7 +442,7 @@ class AppGrid:
                 continue
             said: Any = {PARTITION: -1.0, EXAMPLES: 0.0, **(found.content.metric_records.get(STATISTICS) or {})}
             if not -1 <= said[PARTITION] <= MOST_ROUND or not 0 <= said[EXAMPLES] <= MOST_ROUND:  # nor NaN
-                self._refused[node] = f"a node says of itself {shown(said)}"
+                self._refused[node], self._asked_who[node] = f"a node says of itself {shown(said)}", MOST_ASKED
                 continue
             self._said[node] = said
             self._refused.pop(node, None)

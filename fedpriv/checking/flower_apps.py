@@ -40,7 +40,7 @@ from fedpriv.checking.flower_messages import (
     shared_modules,
 )
 from fedpriv.checking.flower_mods import known_mods
-from fedpriv.checking.functions import NotTaken
+from fedpriv.checking.functions import NotTaken, refuse_ours
 from fedpriv.checking.generators import Memory
 from fedpriv.checking.replay import COUNTS
 from fedpriv.checking.statistics import bare_names
@@ -564,6 +564,7 @@ def bare_app(app: ClientApp, question: Question) -> AppSubject:
     parts = parts_of(app)
     if not parts.functions:
         raise NotTaken("the app has no function that answers a message")
+    refuse_ours(mod for mods in parts.mods.values() for mod in mods)
     first, errors = None, []
     for words, model in models(parts):
         target = AppTarget(app, model, run_config=run_config(parts), old=parts.old, message_type=parts.first)

@@ -31,7 +31,7 @@ from fedpriv.checking.flower_messages import (
     shared_modules,
     update_pairs,
 )
-from fedpriv.checking.functions import NotTaken
+from fedpriv.checking.functions import NotTaken, refuse_ours
 from fedpriv.checking.generators import Memory, seeded
 from fedpriv.checking.subject import Numbers, Question, Recognised, RoundsSubject, Subject, claim_of
 from fedpriv.privacy.events import Gaussian, Threat
@@ -238,6 +238,7 @@ def recognises(target: Any, question: Question) -> Subject | None:
     mods = list(target) if isinstance(target, list | tuple) else [target]
     if not mods or not all(_is_mod(mod) for mod in mods):
         return None
+    refuse_ours(mods)
     if any(mod is one for mod in mods for one in MASKING):
         raise NotTaken(
             "masks of a secure sum are no noise, and are not checked: check the mods before them as a list of their "

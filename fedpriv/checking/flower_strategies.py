@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import inspect
 import math
+import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
 from statistics import NormalDist
 from typing import Any, ClassVar
+from unittest.mock import patch
 
 import flwr.client.mod as older_mods
 import flwr.clientapp.mod as mods
@@ -38,7 +40,7 @@ from fedpriv.checking.flower_messages import (
     shared_modules,
     spike,
 )
-from fedpriv.checking.functions import NotTaken
+from fedpriv.checking.functions import NotTaken, of_ours
 from fedpriv.checking.generators import seeded
 from fedpriv.checking.statistics import bare_names
 from fedpriv.checking.subject import (
@@ -165,16 +167,20 @@ def _started(main: Any, context: Any) -> Any:
     def start(self: Any, *_: Any, **__: Any) -> Any:
         raise _Started(self)
 
-    before = newer.Strategy.start
-    newer.Strategy.start = start  # type: ignore[method-assign]
     identify_server()
-    try:
-        main(Nodes(NODES), context)  # type: ignore[abstract]
-    except _Started as found:
-        return found.strategy
-    finally:
-        newer.Strategy.start = before  # type: ignore[method-assign]
+    with ExitStack() as patched:
+        for kind in {newer.Strategy, _ours()} - {None}:
+            patched.enter_context(patch.object(kind, "start", start))
+        try:
+            main(Nodes(NODES), context)  # type: ignore[abstract]
+        except _Started as found:
+            return found.strategy
     return None
+
+
+def _ours() -> Any:
+    """The base of `fedpriv.flower`'s strategies, where the target has loaded it."""
+    return getattr(sys.modules.get("fedpriv.apps.server"), "AppStrategy", None)
 
 
 # --- old clients ------------------------------------------------------------------------------------------------------
@@ -706,7 +712,7 @@ def nodes_for(strategy: Any, clients: int) -> int:
 def recognises(target: Any, question: Question) -> Subject | None:
     """A strategy, a function without arguments that makes one, or a `ServerApp` that starts one."""
     if isinstance(target, ServerApp):
-        return StrategySubject(strategy_of(target), question, name="the strategy that the app starts")
+        return _subject(strategy_of(target), question, name="the strategy that the app starts")
     strategy = target
     if not isinstance(target, newer.Strategy | older.Strategy):
         if inspect.isclass(target) or not inspect.isroutine(target) or inspect.signature(target).parameters:
@@ -714,4 +720,10 @@ def recognises(target: Any, question: Question) -> Subject | None:
         strategy = target()
         if not isinstance(strategy, newer.Strategy | older.Strategy):
             return None
-    return StrategySubject(strategy, question)
+    return _subject(strategy, question)
+
+
+def _subject(strategy: Any, question: Question, **named: str) -> Subject:
+    if (ours := _ours()) is not None and isinstance(strategy, ours):
+        raise of_ours(strategy.method)
+    return StrategySubject(strategy, question, **named)

@@ -13,7 +13,7 @@ import random
 import re
 import sys
 import typing
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from types import SimpleNamespace
@@ -158,6 +158,18 @@ Convention = Callable[[Any, Any, Any], Any]
 
 class NotTaken(FedprivError):
     """The target took no input that the check tried."""
+
+
+def of_ours(method: str) -> NotTaken:
+    """A half of a method of `fedpriv.flower`: it answers its other half alone, and its release has an audit."""
+    return NotTaken(f"a half of {method} (fedpriv.flower): its release is tried by `fedpriv audit strategy={method}`")
+
+
+def refuse_ours(mods: Iterable[Any]) -> None:
+    """Raises `NotTaken` where a mod is of a method of `fedpriv.flower`."""
+    for mod in mods:
+        if inspect.isfunction(mod) and hasattr(mod, "method"):
+            raise of_ours(mod.method)
 
 
 @dataclass

@@ -7,11 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, Context
+from flwr.clientapp import ClientApp
 from flwr.server import ServerAppComponents, ServerConfig
 from flwr.server.strategy import FedAvg as OldAverage
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping, FedAvg, Strategy
 
+from fedpriv import flower
+from fedpriv.checking.checks import check_object
 from fedpriv.checking.flower_strategies import StrategySubject, recognises
 from fedpriv.checking.functions import NotTaken
 from fedpriv.checking.subject import Question
@@ -56,3 +59,17 @@ def test_the_strategy_of_an_older_app_is_checked() -> None:
 def test_an_app_without_a_strategy_is_told() -> None:
     with pytest.raises(NotTaken, match="starts no strategy"):
         recognises(with_main(lambda grid, context: None), QUESTION)
+
+
+def test_halves_of_the_methods_here_are_sent_to_their_audit() -> None:
+    """They answer each other alone: to a check every message is a stranger's, and its refusal would look private."""
+
+    def main(grid: Grid, context: Context) -> None:
+        flower.FedLDP().start(grid=grid, initial_arrays=ArrayRecord({"w": Array(np.zeros(3))}))
+
+    mod = flower.fedldp_mod(noise_multiplier=1.0)
+    app = ClientApp(mods=[mod])
+    app.train()(lambda message, context: message)
+    for target in (flower.FedLDP(), with_main(main), mod, [mod], app):
+        check = check_object(target, QUESTION, seconds=5.0)
+        assert check.why_not is not None and "`fedpriv audit strategy=fedldp`" in check.why_not, target

@@ -58,7 +58,7 @@ def test_without_the_packages_of_a_simulation_nothing_is_begun(cli: Cli, tmp_pat
     assert outcome.code == 2 and outcome.err == f"fedpriv: {words}\n"
     assert not (tmp_path / "here/metrics.jsonl").exists()
     extras = tomllib.loads((CONF.parent / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    imported = {name.replace("_", "-") for name in SIMULATION} | {"hydra-joblib-launcher", "flwr"}
+    imported = {name.replace("_", "-") for name in SIMULATION} | {"hydra-joblib-launcher", "flwr", "pandas"}
     assert {re.split(r"[\[~>]", line)[0] for line in extras["simulation"]} == imported - {"ray"}
 
 
