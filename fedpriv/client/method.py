@@ -83,6 +83,7 @@ class Method(Planned):
         self._travels: list[tuple[Layout, int, Layers]] = []
 
     @property
+    @final
     def repaired(self) -> bool:
         return self.variant == "repaired"
 
