@@ -56,9 +56,8 @@ def of_any(
         if not is_own(folder, "config.yaml"):
             refuse_links(folder)
         make = of_guarded_run if guarded else of_accounted_run if accounted else of_run
-        statement = make(folder)
-    made = signed(statement, signer_of_run(key), OF_SERVER if guarded or accounted else OF_RUN)
-    return Certificate(made, tuple(write(made, Path(out) if out else folder, verifier)))
+        made = signed(make(folder), signer_of_run(key), OF_SERVER if guarded or accounted else OF_RUN)
+        return Certificate(made, tuple(write(made, Path(out) if out else folder, verifier)))
 
 
 def _of_node(data: Path, policy: str, credentials: str, key: str, out: str, verifier: bool) -> Certificate:

@@ -68,6 +68,9 @@ def of_run(folder: Path) -> dict[str, Any]:
     summary = run.read_summary()
     if summary is None:
         raise RunFolderError(f"{folder}: has no summary.json: only a finished run has a certificate")
+    lines = ledger_lines(run.ledger.path)
+    if (number := next((n for n, line in enumerate(lines, 1) if nested(line) > MOST_NESTED), None)) is not None:
+        raise RunFolderError(f"{run.ledger.path}: line {number} holds more than a ledger's line does")
     content = run.ledger.read()
     if content.broken is not None:
         words = f"line {content.broken} does not follow from the lines before it"
@@ -82,7 +85,6 @@ def of_run(folder: Path) -> dict[str, Any]:
     if [float(row["epsilon"]) for row in protections] != [float(epsilon) for epsilon in reported]:
         words = f"the ledger costs {protections[0]['epsilon']}, summary.json says {reported[0]}"
         raise RunFolderError(f"{run.ledger.path}: {words}: one of them was changed since the run wrote it")
-    lines = ledger_lines(run.ledger.path)
     subject = {name: summary[name] for name in ("strategy", "dataset", "model", "seed", "rounds", "num_clients")}
     return {
         "kind": "run",
@@ -224,6 +226,15 @@ def ledger_lines(path: Path) -> list[bytes]:
         return [line for line in read_regular(path).split(b"\n") if line]
     except OSError as error:
         raise RunFolderError(f"{path}: cannot be read ({error.strerror})") from None
+
+
+#: Lists and objects of a line: a release, what was realised of it, and the clients that it names.
+MOST_NESTED = 64
+
+
+def nested(line: bytes) -> int:
+    """How many lists and objects a line may hold, at most; it is not parsed for it."""
+    return line.count(b"[") + line.count(b"{")
 
 
 def ledger_of(name: str, lines: Sequence[bytes]) -> dict[str, Any]:

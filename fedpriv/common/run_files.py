@@ -201,6 +201,10 @@ def fitting(folder: Path) -> Iterator[None]:
         yield
     except FedprivError:
         raise
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # of a disk, which is not the folder's fault
+            raise
+        raise RunFolderError(f"{error.filename or folder}: cannot be read ({error.strerror})") from error
     except WRONG as error:
         traced()
         words = " ".join(str(error).split())[:200]

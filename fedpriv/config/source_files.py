@@ -41,9 +41,8 @@ def source_files(config: Config) -> dict[str, str]:
 
 
 def difference(then: Mapping[str, str], now: Mapping[str, str]) -> str:
-    """In words, which files are others than they were; empty where none is."""
+    """In words, which files are others than they were; empty where none is. What uses a new file has changed itself."""
     words = [f"{name} is gone" for name in then if name not in now]
-    words += [f"{name} is new" for name in now if name not in then]
     words += [f"{name} has changed" for name in then if name in now and then[name] != now[name]]
     more = [f"and {len(words) - NAMED} more"] if len(words) > NAMED else []
     return ", ".join([*sorted(words)[:NAMED], *more])

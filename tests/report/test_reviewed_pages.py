@@ -1,7 +1,7 @@
 """The pages of runs and comparisons: their text as reviewed files, and what must never get onto them.
 
-`python tests/report/test_pages.py` (with PYTHONPATH=tests) writes tests/report/pages/ anew, to be read before it is
-committed.
+`python tests/report/test_reviewed_pages.py` (with PYTHONPATH=tests) writes tests/report/pages/ anew, to be read before
+it is committed.
 """
 
 from __future__ import annotations
