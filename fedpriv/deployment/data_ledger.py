@@ -3,7 +3,7 @@
     DATA/.fedpriv/ledger.jsonl   first the declaration, then one line for every message that left, and one where
                                  another policy is in force from there on
     DATA/.fedpriv/runs/          the methods' state between participations, a file for each run
-    DATA/.fedpriv/account.sqlite the ledger's running account, a cache (running_account.py)
+    DATA/.fedpriv/account.json   the ledger's running account, a cache (running_account.py)
     DATA/.fedpriv/lock           locked while a message is answered
     COUNTER (somewhere else)     identifies the ledger: its least length, and a digest of that much of it
 
@@ -56,7 +56,7 @@ class DataLedger:
     def __init__(self, data: Path, counter: Path, signer: Signer | None = None) -> None:
         self.folder, self.counter, self.signer = data / PRIVATE, counter, signer
         self._lines = JsonLines(self.folder / "ledger.jsonl", fsync=True, mode=0o600)
-        self._account = RunningAccount(self.folder / "account.sqlite")
+        self._account = RunningAccount(self.folder / "account.json")
         self._known = Known()
 
     # --- once --------------------------------------------------------------------------------------------
@@ -72,7 +72,7 @@ class DataLedger:
         ledger = cls(data, counter)
         if Path(os.path.realpath(data)) in Path(os.path.realpath(counter)).parents:
             raise LedgerRefused(f"{counter}: must lie outside the data folder {data}, or one copy would restore both")
-        if not counter.exists() and (known := ledger._all(missing_ok=True)) and len(known.rows or ()) == 1:
+        if not counter.exists() and ledger._lines.path.exists() and (known := ledger._all()).tie.lines == 1:
             ledger._known = known  # an earlier call was killed in the middle
             _make_private(counter.parent)
             ledger.confirm()
@@ -88,7 +88,7 @@ class DataLedger:
         fixed = _fixed(accounting) if accounting else {}
         head = {"ledger": secrets.token_hex(16), "format": LEDGER_FORMAT, **declaring_row(declared), **fixed}
         write_atomic(ledger._lines.path, json.dumps(head) + "\n", mode=0o600)
-        ledger._known = ledger._all() or Known()
+        ledger._known = ledger._all()
         ledger.confirm()
         return ledger
 
@@ -112,7 +112,7 @@ class DataLedger:
             wait_for_lock(file, self.folder)
             if self._check(thorough):
                 self.confirm()  # its writer was killed before confirming; nothing leaves before that
-            elif self._known.rows is not None:
+            elif self._known.chains:
                 self._renew_account()
             yield self
 
@@ -125,13 +125,10 @@ class DataLedger:
         return [read_booked(row) for row in self._rows() if "entries" in row]
 
     def of_round(self, run: str, server_round: int) -> list[Booked]:
-        """What left in one round of a run."""
-        if (
-            self._known.rows is None
-            and not self._known.new
-            and (found := self._account.of_round(run, server_round)) is not None
-        ):
-            return found
+        """What left in one round of a run: of one before its newest, read from the ledger's first line."""
+        newest, left = self._known.balance.rounds.get(run, (-1, []))
+        if server_round >= newest:
+            return list(left) if server_round == newest else []
         of_run = [row for row in self._rows() if row.get("run") == run and row.get("entries")]
         return [read_booked(row) for row in of_run if row["entries"][0]["round"] == server_round]
 
@@ -206,11 +203,8 @@ class DataLedger:
         if self._whole_size(tie) != tie.size:
             raise LedgerRefused(f"{self._lines.path}: another process writes into the ledger")
         write_atomic(self.counter, json.dumps(self._head(tie)) + "\n", mode=0o600)
-        if known.rows is not None:
-            self._account.rebuild(known.rows, tie, known.balance)
-        elif not self._account.follow(known.accounted, known.new, tie, known.balance):
-            return  # the account has no valid tie: the next message reads the whole ledger
-        self._known = Known(tie, tie, known.balance)
+        self._account.write(tie, known.balance)
+        self._known = Known(tie, known.balance)
 
     # --- inside ------------------------------------------------------------------------------------------
 
@@ -229,8 +223,7 @@ class DataLedger:
         return self.signer
 
     def _rows(self) -> list[dict[str, Any]]:
-        known = self._known if self._known.rows is not None else self._all()
-        return known.rows or [] if known else []
+        return [row_of(line) for line in read_regular(self._lines.path).split(b"\n")[:-1]]
 
     def _append(self, row: dict[str, Any]) -> None:
         known = self._known
@@ -238,7 +231,6 @@ class DataLedger:
             self._signs()  # nothing is written that could not be confirmed
         known.tie = known.tie.followed_by(self._lines.append(row | {BEFORE: known.tie.chain}))
         known.balance.add(row)
-        (known.new if known.rows is None else known.rows).append(row)
 
     def _whole_size(self, tie: Tie) -> int:
         """Bytes of the file's complete lines; fewer than its size only after a torn line."""
@@ -252,8 +244,8 @@ class DataLedger:
         if before is not None and before != known.balance:
             log.warning("%s does not agree with the ledger, which counts", self._account.path)
         if before != known.balance:
-            self._account.rebuild(known.rows or [], tie, known.balance)
-        self._known = Known(tie, tie, known.balance)
+            self._account.write(tie, known.balance)
+        self._known = Known(tie, known.balance)
 
     def _check(self, thorough: bool) -> bool:
         """Whether the ledger holds more than its counter attests. Raises `LedgerRefused`."""
@@ -270,15 +262,14 @@ class DataLedger:
         try:
             if not thorough and (balance := self._account.read(tie := vouched.at(path))) is not None:
                 self._check_signature(counter, balance.signer)
-                self._known = Known(tie, tie, balance)
+                self._known = Known(tie, balance)
                 return False
             known = self._all()
-            agrees = known is not None and (vouched.size, vouched.chain) in known.chains
+            agrees = (vouched.size, vouched.chain) in known.chains
             if whole is not None:
                 agrees = hashlib.sha256(read_regular(path)[: vouched.size]).hexdigest() == whole
         except OSError as error:
             raise LedgerRefused(f"{path} is missing ({error.strerror}): what was spent is not known") from None
-        assert known is not None, "a missing file is an OSError"
         if not agrees:
             raise LedgerRefused(f"{path} is not the ledger that {self.counter} vouches for, or an older copy of it")
         if known.tie.ledger != vouched.ledger:
@@ -292,15 +283,9 @@ class DataLedger:
         if signer:
             check_head(counter, signer, str(self.counter))
 
-    def _all(self, missing_ok: bool = False) -> Known | None:
+    def _all(self) -> Known:
         """The whole ledger, from its first line. Raises `LedgerRefused`, OSError."""
-        try:
-            content = read_regular(self._lines.path)
-        except FileNotFoundError:
-            if missing_ok:
-                return None
-            raise
-        known = Known(rows=[])
+        content, known, chained = read_regular(self._lines.path), Known(), False
         for number, text in enumerate(content.split(b"\n")[:-1], 1):  # anything after the last newline is a torn line
             line = text + b"\n"
             try:
@@ -313,30 +298,23 @@ class DataLedger:
             if number == 1:
                 known.tie = Tie(str(row.get("ledger")), 0, "")
             named = before(text)
-            if named != known.tie.chain and (named is not None or known.chained):
+            if named != known.tie.chain and (named is not None or chained):
                 raise LedgerRefused(f"{self._lines.path}: line {number} does not follow from the lines before it")
-            known.chained |= named is not None
+            chained |= named is not None
             known.tie = known.tie.followed_by(line)
             known.chains[known.tie.size, known.tie.chain] = known.balance.signer
-            assert known.rows is not None
-            known.rows.append(row)
         return known
 
 
 @dataclass
 class Known:
-    """A process's view of a ledger. tie: at its last complete line; accounted: the running account's tie; new: lines
-    since then; rows: all lines, if they were read; chains: (size, chain) after each of these, with the signer of heads
-    there; chained: whether a line has named the chain.
+    """A process's view of a ledger. tie: at its last complete line; chains: (size, chain) after each line, with the
+    signer of heads there, if all lines were read.
     """
 
     tie: Tie = field(default_factory=lambda: Tie("", 0, ""))
-    accounted: Tie = field(default_factory=lambda: Tie("", 0, ""))
     balance: Balance = field(default_factory=Balance)
-    new: list[dict[str, Any]] = field(default_factory=list)
-    rows: list[dict[str, Any]] | None = None
     chains: dict[tuple[int, str], str] = field(default_factory=dict)
-    chained: bool = False
 
 
 def wait_for_lock(file: Any, folder: Path) -> None:

@@ -316,28 +316,28 @@ class Spent:
     """All releases, message by message: equal costs are counted, in the order of their first appearance."""
 
     def __init__(self, releases: Iterable[Booked] = ()) -> None:
-        self._times: Counter[Booked] = Counter()
+        self.times: Counter[Booked] = Counter()
         for release in releases:
             self.add(release)
 
     @property
     def messages(self) -> int:
-        return self._times.total()
+        return self.times.total()
 
     def add(self, booked: Booked, times: int = 1) -> None:
         """Counts ``times`` messages of this cost."""
-        self._times[booked.anywhere] += times
+        self.times[booked.anywhere] += times
 
     def totals(self, threat: Threat) -> list[Event]:
         """Everything under one threat in the order of first appearance, equal events as one with a count."""
         counts: Counter[Event] = Counter()
-        for booked, times in self._times.items():
+        for booked, times in self.times.items():
             for event in booked.under(threat):
                 counts[replace(event, count=1)] += event.count * times
         return [replace(event, count=count) for event, count in counts.items()]
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Spent) and self._times == other._times
+        return isinstance(other, Spent) and self.times == other.times
 
     __hash__ = None  # type: ignore[assignment]
 

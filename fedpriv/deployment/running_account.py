@@ -1,15 +1,16 @@
 """The running account of a data folder's ledger, so that a message takes the same time however many came before.
 
-    DATA/.fedpriv/account.sqlite   how often each cost was charged, and in which round of which run
+    DATA/.fedpriv/account.json   how often each cost was charged, and what left in the newest round of each run
 
 It is only a cache. `Tie` identifies the ledger that it sums up: the length and the digest attested by the counter
 outside the folder, and the file (inode, size, times of its last change) whose bytes were checked against that digest.
 Where anything differs or cannot be read, the account is not used: the ledger is read from its first line, and the
-account is rebuilt.
+account is written anew.
 
-A crash can leave an account that is older than the counter (it is written after it, in one transaction), so its tie is
-invalid. A restored copy can be an older account or ledger (the counter shows that), or the ledger alone (its inode or
-its ctime, which cannot be set, differs). Deliberate tampering is out of scope: only the owner can write here.
+A crash can leave an account that is older than the counter (it is replaced after it), so its tie is invalid; bytes that
+a power cut lost do not have its digest. A restored copy can be an older account or ledger (the counter shows that), or
+the ledger alone (its inode or its ctime, which cannot be set, differs). Deliberate tampering is out of scope: only the
+owner can write here.
 """
 
 from __future__ import annotations
@@ -18,9 +19,6 @@ import hashlib
 import json
 import logging
 import os
-import sqlite3
-from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -29,6 +27,7 @@ from pydantic import Field, ValidationError
 
 from fedpriv.common.chain import BEFORE, followed
 from fedpriv.common.errors import LedgerRefused
+from fedpriv.common.files import read_regular, write_atomic
 from fedpriv.config.options import Options
 from fedpriv.deployment.accounting import Accounting
 from fedpriv.deployment.declaration import declaring_row, read_declared
@@ -38,7 +37,7 @@ from fedpriv.privacy.events import MOST_WHOLE, Threat, entry_from_json, entry_to
 
 log = logging.getLogger("fedpriv")
 
-FORMAT = 4
+FORMAT = 5
 #: Of the ledger's lines. A line with a larger number in `format` is of a newer version, and may have a cost that this
 #: one cannot count. Who raises it raises `FORMAT` too: an account does not know which lines it sums up.
 LEDGER_FORMAT = 1
@@ -54,12 +53,6 @@ KINDS: dict[str, tuple[str, ...]] = {
 EVERY = ("ledger", "format", BEFORE)
 #: What may be missing: ledgers begun before there was a reserve of delta have no share, and few messages open counts.
 OPTIONAL = ("share", "counts")
-TABLES = """
-CREATE TABLE tie (content TEXT NOT NULL);
-CREATE TABLE prices (id INTEGER PRIMARY KEY, price TEXT UNIQUE NOT NULL, times INTEGER NOT NULL);
-CREATE TABLE rounds (run TEXT NOT NULL, round INTEGER NOT NULL, price INTEGER NOT NULL);
-CREATE INDEX place ON rounds (run, round);
-"""
 
 
 @dataclass(frozen=True)
@@ -89,7 +82,8 @@ class Tie:
 class Balance:
     """Totals of a ledger's lines. declaration: the newest; last: time of the last release; entries: their number;
     signer: the public key (hex) that signs the ledger's heads from the newest line on that names one; policy: in force
-    from the newest line on that says so (`Policy.in_force`); None: no line has said it.
+    from the newest line on that says so (`Policy.in_force`); None: no line has said it; rounds: of each run its newest
+    round, and the costs of what left in it.
     """
 
     declaration: dict[str, Any] = field(default_factory=dict)
@@ -99,6 +93,7 @@ class Balance:
     entries: int = 0
     signer: str = ""
     policy: dict[str, Any] | None = None
+    rounds: dict[str, tuple[int, list[Booked]]] = field(default_factory=dict)
 
     def add(self, row: dict[str, Any]) -> None:
         """Adds one line. Raises `LedgerRefused` for one that cannot be read."""
@@ -115,13 +110,19 @@ class Balance:
         if "counts" in row and row["counts"] not in declared["counts"]:
             raise LedgerRefused(f"a line opens counts {row['counts']}, which the policy in force does not declare")
         if "entries" in row:
-            self.spent.add(read_booked(row))
+            booked = read_booked(row)
+            self.spent.add(booked)
             self.last = float(row["time"])
             self.entries += len(row["entries"])
+            if booked.entries:
+                number, (newest, left) = booked.entries[0].round, self.rounds.get(row["run"], (-1, []))
+                if number >= newest:
+                    left = [*left, booked.anywhere] if number == newest else [booked.anywhere]
+                    self.rounds[row["run"]] = number, left
 
 
 class RunningAccount:
-    """One data folder's account. Every method closes the file when it ends; none raises SQLite's errors."""
+    """One data folder's account."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -129,116 +130,44 @@ class RunningAccount:
     def read(self, tie: Tie) -> Balance | None:
         """The totals, if this is the account of exactly that ledger and that file; otherwise None."""
         try:
-            with self._opened() as database:
-                return self._balance(database, tie)
-        except (sqlite3.Error, OSError, LedgerRefused, ValueError, KeyError, TypeError, AttributeError):
+            digest, _, content = read_regular(self.path).partition(b"\n")
+            if digest.decode() != hashlib.sha256(content).hexdigest():
+                return None
+            kept = json.loads(content)
+            if kept.pop("format") != FORMAT or kept.pop("tie") != _as_json(tie):
+                return None
+            known = [(read_booked(price), times) for price, times in kept.pop("prices")]
+            balance = Balance(**kept)
+            for booked, times in known:
+                balance.spent.add(booked, times)
+            balance.accounting = None if balance.accounting is None else Accounting(**kept["accounting"])
+            rounds = kept["rounds"].items()
+            balance.rounds = {run: (number, [known[place][0] for place in left]) for run, (number, left) in rounds}
+            return balance
+        except (OSError, LedgerRefused, ValueError, KeyError, IndexError, TypeError, AttributeError):
             return None
 
-    def of_round(self, run: str, server_round: int) -> list[Booked] | None:
-        """What left in one round of a run; None where it cannot be read. Only after `read` under the same lock."""
-        ask = "SELECT prices.price FROM prices JOIN rounds ON prices.id = rounds.price WHERE run = ? AND round = ?"
-        try:
-            with self._opened() as database:
-                return [read_booked(json.loads(text)) for (text,) in database.execute(ask, (run, server_round))]
-        except (sqlite3.Error, OSError, LedgerRefused, ValueError):
-            return None
-
-    def follow(self, before: Tie, rows: Sequence[dict[str, Any]], after: Tie, balance: Balance) -> bool:
-        """Adds lines to the account of the ledger ``before``; False if it is of another. balance: totals with them."""
-        try:
-            with self._opened() as database, database:
-                if (kept := _tied(database)) is None or kept["tie"] != _as_json(before):
-                    return False
-                self._write(database, rows, after, balance)
-                return True
-        except (sqlite3.Error, OSError, ValueError, KeyError, TypeError):
-            return False
-
-    def rebuild(self, rows: Sequence[dict[str, Any]], tie: Tie, balance: Balance) -> None:
-        """A new account of all these lines; none where it cannot be written."""
-        try:
-            for end in ("", "-journal", "-wal", "-shm"):
-                self.path.with_name(self.path.name + end).unlink(missing_ok=True)
-            os.close(os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
-            with self._opened() as database, database:
-                database.executescript(TABLES)
-                self._write(database, rows, tie, balance)
-        except (sqlite3.Error, OSError) as error:
-            log.warning("%s cannot be written (%s): every message reads the whole ledger", self.path, error)
-
-    # --- inside ----------------------------------------------------------------------------------------------
-
-    @contextmanager
-    def _opened(self) -> Iterator[sqlite3.Connection]:
-        if not self.path.is_file():
-            raise OSError(f"{self.path}: there is no account")
-        with closing(sqlite3.connect(self.path, timeout=1.0)) as database:
-            database.execute("PRAGMA synchronous=FULL")  # after a power cut: the account before or after
-            yield database
-
-    def _balance(self, database: sqlite3.Connection, tie: Tie) -> Balance | None:
-        kept = _tied(database)
-        if kept is None or kept["format"] != FORMAT or kept["tie"] != _as_json(tie):
-            return None
-        prices = database.execute("SELECT price, times FROM prices ORDER BY id").fetchall()
-        if kept["prices"] != _digest(prices):
-            return None
-        spent = Spent()
-        for price, times in prices:
-            spent.add(read_booked(json.loads(price)), times)
-        accounting = None if kept["accounting"] is None else Accounting(*kept["accounting"])
-        names = ("last", "entries", "signer", "policy")
-        return Balance(kept["declaration"], accounting, spent, *(kept[name] for name in names))
-
-    def _write(self, database: sqlite3.Connection, rows: Sequence[dict[str, Any]], tie: Tie, balance: Balance) -> None:
-        for row in rows:
-            if not row.get("entries"):
-                if "entries" in row:
-                    _count(database, _price(row))
-                continue
-            place = (row["run"], row["entries"][0]["round"], _count(database, _price(row)))
-            database.execute("INSERT INTO rounds VALUES (?, ?, ?)", place)
-        fixed = balance.accounting
-        kept = {
-            "format": FORMAT,
-            "tie": _as_json(tie),
-            "prices": _digest(database.execute("SELECT price, times FROM prices ORDER BY id").fetchall()),
-            "declaration": balance.declaration,
-            "accounting": None if fixed is None else [fixed.accountant, dict(fixed.orders), fixed.share],
-            "last": balance.last,
-            "entries": balance.entries,
-            "signer": balance.signer,
-            "policy": balance.policy,
+    def write(self, tie: Tie, balance: Balance) -> None:
+        """Replaces the account by these totals; where it cannot be written, every message reads the whole ledger."""
+        kept = vars(balance) | {"format": FORMAT, "tie": _as_json(tie)}
+        kept["accounting"] = None if balance.accounting is None else vars(balance.accounting)
+        prices = list(kept.pop("spent").times.items())
+        kept["prices"] = [(booked_to_json(booked), times) for booked, times in prices]
+        places = {booked: place for place, (booked, _) in enumerate(prices)}
+        kept["rounds"] = {
+            run: (number, [places[one] for one in left]) for run, (number, left) in balance.rounds.items()
         }
-        database.execute("DELETE FROM tie")
-        database.execute("INSERT INTO tie VALUES (?)", (json.dumps(kept),))
-
-
-def _tied(database: sqlite3.Connection) -> dict[str, Any] | None:
-    found = database.execute("SELECT content FROM tie").fetchall()
-    return json.loads(found[0][0]) if len(found) == 1 else None
+        content = json.dumps(kept)
+        try:
+            digest = hashlib.sha256(content.encode()).hexdigest()
+            write_atomic(self.path, f"{digest}\n{content}", durable=False, mode=0o600)
+            self.path.with_suffix(".sqlite").unlink(missing_ok=True)  # the account of earlier versions
+        except OSError as error:
+            log.warning("%s cannot be written (%s): every message reads the whole ledger", self.path, error)
 
 
 def _as_json(tie: Tie) -> list[Any]:
     return [tie.ledger, tie.size, tie.chain, list(tie.file), tie.lines]
-
-
-def _digest(prices: Sequence[tuple[str, int]]) -> str:
-    return hashlib.sha256(json.dumps(prices).encode()).hexdigest()
-
-
-def _count(database: sqlite3.Connection, price: str) -> int:
-    """Counts a cost once more; returns its id."""
-    say = "INSERT INTO prices (price, times) VALUES (?, 1) ON CONFLICT (price) DO UPDATE SET times = times + 1"
-    database.execute(say, (price,))
-    (number,) = database.execute("SELECT id FROM prices WHERE price = ?", (price,)).fetchone()
-    return int(number)
-
-
-def _price(row: dict[str, Any]) -> str:
-    """A line without time, round and client: equal texts are equal costs."""
-    booked = read_booked(row).anywhere
-    return json.dumps(booked_to_json(booked), sort_keys=True)
 
 
 # --- lines of a ledger -------------------------------------------------------------------------------------------

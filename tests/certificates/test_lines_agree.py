@@ -266,7 +266,7 @@ def of_node(lines: list[bytes], folder: Path, budgets: list[Row]) -> Row | None:
     place, counter = folder / "data/.fedpriv", folder / "counter.json"
     place.mkdir(parents=True, exist_ok=True)
     (place / "ledger.jsonl").write_bytes(b"".join(line + b"\n" for line in lines))
-    (place / "account.sqlite").unlink(missing_ok=True)
+    (place / "account.json").unlink(missing_ok=True)
     size = sum(len(line) + 1 for line in lines)
     head = {"ledger": "b" * 32, "bytes": size, "lines": len(lines), "chain": chain_of(lines)}
     counter.write_text(json.dumps(head))

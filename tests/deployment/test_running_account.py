@@ -7,7 +7,6 @@ import json
 import os
 import random
 import shutil
-import sqlite3
 import stat
 import sys
 from collections.abc import Callable
@@ -19,7 +18,7 @@ from deployed import Machines, asker
 
 from fedpriv.common.errors import LedgerRefused
 from fedpriv.deployment import running_account
-from fedpriv.deployment.data_ledger import DataLedger, Known
+from fedpriv.deployment.data_ledger import DataLedger
 from fedpriv.deployment.declaration import Declared
 from fedpriv.deployment.policy import Booked, Spent
 from fedpriv.privacy.events import CLIENT_TO_SERVER, Entry, Gaussian, RandomisedResponse
@@ -57,13 +56,9 @@ def ledger(tmp_path: Path) -> DataLedger:
 def whole_reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Grows by one whenever the ledger is read from its first line."""
     reads: list[int] = []
-    real = DataLedger._all
-
-    def counted(self: DataLedger, missing_ok: bool = False) -> Known | None:
-        reads.append(1)
-        return real(self, missing_ok)
-
-    monkeypatch.setattr(DataLedger, "_all", counted)
+    for name in ("_all", "_rows"):
+        real = getattr(DataLedger, name)
+        monkeypatch.setattr(DataLedger, name, lambda self, real=real: reads.append(1) or real(self))
     return reads
 
 
@@ -73,7 +68,7 @@ def again(ledger: DataLedger) -> DataLedger:
 
 
 def account(ledger: DataLedger) -> Path:
-    return ledger.folder / "account.sqlite"
+    return ledger.folder / "account.json"
 
 
 # --- what it says ------------------------------------------------------------------------------------------------
@@ -107,7 +102,10 @@ def test_it_says_what_the_ledger_says(seed: int, ledger: DataLedger, whole_reads
     whole_reads.clear()
     with again(ledger).held() as found:
         for (run, server_round), messages in known.items():
+            whole_reads.clear()
             assert [one.anywhere for one in found.of_round(run, server_round)] == messages
+            assert bool(whole_reads) == (server_round < max(number for name, number in known if name == run))
+        whole_reads.clear()
         assert found.of_round("a" * 32, 99) == found.of_round("c" * 32, 1) == []
         assert found.num_entries() == 3 + sum(len(one.entries) for of_round in known.values() for one in of_round)
         quick, declared, last = found.spent(), found.declared(), found.last_release()
@@ -119,15 +117,22 @@ def test_it_says_what_the_ledger_says(seed: int, ledger: DataLedger, whole_reads
 
 
 def test_equal_prices_are_counted_and_not_listed(ledger: DataLedger) -> None:
-    with sqlite3.connect(account(ledger)) as database:
-        assert database.execute("SELECT times FROM prices").fetchall() == [(3,)]
+    kept = json.loads(account(ledger).read_bytes().partition(b"\n")[2])
+    assert [times for _, times in kept["prices"]] == [3] and kept["rounds"] == {"run": [3, [0]]}
+
+
+def test_the_account_of_earlier_versions_goes_when_a_new_one_is_written(ledger: DataLedger) -> None:
+    older = account(ledger).with_suffix(".sqlite")
+    older.write_bytes(b"SQLite format 3")
+    release(again(ledger), booked(4, 4, EVENTS[0]))
+    assert not older.exists() and account(ledger).exists()
 
 
 # --- what is tied to nothing -------------------------------------------------------------------------------------
 
 
 def _older(ledger: DataLedger, kept: Path) -> None:
-    shutil.copy2(kept / "account.sqlite", account(ledger))
+    shutil.copy2(kept / "account.json", account(ledger))
 
 
 def _missing(ledger: DataLedger, kept: Path) -> None:
@@ -143,17 +148,18 @@ def _empty(ledger: DataLedger, kept: Path) -> None:
 
 
 def _cut(ledger: DataLedger, kept: Path) -> None:
-    account(ledger).write_bytes(account(ledger).read_bytes()[:6000])
+    account(ledger).write_bytes(account(ledger).read_bytes()[:-100])
 
 
 def _fewer(ledger: DataLedger, kept: Path) -> None:
-    with sqlite3.connect(account(ledger)) as database:
-        database.execute("UPDATE prices SET times = 1")
+    text = account(ledger).read_bytes()
+    assert b", 4]" in text
+    account(ledger).write_bytes(text.replace(b", 4]", b", 1]"))
 
 
 def _another_format(ledger: DataLedger, kept: Path) -> None:
-    with sqlite3.connect(account(ledger)) as database:
-        database.execute("UPDATE tie SET content = replace(content, '\"format\": 1', '\"format\": 0')")
+    content = account(ledger).read_bytes().partition(b"\n")[2].replace(b'"format": 5', b'"format": 4')
+    account(ledger).write_bytes(hashlib.sha256(content).hexdigest().encode() + b"\n" + content)
 
 
 def _ledger_touched(ledger: DataLedger, kept: Path) -> None:
@@ -208,7 +214,7 @@ def test_no_account_makes_another_ledger_good(
         pass
 
 
-@pytest.mark.parametrize("step", ["write_atomic", "follow"])
+@pytest.mark.parametrize("step", ["write_atomic", "write"])
 def test_killed_before_the_account_follows(step: str, ledger: DataLedger, monkeypatch: pytest.MonkeyPatch) -> None:
     """Before the counter, and between counter and account."""
 
@@ -222,7 +228,7 @@ def test_killed_before_the_account_follows(step: str, ledger: DataLedger, monkey
         where = (
             "fedpriv.deployment.data_ledger.write_atomic" if step == "write_atomic" else running_account.RunningAccount
         )
-        patched.setattr(where, killed) if isinstance(where, str) else patched.setattr(where, "follow", killed)
+        patched.setattr(where, killed) if isinstance(where, str) else patched.setattr(where, "write", killed)
         with pytest.raises(Killed):
             release(again(ledger), booked(4, 4, EVENTS[1]))
     with again(ledger).held() as found:
@@ -267,6 +273,6 @@ def test_what_a_node_writes_is_nobody_elses(tmp_path: Path) -> None:
     own = network.data(0) / ".fedpriv"
     written = {path for path in (own, *own.rglob("*")) if "cache" not in path.relative_to(own).parts}
     written |= {tmp_path / "counters", tmp_path / "counters" / "0.json"}
-    assert {path.name for path in written} >= {"ledger.jsonl", "lock", "account.sqlite", "refusals.json", "runs"}
+    assert {path.name for path in written} >= {"ledger.jsonl", "lock", "account.json", "refusals.json", "runs"}
     open_to_others = {path.name: oct(path.stat().st_mode) for path in written if path.stat().st_mode & 0o077}
     assert not open_to_others and stat.S_IMODE((own / "ledger.jsonl").stat().st_mode) == 0o600
