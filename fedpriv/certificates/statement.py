@@ -29,7 +29,7 @@ from fedpriv.deployment.signed_head import Signer
 from fedpriv.guard.node_report import RUN
 from fedpriv.privacy.composition import Verified, compose
 from fedpriv.privacy.events import Threat
-from fedpriv.privacy.ledger import LedgerContent
+from fedpriv.privacy.ledger import LedgerContent, read_line
 from fedpriv.runs.accounts import Accounts
 from fedpriv.runs.folder import START, RunFolder
 
@@ -69,8 +69,6 @@ def of_run(folder: Path) -> dict[str, Any]:
     if summary is None:
         raise RunFolderError(f"{folder}: has no summary.json: only a finished run has a certificate")
     lines = ledger_lines(run.ledger.path)
-    if (number := next((n for n, line in enumerate(lines, 1) if nested(line) > MOST_NESTED), None)) is not None:
-        raise RunFolderError(f"{run.ledger.path}: line {number} holds more than a ledger's line does")
     content = run.ledger.read()
     if content.broken is not None:
         words = f"line {content.broken} does not follow from the lines before it"
@@ -90,7 +88,7 @@ def of_run(folder: Path) -> dict[str, Any]:
         "kind": "run",
         "subject": {"name": folder.name, "deployed": accounts.deployed, **subject},
         "protections": protections,
-        "releases": releases([json.loads(line) if _is_json(line) else None for line in lines], node=False),
+        "releases": releases([json.loads(line) if read_line(line) else None for line in lines], node=False),
         "assumptions": of_run_in_words(config, summary),
         "digests": {
             "config": _digest(folder / "config.yaml"),
@@ -228,27 +226,12 @@ def ledger_lines(path: Path) -> list[bytes]:
         raise RunFolderError(f"{path}: cannot be read ({error.strerror})") from None
 
 
-#: Lists and objects of a line: a release, what was realised of it, and the clients that it names.
-MOST_NESTED = 64
-
-
-def nested(line: bytes) -> int:
-    """How many lists and objects a line may hold, at most; it is not parsed for it."""
-    return line.count(b"[") + line.count(b"{")
-
-
 def ledger_of(name: str, lines: Sequence[bytes]) -> dict[str, Any]:
     try:
         texts = [line.decode("ascii") for line in lines]
     except UnicodeDecodeError:
         raise RunFolderError("ledger.jsonl: damaged: it holds bytes that no ledger writes") from None
     return {"id": name, "count": len(lines), "head": chain_of(lines), "lines": texts}
-
-
-def _is_json(line: bytes) -> bool:
-    from fedpriv.privacy.ledger_lines import read_line
-
-    return read_line(line) is not None
 
 
 def check_undivided(content: LedgerContent, ledger: Path) -> None:

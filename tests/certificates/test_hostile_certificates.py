@@ -16,7 +16,7 @@ from fedpriv.common.chain import followed, without
 from fedpriv.common.identities import new_identity, signature
 from fedpriv.deployment.signed_head import Signer
 from fedpriv.privacy.events import Threat, event_from_json
-from fedpriv.privacy.ledger_lines import read_line
+from fedpriv.privacy.ledger import read_line
 
 SIGNER = Signer(new_identity(b"hostile")[0])
 EVENT = {"mechanism": "gaussian", "count": 1, "multiplier": 1.0}

@@ -30,7 +30,7 @@ from fedpriv.deployment.running_account import Balance
 from fedpriv.deployment.signed_head import Signer
 from fedpriv.privacy.composition import guarantee_events, threats, verify
 from fedpriv.privacy.events import EVERY_CLIENT, Threat, event_to_json
-from fedpriv.privacy.ledger import TORN, LedgerFile
+from fedpriv.privacy.ledger import TORN, LedgerFile, read_line
 
 Row = dict[str, Any]
 WORDS = ("unit", "adjacency", "observer")
@@ -245,7 +245,7 @@ def of_run(lines: list[bytes], folder: Path) -> Row | None:
     if every := accounts.pop(EVERY_CLIENT, None):
         accounts = defaultdict(list, {client: every + own for client, own in accounts.items()} | {EVERY_CLIENT: every})
     found = {threat: verify(accounts, DELTA, None, threat) for threat in threats(accounts)}
-    rows = [json.loads(line) if statement._is_json(line) else None for line in lines]
+    rows = [json.loads(line) if read_line(line) else None for line in lines]
     try:
         ledger_part = statement.ledger_of("run", lines)
         if not content.torn:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
-from fedpriv.privacy import ledger_lines
+from fedpriv.privacy import ledger as ledger_module
 from fedpriv.privacy.composition import verify
 from fedpriv.privacy.events import (
     CLIENT_TO_SERVER,
@@ -25,8 +25,7 @@ from fedpriv.privacy.events import (
     RandomisedResponse,
     entry_to_json,
 )
-from fedpriv.privacy.ledger import TORN, UNKNOWN_CLIENT, LedgerFile
-from fedpriv.privacy.ledger_lines import read_line, to_lines
+from fedpriv.privacy.ledger import MOST_NESTED, TORN, UNKNOWN_CLIENT, LedgerFile, read_line, to_lines
 from fedpriv.report.reading import count_releases
 
 ONE, TWO = Gaussian(threat=CLIENT_TO_SERVER, multiplier=1.0), Gaussian(threat=SECURE_SUM, multiplier=3.0)
@@ -162,6 +161,17 @@ def test_a_line_that_says_nothing_clear_is_torn(changed):
     assert read_line(b"[1]") is None and read_line(b"3") is None
 
 
+@pytest.mark.parametrize(("inside", "is_read"), [(MOST_NESTED - 2, True), (MOST_NESTED - 1, False), (10**6, False)])
+def test_a_line_of_many_lists_is_torn_and_never_parsed(
+    inside: int, is_read: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parsed, real = [], ledger_module.row_of
+    monkeypatch.setattr(ledger_module, "row_of", lambda text: parsed.append(text) or real(text))
+    event = NoBound(threat=CLIENT_TO_SERVER, reason="[" * inside)
+    line = json.dumps(entry_to_json(Entry(1, 1, 0, 0, event))).encode().replace(b'"client": 1', b'"clients": [1, 2]')
+    assert (read_line(line) is not None) == bool(parsed) == is_read
+
+
 def test_the_report_counts_releases_of_both_kinds_of_line(tmp_path: Path):
     ledger = of_a_round(30) + of_a_round(20, number=2) + [Entry(2, 0, 9, 0, TWO), Entry(2, 7, 9, 0, TWO)]
     found = []
@@ -178,6 +188,6 @@ def test_one_line_of_a_round_is_parsed_once(tmp_path: Path, monkeypatch: pytest.
     path = tmp_path / "ledger.jsonl"
     LedgerFile(path, fsync=False).append(of_a_round(10_000), together=True)
     calls = []
-    real = ledger_lines.row_of
-    monkeypatch.setattr(ledger_lines, "row_of", lambda text: calls.append(1) or real(text))
+    real = ledger_module.row_of
+    monkeypatch.setattr(ledger_module, "row_of", lambda text: calls.append(1) or real(text))
     assert len(LedgerFile(path, fsync=False).read().entries) == 10_000 and len(calls) == 1
