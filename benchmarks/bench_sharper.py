@@ -16,13 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import binom
 
-from fedpriv.privacy.auditor import audit
-from fedpriv.privacy.canaries import one_run_epsilon
+from fedpriv.privacy.auditor import audit, sampled_score
+from fedpriv.privacy.canaries import one_run_bound, one_run_epsilon, one_run_strength
 from fedpriv.privacy.composition import compose
 from fedpriv.privacy.events import Event, PoissonGaussian, Threat
 from fedpriv.privacy.gaussian_dp import gaussian_epsilon, gaussian_mu
-from fedpriv.privacy.one_run import one_run_bound, one_run_strength
-from fedpriv.privacy.sampled_score import sampled_score
 from fedpriv.privacy.trade_offs import GAUSSIAN, Approximate
 
 DELTA, EPSILONS, COINS, SMALL = 1e-5, (1.0, 4.0, 8.0), (1000, 10_000), 0.9

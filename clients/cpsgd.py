@@ -6,7 +6,7 @@ whether it is assumed, or the server uses nothing but sums of the numbers modulo
 
 Symbols: X, s -> `BinomialGrid` bound and step, k -> levels, m -> trials, d' -> padded.
 Published and repaired differ in the number of trials only, chosen for (epsilon, claimed_delta) of one round: published
-by the paper's Theorem 1, repaired by the account, whose bound holds at every epsilon (`privacy.binomial`). The
+by the paper's Theorem 1, repaired by the account, whose bound holds at every epsilon (`integer_laws`). The
 theorem's leading term is the classical Gaussian one, too small for large epsilon.
 """
 
@@ -29,8 +29,8 @@ from fedpriv.config.methods import CpSGDOptions
 from fedpriv.mechanisms.noise import NoiseSource, l2_norm
 from fedpriv.mechanisms.whole_numbers import width_of
 from fedpriv.privacy import claimed
-from fedpriv.privacy.binomial_grid import BinomialGrid, delta_share, grid_for, sum_bits
 from fedpriv.privacy.events import CLIENT_TO_SERVER, SECURE_SUM, Binomial, Event, Threat
+from fedpriv.privacy.sum_grid import BinomialGrid, delta_share, grid_for, sum_bits
 
 
 class CpSGDClient(SummingClient, GradientClient):

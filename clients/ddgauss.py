@@ -10,7 +10,7 @@ m = 2^bits, Delta_2 -> 2 G (`SumGrid.event`), tau -> `discrete_gaussian.closenes
 Where this departs from the print:
 - Rotation in blocks of 2^12 to 2^16: one large rotation would pad 80,202 coordinates to 131,072.
 - Neighbours replace a client's data, so a sum moves by twice the norm; the paper adds or removes a client.
-- tau has the constants of the proof in `fedpriv.privacy.discrete_gaussian`, and counts the same noises as sigma does.
+- tau has the constants of the proof in `fedpriv.privacy.integer_laws`, and counts the same noises as sigma does.
 Published and repaired are the same.
 """
 

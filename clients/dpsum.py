@@ -25,7 +25,7 @@ post-processing.
 
 Why it costs what it does. Given what the server sent, which is a function of earlier sums, a site's whole numbers move
 by at most l2 grid steps when an example is added or removed, whatever theta, m and s are (proofs:
-`fedpriv.privacy.row_sum`, `fedpriv.mechanisms.per_example`, `fedpriv.mechanisms.scaling`), and those of other sites do
+`fedpriv.privacy.sum_grid`, `fedpriv.mechanisms.per_example`, `fedpriv.mechanisms.scaling`), and those of other sites do
 not move. The opened sum has the noises of at least k sites that the observer does not know, all independent of the
 data: a round is one release of discrete Gaussian or Skellam noise of k sites with that sensitivity, and the rounds
 compose adaptively. More survivors add more noise, which is post-processing. With Gaussian noise (central, local) a

@@ -9,7 +9,7 @@ Symbols: c -> clip_norm, s = 1/gamma -> 1/`SumGrid.step`, mu -> `SkellamSum.vari
 
 Where this departs from the print:
 - Rotation in blocks, and neighbours that replace a client's data, as in `clients.ddgauss`.
-- The Renyi bound is the one proven in `fedpriv.privacy.skellam`: at all orders, for a hundredth of delta.
+- The Renyi bound is the one proven in `fedpriv.privacy.integer_laws`: at all orders, for a hundredth of delta.
 Published and repaired are the same.
 """
 
@@ -17,7 +17,7 @@ from dataclasses import replace
 
 from fedpriv.client.gaussian import WholeGaussianClient
 from fedpriv.config.methods import SkellamOptions
-from fedpriv.privacy.binomial_grid import delta_share
+from fedpriv.privacy.sum_grid import delta_share
 
 SHARES_DELTA = "a release's share of delta is claimed_delta divided by the number of releases in num_rounds"
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from fedpriv.common.messages import FloatVector
 from fedpriv.common.seeds import public_signs
 from fedpriv.config.methods import CpSGDOptions
-from fedpriv.privacy.binomial_grid import BinomialGrid, grid_for, sum_bits
+from fedpriv.privacy.sum_grid import BinomialGrid, grid_for, sum_bits
 from fedpriv.server.gradient import GradientServer
 from fedpriv.server.round import NO_HOOKS, Hooks, Population
 from fedpriv.server.summing import Decoded, SummingServer

@@ -18,9 +18,7 @@ from flwr.common.serde import recorddict_to_proto
 from fuzz_bytes import Choices
 from tripwires import armed
 
-with atheris.instrument_imports(
-    include=["fedpriv.common.messages", "fedpriv.mechanisms", "fedpriv.privacy.binomial_grid"]
-):
+with atheris.instrument_imports(include=["fedpriv.common.messages", "fedpriv.mechanisms", "fedpriv.privacy.sum_grid"]):
     import record_fuzz  # the first to import any of them
 
 from fedpriv.engines.grid import identify_server

@@ -42,9 +42,9 @@ from fedpriv.engines.inprocess import InProcessGrid
 from fedpriv.engines.worker import Worker, adopt, make_apps
 from fedpriv.mechanisms.integer_noise import centred, unpack_residues
 from fedpriv.privacy.auditor import Audit, audit
-from fedpriv.privacy.binomial_grid import BinomialGrid
 from fedpriv.privacy.composition import compose as compose_events
 from fedpriv.privacy.events import BLIND_TO_COHORT
+from fedpriv.privacy.sum_grid import BinomialGrid
 from fedpriv.runs.preparation import make_strategy
 from fedpriv.server.round import BudgetsSpent
 

@@ -42,8 +42,8 @@ from fedpriv.engines.worker import Worker
 from fedpriv.mechanisms import per_example
 from fedpriv.mechanisms.clipped_sums import ClippedSum
 from fedpriv.mechanisms.noise import SeededNoise
+from fedpriv.privacy.auditor import log_ratio
 from fedpriv.privacy.canaries import audit_canaries, coin_flips
-from fedpriv.privacy.sampled_score import log_ratio
 from fedpriv.runs.planning import most_participations
 from fedpriv.training.sequential import Clipping, LocalData, SequentialTrainer
 

@@ -23,8 +23,7 @@ from numpy.typing import NDArray
 from fedpriv.guard.account import claimed_epsilon
 from fedpriv.guard.terms import Terms
 from fedpriv.mechanisms.noise import SeededNoise
-from fedpriv.privacy.audit_power import expected_bound, verified_curve
-from fedpriv.privacy.auditor import Audit, audit, verdict
+from fedpriv.privacy.auditor import Audit, audit, expected_bound, verdict, verified_curve
 from fedpriv.privacy.events import Gaussian
 
 #: First numbers of a release that are shown as they are.

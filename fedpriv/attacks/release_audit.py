@@ -21,11 +21,9 @@ from fedpriv.common.doing import doing
 from fedpriv.config.schema import Config
 from fedpriv.engines.worker import Worker
 from fedpriv.mechanisms.noise import NoiseSource, SeededNoise
-from fedpriv.privacy.audit_power import expected_bound, verified_curve
-from fedpriv.privacy.auditor import Audit, audit, verdict
+from fedpriv.privacy.auditor import Audit, audit, expected_bound, sampled_score, verdict, verified_curve
 from fedpriv.privacy.composition import compose as compose_events
 from fedpriv.privacy.events import BLIND_TO_COHORT
-from fedpriv.privacy.sampled_score import sampled_score
 from fedpriv.privacy.scaled_noise import family_of
 from fedpriv.privacy.trade_offs import SharperBound
 from fedpriv.runs.folder import RunFolder

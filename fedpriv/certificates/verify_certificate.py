@@ -1037,7 +1037,7 @@ def nearly_gaussian(root, e, tau):
 def skellam_sum(e):
     """Of whole orders: [AKL21]. Here of all: no second difference of -ln P exceeds c, so ln P(x)^(1 + b) P(x + v)^-b is
     at most c b (b + 1) v^2/2 more than c u (1 - u)/2 + ln P(k)^(1 - u) P(k + 1)^u, with x - b v = k + u. Summed over x,
-    these two are about 0 together. Proof of ``near``: fedpriv/privacy/skellam.py.
+    these two are about 0 together. Proof of ``near``: fedpriv/privacy/integer_laws.py.
     """
     m, u, law, near = e.noises * e.variance, np.arange(17) / 32, None, 1
     if m < 3:

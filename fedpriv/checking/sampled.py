@@ -20,9 +20,8 @@ from fedpriv.attacks.trial_features import MOST_FEATURES
 from fedpriv.checking.findings import Finding, finding
 from fedpriv.checking.statistics import repeated_rows
 from fedpriv.checking.subject import Budget, Numbers, Pair, Played, Question, Subject, stopwatch
-from fedpriv.privacy.auditor import Audit, Fit, audit, epsilon_bound
+from fedpriv.privacy.auditor import Audit, Fit, audit, epsilon_bound, sampled_score
 from fedpriv.privacy.events import PoissonGaussian
-from fedpriv.privacy.sampled_score import sampled_score
 from fedpriv.privacy.scaled_noise import family_of
 from fedpriv.privacy.trade_offs import GAUSSIAN, Family, SharperBound, rate_bounds
 

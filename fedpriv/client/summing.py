@@ -10,7 +10,7 @@ them says of the client is the business of `strategy.secure_sum`:
 The two last give the same model, bit for bit.
 
 `RowSumClient` is the shared base of dpsum and ask: sums over a site's rows (persons), on the grid of
-`fedpriv.privacy.row_sum`.
+`fedpriv.privacy.sum_grid`.
 
 form=ddgauss, skellam: the sites add the noise, each its share; a secure sum hides their numbers from everybody; the
 server and whoever looks on learn the noisy sum over those who stayed. `min_replies` is the floor below which no sum
@@ -19,7 +19,7 @@ form=central: the server is trusted; it adds one Gaussian to the sum; outsiders 
 form=local: each site adds its own Gaussian; the server sees each site's noisy sum; nobody needs to be trusted.
 
 Why it costs what it does. A site's whole numbers move by at most l2 grid steps when a row is added or removed (proof:
-`fedpriv.privacy.row_sum`, given how far the method's sum moves), and those of other sites do not move. The opened sum
+`fedpriv.privacy.sum_grid`, given how far the method's sum moves), and those of other sites do not move. The opened sum
 has the noises of at least k sites that the observer does not know, all independent of the data: a round is one release
 of discrete Gaussian or Skellam noise of k sites with that sensitivity, and rounds compose adaptively. More survivors
 add more noise, which is post-processing. With Gaussian noise (central, local) a round is one Gaussian.
@@ -43,9 +43,8 @@ from fedpriv.common.messages import SUM_EXCHANGES, Outgoing, Request
 from fedpriv.config.sum_methods import ModularOptions, RowSumOptions
 from fedpriv.mechanisms.integer_noise import Residues, pack_residues, packed_size, to_residues
 from fedpriv.mechanisms.noise import NoiseSource
-from fedpriv.privacy.binomial_grid import delta_share
 from fedpriv.privacy.events import Threat
-from fedpriv.privacy.row_sum import RowSumGrid
+from fedpriv.privacy.sum_grid import RowSumGrid, delta_share
 
 if TYPE_CHECKING:
     from fedpriv.client.masked_sum import MaskedSum

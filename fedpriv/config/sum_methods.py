@@ -43,7 +43,7 @@ class ModularOptions(SumOptions):
 
 
 class RowSumOptions(ModularOptions):
-    """Of sums over the rows (persons) of sites (`fedpriv.privacy.row_sum`)."""
+    """Of sums over the rows (persons) of sites (`fedpriv.privacy.sum_grid`)."""
 
     twice: ClassVar[tuple[str, ...]] = ()
     secure_sum: Literal["ideal", "protocol"] = follows("strategy.secure_sum")

@@ -9,7 +9,7 @@ Exact sums of vectors of length at most 1: what one of them changes is its own l
 makes no coordinate larger. So |c| <= KEPT (1 + (d + 4) 2^-53) < 1 - 2^-12 for d up to 2^16, and a vector with a number
 that is not finite counts as zero. The cut vectors are added as whole numbers of 64 bits: exactly, in any order, without
 overflow up to 2^30 of them. A vector more or less changes the sum by that vector and nothing else, which is what
-`fedpriv.privacy.row_sum` asks of a site's sum (its excess is 0). `as_numbers` rounds a sum of n vectors to 53 bits: two
+`RowSumGrid` asks of a site's sum (its excess is 0). `as_numbers` rounds a sum of n vectors to 53 bits: two
 sums differ by n 2^-52 sqrt(d) more, below 2^-13 for the n sqrt(d) <= 2^39 that the grid admits, and
 1 - 2^-11 + 2^-37 + 2^-13 < 1 - 2^-12.
 """

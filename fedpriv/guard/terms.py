@@ -48,7 +48,7 @@ server sees of time is data-independent only with it.
 
 **Sampled shards.** With q < 1 each shard is in a round's sum by a coin of its own from the operating system. All are
 started, drawn or not, so that neither time nor an app tells the draw. The unit that comes or goes changes a shard;
-whether the shard is drawn it does not change. The pair that dominates is in `fedpriv.privacy.replaced_poisson`; the law
+whether the shard is drawn it does not change. The pair that dominates is in `fedpriv.privacy.sampled_laws`; the law
 of add-or-remove would be too little. Refused under whole-number noise.
 
 **In a secure sum** the observer sees the sum over at least `min_replies` machines, of whose noises it does not know
@@ -85,7 +85,7 @@ from fedpriv.privacy.events import (
     ReplacedGaussian,
     Threat,
 )
-from fedpriv.privacy.row_sum import RowSumGrid
+from fedpriv.privacy.sum_grid import RowSumGrid
 
 #: How far one unit moves the sum of clipped answers, in units of C, where a shard may hold several.
 SENSITIVITY = 2.0

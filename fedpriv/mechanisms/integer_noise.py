@@ -228,7 +228,7 @@ MOST_TERMS = 2.0**39
 @dataclass(frozen=True)
 class RowGrid:
     """A site's sum over its rows as whole numbers, of which round(S / gamma) leaves with noise. What a row changes and
-    costs: `fedpriv.privacy.row_sum`, which has the symbols.
+    costs: `fedpriv.privacy.sum_grid`, which has the symbols.
 
     dimension: d; rows: of all sites at most, public; sites: of a round.
     """

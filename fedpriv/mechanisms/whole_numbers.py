@@ -154,7 +154,7 @@ FAILURE = 0.01
 @dataclass(frozen=True)
 class LevelGrid:
     """What client and server of cpSGD must agree on to quantise a vector and add binomial noise; what it costs:
-    `fedpriv.privacy.binomial_grid`. Symbols: m -> trials, d' -> padded.
+    `fedpriv.privacy.sum_grid`. Symbols: m -> trials, d' -> padded.
 
     dimension: d of the vector before padding; clip_norm: its largest L2 norm.
     """
@@ -334,7 +334,7 @@ class WholeGrid:
         """The noise of so many clients together (int64 [shape]), each of standard deviation sigma in steps.
 
         More than one, for the auditor: in one piece, a Skellam number exactly, a discrete Gaussian up to
-        `fedpriv.privacy.discrete_gaussian.closeness`.
+        `fedpriv.privacy.integer_laws.closeness`.
         """
         parts = max(1, math.ceil(clients * sigma * sigma / MOST_STEPS**2 - 1e-9))
         total = torch.zeros(tuple(shape), dtype=torch.int64)

@@ -15,11 +15,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.stats import binom
 
 from fedpriv.common.doing import doing
+from fedpriv.privacy.composition import compose
+from fedpriv.privacy.events import Event, PoissonGaussian
 from fedpriv.privacy.trade_offs import Family, SharperBound, rate_bounds, sharper_bound, strength_bound
 
 Array = NDArray[np.float64]
@@ -164,7 +168,7 @@ def verdict(
     Only an audit at the claim's own scope, unit, adjacency and observer (`same_scope`) and at its delta may refute it.
     It is consistent with it only if it could have refuted it, and if the claim would have been refuted were the
     mechanism as bad as its verified epsilon allows: that epsilon is no larger than the claim, or such a mechanism would
-    have shown more than the claim (``expected``, of `fedpriv.privacy.audit_power.expected_bound`). attainable: of the
+    have shown more than the claim (``expected``, of `fedpriv.privacy.auditor.expected_bound`). attainable: of the
     largest of several looks; None: of ``found``.
     """
     if found.epsilon_sampled > verified:
@@ -352,3 +356,135 @@ def _draws(sample: Sample, world: bool, trials: int, chunk: int, purpose: tuple[
 def _before(world: bool, trials: int, purpose: tuple[int, int]) -> int:
     """Trials of the halves before this one: both worlds are learned from, then measured."""
     return (2 * purpose[1] + int(world)) * trials
+
+
+# --- audit power ------------------------------------------------------------------------------------------------------
+
+"""What an audit would show of a mechanism that is exactly at its verified epsilon: below that, silence is no news.
+
+A mechanism that is (e, d)-private for every point of a curve admits no rule with tpr > e^e fpr + d, nor with
+1 - fpr > e^e (1 - tpr) + d [Kairouz, Oh and Viswanath, ICML 2015, Theorem 2.1]. The best rule of a mechanism that has
+no more privacy than its curve meets the least of these bounds at every fpr [Dong, Roth and Su, JRSS-B 2022, Proposition
+6]. `expected_bound` gives that rule an unlucky draw, and the auditor's own arithmetic.
+"""
+
+
+#: (epsilon, delta), each of which the mechanism satisfies.
+Curve = Sequence[tuple[float, float]]
+
+#: Points of a curve: of Gaussians alone in closed form, else each by every accountant, which takes up to half a second.
+MANY, FEW = 64, 9
+#: Thresholds tried.
+THRESHOLDS = 512
+
+
+def verified_curve(events: Sequence[Event], delta: float) -> list[tuple[float, float]]:
+    """The verified epsilon of ``events`` at ``delta`` and at other deltas; empty where it is infinite."""
+    closed = all(event.gaussian_multiplier is not None for event in events)
+    deltas = sorted({delta, *np.geomspace(min(1e-7, delta or 1e-7), 0.5, MANY if closed else FEW).tolist()})
+    found = [(compose(events, point).epsilon, point) for point in deltas]
+    return [point for point in found if math.isfinite(point[0])]
+
+
+def best_rates(curve: Curve, fpr: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The largest true positive rates that the curve allows at these false positive rates."""
+    most = np.ones_like(fpr)
+    for epsilon, delta in curve:
+        if epsilon < 700:  # beyond, e^epsilon is no number, and the line bounds nothing
+            most = np.minimum(most, math.exp(epsilon) * fpr + delta)
+        most = np.minimum(most, 1 - math.exp(-epsilon) * (1 - delta - fpr))
+    return np.maximum(most, fpr)
+
+
+def expected_bound(curve: Curve, trials: int, delta: float, confidence: float, looks: int = 1) -> float:
+    """The audited epsilon that the best rule reaches in at least ``confidence`` of audits of a mechanism that has no
+    more privacy than ``curve``; 0 for an empty curve, of which nothing is known.
+
+    trials: measured in each world. looks: bounds among which the error 1 - confidence is divided.
+    """
+    if not curve:
+        return 0.0
+    ends = np.geomspace(0.01 / trials, 0.5, THRESHOLDS // 2)
+    fpr = np.concatenate([ends, 1 - ends])
+    unlucky = (1 - confidence) / 2  # for each of two rates
+    false = binom.ppf(1 - unlucky, trials, fpr)
+    true = binom.ppf(unlucky, trials, best_rates(curve, fpr))
+    bounds, _, _ = epsilon_bound(false, true, trials, delta, 1 - (1 - confidence) / looks)
+    return float(bounds.max())
+
+
+# --- sampled score ----------------------------------------------------------------------------------------------------
+
+"""The likelihood-ratio score of sampled Gaussian releases, for `fedpriv.privacy.auditor.audit`.
+
+In round t of T the unit is in the sample with probability q_t, and then moves the release by 1 / m_t of its noise. Let
+x_t be the release along that direction, in units of its noise. World 0 has x_t ~ N(0, 1), world 1 the mixture
+(1 - q_t) N(0, 1) + q_t N(1 / m_t, 1), independently, so the log of the likelihood ratio is
+
+    sum_t log(1 - q_t + q_t exp(x_t / m_t - 1 / (2 m_t^2))),
+
+the best score there is [Neyman and Pearson 1933]. A sum of the x_t (a linear score) counts the many rounds without the
+unit at full weight. The q_t and m_t come from the ledger's events and are only a choice of score: were they wrong, the
+bound would be smaller and still hold. Location and scale of the x_t are learned. Shapes: n trials, k >= T features, of
+which the first T are the x_t up to location and scale.
+"""
+
+
+#: The score's name in an audit's rule.
+NAME = "likelihood ratio"
+
+
+def sampled_score(events: Sequence[Event], releases: int) -> dict[str, Fit]:
+    """{name: fit} for so many releases that cost these events, in their order; empty where one of them is no sampled
+    Gaussian, or has several steps, or where all units are in every sample.
+    """
+    if not events or not all(isinstance(event, PoissonGaussian) for event in events):
+        return {}
+    found = [one for one in events if isinstance(one, PoissonGaussian)]
+    if all(one.takes_all for one in found) or any(one.multiplier <= 0 for one in found):
+        return {}
+    if sum(one.count for one in found) != releases:
+        return {}
+    rates = np.concatenate([[one.sampling_rate] * one.count for one in found])
+    shifts = np.concatenate([[1 / one.multiplier] * one.count for one in found])
+    return {NAME: likelihood_ratio(rates, shifts)}
+
+
+def likelihood_ratio(rates: Array, shifts: Array) -> Fit:
+    """rates, shifts: [T], q_t and 1 / m_t."""
+
+    def fit(world0: Array, world1: Array) -> Score:
+        many = len(rates)
+        centre, scale = world0[:, :many].mean(0), world0[:, :many].std(0)
+        scale = np.where(scale > 0, scale, 1.0) * np.where(world1[:, :many].mean(0) < centre, -1, 1)
+
+        def score(features: Array) -> Array:
+            total = np.zeros(len(features))
+            for t in range(many):
+                exponent = (features[:, t] - centre[t]) * (shifts[t] / scale[t]) - shifts[t] ** 2 / 2
+                with np.errstate(divide="ignore"):
+                    total += np.logaddexp(np.log1p(-rates[t]), np.log(rates[t]) + exponent)
+            return total
+
+        return score
+
+    return fit
+
+
+def log_ratio(seen: NDArray[np.float64], sigma: float, rate: float, steps: int) -> NDArray[np.float64]:
+    """log sum_j Pr[j] exp(j m x - j^2 m^2 / 2), j ~ Binomial(steps, rate), m = 1 / (sigma sqrt(steps)): of values x, in
+    units of their noise, whether the unit was there [...].
+    """
+    times, m = np.arange(steps + 1), 1 / (sigma * np.sqrt(steps))
+    exponents = _weights(sigma, rate, steps) + times * m * seen[..., None]
+    largest = exponents.max(-1, keepdims=True)
+    found: NDArray[np.float64] = np.log(np.exp(exponents - largest).sum(-1)) + largest[..., 0]
+    return found
+
+
+@lru_cache(maxsize=8)
+def _weights(sigma: float, rate: float, steps: int) -> Array:
+    """log Pr[j] - j^2 m^2 / 2 of every j, [steps + 1]."""
+    times = np.arange(steps + 1)
+    weights: Array = binom.logpmf(times, steps, rate) - times**2 / (2 * sigma**2 * steps)
+    return weights

@@ -134,7 +134,7 @@ class Event(ABC):
     @property
     def nearly_gaussian(self) -> tuple[float, float] | None:
         """(multiplier, shift): a release costs at most what a Gaussian of this multiplier does, once its epsilon has
-        grown by shift and its delta by exp(shift); shifts add up (`fedpriv.privacy.discrete_gaussian`). None: unknown.
+        grown by shift and its delta by exp(shift); shifts add up (`fedpriv.privacy.integer_laws`). None: unknown.
         """
         multiplier = self.gaussian_multiplier
         return None if multiplier is None else (multiplier, 0.0)
@@ -359,7 +359,7 @@ class ReplacedGaussian(PoissonSample):
     drawn: virtual clients.
 
     multiplier: std / how far a part that *is* in the sample moves the sum (2C of parts clipped to C). The sample must
-    come from randomness that the observer cannot know. Proof: `fedpriv.privacy.replaced_poisson`.
+    come from randomness that the observer cannot know. Proof: `fedpriv.privacy.sampled_laws`.
     """
 
     mechanism = "replaced_gaussian"
@@ -370,12 +370,12 @@ class ReplacedGaussian(PoissonSample):
             raise ValueError("parts are drawn within a client: unit example or person, adjacency add-or-remove-one")
 
     def amplified_renyi(self, orders: Vector) -> Vector:
-        from fedpriv.privacy.replaced_poisson import replaced_poisson_renyi
+        from fedpriv.privacy.sampled_laws import replaced_poisson_renyi
 
         return replaced_poisson_renyi(self.sampling_rate, self.multiplier, orders)
 
     def loss_distribution(self, interval: float) -> Any:
-        from fedpriv.privacy.replaced_poisson import replaced_poisson_pld  # seconds to import
+        from fedpriv.privacy.sampled_laws import replaced_poisson_pld  # seconds to import
 
         if not 0 < self.sampling_rate < 1:
             return None
@@ -394,7 +394,7 @@ class AllocatedGaussian(Event):
 
     multiplier: std / sensitivity to the unit in its round. released: the first rounds of the pass, beyond which none is
     ever released (known before it begins; 0: all). Each pass draws anew. Replace-one is refused: no sound analysis of
-    it is implemented. Proof: `fedpriv.privacy.random_allocation`.
+    it is implemented. Proof: `fedpriv.privacy.sampled_laws`.
     """
 
     mechanism = "allocated_gaussian"
@@ -426,7 +426,7 @@ class AllocatedGaussian(Event):
         """Below 1e-12, of the law's cut ends."""
         if not self._on_grid:
             return 0.0
-        from fedpriv.privacy.random_allocation import unbounded_share  # scipy
+        from fedpriv.privacy.sampled_laws import unbounded_share  # scipy
 
         return unbounded_share(self.rounds, self.multiplier, self.released)
 
@@ -436,14 +436,14 @@ class AllocatedGaussian(Event):
     def renyi(self, orders: Vector) -> Vector:
         if not self._on_grid:  # joint quasi-convexity: a mixture is at most as far away as its parts
             return gaussian_renyi(self.multiplier, orders)
-        from fedpriv.privacy.random_allocation import allocated_renyi  # scipy
+        from fedpriv.privacy.sampled_laws import allocated_renyi  # scipy
 
         return allocated_renyi(self.rounds, self.multiplier, orders, self.released)
 
     def loss_distribution(self, interval: float) -> Any:
         if not self._on_grid:
             return None
-        from fedpriv.privacy.random_allocation import allocated_pld  # seconds to import
+        from fedpriv.privacy.sampled_laws import allocated_pld  # seconds to import
 
         return allocated_pld(self.rounds, self.multiplier, interval, self.released)
 
@@ -811,7 +811,7 @@ class Binomial(Event):
         """Renyi divergence of one release at each order, outside an event of probability delta."""
         import numpy as np
 
-        from fedpriv.privacy.binomial import binomial_renyi
+        from fedpriv.privacy.integer_laws import binomial_renyi
 
         if self.step == 0:
             return np.full(len(orders), np.inf)
@@ -833,7 +833,7 @@ class DiscreteGaussianSum(Event):
 
     sigma: parameter of ONE client's noise; l2: L2 sensitivity of the sum; both in steps of the grid. noises: whose
     noise the observer does not know, the releasing client's included (1: seen alone). The sum may be known modulo any
-    number: that is post-processing. Proof: `fedpriv.privacy.discrete_gaussian`.
+    number: that is post-processing. Proof: `fedpriv.privacy.integer_laws`.
     """
 
     mechanism = "discrete_gaussian_sum"
@@ -850,13 +850,13 @@ class DiscreteGaussianSum(Event):
     @property
     def rho(self) -> float:
         """Of the zCDP that one release satisfies; infinite where the noise is too little for the proof."""
-        from fedpriv.privacy.discrete_gaussian import sum_rho
+        from fedpriv.privacy.integer_laws import sum_rho
 
         return sum_rho(self.sigma, self.noises, self.dimension, self.l2)
 
     @property
     def nearly_gaussian(self) -> tuple[float, float] | None:
-        from fedpriv.privacy.discrete_gaussian import nearly_gaussian
+        from fedpriv.privacy.integer_laws import nearly_gaussian
 
         return nearly_gaussian(self.sigma, self.noises, self.dimension, self.l2)
 
@@ -874,7 +874,7 @@ class SkellamSum(Event):
     """Skellam noise of ``noises`` clients on each of ``dimension`` coordinates of a sum of whole numbers.
 
     variance: of ONE client's noise; l2: L2 sensitivity of the sum; both in steps of the grid. delta: the part of the
-    target delta that ONE release uses up. Otherwise as `DiscreteGaussianSum`. Proof: `fedpriv.privacy.skellam`.
+    target delta that ONE release uses up. Otherwise as `DiscreteGaussianSum`. Proof: `fedpriv.privacy.integer_laws`.
     """
 
     mechanism = "skellam_sum"
@@ -895,19 +895,19 @@ class SkellamSum(Event):
 
     @property
     def nearly_gaussian(self) -> tuple[float, float] | None:
-        from fedpriv.privacy.skellam import nearly_gaussian
+        from fedpriv.privacy.integer_laws import skellam_nearly_gaussian
 
-        return nearly_gaussian(self.noises * self.variance, self.dimension, self.l2, self.delta)
+        return skellam_nearly_gaussian(self.noises * self.variance, self.dimension, self.l2, self.delta)
 
     def why_unbounded(self) -> str | None:
-        from fedpriv.privacy.skellam import LEAST_VARIANCE
+        from fedpriv.privacy.integer_laws import LEAST_VARIANCE
 
         if self.noises * self.variance >= LEAST_VARIANCE:
             return None
         return NO_NOISE if self.variance == 0 else "noise of a few grid steps is too little: bits"
 
     def renyi(self, orders: Vector) -> Vector:
-        from fedpriv.privacy.skellam import skellam_renyi
+        from fedpriv.privacy.integer_laws import skellam_renyi
 
         return skellam_renyi(self.noises * self.variance, self.dimension, self.l2, self.delta, orders)
 

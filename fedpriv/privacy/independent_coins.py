@@ -1,7 +1,7 @@
 """What right guesses of coins say of epsilon where each coin has a transcript of its own: independent coins.
 
 Canary clients whose noise is their own are such: given the server's requests, what one of them sends depends on its
-coin and its noise alone. The one-run bounds (`fedpriv.privacy.canaries`, `fedpriv.privacy.one_run`) also allow coins in
+coin and its noise alone. The one-run bounds (`fedpriv.privacy.canaries`) also allow coins in
 one joint release, and pay for it: at 100,000 coins and delta 1e-5 they show 4.2 of a Gaussian's 8, and these 4.9.
 
 Setting: m coins u_i, fair and independent; transcripts Y_i ~ P_(u_i), independent given the coins; all P_0, P_1 obey

@@ -24,8 +24,8 @@ import numpy as np
 from fedpriv.common.files import json_number
 from fedpriv.common.versions import installed
 from fedpriv.mechanisms.laws import Vector
+from fedpriv.privacy.composition import History, coarsened, first_bounds
 from fedpriv.privacy.events import EVERY_CLIENT, Event, PoissonGaussian
-from fedpriv.privacy.histories import History, coarsened, first_bounds
 
 #: PRV's memory and time grow with epsilon and steps: beyond these it is not asked.
 PRV_UP_TO_EPSILON, PRV_UP_TO_STEPS = 100.0, 1_000_000

@@ -31,8 +31,7 @@ import numpy as np
 from scipy import optimize, special
 
 from fedpriv.mechanisms.laws import ORDERS, Vector, renyi_to_epsilon
-from fedpriv.privacy.composition import compose
-from fedpriv.privacy.event_costs import renyi_curve
+from fedpriv.privacy.composition import compose, renyi_curve
 from fedpriv.privacy.events import Event
 
 #: Of delta, what pays for the trials' own shares of it, where they have some.

@@ -10,11 +10,9 @@ from contextlib import contextmanager
 
 from fedpriv.client.build import fixed_events_with_ends, make_client
 from fedpriv.config.schema import Config
-from fedpriv.privacy.composition import Budget, Verified, guarantee_events, threats, verify
+from fedpriv.privacy.composition import Budget, History, RunningTotals, Verified, guarantee_events, threats, verify
 from fedpriv.privacy.events import EVERY_CLIENT, Entry, Event, Threat
-from fedpriv.privacy.histories import History
 from fedpriv.privacy.opacus_accounts import OpacusFigure, OpacusTotals
-from fedpriv.privacy.running_totals import RunningTotals
 from fedpriv.runs.folder import RunFolder
 
 

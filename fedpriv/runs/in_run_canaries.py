@@ -11,7 +11,7 @@ depends on a canary. A canary client's messages are about its own coins alone, a
 run are the method's mechanism on the twin's data, and twins are independent. So they are private for one coin as a real
 client's are for one unit, and bounds from right guesses hold for it, whatever the scores are: those of independent
 coins (`fedpriv.privacy.independent_coins`) where each client is one coin with Gaussian noise of its own, else those of
-coins in one release (`fedpriv.privacy.canaries`, `fedpriv.privacy.one_run`).
+coins in one release (`fedpriv.privacy.canaries`).
 
 **Who attacks.** The server, which sees every message of a client and sends what an honest one sends, and knows all of a
 client's data but one unit (unit client: chooses between two of its data sets). It is the ledger's own observer; where
@@ -29,7 +29,7 @@ whole way, once: others' releases are one computation by the method's own `relea
   canaries for empirical privacy measurement in federated learning", ICLR 2023).
 - unit example or person: each unit of a twin is a coin: whether it is in the data at all (add-or-remove-one). Its
   gradient is `LENGTH` clip bounds long, along a coordinate of its own (Nasr et al., USENIX Security 2023), and the
-  production code's own factor clips it. Score: the likelihood ratio (`fedpriv.privacy.sampled_score`).
+  production code's own factor clips it. Score: the likelihood ratio (`fedpriv.privacy.auditor`).
 
 **Short releases.** Where the ledger has Gaussians alone and the method treats all coordinates alike
 (`Traits.alike_at_any_dimension`), all but the first `wide` twins release `WIDTH` numbers instead of d: the method's
@@ -83,13 +83,12 @@ from fedpriv.engines.worker import Worker, parameters_of
 from fedpriv.mechanisms import per_example
 from fedpriv.mechanisms.clipped_sums import ClippedSum
 from fedpriv.mechanisms.noise import SeededNoise
-from fedpriv.privacy.auditor import BROKEN, ROUNDING, UNDECIDED
+from fedpriv.privacy.auditor import BROKEN, ROUNDING, UNDECIDED, log_ratio
 from fedpriv.privacy.canaries import CanaryAudit, audit_canaries, coin_flips, one_run_epsilon
 from fedpriv.privacy.events import BLIND_TO_COHORT, Event
 from fedpriv.privacy.gaussian_dp import total_mu
 from fedpriv.privacy.independent_coins import audit_independent, expected_independent, planned_guesses
 from fedpriv.privacy.one_shot import ASSUMES, SOURCE, estimated_epsilon
-from fedpriv.privacy.sampled_score import log_ratio
 from fedpriv.privacy.scaled_noise import family_of
 from fedpriv.privacy.trade_offs import GAUSSIAN, Family
 from fedpriv.runs.planning import schedule

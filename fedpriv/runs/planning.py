@@ -23,9 +23,8 @@ from fedpriv.config.participation import cohort, participation_limit
 from fedpriv.config.schema import Config
 from fedpriv.engines.worker import Worker
 from fedpriv.privacy.claimed import Claim
-from fedpriv.privacy.composition import compose, compose_clients, costliest
+from fedpriv.privacy.composition import History, compose, compose_clients, costliest
 from fedpriv.privacy.events import SECURE_SUM, Event, Threat
-from fedpriv.privacy.histories import History
 from fedpriv.privacy.opacus_accounts import OpacusFigure
 from fedpriv.runs.accounts import opacus_totals
 

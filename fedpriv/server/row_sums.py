@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from fedpriv.common.replies import Reply
 from fedpriv.config.sum_methods import RowSumOptions
 from fedpriv.privacy.events import EVERY_CLIENT, Entry, PoissonGaussian
-from fedpriv.privacy.row_sum import RowSumGrid
+from fedpriv.privacy.sum_grid import RowSumGrid
 from fedpriv.server.nodes import ClientGrid
 from fedpriv.server.round import BudgetsSpent
 from fedpriv.server.summing import Decoded, SummingServer

@@ -24,7 +24,7 @@ from fedpriv.common.errors import OptionError
 from fedpriv.common.places import load_module
 from fedpriv.common.seeds import generator
 from fedpriv.mechanisms import laws, quantisation
-from fedpriv.privacy.event_costs import pure_epsilon
+from fedpriv.privacy.composition import pure_epsilon
 from fedpriv.privacy.events import CLIENT_TO_SERVER, PairedQuantisation
 
 #: Random numbers of a group's shared stream that are held at a time.

@@ -27,9 +27,8 @@ from fedpriv.client.example_level import EXAMPLE_TO_SERVER
 from fedpriv.config.compose import compose
 from fedpriv.config.schema import Config
 from fedpriv.mechanisms.noise import SeededNoise
-from fedpriv.privacy.binomial_grid import BinomialGrid
 from fedpriv.privacy.events import Entry, PoissonGaussian
-from fedpriv.privacy.sum_grid import SumGrid
+from fedpriv.privacy.sum_grid import BinomialGrid, SumGrid
 from fedpriv.runs.planning import with_target
 from fedpriv.server.round import Population
 

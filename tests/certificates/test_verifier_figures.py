@@ -108,7 +108,7 @@ def skellam(variance: float, noises: int, dimension: int, l2: float) -> SkellamS
 
 
 def cpsgd(step: float, trials: int, dimension: int, distance: float, levels: int = 16) -> Binomial:
-    """As `fedpriv.privacy.binomial_grid` books it."""
+    """As `fedpriv.privacy.sum_grid` books it."""
     l1, l2, linf = binomial_sensitivities(distance / 2, step, levels, dimension)
     given = {"step": step, "trials": trials, "dimension": dimension, "l1": l1, "l2": l2, "linf": linf}
     return Binomial(threat=SECURE_SUM, delta=1e-8, distance=distance, **given)  # type: ignore[arg-type]

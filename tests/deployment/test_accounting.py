@@ -7,8 +7,7 @@ import pytest
 from scipy import stats
 
 from fedpriv.deployment.accounting import RESERVED
-from fedpriv.privacy.composition import Budget, gaussian_mu
-from fedpriv.privacy.event_costs import ORDERS
+from fedpriv.privacy.composition import ORDERS, Budget, gaussian_mu
 
 
 def stays(rest: float, gaps: np.ndarray) -> np.ndarray:

@@ -27,7 +27,7 @@ from fedpriv.common.errors import OptionError
 from fedpriv.config.compose import compose
 from fedpriv.engines.worker import Worker
 from fedpriv.privacy.composition import compose as compose_events
-from fedpriv.privacy.event_costs import renyi_curve
+from fedpriv.privacy.composition import renyi_curve
 from fedpriv.privacy.events import Event, Gaussian, PoissonGaussian
 from fedpriv.runs.planning import make_plan
 from fedpriv.runs.start import resume_run, start_run
@@ -57,7 +57,7 @@ def test_the_ledger_against_opacus(sigma: float, q: float, steps: int) -> None:
     orders = np.array([2.0, 4.0, 8.0, 16.0, 32.0])
     from opacus.accountants.analysis.rdp import compute_rdp
 
-    from fedpriv.privacy.event_costs import ORDERS
+    from fedpriv.privacy.composition import ORDERS
 
     theirs = compute_rdp(q=q, noise_multiplier=sigma, steps=steps, orders=orders.tolist())
     ours_rdp = steps * renyi_curve(events[0])[np.searchsorted(ORDERS, orders)]

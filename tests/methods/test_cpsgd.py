@@ -42,8 +42,8 @@ from fedpriv.mechanisms.whole_numbers import (
     to_levels,
     width_of,
 )
-from fedpriv.privacy.binomial_grid import BinomialGrid, grid_for
 from fedpriv.privacy.composition import compose as compose_events
+from fedpriv.privacy.sum_grid import BinomialGrid, grid_for
 from fedpriv.runs.preparation import resolve
 
 DELTA, D = 1e-3, 200

@@ -28,7 +28,7 @@ from fedpriv.mechanisms.tasks import Classification
 from fedpriv.privacy.composition import compose as compose_events
 from fedpriv.privacy.events import EVERY_CLIENT
 from fedpriv.privacy.gaussian_dp import gaussian_epsilon
-from fedpriv.privacy.row_sum import RowSumGrid
+from fedpriv.privacy.sum_grid import RowSumGrid
 from fedpriv.runs.start import start_run
 from strategies.dpsum import DPSum
 

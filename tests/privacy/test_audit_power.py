@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 from scipy.stats import binom, norm
 
-from fedpriv.privacy.audit_power import best_rates, expected_bound, verified_curve
-from fedpriv.privacy.auditor import audit, epsilon_bound, verdict
+from fedpriv.privacy.auditor import audit, best_rates, epsilon_bound, expected_bound, verdict, verified_curve
 from fedpriv.privacy.events import CLIENT_TO_SERVER, Gaussian, NoBound
 from fedpriv.privacy.gaussian_dp import gaussian_mu
 

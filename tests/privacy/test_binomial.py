@@ -17,10 +17,7 @@ from scipy.special import logsumexp
 from clients.cpsgd import CpSGDClient
 from fedpriv.client.contract import PublicFacts
 from fedpriv.mechanisms import laws
-from fedpriv.privacy.binomial import binomial_curvature, binomial_renyi, binomial_window, rounded_square
-from fedpriv.privacy.binomial_grid import BinomialGrid, delta_share
-from fedpriv.privacy.composition import Budget, compose
-from fedpriv.privacy.event_costs import ORDERS, release_epsilon, renyi_curve
+from fedpriv.privacy.composition import ORDERS, Budget, compose, release_epsilon, renyi_curve
 from fedpriv.privacy.events import (
     CLIENT_TO_SERVER,
     Binomial,
@@ -29,6 +26,8 @@ from fedpriv.privacy.events import (
     event_from_json,
     event_to_json,
 )
+from fedpriv.privacy.integer_laws import binomial_curvature, binomial_renyi, binomial_window, rounded_square
+from fedpriv.privacy.sum_grid import BinomialGrid, delta_share
 
 DELTA = 1e-5
 

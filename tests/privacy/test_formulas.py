@@ -14,14 +14,19 @@ from mpmath import mp, mpf
 from pytest import approx
 from scipy import special, stats
 
-from fedpriv.privacy.composition import Budget, compose
-from fedpriv.privacy.discrete_gaussian import closeness, nearly_gaussian, sum_rho
-from fedpriv.privacy.event_costs import ORDERS, renyi_curve, renyi_to_epsilon
+from fedpriv.privacy.composition import ORDERS, Budget, compose, renyi_curve, renyi_to_epsilon
 from fedpriv.privacy.events import CLIENT_TO_SERVER, ZCDP, ApproximateDP, Gaussian, RandomisedResponse
 from fedpriv.privacy.gaussian_dp import gaussian_epsilon, shifted_epsilon
+from fedpriv.privacy.integer_laws import (
+    closeness,
+    nearly_gaussian,
+    skellam_curvature,
+    skellam_nearly_gaussian,
+    skellam_renyi,
+    skellam_window,
+    sum_rho,
+)
 from fedpriv.privacy.private_selection import NegativeBinomial, Poisson, Trials, selection_epsilon, with_mean
-from fedpriv.privacy.skellam import nearly_gaussian as nearly_gaussian_skellam
-from fedpriv.privacy.skellam import skellam_curvature, skellam_renyi, skellam_window
 
 DELTA = 1e-5
 mp.dps = 40
@@ -289,7 +294,7 @@ def test_the_first_bounds_have_what_is_left_of_delta_too() -> None:
 @pytest.mark.parametrize("releases", [1, 2, 30])
 def test_an_unsampled_gaussian_in_a_mixture_is_one_mu(releases: int) -> None:
     """Gaussians beside a bit: the exact curve of both, by the bit's two outcomes."""
-    from fedpriv.privacy.histories import make_history, refine
+    from fedpriv.privacy.composition import make_history, refine
 
     multiplier, bit = 3.0, 0.4
     mu, high = math.sqrt(releases) / multiplier, 1 / (1 + math.exp(-bit))
@@ -324,7 +329,7 @@ def test_the_conversion_of_renyi_curves_is_proposition_12() -> None:
 @pytest.mark.parametrize(("dimension", "l2", "delta"), [(1, 1.0, 1e-9), (50, 3.0, 1e-7), (10**5, 70.0, 1e-9)])
 def test_skellams_gaussian_is_the_proofs(variance: float, dimension: int, l2: float, delta: float) -> None:
     """G = L (exp(L/2) + D^2/3), V = G |v|^2, shift = (G - K) |v|^2/2 + k ln(1 + tau)."""
-    multiplier, shift = nearly_gaussian_skellam(variance, dimension, l2, delta) or (0.0, 0.0)
+    multiplier, shift = skellam_nearly_gaussian(variance, dimension, l2, delta) or (0.0, 0.0)
     m, r = mpf(variance), skellam_window(variance, dimension, delta) + math.ceil(l2 * (1 + 1e-9))
     most, steepest = -mpmath.log(1 - 1 / mpmath.sqrt(m**2 - 1)), mpmath.asinh((r + 1) / m)
     gaussian = most * (mpmath.exp(most / 2) + steepest**2 / 3)
@@ -334,4 +339,4 @@ def test_skellams_gaussian_is_the_proofs(variance: float, dimension: int, l2: fl
     least = ((r + 1) ** 2 + m**2 + 3) ** mpf(-0.5)
     wanted = (gaussian - least) * mpf(l2) ** 2 / 2 + min(dimension, l2**2) * mpmath.log(1 + tau)
     assert shift == approx(float(wanted), rel=1e-6)
-    assert nearly_gaussian_skellam(2.9, 5, 1.0, 1e-9) is None and nearly_gaussian_skellam(9.0, 5, 0.0, 1e-9) is None
+    assert skellam_nearly_gaussian(2.9, 5, 1.0, 1e-9) is None and skellam_nearly_gaussian(9.0, 5, 0.0, 1e-9) is None

@@ -23,13 +23,8 @@ from fedpriv.mechanisms.clipped_sums import excess
 from fedpriv.mechanisms.noise import SeededNoise
 from fedpriv.mechanisms.unit_vectors import unit_mechanism
 from fedpriv.mechanisms.whole_numbers import rounded_square as most_square
-from fedpriv.privacy import event_costs
-from fedpriv.privacy.binomial import binomial_curvature, binomial_renyi, binomial_window, rounded_square
-from fedpriv.privacy.binomial_grid import BinomialGrid, delta_share
 from fedpriv.privacy.calibration import round_multiplier
-from fedpriv.privacy.composition import compose
-from fedpriv.privacy.discrete_gaussian import sum_rho
-from fedpriv.privacy.event_costs import ORDERS, renyi_curve, renyi_to_epsilon
+from fedpriv.privacy.composition import ORDERS, compose, pure_epsilon, renyi_curve, renyi_to_epsilon
 from fedpriv.privacy.events import (
     CLIENT_TO_SERVER,
     SECURE_SUM,
@@ -43,8 +38,15 @@ from fedpriv.privacy.events import (
     SkellamSum,
     Threat,
 )
-from fedpriv.privacy.skellam import skellam_renyi
-from fedpriv.privacy.sum_grid import SumGrid
+from fedpriv.privacy.integer_laws import (
+    binomial_curvature,
+    binomial_renyi,
+    binomial_window,
+    rounded_square,
+    skellam_renyi,
+    sum_rho,
+)
+from fedpriv.privacy.sum_grid import BinomialGrid, SumGrid, delta_share
 
 DELTA = 1e-5
 mp.dps = 40
@@ -191,9 +193,9 @@ def test_every_shuffled_coordinate_uses_up_its_delta() -> None:
     event = Shuffled(threat=SHUFFLER, epsilon=0.5, users=10_000, delta=1e-9, dimension=7)
     assert event.delta_share == approx(7e-9)
     each = laws.shuffled_epsilon(0.5, 10_000, 1e-9)
-    assert each is not None and event_costs.pure_epsilon(event) == approx(7 * each)
+    assert each is not None and pure_epsilon(event) == approx(7 * each)
     few = Shuffled(threat=SHUFFLER, epsilon=0.5, users=10, delta=1e-9, dimension=7)
-    assert few.delta_share == 0 and event_costs.pure_epsilon(few) == approx(3.5)
+    assert few.delta_share == 0 and pure_epsilon(few) == approx(3.5)
 
 
 @pytest.mark.parametrize(("epsilon", "weight"), [(0.3, 0.1), (1.0, 0.5), (3.0, 0.9)])
@@ -230,7 +232,7 @@ def test_renyi_curves_of_pure_mechanisms(epsilon: float) -> None:
         moment = p**a * (1 - p) ** (1 - a) + (1 - p) ** a * p ** (1 - a)
         assert bit == approx(float(5 * mpmath.log(moment) / (a - 1)), rel=1e-6)
         assert picked == approx(min(3 * epsilon**2 / 8 * order, 3 * epsilon))
-    assert event_costs.pure_epsilon(GumbelTopK(threat=CLIENT_TO_SERVER, k=3, epsilon=epsilon)) == approx(3 * epsilon)
+    assert pure_epsilon(GumbelTopK(threat=CLIENT_TO_SERVER, k=3, epsilon=epsilon)) == approx(3 * epsilon)
     assert (laws.pure_renyi(601.0, ORDERS) == 601.0).all()
 
 
@@ -239,7 +241,7 @@ def test_a_binomial_pays_half_of_its_delta_twice_where_it_is_a_pair() -> None:
         threat=CLIENT_TO_SERVER, step=0.01, trials=10**7, dimension=20, l1=1.0, l2=0.2, linf=0.1, delta=1e-6
     )
     curve = binomial_renyi(10**7, 20, 20.0, 10.0, math.inf, 5e-7, ORDERS)
-    assert event_costs.pure_epsilon(event) == approx(float(renyi_to_epsilon(curve, 5e-7)))
+    assert pure_epsilon(event) == approx(float(renyi_to_epsilon(curve, 5e-7)))
     assert event.delta_share == 1e-6
     assert renyi_curve(event) == approx(
         np.minimum.accumulate(binomial_renyi(10**7, 20, 20.0, 10.0, math.inf, 1e-6, ORDERS)[::-1])[::-1]

@@ -9,16 +9,17 @@ import pytest
 from dp_accounting.pld.privacy_loss_distribution import from_gaussian_mechanism
 from scipy import stats
 
-from fedpriv.privacy import dp_library
-from fedpriv.privacy import event_costs as mechanisms
+from fedpriv.privacy import composition, dp_library
 from fedpriv.privacy.composition import (
     ADAPTIVE,
     Budget,
     compose,
     compose_clients,
+    first_bounds,
     gaussian_epsilon,
     gaussian_mu,
     guarantee_events,
+    make_history,
     realised_events,
     verify,
 )
@@ -38,7 +39,6 @@ from fedpriv.privacy.events import (
     Shuffled,
     Threat,
 )
-from fedpriv.privacy.histories import first_bounds, make_history
 
 DELTA = 1e-5
 EXAMPLE = Threat("example", "add-or-remove-one", "server")
@@ -216,7 +216,7 @@ def test_a_loop_and_a_count_agree_and_more_costs_more(event):
     assert 1.5 * once < looped.epsilon <= 12.5 * once
     # what the pieces say apart, together: RDP alone is an upper bound for whatever was chosen
     share = 12 * event.delta_share
-    by_renyi = mechanisms.renyi_to_epsilon(12 * mechanisms.renyi_curve(event), DELTA - share)
+    by_renyi = composition.renyi_to_epsilon(12 * composition.renyi_curve(event), DELTA - share)
     assert looped.epsilon <= by_renyi * (1 + 1e-9)
 
 
@@ -224,7 +224,7 @@ def test_renyi_curves_are_the_librarys():
     import dp_accounting as dp
 
     orders = [1.5, 2.0, 8.0, 32.0]
-    places = [int(np.argmin(abs(mechanisms.ORDERS - order))) for order in orders]
+    places = [int(np.argmin(abs(composition.ORDERS - order))) for order in orders]
 
     def library(event, relation):
         accountant = dp.rdp.RdpAccountant(orders, dp.NeighboringRelation[relation])
@@ -241,8 +241,8 @@ def test_renyi_curves_are_the_librarys():
         (replace(REPEATED[6], dimension=1), library(response, "REPLACE_ONE")),
     ):
         # 1.5 of the fixed-size sample: the library interpolates too
-        np.testing.assert_allclose(mechanisms.renyi_curve(event)[places], theirs, rtol=1e-9)
-    everywhere = mechanisms.renyi_curve(poisson(0.3, rate=0.3))
+        np.testing.assert_allclose(composition.renyi_curve(event)[places], theirs, rtol=1e-9)
+    everywhere = composition.renyi_curve(poisson(0.3, rate=0.3))
     assert (np.diff(everywhere[np.isfinite(everywhere)]) >= 0).all()
 
 
@@ -270,7 +270,7 @@ def test_a_loss_that_no_outcome_has_is_refused():
 def test_pld_is_below_rdp_and_within_a_fifth_for_a_thousand_poisson_steps(sigma):
     event = poisson(sigma, count=1000)
     by_pld = compose([event], DELTA)
-    by_rdp = float(mechanisms.renyi_to_epsilon(1000 * mechanisms.renyi_curve(replace(event, count=1)), DELTA))
+    by_rdp = float(composition.renyi_to_epsilon(1000 * composition.renyi_curve(replace(event, count=1)), DELTA))
     assert by_pld.accountant == "pld"
     assert by_pld.epsilon < by_rdp < 1.2 * by_pld.epsilon
 
@@ -388,7 +388,7 @@ def test_a_round_is_all_that_left_in_it_whatever_the_attempt():
 def test_coordinate_scope_is_one_coordinate_of_one_release():
     event = PairedQuantisation(threat=CLIENT_TO_SERVER, epsilon=1.0, private_share=0.2, dimension=1000, count=3)
     found = verify({0: entries([event])}, DELTA).at_scope("coordinate", delta=0.0)
-    assert found.epsilon == pytest.approx(mechanisms.pure_epsilon(replace(event, dimension=1, count=1)), rel=1e-12)
+    assert found.epsilon == pytest.approx(composition.pure_epsilon(replace(event, dimension=1, count=1)), rel=1e-12)
     assert 1.0 < found.epsilon < 3.0
 
 

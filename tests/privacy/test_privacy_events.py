@@ -9,8 +9,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from fedpriv.privacy.composition import ORDERS, release_epsilon, renyi_curve
 from fedpriv.privacy.dp_library import composed_epsilon
-from fedpriv.privacy.event_costs import ORDERS, release_epsilon, renyi_curve
 from fedpriv.privacy.events import (
     CLIENT_TO_SERVER,
     MECHANISMS,

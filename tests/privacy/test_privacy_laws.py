@@ -8,8 +8,7 @@ import pytest
 from scipy import optimize, stats
 
 from fedpriv.mechanisms import laws
-from fedpriv.privacy.composition import compose
-from fedpriv.privacy.event_costs import pure_epsilon
+from fedpriv.privacy.composition import compose, pure_epsilon
 from fedpriv.privacy.events import CLIENT_TO_SERVER, NoBound, PairedQuantisation, RandomisedResponse, Shuffled, Threat
 
 MEMBERS = Threat("client", "replace-one", "server+members")

@@ -12,12 +12,11 @@ import pytest
 from test_privacy_composition import DELTA, gaussian, poisson
 
 from fedpriv.privacy import composition
-from fedpriv.privacy import event_costs as mechanisms
-from fedpriv.privacy import histories as histories_module
 from fedpriv.privacy.composition import (
     Budget,
     compose,
     compose_clients,
+    contains,
     gaussian_epsilon,
 )
 from fedpriv.privacy.events import (
@@ -31,7 +30,6 @@ from fedpriv.privacy.events import (
     RandomisedResponse,
     Threat,
 )
-from fedpriv.privacy.histories import contains
 
 # --- populations -------------------------------------------------------------------------------------------------
 
@@ -79,9 +77,9 @@ def test_a_history_that_was_not_refined_keeps_its_cheaper_bound(monkeypatch):
 
 
 def test_coarsened_sigmas_are_never_larger(monkeypatch):
-    monkeypatch.setattr(histories_module, "_PLD_KINDS", 8)
+    monkeypatch.setattr(composition, "_PLD_KINDS", 8)
     sampled = [(poisson(2.0 * 0.99**step, rate=0.01 + step / 1e4), 1 + step) for step in range(37)]
-    coarse = histories_module.coarsened(sampled)
+    coarse = composition.coarsened(sampled)
     assert len(coarse) <= 8 and sum(count for _, count in coarse) == sum(count for _, count in sampled)
     spread = sorted(event.multiplier for event, count in coarse for _ in range(count))
     true = sorted(event.multiplier for event, count in sampled for _ in range(count))
@@ -170,15 +168,15 @@ def test_renyi_filters_order_is_fixed_by_the_first_event_that_is_not_gaussian():
     """Whatever comes later, the order stays: the admitted total at that order never exceeds its limit."""
     first, later = poisson(1.0), poisson(0.5)
     budget = Budget(5.0, DELTA)
-    curve = mechanisms.renyi_curve(first)
-    orders = mechanisms.ORDERS
+    curve = composition.renyi_curve(first)
+    orders = composition.ORDERS
     limits = 5.0 - np.log1p(-1 / orders) + np.log(DELTA * orders) / (orders - 1)
     order = int(np.argmax(np.where(limits > 0, limits / curve, 0)))
     spent = [first]
     while budget.admits(spent, [later]):
         spent.append(later)
-    total = sum(mechanisms.renyi_curve(event)[order] for event in spent)
-    assert total <= limits[order] < total + mechanisms.renyi_curve(later)[order]
+    total = sum(composition.renyi_curve(event)[order] for event in spent)
+    assert total <= limits[order] < total + composition.renyi_curve(later)[order]
 
 
 def test_filters_say_no_to_what_they_cannot_bound():

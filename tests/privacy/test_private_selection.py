@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from pytest import approx
 
-from fedpriv.privacy.event_costs import ORDERS, renyi_curve
+from fedpriv.privacy.composition import ORDERS, renyi_curve
 from fedpriv.privacy.events import CLIENT_TO_SERVER, ApproximateDP, Gaussian, NoBound, RandomisedResponse, UnitCap
 from fedpriv.privacy.private_selection import (
     NegativeBinomial,

@@ -13,10 +13,9 @@ from scipy.special import ndtr
 from fedpriv.config import participation
 from fedpriv.privacy import events, random_allocation
 from fedpriv.privacy.calibration import calibrate
-from fedpriv.privacy.composition import compose
-from fedpriv.privacy.event_costs import ORDERS, renyi_curve
+from fedpriv.privacy.composition import ORDERS, compose, renyi_curve
 from fedpriv.privacy.events import AllocatedGaussian, Gaussian, PoissonGaussian, Threat
-from fedpriv.privacy.random_allocation import (
+from fedpriv.privacy.sampled_laws import (
     BEYOND,
     CUT,
     MORE_VARIANCE,

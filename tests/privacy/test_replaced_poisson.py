@@ -10,7 +10,7 @@ import pytest
 
 from fedpriv.privacy.composition import compose
 from fedpriv.privacy.events import Gaussian, PoissonGaussian, ReplacedGaussian, Threat
-from fedpriv.privacy.replaced_poisson import hockey_stick, replaced_poisson_pld, replaced_poisson_renyi
+from fedpriv.privacy.sampled_laws import hockey_stick, replaced_poisson_pld, replaced_poisson_renyi
 
 ROWS = Threat("example", "add-or-remove-one", "server")
 

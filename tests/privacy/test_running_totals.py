@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
-from fedpriv.privacy.composition import compose_clients
+from fedpriv.privacy.composition import RunningTotals, compose_clients, make_history
 from fedpriv.privacy.events import (
     CLIENT_TO_SERVER,
     Event,
@@ -18,8 +18,6 @@ from fedpriv.privacy.events import (
     RandomisedResponse,
     Threat,
 )
-from fedpriv.privacy.histories import make_history
-from fedpriv.privacy.running_totals import RunningTotals
 
 EXAMPLE = Threat("example", "add-or-remove-one", "server")
 

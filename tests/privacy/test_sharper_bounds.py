@@ -11,11 +11,10 @@ import numpy as np
 import pytest
 from scipy.stats import binom, norm
 
-from fedpriv.privacy.auditor import audit
+from fedpriv.privacy.auditor import NAME, audit, log_ratio, sampled_score
+from fedpriv.privacy.canaries import one_run_bound, one_run_strength, refutes
 from fedpriv.privacy.events import CLIENT_TO_SERVER, Gaussian, PoissonGaussian, Threat
 from fedpriv.privacy.gaussian_dp import gaussian_epsilon, gaussian_mu
-from fedpriv.privacy.one_run import one_run_bound, one_run_strength, refutes
-from fedpriv.privacy.sampled_score import NAME, log_ratio, sampled_score
 from fedpriv.privacy.scaled_noise import PER_OCTAVE, ScaledNoise, family_of
 from fedpriv.privacy.trade_offs import GAUSSIAN, Approximate, Family, rate_bounds, sharper_bound, strength_bound
 
@@ -331,7 +330,7 @@ def test_the_recursion_is_the_least_law_that_the_theorem_allows() -> None:
             right, wrong = (number * each)[t:].sum() / coins, ((guesses - number) * each)[t - 1 :].sum() / coins
             low, high = (low, middle) if wrong >= inverse(right) else (middle, high)
         tails[t - 1] = high
-    from fedpriv.privacy.one_run import _least_total
+    from fedpriv.privacy.canaries import _least_total
 
     assert tails[0] <= 1 and _least_total(coins, guesses, correct, error, inverse) == pytest.approx(tails[0], abs=1e-9)
 

@@ -18,8 +18,7 @@ from fedpriv.common.errors import OptionError
 from fedpriv.mechanisms.laws import skellam_exponent
 from fedpriv.mechanisms.whole_numbers import Law
 from fedpriv.privacy.calibration import calibrate
-from fedpriv.privacy.composition import compose
-from fedpriv.privacy.discrete_gaussian import closeness, sum_rho
+from fedpriv.privacy.composition import RunningTotals, compose
 from fedpriv.privacy.dp_library import composed_epsilon, gaussian_pld
 from fedpriv.privacy.events import (
     CLIENT_TO_SERVER,
@@ -31,8 +30,7 @@ from fedpriv.privacy.events import (
     SkellamSum,
 )
 from fedpriv.privacy.gaussian_dp import gaussian_epsilon, shifted_epsilon
-from fedpriv.privacy.running_totals import RunningTotals
-from fedpriv.privacy.skellam import skellam_curvature, skellam_renyi, skellam_window
+from fedpriv.privacy.integer_laws import closeness, skellam_curvature, skellam_renyi, skellam_window, sum_rho
 from fedpriv.privacy.sum_grid import SumGrid
 
 Floats = NDArray[np.float64]

@@ -20,8 +20,7 @@ from fedpriv.mechanisms.privunit import CapLaw, charged, direction, private_unit
 from fedpriv.mechanisms.unit_cap import best_cap
 from fedpriv.mechanisms.unit_vectors import UnitMechanism, unit_mechanism
 from fedpriv.privacy.auditor import epsilon_bound
-from fedpriv.privacy.composition import Budget, compose
-from fedpriv.privacy.event_costs import ORDERS, renyi_curve
+from fedpriv.privacy.composition import ORDERS, Budget, compose, renyi_curve
 from fedpriv.privacy.events import CLIENT_TO_SERVER, RandomisedResponse, UnitCap
 
 THRESHOLDS = np.linspace(-12.0, 12.0, 97)

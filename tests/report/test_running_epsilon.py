@@ -12,10 +12,8 @@ import pytest
 from conftest import Run, result_of, rows_of
 
 from fedpriv.config.methods import METHODS
-from fedpriv.privacy.composition import compose
+from fedpriv.privacy.composition import RunningTotals, compose, make_history
 from fedpriv.privacy.events import PoissonGaussian
-from fedpriv.privacy.histories import make_history
-from fedpriv.privacy.running_totals import RunningTotals
 from fedpriv.privacy.secret_cohorts import TO_OUTSIDERS
 from fedpriv.report.live.progress import RunProgress
 from fedpriv.report.live.prometheus import RunMetrics
