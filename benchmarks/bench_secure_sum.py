@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -28,6 +29,7 @@ from fedpriv.common.messages import (
     KEYS,
     SHARES,
     UNMASK,
+    Options,
     Request,
     blobs_content,
     num_bytes,
@@ -37,8 +39,7 @@ from fedpriv.common.sum_graph import graph_of
 from fedpriv.mechanisms.integer_noise import add_residues, pack_residues, packed_size, to_residues, unpack_residues
 from fedpriv.mechanisms.noise import SeededNoise
 from fedpriv.privacy.sum_grid import SumGrid
-from fedpriv.secure_sum import relays
-from fedpriv.secure_sum.collector import Collector
+from fedpriv.secure_sum.collector import Add, Collector
 from fedpriv.secure_sum.member import Member, join, word_type
 from fedpriv.secure_sum.sum_session import SumSession
 
@@ -243,16 +244,18 @@ class Measurement:
         answers: dict[int, tuple[dict[int, bytes], list[bytes]]],
     ) -> Figure:
         """Contents of all messages from and to a client, without vectors."""
+        told: dict[int, list[Options]] = defaultdict(list)
+
+        def ask(exchange: str, asked: Sequence[int], all_of: Options, own: Mapping[int, Options], add: Add) -> None:
+            for client in asked:
+                told[client].append({**all_of, **own.get(client, {}), EXCHANGE: exchange})
+
+        for client, own in server.prepare(ask).items():
+            told[client].append(own)
+        server.finish(ask)
         found = []
         for client in [client for client in server.survivors if client in answers][:MEASURED]:
-            _, opened = answers[client]
-            down = [
-                relays.started(self.session) | {EXCHANGE: KEYS},
-                relays.roster_of(server) | relays.keys_for(server, client) | {EXCHANGE: SHARES},
-                relays.shares_for(server, client),
-                relays.survivors_of(server) | {EXCHANGE: CONFIRM},
-                relays.signatures_for(server, client) | {EXCHANGE: UNMASK},
-            ]
+            (_, opened), down = answers[client], told[client]
             up = [(KEYS, [announced[client]]), (SHARES, shares[client]), (CONFIRM, [bytes(64)]), (UNMASK, opened)]
             total = sum(num_bytes(train_content(None, Request(1, 0, one | {KEY_ATTEMPT: 0}))) for one in down)
             found.append(total + sum(num_bytes(blobs_content(name, blobs)) for name, blobs in up))

@@ -40,13 +40,12 @@ from fedpriv.common.messages import (
     place,
     shown,
 )
-from fedpriv.common.sum_graph import graph_of
 from fedpriv.config.sum_methods import ModularOptions
 from fedpriv.mechanisms.integer_noise import Residues
 from fedpriv.mechanisms.noise import encode_key
 from fedpriv.secure_sum import rules
 from fedpriv.secure_sum.member import Member, join
-from fedpriv.secure_sum.sum_session import Group, SumRefused, SumSession, model_text
+from fedpriv.secure_sum.sum_session import Group, SumRefused, SumSession, model_text, session_of
 
 _STATE = "sum"  # where the memory holds it, among what waits
 
@@ -146,11 +145,9 @@ class MaskedSum:
         if len(members) < 2:
             raise SumRefused(f"the server names {len(members)} members; a sum of one hides nothing")
         rules.members(members, {*self._identity.peers, site.client}, site.most_members)  # before their graph is sought
-        k, t = graph_of(len(members), options.threshold, options.colluders)
         run = str(request.options.get(RUN, ""))
-        digest = model if isinstance(model, bytes) else b""
-        context = (tuple(members), t, k, options.colluders, bits, numbers, site.options_digest, digest)
-        return SumSession(run, request.round, attempt, *context)
+        facts = site.options_digest, model if isinstance(model, bytes) else b""
+        return session_of(run, (request.round, attempt), members, options, bits, numbers, facts)
 
     def _state(self, request: Request, memory: ClientMemory) -> Member:
         """What is kept of the sum of this round and attempt."""

@@ -14,14 +14,12 @@ from numpy.typing import NDArray
 from fedpriv.common.errors import RunFailed
 from fedpriv.common.messages import ATTEMPT, EXCHANGE, KEY_ATTEMPT, KEYS, ROUND, RUN, MalformedMessage
 from fedpriv.common.replies import read_blobs
-from fedpriv.common.sum_graph import graph_of
 from fedpriv.guard.arrays import Model, Vector
 from fedpriv.guard.guarded_message import GUARD, PACKED
 from fedpriv.guard.terms import COUNTS, Terms
 from fedpriv.mechanisms.integer_noise import as_residues, centred, unpack_residues
-from fedpriv.secure_sum.collector import Collector, SumFailed
-from fedpriv.secure_sum.relays import Add, after_upload, before_upload
-from fedpriv.secure_sum.sum_session import SumSession, model_text
+from fedpriv.secure_sum.collector import Add, Collector, SumFailed
+from fedpriv.secure_sum.sum_session import model_text, session_of
 
 Options = dict[str, Any]
 
@@ -53,9 +51,9 @@ class Opening:
             words = f"the machines' guards open sums of {terms.min_replies} to {terms.sites} of them"
             raise RunFailed(f"round {server_round}: {len(members)} machines were asked, and {words}")
         digest = hashlib.sha256(model_text(model.vector, None)).digest()
-        k, t = graph_of(len(members), terms.threshold, terms.colluders)
-        context = (members, t, k, terms.colluders, terms.bits, model.size, terms.digest, digest)
-        self.collector = Collector(SumSession(run, server_round, 0, *context), terms.min_replies)
+        facts = (terms.digest, digest)
+        session = session_of(run, (server_round, 0), members, terms, terms.bits, model.size, facts)
+        self.collector = Collector(session, terms.min_replies)
         self._told: Options = {ROUND: server_round, ATTEMPT: 0, KEY_ATTEMPT: 0, RUN: run}
         self._told |= {} if counts is None else {COUNTS: counts}
         self._words = f"round {server_round}"
@@ -64,7 +62,7 @@ class Opening:
 
     def prepared(self) -> dict[int, ConfigRecord]:
         """KEYS and SHARES; node -> the guard's record of its train message. Raises `SumClosed`."""
-        sealed = self._settled(lambda: before_upload(self.collector, self._exchange))
+        sealed = self._settled(lambda: self.collector.prepare(self._exchange))
         return {self.nodes[client]: ConfigRecord({**self._told, **own}) for client, own in sealed.items()}
 
     # --- after they came up ------------------------------------------------------------------------------------
@@ -83,7 +81,7 @@ class Opening:
                 collector.add_upload(client, unpack_residues(packed, terms.bits, size))
             except (MalformedMessage, ValueError):  # of one that dropped out
                 continue
-        self._settled(lambda: after_upload(collector, self._exchange))
+        self._settled(lambda: collector.finish(self._exchange))
         known = collector.survivors
         total = centred(as_residues(self._settled(collector.total), terms.bits), terms.bits)
         whole = terms.grid(size).decode(total) * terms.clip

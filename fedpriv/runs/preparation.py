@@ -133,7 +133,6 @@ def make_strategy(
         run,
         len(worker.data.dataset.classes),
         worker.options_digest,
-        getattr(config.strategy.options, "colluders", 0),
         flat_inputs(config, layout),
         layout.shapes[0][0],
         client.threat,

@@ -2,11 +2,14 @@
 
 It sees announcements, sealed shares, masked vectors, and of every client the shares of one secret. Whoever does not
 answer an exchange drops out; down to the threshold the sum of those who uploaded is opened, below it nothing is.
+
+KEYS and SHARES (`Collector.prepare`) come before the models go down, CONFIRM and UNMASK (`Collector.finish`) after the
+masked vectors came up. How a message travels is the caller's (`Ask`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cached_property, partial
 from typing import Any
 
@@ -15,7 +18,22 @@ from numpy.typing import NDArray
 
 from fedpriv.common.errors import FedprivError
 from fedpriv.common.identities import KEY_BYTES, SIGNATURE_BYTES, KeyPair, KeyRefused
-from fedpriv.common.messages import MalformedMessage
+from fedpriv.common.messages import (
+    CONFIRM,
+    KEYS,
+    MEMBERS,
+    MODEL_DIGEST,
+    PUBLIC_KEYS,
+    ROSTER,
+    SEALED,
+    SHARES,
+    SIGNATURES,
+    SIGNERS,
+    SURVIVORS,
+    UNMASK,
+    MalformedMessage,
+    Options,
+)
 from fedpriv.secure_sum import shamir
 from fedpriv.secure_sum.member import (
     ANNOUNCEMENT_BYTES,
@@ -32,6 +50,12 @@ from fedpriv.secure_sum.sum_session import Group, SumSession, group_of
 
 #: Further sets of shares that are tried where the first do not open what was committed to.
 MOST_TRIES = 20
+
+
+#: Takes what a member answered; raises `MalformedMessage`.
+Add = Callable[[int, Sequence[bytes]], None]
+#: One exchange without parameters: (its name, whom it asks, what all are told, what each is told beside, `Add`).
+Ask = Callable[[str, Sequence[int], Options, Mapping[int, Options], Add], None]
 
 
 class SumFailed(FedprivError):
@@ -61,6 +85,26 @@ class Collector:
         self._answered: set[int] = set()
         self._survivors: tuple[int, ...] = ()
         self._total: NDArray[Any] | None = None
+
+    # --- over a transport --------------------------------------------------------------------------------------
+
+    def prepare(self, ask: Ask) -> dict[int, Options]:
+        """KEYS and SHARES; what each member who is left is told with its model. Raises `SumFailed`."""
+        session = self.session
+        ask(
+            KEYS, session.members, {MEMBERS: [*session.members], MODEL_DIGEST: session.model}, {}, self.add_announcement
+        )
+        roster = self.group.roster
+        keys: dict[int, Options] = {client: {PUBLIC_KEYS: self.announced_to(client)} for client in roster}
+        ask(SHARES, roster, {ROSTER: [*roster]}, keys, self.add_shares)
+        return {client: {SEALED: self.sealed_for(client)} for client in self.senders}
+
+    def finish(self, ask: Ask) -> None:
+        """CONFIRM and UNMASK of those whose vectors came. Raises `SumFailed`."""
+        ask(CONFIRM, self.survivors, {SURVIVORS: [*self.survivors]}, {}, self.add_signature)
+        signed = {client: found for client in self.signers if (found := self.signatures_for(client))}
+        told: dict[int, Options] = {c: {SIGNERS: [*of], SIGNATURES: [*of.values()]} for c, of in signed.items()}
+        ask(UNMASK, [*told], {}, told, self.add_unmasking)
 
     # --- KEYS ------------------------------------------------------------------------------------------------
 

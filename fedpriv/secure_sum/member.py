@@ -20,7 +20,7 @@ import hashlib
 import json
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -239,40 +239,32 @@ class Member:
 
     def to_bytes(self) -> bytes:
         """For the client's own disk."""
-        session, group = self.session, self.group
-        public = {
-            name: value.hex() if isinstance(value, bytes) else value
-            for name, value in ((name, getattr(session, name)) for name in session.__dataclass_fields__)
-        }
-        state = {
-            "session": public,
-            "own": self.own,
-            "secret": self.secret.hex(),
-            "roster": None if group is None else group.roster,
-            "group": None if group is None else group.digest.hex(),
-            "announced": {} if group is None else {client: blob.hex() for client, blob in group.announced.items()},
-            "shares": {client: blob.hex() for client, blob in self.shares.items()},
-            "uploaded": self.uploaded,
-            "survivors": self.survivors,
-            "answer": None if self.answer is None else {client: blob.hex() for client, blob in self.answer.items()},
-        }
-        return json.dumps(state, separators=(",", ":")).encode()
+        names = ("own", "secret", "shares", "uploaded", "survivors", "answer")
+        state = {"session": asdict(self.session)} | {name: getattr(self, name) for name in names}
+        roster, announced, digest = (
+            (group.roster, group.announced, group.digest) if (group := self.group) else (None, {}, None)
+        )
+        state |= {"roster": roster, "announced": announced, "group": digest}
+        return json.dumps(state, separators=(",", ":"), default=bytes.hex).encode()
 
     @classmethod
     def from_bytes(cls, text: bytes) -> Member:
         state = json.loads(text)
         public = state["session"] | {"members": tuple(state["session"]["members"])}
-        session = SumSession(**{**public, **{name: bytes.fromhex(public[name]) for name in ("options", "model")}})
-        group = None
+        public |= {name: bytes.fromhex(public[name]) for name in ("options", "model")}
+        blobs = {
+            name: None
+            if state[name] is None
+            else {int(client): bytes.fromhex(blob) for client, blob in state[name].items()}
+            for name in ("announced", "shares", "answer")
+        }
+        session, group, announced = SumSession(**public), None, blobs.pop("announced")
         if state["roster"] is not None:
-            announced = {int(client): bytes.fromhex(blob) for client, blob in state["announced"].items()}
-            group = Group(session, tuple(state["roster"]), announced, bytes.fromhex(state["group"]))
-        shares = {int(client): bytes.fromhex(blob) for client, blob in state["shares"].items()}
-        survivors, answer = tuple(state["survivors"]), state["answer"]
-        if answer is not None:
-            answer = {int(client): bytes.fromhex(blob) for client, blob in answer.items()}
-        secret = bytes.fromhex(state["secret"])
-        return cls(session, state["own"], secret, group, shares, state["uploaded"], survivors, answer)
+            group = Group(session, tuple(state["roster"]), announced or {}, bytes.fromhex(state["group"]))
+        secret, survivors = bytes.fromhex(state["secret"]), tuple(state["survivors"])
+        return cls(
+            session, state["own"], secret, group, blobs["shares"] or {}, state["uploaded"], survivors, blobs["answer"]
+        )
 
 
 def join(session: SumSession, own: int, seed: bytes | None = None) -> Member:

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from fedpriv.common.errors import FedprivError
 from fedpriv.common.messages import shown
+from fedpriv.common.sum_graph import graph_of
 from fedpriv.mechanisms.noise import encode_key
 
 PROTOCOL = "fedpriv secure sum 3"
@@ -152,6 +153,16 @@ def group_of(session: SumSession, announced: Mapping[int, bytes]) -> Group:
     roster = tuple(sorted(announced))
     text = session.info("group", len(roster), *roster) + b"".join(announced[client] for client in roster)
     return Group(session, roster, announced, hashlib.sha256(text).digest())
+
+
+def session_of(
+    run: str, place: tuple[int, int], members: Sequence[int], options: Any, bits: int, size: int, facts: Sequence[bytes]
+) -> SumSession:
+    """The session that a run's options make. place: round and attempt; options: with ``threshold`` and ``colluders``;
+    facts: the digests of the run's options and of the model.
+    """
+    k, t = graph_of(len(members), options.threshold, options.colluders)
+    return SumSession(run, *place, tuple(members), t, k, options.colluders, bits, size, *facts)
 
 
 def model_text(theta: NDArray[Any], clip_norm: object) -> bytes | memoryview:

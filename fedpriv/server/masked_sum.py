@@ -17,12 +17,10 @@ from numpy.typing import NDArray
 
 from fedpriv.common.messages import CLIP_NORM, EXCHANGE, KEY_ATTEMPT, Options, unpack_vector
 from fedpriv.common.replies import read_blobs
-from fedpriv.common.sum_graph import graph_of
 from fedpriv.config.sum_methods import ModularOptions
-from fedpriv.secure_sum.collector import Collector, SumFailed
+from fedpriv.secure_sum.collector import Add, Ask, Collector, SumFailed
 from fedpriv.secure_sum.member import word_type
-from fedpriv.secure_sum.relays import Add, Ask, after_upload, before_upload
-from fedpriv.secure_sum.sum_session import SumSession, model_text
+from fedpriv.secure_sum.sum_session import model_text, session_of
 from fedpriv.server.exchange import Exchange
 from fedpriv.server.nodes import ClientGrid
 from fedpriv.server.round import Population, Round
@@ -43,14 +41,12 @@ class MaskedSums:
         members = tuple(sorted(current.cohort))
         if len(members) < 2:
             self.exchange.give_up(current, len(members), 2, "a secure sum")
-        k, t = graph_of(len(members), self.options.threshold, population.colluders)
         model = hashlib.sha256(model_text(unpack_vector(arrays), options.get(CLIP_NORM))).digest()
-        context = (members, t, k, population.colluders, bits, numbers, population.options_digest, model)
-        session = SumSession(population.run, current.number, population.attempt, *context)
+        place, facts = (current.number, population.attempt), (population.options_digest, model)
+        session = session_of(population.run, place, members, self.options, bits, numbers, facts)
         collector = self._collector = Collector(session, self.min_replies)
-        sealed: dict[int, Options] = self._settled(
-            current, lambda: before_upload(collector, self._ask(current, grid, collector))
-        )
+        ask = self._ask(current, grid, collector)
+        sealed: dict[int, Options] = self._settled(current, lambda: collector.prepare(ask))
         told = options | {KEY_ATTEMPT: session.attempt}
         return self.exchange.messages(current, grid, list(sealed), arrays, told, sealed)
 
@@ -64,7 +60,7 @@ class MaskedSums:
         assert collector is not None and grid is not None, "`masked_training` comes first"
         for client in survivors:
             collector.note_upload(client)
-        self._settled(current, lambda: after_upload(collector, self._ask(current, grid, collector)))
+        self._settled(current, lambda: collector.finish(self._ask(current, grid, collector)))
         words = total.astype(word_type(bits))
         self._settled(current, lambda: collector.take_off(words))
         current.figures |= {

@@ -76,7 +76,6 @@ class Population:
     run: str = ""  # the run's own name, under which its clients' machines keep its state; empty in a simulation
     classes: int = 0  # of the model; 0: not known
     options_digest: bytes = bytes(32)  # of the run's options that decide a release
-    colluders: int = 0  # of a secure sum
     flat_inputs: int = 0  # of models linear and mlp: how many numbers their first layer reads; 0: another model
     outputs: int = 0  # of the first layer
     threat: Threat | None = None  # the method's own, with the run's unit; None: not known

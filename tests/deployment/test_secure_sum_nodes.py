@@ -294,7 +294,7 @@ def test_no_graph_is_sought_for_members_that_nobody_knows(network: Machines, mon
         sought.append(clients)
         return 0, 3
 
-    monkeypatch.setattr("fedpriv.client.masked_sum.graph_of", seek)
+    monkeypatch.setattr("fedpriv.secure_sum.sum_session.graph_of", seek)
     ask = asker(network, network.overrides(f"{RUN} num_rounds=1"))
     for members in ([0, 1, 2, 8], range(5), range(20_000)):
         said = {"exchange": KEYS, "members": list(members), "model-digest": bytes(32), "key-attempt": 0}
