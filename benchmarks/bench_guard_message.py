@@ -85,9 +85,8 @@ def processor_seconds(answer: Callable[[], Any]) -> float:
 def chained() -> None:
     """Pairs of messages, after each other and in turn first."""
     from fedpriv.common.chain import followed
-    from fedpriv.deployment.data_ledger import DataLedger
+    from fedpriv.deployment.data_ledger import DataLedger, Signer
     from fedpriv.deployment.policy import read_policy
-    from fedpriv.deployment.signed_head import Signer
 
     app, lender = TESTS / "apps" / "quickstart-message", Lender()
     standing = partial(Sandbox, lender=lender)

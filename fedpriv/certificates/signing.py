@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from fedpriv.common.errors import OptionError
-from fedpriv.deployment.signed_head import Signer, signer_of
+from fedpriv.deployment.data_ledger import Signer, signer_of
 
 #: Folder of the user's own files; `HOME`/.fedpriv where it is not set.
 VARIABLE = "FEDPRIV_HOME"

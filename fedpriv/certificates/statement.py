@@ -21,11 +21,9 @@ from fedpriv.common.errors import DataError, FedprivError, RunFolderError
 from fedpriv.common.files import json_number, read_regular
 from fedpriv.common.run_files import mapping_in
 from fedpriv.config.compose import read_config
-from fedpriv.deployment.data_ledger import DataLedger
+from fedpriv.deployment.data_ledger import Balance, DataLedger, Signer
 from fedpriv.deployment.declaration import declaring_row, read_declared
 from fedpriv.deployment.policy import read_policy
-from fedpriv.deployment.running_account import Balance
-from fedpriv.deployment.signed_head import Signer
 from fedpriv.guard.node_report import RUN
 from fedpriv.privacy.composition import Verified, compose
 from fedpriv.privacy.events import Threat

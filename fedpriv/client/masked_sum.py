@@ -72,9 +72,9 @@ class MaskedSum:
         else:
             exchange = {SHARES: self._shares, CONFIRM: self._confirm, UNMASK: self._unmask}
             after, blobs = exchange[request.exchange](request, memory)
-        waiting = _waiting(after)
-        if memory.waiting is None or not _same(memory.waiting, waiting):
-            self.site.store.keep(replace(memory, waiting=waiting))
+        stored = memory.waiting
+        if stored is None or _STATE not in stored.tensors or _read(stored) != after:
+            self.site.store.keep(replace(memory, waiting=_waiting(after)))
         return Outgoing(self.site.num_examples, blobs=blobs)
 
     def expect(self, request: Request, received: np.ndarray) -> None:
@@ -213,15 +213,6 @@ def _waiting(member: Member) -> Waiting:
 
 def _read(waiting: Waiting) -> Member:
     return Member.from_bytes(waiting.tensors[_STATE].numpy().tobytes())
-
-
-def _same(first: Waiting, second: Waiting) -> bool:
-    states = [waiting.tensors.get(_STATE) for waiting in (first, second)]
-    return (
-        (first.round, first.attempt) == (second.round, second.attempt)
-        and states[0] is not None
-        and torch.equal(states[0], states[1])  # type: ignore[arg-type]
-    )
 
 
 def _attempt(request: Request) -> int:

@@ -49,10 +49,10 @@ from fedpriv.deployment.policy_template import TEMPLATE
 
 if TYPE_CHECKING:
     from fedpriv.deployment.bundles import Approved
+    from fedpriv.deployment.data_ledger import Signer
     from fedpriv.deployment.declaration import Declared, DeclaredTable
     from fedpriv.deployment.guard_policy import GuardPolicy
     from fedpriv.deployment.policy import Policy
-    from fedpriv.deployment.signed_head import Signer
     from fedpriv.report.live.prometheus import NodeSnapshot
 
 
@@ -278,9 +278,8 @@ def snapshot(policy_file: Path, data: Path, thorough: bool = False) -> NodeSnaps
 
     Raises `OptionError`, `LedgerRefused`.
     """
-    from fedpriv.deployment.data_ledger import DataLedger
+    from fedpriv.deployment.data_ledger import DataLedger, read_counts
     from fedpriv.deployment.policy import read_policy
-    from fedpriv.deployment.refusals import read_counts
     from fedpriv.report.live.prometheus import NodeSnapshot
 
     policy = read_policy(policy_file)
@@ -300,10 +299,9 @@ def _run(options: dict[str, str]) -> None:
     from fedpriv.deployment.approved_weights import check_files
     from fedpriv.deployment.bundles import Approved, guard_bundles
     from fedpriv.deployment.clock import check_clock, explain_refusals
-    from fedpriv.deployment.data_ledger import DataLedger
+    from fedpriv.deployment.data_ledger import DataLedger, note_refusal
     from fedpriv.deployment.declaration import DeclaredTable, check_rows
     from fedpriv.deployment.policy import read_policy
-    from fedpriv.deployment.refusals import note_refusal
     from fedpriv.deployment.supernode import run_supernode, wait_to_activate
 
     file, data, keys = (_existing(options, name).absolute() for name in ("policy", "data", "credentials"))
@@ -425,7 +423,7 @@ def _guarded(options: dict[str, str], policy: Policy, file: Path) -> Approved:
 
 def _signer(credentials: Path) -> Signer | None:
     """Who signs the ledger's heads: the identity among a node's credentials, if there is one."""
-    from fedpriv.deployment.signed_head import signer_of
+    from fedpriv.deployment.data_ledger import signer_of
 
     key = credentials / "identity.key"
     return signer_of(key, "credentials") if key.exists() else None

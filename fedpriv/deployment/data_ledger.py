@@ -3,7 +3,9 @@
     DATA/.fedpriv/ledger.jsonl   first the declaration, then one line for every message that left, and one where
                                  another policy is in force from there on
     DATA/.fedpriv/runs/          the methods' state between participations, a file for each run
-    DATA/.fedpriv/account.json   the ledger's running account, a cache (running_account.py)
+    DATA/.fedpriv/account.json   the ledger's running account, a cache: how often each cost was charged, and what left
+                                 in the newest round of each run
+    DATA/.fedpriv/refusals.json  how often this node refused, by code; the reasons are in the local log alone
     DATA/.fedpriv/lock           locked while a message is answered
     COUNTER (somewhere else)     identifies the ledger: its least length, and a digest of that much of it
 
@@ -14,8 +16,19 @@ replaces it. A ledger that is missing, different, or shorter than the counter sa
 or restored from a copy, and then what was spent is unknown.
 
 The digest is a hash chain (`fedpriv.common.chain`): a message extends it without reading earlier lines, and each line
-names it, so that a copy of the ledger carries the chain. A node with an identity signs the counter (`signed_head`). A
-ledger begun before lines were chained goes on: its older lines are in the chain of the newer ones.
+names it, so that a copy of the ledger carries the chain. A node with an identity signs the counter: a line with
+`signer` names the key, and from there on a counter without its signature is refused. Whoever has the public key knows
+that the node had this ledger, and finds two heads that contradict each other. A ledger begun before lines were chained
+goes on: its older lines are in the chain of the newer ones.
+
+**The account**, by which a message takes the same time however many came before, is only a cache. `Tie` identifies the
+ledger that it sums up: the length and the digest attested by the counter outside the folder, and the file (inode, size,
+times of its last change) whose bytes were checked against that digest. Where anything differs or cannot be read, the
+account is not used: the ledger is read from its first line, and the account is written anew. A crash can leave an
+account that is older than the counter (it is replaced after it), so its tie is invalid; bytes that a power cut lost do
+not have its digest. A restored copy can be an older account or ledger (the counter shows that), or the ledger alone
+(its inode or its ctime, which cannot be set, differs). Deliberate tampering is out of scope: only the owner can write
+here.
 """
 
 from __future__ import annotations
@@ -26,21 +39,26 @@ import logging
 import os
 import secrets
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Annotated, Any, Literal, TextIO
 
-from fedpriv.common.chain import BEFORE, before, row_of
+from pydantic import Field, ValidationError
+
+from fedpriv.common.chain import BEFORE, before, followed, row_of
 from fedpriv.common.errors import LedgerRefused
 from fedpriv.common.files import JsonLines, fsync_folder, read_regular, write_atomic
+from fedpriv.common.messages import Refusal, shown_text
 from fedpriv.common.systems import AS_IT_IS, lock
+from fedpriv.config.options import Options
 from fedpriv.deployment.accounting import Accounting
 from fedpriv.deployment.declaration import Declared, DeclaredTable, declaring_row, read_declared
-from fedpriv.deployment.policy import Booked, Policy, Spent
-from fedpriv.deployment.running_account import LEDGER_FORMAT, Balance, RunningAccount, Tie, booked_to_json, read_booked
-from fedpriv.deployment.signed_head import Signer, check_head
+from fedpriv.deployment.guard_policy import CountsKind, Sha256
+from fedpriv.deployment.policy import Booked, InForce, Policy, Spent
+from fedpriv.privacy.events import MOST_WHOLE, Threat, entry_from_json, entry_to_json
 
 log = logging.getLogger("fedpriv")
 
@@ -48,6 +66,265 @@ log = logging.getLogger("fedpriv")
 PRIVATE = ".fedpriv"
 #: Seconds that a message waits for another one on the same data.
 PATIENCE = 120.0
+FORMAT = 5
+#: Of the ledger's lines. A line with a larger number in `format` is of a newer version, and may have a cost that this
+#: one cannot count. Who raises it raises `FORMAT` too: an account does not know which lines it sums up.
+LEDGER_FORMAT = 1
+#: What makes a line one of a kind -> the fields of that kind; a line is of at least one, and has no others but `EVERY`.
+KINDS: dict[str, tuple[str, ...]] = {
+    "classes": ("examples", "classes", "size", "channels"),
+    "table": ("examples", "table", "schema_file", "separator", "decimal", "encoding"),
+    "accountant": ("accountant", "orders", "share"),
+    "signer": ("time", "signer"),
+    "entries": ("time", "run", "own", "shares_secrets", "entries", "counts"),
+    "policy": ("time", "policy"),
+}
+EVERY = ("ledger", "format", BEFORE)
+#: What may be missing: ledgers begun before there was a reserve of delta have no share, and few messages open counts.
+OPTIONAL = ("share", "counts")
+PURPOSE = b"fedpriv ledger head 1\n"
+REFUSALS = "refusals.json"  # beside the ledger
+MOST_REASON = 2000  # characters of a refusal in the local log
+
+
+# --- the running account ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Tie:
+    """A ledger at one moment. chain: after its last line (`fedpriv.common.chain`); lines: how many there are (-1: an
+    older counter, which does not say).
+    """
+
+    ledger: str
+    size: int
+    chain: str
+    file: tuple[int, ...] = ()
+    lines: int = 0
+
+    def followed_by(self, line: bytes) -> Tie:
+        """The tie after one more line, in a file that has not been examined."""
+        chain = followed(self.chain, line.removesuffix(b"\n"))
+        return Tie(self.ledger, self.size + len(line), chain, lines=self.lines + 1)
+
+    def at(self, path: Path) -> Tie:
+        """The tie with the file that holds it now. Raises OSError."""
+        found = os.stat(path)
+        return replace(self, file=(found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns))
+
+
+@dataclass
+class Balance:
+    """Totals of a ledger's lines. declaration: the newest; last: time of the last release; entries: their number;
+    signer: the public key (hex) that signs the ledger's heads from the newest line on that names one; policy: in force
+    from the newest line on that says so (`Policy.in_force`); None: no line has said it; rounds: of each run its newest
+    round, and the costs of what left in it.
+    """
+
+    declaration: dict[str, Any] = field(default_factory=dict)
+    accounting: Accounting | None = None
+    spent: Spent = field(default_factory=Spent)
+    last: float | None = None
+    entries: int = 0
+    signer: str = ""
+    policy: dict[str, Any] | None = None
+    rounds: dict[str, tuple[int, list[Booked]]] = field(default_factory=dict)
+
+    def add(self, row: dict[str, Any]) -> None:
+        """Adds one line. Raises `LedgerRefused` for one that cannot be read."""
+        check_row(row)
+        if "examples" in row:
+            self.declaration = declaring_row(read_declared(row))
+        if "accountant" in row:
+            self.accounting = Accounting(row["accountant"], dict(row["orders"]), float(row.get("share", 1.0)))
+        if "signer" in row:
+            self.signer = row["signer"]
+        if "policy" in row:
+            self.policy = row["policy"]
+        declared = (self.policy or {}).get("guard") or {"counts": {}}
+        if "counts" in row and row["counts"] not in declared["counts"]:
+            raise LedgerRefused(f"a line opens counts {row['counts']}, which the policy in force does not declare")
+        if "entries" in row:
+            booked = read_booked(row)
+            self.spent.add(booked)
+            self.last = float(row["time"])
+            self.entries += len(row["entries"])
+            if booked.entries:
+                number, (newest, left) = booked.entries[0].round, self.rounds.get(row["run"], (-1, []))
+                if number >= newest:
+                    left = [*left, booked.anywhere] if number == newest else [booked.anywhere]
+                    self.rounds[row["run"]] = number, left
+
+
+class RunningAccount:
+    """One data folder's account."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def read(self, tie: Tie) -> Balance | None:
+        """The totals, if this is the account of exactly that ledger and that file; otherwise None."""
+        try:
+            digest, _, content = read_regular(self.path).partition(b"\n")
+            if digest.decode() != hashlib.sha256(content).hexdigest():
+                return None
+            kept = json.loads(content)
+            if kept.pop("format") != FORMAT or kept.pop("tie") != _as_json(tie):
+                return None
+            known = [(read_booked(price), times) for price, times in kept.pop("prices")]
+            balance = Balance(**kept)
+            for booked, times in known:
+                balance.spent.add(booked, times)
+            balance.accounting = None if balance.accounting is None else Accounting(**kept["accounting"])
+            rounds = kept["rounds"].items()
+            balance.rounds = {run: (number, [known[place][0] for place in left]) for run, (number, left) in rounds}
+            return balance
+        except (OSError, LedgerRefused, ValueError, KeyError, IndexError, TypeError, AttributeError):
+            return None
+
+    def write(self, tie: Tie, balance: Balance) -> None:
+        """Replaces the account by these totals; where it cannot be written, every message reads the whole ledger."""
+        kept = vars(balance) | {"format": FORMAT, "tie": _as_json(tie)}
+        kept["accounting"] = None if balance.accounting is None else vars(balance.accounting)
+        prices = list(kept.pop("spent").times.items())
+        kept["prices"] = [(booked_to_json(booked), times) for booked, times in prices]
+        places = {booked: place for place, (booked, _) in enumerate(prices)}
+        kept["rounds"] = {
+            run: (number, [places[one] for one in left]) for run, (number, left) in balance.rounds.items()
+        }
+        content = json.dumps(kept)
+        try:
+            digest = hashlib.sha256(content.encode()).hexdigest()
+            write_atomic(self.path, f"{digest}\n{content}", durable=False, mode=0o600)
+            self.path.with_suffix(".sqlite").unlink(missing_ok=True)  # the account of earlier versions
+        except OSError as error:
+            log.warning("%s cannot be written (%s): every message reads the whole ledger", self.path, error)
+
+
+def _as_json(tie: Tie) -> list[Any]:
+    return [tie.ledger, tie.size, tie.chain, list(tie.file), tie.lines]
+
+
+# --- lines of a ledger -------------------------------------------------------------------------------------------
+
+
+class Fields(Options):
+    """All fields of all kinds of lines, each in the form that this version writes; checked where a line has it."""
+
+    ledger: str = ""
+    format: int = Field(default=LEDGER_FORMAT, ge=1, le=LEDGER_FORMAT)
+    before: str = ""
+    time: float = Field(default=0, ge=0, le=MOST_WHOLE)
+    examples: int = Field(default=0, ge=0, le=MOST_WHOLE)
+    classes: list[str] = Field(default=[])
+    size: int = Field(default=0, ge=0, le=MOST_WHOLE)
+    channels: int = Field(default=0, ge=0, le=MOST_WHOLE)
+    table: str = ""
+    schema_file: str = ""
+    separator: str = ""
+    decimal: str = ""
+    encoding: str = ""
+    accountant: Literal["gaussian", "renyi"] = "gaussian"
+    orders: dict[str, Annotated[float, Field(gt=1)]] = Field(default={})
+    share: float = Field(default=1.0, gt=0, le=1)
+    signer: Sha256 = ""
+    run: str = ""
+    counts: CountsKind = "query"
+    own: list[str] = Field(default=[])
+    shares_secrets: bool = False
+    entries: list[dict[str, Any]] = Field(default=[])
+    policy: InForce | None = None
+
+
+def check_row(row: dict[str, Any]) -> None:
+    """Raises `LedgerRefused` for a line with a field, or a field's value, that this version does not know."""
+    written, kinds = row.get("format", LEDGER_FORMAT), [fields for kind, fields in KINDS.items() if kind in row]
+    known = {*EVERY, *(name for fields in kinds for name in fields)}
+    if written != LEDGER_FORMAT or not kinds or not row.keys() <= known:
+        what = f"format {written}" if written != LEDGER_FORMAT else ", ".join(sorted(row.keys() - known) or sorted(row))
+        words = f"a line has {what}, which this version does not know (format {LEDGER_FORMAT}): what was spent"
+        raise LedgerRefused(f"{words} is not known; install the newer version of fedpriv that wrote it")
+    missing = [name for fields in kinds for name in fields if name not in row and name not in OPTIONAL]
+    try:
+        policy = Fields.model_validate(row).policy
+    except ValidationError as error:
+        missing += [str(wrong["loc"][0]) for wrong in error.errors()]
+    else:  # every field of a policy is written, those with a default too
+        missing += ["policy"] * (
+            "policy" in row and (policy is None or policy.model_dump(mode="json") != row["policy"])
+        )
+    if missing:
+        raise LedgerRefused(f"a line's {', '.join(missing)} cannot be read: what was spent is not known")
+
+
+def booked_to_json(booked: Booked) -> dict[str, Any]:
+    """The part of a ledger's line that determines its cost."""
+    return {
+        "own": [booked.own.unit, booked.own.adjacency, booked.own.observer],
+        "shares_secrets": booked.shares_secrets,
+        "entries": [entry_to_json(entry) for entry in booked.entries],
+    }
+
+
+def read_booked(row: dict[str, Any]) -> Booked:
+    """Inverse of `booked_to_json`. Raises `LedgerRefused`."""
+    try:
+        entries = tuple(entry_from_json(entry) for entry in row["entries"])
+        return Booked(entries, Threat(*row["own"]), row["shares_secrets"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise LedgerRefused(f"a line of the ledger cannot be read ({error}): what was spent is not known") from None
+
+
+# --- signed heads -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Signer:
+    """A node's Ed25519 identity (32 bytes)."""
+
+    private: bytes
+
+    @cached_property
+    def public(self) -> str:
+        """In hexadecimal digits."""
+        from fedpriv.common.identities import public_identity  # cryptography: only where it is needed
+
+        return public_identity(self.private).hex()
+
+    def sign(self, head: Mapping[str, Any]) -> dict[str, Any]:
+        """The head with key, time (Unix, by this machine's clock; for display) and signature."""
+        from fedpriv.common.identities import signature
+
+        whole = dict(head) | {"key": self.public, "time": round(time.time())}
+        return whole | {"signature": signature(self.private, head_text(whole)).hex()}
+
+
+def head_text(head: Mapping[str, Any]) -> bytes:
+    """What is signed: everything but the signature."""
+    rest = {name: value for name, value in head.items() if name != "signature"}
+    return PURPOSE + json.dumps(rest, sort_keys=True, separators=(",", ":")).encode()
+
+
+def check_head(head: Mapping[str, Any], signer: str, what: str) -> None:
+    """Raises `LedgerRefused` unless ``signer`` (hex) has signed the head."""
+    from fedpriv.common.identities import verified
+
+    try:
+        public, signed = bytes.fromhex(signer), bytes.fromhex(head.get("signature", ""))
+    except (ValueError, TypeError):
+        public = signed = b""
+    if head.get("key") != signer or not verified(public, head_text(head), signed):
+        raise LedgerRefused(f"{what} is not signed by {signer}, which signs this ledger's heads")
+
+
+def signer_of(key_file: Path, option: str) -> Signer:
+    """From a node's own disk. Raises `OptionError` that names the option."""
+    from fedpriv.common.identities import read_private
+
+    return Signer(read_private(key_file, option))
+
+
+# --- the ledger -------------------------------------------------------------------------------------------------------
 
 
 class DataLedger:
@@ -344,3 +621,27 @@ def _make_private(folder: Path) -> None:
 def private_file(path: Path) -> TextIO:
     """Opens a file to lock, which no other user may open."""
     return os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | AS_IT_IS, 0o600), "w")
+
+
+# --- refusals, for the node's operator --------------------------------------------------------------------------------
+
+
+def note_refusal(data: Path, code: Refusal, reason: str) -> None:
+    """Writes the reason into the local log and counts the code in the data folder."""
+    log.warning("refused, %s: %s", code.name.lower(), shown_text(reason, MOST_REASON))
+    place = data / PRIVATE / REFUSALS
+    # a full disk must not prevent a refusal from being sent; messages that are refused at once wait for each other
+    with suppress(OSError, ValueError, LedgerRefused), private_file(place.with_name(f".{REFUSALS}.lock")) as file:
+        wait_for_lock(file, place)
+        counts = read_counts(data)
+        counts[code.name.lower()] = counts.get(code.name.lower(), 0) + 1
+        write_atomic(place, json.dumps(counts) + "\n", durable=False, mode=0o600)
+
+
+def read_counts(data: Path) -> dict[str, int]:
+    """How often this node refused, by code. For display: a file torn by a crash counts as empty."""
+    try:
+        found = json.loads((data / PRIVATE / REFUSALS).read_text())
+        return {str(code): int(number) for code, number in found.items()}
+    except (OSError, ValueError, TypeError, AttributeError):
+        return {}

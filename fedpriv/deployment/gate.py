@@ -32,12 +32,10 @@ from fedpriv.data.backbone import network_size
 from fedpriv.data.features import model_input
 from fedpriv.data.table_source import schema_of_dataset, task_of
 from fedpriv.deployment.approved_weights import with_own_weights
-from fedpriv.deployment.data_ledger import PRIVATE, DataLedger
+from fedpriv.deployment.data_ledger import PRIVATE, DataLedger, Signer, note_refusal, signer_of
 from fedpriv.deployment.declaration import Declared, DeclaredTable
 from fedpriv.deployment.node_audit import hear
 from fedpriv.deployment.policy import Booked, Policy, Spent, objections, one_participation, read_policy, too_dear
-from fedpriv.deployment.refusals import note_refusal
-from fedpriv.deployment.signed_head import Signer, signer_of
 from fedpriv.privacy.events import Entry
 from fedpriv.training.language_models import Text, text_for
 from fedpriv.training.models import build_model, resolve_model

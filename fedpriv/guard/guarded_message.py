@@ -52,11 +52,9 @@ from fedpriv.common.messages import (
     shown,
     sized,
 )
-from fedpriv.deployment.data_ledger import DataLedger
+from fedpriv.deployment.data_ledger import DataLedger, Signer, note_refusal
 from fedpriv.deployment.guard_policy import GuardPolicy
 from fedpriv.deployment.policy import Booked, Policy, read_policy
-from fedpriv.deployment.refusals import note_refusal
-from fedpriv.deployment.signed_head import Signer
 from fedpriv.guard.arrays import (
     EVALUATE_IN,
     FIT_IN,

@@ -21,7 +21,7 @@ from fedpriv.certificates.signing import VARIABLE
 from fedpriv.commands.certificate import main as command
 from fedpriv.common.errors import LedgerRefused, OptionError, RunFolderError
 from fedpriv.common.identities import new_identity, signature
-from fedpriv.deployment.signed_head import Signer
+from fedpriv.deployment.data_ledger import Signer
 
 Json = dict[str, Any]
 VERIFIER = Path(verify_certificate.__file__)

@@ -14,7 +14,7 @@ from fedpriv.certificates import statement
 from fedpriv.certificates import verify_certificate as verifier
 from fedpriv.common.chain import followed, without
 from fedpriv.common.identities import new_identity, signature
-from fedpriv.deployment.signed_head import Signer
+from fedpriv.deployment.data_ledger import Signer
 from fedpriv.privacy.events import Threat, event_from_json
 from fedpriv.privacy.ledger import read_line
 

@@ -26,8 +26,7 @@ from fedpriv.common.chain import chain_of, followed, row_of
 from fedpriv.common.errors import FedprivError
 from fedpriv.common.files import json_number
 from fedpriv.common.identities import new_identity
-from fedpriv.deployment.running_account import Balance
-from fedpriv.deployment.signed_head import Signer
+from fedpriv.deployment.data_ledger import Balance, Signer
 from fedpriv.privacy.composition import guarantee_events, threats, verify
 from fedpriv.privacy.events import EVERY_CLIENT, Threat, event_to_json
 from fedpriv.privacy.ledger import TORN, LedgerFile, read_line

@@ -23,10 +23,8 @@ from flwr.app import Message
 from fedpriv.common.chain import BEFORE, followed
 from fedpriv.common.errors import LedgerRefused
 from fedpriv.common.messages import Refusal
-from fedpriv.deployment.data_ledger import DataLedger
+from fedpriv.deployment.data_ledger import LEDGER_FORMAT, DataLedger, Signer
 from fedpriv.deployment.policy import read_policy
-from fedpriv.deployment.running_account import LEDGER_FORMAT
-from fedpriv.deployment.signed_head import Signer
 
 UPGRADE = Path(__file__).parent / "upgrade"
 RELEASES = sorted(path for path in UPGRADE.iterdir() if path.is_dir()) if UPGRADE.is_dir() else []

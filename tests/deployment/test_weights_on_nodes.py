@@ -25,9 +25,9 @@ from fedpriv.config.remote import compose_remote_text
 from fedpriv.data import backbone, process_network
 from fedpriv.data.weights_file import Weights, read_weights
 from fedpriv.deployment.approved_weights import ApprovedWeights, with_own_weights
+from fedpriv.deployment.data_ledger import Signer
 from fedpriv.deployment.gate import model_size, numbers_held
 from fedpriv.deployment.policy import read_policy
-from fedpriv.deployment.signed_head import Signer
 from fedpriv.training import trained_part
 from fedpriv.training.models import build_model
 

@@ -23,8 +23,8 @@ from fedpriv.common.identities import new_identity
 from fedpriv.common.messages import EXCHANGE, KEYS, ROUND
 from fedpriv.deployment import data_ledger
 from fedpriv.deployment.bundles import bundle_digest
+from fedpriv.deployment.data_ledger import Signer
 from fedpriv.deployment.policy import read_policy
-from fedpriv.deployment.signed_head import Signer
 from fedpriv.guard.guarded_message import GUARD
 from fedpriv.guard.shard_counts import read_answers
 from fedpriv.privacy.gaussian_dp import gaussian_epsilon

@@ -27,9 +27,8 @@ from fedpriv.commands.node import main as node_command
 from fedpriv.common.chain import row_of
 from fedpriv.common.errors import LedgerRefused, RunFailed
 from fedpriv.common.identities import new_identity
+from fedpriv.deployment.data_ledger import Balance, Signer
 from fedpriv.deployment.guard_policy import GuardPolicy
-from fedpriv.deployment.running_account import Balance
-from fedpriv.deployment.signed_head import Signer
 from fedpriv.engines.grid import RUN_ID, identify_server, stamp
 from fedpriv.guard.account import claimed_epsilon
 from fedpriv.guard.node_report import write_node_report

@@ -21,8 +21,8 @@ from fedpriv.certificates.writing import page
 from fedpriv.commands.certificate import main as command
 from fedpriv.common.errors import OptionError, RunFolderError
 from fedpriv.common.identities import new_identity
+from fedpriv.deployment.data_ledger import Signer
 from fedpriv.deployment.policy import Policy, read_policy
-from fedpriv.deployment.signed_head import Signer
 from fedpriv.guard.guarded_message import GUARD
 from fedpriv.guard.terms import Terms
 from fedpriv.privacy.composition import compose

@@ -21,7 +21,7 @@ from fedpriv.common.errors import OptionError
 from fedpriv.common.identities import new_identity
 from fedpriv.common.messages import pack_vector
 from fedpriv.config.compose import compose
-from fedpriv.deployment.signed_head import Signer
+from fedpriv.deployment.data_ledger import Signer
 from fedpriv.engines.worker import Worker
 from fedpriv.mechanisms.noise import SeededNoise
 from fedpriv.privacy.composition import compose as compose_events

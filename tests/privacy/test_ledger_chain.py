@@ -1,4 +1,4 @@
-"""The chain of a run's ledger and of a data folder's: every line names what comes before it."""
+"""The chain of a run's ledger: every line names what comes before it. A data folder's: test_data_ledger."""
 
 from __future__ import annotations
 
@@ -10,10 +10,6 @@ from pathlib import Path
 import pytest
 
 from fedpriv.common.chain import before, broken_at, chain_of, followed
-from fedpriv.common.errors import LedgerRefused
-from fedpriv.deployment.data_ledger import DataLedger
-from fedpriv.deployment.declaration import Declared
-from fedpriv.deployment.policy import Booked
 from fedpriv.privacy.composition import verify
 from fedpriv.privacy.events import CLIENT_TO_SERVER, Entry, Gaussian
 from fedpriv.privacy.ledger import BROKEN, LedgerFile
@@ -117,49 +113,3 @@ def test_another_process_goes_on_where_the_first_ended(ledger: LedgerFile) -> No
     LedgerFile(ledger.path, fsync=False).append(entries(5))
     ledger.append(entries(6))  # its own end is older than the file
     assert ledger.read().broken is None and broken_at([], []) is None
-
-
-# --- of a data folder -------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def of_data(tmp_path: Path) -> DataLedger:
-    (tmp_path / "data").mkdir()
-    made = DataLedger.create(tmp_path / "data", tmp_path / "kept/counter.json", Declared(12, ("a", "b"), 8, 1))
-    release(made, 1)
-    release(made, 2)
-    return made
-
-
-def release(ledger: DataLedger, number: int) -> None:
-    with ledger.held():
-        ledger.append(Booked((Entry(number, 0, number, 0, EVENT),), CLIENT_TO_SERVER), "run")
-        ledger.confirm()
-
-
-def test_a_nodes_lines_name_the_counters_chain(of_data: DataLedger) -> None:
-    lines = of_data.path.read_bytes().splitlines()
-    assert [before(line) for line in lines] == [None, chain_of(lines[:1]), chain_of(lines[:2])]
-    assert of_data.head()["chain"] == chain_of(lines) and of_data.head()["lines"] == 3
-
-
-def test_lines_that_do_not_follow_are_refused_whatever_the_counter_says(of_data: DataLedger) -> None:
-    lines = of_data.path.read_bytes().splitlines()
-    kept = [lines[0], lines[2]]
-    of_data.path.write_bytes(b"".join(line + b"\n" for line in kept))
-    head = of_data.head() | {"bytes": of_data.path.stat().st_size, "lines": 2, "chain": chain_of(kept)}
-    of_data.counter.write_text(json.dumps(head))
-    with pytest.raises(LedgerRefused, match="line 2 does not follow"), of_data.held():
-        pass
-
-
-def test_a_nodes_ledger_of_before_goes_on(of_data: DataLedger) -> None:
-    old = [line[: line.rindex(b', "before"')] + b"}" if before(line) is not None else line
-           for line in of_data.path.read_bytes().splitlines()]  # fmt: skip
-    of_data.path.write_bytes(b"".join(line + b"\n" for line in old))
-    head = {"ledger": of_data.head()["ledger"], "bytes": of_data.path.stat().st_size, "chain": chain_of(old)}
-    of_data.counter.write_text(json.dumps(head))
-    release(of_data, 3)
-    with of_data.held(thorough=True):
-        assert len(of_data.releases()) == 3
-    assert of_data.head()["lines"] == 4 and before(of_data.path.read_bytes().splitlines()[-1]) == chain_of(old)
