@@ -298,7 +298,7 @@ class _Answering:
             memory_bytes=rules.memory_mib * 2**20,
             processor_s=rules.processor_seconds,
             wall_s=rules.wall_seconds,
-            answer_bytes=2 * self.model.num_bytes + (2**16 if self.counts is None else 2**20),
+            answer_bytes=2 * self.model.num_bytes + 2**20,
             pad_s=rules.pad_seconds,
             processes=rules.processes,
         )

@@ -28,7 +28,7 @@ from processes import wait_until
 
 from fedpriv.guard import launch, root
 from fedpriv.guard import sandbox as module
-from fedpriv.guard.record import request_bytes
+from fedpriv.guard.record import record_of, request_bytes
 from fedpriv.guard.sandbox import Answer, Limits, Sandbox, SandboxUnavailable, available
 
 SECRET = 4711
@@ -361,9 +361,9 @@ def test_a_crash_has_no_status(box: Box) -> None:
 
 def test_a_second_answer_makes_both_none(box: Box) -> None:
     raw = box.both[False]._record(box.request("two_answers"), box.shard(SECRET), module.time.monotonic())[0]
-    assert np.float64(SECRET).tobytes() in raw and raw.count(b"FPR1") == 2
+    assert np.float64(SECRET).tobytes() in raw and raw.count(b"data_offsets") == 2
     answer = box.ask(True, SECRET, "two_answers")
-    assert answer.arrays is None and "bytes of numbers" in str(answer.fault)
+    assert answer.arrays is None and "no record" in str(answer.fault)
 
 
 def test_an_endless_answer_is_none(box: Box) -> None:
@@ -420,7 +420,7 @@ def test_a_padded_answer_takes_a_fixed_time(box: Box, monkeypatch: pytest.Monkey
 
             def record(message: bytes, shard: Any, since: float, took: float = took, fault: Any = fault) -> Any:
                 now[0] = since + took
-                return b"FPR1" + bytes(4), fault, {}
+                return record_of([]), fault, {}
 
             monkeypatch.setattr(padded, "_record", record)
             now[0] = asked = 1000.0 * len(waits)

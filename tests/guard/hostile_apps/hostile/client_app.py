@@ -26,6 +26,7 @@ from pathlib import Path
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
+from safetensors.numpy import save
 
 app = ClientApp()
 libc = ctypes.CDLL(None, use_errno=True)
@@ -51,7 +52,7 @@ def reply(message, *numbers, **records):
 
 def fixed_record(secret):
     """The bytes that the sandbox's own writer makes of one number."""
-    return b"FPR1" + struct.pack("<IBBQd", 1, 2, 1, 1, float(secret))
+    return save({"0": np.array([float(secret)])})
 
 
 # --- to the outside -----------------------------------------------------------------------------------------------
