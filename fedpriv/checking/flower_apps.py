@@ -551,7 +551,7 @@ def _moved(array: Any, by: float) -> Any:
 
 
 def known_guard(terms: Any, dimension: int) -> Recognised:
-    """What a guard's terms (`fedpriv.guard.terms.Terms`) say that one answer about so many numbers costs."""
+    """What a guard's terms (`fedpriv.guard.release.Terms`) say that one answer about so many numbers costs."""
     words = (
         f"a guard of this project: {terms.shards} shards of unit {terms.unit}, answers clipped to {terms.clip:g}, "
         f"noise {terms.noise_multiplier:g} x the clip norm"

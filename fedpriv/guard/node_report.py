@@ -17,7 +17,7 @@ from fedpriv.deployment.guard_policy import GuardPolicy
 from fedpriv.deployment.policy import read_policy
 from fedpriv.deployment.refusals import read_counts
 from fedpriv.guard import groups
-from fedpriv.guard.shard_counts import SHARDS, read_answers
+from fedpriv.guard.shards import SHARDS, read_answers
 from fedpriv.report.rendering import rendered
 from fedpriv.report.words import ADJACENCIES, OBSERVERS, UNITS, figure, promise
 

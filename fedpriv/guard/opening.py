@@ -17,7 +17,7 @@ from fedpriv.common.replies import read_blobs
 from fedpriv.common.sum_graph import graph_of
 from fedpriv.guard.arrays import Model, Vector
 from fedpriv.guard.guarded_message import GUARD, PACKED
-from fedpriv.guard.terms import COUNTS, Terms
+from fedpriv.guard.release import COUNTS, Terms
 from fedpriv.mechanisms.integer_noise import as_residues, centred, unpack_residues
 from fedpriv.secure_sum.collector import Collector, SumFailed
 from fedpriv.secure_sum.relays import Add, after_upload, before_upload
