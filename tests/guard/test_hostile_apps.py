@@ -26,7 +26,7 @@ import pytest
 from asking import HOSTILE, bare, context_of, message_of
 from processes import wait_until
 
-from fedpriv.guard import launch, root
+from fedpriv.guard import processes, root
 from fedpriv.guard import sandbox as module
 from fedpriv.guard.record import record_of, request_bytes
 from fedpriv.guard.sandbox import Answer, Limits, Sandbox, SandboxUnavailable, available
@@ -293,11 +293,11 @@ def test_memory_that_forks_share_is_no_way_to_the_next_shard(box: Box, monkeypat
         "sys.meta_path.insert(0, type('F', (), {{'find_spec': staticmethod(lambda name, *_: "
         "setattr(sys, 'left_by_a_library', mmap.mmap(-1, 4096)) if name == 'wsgiref' else None)}})); "
     )
-    blind = "import fedpriv.guard.warm as warm; warm.left_behind = lambda: None; main("
+    blind = "import fedpriv.guard.processes as one; one.left_behind = lambda: None; main("
     monkeypatch.setattr(module, "libraries_of", lambda *_: ["wsgiref"])
 
     def found(code: str, confined: bool, is_warm: bool) -> float:
-        monkeypatch.setattr(launch, "_CODE", hook + code)
+        monkeypatch.setattr(processes, "_CODE", hook + code)
         with Sandbox(box.app, box.data, TIGHT if confined else OPEN, confined=confined) as one:
             assert one.is_warm == is_warm
             one.ask(box.request("own_maps"), box.shard(SECRET))
@@ -305,7 +305,7 @@ def test_memory_that_forks_share_is_no_way_to_the_next_shard(box: Box, monkeypat
         assert answer.arrays is not None, answer.fault
         return float(answer.arrays[0])
 
-    code = launch._CODE
+    code = processes._CODE
     assert found(code.replace("main(", blind), confined=False, is_warm=True) == SECRET
     assert found(code, confined=True, is_warm=False) == 0
 
