@@ -45,8 +45,7 @@ from fedpriv.checking.generators import Memory
 from fedpriv.checking.replay import COUNTS
 from fedpriv.checking.statistics import bare_names
 from fedpriv.checking.subject import Numbers, Pair, Question, Recognised, RoundsSubject, Subject, claim_of
-from fedpriv.engines.contexts import empty_context
-from fedpriv.engines.grid import RUN_ID
+from fedpriv.engines.grid import RUN_ID, empty_context
 
 # --- bare apps --------------------------------------------------------------------------------------------------------
 # What a bare Flower ClientApp needs to be played: its functions and mods, its model, its configuration.
