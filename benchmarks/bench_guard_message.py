@@ -38,8 +38,8 @@ from flwr.app import Context, Message, RecordDict
 from benchmarks.statistics import machine, median_interval
 from fedpriv.engines.grid import stamp
 from fedpriv.guard.guarded_message import Boxes
+from fedpriv.guard.processes import Lender
 from fedpriv.guard.sandbox import LATER, Sandbox
-from fedpriv.guard.standing import Lender
 
 TESTS = Path(__file__).resolve().parent.parent / "tests" / "guard"
 SHAPES = {

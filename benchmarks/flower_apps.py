@@ -26,13 +26,11 @@ import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Context, RecordDict
 
 from fedpriv.deployment.guard_policy import GuardPolicy
-from fedpriv.guard.account import with_epsilon
 from fedpriv.guard.arrays import model_of
 from fedpriv.guard.record import counts_of, reply_arrays
-from fedpriv.guard.shard_counts import Starts
-from fedpriv.guard.shards import Shards
+from fedpriv.guard.release import Terms, with_epsilon
+from fedpriv.guard.shards import Shards, Starts
 from fedpriv.guard.simulation import in_process, simulate_guard
-from fedpriv.guard.terms import Terms
 from fedpriv.guard.trial import message_of
 from fedpriv.mechanisms.noise import SeededNoise, encode_key
 

@@ -1,7 +1,7 @@
 """Flower's own differential privacy around the same apps, unchanged: `LocalDpMod`, and its central wrapper.
 
 Both clip one answer for each machine, and noise it: the mod on the machine, the wrapper at the server, which must be
-trusted. So one row more or less moves an answer from +C to -C at most (fedpriv.guard.terms): their noise has standard
+trusted. So one row more or less moves an answer from +C to -C at most (fedpriv.guard.release): their noise has standard
 deviation 2 C m, where m is the multiplier whose exact epsilon over all rounds is the wanted one. The mod takes an
 epsilon instead of a standard deviation, by the classical formula for one release; it gets the one that leads to 2 C m.
 """

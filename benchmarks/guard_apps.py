@@ -39,10 +39,9 @@ from numpy.typing import NDArray
 
 from benchmarks.guard_tables import APPS, DELTA, EPSILONS, NEAR, ROOT, SITES, SPLITS, hospital, start_of, tables
 from fedpriv.deployment.guard_policy import GuardPolicy
-from fedpriv.guard.account import claimed_epsilon, with_epsilon
+from fedpriv.guard.release import Terms, claimed_epsilon, with_epsilon
 from fedpriv.guard.shards import shard_of
 from fedpriv.guard.simulation import Simulated, mean_of, simulate_guard
-from fedpriv.guard.terms import Terms
 from fedpriv.mechanisms.noise import SeededNoise, encode_key
 
 RESULTS = ROOT / "benchmarks" / "results" / "guard_apps.jsonl"

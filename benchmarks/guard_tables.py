@@ -36,9 +36,8 @@ from flwr.app import ArrayRecord
 from numpy.typing import NDArray
 
 from fedpriv.deployment.guard_policy import GuardPolicy
-from fedpriv.guard.account import claimed_epsilon, with_epsilon
+from fedpriv.guard.release import SENSITIVITY, Terms, claimed_epsilon, with_epsilon
 from fedpriv.guard.simulation import simulate_guard
-from fedpriv.guard.terms import SENSITIVITY, Terms
 
 ROOT = Path(__file__).resolve().parents[1]
 APPS, RESULTS = ROOT / "tests" / "guard" / "apps", ROOT / "benchmarks" / "results" / "guard.jsonl"

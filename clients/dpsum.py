@@ -20,7 +20,7 @@ server sends m and s. No round depends on anything of the data but through what 
 The private count of lost cells. Of a table's column of categories one input is 1 where the schema does not name the
 cell ("other"). That input is a coordinate of the x of round 1, so the count of lost cells is a coordinate of a sum that
 leaves anyway: the vector is clipped to B with it, and moves by at most B however many of its coordinates count
-something. It costs nothing beside round 1, and what the run says of it (`fedpriv.runs.answering.lost_cells`) is
+something. It costs nothing beside round 1, and what the run says of it (`fedpriv.runs.summary.lost_cells`) is
 post-processing.
 
 Why it costs what it does. Given what the server sent, which is a function of earlier sums, a site's whole numbers move

@@ -55,7 +55,7 @@ from fedpriv.common.replies import read_blobs
 from fedpriv.config.compose import CONF, compose
 from fedpriv.config.own_options import group_choices
 from fedpriv.config.schema import Config
-from fedpriv.engines.contexts import empty_context
+from fedpriv.engines.grid import empty_context
 from fedpriv.engines.worker import Worker, _train, adopt
 from fedpriv.secure_sum.member import Member, join
 from fedpriv.secure_sum.sum_session import SumRefused

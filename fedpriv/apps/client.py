@@ -56,7 +56,7 @@ from fedpriv.config.options import MethodOptions
 from fedpriv.config.schema import LocalConfig
 from fedpriv.config.strategy_options import HALVES, OwnOptions, check_named, checked
 from fedpriv.deployment.data_ledger import private_file, wait_for_lock
-from fedpriv.engines.refused import refused_as
+from fedpriv.engines.worker import refused_as
 from fedpriv.privacy.events import Account
 from fedpriv.privacy.ledger import LedgerFile
 from fedpriv.training.flat_model import Layout, layout_of

@@ -20,8 +20,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fedpriv.guard.account import claimed_epsilon
-from fedpriv.guard.terms import Terms
+from fedpriv.guard.release import Terms, claimed_epsilon
 from fedpriv.mechanisms.noise import SeededNoise
 from fedpriv.privacy.auditor import Audit, audit, expected_bound, verdict, verified_curve
 from fedpriv.privacy.events import Gaussian

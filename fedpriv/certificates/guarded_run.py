@@ -12,10 +12,9 @@ from fedpriv.certificates.assumptions import EVERYWHERE
 from fedpriv.certificates.statement import check_undivided, ledger_lines, ledger_of, releases
 from fedpriv.common.errors import OptionError, RunFolderError
 from fedpriv.common.files import read_regular
-from fedpriv.guard.account import answers_of, figures
 from fedpriv.guard.guarded_strategy import LEDGER, PLAN, SUMMARY
+from fedpriv.guard.release import Terms, answers_of, figures
 from fedpriv.guard.run_report import in_words
-from fedpriv.guard.terms import Terms
 from fedpriv.privacy.ledger import LedgerFile
 
 SERVER = "The server's ledger says what arrived here. Machines were asked for their terms, and are believed."

@@ -45,8 +45,7 @@ from fedpriv.checking.generators import Memory
 from fedpriv.checking.replay import COUNTS
 from fedpriv.checking.statistics import bare_names
 from fedpriv.checking.subject import Numbers, Pair, Question, Recognised, RoundsSubject, Subject, claim_of
-from fedpriv.engines.contexts import empty_context
-from fedpriv.engines.grid import RUN_ID
+from fedpriv.engines.grid import RUN_ID, empty_context
 
 # --- bare apps --------------------------------------------------------------------------------------------------------
 # What a bare Flower ClientApp needs to be played: its functions and mods, its model, its configuration.
@@ -551,7 +550,7 @@ def _moved(array: Any, by: float) -> Any:
 
 
 def known_guard(terms: Any, dimension: int) -> Recognised:
-    """What a guard's terms (`fedpriv.guard.terms.Terms`) say that one answer about so many numbers costs."""
+    """What a guard's terms (`fedpriv.guard.release.Terms`) say that one answer about so many numbers costs."""
     words = (
         f"a guard of this project: {terms.shards} shards of unit {terms.unit}, answers clipped to {terms.clip:g}, "
         f"noise {terms.noise_multiplier:g} x the clip norm"

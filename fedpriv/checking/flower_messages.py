@@ -24,8 +24,7 @@ from numpy.typing import NDArray
 from fedpriv.checking.findings import Finding, finding
 from fedpriv.checking.generators import copied
 from fedpriv.checking.subject import Numbers, Pair, Probe, Subject
-from fedpriv.engines.contexts import empty_context
-from fedpriv.engines.grid import RUN_ID, identify_server, stamp
+from fedpriv.engines.grid import RUN_ID, empty_context, identify_server, stamp
 
 Arrays = Mapping[str, NDArray[Any]]
 Records = dict[str, NDArray[np.float64]]

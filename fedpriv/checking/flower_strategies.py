@@ -54,8 +54,7 @@ from fedpriv.checking.subject import (
     Subject,
     claim_of,
 )
-from fedpriv.engines.contexts import empty_context
-from fedpriv.engines.grid import RUN_ID, SERVER_NODE, identify_server, stamp
+from fedpriv.engines.grid import RUN_ID, SERVER_NODE, empty_context, identify_server, stamp
 from fedpriv.privacy.events import ApproximateDP, Gaussian, Threat
 from fedpriv.privacy.gaussian_dp import gaussian_epsilon
 

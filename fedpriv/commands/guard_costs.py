@@ -20,7 +20,7 @@ from fedpriv.common.printing import say
 
 if TYPE_CHECKING:
     from fedpriv.deployment.policy import Policy
-    from fedpriv.guard.terms import Terms
+    from fedpriv.guard.release import Terms
 
 MOST_ROUNDS, MOST_PARAMETERS = 100_000, 2**31
 
@@ -45,7 +45,7 @@ def plan(arguments: Sequence[str]) -> int:
     options = command_options(arguments, known, "fedpriv plan", ("epsilon", "delta"))
     policy, terms, size, delta = _terms(options)
     rounds = whole_number(options, "rounds", 1, MOST_ROUNDS)
-    from fedpriv.guard.account import claimed_epsilon, with_epsilon
+    from fedpriv.guard.release import claimed_epsilon, with_epsilon
 
     if options["epsilon"]:
         target = read_option("epsilon", options["epsilon"], (float, lambda value: value > 0, "a number above 0"))
@@ -133,7 +133,7 @@ def audit(arguments: Sequence[str]) -> int:
 def _terms(options: dict[str, str]) -> tuple[Policy, Terms, int, float]:
     """(policy, the guard's terms, parameters, delta)."""
     from fedpriv.deployment.policy import read_policy
-    from fedpriv.guard.terms import Terms
+    from fedpriv.guard.release import Terms
 
     place = Path(options["guard"]).expanduser()
     if not place.exists():

@@ -382,7 +382,7 @@ def _check_tried(options: dict[str, str], file: Path) -> None:
     """
     from fedpriv.deployment.bundles import bundle_digest
     from fedpriv.deployment.policy import read_policy
-    from fedpriv.guard.shard_counts import known_trial, state_of, why_not
+    from fedpriv.guard.shards import known_trial, state_of, why_not
 
     policy, data, client = read_policy(file), _existing(options, "data"), whole_number(options, "client", 0, 2**31)
     rules = policy.guard

@@ -410,7 +410,7 @@ def _plan(overrides: Sequence[str], policy: Path | None) -> int:
     """policy: a file; exit code 1 where a node with it would refuse the run."""
     from fedpriv.deployment.policy import read_policy
     from fedpriv.report.live.task import task
-    from fedpriv.runs.plan_table import REFUSED, plan_rows
+    from fedpriv.runs.preparation import REFUSED, plan_rows
 
     with task("plan"):
         config = compose([o for o in overrides if not _is_hydras(key_and_value(o)[0].lstrip("+~"))])

@@ -23,8 +23,7 @@ from fedpriv.common.places import ROOT
 from fedpriv.common.systems import cores
 from fedpriv.config.schema import Config
 from fedpriv.engines.keeping import end_kept
-from fedpriv.engines.loaded import memory_folder
-from fedpriv.engines.worker import Serve, make_apps
+from fedpriv.engines.worker import Serve, make_apps, memory_folder
 from fedpriv.privacy.events import Entry
 
 

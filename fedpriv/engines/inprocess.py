@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TypeVar
 
-from flwr.app import Message
+from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
-from fedpriv.common.cohort_messages import cohort_of_message
+from fedpriv.client.one_path import Answered, Asked
+from fedpriv.common.cohort_messages import Refused, blobs_of_cohort, cohort_content, cohort_of_message, requests_of
+from fedpriv.common.messages import ARRAYS, STATISTICS, TRAIN, read_request
 from fedpriv.config.schema import Config
-from fedpriv.engines.cohort import answer_for_all, answers, slices
 from fedpriv.engines.grid import LocalGrid, client_of
-from fedpriv.engines.worker import worker_for
+from fedpriv.engines.worker import asked_of, parameters_of, refused_as, replied, worker_for
 
 
 class InProcessGrid(LocalGrid):
@@ -53,3 +55,104 @@ class InProcessGrid(LocalGrid):
             if time.monotonic() <= deadline:
                 yield reply
             self.contexts.settle()
+
+
+T = TypeVar("T")
+
+#: Bytes of examples, models and updates that the clients of one computation may hold together.
+MOST_BYTES = 2**29
+#: Beyond, a larger computation is not faster.
+MOST_CLIENTS = 256
+
+
+def slices(config: Config, messages: Sequence[T], whose: Callable[[T], int]) -> Iterator[Sequence[T]]:
+    """The messages in order, or the clients, cut where those of a slice would need more memory than `MOST_BYTES`."""
+    if config.engine.trainer != "vectorised":
+        yield from ([message] for message in messages)
+        return
+    worker = worker_for(config)
+    pixels, parameters = worker.data.dataset.train.inputs[:1].size, worker.model.layout.num_parameters
+    some: list[T] = []
+    held = 0
+    for message in messages:
+        needed = 4 * (2 * worker.data.num_examples(whose(message)) * pixels + 4 * parameters)
+        if some and (held + needed > MOST_BYTES or len(some) == MOST_CLIENTS):
+            yield some
+            some, held = [], 0
+        some.append(message)
+        held += needed
+    if some:
+        yield some
+
+
+def answers(
+    config: Config, asked: Sequence[tuple[Message, Context]], app: Callable[[Message, Context], Message]
+) -> list[Message]:
+    """The replies of clients of one slice, each to its own message; ``app`` answers for one alone."""
+    together = None if len(asked) == 1 or config.engine.faults else _together(config, asked)
+    return [app(message, context) for message, context in asked] if together is None else together
+
+
+def _together(config: Config, asked: Sequence[tuple[Message, Context]]) -> list[Message] | None:
+    """The replies of a cohort; None where these messages are not those of one exchange for different clients."""
+    first, worker = asked[0][0], worker_for(config)
+    if any(message.content.get(ARRAYS) != first.content.get(ARRAYS) for message, _ in asked):
+        return None
+    try:
+        requests = [asked_of(config, context, read_request(message.content)) for message, context in asked]
+        exchanges = {one.request.exchange for one in requests}
+        if len(exchanges) > 1 or not exchanges <= {STATISTICS, TRAIN} or len({o.client for o in requests}) < len(asked):
+            return None
+        received = parameters_of(worker, first, requests[0].request)
+    except Exception:  # each client says what is wrong with its message
+        return None
+    found = worker.participation.answer(requests, received)
+    return [replied(config, found, one, message) for one, (message, _) in zip(requests, asked, strict=True)]
+
+
+def answer_for_all(
+    config: Config, message: Message, clients: Sequence[int], contexts: Mapping[int, Context]
+) -> Message:
+    """The one reply of these clients, of those that a message for many asks."""
+    worker = worker_for(config)
+    try:
+        requests = requests_of(message.content, clients)
+        pairs = zip(clients, requests, strict=True)
+        asked = [asked_of(config, contexts[client], request) for client, request in pairs]
+        received = parameters_of(worker, message, requests[0])
+        if (exchange := requests[0].exchange) not in (STATISTICS, TRAIN):
+            return Message(_further(config, exchange, asked), reply_to=message)
+        found = worker.participation.answer(asked, received)
+    except Exception as error:  # of what the server sent
+        found = Answered(refused=dict.fromkeys(clients, error))
+    return Message(_content(config, clients, found), reply_to=message)
+
+
+def _further(config: Config, exchange: str, asked: Sequence[Asked]) -> RecordDict:
+    """What clients answer in an exchange of byte strings, each by itself."""
+    told, refused = dict[int, Sequence[bytes]](), dict[int, Exception]()
+    for one in asked:
+        try:
+            told[one.client] = worker_for(config).half([one]).further(one.request).blobs
+        except Exception as error:
+            refused[one.client] = error
+    return blobs_of_cohort(exchange, [one.client for one in asked], told, _in_words(config, refused))
+
+
+def _in_words(config: Config, errors: Mapping[int, Exception]) -> dict[int, Refused]:
+    refused = {}
+    for client, error in errors.items():
+        code, words = refused_as(error)
+        refused[client] = Refused(int(code), words if config.privacy.rng == "seeded" else code.name.lower())
+    return refused
+
+
+def _content(config: Config, clients: Sequence[int], found: Answered) -> RecordDict:
+    simulation, refused = config.privacy.rng == "seeded", _in_words(config, found.refused)
+    replies = [found.replies[client] for client in clients if client in found.replies]
+    released = [client for client in clients if client in found.replies]
+    releases = [reply.release for reply in replies if reply.release is not None]
+    names = replies[0].statistics if replies else {}
+    statistics = {name: [reply.statistics[name] for reply in replies] for name in names}
+    figures = [reply.figures for reply in replies] if simulation else None
+    return cohort_content(clients, released, releases, statistics, figures, refused)

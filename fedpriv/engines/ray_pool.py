@@ -40,7 +40,7 @@ class ClientActor:
     def __init__(self) -> None:
         with importing():  # torch and the rest, once per process, while the driver reads data and plans
             import fedpriv.engines.agreement
-            import fedpriv.engines.cohort
+            import fedpriv.engines.inprocess
             import fedpriv.engines.worker  # noqa: F401
 
         self.app: Any = None
@@ -68,8 +68,8 @@ class ClientActor:
         After ``turn`` seconds no further slice begins: the answers so far go back, and the rest waits for any idle
         actor.
         """
-        from fedpriv.engines.cohort import answers, slices
         from fedpriv.engines.grid import client_of
+        from fedpriv.engines.inprocess import answers, slices
 
         began = time.monotonic()
         done: list[Any] = []

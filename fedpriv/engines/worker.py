@@ -1,38 +1,43 @@
 """A message in a process that runs clients: whom it asks, the client half that answers, and the reply.
 
 The same two apps run on every engine. This is the only code through which anything leaves a real client (in a
-simulation also `fedpriv.engines.cohort`, for many): it catches every exception, attaches diagnostics in simulation
-only, and lets planned faults happen there. What is built once for all messages stands in `fedpriv.engines.loaded`.
+simulation also `fedpriv.engines.inprocess`, for many): it catches every exception, attaches diagnostics in simulation
+only, and lets planned faults happen there. What is built once for all messages is in `Worker`.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 import os
 import traceback
 from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import replace
-from functools import cached_property
-from typing import TYPE_CHECKING
+from functools import cached_property, partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
+from torch import Tensor
 
 from fedpriv.client.base import Client
-from fedpriv.client.contract import Charge
-from fedpriv.client.memory import ContextStore, FileStore, MemoryStore
+from fedpriv.client.build import ClientMaker, client_class, may_keep_statistics, unit_of
+from fedpriv.client.contract import BudgetSpent, Charge, Site, UnsafeClipNorm, UnsafeNoise
+from fedpriv.client.memory import ContextStore, FileStore, MemoryStore, StaleRequest
 from fedpriv.client.one_path import Answered, Asked, Participation
-from fedpriv.common.errors import PolicyRefused
+from fedpriv.common.errors import LedgerRefused, OptionError, PolicyRefused
 from fedpriv.common.messages import (
     LOCAL_ACCURACY,
     STATISTICS,
     TRAIN,
     FloatVector,
     MalformedMessage,
+    Outgoing,
     Refusal,
     Request,
     identity_content,
@@ -42,18 +47,34 @@ from fedpriv.common.messages import (
     shown,
     unpack_vector,
 )
+from fedpriv.config.halves import auxiliary_examples, half_class
 from fedpriv.config.methods import METHODS
+from fedpriv.config.participation import participation_limit
 from fedpriv.config.schema import Config
-from fedpriv.data.load import check_declared
-from fedpriv.engines.loaded import Loaded, memory_folder
-from fedpriv.engines.refused import refused_as
-from fedpriv.engines.rows_trial import why_apart, why_single_messages
+from fedpriv.config.sum_checks import release_digest
+from fedpriv.data import FederatedData
+from fedpriv.data.load import check_declared, load_federated
+from fedpriv.engines.grid import empty_context
+from fedpriv.mechanisms.device_errors import failed
 from fedpriv.mechanisms.tasks import Classification, NextToken
-from fedpriv.training.sequential import LocalData, Training, inputs_of
+from fedpriv.secure_sum.sum_session import SumRefused
+from fedpriv.training.allocator import keep_freed_memory
+from fedpriv.training.language_models import text_of
+from fedpriv.training.models import build_model, resolve_model
+from fedpriv.training.resident import Resident, fits
+from fedpriv.training.sequential import (
+    FlatModel,
+    LocalData,
+    SequentialTrainer,
+    Training,
+    inputs_of,
+    prefers_channels_last,
+)
 
 if TYPE_CHECKING:
     from fedpriv.common.identities import Identity
     from fedpriv.deployment.gate import Node
+
 
 log = logging.getLogger("fedpriv")
 
@@ -61,6 +82,17 @@ log = logging.getLogger("fedpriv")
 MOST_KNOWN = 4096
 #: Declared counts whose method is remembered, where the guarantee depends on them.
 MOST_METHODS = 256
+
+#: For each kind of exception; for all others `Refusal.FAILED`.
+CODES: dict[type[Exception], Refusal] = {
+    BudgetSpent: Refusal.BUDGET_SPENT,
+    StaleRequest: Refusal.STALE,
+    UnsafeNoise: Refusal.UNSAFE_NOISE,
+    UnsafeClipNorm: Refusal.UNSAFE_CLIP_NORM,
+    PolicyRefused: Refusal.POLICY,
+    LedgerRefused: Refusal.LEDGER,
+    SumRefused: Refusal.UNSAFE_SUM,
+}
 
 Serve = Callable[[Grid, Context], None]
 
@@ -214,17 +246,163 @@ def _store(config: Config, context: Context) -> MemoryStore:
     return ContextStore(context)
 
 
-# --- clients ----------------------------------------------------------------------------------------------------
+def refused_as(error: Exception) -> tuple[Refusal, str]:
+    """The code for what a client raised, and its words, which leave it in simulation only."""
+    code = next((code for kind, code in CODES.items() if isinstance(error, kind)), Refusal.FAILED)
+    return code, str(error) if code != Refusal.FAILED else f"{type(error).__name__}: {error}"
 
 
-class Worker(Loaded):
-    """The clients of one configuration in this process."""
+def resolve_device(name: str) -> torch.device:
+    """``auto`` takes a GPU where there is one."""
+    if name == "cuda" and not torch.cuda.is_available():
+        raise OptionError("engine.device", name, "this machine has no GPU that torch can use; allowed: auto, cpu")
+    return torch.device("cuda" if name != "cpu" and torch.cuda.is_available() else "cpu")
+
+
+def memory_folder(config: Config) -> Path:
+    """Where clients keep their files on engines whose contexts do not come back."""
+    if config.run_dir is None:
+        raise OptionError("run_dir", "null", "this engine's clients need the run's folder")
+    return Path(config.run_dir) / "clients"
+
+
+class Worker:
+    """The clients of one configuration in this process, and what they share: data, model, trainer and method."""
 
     def __init__(self, config: Config) -> None:
-        super().__init__(config)
+        self.config = config
+        torch.set_num_threads(config.engine.threads_per_client)
+        keep_freed_memory()
+        # A GPU would round convolutions to TF32: a clipped gradient could be longer than the bound it was held to.
+        torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
         self._known_rows: dict[str, dict[int, np.ndarray]] = {"train": {}, "test": {}, "persons": {}}
         self._methods: dict[int, Client] = {}
         self._down = (0, 0)  # the newest (round, how many numbers come down in it)
+
+    @cached_property
+    def data(self) -> FederatedData:
+        return load_federated(self.config, auxiliary_examples(self.config))
+
+    @cached_property
+    def model(self) -> FlatModel:
+        """The model that this process trains and evaluates; its parameters are what was loaded last."""
+        config, dataset = self.config, self.data.dataset
+        text = text_of(dataset)
+        chosen = resolve_model(config.model, dataset.shape, client_class(config).traits.keeps_layers, text)
+        statistics = may_keep_statistics(config)
+        module = build_model(chosen, dataset.shape, len(dataset.classes), config.seed, text, statistics=statistics)
+        device = resolve_device(config.engine.device)
+        model = FlatModel(module, device, prefers_channels_last(chosen.name, device), dataset.task, dataset.vocabulary)
+        self._initial = model.theta.detach().cpu().clone()
+        return model
+
+    @property
+    def initial_model(self) -> torch.Tensor:
+        """All parameters of the freshly initialised model (float32 [d]), the same in every process."""
+        _ = self.model
+        return self._initial
+
+    @cached_property
+    def resident(self) -> Resident | None:
+        """The training examples on the model's device, where it has memory of its own and they fit."""
+        dataset, device = self.data.dataset, self.model.theta.device
+        if not fits(dataset.train, device):
+            return None
+        return Resident(dataset.train, dataset.mean, dataset.std, device, dataset.vocabulary)
+
+    @cached_property
+    def trainer(self) -> SequentialTrainer:
+        inner = self._plain_trainer()
+        if not client_class(self.config).traits.whole_batches:
+            return inner
+        from fedpriv.training.full_batch import FullBatchTrainer
+
+        return FullBatchTrainer(inner)
+
+    def _plain_trainer(self) -> SequentialTrainer:
+        if self.config.engine.trainer == "vectorised":
+            from fedpriv.training.vectorised import (
+                VectorisedTrainer,  # torch.func: a second that only this trainer needs
+            )
+
+            return VectorisedTrainer(self.model, self.config.local, self.config.engine.precision)
+        return SequentialTrainer(self.model, self.config.local, self.config.engine.precision)
+
+    @cached_property
+    def maker(self) -> ClientMaker:
+        """Makes this configuration's clients."""
+        return ClientMaker(self.config)
+
+    @cached_property
+    def method(self) -> Client:
+        """The method without a client: what can be said of all of them."""
+        return self.maker.make()
+
+    @cached_property
+    def shared(self) -> slice:
+        """The part of the model that the server holds. Raises `OptionError` where the model has too few blocks."""
+        return self.method.layers(self.model.layout, 1).held
+
+    def initial_parameters(self) -> FloatVector:
+        """theta^0 (float32): of the layers that the server holds."""
+        vector: FloatVector = self.initial_model[self.shared].numpy().copy()
+        return vector
+
+    def whole_model(self, theta: FloatVector) -> FloatVector:
+        """The server's theta as a whole model [d]: layers that only clients have are the initial ones."""
+        vector: FloatVector = self.initial_model.numpy().copy()
+        vector[self.shared] = theta
+        return vector
+
+    # --- what all clients have in common ---------------------------------------------------------------------
+
+    @cached_property
+    def site_of(self) -> Callable[..., Site]:
+        """A site, but for what is of one client or one request."""
+        config, privacy = self.config, self.config.privacy
+        whole = config.strategy.options.client_sampling == "fixed"
+        return partial(
+            Site,
+            seed=config.seed,
+            rng=privacy.rng,
+            delta=privacy.delta,
+            max_epsilon=privacy.max_epsilon,
+            participations=participation_limit(config),
+            layout=self.model.layout,
+            initial=self.initial_model,
+            options_digest=self.options_digest,
+            most_members=config.clients_asked if whole else config.num_clients,  # of a secure sum, in a round
+            population=config.num_clients,
+        )
+
+    @cached_property
+    def options_digest(self) -> bytes:
+        """Of what all members of a secure sum must agree on."""
+        return release_digest(self.config)
+
+    @cached_property
+    def tests_locally(self) -> bool:
+        """Whether clients' own models are tested on their own test examples: in simulation only. Outside it, an
+        accuracy on private examples would be a release without an account.
+        """
+        seeded, kept = self.config.privacy.rng == "seeded", self.config.partition.test_fraction > 0
+        return self.config.evaluate.clients and seeded and kept
+
+    @cached_property
+    def _pixels(self) -> int:
+        """Numbers that the model reads of an example."""
+        return math.prod(self.data.dataset.shape)
+
+    @cached_property
+    def by_person(self) -> bool:
+        """Whether clients count, draw and clip persons."""
+        return unit_of(self.config) == "person"
+
+    @cached_property
+    def _counts(self) -> np.ndarray:
+        return self.data.counts(self.by_person)
+
+    # --- clients ------------------------------------------------------------------------------------------------
 
     def method_of(self, examples: int) -> Client:
         """The method for clients that declare so many examples, built and priced once: its options, its mechanism, its
@@ -293,12 +471,23 @@ class Worker(Loaded):
     @cached_property
     def why_single_messages(self) -> str | None:
         """Why each client of this configuration has a message of its own, in words; None where one is for many."""
-        return why_single_messages(self)
+        config = self.config
+        if config.engine.trainer != "vectorised":
+            return f"engine.trainer={config.engine.trainer}"
+        if config.engine.faults:
+            return "engine.faults are of single clients"
+        if config.dataset.name == "on_nodes" or config.strategy.secure_sum == "protocol":
+            return "its messages are of single clients"
+        apart = None if self.method.traits.clips_examples else self.why_apart  # these go on together, step by step
+        return apart or half_class(config, "server").why_single_messages()
 
     @cached_property
     def why_apart(self) -> str | None:
         """Why releases are computed one client after the other, in words; None where they are rows."""
-        return why_apart(self)
+        reason: str | None = self.method.why_single
+        if reason is None and type(self.method).__module__ != f"clients.{self.config.strategy.name}":
+            return unlike(self)  # of the project's own, tests/contract has seen it
+        return reason
 
     def train(
         self,
@@ -399,3 +588,69 @@ def adopt(config: Config, worker: Worker) -> Worker:
     """Makes a worker this process's worker for ``config``."""
     _newest[:] = [(config, os.getpid(), worker)]
     return worker
+
+
+# --- whether a class's clients may be rows -----------------------------------------------------------------------
+#
+# A class says of itself that it is written for rows (`in_rows`). tests/contract holds the project's own to it; one of a
+# user's is tried here: two participations of three clients together and apart, with the run's options and given
+# updates, one far beyond any clip norm. Releases, statistics, states and ledgers have to be equal, bit for bit.
+
+#: Lengths of the updates, one for each client, in units of the clip norm.
+LENGTHS = (0.1, 1.0, 1e4)
+ROUNDS = 2
+
+
+def unlike(worker: Worker) -> str | None:
+    """Why the configuration's clients are to be computed apart; None where no difference was seen."""
+    clients, name = range(min(len(LENGTHS), worker.config.num_clients)), type(worker.method).__name__
+    try:
+        differs = _differs(worker, clients)
+    except Exception as error:  # the user's code
+        if failed(error):
+            raise
+        return f"{name} cannot be tried with several clients at once ({type(error).__name__}: {error})"
+    return f"{name} gives clients that are rows something else than each alone" if differs else None
+
+
+def _differs(worker: Worker, clients: Sequence[int]) -> bool:
+    plain, size = worker.method, worker.initial_model.numel()
+    drawn = torch.randn(len(clients), size, generator=torch.Generator().manual_seed(0)) / size**0.5
+    updates = drawn * torch.tensor(LENGTHS)[: len(clients), None] * float(getattr(plain, "clip_norm", 1.0))
+    initial = worker.initial_parameters()
+    received = np.zeros(plain.traits.vectors_down * initial.size, np.float32)
+    received[: initial.size] = initial
+    examples = worker.num_examples(0)
+    nothing = LocalData(torch.zeros(0), torch.zeros(0, dtype=torch.int64))
+
+    def half(asked: Sequence[Asked]) -> Client:
+        """With noise that is there twice, without limits, and with one declared count: else they were no rows."""
+        site = worker.half(asked).site
+        assert site is not None, "it was made with one"
+        free: dict[str, Any] = {"rng": "seeded", "max_epsilon": None, "participations": None, "test": None}
+        site = replace(site, load_data=lambda rows=None: nothing, num_examples=examples, **free)
+        made: Client = worker.maker.make(site, examples)
+        return made
+
+    def train(some: Sequence[int], rngs: Any, theta: Tensor, mu: float, drifts: Tensor | None) -> tuple[Tensor, Tensor]:
+        own = updates[torch.tensor(some)]
+        return own if drifts is None else own + drifts, torch.zeros(len(some), dtype=torch.float64)
+
+    def answers(apart: bool) -> list[Any]:
+        stores = {client: ContextStore(empty_context(0, 0, 0, 0)) for client in clients}
+        path = Participation(worker.method, half, lambda _: examples, train, worker.trainer.clipped_sums, apart)
+        told = []
+        for number in range(1, ROUNDS + 1):
+            asked = [Asked(client, stores[client], Request(number, 0)) for client in clients]
+            found = path.answer(asked, received)
+            for error in found.refused.values():
+                raise error
+            told += [_bits(found.replies[client]) for client in clients]
+        return [*told, *(stores[client].read() for client in clients)]
+
+    return answers(False) != answers(True)
+
+
+def _bits(reply: Outgoing) -> tuple[Any, ...]:
+    assert reply.release is not None, "it took part"
+    return reply.release.tobytes(), dict(reply.statistics)

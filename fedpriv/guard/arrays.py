@@ -65,7 +65,7 @@ class Model:
             return found - self.vector if reply == "difference" else found
 
     def fault(self, arrays: Sequence[NDArray[Any]] | None) -> str | None:
-        """Why an app's answer counts as zero (`fedpriv.guard.shard_counts.SHARDS`); None: it does not."""
+        """Why an app's answer counts as zero (`fedpriv.guard.shards.SHARDS`); None: it does not."""
         if arrays is None:
             return "no arrays"
         plain = all(array.dtype.kind in "fiu" for array in arrays)

@@ -71,11 +71,10 @@ from fedpriv.guard.arrays import (
 )
 from fedpriv.guard.member_state import SumStore, masked_sum
 from fedpriv.guard.record import counts_of, request_bytes
+from fedpriv.guard.release import COUNTS, Terms
+from fedpriv.guard.release import TRAIN as TRAINED
 from fedpriv.guard.sandbox import Answer, Limits, Sandbox
-from fedpriv.guard.shard_counts import count_answers, why_not
-from fedpriv.guard.shards import Shards, read_salt
-from fedpriv.guard.terms import COUNTS, Terms
-from fedpriv.guard.terms import TRAIN as TRAINED
+from fedpriv.guard.shards import Shards, count_answers, read_salt, why_not
 from fedpriv.mechanisms.integer_noise import pack_residues, to_residues
 from fedpriv.mechanisms.noise import NoiseSource
 from fedpriv.mechanisms.secure_noise import SecureNoise
@@ -296,7 +295,7 @@ class _Answering:
             memory_bytes=rules.memory_mib * 2**20,
             processor_s=rules.processor_seconds,
             wall_s=rules.wall_seconds,
-            answer_bytes=2 * self.model.num_bytes + (2**16 if self.counts is None else 2**20),
+            answer_bytes=2 * self.model.num_bytes + 2**20,
             pad_s=rules.pad_seconds,
             processes=rules.processes,
         )

@@ -29,12 +29,11 @@ from fedpriv.common.files import json_number, write_atomic
 from fedpriv.common.messages import EXCHANGE, MOST_REASON, ROUND, MalformedMessage, Refusal, shown_text
 from fedpriv.common.replies import read_blobs
 from fedpriv.common.versions import library_versions
-from fedpriv.guard.account import answers_of, claimed_epsilon, figures
 from fedpriv.guard.arrays import METRICS, NUM_EXAMPLES, Model, Vector, counted_content, model_of, zero_counts
 from fedpriv.guard.guarded_message import GUARD, TERMS
 from fedpriv.guard.opening import Opening, SumClosed, guard_message
+from fedpriv.guard.release import TRAIN, Terms, answers_of, claimed_epsilon, figures
 from fedpriv.guard.run_report import write_report
-from fedpriv.guard.terms import TRAIN, Terms
 from fedpriv.privacy.events import Entry
 from fedpriv.privacy.ledger import LedgerFile
 

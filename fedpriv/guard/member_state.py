@@ -14,7 +14,7 @@ from fedpriv.client.memory import ClientMemory
 from fedpriv.common.files import fsync_folder, staged
 from fedpriv.common.identities import Identity
 from fedpriv.deployment.data_ledger import DataLedger
-from fedpriv.guard.terms import Terms
+from fedpriv.guard.release import Terms
 
 MOST_SUMS = 32  # runs whose state is kept
 

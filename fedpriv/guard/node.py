@@ -10,8 +10,8 @@ from flwr.app import Context, Message
 
 from fedpriv.common.identities import named_identity
 from fedpriv.guard.guarded_message import Guard
+from fedpriv.guard.processes import Lender
 from fedpriv.guard.sandbox import Sandbox
-from fedpriv.guard.standing import Lender
 
 _lender: Lender | None = None
 

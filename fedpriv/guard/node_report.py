@@ -16,7 +16,7 @@ from fedpriv.deployment.data_ledger import DataLedger, read_counts
 from fedpriv.deployment.guard_policy import GuardPolicy
 from fedpriv.deployment.policy import read_policy
 from fedpriv.guard import groups
-from fedpriv.guard.shard_counts import SHARDS, read_answers
+from fedpriv.guard.shards import SHARDS, read_answers
 from fedpriv.report.rendering import rendered
 from fedpriv.report.words import ADJACENCIES, OBSERVERS, UNITS, figure, promise
 

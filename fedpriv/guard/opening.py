@@ -16,7 +16,7 @@ from fedpriv.common.messages import ATTEMPT, EXCHANGE, KEY_ATTEMPT, KEYS, ROUND,
 from fedpriv.common.replies import read_blobs
 from fedpriv.guard.arrays import Model, Vector
 from fedpriv.guard.guarded_message import GUARD, PACKED
-from fedpriv.guard.terms import COUNTS, Terms
+from fedpriv.guard.release import COUNTS, Terms
 from fedpriv.mechanisms.integer_noise import as_residues, centred, unpack_residues
 from fedpriv.secure_sum.collector import Add, Collector, SumFailed
 from fedpriv.secure_sum.sum_session import model_text, session_of

@@ -23,7 +23,7 @@ from pathlib import Path
 
 from fedpriv.guard import syscalls
 from fedpriv.guard.attempts import CLOCK, LAST
-from fedpriv.guard.child import LONGEST
+from fedpriv.guard.processes import LONGEST
 from fedpriv.guard.sandbox import GRACE, Answer, Limits, Sandbox, SandboxUnavailable
 
 #: Second shards of each kind; what tells where their clock does.

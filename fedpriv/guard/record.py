@@ -1,32 +1,22 @@
 """The bytes between a node and the process that runs a foreign app: a request goes in, one record of arrays comes out.
 
-A record is a fixed layout without names, pickles or objects, and is all that leaves a sandbox:
-
-    b"FPR1" | number of arrays (u32) | per array: type (u8), dimensions (u8), each length (u64) | the numbers, in order
-
-All integers are little-endian; numbers are in C order. Its writer is hostile: `arrays_of` takes any bytes, reads no
-length that the bytes do not hold, and says why a record is none.
+A record is a safetensors file whose arrays are named 0, 1, 2, ...: numbers without pickles or objects, and all that
+leaves a sandbox. Its writer is hostile: `arrays_of` takes any bytes, and says why a record is none.
 """
 
 from __future__ import annotations
 
-import math
 import struct
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from safetensors.numpy import load, save
 
 if TYPE_CHECKING:  # flwr takes a second to import
     from flwr.app import Context, Message
 
-MAGIC = b"FPR1"
 FAULT = b"FPE1"  # a text for the node's operator in place of a record
-#: A record's byte -> the type of an array's numbers.
-TYPES = {number: np.dtype(name) for number, name in enumerate(("<f2", "<f4", "<f8", "|i1", "<i2", "<i4", "<i8", "|u1"))}
-NUMBER_OF = {kind: number for number, kind in TYPES.items()}
-MOST_ARRAYS = 100_000
-MOST_DIMENSIONS = 32
 #: Bytes of a fault's text.
 LONGEST_FAULT = 4000
 
@@ -37,14 +27,12 @@ class NotARecord(ValueError):
 
 def record_of(arrays: list[np.ndarray]) -> bytes:
     """Raises `NotARecord` for a type that no record has."""
-    heads, bodies = [MAGIC, struct.pack("<I", len(arrays))], []
-    for array in arrays:
-        kind = array.dtype.newbyteorder("<")
-        if kind not in NUMBER_OF:
+    named = {}
+    for place, array in enumerate(arrays):
+        if array.dtype.kind not in "fiu" or array.dtype.itemsize > 8:
             raise NotARecord(f"an array of {array.dtype}")
-        heads.append(struct.pack(f"<BB{array.ndim}Q", NUMBER_OF[kind], array.ndim, *array.shape))
-        bodies.append(np.ascontiguousarray(array, kind).tobytes())
-    return b"".join(heads + bodies)
+        named[str(place)] = np.ascontiguousarray(array, array.dtype.newbyteorder("<")).reshape(array.shape)
+    return save(named)
 
 
 def fault_of(text: str) -> bytes:
@@ -55,42 +43,20 @@ def arrays_of(record: bytes) -> tuple[np.ndarray, ...]:
     """The arrays of a record, float or whole numbers. Raises `NotARecord` for everything else, NaN and infinity too."""
     if record.startswith(FAULT):
         raise NotARecord("the app failed: " + printable(record[len(FAULT) :][-LONGEST_FAULT:]))
-    if not record.startswith(MAGIC):
-        raise NotARecord("no record" if record else "nothing came")
-    heads: list[tuple[np.dtype[Any], tuple[int, ...]]] = []
-    place = len(MAGIC)
-
-    def take(layout: str) -> tuple[int, ...]:
-        nonlocal place
-        end = place + struct.calcsize(layout)
-        if end > len(record):
-            raise NotARecord("the record ends in its heads")
-        values = struct.unpack(layout, record[place:end])
-        place = end
-        return values
-
-    (number,) = take("<I")
-    if number > MOST_ARRAYS:
-        raise NotARecord(f"{number} arrays")
-    for _ in range(number):
-        named, dimensions = take("<BB")
-        if named not in TYPES or dimensions > MOST_DIMENSIONS:
-            raise NotARecord(f"an array of type {named} with {dimensions} dimensions")
-        heads.append((TYPES[named], take(f"<{dimensions}Q")))
-    sizes = [math.prod(shape) * kind.itemsize for kind, shape in heads]
-    if place + sum(sizes) != len(record):
-        raise NotARecord(f"{len(record) - place} bytes of numbers, where the heads say {min(sum(sizes), 1 << 62)}")
-    arrays = []
-    for (kind, shape), size in zip(heads, sizes, strict=True):
-        try:
-            array = np.frombuffer(record, kind, math.prod(shape), place).reshape(shape).copy()
-        except ValueError as error:  # lengths beside a zero that no array can have
-            raise NotARecord(f"an array of shape {shape}: {error}") from None
-        if kind.kind == "f" and not np.isfinite(array).all():
+    try:
+        named = load(record)
+        arrays = tuple(named[str(place)] for place in range(len(named)))
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # a panic of the reader is no Exception
+        words = printable(f"{type(error).__name__}: {error}".encode())[:LONGEST_FAULT]
+        raise NotARecord(f"no record ({words})" if record else "nothing came") from None
+    for array in arrays:
+        if array.dtype.kind not in "fiu":
+            raise NotARecord(f"an array of {array.dtype}")
+        if not np.isfinite(array).all():
             raise NotARecord("a number that is not finite")
-        arrays.append(array)
-        place += size
-    return tuple(arrays)
+    return arrays
 
 
 def printable(text: bytes) -> str:

@@ -28,11 +28,8 @@ import numpy as np
 from fedpriv.common.errors import FedprivError
 from fedpriv.common.places import ROOT
 from fedpriv.guard import groups, root
-from fedpriv.guard.child import LONGEST
-from fedpriv.guard.launch import START, started
+from fedpriv.guard.processes import ALWAYS, LONGEST, PROBE, START, Lender, Lent, started
 from fedpriv.guard.record import NotARecord, arrays_of, printable
-from fedpriv.guard.standing import Lender, Lent
-from fedpriv.guard.warm import ALWAYS, PROBE
 
 #: Libraries that are imported once, before any app runs, if an app names them; further ones: `Sandbox(warm=...)`. What
 #: runs at their import is trusted to leave nothing behind but themselves.

@@ -22,13 +22,11 @@ from numpy.typing import NDArray
 
 from fedpriv.common.errors import OptionError, RunFailed
 from fedpriv.deployment.guard_policy import GuardPolicy
-from fedpriv.guard.account import claimed_epsilon, with_epsilon
 from fedpriv.guard.arrays import Model, fit_content, model_of
 from fedpriv.guard.record import reply_arrays, request_bytes
+from fedpriv.guard.release import Terms, claimed_epsilon, with_epsilon
 from fedpriv.guard.sandbox import Answer, Limits, Sandbox
-from fedpriv.guard.shard_counts import Starts
-from fedpriv.guard.shards import Shards
-from fedpriv.guard.terms import Terms
+from fedpriv.guard.shards import Shards, Starts
 from fedpriv.guard.trial import message_of
 from fedpriv.mechanisms.integer_noise import as_residues, centred, to_residues
 from fedpriv.mechanisms.noise import SeededNoise, encode_key

@@ -30,10 +30,9 @@ from fedpriv.deployment.policy import Policy, read_policy
 from fedpriv.guard.arrays import Unanswerable, model_of
 from fedpriv.guard.guarded_message import RUN_OF_GUARD, Guard, _Answering
 from fedpriv.guard.record import request_bytes
+from fedpriv.guard.release import TRAIN
 from fedpriv.guard.sandbox import Limits, Sandbox
-from fedpriv.guard.shard_counts import Starts, Trial, last_line, note_trial, state_of
-from fedpriv.guard.shards import Shards, read_salt
-from fedpriv.guard.terms import TRAIN
+from fedpriv.guard.shards import Shards, Starts, Trial, last_line, note_trial, read_salt, state_of
 
 #: A ClientApp that answers with the kinds, and the bytes of the first content of each, that its app's ServerApp sends.
 FIRST = '''

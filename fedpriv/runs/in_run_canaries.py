@@ -77,8 +77,7 @@ from fedpriv.client.one_path import Asked, Participation
 from fedpriv.common.cohort_messages import cohort_of_message
 from fedpriv.common.files import json_number
 from fedpriv.common.messages import FIRST_NODE, TRAIN, Request, read_request
-from fedpriv.engines.contexts import empty_context
-from fedpriv.engines.grid import RUN_ID
+from fedpriv.engines.grid import RUN_ID, empty_context
 from fedpriv.engines.worker import Worker, parameters_of
 from fedpriv.mechanisms import per_example
 from fedpriv.mechanisms.clipped_sums import ClippedSum

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from fedpriv.client.build import client_class, exchanges_of, flat_inputs, make_client
+from fedpriv.client.build import client_class, exchanges_of, flat_inputs, make_client, person_word
 from fedpriv.common.doing import doing
 from fedpriv.common.errors import OptionError
 from fedpriv.common.systems import cores
 from fedpriv.config.halves import half_class, method_options
 from fedpriv.config.methods import PFLOptions
 from fedpriv.config.schema import Config, FaultPlan
-from fedpriv.data import FederatedData
+from fedpriv.data import FederatedData, ResampledPartition
 from fedpriv.data.weights_file import read_weights
-from fedpriv.engines.choice import resolve_engine
+from fedpriv.deployment.policy import Policy
 from fedpriv.engines.worker import Worker
-from fedpriv.runs.planning import Plan, make_plan, with_target
+from fedpriv.report.live.progress import figure
+from fedpriv.runs.planning import Plan, make_plan, plan_elsewhere, with_target
 from fedpriv.runs.round_updates import refuse_unseen
-from fedpriv.runs.trainer_choice import GAIN, choose_trainer
 from fedpriv.server.optimizers import Optimizer
 from fedpriv.server.round import NO_HOOKS, Distil, Hooks, Population
 from fedpriv.server.strategy import FederatedStrategy
@@ -27,7 +27,7 @@ from fedpriv.training.distillation import DistillationOptions, Distiller
 from fedpriv.training.evaluation import Evaluator
 from fedpriv.training.language_models import text_of
 from fedpriv.training.models import build_model, resolve_model
-from fedpriv.training.trained_part import frozen_tensors
+from fedpriv.training.trained_part import frozen_tensors, trained_words
 
 
 def resolve(config: Config, folder: Path | None) -> tuple[Config, Worker, Plan]:
@@ -237,3 +237,163 @@ def check_sampler(config: Config, data: FederatedData) -> None:
                 config.local.batch_size,
                 f"local.sampler=poisson: the smallest client has {fewest} examples",
             )
+
+
+def resolve_engine(config: Config, seconds_of_work: float, workers: int) -> str:
+    """What ``engine=auto`` means here: ``ray`` where several GPUs are there or where a second
+    worker saves more than Ray's start-up costs; ``inprocess`` otherwise.
+
+    seconds_of_work: estimated time of all local training in one process.
+    """
+    if config.engine.name != "auto":
+        return config.engine.name
+    import torch
+
+    if torch.cuda.device_count() > 1:
+        return "ray"
+    if torch.cuda.is_available() or config.engine.device == "cuda":
+        return "inprocess"
+    saved = seconds_of_work * (1 - 1 / max(1, min(workers, config.clients_per_round)))
+    return "ray" if saved > 2 * RAY_STARTUP_SECONDS else "inprocess"
+
+
+def why_on_gpus() -> str:
+    """Why ``engine=auto`` took what it did on this machine's GPUs, in words; empty where it has none."""
+    import torch
+
+    if torch.cuda.device_count() > 1:
+        return f"ray: it has {torch.cuda.device_count()} GPUs, one or a share of one for each worker"
+    if not torch.cuda.is_available():
+        return ""
+    return "inprocess: one GPU trains a cohort as one batch in one process (engine=ray shares it among several)"
+
+
+#: Starting Ray and its workers, importing torch in each: seen 8 to 15 s on two cores.
+RAY_STARTUP_SECONDS = 15.0
+
+
+# --- engine.trainer=auto: a rule from measurements of cohorts of 32 clients (docs/engines.md has the table) -----------
+#
+# Clients side by side share the fixed cost of a step, which is most of a small one. A run's config.yaml holds what was
+# chosen.
+
+#: Cohorts below this have nothing to share.
+FEWEST_CLIENTS = 8
+#: Largest batch of a client on a CPU, and most parameters on a GPU, with which the vectorised trainer was faster.
+MOST_EXAMPLES, MOST_PARAMETERS = 100, 10**6
+#: How many times faster it is, for a plan's seconds: about the middle of that table.
+GAIN = 2.0
+
+
+class Choice(NamedTuple):
+    trainer: str
+    reason: str
+
+
+def choose_trainer(config: Config, worker: Worker) -> Choice:
+    """What `engine.trainer` means here. Raises `OptionError` where ``vectorised`` is asked for and impossible, naming
+    the layer.
+    """
+    from fedpriv.training.vectorisable import obstacle
+
+    asked = config.engine.trainer
+    if asked == "sequential":
+        return Choice(asked, "as asked")
+    reason = _why_not(config, worker) or (_why_not_faster(config, worker) if asked == "auto" else None)
+    reason = reason or obstacle(worker.model, worker.data.dataset.shape)
+    if asked == "auto":
+        return Choice("sequential", reason) if reason else Choice("vectorised", "small steps, which clients share")
+    if reason is not None:
+        raise OptionError("engine.trainer", asked, f"{reason}; allowed: auto, sequential")
+    return Choice(asked, "as asked")
+
+
+def _by_hand(config: Config, worker: Worker) -> bool:
+    from fedpriv.training.stacked_gradients import Chain
+
+    return config.engine.precision == "float32" and Chain.of(worker.model.module) is not None
+
+
+def _why_not(config: Config, worker: Worker) -> str | None:
+    """What besides the model forbids vectorised training, in words."""
+    if config.engine.name == "flower":
+        return "engine=flower gives every client a message of its own, one at a time"
+    if config.local.clipping == "opacus":
+        return "local.clipping=opacus clips client by client: its formulas know one set of parameters"
+    if client_class(config).traits.clips_examples and not _by_hand(config, worker):
+        return f"per-example gradients of model={config.model.name} are clipped client by client"
+    return None
+
+
+def _why_not_faster(config: Config, worker: Worker) -> str | None:
+    """Why the sequential trainer is taken to be as fast, in words."""
+    if config.clients_per_round < FEWEST_CLIENTS:
+        return f"fewer than {FEWEST_CLIENTS} clients a round"
+    if worker.model.theta.device.type != "cpu":
+        large = len(worker.model.theta) > MOST_PARAMETERS
+        return f"more than {MOST_PARAMETERS:,} parameters" if large else None
+    if not _by_hand(config, worker):
+        return f"model={config.model.name} is no chain of linear layers in float32"
+    partition = worker.data.partition
+    share = len(worker.data.dataset.train) // config.num_clients  # the same whichever seed divides them
+    if isinstance(partition, ResampledPartition):
+        share = int(partition.num_train[0])
+    return f"batches of more than {MOST_EXAMPLES}" if min(share, config.local.batch_size) > MOST_EXAMPLES else None
+
+
+#: How the name of a line begins that says what a node would refuse.
+REFUSED = "the policy refuses"
+
+
+def _parameters(worker: Worker) -> str:
+    size, shared = worker.model.layout.num_parameters, worker.shared
+    held = shared.stop - shared.start
+    return str(size) if held == size else f"{size}, of which {held} are shared"
+
+
+def _public_knowledge(config: Config) -> dict[str, str]:
+    from fedpriv.data.features import known_beforehand
+
+    known, part = known_beforehand(config), config.model.train
+    trained = {} if part == "all" else {"trained": f"{trained_words(config.model)}; the rest is no coordinate"}
+    return trained if known == "none" else {"public knowledge": known, **trained}
+
+
+def plan_rows(config: Config, policy: Policy | None = None) -> dict[str, str]:
+    """Name -> value of every line, the last about what a node with this policy would do. Trains nothing."""
+    from fedpriv.deployment.gate import would_refuse
+
+    config, worker, plan = resolve(config, None)
+    claim = plan.claim
+    claimed = f"{figure(claim.epsilon)} (scope {claim.scope}; {claim.equation})" if claim else "nothing is claimed"
+    person = "".join(f" (all rows of one {word})" for word in person_word(config).values())
+    threat = f"unit {plan.threat.unit}{person}, {plan.threat.adjacency}, observer {plan.threat.observer}"
+    rows = {
+        "method": f"{config.method} ({config.privacy.variant}), {config.model.name}, {config.dataset.name}",
+        **_public_knowledge(config),
+        "rounds": f"{config.num_rounds}, {config.clients_asked} of {config.num_clients} clients each; "
+        f"a client takes part {plan.participations[0]} to {plan.participations[1]} times",
+        "parameters": _parameters(worker),
+        "claimed epsilon": claimed,
+        "verified epsilon": f"{figure(plan.verified_epsilon)} (median {figure(plan.verified_median)}; "
+        f"{plan.accountant})",
+        **({} if plan.by_opacus is None else {"Opacus' epsilon": plan.by_opacus.words}),
+        "threat model": f"{threat}, delta {config.privacy.delta:g}",
+        **{
+            f"and against {other.threat.observer}": f"{figure(other.verified_epsilon)} (median "
+            f"{figure(other.verified_median)}; {other.accountant})"
+            for other in plan_elsewhere(config)
+        },
+        "bytes up / down": f"{plan.bytes_up:,} / {plan.bytes_down:,}",
+        "estimated time": f"{plan.seconds:.0f} s of local training on one worker; engine {config.engine.name}",
+        "trainer": plan.trainer,
+    }
+    if hasattr(config.strategy.options, "noise_multiplier"):
+        chosen = getattr(make_client(config), "noise_multiplier", None)
+        rows["noise multiplier"] = f"{chosen:.6g} (standard deviation / clip_norm)"
+    rows |= {f"reason {number}": reason for number, reason in enumerate(plan.reasons, 1)}
+    if policy is not None:
+        wrong = would_refuse(policy, config, plan.participations[1])
+        rows |= {f"{REFUSED} {number}": words for number, words in enumerate(wrong, 1)}
+        rows |= {} if wrong else {"policy": "admits this run, on a ledger without releases"}
+    return rows

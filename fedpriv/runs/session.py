@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
@@ -29,15 +30,21 @@ from fedpriv.report.live.live_page import LivePage
 from fedpriv.report.live.monitor import Monitor
 from fedpriv.report.live.progress import RunProgress
 from fedpriv.report.views import private_folder, secret_cohorts
-from fedpriv.runs.accounts import Accounts
-from fedpriv.runs.answering import answered, as_csv, lost_cells
-from fedpriv.runs.checkpoint_pace import CheckpointPace
+from fedpriv.runs.accounts import Accounts, PlannedAccounts
 from fedpriv.runs.folder import Checkpoint, RunFolder
-from fedpriv.runs.planned_accounts import PlannedAccounts
 from fedpriv.runs.planning import Plan
 from fedpriv.runs.preparation import make_strategy
 from fedpriv.runs.round_updates import UpdateRecorder, every
-from fedpriv.runs.summary import divergence, metrics_figures, metrics_row, privacy_figures, untrained
+from fedpriv.runs.summary import (
+    answered,
+    as_csv,
+    divergence,
+    lost_cells,
+    metrics_figures,
+    metrics_row,
+    privacy_figures,
+    untrained,
+)
 from fedpriv.server.nodes import ClientGrid, FlowerGrid
 from fedpriv.server.round import BudgetsSpent, Hooks, Round
 from fedpriv.server.strategy import FederatedStrategy
@@ -386,3 +393,53 @@ class Session:
             **({"lost": lost} if lost else {}),
             **({"stages": stages} if stages else {}),
         }
+
+
+#: Of a run's time, at most, with `checkpoint.every=auto`.
+SHARE = 0.1
+#: What the first checkpoint is taken to cost in seconds: it tells what the others will.
+FIRST = 0.1
+
+
+class CheckpointPace:
+    """When one process writes a run's checkpoints: every n rounds, or as often as a tenth of its time allows.
+
+    `checkpoint.every=auto` keeps this rule: what was spent on checkpoints, the one that would be written now and the
+    one after the last round together take at most a tenth of the time that will then have passed. A checkpoint holds
+    the memory of every client that ever took part, so its price is taken to grow as their number does.
+
+    clock: seconds that only grow.
+    """
+
+    def __init__(self, config: Config, clock: Callable[[], float] = time.perf_counter) -> None:
+        self.every, self.last = config.checkpoint.every, config.num_rounds
+        self._clients, self._asked = config.num_clients, config.clients_asked
+        self._clock, self._began = clock, clock()
+        self._spent, self._took, self._at = 0.0, 0.0, 0  # in all; by the newest, after which round
+
+    def due(self, number: int) -> bool:
+        """Whether the state after this round is to be kept; that after the last one always is, unless every is 0."""
+        if self.every == 0:
+            return False
+        if number == self.last:
+            return True
+        if self.every != "auto":
+            return number % self.every == 0
+        ahead = self._price(number) + self._price(self.last) if self._at else FIRST
+        return self._spent + ahead <= SHARE * (self._clock() - self._began + ahead)
+
+    @contextmanager
+    def writing(self, number: int) -> Iterator[None]:
+        """Around the writing of a checkpoint: what it takes decides about the next ones."""
+        began = self._clock()
+        yield
+        self._took, self._at = self._clock() - began, number
+        self._spent += self._took
+
+    def _price(self, number: int) -> float:
+        """Of a checkpoint after this round, in seconds, at most: the newest's, times the most clients that can have
+        taken part by then over the number that had, which is least where every round drew among all.
+        """
+        most = min(self._clients, self._asked * number)
+        had = self._clients * (1 - (1 - self._asked / self._clients) ** self._at)
+        return self._took * most / had

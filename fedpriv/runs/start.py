@@ -27,14 +27,13 @@ from fedpriv.common.versions import commit
 from fedpriv.config.compose import read_config
 from fedpriv.config.doubts import doubts
 from fedpriv.config.schema import Config
-from fedpriv.engines.choice import why_on_gpus
 from fedpriv.engines.worker import Worker
 from fedpriv.report.live.monitor import Monitor, watched
 from fedpriv.report.live.task import task
 from fedpriv.runs.changed import said, with_operations
 from fedpriv.runs.folder import RunFolder
 from fedpriv.runs.planning import make_plan
-from fedpriv.runs.preparation import resolve
+from fedpriv.runs.preparation import resolve, why_on_gpus
 from fedpriv.runs.session import Session
 
 

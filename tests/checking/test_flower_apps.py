@@ -16,7 +16,7 @@ from fedpriv.checking.checks import check_object
 from fedpriv.checking.flower_apps import AppSubject, AppTarget, known_guard, recognises
 from fedpriv.checking.subject import Question
 from fedpriv.deployment.policy import read_policy
-from fedpriv.guard.terms import Terms
+from fedpriv.guard.release import Terms
 from fedpriv.privacy.gaussian_dp import gaussian_epsilon
 from tests.guard.guarded import GuardedMachines
 

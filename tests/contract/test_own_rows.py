@@ -15,9 +15,8 @@ from fedpriv.client.base import Client
 from fedpriv.client.contract import Release
 from fedpriv.client.memory import WithNorms
 from fedpriv.client.method import Traits
-from fedpriv.engines import cohort
-from fedpriv.engines.rows_trial import unlike
-from fedpriv.engines.worker import Worker
+from fedpriv.engines import inprocess
+from fedpriv.engines.worker import Worker, unlike
 from fedpriv.mechanisms.noise import add_normal, clip, l2_norm
 
 OWN = ("strategy=fedldp", "strategy.client._target_=test_own_rows.Chosen")
@@ -93,7 +92,7 @@ def test_together_clients_give_what_they_give_apart(kind: type[Client], monkeypa
     told = Told(config)
     assert told.at_once == (kind is Releasing)
     monkeypatch.setattr(Worker, "why_single_messages", property(lambda self: "in this test"))
-    monkeypatch.setattr(cohort, "MOST_CLIENTS", 1)
+    monkeypatch.setattr(inprocess, "MOST_CLIENTS", 1)
     assert told.rounds == Told(config).rounds
 
 

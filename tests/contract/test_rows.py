@@ -25,7 +25,7 @@ from fedpriv.common.errors import DataError, OptionError, RunFailed
 from fedpriv.common.messages import Refusal, Request, pack_vector
 from fedpriv.config.compose import compose
 from fedpriv.config.schema import Config
-from fedpriv.engines import cohort
+from fedpriv.engines import inprocess
 from fedpriv.engines.inprocess import InProcessGrid
 from fedpriv.engines.worker import Worker, adopt, make_apps
 from fedpriv.mechanisms.cohort_noise import CohortNoise
@@ -117,7 +117,7 @@ def one_by_one(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
 
     def now() -> None:
         monkeypatch.setattr(Worker, "why_single_messages", property(lambda self: "in this test"))
-        monkeypatch.setattr(cohort, "MOST_CLIENTS", 1)
+        monkeypatch.setattr(inprocess, "MOST_CLIENTS", 1)
 
     return now
 

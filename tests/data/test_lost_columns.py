@@ -20,8 +20,8 @@ from fedpriv.data.table_files import Form
 from fedpriv.data.table_schema import read_schema
 from fedpriv.data.table_source import encoded_rows
 from fedpriv.deployment.policy_template import TEMPLATE
-from fedpriv.runs.answering import lost_cells
 from fedpriv.runs.start import start_run
+from fedpriv.runs.summary import lost_cells
 
 SCHEMA = """\
 target: {column: ill, task: classification, classes: [no, yes]}

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from fedpriv.engines.choice import RAY_STARTUP_SECONDS, resolve_engine, why_on_gpus
+from fedpriv.runs.preparation import RAY_STARTUP_SECONDS, resolve_engine, why_on_gpus
 
 
 @pytest.mark.parametrize(

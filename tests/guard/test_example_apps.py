@@ -19,7 +19,7 @@ from fedpriv.common.errors import OptionError
 from fedpriv.deployment.bundles import bundle_digest
 from fedpriv.engines.grid import RUN_ID, stamp
 from fedpriv.guard.guarded_message import Guard
-from fedpriv.guard.shard_counts import TRIALS
+from fedpriv.guard.shards import TRIALS
 from fedpriv.guard.trial import try_app
 
 pytestmark = pytest.mark.timeout(600)

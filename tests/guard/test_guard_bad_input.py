@@ -26,7 +26,7 @@ from fedpriv.deployment.bundles import bundle_digest
 from fedpriv.deployment.data_ledger import Signer
 from fedpriv.deployment.policy import read_policy
 from fedpriv.guard.guarded_message import GUARD
-from fedpriv.guard.shard_counts import read_answers
+from fedpriv.guard.shards import read_answers
 from fedpriv.privacy.gaussian_dp import gaussian_epsilon
 
 

@@ -23,9 +23,8 @@ from fedpriv.attacks.guard_audit import audit_guard
 from fedpriv.common.errors import OptionError
 from fedpriv.deployment.guard_policy import GuardPolicy
 from fedpriv.guard import guarded_message, simulation
-from fedpriv.guard.account import claimed_epsilon, with_epsilon
 from fedpriv.guard.guarded_message import Guard
-from fedpriv.guard.terms import Terms
+from fedpriv.guard.release import Terms, claimed_epsilon, with_epsilon
 from fedpriv.mechanisms.noise import SeededNoise, encode_key
 from fedpriv.privacy.auditor import BROKEN
 

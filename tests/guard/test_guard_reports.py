@@ -14,7 +14,7 @@ from guarded import GuardedMachines, MachinesGrid, weights
 import fedpriv
 from fedpriv.commands.node import main as node_command
 from fedpriv.guard.node_report import moment
-from fedpriv.guard.shard_counts import read_answers
+from fedpriv.guard.shards import read_answers
 
 
 def words_of(page: Path) -> str:

@@ -24,7 +24,7 @@ from fedpriv.common.identities import new_identity
 from fedpriv.deployment.data_ledger import Signer
 from fedpriv.deployment.policy import Policy, read_policy
 from fedpriv.guard.guarded_message import GUARD
-from fedpriv.guard.terms import Terms
+from fedpriv.guard.release import Terms
 from fedpriv.privacy.composition import compose
 from fedpriv.privacy.gaussian_dp import gaussian_epsilon
 

@@ -33,9 +33,9 @@ from fedpriv.guard.guarded_message import (
     SENTENCES,
     _asked,
 )
+from fedpriv.guard.release import Terms
 from fedpriv.guard.sandbox import Answer, Sandbox
 from fedpriv.guard.shards import Shards
-from fedpriv.guard.terms import Terms
 from fedpriv.mechanisms.noise import SeededNoise
 from fedpriv.secure_sum.sum_session import SumRefused
 

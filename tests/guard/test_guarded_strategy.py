@@ -16,8 +16,8 @@ from guarded import GuardedMachines, MachinesGrid, weights
 import fedpriv
 from fedpriv.common.errors import OptionError, RunFailed
 from fedpriv.common.messages import CONFIRM, EXCHANGE, KEYS, SHARES, TRAIN, UNMASK, Refusal, refusal
-from fedpriv.guard.account import claimed_epsilon
 from fedpriv.guard.guarded_message import GUARD
+from fedpriv.guard.release import claimed_epsilon
 from fedpriv.privacy.gaussian_dp import gaussian_epsilon
 
 SUM: dict[str, Any] = {

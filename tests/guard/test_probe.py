@@ -12,7 +12,7 @@ import pytest
 from guarded import GuardedMachines
 
 from fedpriv.commands.node import main as node_command
-from fedpriv.guard import attempts, launch, probe, root, syscalls
+from fedpriv.guard import attempts, probe, processes, root, syscalls
 
 pytestmark = pytest.mark.usefixtures("kernel_alone")
 
@@ -59,7 +59,7 @@ def test_a_hole_is_found(writable: bool, monkeypatch: pytest.MonkeyPatch) -> Non
     """Each of them, in sandboxes that have all but the last, and in those that have the last."""
     holes = [*HOLES.values()][-1:] if writable else [*HOLES.values()][:-1]
     code = "".join(code for code, _ in holes).replace("{", "{{").replace("}", "}}")
-    monkeypatch.setattr(launch, "_CODE", launch._CODE.replace("import main; main(", f"import main; {code}main("))
+    monkeypatch.setattr(processes, "_CODE", processes._CODE.replace("import main; main(", f"import main; {code}main("))
     before = [os.stat(device).st_mode for device in root.DEVICES]
     if not writable:
         monkeypatch.setattr(probe, "PADDED", replace(probe.PADDED, pad_s=None))

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import struct
 
 import numpy as np
 import pytest
 
-from fedpriv.guard.record import FAULT, MAGIC, TYPES, NotARecord, arrays_of, fault_of, record_of
+from fedpriv.guard.record import FAULT, NotARecord, arrays_of, fault_of, record_of
+
+TYPES = [np.dtype(name) for name in ("<f2", "<f4", "<f8", "|i1", "<i2", "<i4", "<i8", "|u1", "<u2", "<u4", "<u8")]
 
 
-@pytest.mark.parametrize("kind", TYPES.values(), ids=str)
+@pytest.mark.parametrize("kind", TYPES, ids=str)
 def test_arrays_come_back(kind: np.dtype) -> None:
     source = np.random.default_rng(0)
     shapes = [(), (0,), (3,), (2, 0, 4), (2, 3, 4)]
@@ -27,8 +30,13 @@ def test_a_type_that_no_model_has_is_refused(kind: str) -> None:
         record_of([np.zeros(2, kind)])
 
 
-def one(kind: int = 2, shape: tuple[int, ...] = (1,), numbers: bytes = bytes(8), count: int = 1) -> bytes:
-    return MAGIC + struct.pack("<I", count) + struct.pack(f"<BB{len(shape)}Q", kind, len(shape), *shape) + numbers
+def written(heads: object, numbers: bytes = bytes(8)) -> bytes:
+    text = heads if isinstance(heads, bytes) else json.dumps(heads).encode()
+    return struct.pack("<Q", len(text)) + text + numbers
+
+
+def one(kind: str = "F64", shape: tuple[int, ...] = (1,), numbers: bytes = bytes(8), name: str = "0") -> bytes:
+    return written({name: {"dtype": kind, "shape": shape, "data_offsets": [0, len(numbers)]}}, numbers)
 
 
 @pytest.mark.parametrize(
@@ -36,18 +44,26 @@ def one(kind: int = 2, shape: tuple[int, ...] = (1,), numbers: bytes = bytes(8),
     [
         (b"", "nothing came"),
         (b"GET / HTTP/1.1", "no record"),
-        (MAGIC, "heads"),
-        (MAGIC + b"\xff" * 4, "arrays"),
-        (one(count=2), "heads"),
-        (one(count=0), "bytes of numbers"),
-        (one() + b"\0", "bytes of numbers"),
-        (one() + one(), "bytes of numbers"),
-        (one()[:-1], "bytes of numbers"),
-        (one(kind=8), "type 8"),
-        (one(shape=(1,) * 33), "33 dimensions"),
-        (one(shape=(2**63, 2)), "bytes of numbers"),
-        (one(shape=(2**64 - 1,)), "bytes of numbers"),
-        (one(shape=(2**63, 0), numbers=b""), "shape"),
+        (one()[:4], "no record"),
+        (b"\xff" * 16, "no record"),
+        (written(b"[" * 10**5), "no record"),
+        (written({"0": 1}), "no record"),
+        (written({"__metadata__": {"secret": "17"}}), "no record"),
+        (one() + b"\0", "no record"),
+        (one() + one(), "no record"),
+        (one()[:-1], "no record"),
+        (one(kind="F16"), "no record"),
+        (one(kind="BF16", shape=(4,)), "no record"),
+        (one(kind="secret"), "no record"),
+        (one(kind="BOOL", shape=(8,)), "bool"),
+        (one(kind="C64"), "complex64"),
+        (one(name="17\x1b[2J"), "no record"),
+        (one(name="00"), "no record"),
+        (one(shape=(1,) * 65), "no record"),
+        (one(shape=(2**63, 2)), "no record"),
+        (one(shape=(2**64 - 1,)), "no record"),
+        (one(shape=(-1,)), "no record"),
+        (one(shape=(2**63, 0), numbers=b""), "no record"),
         (one(numbers=struct.pack("<d", float("nan"))), "finite"),
         (one(numbers=struct.pack("<d", float("-inf"))), "finite"),
         (fault_of("row 17\x1b[2J"), "row 17?"),

@@ -19,7 +19,7 @@ import pytest
 from asking import APPS, HOSTILE, bare, context_of, message_of, write_rows
 from processes import children, state, wait_until
 
-from fedpriv.guard import groups, launch, root
+from fedpriv.guard import groups, processes, root
 from fedpriv.guard import sandbox as module
 from fedpriv.guard.record import request_bytes
 from fedpriv.guard.sandbox import Limits, Sandbox, SandboxUnavailable, available, libraries_of
@@ -424,13 +424,13 @@ def test_a_library_that_starts_threads_is_not_imported_before(monkeypatch: pytes
         "sys.meta_path.insert(0, type('F', (), {{'find_spec': staticmethod(lambda name, *_: "
         "threading.Thread(target=time.sleep, args=(1000,), daemon=True).start() if name == 'wsgiref' else None)}})); "
     )
-    monkeypatch.setattr(launch, "_CODE", hook + launch._CODE)
+    monkeypatch.setattr(processes, "_CODE", hook + processes._CODE)
     app = Path(shutil.copytree(APPS / "quickstart-message", tmp_path / "quickstart-message"))
     (app / "messageexample" / "more.py").write_text("import wsgiref\n")
     with Sandbox(app, data, LIMITS, warm=frozenset({"wsgiref"})) as one:
         assert not one.is_warm
         np.testing.assert_allclose((one.ask(request(data), None).arrays or ())[0], trained(data)[0])
-    monkeypatch.setattr(launch, "_CODE", hook.replace("wsgiref", "numpy") + launch._CODE)
+    monkeypatch.setattr(processes, "_CODE", hook.replace("wsgiref", "numpy") + processes._CODE)
     with pytest.raises(SandboxUnavailable, match="leaves 2 threads"), Sandbox(app, data, LIMITS):
         pass
 

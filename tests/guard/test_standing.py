@@ -15,9 +15,9 @@ from asking import APPS, HOSTILE, context_of, message_of, write_rows
 from processes import children, state, wait_until
 
 from fedpriv.common.places import ROOT
+from fedpriv.guard.processes import MOST, Lender
 from fedpriv.guard.record import request_bytes
 from fedpriv.guard.sandbox import Limits, Sandbox, SandboxUnavailable
-from fedpriv.guard.standing import MOST, Lender
 
 APP = APPS / "quickstart-message"
 LIMITS = Limits(1 << 30, 60, 100, 1 << 20)
@@ -169,7 +169,7 @@ def test_all_ends_with_the_node(data: Path) -> None:
     code = (
         f"import sys; sys.path[:0] = [{str(ROOT)!r}]\n"
         "from pathlib import Path; from fedpriv.guard.sandbox import Limits, Sandbox\n"
-        "from fedpriv.guard.standing import Lender\n"
+        "from fedpriv.guard.processes import Lender\n"
         "lender = Lender()\n"
         f"app, data, limits = Path({str(APP)!r}), Path({str(data)!r}), Limits(1 << 30, 60, 100, 1 << 20)\n"
         "with Sandbox(app, data, limits, lender=lender): pass\n"

@@ -14,8 +14,8 @@ import torch
 
 from fedpriv.common.errors import OptionError
 from fedpriv.deployment.guard_policy import GuardPolicy
+from fedpriv.guard.release import SENSITIVITY, Terms
 from fedpriv.guard.shards import shard_of
-from fedpriv.guard.terms import SENSITIVITY, Terms
 from fedpriv.mechanisms.noise import SeededNoise
 from fedpriv.privacy.events import DiscreteGaussianSum, Gaussian, ReplacedGaussian, SkellamSum
 
@@ -159,7 +159,7 @@ def test_large_models_are_clipped_one_by_one_to_the_same_sum(noise: str, monkeyp
     found = terms() if noise == "own" else terms(**SUM)
     given = [np.full(6, 3.0), np.full(6, np.nan), np.full(6, 1e-3), np.zeros(6)]
     together = found.release(given, 6, SILENT)
-    monkeypatch.setattr("fedpriv.guard.terms.TOGETHER", 1)
+    monkeypatch.setattr("fedpriv.guard.release.TOGETHER", 1)
     assert torch.equal(found.release(given, 6, SILENT), together) and together.abs().sum() > 0
     assert not found.release([], 6, SILENT).any()
 
@@ -168,7 +168,7 @@ def test_large_models_are_clipped_one_by_one_to_the_same_sum(noise: str, monkeyp
 def test_answers_are_added_up_as_they_come(noise: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """So that memory does not depend on how many shards answered."""
     found, given, most = terms() if noise == "own" else terms(**SUM), list[weakref.ref[np.ndarray]](), 0
-    monkeypatch.setattr("fedpriv.guard.terms.TOGETHER", 12)
+    monkeypatch.setattr("fedpriv.guard.release.TOGETHER", 12)
 
     def answers() -> Iterator[np.ndarray]:
         nonlocal most
@@ -188,7 +188,7 @@ def test_no_shard_begins_after_the_work_on_several(
 ) -> None:
     """Padding leaves room for one answer between two starts (`fedpriv.guard.guarded_message.REST`)."""
     found, done, begun = terms(), list[int](), list[int]()
-    monkeypatch.setattr("fedpriv.guard.terms.TOGETHER", together)
+    monkeypatch.setattr("fedpriv.guard.release.TOGETHER", together)
     clipped = Terms.clipped
     monkeypatch.setattr(Terms, "clipped", lambda self, answer: done.extend([0] * len(answer)) or clipped(self, answer))
 

@@ -41,7 +41,7 @@ from fedpriv.common.messages import (
     SIGNATURES,
 )
 from fedpriv.config.compose import compose
-from fedpriv.engines.contexts import empty_context
+from fedpriv.engines.grid import empty_context
 from fedpriv.engines.worker import Worker, _identity
 from fedpriv.mechanisms.noise import SeededNoise
 from fedpriv.mechanisms.quantisation import (

@@ -19,9 +19,8 @@ from fedpriv.privacy.composition import compose_clients
 from fedpriv.privacy.events import CLIENT_TO_SERVER, EVERY_CLIENT, Entry, Event, Gaussian
 from fedpriv.privacy.gaussian_dp import gaussian_epsilon
 from fedpriv.privacy.ledger import LedgerFile
-from fedpriv.runs.accounts import Accounts
+from fedpriv.runs.accounts import Accounts, PlannedAccounts
 from fedpriv.runs.folder import RunFolder
-from fedpriv.runs.planned_accounts import PlannedAccounts
 from fedpriv.runs.planning import planned_histories, schedule
 from fedpriv.runs.session import Session
 from fedpriv.runs.start import start_run

@@ -11,8 +11,7 @@ from conftest import SMALL, Run, result_of
 
 from fedpriv.config.compose import compose
 from fedpriv.config.schema import Config
-from fedpriv.runs.checkpoint_pace import CheckpointPace
-from fedpriv.runs.session import Session
+from fedpriv.runs.session import CheckpointPace, Session
 
 
 class Clock:

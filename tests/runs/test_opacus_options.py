@@ -15,8 +15,7 @@ from torch import nn
 from fedpriv.common.errors import OptionError
 from fedpriv.config.compose import compose
 from fedpriv.report.tables import final_lines
-from fedpriv.runs.plan_table import plan_rows
-from fedpriv.runs.preparation import resolve
+from fedpriv.runs.preparation import plan_rows, resolve
 
 SMALL = ("num_clients=3", "clients_per_round=3", "num_rounds=2", "engine=inprocess", "evaluate.every=0")
 BY_OPACUS = "privacy.accountant=opacus"

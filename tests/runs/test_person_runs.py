@@ -26,8 +26,8 @@ from fedpriv.engines.worker import Worker
 from fedpriv.mechanisms.clipped_sums import Members
 from fedpriv.privacy.events import Entry, PoissonGaussian, Threat, event_from_json, event_to_json
 from fedpriv.runs.folder import RunFolder
-from fedpriv.runs.plan_table import plan_rows
 from fedpriv.runs.planning import make_plan
+from fedpriv.runs.preparation import plan_rows
 from fedpriv.runs.start import start_run
 from fedpriv.training import persons as product_sums
 

@@ -24,11 +24,11 @@ from fedpriv.config.data_schema import ResampledPartition
 from fedpriv.data import FederatedData
 from fedpriv.data.load import load_federated
 from fedpriv.data.partition import partition_clients
-from fedpriv.engines.contexts import Contexts, empty_context
+from fedpriv.engines.grid import Contexts, empty_context
 from fedpriv.engines.worker import Worker
 from fedpriv.privacy.composition import verify
 from fedpriv.privacy.events import CLIENT_TO_SERVER, Entry, Gaussian
-from fedpriv.runs.client_files import read_blobs, write_blobs
+from fedpriv.runs.folder import read_blobs, write_blobs
 from fedpriv.runs.planning import make_plan, schedule
 from fedpriv.runs.session import Session
 from fedpriv.runs.start import resume_run, start_run

@@ -30,10 +30,9 @@ from fedpriv.common.command_line import FAILED, MISTAKE, guarded
 from fedpriv.common.errors import DataError, RunFailed, RunFolderError
 from fedpriv.common.files import JsonLines, locked, write_atomic
 from fedpriv.config.compose import compose
-from fedpriv.engines.contexts import Contexts, empty_context
+from fedpriv.engines.grid import Contexts, empty_context
 from fedpriv.report.__main__ import main
-from fedpriv.runs.client_files import earlier_files
-from fedpriv.runs.folder import CHECKPOINT_FILES, START, Checkpoint, RunFolder
+from fedpriv.runs.folder import CHECKPOINT_FILES, START, Checkpoint, RunFolder, earlier_files
 from fedpriv.runs.start import resume_run, start_run
 
 

@@ -30,7 +30,7 @@ from fedpriv.report import views
 from fedpriv.report.live.monitor import Monitor
 from fedpriv.report.live.progress import RunProgress
 from fedpriv.runs.sweep import FAILURE_FILE
-from fedpriv.server.drawing import Cohorts
+from fedpriv.server.strategy import Cohorts
 
 CENTRAL = ("strategy.client.form=central", "strategy.server.client_sampling=poisson")
 ALLOCATED = ("strategy.client.form=central", "strategy.server.client_sampling=allocated", "clients_per_round=2")

@@ -118,6 +118,6 @@ def test_a_run_from_resident_pictures_is_the_same_run(
     asked = []
     real = Resident.read
     monkeypatch.setattr(Resident, "read", lambda self, index: asked.append(len(index)) or real(self, index))
-    monkeypatch.setattr("fedpriv.engines.loaded.fits", lambda part, device: True)
+    monkeypatch.setattr("fedpriv.engines.worker.fits", lambda part, device: True)
     resident = run(*options)
     assert asked and result_of(resident) == result_of(usual)

@@ -20,11 +20,10 @@ from fedpriv.common.errors import OptionError
 from fedpriv.config.compose import compose
 from fedpriv.config.schema import LocalConfig, ModelConfig
 from fedpriv.engines.worker import Worker
-from fedpriv.runs import trainer_choice
+from fedpriv.runs import preparation
 from fedpriv.runs.changed import config_for_rerun
-from fedpriv.runs.preparation import resolve
+from fedpriv.runs.preparation import choose_trainer, resolve
 from fedpriv.runs.start import resume_run, start_run
-from fedpriv.runs.trainer_choice import choose_trainer
 from fedpriv.training.models import build_model
 from fedpriv.training.sequential import Clipping, FlatModel, LocalData, SequentialTrainer, Training
 from fedpriv.training.stacked_gradients import Chain, Mapped
@@ -337,7 +336,7 @@ def test_every_seed_has_the_same_trainer_and_resumes_and_reruns_keep_it(
         start_run(compose([*TEN, *uneven, f"seed={seed}"]), folders[-1])
         assert yaml.safe_load((folders[-1] / "config.yaml").read_text())["engine"]["trainer"] == "vectorised"
     expected = result_of(folders[0])
-    monkeypatch.setattr(trainer_choice, "FEWEST_CLIENTS", 11)  # as another version may choose
+    monkeypatch.setattr(preparation, "FEWEST_CLIENTS", 11)  # as another version may choose
     (folders[0] / "summary.json").unlink()
     resume_run(folders[0])
     assert result_of(folders[0]) == expected
