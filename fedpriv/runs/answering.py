@@ -12,10 +12,9 @@ import numpy as np
 from fedpriv.common.messages import FloatVector
 from fedpriv.config.schema import Config
 from fedpriv.config.sum_methods import AskOptions
-from fedpriv.data.asked import KEPT, Asks
-from fedpriv.data.table_answers import answers
-from fedpriv.data.table_rows import MOST_LOST
+from fedpriv.data.asked import KEPT, Asks, answers
 from fedpriv.data.table_schema import TableSchema
+from fedpriv.data.tables import MOST_LOST
 
 COLUMNS = ("question", "of", "answer", "low", "high")
 
