@@ -7,7 +7,7 @@ the noise and who learns what (form): `fedpriv.client.summing`. That a row more 
 (with privacy.rows_per_person=L the sum of at most L, divided by L).
 
 The questions are the run's options. What a server sends with a request changes at most the bins by which quantiles are
-asked in later rounds (`fedpriv.data.quantiles`), whatever it sends.
+asked in later rounds (`fedpriv.data.questions`), whatever it sends.
 
 Symbols: sigma -> noise_multiplier (one noise's), k -> noises = min_replies - colluders, R -> `RowSumGrid.steps`.
 """

@@ -1,7 +1,7 @@
 """Statistics of the rows at sites, server half (`clients.ask`): the noisy sum, whose numbers are the answers.
 
 Whole-number noise, a trusted server's or each site's own: `fedpriv.server.row_sums`. The numbers become answers with
-intervals where the run ends (`fedpriv.data.table_answers`), which is post-processing.
+intervals where the run ends (`fedpriv.data.asked`), which is post-processing.
 
 Symbols: theta -> the mean over rounds of the rounds' sums, in units of a row's longest vector; where quantiles are
 asked in several rounds, one section for each round's sum.

@@ -167,7 +167,7 @@ ELSEWHERE: tuple[tuple[str, str, str | None], ...] = (
     (
         r"python -m tools\.quantile_figure",
         "minutes",
-        "tests/data/test_quantiles.py::test_intervals_are_of_use",
+        "tests/data/test_questions.py::test_intervals_are_of_use",
     ),
     (
         r"python -m tools\.statistics_figure",
@@ -177,7 +177,7 @@ ELSEWHERE: tuple[tuple[str, str, str | None], ...] = (
     (
         r"python -m fedpriv .*hub_name=flwrlabs/shakespeare .*",
         "needs the network",
-        "tests/data/test_hub_tables.py::test_shakespeares_characters_are_clients_that_predict_the_next_letter",
+        "tests/data/test_hub.py::test_shakespeares_characters_are_clients_that_predict_the_next_letter",
     ),
     (
         r"python tools/text_figure\.py|python -m benchmarks\.bench_text",

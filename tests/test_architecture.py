@@ -28,8 +28,8 @@ def test_a_changed_house_changes_the_map_and_a_longer_file_does_not() -> None:
     def with_line(module: str, line: str) -> str:
         return draw(texts | {module: f"{texts[module]}\n{line}\n"})
 
-    assert with_line("fedpriv.data.draws", "MORE = 1") == now
-    assert with_line("fedpriv.runs.sweep", "import fedpriv.data.draws") == now  # an arrow that follows from others
+    assert with_line("fedpriv.data.types", "MORE = 1") == now
+    assert with_line("fedpriv.runs.sweep", "import fedpriv.data.types") == now  # an arrow that follows from others
     assert with_line("fedpriv.report.words", "import fedpriv.training.models") != now  # one that does not
     assert draw(texts | {"fedpriv.data": '"""Other words."""'}) != now
     assert draw(texts | {f"fedpriv.data.new{number}": "" for number in range(9)}) != now

@@ -32,7 +32,7 @@ from torch.nn import functional
 
 from fedpriv.config.data_schema import FeaturesConfig
 from fedpriv.data.features import Features
-from fedpriv.data.process_network import MOST, WEIGHTS, WIDTHS, ProcessNetwork
+from fedpriv.data.networks import MOST, WEIGHTS, WIDTHS, ProcessNetwork
 
 SIDE, CANVAS = 32, 48
 

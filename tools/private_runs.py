@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import fedpriv
-from fedpriv.data import moments, stroke_map, strokes
+from fedpriv.data import gradients, maps
 from fedpriv.studies.data import held_out
 
 FOLDER = Path(__file__).resolve().parents[1] / "docs" / "figures"
@@ -45,15 +45,15 @@ VARIANTS: dict[str, tuple[tuple[str, ...], Constants]] = {
     **{f"tau {value}": ((f"strategy.server.scale={value}",), {}) for value in (24, 96)},
     **{f"rho {value}": ((f"strategy.server.spread={value}",), {}) for value in (0.25, 1.0)},
     **{f"exponent {value}": ((f"features.exponent={value}",), {}) for value in (0.0, 1.0)},
-    **{f"RIDGE {value}": ((), {stroke_map: {"RIDGE": value}}) for value in (0.1, 1.0)},
-    **{f"TALL {value}/28": ((), {moments: {"TALL": value / 28}}) for value in (4.5, 6.5)},
-    **{f"WIDE {value}/28": ((), {moments: {"WIDE": value / 28}}) for value in (3.0, 5.0)},
-    **{f"MOST_STROKES {value}": ((), {strokes: {"MOST_STROKES": value}}) for value in (2, 4)},
-    **{f"PEN {value}": ((), {strokes: {"PEN": tuple(value * width for width in strokes.PEN)}}) for value in (0.7, 1.4)},
+    **{f"RIDGE {value}": ((), {maps: {"STROKE_RIDGE": value}}) for value in (0.1, 1.0)},
+    **{f"TALL {value}/28": ((), {gradients: {"TALL": value / 28}}) for value in (4.5, 6.5)},
+    **{f"WIDE {value}/28": ((), {gradients: {"WIDE": value / 28}}) for value in (3.0, 5.0)},
+    **{f"MOST_STROKES {value}": ((), {maps: {"MOST_STROKES": value}}) for value in (2, 4)},
+    **{f"PEN {value}": ((), {maps: {"PEN": tuple(value * width for width in maps.PEN)}}) for value in (0.7, 1.4)},
     **{
         f"writing {value}": (
             (),
-            {strokes: {name: value * getattr(strokes, name) for name in ("TURN", "SHEAR", "STRETCH", "MOVE")}},
+            {maps: {name: value * getattr(maps, name) for name in ("TURN", "SHEAR", "STRETCH", "MOVE")}},
         )
         for value in (0.5, 2)
     },

@@ -16,7 +16,7 @@ import sys
 import numpy as np
 
 from fedpriv.common.command_line import command_options
-from fedpriv.data.quantiles import Bins, root
+from fedpriv.data.questions import Bins, root
 from fedpriv.privacy.gaussian_dp import gaussian_mu
 
 SHARES = (0.01, 0.25, 0.5, 0.9)

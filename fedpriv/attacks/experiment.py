@@ -37,7 +37,7 @@ from fedpriv.common.seeds import generator
 from fedpriv.config.schema import Config
 from fedpriv.data import FederatedData
 from fedpriv.data.load import load_dataset, load_pool
-from fedpriv.data.splits import read_split
+from fedpriv.data.partition import read_split
 from fedpriv.engines.worker import Worker
 from fedpriv.mechanisms.tasks import Classification
 from fedpriv.report.views import PRIVATE

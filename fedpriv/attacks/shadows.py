@@ -28,7 +28,7 @@ from fedpriv.common.systems import cores
 from fedpriv.common.versions import code_digest
 from fedpriv.config.data_schema import IidPartition
 from fedpriv.config.schema import Config
-from fedpriv.data.splits import Split, write_split
+from fedpriv.data.partition import Split, write_split
 from fedpriv.engines.inprocess import InProcessGrid
 from fedpriv.engines.worker import Worker, adopt, make_apps
 from fedpriv.runs.preparation import make_strategy

@@ -24,7 +24,7 @@ from fedpriv.config.sum_methods import AskOptions
 from fedpriv.data.asked import Asks, asks_of
 from fedpriv.data.load import load_federated
 from fedpriv.data.table_schema import TableSchema
-from fedpriv.data.table_source import schema_of_dataset
+from fedpriv.data.tables import schema_of_dataset
 from fedpriv.privacy.events import Event
 from fedpriv.training.flat_model import Layout, layout_of
 from fedpriv.training.language_models import text_of

@@ -191,7 +191,7 @@ def _declared_table(options: dict[str, str], data: Path, warnings: list[str]) ->
 
 def _declared_pictures(options: dict[str, str], data: Path) -> Declared:
     from fedpriv.config.remote import REMOTE_VALUE
-    from fedpriv.data.on_nodes import count_pictures
+    from fedpriv.data.pictures import chosen_classes
     from fedpriv.deployment.declaration import Declared
 
     for name in ("classes", "size"):
@@ -211,12 +211,12 @@ def _declared_pictures(options: dict[str, str], data: Path) -> Declared:
     if options["channels"] not in ("1", "3"):
         raise OptionError("channels", options["channels"], "1 for grey or 3 for colour")
     size = whole_number(options, "size", 4, 1024)
-    return Declared(count_pictures(data, classes), classes, size, int(options["channels"]))
+    return Declared(len(chosen_classes(data, classes)), classes, size, int(options["channels"]))
 
 
 def _in_words(declared: Declared | DeclaredTable, data: Path) -> str:
     """With the pictures of every class: a name that is mistyped has none."""
-    from fedpriv.data.folders import chosen_classes
+    from fedpriv.data.pictures import chosen_classes
     from fedpriv.deployment.declaration import DeclaredTable
 
     if not isinstance(declared, DeclaredTable) and not declared.classes:

@@ -29,9 +29,9 @@ from fedpriv.common.command_line import DONE, LOST, command, command_options, pa
 from fedpriv.common.errors import OptionError
 from fedpriv.common.printing import say
 from fedpriv.common.run_files import fitting, mapping_in
-from fedpriv.data.schema_draft import check, draft, filled
-from fedpriv.data.table_files import DECIMALS, SEPARATORS, Form
-from fedpriv.data.table_schema import read_schema
+from fedpriv.data.table_files import DECIMALS, SEPARATORS, Form, draft
+from fedpriv.data.table_schema import filled, read_schema
+from fedpriv.data.tables import check
 
 FORM: dict[str, str | tuple[str, ...] | None] = {
     "separator": ("auto", *SEPARATORS),

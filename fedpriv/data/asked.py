@@ -1,4 +1,4 @@
-"""What `strategy=ask` asks of the examples that a run has: its questions, and what a site adds to their sum.
+"""What `strategy=ask` asks of a run's examples: its questions, what a site adds to their sum, and the sums' answers.
 
 Tables are asked by their schema. Of pictures (texts) of classes the class is the one column, ``class``; of other
 examples nothing but their number can be asked.
@@ -23,18 +23,19 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from fedpriv.common.errors import OptionError
 from fedpriv.config.schema import Config
 from fedpriv.config.sum_methods import AskOptions
 from fedpriv.data.questions import MOST_NUMBERS, ROWS, Question, Values, parse, weights
-from fedpriv.data.table_answers import zoomed
 from fedpriv.data.table_schema import TableSchema, schema_of
-from fedpriv.data.table_source import schema_of_dataset, task_of
+from fedpriv.data.tables import schema_of_dataset, task_of
 from fedpriv.mechanisms.tasks import Classification, Regression, Task
 
 if TYPE_CHECKING:
     from torch import Tensor
+
 
 #: The column of examples that are no table.
 CLASS = "class"
@@ -46,6 +47,8 @@ KEPT = 1 - 2.0**-11
 PARTS = 2.0**32
 #: Vectors in a sum at most.
 MOST_VECTORS = 1 << 30
+#: Draws of the noise behind an interval.
+DRAWS = 2000
 
 
 @dataclass(frozen=True)
@@ -224,3 +227,67 @@ def num_outputs_of(config: Config, schema: TableSchema | None) -> int:
     if (asks := asks_of(config)) is not None:
         return asks.num_outputs
     return len(config.dataset.classes) if schema is None else task_of(schema).num_outputs
+
+
+@dataclass(frozen=True)
+class Answer:
+    """values, low, high: float64 [k]; low and high hold the true values with probability 95 %, each by itself, over the
+    draws of the noise. remarks: on how finely values are told apart.
+    """
+
+    question: str
+    names: tuple[str, ...]
+    values: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+    remarks: tuple[str, ...] = ()
+
+
+def zoomed(
+    questions: Sequence[Question], earlier: np.ndarray, std: float, rows_per_unit: int | None = None
+) -> tuple[Question, ...]:
+    """The questions as the next round asks them, from the noisy sums [rounds, numbers] of those before. std: of the
+    noise on their numbers, as it is planned.
+    """
+    zoomed, start = list[Question](), 0
+    for question, weight in zip(questions, weights(questions), strict=True):
+        scale = (rows_per_unit or 1) / weight
+        if (bins := question.bins) is not None:
+            for total in earlier[:, start : start + question.size]:
+                bins = bins.zoomed(total * scale, std * scale)
+            question = Question.of_bins(question.text, question.columns[0], bins)
+        start += question.size
+        zoomed.append(question)
+    return tuple(zoomed)
+
+
+def answers(
+    questions: Sequence[Question],
+    totals: np.ndarray,
+    stds: ArrayLike,
+    rows_per_unit: int | None = None,
+    seed: int = 0,
+) -> list[Answer]:
+    """The answers that the noisy sums of rounds [rounds, numbers] give (of one round: [numbers]).
+
+    questions: as the last round asked them. stds: the noise's standard deviation on each number, of each round.
+
+    Rounds that ask the same are averaged. Of quantiles that were zoomed in on, the last one answers, with intervals as
+    `fedpriv.data.questions` has them. Of other questions the interval is the middle 95 % of the answers that further
+    draws of the same noise give around the noisy sum (a parametric bootstrap; tests measure how often it holds).
+    """
+    totals, stds = np.atleast_2d(totals), np.atleast_1d(np.asarray(stds, np.float64))
+    rng, results, start = np.random.default_rng(seed), list[Answer](), 0
+    for question, weight in zip(questions, weights(questions), strict=True):
+        scale, bins = (rows_per_unit or 1) / weight, question.bins
+        rounds = slice(len(totals) - 1 if bins is not None and not bins.final else 0, None)
+        part = totals[rounds, start : start + question.size].mean(axis=0) * scale
+        std = float(np.linalg.norm(stds[rounds])) / len(stds[rounds]) * scale
+        start += question.size
+        if bins is not None:
+            results.append(Answer(question.text, question.names, *bins.answer(part, std)))
+            continue
+        values = question.decode(part)
+        draws = question.decode(part + rng.normal(0, std, (DRAWS, question.size))) if std else values[None]
+        results.append(Answer(question.text, question.names, values, *np.quantile(draws, (0.025, 0.975), axis=0)))
+    return results

@@ -1,6 +1,8 @@
-"""The cache: results of slow work (decoding pictures, partitioning them) are stored under a key of their content.
+"""The cache: results of slow work are stored under a key of their content.
 
     <cache>/pictures/<key>/    images.npy uint8 [n, c, h, w], labels.npy int64 [n], about.json
+    <cache>/tables/<key>/      inputs.npy, rest.npz
+    <cache>/features/<key>/    features.npy float32 [n, d]
     <cache>/partitions/<key>/  partition.npz
 
 An entry is written into a temporary folder and renamed when complete, so a partial entry is never visible: a process
@@ -19,20 +21,28 @@ import os
 import shutil
 import time
 import uuid
-from collections.abc import Callable
+import zlib
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+from zipfile import BadZipFile
 
 import numpy as np
 
 from fedpriv.common.errors import DataError
 from fedpriv.config.data_schema import DatasetConfig
-from fedpriv.data.types import PictureArrays, PictureStream, Source
 
 UNFINISHED = ".unfinished-"
 ABANDONED_AFTER = 24 * 3600  # seconds without a change until an unfinished entry counts as left behind
 
+#: Checksums of an entry's other files.
+CHECKSUMS = "crc32.json"
+#: What reading half a file, or another one, may raise.
+DAMAGE = (OSError, ValueError, TypeError, KeyError, EOFError, BadZipFile)
+
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 
 def cache_folder(config: DatasetConfig) -> Path:
@@ -98,45 +108,50 @@ def _remove_abandoned(folder: Path) -> None:
                 shutil.rmtree(leftover, ignore_errors=True)
 
 
-# --- pictures --------------------------------------------------------------------------------------------
-
-
-def load_arrays(source: Source, folder: Path) -> PictureArrays:
-    """The pictures of `source`: memory-mapped from the cache `folder`, decoded into it first where needed.
-
-    A source without an identity is decoded into memory only.
-    """
-    identity = source.identity
-    if identity is None:
-        stream = source.decode()
-        return PictureArrays(stream.classes, np.concatenate(list(stream.blocks)), stream.labels, stream.num_train)
-
-    def write(unfinished: Path) -> None:
-        log.info("decoding the pictures of %s into %s", identity["name"], folder)
-        _write_pictures(source.decode(), unfinished)
-
-    found = entry(folder / "pictures", identity, write)
+def stored(folder: Path, identity: dict[str, Any], write: Callable[[Path], None], read: Callable[[Path], T]) -> T:
+    """What ``read`` gives of an `entry`. Raises `DataError` that names a damaged one."""
+    path = entry(folder, identity, write)
     try:
-        about = json.loads((found / "about.json").read_text())
-        images = np.load(found / "images.npy", mmap_mode="r", allow_pickle=False)
-        labels = np.load(found / "labels.npy", allow_pickle=False)
-    except (OSError, ValueError) as error:
-        raise damaged(found, error) from error
-    return PictureArrays(tuple(about["classes"]), images, labels, about["num_train"])
+        return read(path)
+    except DAMAGE as error:
+        words = f"is damaged ({error}): delete this folder, it will be made again"
+        raise DataError(f"the cache entry {path} {words}") from error
 
 
-def damaged(found: Path, error: Exception) -> DataError:
-    return DataError(f"the cache entry {found} is damaged ({error}): delete this folder, it will be made again")
+def remade(folder: Path, identity: dict[str, Any], write: Callable[[Path], None], read: Callable[[Path], T]) -> T:
+    """As `stored`, but an entry of which a file is not as it was written is made again."""
+
+    def write_with_checksums(fresh: Path) -> None:
+        write(fresh)
+        checksums = {file.name: _checksum(file) for file in fresh.iterdir()}
+        (fresh / CHECKSUMS).write_text(json.dumps(checksums))
+
+    for _ in range(2):
+        path = entry(folder, identity, write_with_checksums)
+        with contextlib.suppress(*DAMAGE):
+            checksums = json.loads((path / CHECKSUMS).read_text())
+            if checksums == {name: _checksum(path / name) for name in checksums}:
+                return read(path)
+        log.warning("%s is damaged and is made again", path)
+        shutil.rmtree(path, ignore_errors=True)
+    raise DataError(f"{folder}: an entry is damaged as soon as it is written")
 
 
-def _write_pictures(stream: PictureStream, unfinished: Path) -> None:
-    # Written, not memory-mapped: on a full disk a write raises an error, while a store into a mapped file
-    # kills the process (SIGBUS).
-    header = {"descr": "|u1", "fortran_order": False, "shape": (len(stream.labels), *stream.shape)}
-    with (unfinished / "images.npy").open("wb") as file:
-        np.lib.format.write_array_header_1_0(file, header)
-        for block in stream.blocks:
-            file.write(np.ascontiguousarray(block, dtype=np.uint8).data)
-    np.save(unfinished / "labels.npy", stream.labels)
-    about = {"classes": stream.classes, "num_train": stream.num_train}
-    (unfinished / "about.json").write_text(json.dumps(about))
+def _checksum(file: Path) -> int:
+    checksum = 0
+    with file.open("rb") as stream:
+        while block := stream.read(1 << 24):
+            checksum = zlib.crc32(block, checksum)
+    return checksum
+
+
+def write_rows(file: Path, rows: int, dtype: str, blocks: Iterable[np.ndarray]) -> None:
+    """An array of so many ``rows`` as .npy, from its blocks. Written and not mapped: on a full disk a write raises an
+    error, while a store into a mapped file ends the process (SIGBUS).
+    """
+    with file.open("wb") as stream:
+        for number, block in enumerate(blocks):
+            if not number:
+                header = {"descr": np.dtype(dtype).str, "fortran_order": False, "shape": (rows, *block.shape[1:])}
+                np.lib.format.write_array_header_1_0(stream, header)
+            stream.write(np.ascontiguousarray(block, dtype).data)

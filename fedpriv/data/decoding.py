@@ -5,11 +5,12 @@ from __future__ import annotations
 import io
 import itertools
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import numpy as np
+import PIL
 from PIL import Image, ImageFile, ImageOps, UnidentifiedImageError
 
 from fedpriv.common.errors import DataError, OptionError
@@ -30,61 +31,56 @@ class Encoded(NamedTuple):
     content: str | bytes | None
 
 
-def shape_of(pictures: Iterable[Encoded], config: DatasetConfig, what: str) -> tuple[int, int, int]:
-    """(c, h, w) of every picture: from dataset.size if set, otherwise from the first readable picture.
-
-    what: description of the pictures, for `DataError`.
-    """
-    if config.size is not None:
-        return config.channels, config.size, config.size
-    broken = []
-    for encoded in pictures:
-        picture = _read(encoded, config)
-        if not isinstance(picture, str):
-            channels, height, width = picture.shape
-            return channels, height, width
-        broken.append((encoded.name, picture))
-    raise _broken_pictures(broken, what)
+def drawing(config: DatasetConfig) -> dict[str, Any]:
+    """What the pixels of a picture follow from beside its file, for the cache."""
+    drawn_on = (config.background, config.white_level)
+    return {"size": config.size, "channels": config.channels, "drawn_on": drawn_on, "pillow": PIL.__version__}
 
 
-def decode_pictures(
-    pictures: Iterable[Encoded], shape: tuple[int, int, int], config: DatasetConfig, what: str
-) -> Iterator[np.ndarray]:
-    """uint8 [some, c, h, w], block by block. Goes through all pictures before it reports broken ones.
+def decoded(pictures: Callable[[], Iterable[Encoded]], config: DatasetConfig, what: str) -> Iterator[np.ndarray]:
+    """uint8 [some, c, h, w], block by block, of one size: dataset.size if set, else that of the first readable picture.
+    Goes through all ``pictures`` before it reports broken ones. what: description of the pictures, for `DataError`.
 
     Raises `DataError`, or `OptionError` for dataset.size where a picture has another shape.
     """
-    broken: list[tuple[str, str]] = []
-    block_length = max(1, BLOCK_BYTES // int(np.prod(shape)))
-    remaining = iter(pictures)
+    size = None if config.size is None else (config.size, config.size)
 
-    def read_task(task: list[Encoded]) -> list[np.ndarray | str]:
-        return [_read(encoded, config) for encoded in task]
+    def read(encoded: Encoded) -> np.ndarray | str:
+        return read_picture(encoded, config.channels, size, config.background, config.white_level)
 
+    shape, broken = None if size is None else (config.channels, *size), list[str]()
+    for encoded in () if shape is not None else pictures():
+        picture = read(encoded)
+        if not isinstance(picture, str):
+            shape = picture.shape
+            break
+        broken.append(f"{encoded.name} ({picture})")
+    if shape is None:
+        raise _broken_pictures(broken, what)
+    broken, remaining = [], iter(pictures())
     with ThreadPoolExecutor(min(MAX_THREADS, cores())) as pool:
-        while block := list(itertools.islice(remaining, block_length)):
-            results = itertools.chain.from_iterable(pool.map(read_task, _cut(block, PICTURES_PER_TASK)))
-            decoded = []
+        while block := list(itertools.islice(remaining, max(1, BLOCK_BYTES // int(np.prod(shape))))):
+            tasks = (block[start : start + PICTURES_PER_TASK] for start in range(0, len(block), PICTURES_PER_TASK))
+            results = itertools.chain.from_iterable(pool.map(lambda task: [*map(read, task)], tasks))
+            arrays = []
             for encoded, result in zip(block, results, strict=True):
                 if isinstance(result, str):
-                    broken.append((encoded.name, result))
+                    broken.append(f"{encoded.name} ({result})")
                 elif result.shape != shape:
-                    raise _sizes_differ(encoded.name, result.shape, shape)
+                    one, other = (f"{height} x {width}" for _, height, width in (result.shape, shape))
+                    words = f"{encoded.name} has {one} pixels, others {other}; set the side that all get"
+                    raise OptionError("dataset.size", "null", f"{words}, as in dataset.size=32")
                 else:
-                    decoded.append(result)
-            if decoded:
-                yield np.stack(decoded)
+                    arrays.append(result)
+            if arrays:
+                yield np.stack(arrays)
     if broken:
         raise _broken_pictures(broken, what)
 
 
-def _cut(pictures: list[Encoded], length: int) -> Iterator[list[Encoded]]:
-    return (pictures[start : start + length] for start in range(0, len(pictures), length))
-
-
-def _read(encoded: Encoded, config: DatasetConfig) -> np.ndarray | str:
-    size = None if config.size is None else (config.size, config.size)
-    return read_picture(encoded, config.channels, size, config.background, config.white_level)
+def _broken_pictures(broken: list[str], what: str) -> DataError:
+    more = f"; and {len(broken) - SHOWN} more" if len(broken) > SHOWN else ""
+    return DataError(f"{len(broken)} of the {what} cannot be read as pictures: {'; '.join(broken[:SHOWN])}{more}")
 
 
 def read_picture(
@@ -178,18 +174,3 @@ def _scaled(numbers: np.ndarray, mode: str, white: int | None, inverted: bool) -
         raise ValueError(f"its pixels go from {least:g} to {most:g}, beyond white, dataset.white_level={white}")
     eight = (numbers.astype(np.float64) * 256 // (white + 1)).astype(np.uint8)  # of 16 bits the 8 highest
     return 255 - eight if inverted else eight
-
-
-def _broken_pictures(broken: list[tuple[str, str]], what: str) -> DataError:
-    shown = "; ".join(f"{name} ({reason})" for name, reason in broken[:SHOWN])
-    more = f"; and {len(broken) - SHOWN} more" if len(broken) > SHOWN else ""
-    return DataError(f"{len(broken)} of the {what} cannot be read as pictures: {shown}{more}")
-
-
-def _sizes_differ(name: str, found: tuple[int, ...], shape: tuple[int, ...]) -> OptionError:
-    one, other = (f"{height} x {width}" for _, height, width in (found, shape))
-    return OptionError(
-        "dataset.size",
-        "null",
-        f"{name} has {one} pixels, others {other}; set the side that all get, as in dataset.size=32",
-    )

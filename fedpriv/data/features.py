@@ -9,6 +9,8 @@ Shapes: n pictures, c channels, h x w pixels, d features.
 
 from __future__ import annotations
 
+import logging
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -23,27 +25,28 @@ from threadpoolctl import threadpool_limits
 from fedpriv.common.errors import OptionError
 from fedpriv.config.data_schema import FeaturesConfig
 from fedpriv.config.schema import Config
-from fedpriv.data.axes import Floats, unit
-from fedpriv.data.directions import MOST_DIRECTIONS
-from fedpriv.data.draws import generator
-from fedpriv.data.moments import normalised
-from fedpriv.data.oriented import dims_of as gradient_dims
-from fedpriv.data.oriented import oriented_gradients
-from fedpriv.data.pink import load_pink, pink_map
-from fedpriv.data.stroke_map import load_directions, stroke_map
+from fedpriv.data.cache import remade, write_rows
+from fedpriv.data.gradients import Floats, normalised, oriented_gradients, unit
+from fedpriv.data.gradients import dims_of as gradient_dims
+from fedpriv.data.maps import MOST_DIRECTIONS, pink_directions, pink_map, stroke_directions, stroke_map
+from fedpriv.data.types import generator
 
 Shape = tuple[int, int, int]  # channels, height, width
 Function = Callable[[Floats], Floats]
 
 #: Sides of pictures that features are made for.
 SMALLEST, LARGEST = 8, 64
-#: Of `fedpriv.data.process_network`, which needs torch: a node's own process does without. Features, and directions of
+#: Of `fedpriv.data.networks`, which needs torch: a node's own process does without. Features, and directions of
 #: the map.
 PROCESS_DIMS, MOST_DRAWN = 1536, 360
 #: Examples that are computed together. The last block is filled up with black ones, so that every product has the same
 #: size whoever asks; `row_products` adds a row's sum in one order. So a picture's features are the same bit for bit
 #: whichever pictures are beside it.
 BLOCK = 64
+#: Examples that are computed before they are written.
+CHUNK = 2048
+
+log = logging.getLogger(__name__)
 
 WORDS = {
     "gradients": "oriented gradients",
@@ -91,7 +94,7 @@ def base_dims(options: FeaturesConfig, shape: Shape) -> int:
     """Numbers of one picture before a map. Raises `OptionError` for pictures that are too small or too large."""
     channels, height, width = shape
     if options.name == "backbone":
-        from fedpriv.data.backbone import backbone_dims  # torch, as below
+        from fedpriv.data.networks import backbone_dims  # torch, as below
 
         return backbone_dims(options, shape)
     if min(height, width) < SMALLEST or max(height, width) > LARGEST:
@@ -140,24 +143,20 @@ class Features:
     @property
     def identity(self) -> dict[str, Any]:
         """Everything that decides the numbers."""
-        mapped: dict[str, Any] = (
-            {} if self.options.map == "none" else {"dims": self.options.dims, "exponent": self.options.exponent}
-        )
-        return {"map": self.options.map, **mapped, **self.base_identity}
+        names = ("map",) if self.options.map == "none" else ("map", "dims", "exponent")
+        return {name: getattr(self.options, name) for name in names} | self.base_identity
 
     @property
     def base_identity(self) -> dict[str, Any]:
-        network: dict[str, Any] = {}
+        names, network = ["name", "normalise", "mirror"], {}
         if self.options.name == "backbone":
-            read = ("architecture", "layer", "size", "mean", "std", "weights_sha256")
-            network = {name: getattr(self.options, name) for name in read} | {"torch": version("torch")}
+            names += ["architecture", "layer", "size", "mean", "std", "weights_sha256"]
+            network = {"torch": version("torch")}
         if self.options.name == "processes":
-            from fedpriv.data.process_network import weights_digest
+            from fedpriv.data.networks import weights_digest
 
-            network = {"weights_sha256": weights_digest(), "torch": version("torch")}
-        normalised = {} if self.options.normalise == "none" else {"normalise": self.options.normalise}
-        mirrored = {"mirror": True} if self.options.mirror else {}
-        return {"features": self.options.name, **normalised, **mirrored, **network, "shape": list(self.shape)}
+            network = {"weights": weights_digest(), "torch": version("torch")}
+        return {name: getattr(self.options, name) for name in names} | network | {"shape": list(self.shape)}
 
     def __call__(self, images: NDArray[np.uint8]) -> Floats:
         """float32 [n, d] at unit length (zeros for a picture without any contrast), of uint8 [n, c, h, w]."""
@@ -190,10 +189,11 @@ class Features:
         if self.options.map == "none":
             return centred
         if self.options.map == "drawings":
-            from fedpriv.data.process_network import drawings_map
+            from fedpriv.data.networks import drawings_map
 
             return drawings_map(self.dims, self.options.exponent)
-        load, weigh = (load_pink, pink_map) if self.options.map == "pink" else (load_directions, stroke_map)
+        pink = self.options.map == "pink"
+        load, weigh = (pink_directions, pink_map) if pink else (stroke_directions, stroke_map)
         directions = load(lambda images: in_blocks(self._base, images), self.shape, self.base_identity, self.cache)
         return weigh(directions, self.dims, self.options.exponent)
 
@@ -226,7 +226,7 @@ def base_function(options: FeaturesConfig, shape: Shape) -> Function:
     """Pictures in 0..1 [n, c, h, w] -> [n, d] before any map."""
     function: Function = oriented_gradients
     if options.name in ("backbone", "processes"):
-        from fedpriv.data.backbone import backbone_features, process_features
+        from fedpriv.data.networks import backbone_features, process_features
 
         function = apart(backbone_features(options, shape) if options.name == "backbone" else process_features(), shape)
     whole = function if options.normalise == "none" else lambda images: function(normalised(images))
@@ -236,3 +236,87 @@ def base_function(options: FeaturesConfig, shape: Shape) -> Function:
 def mirrored(function: Function) -> Function:
     """The mean of a function's values of a picture and of its mirror image: the same for both, bit for bit."""
     return lambda images: (function(images) + function(np.ascontiguousarray(images[..., ::-1]))) / np.float32(2)
+
+
+# --- of a whole data set ---------------------------------------------------------------------------------
+
+
+def feature_rows(
+    options: FeaturesConfig | None, images: NDArray[np.uint8], identity: dict[str, Any] | None, folder: Path
+) -> FeatureRows | None:
+    """The features of pictures [n, c, h, w]; None without the option. Raises `OptionError` for pictures too small."""
+    if options is None or options.name == "none":
+        return None
+    channels, height, width = images.shape[1:]
+    features = Features(options, (channels, height, width), folder)
+    return FeatureRows(FeatureArrays(features, images, identity, folder / "features"), 0, len(images))
+
+
+@dataclass(frozen=True)
+class FeatureRows:
+    """Features [n, d] of the pictures from ``start`` to ``stop``, read by rows; all parts share the arrays."""
+
+    whole: FeatureArrays
+    start: int
+    stop: int
+
+    def __len__(self) -> int:
+        return self.stop - self.start
+
+    def __getitem__(self, rows: NDArray[np.int64]) -> Floats:
+        """float32 [b, d] of these rows (int64 [b])."""
+        values: Floats = np.asarray(self.whole.array[self.start : self.stop][rows])
+        return values
+
+    def between(self, start: int, stop: int) -> FeatureRows:
+        return FeatureRows(self.whole, self.start + start, self.start + stop)
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        return self.whole.features.dims, 1, 1
+
+    @property
+    def nbytes(self) -> int:
+        return 4 * len(self) * self.whole.features.dims
+
+
+class FeatureArrays:
+    """Made at the first use, once per machine, and found again in the cache: as private as the pictures beside them.
+
+    identity: of the pictures, as a `Source` has it; None where nothing may be cached.
+    """
+
+    def __init__(
+        self, features: Features, images: NDArray[np.uint8], identity: dict[str, Any] | None, folder: Path
+    ) -> None:
+        self.features, self._images, self._identity, self._folder = features, images, identity, folder
+        self._lock = threading.Lock()  # clients that train side by side ask at the same time
+
+    @property
+    def array(self) -> Floats:
+        with self._lock:
+            return self._array
+
+    @cached_property
+    def _array(self) -> Floats:
+        """float32 [n, d], read-only and memory-mapped where it may be cached."""
+        if self._identity is None or not len(self._images):
+            return self.features(self._images)
+        if self.features.is_network:  # another map, or another number of dimensions, does not compute it again
+            base = self._kept({"base": True, **self.features.base_identity}, self._images, self.features.base)
+            return self._kept(self.features.identity, base, self.features.mapped)
+        return self._kept(self.features.identity, self._images, self.features)
+
+    def _kept(self, rule: dict[str, Any], inputs: NDArray[Any], compute: Callable[[NDArray[Any]], Floats]) -> Floats:
+        """What a function gives for these rows, from the cache. rule: all that decides it beside the pictures."""
+
+        def write(fresh: Path) -> None:
+            log.info("computing the features of %d pictures into %s", len(inputs), self._folder)
+            blocks = (compute(inputs[start : start + CHUNK]) for start in range(0, len(inputs), CHUNK))
+            write_rows(fresh / "features.npy", len(inputs), "<f4", blocks)
+
+        def read(path: Path) -> Floats:
+            array: Floats = np.load(path / "features.npy", mmap_mode="r", allow_pickle=False)
+            return array
+
+        return remade(self._folder, {"pictures": self._identity, **rule}, write, read)

@@ -1,8 +1,9 @@
-"""huggingface: an image classification data set of the Hugging Face hub, by name, or from a folder in the hub's format
-(tables and texts: `fedpriv.data.hub_tables`).
+"""huggingface: a set of the Hugging Face hub, by name, or from a folder in its format: pictures with classes, or a
+table or texts, of which a schema says which columns are read.
 
     <folder>/README.md                              names the columns, the classes, the splits (optional)
     <folder>/data/train-00000-of-00001.parquet      pictures as bytes, labels beside them
+    <folder>/data/train-00000-of-00001.parquet      of a table also .arrow, .csv, .json, .jsonl
 
 Parquet, Arrow, and pictures in folders are read; a data set's code is neither fetched nor run. The hub is not contacted
 unless dataset.download=true: a set is fetched once, completely, into its own folder, and read from there afterwards.
@@ -16,22 +17,25 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import PIL
 
 from fedpriv.common.errors import DataError, FedprivError, OptionError
 from fedpriv.config.data_schema import DatasetConfig
-from fedpriv.data.cache import UNFINISHED, cache_folder, damaged, entry
-from fedpriv.data.decoding import Encoded, decode_pictures, shape_of
-from fedpriv.data.splits import divide_by_class
+from fedpriv.data.cache import UNFINISHED, cache_folder, stored
+from fedpriv.data.decoding import Encoded, decoded, drawing
+from fedpriv.data.partition import divide_by_class
+from fedpriv.data.table_files import check_names
 from fedpriv.data.types import PictureStream, Source
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 #: Files that are fetched: never code, never pickles.
 FETCHED = ["README.md", "*.parquet", "*.arrow", "*.zip", "metadata.csv", "metadata.jsonl"]
@@ -55,33 +59,42 @@ class _Layout:
 
 def huggingface(config: DatasetConfig, seed: int) -> Source:
     """Finds the set, after fetching it if requested. Raises `DataError`, `OptionError`."""
-    root = set_folder(config)
-    files = found_files(config, root)
+    root = _set_folder(config)
+    files = _found_files(config, root)
     identity: dict[str, Any] = {
         "name": "huggingface",
         "files": files,
         "wanted": [config.subset, config.image_column, config.label_column, config.train_split, config.test_split],
-        "versions": [PIL.__version__, version("datasets")],
+        "datasets": version("datasets"),
     }
-    layout = _found_layout(config, root, identity)
-    identity |= {"size": config.size, "channels": config.channels}
-    identity["drawn_on"] = (config.background, config.white_level)
-    if layout.test is None:
-        identity["split"] = (seed, config.test_fraction)
+
+    def write(folder: Path) -> None:
+        (folder / "layout.json").write_text(json.dumps(asdict(_look_up(config, root))))
+
+    def read(folder: Path) -> _Layout:
+        return _Layout(**json.loads((folder / "layout.json").read_text()))
+
+    layout = stored(cache_folder(config) / "layouts", identity, write, read)
+    identity |= drawing(config) | {"split": (seed, config.test_fraction) if layout.test is None else None}
     return Source(identity, lambda: _read(config, root, layout, seed))
 
 
-def found_files(config: DatasetConfig, root: Path) -> list[tuple[str, int, int]]:
+def _found_files(config: DatasetConfig, root: Path) -> list[tuple[str, int, int]]:
     """The set's files (`hub_files`), after fetching it if requested. Raises `DataError`, `OptionError`."""
-    if config.download and not hub_files(config, root):
-        fetch_set(config, root)
-    files = hub_files(config, root)
-    if not files:
-        raise absent_set(config, root)
-    return files
+    if config.download and not _hub_files(config, root):
+        _fetch_set(config, root)
+    if files := _hub_files(config, root):
+        return files
+    if config.root is not None:
+        kinds = "parquet, csv nor json files" if config.is_table else "parquet files nor pictures"
+        words = f"dataset.root={config.root}: there are no {kinds} in this folder"
+    else:
+        words = f"dataset.hub_name={config.hub_name}: this set has not been fetched (it would be in {root})"
+    fetch = "fetch it with dataset.download=true"
+    raise DataError(f"{words}; {fetch if config.hub_name else f'name it by dataset.hub_name and {fetch}'}")
 
 
-def set_folder(config: DatasetConfig) -> Path:
+def _set_folder(config: DatasetConfig) -> Path:
     """dataset.root, otherwise a folder for this set and revision beside the other downloads."""
     if config.root is not None:
         return Path(config.root).expanduser().resolve()
@@ -89,7 +102,7 @@ def set_folder(config: DatasetConfig) -> Path:
     return (cache_folder(config) / "downloads" / "hub" / name.replace("/", "--")).resolve()
 
 
-def hub_files(config: DatasetConfig, root: Path) -> list[tuple[str, int, int]]:
+def _hub_files(config: DatasetConfig, root: Path) -> list[tuple[str, int, int]]:
     """(path, size, time of change) of every file that may belong to a set; empty if there is no data."""
     found = sorted(
         path
@@ -106,20 +119,10 @@ def _fetched(config: DatasetConfig) -> list[str]:
     return FETCHED_OF_TABLES if config.is_table else FETCHED
 
 
-def absent_set(config: DatasetConfig, root: Path) -> DataError:
-    if config.root is not None:
-        kinds = "parquet, csv nor json files" if config.is_table else "parquet files nor pictures"
-        words = f"dataset.root={config.root}: there are no {kinds} in this folder"
-    else:
-        words = f"dataset.hub_name={config.hub_name}: this set has not been fetched (it would be in {root})"
-    fetch = "fetch it with dataset.download=true"
-    return DataError(f"{words}; {fetch if config.hub_name else f'name it by dataset.hub_name and {fetch}'}")
-
-
 # --- the hub ---------------------------------------------------------------------------------------------
 
 
-def fetch_set(config: DatasetConfig, root: Path) -> None:
+def _fetch_set(config: DatasetConfig, root: Path) -> None:
     import huggingface_hub
     from huggingface_hub.errors import HFValidationError, RepositoryNotFoundError, RevisionNotFoundError
 
@@ -137,7 +140,7 @@ def fetch_set(config: DatasetConfig, root: Path) -> None:
                 local_dir=fresh,
                 allow_patterns=_fetched(config),
             )
-            if not hub_files(config, fresh):
+            if not _hub_files(config, fresh):
                 words = "the hub has no parquet files nor pictures of this set; sets that are made by code have them in"
                 raise OptionError("dataset.hub_name", config.hub_name, f"{words} dataset.revision=refs/convert/parquet")
             os.rename(fresh, root)  # target is missing or an empty folder
@@ -150,7 +153,7 @@ def fetch_set(config: DatasetConfig, root: Path) -> None:
     except FedprivError:
         raise
     except Exception as error:  # the network libraries raise many types of their own
-        if hub_files(config, root):
+        if _hub_files(config, root):
             return  # another process was first
         raise DataError(
             f"dataset.download=true: {config.hub_name} could not be fetched into {root}: {_in_short(error)}"
@@ -160,31 +163,21 @@ def fetch_set(config: DatasetConfig, root: Path) -> None:
 # --- what the set holds ----------------------------------------------------------------------------------
 
 
-def _found_layout(config: DatasetConfig, root: Path, identity: dict[str, Any]) -> _Layout:
-    """The columns and splits, from the cache if they were looked up before."""
-
-    def write(unfinished: Path) -> None:
-        layout = _look_up(config, root)
-        (unfinished / "layout.json").write_text(json.dumps(asdict(layout)))
-
-    found = entry(cache_folder(config) / "layouts", identity, write)
-    try:
-        return _Layout(**json.loads((found / "layout.json").read_text()))
-    except (OSError, ValueError, TypeError) as error:
-        raise damaged(found, error) from error
-
-
 def _look_up(config: DatasetConfig, root: Path) -> _Layout:
     """Reads the set's metadata, no picture."""
-    with tempfile.TemporaryDirectory() as scratch, reading(config, root):
-        builder = set_builder(config, root, scratch)
+    (train, test), features = _splits(config, root)
+    return _Layout(_column(config, features, "pictures"), _column(config, features, "labels"), train, test)
+
+
+def _splits(config: DatasetConfig, root: Path) -> tuple[tuple[str, str | None], dict[str, Any]]:
+    """((train, test), columns): test is None where the training split is to be divided."""
+    with tempfile.TemporaryDirectory() as scratch, _reading(config, root):
+        builder = _set_builder(config, root, scratch)
         splits = [str(name) for name in builder.as_streaming_dataset()]
-        features = builder.info.features
-    train, test = chosen_splits(config, splits)
-    return _Layout(_image_column(config, features), _label_column(config, features), train, test)
+        return _chosen_splits(config, splits), builder.info.features
 
 
-def set_builder(config: DatasetConfig, root: Path, scratch: str) -> Any:
+def _set_builder(config: DatasetConfig, root: Path, scratch: str) -> Any:
     """The reader that `datasets` chooses, provided that it runs no code and reads nothing outside the folder."""
     import datasets
     from datasets.packaged_modules.arrow.arrow import Arrow
@@ -210,7 +203,7 @@ def set_builder(config: DatasetConfig, root: Path, scratch: str) -> Any:
     return builder
 
 
-def chosen_splits(config: DatasetConfig, splits: list[str]) -> tuple[str, str | None]:
+def _chosen_splits(config: DatasetConfig, splits: list[str]) -> tuple[str, str | None]:
     """(train, test): as named or found; test is None where the training split is to be divided."""
     for option, name in (("train_split", config.train_split), ("test_split", config.test_split)):
         if name is not None and name not in splits:
@@ -224,96 +217,69 @@ def chosen_splits(config: DatasetConfig, splits: list[str]) -> tuple[str, str | 
     return train, None if test == train else test
 
 
-def _image_column(config: DatasetConfig, features: dict[str, Any]) -> str:
-    """A named column may also hold encoded pictures (bytes or paths) that the set does not declare as pictures."""
+def _column(config: DatasetConfig, features: dict[str, Any], kind: str) -> str:
+    """The named column of pictures or labels, or the only one that the set declares as such. A named one may also hold
+    encoded pictures (bytes or paths), or whole numbers or strings for labels.
+    """
     import datasets
 
-    found = [name for name, feature in features.items() if isinstance(feature, datasets.Image)]
-    plain = [name for name, feature in features.items() if isinstance(feature, dict) and "bytes" in feature]
-    return _chosen("image_column", config.image_column, found, [*found, *plain], features)
+    pictures = kind == "pictures"
+    option, named = ("image_column", config.image_column) if pictures else ("label_column", config.label_column)
 
+    def is_plain(feature: Any) -> bool:
+        if pictures:
+            return isinstance(feature, dict) and "bytes" in feature
+        kinds = ("int", "uint", "string", "large_string")
+        return isinstance(feature, datasets.Value) and feature.dtype.startswith(kinds)
 
-def _label_column(config: DatasetConfig, features: dict[str, Any]) -> str:
-    """A named column may also hold whole numbers or strings."""
-    import datasets
+    def words(feature: Any) -> str:
+        if isinstance(feature, dict):
+            return "/".join(feature)
+        return str(feature.dtype) if isinstance(feature, datasets.Value) else type(feature).__name__
 
-    found = [name for name, feature in features.items() if isinstance(feature, datasets.ClassLabel)]
-    plain = [
-        name
-        for name, feature in features.items()
-        if isinstance(feature, datasets.Value) and feature.dtype.startswith(("int", "uint", "string", "large_string"))
-    ]
-    return _chosen("label_column", config.label_column, found, [*found, *plain], features)
-
-
-def _chosen(option: str, named: str | None, found: list[str], allowed: list[str], features: dict[str, Any]) -> str:
-    """The named column, or the only one of its kind."""
-    kind = "pictures" if option == "image_column" else "labels"
-    columns = ", ".join(f"{name} ({_kind(feature)})" for name, feature in features.items())
+    declared = datasets.Image if pictures else datasets.ClassLabel
+    own = [name for name, feature in features.items() if isinstance(feature, declared)]
+    allowed = [*own, *(name for name, feature in features.items() if is_plain(feature))]
+    columns = ", ".join(f"{name} ({words(feature)})" for name, feature in features.items())
     if named is not None:
         if named not in allowed:
             raise OptionError(f"dataset.{option}", named, f"is no column of {kind}; the columns are {columns}")
         return named
-    if len(found) > 1:
-        raise OptionError(f"dataset.{option}", "null", f"{' and '.join(found)} are {kind}: choose one")
-    if not found:
+    if len(own) > 1:
+        raise OptionError(f"dataset.{option}", "null", f"{' and '.join(own)} are {kind}: choose one")
+    if not own:
         other = "; choose the one that holds them" if allowed else ", so this is no set for image classification"
         raise OptionError(f"dataset.{option}", "null", f"no column of {kind} among {columns}{other}")
-    return found[0]
-
-
-def _kind(feature: Any) -> str:
-    if isinstance(feature, dict):
-        return "/".join(feature)
-    return str(feature.dtype) if type(feature).__name__ == "Value" else type(feature).__name__
+    return own[0]
 
 
 # --- pictures and labels ---------------------------------------------------------------------------------
 
 
 def _read(config: DatasetConfig, root: Path, layout: _Layout, seed: int) -> PictureStream:
-    what = f"pictures of {config.hub_name or root}"
-    folder = cache_folder(config) / "pictures"
-    folder.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
-        # A copy of the tables, which `datasets` maps into memory; removed when the last picture is decoded. With this
-        # name the cache removes it too, where a process died.
-        scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix=UNFINISHED, dir=folder))
-        tables = _tables(config, root, layout, scratch)
+        builder, scratch = stack.enter_context(_prepared(config, root, "pictures"))
+        names = [layout.train] if layout.test is None else [layout.train, layout.test]
+        with _reading(config, root):
+            tables = {split: builder.as_dataset(split=split) for split in names}
         train = tables[layout.train]
         classes, place = _classes(layout, train.data.column(layout.label), train.features[layout.label])
-        labels = _labels(layout.train, train.data.column(layout.label), place)
+        parts = [_labels(split, tables[split].data.column(layout.label), place) for split in names]
+        rows = [np.arange(len(labels)) for labels in parts]
         if layout.test is None:
-            rows, tested = divide_by_class(labels, config.test_fraction, seed)
-            parts = [(layout.train, rows), (layout.train, tested)]
-            labels = np.concatenate([labels[rows], labels[tested]])
-        else:
-            tested_labels = _labels(layout.test, tables[layout.test].data.column(layout.label), place)
-            rows = np.arange(len(labels))
-            parts = [(layout.train, rows), (layout.test, np.arange(len(tested_labels)))]
-            labels = np.concatenate([labels, tested_labels])
-
-        def pictures() -> Iterator[Encoded]:
-            for split, wanted in parts:
-                yield from _encoded(tables[split], split, layout.image, wanted, (str(root), scratch))
-
-        shape = shape_of(pictures(), config, what)
+            names, rows = names * 2, [*divide_by_class(parts[0], config.test_fraction, seed)]
+            parts = [parts[0][chosen] for chosen in rows]
         kept = stack.pop_all()
+
+    def pictures() -> Iterator[Encoded]:
+        for split, chosen in zip(names, rows, strict=True):
+            yield from _encoded(tables[split], split, layout.image, chosen, (str(root), scratch))
 
     def blocks() -> Iterator[np.ndarray]:
         with kept:
-            yield from decode_pictures(pictures(), shape, config, what)
+            yield from decoded(pictures, config, f"pictures of {config.hub_name or root}")
 
-    return PictureStream(classes=classes, labels=labels, num_train=len(rows), shape=shape, blocks=blocks())
-
-
-def _tables(config: DatasetConfig, root: Path, layout: _Layout, scratch: str) -> dict[str, Any]:
-    """The splits that are used, as `datasets.Dataset`."""
-    with reading(config, root):
-        builder = set_builder(config, root, scratch)
-        builder.download_and_prepare()
-        used = [layout.train] if layout.test is None else [layout.train, layout.test]
-        return {split: builder.as_dataset(split=split) for split in used}
+    return PictureStream(classes, np.concatenate(parts), len(rows[0]), blocks())
 
 
 def _classes(layout: _Layout, column: Any, feature: Any) -> tuple[tuple[str, ...], dict[Any, int]]:
@@ -365,11 +331,72 @@ def _content(picture: dict[str, Any] | None, places: Iterable[str]) -> str | byt
     return path if any(Path(os.path.normpath(path)).is_relative_to(place) for place in places) else None
 
 
+# --- tables ----------------------------------------------------------------------------------------------
+
+
+def hub_identity(config: DatasetConfig) -> dict[str, Any]:
+    """What the rows of a set follow from, for the cache. Fetches the set if that is asked for. Raises `DataError`."""
+    files = _found_files(config, _set_folder(config))
+    return {"files": files, "subset": config.subset, "datasets": version("datasets")}
+
+
+def table_splits(config: DatasetConfig) -> tuple[str, str | None]:
+    """(train, test): names of the splits; test is None where the training split is to be divided."""
+    root = _set_folder(config)
+    _found_files(config, root)
+    return _splits(config, root)[0]
+
+
+def read_split(config: DatasetConfig, names: Sequence[str], split: str) -> pa.Table:
+    """These columns of a split. Raises `DataError` for a column that is not there."""
+    root = _set_folder(config)
+    with _prepared(config, root, "tables", texts=names) as (builder, _), _reading(config, root):
+        rows = builder.as_dataset(split=split)
+        check_names(f"{config.hub_name or root}, split {split}", rows.column_names, names)
+        return _with_names(rows.select_columns(list(names)))
+
+
+def _with_names(rows: Any) -> pa.Table:
+    """A set as a table in memory, apart from the file it was mapped from; with the names of classes for their numbers
+    (-1: missing).
+    """
+    import datasets
+    import pyarrow as pa
+
+    columns = {}
+    for name, feature in rows.features.items():
+        column = rows.data.column(name)
+        if isinstance(feature, datasets.ClassLabel):
+            texts = [feature.names[label] if label is not None and label >= 0 else None for label in column.to_pylist()]
+            columns[name] = pa.array(texts, pa.string())
+        else:
+            copies = [chunk.take(pa.array(range(len(chunk)), pa.int64())) for chunk in column.chunks]
+            columns[name] = pa.concat_arrays(copies)
+    return pa.table(columns)
+
+
 # --- the library -----------------------------------------------------------------------------------------
 
 
 @contextmanager
-def reading(config: DatasetConfig, root: Path) -> Iterator[None]:
+def _prepared(config: DatasetConfig, root: Path, kind: str, texts: Sequence[str] = ()) -> Iterator[tuple[Any, str]]:
+    """(the set's reader, folder of a copy of its tables, which `datasets` maps into memory). texts: columns that are
+    read as they are written.
+    """
+    folder = cache_folder(config) / kind
+    folder.mkdir(parents=True, exist_ok=True)
+    # With this name the cache removes the copy, too, where a process died.
+    with tempfile.TemporaryDirectory(prefix=UNFINISHED, dir=folder) as scratch:
+        with _reading(config, root):
+            builder = _set_builder(config, root, scratch)
+            if texts and hasattr(builder.config, "converters"):  # of a CSV file: no guess of pandas
+                builder.config.converters = dict.fromkeys(texts, str)
+            builder.download_and_prepare()
+        yield builder, scratch
+
+
+@contextmanager
+def _reading(config: DatasetConfig, root: Path) -> Iterator[None]:
     """Keeps `datasets` quiet, and turns its errors into a `DataError` that names the set."""
     from datasets.utils import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars, logging
 

@@ -1,9 +1,12 @@
-"""Partition of the examples among clients: flwr-datasets' partitioners over the labels, computed once and cached."""
+"""Divisions of examples: into training and test rows, and among clients by flwr-datasets' partitioners over the labels,
+computed once and cached.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import warnings
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -11,7 +14,7 @@ from zipfile import BadZipFile
 
 import numpy as np
 
-from fedpriv.common.errors import OptionError
+from fedpriv.common.errors import DataError, OptionError
 from fedpriv.common.versions import installed
 from fedpriv.config.checks import check_resampled
 from fedpriv.config.data_schema import (
@@ -23,9 +26,8 @@ from fedpriv.config.data_schema import (
     ResampledPartition,
     ShardsPartition,
 )
-from fedpriv.data.cache import damaged, entry
-from fedpriv.data.draws import generator
-from fedpriv.data.types import Examples, Partition
+from fedpriv.data.cache import stored
+from fedpriv.data.types import Examples, Partition, generator
 from fedpriv.data.types import ResampledPartition as Resampled
 from fedpriv.mechanisms.tasks import Classification, Task
 
@@ -72,12 +74,11 @@ def partition_clients(
         partition = _split_each(clients, config.test_fraction, seed)
         np.savez(unfinished / "partition.npz", **vars(partition))
 
-    stored = entry(cache / "partitions", identity, write)
-    try:
-        state = (stored / "partition.npz").stat()
-        return _read(stored / "partition.npz", state.st_mtime_ns, state.st_size)
-    except (OSError, ValueError, TypeError, BadZipFile) as error:
-        raise damaged(stored, error) from error
+    def read(folder: Path) -> Partition:
+        state = (folder / "partition.npz").stat()
+        return _read(folder / "partition.npz", state.st_mtime_ns, state.st_size)
+
+    return stored(cache / "partitions", identity, write, read)
 
 
 def labels_of(examples: Examples, task: Task, config: PartitionBase) -> np.ndarray:
@@ -126,9 +127,8 @@ def _read(file: Path, changed: int, size: int) -> Partition:
 def split_test_set(num_test: int, auxiliary: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """(auxiliary, reported): disjoint rows of the test set, ascending, together all of it."""
     if auxiliary >= num_test:
-        raise OptionError(
-            "dataset.auxiliary", auxiliary, f"there are {num_test} test examples and one must remain for testing"
-        )
+        words = f"there are {num_test} test examples and one must remain for testing"
+        raise OptionError("dataset.auxiliary", auxiliary, words)
     order = generator(seed, "auxiliary").permutation(num_test)
     return np.sort(order[:auxiliary]), np.sort(order[auxiliary:])
 
@@ -139,36 +139,25 @@ def _check(labels: np.ndarray, config: PartitionBase, num_clients: int) -> None:
     if num_clients > examples:
         raise OptionError("num_clients", num_clients, f"each client needs one of {examples} training examples")
     if isinstance(config, PathologicalPartition) and config.classes_per_client > classes:
-        raise OptionError(
-            "partition.classes_per_client", config.classes_per_client, f"the training examples have {classes} classes"
-        )
-    if isinstance(config, DirichletPartition) and config.min_examples * num_clients > examples:
-        raise OptionError(
-            "partition.min_examples",
-            config.min_examples,
-            f"{num_clients} clients would need {config.min_examples * num_clients} training examples, "
-            f"there are {examples}",
-        )
-    if isinstance(config, ShardsPartition) and config.shards_per_client * num_clients > examples:
-        raise OptionError(
-            "partition.shards_per_client",
-            config.shards_per_client,
-            f"{num_clients} clients would need {config.shards_per_client * num_clients} shards, "
-            f"there are {examples} training examples",
-        )
+        words = f"the training examples have {classes} classes"
+        raise OptionError("partition.classes_per_client", config.classes_per_client, words)
+    for kind, option, what in (
+        (DirichletPartition, "min_examples", "training examples, there are {}"),
+        (ShardsPartition, "shards_per_client", "shards, there are {} training examples"),
+    ):
+        if isinstance(config, kind) and (needed := getattr(config, option) * num_clients) > examples:
+            words = f"{num_clients} clients would need {needed} {what.format(examples)}"
+            raise OptionError(f"partition.{option}", getattr(config, option), words)
 
 
 def _split_each(clients: list[np.ndarray], test_fraction: float, seed: int) -> Partition:
     """Separates every client's local test set; at least one example is left for training."""
     rng = generator(seed, "client-test")
-    indices, num_train = [], []
-    for rows in clients:
-        rows = rng.permutation(rows)
+    parts = []
+    for rows in map(rng.permutation, clients):
         kept = len(rows) - _num_test(len(rows), test_fraction)
-        indices += [np.sort(rows[:kept]), np.sort(rows[kept:])]
-        num_train.append(kept)
-    offsets = np.cumsum([0, *(len(rows) for rows in clients)])
-    return Partition(np.concatenate(indices).astype(np.int64), offsets, np.array(num_train))
+        parts += [np.sort(rows[:kept]), np.sort(rows[kept:])]
+    return Partition.of_parts(parts)
 
 
 def _num_test(examples: int, test_fraction: float) -> int:
@@ -209,41 +198,114 @@ def _partitioner(config: PartitionBase, labels: np.ndarray, num_clients: int, se
         case IidPartition():
             return flwr.IidPartitioner(num_clients), 1
         case DirichletPartition():
-            return flwr.DirichletPartitioner(
-                num_clients, alpha=config.alpha, min_partition_size=config.min_examples, **common
-            ), 1
+            least = config.min_examples
+            return flwr.DirichletPartitioner(num_clients, alpha=config.alpha, min_partition_size=least, **common), 1
         case ShardsPartition():
             return flwr.ShardPartitioner(num_clients, num_shards_per_partition=config.shards_per_client, **common), 1
         case PathologicalPartition():
-            num_classes = len(np.unique(labels))
-            if num_clients >= num_classes:
-                # Client k holds class k (mod the number of classes), so no class goes unused; the others of its
-                # classes are drawn by seed. This is the mode of the paper, arXiv:2102.02079.
-                return flwr.PathologicalPartitioner(
-                    num_clients,
-                    num_classes_per_partition=config.classes_per_client,
-                    class_assignment_mode="first-deterministic",
-                    **common,
-                ), 1
-            # With fewer clients than classes that mode leaves classes out. Dealing out single classes in turn,
-            # classes_per_client to each client, uses every class as soon as there are enough places.
-            return flwr.PathologicalPartitioner(
-                num_clients * config.classes_per_client,
-                num_classes_per_partition=1,
-                class_assignment_mode="deterministic",
-                **common,
-            ), config.classes_per_client
+            # Client k holds class k (mod the number of classes), so no class goes unused; the others of its
+            # classes are drawn by seed. This is the mode of the paper, arXiv:2102.02079.
+            parts, classes, mode = 1, config.classes_per_client, "first-deterministic"
+            if num_clients < len(np.unique(labels)):
+                # With fewer clients than classes that mode leaves classes out. Dealing out single classes in turn,
+                # classes_per_client to each client, uses every class as soon as there are enough places.
+                parts, classes, mode = classes, 1, "deterministic"
+            chosen = {"num_classes_per_partition": classes, "class_assignment_mode": mode}
+            return flwr.PathologicalPartitioner(num_clients * parts, **chosen, **common), parts
     raise TypeError(f"no partitioner for {type(config).__name__}")
 
 
 def _impossible(config: PartitionBase, num_clients: int, examples: int, error: ValueError) -> OptionError:
     if isinstance(config, DirichletPartition):
-        return OptionError(
-            "partition.alpha",
-            config.alpha,
-            f"in 10 attempts no division of {examples} training examples gave each of {num_clients} clients "
-            f"{config.min_examples}; raise alpha, or lower num_clients or partition.min_examples",
-        )
+        words = f"in 10 attempts no division of {examples} training examples gave each of {num_clients} clients"
+        ways = "raise alpha, or lower num_clients or partition.min_examples"
+        return OptionError("partition.alpha", config.alpha, f"{words} {config.min_examples}; {ways}")
     if isinstance(config, PathologicalPartition):
         return OptionError("partition.classes_per_client", config.classes_per_client, f"{num_clients} clients: {error}")
     return OptionError("partition", config.model_dump(), str(error))
+
+
+@dataclass(frozen=True)
+class Split:
+    """Disjoint rows (int64, ascending) of all examples, the set's training examples first.
+
+    seed: seed of the pool, where the pool depends on one (image_folder, huggingface).
+    """
+
+    train: np.ndarray
+    test: np.ndarray
+    seed: int = 0
+
+
+def divide_by_class(labels: np.ndarray, test_fraction: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """(training rows, test rows), the same share of every class, class after class and ascending in each.
+
+    Every class keeps at least one training example and, if it has two or more, at least one test example. Raises
+    `DataError` where no test example results.
+    """
+    rng = generator(seed, "train-test")
+    train: list[np.ndarray] = []
+    test: list[np.ndarray] = []
+    for label in np.unique(labels):
+        rows = rng.permutation(np.flatnonzero(labels == label))
+        num_test = min(max(round(len(rows) * test_fraction), 1), len(rows) - 1)
+        test.append(np.sort(rows[:num_test]))
+        train.append(np.sort(rows[num_test:]))
+    if not sum(map(len, test)):
+        raise DataError("dataset.root: every class has a single example, so that none is left for testing")
+    return np.concatenate(train), np.concatenate(test)
+
+
+def chosen_examples(available: int, wanted: int | None, seed: int) -> np.ndarray:
+    """Rows of the training examples that are used, ascending; `OptionError` where there are fewer."""
+    if wanted is None:
+        return np.arange(available)
+    if wanted > available:
+        raise OptionError("dataset.train_examples", wanted, f"there are {available} training examples")
+    return np.sort(generator(seed, "train-examples").permutation(available)[:wanted])
+
+
+def at_most_each(unit: np.ndarray, most: int, seed: int) -> np.ndarray:
+    """Positions, ascending, of rows with these persons (int64 [n]) such that nobody has more than ``most``.
+
+    A cap leaks nothing: of a person with m rows those at the places P(seed, m) are kept, in the order of its own rows.
+    That is a function of this person's rows and of public numbers, so whether another person is in the table changes
+    nobody else's choice, and neighbours that differ in one person still do so after the cap. No value is looked at.
+    """
+    _, member, counts = np.unique(unit, return_inverse=True, return_counts=True)
+    order = np.argsort(member, kind="stable")
+    place = np.empty(len(unit), np.int64)  # of a row among its person's
+    place[order] = np.arange(len(unit)) - np.repeat(np.cumsum(counts) - counts, counts)
+    kept = np.ones(len(unit), bool)
+    for rows in np.unique(counts[counts > most]):
+        drawn = np.zeros(rows, bool)
+        drawn[generator(seed, f"rows-per-person/{rows}").permutation(rows)[:most]] = True
+        theirs = counts[member] == rows
+        kept[theirs] = drawn[place[theirs]]
+    return np.flatnonzero(kept)
+
+
+def write_split(path: Path, split: Split) -> None:
+    np.savez(path, train=split.train, test=split.test, seed=split.seed)
+
+
+def read_split(path: str) -> Split:
+    """Raises `OptionError` for a missing file or one without these rows."""
+    try:
+        with np.load(path, allow_pickle=False) as stored:
+            train, test = (np.sort(np.asarray(stored[part], dtype=np.int64)) for part in ("train", "test"))
+            return Split(train, test, int(stored["seed"]) if "seed" in stored else 0)
+    except (OSError, ValueError, KeyError, EOFError, TypeError, BadZipFile) as error:
+        reason = f" ({error.strerror})" if isinstance(error, OSError) and error.strerror else ""
+        raise OptionError("dataset.split", path, f"must be a .npz file with rows `train` and `test`{reason}") from None
+
+
+def check_split(path: str, split: Split, examples: int) -> None:
+    """Raises `OptionError` for rows that are out of range, given twice, or on both sides."""
+    rows = np.concatenate([split.train, split.test])
+    if not len(split.train) or not len(split.test):
+        raise OptionError("dataset.split", path, "at least one row of each side is needed")
+    if rows.min() < 0 or rows.max() >= examples:
+        raise OptionError("dataset.split", path, f"rows are 0 to {examples - 1}, found {rows.min()} to {rows.max()}")
+    if len(np.unique(rows)) < len(rows):
+        raise OptionError("dataset.split", path, "a row is given twice: train and test must not overlap")

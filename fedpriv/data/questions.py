@@ -9,9 +9,36 @@ One noisy sum is one release that answers them all.
 **Why a unit's vector is no longer than 1.** Numbers are clipped to the schema's range and scaled to [-1, 1]; a category
 is one of a fixed list. So sum: |x / M| <= 1 with M the range's larger end. mean: |(x, 1)| <= sqrt(2). variance: |(x, 2
 x^2 - 1, 1)| <= sqrt(3). covariance of k columns: 1 + k + k (k + 1) / 2 numbers of at most 1. histogram, table, top: one
-1. Each is divided by that length. quantiles: `fedpriv.data.quantiles`. A row with a missing value adds 0. A unit of
-several rows adds the mean of its rows' vectors, or with a cap L on rows the sum of at most L of them divided by L: no
-longer than the longest.
+1. Each is divided by that length. quantiles: below. A row with a missing value adds 0. A unit of several rows adds the
+mean of its rows' vectors, or with a cap L on rows the sum of at most L of them divided by L: at most as long as the
+longest.
+
+Quantiles come from noisy counts below the edges of bins, with intervals that hold them (`Bins`): J. Fichtenberger, M.
+Henzinger, J. Upadhyay: Constant matters. ICML 2023 (the square root of the matrix of ones).
+
+Symbols: B -> size, e_0 < ... < e_b with b <= B -> edges, q -> shares, F -> `root`, f -> its first column, n: rows, C_j:
+rows below e_j, D_j = C_j - q n, s_j: standard deviation of its noise.
+
+**What a row adds.** F is the lower triangular matrix with F F = the matrix of ones on and below the diagonal: f_0 = 1,
+f_k = f_(k-1) (2k - 1)/(2k), and column i is f moved down by i. A row in bin i adds column i of F, divided by |f|. Its
+length is at most 1: column i consists of the first B - i numbers of f. |f| F times the sum gives C_1, ..., C_B.
+
+**Zooming is composition.** Edges of a round are a function of the schema and of earlier rounds' noisy sums, which are
+public. A row's vector is no longer than 1 whatever the edges are, and the noise of each round is fixed before the run.
+So the rounds are the adaptive composition of mechanisms with fixed noise, which the ledger adds up as it adds up rounds
+of training; nothing has to be known of how edges were chosen.
+
+**The interval.** Let the quantile lie in bin m of the last round: C_m < q n + 1 and C_(m+1) > q n - 1, whichever of the
+common definitions is meant (the rank is between q n and q n + 1 - q). A bin is given up where D_m - z s_m > 1 or
+D_(m+1) + z s_(m+1) < -1. This befalls bin m with probability 2 P(N > z) at most, as nothing but its own two edges
+decides it: no number of bins makes it likelier. Bins beyond an edge j with |D_j| > 1 + k s_j are given up as well; this
+errs at any edge with probability P(N > k) b at most. z and k are such that both together are 5 %. The noise of the last
+round is independent of its edges, so this holds for any edges: earlier rounds may have misled, which makes the interval
+wide and not wrong. The interval runs from the first bin's lower edge to the last bin's upper edge.
+
+**Rounding.** Columns are stored as float32 in [-1, 1], which moves a number by at most 2^-26 of the range: `blur` is
+twice that, and widens the interval. With a step, edges lie half way between its multiples; a number that is moved by
+less than half a step stays in its bin, and the interval runs between multiples.
 """
 
 from __future__ import annotations
@@ -19,24 +46,28 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
 
 from fedpriv.common.errors import OptionError
-from fedpriv.data.quantiles import Bins
 from fedpriv.data.table_schema import TableSchema
 
 KINDS = ("count", "sum", "mean", "variance", "histogram", "quantiles", "covariance", "table", "top")
 #: Bins of a number's histogram where none are asked for.
-BINS = 10
+HISTOGRAM_BINS = 10
 #: Quantiles of a question, which share its bins.
 MOST_SHARES = 64
 #: A list of questions has at most so many numbers.
 MOST_NUMBERS = 1 << 16
 
+
 Values = dict[str, np.ndarray]  # column -> scaled numbers in [-1, 1] (float64 [n], NaN: missing) or places (int64, -1)
+#: In `Values`: of how many rows they are, float64 [n].
+ROWS = ""
 
 
 @dataclass(frozen=True)
@@ -52,7 +83,7 @@ class Question:
     size: int
     names: tuple[str, ...]
     vectors: Callable[[Values], np.ndarray]
-    decode: Callable[[np.ndarray], np.ndarray]
+    decode: Callable[[np.ndarray], np.ndarray] = lambda total: total
     bins: Bins | None = None
 
     @property
@@ -62,15 +93,26 @@ class Question:
     @classmethod
     def of_bins(cls, text: str, name: str, bins: Bins) -> Question:
         """Quantiles of a column, asked by these bins."""
-        return cls(
-            text,
-            (name,),
-            bins.size,
-            tuple(f"{share:g}" for share in bins.shares),
-            lambda values: bins.vectors(values[name]),
-            lambda total: bins.answer(total, 0.0)[0],
-            bins,
-        )
+        shares = tuple(f"{share:g}" for share in bins.shares)
+
+        def vectors(values: Values) -> np.ndarray:
+            return bins.vectors(values[name])
+
+        return cls(text, (name,), bins.size, shares, vectors, lambda total: bins.answer(total, 0.0)[0], bins)
+
+    @classmethod
+    def of_places(
+        cls, text: str, columns: tuple[str, ...], names: tuple[str, ...], places: Callable[[Values], np.ndarray]
+    ) -> Question:
+        """Counts of rows by place (int64 [n], -1: nowhere), one for each of ``names``."""
+
+        def vectors(values: Values) -> np.ndarray:
+            place = places(values)
+            counts, rows = np.zeros((len(place), len(names))), np.flatnonzero(place >= 0)
+            counts[rows, place[rows]] = 1.0
+            return counts
+
+        return cls(text, columns, len(names), names, vectors)
 
 
 def weights(questions: Sequence[Question]) -> np.ndarray:
@@ -82,14 +124,14 @@ def parse(texts: Sequence[str], schema: TableSchema) -> tuple[Question, ...]:
     """The questions of a list. Raises `OptionError` for `questions`, naming what is allowed."""
     if not texts:
         raise OptionError("questions", "[]", f"nothing is asked; kinds: {', '.join(KINDS)}")
-    found = tuple(_Builder(text, schema).question() for text in texts)
+    questions = tuple(_Builder(text, schema).question() for text in texts)
     twice = [text for text in texts if list(texts).count(text) > 1]
     if twice:
         raise OptionError("questions", twice[0], "is asked twice; one answer costs less")
-    total = sum(question.size for question in found)
+    total = sum(question.size for question in questions)
     if total > MOST_NUMBERS:
         raise OptionError("questions", f"{len(texts)} of them", f"{total} numbers in all; allowed: {MOST_NUMBERS}")
-    return found
+    return questions
 
 
 class _Builder:
@@ -102,63 +144,72 @@ class _Builder:
     def question(self) -> Question:
         if self.kind not in KINDS:
             raise self.wrong(f"there is no such question; kinds: {', '.join(KINDS)}")
-        made: Question = getattr(self, f"_{self.kind}")()
-        return made
+        question: Question = getattr(self, f"_{self.kind}")()
+        return question
 
     def wrong(self, words: str) -> OptionError:
         return OptionError("questions", self.text, words)
 
+    def column(self, name: str) -> Any:
+        """What the schema says of a column; the target has a range or classes."""
+        target = self.schema.target
+        if name == target.column and (target.range or target.classes):
+            return target
+        if name not in self.schema.columns or self.schema.columns[name].ignore:
+            raise self.wrong(f"the schema has no column {name} that is read")
+        return self.schema.columns[name]
+
     def numbers_of(self, name: str) -> tuple[float, float]:
         """(low, high) of a column of numbers."""
-        aim = self.schema.target
-        bounds = None if name == aim.column and aim.range is None else self.column(name).range
+        bounds = self.column(name).range
         if not isinstance(bounds, tuple):
             raise self.wrong(f"{name} is no column of numbers with a range; these are: {self.having('range')}")
         return bounds
 
     def values_of(self, name: str) -> tuple[str, ...]:
         """The categories of a column, the last of them ``other``; the target's classes, where it is the target."""
-        target = self.schema.target
-        if name == target.column and isinstance(target.classes, tuple):
-            return target.classes
         column = self.column(name)
-        if not isinstance(column.values, tuple):
+        if isinstance(classes := getattr(column, "classes", None), tuple):
+            return classes
+        if not isinstance(values := getattr(column, "values", None), tuple):
             raise self.wrong(f"{name} is no column of categories; these are: {self.having('values')}")
-        return (*column.values, "other")
-
-    def column(self, name: str) -> Any:
-        target = self.schema.target
-        if name == target.column and target.range is not None:
-            return target
-        if name not in self.schema.columns or self.schema.columns[name].ignore:
-            raise self.wrong(f"the schema has no column {name} that is read")
-        return self.schema.columns[name]
+        return (*values, "other")
 
     def having(self, kind: str) -> str:
         names = [name for name, column in self.schema.inputs if column.kind == kind]
         return ", ".join(names[:12]) or "none"
 
-    def only(self, number: int, form: str) -> list[str]:
-        if len(self.given) != number:
+    def only(self, form: str, *numbers: int) -> list[str]:
+        """What follows the kind, in one of these ``numbers`` of parts."""
+        if len(self.given) not in numbers:
             raise self.wrong(f"allowed: {form}")
         return self.given
+
+    def different(self, kind: str) -> tuple[str, ...]:
+        """At least two columns."""
+        if len(self.given) < 2 or len(set(self.given)) < len(self.given):
+            raise self.wrong(f"allowed: {self.kind}:COLUMN:COLUMN..., different columns of {kind}")
+        return tuple(self.given)
+
+    def whole(self, text: str, least: int, most: int) -> int:
+        if not text.isdigit() or not least <= int(text) <= most:
+            raise self.wrong(f"{text} must be a whole number between {least} and {most}")
+        return int(text)
 
     # --- kinds -------------------------------------------------------------------------------------------
 
     def _count(self) -> Question:
         if not self.given:
-            return Question(self.text, (), 1, ("units",), lambda values: np.ones((len(values[ROWS]), 1)), _same)
-        name, value = self.only(2, "count, or count:COLUMN:VALUE")
+            return Question(self.text, (), 1, ("units",), lambda values: np.ones((len(values[ROWS]), 1)))
+        name, value = self.only("count, or count:COLUMN:VALUE", 2)
         categories = self.values_of(name)
         if value not in categories:
             raise self.wrong(f"{name} has no value {value}; allowed: {', '.join(categories[:12])}")
         place = categories.index(value)
-        return Question(
-            self.text, (name,), 1, (value,), lambda values: (values[name] == place).astype(float)[:, None], _same
-        )
+        return Question(self.text, (name,), 1, (value,), lambda values: (values[name] == place).astype(float)[:, None])
 
     def _sum(self) -> Question:
-        (name,) = self.only(1, "sum:COLUMN")
+        (name,) = self.only("sum:COLUMN", 1)
         low, high = self.numbers_of(name)
         most = max(abs(low), abs(high))
 
@@ -169,7 +220,7 @@ class _Builder:
         return Question(self.text, (name,), 1, (name,), vectors, lambda total: total * most)
 
     def _mean(self) -> Question:
-        (name,) = self.only(1, "mean:COLUMN")
+        (name,) = self.only("mean:COLUMN", 1)
         low, high = self.numbers_of(name)
         middle, half, length = (low + high) / 2, (high - low) / 2, math.sqrt(2)
 
@@ -183,7 +234,7 @@ class _Builder:
         return Question(self.text, (name,), 2, (name,), vectors, decode)
 
     def _variance(self) -> Question:
-        (name,) = self.only(1, "variance:COLUMN")
+        (name,) = self.only("variance:COLUMN", 1)
         low, high = self.numbers_of(name)
         half, length = (high - low) / 2, math.sqrt(3)
 
@@ -199,14 +250,11 @@ class _Builder:
         return Question(self.text, (name,), 3, (name,), vectors, decode)
 
     def _covariance(self) -> Question:
-        names = tuple(self.given)
-        if len(names) < 2 or len(set(names)) < len(names):
-            raise self.wrong("allowed: covariance:COLUMN:COLUMN..., different columns of numbers")
-        halves = np.array([(high - low) / 2 for low, high in map(self.numbers_of, names)])
-        k = len(names)
-        pairs = list(itertools.combinations_with_replacement(range(k), 2))
-        length = math.sqrt(1 + k + len(pairs))
-        first, second = (np.array(side) for side in zip(*pairs, strict=True))
+        names = self.different("numbers")
+        halves, k = np.array([(high - low) / 2 for low, high in map(self.numbers_of, names)]), len(names)
+        first, second = np.triu_indices(k)
+        size = 1 + k + len(first)
+        length = math.sqrt(size)
 
         def vectors(values: Values) -> np.ndarray:
             x = np.stack([values[name] for name in names], axis=1)
@@ -217,87 +265,61 @@ class _Builder:
             mean, product = total[..., 1 : 1 + k] * length / number, total[..., 1 + k :] * length / number
             return (product - mean[..., first] * mean[..., second]) * halves[first] * halves[second]
 
-        said = tuple(f"{names[i]} x {names[j]}" for i, j in pairs)
-        return Question(self.text, names, 1 + k + len(pairs), said, vectors, decode)
+        pairs = tuple(f"{names[i]} x {names[j]}" for i, j in zip(first, second, strict=True))
+        return Question(self.text, names, size, pairs, vectors, decode)
 
     def _histogram(self) -> Question:
-        if len(self.given) not in (1, 2):
-            raise self.wrong("allowed: histogram:COLUMN of categories, histogram:COLUMN:BINS of numbers")
-        name = self.given[0]
-        if len(self.given) == 1 and self._has_values(name):
-            categories = self.values_of(name)
-            return Question(self.text, (name,), len(categories), categories, _one_hot(name, len(categories)), _same)
+        name, *bins = self.only("histogram:COLUMN of categories, histogram:COLUMN:BINS of numbers", 1, 2)
+        column = self.column(name)
+        if not bins and (getattr(column, "values", None) or getattr(column, "classes", None)):
+            return Question.of_places(self.text, (name,), self.values_of(name), lambda values: values[name])
         low, high = self.numbers_of(name)
-        bins = BINS if len(self.given) == 1 else self._whole(self.given[1], 1, MOST_NUMBERS)
-        edges = np.linspace(low, high, bins + 1)
-        said = tuple(f"{left:g} to {right:g}" for left, right in itertools.pairwise(edges))
-        return Question(
-            self.text, (name,), bins, said, lambda values: _one_hot_of(_binned(values[name], bins), bins), _same
-        )
+        number = self.whole(bins[0], 1, MOST_NUMBERS) if bins else HISTOGRAM_BINS
+        edges = np.linspace(low, high, number + 1)
+        names = tuple(f"{left:g} to {right:g}" for left, right in itertools.pairwise(edges))
+
+        def places(values: Values) -> np.ndarray:
+            missing = np.isnan(values[name])
+            place = np.floor((np.where(missing, 0, values[name]) + 1) / 2 * number).astype(np.int64)
+            return np.where(missing, -1, place.clip(0, number - 1))
+
+        return Question.of_places(self.text, (name,), names, places)
 
     def _top(self) -> Question:
-        if len(self.given) not in (1, 2):
-            raise self.wrong("allowed: top:COLUMN or top:COLUMN:HOW_MANY")
-        name = self.given[0]
+        name, *most = self.only("top:COLUMN or top:COLUMN:HOW_MANY", 1, 2)
         categories = self.values_of(name)
-        most = 5 if len(self.given) == 1 else self._whole(self.given[1], 1, len(categories))
+        number = self.whole(most[0], 1, len(categories)) if most else 5
         # All counts are answered; whoever shows them shows the most frequent (`Answer` of kind top).
-        return Question(
-            f"top:{name}:{most}", (name,), len(categories), categories, _one_hot(name, len(categories)), _same
-        )
+        return Question.of_places(f"top:{name}:{number}", (name,), categories, lambda values: values[name])
 
     def _table(self) -> Question:
-        names = tuple(self.given)
-        if len(names) < 2 or len(set(names)) < len(names):
-            raise self.wrong("allowed: table:COLUMN:COLUMN..., different columns of categories")
+        names = self.different("categories")
         shape = [len(self.values_of(name)) for name in names]
-        size = math.prod(shape)
-        if size > MOST_NUMBERS:
+        if (size := math.prod(shape)) > MOST_NUMBERS:
             raise self.wrong(f"{size} cells; allowed: {MOST_NUMBERS}")
-        said = tuple(" and ".join(cell) for cell in itertools.product(*map(self.values_of, names)))
+        cells = tuple(" and ".join(cell) for cell in itertools.product(*map(self.values_of, names)))
 
-        def vectors(values: Values) -> np.ndarray:
-            places = np.stack([values[name] for name in names])
-            known = (places >= 0).all(axis=0)
-            cell = np.where(known, np.ravel_multi_index(np.maximum(places, 0), shape), -1)
-            return _one_hot_of(cell, size)
+        def places(values: Values) -> np.ndarray:
+            each = np.stack([values[name] for name in names])
+            return np.where((each >= 0).all(axis=0), np.ravel_multi_index(np.maximum(each, 0), shape), -1)
 
-        return Question(self.text, names, size, said, vectors, _same)
+        return Question.of_places(self.text, names, cells, places)
 
     def _quantiles(self) -> Question:
         if not self.given:
             raise self.wrong("allowed: quantiles:COLUMN:SHARE:..., with shares between 0 and 1")
-        name, *shares = self.given
+        name, *given = self.given
         low, high = self.numbers_of(name)
         try:
-            wanted = tuple(float(share) for share in shares or ("0.25", "0.5", "0.75"))
+            shares = tuple(float(share) for share in given or ("0.25", "0.5", "0.75"))
         except ValueError:
-            raise self.wrong("a share must be a number between 0 and 1") from None
-        if not all(0 <= share <= 1 for share in wanted):
+            shares = (math.nan,)
+        if not all(0 <= share <= 1 for share in shares):
             raise self.wrong("a share must be a number between 0 and 1")
-        if len(wanted) > MOST_SHARES:
-            raise self.wrong(f"{len(wanted)} shares; allowed: {MOST_SHARES}")
+        if len(shares) > MOST_SHARES:
+            raise self.wrong(f"{len(shares)} shares; allowed: {MOST_SHARES}")
         step = getattr(self.column(name), "step", None)  # a target has none
-        return Question.of_bins(self.text, name, Bins.of_range(low, high, step, wanted))
-
-    def _has_values(self, name: str) -> bool:
-        target = self.schema.target
-        return (name == target.column and target.classes is not None) or (
-            name in self.schema.columns and self.schema.columns[name].values is not None
-        )
-
-    def _whole(self, text: str, least: int, most: int) -> int:
-        if not text.isdigit() or not least <= int(text) <= most:
-            raise self.wrong(f"{text} must be a whole number between {least} and {most}")
-        return int(text)
-
-
-#: In `Values`: of how many rows they are, float64 [n].
-ROWS = ""
-
-
-def _same(total: np.ndarray) -> np.ndarray:
-    return total
+        return Question.of_bins(self.text, name, Bins.of_range(low, high, step, shares))
 
 
 def _at_least_one(number: np.ndarray) -> np.ndarray:
@@ -309,20 +331,153 @@ def _present(vectors: np.ndarray) -> np.ndarray:
     return np.where(np.isnan(vectors).any(axis=1, keepdims=True), 0.0, vectors)
 
 
-def _one_hot(name: str, size: int) -> Callable[[Values], np.ndarray]:
-    return lambda values: _one_hot_of(values[name], size)
+# --- quantiles -------------------------------------------------------------------------------------------
+
+#: Bins of a round: at most as many numbers stand in a sum for a column's quantiles.
+MOST_BINS = 512
+#: Probability with which an interval may miss: by the two edges of a bin, and by all edges together.
+OWN, ALL_EDGES = 0.0475, 0.0025
+#: Bins for as many rows as one standard deviation of the noise below an edge: more only give noise more to do.
+A_DEVIATION = 2
+#: Part of the rows in one bin above which the answer says so.
+MUCH = 0.05
 
 
-def _one_hot_of(places: np.ndarray, size: int) -> np.ndarray:
-    """float64 [n, size] of places [n]; -1 is nowhere."""
-    vectors = np.zeros((len(places), size))
-    known = places >= 0
-    vectors[np.flatnonzero(known), places[known]] = 1.0
-    return vectors
+@lru_cache(maxsize=1)
+def _largest() -> np.ndarray:
+    k = np.arange(1, MOST_BINS)
+    column = np.cumprod(np.concatenate([[1.0], (2 * k - 1) / (2 * k)]))
+    place = np.arange(MOST_BINS + 1)[:, None] - 1 - np.arange(MOST_BINS)
+    return np.where(place >= 0, column[place], 0.0)
 
 
-def _binned(scaled: np.ndarray, bins: int) -> np.ndarray:
-    """The bin int64 [n] of numbers in [-1, 1]; -1: missing."""
-    missing = np.isnan(scaled)
-    place = np.floor((np.where(missing, 0, scaled) + 1) / 2 * bins).astype(np.int64)
-    return np.where(missing, -1, place.clip(0, bins - 1))
+def root(size: int) -> tuple[np.ndarray, float]:
+    """(F [size + 1, size] with a row of zeros before the first, |f|); up to `MOST_BINS`."""
+    matrix = _largest()[: size + 1, :size]
+    return matrix, float(np.linalg.norm(matrix[-1]))
+
+
+@dataclass(frozen=True)
+class Bins:
+    """Bins of a column's range, and which of its quantiles are asked for.
+
+    low, high: of the range; step: of the column's values, 0: none; shares: q [k]; edges: [b + 1], ascending.
+    """
+
+    low: float
+    high: float
+    step: float
+    shares: tuple[float, ...]
+    size: int
+    edges: np.ndarray
+
+    @classmethod
+    def of_range(cls, low: float, high: float, step: float | None, shares: tuple[float, ...]) -> Bins:
+        """Of the first round: one for each multiple of the step where these are at most `MOST_BINS`, else equal."""
+        values = round((high - low) / step) + 1 if step else MOST_BINS + 1
+        size, half = min(values, MOST_BINS), (step or 0) / 2
+        first = cls(low, high, step or 0.0, shares, size, np.linspace(low - half, high + half, size + 1))
+        return replace(first, edges=first._snapped(first.edges))
+
+    @property
+    def final(self) -> bool:
+        """Whether each value has a bin of its own, so that every round asks the same."""
+        return bool(self.step) and self.size == round((self.high - self.low) / self.step) + 1
+
+    @property
+    def blur(self) -> float:
+        return (self.high - self.low) * 2.0**-25
+
+    def vectors(self, scaled: np.ndarray) -> np.ndarray:
+        """float64 [n, size] of numbers [n] in [-1, 1]; NaN, a missing one, adds nothing."""
+        missing = np.isnan(scaled)
+        matrix, length = root(len(self.edges) - 1)
+        vectors = np.zeros((len(scaled), self.size))
+        columns = matrix[1:].T[self.places(np.where(missing, 0, scaled))]
+        vectors[:, : len(matrix) - 1] = np.where(missing[:, None], 0.0, columns / length)
+        return vectors
+
+    def places(self, scaled: np.ndarray) -> np.ndarray:
+        """int64 [n]: the bins of numbers [n] in [-1, 1]."""
+        numbers = self.low + (scaled + 1) / 2 * (self.high - self.low)
+        return np.searchsorted(self.edges[1:-1], numbers, side="right")
+
+    def answer(self, total: np.ndarray, std: float) -> tuple[np.ndarray, np.ndarray, np.ndarray, tuple[str, ...]]:
+        """(values, low, high [k], remarks). total: noisy sum [size] in rows; std: of the noise on each number."""
+        curve, widths = self._curve(total), np.diff(self.edges)
+        number = curve[-1]
+        z, found, told = -NormalDist().inv_cdf(OWN / 2), [], []
+        for share in self.shares:
+            rank, (excess, noise) = share * number, self._excess(total, std, share)
+            place = int(np.clip((curve[1:] < rank).sum(), 0, len(widths) - 1))
+            fits = (excess[:-1] - z * noise[:-1] <= 1) & (excess[1:] + z * noise[1:] >= -1)
+            first, last = self._window(excess, noise)
+            fits[:first], fits[last:] = False, False
+            held = np.flatnonzero(fits) if fits.any() else np.array([place])
+            rows = curve[place + 1] - curve[place]
+            value = self.edges[place] + widths[place] * (np.clip((rank - curve[place]) / rows, 0, 1) if rows else 0.5)
+            low, high = self._ends(self.edges[held[0]], self.edges[held[-1] + 1])
+            found.append((float(np.clip(self._multiple(value), low, high)), low, high))
+            left, right, much = self.edges[place], self.edges[place + 1], rows / number
+            told.append(f"quantile {share:g}: values are told apart to {max(widths[place], self.blur):.3g}")
+            if much > MUCH and widths[place] > 1.5 * self.step:
+                told[-1] += f", and about {much:.0%} of the rows lie in the one bin from {left:.6g} to {right:.6g}"
+        values, lows, highs = np.array(found).T
+        return values, lows, highs, tuple(told)
+
+    def zoomed(self, total: np.ndarray, std: float) -> Bins:
+        """Of the next round: with about as many rows in each, where the quantiles may lie by this one's noisy sum."""
+        if self.final:
+            return self
+        total = np.nan_to_num(total, nan=0.0, posinf=0.0, neginf=0.0)
+        curve, most = self._curve(total), (self.size - 2) // len(self.shares) - 2
+        parts = [self.edges[[0, -1]]]
+        for number, share in enumerate(self.shares):
+            excess, noise = self._excess(total, std, share)
+            first, last = self._window(excess, noise)
+            rows, deviation = curve[last] - curve[first], noise[first : last + 1].mean()
+            bins = int(np.clip(A_DEVIATION * rows / deviation, 2, most)) if deviation else most
+            places = (np.arange(bins) + (number + 0.5) / len(self.shares)) / bins  # not those of another quantile
+            inner = np.interp(curve[first] + rows * places, curve[first : last + 1], self.edges[first : last + 1])
+            parts += [self.edges[[first, last]], inner]
+        return replace(self, edges=self._snapped(np.concatenate(parts)))
+
+    def _curve(self, total: np.ndarray) -> np.ndarray:
+        """C [b + 1] as a rising curve from 0 to n, at least 1: the middle of its running maximum from the left and its
+        running minimum from the right.
+        """
+        below, _ = self._excess(total, 0.0, 0.0)
+        rising = np.maximum.accumulate(below) + np.minimum.accumulate(below[::-1])[::-1]
+        curve = np.clip(rising / 2, 0, max(1.0, below[-1]))
+        curve[0], curve[-1] = 0, max(1.0, below[-1])
+        return np.asarray(curve)
+
+    def _excess(self, total: np.ndarray, std: float, share: float) -> tuple[np.ndarray, np.ndarray]:
+        """(D, s), each [b + 1]; of the share 0 it is C."""
+        matrix, length = root(len(self.edges) - 1)
+        below = length * (matrix @ total[: len(matrix) - 1])
+        squares = np.concatenate([[0.0], np.cumsum(matrix[-1][::-1] ** 2)])  # of the lengths of rows
+        variances = squares - 2 * share * (matrix @ matrix[-1]) + share**2 * squares[-1]
+        return below - share * below[-1], length * std * np.sqrt(np.maximum(variances, 0.0))
+
+    def _window(self, excess: np.ndarray, noise: np.ndarray) -> tuple[int, int]:
+        """Edges (j, j') between which the quantile lies unless the noise exceeds k standard deviations somewhere."""
+        far = 1 - NormalDist().inv_cdf(ALL_EDGES / len(excess)) * noise
+        first = int(np.flatnonzero(excess < -far).max(initial=0))
+        last = int(np.flatnonzero(excess > far).min(initial=len(excess) - 1))
+        return (first, last) if first < last else (0, len(excess) - 1)
+
+    def _snapped(self, edges: np.ndarray) -> np.ndarray:
+        """Ascending, half way between multiples of the step."""
+        return np.unique((np.floor(edges / self.step) + 0.5) * self.step if self.step else edges)
+
+    def _multiple(self, value: float) -> float:
+        return float(f"{round(value / self.step) * self.step:.12g}") + 0.0 if self.step else float(value)
+
+    def _ends(self, left: float, right: float) -> tuple[float, float]:
+        """Of the interval: of values between two edges, before they were rounded."""
+        left, right = max(self.low, left - self.blur), min(self.high, right + self.blur)
+        if self.step:
+            inside = (np.ceil(left / self.step - 1e-9), np.floor(right / self.step + 1e-9))
+            left, right = (float(f"{number * self.step:.12g}") + 0.0 for number in inside)  # no -0
+        return left, right

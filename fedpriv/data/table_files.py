@@ -14,9 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedpriv.common.errors import DataError
-from fedpriv.data.schema_values import day_of, parsed_number, tidy
-from fedpriv.data.table_schema import MOST_COLUMNS, TableSchema
+import numpy as np
+import yaml
+
+from fedpriv.common.errors import DataError, OptionError
+from fedpriv.data.table_schema import MOST_COLUMNS, OPEN, TableSchema, day_of, parsed_number, tidy
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -29,6 +31,22 @@ LONGEST_HEADER, MOST_ROWS = 1 << 22, 1 << 28
 BLOCK = 1 << 16
 #: Cells that say that a value is missing, whatever the column is.
 MISSING = frozenset({"", "NA", "<NA>", "N/A", "NaN", "nan", "NaT", "null", "NULL", "None", "?"})
+HEAD = """\
+# Draft of a schema, from the names and types of the columns{rows}. No value, range or
+# category was read off the data: each "?" is yours to fill in from what is publicly known
+# (a clinical range, a code list), since models and noise are scaled by it.
+#   numbers and dates: range: [low, high]     categories: values: [a, b]
+#   free text: text: hashed, dims: 256        not for the model: ignore: true
+# {target} is taken as the target; `unit: COLUMN` protects all rows of a person together.
+"""
+
+#: What a draft says of a column, by the kind of its cells. Other kinds (lists, bytes) no model reads.
+DRAFTED: dict[str, dict[str, object]] = {
+    "number": {"range": OPEN},
+    "date": {"range": OPEN},
+    "text": {"values": OPEN},
+    "other": {"ignore": True},
+}
 #: First bytes of files that hold a table within something else.
 PACKED = {
     b"PK\x03\x04": "an Excel file or a zip archive",
@@ -64,10 +82,10 @@ def read_columns(source: Any, names: Sequence[str], form: Form | None, schema: T
     if is_parquet(path):
         return _read_parquet(path, names, names)
     header, separator = _header(path, names, form)
-    found = _csv(path, header, separator, form, list(names), numbers=schema.numbers)
-    if _num_lines(path) > found.num_rows + 1:
+    table = _csv(path, header, separator, form, list(names), numbers=schema.numbers)
+    if _num_lines(path) > table.num_rows + 1:
         _check_lines(path, _csv(path, header, separator, form), separator, names, schema)
-    return found
+    return table
 
 
 def frame_columns(table: Any, names: Sequence[str] | None = None, sign: str = ".") -> pa.Table:
@@ -77,28 +95,25 @@ def frame_columns(table: Any, names: Sequence[str] | None = None, sign: str = ".
     if not hasattr(table, "keys") or not hasattr(table, "__getitem__"):
         words = "a table is a DataFrame, a mapping of columns, or the path of a CSV or Parquet file"
         raise DataError(f"{words}, not {type(table).__name__}")
-    keys = [*table]
-    header = [tidy(str(key)) for key in keys]
-    check_names("the table", header, names or ())
-    key_of, found = dict(zip(header, keys, strict=True)), {}
-    for name in header if names is None else names:
+    key_of = {tidy(str(key)): key for key in table}
+    check_names("the table", [tidy(str(key)) for key in table], names or ())
+    columns = {}
+    for name in key_of if names is None else names:
         try:
-            found[name] = _array(table[key_of[name]], sign)
+            columns[name] = _array(table[key_of[name]], sign)
         except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
             raise DataError(f"the table: column {name}: {' '.join(str(error).split())[:200]}") from None
         if names is not None:
-            _check_kind("the table", name, found[name].type)
-    lengths = {len(column) for column in found.values()}
-    if len(lengths) > 1:
+            _check_kind("the table", name, columns[name].type)
+    if len(lengths := {len(column) for column in columns.values()}) > 1:
         raise DataError(f"the table: its columns have {', '.join(map(str, sorted(lengths)))} rows")
-    return pa.table(found)
+    return pa.table(columns)
 
 
 def _array(column: Any, sign: str) -> Any:
     """Of cells of several plain types, as an object column has them, or of numbers beyond 64 bits: of their texts, as
     a CSV file would hold them.
     """
-    import numpy as np
     import pyarrow as pa
 
     try:
@@ -135,26 +150,26 @@ def read_whole(path: Path, names: Sequence[str], form: Form, schema: TableSchema
         return Whole(_read_parquet(path, names), _parquet(path).schema_arrow.names)
     header, separator = _header(path, names, form)
     mark = codecs.BOM_UTF8 if path.open("rb").read(3) == codecs.BOM_UTF8 else b""
-    found = _csv(path, header, separator, form)
-    if _num_lines(path) > found.num_rows + 1:
-        _check_lines(path, found, separator, names, schema)
-    return Whole(found, header, separator, mark)
+    table = _csv(path, header, separator, form)
+    if _num_lines(path) > table.num_rows + 1:
+        _check_lines(path, table, separator, names, schema)
+    return Whole(table, header, separator, mark)
 
 
 def _num_lines(path: Path) -> int:
     """Lines of a file, or more."""
-    ends, last = {b"\n": 0, b"\r": 0}, b"\n"
+    ends, last = np.zeros(2, np.int64), b""
     with path.open("rb") as file:
         while block := file.read(1 << 24):
-            ends, last = {end: number + block.count(end) for end, number in ends.items()}, block[-1:]
-    return max(ends.values()) + (last not in ends)
+            ends += [block.count(sign) for sign in (b"\n", b"\r")]
+            last = block[-1:]
+    return int(ends.max()) + (last not in b"\n\r")
 
 
 def _check_lines(path: Path, table: pa.Table, separator: str, names: Sequence[str], schema: TableSchema) -> None:
     """Raises `DataError` for a cell of several lines that a quote which is not closed has made: in a column that the
     model reads and that is no text, or in any column where each further line has as many separators as a row.
     """
-    import numpy as np
     from pyarrow import compute
 
     for place, name in enumerate(table.column_names):
@@ -192,11 +207,8 @@ def column_types(path: Path, form: Form | None = None) -> dict[str, str]:
     """Name -> "number", "date" or "text", of every column; of a CSV file from its first 1,000 rows. Raises `DataError`
     for a CSV file whose first line looks like a row: its names would be a person's cells.
     """
-    import pyarrow as pa
-
     if is_parquet(path):
-        found = _parquet(path).schema_arrow
-        return {tidy(field.name): kind_of(field.type) for field in found}
+        return {tidy(field.name): kind_of(field.type) for field in _parquet(path).schema_arrow}
     form = form or Form()
     header, separator = _header(path, (), form)
     head = _csv(path, header, separator, form, rows=1000)
@@ -204,11 +216,29 @@ def column_types(path: Path, form: Form | None = None) -> dict[str, str]:
     for place, name in enumerate(header):
         cells = [cell for cell in head.column(place).to_pylist() if cell is not None and cell.strip() not in MISSING]
         _check_name(path, name, [tidy(cell) for cell in cells])
-        parsed = [parsed_number(cell, form.decimal) for cell in cells]
-        number = bool(cells) and all(value is not None for value in parsed)
-        kinds[name] = "number" if number else "date" if cells and all(map(_is_date, cells)) else "text"
-    assert isinstance(head, pa.Table)
+        tests = {"number": lambda cell: parsed_number(cell, form.decimal), "date": day_of} if cells else {}
+        fits = (kind for kind, read in tests.items() if all(read(cell) is not None for cell in cells))
+        kinds[name] = next(fits, "text")
     return kinds
+
+
+def draft(path: str | Path, target: str | None = None, form: Form | None = None) -> str:
+    """YAML text of a first schema, from the names and types of a file's columns alone, for whoever holds the data.
+    target: the column to predict (None: the last one). Raises `DataError`.
+    """
+    kinds = {name: kind for name, kind in column_types(Path(path), form).items() if name}  # "": ends of lines
+    if not kinds:
+        raise DataError(f"{path}: has no columns")
+    chosen = target or list(kinds)[-1]
+    if chosen not in kinds:
+        raise OptionError("target", chosen, f"the file has no such column; allowed: {', '.join(list(kinds)[:12])}")
+    task, public = ("regression", "range") if kinds[chosen] == "number" else ("classification", "classes")
+    columns = {name: dict(DRAFTED[kind]) for name, kind in kinds.items() if name != chosen}
+    target_entry = {"column": chosen, "task": task, public: OPEN}
+    schema = {"target": target_entry, "columns": columns, "missing": "indicator"}
+    text = yaml.safe_dump(schema, sort_keys=False, allow_unicode=True, default_flow_style=None)
+    rows = "" if is_parquet(Path(path)) else ", the types from the first 1,000 rows"
+    return HEAD.format(rows=rows, target=chosen) + text
 
 
 def _check_name(path: Path, name: str, cells: Sequence[str]) -> None:
@@ -236,10 +266,10 @@ def _header(path: Path, names: Sequence[str], form: Form) -> tuple[list[str], st
     text = line.rstrip("\n")
     if not text.strip():
         raise DataError(f"{path}: the first line is empty; it must name the columns")
-    tried = [form.separator] if form.separator else list(SEPARATORS.values())
-    found = {separator: next(csv.reader([text], delimiter=separator)) for separator in tried}
-    separator = max(tried, key=lambda each: (len({*names} & {*found[each]}), len(found[each])))
-    header = [tidy(name) for name in found[separator]]
+    tried = [form.separator] if form.separator else SEPARATORS.values()
+    headers = {separator: next(csv.reader([text], delimiter=separator)) for separator in tried}
+    separator = max(headers, key=lambda sign: (len({*names} & {*headers[sign]}), len(headers[sign])))
+    header = [tidy(name) for name in headers[separator]]
     if len(header) > MOST_COLUMNS:
         raise DataError(f"{path}: {len(header)} columns; at most {MOST_COLUMNS} are allowed")
     check_names(path, header, names)
@@ -316,8 +346,8 @@ def _csv(
             return _csv(path, header, separator, form, names, rows, threads)
         if "Expected" in words and threads:  # one thread alone knows the row
             return _csv(path, header, separator, form, names, rows, threads=False)
-        if (found := re.search(r"Row #(\d+): Expected (\d+) columns, got (\d+): (.{0,60})", words)) is not None:
-            line, expected, got, text = found.groups()
+        if (match := re.search(r"Row #(\d+): Expected (\d+) columns, got (\d+): (.{0,60})", words)) is not None:
+            line, expected, got, text = match.groups()
             quote = "; is a quote not closed, or a separator in a cell without quotes?"
             words = f"row {int(line) - 1}: {got} cells, and the first line names {expected} columns{quote} ({text})"
         raise DataError(f"{path}: {words}") from None
@@ -349,15 +379,14 @@ def _read_parquet(path: Path, names: Sequence[str], columns: Sequence[str] | Non
     file = _parquet(path)
     header = [*map(tidy, file.schema_arrow.names)]
     check_names(path, header, names)
-    rows = file.metadata.num_rows
     places = [*range(len(header))] if columns is None else [header.index(name) for name in columns]
     schema = pa.schema([file.schema_arrow.field(place) for place in places])
     for name in names:
         _check_kind(path, name, file.schema_arrow.field(header.index(name)).type)
+    if (rows := file.metadata.num_rows) > MOST_ROWS:
+        raise DataError(f"{path}: {rows} rows; at most {MOST_ROWS} are allowed")
     # What a file says of its own size may be wrong: it is read in pieces, and each counts.
     most = psutil.virtual_memory().available // 2
-    if rows > MOST_ROWS:
-        raise DataError(f"{path}: {rows} rows; at most {MOST_ROWS} are allowed")
     pieces, size = [], 0
     try:
         for batch in file.iter_batches(BLOCK, columns=schema.names):
@@ -381,7 +410,3 @@ def kind_of(kind: Any) -> str:
         return "date"
     plain = types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind)
     return "text" if plain or types.is_boolean(kind) or types.is_null(kind) else "other"
-
-
-def _is_date(cell: str) -> bool:
-    return day_of(cell) is not None

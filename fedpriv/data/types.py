@@ -5,23 +5,34 @@ Shapes: n pictures, c channels, h x w pixels, N clients.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import hashlib
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
 
-from fedpriv.data.draws import generator
 from fedpriv.data.table_schema import TableSchema
 from fedpriv.mechanisms.tasks import Classification, Task
 
 
+def generator(seed: int, purpose: str) -> np.random.Generator:
+    """An independent generator for every pair of seed and purpose, the same on every machine; no global state."""
+    digest = hashlib.blake2b(f"{seed}/{purpose}".encode(), digest_size=16).digest()
+    return np.random.default_rng(int.from_bytes(digest, "big"))
+
+
 class Rows(Protocol):
-    """Public features of pictures, float32 [n, d], read by rows."""
+    """Public features of pictures, float32 [n, d], read by rows. shape: of one example, as a model reads it."""
 
     def __len__(self) -> int: ...
 
     def __getitem__(self, rows: np.ndarray) -> np.ndarray: ...
+
+    def between(self, start: int, stop: int) -> Rows: ...
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
 
     @property
     def nbytes(self) -> int: ...
@@ -48,6 +59,12 @@ class Examples:
         """Targets, units and sites of these rows (int64 [b]); of inputs nothing is read."""
         parts = (None if part is None else part[rows] for part in (self.unit, self.site))
         return Examples(self.inputs, self.targets[rows], None, *parts)
+
+    def between(self, start: int, stop: int) -> Examples:
+        """These rows with all that is known of them; arrays are shared."""
+        features = None if self.features is None else self.features.between(start, stop)
+        parts = (None if part is None else part[start:stop] for part in (self.unit, self.site))
+        return Examples(self.inputs[start:stop], self.targets[start:stop], features, *parts)
 
     def and_then(self, others: Examples) -> Examples:
         """These rows and others of the same form. (Features: `load_pool` reads them itself.)"""
@@ -124,22 +141,20 @@ class Partition:
         """The same partition, with these rows in place of 0, 1, ..."""
         return replace(self, indices=rows[self.indices])
 
+    @classmethod
+    def of_parts(cls, parts: Sequence[np.ndarray]) -> Partition:
+        """Of each client its training rows and then its test rows."""
+        lengths = np.array([len(part) for part in parts]).reshape(-1, 2)
+        offsets = np.cumsum([0, *lengths.sum(axis=1)])
+        return cls(np.concatenate(parts).astype(np.int64), offsets, lengths[:, 0].copy())
+
     def of_units(self, member: np.ndarray) -> Partition:
         """A partition of units as one of their rows: ``member`` (int64 [n]) is the unit of each row."""
         order = np.argsort(member, kind="stable")
         starts = np.searchsorted(member[order], np.arange(int(member.max()) + 2))
-        indices, num_train = [], []
-        for client in range(self.num_clients):
-            parts = [
-                np.sort(np.concatenate([order[starts[unit] : starts[unit + 1]] for unit in units], dtype=np.int64))
-                if len(units)
-                else np.zeros(0, np.int64)
-                for units in (self.train(client), self.test(client))
-            ]
-            indices += parts
-            num_train.append(len(parts[0]))
-        lengths = [len(indices[2 * k]) + len(indices[2 * k + 1]) for k in range(self.num_clients)]
-        return Partition(np.concatenate(indices), np.cumsum([0, *lengths]), np.array(num_train))
+        parts = [part(client) for client in range(self.num_clients) for part in (self.train, self.test)]
+        rows = ([order[starts[unit] : starts[unit + 1]] for unit in units] for units in parts)
+        return self.of_parts([np.sort(np.concatenate([order[:0], *blocks])) for blocks in rows])
 
     def train(self, client: int) -> np.ndarray:
         start, split, _ = self._bounds(client)
@@ -265,9 +280,6 @@ class FederatedData:
         return np.array([self.persons(client).max(initial=-1) + 1 for client in range(self.num_clients)])
 
 
-# --- between the sources and the cache -------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class PictureStream:
     """A data set while it is being decoded: the training examples first, then the test examples.
@@ -279,18 +291,7 @@ class PictureStream:
     classes: tuple[str, ...]
     labels: np.ndarray
     num_train: int
-    shape: tuple[int, int, int]
     blocks: Iterable[np.ndarray]
-
-
-@dataclass(frozen=True)
-class PictureArrays:
-    """A decoded data set: images uint8 [n, c, h, w], labels int64 [n], the training examples first."""
-
-    classes: tuple[str, ...]
-    images: np.ndarray
-    labels: np.ndarray
-    num_train: int
 
 
 @dataclass(frozen=True)

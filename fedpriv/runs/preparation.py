@@ -14,7 +14,7 @@ from fedpriv.config.halves import half_class, method_options
 from fedpriv.config.methods import PFLOptions
 from fedpriv.config.schema import Config, FaultPlan
 from fedpriv.data import FederatedData, ResampledPartition
-from fedpriv.data.weights_file import read_weights
+from fedpriv.data.networks import read_weights
 from fedpriv.deployment.policy import Policy
 from fedpriv.engines.worker import Worker
 from fedpriv.report.live.progress import figure

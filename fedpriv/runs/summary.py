@@ -14,11 +14,9 @@ from fedpriv.common.files import json_number
 from fedpriv.common.messages import LOCAL_ACCURACY, FloatVector
 from fedpriv.config.schema import Config
 from fedpriv.config.sum_methods import AskOptions
-from fedpriv.data.asked import KEPT, Asks
-from fedpriv.data.table_answers import answers
-from fedpriv.data.table_rows import MOST_LOST
+from fedpriv.data.asked import KEPT, Asks, answers
 from fedpriv.data.table_schema import TableSchema
-from fedpriv.data.table_source import schema_of_dataset
+from fedpriv.data.tables import MOST_LOST, schema_of_dataset
 from fedpriv.engines.worker import Worker
 from fedpriv.privacy.claimed import Claim
 from fedpriv.privacy.composition import Verified

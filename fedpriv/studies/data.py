@@ -10,7 +10,7 @@ import numpy as np
 
 from fedpriv.common.errors import OptionError
 from fedpriv.config.data_schema import KNOWN_SETS, TABLES
-from fedpriv.data.splits import Split, check_split, divide_by_class, read_split, write_split
+from fedpriv.data.partition import Split, check_split, divide_by_class, read_split, write_split
 
 #: Of torchvision's own layout: the folder that a set's files lie in below dataset.root.
 TORCHVISION = {

@@ -365,7 +365,7 @@ def test_a_split_of_ones_own(tmp_path: Path) -> None:
     from fedpriv.common.errors import OptionError
     from fedpriv.config.compose import compose
     from fedpriv.data.load import load_federated, load_pool
-    from fedpriv.data.splits import Split, write_split
+    from fedpriv.data.partition import Split, write_split
 
     def load(split: Split) -> tuple[list[int], list[int]]:
         write_split(tmp_path / "own.npz", split)

@@ -30,9 +30,8 @@ from fedpriv.common.files import open_regular
 from fedpriv.common.messages import Refusal
 from fedpriv.common.places import PACKAGE
 from fedpriv.common.printing import cell, printable
-from fedpriv.config.data_schema import DatasetConfig
-from fedpriv.data.decoding import Encoded, _read
-from fedpriv.data.on_nodes import count_pictures
+from fedpriv.data.decoding import Encoded, read_picture
+from fedpriv.data.pictures import chosen_classes
 from fedpriv.deployment import supernode
 from fedpriv.deployment.bundles import Approved
 from fedpriv.deployment.policy import read_policy
@@ -83,11 +82,10 @@ def test_only_regular_files_are_read(make: Callable[[Path], None], tmp_path: Pat
     monkeypatch.chdir(tmp_path)  # a socket's name is short
     path = Path("strange")
     make(path)
-    config = DatasetConfig.model_construct(channels=1, size=4)
     with not_for_ever():
         with pytest.raises(OSError):
             open_regular(path)
-        assert isinstance(_read(Encoded("strange", str(path)), config), str)
+        assert isinstance(read_picture(Encoded("strange", str(path)), 1, (4, 4)), str)
         with pytest.raises(OptionError, match="policy=strange: cannot be read"):
             read_policy(path)
 
@@ -98,7 +96,7 @@ def test_a_class_folder_holds_regular_files(make: Callable[[Path], None], tmp_pa
     monkeypatch.chdir(tmp_path / "a")
     make(Path("strange"))
     with not_for_ever(), pytest.raises(DataError, match="strange: not a regular file"):
-        count_pictures(tmp_path, ("a", "b"))
+        chosen_classes(tmp_path, ("a", "b"))
 
 
 def test_a_pipe_in_a_class_folder_is_answered_and_the_lock_is_free(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from fedpriv.common.errors import DataError, OptionError
 from fedpriv.config.data_schema import KNOWN_SETS, DatasetConfig
 from fedpriv.data import Dataset
 from fedpriv.data.load import load_dataset
-from fedpriv.data.on_nodes import count_pictures
+from fedpriv.data.pictures import chosen_classes
 from fedpriv.training.sequential import normalise
 
 
@@ -319,7 +319,7 @@ def test_folders_that_are_not_what_they_should_be(tmp_path: Path):
 @pytest.mark.parametrize("what", ["a loop", "a circle", "a broken link", "a loop of folders", "a long name"])
 @pytest.mark.parametrize("divided", [False, True])
 def test_a_file_that_cannot_be_looked_at_is_named(what: str, divided: bool, tmp_path: Path) -> None:
-    """In a simulation's folder, and in a node's (`count_pictures`)."""
+    """In a simulation's folder, and in a node's (`chosen_classes`)."""
     root = tmp_path / "train" if divided else tmp_path
     for name in ("ape", "bee"):
         for number in range(2):
@@ -338,7 +338,7 @@ def test_a_file_that_cannot_be_looked_at_is_named(what: str, divided: bool, tmp_
         wrong.symlink_to(wrong)
     else:
         wrong.symlink_to("n" * 4000)
-    for look in (lambda: load("image_folder", tmp_path), lambda: count_pictures(root, ("ape", "bee"))):
+    for look in (lambda: load("image_folder", tmp_path), lambda: chosen_classes(root, ("ape", "bee"))):
         with pytest.raises(DataError, match=f"{wrong}: (Too many levels|No such file|File name too long)"):
             look()
 

@@ -12,11 +12,11 @@ import pytest
 from fedpriv.common.errors import DataError
 from fedpriv.config.compose import compose
 from fedpriv.config.own_options import CONF
-from fedpriv.data import docstrings, table_source
-from fedpriv.data.docstrings import OF_LIBRARY, OF_MODULE, SHORTEST, module_files, table_of
+from fedpriv.data import installed_tables, tables
+from fedpriv.data.installed_tables import OF_LIBRARY, OF_MODULE, SHORTEST, _order, module_files, table_of
 from fedpriv.data.load import load_federated
-from fedpriv.data.table_rows import encode
 from fedpriv.data.table_schema import read_schema
+from fedpriv.data.tables import encode
 
 LONG = "Words of a docstring that is long enough to be taken, since it has at least eighty characters: "
 
@@ -43,10 +43,10 @@ def test_first_docstrings_of_a_module_are_taken_once_and_nothing_is_run(tmp_path
 def test_a_library_has_a_limit_and_the_order_of_its_modules_is_a_hash(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(docstrings, "OF_LIBRARY", 15)
+    monkeypatch.setattr(installed_tables, "OF_LIBRARY", 15)
     files = {f"m{k}": source(tmp_path, f"m{k}", *(f"{LONG}{k} {n}" for n in range(12))) for k in range(4)}
     found = table_of({"a": files})["module"].to_pylist()
-    order = sorted(files, key=docstrings._order)
+    order = sorted(files, key=_order)
     assert order != sorted(files) and found == [order[0]] * 10 + [order[1]] * 5
     with pytest.raises(DataError, match="no docstrings of b; its source files must be installed"):
         table_of({"a": files, "b": module_files("no_such_package")})
@@ -54,7 +54,7 @@ def test_a_library_has_a_limit_and_the_order_of_its_modules_is_a_hash(
 
 def test_libraries_are_read_without_being_imported() -> None:
     script = (
-        "import sys; from fedpriv.data.docstrings import module_files, LIBRARIES\n"
+        "import sys; from fedpriv.data.installed_tables import module_files, LIBRARIES\n"
         "found = {name: len(module_files(package)) for name, (package, _) in LIBRARIES.items()}\n"
         "assert min(found.values()) > 100, found\n"
         "assert not any('.tests.' in name for name in module_files('numpy'))\n"
@@ -74,12 +74,12 @@ def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
             for k in range(5)
         }
     made = table_of(files)
-    monkeypatch.setattr(table_source, "_BUILT_IN", {"docstrings": lambda: made, "docstrings_next": lambda: made})
+    monkeypatch.setattr(tables, "INSTALLED", {"docstrings": lambda: made, "docstrings_next": lambda: made})
     return ["dataset=docstrings", f"dataset.cache={tmp_path / 'cache'}", "strategy=fedavg", "model=linear"]
 
 
 def test_a_module_is_on_one_side_and_seeds_choose_which(small: list[str]) -> None:
-    made = table_source._BUILT_IN["docstrings"]()
+    made = tables.INSTALLED["docstrings"]()
     inputs = encode(made, read_schema(CONF / "schema/docstrings.yaml"), "made").inputs
     module_of = dict(zip((row.tobytes() for row in inputs), made["module"].to_pylist(), strict=True))
     sides = []

@@ -33,7 +33,7 @@ RUN = (*STROKES, "num_clients=5", "clients_per_round=4")
 @pytest.mark.parametrize("features", [("features=gradients",), STROKES[:3]], ids=" ".join)
 def test_a_round_is_one_step_of_softmax_regression_on_the_features(features: tuple[str, ...], run: Run, tmp_path: Path):
     """W = -lr gradient at 0 = lr mean((y - 1/10) x^T), over the pictures of all clients in one batch each. What the
-    features of a picture are, `test_public_features` says; that other engines do the same, `test_engines`.
+    features of a picture are, `test_features` says; that other engines do the same, `test_engines`.
     """
     options = (*features, "model=softmax", "strategy=fedavg", "local.lr=5", "local.batch_size=1000", "num_rounds=1")
     found = load_file(run(*options, "num_clients=2", "clients_per_round=2") / "model.safetensors")

@@ -15,10 +15,9 @@ from fedpriv.common.command_line import DONE, LOST, MISTAKE
 from fedpriv.common.errors import DataError
 from fedpriv.config.compose import compose
 from fedpriv.config.data_schema import DatasetConfig
-from fedpriv.data.schema_draft import draft
-from fedpriv.data.table_files import Form
+from fedpriv.data.table_files import Form, draft
 from fedpriv.data.table_schema import read_schema
-from fedpriv.data.table_source import encoded_rows
+from fedpriv.data.tables import encoded_rows
 from fedpriv.deployment.policy_template import TEMPLATE
 from fedpriv.runs.start import start_run
 from fedpriv.runs.summary import lost_cells

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
+from scipy.stats import norm
 
 from fedpriv.common.errors import OptionError
-from fedpriv.data.asked import contributions
-from fedpriv.data.questions import ROWS, Values, parse, weights
-from fedpriv.data.table_answers import answers
+from fedpriv.data.asked import KEPT, Answer, Asks, answers, contributions
+from fedpriv.data.questions import ALL_EDGES, MOST_BINS, OWN, ROWS, Bins, Values, parse, root, weights
 from fedpriv.data.table_schema import schema_of
+from tools import quantile_figure
 
 SCHEMA = schema_of(
     {
@@ -157,3 +159,216 @@ def test_one_question_costs_what_the_exact_gaussian_costs() -> None:
         errors = np.array([answers(questions, draw, 0.0)[0].values for draw in draws[:400]])
         assert np.std(errors) == pytest.approx(std * sensitivity, rel=0.1)
     assert math.isclose(weights(parse(("count",), SCHEMA))[0], 1.0)
+
+
+# --- Quantiles: what a row adds is no longer than 1 whatever the edges are, and intervals hold the r
+
+
+SHARES = (0.01, 0.5, 0.9)
+
+
+def scaled(values: Any, low: float, high: float) -> np.ndarray:
+    """As a run has them: float32 in [-1, 1]."""
+    found = 2 * (np.asarray(values, float).clip(low, high) - low) / (high - low) - 1
+    return np.asarray(found.astype(np.float32).astype(np.float64))
+
+
+def asked(
+    values: Any, low: float, high: float, shares: str, step: float | None = None, std: float = 0.0, rounds: int = 2
+) -> Answer:
+    """The answer of a run of some rounds on one column."""
+    column = {"range": [low, high]} | ({"step": step} if step else {})
+    target = {"column": "y", "task": "classification", "classes": ["a", "b"]}
+    (question,) = parse([f"quantiles:x:{shares}"], schema_of({"target": target, "columns": {"x": column}}, "test"))
+    table: Values = {"x": scaled(values, low, high), ROWS: np.zeros(len(values))}
+    asks = Asks(("n",) * question.size * rounds, (question,), sections=rounds, noise=std / KEPT)
+    rng, theta = np.random.default_rng(5), np.zeros((rounds, question.size))
+    for number in range(1, rounds + 1):
+        (now,) = asks.at_round(number, theta.ravel())
+        theta[number - 1] = now.vectors(table).sum(axis=0) * KEPT + rng.normal(0, std, question.size)
+    last = asks.at_round(rounds, theta.ravel())
+    return answers(last, asks.rounds(theta), np.full(rounds, std / KEPT))[0]
+
+
+# --- what a row adds ---------------------------------------------------------------------------------------
+
+
+def test_the_root_of_the_matrix_of_ones() -> None:
+    for size in (1, 2, 7, MOST_BINS):
+        matrix, length = root(size)
+        assert matrix[1:] @ matrix[1:] == pytest.approx(np.tril(np.ones((size, size)))) and not matrix[0].any()
+        # |f|^2 by the central binomials: f_k = binom(2k, k) / 4^k
+        squares = sum((math.comb(2 * k, k) / 4**k) ** 2 for k in range(size))
+        assert length == pytest.approx(math.sqrt(squares), rel=1e-12)
+        assert np.linalg.norm(matrix, axis=0).max() <= length * (1 + 1e-12)
+
+
+@pytest.mark.parametrize("step", [None, 1.0, 0.25])
+def test_no_theta_makes_a_rows_vector_longer_than_one(step: float | None) -> None:
+    """Brute force: thetas that no run gives, every row, and what a row more changes."""
+    rng = np.random.default_rng(0)
+    rows = np.concatenate([rng.uniform(-1, 1, 300), [-1, 1, 0, np.nan, 1e30, -1e30]])
+    for trial in range(60):
+        bins = Bins.of_range(-50, 500, step, SHARES)
+        for _ in range(3):
+            size = rng.choice([1e-3, 1.0, 1e5, 1e300])
+            total = rng.choice([rng.normal(0, 1, bins.size) * size, np.zeros(bins.size)])
+            total[rng.integers(0, bins.size, 3)] = rng.choice([0, np.nan, np.inf, -np.inf], 3)
+            bins = bins.zoomed(total, float(rng.choice([0, 1, 1e4])))
+            assert np.isfinite(bins.edges).all() and (np.diff(bins.edges) > 0).all()
+            assert 2 <= len(bins.edges) <= bins.size + 1, trial
+            vectors = bins.vectors(rows)
+            lengths = np.linalg.norm(vectors, axis=1)
+            assert lengths.max() <= 1 + 1e-12 and not vectors[np.isnan(rows)].any()
+
+
+def test_rounds_before_are_all_that_edges_depend_on() -> None:
+    """The sum of a round changes the next rounds' bins, not its own; the first round's are those of the schema."""
+    (question,) = parse(["quantiles:x:0.5"], schema_of({
+        "target": {"column": "y", "task": "classification", "classes": ["a", "b"]},
+        "columns": {"x": {"range": [0, 1000]}},
+    }, "test"))  # fmt: skip
+    asks = Asks(("n",) * question.size * 3, (question,), sections=3, noise=0.1)
+    theta = np.random.default_rng(0).normal(0, 5, (3, question.size)).cumsum(axis=1)
+    for number in (1, 2, 3):
+        (first,), other = asks.at_round(number, theta.ravel()), theta.copy()
+        other[number - 1 :] = 1e9
+        (second,) = asks.at_round(number, other.ravel())
+        assert first.bins is not None and second.bins is not None
+        assert np.array_equal(first.bins.edges, second.bins.edges)
+        assert (number == 1) == np.array_equal(first.bins.edges, np.linspace(0, 1000, MOST_BINS + 1))
+
+
+# --- intervals -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", [*quantile_figure.columns()])
+def test_intervals_hold_at_least_as_often_as_they_say(name: str) -> None:
+    """4 shares, 3 epsilons, 2 trust models, 40 draws: the standard error of a row's mean is below 0.02."""
+    means = []
+    for epsilon in quantile_figure.EPSILONS:
+        for noises in quantile_figure.MODELS.values():
+            held, _ = quantile_figure.trials(name, epsilon, noises, 40)
+            assert held.mean(axis=0).min() >= 0.86, (epsilon, noises, held.mean(axis=0))
+            means.append(held.mean())
+    assert np.mean(means) >= 0.95
+
+
+@pytest.mark.parametrize(("name", "most"), [("weight", 2.5), ("income", 4000.0), ("sensor", 40.0), ("score", 0.1)])
+def test_intervals_are_of_use(name: str, most: float) -> None:
+    """At epsilon 1 in a secure sum, between the quartiles: not the whole range, which would always hold."""
+    _, widths = quantile_figure.trials(name, 1.0, 1, 20)
+    assert np.median(widths, axis=0)[1:].max() < most
+
+
+def test_what_may_go_wrong_is_five_per_cent_together() -> None:
+    assert pytest.approx(0.05) == OWN + ALL_EDGES
+    bins, std = Bins.of_range(0, 1, None, (0.3,)), 2.0
+    noise = np.random.default_rng(0).normal(0, std, (4000, bins.size))
+    excess = np.array([bins._excess(draw, std, 0.3)[0] for draw in noise])
+    _, deviation = bins._excess(noise[0], std, 0.3)
+    assert excess.std(axis=0) == pytest.approx(deviation, rel=0.06)
+    missed = [bins._window(draw, deviation) != (0, MOST_BINS) for draw in excess]  # an empty column: nothing is certain
+    assert np.mean(missed) <= ALL_EDGES
+    far = 1 + norm.isf(ALL_EDGES / (MOST_BINS + 1))
+    for limit, first in ((-far - 0.01, 1), (-far + 0.01, 0)):
+        steps = np.concatenate([[0, limit], np.zeros(MOST_BINS - 1)])
+        assert bins._window(steps, np.ones(MOST_BINS + 1)) == (first, MOST_BINS)
+
+
+@pytest.mark.parametrize("std", [2.0, 9.0])
+def test_an_interval_ends_where_the_noise_alone_rules_a_bin_out(std: float) -> None:
+    bins, z = Bins.of_range(0, 1, None, (0.5,)), norm.isf(0.0475 / 2)
+    total = bins.vectors(np.linspace(-1, 1, 4001)).sum(axis=0)
+    _, low, high, _ = bins.answer(total, std)
+    excess, noise = bins._excess(total, std, 0.5)
+    first = int(np.flatnonzero(excess[1:] + z * noise[1:] >= -1)[0])
+    last = int(np.flatnonzero(excess[:-1] - z * noise[:-1] <= 1)[-1])
+    assert 0 < first < last < MOST_BINS - 1
+    assert [low[0], high[0]] == pytest.approx([bins.edges[first], bins.edges[last + 1]], abs=1e-6)
+
+
+def test_a_number_that_float32_moves_over_an_edge_is_in_the_interval() -> None:
+    value = 1 - 1 / MOST_BINS - 1e-9
+    found = asked(np.full(100, value), 0, 1, "0.5", rounds=1)
+    assert found.low[0] <= value < 1 - 1 / MOST_BINS <= found.high[0]
+
+
+@pytest.mark.parametrize("std", [0.0, 0.5])
+@pytest.mark.parametrize(
+    ("values", "low", "high", "step"),
+    [
+        (np.full(400, 7.25), 0, 10, None),
+        (np.full(400, 7), 0, 10, 1),
+        ([3.5], 0, 10, None),
+        (np.linspace(-900, -800, 500), -1000, -10, None),
+        (np.linspace(-1, 1, 501), -5, 5, None),
+        (np.random.default_rng(0).normal(0, 1, 800), -5e11, 5e11, None),
+        (np.random.default_rng(0).normal(40, 9, 800).round(), 0, 100000, 1),
+        (np.random.default_rng(0).lognormal(3, 1, 800).round(2), 0, 1e7, 0.01),
+        (np.random.default_rng(0).integers(17000, 19000, 800), 0, 25000, 1),  # dates are days
+        (np.random.default_rng(0).normal(50, 60, 800), 0, 100, None),  # clipped at both ends
+        (np.random.default_rng(0).normal(0.5, 0.2, 800).round(1), -1, 2, 0.1),
+        (np.repeat([1, 2], 400), 0, 3, 1),  # a tie: the quantile 0.5 is 1 and 2
+    ],
+)
+def test_edge_cases_hold(values: np.ndarray, low: float, high: float, step: float | None, std: float) -> None:
+    shares = (0.0, 0.01, 0.25, 0.5, 0.75, 1.0)
+    found = asked(values, low, high, ":".join(map(str, shares)), step, std)
+    true = np.quantile(np.clip(values, low, high), shares, method="inverted_cdf")
+    assert (found.low <= true).all() and (true <= found.high).all(), (found, true)
+    assert (found.low <= found.values).all() and (found.values <= found.high).all()
+    assert low <= found.low.min() and found.high.max() <= high
+    if step:
+        for numbers in (found.values, found.low, found.high):
+            assert numbers / step == pytest.approx(np.round(numbers / step), abs=1e-6)
+    if not std and len(values) > 1:
+        inside = slice(1, -1)  # the ends are those of the range: that one row is beyond is not to be known
+        finest = max((high - low) * 2.0**-15, 2 * (step or 0))
+        assert (found.high - found.low)[inside].max() <= finest + 4 * np.diff(np.sort(np.clip(values, low, high))).max()
+
+
+def test_an_empty_column_says_nothing() -> None:
+    found = asked(np.full(50, np.nan), 0, 10, "0.5", std=1.0)
+    assert (found.low[0], found.high[0]) == (0, 10)
+
+
+def test_three_rounds_see_more_than_two_and_two_more_than_one() -> None:
+    values = np.random.default_rng(0).normal(4e5, 100, 3000)
+    found = [asked(values, 0, 1e6, "0.5", std=1.0, rounds=rounds) for rounds in (1, 2, 3)]
+    widths = [float((one.high - one.low)[0]) for one in found]
+    assert widths[0] > 50 * widths[1] and widths[2] <= widths[1] * 2
+
+
+def test_the_answer_says_how_finely_it_tells_values_apart() -> None:
+    rng = np.random.default_rng(0)
+    coarse = asked(rng.lognormal(10, 0.5, 900), 0, 1e8, "0.5", rounds=1).remarks
+    assert coarse[0].startswith("quantile 0.5: values are told apart to 1.95e+05, and about 100%")
+    fine = asked(rng.uniform(0, 10, 900), 0, 10, "0.5", rounds=1).remarks
+    assert fine == ("quantile 0.5: values are told apart to 0.0195",)
+    whole = asked(np.full(900, 7), 0, 10, "0.5", 1).remarks  # a value of its own is told apart from all others
+    assert whole == ("quantile 0.5: values are told apart to 1",)
+
+
+def test_values_that_all_have_a_bin_are_asked_in_the_same_way_in_every_round() -> None:
+    bins = Bins.of_range(0, 120, 1, (0.5,))
+    assert bins.final and bins.size == 121 and bins.zoomed(np.full(121, 9.0), 0.1) is bins
+    assert not Bins.of_range(0, MOST_BINS, 1, (0.5,)).final and Bins.of_range(1, MOST_BINS, 1, (0.5,)).final
+    one, two = (asked(np.arange(121.0), 0, 120, "0.5", 1, 3.0, rounds) for rounds in (1, 8))
+    assert (two.high - two.low)[0] < 0.7 * (one.high - one.low)[0]
+
+
+@pytest.mark.parametrize(
+    ("column", "words"),
+    [
+        ({"range": [0, 10], "step": 0}, "must be more than 0"),
+        ({"range": [0, 10], "step": 3}, "the ends of the range must be multiples of step: 3"),
+        ({"values": ["a"], "step": 1}, "step needs a range; leave it out"),
+        ({"range": [0, 1], "step": "one"}, "step"),
+    ],
+)
+def test_a_wrong_step_is_refused(column: dict[str, Any], words: str) -> None:
+    target = {"column": "y", "task": "classification", "classes": ["a", "b"]}
+    with pytest.raises(OptionError) as caught:
+        schema_of({"target": target, "columns": {"x": column}}, "test")
+    assert words in str(caught.value)

@@ -22,11 +22,10 @@ from pyarrow import parquet
 
 from fedpriv.common.errors import DataError, OptionError
 from fedpriv.config.compose import compose
-from fedpriv.data.hub_tables import read_split
-from fedpriv.data.schema_values import FOLDED, canonical, day_of, value_places
+from fedpriv.data.hub import read_split
 from fedpriv.data.table_files import Form, read_columns, read_whole
-from fedpriv.data.table_rows import Cells, Encoded, encode
-from fedpriv.data.table_schema import TableSchema, read_schema, schema_of
+from fedpriv.data.table_schema import FOLDED, TableSchema, canonical, day_of, read_schema, schema_of, value_places
+from fedpriv.data.tables import Cells, Encoded, encode
 from fedpriv.mechanisms.tasks import of_classes
 from fedpriv.training.task_metrics import metrics
 

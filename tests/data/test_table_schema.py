@@ -10,7 +10,7 @@ from pyarrow import parquet
 
 from fedpriv.common.errors import DataError, OptionError
 from fedpriv.config.own_options import CONF
-from fedpriv.data.schema_draft import draft
+from fedpriv.data.table_files import draft
 from fedpriv.data.table_schema import MOST_BYTES, TableSchema, read_schema, schema_of
 
 TARGET = "target: {column: diagnosis, task: classification, classes: [benign, malignant]}\n"

@@ -22,8 +22,8 @@ from fedpriv.common.errors import OptionError, PolicyRefused
 from fedpriv.common.identities import new_identity
 from fedpriv.config.compose import compose
 from fedpriv.config.remote import compose_remote_text
-from fedpriv.data import backbone, process_network
-from fedpriv.data.weights_file import Weights, read_weights
+from fedpriv.data import networks
+from fedpriv.data.networks import Weights, read_weights
 from fedpriv.deployment.approved_weights import ApprovedWeights, with_own_weights
 from fedpriv.deployment.data_ledger import Signer
 from fedpriv.deployment.gate import model_size, numbers_held
@@ -92,7 +92,7 @@ def read_from(patch: pytest.MonkeyPatch) -> list[str]:
         seen.append(path)
         return read_weights(path, option, sha256)
 
-    patch.setattr(backbone, "read_weights", read)
+    patch.setattr(networks, "read_weights", read)
     patch.setattr(trained_part, "read_weights", read)
     return seen
 
@@ -249,7 +249,7 @@ def test_the_size_counts_what_is_frozen_and_the_network_before_the_model(
     start = compose_remote_text(sites.with_start())
     assert (model_size(start), numbers_held(start)) == (3 * (HIDDEN + 1), 65 * HIDDEN + 3 * (HIDDEN + 1))
     processes = compose_remote_text(sites.overrides("features=processes"))
-    own = sum(value.numel() for value in process_network.process_network().state_dict().values())
+    own = sum(value.numel() for value in networks.process_network().state_dict().values())
     assert numbers_held(processes) == 3 * 1537 + own and own > 1_900_000
     for text, size in ((sites.with_backbone(), held + 3 * 1025), (sites.with_start(), 65 * HIDDEN + 3 * (HIDDEN + 1))):
         for number in range(sites.count):
@@ -264,9 +264,9 @@ def test_the_size_counts_what_is_frozen_and_the_network_before_the_model(
 def test_a_network_that_no_form_can_be_made_of_ends_in_one_line(name: str) -> None:
     options = compose(["features=backbone", f"features.architecture={name}"]).features
     with pytest.raises(OptionError, match=rf"features\.architecture={name}: cannot be built .* allowed: .*resnet18"):
-        backbone.backbone_dims(options, (3, 32, 32))
+        networks.backbone_dims(options, (3, 32, 32))
     with pytest.raises(OptionError, match=name):
-        backbone.network_size(options)
+        networks.network_size(options)
 
 
 @pytest.mark.parametrize(
@@ -360,18 +360,18 @@ def test_a_bundle_finds_the_weights_in_the_fedpriv_that_is_installed(
     bundle, other = tmp_path / "bundle", tmp_path / "other"
     for folder in (bundle, other):
         (folder / "fedpriv/data").mkdir(parents=True)
-    (other / "fedpriv/data" / process_network.WEIGHTS).write_bytes(b"another file")
+    (other / "fedpriv/data" / networks.WEIGHTS).write_bytes(b"another file")
     monkeypatch.setattr(places, "ROOT", bundle)
     monkeypatch.setattr("sys.path", [str(bundle), str(other), str(root)])
-    found = process_network._content(process_network.WEIGHTS)
-    assert hashlib.sha256(found).hexdigest() == process_network.DIGESTS[process_network.WEIGHTS]
+    found = networks._content(networks.WEIGHTS)
+    assert hashlib.sha256(found).hexdigest() == networks.DIGESTS[networks.WEIGHTS]
     monkeypatch.chdir(root)  # a checkout in which the node was started
     monkeypatch.setattr(places, "_set_aside", [])
     places.installed_code_only()
-    assert str(root) not in places.sys.path and process_network._content(process_network.MAP)
+    assert str(root) not in places.sys.path and networks._content(networks.MAP)
     places._set_aside.clear()
     with pytest.raises(OptionError, match=r"features=processes: .*other.* is another file than 4e3f163c"):
-        process_network._content(process_network.WEIGHTS)
+        networks._content(networks.WEIGHTS)
     monkeypatch.setattr("sys.path", [str(bundle)])
     with pytest.raises(OptionError, match="nor in an installed fedpriv; allowed: none, gradients"):
-        process_network._content(process_network.MAP)
+        networks._content(networks.MAP)

@@ -10,7 +10,7 @@ from picture_sets import write_mnist
 
 from benchmarks import bench_backbones
 from fedpriv.config.compose import compose
-from fedpriv.data import stroke_map
+from fedpriv.data import maps
 from tools import private_runs
 from tools.private_figure import ROOT, Row, draw, interval, measured, ranked, rows
 from tools.private_runs import EPSILONS, FIGURES, read
@@ -120,12 +120,12 @@ def test_the_runs_are_made_once_each(what: str, tmp_path: Path, monkeypatch: pyt
         "CHOICES": tmp_path / "choices.jsonl",
     }.items():
         monkeypatch.setattr(private_runs, name, value)
-    before = stroke_map.RIDGE
+    before = maps.STROKE_RIDGE
     for _ in range(2):
         private_runs.main([what, str(tmp_path / "data"), "1"])
     rows = private_runs.read(tmp_path / f"{what}.jsonl")
     assert [row["row"] for row in rows] == (["upright"] if what == "figures" else list(variants))
-    assert all(row["verified"] <= 8 and row["seed"] == 100 for row in rows) and before == stroke_map.RIDGE
+    assert all(row["verified"] <= 8 and row["seed"] == 100 for row in rows) and before == maps.STROKE_RIDGE
 
 
 def test_an_interval_is_students() -> None:

@@ -19,7 +19,7 @@ from pytest import approx
 from fedpriv.commands import leaderboard
 from fedpriv.config.compose import compose
 from fedpriv.data.load import load_dataset, load_federated
-from fedpriv.data.splits import read_split
+from fedpriv.data.partition import read_split
 from fedpriv.privacy.events import CLIENT_TO_SERVER
 from fedpriv.privacy.private_selection import selection_epsilon, with_mean
 from fedpriv.runs.preparation import resolve

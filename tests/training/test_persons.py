@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from fedpriv.config.schema import LocalConfig
-from fedpriv.data.splits import at_most_each
+from fedpriv.data.partition import at_most_each
 from fedpriv.mechanisms.clipped_sums import ClippedSum, Members, measured
 from fedpriv.mechanisms.noise import KEPT_BACK
 from fedpriv.mechanisms.per_example import PerExampleGradients

@@ -1,4 +1,4 @@
-"""Rows of tables of people, encoded by their public schema.
+"""Tables of people: rows encoded by their public schema, and the data sets that they make.
 
 Everything here runs where the data are. Errors name the file, the row and the column, for whoever holds it; a
 node sends none of these words on.
@@ -8,18 +8,35 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from fedpriv.common.errors import DataError, OptionError
-from fedpriv.data.hashed_text import hashed
-from fedpriv.data.schema_values import FOLDED, canonical, day_of, days_of, parsed_number, value_places
-from fedpriv.data.table_files import MISSING, Form, read_columns
-from fedpriv.data.table_schema import Column, TableSchema
-from fedpriv.mechanisms.tasks import PADDING
+from fedpriv.common.versions import installed
+from fedpriv.config.data_schema import HUB_TABLES, DatasetConfig
+from fedpriv.config.own_options import CONF
+from fedpriv.data.cache import cache_folder, stored
+from fedpriv.data.hub import hub_identity, read_split, table_splits
+from fedpriv.data.installed_tables import INSTALLED, docstrings_version
+from fedpriv.data.partition import divide_by_class
+from fedpriv.data.table_files import DECIMALS, MISSING, SEPARATORS, Form, column_names, read_columns
+from fedpriv.data.table_schema import (
+    FOLDED,
+    Column,
+    TableSchema,
+    canonical,
+    day_of,
+    days_of,
+    parsed_number,
+    read_schema,
+    value_places,
+)
+from fedpriv.data.texts import hashed
+from fedpriv.data.types import Dataset, Examples, generator
+from fedpriv.mechanisms.tasks import PADDING, Multilabel, NextToken, Regression, Task, of_classes
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -33,6 +50,10 @@ TOGETHER = 1 << 12
 TRUTHS = {"false": 0.0, "true": 1.0}
 #: Share of a column's cells that may be lost or clipped without a warning.
 MOST_LOST = 0.2
+#: Names of data sets that are the user's own files, and of sets of the hub.
+OWN_FILES, HUB = ("table", "on_nodes"), "huggingface"
+#: Installed tables whose rows are divided into training and test rows by a column, all rows of a value on one side.
+GROUPED = {"docstrings": "module", "docstrings_next": "module"}
 
 
 @dataclass(frozen=True)
@@ -97,6 +118,17 @@ def encode_file(path: str | Path, schema: TableSchema, form: Form | None = None,
     return encode(table, schema, str(path), targets, (form or Form()).decimal)
 
 
+def check(path: str | Path, schema: TableSchema, form: Form | None = None) -> tuple[list[str], list[str]]:
+    """(what happens to a file's rows under a schema, in sentences; a warning for each column of which many cells are
+    lost). Raises `DataError` for what a run would refuse. For whoever holds the data: neither is sent anywhere.
+    """
+    rows = encode_file(path, schema, form)
+    warnings = lost_columns(rows, str(path))
+    units = "" if rows.unit is None else f", {len(np.unique(rows.unit))} units ({schema.unit})"
+    lines = [f"{len(rows.inputs)} rows{units}, {schema.num_inputs} inputs", f"digest {schema.digest}"]
+    return [*lines, *rows.remarks, "this says something of the rows: keep it where they are"], warnings
+
+
 # --- encoding --------------------------------------------------------------------------------------------
 
 
@@ -107,29 +139,35 @@ def encode(table: pa.Table, schema: TableSchema, name: str, targets: bool = True
     if table.num_rows == 0:
         raise DataError(f"{name}: has no rows")
     inputs = blank_inputs(schema, table.num_rows, name)
-    counted: dict[str, Counted] = {}
+    counted = dict.fromkeys(column for column, _ in schema.inputs)
     numbers: list[_Numbers] = []
     start = 0
     for column_name, column in schema.inputs:
-        where, indicated, stop = f"{name}: column {column_name}", schema.indicated(column), start + schema.width(column)
-        cells = Cells(table.column(column_name), where, decimal, schema.missing_marks(column))
+        indicated, stop = schema.indicated(column), start + schema.width(column)
+        where, marks = f"{name}: column {column_name}", schema.missing_marks(column)
+        cells = Cells(table.column(column_name), where, decimal, marks)
+        into = inputs[:, start:stop]
         if column.kind == "range":
             values, missing = cells.numbers()
-            _check_missing(missing, indicated, where)
-            numbers.append(_Numbers(column_name, values, missing, column.range, start, indicated))
+            numbers.append(_Numbers(column_name, values, missing, column.range, into))
         elif column.kind == "values":
-            counted[column_name] = _values(column_name, cells, column, indicated, inputs[:, start:stop])
+            counted[column_name], missing = _values(column_name, cells, column, into)
         else:
-            _text(cells, column, inputs[:, start:stop])
+            _text(cells, column, into)
+        if column.kind != "text" and not indicated and missing.any():
+            words = "a value is missing, and the schema says missing: refuse"
+            raise DataError(f"{cells.where}, row {_first(missing)}: {words}")
         start = stop
-    counted |= _scale(numbers, inputs)
-    counts = [counted[column_name] for column_name, _ in schema.inputs if column_name in counted]
-    found, note, unit = None, "", None
+    counted |= _scale(numbers, len(inputs))
+    counts = [count for count in counted.values() if count is not None]
+    outputs, unit, note = None, None, ""
     if targets:
-        found, note = _targets(table, schema, name, decimal, counts)
-        unit = _units(table, schema, name, decimal)
+        outputs, note = _targets(table, schema, name, decimal, counts)
+        if schema.unit is not None:
+            words = "nobody is named; each row needs a unit"
+            unit = numbered(table, schema, schema.unit, name, words, decimal)[0]
     remarks = filter(None, [*(column.words for column in counts), note])
-    return Encoded(inputs, found, unit, tuple(remarks), tuple(counts))
+    return Encoded(inputs, outputs, unit, tuple(remarks), tuple(counts))
 
 
 def blank_inputs(schema: TableSchema, rows: int, name: str = "") -> np.ndarray:
@@ -149,60 +187,54 @@ def blank_inputs(schema: TableSchema, rows: int, name: str = "") -> np.ndarray:
 
 @dataclass(frozen=True)
 class _Numbers:
-    """A column of numbers [n], where they are missing (bool [n]), and the first of its inputs."""
+    """A column of numbers [n], where they are missing (bool [n]), and its inputs [n, 1], with an indicator [n, 2]."""
 
     name: str
     numbers: np.ndarray
     missing: np.ndarray
     bounds: Any
-    place: int
-    indicated: bool
+    into: np.ndarray
 
 
-def _scale(columns: list[_Numbers], inputs: np.ndarray) -> dict[str, Counted]:
+def _scale(columns: list[_Numbers], rows: int) -> dict[str, Counted | None]:
     """Writes all columns of numbers; name -> what was changed. Some rows of all columns at a time, which stay in the
     processor's cache.
     """
-    outside = dict.fromkeys((column.name for column in columns), 0)
-    for start in range(0, len(inputs), TOGETHER):
-        rows = slice(start, start + TOGETHER)
-        for column in columns:
-            missing = column.missing[rows]
-            scaled, clipped = _scaled(column.numbers[rows], column.bounds)
-            inputs[rows, column.place] = np.where(missing, 0, scaled)
-            if column.indicated:
-                inputs[rows, column.place + 1] = missing
-            outside[column.name] += int(np.count_nonzero(clipped & ~missing))
+    outside = [0] * len(columns)
+    for start in range(0, rows, TOGETHER):
+        block = slice(start, start + TOGETHER)
+        for place, column in enumerate(columns):
+            missing = column.missing[block]
+            scaled, clipped = _scaled(column.numbers[block], column.bounds)
+            column.into[block, 0] = np.where(missing, 0, scaled)
+            column.into[block, 1:] = missing[:, None]
+            outside[place] += int(np.count_nonzero(clipped & ~missing))
     return {
-        column.name: _counted(column.name, outside[column.name], column.missing, clipped=True) for column in columns
+        column.name: _counted(column.name, changed, column.missing, clipped=True)
+        for column, changed in zip(columns, outside, strict=True)
     }
 
 
-def _check_missing(missing: np.ndarray, indicated: bool, where: str) -> None:
-    if not indicated and missing.any():
-        raise DataError(f"{where}, row {_first(missing)}: a value is missing, and the schema says missing: refuse")
-
-
-def _values(name: str, cells: Cells, said: Column, indicated: bool, into: np.ndarray) -> Counted:
-    assert isinstance(said.values, tuple)
-    codes, missing = cells.codes(said.values)
-    _check_missing(missing, indicated, cells.where)
+def _values(name: str, cells: Cells, column: Column, into: np.ndarray) -> tuple[Counted, np.ndarray]:
+    """(what was changed; whether a cell is missing, bool [n])."""
+    assert isinstance(column.values, tuple)
+    number = len(column.values)
+    codes, missing = cells.codes(column.values)
     unknown = (codes < 0) & ~missing
-    rows = np.arange(len(codes))
-    into[rows[~missing], np.where(unknown, len(said.values), codes)[~missing]] = 1
-    if indicated:
-        into[:, -1] = missing
-    return _counted(name, int(np.count_nonzero(unknown)), missing)
+    rows = np.flatnonzero(~missing)
+    into[rows, np.where(unknown, number, codes)[rows]] = 1
+    into[:, number + 1 :] = missing[:, None]
+    return _counted(name, int(np.count_nonzero(unknown)), missing), missing
 
 
-def _text(cells: Cells, said: Column, into: np.ndarray) -> None:
+def _text(cells: Cells, column: Column, into: np.ndarray) -> None:
     """A missing text is an empty one."""
     for start, block in texts_of(cells.column, cells.where, cells.marks):
         part = into[start : start + len(block)]
-        if said.text == "tokens":
-            part[:] = said.rule.ids(block, part.shape[1])
+        if column.text == "tokens":
+            part[:] = column.rule.ids(block, part.shape[1])
         else:
-            part[:] = hashed(block, said.dims).toarray()
+            part[:] = hashed(block, column.dims).toarray()
 
 
 def texts_of(column: Any, where: str, marks: Collection[str] = ()) -> Iterator[tuple[int, list[str]]]:
@@ -214,18 +246,19 @@ def texts_of(column: Any, where: str, marks: Collection[str] = ()) -> Iterator[t
         try:
             cells = part.to_pylist()
         except UnicodeDecodeError:
-            row = next(row for row in range(len(part)) if not _readable(part[row]))
-            raise DataError(f"{where}, row {start + row + 1}: is not UTF-8") from None
+            raise DataError(f"{where}, row {start + _unreadable(part) + 1}: is not UTF-8") from None
         texts = [unicodedata.normalize("NFC", "" if cell is None else str(cell)) for cell in cells]
         yield start, ["" if marks and canonical(text) in marks else text for text in texts]
 
 
-def _readable(cell: Any) -> bool:
-    try:
-        cell.as_py()
-    except UnicodeDecodeError:
-        return False
-    return True
+def _unreadable(column: Any) -> int:
+    """The first cell that is no text."""
+    for row, cell in enumerate(column):
+        try:
+            cell.as_py()
+        except UnicodeDecodeError:
+            return row
+    return len(column)
 
 
 def _targets(
@@ -233,53 +266,44 @@ def _targets(
 ) -> tuple[np.ndarray, str]:
     """(targets; a remark). A number's count is added to ``counts``."""
     target, marks = schema.target, schema.missing_marks()
+    columns = [Cells(table.column(each), f"{name}: column {each}", decimal, marks) for each in target.names]
+    cells = columns[0]
     if target.task == "multilabel":
-        labels = [Cells(table.column(label), f"{name}: column {label}", decimal, marks) for label in target.columns]
-        parts = [cells.codes(("0", "1")) for cells in labels]
-        for label, (codes, _) in zip(target.columns, parts, strict=True):
+        labels = [column.codes(("0", "1"))[0] for column in columns]
+        for column, codes in zip(columns, labels, strict=True):
             if (codes < 0).any():
-                words = "a label must be 0 or 1"
-                raise DataError(f"{name}: column {label}, row {_first(codes < 0)}: {words}")
-        return np.stack([codes for codes, _ in parts], axis=1).astype(np.float32), ""
-    assert target.column is not None
-    where = f"{name}: column {target.column}"
+                raise DataError(f"{column.where}, row {_first(codes < 0)}: a label must be 0 or 1")
+        return np.stack(labels, axis=1).astype(np.float32), ""
     if target.task == "next_token":
-        return next_tokens(schema, table.column(target.column), where), ""
-    cells = Cells(table.column(target.column), where, decimal, marks)
+        return next_tokens(schema, cells.column, cells.where), ""
     if target.task == "classification":
         assert isinstance(target.classes, tuple)
         codes, missing = cells.codes(target.classes)
         if (codes < 0).any():
             row = _first(codes < 0)
-            cell = table.column(target.column)[row - 1].as_py()
-            words = "the target is missing" if missing[row - 1] else f"{str(cell)[:60]!r} is none of the classes"
-            raise DataError(f"{where}, row {row}: {words}; classes: {', '.join(target.classes[:12])}")
+            cell = str(cells.column[row - 1].as_py())[:60]
+            words = "the target is missing" if missing[row - 1] else f"{cell!r} is none of the classes"
+            raise DataError(f"{cells.where}, row {row}: {words}; classes: {', '.join(target.classes[:12])}")
         held = np.bincount(codes, minlength=len(target.classes))
         absent = [text for text, number in zip(target.classes, held, strict=True) if not number]
         return codes, f"{target.column}: no row is of the class {', '.join(absent[:8])}" if absent else ""
     numbers, missing = cells.numbers()
     if missing.any():
-        raise DataError(f"{where}, row {_first(missing)}: the target is missing")
+        raise DataError(f"{cells.where}, row {_first(missing)}: the target is missing")
     scaled, outside = _scaled(numbers, target.range)
-    counts.append(_counted(target.column, int(np.count_nonzero(outside)), missing, clipped=True))
+    counts.append(_counted(target.names[0], int(np.count_nonzero(outside)), missing, clipped=True))
     return scaled.astype(np.float32), ""
 
 
 def next_tokens(schema: TableSchema, column: Any, where: str) -> np.ndarray:
     """Of each token of the inputs the one that follows it: int64 [n, t]."""
-    said = schema.tokens
-    assert said is not None and said.length is not None
-    found = np.full((len(column), said.length), PADDING, np.int64)
+    tokens = schema.tokens
+    assert tokens is not None and tokens.length is not None
+    targets = np.full((len(column), tokens.length), PADDING, np.int64)
     for start, block in texts_of(column, where):
-        ids = said.rule.ids(block, said.length + 1)[:, 1:]
-        found[start : start + len(block)] = np.where(ids > 0, ids, PADDING)
-    return found
-
-
-def _units(table: pa.Table, schema: TableSchema, name: str, decimal: str) -> np.ndarray | None:
-    if schema.unit is None:
-        return None
-    return numbered(table, schema, schema.unit, name, "nobody is named; each row needs a unit", decimal)[0]
+        ids = tokens.rule.ids(block, tokens.length + 1)[:, 1:]
+        targets[start : start + len(block)] = np.where(ids > 0, ids, PADDING)
+    return targets
 
 
 def numbered(
@@ -289,11 +313,10 @@ def numbered(
     with ``words`` for a missing one.
     """
     cells = Cells(table.column(column), f"{name}: column {column}", decimal, schema.missing_marks())
-    found = cells.texts().dictionary_encode()
-    ids, texts = found.indices.to_numpy(zero_copy_only=False), found.dictionary.to_pylist()
-    gone = {number for number, text in enumerate(texts) if text in MISSING or text in cells.marks}
-    missing = np.isnan(ids) if ids.dtype.kind == "f" else np.zeros(len(ids), bool)
-    missing |= np.isin(ids, [*gone]) if gone else False
+    encoded = cells.texts().dictionary_encode()
+    ids, texts = encoded.indices.to_numpy(zero_copy_only=False), encoded.dictionary.to_pylist()
+    blank = [number for number, text in enumerate(texts) if text in MISSING or text in cells.marks]
+    missing = np.isnan(ids) | np.isin(ids, blank)
     if missing.any():
         raise DataError(f"{cells.where}, row {_first(missing)}: {words}")
     return ids.astype(np.int64), texts
@@ -303,7 +326,7 @@ def numbered(
 
 
 class Cells:
-    """A column's cells by their meaning, the same of every file and type that holds them (`schema_values`).
+    """A column's cells by their meaning, the same of every file and type that holds them (`canonical`).
 
     where: file and column, for errors. sign: before a fraction in texts. marks: canonical texts of missing values.
     """
@@ -442,3 +465,165 @@ def _counted(name: str, changed: int, missing: np.ndarray, clipped: bool = False
 def _first(flags: np.ndarray) -> int:
     """The first row, counted from 1, for which this holds."""
     return int(np.argmax(flags)) + 1
+
+
+# --- data sets -------------------------------------------------------------------------------------------
+
+
+def schema_of_dataset(config: DatasetConfig) -> TableSchema:
+    """The public schema of a table. Raises `OptionError`."""
+    if config.name in OWN_FILES:
+        if config.schema_file is None:
+            words = f"dataset={config.name} needs a schema; `fedpriv schema` drafts one"
+            raise OptionError("dataset.schema_file", "null", words)
+        return read_schema(config.schema_file)
+    own = HUB_TABLES[str(config.hub_name)] if config.name == HUB and config.schema_file is None else config.name
+    return read_schema(config.schema_file or CONF / "schema" / f"{own}.yaml")
+
+
+def task_of(schema: TableSchema) -> Task:
+    """What a model of this table predicts."""
+    target = schema.target
+    if target.task == "classification":
+        assert isinstance(target.classes, tuple)
+        return of_classes(target.classes, target.positive)
+    if target.task == "multilabel":
+        return Multilabel(target.columns)
+    if target.task == "next_token":
+        assert schema.tokens is not None and schema.tokens.length is not None
+        return NextToken(schema.tokens.rule.names, schema.tokens.length)
+    assert target.column is not None and isinstance(target.range, tuple)
+    return Regression((target.column,), *target.range)
+
+
+def form_of(options: Any) -> Form:
+    """How CSV files are written, by the options separator, decimal and encoding."""
+    return Form(SEPARATORS.get(options.separator), DECIMALS[options.decimal], options.encoding)
+
+
+def load_table(config: DatasetConfig, seed: int, site_column: str | None = None, whole: bool = False) -> Dataset:
+    """The table of the configuration, from the cache where it was encoded before, divided into training and test rows
+    by `seed`: of every class the same share, and all rows of a person, or of a group (`GROUPED`), on one side.
+
+    site_column: a column whose values divide the rows among clients; a group is a client where it has training rows.
+    whole: all rows are training rows. Raises `DataError` and `OptionError`.
+    """
+    schema = schema_of_dataset(config)
+    task, group = task_of(schema), None if whole else GROUPED.get(config.name)
+    first, second = table_splits(config) if config.name == HUB else (config.root, config.test_root)
+    rows, sites, remarks = encoded_rows(config, first, schema, site_column)
+    if whole:
+        train, test = rows, _rows(rows, np.zeros(0, np.int64))
+    elif second is not None:
+        others, _, more = encoded_rows(config, second, schema, option="dataset.test_root")
+        both, remarks = rows.and_then(others), remarks + more
+        train, test = rows, _rows(both, np.arange(len(rows), len(both)))
+    else:
+        divided = rows if group is None else replace(rows, unit=encoded_rows(config, first, schema, group)[0].site)
+        train, test = (_rows(rows, part) for part in _divided(divided, task, config.test_fraction, seed))
+    if group is not None and site_column == group:
+        assert train.site is not None
+        trained, numbers = np.unique(train.site, return_inverse=True)
+        train, test = replace(train, site=numbers.astype(np.int64)), replace(test, site=None)
+        sites = tuple(sites[number] for number in trained)
+    return Dataset(
+        config.name, train, test, task, sites=sites, vocabulary=schema.vocabulary, schema=schema, remarks=remarks
+    )
+
+
+def _rows(examples: Examples, rows: np.ndarray) -> Examples:
+    return replace(examples.chosen(rows), inputs=examples.inputs[rows])
+
+
+def _divided(rows: Examples, task: Task, fraction: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """(training rows, test rows), ascending."""
+    first = member = np.arange(len(rows))  # of each unit its first row, of each row its unit
+    if rows.unit is not None:
+        _, first, member = np.unique(rows.unit, return_index=True, return_inverse=True)
+    if rows.targets.dtype == np.int64 and rows.targets.ndim == 1:
+        train, test = divide_by_class(rows.targets[first], fraction, seed)
+    else:
+        order = generator(seed, "train-test").permutation(len(first))
+        number = max(1, round(fraction * len(first)))
+        train, test = order[number:], order[:number]
+    if not len(train) or not len(test):
+        raise DataError(f"dataset.root: {len(first)} units are too few to train and to test on")
+    if rows.unit is None:
+        return np.sort(train), np.sort(test)
+    tested = np.isin(member, test)
+    return np.flatnonzero(~tested), np.flatnonzero(tested)
+
+
+def encoded_rows(
+    config: DatasetConfig,
+    root: str | None,
+    schema: TableSchema,
+    site_column: str | None = None,
+    option: str = "dataset.root",
+    on_node: bool = False,
+) -> tuple[Examples, tuple[str, ...], tuple[str, ...]]:
+    """All rows of the file ``root``, which ``option`` names (of a set of the hub: of the split ``root``), or of an
+    installed table, the names of their sites, and a warning for each column of which many cells are lost; from the
+    cache where they were encoded before. on_node: nothing that the cells say ends a run, which a server would see;
+    `init` has refused lost columns. Raises `DataError` (a column is lost, too) and `OptionError`.
+    """
+    identity: dict[str, Any] = {"name": config.name, "schema": schema.digest, "site": site_column}
+    if config.name in OWN_FILES:
+        if root is None:
+            raise OptionError(option, "null", "dataset=table needs a CSV or Parquet file")
+        path = Path(root)
+        if not path.is_file():
+            words = "is a folder; allowed: a CSV or Parquet file" if path.is_dir() else "there is no such file"
+            raise DataError(f"{option}={root}: {words}")
+        state, form = path.stat(), form_of(config)
+        identity |= {"file": str(path.resolve()), "size": state.st_size, "changed": state.st_mtime_ns, **vars(form)}
+    elif config.name == HUB:
+        identity |= hub_identity(config) | {"split": root}
+    else:
+        identity |= {"made of": docstrings_version() if config.name in GROUPED else installed("scikit-learn")}
+    name, decimal = str(root or config.name), form_of(config).decimal
+
+    def write(folder: Path) -> None:
+        table = _read(config, root, schema, site_column)
+        encoded = encode(table, schema, name, decimal=decimal)
+        np.save(folder / "inputs.npy", encoded.inputs)
+        rest: dict[str, Any] = {"targets": encoded.targets, "refused": ""}
+        try:
+            rest["warnings"] = np.array(lost_columns(encoded, name), str)
+        except DataError as error:
+            rest["refused"] = str(error)
+        if encoded.unit is not None:
+            rest["unit"] = encoded.unit
+        if site_column is not None:
+            words = "no client is named; each row needs one"
+            sites, texts = numbered(table, schema, site_column, name, words, decimal)
+            order = np.argsort(texts)
+            rest |= {"site": np.argsort(order)[sites], "sites": np.array(texts)[order]}
+        np.savez(folder / "rest.npz", **rest)
+
+    def read(folder: Path) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+        with np.load(folder / "rest.npz", allow_pickle=False) as rest:
+            return np.load(folder / "inputs.npy", mmap_mode="r", allow_pickle=False), dict(rest)
+
+    inputs, rest = stored(cache_folder(config) / "tables", identity, write, read)
+    if not on_node and (refused := str(rest["refused"])):
+        raise DataError(refused)
+    sites, warnings = (tuple(map(str, rest.get(part, ()))) for part in ("sites", "warnings"))
+    return Examples(inputs, rest["targets"], None, rest.get("unit"), rest.get("site")), sites, warnings
+
+
+def _read(config: DatasetConfig, root: str | None, schema: TableSchema, site_column: str | None) -> pa.Table:
+    names = tuple(dict.fromkeys([*schema.needed, *([] if site_column is None else [site_column])]))
+    if config.name == HUB:
+        return read_split(config, names, str(root))
+    if config.name in OWN_FILES:
+        path, form = Path(str(root)), form_of(config)
+        if site_column is not None and site_column not in (columns := column_names(path, form)):
+            words = f"{root} has no such column; its columns: {', '.join(columns[:12])}"
+            raise OptionError("partition.column", site_column, words)
+        return read_columns(path, names, form, schema)
+    table = INSTALLED[config.name]()
+    if (lacking := next((name for name in names if name not in table.column_names), None)) is not None:
+        words = f"{config.name} has no such column; its columns: {', '.join(table.column_names)}"
+        raise OptionError("partition.column" if lacking == site_column else "dataset.schema_file", lacking, words)
+    return table.select(list(names))

@@ -14,15 +14,20 @@ from fedpriv.common.errors import DataError, OptionError
 from fedpriv.config.compose import compose, from_dict
 from fedpriv.config.data_schema import FeaturesConfig
 from fedpriv.config.sum_checks import release_digest
-from fedpriv.data import axes, feature_rows
-from fedpriv.data import stroke_map as map_module
-from fedpriv.data.directions import Directions
-from fedpriv.data.feature_rows import FeatureArrays
-from fedpriv.data.features import BLOCK, Features, model_input, public_knowledge
+from fedpriv.data import gradients, maps
+from fedpriv.data.features import (
+    BLOCK,
+    MOMENTS,
+    FeatureArrays,
+    FeatureRows,
+    Features,
+    base_function,
+    model_input,
+    public_knowledge,
+)
+from fedpriv.data.gradients import LEAST, TALL, WIDE, moments, normalised, oriented_gradients, read_at, sheared, unit
 from fedpriv.data.load import load_dataset, load_federated
-from fedpriv.data.oriented import oriented_gradients
-from fedpriv.data.stroke_map import find_directions, load_directions, stroke_map
-from fedpriv.data.strokes import draw_glyphs
+from fedpriv.data.maps import Directions, draw_glyphs, glyph_directions, stroke_directions, stroke_map
 
 SHAPES = ((1, 8, 8), (3, 8, 8), (1, 12, 20), (1, 28, 28), (3, 32, 32), (1, 64, 64), (3, 64, 40))
 
@@ -107,36 +112,32 @@ def test_a_turned_picture_turns_its_orientations():
 # --- one picture alone -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-def test_a_pictures_features_depend_on_no_other_picture(shape: tuple[int, int, int], tmp_path: Path):
-    features, images = Features(options("gradients"), shape, tmp_path), smooth(shape, BLOCK + 7)
+@pytest.mark.parametrize(
+    ("shape", "more"), [*((shape, {}) for shape in SHAPES), ((1, 12, 12), {"map": "strokes", "dims": 9})]
+)
+def test_a_pictures_features_depend_on_no_other_picture(
+    shape: tuple[int, int, int], more: dict[str, object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    few_glyphs(monkeypatch)
+    chosen = options("gradients", **more)
+    features, images = Features(chosen, shape, tmp_path), smooth(shape, BLOCK + 7)
     found = features(images)
-    assert found.shape == (len(images), model_input(options("gradients"), shape)[0]) and found.dtype == np.float32
+    assert found.shape == (len(images), model_input(chosen, shape)[0]) and found.dtype == np.float32
     assert np.isfinite(found).all()
-    lengths = np.linalg.norm(found, axis=1)
-    np.testing.assert_allclose(lengths[2:], 1, atol=1e-5)
+    np.testing.assert_allclose(np.linalg.norm(found, axis=1)[2:], 1, atol=1e-5)
     order = np.random.default_rng(1).permutation(len(images))
     np.testing.assert_array_equal(features(images[order]), found[order])
     np.testing.assert_array_equal(features(images[3:4])[0], found[3])
     assert len(np.unique(found[2:], axis=0)) == len(images) - 2
-    assert not list(tmp_path.iterdir())  # nothing is remembered of any picture
-
-
-def test_a_pictures_mapped_features_depend_on_no_other_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    few_glyphs(monkeypatch)
-    shape = (1, 12, 12)
-    features, images = Features(options("gradients", map="strokes", dims=9), shape, tmp_path), smooth(shape, BLOCK + 7)
-    found, order = features(images), np.random.default_rng(1).permutation(BLOCK + 7)
-    np.testing.assert_array_equal(features(images[order]), found[order])
-    np.testing.assert_array_equal(features(images[3:4])[0], found[3])
+    assert more or not list(tmp_path.iterdir())  # nothing is remembered of any picture
 
 
 @pytest.mark.parametrize("together", [True, False])
 def test_row_products_are_matrix_products(together: bool, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(axes, "alike_everywhere", lambda *sizes: together)
+    monkeypatch.setattr(gradients, "alike_everywhere", lambda *sizes: together)
     random = np.random.default_rng(4)
     rows, matrix = random.standard_normal((5, 40), np.float32), random.standard_normal((40, 7), np.float32)
-    found = axes.row_products(rows, matrix)
+    found = gradients.row_products(rows, matrix)
     np.testing.assert_allclose(found, rows.astype(float) @ matrix, atol=1e-4)
     assert found.dtype == np.float32
 
@@ -150,7 +151,7 @@ def test_a_product_that_depends_on_the_place_is_noticed(odd: int, alike: bool):
         found[5] *= 1 + odd * 1e-6
         return found
 
-    assert axes.alike_everywhere(8, 12, 3, product) is alike
+    assert gradients.alike_everywhere(8, 12, 3, product) is alike
 
 
 def test_the_map_depends_on_no_picture_and_on_no_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -169,8 +170,8 @@ def test_the_map_depends_on_no_picture_and_on_no_thread(tmp_path: Path, monkeypa
 
 
 def few_glyphs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(map_module, "GLYPHS", 40)
-    monkeypatch.setattr(map_module, "draw_glyphs", lambda height, width: draw_glyphs(height, width, 40, 4))
+    monkeypatch.setattr(maps, "GLYPHS", 40)
+    monkeypatch.setattr(maps, "draw_glyphs", lambda height, width: draw_glyphs(height, width, 40, 4))
 
 
 # --- the stroke map --------------------------------------------------------------------------------------
@@ -181,7 +182,7 @@ def test_the_directions_are_those_of_discriminant_analysis():
     random = np.random.default_rng(3)
     classes = random.normal(0, 1, (30, 6)) * [3, 2, 1, 1, 0.5, 0.1]
     features = np.repeat(classes, 5, axis=0) + random.normal(0, 1, (150, 6)) @ random.normal(0, 1, (6, 6))
-    found, mean = find_directions(features, 30), features.mean(0)
+    found, mean = glyph_directions(features, 30), features.mean(0)
     within, between = np.zeros((6, 6)), np.zeros((6, 6))
     for glyph in range(30):
         own = features[5 * glyph : 5 * glyph + 5]
@@ -193,7 +194,7 @@ def test_the_directions_are_those_of_discriminant_analysis():
     np.testing.assert_allclose(found.vectors.T @ between @ found.vectors, np.diag(found.values), atol=1e-8)
     assert (np.diff(found.values) <= 0).all() and found.values[0] > 1.5 * found.values[-1]
     np.testing.assert_allclose(found.mean, mean)
-    again = find_directions(np.ascontiguousarray(features[::-1]), 30)  # no order of glyphs, no sign is chosen by chance
+    again = glyph_directions(np.ascontiguousarray(features[::-1]), 30)  # no order, no sign is chosen by chance
     np.testing.assert_allclose(again.vectors, found.vectors, atol=1e-8)
 
 
@@ -235,18 +236,6 @@ def spoil(file: Path, how: str) -> None:
         file.write_bytes(content)
 
 
-def test_features_that_were_kept_in_an_older_form_are_made_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    images, chosen = smooth((1, 12, 12)), options("gradients")
-    monkeypatch.setattr(feature_rows, "FORM", feature_rows.FORM - 1)
-    with monkeypatch.context() as older:
-        older.setattr(Features, "__call__", lambda self, images: np.full((len(images), self.dims), 7, np.float32))
-        assert (FeatureArrays(Features(chosen, (1, 12, 12), tmp_path), images, {"set": 1}, tmp_path).array == 7).all()
-    assert (FeatureArrays(Features(chosen, (1, 12, 12), tmp_path), images, {"set": 1}, tmp_path).array == 7).all()
-    monkeypatch.undo()
-    found = FeatureArrays(Features(chosen, (1, 12, 12), tmp_path), images, {"set": 1}, tmp_path).array
-    np.testing.assert_array_equal(found, Features(chosen, (1, 12, 12), tmp_path)(images))
-
-
 @pytest.mark.parametrize("how", ["flipped", "cut", "gone"])
 def test_damaged_features_are_computed_again(how: str, tmp_path: Path):
     images = smooth((1, 12, 12), 9)
@@ -260,7 +249,7 @@ def test_damaged_features_are_computed_again(how: str, tmp_path: Path):
     spoil(file, how)
     np.testing.assert_array_equal(arrays().array, first)
     assert file.read_bytes() == before
-    np.testing.assert_array_equal(arrays().rows(2, 9)[np.array([0, 3])], first[[2, 5]])
+    np.testing.assert_array_equal(FeatureRows(arrays(), 2, 9)[np.array([0, 3])], first[[2, 5]])
 
 
 @pytest.mark.parametrize("how", ["flipped", "cut", "gone"])
@@ -272,12 +261,12 @@ def test_a_damaged_stroke_map_is_made_again(how: str, tmp_path: Path, monkeypatc
         made.append(len(images))
         return Features(options("gradients"), (1, 12, 12), tmp_path)(images)
 
-    first = load_directions(compute, (1, 12, 12), {}, tmp_path)
-    again = load_directions(compute, (1, 12, 12), {}, tmp_path)
+    first = stroke_directions(compute, (1, 12, 12), {}, tmp_path)
+    again = stroke_directions(compute, (1, 12, 12), {}, tmp_path)
     assert made == [160]
     (file,) = tmp_path.glob("stroke_maps/*/directions.npz")
     spoil(file, how)
-    third = load_directions(compute, (1, 12, 12), {}, tmp_path)
+    third = stroke_directions(compute, (1, 12, 12), {}, tmp_path)
     assert made == [160, 160]
     for other in (again, third):
         np.testing.assert_array_equal(other.vectors, first.vectors)
@@ -325,6 +314,16 @@ def test_a_cache_that_cannot_be_written_is_named(tmp_path: Path):
         (["features=dct"], "features", "allowed: backbone, gradients, none, processes"),
         (["features=gradients", "model=cnn"], "model", "a vector and no picture"),
         (["features=gradients", "model=resnet18"], "model", "auto, linear, softmax, mlp, constant, custom"),
+        (
+            ["features=gradients", "features.map=strokes", "features.mirror=true"],
+            "features.mirror",
+            "characters do not look alike mirrored",
+        ),
+        (["features=none", "+features.mirror=true"], "features.mirror", "features=none leaves pictures as they are"),
+        (["features=none", "+features.normalise=moments"], "features.normalise", "features=none"),
+        (["features=gradients", "features.normalise=size"], "features.normalise", "=size"),
+        (["features=gradients", "features.map=drawings"], "features.map", "is of features=processes"),
+        (["features=processes", "features.map=drawings", "features.dims=auto"], "features.dims", "strokes and pink"),
     ],
 )
 def test_wrong_options_are_named(overrides: list[str], option: str, words: str):
@@ -400,3 +399,215 @@ def test_features_are_worth_more_than_pixels_on_real_digits(pictures: Path, tmp_
         found[name] = Features(chosen, (1, 28, 28), tmp_path)(images)
     score = {n: ridge_accuracy(x[:6000], labels[:6000], x[6000:], labels[6000:]) for n, x in found.items()}
     assert score["pixels"] < 0.85 and score["gradients"] > 0.968 and score["map"] > 0.967
+
+
+# --- What is known of natural pictures: mirror images count alike, and the pink map whitens by 1/f n
+
+
+SHAPE = (3, 12, 16)
+
+
+def random_pictures(count: int = 9, seed: int = 0, shape: tuple[int, int, int] = SHAPE) -> np.ndarray:
+    return np.random.default_rng(seed).integers(0, 256, (count, *shape), dtype=np.uint8)
+
+
+def little_noise(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The pink map of 50 pictures."""
+    draw = maps.draw_noise
+    monkeypatch.setattr(maps, "draw_noise", lambda shape: draw(shape, 50))
+
+
+# --- mirror images ---------------------------------------------------------------------------------------
+
+
+def test_mirrored_features_are_the_mean_of_two(tmp_path: Path):
+    images = random_pictures()
+    flipped = np.ascontiguousarray(images[..., ::-1])
+    plain = base_function(options("gradients"), SHAPE)
+    mean = (plain(images / np.float32(255)) + plain(flipped / np.float32(255))) / 2
+    features = Features(options("gradients", mirror=True), SHAPE, tmp_path)
+    found = features(images)
+    np.testing.assert_allclose(found, unit(mean - mean.mean(1, keepdims=True)), atol=1e-5)
+    np.testing.assert_array_equal(features(flipped), found)
+    alone = Features(options("gradients"), SHAPE, tmp_path)
+    assert np.abs(alone(flipped) - alone(images)).max() > 0.01  # which without it differ
+
+
+def test_with_a_pink_map_mirror_images_still_count_alike(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    little_noise(monkeypatch)
+    images = random_pictures()
+    features = Features(options("gradients", mirror=True, map="pink", dims=20, exponent=0.25), SHAPE, tmp_path)
+    np.testing.assert_array_equal(features(np.ascontiguousarray(images[..., ::-1])), features(images))
+    assert (
+        features.identity
+        != Features(options("gradients", map="pink", dims=20, exponent=0.25), SHAPE, tmp_path).identity
+    )
+
+
+# --- the pink map ----------------------------------------------------------------------------------------
+
+
+def test_noise_falls_as_natural_pictures_do_and_is_mostly_brightness():
+    """The amplitude's slope over frequency, by least squares on logarithms, in pictures that are seldom clipped."""
+    noise = maps.draw_noise((3, 32, 32), 400).astype(np.float64)
+    brightness = noise.mean(1)
+    amplitude = np.abs(np.fft.fft2(brightness)).mean(0)
+    frequency = np.hypot(np.fft.fftfreq(32)[:, None], np.fft.fftfreq(32))
+    chosen = (frequency > 0.05) & (frequency < 0.3)
+    slope = np.polyfit(np.log(frequency[chosen]), np.log(amplitude[chosen]), 1)[0]
+    assert -1.3 < slope < -1.0
+    opponents = [(noise[:, 0] - noise[:, 2]) / math.sqrt(2), (noise[:, 0] - 2 * noise[:, 1] + noise[:, 2]) / 6**0.5]
+    ratios = [part.std((1, 2)).mean() / (brightness * math.sqrt(3)).std((1, 2)).mean() for part in opponents]
+    np.testing.assert_allclose(ratios, [0.3, 0.15], rtol=0.15)
+    np.testing.assert_allclose(maps.COLOURS.T @ maps.COLOURS, np.eye(3), atol=1e-12)
+
+
+@pytest.mark.parametrize("exponent", [0.0, 0.25, 0.5])
+def test_the_map_whitens_by_the_exponent(exponent: float):
+    """The covariance of the map's features is diag(w (w + r)^(-2 p)), against eigenvalues known beforehand."""
+    random = np.random.default_rng(2)
+    axes, _ = np.linalg.qr(random.normal(size=(5, 5)))
+    variances = np.array([8.0, 4.0, 2.0, 1.0, 0.0])
+    raw = random.normal(size=(400, 5))
+    raw -= raw.mean(0)
+    white = raw @ np.linalg.inv(np.linalg.cholesky(raw.T @ raw / 400)).T
+    features = white * np.sqrt(variances) @ axes.T + 3
+    chosen = maps.pink_map(maps.noise_directions(features), 3, exponent)
+    mapped = (features - chosen.mean) @ chosen.matrix
+    expected = variances[:3] * (variances[:3] + 0.2 * 3) ** (-2 * exponent)
+    np.testing.assert_allclose(mapped.T @ mapped / 400, np.diag(expected), atol=1e-5)
+    np.testing.assert_allclose(chosen(features[:7].astype(np.float32)), unit(mapped[:7]), atol=1e-5)
+
+
+def test_the_pink_map_is_made_once_and_of_no_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    little_noise(monkeypatch)
+    chosen = options("gradients", map="pink", dims=9, exponent=0.25)
+    first = Features(chosen, SHAPE, tmp_path / "first")
+    first(random_pictures(seed=5))  # others come first
+    found = first(random_pictures())
+    np.testing.assert_array_equal(Features(chosen, SHAPE, tmp_path / "second")(random_pictures()), found)
+    files = [next((tmp_path / part).glob("pink_maps/*/directions.npz")) for part in ("first", "second")]
+    for name in ("mean", "vectors", "values"):
+        np.testing.assert_array_equal(*(np.load(file)[name] for file in files))
+    monkeypatch.setattr(maps, "draw_noise", lambda shape: pytest.fail("made again"))
+    np.testing.assert_array_equal(Features(chosen, SHAPE, tmp_path / "first")(random_pictures()), found)
+    directions = np.load(files[0])
+    x = oriented_gradients(random_pictures() / np.float32(255)) - directions["mean"]
+    expected = unit((x @ directions["vectors"][:, :9] * directions["values"][:9] ** -0.25).astype(np.float32))
+    np.testing.assert_allclose(found, expected, atol=1e-4)
+
+
+# --- options ---------------------------------------------------------------------------------------------
+
+
+def test_what_is_known_is_said_and_old_runs_keep_their_digests():
+    known = public_knowledge(compose(["experiment=private_cifar", "features.map=pink"]).features)
+    assert "look alike mirrored" in known and "1/f spectrum" in known and "strokes" not in known
+    plain, mirrored = (compose(["features=gradients", f"features.mirror={value}"]) for value in ("false", "true"))
+    assert "mirror" not in plain.to_dict()["features"] and mirrored.to_dict()["features"]["mirror"] is True
+    assert plain.digest() != mirrored.digest()
+    assert "features" not in compose([]).to_dict()
+
+
+# --- Moment normalisation: against moments written out, on pictures that were sheared and scaled on
+
+
+def blob(slope: float = 0.0, tall: float = 5.0, wide: float = 2.0, at: tuple[float, float] = (14, 13)) -> np.ndarray:
+    """A smooth spot [1, 1, 28, 28], its columns moved by ``slope`` for each row."""
+    y, x = np.mgrid[:28, :28].astype(float)
+    y, x = y - at[0], x - at[1]
+    picture = np.exp(-0.5 * ((y / tall) ** 2 + ((x - slope * y) / wide) ** 2))
+    return picture.astype(np.float32)[None, None]
+
+
+def by_hand(picture: np.ndarray) -> tuple[float, float, float, float, float]:
+    """(row, column, deviations, covariance) of one picture [h, w], pixel by pixel."""
+    total = row = column = 0.0
+    for y in range(picture.shape[0]):
+        for x in range(picture.shape[1]):
+            total, row, column = total + picture[y, x], row + y * picture[y, x], column + x * picture[y, x]
+    row, column = row / total, column / total
+    yy = xx = xy = 0.0
+    for y in range(picture.shape[0]):
+        for x in range(picture.shape[1]):
+            share = picture[y, x] / total
+            yy, xx, xy = (
+                yy + share * (y - row) ** 2,
+                xx + share * (x - column) ** 2,
+                xy + share * (y - row) * (x - column),
+            )
+    return row, column, yy**0.5, xx**0.5, xy
+
+
+def test_moments_are_the_definition() -> None:
+    pictures = np.random.default_rng(1).random((3, 1, 7, 5)).astype(np.float32)
+    (down, across), (tall, wide), covariance = moments(pictures)
+    for number in range(3):
+        found = [float(part[number]) for part in (down, across, tall, wide, covariance)]
+        assert found == pytest.approx(by_hand(pictures[number, 0].astype(float)), rel=1e-4, abs=1e-5)
+
+
+@pytest.mark.parametrize("slope", [-0.6, -0.2, 0.3, 0.7])
+def test_a_sheared_picture_is_set_upright(slope: float) -> None:
+    before, after = by_hand(blob(slope)[0, 0]), by_hand(sheared(blob(slope))[0, 0])
+    assert abs(before[4]) > 4 and abs(after[4]) < 0.05 * abs(before[4])
+    np.testing.assert_allclose(sheared(blob(slope)), blob(), atol=0.12)
+
+
+@pytest.mark.parametrize(("tall", "wide"), [(2.5, 2.0), (4.0, 5.0), (5.0, 1.5)])
+def test_it_is_moved_to_the_middle_and_half_of_the_way_to_the_size(tall: float, wide: float) -> None:
+    picture = blob(0.3, tall, wide, at=(12.0, 15.0))
+    before = by_hand(sheared(picture)[0, 0])
+    row, column, down, across, _ = by_hand(normalised(picture)[0, 0])
+    assert (row, column) == pytest.approx((13.5, 13.5), abs=0.15)
+    for was, now, share in ((before[2], down, TALL), (before[3], across, WIDE)):
+        factor = ((was + 28 * LEAST) / (28 * share)) ** 0.5
+        assert now == pytest.approx(was / factor, rel=0.05)
+
+
+def test_reading_between_pixels() -> None:
+    picture = np.arange(12, dtype=np.float32).reshape(1, 1, 3, 4)
+    places = np.array([[-0.5, 0.0, 1.25, 3.0, 3.5, 9.0]], np.float32)
+    expected = [0.5 * row[0] for row in picture[0, 0]], [row[1] + 0.25 for row in picture[0, 0]]
+    found = read_at(picture, places, 3)[0, 0]
+    np.testing.assert_allclose(found[:, 0], expected[0])
+    np.testing.assert_allclose(found[:, 2], expected[1])
+    np.testing.assert_allclose(found[:, 3:], [[row[3], row[3] / 2, 0] for row in picture[0, 0]])
+    down = read_at(picture, np.array([[0.5, 2.0]], np.float32), 2)[0, 0]
+    np.testing.assert_allclose(down, [(picture[0, 0, 0] + picture[0, 0, 1]) / 2, picture[0, 0, 2]])
+
+
+def test_a_picture_without_ink_or_with_one_dot_stays_sound() -> None:
+    assert not normalised(np.zeros((2, 3, 9, 8), np.float32)).any()
+    dot = np.zeros((1, 1, 28, 28), np.float32)
+    dot[0, 0, 3, 20] = 1
+    found = normalised(dot)
+    assert np.isfinite(found).all() and found.sum() > 0.2
+    assert by_hand(found[0, 0])[:2] == pytest.approx((13.5, 13.5), abs=0.6)
+    full = np.ones((1, 1, 8, 8), np.float32)
+    assert np.isfinite(normalised(full)).all() and normalised(full).max() <= 1 + 1e-6
+
+
+def test_colours_move_together() -> None:
+    grey = blob(0.4)
+    colour = np.concatenate([grey, 0.5 * grey, 0.25 * grey], axis=1)
+    found = normalised(colour)
+    np.testing.assert_allclose(found[:, 1], 0.5 * found[:, 0], atol=1e-6)
+    np.testing.assert_allclose(found[:, :1], normalised(grey), atol=2e-3)
+
+
+def test_a_picture_is_the_same_in_any_company() -> None:
+    pictures = np.concatenate([blob(0.3), blob(-0.5, 3.0, 3.0), blob(0.0, 2.0, 6.0)])
+    together = normalised(pictures)
+    for number in range(3):
+        np.testing.assert_array_equal(normalised(pictures[number : number + 1])[0], together[number])
+
+
+def test_features_use_it_name_it_and_keep_it_apart(tmp_path: Path) -> None:
+    plain, upright = (FeaturesConfig(name="gradients", normalise=word) for word in ("none", "moments"))  # type: ignore[arg-type]
+    images = np.round(255 * np.concatenate([blob(0.5), blob()])).astype(np.uint8)
+    one, other = (Features(options, (1, 28, 28), tmp_path) for options in (plain, upright))
+    assert one.identity != other.identity
+    before, after = one(images), other(images)
+    assert float(after[0] @ after[1]) > 0.98 > 0.9 > float(before[0] @ before[1])
+    assert MOMENTS in public_knowledge(upright) and MOMENTS not in public_knowledge(plain)

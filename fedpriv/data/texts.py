@@ -1,8 +1,12 @@
-"""Texts as token ids of a fixed length, by a public rule: bytes, hashed words, or the user's own tokenizer file.
+"""Texts as numbers, by a public rule: token ids of a fixed length (bytes, hashed words, or the user's own tokenizer
+file), or counts of hashed words and groups of letters.
 
 Id 0 is padding, behind the text. Of a long text the first tokens are taken, where nothing else is said. A tokenizer
 file is the JSON of the `tokenizers` library: data, and no code of its own. Nothing is learned from anybody's text here;
 a tokenizer that was learned from texts must have been learned from public ones.
+
+Hashed text: K. Weinberger, A. Dasgupta, J. Langford, A. Smola, J. Attenberg: Feature Hashing for Large Scale Multitask
+Learning. ICML 2009. Every text has length at most 1.
 
 Shapes: n texts, t tokens.
 """
@@ -164,3 +168,32 @@ def _bucket(word: str, buckets: int) -> int:
     from sklearn.utils import murmurhash3_32
 
     return int(murmurhash3_32(word.encode("utf-8", "replace"), seed=0, positive=True)) % buckets
+
+
+#: Groups of so many letters, within words.
+LETTERS = (3, 4)
+
+
+def hashed(texts: Sequence[str], dims: int) -> Any:
+    """Sparse matrix (scipy CSR, float32) [n, dims]: of each text its words, pairs of words and groups of letters, each
+    in a bucket with a sign by its hash, scaled to length 1 (an empty text is 0).
+    """
+    from scipy.sparse import hstack
+    from sklearn.preprocessing import normalize
+
+    words, letters = _vectorizers(dims)
+    if dims < 4:
+        raise ValueError(f"{dims} buckets; at least 4 are needed")
+    return normalize(hstack([words.transform(texts), letters.transform(texts)], format="csr"), copy=False)
+
+
+@lru_cache
+def _vectorizers(dims: int) -> tuple[Any, Any]:
+    """Half of the buckets for words and pairs of words, half for groups of letters."""
+    import numpy as np
+    from sklearn.feature_extraction.text import HashingVectorizer
+
+    shared = {"alternate_sign": True, "dtype": np.float32, "norm": "l2", "lowercase": True}
+    words = HashingVectorizer(n_features=dims - dims // 2, ngram_range=(1, 2), **shared)
+    letters = HashingVectorizer(n_features=dims // 2, analyzer="char_wb", ngram_range=LETTERS, **shared)
+    return words, letters

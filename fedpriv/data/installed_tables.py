@@ -1,4 +1,6 @@
-"""docstrings: texts that every installation has, to predict which library they come from.
+"""Tables that every installation has: small ones of scikit-learn, one that is made, and texts of libraries.
+
+**docstrings**: texts to predict which library they come from.
 
 The docstrings of numpy, scipy, torch, scikit-learn and the standard library are read from their source files, which are
 parsed and never imported or run. Public rule: modules without tests, in the order of a hash of their names; of a module
@@ -17,15 +19,18 @@ import platform
 import sys
 import sysconfig
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from fedpriv.common.errors import DataError
 from fedpriv.common.versions import installed
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
 
 #: Name of a library in the table -> (package that holds it, the distribution whose version is its own).
 LIBRARIES = {
@@ -125,3 +130,49 @@ def _docstrings(path: Path) -> Iterator[str]:
         text = ast.get_docstring(node)
         if text is not None:
             yield text
+
+
+def _breast_cancer() -> pa.Table:
+    """W. H. Wolberg, W. N. Street, O. L. Mangasarian: Breast Cancer Wisconsin (Diagnostic), 569 rows."""
+    import pyarrow as pa
+    from sklearn.datasets import load_breast_cancer
+
+    found = load_breast_cancer()
+    columns = {str(name): column for name, column in zip(found.feature_names, found.data.T, strict=True)}
+    return pa.table(columns | {"diagnosis": found.target_names[found.target]})
+
+
+def _diabetes() -> pa.Table:
+    """B. Efron, T. Hastie, I. Johnstone, R. Tibshirani: Least Angle Regression, 442 rows, in their own units."""
+    import pyarrow as pa
+    from sklearn.datasets import load_diabetes
+
+    found = load_diabetes(scaled=False)
+    columns = dict(zip(found.feature_names, found.data.T, strict=True))
+    return pa.table(columns | {"progression": found.target})
+
+
+def _practices() -> pa.Table:
+    """Made, always the same 3,276 rows: in practice k of ten, x = z + 0.5 u_k with z and u_k normal in R^11, and the
+    outcome is yes with the logistic probability of w x + b_k, |w| = 1.75, b_k from -2.2 to -0.2 in equal steps.
+    """
+    import pyarrow as pa
+
+    rng, sites, dims = np.random.default_rng(0), 10, 11
+    weights = rng.normal(size=dims)
+    weights *= 1.75 / np.linalg.norm(weights)
+    site = np.arange(3276) % sites
+    inputs = rng.normal(size=(len(site), dims)) + 0.5 * rng.normal(size=(sites, dims))[site]
+    chance = 1 / (1 + np.exp(-(inputs @ weights + np.linspace(-2.2, -0.2, sites)[site])))
+    outcome = np.where(rng.random(len(site)) < chance, "yes", "no")
+    columns: dict[str, Any] = {f"x{place + 1}": inputs[:, place] for place in range(dims)}
+    return pa.table(columns | {"practice": [f"practice {number}" for number in site], "outcome": outcome})
+
+
+INSTALLED: dict[str, Callable[[], pa.Table]] = {
+    "breast_cancer": _breast_cancer,
+    "diabetes": _diabetes,
+    "docstrings": docstrings,
+    "docstrings_next": docstrings,
+    "practices": _practices,
+}

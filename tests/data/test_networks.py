@@ -18,12 +18,15 @@ from torch.nn import functional
 from fedpriv.common.errors import OptionError
 from fedpriv.config.compose import compose
 from fedpriv.config.data_schema import FeaturesConfig
-from fedpriv.data.features import Features
+from fedpriv.data import networks
+from fedpriv.data.features import MOST_DRAWN, PROCESS_DIMS, Features, known_beforehand
+from fedpriv.data.networks import DIMS, MAP, MOST, WEIGHTS, ProcessNetwork, drawings_map, weights_digest
 from fedpriv.report.page import write_report
 from fedpriv.runs.preparation import with_weights
 from fedpriv.runs.trained_model import TrainedModel, load_model
+from tools.make_process_network import CANVAS, SIDE, Pictures, main
 
-CLASS = "test_backbone.Small"
+CLASS = "test_networks.Small"
 
 
 class Small(nn.Module):
@@ -86,11 +89,14 @@ def test_another_layer_another_size_and_grey(tmp_path: Path) -> None:
     np.testing.assert_allclose(found, unit(expected), atol=1e-5)
 
 
-def test_a_pictures_features_are_the_same_bits_wherever_it_stands(tmp_path: Path) -> None:
-    _, file = trained(tmp_path)
-    compute, images = Features(options(file, mirror=True), (3, 8, 8), tmp_path), pictures(130)
+@pytest.mark.parametrize(("name", "side"), [("backbone", 8), ("processes", 16)])
+def test_a_pictures_features_are_the_same_bits_wherever_it_stands(name: str, side: int, tmp_path: Path) -> None:
+    chosen = FeaturesConfig(name="processes", mirror=True)
+    if name == "backbone":
+        chosen = options(trained(tmp_path)[1], mirror=True)
+    compute, images = Features(chosen, (3, side, side), tmp_path), pictures(70, side=side)
     whole = compute(images)
-    for place in (0, 63, 64, 129):
+    for place in (0, 63, 64, 69):
         assert np.array_equal(compute(images[place : place + 1])[0], whole[place])
     assert np.array_equal(compute(images[:5, :, :, ::-1])[0], whole[0])  # a mirror image is the same
 
@@ -103,7 +109,7 @@ def test_where_a_place_has_another_kernel_pictures_are_computed_one_by_one(monke
         found[1::2] = np.nextafter(found[1::2], np.float32(2))
         return found
 
-    monkeypatch.setattr("fedpriv.data.backbone.process_features", lambda: kernels)
+    monkeypatch.setattr("fedpriv.data.networks.process_features", lambda: kernels)
     features = Features(FeaturesConfig(name="processes", map="none"), (1, 8, 8), Path())
     pictures = np.random.default_rng(0).integers(0, 256, (70, 1, 8, 8), np.uint8)
     assert np.array_equal(features(pictures)[1:], features(pictures[1:]))
@@ -130,8 +136,8 @@ def test_networks_of_torchvision(architecture: str, tmp_path: Path) -> None:
     ("more", "words"),
     [
         ({"architecture": "resnet81"}, r"features\.architecture=resnet81: no such network of torchvision"),
-        ({"architecture": "test_backbone.Absent"}, r"cannot be built \(AttributeError"),
-        ({"architecture": "test_backbone.pictures"}, r"cannot be built \(TypeError"),
+        ({"architecture": "test_networks.Absent"}, r"cannot be built \(AttributeError"),
+        ({"architecture": "test_networks.pictures"}, r"cannot be built \(TypeError"),
         ({"layer": "steam"}, r"features\.layer=steam: the network has no such layer; allowed: stem, classifier"),
         ({"architecture": "alexnet"}, r"the network fails on pictures of 8x8.*see features\.size"),
     ],
@@ -209,7 +215,7 @@ class Counting(Small):
 
 def test_pictures_never_meet_in_a_class_of_the_users(tmp_path: Path) -> None:
     _, file = trained(tmp_path)
-    read = options(file).model_copy(update={"architecture": "test_backbone.Meeting", "layer": "stem"})
+    read = options(file).model_copy(update={"architecture": "test_networks.Meeting", "layer": "stem"})
     images = pictures(5)
     compute = Features(read, (3, 8, 8), tmp_path)
     changed = images.copy()
@@ -219,7 +225,7 @@ def test_pictures_never_meet_in_a_class_of_the_users(tmp_path: Path) -> None:
 
 def test_a_class_that_keeps_something_is_told(tmp_path: Path) -> None:
     _, file = trained(tmp_path)
-    read = options(file).model_copy(update={"architecture": "test_backbone.Counting"})
+    read = options(file).model_copy(update={"architecture": "test_networks.Counting"})
     with pytest.raises(OptionError, match=r"features\.architecture=.*keeps something between pictures"):
         Features(read, (3, 8, 8), tmp_path)(pictures(5))
 
@@ -228,3 +234,91 @@ def test_weights_decide_what_is_cached(tmp_path: Path) -> None:
     first, second = (with_weights(compose(asked(trained(tmp_path, many)[1]))).features for many in (1000, 7))
     identities = [Features(read, (1, 8, 8), tmp_path).identity for read in (first, second)]
     assert identities[0] != identities[1]
+
+
+# --- features=processes: a network that has seen random processes alone, and the script that trains
+
+
+#: Of the file that docs/features.md's figures were measured with: other weights want other figures.
+DIGEST = "4e3f163c5eac546b0004dbfc496b2bd8fbaa808493d94e7081ba77bf6e5ad869"
+
+
+def test_the_weights_are_those_of_the_figures_and_below_five_megabytes() -> None:
+    content = (Path(networks.__file__).parent / WEIGHTS).read_bytes()
+    assert hashlib.sha256(content).hexdigest() == DIGEST != weights_digest()
+    both = len(content) + (Path(networks.__file__).parent / MAP).stat().st_size
+    assert both < 5e6 and (DIMS, MOST) == (PROCESS_DIMS, MOST_DRAWN)
+
+
+@pytest.mark.parametrize(("channels", "side"), [(3, 32), (1, 28), (1, 8)])
+def test_features_are_means_of_three_stages_over_quarters(channels: int, side: int, tmp_path: Path) -> None:
+    compute = Features(FeaturesConfig(name="processes"), (channels, side, side), tmp_path)
+    images = pictures(3, channels, side)
+    found = compute.base(images)
+    network = networks.process_network()
+    with torch.inference_mode():
+        shown = torch.from_numpy(images).float().div(255).expand(-1, 3, -1, -1)
+        stages = network.stages(shown)
+    size = stages[-1].shape[-1]  # where it is odd, quarters overlap by a row or column
+    expected = stages[-1][:, :, : (size + 1) // 2, size // 2 :].mean((2, 3))  # the quarter on the right of the top
+    assert found.shape == (3, DIMS) and compute.dims == DIMS
+    np.testing.assert_allclose(found[:, -4 * 192 :].reshape(3, 192, 4)[:, :, 1], expected, rtol=1e-3, atol=1e-4)
+
+
+def test_the_map_whitens_drawings_in_part(tmp_path: Path) -> None:
+    """Of other drawings than those it was made of: variances fall far less over the directions with an exponent."""
+    drawn = Pictures(torch.device("cpu"), 5).batch(64)[:, :, 8:40, 8:40]
+    images = (drawn * 255).round().byte().numpy()
+    compute = Features(FeaturesConfig(name="processes", map="drawings", mirror=True, dims=20), (3, 32, 32), tmp_path)
+    values = compute.base(images)
+    spreads = []
+    for exponent in (0.0, 0.5):
+        chosen = drawings_map(20, exponent)
+        found = (values - chosen.mean) @ chosen.matrix
+        variances = found.var(0)
+        spreads.append(variances[:5].mean() / variances[-5:].mean())
+        np.testing.assert_allclose(chosen(values), found / np.linalg.norm(found, axis=1, keepdims=True), atol=1e-4)
+    assert spreads[0] > 10 > 4 > spreads[1]
+    assert compute(images).shape == (64, 20)
+
+
+def test_too_many_directions(tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match=r"features\.dims=361: at most 360 of features=processes"):
+        Features(FeaturesConfig(name="processes", map="drawings", dims=361), (3, 32, 32), tmp_path)
+
+
+def test_a_bundle_without_weights_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(networks, "WEIGHTS", "absent.safetensors")
+    with pytest.raises(OptionError, match=r"absent\.safetensors is not beside the code, nor in an installed fedpriv"):
+        weights_digest()
+
+
+def test_reports_say_that_no_picture_of_anything_was_seen() -> None:
+    assert "trained on pictures of random processes" in known_beforehand(compose(["features=processes"]))
+
+
+# --- the script ----------------------------------------------------------------------------------------------
+
+
+def test_drawn_pictures_are_colourful_differ_and_follow_from_the_seed() -> None:
+    first, again, other = (Pictures(torch.device("cpu"), seed).batch(16) for seed in (1, 1, 2))
+    assert first.shape == (16, 3, CANVAS, CANVAS) and float(first.min()) >= 0 and float(first.max()) <= 1
+    assert torch.equal(first, again) and not torch.equal(first, other)
+    assert float(first.std((2, 3)).median()) > 0.05  # something is to be seen
+    assert len({tuple(one.flatten()[:50].tolist()) for one in first}) == 16
+    views = Pictures(torch.device("cpu"), 3).views(first)
+    assert views.shape == (16, 3, SIDE, SIDE) and bool(torch.isfinite(views).all())
+
+
+@pytest.mark.slow
+def test_training_goes_on_where_it_stopped_and_moves_the_weights(tmp_path: Path) -> None:
+    options = [f"out={tmp_path}", "device=cpu", "size=test", "seconds=1000"]
+    assert main([*options, "steps=2"]) == 0
+    first = load_file(tmp_path / WEIGHTS)
+    assert main([*options, "steps=3"]) == 0
+    second, log = load_file(tmp_path / WEIGHTS), (tmp_path / "log.jsonl").read_text().splitlines()
+    steps = [json.loads(line)["step"] for line in log]  # on a slow machine also the second
+    assert steps in ([1, 3], [1, 2, 3])
+    assert not torch.equal(first["stem.weight"], second["stem.weight"])
+    missing = ProcessNetwork().load_state_dict({name: value.float() for name, value in second.items()}, strict=False)
+    assert not missing.unexpected_keys and all(key.endswith("num_batches_tracked") for key in missing.missing_keys)
