@@ -16,7 +16,21 @@ from conftest import NO_REPORT, SMALL, Outcome
 
 from fedpriv.__main__ import main
 from fedpriv.attacks.run import OF_RUNS
-from fedpriv.commands import audit, credentials, new, node, reproduce, superlink
+from fedpriv.commands import (
+    audit,
+    certificate,
+    check,
+    credentials,
+    dme,
+    guard_costs,
+    leaderboard,
+    new,
+    node,
+    predict,
+    reproduce,
+    schema,
+    superlink,
+)
 from fedpriv.commands import options_help as help_page
 from fedpriv.commands.completion import answers
 from fedpriv.commands.flags import NAMES as FLAGS
@@ -24,14 +38,13 @@ from fedpriv.commands.help import main as help_main
 from fedpriv.commands.help import method_help
 from fedpriv.commands.options_help import describe_options, help_text, rows_of
 from fedpriv.commands.table import COMMANDS, DEPLOYMENT
-from fedpriv.common.command_line import EXIT_CODES
+from fedpriv.common.command_line import EXIT_CODES, options_of
 from fedpriv.common.verbosity import VARIABLE
 from fedpriv.config.compose import compose
 from fedpriv.config.methods import METHODS
 from fedpriv.config.options import AttackConfig
 from fedpriv.config.strategy_options import field_of, spelled
 from fedpriv.config.symbols import COMMON, SYMBOLS
-from fedpriv.studies import mean_estimation
 
 ROOT = Path(__file__).resolve().parents[2]
 EVERYWHERE = {**COMMANDS, **{f"deploy {name}": command for name, command in DEPLOYMENT.items()}}
@@ -65,24 +78,34 @@ def test_every_command_is_there_and_tells_its_options(name: str, fedpriv: Fedpri
     assert fedpriv("help", *name.split()).out == fedpriv(*name.split(), "--help").out or name == "help"
 
 
-#: Options that a command reads, wherever it declares them; what shell completion offers is read off its help.
+#: Options that a command reads; what shell completion offers is read off its help.
 READ = {
-    "audit": {"run", "guard", "parameters", *audit.READERS},
-    "attack": {"run", "attack", *(name for name in AttackConfig.model_fields if name not in OF_RUNS)},
-    "reproduce": set(reproduce.OPTIONS),
-    "dme": set(mean_estimation.READERS),
-    "new": set(new.OPTIONS),
-    "credentials": set(credentials.OPTIONS),
-    "superlink": set(superlink.OPTIONS),
-    "node": {option for _, options in node.COMMANDS.values() for option in options} - {"app"},
+    "audit": [audit.audit, guard_costs.audit],
+    "check": [check.main],
+    "certificate": [certificate.main],
+    "reproduce": [reproduce.main],
+    "leaderboard": [leaderboard.main],
+    "dme": [dme.main],
+    "predict": [predict.main],
+    "schema": [schema.draft, schema.check, schema.fill],
+    "new": [new.main],
+    "credentials": [credentials.make, credentials.renew],
+    "superlink": [superlink.main],
+    "node": list(node.COMMANDS.values()),
 }
 
 
 @pytest.mark.parametrize("name", READ)
 def test_help_and_completion_know_every_option_of_a_command(name: str) -> None:
     offered = {**COMMANDS, **DEPLOYMENT}[name].offers(name)
-    others = {"strategy"} if name == "audit" else set()  # an option of a run
-    assert {word.rstrip("=") for word in offered if word.endswith("=")} - others == READ[name]
+    others = {"audit": {"strategy"}, "predict": {"death"}}.get(name, set())  # of a run; of an example
+    known = {option for command in READ[name] for option in options_of(command)[3]}
+    assert {word.rstrip("=") for word in offered if word.endswith("=")} - others == known
+
+
+def test_help_names_every_option_of_an_attack() -> None:
+    offered = {word.rstrip("=") for word in COMMANDS["attack"].offers("attack")}
+    assert offered == {"run", "attack", *(name for name in AttackConfig.model_fields if name not in OF_RUNS)}
 
 
 @pytest.mark.parametrize("name", ["audit", "papers", "node", "report"])
@@ -264,7 +287,7 @@ def test_the_help_on_all_options_has_their_defaults_and_names_that_can_be_writte
 # --- help on a method ------------------------------------------------------------------------------------
 
 
-def options_of(method: str) -> dict[str, str]:
+def texts_of(method: str) -> dict[str, str]:
     """Option as `SYMBOLS` names it -> its description."""
     rows = [*rows_of(METHODS[method]), *describe_options()]
     return {option.removeprefix("strategy."): words for option, _, words in rows}
@@ -273,7 +296,7 @@ def options_of(method: str) -> dict[str, str]:
 def test_every_option_of_every_method_has_words_and_every_letter_an_option() -> None:
     assert SYMBOLS.keys() == METHODS.keys()
     for method in METHODS:
-        options = options_of(method)
+        options = texts_of(method)
         unnamed = [option for option, words in options.items() if not words and option.startswith(("client", "server"))]
         assert unnamed == [], method
         assert {*SYMBOLS[method], *COMMON} - options.keys() == set(), method
@@ -306,7 +329,7 @@ def test_the_letters_are_those_of_the_methods_files() -> None:
     for method in METHODS:
         known = {**COMMON, **SYMBOLS[method]}
         for option, letter in letters_in_code(method).items():
-            if option in options_of(method) and (method, option) not in VARIABLES:
+            if option in texts_of(method) and (method, option) not in VARIABLES:
                 assert letter in known.get(option, "").split(", "), (method, option)
                 compared += 1
     assert compared > 45
@@ -324,9 +347,9 @@ def test_help_on_a_method_fits_the_terminal(columns: int, fedpriv: Fedpriv, monk
 
 
 def test_help_on_every_method_names_every_option_and_value() -> None:
-    for method, schema in METHODS.items():
-        said = method_help(method, schema)
-        for option, _, _ in rows_of(schema):
+    for method, kind in METHODS.items():
+        said = method_help(method, kind)
+        for option, _, _ in rows_of(kind):
             assert f" {option}=" in said, (method, option)
     assert "strategy.server.step=auto" in method_help("fedonce", METHODS["fedonce"])
 
