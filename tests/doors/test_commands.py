@@ -31,13 +31,11 @@ from fedpriv.commands import (
     schema,
     superlink,
 )
-from fedpriv.commands import options_help as help_page
-from fedpriv.commands.completion import answers
-from fedpriv.commands.flags import NAMES as FLAGS
+from fedpriv.commands import help as help_page
+from fedpriv.commands.help import answers, describe_options, help_text, method_help, rows_of
 from fedpriv.commands.help import main as help_main
-from fedpriv.commands.help import method_help
-from fedpriv.commands.options_help import describe_options, help_text, rows_of
 from fedpriv.commands.table import COMMANDS, DEPLOYMENT
+from fedpriv.commands.table import FLAG_NAMES as FLAGS
 from fedpriv.common.command_line import EXIT_CODES, options_of
 from fedpriv.common.verbosity import VARIABLE
 from fedpriv.config.compose import compose
