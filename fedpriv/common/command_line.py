@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import MISSING, fields, is_dataclass
 from pathlib import Path
 from types import SimpleNamespace, UnionType
-from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from fedpriv.common import systems
 from fedpriv.common.errors import FedprivError, OptionError, RunFailed
@@ -137,7 +137,7 @@ def command(work: Callable[..., int | None]) -> Callable[[Sequence[str]], int]:
     @functools.wraps(work)
     def main(arguments: Sequence[str]) -> int:
         asked = bool({"-h", "--help"} & set(arguments))
-        if asked or (not arguments and (options_of(work)[1] or options_of(work)[-1])):
+        if asked or (not arguments and (options_of(work).rest or options_of(work).needed)):
             say(work.__globals__["__doc__"])
             return DONE if asked else MISTAKE
 
@@ -157,38 +157,50 @@ def read_arguments(work: Callable[..., Any], arguments: Sequence[str]) -> tuple[
     parameter that is a dataclass each field is an option. ``*overrides`` is what the command itself has no option for.
     Raises `OptionError`.
     """
-    words, rest, groups, known, needed = options_of(work)
-    given, others = split_options(arguments, list(known), rest == "overrides")
-    if len(others) > len(words) and not rest:
-        raise OptionError(" ".join(others[len(words) :]), "", f"is too much; allowed: {', '.join(known) or 'nothing'}")
-    first = [read_option(name.upper(), text, hint) for (name, hint), text in zip(words.items(), others, strict=False)]
-    read = {name: read_option(name, text, known[name]) for name, text in given.items()}
-    if missing := [name for name in needed if name not in read and name not in list(words)[: len(first)]]:
-        name = missing[0].upper() if missing[0] in words else missing[0]
+    of = options_of(work)
+    given, others = _split(arguments, list(of.options), of.rest == "overrides")
+    extra = others[len(of.words) :]
+    if extra and not of.rest:
+        raise OptionError(" ".join(extra), "", f"is too much; allowed: {', '.join(of.options) or 'nothing'}")
+    first = {
+        name: read_option(name.upper(), text, of.words[name]) for name, text in zip(of.words, others, strict=False)
+    }
+    read = {name: read_option(name, text, of.options[name]) for name, text in given.items()}
+    if missing := [name for name in of.needed if name not in first | read]:
+        name = missing[0].upper() if missing[0] in of.words else missing[0]
         raise OptionError(name, "", "is missing; --help shows the usage")
-    for name, group in groups.items():
+    for name, group in of.groups.items():
         read[name] = group(**{field: read.pop(field) for field in hints_of(group) if field in read})
-    return [*first, *others[len(words) :]], read
+    return [*first.values(), *extra], read
+
+
+class Parameters(NamedTuple):
+    """Of a command's function. words, options: types by name. rest: the name after ``*``. groups: dataclasses by
+    parameter. needed: what must be given.
+    """
+
+    words: dict[str, Any]
+    options: dict[str, Any]
+    groups: dict[str, Any]
+    rest: str
+    needed: list[str]
 
 
 @functools.cache
-def options_of(work: Callable[..., Any]) -> tuple[dict[str, Any], str, dict[str, Any], dict[str, Any], list[str]]:
-    """(words with their types, the name of the rest of them, dataclasses by parameter, options with their types, what
-    must be given) of a function.
-    """
-    words, rest, groups, known, needed = dict[str, Any](), "", dict[str, Any](), dict[str, Any](), list[str]()
+def options_of(work: Callable[..., Any]) -> Parameters:
+    words, options, groups, rest, needed = dict[str, Any](), dict[str, Any](), dict[str, Any](), "", list[str]()
     for name, one in inspect.signature(work).parameters.items():
         hint = hints_of(work)[name]
         if one.kind == one.VAR_POSITIONAL:
             rest = name
         elif is_dataclass(hint):
             groups[name] = hint
-            known |= hints_of(hint)
+            options |= hints_of(hint)
             needed += [f.name for f in fields(hint) if f.default is MISSING and f.default_factory is MISSING]
         else:
-            (words if one.kind == one.POSITIONAL_OR_KEYWORD else known)[name] = hint
+            (words if one.kind == one.POSITIONAL_OR_KEYWORD else options)[name] = hint
             needed += [name] * (one.default is one.empty)
-    return words, rest, groups, known, needed
+    return Parameters(words, options, groups, rest, needed)
 
 
 def read_options(kind: type[T], given: Mapping[str, Any]) -> T:
@@ -200,9 +212,7 @@ def read_options(kind: type[T], given: Mapping[str, Any]) -> T:
     return kind(**read)
 
 
-def split_options(
-    arguments: Sequence[str], names: Sequence[str], overrides: bool = False
-) -> tuple[dict[str, str], list[str]]:
+def _split(arguments: Sequence[str], names: Sequence[str], overrides: bool) -> tuple[dict[str, str], list[str]]:
     """(options by name, the other words). overrides: these may be options of a run. Raises `OptionError`."""
     given, others, rest = dict[str, str](), list[str](), list(arguments)
     while rest:
@@ -243,17 +253,19 @@ def read_option(name: str, value: Any, hint: Any) -> Any:
     """An option as its type has it; a text may be ``true``, ``false``, ``null`` or a path in quotes. Raises
     `OptionError`.
     """
-
     kinds, beside = _parts(hint)
-    text = {"true": True, "false": False, "null": None}.get(value, value) if {bool, type(None)} & {*kinds} else value
-    if value == "" and str not in kinds and get_origin(kinds[0]) is not Literal:
-        raise OptionError(name, "", "is empty: leave it out, or give a value")
-    if Path in kinds and str not in kinds and isinstance(text, str):
-        text = os.path.expanduser(path_of(text))
+    read = value
+    if isinstance(value, str) and str not in kinds:
+        if value == "" and get_origin(kinds[0]) is not Literal:
+            raise OptionError(name, "", "is empty: leave it out, or give a value")
+        if bool in kinds:
+            read = {"true": True, "false": False}.get(value, [])  # pydantic takes yes, on and 1 too
+        elif value == "null" and type(None) in kinds:
+            read = None
+        elif Path in kinds:
+            read = os.path.expanduser(path_of(value))
     try:
-        if isinstance(text, str) and bool in kinds:
-            raise ValueError("pydantic takes yes, on and 1 too")
-        read = _adapter(hint).validate_python(text)
+        read = _adapter(hint).validate_python(read)
     except ValueError:
         raise OptionError(name, value, _allowed(hint, value)) from None
     if isinstance(read, Path) and MUST_EXIST in beside and not read.exists():
@@ -263,8 +275,13 @@ def read_option(name: str, value: Any, hint: Any) -> Any:
 
 def _parts(hint: Any) -> tuple[tuple[Any, ...], list[Any]]:
     """The types that are allowed, and what stands beside them: ranges, or words in place of all."""
-    kind, *fields = get_args(hint) if get_origin(hint) is Annotated else [hint]
-    return get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,), fields
+    if get_origin(hint) in (Union, UnionType):
+        parts = [_parts(kind) for kind in get_args(hint)]
+        return tuple(kind for kinds, _ in parts for kind in kinds), [one for _, beside in parts for one in beside]
+    if get_origin(hint) is Annotated:
+        kinds, beside = _parts(get_args(hint)[0])
+        return kinds, [*beside, *get_args(hint)[1:]]
+    return (hint,), []
 
 
 def _allowed(hint: Any, value: Any) -> str:

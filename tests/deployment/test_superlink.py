@@ -466,7 +466,7 @@ def test_nobody_else_puts_an_app_where_flower_would_load_it(tmp_path: Path, monk
 def test_every_option_is_in_the_help(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--help"]) == 0
     help_text = capsys.readouterr().out
-    assert all(f"    {name}" in help_text or f", {name}" in help_text for name in options_of(main)[3])
+    assert all(f"    {name}" in help_text or f", {name}" in help_text for name in options_of(main).options)
 
 
 # --- IPv6 and IPv4 -------------------------------------------------------------------------------------------

@@ -9,10 +9,13 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated, Literal
 
 import pytest
 from conftest import NO_REPORT, SMALL, Outcome
+from pydantic import Field
 
 from fedpriv.__main__ import main
 from fedpriv.attacks.run import OF_RUNS
@@ -36,7 +39,8 @@ from fedpriv.commands.help import answers, describe_options, help_text, method_h
 from fedpriv.commands.help import main as help_main
 from fedpriv.commands.table import COMMANDS, DEPLOYMENT
 from fedpriv.commands.table import FLAG_NAMES as FLAGS
-from fedpriv.common.command_line import EXIT_CODES, options_of
+from fedpriv.common.command_line import EXIT_CODES, Existing, options_of, read_arguments, read_options
+from fedpriv.common.errors import OptionError
 from fedpriv.common.verbosity import VARIABLE
 from fedpriv.config.compose import compose
 from fedpriv.config.methods import METHODS
@@ -97,7 +101,7 @@ READ = {
 def test_help_and_completion_know_every_option_of_a_command(name: str) -> None:
     offered = {**COMMANDS, **DEPLOYMENT}[name].offers(name)
     others = {"audit": {"strategy"}, "predict": {"death"}}.get(name, set())  # of a run; of an example
-    known = {option for command in READ[name] for option in options_of(command)[3]}
+    known = {option for command in READ[name] for option in options_of(command).options}
     assert {word.rstrip("=") for word in offered if word.endswith("=")} - others == known
 
 
@@ -193,6 +197,73 @@ def test_a_mistyped_call_is_answered_with_what_was_meant(
     outcome = fedpriv(*call)
     assert outcome.code == 2 and outcome.out == "" and outcome.err.count("\n") == 1
     assert outcome.err.startswith("fedpriv: ") and words in outcome.err
+
+
+# --- options of a command ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Sized:
+    size: Annotated[int, Field(ge=1, le=9)]
+    kind: Literal["small", "large"] = "small"
+
+
+def work(
+    name: str,
+    *,
+    sized: Sized,
+    share: Annotated[float | None, Field(gt=0, lt=1)] = None,
+    quick: bool = False,
+    place: Existing | None = None,
+    out: Path = Path("here"),
+) -> None: ...
+
+
+def free(*overrides: str, run: Path | None = None) -> None: ...
+
+
+def test_options_are_read_off_the_types_of_a_function(tmp_path: Path) -> None:
+    given = ["--size", "3", "share=0.5", "a", "quick=true", f"place='{tmp_path}'", "out=~/x"]
+    words, options = read_arguments(work, given)
+    assert words == ["a"] and options == {
+        "sized": Sized(3),
+        "share": 0.5,
+        "quick": True,
+        "place": tmp_path,
+        "out": Path.home() / "x",
+    }
+    assert read_arguments(work, ["a", "size=9", "share=null"])[1] == {"sized": Sized(9), "share": None}
+    assert read_arguments(free, ["-m", "run=x", "a.b=1", "c"]) == (["-m", "a.b=1", "c"], {"run": Path("x")})
+    assert read_options(Sized, {"size": 2, "kind": None}) == Sized(2)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ("size=3", "NAME: is missing; --help shows the usage"),
+        ("a", "size: is missing"),
+        ("a b size=3", "b: is too much; allowed: size, kind, share, quick, place, out"),
+        ("a size=10", "size=10: must be a whole number from 1 to 9"),
+        ("a size=1.5", "size=1.5: must be a whole number"),
+        ("a size=", "size: is empty: leave it out, or give a value"),
+        ("a size=3 share=1", "share=1: must be a number of more than 0 and less than 1"),
+        ("a size=3 share=nan", "share=nan: must be a number of more than 0"),
+        ("a size=3 kind=larg", "kind=larg: allowed: small, large; did you mean large?"),
+        ("a size=3 quick=yes", "quick=yes: allowed: true, false"),
+        ("a size=3 quick=1", "quick=1: allowed: true, false"),
+        ("a size=3 place=nowhere", "place=nowhere: there is no such file or folder"),
+        (
+            "a size=3 plase=x",
+            "plase=x: no such option; allowed: size, kind, share, quick, place, out; did you mean place?",
+        ),
+        ("a --sise 3", "--sise: no such option; allowed: size, kind, share, quick, place, out; did you mean size?"),
+        ("a --size", "--size: needs a value"),
+    ],
+)
+def test_a_wrong_option_of_a_command_is_named_with_what_is_allowed(given: str, words: str) -> None:
+    with pytest.raises(OptionError) as refused:
+        read_arguments(work, given.split())
+    assert str(refused.value).startswith(words)
 
 
 # --- flags -----------------------------------------------------------------------------------------------
