@@ -25,12 +25,22 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fedpriv.api.asking import Answer, Answers, ask
     from fedpriv.api.calls import (
+        Answer,
+        Answers,
+        Attacks,
+        Audit,
+        CheckResult,
+        Comparison,
+        Figure,
+        Plan,
+        Run,
+        ask,
         attack_run,
         audit_run,
         certify_node,
         certify_run,
+        check,
         compare_runs,
         extend_run,
         load,
@@ -39,10 +49,6 @@ if TYPE_CHECKING:
         resume_run,
         run,
     )
-    from fedpriv.api.checking import CheckResult, check
-    from fedpriv.api.comparison import Comparison
-    from fedpriv.api.findings import Attacks, Audit, Plan
-    from fedpriv.api.run_object import Figure, Run
     from fedpriv.common.errors import DataError, FedprivError, OptionError, RunFailed, RunFolderError
     from fedpriv.guard.guarded_strategy import guarded
     from fedpriv.guard.simulation import simulate_guard
@@ -106,31 +112,15 @@ __all__ = [
     "simulate_guard",
 ]
 
-#: Where a name is defined; imported when it is first asked for, since torch alone takes seconds.
-_HOMES = {
-    "fedpriv.api.asking": ("Answer", "Answers", "ask"),
-    "fedpriv.api.calls": (
-        "attack_run",
-        "audit_run",
-        "certify_node",
-        "certify_run",
-        "compare_runs",
-        "extend_run",
-        "load",
-        "plan_run",
-        "rerun",
-        "resume_run",
-        "run",
+#: Where a name is defined that `fedpriv.api.calls` does not; imported when it is first asked for: torch takes seconds.
+_ELSEWHERE = {
+    **dict.fromkeys(
+        ("DataError", "FedprivError", "OptionError", "RunFailed", "RunFolderError"), "fedpriv.common.errors"
     ),
-    "fedpriv.api.checking": ("CheckResult", "check"),
-    "fedpriv.api.comparison": ("Comparison",),
-    "fedpriv.api.findings": ("Attacks", "Audit", "Plan"),
-    "fedpriv.api.run_object": ("Figure", "Run"),
-    "fedpriv.common.errors": ("DataError", "FedprivError", "OptionError", "RunFailed", "RunFolderError"),
-    "fedpriv.guard.simulation": ("simulate_guard",),
-    "fedpriv.guard.guarded_strategy": ("guarded",),
-    "fedpriv.runs.flower_accountant": ("accountant",),
-    "fedpriv.runs.trained_model": ("TrainedModel",),
+    "TrainedModel": "fedpriv.runs.trained_model",
+    "accountant": "fedpriv.runs.flower_accountant",
+    "guarded": "fedpriv.guard.guarded_strategy",
+    "simulate_guard": "fedpriv.guard.simulation",
 }
 
 
@@ -144,11 +134,10 @@ __path__.append(f"{__path__[0]}/commands")
 
 
 def __getattr__(name: str) -> Any:
-    for module, names in _HOMES.items():
-        if name in names:
-            value = globals()[name] = getattr(importlib.import_module(module), name)
-            return value
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name.startswith("__") or name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(importlib.import_module(_ELSEWHERE.get(name, "fedpriv.api.calls")), name)
+    return value
 
 
 def __dir__() -> list[str]:

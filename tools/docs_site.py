@@ -21,19 +21,8 @@ ELSEWHERE = {
 }
 #: Headings of the reference, and the modules or classes below each.
 REFERENCE = {
-    "Calls": ("fedpriv.api.calls",),
-    "Statistics": ("fedpriv.api.asking.ask", "fedpriv.api.asking.Answers", "fedpriv.api.asking.Answer"),
+    "Calls, and what they return": ("fedpriv.api.calls", "fedpriv.runs.trained_model.TrainedModel"),
     "Guard": ("fedpriv.guard.guarded_strategy.guarded", "fedpriv.guard.simulation.simulate_guard"),
-    "Checks of other code": ("fedpriv.api.checking.check", "fedpriv.api.checking.CheckResult"),
-    "What they return": (
-        "fedpriv.api.run_object.Run",
-        "fedpriv.api.run_object.Figure",
-        "fedpriv.api.findings.Plan",
-        "fedpriv.api.findings.Audit",
-        "fedpriv.api.findings.Attacks",
-        "fedpriv.api.comparison.Comparison",
-        "fedpriv.runs.trained_model.TrainedModel",
-    ),
     "What they raise": ("fedpriv.common.errors",),
     "For a method of your own: the client": (
         "fedpriv.client.method.Method",

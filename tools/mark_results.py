@@ -16,7 +16,7 @@ from collections.abc import Sequence, Set
 from pathlib import Path
 from typing import TypeVar
 
-from fedpriv.common.command_line import command_options, guarded
+from fedpriv.common.command_line import command
 from fedpriv.common.errors import OptionError
 from fedpriv.studies.front_page import refresh_beside
 from fedpriv.studies.jobs import FORMS
@@ -38,39 +38,31 @@ from fedpriv.studies.results import (
 
 Rests = TypeVar("Rests", Cell, Entry)
 
-OPTIONS = {
-    "strategy": None,
-    "reason": None,
-    "results": "docs/results",
-    "studies": "all",
-    "kinds": "train,attack",
-    "kept": "none",
-}
 
-
-def main(arguments: Sequence[str]) -> int:
-    return guarded(lambda: _main(list(arguments)))
-
-
-def _main(arguments: list[str]) -> int:
-    given = command_options(arguments, OPTIONS, "tools.mark_results")
-    root = Path(given["results"])
-    known = sorted(file.parent.name for file in root.glob(f"*/{RUNS_FILE}"))
-    studies = known if given["studies"] == "all" else given["studies"].split(",")
-    if unknown := sorted(set(studies) - set(known)):
+@command
+def main(
+    *,
+    strategy: str,
+    reason: str,
+    results: Path = Path("docs/results"),
+    studies: str = "all",
+    kinds: str = "train,attack",
+    kept: str = "none",
+) -> None:
+    known = sorted(file.parent.name for file in results.glob(f"*/{RUNS_FILE}"))
+    chosen = known if studies == "all" else studies.split(",")
+    if unknown := sorted(set(chosen) - set(known)):
         raise OptionError("studies", ",".join(unknown), f"allowed: all, {', '.join(known)}")
-    kinds = given["kinds"].split(",")
-    if unknown := sorted(set(kinds) - set(FORMS)):
+    if unknown := sorted(set(kinds.split(",")) - set(FORMS)):
         raise OptionError("kinds", ",".join(unknown), f"allowed: {', '.join(FORMS)}")
-    strategies = set(given["strategy"].split(","))
-    there = {str(run.summary.get("strategy")) for study in studies for run in read_runs(root / study)}
+    strategies = set(strategy.split(","))
+    there = {str(run.summary.get("strategy")) for study in chosen for run in read_runs(results / study)}
     if unknown := sorted(strategies - there):
         raise OptionError("strategy", ",".join(unknown), f"no run of it; there are: {', '.join(sorted(there))}")
-    for study in studies:
-        count = mark(root / study, strategies, set(kinds), given["reason"], given["kept"].split(","))
+    for study in chosen:
+        count = mark(results / study, strategies, set(kinds.split(",")), reason, kept.split(","))
         print(f"{study}: {count} runs are to be made anew")
-    refresh_beside(root)
-    return 0
+    refresh_beside(results)
 
 
 def mark(folder: Path, strategies: Set[str], kinds: Set[str], reason: str, kept: Sequence[str] = ()) -> int:

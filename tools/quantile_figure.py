@@ -15,7 +15,7 @@ import sys
 
 import numpy as np
 
-from fedpriv.common.command_line import command_options
+from fedpriv.common.command_line import command
 from fedpriv.data.questions import Bins, root
 from fedpriv.privacy.gaussian_dp import gaussian_mu
 
@@ -65,20 +65,19 @@ def trials(name: str, epsilon: float, noises: int, draws: int, rounds: int = 2) 
     return np.array(held), np.array(widths)
 
 
-def main(arguments: list[str]) -> int:
-    options = command_options(arguments, {"draws": "1000", "rounds": "2"}, "quantile_figure")
+@command
+def main(*, draws: int = 1000, rounds: int = 2) -> None:
     shares = ", ".join(f"{share:g}" for share in SHARES)
     print(f"| column | epsilon | noise | held, of {shares} | median width, of {shares} |\n|---|---|---|---|---|")
     for name in columns():
         for epsilon in EPSILONS:
             for model, noises in MODELS.items():
-                held, widths = trials(name, epsilon, noises, int(options["draws"]), int(options["rounds"]))
+                held, widths = trials(name, epsilon, noises, draws, rounds)
                 shown = [
                     "; ".join(f"{n:.3f}" for n in held.mean(0)),
                     "; ".join(f"{n:.4g}" for n in np.median(widths, 0)),
                 ]
                 print(f"| {name} | {epsilon:g} | {model} | {shown[0]} | {shown[1]} |", flush=True)
-    return 0
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from fedpriv.api.checking import CheckResult
+    from fedpriv.api.calls import CheckResult
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ def fedpriv_check() -> Callable[..., CheckResult]:
     """(target, fail_above=None, unverified="fail", **options of `fedpriv.check`) -> `fedpriv.CheckResult`."""
 
     def check(target: Any, *, fail_above: float | None = None, unverified: str = "fail", **options: Any) -> CheckResult:
-        from fedpriv.api.checking import check as checked  # at its first use: every test session loads this file
+        from fedpriv.api.calls import check as checked  # at its first use: every test session loads this file
 
         found = checked(target, **options)
         if found.verdict != "no fault found":

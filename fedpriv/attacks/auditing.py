@@ -4,23 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
 
 from fedpriv.attacks.client_canaries import audit_training
-from fedpriv.attacks.contract_check import Contract
+from fedpriv.attacks.contract_check import Contract, check_contract
 from fedpriv.attacks.fit_audit import FitAudit, audit_fits
 from fedpriv.attacks.release_audit import AuditedScope, audit_config, most_releases, threat_in_words
 from fedpriv.client.build import make_client
-from fedpriv.common.command_line import Reader
 from fedpriv.common.doing import doing
-from fedpriv.common.errors import OptionError, RunFolderError
+from fedpriv.common.errors import RunFolderError
 from fedpriv.common.files import json_number
+from fedpriv.config.compose import compose, read_config
 from fedpriv.config.schema import Config
 from fedpriv.privacy.auditor import BROKEN, UNDECIDED
 from fedpriv.privacy.canaries import CanaryAudit
 from fedpriv.privacy.composition import compose as compose_events
+from fedpriv.runs.changed import said, with_operations
 from fedpriv.runs.folder import RunFolder
-from fedpriv.runs.planning import most_participations, planned_events
+from fedpriv.runs.planning import most_participations, planned_events, with_target
 
 VERIFIED = "verified epsilon"
 
@@ -31,31 +35,13 @@ RELEASE_FUNCTION, OWN_FIT = "release function", "client's own fit"
 MOST_FITS = 2000
 
 
-#: Option of an audit -> how its text is read, which values are allowed, and both in words.
-READERS: dict[str, Reader] = {
-    "trials": (int, lambda v: v >= 1000, "a whole number of at least 1000"),
-    "confidence": (float, lambda v: 0.5 <= v < 1, "a number from 0.5 to below 1"),
-    "participations": (int, lambda v: v >= 1, "a whole number of at least 1"),
-    "level": (str, lambda v: v in ("mechanism", "training"), "mechanism or training"),
-    "audit_seed": (int, lambda v: v >= 0, "a whole number"),
-}
-
-
 @dataclass(frozen=True)
 class AuditOptions:
-    """Raises `OptionError` for a value that is not allowed."""
-
-    trials: int = 200_000
-    confidence: float = 0.95
-    audit_seed: int = 0
-    level: str = "mechanism"
-    participations: int | None = None
-
-    def __post_init__(self) -> None:
-        for name, (_, allowed, words) in READERS.items():
-            value = getattr(self, name)
-            if value is not None and not allowed(value):
-                raise OptionError(name, value, f"must be {words}")
+    trials: Annotated[int, Field(ge=1000)] = 200_000
+    confidence: Annotated[float, Field(ge=0.5, lt=1)] = 0.95
+    participations: Annotated[int | None, Field(ge=1)] = None
+    level: Literal["mechanism", "training"] = "mechanism"
+    audit_seed: Annotated[int, Field(ge=0)] = 0
 
 
 @dataclass(frozen=True)
@@ -83,6 +69,44 @@ def against_verified(lower: float, attainable: float, verified: float) -> str:
     if lower > verified:
         return BROKEN
     return f"consistent with the {VERIFIED}" if attainable >= verified else UNDECIDED
+
+
+@dataclass(frozen=True)
+class Audited:
+    """An audit's results: of the release code with its noise contract, or of a real training."""
+
+    config: Config
+    scopes: tuple[AuditedScope, ...] = ()
+    contract: Contract | None = None
+    training: TrainingAudit | None = None
+
+
+def audit_run(run: str | Path | None, overrides: Sequence[str], options: AuditOptions) -> Audited:
+    """Audits a finished run, whose summary and report get the result, or a configuration.
+
+    Args:
+        run: the run's folder; None: ``overrides`` are all options.
+        overrides: of a run, where things are on this machine.
+
+    Raises: `OptionError`, `RunFolderError`.
+    """
+    folder = None
+    if run is None:
+        config = with_target(compose(list(overrides)))
+    else:
+        config, folder = with_operations(read_config(run, said(overrides)), overrides), RunFolder(Path(run))
+        if not folder.finished:
+            raise RunFolderError(f"{run}: the run has not finished, it has no summary.json to write into")
+    if options.level == "training":
+        training = audit_training_of(config, options)
+        if folder is not None:
+            write_training_audit(folder, training)
+        return Audited(config, training=training)
+    contract = check_contract(config)
+    scopes = audit_releases(config, options, folder)
+    if folder is not None and options.participations is None:
+        write_release_audit(folder, config, scopes, contract)
+    return Audited(config, tuple(scopes), contract)
 
 
 def audit_releases(config: Config, options: AuditOptions, folder: RunFolder | None) -> list[AuditedScope]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -39,20 +39,16 @@ def changed(options: AttackConfig, changes: Mapping[str, Any]) -> AttackConfig:
         raise first_option_error(error, prefix=("attack",)) from None
 
 
-def check_names(options: Iterable[str]) -> None:
-    """Raises `OptionError` for what is no option of this command."""
-    known = [name for name in AttackConfig.model_fields if name not in OF_RUNS]
-    for name in options:
-        if name not in known:
-            raise OptionError(name, "", f"there is no such option here; allowed: run, attack, {', '.join(known)}")
-
-
 def attack_run(run: str, attack: str, changes: Mapping[str, Any], places: Sequence[str] = ()) -> int:
     """Attacks the model of a finished run. places: overrides that say where things are on this machine. Raises
     `OptionError`, `RunFolderError`, and `RunFailed` where a control fails.
     """
     from fedpriv.runs.changed import said, with_operations
 
+    known = [name for name in AttackConfig.model_fields if name not in OF_RUNS]
+    if wrong := next((name for name in changes if name not in known), None):
+        words = f"there is no such option here; allowed: run, attack, {', '.join(known)}"
+        raise OptionError(wrong, changes[wrong], words)
     config = with_operations(read_config(run, said(places)), places)
     refuse_answers(config, run)
     config = config.model_copy(update={"attack": changed(config.attack, changes)})

@@ -41,7 +41,7 @@ class Layer:
 
 @dataclass(frozen=True)
 class Check:
-    """The result of `fedpriv check`.
+    """What a check found: `fedpriv.check` and `fedpriv check`.
 
     claimed: epsilon that the user or the recognised wrapper claims; None: none. verified: an upper bound from what was
     recognised, None: nothing that has a proof was recognised; infinite: it has no bound. audited: the lower bound of
@@ -108,6 +108,18 @@ class Check:
         if self.verified is None and unverified == "fail":
             return "no epsilon is verified: nothing bounds it from above (unverified=pass lets this through)"
         return None
+
+    def __str__(self) -> str:
+        return self.last_line
+
+    @property
+    def report(self) -> str:
+        """The page, as Markdown."""
+        return markdown(self)
+
+    def write(self, folder: str | Path) -> list[Path]:
+        """Writes check.json, report.md and report.html, and returns their paths."""
+        return write_check(self, Path(folder))
 
     def as_json(self) -> dict[str, Any]:
         """JSON has no infinity: it becomes the text "inf"."""

@@ -23,16 +23,15 @@ docs/statistics.md has the kinds and what an answer's error is.
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 
 from fedpriv.commands import runs
 from fedpriv.common.command_line import command
 from fedpriv.config.question_words import ask_options
 
 
-@command(needs_arguments=True)
-def main(arguments: Sequence[str]) -> int:
-    return runs.main(ask_options(arguments))
+@command
+def main(*overrides: str) -> int:
+    return runs.main(ask_options(overrides))
 
 
 if __name__ == "__main__":

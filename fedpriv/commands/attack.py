@@ -36,52 +36,23 @@ the run; shadow models stay in attacks/shadows/ for the next attack.
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
-from typing import Any
+from pathlib import Path
 
-from fedpriv.attacks.run import OF_RUNS, attack_run
-from fedpriv.common.command_line import command, path_of
-from fedpriv.common.errors import OptionError
+from fedpriv.attacks.run import attack_run
+from fedpriv.common.command_line import command
 from fedpriv.common.places import use_own_methods
-from fedpriv.config.options import AttackConfig
+from fedpriv.config.compose import parse
 from fedpriv.config.owner import PLACES
 
 
-def parse_options(arguments: Sequence[str]) -> tuple[str, str, dict[str, Any], list[str]]:
-    """(run folder, attack, changed options, places of this machine); `OptionError` for a value that is not allowed."""
-    run, attack, changes, places = "", "all", dict[str, Any](), list[str]()
-    known = [name for name in AttackConfig.model_fields if name not in OF_RUNS]
-    for argument in arguments:
-        key, _, value = argument.partition("=")
-        name = key.removeprefix("attack.")
-        if key == "run":
-            run = path_of(value)
-        elif key == "attack":
-            attack = value
-        elif name in known:
-            changes[name] = _number(value)
-        elif key in PLACES:
-            places.append(argument)
-        else:
-            raise OptionError(key, value, f"there is no such option here; allowed: run, attack, {', '.join(known)}")
-    if not run:
-        raise OptionError("run", run, "must be the folder of a finished run: fedpriv attack run=RUN_FOLDER")
-    return run, attack, changes, places
-
-
-def _number(text: str) -> Any:
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return None if text == "null" else text
-
-
-@command(needs_arguments=True)
-def main(arguments: Sequence[str]) -> int:
+@command
+def main(*overrides: str, run: Path, attack: str = "all") -> int:
     use_own_methods()
-    return attack_run(*parse_options(arguments))
+    given = {one.key_or_group.removeprefix("attack."): one for one in parse(overrides)}
+    changes = {name: one.value() for name, one in given.items() if name not in PLACES}
+    return attack_run(
+        str(run), attack, changes, [one.input_line or "" for name, one in given.items() if name in PLACES]
+    )
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
     fedpriv audit run=RUN_FOLDER [trials=200000] [confidence=0.95] [level=mechanism|training]
     fedpriv audit strategy=fedcad strategy.client.noise_multiplier=4 [participations=1] [audit_seed=0] ...
 
-`fedpriv audit guard=POLICY parameters=NUMBER` attacks the guard of foreign apps (docs/guard.md).
+`fedpriv audit guard=POLICY parameters=NUMBER [delta=]` attacks the guard of foreign apps (docs/guard.md).
 
 trials: releases of each kind. confidence: of the lower bound. participations: only so many of a client (default: as in
 the run). audit_seed: of the audit's own noise. Any option of a run goes with a call without run=.
@@ -26,94 +26,58 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from fedpriv.attacks.auditing import (
-    OWN_FIT,
-    READERS,
-    AuditOptions,
-    audit_releases,
-    audit_training_of,
-    write_release_audit,
-    write_training_audit,
-)
-from fedpriv.attacks.contract_check import check_contract
-from fedpriv.attacks.release_audit import AuditedScope, threat_in_words
+from fedpriv.attacks import auditing
+from fedpriv.attacks.auditing import OWN_FIT, Audited, AuditOptions
+from fedpriv.attacks.release_audit import threat_in_words
 from fedpriv.commands import guard_costs
-from fedpriv.common.command_line import DONE, FAILED, command, nearest, path_of, read_option
-from fedpriv.common.errors import OptionError, RunFolderError
+from fedpriv.common.command_line import DONE, FAILED, command, hints_of, nearest
+from fedpriv.common.errors import OptionError
 from fedpriv.common.places import use_own_methods
 from fedpriv.common.printing import say
-from fedpriv.config.compose import compose, read_config
 from fedpriv.config.owner import PLACES
-from fedpriv.config.schema import Config
 from fedpriv.privacy.auditor import BROKEN
 from fedpriv.report.live.task import task
 from fedpriv.report.tables import plain_table
-from fedpriv.runs.changed import said, with_operations
-from fedpriv.runs.folder import RunFolder
-from fedpriv.runs.planning import with_target
 
 
-def parse_options(arguments: Sequence[str]) -> tuple[AuditOptions, str | None, list[str]]:
-    """(audit options, run folder, the other overrides); `OptionError` for a value that is not allowed."""
-    given = dict(argument.partition("=")[::2] for argument in arguments)
-    options = {name: read_option(name, given[name], reader) for name, reader in READERS.items() if name in given}
-    run = path_of(given["run"]) if "run" in given else None
-    others = [argument for argument in arguments if argument.partition("=")[0] not in ("run", *READERS)]
-    if run is not None and (wrong := [one for one in others if one.partition("=")[0] not in PLACES]):
-        (key, _, value), own = wrong[0].partition("="), ("run", *READERS)
+def main(arguments: Sequence[str]) -> int:
+    return (guard_costs.audit if guard_costs.asks_for_guard(arguments) else audit)(arguments)
+
+
+@command
+def audit(*overrides: str, run: Path | None = None, options: AuditOptions) -> int:
+    use_own_methods()
+    if run is not None and (wrong := [one for one in overrides if one.partition("=")[0] not in PLACES]):
+        (key, _, value), own = wrong[0].partition("="), ("run", *hints_of(AuditOptions))
         words = f"run= takes the run's own options; beside it: {', '.join(own)}{nearest(key, own)}"
         raise OptionError(key, value, words)
-    return AuditOptions(**options), run, others
-
-
-@command(needs_arguments=True)
-def main(arguments: Sequence[str]) -> int:
-    if guard_costs.asks_for_guard(arguments):
-        return guard_costs.audit(arguments)
-    use_own_methods()
-    options, run, overrides = parse_options(arguments)
-    if run is not None:
-        config = with_operations(read_config(run, said(overrides)), overrides)
-    else:
-        config = with_target(compose(overrides))
-    folder = RunFolder(Path(run)) if run is not None else None
-    if folder is not None and not folder.finished:
-        raise RunFolderError(f"{run}: the run has not finished, it has no summary.json to write into")
-    if options.level == "training":
-        return _audit_training(config, options, folder)
     with task("audit"):
-        contract = check_contract(config)
-        scopes = audit_releases(config, options, folder)
-    _print(config, scopes)
-    say(contract)
-    if folder is not None and options.participations is None:
-        write_release_audit(folder, config, scopes, contract)
-        say(f"written into {folder.path / 'summary.json'} and report.html")
-    broken = contract.findings or any(scope.verdict == BROKEN for scope in scopes)
+        audited = auditing.audit_run(run, overrides, options)
+    broken = _print_training(audited) if audited.training else _print(audited)
+    if run is not None and (audited.training or options.participations is None):
+        say(f"written into {run / 'summary.json'} and report.html")
     return FAILED if broken else DONE
 
 
-def _audit_training(config: Config, options: AuditOptions, folder: RunFolder | None) -> int:
-    with task("audit"):
-        found = audit_training_of(config, options)
+def _print_training(audited: Audited) -> bool:
+    """Returns whether a verdict is that the verified epsilon does not hold."""
+    assert audited.training is not None
+    canaries, fits, verdicts = audited.training.canaries, audited.training.fits, audited.training.verdicts
     say(
-        f"canaries in a real run, {threat_in_words(config)}:\n{found.canaries}; "
-        f"verified epsilon <= {_shown(found.verified)}: {found.verdicts[0]}"
+        f"canaries in a real run, {threat_in_words(audited.config)}:\n{canaries}; "
+        f"verified epsilon <= {_shown(audited.training.verified)}: {verdicts[0]}"
     )
-    for bound in found.canaries.sharper:
+    for bound in canaries.sharper:
         say(f"under an assumption: {bound}")
-    fits = found.fits
     say(
-        f"the {OWN_FIT}, {fits.scope}: {fits.audit}; verified epsilon <= {_shown(fits.verified)}: {found.verdicts[1]}; "
+        f"the {OWN_FIT}, {fits.scope}: {fits.audit}; verified epsilon <= {_shown(fits.verified)}: {verdicts[1]}; "
         f"{at_most(fits.audit.attainable)}"
     )
-    if folder is not None:
-        write_training_audit(folder, found)
-        say(f"written into {folder.path / 'summary.json'} and report.html")
-    return FAILED if BROKEN in found.verdicts else DONE
+    return BROKEN in verdicts
 
 
-def _print(config: Config, scopes: Sequence[AuditedScope]) -> None:
+def _print(audited: Audited) -> bool:
+    config, scopes, contract = audited.config, audited.scopes, audited.contract
     say(f"{config.method} ({config.privacy.variant}), {threat_in_words(config)}, delta {config.privacy.delta:g}")
     header = ("scope", "audited >=", "claimed", "verified <=", "verdict")
     rows = [
@@ -129,6 +93,8 @@ def _print(config: Config, scopes: Sequence[AuditedScope]) -> None:
         )
         for bound in scope.sharper:
             say(f"{scope.name}, under an assumption: {bound}")
+    say(contract)
+    return bool(contract and contract.findings) or any(scope.verdict == BROKEN for scope in scopes)
 
 
 def at_most(attainable: float) -> str:

@@ -14,42 +14,23 @@ A certificate of a simulation is signed by whoever carried it out.
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
-from fedpriv.common.command_line import DONE, command, command_options, path_of, shown
-from fedpriv.common.errors import OptionError
+from fedpriv.common.command_line import command, path_of, shown
 from fedpriv.common.printing import say
 
-OPTIONS: dict[str, str | tuple[str, ...] | None] = {
-    "out": "",
-    "verifier": ("false", "true"),
-    "key": "",
-    "policy": "",
-    "credentials": "",
-}
 
-
-@command(needs_arguments=True)
-def main(arguments: Sequence[str]) -> int:
-    place, *given = arguments
-    if "=" in place:
-        raise OptionError("FOLDER", place, "comes first: a run's folder, or a node's data folder")
-    options = command_options(given, OPTIONS, "certificate", may_be_empty=tuple(OPTIONS))
+@command
+def main(
+    folder: Path, *, out: str = "", verifier: bool = False, key: str = "", policy: str = "", credentials: str = ""
+) -> None:
     from fedpriv.certificates.making import of_any
 
-    made = of_any(
-        Path(path_of(place)),
-        policy=path_of(options["policy"]),
-        credentials=path_of(options["credentials"]),
-        key=path_of(options["key"]),
-        out=path_of(options["out"]),
-        verifier=options["verifier"] == "true",
-    )
+    places = {"policy": policy, "credentials": credentials, "key": key, "out": out}
+    made = of_any(folder, **{name: path_of(place) for name, place in places.items()}, verifier=verifier)
     for path in made.files:
         say(shown(path))
     say(f"signed by the key {made.key}: tell it whoever is to check, on another way")
-    return DONE
 
 
 if __name__ == "__main__":

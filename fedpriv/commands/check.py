@@ -31,49 +31,35 @@ Without fail_above=, the exit code is 0 whatever is found, and 1 if nothing coul
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
+from typing import Annotated, Literal
 
-from fedpriv.checking.asking import READERS, question_and_limits, read_options
+from pydantic import Field
+
+from fedpriv.checking.asking import CheckOptions
 from fedpriv.checking.child import check_name
 from fedpriv.checking.findings import NOT_CHECKED
-from fedpriv.checking.result import Check, write_check
-from fedpriv.common.command_line import DONE, FAILED, check_place, command, nearest, path_of, shown
+from fedpriv.checking.result import write_check
+from fedpriv.common.command_line import DONE, FAILED, check_place, command, shown
 from fedpriv.common.errors import OptionError
 from fedpriv.common.printing import say
 
-NAMES = (*READERS, "out")
 
-
-def parse(arguments: Sequence[str]) -> tuple[str, dict[str, str]]:
-    """(target, options by name). Raises `OptionError`."""
-    given, targets, rest = dict[str, str](), list[str](), list(arguments)
-    while rest:
-        word = rest.pop(0)
-        name, equals, value = word.removeprefix("--").partition("=")
-        name = name.replace("-", "_")
-        if word.startswith("-") or (equals and name in NAMES):
-            if name not in NAMES:
-                words = f"no such option; allowed: {', '.join(NAMES)}{nearest(name, NAMES)}"
-                raise OptionError(word.partition("=")[0], value, words)
-            if not equals:
-                if not rest:
-                    raise OptionError(word, "", "needs a value")
-                value = rest.pop(0)
-            given[name] = value
-        elif equals:
-            words = f"no such option; allowed: {', '.join(NAMES)}{nearest(name, NAMES)}"
-            raise OptionError(name, value, words)
-        else:
-            targets.append(word)
-    if len(targets) != 1:
-        said = " ".join(targets)
-        raise OptionError("target", said, "one target: module:attribute, path/file.py:attribute, or dotted")
-    return targets[0], given
-
-
-def _print(check: Check) -> None:
+@command
+def main(
+    target: str,
+    *,
+    options: CheckOptions,
+    fail_above: Annotated[float | None, Field(ge=0)] = None,
+    unverified: Literal["fail", "pass"] | None = None,
+    out: Path | None = None,
+) -> int:
+    folder = out or Path(f"outputs/check/{datetime.now():%Y-%m-%d_%H-%M-%S}")
+    check_place("out", str(folder))
+    if unverified is not None and fail_above is None:
+        raise OptionError("unverified", unverified, "belongs to fail_above=")
+    check = check_name(target, options.question, options.limits)
     for one in check.findings:
         say(f"{one.severity}: {one.name}: {one.text}")
         if one.severity == "fault" and one.remedy:
@@ -82,28 +68,15 @@ def _print(check: Check) -> None:
         could = f" It could show at most: {layer.could_show}." if layer.could_show else ""
         cut = f" {layer.cut_in_words}" if layer.cut else ""
         say(f"{layer.name}: {layer.words}{could}{cut}")
-
-
-@command(needs_arguments=True)
-def main(arguments: Sequence[str]) -> int:
-    target, given = parse(arguments)
-    folder = Path(path_of(given.pop("out", f"outputs/check/{datetime.now():%Y-%m-%d_%H-%M-%S}")))
-    check_place("out", str(folder))
-    options = read_options(given)
-    if "unverified" in options and "fail_above" not in options:
-        raise OptionError("unverified", options["unverified"], "belongs to fail_above=")
-    question, limits = question_and_limits(options)
-    check = check_name(target, question, limits)
-    _print(check)
     pages = write_check(check, folder)
     say(f"report: {shown(pages[-1])}")
     say(check.last_line)
-    if "fail_above" in options:
-        why = check.why_above(options["fail_above"], options.get("unverified", "fail"))
-        if why is not None:
-            say(f"fails: {why}")
-        return DONE if why is None else FAILED
-    return FAILED if check.verdict == NOT_CHECKED else DONE
+    if fail_above is None:
+        return FAILED if check.verdict == NOT_CHECKED else DONE
+    why = check.why_above(fail_above, unverified or "fail")
+    if why is not None:
+        say(f"fails: {why}")
+    return DONE if why is None else FAILED
 
 
 if __name__ == "__main__":

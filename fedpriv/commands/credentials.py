@@ -26,6 +26,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Annotated
 
 from cryptography import x509
 from cryptography.exceptions import UnsupportedAlgorithm
@@ -33,13 +34,13 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+from pydantic import Field
 
-from fedpriv.common.command_line import DONE, address_of, command, command_options, whole_number
+from fedpriv.common.command_line import address_of, command
 from fedpriv.common.errors import OptionError
 from fedpriv.common.files import write_atomic
 from fedpriv.common.printing import say
 
-OPTIONS = {"host": "localhost", "nodes": "3", "days": "365"}
 SERVER = "server"  # the word before FOLDER that renews the certificate alone
 MOST_NODES = 10_000
 #: The certificate authority outlives the server's certificates.
@@ -305,25 +306,31 @@ def _name(host: str) -> x509.GeneralName:
         return x509.DNSName(host.lower())
 
 
-@command(needs_arguments=True)
-def main(arguments: Sequence[str]) -> int:
-    renew = arguments[0] == SERVER
-    place, *given = arguments[renew:] or [""]
-    if not place or "=" in place:
-        raise OptionError("FOLDER", place, "comes first, or after the word server: where the files are to be written")
-    folder, named = Path(place), {argument.partition("=")[0] for argument in given}
-    known = {name: value for name, value in OPTIONS.items() if not (renew and name == "nodes")}
-    options = command_options(given, known, "fedpriv.credentials")
-    hosts, days = options["host"].split(","), whole_number(options, "days", 1, CA_DAYS)
-    if renew:
-        written = renew_server(folder, hosts if "host" in named else None, days)
-    else:
-        begun = (folder / "ca" / "ca.crt").exists() and "nodes" not in named
-        written = make_credentials(folder, hosts, 0 if begun else whole_number(options, "nodes", 0, MOST_NODES), days)
+@command
+def make(
+    folder: Path,
+    *,
+    host: str = "localhost",
+    nodes: Annotated[int | None, Field(ge=0, le=MOST_NODES)] = None,
+    days: Annotated[int, Field(ge=1, le=CA_DAYS)] = 365,
+) -> None:
+    begun = (folder / "ca" / "ca.crt").exists()
+    _tell(make_credentials(folder, host.split(","), (0 if begun else 3) if nodes is None else nodes, days))
+
+
+@command
+def renew(folder: Path, *, host: str = "", days: Annotated[int, Field(ge=1, le=CA_DAYS)] = 365) -> None:
+    _tell(renew_server(folder, host.split(",") if host else None, days))
+
+
+def _tell(written: Sequence[Path]) -> None:
     for path in written:
         say(path)
     say(f"{len(written)} files written" if written else "everything was there already")
-    return DONE
+
+
+def main(arguments: Sequence[str]) -> int:
+    return renew(arguments[1:]) if arguments[:1] == [SERVER] else make(arguments)
 
 
 if __name__ == "__main__":

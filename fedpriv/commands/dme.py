@@ -29,11 +29,11 @@ from dataclasses import asdict
 
 import torch
 
-from fedpriv.common.command_line import DONE, command, shown
+from fedpriv.common.command_line import command, shown
 from fedpriv.common.files import json_number, write_atomic
 from fedpriv.common.printing import say
 from fedpriv.report.live.task import task
-from fedpriv.studies.mean_estimation import FIGURES, Row, parse_options, setting_in_words, sweep, table
+from fedpriv.studies.mean_estimation import FIGURES, Options, Row, setting_in_words, sweep, table
 from fedpriv.studies.study_plots import draw_sweep
 
 
@@ -54,9 +54,8 @@ def _shown(value: float | None) -> str:
     return "infinite" if math.isinf(value) else f"{value:.4g}"
 
 
-@command()
-def main(arguments: Sequence[str]) -> int:
-    options = parse_options(arguments)
+@command
+def main(*, options: Options) -> None:
     options.out.mkdir(parents=True, exist_ok=True)
     with task("dme"):
         rows = table(options)
@@ -75,7 +74,6 @@ def main(arguments: Sequence[str]) -> int:
     }
     write_atomic(options.out / "dme.json", json.dumps(found, indent=1, allow_nan=False) + "\n")
     say(f"numbers: {shown(options.out / 'dme.json')}")
-    return DONE
 
 
 if __name__ == "__main__":

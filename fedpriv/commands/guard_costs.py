@@ -11,10 +11,12 @@ its noise shows best. trials: default: as many as find that.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
 
-from fedpriv.common.command_line import DONE, FAILED, command_options, read_option, whole_number
+from pydantic import Field
+
+from fedpriv.common.command_line import DONE, FAILED, Existing, command
 from fedpriv.common.errors import OptionError
 from fedpriv.common.printing import say
 
@@ -22,37 +24,50 @@ if TYPE_CHECKING:
     from fedpriv.deployment.policy import Policy
     from fedpriv.guard.release import Terms
 
-MOST_ROUNDS, MOST_PARAMETERS = 100_000, 2**31
+MOST_ROUNDS = 100_000
+
+
+@dataclass(frozen=True)
+class Guarded:
+    """A policy whose guard answers for an app with so many parameters."""
+
+    guard: Existing
+    parameters: Annotated[int, Field(ge=1, le=2**31)]
+    delta: Annotated[float | None, Field(gt=0, lt=1)] = None
+
+    def terms(self) -> tuple[Policy, Terms, float]:
+        """(policy, the guard's terms, delta). Raises `OptionError`."""
+        from fedpriv.deployment.policy import read_policy
+        from fedpriv.guard.release import Terms
+
+        policy = read_policy(self.guard)
+        if policy.guard is None:
+            raise OptionError("guard", self.guard, "the policy has no section `guard` (docs/guard.md)")
+        return policy, Terms.of(policy.guard), self.delta or policy.budgets[0].delta
 
 
 def asks_for_guard(arguments: Sequence[str]) -> bool:
     return any(argument.partition("=")[0] == "guard" for argument in arguments)
 
 
-def _given(arguments: Sequence[str]) -> str:
-    return next(argument.partition("=")[2] for argument in arguments if argument.partition("=")[0] == "guard")
-
-
-def plan(arguments: Sequence[str]) -> int:
-    """Prints the cost of so many rounds. Raises `OptionError`."""
-    if {"-h", "--help"} & set(arguments):
-        say(__doc__)
-        return DONE
-    if "plan=true" not in arguments:
-        raise OptionError("guard", _given(arguments), "of fedpriv plan and fedpriv audit; a node takes it at its start")
-    arguments = [argument for argument in arguments if argument != "plan=true"]
-    known = {"guard": None, "parameters": None, "rounds": "10", "epsilon": "", "delta": ""}
-    options = command_options(arguments, known, "fedpriv plan", ("epsilon", "delta"))
-    policy, terms, size, delta = _terms(options)
-    rounds = whole_number(options, "rounds", 1, MOST_ROUNDS)
+@command
+def plan(
+    *,
+    of: Guarded,
+    rounds: Annotated[int, Field(ge=1, le=MOST_ROUNDS)] = 10,
+    epsilon: Annotated[float | None, Field(gt=0)] = None,
+    plan: bool = False,
+) -> None:
+    """Prints the cost of so many rounds."""
+    if not plan:
+        raise OptionError("guard", of.guard, "of fedpriv plan and fedpriv audit; a node takes it at its start")
+    policy, terms, delta = of.terms()
     from fedpriv.guard.release import claimed_epsilon, with_epsilon
 
-    if options["epsilon"]:
-        target = read_option("epsilon", options["epsilon"], (float, lambda value: value > 0, "a number above 0"))
-        terms = with_epsilon(terms, size, rounds, delta, target)
-    for name, value in _rows(policy, terms, size, rounds, delta, claimed_epsilon).items():
+    if epsilon:
+        terms = with_epsilon(terms, of.parameters, rounds, delta, epsilon)
+    for name, value in _rows(policy, terms, of.parameters, rounds, delta, claimed_epsilon).items():
         say(f"{name:<18}{value}")
-    return DONE
 
 
 def _rows(policy: Policy, terms: Terms, size: int, rounds: int, delta: float, cost: Any) -> dict[str, str]:
@@ -108,41 +123,23 @@ def _affordable(policy: Policy, budget: Any, terms: Terms, size: int) -> int:
     return low
 
 
-def audit(arguments: Sequence[str]) -> int:
-    """Prints a lower bound on the epsilon of one answer beside the one that is booked. Raises `OptionError`."""
-    known = {"guard": None, "parameters": None, "trials": "", "confidence": "0.95", "delta": "", "audit_seed": "0"}
-    options = command_options(arguments, known, "fedpriv audit", ("delta", "trials"))
-    _, terms, size, given = _terms(options)
-    delta = given if options["delta"] else None
-    trials = whole_number(options, "trials", 400, 10**7) if options["trials"] else None
-    seed = whole_number(options, "audit_seed", 0, 2**31)
-    confidence = read_option(
-        "confidence", options["confidence"], (float, lambda value: 0 < value < 1, "between 0 and 1")
-    )
+@command
+def audit(
+    *,
+    of: Guarded,
+    trials: Annotated[int | None, Field(ge=400, le=10**7)] = None,
+    confidence: Annotated[float, Field(gt=0, lt=1)] = 0.95,
+    audit_seed: Annotated[int, Field(ge=0, le=2**31)] = 0,
+) -> int:
+    """Prints a lower bound on the epsilon of one answer beside the one that is booked."""
+    _, terms, _ = of.terms()
     from fedpriv.attacks.guard_audit import audit_guard
     from fedpriv.privacy.auditor import BROKEN
     from fedpriv.report.live.task import task
 
     with task("audit"):
-        found = audit_guard(terms, size, delta, trials, confidence, seed)
-    say(f"one guarded answer, unit {terms.unit}, observer {terms.threat.observer}: {found.audit}")
-    say(f"verified epsilon <= {found.verified:.4g}: {found.verdict}; at most {found.audit.attainable:.3g} could show")
-    return FAILED if found.verdict == BROKEN else DONE
-
-
-def _terms(options: dict[str, str]) -> tuple[Policy, Terms, int, float]:
-    """(policy, the guard's terms, parameters, delta)."""
-    from fedpriv.deployment.policy import read_policy
-    from fedpriv.guard.release import Terms
-
-    place = Path(options["guard"]).expanduser()
-    if not place.exists():
-        raise OptionError("guard", options["guard"], "there is no such file: a policy with a section `guard`")
-    policy = read_policy(place)
-    if policy.guard is None:
-        raise OptionError("guard", options["guard"], "the policy has no section `guard` (docs/guard.md)")
-    size = whole_number(options, "parameters", 1, MOST_PARAMETERS)
-    delta = policy.budgets[0].delta
-    if options["delta"]:
-        delta = read_option("delta", options["delta"], (float, lambda value: 0 < value < 1, "between 0 and 1"))
-    return policy, Terms.of(policy.guard), size, delta
+        audited = audit_guard(terms, of.parameters, of.delta, trials, confidence, audit_seed)
+    say(f"one guarded answer, unit {terms.unit}, observer {terms.threat.observer}: {audited.audit}")
+    most = f"at most {audited.audit.attainable:.3g} could show"
+    say(f"verified epsilon <= {audited.verified:.4g}: {audited.verdict}; {most}")
+    return FAILED if audited.verdict == BROKEN else DONE

@@ -21,24 +21,29 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
+from typing import Annotated, Literal
 
-from fedpriv.common.command_line import DONE, command, command_options, shown, whole_number
+from pydantic import Field
+
+from fedpriv.common.command_line import command, shown
 from fedpriv.common.printing import say
 from fedpriv.common.stopping import stop
 
-YES, NO = ("true", "false"), ("false", "true")
 
-
-@command()
-def main(arguments: Sequence[str]) -> int:
-    with stop.handled():
-        return _study(arguments)
-
-
-def _study(arguments: Sequence[str]) -> int:
+@command
+def main(
+    *,
+    board: str = "all",
+    scale: Literal["small", "literal"] = "small",
+    plan: bool = False,
+    run: bool = True,
+    data: Path | None = None,
+    download: bool = False,
+    workers: Annotated[int, Field(ge=0, le=1024)] = 0,
+    out: Path = Path("results/leaderboard"),
+) -> None:
     from fedpriv.config.own_options import files_stay
     from fedpriv.studies import boards
     from fedpriv.studies.data import default_folder
@@ -49,33 +54,26 @@ def _study(arguments: Sequence[str]) -> int:
     from fedpriv.studies.runner import study_runs
     from fedpriv.studies.study_plots import draw_board
 
-    known: dict[str, str | tuple[str, ...] | None]
-    known = {"board": "all", "scale": ("small", "literal"), "plan": NO, "data": str(default_folder()), "download": NO}
-    known |= {"run": YES, "workers": "0", "out": "results/leaderboard"}
-    options = command_options(arguments, known, "fedpriv.leaderboard")
-    workers, out = whole_number(options, "workers", 0, 1024), Path(options["out"])
-    plans = boards.read_boards(options["board"], boards.BOARDS, options["scale"])
-    pictures, download = Path(options["data"]), options["download"] == "true"
-    may_run = options["run"] == "true"
-    with nullcontext() if may_run else files_stay():  # those who make runs look at the files again
-        prepared = [prepare(name, plan, pictures, download, out) for name, plan in plans.items()]
-        with study_runs(out, workers, may_run) as runs:
-            if options["plan"] == "true":
-                say("\n".join(effort(prepared, runs)), flush=True)
-                return DONE
-            results, records = carry_out(prepared, runs)
-    plots = [draw_board(board, out) if board.entries else None for board in results.boards]
-    with_plots = [b.model_copy(update={"plot": one}) for b, one in zip(results.boards, plots, strict=True)]
+    with stop.handled():
+        plans = boards.read_boards(board, boards.BOARDS, scale)
+        with nullcontext() if run else files_stay():  # those who make runs look at the files again
+            prepared = [prepare(name, one, data or default_folder(), download, out) for name, one in plans.items()]
+            with study_runs(out, workers, run) as runs:
+                if plan:
+                    say("\n".join(effort(prepared, runs)), flush=True)
+                    return
+                results, records = carry_out(prepared, runs)
+    plots = [draw_board(one, out) if one.entries else None for one in results.boards]
+    with_plots = [one.model_copy(update={"plot": plot}) for one, plot in zip(results.boards, plots, strict=True)]
     results = results.model_copy(update={"boards": tuple(with_plots)})
     write_results(out, results, records)
     write_boards(results, out)
     if out.name == LEADERBOARD:
         refresh_beside(out.parent)
-    for board in results.boards:
-        bests = ((target, board.at(target)) for target in board.targets)
-        say(f"{board.title}: " + "; ".join(f"{entries[0].label} at epsilon {at:g}" for at, entries in bests if entries))
+    for one in results.boards:
+        bests = ((target, one.at(target)) for target in one.targets)
+        say(f"{one.title}: " + "; ".join(f"{entries[0].label} at epsilon {at:g}" for at, entries in bests if entries))
     say(f"folder: {shown(out)}", flush=True)
-    return DONE
 
 
 if __name__ == "__main__":

@@ -24,10 +24,10 @@ import importlib.util
 import keyword
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
-from fedpriv.common.command_line import DONE, command, command_options
+from fedpriv.common.command_line import command
 from fedpriv.common.errors import OptionError
 from fedpriv.common.printing import say
 from fedpriv.config.methods import METHODS
@@ -35,7 +35,6 @@ from fedpriv.config.methods import METHODS
 NAME = re.compile(r"[a-z][a-z0-9_]{0,31}")
 #: Words that YAML or the command line read as a value, and the class that the server half imports.
 NO_NAMES = {"null", "none", "true", "false", "yes", "no", "on", "off", "y", "n", "nan", "inf", "clipping_server"}
-OPTIONS: dict[str, str | tuple[str, ...]] = {"folder": ".", "app": ("false", "true")}
 
 STRATEGY = '''\
 """@name@, server half.
@@ -343,20 +342,14 @@ def _filled(text: str, name: str) -> str:
     return text.replace("@name@", name).replace("@Class@", "".join(part.capitalize() for part in name.split("_")))
 
 
-@command(needs_arguments=True)
-def main(arguments: Sequence[str]) -> int:
-    name, *given = arguments
-    if "=" in name:
-        raise OptionError("NAME", name, "comes first: fedpriv new my_method")
-    options = command_options(given, OPTIONS, "fedpriv.new")
-    folder, app = Path(options["folder"]).expanduser(), options["app"] == "true"
+@command
+def main(name: str, *, folder: Path = Path("."), app: bool = False) -> None:
     for path in make_method(name, folder, APP_FILES if app else FILES):
         say(path)
     if app:
         say(f"`flwr run {folder / name} --stream` trains it; docs/flower.md has the rest")
-        return DONE
-    say(f"`fedpriv strategy={name}` trains with it, `fedpriv audit strategy={name}` attacks it")
-    return DONE
+    else:
+        say(f"`fedpriv strategy={name}` trains with it, `fedpriv audit strategy={name}` attacks it")
 
 
 if __name__ == "__main__":

@@ -35,38 +35,113 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
-from functools import partial
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+from pydantic import Field
+
+from fedpriv.commands.schema import Decimal, FormOptions, Separator
 from fedpriv.commands.superlink import check_proxies
-from fedpriv.common.command_line import DONE, FAILED, LOST, command, command_options, nearest, whole_number
+from fedpriv.common.command_line import DONE, FAILED, LOST, Existing, command, hints_of, nearest, read_option
 from fedpriv.common.errors import FedprivError, OptionError, RunFailed
 from fedpriv.common.places import installed_code_only
 from fedpriv.common.printing import say
+from fedpriv.config.remote import REMOTE_VALUE
+from fedpriv.deployment.data_ledger import PRIVATE, DataLedger, private_file, wait_for_lock
+from fedpriv.deployment.declaration import Declared, DeclaredTable, check_rows, count_rows
+from fedpriv.deployment.policy import Policy, Spent, read_policy
 from fedpriv.deployment.policy_template import TEMPLATE
+from fedpriv.deployment.signed_head import Signer, signer_of
+from fedpriv.guard.shards import Shards, count_units, read_salt
 
 if TYPE_CHECKING:
     from fedpriv.deployment.bundles import Approved
-    from fedpriv.deployment.data_ledger import Signer
-    from fedpriv.deployment.declaration import Declared, DeclaredTable
     from fedpriv.deployment.guard_policy import GuardPolicy
-    from fedpriv.deployment.policy import Policy
     from fedpriv.report.live.prometheus import NodeSnapshot
 
 
-def _policy(options: dict[str, str]) -> None:
+Client = Annotated[int, Field(ge=0, le=2**31)]
+
+
+@dataclass(frozen=True)
+class Node:
+    """A client's machine: its policy, and the data folder with its ledger."""
+
+    policy: Existing
+    data: Existing
+
+    @cached_property
+    def rules(self) -> Policy:
+        return read_policy(self.policy)
+
+    def ledger(self, signer: Signer | None = None) -> DataLedger:
+        return DataLedger(self.data, Path(self.rules.counter), signer)
+
+
+@dataclass(frozen=True)
+class Declaration:
+    """What is declared of the data: pictures, or a table."""
+
+    classes: str = ""
+    size: Annotated[int | None, Field(ge=4, le=1024)] = None
+    channels: Literal["1", "3"] | None = None
+    table: str = ""
+    schema_file: Existing | None = None
+    separator: Separator | None = None
+    decimal: Decimal | None = None
+    encoding: str = ""
+
+    def given(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if value}
+
+    def declared(self, data: Path, warnings: list[str], guarded: bool = False) -> Declared | DeclaredTable:
+        """What no run can be told otherwise. warnings: gets those of a table. guarded: nothing need be, where foreign
+        apps alone are to run. Raises `OptionError` for what no run could name, `DataError`.
+        """
+        from fedpriv.data.on_nodes import count_pictures
+
+        given = self.given()
+        if guarded and not given:
+            return Declared(0, (), 0, 0)
+        if of_table := next((name for name in given if name not in PICTURES), None):
+            if other := next((name for name in PICTURES if name in given), None):
+                raise OptionError(other, given[other], f"of pictures, and {of_table} is of a table: one of them alone")
+            if missing := next((name for name in ("table", "schema_file") if name not in given), None):
+                words = "is missing: a table's file in the data folder, and the file of its schema"
+                raise OptionError(missing, "", words)
+            form = vars(FormOptions()) | {name: given[name] for name in vars(FormOptions()) if name in given}
+            table = DeclaredTable(0, self.table, str(Path(given["schema_file"]).absolute()), **form)
+            return replace(table, examples=count_rows(table, data, warnings))
+        if missing := next((name for name in ("classes", "size") if name not in given), None):
+            words = "is missing; a table has table=NAME schema_file=FILE in place of classes and size"
+            raise OptionError(missing, "", words)
+        classes, text = tuple(self.classes.split(",")), f"[{self.classes}]"
+        if len(set(classes)) < max(2, len(classes)) or not all(classes) or not REMOTE_VALUE.fullmatch(text):
+            words = "at least 2 different names of class folders, as in cat,dog, of A-Z a-z 0-9 _ . + - alone"
+            raise OptionError("classes", self.classes, words)
+        return Declared(count_pictures(data, classes), classes, given["size"], int(self.channels or 3))
+
+
+#: Options of pictures; the others are of tables.
+PICTURES = ("classes", "size", "channels")
+
+
+@command
+def policy() -> None:
     say(TEMPLATE, end="")
 
 
-def _bundle(options: dict[str, str]) -> None:
+@command
+def bundle(app: Existing) -> None:
     from fedpriv.deployment.bundles import bundle_digest
 
-    say(bundle_digest(_existing(options, "app")))
+    say(bundle_digest(app))
 
 
-def _probe(options: dict[str, str]) -> None:
+@command
+def probe() -> None:
     from fedpriv.guard.probe import probe
 
     found = probe()
@@ -75,16 +150,14 @@ def _probe(options: dict[str, str]) -> None:
         raise RunFailed("the sandbox of this machine does not keep apps apart")
 
 
-def _init(options: dict[str, str]) -> int:
-    from fedpriv.deployment.data_ledger import DataLedger
-    from fedpriv.deployment.policy import Spent, read_policy
-
-    policy, data = read_policy(_existing(options, "policy")), _existing(options, "data")
+@command
+def init(*, node: Node, declaration: Declaration) -> int:
+    policy, data = node.rules, node.data
     if policy.guard is not None:
         _check_shards(policy.guard, data)
         _check_sandbox(policy.guard)
     warnings: list[str] = []
-    declared = _declared(options, data, warnings, policy.guard is not None)
+    declared = declaration.declared(data, warnings, policy.guard is not None)
     say(f"public, until `declare` changes it: {_in_words(declared, data)}")
     admits = "Gaussian noise alone, no secure sum" if policy.accountant == "gaussian" else "every mechanism"
     say(f"accountant {policy.accountant}: {admits}; it may be changed until the first message leaves")
@@ -92,8 +165,6 @@ def _init(options: dict[str, str]) -> int:
     DataLedger.create(data, Path(policy.counter), declared, policy.accounting(None, Spent()))
     say("the ledger has begun" if policy.guard else f"{declared.number} declared; the ledger has begun")
     if policy.guard is not None:
-        from fedpriv.guard.shards import read_salt
-
         read_salt(data, Path(policy.counter), used=lambda: False)  # a crash may have left one of its files
         say(f"guard: {policy.guard.shards} shards by unit {policy.guard.unit}, divided for good by a salt made now")
     return _warned(warnings)
@@ -107,8 +178,6 @@ def _warned(warnings: Sequence[str]) -> int:
 
 def _check_shards(guard: GuardPolicy, data: Path) -> None:
     """Raises `OptionError` for more shards than units, but with `single`; what is found stays on this machine."""
-    from fedpriv.guard.shards import count_units
-
     if (found := count_units(data, guard)) < guard.shards and not guard.single:
         raise OptionError("guard.shards", guard.shards, f"at most one for each {guard.unit}, and there are {found}")
 
@@ -131,93 +200,25 @@ def _check_sandbox(guard: GuardPolicy) -> None:
     say(f"sandbox: {found.in_words}. {groups.in_words()}")
 
 
-def _declare(options: dict[str, str]) -> int:
-    from fedpriv.deployment.data_ledger import DataLedger
-    from fedpriv.deployment.declaration import Declared
-    from fedpriv.deployment.policy import read_policy
-
-    policy, data = read_policy(_existing(options, "policy")), _existing(options, "data")
-    signer = _signer(_existing(options, "credentials")) if options["credentials"] else None
+@command
+def declare(*, node: Node, declaration: Declaration, credentials: Existing | None = None) -> int:
     warnings: list[str] = []
-    with DataLedger(data, Path(policy.counter), signer).held() as ledger:
+    with node.ledger(_signer(credentials) if credentials else None).held() as ledger:
         ledger.sign_on()
         before = ledger.declared()
-        kept = {name: str(value) for name, value in vars(before).items() if name != "examples"}
-        kept |= {"classes": ",".join(before.classes)} if isinstance(before, Declared) else {}
-        now = _declared(options | kept | {name: value for name, value in options.items() if value}, data, warnings)
+        kept = {name: value for name, value in vars(before).items() if name in hints_of(Declaration)}
+        if isinstance(before, Declared):
+            kept |= {"classes": ",".join(before.classes), "channels": str(before.channels or 3)}
+        now = Declaration(**kept | declaration.given()).declared(node.data, warnings)
         if now != before:
             ledger.declare(now)
-    say(f"{now.number} declared, {before.examples} before: {_in_words(now, data)}")
+    say(f"{now.number} declared, {before.examples} before: {_in_words(now, node.data)}")
     return _warned(warnings)
-
-
-#: Options of pictures, and of tables with their values where none is given.
-PICTURES, TABLE = ("classes", "size", "channels"), {"separator": "auto", "decimal": "point", "encoding": "utf-8"}
-
-
-def _declared(
-    options: dict[str, str], data: Path, warnings: list[str], guarded: bool = False
-) -> Declared | DeclaredTable:
-    """What is declared of these data. warnings: gets those of a table. guarded: nothing need be, where foreign apps
-    alone are to run. Raises `OptionError` for what no run could name, `DataError`.
-    """
-    if guarded and not any(options[name] for name in DECLARED):
-        from fedpriv.deployment.declaration import Declared
-
-        return Declared(0, (), 0, 0)
-    table = [name for name in ("table", "schema_file", *TABLE) if options[name]]
-    if not table:
-        return _declared_pictures(options, data)
-    if other := next((name for name in PICTURES if options[name]), None):
-        raise OptionError(other, options[other], f"of pictures, and {table[0]} is of a table: one of them alone")
-    return _declared_table(options, data, warnings)
-
-
-def _declared_table(options: dict[str, str], data: Path, warnings: list[str]) -> DeclaredTable:
-    from fedpriv.data.table_files import DECIMALS, SEPARATORS
-    from fedpriv.deployment.declaration import DeclaredTable, count_rows
-
-    for name in ("table", "schema_file"):
-        if not options[name]:
-            raise OptionError(name, "", "is missing: a table's file in the data folder, and the file of its schema")
-    for name, allowed in (("separator", ("auto", *SEPARATORS)), ("decimal", tuple(DECIMALS))):
-        if options[name] and options[name] not in allowed:
-            raise OptionError(name, options[name], f"allowed: {', '.join(allowed)}")
-    form = {name: options[name] or usual for name, usual in TABLE.items()}
-    schema = _existing(options, "schema_file").absolute()
-    declared = DeclaredTable(0, options["table"], str(schema), **form)
-    return replace(declared, examples=count_rows(declared, data, warnings))
-
-
-def _declared_pictures(options: dict[str, str], data: Path) -> Declared:
-    from fedpriv.config.remote import REMOTE_VALUE
-    from fedpriv.data.pictures import chosen_classes
-    from fedpriv.deployment.declaration import Declared
-
-    for name in ("classes", "size"):
-        if not options[name]:
-            raise OptionError(
-                name, "", "is missing; a table has table=NAME schema_file=FILE in place of classes and size"
-            )
-    options = options | {"channels": options["channels"] or "3"}
-    classes = tuple(options["classes"].split(","))
-    if (
-        len(set(classes)) < max(2, len(classes))
-        or not all(classes)
-        or not REMOTE_VALUE.fullmatch(f"[{','.join(classes)}]")
-    ):
-        words = "at least 2 different names of class folders, as in cat,dog, of A-Z a-z 0-9 _ . + - alone"
-        raise OptionError("classes", options["classes"], words)
-    if options["channels"] not in ("1", "3"):
-        raise OptionError("channels", options["channels"], "1 for grey or 3 for colour")
-    size = whole_number(options, "size", 4, 1024)
-    return Declared(len(chosen_classes(data, classes)), classes, size, int(options["channels"]))
 
 
 def _in_words(declared: Declared | DeclaredTable, data: Path) -> str:
     """With the pictures of every class: a name that is mistyped has none."""
     from fedpriv.data.pictures import chosen_classes
-    from fedpriv.deployment.declaration import DeclaredTable
 
     if not isinstance(declared, DeclaredTable) and not declared.classes:
         return "nothing of the data; foreign apps alone are to run"
@@ -228,37 +229,31 @@ def _in_words(declared: Declared | DeclaredTable, data: Path) -> str:
     return f"{counts}; {declared.size} x {declared.size} pixels, channels {declared.channels}"
 
 
-def _status(options: dict[str, str]) -> None:
+@command
+def status(*, node: Node, superlink: str = "", credentials: Path = Path()) -> None:
     from fedpriv.deployment.approved_weights import weights_in_words
     from fedpriv.deployment.node_audit import audits_in_words
-    from fedpriv.deployment.policy import read_policy
 
-    policy, data = _existing(options, "policy"), _existing(options, "data")
-    now = snapshot(policy, data, thorough=True)
-    _forget_changed(policy, data)
+    now = snapshot(node.policy, node.data, thorough=True)
+    _forget_changed(node)
     say(f"{now.releases} messages left, {now.ledger_entries} entries")
     for budget, spent in now.epsilon_spent.items():
         say(f"{budget}: epsilon {spent:.4g} of {now.max_epsilon[budget]:g}")
-    for line in audits_in_words(_existing(options, "policy"), _existing(options, "data")):
+    for line in audits_in_words(node.policy, node.data):
         say(f"audited: {line}")
-    for line in weights_in_words(read_policy(_existing(options, "policy")).weights):
+    for line in weights_in_words(node.rules.weights):
         say(f"weights: {line}")
     if now.refusals:
         say("refused: " + ", ".join(f"{code} {number}" for code, number in sorted(now.refusals.items())))
-    if options["superlink"]:
+    if superlink:
         from fedpriv.deployment.clock import measured
 
-        found = measured(options["superlink"], _there(Path(options["credentials"]).expanduser() / "ca.crt"))
-        say(f"clock: {found or options['superlink'] + ' does not answer'}")
+        say(f"clock: {measured(superlink, _there(credentials / 'ca.crt')) or superlink + ' does not answer'}")
 
 
-def _forget_changed(policy_file: Path, data: Path) -> None:
+def _forget_changed(node: Node) -> None:
     """Of a guarded node: rows that were deleted since its last message leave the copies that its apps are given."""
-    from fedpriv.deployment.data_ledger import PRIVATE, private_file, wait_for_lock
-    from fedpriv.deployment.policy import read_policy
-    from fedpriv.guard.shards import Shards, read_salt
-
-    policy = read_policy(policy_file)
+    policy, data = node.rules, node.data
     if policy.guard is None or not (data / PRIVATE / "shards").exists():
         return
     with private_file(data / PRIVATE / "lock") as file:
@@ -267,10 +262,11 @@ def _forget_changed(policy_file: Path, data: Path) -> None:
             say("the data have changed since the last message: the copies of its shards are deleted")
 
 
-def _report(options: dict[str, str]) -> None:
+@command
+def report(*, node: Node, out: Path = Path("guard.html")) -> None:
     from fedpriv.guard.node_report import write_node_report
 
-    say(write_node_report(_existing(options, "policy"), _existing(options, "data"), Path(options["out"])))
+    say(write_node_report(node.policy, node.data, out))
 
 
 def snapshot(policy_file: Path, data: Path, thorough: bool = False) -> NodeSnapshot:
@@ -278,12 +274,12 @@ def snapshot(policy_file: Path, data: Path, thorough: bool = False) -> NodeSnaps
 
     Raises `OptionError`, `LedgerRefused`.
     """
-    from fedpriv.deployment.data_ledger import DataLedger, read_counts
-    from fedpriv.deployment.policy import read_policy
+    from fedpriv.deployment.data_ledger import read_counts
     from fedpriv.report.live.prometheus import NodeSnapshot
 
-    policy = read_policy(policy_file)
-    with DataLedger(data, Path(policy.counter)).seen(thorough) as ledger:
+    node = Node(policy_file, data)
+    policy = node.rules
+    with node.ledger().seen(thorough) as ledger:
         spent, last, entries = ledger.spent(), ledger.last_release(), ledger.num_entries()
     return NodeSnapshot(
         releases=spent.messages,
@@ -295,34 +291,41 @@ def snapshot(policy_file: Path, data: Path, thorough: bool = False) -> NodeSnaps
     )
 
 
-def _run(options: dict[str, str]) -> None:
+@command
+def run(
+    *,
+    node: Node,
+    superlink: str,
+    credentials: Existing,
+    client: Client,
+    port: Annotated[int, Field(ge=1024, le=65535)] = 9094,
+    metrics_port: Annotated[int, Field(ge=0, le=65535)] = 0,
+    metrics_address: str = "127.0.0.1",
+    guard: str = "",
+) -> None:
     from fedpriv.deployment.approved_weights import check_files
     from fedpriv.deployment.bundles import Approved, guard_bundles
     from fedpriv.deployment.clock import check_clock, explain_refusals
-    from fedpriv.deployment.data_ledger import DataLedger, note_refusal
-    from fedpriv.deployment.declaration import DeclaredTable, check_rows
-    from fedpriv.deployment.policy import read_policy
+    from fedpriv.deployment.data_ledger import note_refusal
     from fedpriv.deployment.supernode import run_supernode, wait_to_activate
 
-    file, data, keys = (_existing(options, name).absolute() for name in ("policy", "data", "credentials"))
-    client = whole_number(options, "client", 0, 2**31)
-    port = whole_number(options, "port", 1024, 65535)
-    policy = read_policy(file)
-    check_files(policy.weights, file)
-    with DataLedger(data, Path(policy.counter), _signer(keys)).held(thorough=True) as ledger:
+    file, data, keys = (path.absolute() for path in (node.policy, node.data, credentials))
+    node = Node(file, data)
+    check_files(node.rules.weights, file)
+    with node.ledger(_signer(keys)).held(thorough=True) as ledger:
         ledger.sign_on()
-        ledger.settle(policy)  # refusals happen now, not in the first round
+        ledger.settle(node.rules)  # refusals happen now, not in the first round
         if isinstance(declared := ledger.declared(), DeclaredTable):
             check_rows(declared, data)
-    _forget_changed(file, data)
+    _forget_changed(node)
 
-    approved = _guarded(options, policy, file) if options["guard"] else Approved(file)
-    if options["guard"]:
-        _check_tried(options, file)
+    approved = _guarded(node, guard) if guard else Approved(file)
+    if guard:
+        _check_tried(node, guard, client)
     guard_bundles(approved, partial(note_refusal, data))
     warn = partial(say, file=sys.stderr, flush=True)
     check_proxies()
-    check_clock(options["superlink"], _there(keys / "ca.crt"), warn)
+    check_clock(superlink, _there(keys / "ca.crt"), warn)
     refused = explain_refusals(warn)
     wait_to_activate(warn)
     config = {"partition-id": client, "policy": str(file), "data": str(data)}
@@ -330,10 +333,10 @@ def _run(options: dict[str, str]) -> None:
         config |= {name: str(place)} if place.exists() else {}
     os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
     try:
-        with _metrics(options, file, data):
+        with _metrics(metrics_address, metrics_port, node):
             run_supernode(
                 [
-                    *("--superlink", options["superlink"]),
+                    *("--superlink", superlink),
                     *("--root-certificates", str(_there(keys / "ca.crt"))),
                     *("--auth-supernode-private-key", str(_there(keys / "node.key"))),
                     *("--node-config", " ".join(f"{key}={json.dumps(value)}" for key, value in config.items())),
@@ -346,21 +349,24 @@ def _run(options: dict[str, str]) -> None:
             raise RunFailed(refused[0])
 
 
-def _try(options: dict[str, str]) -> int:
-    if options["guard"] == "any":
+@command
+def try_(*, node: Node, guard: str, model: Existing | None = None, client: Client = 0) -> int:
+    if guard == "any":
         raise OptionError("guard", "any", "one app: its folder or its .fab file")
-    return DONE if _try_app(options, _existing(options, "policy")) else FAILED
+    return DONE if _try_app(node, _app(guard), client, model) else FAILED
 
 
-def _try_app(options: dict[str, str], policy: Path) -> bool:
+def _app(guard: str) -> Path:
+    app: Path = read_option("guard", guard, Existing)
+    return app
+
+
+def _try_app(node: Node, app: Path, client: int, model: Path | None = None) -> bool:
     """Prints how an app's starts went; whether as many answered as the policy asks for."""
-    from fedpriv.deployment.policy import read_policy
     from fedpriv.guard.trial import try_app
 
-    client = whole_number(options, "client", 0, 2**31)
-    model = _existing(options, "model") if options.get("model") else None
-    trial = try_app(policy, _existing(options, "data").absolute(), _existing(options, "guard"), client, model)
-    rules = read_policy(policy).guard
+    trial = try_app(node.policy, node.data.absolute(), app, client, model)
+    rules = node.rules.guard
     assert rules is not None
     for kind, starts in trial.starts.items():
         say(f"{kind}: {starts}")
@@ -376,24 +382,23 @@ def _try_app(options: dict[str, str], policy: Path) -> bool:
     return trial.enough(rules)
 
 
-def _check_tried(options: dict[str, str], file: Path) -> None:
+def _check_tried(node: Node, guard: str, client: int) -> None:
     """Raises `OptionError` for an app of which too few starts answered, or that the policy lists and nobody has tried
     with these rules, data and packages. One that is given is tried now.
     """
     from fedpriv.deployment.bundles import bundle_digest
-    from fedpriv.deployment.policy import read_policy
     from fedpriv.guard.shards import known_trial, state_of, why_not
 
-    policy, data, client = read_policy(file), _existing(options, "data"), whole_number(options, "client", 0, 2**31)
+    policy, data = node.rules, node.data
     rules = policy.guard
     assert rules is not None
     if rules.min_answered == 0:
         return
     state = state_of(data, policy)
-    app = None if options["guard"] == "any" else bundle_digest(_existing(options, "guard"))
+    app = None if guard == "any" else bundle_digest(_app(guard))
     digests = [app] if app else [] if rules.apps == "any" else rules.apps
     if app and ((known := known_trial(data, app, policy, client)) is None or known.state != state):
-        _try_app(options, file)
+        _try_app(node, _app(guard), client)
     for digest in digests:
         if (why := why_not(data, digest, policy, client, state=state)) is not None:
             raise OptionError("guard.min_answered", rules.min_answered, f"{digest[:16]}: {why}")
@@ -405,34 +410,32 @@ def _check_tried(options: dict[str, str], file: Path) -> None:
         )
 
 
-def _guarded(options: dict[str, str], policy: Policy, file: Path) -> Approved:
+def _guarded(node: Node, guard: str) -> Approved:
     """Which apps may run under the guard. Raises `OptionError` where none can."""
     from fedpriv.deployment.bundles import Approved, bundle_digest
     from fedpriv.guard.sandbox import available
 
-    if policy.guard is None:
-        raise OptionError("guard", options["guard"], "needs a section `guard` in the policy (docs/guard.md)")
-    if policy.guard.sandbox == "namespaces" and (lacking := available()) is not None:
+    rules = node.rules.guard
+    if rules is None:
+        raise OptionError("guard", guard, "needs a section `guard` in the policy (docs/guard.md)")
+    if rules.sandbox == "namespaces" and (lacking := available()) is not None:
         raise OptionError("guard.sandbox", "namespaces", lacking)
-    _check_shards(policy.guard, _existing(options, "data"))
-    approved = Approved(file, "any" if options["guard"] == "any" else bundle_digest(_existing(options, "guard")))
+    _check_shards(rules, node.data)
+    approved = Approved(node.policy, "any" if guard == "any" else bundle_digest(_app(guard)))
     if approved.guard != "any" and approved.guard not in approved:
-        raise OptionError("guard", options["guard"], f"{approved.guard} is not among the policy's guard.apps")
+        raise OptionError("guard", guard, f"{approved.guard} is not among the policy's guard.apps")
     return approved
 
 
 def _signer(credentials: Path) -> Signer | None:
     """Who signs the ledger's heads: the identity among a node's credentials, if there is one."""
-    from fedpriv.deployment.data_ledger import signer_of
-
     key = credentials / "identity.key"
     return signer_of(key, "credentials") if key.exists() else None
 
 
 @contextmanager
-def _metrics(options: dict[str, str], policy: Path, data: Path) -> Iterator[None]:
+def _metrics(address: str, port: int, node: Node) -> Iterator[None]:
     """Serves `snapshot`, if a port is given. A node is healthy while it can still release something."""
-    port = whole_number(options, "metrics_port", 0, 65535)
     if port == 0:
         yield
         return
@@ -440,13 +443,13 @@ def _metrics(options: dict[str, str], policy: Path, data: Path) -> Iterator[None
 
     def healthy() -> tuple[bool, str]:
         try:
-            return True, f"{snapshot(policy, data).releases} messages left"
+            return True, f"{snapshot(node.policy, node.data).releases} messages left"
         except (FedprivError, OSError, ValueError) as error:
             return False, str(error)
 
-    registry = NodeMetrics(lambda: snapshot(policy, data)).registry
+    registry = NodeMetrics(lambda: snapshot(node.policy, node.data)).registry
     names = ("metrics_address", "metrics_port")
-    with serve_metrics(options["metrics_address"], port, registry, healthy, options=names):
+    with serve_metrics(address, port, registry, healthy, options=names):
         yield
 
 
@@ -456,44 +459,29 @@ def _there(path: Path) -> Path:
     return path
 
 
-def _existing(options: dict[str, str], name: str) -> Path:
-    path = Path(options[name]).expanduser()
-    if not path.exists():
-        raise OptionError(name, options[name], "there is no such file or folder")
-    return path
-
-
-#: What is declared.
-DECLARED = dict.fromkeys((*PICTURES, "table", "schema_file", *TABLE), "")
-#: What each does, and its options; None: must be given.
-COMMANDS: dict[str, tuple[Callable[[dict[str, str]], int | None], dict[str, str | None]]] = {
-    "policy": (_policy, {}),
-    "bundle": (_bundle, {"app": None}),
-    "probe": (_probe, {}),
-    "init": (_init, {"policy": None, "data": None, **DECLARED}),
-    "declare": (_declare, {"policy": None, "data": None, "credentials": "", **DECLARED}),
-    "status": (_status, {"policy": None, "data": None, "superlink": "", "credentials": ""}),
-    "report": (_report, {"policy": None, "data": None, "out": "guard.html"}),
-    "try": (_try, {"policy": None, "data": None, "guard": None, "model": "", "client": "0"}),
-    "run": (
-        _run,
-        dict.fromkeys(("policy", "data", "superlink", "credentials", "client"))
-        | {"port": "9094", "metrics_port": "0", "metrics_address": "127.0.0.1", "guard": ""},
-    ),
+#: Of each word that follows, its command.
+COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
+    "policy": policy,
+    "bundle": bundle,
+    "probe": probe,
+    "init": init,
+    "declare": declare,
+    "status": status,
+    "report": report,
+    "try": try_,
+    "run": run,
 }
 
 
-@command(needs_arguments=True)
-def main(arguments: Sequence[str]) -> int:
+@command
+def main(*overrides: str) -> int:
     installed_code_only()
-    name, *given = arguments
+    name, *given = overrides
     if name not in COMMANDS:
         raise OptionError("COMMAND", name, f"allowed: {', '.join(COMMANDS)}{nearest(name, COMMANDS)}")
-    if name == "bundle" and len(given) == 1 and "=" not in given[0]:
-        given = [f"app={given[0]}"]
-    work, known = COMMANDS[name]
-    may_be_empty = [option for option, default in known.items() if default == ""]
-    return work(command_options(given, known, "fedpriv.node", may_be_empty)) or DONE
+    if name == "bundle":
+        given = [word.removeprefix("app=") for word in given]
+    return COMMANDS[name](given)
 
 
 def console() -> None:

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedpriv.common.command_line import command, command_options
+from fedpriv.common.command_line import DONE, FAILED, command
 from fedpriv.common.printing import say
 
 
@@ -95,16 +95,15 @@ def missing(tags: list[Tag]) -> list[str]:
     ]
 
 
-@command()
-def main(arguments: Sequence[str]) -> int:
-    command_options(arguments, {}, "fedpriv.papers")
+@command
+def main() -> int:
     tags = find_tags()
     for tag in tags:
         say(f"[{tag.paper}, {tag.place}]".ljust(34), f"{tag.file}:{tag.line}")
     lost = missing(tags)
     for name in lost:
         say(f"{name.ljust(34)} is nowhere in the code", file=sys.stderr)
-    return 1 if lost else 0
+    return FAILED if lost else DONE
 
 
 def _natural(place: str) -> list[tuple[int, str]]:

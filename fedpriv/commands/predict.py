@@ -26,39 +26,38 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from fedpriv.common.command_line import DONE, command, command_options, path_of
+from fedpriv.commands.schema import Decimal, FormOptions, Separator, write_new
+from fedpriv.common.command_line import command, path_of
 from fedpriv.common.errors import DataError, OptionError
 from fedpriv.common.places import use_own_methods
 from fedpriv.common.printing import printable, say
-from fedpriv.data.table_files import DECIMALS, SEPARATORS, cells_of_parquet, is_parquet
+from fedpriv.data.table_files import cells_of_parquet, is_parquet
 from fedpriv.runs.trained_model import TableModel, load_model
 
 #: Of a Parquet file, whose cells are all in memory: 2^26, half a gigabyte of numbers.
 MOST_CELLS = 1 << 26
 
-#: Options of tables.
-OPTIONS: dict[str, str | tuple[str, ...] | None] = {
-    "run": "",
-    "out": "",
-    "separator": ("", "auto", *SEPARATORS),
-    "decimal": ("", *DECIMALS),
-    "encoding": "",
-}
 
-
-@command()
-def main(arguments: Sequence[str]) -> int:
+@command
+def main(
+    *files: str,
+    run: Path,
+    out: Path | None = None,
+    separator: Separator | None = None,
+    decimal: Decimal | None = None,
+    encoding: str = "",
+) -> None:
     use_own_methods()
-    given = [argument for argument in arguments if argument.partition("=")[0] in OPTIONS and "=" in argument]
-    files = [argument for argument in arguments if argument not in given]
-    options = command_options(given, OPTIONS, "predict", may_be_empty=tuple(OPTIONS))
-    if not options["run"] or not files or sum(argument.startswith("run=") for argument in given) > 1:
-        raise OptionError("run", options["run"], "usage: fedpriv predict run=RUN_FOLDER FILE...")
-    model = load_model(path_of(options["run"]))
+    if not files:
+        raise OptionError("FILE", "", "is missing; --help shows the usage")
+    model = load_model(run)
+    of_tables = {"out": out, "separator": separator, "decimal": decimal, "encoding": encoding}
     if isinstance(model, TableModel):
-        return _complete(model, files, options)
-    if wrong := next((name for name in OPTIONS if name != "run" and options[name]), None):
-        raise OptionError(wrong, options[wrong], "of a table, and this run is of pictures: leave it out")
+        form = vars(FormOptions(separator or "auto", decimal or "point", encoding).form)
+        changes = {name: form[name] for name in form if of_tables[name]}
+        return _complete(replace(model, form=replace(model.form, **changes)), files, out)
+    if wrong := next((name for name, value in of_tables.items() if value), None):
+        raise OptionError(wrong, of_tables[wrong], "of a table, and this run is of pictures: leave it out")
     refused = []
     for path in files:
         try:
@@ -70,37 +69,25 @@ def main(arguments: Sequence[str]) -> int:
         say(f"{printable(path)}\t{printable(model.classes[int(best)])}\t{float(likely):.4f}", flush=True)
     if refused:
         raise DataError(f"{len(refused)} of {len(files)} files: {'; '.join(refused)}")
-    return DONE
 
 
-def _complete(model: TableModel, files: list[str], options: dict[str, str]) -> int:
+def _complete(model: TableModel, files: Sequence[str], out: Path | None) -> None:
     if len(files) > 1:
         raise OptionError("FILE", " ".join(files), "one table at a time")
-    path, out = Path(path_of(files[0])), path_of(options["out"])
+    path = Path(path_of(files[0]))
     if not out and is_parquet(path):
         raise OptionError("out", "", "a Parquet table is no text to be printed; name a new file")
-    if out and Path(out).exists():
+    if out and out.exists():
         raise OptionError("out", out, "is there already; allowed: a new file")
     if is_parquet(path) and (cells := cells_of_parquet(path)) > MOST_CELLS:
         raise DataError(f"{path}: {cells} cells; at most {MOST_CELLS} are allowed: give the table in parts")
-    form = model.form
-    if options["separator"]:
-        form = replace(form, separator=SEPARATORS.get(options["separator"]))
-    if options["decimal"]:
-        form = replace(form, decimal=DECIMALS[options["decimal"]])
-    if options["encoding"]:
-        form = replace(form, encoding=options["encoding"])
-    content = replace(model, form=form).complete(path)
-    if not out:
-        text = content.decode(form.encoding)
+    content = model.complete(path)
+    if out:
+        write_new(out, content)
+        say(f"wrote {out}")
+    else:
+        text = content.decode(model.form.encoding)
         (say if sys.stdout.isatty() else print)(text, end="")  # another program reads the cells as they are
-        return DONE
-    try:
-        Path(out).write_bytes(content)
-    except OSError as error:
-        raise OptionError("out", out, f"cannot be written ({error.strerror})") from None
-    say(f"wrote {out}")
-    return DONE
 
 
 if __name__ == "__main__":

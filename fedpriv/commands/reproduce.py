@@ -25,94 +25,79 @@ from __future__ import annotations
 import shutil
 import sys
 import time
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
-from fedpriv.common.command_line import DONE, command, command_options, shown, whole_number
+from pydantic import Field
+
+from fedpriv.common.command_line import command, shown
 from fedpriv.common.errors import OptionError, RunFailed
 from fedpriv.common.printing import say
 from fedpriv.common.stopping import stop
-
-OPTIONS = {
-    "paper": None,
-    "scale": ("small", "literal"),
-    "data": "",
-    "download": ("false", "true"),
-    "workers": "0",
-    "seeds": "null",
-    "table": "all",
-    "look": "1",
-    "fresh": ("false", "true"),
-    "plan": ("false", "true"),
-    "run": ("true", "false"),
-    "out": "results",
-}
-MOST_WORKERS, MOST_SEEDS = 1024, 100
+from fedpriv.studies.papers import MOST_LOOKS
 
 
-@command(needs_arguments=True)
-def main(arguments: Sequence[str]) -> int:
-    with stop.handled():
-        return _reproduce(arguments)
-
-
-def _reproduce(arguments: Sequence[str]) -> int:
-    given = command_options(arguments, OPTIONS, "fedpriv.reproduce", may_be_empty=("data",))
-    workers = whole_number(given, "workers", 0, MOST_WORKERS)
-    seeds = None if given["seeds"] == "null" else whole_number(given, "seeds", 1, MOST_SEEDS)
-
+@command
+def main(
+    *,
+    paper: str,
+    scale: Literal["small", "literal"] = "small",
+    data: Path | None = None,
+    download: bool = False,
+    workers: Annotated[int, Field(ge=0, le=1024)] = 0,
+    seeds: Annotated[int | None, Field(ge=1, le=100)] = None,
+    table: str = "all",
+    look: Annotated[int, Field(ge=1, le=MOST_LOOKS)] = 1,
+    fresh: bool = False,
+    plan: bool = False,
+    run: bool = True,
+    out: Path = Path("results"),
+) -> None:
+    from fedpriv.studies import papers
     from fedpriv.studies.data import default_folder
     from fedpriv.studies.front_page import refresh_beside
     from fedpriv.studies.pages import counted, write_paper
-    from fedpriv.studies.papers import MOST_LOOKS, load, papers, plan
     from fedpriv.studies.reproduction import evaluate, measure
     from fedpriv.studies.results import write_results
     from fedpriv.studies.runner import Failure, study_runs
     from fedpriv.studies.study_plots import draw_figures
 
-    look = whole_number(given, "look", 1, MOST_LOOKS)
-    data = Path(given["data"]) if given["data"] else default_folder()
-    names = papers() if given["paper"] == "all" else [given["paper"]]
-    folders = {name: Path(given["out"]) / name for name in names}
-    chosen = [load(name) for name in names]
-    if given["table"] != "all":
-        tables = given["table"].split(",")
-        if given["paper"] == "all":
-            raise OptionError("table", given["table"], "it is one paper's: paper=NAME table=...")
-        chosen = [chosen[0].only(tables)]
-        folders = {names[0]: with_runs_of(folders[names[0]], "+".join(tables))}
-    scale: Any = given["scale"]
-    options: dict[str, Any] = {"download": given["download"] == "true", "seeds": seeds}
-    may_run = given["run"] == "true"
-    for paper in chosen:  # refuse before any long run starts
-        jobs, _ = plan(paper, scale, data, folders[paper.paper], **options)
-        if given["plan"] == "true":
-            looks = {place: paper.looks(place[0], scale, seeds) for place in jobs}
-            some = [job for p, own in jobs.items() for job in own[: looks[p][min(look, len(looks[p])) - 1]]]
-            with study_runs(folders[paper.paper], workers=1, may_run=False) as runs:
-                say(f"{paper.paper}: {runs.effort(some)}", flush=True)
-    if given["plan"] == "true":
-        return DONE
-    failed = []
-    for paper in chosen:
-        began = time.monotonic()
-        folder = folders[paper.paper]
-        with study_runs(folder, workers, may_run) as runs:
-            found = measure(paper, scale, data, folder, runs, look=look, fresh=given["fresh"] == "true", **options)
-        results = evaluate(found).model_copy(update={"figures": tuple(draw_figures(found, folder))})
-        write_results(folder, results, runs.records(found.records))
-        write_paper(results, folder)
-        say("\n".join(f"  {claim.verdict}: {claim.claim} ({claim.words})" for claim in results.listed))
-        say(f"{paper.paper}: {counted(results.listed)}", flush=True)
-        failures = [one for one in runs.made.values() if may_run and isinstance(one, Failure)]
-        say(f"{paper.paper}: {shown(folder / 'README.md')} ({time.monotonic() - began:.0f} s)", flush=True)
-        failed += [f"{failure.job.name}: {failure.words}" for failure in failures]
-    if given["table"] == "all":
-        refresh_beside(Path(given["out"]))
-    if failed:
-        raise RunFailed(f"{len(failed)} runs failed, first {failed[0]}")
-    return DONE
+    names = papers.papers() if paper == "all" else [paper]
+    chosen = [(papers.load(name), out / name) for name in names]
+    if table != "all":
+        if paper == "all":
+            raise OptionError("table", table, "it is one paper's: paper=NAME table=...")
+        tables = table.split(",")
+        chosen = [(whole.only(tables), with_runs_of(folder, "+".join(tables))) for whole, folder in chosen]
+    data = data or default_folder()
+    with stop.handled():
+        for one, folder in chosen:  # refuse before any long run starts
+            jobs, _ = papers.plan(one, scale, data, folder, download=download, seeds=seeds)
+            if plan:
+                looks = {place: one.looks(place[0], scale, seeds) for place in jobs}
+                some = [job for p, own in jobs.items() for job in own[: looks[p][min(look, len(looks[p])) - 1]]]
+                with study_runs(folder, workers=1, may_run=False) as runs:
+                    say(f"{one.paper}: {runs.effort(some)}", flush=True)
+        if plan:
+            return
+        failed = []
+        for one, folder in chosen:
+            began = time.monotonic()
+            with study_runs(folder, workers, run) as runs:
+                options: dict[str, Any] = {"look": look, "fresh": fresh, "download": download, "seeds": seeds}
+                measured = measure(one, scale, data, folder, runs, **options)
+            results = evaluate(measured).model_copy(update={"figures": tuple(draw_figures(measured, folder))})
+            write_results(folder, results, runs.records(measured.records))
+            write_paper(results, folder)
+            say("\n".join(f"  {claim.verdict}: {claim.claim} ({claim.words})" for claim in results.listed))
+            say(f"{one.paper}: {counted(results.listed)}", flush=True)
+            say(f"{one.paper}: {shown(folder / 'README.md')} ({time.monotonic() - began:.0f} s)", flush=True)
+            failures = [made for made in runs.made.values() if run and isinstance(made, Failure)]
+            failed += [f"{failure.job.name}: {failure.words}" for failure in failures]
+        if table == "all":
+            refresh_beside(out)
+        if failed:
+            raise RunFailed(f"{len(failed)} runs failed, first {failed[0]}")
 
 
 def with_runs_of(whole: Path, name: str) -> Path:

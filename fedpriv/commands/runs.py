@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from fedpriv.commands import guard_costs, table
-from fedpriv.commands.flags import flags_and_overrides, with_config_dir
+from fedpriv.commands.table import flags_and_overrides, with_config_dir
 from fedpriv.common.command_line import (
     DISK_FULL,
     DONE,
@@ -107,11 +107,11 @@ def _dispatch(arguments: list[str]) -> int:
     flags, overrides = flags_and_overrides(arguments)
     arguments = with_config_dir(flags.config_dir, arguments)
     if flags.shell_completion:
-        from fedpriv.commands.completion import complete
+        from fedpriv.commands.help import complete
 
         return complete(flags.shell_completion)
     if flags.help:
-        from fedpriv.commands.options_help import help_text
+        from fedpriv.commands.help import help_text
 
         say(help_text())
         return DONE

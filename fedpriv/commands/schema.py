@@ -23,82 +23,92 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from fedpriv.common.command_line import DONE, LOST, command, command_options, path_of
+from fedpriv.common.command_line import DONE, LOST, Existing, command
 from fedpriv.common.errors import OptionError
 from fedpriv.common.printing import say
-from fedpriv.common.run_files import fitting, mapping_in
-from fedpriv.data.table_files import DECIMALS, SEPARATORS, Form, draft
-from fedpriv.data.table_schema import filled, read_schema
-from fedpriv.data.tables import check
 
-FORM: dict[str, str | tuple[str, ...] | None] = {
-    "separator": ("auto", *SEPARATORS),
-    "decimal": tuple(DECIMALS),
-    "encoding": "utf-8",
-}
+if TYPE_CHECKING:
+    from fedpriv.data.table_files import Form
 
-PROGRAM = "fedpriv schema"
+Separator: TypeAlias = Literal["auto", "comma", "semicolon", "tab", "pipe"]
+Decimal: TypeAlias = Literal["point", "comma"]
 
 
-@command(needs_arguments=True)
-def main(arguments: Sequence[str]) -> int:
-    words = [argument for argument in arguments if "=" not in argument]
-    given = [argument for argument in arguments if "=" in argument]
-    checks = words[:1] == ["check"]
-    files = words[1:] if checks else words
-    if words[:1] == ["fill"]:
-        return _fill(words[1:], given)
-    if checks and not files:
-        schema = read_schema(command_options(given, {"schema_file": None}, PROGRAM)["schema_file"])
+@dataclass(frozen=True)
+class FormOptions:
+    separator: Separator = "auto"
+    decimal: Decimal = "point"
+    encoding: str = "utf-8"
+
+    @property
+    def form(self) -> Form:
+        from fedpriv.data.table_files import DECIMALS, SEPARATORS, Form
+
+        return Form(SEPARATORS.get(self.separator), DECIMALS[self.decimal], self.encoding)
+
+
+@command
+def draft(file: Existing, *, target: str = "", out: Path | None = None, form: FormOptions) -> None:
+    from fedpriv.data import table_files
+
+    _tell(table_files.draft(file, target or None, form.form), out, "; fill in each '?'")
+
+
+@command
+def check(file: Existing | None = None, *, schema_file: Path, form: FormOptions) -> int:
+    from fedpriv.data import tables
+    from fedpriv.data.table_schema import read_schema
+
+    schema = read_schema(schema_file)
+    if file is None:
         say(f"{schema.num_inputs} inputs, digest {schema.digest}")
         return DONE
-    if len(files) != 1:
-        raise OptionError("schema", " ".join(words), "one file; `fedpriv schema --help` shows the usage")
-    path = Path(path_of(files[0]))
-    if not path.is_file():
-        raise OptionError("schema", files[0], "there is no such file")
-    own: dict[str, str | tuple[str, ...] | None] = {"schema_file": None} if checks else {"target": "", "out": ""}
-    options = command_options(given, own | FORM, PROGRAM, may_be_empty=("target", "out"))
-    form = Form(SEPARATORS.get(options["separator"]), DECIMALS[options["decimal"]], options["encoding"])
-    if checks:
-        lines, warnings = check(path, read_schema(options["schema_file"]), form)
-        say("\n".join([*lines, *warnings]))
-        return LOST if warnings else DONE
-    text = draft(path, options["target"] or None, form)
-    return _told(text, options["out"], "; fill in each '?'")
+    lines, warnings = tables.check(file, schema, form.form)
+    say("\n".join([*lines, *warnings]))
+    return LOST if warnings else DONE
 
 
-def _fill(files: Sequence[str], given: Sequence[str]) -> int:
-    if len(files) != 1:
-        raise OptionError("schema fill", " ".join(files), "one schema; `fedpriv schema --help` shows the usage")
-    options = command_options(given, {"ask": None, "out": ""}, PROGRAM, may_be_empty=("out",))
-    folder = Path(path_of(options["ask"]))
+@command
+def fill(schema: Existing, *, ask: Path, out: Path | None = None) -> None:
+    from fedpriv.common.run_files import fitting, mapping_in
+    from fedpriv.data.table_schema import filled
+
     try:
-        summary = mapping_in(folder, "summary.json")
+        summary = mapping_in(ask, "summary.json")
     except (OSError, ValueError):
-        raise OptionError("ask", options["ask"], "must be the folder of a finished `fedpriv ask`") from None
-    with fitting(folder):
-        text, privacy = filled(path_of(files[0]), summary, folder.name), summary["privacy"]
+        raise OptionError("ask", ask, "must be the folder of a finished `fedpriv ask`") from None
+    with fitting(ask):
+        text, privacy = filled(schema, summary, ask.name), summary["privacy"]
         cost = f"epsilon {privacy['verified_epsilon']:.4g} at delta {privacy['delta']:g}"
-    return _told(text, options["out"], f"; its ranges are answers that cost {cost}")
+    _tell(text, out, f"; its ranges are answers that cost {cost}")
 
 
-def _told(text: str, place: str, more: str) -> int:
-    """Prints a schema, or writes it into a new file."""
-    if not place:
+def main(arguments: Sequence[str]) -> int:
+    if work := {"check": check, "fill": fill}.get(arguments[0] if arguments else ""):
+        return work(arguments[1:])
+    return draft(arguments)
+
+
+def _tell(text: str, out: Path | None, more: str) -> None:
+    if out is None:
         say(text, end="")
-        return DONE
-    out = Path(path_of(place))
+    else:
+        write_new(out, text.encode())
+        say(f"wrote {out}{more}")
+
+
+def write_new(out: Path, content: bytes) -> None:
+    """Raises `OptionError` where the file is there, or cannot be written."""
     if out.exists():
-        raise OptionError("out", place, "is there already; allowed: a new file")
+        raise OptionError("out", out, "is there already; allowed: a new file")
     try:
-        out.write_text(text, encoding="utf-8")
+        out.write_bytes(content)
     except OSError as error:
-        raise OptionError("out", place, f"cannot be written ({error.strerror})") from None
-    say(f"wrote {out}{more}")
-    return DONE
+        raise OptionError("out", out, f"cannot be written ({error.strerror})") from None
 
 
 if __name__ == "__main__":

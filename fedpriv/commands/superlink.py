@@ -34,12 +34,14 @@ import subprocess
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from fedpriv.common.command_line import DONE, FAILED, address_of, command, command_options, whole_number
+from pydantic import Field
+
+from fedpriv.common.command_line import DONE, FAILED, address_of, command
 from fedpriv.common.errors import OptionError
 from fedpriv.common.places import installed_code_only
 from fedpriv.common.printing import say
@@ -49,18 +51,7 @@ if TYPE_CHECKING:
 
     from fedpriv.deployment.superlink_gate import Gate
 
-OPTIONS: dict[str, str | None] = {
-    "credentials": None,
-    "host": "0.0.0.0",
-    "port": "8000",
-    "control": "8001",
-    "database": "",
-    "max_message": "64",
-    "max_messages": "4",
-    "max_connections": "512",
-    "metrics_port": "0",
-    "metrics_address": "127.0.0.1",
-}
+Port = Annotated[int, Field(ge=1, le=65535)]
 #: Where the control listener is bound; SuperExec and the programs of runs connect to it.
 CONTROL_HOST = "127.0.0.1"
 #: A protocol buffers message must be smaller than 2 GiB.
@@ -71,27 +62,26 @@ GRACE_SECONDS = 10
 UNSAFE_VARIABLES = ("FLWR_INTERNAL_GRPC_CONTROL_API", "FLWR_INTERNAL_GRPC_FLEET_API", "FORWARDED_ALLOW_IPS")
 
 
-def superlink_arguments(options: dict[str, str]) -> list[str]:
+def superlink_arguments(
+    keys: Path, host: str = "0.0.0.0", port: int = 8000, control: int = 8001, database: Path | None = None
+) -> list[str]:
     """Arguments of Flower's own command; its address is that of the control listener. Raises `OptionError`."""
-    keys = Path(options["credentials"]).expanduser()
     for name in ("ca.crt", "server.crt", "server.key"):
         if not (keys / name).exists():
             raise OptionError("credentials", str(keys), f"{name} is missing there")
-    port = whole_number(options, "port", 1, 65535)
-    control = whole_number(options, "control", 1, 65535)
     if port == control:
         raise OptionError("control", str(control), "must be another port than port=: other machines reach that one")
     try:
-        ipaddress.ip_address(address_of(options["host"]))
+        ipaddress.ip_address(address_of(host))
     except ValueError:
         words = "must be an IP address of this machine, 0.0.0.0 (IPv4), or :: (IPv6 and IPv4)"
-        raise OptionError("host", options["host"], words) from None
+        raise OptionError("host", host, words) from None
     arguments = [
         *("--ssl-ca-certfile", str(keys / "ca.crt"), "--ssl-certfile", str(keys / "server.crt")),
         *("--ssl-keyfile", str(keys / "server.key"), "--enable-supernode-auth"),
         *("--host", CONTROL_HOST, "--port", str(control), "--disable-runtime-dependency-installation"),
     ]
-    return [*arguments, "--database", options["database"]] if options["database"] else arguments
+    return [*arguments, "--database", str(private_database(database))] if database else arguments
 
 
 def private_database(path: Path) -> Path:
@@ -203,21 +193,25 @@ def bound(option: str, host: str, port: int) -> socket.socket:
     return made
 
 
-@command(needs_arguments=True)
-def main(arguments: Sequence[str]) -> int:
+@command
+def main(
+    *,
+    credentials: Path,
+    host: str = "0.0.0.0",
+    port: Port = 8000,
+    control: Port = 8001,
+    database: Path | None = None,
+    max_message: Annotated[int, Field(ge=1, le=MOST_MIB)] = 64,
+    max_messages: Annotated[int, Field(ge=1, le=1024)] = 4,
+    max_connections: Annotated[int, Field(ge=1, le=65535)] = 512,
+    metrics_port: Annotated[int, Field(ge=0, le=65535)] = 0,
+    metrics_address: str = "127.0.0.1",
+) -> int:
     installed_code_only()
-    options = command_options(arguments, OPTIONS, "fedpriv.superlink", may_be_empty=("database",))
-    own = superlink_arguments(options)
-    if options["database"]:
-        own[-1] = str(private_database(Path(options["database"])))
-    body = whole_number(options, "max_message", 1, MOST_MIB) * 2**20
-    bodies = whole_number(options, "max_messages", 1, 1024)
-    connections = whole_number(options, "max_connections", 1, 65535)
-    metrics = options["metrics_address"], whole_number(options, "metrics_port", 0, 65535)
-    check_certificate(Path(options["credentials"]).expanduser())
+    own = superlink_arguments(credentials, host, port, control, database)
+    check_certificate(credentials)
     check_proxies()
-    control = (CONTROL_HOST, int(options["control"]))
-    sockets = [bound("port", address_of(options["host"]), int(options["port"])), bound("control", *control)]
+    sockets = [bound("port", address_of(host), port), bound("control", CONTROL_HOST, control)]
     os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
     for name in UNSAFE_VARIABLES:
         os.environ[name] = ""
@@ -226,7 +220,8 @@ def main(arguments: Sequence[str]) -> int:
 
     private_apps()
     sys.argv = ["flower-superlink", *own]
-    return _serve(control, Limits(body, bodies, connections), sockets, metrics)
+    limits = Limits(max_message * 2**20, max_messages, max_connections)
+    return _serve((CONTROL_HOST, control), limits, sockets, (metrics_address, metrics_port))
 
 
 def _serve(control: tuple[str, int], limits: Any, sockets: list[socket.socket], metrics: tuple[str, int]) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import ast
 import importlib
 import os
@@ -9,9 +10,11 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from fedpriv.common.command_line import DONE, importing, nearest
 from fedpriv.common.errors import OptionError
+from fedpriv.common.places import CONFIG_DIR
 from fedpriv.common.printing import say
 
 HERE = Path(__file__).parent
@@ -124,3 +127,83 @@ def unknown(word: str, choices: dict[str, Sequence[str]]) -> OptionError:
         return OptionError(word, "", words)
     hint = nearest(word, COMMANDS) or "."
     return OptionError(word, "", f"there is no such command{hint} Commands: {', '.join(COMMANDS)}, or option=value")
+
+
+# --- flags ---
+
+#: Names, what may follow (None: nothing, a word: anything of that kind) and what each does. `fedpriv` itself takes the
+#: first two, with every command.
+FLAGS: tuple[tuple[str, str | tuple[str, ...] | None, str | None], ...] = (
+    ("-q --quiet", None, "no progress: errors, and the last line of the result"),
+    ("-v --verbose", None, "a log line for every event, also of level debug, on stderr; errors with a traceback"),
+    ("-m --multirun", None, "a sweep: option=a,b gives one run for each combination"),
+    ("-c --cfg", ("job", "hydra", "all"), "show the composed options, run nothing"),
+    ("--resolve", None, "with --cfg: references resolved"),
+    (
+        "-i --info",
+        ("all", "config", "defaults", "defaults-tree", "plugins", "searchpath"),
+        "what Hydra composed and from where",
+    ),
+    (
+        "--config-dir",
+        "FOLDER",
+        "your experiment/NAME.yaml and strategy/NAME.yaml (default: conf in the working directory)",
+    ),
+    (
+        "-sc --shell-completion",
+        ("install=bash", "install=zsh", "query=bash"),
+        'eval "$(fedpriv -sc install=bash)" completes commands and options; also install=zsh',
+    ),
+    ("-h --help", None, "after a command: its options"),
+    ("--version", None, None),
+)
+FLAG_NAMES = tuple(name for names, *_ in FLAGS for name in names.split())
+
+
+def flag_parser(before: str = "", after: str = "") -> argparse.ArgumentParser:
+    """before, after: what its help says around the flags."""
+    layout = argparse.RawDescriptionHelpFormatter
+    made = argparse.ArgumentParser(
+        usage=argparse.SUPPRESS, description=before, epilog=after, formatter_class=layout,
+        add_help=False, allow_abbrev=False, exit_on_error=False,
+    )  # fmt: skip
+    group = made.add_argument_group("flags")
+    for names, takes, words in FLAGS:
+        how: dict[str, Any] = {"metavar": takes} if takes else {"action": "store_true"}
+        if isinstance(takes, tuple):
+            how = {"nargs": "?", "const": "", "choices": takes}
+        group.add_argument(*names.split(), help=words, **how)
+    return made
+
+
+def flags_and_overrides(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
+    """(flags, the rest of a call). Raises `OptionError` for a flag or a value that there is not."""
+    try:
+        flags, rest = flag_parser().parse_known_args(arguments)
+    except argparse.ArgumentError as error:
+        raise OptionError(error.argument_name or "", "", error.message) from None
+    if unknown := next((word for word in rest if word.startswith("-")), None):
+        name, _, value = unknown.partition("=")
+        words = f"there is no such flag; allowed: {', '.join(FLAG_NAMES)}{nearest(name, FLAG_NAMES)}"
+        raise OptionError(name, value, words)
+    if flags.resolve and not flags.cfg:
+        raise OptionError("--resolve", "", "belongs to --cfg: fedpriv --cfg job --resolve")
+    return flags, rest
+
+
+def with_config_dir(folder: str | None, arguments: Sequence[str]) -> list[str]:
+    """The arguments without the flag, whose folder, where there is one, counts from now on. Raises `OptionError` where
+    it holds nothing that counts.
+    """
+    if folder is None:
+        return list(arguments)
+    from fedpriv.config.own_options import GROUPS  # with the options' schema: not needed for the help of a command
+
+    own = Path(folder).absolute()
+    if not any((own / group).is_dir() for group in GROUPS):
+        allowed = " or ".join(f"{group}/NAME.yaml" for group in GROUPS)
+        raise OptionError("--config-dir", folder, f"allowed: a folder that holds {allowed}")
+    os.environ[CONFIG_DIR] = str(own)
+    name = "--config-dir"
+    kept = [word for n, word in enumerate(arguments) if word != folder or arguments[n - 1] != name]
+    return [word for word in kept if word.partition("=")[0] != name]

@@ -6,20 +6,25 @@ import difflib
 import errno
 import functools
 import gc
+import inspect
 import os
 import signal
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import MISSING, fields, is_dataclass
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace, UnionType
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from fedpriv.common import systems
 from fedpriv.common.errors import FedprivError, OptionError, RunFailed
 from fedpriv.common.printing import say
 from fedpriv.common.stopping import signal_of
 from fedpriv.common.verbosity import is_verbose
+
+T = TypeVar("T")
 
 DONE, FAILED, MISTAKE, LOST = 0, 1, 2, 3
 
@@ -117,74 +122,203 @@ def how_it_stopped(interruption: KeyboardInterrupt) -> str:
     return "interrupted" if signum == signal.SIGINT else f"stopped by {signal.Signals(signum).name}"
 
 
-def command(needs_arguments: bool = False) -> Callable[[Callable[[list[str]], int]], Callable[[Sequence[str]], int]]:
-    """Decorates what a command does with its arguments: errors become an exit code, and ``--help`` prints the
-    docstring of its file. needs_arguments: so does a call without any, as a mistake.
+#: Beside the type of a path: something is there.
+MUST_EXIST = "there is no such file or folder"
+Existing = Annotated[Path, MUST_EXIST]
+
+
+def command(work: Callable[..., int | None]) -> Callable[[Sequence[str]], int]:
+    """Makes a command of a function, whose arguments are those of `read_arguments`. Errors become an exit code.
+
+    ``--help`` prints the docstring of the function's file; so does a call without anything where something is needed,
+    as a mistake.
     """
 
-    def decorated(work: Callable[[list[str]], int]) -> Callable[[Sequence[str]], int]:
-        @functools.wraps(work)
-        def main(arguments: Sequence[str]) -> int:
-            asked = bool({"-h", "--help"} & set(arguments))
-            if asked or (needs_arguments and not arguments):
-                say(work.__globals__["__doc__"])
-                return DONE if asked else MISTAKE
-            return guarded(lambda: work(list(arguments)))
+    @functools.wraps(work)
+    def main(arguments: Sequence[str]) -> int:
+        asked = bool({"-h", "--help"} & set(arguments))
+        if asked or (not arguments and (options_of(work).rest or options_of(work).needed)):
+            say(work.__globals__["__doc__"])
+            return DONE if asked else MISTAKE
 
-        return main
+        def called() -> int:
+            words, options = read_arguments(work, arguments)
+            return work(*words, **options) or DONE
 
-    return decorated
+        return guarded(called)
+
+    return main
 
 
-def command_options(
-    arguments: Sequence[str],
-    known: Mapping[str, str | tuple[str, ...] | None],
-    command: str,
-    may_be_empty: Sequence[str] = (),
-) -> dict[str, str]:
-    """``option=value`` arguments of a command. known: option -> its default, a tuple of the values that are allowed
-    (the first is the default), or None: it must be given. Raises `OptionError`.
+def read_arguments(work: Callable[..., Any], arguments: Sequence[str]) -> tuple[list[Any], dict[str, Any]]:
+    """(words, options) of a call, of the types that a function's parameters have.
+
+    Parameters before ``*`` are words; the others are options ``name=value``, also written ``--name value``. Of a
+    parameter that is a dataclass each field is an option. ``*overrides`` is what the command itself has no option for.
+    Raises `OptionError`.
     """
-    choices = {name: default for name, default in known.items() if isinstance(default, tuple)}
-    defaults = {name: default[0] if isinstance(default, tuple) else default for name, default in known.items()}
-    options = {**defaults, **dict(argument.partition("=")[::2] for argument in arguments)}
-    if unknown := sorted(set(options) - set(known)):
-        hint = nearest(unknown[0], known)
-        words = f"no such option; allowed: {', '.join(known) or 'none'}{hint}"
-        raise OptionError(unknown[0], options[unknown[0]], words)
-    if missing := [name for name, value in options.items() if not value and name not in may_be_empty]:
-        raise OptionError(missing[0], "", f"is missing; `python -m {command} --help` shows the usage")
-    if wrong := [name for name, allowed in choices.items() if options[name] not in allowed]:
-        raise OptionError(wrong[0], options[wrong[0]], f"allowed: {', '.join(choices[wrong[0]])}")
-    return {name: str(value) for name, value in options.items()}
+    of = options_of(work)
+    given, others = _split(arguments, list(of.options), of.rest == "overrides")
+    extra = others[len(of.words) :]
+    if extra and not of.rest:
+        raise OptionError(" ".join(extra), "", f"is too much; allowed: {', '.join(of.options) or 'nothing'}")
+    first = {
+        name: read_option(name.upper(), text, of.words[name]) for name, text in zip(of.words, others, strict=False)
+    }
+    read = {name: read_option(name, text, of.options[name]) for name, text in given.items()}
+    if missing := [name for name in of.needed if name not in first | read]:
+        name = missing[0].upper() if missing[0] in of.words else missing[0]
+        raise OptionError(name, "", "is missing; --help shows the usage")
+    for name, group in of.groups.items():
+        read[name] = group(**{field: read.pop(field) for field in hints_of(group) if field in read})
+    return [*first.values(), *extra], read
 
 
-#: How the text of an option is read (ValueError: it cannot be), which values are allowed, and both in words.
-Reader = tuple[Callable[[str], Any], Callable[[Any], bool], str]
+class Parameters(NamedTuple):
+    """Of a command's function. words, options: types by name. rest: the name after ``*``. groups: dataclasses by
+    parameter. needed: what must be given.
+    """
+
+    words: dict[str, Any]
+    options: dict[str, Any]
+    groups: dict[str, Any]
+    rest: str
+    needed: list[str]
 
 
-def read_option(name: str, text: str, reader: Reader) -> Any:
-    """The value of a command's option. Raises `OptionError`."""
-    read, allowed, words = reader
+@functools.cache
+def options_of(work: Callable[..., Any]) -> Parameters:
+    words, options, groups, rest, needed = dict[str, Any](), dict[str, Any](), dict[str, Any](), "", list[str]()
+    for name, one in inspect.signature(work).parameters.items():
+        hint = hints_of(work)[name]
+        if one.kind == one.VAR_POSITIONAL:
+            rest = name
+        elif is_dataclass(hint):
+            groups[name] = hint
+            options |= hints_of(hint)
+            needed += [f.name for f in fields(hint) if f.default is MISSING and f.default_factory is MISSING]
+        else:
+            (words if one.kind == one.POSITIONAL_OR_KEYWORD else options)[name] = hint
+            needed += [name] * (one.default is one.empty)
+    return Parameters(words, options, groups, rest, needed)
+
+
+def read_options(kind: type[T], given: Mapping[str, Any]) -> T:
+    """A dataclass of options from values or texts; None is the default. Raises `OptionError`."""
+    hints = hints_of(kind)
+    if wrong := next((name for name in given if name not in hints), None):
+        raise no_such_option(wrong, given[wrong], list(hints))
+    read = {name: read_option(name, value, hints[name]) for name, value in given.items() if value is not None}
+    return kind(**read)
+
+
+def _split(arguments: Sequence[str], names: Sequence[str], overrides: bool) -> tuple[dict[str, str], list[str]]:
+    """(options by name, the other words). overrides: these may be options of a run. Raises `OptionError`."""
+    given, others, rest = dict[str, str](), list[str](), list(arguments)
+    while rest:
+        word = rest.pop(0)
+        name, equals, value = word.removeprefix("--").partition("=")
+        dashes, name = word.startswith("--"), name.replace("-", "_") if word.startswith("--") else name
+        if name in names and (equals or dashes):
+            if not equals and not rest:
+                raise OptionError(word, "", "needs a value")
+            given[name] = value if equals else rest.pop(0)
+        elif overrides or not (word.startswith("-") or (equals and name.isidentifier())):
+            others.append(word)
+        else:
+            raise no_such_option(word.partition("=")[0], value, names)
+    return given, others
+
+
+def no_such_option(name: str, value: object, names: Sequence[str]) -> OptionError:
+    words = f"no such option; allowed: {', '.join(names) or 'none'}{nearest(name.lstrip('-'), names)}"
+    return OptionError(name, value, words)
+
+
+def hints_of(work: Any) -> dict[str, Any]:
+    """The types of a function's parameters or of a dataclass's fields."""
+    named = {name: hint for name, hint in work.__annotations__.items() if name != "return"}  # that may not be imported
+    module = sys.modules[work.__module__]
+    return get_type_hints(SimpleNamespace(__annotations__=named), vars(module), include_extras=True)
+
+
+@functools.cache
+def _adapter(hint: Any) -> Any:
+    from pydantic import ConfigDict, TypeAdapter
+
+    return TypeAdapter(hint, config=ConfigDict(arbitrary_types_allowed=True))
+
+
+def read_option(name: str, value: Any, hint: Any) -> Any:
+    """An option as its type has it; a text may be ``true``, ``false``, ``null`` or a path in quotes. Raises
+    `OptionError`.
+    """
+    kinds, beside = _parts(hint)
+    read = value
+    if isinstance(value, str) and str not in kinds:
+        if value == "" and get_origin(kinds[0]) is not Literal:
+            raise OptionError(name, "", "is empty: leave it out, or give a value")
+        if bool in kinds:
+            read = {"true": True, "false": False}.get(value, [])  # pydantic takes yes, on and 1 too
+        elif value == "null" and type(None) in kinds:
+            read = None
+        elif Path in kinds:
+            read = os.path.expanduser(path_of(value))
     try:
-        if allowed(value := read(text)):
-            return value
+        read = _adapter(hint).validate_python(read)
     except ValueError:
-        pass
-    raise OptionError(name, text, f"must be {words}")
+        raise OptionError(name, value, _allowed(hint, value)) from None
+    if isinstance(read, Path) and MUST_EXIST in beside and not read.exists():
+        raise OptionError(name, value, MUST_EXIST)
+    return read
+
+
+def _parts(hint: Any) -> tuple[tuple[Any, ...], list[Any]]:
+    """The types that are allowed, and what stands beside them: ranges, or words in place of all."""
+    if get_origin(hint) in (Union, UnionType):
+        parts = [_parts(kind) for kind in get_args(hint)]
+        return tuple(kind for kinds, _ in parts for kind in kinds), [one for _, beside in parts for one in beside]
+    if get_origin(hint) is Annotated:
+        kinds, beside = _parts(get_args(hint)[0])
+        return kinds, [*beside, *get_args(hint)[1:]]
+    return (hint,), []
+
+
+def _allowed(hint: Any, value: Any) -> str:
+    kinds, beside = _parts(hint)
+    if words := next((field.description for field in beside if getattr(field, "description", None)), None):
+        return f"must be {words}"
+    if get_origin(kinds[0]) is Literal or kinds[0] is bool:
+        names = ["true", "false"] if kinds[0] is bool else list(map(str, get_args(kinds[0])))
+        return f"allowed: {', '.join(names)}{nearest(str(value), names)}"
+    if isinstance(value, str) and get_origin(kinds[-1]) is Sequence:
+        return f'must be a list: ["{value}"]'
+    signs = {"ge": "at least", "gt": "more than", "le": "at most", "lt": "less than"}
+    limits = [limit for field in beside for limit in getattr(field, "metadata", ())]
+    found = {sign: getattr(limit, sign) for limit in limits for sign in signs if hasattr(limit, sign)}
+    between = " of " + " and ".join(f"{signs[sign]} {limit}" for sign, limit in found.items()) if found else ""
+    if found.keys() == {"ge", "le"}:
+        between = f" from {found['ge']} to {found['le']}"
+    return f"must be {_in_words(kinds)}{between}"
+
+
+def _in_words(kinds: Sequence[Any]) -> str:
+    """ "a Run, a str or a list, each item a str" """
+    usual = {int: "a whole number", float: "a number"}
+    names = [
+        f"a list, each item {_in_words(_parts(get_args(kind)[0])[0])}"
+        if get_origin(kind) is Sequence
+        else usual.get(kind) or f"a {getattr(kind, '__name__', kind)}"
+        for kind in kinds
+        if kind is not type(None)
+    ]
+    return " or ".join([", ".join(names[:-1]), names[-1]][len(names) == 1 :])
 
 
 def nearest(word: str, names: Iterable[str]) -> str:
     """``; did you mean X?``, or nothing."""
     close = difflib.get_close_matches(word, list(names), 2, 0.6)
     return f"; did you mean {' or '.join(close)}?" if close else ""
-
-
-def whole_number(options: dict[str, str], name: str, least: int, most: int) -> int:
-    """An option of a command that is a whole number. Raises `OptionError`."""
-    if not options[name].isascii() or not options[name].isdigit() or not least <= int(options[name]) <= most:
-        raise OptionError(name, options[name], f"must be a whole number from {least} to {most}")
-    return int(options[name])
 
 
 def address_of(text: str) -> str:

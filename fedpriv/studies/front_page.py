@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedpriv.common.command_line import DONE, command_options, guarded, shown
+from fedpriv.common.command_line import command, shown
 from fedpriv.common.errors import OptionError, RunFolderError
 from fedpriv.common.files import write_atomic
 from fedpriv.common.printing import say
@@ -180,19 +180,11 @@ def refresh_beside(root: Path) -> None:
         say(f"{shown(root / 'README.md')} stays as it was: {error}", flush=True)
 
 
-def main(arguments: Sequence[str]) -> int:
-    if {"-h", "--help"} & set(arguments):
-        say(__doc__)
-        return DONE
-    return guarded(lambda: _write(arguments))
-
-
-def _write(arguments: Sequence[str]) -> int:
-    root = Path(command_options(arguments, {"results": "docs/results"}, "fedpriv.studies.front_page")["results"])
-    if (written := refresh(root)) is None:
-        raise OptionError("results", root, f"a folder with two studies or more (STUDY/{RESULTS_FILE})")
+@command
+def main(*, results: Path = Path("docs/results")) -> None:
+    if (written := refresh(results)) is None:
+        raise OptionError("results", results, f"a folder with two studies or more (STUDY/{RESULTS_FILE})")
     say(shown(written), flush=True)
-    return DONE
 
 
 if __name__ == "__main__":

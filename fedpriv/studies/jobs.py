@@ -271,9 +271,11 @@ def _audit(job: Job, path: Path) -> dict[str, Any]:
 
 
 def _dme(job: Job, path: Path) -> dict[str, Any]:
-    from fedpriv.studies.mean_estimation import parse_options, table
+    from fedpriv.common.command_line import read_options
+    from fedpriv.studies.mean_estimation import Options, table
 
-    options = parse_options([*job.options, f"seed={job.seed}", f"out={path / 'dme'}"])
+    given = dict(option.split("=", 1) for option in job.options)
+    options = read_options(Options, given | {"seed": job.seed, "out": path / "dme"})
     figures: dict[str, Any] = {}
     for row in table(options):
         figures |= {f"{row.quantiser} error": row.error, f"{row.quantiser} epsilon": row.epsilon_server}

@@ -12,13 +12,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Literal
 
 import numpy as np
 import torch
+from pydantic import AfterValidator, BeforeValidator, Field
 from torch import Tensor
 
-from fedpriv.common.command_line import Reader, read_option
 from fedpriv.common.doing import doing
 from fedpriv.common.errors import OptionError
 from fedpriv.common.places import load_module
@@ -186,9 +186,6 @@ class Curve:
     line: list[tuple[float, float]]
 
 
-INPUTS = ("uniform", "gaussian", "same", "half")
-
-
 FIGURES = {"1": ("epsilon",), "2": ("n",), "all": ("epsilon", "n", "bits", "group_size")}
 
 
@@ -200,67 +197,52 @@ SWEPT_N = (2, 4, 8, 16, 32, 64)
 NUMBERS = 10**7
 
 
+def _is_epsilon(value: float) -> float:
+    if not (value == math.inf or 1e-3 <= value <= 100):
+        raise ValueError
+    return value
+
+
+def _sizes(value: str | tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(sorted({int(size) for size in value.split(",")})) if isinstance(value, str) else value
+
+
 @dataclass(frozen=True)
 class Options:
-    n: int = 10
-    dimension: int = 1000
-    epsilon: float = 1.0
-    bits: int = 8
-    group_size: tuple[int, ...] = (4, 8)
-    private_share: float = 0.134  # lambda = 0.25
-    radius: float = 1.0
-    inputs: str = "uniform"
-    trials: int = 100
-    seed: int = 0
-    figure: str = "all"
+    """Of `fedpriv dme`. Raises `OptionError` for values that do not go together."""
+
+    n: Annotated[int, Field(ge=2, le=1000)] = 10
+    dimension: Annotated[int, Field(ge=1)] = 1000
+    epsilon: Annotated[float, AfterValidator(_is_epsilon), Field(description="a number from 0.001 to 100, or inf")] = (
+        1.0
+    )
+    bits: Annotated[int, Field(ge=0, le=16)] = 8
+    group_size: Annotated[
+        tuple[Annotated[int, Field(ge=2)], ...],
+        BeforeValidator(_sizes),
+        Field(description="whole numbers from 2 to n, with commas between them"),
+    ] = ()
+    private_share: Annotated[float, Field(ge=0, le=1)] = 0.134  # lambda = 0.25
+    radius: Annotated[float, Field(ge=1e-6, le=10**6)] = 1.0
+    inputs: Literal["uniform", "gaussian", "same", "half"] = "uniform"
+    trials: Annotated[int, Field(ge=2, le=10**6)] = 100
+    seed: Annotated[int, Field(ge=0)] = 0
+    figure: Literal["1", "2", "all"] = "all"
     out: Path = field(default_factory=lambda: Path("outputs") / "dme" / f"{datetime.now():%Y-%m-%d_%H-%M-%S}")
+
+    def __post_init__(self) -> None:
+        if not self.group_size:
+            object.__setattr__(self, "group_size", tuple(size for size in (4, 8) if size <= self.n))
+        if max(self.group_size, default=0) > self.n:
+            raise OptionError("group_size", ",".join(map(str, self.group_size)), f"must be from 2 to n={self.n}")
+        largest = NUMBERS // max(self.n, *SWEPT_N)
+        if self.dimension > largest:
+            raise OptionError("dimension", self.dimension, f"must be at most {largest} at n={self.n}")
+        if (self.out / "dme.json").exists():
+            raise OptionError("out", self.out, "must be a folder without a dme.json")
 
     def quantisers(self) -> list[Quantiser]:
         return quantisers(self.epsilon, self.bits, self.private_share, self.group_size, self.n)
-
-
-def parse_options(arguments: Sequence[str]) -> Options:
-    """Raises `OptionError` for an unknown option and for a value that is not allowed."""
-    found: dict[str, Any] = {}
-    for argument in arguments:
-        key, _, value = argument.partition("=")
-        if key not in READERS:
-            raise OptionError(key, value, f"there is no such option; allowed: {', '.join(READERS)}")
-        found[key] = read_option(key, value, READERS[key])
-    if "out" in found:
-        found["out"] = Path(found["out"])
-    options = Options(**found)
-    if "group_size" not in found:
-        options = replace(options, group_size=tuple(size for size in options.group_size if size <= options.n))
-    if max(options.group_size, default=0) > options.n:
-        value = ",".join(map(str, options.group_size))
-        raise OptionError("group_size", value, f"must be from 2 to n={options.n}")
-    largest = NUMBERS // max(options.n, *SWEPT_N)
-    if options.dimension > largest:
-        raise OptionError("dimension", options.dimension, f"must be at most {largest} at n={options.n}")
-    if (options.out / "dme.json").exists():
-        raise OptionError("out", options.out, "must be a folder without a dme.json")
-    return options
-
-
-def _sizes(value: str) -> tuple[int, ...]:
-    return tuple(sorted({int(size) for size in value.split(",")}))
-
-
-READERS: dict[str, Reader] = {
-    "n": (int, lambda v: 2 <= v <= 1000, "a whole number from 2 to 1000"),
-    "dimension": (int, lambda v: v >= 1, "a whole number of at least 1"),
-    "epsilon": (float, lambda v: v == math.inf or 1e-3 <= v <= 100, "a number from 0.001 to 100, or inf"),
-    "bits": (int, lambda v: 0 <= v <= 16, "a whole number from 0 to 16"),
-    "group_size": (_sizes, lambda v: min(v) >= 2, "whole numbers from 2 to n, with commas between them"),
-    "private_share": (float, lambda v: 0 <= v <= 1, "a number from 0 to 1"),
-    "radius": (float, lambda v: 1e-6 <= v <= 1e6, "a number from 0.000001 to 1000000"),
-    "inputs": (str, INPUTS.__contains__, f"one of {', '.join(INPUTS)}"),
-    "trials": (int, lambda v: 2 <= v <= 10**6, "a whole number from 2 to 1000000"),
-    "seed": (int, lambda v: v >= 0, "a whole number of at least 0"),
-    "figure": (str, FIGURES.__contains__, f"one of {', '.join(FIGURES)}"),
-    "out": (str, bool, "a folder"),
-}
 
 
 def draw_values(options: Options) -> Tensor:

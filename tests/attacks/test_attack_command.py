@@ -22,7 +22,7 @@ from fedpriv.attacks import lira, shadows
 from fedpriv.attacks.experiment import Experiment
 from fedpriv.attacks.shadows import Shelf
 from fedpriv.attacks.subject import Scored
-from fedpriv.commands.attack import main, parse_options
+from fedpriv.commands.attack import main
 from fedpriv.common.errors import OptionError, RunFolderError
 from fedpriv.config.compose import compose, read_config
 from fedpriv.config.remote import compose_remote
@@ -293,12 +293,13 @@ def test_all_leaves_out_what_the_run_does_not_allow(
     assert "confidence_series: left out" in capsys.readouterr().out and list(kept) == ["confidence_series"]
 
 
-def test_help_and_options() -> None:
+def test_help_and_options(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (main([]), main(["--help"])) == (2, 0)
-    run, attack, changes, _ = parse_options(["run=x", "attack=lira", "attack.members=100", "workers=null"])
-    assert (run, attack, changes) == ("x", "lira", {"members": 100, "workers": None})
-    with pytest.raises(OptionError, match="finished run"):
-        parse_options(["attack=lira"])
+    asked: list[Any] = []
+    monkeypatch.setattr("fedpriv.commands.attack.attack_run", lambda *given: asked.append(given) or 0)
+    assert main(["run=x", "attack=lira", "attack.members=100", "workers=null", "dataset.root=here"]) == 0
+    assert asked == [("x", "lira", {"members": 100, "workers": None}, ["dataset.root=here"])]
+    assert main(["attack=lira"]) == 2
 
 
 # --- what a run keeps ------------------------------------------------------------------------------------

@@ -161,7 +161,7 @@ def test_a_contradiction_is_printed_stored_and_fails(
     canaries = CanaryAudit(5.0, 0.95, 1e-5, 700, 700, 699, 5.1)
     fits = FitAudit("one release", Audit(0.5, 0.95, 1000, 1e-5, 0.1, 0.2, "linear score above 0", 0.5), 90.0)
     found = TrainingAudit(canaries, 1.0, fits)
-    monkeypatch.setattr("fedpriv.commands.audit.audit_training_of", lambda config, options: found)
+    monkeypatch.setattr("fedpriv.attacks.auditing.audit_training_of", lambda config, options: found)
     assert main([f"run={folder}", "level=training"]) == 1
     said = capsys.readouterr().out
     assert "verified epsilon <= 1: contradicts the verified epsilon" in said

@@ -325,7 +325,7 @@ def test_a_changed_ledger_or_summary_has_no_certificate(
         (("nowhere",), "FOLDER=nowhere"),
         (("key=x",), "FOLDER=key=x"),
         ((".", "signer=x"), "no such option"),
-        ((".", "verifier=maybe"), "allowed: false, true"),
+        ((".", "verifier=maybe"), "allowed: true, false"),
         ((".", "policy=x"), "policy=x: is of a node"),
     ],
 )

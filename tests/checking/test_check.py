@@ -17,7 +17,7 @@ from checking.check_targets import DOUBTFUL, FAULTY, SOUND, noisy, rare_flips, s
 from checking.renaming import renamed
 
 import fedpriv
-from fedpriv.api.checking import check
+from fedpriv.api.calls import check
 from fedpriv.checking.checks import check_object
 from fedpriv.checking.findings import KINDS, Finding
 from fedpriv.checking.functions import NotTaken, recognises_update

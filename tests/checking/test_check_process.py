@@ -13,8 +13,8 @@ import pytest
 from fedpriv.checking import child
 from fedpriv.checking.child import Limits, check_name, load_target
 from fedpriv.checking.subject import Question
-from fedpriv.commands.check import main, parse
-from fedpriv.commands.table import COMMANDS
+from fedpriv.commands.check import main
+from fedpriv.common.command_line import read_arguments
 from fedpriv.common.errors import OptionError
 
 TARGETS = Path(__file__).parent / "check_targets.py"
@@ -76,22 +76,18 @@ def test_the_command_writes_its_pages_and_keeps_the_limit(tmp_path: Path, capsys
 
 
 def test_the_words_of_a_call() -> None:
-    assert parse(["--fail-above", "8", "my_app.mod"]) == ("my_app.mod", {"fail_above": "8"})
-    assert parse(["a.py:b", "epsilon=3", "--delta=1e-6"]) == ("a.py:b", {"epsilon": "3", "delta": "1e-6"})
+    words, options = read_arguments(main, ["--fail-above", "8", "my_app.mod"])
+    assert (words, options["fail_above"]) == (["my_app.mod"], 8)
+    words, options = read_arguments(main, ["a.py:b", "epsilon=3", "--delta=1e-6"])
+    assert (words, options["options"].epsilon, options["options"].delta) == (["a.py:b"], 3, 1e-6)
     for wrong, words in (
         (["a:b", "--epsilom", "3"], "did you mean epsilon"),
-        (["a:b", "c:d"], "one target"),
-        (["--epsilon", "3"], "one target"),
+        (["a:b", "c:d"], "c:d: is too much"),
+        (["--epsilon", "3"], "TARGET: is missing"),
         (["a:b", "--epsilon"], "needs a value"),
     ):
         with pytest.raises(OptionError, match=words):
-            parse(wrong)
-
-
-def test_help_and_completion_name_every_option() -> None:
-    from fedpriv.commands.check import NAMES
-
-    assert [f"{name}=" for name in NAMES] == COMMANDS["check"].offers("check")
+            read_arguments(main, wrong)
 
 
 @pytest.mark.parametrize(

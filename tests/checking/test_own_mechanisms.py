@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedpriv.api.checking import check
+from fedpriv.api.calls import check
 from fedpriv.checking.functions import recognises_update
 from fedpriv.checking.subject import Question
 from fedpriv.mechanisms.noise import NoiseSource, add_laplace, add_normal, add_normal_finely, clip, finite_or_zero

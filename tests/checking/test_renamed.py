@@ -16,10 +16,11 @@ from checking.gallery.patches import file_of
 from checking.renaming import Renamed
 
 from benchmarks.check_gallery import OPTIONS, claim_of
-from fedpriv.checking.asking import question_and_limits, read_options
+from fedpriv.checking.asking import CheckOptions
 from fedpriv.checking.checks import subject_of
 from fedpriv.checking.replay import replay
 from fedpriv.checking.subject import Budget
+from fedpriv.common.command_line import read_options
 
 #: What NVFlare's own code calls or reads, where the package is not installed; and what a check is given by its name.
 PUBLIC = {"process", "process_dxo", "data", "data_kind", "meta", "target", "CLAIM"}
@@ -42,7 +43,7 @@ def of_libraries(module: ModuleType) -> set[str]:
 
 def findings(target: Any, claim: dict[str, Any]) -> set[tuple[str, str]]:
     options = {name: claim[name] for name in OPTIONS if claim.get(name) is not None}
-    question, _ = question_and_limits(read_options({**options, "dims": "16"}))
+    question = read_options(CheckOptions, {**options, "dims": "16"}).question
     subject = subject_of(target, question)
     assert subject is not None
     found = [*subject.notes, *replay(subject, question, Budget(2)).findings]

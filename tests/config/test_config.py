@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from omegaconf import open_dict
 
-from fedpriv.commands.options_help import help_text
+from fedpriv.commands.help import help_text
 from fedpriv.common.errors import OptionError
 from fedpriv.config import compose as composing
 from fedpriv.config.compose import CONF, _compose_raw, compose, from_dict, option_names

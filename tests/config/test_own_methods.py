@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from fedpriv.commands.flags import flags_and_overrides, with_config_dir
+from fedpriv.commands.table import flags_and_overrides, with_config_dir
 from fedpriv.common.errors import OptionError
 from fedpriv.common.places import (
     CONFIG_DIR,

@@ -5,6 +5,7 @@ numbers and the tests that hold its promises.
 from __future__ import annotations
 
 import ast
+import inspect
 import math
 import os
 import re
@@ -21,7 +22,7 @@ from deployed import MACHINES, asker
 from deploy.rehearsal import free_ports
 from fedpriv.client.base import Client
 from fedpriv.client.build import make_client
-from fedpriv.commands.credentials import CA_DAYS, OPTIONS, make_credentials
+from fedpriv.commands.credentials import CA_DAYS, make, make_credentials
 from fedpriv.commands.superlink import private_apps, private_database
 from fedpriv.config.compose import compose
 from fedpriv.config.methods import METHODS
@@ -182,7 +183,7 @@ def test_numbers_of_the_page_are_the_codes() -> None:
         f"arrive slowly ({BODY_SECONDS:g} seconds each)",
         f"the states of the newest {MOST_STATES} runs",
         f"`ca.key` | {CA_DAYS // 365} years",
-        f"`server.key` | {OPTIONS['days']} days by default",
+        f"`server.key` | {inspect.signature(make).parameters['days'].default} days by default",
     ):
         assert words in page, words
 

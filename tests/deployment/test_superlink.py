@@ -27,7 +27,6 @@ from prometheus_client import CollectorRegistry
 from fedpriv.commands import credentials
 from fedpriv.commands.credentials import _name, make_credentials
 from fedpriv.commands.superlink import (
-    OPTIONS,
     UNSAFE_VARIABLES,
     bound,
     check_certificate,
@@ -35,7 +34,7 @@ from fedpriv.commands.superlink import (
     private_apps,
     private_database,
 )
-from fedpriv.common.command_line import address_of
+from fedpriv.common.command_line import address_of, options_of
 from fedpriv.common.errors import OptionError
 from fedpriv.deployment import superlink_gate
 from fedpriv.deployment.superlink_gate import SMALL_BODY, Connection, Gate, Limits, user_of
@@ -467,7 +466,7 @@ def test_nobody_else_puts_an_app_where_flower_would_load_it(tmp_path: Path, monk
 def test_every_option_is_in_the_help(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--help"]) == 0
     help_text = capsys.readouterr().out
-    assert all(f"    {name}" in help_text or f", {name}" in help_text for name in OPTIONS)
+    assert all(f"    {name}" in help_text or f", {name}" in help_text for name in options_of(main).options)
 
 
 # --- IPv6 and IPv4 -------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ import pytest
 from conftest import NO_REPORT, SMALL, Outcome, Run, ledger_of, result_of, rows_of, summary_of
 
 import fedpriv
-from fedpriv.commands.flags import NAMES as FLAGS
+from fedpriv.commands.table import FLAG_NAMES as FLAGS
 from fedpriv.common.command_line import SIMULATION
 from fedpriv.common.errors import OptionError
 from fedpriv.config.compose import CONF

@@ -9,29 +9,44 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated, Literal
 
 import pytest
 from conftest import NO_REPORT, SMALL, Outcome
+from pydantic import Field
 
 from fedpriv.__main__ import main
 from fedpriv.attacks.run import OF_RUNS
-from fedpriv.commands import audit, credentials, new, node, reproduce, superlink
-from fedpriv.commands import options_help as help_page
-from fedpriv.commands.completion import answers
-from fedpriv.commands.flags import NAMES as FLAGS
+from fedpriv.commands import (
+    audit,
+    certificate,
+    check,
+    credentials,
+    dme,
+    guard_costs,
+    leaderboard,
+    new,
+    node,
+    predict,
+    reproduce,
+    schema,
+    superlink,
+)
+from fedpriv.commands import help as help_page
+from fedpriv.commands.help import answers, describe_options, help_text, method_help, rows_of
 from fedpriv.commands.help import main as help_main
-from fedpriv.commands.help import method_help
-from fedpriv.commands.options_help import describe_options, help_text, rows_of
 from fedpriv.commands.table import COMMANDS, DEPLOYMENT
-from fedpriv.common.command_line import EXIT_CODES
+from fedpriv.commands.table import FLAG_NAMES as FLAGS
+from fedpriv.common.command_line import EXIT_CODES, Existing, options_of, read_arguments, read_options
+from fedpriv.common.errors import OptionError
 from fedpriv.common.verbosity import VARIABLE
 from fedpriv.config.compose import compose
 from fedpriv.config.methods import METHODS
 from fedpriv.config.options import AttackConfig
 from fedpriv.config.strategy_options import field_of, spelled
 from fedpriv.config.symbols import COMMON, SYMBOLS
-from fedpriv.studies import mean_estimation
 
 ROOT = Path(__file__).resolve().parents[2]
 EVERYWHERE = {**COMMANDS, **{f"deploy {name}": command for name, command in DEPLOYMENT.items()}}
@@ -65,24 +80,34 @@ def test_every_command_is_there_and_tells_its_options(name: str, fedpriv: Fedpri
     assert fedpriv("help", *name.split()).out == fedpriv(*name.split(), "--help").out or name == "help"
 
 
-#: Options that a command reads, wherever it declares them; what shell completion offers is read off its help.
+#: Options that a command reads; what shell completion offers is read off its help.
 READ = {
-    "audit": {"run", "guard", "parameters", *audit.READERS},
-    "attack": {"run", "attack", *(name for name in AttackConfig.model_fields if name not in OF_RUNS)},
-    "reproduce": set(reproduce.OPTIONS),
-    "dme": set(mean_estimation.READERS),
-    "new": set(new.OPTIONS),
-    "credentials": set(credentials.OPTIONS),
-    "superlink": set(superlink.OPTIONS),
-    "node": {option for _, options in node.COMMANDS.values() for option in options} - {"app"},
+    "audit": [audit.audit, guard_costs.audit],
+    "check": [check.main],
+    "certificate": [certificate.main],
+    "reproduce": [reproduce.main],
+    "leaderboard": [leaderboard.main],
+    "dme": [dme.main],
+    "predict": [predict.main],
+    "schema": [schema.draft, schema.check, schema.fill],
+    "new": [new.main],
+    "credentials": [credentials.make, credentials.renew],
+    "superlink": [superlink.main],
+    "node": list(node.COMMANDS.values()),
 }
 
 
 @pytest.mark.parametrize("name", READ)
 def test_help_and_completion_know_every_option_of_a_command(name: str) -> None:
     offered = {**COMMANDS, **DEPLOYMENT}[name].offers(name)
-    others = {"strategy"} if name == "audit" else set()  # an option of a run
-    assert {word.rstrip("=") for word in offered if word.endswith("=")} - others == READ[name]
+    others = {"audit": {"strategy"}, "predict": {"death"}}.get(name, set())  # of a run; of an example
+    known = {option for command in READ[name] for option in options_of(command).options}
+    assert {word.rstrip("=") for word in offered if word.endswith("=")} - others == known
+
+
+def test_help_names_every_option_of_an_attack() -> None:
+    offered = {word.rstrip("=") for word in COMMANDS["attack"].offers("attack")}
+    assert offered == {"run", "attack", *(name for name in AttackConfig.model_fields if name not in OF_RUNS)}
 
 
 @pytest.mark.parametrize("name", ["audit", "papers", "node", "report"])
@@ -172,6 +197,73 @@ def test_a_mistyped_call_is_answered_with_what_was_meant(
     outcome = fedpriv(*call)
     assert outcome.code == 2 and outcome.out == "" and outcome.err.count("\n") == 1
     assert outcome.err.startswith("fedpriv: ") and words in outcome.err
+
+
+# --- options of a command ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Sized:
+    size: Annotated[int, Field(ge=1, le=9)]
+    kind: Literal["small", "large"] = "small"
+
+
+def work(
+    name: str,
+    *,
+    sized: Sized,
+    share: Annotated[float | None, Field(gt=0, lt=1)] = None,
+    quick: bool = False,
+    place: Existing | None = None,
+    out: Path = Path("here"),
+) -> None: ...
+
+
+def free(*overrides: str, run: Path | None = None) -> None: ...
+
+
+def test_options_are_read_off_the_types_of_a_function(tmp_path: Path) -> None:
+    given = ["--size", "3", "share=0.5", "a", "quick=true", f"place='{tmp_path}'", "out=~/x"]
+    words, options = read_arguments(work, given)
+    assert words == ["a"] and options == {
+        "sized": Sized(3),
+        "share": 0.5,
+        "quick": True,
+        "place": tmp_path,
+        "out": Path.home() / "x",
+    }
+    assert read_arguments(work, ["a", "size=9", "share=null"])[1] == {"sized": Sized(9), "share": None}
+    assert read_arguments(free, ["-m", "run=x", "a.b=1", "c"]) == (["-m", "a.b=1", "c"], {"run": Path("x")})
+    assert read_options(Sized, {"size": 2, "kind": None}) == Sized(2)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ("size=3", "NAME: is missing; --help shows the usage"),
+        ("a", "size: is missing"),
+        ("a b size=3", "b: is too much; allowed: size, kind, share, quick, place, out"),
+        ("a size=10", "size=10: must be a whole number from 1 to 9"),
+        ("a size=1.5", "size=1.5: must be a whole number"),
+        ("a size=", "size: is empty: leave it out, or give a value"),
+        ("a size=3 share=1", "share=1: must be a number of more than 0 and less than 1"),
+        ("a size=3 share=nan", "share=nan: must be a number of more than 0"),
+        ("a size=3 kind=larg", "kind=larg: allowed: small, large; did you mean large?"),
+        ("a size=3 quick=yes", "quick=yes: allowed: true, false"),
+        ("a size=3 quick=1", "quick=1: allowed: true, false"),
+        ("a size=3 place=nowhere", "place=nowhere: there is no such file or folder"),
+        (
+            "a size=3 plase=x",
+            "plase=x: no such option; allowed: size, kind, share, quick, place, out; did you mean place?",
+        ),
+        ("a --sise 3", "--sise: no such option; allowed: size, kind, share, quick, place, out; did you mean size?"),
+        ("a --size", "--size: needs a value"),
+    ],
+)
+def test_a_wrong_option_of_a_command_is_named_with_what_is_allowed(given: str, words: str) -> None:
+    with pytest.raises(OptionError) as refused:
+        read_arguments(work, given.split())
+    assert str(refused.value).startswith(words)
 
 
 # --- flags -----------------------------------------------------------------------------------------------
@@ -264,7 +356,7 @@ def test_the_help_on_all_options_has_their_defaults_and_names_that_can_be_writte
 # --- help on a method ------------------------------------------------------------------------------------
 
 
-def options_of(method: str) -> dict[str, str]:
+def texts_of(method: str) -> dict[str, str]:
     """Option as `SYMBOLS` names it -> its description."""
     rows = [*rows_of(METHODS[method]), *describe_options()]
     return {option.removeprefix("strategy."): words for option, _, words in rows}
@@ -273,7 +365,7 @@ def options_of(method: str) -> dict[str, str]:
 def test_every_option_of_every_method_has_words_and_every_letter_an_option() -> None:
     assert SYMBOLS.keys() == METHODS.keys()
     for method in METHODS:
-        options = options_of(method)
+        options = texts_of(method)
         unnamed = [option for option, words in options.items() if not words and option.startswith(("client", "server"))]
         assert unnamed == [], method
         assert {*SYMBOLS[method], *COMMON} - options.keys() == set(), method
@@ -306,7 +398,7 @@ def test_the_letters_are_those_of_the_methods_files() -> None:
     for method in METHODS:
         known = {**COMMON, **SYMBOLS[method]}
         for option, letter in letters_in_code(method).items():
-            if option in options_of(method) and (method, option) not in VARIABLES:
+            if option in texts_of(method) and (method, option) not in VARIABLES:
                 assert letter in known.get(option, "").split(", "), (method, option)
                 compared += 1
     assert compared > 45
@@ -324,9 +416,9 @@ def test_help_on_a_method_fits_the_terminal(columns: int, fedpriv: Fedpriv, monk
 
 
 def test_help_on_every_method_names_every_option_and_value() -> None:
-    for method, schema in METHODS.items():
-        said = method_help(method, schema)
-        for option, _, _ in rows_of(schema):
+    for method, kind in METHODS.items():
+        said = method_help(method, kind)
+        for option, _, _ in rows_of(kind):
             assert f" {option}=" in said, (method, option)
     assert "strategy.server.step=auto" in method_help("fedonce", METHODS["fedonce"])
 

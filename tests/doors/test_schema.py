@@ -49,10 +49,10 @@ def test_a_check_says_what_a_schema_does(table: Path, capsys: pytest.CaptureFixt
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["nowhere.csv"], "there is no such file"),
-        (["FILE", "FILE"], "one file"),
+        (["nowhere.csv"], "there is no such file or folder"),
+        (["FILE", "FILE"], "is too much"),
         (["check", "FILE"], "schema_file"),
-        (["fill", "FILE"], "`python -m fedpriv schema --help` shows the usage"),
+        (["fill", "FILE"], "ask: is missing; --help shows the usage"),
         (["FILE", "decimal=dot"], "allowed: point, comma"),
         (["FILE", "target=height"], "no such column"),
     ],

@@ -14,7 +14,7 @@ from guarded import GuardedMachines
 from PIL import Image
 
 from benchmarks.flower_apps import APPS, NETWORKS, ROOT, app_folder, cells, incomes, iris, lifetimes, write_table
-from fedpriv.commands.node import _check_tried
+from fedpriv.commands.node import Node, _check_tried
 from fedpriv.common.errors import OptionError
 from fedpriv.deployment.bundles import bundle_digest
 from fedpriv.engines.grid import RUN_ID, stamp
@@ -117,11 +117,11 @@ def test_survival_counts_leave_and_times_and_events_do_not(tmp_path: Path) -> No
     rules = {"counts": {"query.survival": query}, "min_answered": 0.9, "apps": [bundle_digest(app)]}
     network = machine(tmp_path, "kaplan_meier", **rules)
     with pytest.raises(OptionError, match="nobody has tried it"):
-        _check_tried({"data": str(network.data(0)), "client": "0", "guard": "any"}, network.policy(0))
+        _check_tried(Node(network.policy(0), network.data(0)), "any", 0)
     trial = try_app(network.policy(0), network.data(0), app)
     assert (*trial.starts,) == ("query.survival",) and trial.starts["query.survival"].answered == 3, trial
     assert "gave no model" in trial.no_model
-    _check_tried({"data": str(network.data(0)), "client": "0", "guard": "any"}, network.policy(0))
+    _check_tried(Node(network.policy(0), network.data(0)), "any", 0)
 
     def ask(kind: str) -> Message:
         guard = Guard(0, network.policy(0), network.data(0), app, bundle_digest(app))

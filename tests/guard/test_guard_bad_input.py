@@ -17,7 +17,7 @@ from guarded import GuardedMachines, weights
 from test_terms import SILENT
 
 from fedpriv.certificates import statement, verify_certificate
-from fedpriv.commands.node import _guarded
+from fedpriv.commands.node import Node, _guarded
 from fedpriv.common.errors import OptionError
 from fedpriv.common.identities import new_identity
 from fedpriv.common.messages import EXCHANGE, KEYS, ROUND
@@ -165,8 +165,7 @@ def test_which_apps_a_guarded_node_runs(tmp_path: Path) -> None:
     network = GuardedMachines(tmp_path, apps=[digest, another])
 
     def approved(guard: Path | str) -> Container[str]:
-        options = {"guard": str(guard), "data": str(network.data(0))}
-        return _guarded(options, read_policy(network.policy(0)), network.policy(0))
+        return _guarded(Node(network.policy(0), network.data(0)), str(guard))
 
     every, one = approved("any"), approved(app)
     assert digest in every and another in every and "c" * 64 not in every
@@ -177,8 +176,9 @@ def test_which_apps_a_guarded_node_runs(tmp_path: Path) -> None:
         approved(app)
     network.write_policy(0, apps="any", pad_seconds=700.0)
     assert "c" * 64 in approved("any") and "c" * 64 not in approved(app) and digest in approved(app)
-    bare = read_policy(network.policy(0)).model_copy(update={"guard": None})
+    bare = Node(network.policy(0), network.data(0))
+    vars(bare)["rules"] = read_policy(network.policy(0)).model_copy(update={"guard": None})
     with pytest.raises(OptionError, match="needs a section `guard`"):
-        _guarded({"guard": "any", "data": str(network.data(0))}, bare, network.policy(0))
+        _guarded(bare, "any")
     with pytest.raises(OptionError):
         approved(tmp_path / "nowhere")

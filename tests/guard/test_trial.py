@@ -74,6 +74,10 @@ def test_an_app_is_tried_on_every_shard_and_nothing_is_booked(
     assert network.booked() == [] and not (network.data(0) / ".fedpriv" / "guard-answers.json").exists()
 
 
+def check_tried(network: GuardedMachines, guard: Path | str) -> None:
+    commands._check_tried(commands.Node(network.policy(0), network.data(0)), str(guard), 0)
+
+
 def test_reasons_are_counted_and_run_refuses_below_the_policys_share(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -82,10 +86,9 @@ def test_reasons_are_counted_and_run_refuses_below_the_policys_share(
     assert tried(network, app) == 1
     said = capsys.readouterr().out
     assert "0 of 4 starts answered" in said and "4 x KeyError: 'num-partitions'" in said
-    options = {"data": str(network.data(0)), "client": "0"}
 
     def checked(guard: Path | str) -> str:
-        commands._check_tried(options | {"guard": str(guard)}, network.policy(0))
+        check_tried(network, guard)
         return str(capsys.readouterr())
 
     for guard in (app, "any"):
@@ -116,23 +119,21 @@ def test_a_share_between_is_allowed_where_the_policy_says_so(tmp_path: Path) -> 
     assert (
         0.4 < found.starts["train"].share < 0.9 and found.starts["train"].started == 40
     )  # an empty shard has no labels
-    options = {"data": str(network.data(0)), "client": "0", "guard": str(app)}
-    commands._check_tried(options, network.policy(0))
+    check_tried(network, app)
     write_policy(network, shards=40, apps=[bundle_digest(app)])
     with pytest.raises(OptionError, match="asks for more"):  # the share may change, and needs no other trial
-        commands._check_tried(options, network.policy(0))
+        check_tried(network, app)
 
 
 def test_single_shards_that_are_not_asked_are_no_starts(tmp_path: Path) -> None:
     app = app_that("never", tmp_path)
     network = machine(tmp_path, apps=[bundle_digest(app)])
     write_policy(network, shards=100, single=True, apps=[bundle_digest(app)])
-    options = {"data": str(network.data(0)), "client": "0", "guard": str(app)}
     found = try_app(network.policy(0), network.data(0), app)
     assert found.starts["train"].share == 1 and 15 < found.starts["train"].started < 40
     write_policy(network, shards=1, single=True, apps=[bundle_digest(app)])
     with pytest.raises(OptionError, match="0 of 0 starts"):
-        commands._check_tried(options, network.policy(0))
+        check_tried(network, app)
 
 
 @pytest.mark.parametrize(
@@ -250,7 +251,7 @@ def test_an_app_is_tried_on_every_kind_of_counts_that_the_policy_declares(
     assert "train: 4 of 4 starts answered" in said
     assert "evaluate: 0 of 4 starts answered" in said and "4 x one of the counts num-rows is not in the reply" in said
     with pytest.raises(OptionError, match=r"evaluate: 0 of 4 starts"):
-        commands._check_tried({"data": str(network.data(0)), "client": "0", "guard": "any"}, network.policy(0))
+        check_tried(network, "any")
     file = app / "messageexample" / "client_app.py"
     file.write_text(file.read_text().replace('"accuracy"', '"num-rows"'))
     assert tried(network, app) == 0

@@ -13,11 +13,12 @@ import torch
 from reference.coq_fl import pair_covariance
 
 from fedpriv.commands import dme
+from fedpriv.common.command_line import hints_of, read_arguments, read_options
 from fedpriv.common.errors import OptionError
 from fedpriv.mechanisms import laws
 from fedpriv.mechanisms.quantisation import high_probability, step
 from fedpriv.studies import mean_estimation
-from fedpriv.studies.mean_estimation import Quantiser, estimate, expected_error, quantisers, squared_errors
+from fedpriv.studies.mean_estimation import Options, Quantiser, estimate, expected_error, quantisers, squared_errors
 
 MU = 1 - math.sqrt(0.75)  # lambda = 0.25
 RADIUS, TRIALS, CLIENTS = 0.7, 400, 11
@@ -32,7 +33,7 @@ def values(inputs: str, clients: int = CLIENTS, dimension: int = 60) -> torch.Te
 
 
 @pytest.mark.parametrize("quantiser", ALL, ids=lambda one: one.name)
-@pytest.mark.parametrize("inputs", mean_estimation.INPUTS)
+@pytest.mark.parametrize("inputs", ["uniform", "gaussian", "same", "half"])
 def test_every_quantiser_is_unbiased_and_has_the_error_of_its_closed_form(quantiser: Quantiser, inputs: str) -> None:
     """Eleven clients: every size but one leaves some over. The covariances' share of the error is many z-scores."""
     held = values(inputs)
@@ -176,10 +177,10 @@ def test_without_privacy_and_without_any_error(tmp_path: Path) -> None:
 
 
 def test_default_group_sizes_that_do_not_fit_are_left_out() -> None:
-    assert mean_estimation.parse_options(["n=5"]).group_size == (4,)
-    assert mean_estimation.parse_options(["n=3"]).group_size == ()
-    assert mean_estimation.parse_options(["group_size=8,2,8"]).group_size == (2, 8)
-    assert str(mean_estimation.parse_options([]).out).startswith("outputs/dme/")
+    assert read_options(Options, {"n": "5"}).group_size == (4,)
+    assert read_options(Options, {"n": "3"}).group_size == ()
+    assert read_options(Options, {"group_size": "8,2,8"}).group_size == (2, 8)
+    assert str(Options().out).startswith("outputs/dme/")
 
 
 @pytest.mark.parametrize(
@@ -192,28 +193,28 @@ def test_default_group_sizes_that_do_not_fit_are_left_out() -> None:
         ("bits=1.5", "from 0 to 16"),
         ("group_size=1", "from 2 to n"),
         ("group_size=4,11", "from 2 to n=10"),
-        ("group_size=", "from 2 to n"),
-        ("radius=0", "0.000001 to 1000000"),
-        ("radius=inf", "0.000001 to 1000000"),
+        ("group_size=", "is empty"),
+        ("radius=0", "1e-06 to 1000000"),
+        ("radius=inf", "1e-06 to 1000000"),
         ("private_share=1.1", "from 0 to 1"),
         ("n=1", "from 2 to 1000"),
         ("dimension=0", "at least 1"),
         ("dimension=156251", "at most 156250 at n=10"),
         ("trials=1", "from 2 to 1000000"),
-        ("trials", "from 2 to 1000000"),
+        ("trials", "is too much; allowed: n, dimension"),
         ("seed=-1", "at least 0"),
         ("inputs=ones", "uniform, gaussian, same, half"),
         ("figure=3", "1, 2, all"),
-        ("out=", "a folder"),
-        ("sigma=3", "there is no such option; allowed: n, dimension,"),
-        ("--fast", "there is no such option"),
+        ("out=", "is empty"),
+        ("sigma=3", "no such option; allowed: n, dimension,"),
+        ("--fast", "no such option"),
     ],
 )
 def test_wrong_values_name_option_value_and_what_is_allowed(
     word: str, allowed: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(OptionError) as error:
-        mean_estimation.parse_options([word])
+        read_arguments(dme.main, [word])
     key, _, value = word.partition("=")
     assert (error.value.option, str(error.value.value)) == (key, value) and allowed in error.value.allowed
     assert dme.main([word]) == 2
@@ -236,4 +237,4 @@ def test_many_group_sizes_find_a_colour_each(tmp_path: Path) -> None:
 def test_help_names_every_option(capsys: pytest.CaptureFixture[str]) -> None:
     assert dme.main(["--help"]) == 0
     printed = capsys.readouterr().out
-    assert all(f"[{key}=" in printed for key in mean_estimation.READERS)
+    assert all(f"[{key}=" in printed for key in hints_of(Options))

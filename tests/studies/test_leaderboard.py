@@ -382,7 +382,7 @@ def test_the_command_refuses_in_one_line(
     assert leaderboard.main(["board=nowhere"]) == 2
     assert "board=nowhere: allowed: all, client_often, client_personal" in capfd.readouterr().err
     assert leaderboard.main(["boards=all"]) == 2 and "no such option" in capfd.readouterr().err
-    assert leaderboard.main(["download=maybe"]) == 2 and "allowed: false, true" in capfd.readouterr().err
+    assert leaderboard.main(["download=maybe"]) == 2 and "allowed: true, false" in capfd.readouterr().err
     assert leaderboard.main(["board=example", f"data={tmp_path}", f"out={tmp_path}"]) == 2
     assert "mnist is not there" in capfd.readouterr().err
     monkeypatch.setattr(boards, "BOARDS", tmp_path / "boards")

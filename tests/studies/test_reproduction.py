@@ -304,7 +304,7 @@ def test_a_fresh_checkout_goes_on_from_the_rows_of_a_study(
         (["paper=fedcad", "workers=-1"], "workers=-1: must be a whole number from 0 to 1024"),
         (["paper=fedcad", "seeds=0"], "seeds=0: must be a whole number from 1 to 100"),
         (["paper=fedcad", "look=6"], "look=6: must be a whole number from 1 to 5"),
-        (["paper=fedcad", "download=yes"], "download=yes: allowed: false, true"),
+        (["paper=fedcad", "download=yes"], "download=yes: allowed: true, false"),
         (["paper=fedcad", "size=1"], "size=1: no such option; allowed: paper, scale, data"),
         (["scale=small"], "paper: is missing"),
         (["paper=agn", "table=gama"], "table=gama: agn has search_sgd, search_adam"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import fnmatch
+import inspect
 import json
 import re
 import shlex
@@ -16,9 +17,9 @@ from typing import Any
 import pytest
 import yaml
 
-from fedpriv.commands import node, superlink
-from fedpriv.commands.credentials import OPTIONS as CREDENTIALS
+from fedpriv.commands import credentials, node, superlink
 from fedpriv.commands.credentials import make_credentials
+from fedpriv.common.command_line import read_arguments
 from fedpriv.config.compose import compose
 from fedpriv.config.remote import compose_remote
 from fedpriv.config.schema import Config
@@ -164,10 +165,11 @@ def test_the_servers_command_line_finds_it() -> None:
     import tomllib
 
     found = tomllib.loads((ROOT / "deploy/flower.toml").read_text())["superlink"]
-    given = dict(option.partition("=")[::2] for option in COMPOSE["services"]["superlink"]["command"])
-    options = superlink.OPTIONS | given
+    given = COMPOSE["services"]["superlink"]["command"]
+    _, options = read_arguments(superlink.main, given)
+    control = options.get("control", inspect.signature(superlink.main).parameters["control"].default)
     assert found[found["default"]] == {
-        "address": f"localhost:{options['control']}",
+        "address": f"localhost:{control}",
         "root-certificates": f"{options['credentials']}/ca.crt",
     }
 
@@ -188,24 +190,22 @@ def _runs_on(text: str) -> list[str]:
 
 
 def _check_superlink(given: list[str]) -> None:
-    options = dict(option.partition("=")[::2] for option in given)
-    assert set(options) <= set(superlink.OPTIONS) and options["credentials"]
+    read_arguments(superlink.main, given)
 
 
 def _check_node(given: list[str]) -> None:
     command, *rest = given
-    _, known = node.COMMANDS[command]
     if command == "bundle":
         assert len(rest) == 1 and (ROOT / rest[0]).exists()
         return
-    options = dict(option.partition("=")[::2] for option in rest)
-    assert set(options) <= set(known)
-    assert all(options.get(name) or default is not None for name, default in known.items())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Path, "exists", lambda path: True)
+        read_arguments(node.COMMANDS[command], rest)
 
 
 def _check_credentials(given: list[str]) -> None:
-    given = given[given[0] == "server" :]
-    assert "=" not in given[0] and {option.partition("=")[0] for option in given[1:]} <= set(CREDENTIALS)
+    renews = given[0] == "server"
+    read_arguments(credentials.renew if renews else credentials.make, given[renews:])
 
 
 def _check_fedpriv(given: list[str]) -> None:
@@ -263,11 +263,14 @@ def test_a_documented_command_is_taken_by_its_program(command: str) -> None:
 def _superlink_arguments() -> list[str]:
     """What `python -m fedpriv.superlink` of step 2 makes."""
     (line,) = {line for line in commands() if line.startswith("python -m fedpriv.superlink")}
-    given = dict(option.partition("=")[::2] for option in line.split()[3:])
-    options = {name: str(value) for name, value in (superlink.OPTIONS | given).items()}
+    _, options = read_arguments(superlink.main, line.split()[3:])
+    names = ("host", "port", "control", "database")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Path, "exists", lambda path: True)
-        return superlink.superlink_arguments(options)
+        patch.setattr(superlink, "private_database", lambda path: path)
+        return superlink.superlink_arguments(
+            options["credentials"], **{name: options[name] for name in names if name in options}
+        )
 
 
 def _check_compose_command(words: list[str]) -> None:
@@ -351,9 +354,7 @@ def test_flowers_own_command_takes_what_the_superlink_gives_it(tmp_path: Path) -
     from flwr.superlink.cli.flower_superlink import _parse_args_run_superlink
 
     make_credentials(tmp_path, ["localhost"], 0, 1)
-    given = {"credentials": str(tmp_path / "server"), "database": str(tmp_path / "state.db")}
-    found = _parse_args_run_superlink().parse_args(
-        superlink.superlink_arguments({name: str(value) for name, value in (superlink.OPTIONS | given).items()})
-    )
+    given = superlink.superlink_arguments(tmp_path / "server", database=tmp_path / "state.db")
+    found = _parse_args_run_superlink().parse_args(given)
     assert found.enable_supernode_auth and not found.insecure
-    assert (found.host, found.port, found.database) == ("127.0.0.1", 8001, given["database"])
+    assert (found.host, found.port, found.database) == ("127.0.0.1", 8001, str(tmp_path / "state.db"))
