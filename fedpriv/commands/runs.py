@@ -97,7 +97,10 @@ def _how_to_go_on(folder: Path) -> str:
     if (folder / "summary.json").exists():
         return f"; the result is there, fedpriv report {shown(folder)} writes its report"
     if (folder / "config.yaml").exists():
-        return f"; resume={shown(folder)} goes on from the last checkpoint"
+        kept = any(folder.glob("checkpoints/round-*"))
+        return f"; resume={shown(folder)} " + (
+            "goes on from the last checkpoint" if kept else "begins anew: no checkpoint"
+        )
     return ""
 
 
