@@ -171,9 +171,10 @@ class Stop:
 
 def end_with_parent(grace: float = 0.0) -> None:
     """From now on this process does not outlive the one that started it: its work is asked to stop, and ``grace``
-    seconds later the process ends, whatever it waits for.
+    seconds later the process ends, whatever it waits for. A second call changes nothing.
     """
-    threading.Thread(target=_watch, args=(os.getppid(), grace), daemon=True).start()
+    if not any(thread.name == _watch.__name__ for thread in threading.enumerate()):
+        threading.Thread(target=_watch, name=_watch.__name__, args=(os.getppid(), grace), daemon=True).start()
 
 
 def _watch(parent: int, grace: float) -> None:
