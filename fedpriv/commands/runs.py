@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator, Sequence
-from concurrent.futures import BrokenExecutor
 from contextlib import contextmanager, nullcontext
 from datetime import datetime
 from pathlib import Path
@@ -34,7 +33,7 @@ from fedpriv.common.errors import OptionError, RunFailed, RunFolderError
 from fedpriv.common.files import write_atomic
 from fedpriv.common.places import use_own_methods
 from fedpriv.common.printing import say
-from fedpriv.common.stopping import Stopped, signal_of, stop
+from fedpriv.common.stopping import Stopped, end_with_parent, signal_of, stop
 from fedpriv.common.verbosity import is_quiet
 from fedpriv.config.compose import COMMANDS, at_home, compose, key_and_value
 from fedpriv.config.doubts import doubts
@@ -47,12 +46,12 @@ from fedpriv.runs.sweep import (
     Different,
     exit_codes,
     job_ended,
+    launch_in_passes,
+    left_out,
     options_of_sweep,
     planned,
     refuse_used,
     run_job,
-    sweep_ended,
-    under_way,
     which,
 )
 
@@ -97,7 +96,10 @@ def _how_to_go_on(folder: Path) -> str:
     if (folder / "summary.json").exists():
         return f"; the result is there, fedpriv report {shown(folder)} writes its report"
     if (folder / "config.yaml").exists():
-        return f"; resume={shown(folder)} goes on from the last checkpoint"
+        kept = any(folder.glob("checkpoints/round-*"))
+        return f"; resume={shown(folder)} " + (
+            "goes on from the last checkpoint" if kept else "begins anew: no checkpoint"
+        )
     return ""
 
 
@@ -240,16 +242,15 @@ def _run_hydra(arguments: list[str], multirun: bool) -> int:
     given, sys.argv = sys.argv, [sys.argv[0], *arguments]
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra would print several lines and exit; `outcome` prints one
     try:
+        launch = hydra.main(version_base="1.3", config_path=str(CONF), config_name="config")(job)
         with stop.forwarded() if elsewhere else kept_between_runs() if multirun else nullcontext():
-            hydra.main(version_base="1.3", config_path=str(CONF), config_name="config")(job)()
-            if elsewhere:
+            if multirun and elsewhere:
+                launch_in_passes(launch)
                 stop.check()  # jobs in other processes ended as if they had failed
+            else:
+                launch()
     except HydraException as error:
         raise OptionError("hydra", "", " ".join(str(error).split())) from None
-    except BrokenExecutor as error:  # one of joblib's processes was killed
-        if not elsewhere or under_way.folder is None:
-            raise
-        sweep_ended(under_way.folder, " ".join(str(error).split())[:200])
     finally:
         sys.argv = given
     return max(exit_codes, default=DONE)
@@ -271,10 +272,14 @@ def job(_: Any) -> float | None:
     overrides = list(hydra_config.overrides.task)
     sweep = hydra_config.mode == RunMode.MULTIRUN
     parallel = sweep and "basic" not in hydra_config.launcher._target_
+    if parallel and left_out(folder):
+        return None
 
     def work() -> int:
         stop.check()  # the job before this one may have ended with the signal
         config = compose(overrides)
+        if parallel:  # a worker whose parent was killed would wait for its next job for ever
+            end_with_parent(config.operations.stop_grace)
         if sweep:
             warn(config)
             _start_ray_early(config)

@@ -44,6 +44,8 @@ class Stop:
         self._grace: float | None = None  # seconds, while a first signal only sets the flag
         self._forwards: Path | None = None
         self._timer: threading.Timer | None = None
+        self._asked = self._due = 0.0  # when the first signal came, and when its grace is over: on the monotonic clock
+        self._rests = self._overdue = False  # the grace rests; its end is why the next signal comes
 
     @property
     def requested(self) -> int | None:
@@ -103,6 +105,20 @@ class Stop:
             self._cancel()
 
     @contextmanager
+    def resting(self) -> Iterator[None]:
+        """Context whose time does not count towards the grace: a checkpoint that is being written is written whole. A
+        second signal still stops at once.
+        """
+        began, self._rests = time.monotonic(), True
+        try:
+            yield
+        finally:
+            self._rests = False
+            if self._timer is not None:
+                self._due += time.monotonic() - max(began, self._asked)
+                self._start_timer()
+
+    @contextmanager
     def forwarded(self) -> Iterator[None]:
         """Context in which a first signal is forwarded to processes started within it: they stop after their current
         round, and the work inside ends with them.
@@ -119,30 +135,46 @@ class Stop:
     def _on_signal(self, signum: int, frame: FrameType | None) -> None:
         first, self._signum = self._signum is None, self._signum or signum
         signal.alarm(0)  # cancels Ray's alarm, if its handler ran before ours
+        overdue, self._overdue = self._overdue, False
+        if overdue and self._rests:
+            return
         if first and self._forwards is not None:
             self._forwards.touch()
             _say("stopping when the current rounds end; a second signal stops at once")
         elif first and self._grace is not None:
             _say(f"stopping when this round ends, after {self._grace:g} s at the latest; a second signal stops at once")
-            # A real signal, so that a blocking call in the main thread is interrupted.
-            self._timer = threading.Timer(self._grace, os.kill, (os.getpid(), signum))
-            self._timer.daemon = True
-            self._timer.start()
+            self._asked = time.monotonic()
+            self._due = self._asked + self._grace
+            self._start_timer()
         else:
             self._cancel()
             raise Stopped(self._signum)
+
+    def _start_timer(self) -> None:
+        self._cancel()
+        self._timer = threading.Timer(max(0.0, self._due - time.monotonic()), self._end_grace)
+        self._timer.daemon = True
+        self._timer.start()
+
+    def _end_grace(self) -> None:
+        """A real signal, so that a blocking call in the main thread is interrupted."""
+        if not self._rests:  # or the rest's end starts the timer anew
+            self._overdue = True
+            os.kill(os.getpid(), self._signum or signal.SIGTERM)
 
     def _cancel(self) -> None:
         """No forced stop any more: the work is ending."""
         if self._timer is not None:
             self._timer.cancel()
+            self._timer = None
 
 
 def end_with_parent(grace: float = 0.0) -> None:
     """From now on this process does not outlive the one that started it: its work is asked to stop, and ``grace``
-    seconds later the process ends, whatever it waits for.
+    seconds later the process ends, whatever it waits for. A second call changes nothing.
     """
-    threading.Thread(target=_watch, args=(os.getppid(), grace), daemon=True).start()
+    if not any(thread.name == _watch.__name__ for thread in threading.enumerate()):
+        threading.Thread(target=_watch, name=_watch.__name__, args=(os.getppid(), grace), daemon=True).start()
 
 
 def _watch(parent: int, grace: float) -> None:

@@ -256,7 +256,7 @@ class Session:
         if config.attack.keep_snapshots and current.number % config.attack.snapshot_every == 0 and not last:
             self.folder.save_snapshot(current.number, self.worker.whole_model(current.theta), self.worker.model.layout)
         if self.pace.due(current.number) or (stop.requested and not last):  # after the last too: `extend` goes on there
-            with self.pace.writing(current.number):
+            with self.pace.writing(current.number), stop.resting():
                 self._save_checkpoint(current)
         if not last:
             stop.check()

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import BrokenExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from fedpriv.common.files import write_atomic
 from fedpriv.common.places import CONFIG_DIR
 from fedpriv.common.printing import say
 from fedpriv.common.run_files import mapping_in, refuse_links, text_in
+from fedpriv.common.stopping import stop
 from fedpriv.common.verbosity import is_quiet
 from fedpriv.config.compose import parse
 from fedpriv.config.owner import is_own, mark_own
@@ -32,8 +34,10 @@ class SweepOutcome(Callback):
     def on_multirun_start(self, config: Any, **_: Any) -> None:
         """Failures of an earlier sweep are not those of this one; runs of another are not here (`refuse_used`)."""
         folder = Path(config.hydra.sweep.dir)
-        for path in folder.glob(f"*/{FAILURE_FILE}"):
-            path.unlink()
+        if under_way.folder is not None:  # a further pass of the same sweep
+            return
+        for path in (*folder.glob(f"*/{FAILURE_FILE}"), folder / PASS_FILE):
+            path.unlink(missing_ok=True)
         under_way.folder = folder
         if under_way.jobs is not None:
             folder.mkdir(parents=True, exist_ok=True)
@@ -42,20 +46,78 @@ class SweepOutcome(Callback):
             mark_own(folder, SWEEP_FILE)
 
     def on_multirun_end(self, config: Any, **_: Any) -> None:
-        sweep_ended(Path(config.hydra.sweep.dir))
+        if not under_way.in_passes:
+            sweep_ended(Path(config.hydra.sweep.dir))
+
+
+def launch_in_passes(launch: Callable[[], object]) -> None:
+    """Launches a sweep's jobs in other processes, of which one that dies takes all jobs that run with it.
+
+    The others are launched anew without those that were under way, and then each of these alone. A job that kills its
+    process even so has failed; no other job is lost. Of a search, whose jobs depend on each other, the first pass is
+    the only one, and after a signal no further one begins.
+    """
+    under_way.in_passes = True
+    broken, suspects = _broken(launch), set[int]()
+    folder = under_way.folder
+    if folder is None:
+        raise BrokenExecutor(broken)
+    while broken and under_way.jobs is not None and not stop.requested:
+        waiting, before = _waiting(folder), len(suspects)
+        suspects |= waiting & _numbers(folder, "config.yaml")
+        if len(suspects) == before or waiting <= suspects:
+            break
+        broken = _broken(launch, waiting - suspects)
+    if under_way.jobs is not None and not stop.requested:
+        broken = None
+        for number in sorted(_waiting(folder)):
+            if stop.requested:
+                break
+            if why := _broken(launch, {number}):
+                job = next(folder.glob(f"{number}-*"), folder / f"{number}-killed")
+                job.mkdir(exist_ok=True)
+                write_atomic(job / FAILURE_FILE, f"exit code {FAILED}: {KILLED} ({why})\n", mode=0o600)
+    sweep_ended(folder, broken)
+
+
+def _broken(launch: Callable[[], object], only: Collection[int] | None = None) -> str | None:
+    """Why a pass ended before its last job; None for one that did not. only: the numbers of its jobs; None: all."""
+    if only is not None and under_way.folder is not None:
+        write_atomic(under_way.folder / PASS_FILE, json.dumps(sorted(only)))
+    try:
+        launch()
+    except BrokenExecutor as error:
+        return " ".join(str(error).split())[:200] or "a process died"
+    return None
+
+
+def left_out(job: Path) -> bool:
+    """Whether the launcher's pass is not about the job with this folder."""
+    path = job.parent / PASS_FILE
+    return path.exists() and _number(job.name) not in json.loads(path.read_text())
+
+
+def _numbers(folder: Path, kind: str) -> set[int]:
+    return {_number(path.parent.name) for path in folder.glob(f"*/{kind}")}
+
+
+def _waiting(folder: Path) -> set[int]:
+    """The jobs that have neither finished nor failed."""
+    return set(range(under_way.jobs or 0)) - _numbers(folder, "summary.json") - _numbers(folder, FAILURE_FILE)
 
 
 def sweep_ended(folder: Path, broken: str | None = None) -> None:
     """Says which jobs finished, failed, were left half-done and never began, and compares those that finished. broken:
     why the launcher ended before the last job.
     """
+    (folder / PASS_FILE).unlink(missing_ok=True)
     failures = {
         path.parent.name: text_in(path.parent, path.name).strip() for path in sorted(folder.glob(f"*/{FAILURE_FILE}"))
     }
     finished = list(folder.glob("*/summary.json"))
     begun = sorted((path.parent.name for path in folder.glob("*/config.yaml")), key=_number)
     half = [name for name in begun if name not in failures and not (folder / name / "summary.json").is_file()]
-    known = {_number(path.parent.name) for kind in ("config.yaml", FAILURE_FILE) for path in folder.glob(f"*/{kind}")}
+    known = _numbers(folder, "config.yaml") | _numbers(folder, FAILURE_FILE)
     never = [number for number in range(under_way.jobs or 0) if number not in known]
     job_ended(FAILED if failures or broken or half or never else DONE)
     if broken:
@@ -99,6 +161,9 @@ def _compared(folder: Path) -> str:
 
 #: A sweep's job writes its failure here: exit code and reason. Jobs may run in other processes, folders are common.
 FAILURE_FILE = "failed.txt"
+#: In a sweep's folder: the numbers of the jobs that the launcher's pass is about; without it, all.
+PASS_FILE = "pass.json"
+KILLED = "it ran alone, and its process was killed: is there too little memory?"
 
 
 def refuse_used(folder: str, options: Sequence[str]) -> None:
@@ -169,11 +234,14 @@ class Different:
 
 @dataclass
 class UnderWay:
-    """The sweep that this process began. jobs: how many; None: as many as a search takes, or begun elsewhere."""
+    """The sweep that this process began. jobs: how many; None: as many as a search takes, or begun elsewhere.
+    in_passes: the end of a launcher's pass is not yet the sweep's.
+    """
 
     jobs: int | None = None
     options: Sequence[str] = ()
     folder: Path | None = None
+    in_passes: bool = False
 
 
 under_way = UnderWay()
@@ -182,7 +250,7 @@ under_way = UnderWay()
 def planned(jobs: int | None, options: Sequence[str] = ()) -> None:
     """A sweep of so many jobs begins; None: of as many as a search takes."""
     kept = [option for option in options if not option.startswith("hydra.sweep.dir=")]
-    under_way.jobs, under_way.options, under_way.folder = jobs, kept, None
+    under_way.jobs, under_way.options, under_way.folder, under_way.in_passes = jobs, kept, None, False
 
 
 def which(number: int) -> str:

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -29,6 +30,7 @@ from fedpriv.config.schema import Config
 from fedpriv.engines.flower import run_on_flower
 from fedpriv.engines.inprocess import InProcessGrid
 from fedpriv.engines.worker import make_apps
+from fedpriv.runs.folder import RunFolder
 from fedpriv.runs.start import resume_run, serve_flwr_run, start_run
 
 Cli = Callable[..., Outcome]
@@ -119,6 +121,44 @@ def test_a_round_that_is_abandoned(how: str, cli: Cli, tmp_path: Path, whole: Pa
     assert left and left == [entry for entry in ledger_of(whole) if (entry["round"], entry["client"]) == (3, 0)]
     resume_run(tmp_path / "here")
     assert result_of(tmp_path / "here") == result_of(whole)
+
+
+@pytest.mark.parametrize("second", [False, True])
+@pytest.mark.parametrize("before", [False, True], ids=["asked while writing", "asked before"])
+def test_a_checkpoint_is_written_whole_however_short_the_grace(
+    second: bool, before: bool, cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_round: Callable[..., None]
+):
+    """The grace rests meanwhile; a second signal does not wait for the disk either."""
+    real = RunFolder.save_checkpoint
+
+    def slowly(self: RunFolder, *given: Any) -> None:
+        if not before:
+            send(signal.SIGTERM)()
+        stop._end_grace()
+        if second:
+            send(signal.SIGINT)()
+        real(self, *given)
+
+    monkeypatch.setattr(RunFolder, "save_checkpoint", slowly)
+    if before:
+        in_round(3, send(signal.SIGTERM))
+    outcome = cli(*OPTIONS[:-1], "checkpoint.every=3", "hydra.run.dir=here")
+    assert outcome.code == 143
+    assert checkpoints(tmp_path / "here") == ([] if second else ["round-000003"])
+    goes_on = "begins anew: no checkpoint" if second else "goes on from the last checkpoint"
+    assert outcome.err.splitlines()[-1] == f"fedpriv: stopped by SIGTERM; resume=here {goes_on}"
+
+
+def test_after_a_checkpoint_the_grace_goes_on():
+    with pytest.raises(Stopped), stop.handled(), stop.graceful(0.2):
+        with stop.resting():
+            send(signal.SIGTERM)()
+            timer = stop._timer
+            assert timer is not None
+            wait_until(timer.finished.is_set)
+            timer.join()
+        wait_until(lambda: False)  # until the signal comes
+    assert stop.requested is None
 
 
 def test_a_signal_in_the_last_round_changes_nothing(

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import csv
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,6 +15,7 @@ import torch
 import yaml
 from conftest import SMALL, Outcome, Run, result_of
 from joblib.externals.loky import get_reusable_executor
+from processes import children, state, wait_until
 from rotation import together
 
 from fedpriv.commands import runs as cli_module
@@ -28,24 +32,21 @@ Cli = Callable[..., Outcome]
 QUIET = (*SMALL, "operations.report=false")
 
 
-#: Data that the first job gets at once; the others' processes are killed when it has finished.
+#: Data that kill their process where a file names their job's seed: each time, or once.
 KILLING = """
-import os, signal, time
+import os, signal
 from pathlib import Path
 import numpy as np
+from hydra.core.hydra_config import HydraConfig
 from sklearn.datasets import load_digits
 
 
 def data(split):
-    mine = Path(f"first-{os.getpid()}")
-    try:
-        os.close(os.open("first", os.O_CREAT | os.O_EXCL))
-        mine.touch()
-    except FileExistsError:
-        while not mine.exists() and not Path("harmless").exists():
-            if list(Path("sweep").glob("*/summary.json")):
-                os.kill(os.getpid(), signal.SIGKILL)
-            time.sleep(0.05)
+    seed = next(text for text in HydraConfig.get().overrides.task if text.startswith("seed="))
+    if seed in Path("killed").read_text().split():
+        if Path("once").exists():
+            Path("killed").write_text("")
+        os.kill(os.getpid(), signal.SIGKILL)
     digits = load_digits()
     half = slice(1400) if split == "train" else slice(1400, None)
     return (digits.images * 15).astype(np.uint8)[half, None], digits.target[half]
@@ -187,25 +188,43 @@ def test_a_sweep_goes_on_where_it_stopped(cli: Cli, tmp_path: Path, monkeypatch:
 
 @pytest.mark.rotates(2, together(1))
 @pytest.mark.slow
-def test_a_killed_job_ends_its_launcher_and_nothing_is_lost(cli: Cli, tmp_path: Path):
+@pytest.mark.parametrize("killed", ["once", "each time"])
+def test_a_killed_job_takes_no_other_with_it(killed: str, cli: Cli, tmp_path: Path):
     """Data of one's own kill the process, as the kernel does where memory runs out."""
     get_reusable_executor().shutdown(wait=True)  # processes of another test's sweep stand in its folder
     (tmp_path / "killing.py").write_text(KILLING)
+    (tmp_path / "killed").write_text("seed=1")
+    (tmp_path / killed).touch()
     launcher = ("hydra/launcher=joblib", "hydra.launcher.n_jobs=2", "hydra.sweep.dir=sweep")
-    swept = ("-m", *QUIET, "num_rounds=1", "seed=0,1,2", "dataset=custom", "dataset.path=killing.data", *launcher)
+    swept = ("-m", *QUIET, "num_rounds=1", "seed=0,1,2,3", "dataset=custom", "dataset.path=killing.data", *launcher)
     outcome = cli(*swept)
     told = [line for line in outcome.err.splitlines() if not line.startswith("set-up: ")]  # of a loaded machine
-    assert outcome.code == 1 and len(told) == 2 and "Traceback" not in outcome.err, outcome.err
-    assert (
-        "the launcher ended early: A worker process managed by the executor was unexpectedly terminated" in outcome.err
-    )
-    assert "fedpriv resume=sweep goes on with the sweep" in outcome.err
-    assert "runs finished, 0 failed" in outcome.out and "sweep: 3" not in outcome.out
-    assert ": not finished" in outcome.out or "  never begun: job " in outcome.out
-    assert "compare: sweep/comparison.html" in outcome.out
-    (tmp_path / "harmless").touch()
+    failed = [] if killed == "once" else [1]
+    assert (outcome.code, told) == (1 if failed else 0, [])
+    assert f"sweep: {4 - len(failed)} runs finished, {len(failed)} failed" in outcome.out
+    for number in failed:
+        assert f"  {number}-fedcad-custom: exit code 1: it ran alone, and its process was killed" in outcome.out
+    assert len(list((tmp_path / "sweep").glob("*/summary.json"))) == 4 - len(failed)
+    assert "not finished" not in outcome.out and "compare: sweep/comparison.html" in outcome.out
+    (tmp_path / "killed").write_text("")
     assert cli("resume=sweep").code == 0
-    assert len(list((tmp_path / "sweep").glob("*/summary.json"))) == 3
+    assert len(list((tmp_path / "sweep").glob("*/summary.json"))) == 4
+
+
+@pytest.mark.rotates(2, together(1))
+@pytest.mark.slow
+def test_a_killed_sweep_leaves_no_process_and_no_shared_memory(tmp_path: Path):
+    launcher = ("hydra/launcher=joblib", "hydra.launcher.n_jobs=2", "hydra.sweep.dir=sweep", "operations.stop_grace=0")
+    command = (sys.executable, "-m", "fedpriv", "-m", *QUIET, "num_rounds=1000000", "seed=0,1", *launcher)
+    sweep = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    wait_until(lambda: len(list(tmp_path.glob("sweep/*/metrics.jsonl"))) == 2, of=sweep.pid)
+    began = children(sweep.pid)
+    assert any(str(sweep.pid) in name for name in os.listdir("/dev/shm"))
+    sweep.kill()
+    sweep.wait()
+    assert len(began) >= 2
+    wait_until(lambda: not any(map(state, began)))
+    wait_until(lambda: not any(str(sweep.pid) in name for name in os.listdir("/dev/shm")))
 
 
 def test_optuna_searches_for_the_largest_accuracy(cli: Cli, tmp_path: Path):
