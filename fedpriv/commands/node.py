@@ -49,11 +49,10 @@ from fedpriv.common.errors import FedprivError, OptionError, RunFailed
 from fedpriv.common.places import installed_code_only
 from fedpriv.common.printing import say
 from fedpriv.config.remote import REMOTE_VALUE
-from fedpriv.deployment.data_ledger import PRIVATE, DataLedger, private_file, wait_for_lock
+from fedpriv.deployment.data_ledger import PRIVATE, DataLedger, Signer, private_file, signer_of, wait_for_lock
 from fedpriv.deployment.declaration import Declared, DeclaredTable, check_rows, count_rows
 from fedpriv.deployment.policy import Policy, Spent, read_policy
 from fedpriv.deployment.policy_template import TEMPLATE
-from fedpriv.deployment.signed_head import Signer, signer_of
 from fedpriv.guard.shards import Shards, count_units, read_salt
 
 if TYPE_CHECKING:
@@ -100,7 +99,7 @@ class Declaration:
         """What no run can be told otherwise. warnings: gets those of a table. guarded: nothing need be, where foreign
         apps alone are to run. Raises `OptionError` for what no run could name, `DataError`.
         """
-        from fedpriv.data.on_nodes import count_pictures
+        from fedpriv.data.pictures import chosen_classes
 
         given = self.given()
         if guarded and not given:
@@ -121,7 +120,7 @@ class Declaration:
         if len(set(classes)) < max(2, len(classes)) or not all(classes) or not REMOTE_VALUE.fullmatch(text):
             words = "at least 2 different names of class folders, as in cat,dog, of A-Z a-z 0-9 _ . + - alone"
             raise OptionError("classes", self.classes, words)
-        return Declared(count_pictures(data, classes), classes, given["size"], int(self.channels or 3))
+        return Declared(len(chosen_classes(data, classes)), classes, given["size"], int(self.channels or 3))
 
 
 #: Options of pictures; the others are of tables.
