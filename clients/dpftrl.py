@@ -5,7 +5,7 @@ ICML 2021; Denisov et al., NeurIPS 2022; Choquette-Choo et al., ICML 2023 (the m
 
 The server is trusted: it sees every clipped update and adds the noise, which is correlated over rounds; outsiders see
 all global models and may know who took part in which round. With strategy.server.client_sampling=poisson they must not:
-the server draws in secret from one fixed group of clients after the other (`fedpriv.privacy.matrix_events`).
+the server draws in secret from one fixed group of clients after the other (`fedpriv.privacy.secret_cohorts`).
 
 What neighbours are: `num_clients` numbers are given out before the run. Where a client is not there, its number does
 not answer; cohorts, denominators and all other clients' rounds are the same. So its updates are replaced by zero.
@@ -29,8 +29,7 @@ from fedpriv.mechanisms.matrix_factors import MatrixMechanism
 from fedpriv.mechanisms.noise import NoiseSource, clip, finite_or_zero
 from fedpriv.privacy import claimed
 from fedpriv.privacy.events import Event
-from fedpriv.privacy.matrix_events import group_events, round_events
-from fedpriv.privacy.secret_cohorts import TO_OUTSIDERS
+from fedpriv.privacy.secret_cohorts import TO_OUTSIDERS, group_events, round_events
 
 OF_ALL_ROUNDS = "the factor and its sensitivity, which the noise is measured by, are those of num_rounds (T) rounds"
 

@@ -5,7 +5,7 @@ ICML 2021; Denisov et al., NeurIPS 2022; Choquette-Choo et al., ICML 2023 (the m
 
 The server is trusted: it sees every clipped update and adds the noise, which is correlated over rounds; outsiders see
 all global models and may know who took part in which round. client_sampling=poisson: the server draws in secret from
-one fixed group of clients after the other (Choquette-Choo et al., NeurIPS 2023; `fedpriv.privacy.matrix_events`).
+one fixed group of clients after the other (Choquette-Choo et al., NeurIPS 2023; `fedpriv.privacy.secret_cohorts`).
 
 Symbols: C -> `fedpriv.mechanisms.matrix_factors`, K -> clients_per_round, T -> rounds.
 """
@@ -27,8 +27,7 @@ from fedpriv.config.trusted_methods import DPFTRLOptions
 from fedpriv.mechanisms.matrix_factors import MatrixMechanism, exact_sum
 from fedpriv.mechanisms.noise import clip
 from fedpriv.privacy.events import EVERY_CLIENT, Entry, Event, Gaussian
-from fedpriv.privacy.matrix_events import again_event, group_events, round_events
-from fedpriv.privacy.secret_cohorts import TO_OUTSIDERS
+from fedpriv.privacy.secret_cohorts import TO_OUTSIDERS, again_event, group_events, round_events
 from fedpriv.server.nodes import ClientGrid
 from fedpriv.server.round import NO_HOOKS, BudgetsSpent, Hooks, Population
 from fedpriv.server.strategy import FederatedStrategy

@@ -15,7 +15,7 @@ h(L) = (1 - exp(max_epsilon - L))_+, so that what is to be shown is E[h(L)] <= d
   so E[h(L); change] <= `RESERVED` delta.
 
 Without the two shares it would not be: a server that makes a node change only where the outputs so far are
-unlikely gets 1.14 delta with one look (`tests/deployment/test_accounting.py` plays this game), 1.26 with four. So a
+unlikely gets 1.14 delta with one look (`tests/privacy/test_accountant.py` plays this game), 1.26 with four. So a
 ledger that was begun without a reserve (share 1) keeps to its accountant.
 """
 

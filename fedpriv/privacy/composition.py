@@ -84,16 +84,23 @@ class Composed:
 
 def make_history(events: Sequence[Event]) -> History:
     """Multiset of single releases. Counts by identity first: that is fast, since most events are one shared object."""
-    by_identity = Counter(map(id, events))
     distinct = {id(event): event for event in events}
-    counts: Counter[Event] = Counter()
-    for identity, times in by_identity.items():
-        event = distinct[identity]
-        single = event if event.count == 1 else replace(event, count=1)
-        counts[single] += times * event.count
-    if len({event.threat for event in counts}) > 1:
+    history = counted((distinct[identity], times) for identity, times in Counter(map(id, events)).items())
+    if len({event.threat for event, _ in history}) > 1:
         raise ValueError("events of different threats are never composed")
+    return history
+
+
+def counted(releases: Iterable[tuple[Event, int]]) -> History:
+    """The multiset of (event, number of times)."""
+    counts: Counter[Event] = Counter()
+    for event, times in releases:
+        counts[_single(event)] += times * event.count
     return frozenset(counts.items())
+
+
+def _single(event: Event) -> Event:
+    return event if event.count == 1 else replace(event, count=1)
 
 
 def collect_histories(sequences: Iterable[Sequence[Event]]) -> list[History]:
@@ -619,20 +626,13 @@ class _Step:
 
 
 def _step(before: History, events: Sequence[Event]) -> _Step:
-    counts = Counter(dict(before))
-    for event in events:
-        counts[_single(event)] += event.count
-    after = frozenset(counts.items())
+    after = counted([*before, *((event, 1) for event in events)])
     return _Step(before, after, _mu(before), _mu(after))
 
 
 def _mu(history: History) -> float | None:
     known = [(multiplier, n) for event, n in history if (multiplier := event.gaussian_multiplier) is not None]
     return total_mu(known) if len(known) == len(history) else None
-
-
-def _single(event: Event) -> Event:
-    return event if event.count == 1 else replace(event, count=1)
 
 
 class _RunningMu:

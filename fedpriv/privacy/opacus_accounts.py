@@ -15,7 +15,7 @@ import math
 import warnings
 from collections import Counter, defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -24,7 +24,7 @@ import numpy as np
 from fedpriv.common.files import json_number
 from fedpriv.common.versions import installed
 from fedpriv.mechanisms.laws import Vector
-from fedpriv.privacy.composition import History, coarsened, first_bounds
+from fedpriv.privacy.composition import History, coarsened, counted, first_bounds
 from fedpriv.privacy.events import EVERY_CLIENT, Event, PoissonGaussian
 
 #: PRV's memory and time grow with epsilon and steps: beyond these it is not asked.
@@ -83,7 +83,7 @@ class OpacusTotals:
         """
         of_all = self._released.get(EVERY_CLIENT, Counter())
         own = [released for client, released in self._released.items() if client != EVERY_CLIENT]
-        accounts = {_history(released + of_all) for released in [*own, Counter[Event]()]} - {frozenset()}
+        accounts = {counted((released + of_all).items()) for released in [*own, Counter[Event]()]} - {frozenset()}
         if not accounts:
             return None
         kinds = {event for account in accounts for event, _ in account}
@@ -92,13 +92,6 @@ class OpacusTotals:
             return OpacusFigure(None, None, adjacency, tuple(reasons))
         bounds = first_bounds(sorted(accounts, key=repr), self.delta)
         return _figure(max(bounds, key=lambda history: bounds[history].epsilon), self.delta, adjacency, tight)
-
-
-def _history(released: Counter[Event]) -> History:
-    counts: Counter[Event] = Counter()
-    for event, times in released.items():
-        counts[event if event.count == 1 else replace(event, count=1)] += times * event.count
-    return frozenset(counts.items())
 
 
 def why_not(event: Event) -> str | None:

@@ -415,9 +415,9 @@ def test_what_is_not_tied_to_the_ledger_is_made_anew(
     change(three, kept)
     whole_reads.clear()
     with again(three).held() as found:
+        assert whole_reads
         assert found.spent() == Spent(found.releases()) and found.spent().messages == 5
         assert len(found.of_round("run", 4)) == 1
-    assert whole_reads
     release(again(three), booked(6, 6, EVENTS[0]))
     whole_reads.clear()
     with again(three).held() as found:

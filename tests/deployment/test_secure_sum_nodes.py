@@ -64,6 +64,17 @@ def told(message: Message) -> tuple[str, int]:
     return str(config.get(EXCHANGE, TRAIN)), int(config[ROUND])
 
 
+def at_node_0(hear: Callable[[Message, Callable[..., Message]], Message | None]) -> Callable[..., Any]:
+    """A network in which train messages to node 0 go to ``hear``, with what delivers them; None: as they are."""
+
+    def send(node: int, deliver: Callable[..., Message]) -> Message:
+        message = deliver.__defaults__[0]  # type: ignore[index]
+        changed = hear(message, deliver) if node == 0 and message.metadata.message_type == "train" else None
+        return deliver() if changed is None else changed
+
+    return send
+
+
 def losing(node: int, exchanges: tuple[str, ...], number: int = 2) -> Callable[..., Any]:
     """A network that loses one node's answers to these exchanges of a round."""
 
@@ -157,46 +168,45 @@ def test_a_budget_against_the_server_counts_a_clients_own_noise_alone(machines: 
 
 
 @pytest.mark.parametrize(
-    ("exchange", "change", "code"),
+    ("exchange", "change"),
     [
-        (KEYS, {ATTEMPT: 2}, Refusal.UNSAFE_SUM),  # the context says attempt 0
-        (KEYS, {"model-digest": bytes(31)}, Refusal.UNSAFE_SUM),
-        (KEYS, {"members": [1, 2, 3]}, Refusal.UNSAFE_SUM),
-        (KEYS, {"members": [0]}, Refusal.UNSAFE_SUM),
-        (KEYS, {"members": [0, 1, 2, 7]}, Refusal.UNSAFE_SUM),  # 7 is nobody's peer
-        (KEYS, {"members": [0, 1, 2, 3, *range(4, 205)]}, Refusal.UNSAFE_SUM),  # a sparse graph of strangers
-        (KEYS, {"members": [0, 1, 1, 3]}, Refusal.UNSAFE_SUM),
-        (KEYS, {"members": [0, 1, 2, True]}, Refusal.UNSAFE_SUM),
-        (KEYS, {"key-attempt": "0"}, Refusal.UNSAFE_SUM),
-        (SHARES, {"roster": [0, 1, 2, 9]}, Refusal.UNSAFE_SUM),
-        (SHARES, {"public-keys": [bytes(160)] * 3}, Refusal.UNSAFE_SUM),
-        (SHARES, {"public-keys": [1, 2, 3]}, Refusal.UNSAFE_SUM),
-        (TRAIN, {"sealed": [b""] * 3}, Refusal.UNSAFE_SUM),
-        (TRAIN, {"sealed": "text"}, Refusal.UNSAFE_SUM),
-        (TRAIN, {"theta": 1.0}, Refusal.UNSAFE_SUM),  # another model for this node
-        (CONFIRM, {"survivors": [0, 1]}, Refusal.UNSAFE_SUM),
-        (CONFIRM, {"survivors": [1, 2, 3]}, Refusal.UNSAFE_SUM),
-        (UNMASK, {"signatures": [bytes(64)] * 2}, Refusal.UNSAFE_SUM),
-        (UNMASK, {"signers": [1]}, Refusal.UNSAFE_SUM),
-        (UNMASK, {"signers": [1, 1]}, Refusal.UNSAFE_SUM),  # counted once
-        (UNMASK, {"key-attempt": 1}, Refusal.UNSAFE_SUM),
+        (KEYS, {ATTEMPT: 2}),  # the context says attempt 0
+        (KEYS, {"model-digest": bytes(31)}),
+        (KEYS, {"members": [1, 2, 3]}),
+        (KEYS, {"members": [0]}),
+        (KEYS, {"members": [0, 1, 2, 7]}),  # 7 is nobody's peer
+        (KEYS, {"members": [0, 1, 2, 3, *range(4, 205)]}),  # a sparse graph of strangers
+        (KEYS, {"members": [0, 1, 1, 3]}),
+        (KEYS, {"members": [0, 1, 2, True]}),
+        (KEYS, {"key-attempt": "0"}),
+        (SHARES, {"roster": [0, 1, 2, 9]}),
+        (SHARES, {"public-keys": [bytes(160)] * 3}),
+        (SHARES, {"public-keys": [1, 2, 3]}),
+        (TRAIN, {"sealed": [b""] * 3}),
+        (TRAIN, {"sealed": "text"}),
+        (TRAIN, {"theta": 1.0}),  # another model for this node
+        (CONFIRM, {"survivors": [0, 1]}),
+        (CONFIRM, {"survivors": [1, 2, 3]}),
+        (UNMASK, {"signatures": [bytes(64)] * 2}),
+        (UNMASK, {"signers": [1]}),
+        (UNMASK, {"signers": [1, 1]}),  # counted once
+        (UNMASK, {"key-attempt": 1}),
     ],
 )
 def test_a_changed_request_gets_a_code_and_the_others_go_on(
-    exchange: str, change: dict[str, Any], code: Refusal, network: Machines
+    exchange: str, change: dict[str, Any], network: Machines
 ) -> None:
     """Node 0 is told something else in round 1; it answers with a code, and no text."""
     heard: list[Message] = []
 
-    def send(node: int, deliver: Callable[[], Message]) -> Message | None:
-        message = deliver.__defaults__[0]  # type: ignore[attr-defined]
-        if node == 0 and message.metadata.message_type == "train" and told(message) == (exchange, 1):
-            heard.append(deliver(tampered(message, change)))  # type: ignore[call-arg]
-            return heard[-1]
-        return deliver()
+    def hear(message: Message, deliver: Callable[..., Message]) -> Message | None:
+        if told(message) != (exchange, 1):
+            return None
+        heard.append(deliver(tampered(message, change)))
+        return heard[-1]
 
-    network.serve(network.overrides(f"{RUN} num_rounds=1"), send)
-    assert [(reply.error.code, reply.error.reason) for reply in heard] == [(code, code.name.lower())]
+    network.serve(network.overrides(f"{RUN} num_rounds=1"), at_node_0(hear))
+    assert [(reply.error.code, reply.error.reason) for reply in heard] == [(Refusal.UNSAFE_SUM, "unsafe_sum")]
     assert network.booked(0) == (1 if exchange in (CONFIRM, UNMASK) else 0)
 
 
@@ -204,16 +214,13 @@ def test_whoever_is_told_another_clip_norm_of_the_round_uploads_nothing(network:
     """Where C moves it is signed with the model: within the run's bounds it would pass otherwise."""
     heard: list[Message] = []
 
-    def send(node: int, deliver: Callable[[], Message]) -> Message | None:
-        message = deliver.__defaults__[0]  # type: ignore[attr-defined]
-        if node == 0 and message.metadata.message_type == "train" and told(message)[0] == TRAIN:
-            changed = tampered(message, {CLIP_NORM: 0.9 * message.content["config"][CLIP_NORM]})  # type: ignore[operator, call-overload, index]
-            heard.append(deliver(changed))  # type: ignore[call-arg]
-        return deliver()
+    def hear(message: Message, deliver: Callable[..., Message]) -> None:
+        if told(message)[0] == TRAIN:
+            config: Any = message.content["config"]
+            heard.append(deliver(tampered(message, {CLIP_NORM: 0.9 * config[CLIP_NORM]})))
 
-    network.serve(
-        network.overrides(f"{RUN} num_rounds=1 strategy.server.clipping=quantile strategy.server.norm_bound=5.0"), send
-    )
+    moving = "num_rounds=1 strategy.server.clipping=quantile strategy.server.norm_bound=5.0"
+    network.serve(network.overrides(f"{RUN} {moving}"), at_node_0(hear))
     assert [reply.error.code for reply in heard] == [Refusal.UNSAFE_SUM]
     assert [network.booked(number) for number in range(NODES)] == [1] * NODES
 
@@ -321,21 +328,16 @@ def test_after_its_shares_a_node_keeps_its_answer_alone(network: Machines) -> No
     heard: dict[str, Message] = {}
     again: list[Message] = []
 
-    def send(node: int, deliver: Callable[[], Message]) -> Message | None:
-        message = deliver.__defaults__[0]  # type: ignore[attr-defined]
-        reply = deliver()
-        if node == 0 and message.metadata.message_type == "train":
-            exchange = told(message)[0]
-            if exchange == CONFIRM:
-                assert secrets_of(network)
-            heard[exchange] = message
-            if exchange == UNMASK:
-                assert not secrets_of(network)
-                again.append(reply)
-                again.extend(deliver(heard[name]) for name in (UNMASK, KEYS, SHARES, CONFIRM))  # type: ignore[call-arg]
+    def hear(message: Message, deliver: Callable[..., Message]) -> Message:
+        reply, exchange = deliver(), told(message)[0]
+        assert bool(secrets_of(network)) or exchange != CONFIRM
+        heard[exchange] = message
+        if exchange == UNMASK:
+            assert not secrets_of(network)
+            again.extend([reply, *(deliver(heard[name]) for name in (UNMASK, KEYS, SHARES, CONFIRM))])
         return reply
 
-    network.serve(network.overrides(f"{RUN} num_rounds=1"), send)
+    network.serve(network.overrides(f"{RUN} num_rounds=1"), at_node_0(hear))
     first, repeated, *others = again
     assert not first.has_error() and first.content[UNMASK] == repeated.content[UNMASK]
     assert [reply.error.code for reply in others] == [Refusal.STALE, Refusal.UNSAFE_SUM, Refusal.UNSAFE_SUM]
@@ -366,16 +368,14 @@ def test_a_node_signs_one_survivor_set_and_keeps_it_on_its_disk(network: Machine
     """Asked again from a fresh process it says the same, and nothing to a second set."""
     answers: list[Message] = []
 
-    def send(node: int, deliver: Callable[[], Message]) -> Message | None:
-        message = deliver.__defaults__[0]  # type: ignore[attr-defined]
-        reply = deliver()
-        if node == 0 and message.metadata.message_type == "train" and told(message) == (CONFIRM, 1):
-            answers.append(reply)
-            for survivors in ([0, 1, 2, 3], [0, 1, 2]):
-                answers.append(deliver(tampered(message, {SURVIVORS: survivors})))  # type: ignore[call-arg]
-        return reply
+    def hear(message: Message, deliver: Callable[..., Message]) -> Message | None:
+        if told(message) != (CONFIRM, 1):
+            return None
+        named = ([0, 1, 2, 3], [0, 1, 2])
+        answers.extend([deliver(), *(deliver(tampered(message, {SURVIVORS: survivors})) for survivors in named)])
+        return answers[0]
 
-    network.serve(network.overrides(f"{RUN} num_rounds=1"), send)
+    network.serve(network.overrides(f"{RUN} num_rounds=1"), at_node_0(hear))
     first, again, second = answers
     assert bytes(first.content[CONFIRM]["0"]) == bytes(again.content[CONFIRM]["0"])  # type: ignore[index, call-overload, arg-type]
     assert second.error.code == Refusal.UNSAFE_SUM

@@ -27,7 +27,7 @@ from fedpriv.mechanisms.matrix_factors import (
 from fedpriv.mechanisms.noise import SeededNoise
 from fedpriv.privacy.composition import compose
 from fedpriv.privacy.gaussian_dp import gaussian_epsilon
-from fedpriv.privacy.matrix_events import round_events
+from fedpriv.privacy.secret_cohorts import round_events
 
 NAMES = ("identity", "sqrt", "banded", "blt")
 #: (T, k, b)

@@ -25,8 +25,7 @@ from fedpriv.mechanisms.noise import SeededNoise
 from fedpriv.privacy.composition import compose as compose_events
 from fedpriv.privacy.events import EVERY_CLIENT, PoissonGaussian
 from fedpriv.privacy.gaussian_dp import gaussian_mu
-from fedpriv.privacy.matrix_events import group_events
-from fedpriv.privacy.secret_cohorts import TO_OUTSIDERS
+from fedpriv.privacy.secret_cohorts import TO_OUTSIDERS, group_events
 from fedpriv.runs.planning import make_plan
 from fedpriv.server.round import Population
 from strategies.dpftrl import DPFTRL
