@@ -26,7 +26,7 @@ from fedpriv.deployment.declaration import declaring_row, read_declared
 from fedpriv.deployment.policy import read_policy
 from fedpriv.deployment.running_account import Balance
 from fedpriv.deployment.signed_head import Signer
-from fedpriv.guard.node_report import RUN
+from fedpriv.guard.reports import RUN
 from fedpriv.privacy.composition import Verified, compose
 from fedpriv.privacy.events import Threat
 from fedpriv.privacy.ledger import LedgerContent

@@ -268,7 +268,7 @@ def _forget_changed(policy_file: Path, data: Path) -> None:
 
 
 def _report(options: dict[str, str]) -> None:
-    from fedpriv.guard.node_report import write_node_report
+    from fedpriv.guard.reports import write_node_report
 
     say(write_node_report(_existing(options, "policy"), _existing(options, "data"), Path(options["out"])))
 

@@ -33,7 +33,7 @@ from fedpriv.guard.arrays import METRICS, NUM_EXAMPLES, Model, Vector, counted_c
 from fedpriv.guard.guarded_message import GUARD, TERMS
 from fedpriv.guard.opening import Opening, SumClosed, guard_message
 from fedpriv.guard.release import TRAIN, Terms, answers_of, claimed_epsilon, figures
-from fedpriv.guard.run_report import write_report
+from fedpriv.guard.reports import write_report
 from fedpriv.privacy.events import Entry
 from fedpriv.privacy.ledger import LedgerFile
 

@@ -31,9 +31,9 @@ from fedpriv.deployment.guard_policy import GuardPolicy
 from fedpriv.deployment.running_account import Balance
 from fedpriv.deployment.signed_head import Signer
 from fedpriv.engines.grid import RUN_ID, identify_server, stamp
-from fedpriv.guard.node_report import write_node_report
 from fedpriv.guard.record import counts_of, reply_arrays
 from fedpriv.guard.release import Terms, claimed_epsilon
+from fedpriv.guard.reports import write_node_report
 from fedpriv.guard.sandbox import Sandbox
 from fedpriv.privacy.gaussian_dp import gaussian_epsilon
 
