@@ -290,12 +290,10 @@ class Guarded(Strategy):
         if opening is not None:
             whole, _ = opening.opened(answered)
         else:
-            same = [one for one, client in zip(answered, clients, strict=True) if self._declares(client, kind, metrics)]
+            pairs = zip(answered, clients, strict=True)
+            same = [reply for reply, client in pairs if self.terms[client].counts[kind]["metrics"] == metrics]
             whole = np.sum([_numbers(reply.content, metrics) for reply in same], axis=0)
         return counted_content(metrics, whole).metric_records[METRICS]
-
-    def _declares(self, client: int, kind: str, metrics: Mapping[str, int]) -> bool:
-        return bool(self.terms[client].counts[kind]["metrics"] == metrics)
 
     # --- terms -------------------------------------------------------------------------------------------------
 
