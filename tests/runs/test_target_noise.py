@@ -200,7 +200,7 @@ def test_clipping_by_opacus_trains_the_same_model(run: Run, strategy: str) -> No
         (["strategy=fedldp"], "local.clipping=opacus", "fedldp clips no gradients of single examples"),
         (["strategy=dpsgd", "engine.trainer=vectorised"], "engine.trainer=vectorised", "clips client by client"),
         (
-            ["strategy=dpsgd", "model=custom", "model.path=test_opacus_options.layer_norm"],
+            ["strategy=dpsgd", "model=custom", "model.path=test_target_noise.layer_norm"],
             "local.clipping=opacus",
             "LayerNorm",
         ),
