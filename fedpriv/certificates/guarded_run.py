@@ -14,7 +14,7 @@ from fedpriv.common.errors import OptionError, RunFolderError
 from fedpriv.common.files import read_regular
 from fedpriv.guard.guarded_strategy import LEDGER, PLAN, SUMMARY
 from fedpriv.guard.release import Terms, answers_of, figures
-from fedpriv.guard.run_report import in_words
+from fedpriv.guard.reports import in_words
 from fedpriv.privacy.ledger import LedgerFile
 
 SERVER = "The server's ledger says what arrived here. Machines were asked for their terms, and are believed."

@@ -24,7 +24,7 @@ from fedpriv.config.compose import read_config
 from fedpriv.deployment.data_ledger import Balance, DataLedger, Signer
 from fedpriv.deployment.declaration import declaring_row, read_declared
 from fedpriv.deployment.policy import read_policy
-from fedpriv.guard.node_report import RUN
+from fedpriv.guard.reports import RUN
 from fedpriv.privacy.composition import Verified, compose
 from fedpriv.privacy.events import Threat
 from fedpriv.privacy.ledger import LedgerContent, read_line

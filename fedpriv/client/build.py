@@ -53,11 +53,7 @@ def _checked(found: type[Any]) -> type[Client]:
 def _of_a_pair(algorithm: type[Client], mechanism: type[Client]) -> dict[str, Any]:
     """What a pair's class says for itself. No paper claims anything of a pair."""
     traits = replace(mechanism.traits, keeps_layers=algorithm.traits.keeps_layers)
-    return {"traits": traits, "claim": _claims_nothing}
-
-
-def _claims_nothing(method: Client, participations: int, delta: float) -> None:
-    return None
+    return {"traits": traits, "claim": lambda method, participations, delta: None}
 
 
 def final_names() -> list[str]:

@@ -263,7 +263,7 @@ def _forget_changed(node: Node) -> None:
 
 @command
 def report(*, node: Node, out: Path = Path("guard.html")) -> None:
-    from fedpriv.guard.node_report import write_node_report
+    from fedpriv.guard.reports import write_node_report
 
     say(write_node_report(node.policy, node.data, out))
 

@@ -114,7 +114,7 @@ def with_faults(config: Config, client: int, message: Message, request: Request,
         "disk_full": partial(_breaking, error=OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))),
         "non_finite_update": _with_poison,
     }
-    reply = answer(request, changes.get(str(kind), _no_change))
+    reply = answer(request, changes.get(str(kind), lambda client: None))
     if kind == "raise":  # an exchange in which a client neither trains nor writes
         raise raised
     if kind in ("drop", "slow"):
@@ -127,10 +127,6 @@ def with_faults(config: Config, client: int, message: Message, request: Request,
 
 
 # --- inside the client -----------------------------------------------------------------------------------
-
-
-def _no_change(client: Client) -> None:
-    """The client does what it always does."""
 
 
 def _breaking(client: Client, error: Exception) -> None:

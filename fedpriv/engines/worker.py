@@ -312,21 +312,15 @@ class Worker:
 
     @cached_property
     def trainer(self) -> SequentialTrainer:
-        inner = self._plain_trainer()
+        kind = SequentialTrainer
+        if self.config.engine.trainer == "vectorised":  # torch.func: a second that only this trainer needs
+            from fedpriv.training.vectorised import VectorisedTrainer as kind
+        inner = kind(self.model, self.config.local, self.config.engine.precision)
         if not client_class(self.config).traits.whole_batches:
             return inner
         from fedpriv.training.full_batch import FullBatchTrainer
 
         return FullBatchTrainer(inner)
-
-    def _plain_trainer(self) -> SequentialTrainer:
-        if self.config.engine.trainer == "vectorised":
-            from fedpriv.training.vectorised import (
-                VectorisedTrainer,  # torch.func: a second that only this trainer needs
-            )
-
-            return VectorisedTrainer(self.model, self.config.local, self.config.engine.precision)
-        return SequentialTrainer(self.model, self.config.local, self.config.engine.precision)
 
     @cached_property
     def maker(self) -> ClientMaker:
@@ -387,11 +381,6 @@ class Worker:
         """
         seeded, kept = self.config.privacy.rng == "seeded", self.config.partition.test_fraction > 0
         return self.config.evaluate.clients and seeded and kept
-
-    @cached_property
-    def _pixels(self) -> int:
-        """Numbers that the model reads of an example."""
-        return math.prod(self.data.dataset.shape)
 
     @cached_property
     def by_person(self) -> bool:
@@ -511,7 +500,8 @@ class Worker:
                 read, read_at = (lambda places: self._normalised(together[places.numpy()])), torch.device("cpu")
                 if self.resident is not None:
                     read, read_at = self.resident.reader(together)
-                done = trainer.train_rows(theta, counts, read, self._pixels, rngs, mu, drifts, read_at)
+                pixels = math.prod(self.data.dataset.shape)
+                done = trainer.train_rows(theta, counts, read, pixels, rngs, mu, drifts, read_at)
                 return done.updates, done.losses
         starts = theta.to(self.model.theta.device).expand(len(clients), -1)  # there once, not for each client
         pulls = drifts if drifts is not None else [None] * len(clients)

@@ -274,10 +274,12 @@ class _Answering:
     def asked(self, place: Path, files: Sequence[Path | None]) -> Iterator[Answer | None]:
         """The app's answer for each shard, None for one that is not asked; raises nothing once the app was started."""
         rules, guard = self.rules, self.guard
+        room = 2**16 if self.counts is None else 2**20
+        limits = Limits.of(rules, 2 * self.model.num_bytes + room, rules.pad_seconds)
         request = request_bytes(self._app_message(), self._app_context(place))
 
         def box() -> AbstractContextManager[Box]:
-            return guard.boxes(guard.app, place, self._limits(), confined=rules.sandbox == "namespaces")
+            return guard.boxes(guard.app, place, limits, confined=rules.sandbox == "namespaces")
 
         return _asked(box, request, list(enumerate(files)), rules.pad_seconds or 0.0, self.model.size)
 
@@ -288,17 +290,6 @@ class _Answering:
         counted = counts_of(answer.arrays, self.counts)
         lacks = f"one of the counts {', '.join(self.counts)} is not in the reply, or has another length"
         return replace(answer, arrays=(counted,)) if counted is not None else replace(answer, arrays=None, fault=lacks)
-
-    def _limits(self) -> Limits:
-        rules = self.rules
-        return Limits(
-            memory_bytes=rules.memory_mib * 2**20,
-            processor_s=rules.processor_seconds,
-            wall_s=rules.wall_seconds,
-            answer_bytes=2 * self.model.num_bytes + 2**20,
-            pad_s=rules.pad_seconds,
-            processes=rules.processes,
-        )
 
     def _app_message(self) -> Message:
         """The message as its app gets it: without the guard's words, for a NumPyClient in the older form."""

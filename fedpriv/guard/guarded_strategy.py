@@ -33,7 +33,7 @@ from fedpriv.guard.arrays import METRICS, NUM_EXAMPLES, Model, Vector, counted_c
 from fedpriv.guard.guarded_message import GUARD, TERMS
 from fedpriv.guard.opening import Opening, SumClosed, guard_message
 from fedpriv.guard.release import TRAIN, Terms, answers_of, claimed_epsilon, figures
-from fedpriv.guard.run_report import write_report
+from fedpriv.guard.reports import write_report
 from fedpriv.privacy.events import Entry
 from fedpriv.privacy.ledger import LedgerFile
 
@@ -290,12 +290,10 @@ class Guarded(Strategy):
         if opening is not None:
             whole, _ = opening.opened(answered)
         else:
-            same = [one for one, client in zip(answered, clients, strict=True) if self._declares(client, kind, metrics)]
+            pairs = zip(answered, clients, strict=True)
+            same = [reply for reply, client in pairs if self.terms[client].counts[kind]["metrics"] == metrics]
             whole = np.sum([_numbers(reply.content, metrics) for reply in same], axis=0)
         return counted_content(metrics, whole).metric_records[METRICS]
-
-    def _declares(self, client: int, kind: str, metrics: Mapping[str, int]) -> bool:
-        return bool(self.terms[client].counts[kind]["metrics"] == metrics)
 
     # --- terms -------------------------------------------------------------------------------------------------
 

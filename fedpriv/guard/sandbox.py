@@ -27,6 +27,7 @@ import numpy as np
 
 from fedpriv.common.errors import FedprivError
 from fedpriv.common.places import ROOT
+from fedpriv.deployment.guard_policy import GuardPolicy
 from fedpriv.guard import groups, root
 from fedpriv.guard.processes import ALWAYS, LONGEST, PROBE, START, Lender, Lent, started
 from fedpriv.guard.record import NotARecord, arrays_of, printable
@@ -87,6 +88,12 @@ class Limits:
     answer_bytes: int
     pad_s: float | None = None
     processes: int = 64
+
+    @classmethod
+    def of(cls, rules: GuardPolicy, answer_bytes: int, pad_s: float | None = None) -> Limits:
+        """Those that a policy sets."""
+        times = rules.processor_seconds, rules.wall_seconds
+        return cls(rules.memory_mib * 2**20, *times, answer_bytes, pad_s, rules.processes)
 
     def __post_init__(self) -> None:
         for name, value in asdict(self).items():

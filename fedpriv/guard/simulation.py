@@ -160,13 +160,7 @@ def _context(client: int, place: Path, config: dict[str, Any], told: Mapping[str
 def _sandboxed(
     app: Path, parts: Sequence[tuple[list[Path | None], Path]], policy: GuardPolicy, model: Model
 ) -> Iterator[Ask]:
-    limits = Limits(
-        memory_bytes=policy.memory_mib * 2**20,
-        processor_s=policy.processor_seconds,
-        wall_s=policy.wall_seconds,
-        answer_bytes=2 * model.num_bytes + 2**16,
-        processes=policy.processes,
-    )
+    limits = Limits.of(policy, 2 * model.num_bytes + 2**16)
     with ExitStack() as stack:
         boxes = [stack.enter_context(Sandbox(app, place, limits)) for _, place in parts]
 

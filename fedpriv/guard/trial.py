@@ -229,10 +229,9 @@ def _sent_first(app: Path, policy: Policy, config: dict[str, Any], folder: Path)
     )
     (copy / "pyproject.toml").write_text("\n".join(lines) + "\n")
     (empty := folder / "empty").mkdir()
-    rules, size = policy.guard, 16 * policy.limits.max_parameters + 2**20
-    limits = Limits(rules.memory_mib * 2**20, rules.processor_seconds, rules.wall_seconds, size, None, rules.processes)
+    limits = Limits.of(policy.guard, 16 * policy.limits.max_parameters + 2**20)
     context = Context(1, 1, {}, RecordDict(), dict(config))
-    with Sandbox(copy, empty, limits, confined=rules.sandbox == "namespaces") as box:
+    with Sandbox(copy, empty, limits, confined=policy.guard.sandbox == "namespaces") as box:
         answer = box.ask(request_bytes(message_of(RecordDict()), context), None)
     named, why = answer.arrays or (), f"its ServerApp gave no model ({last_line(answer.fault or 'it ended before')})"
     try:

@@ -177,14 +177,10 @@ class CanaryClients(Worker):
 
     # --- what they hold ----------------------------------------------------------------------------------------
 
-    def _coins_of(self, client: int) -> NDArray[np.bool_]:
-        place = (client - self.first) * self.each
-        return self.coins[place : place + self.each]
-
     def local_data(self, client: int, chosen: np.ndarray | None = None) -> LocalData:
         """The drawn units that are canaries and in the data; all others of a canary client are empty."""
         drawn = np.arange(self.each) if chosen is None else chosen[chosen < self.each]
-        there = drawn[self._coins_of(client)[drawn]]
+        there = drawn[self.coins[(client - self.first) * self.each :][drawn]]
         nothing = torch.zeros(0)
         along = torch.from_numpy(self.start + self.coordinates[client - self.first][there])
         return CanaryBatch(nothing, nothing, coordinates=along)

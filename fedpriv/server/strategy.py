@@ -368,7 +368,8 @@ class Cohorts:
             return cohort_of(seed, server_round, population.num_clients, asked, *drawn)
         number, place = self._place(server_round)
         if place == 0 or not self._key:
-            self._key = (secrets.randbits(128),) if hidden else (population.seed, number, *self._again)
+            again = (population.attempt,) if population.attempt else ()  # other passes than before a resumed run
+            self._key = (secrets.randbits(128),) if hidden else (population.seed, number, *again)
         return allocated_cohort(self._key, place, population.num_clients, self.rounds)
 
     @property
@@ -379,11 +380,6 @@ class Cohorts:
     def begins_pass(self, server_round: int) -> bool:
         """Whether a round is charged: every one, and of an allocation the first of each pass."""
         return self.options.client_sampling != "allocated" or self._place(server_round)[1] == 0
-
-    @property
-    def _again(self) -> tuple[int, ...]:
-        """What keeps the passes of a resumed run apart from those of before."""
-        return (self.population.attempt,) if self.population.attempt else ()
 
     def _place(self, server_round: int) -> tuple[int, int]:
         """(number of the pass, the round's place in it)."""

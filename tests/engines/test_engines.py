@@ -2,43 +2,50 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import logging
 import os
+import random
 import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, get_args
 
+import client_fuzz
 import numpy as np
 import pytest
 import ray
+import torch
 from conftest import NO_REPORT, SMALL, Run, ledger_of, result_of, rows_of
-from flwr.app import Error, Message
+from flwr.app import ConfigRecord, Error, Message, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 from rotation import together
+from tripwires import armed
 
 import fedpriv
 from fedpriv.client.base import Client
 from fedpriv.client.memory import ContextStore, read_memory
 from fedpriv.common.errors import OptionError, RunFailed
-from fedpriv.common.messages import Refusal, Request, pack_vector
+from fedpriv.common.messages import ARRAYS, ATTEMPT, CONFIG, EXCHANGE, ROUND, Refusal, Request, pack_vector
 from fedpriv.common.replies import read_reply, train_content
 from fedpriv.config.compose import compose
 from fedpriv.config.schema import FaultKind
 from fedpriv.engines.flower import run_on_flower
-from fedpriv.engines.grid import LocalGrid, client_of
+from fedpriv.engines.grid import LocalGrid, client_of, identify_server
 from fedpriv.engines.inprocess import InProcessGrid
 from fedpriv.engines.keeping import end_kept
 from fedpriv.engines.ray import RayGrid
-from fedpriv.engines.worker import Worker, make_apps
+from fedpriv.engines.worker import Worker, _guarded, make_apps
 from fedpriv.runs.folder import RunFolder
-from fedpriv.runs.preparation import resolve
+from fedpriv.runs.preparation import RAY_STARTUP_SECONDS, resolve, resolve_engine, why_on_gpus
 from fedpriv.runs.session import Session
 from fedpriv.runs.start import resume_run, start_run
+from tools.floors import imported, sources, under
 
 #: State, noise on a norm and partial cohorts: what goes wrong in transport shows in the result.
 ADAPTIVE = ("num_clients=5", "clients_per_round=4", "strategy.client.obsolete_factor=0.4", "num_rounds=3")
@@ -461,3 +468,169 @@ def test_auto_does_not_ask_an_address_that_no_engine_joins(run: Run, monkeypatch
         str(json.loads((run(engine) / "summary.json").read_text())["note"]) for engine in ("engine=auto", *SMALL[-1:])
     ]
     assert "engine=auto took inprocess and ignored RAY_ADDRESS=127.0.0.1:1" in notes[0] and "RAY" not in notes[1]
+
+
+# --- what ``engine=auto`` takes, and what it says of that -----------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("gpus", "seconds", "engine", "words"),
+    [
+        (0, 1.0, "inprocess", ""),
+        (0, 10 * RAY_STARTUP_SECONDS, "ray", ""),
+        (1, 10 * RAY_STARTUP_SECONDS, "inprocess", "inprocess: one GPU trains a cohort as one batch"),
+        (4, 1.0, "ray", "ray: it has 4 GPUs"),
+    ],
+)
+def test_a_gpu_decides(gpus: int, seconds: float, engine: str, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: gpus > 0)
+    config: Any = SimpleNamespace(engine=SimpleNamespace(name="auto", device="auto"), clients_per_round=8)
+    assert resolve_engine(config, seconds, 8) == engine
+    assert why_on_gpus().startswith(words) and bool(why_on_gpus()) == bool(words)
+
+
+# --- what a server sends is answered or refused as declared by every method's client half, whatever it is ---
+
+
+#: `make stress` tries a hundred thousand, and as many that are found by coverage.
+CASES = 100_000 if "FEDPRIV_STRESS" in os.environ else 2000
+
+
+def test_requests_are_answered_or_refused() -> None:
+    identify_server()
+    methods, answered = client_fuzz.prepare_all(), 0
+    names = {method.config.strategy.name for method in methods}
+    assert names == set(client_fuzz.METHODS)
+    for seed in range(CASES):
+        rng = random.Random(seed)
+        method = methods[seed % len(methods)]
+        case = client_fuzz.content(rng, method.size)
+        with armed():
+            answered += client_fuzz.try_request(method, rng.randrange(6), case)
+    assert CASES // 20 < answered < CASES // 2  # both happen, often
+
+
+def test_a_hostile_request_costs_a_client_one_short_refusal() -> None:
+    """A model of another size, an exchange that does not exist, and more options than there are."""
+    identify_server()
+    method = client_fuzz.prepare(("fedldp",))
+    content = client_fuzz.request(pack_vector(np.zeros(method.size, np.float32)), 2, 0)
+    wrong = {
+        "expected 310": {ARRAYS: pack_vector(np.zeros(10**6, np.float32))},
+        "has no exchange": {CONFIG: ConfigRecord({ROUND: 2, ATTEMPT: 0, EXCHANGE: "x" * 1000})},
+        "at most 1024": {CONFIG: ConfigRecord({str(n): n for n in range(2000)})},
+    }
+    for words, records in wrong.items():
+        case = RecordDict(dict(content.items()) | records)
+        message = Message(case, dst_node_id=1, message_type="train")
+        reply = _guarded(lambda context: method.config, message, method.context(None))
+        assert reply.error.code == Refusal.FAILED and words in str(reply.error.reason)
+        assert len(str(reply.error.reason)) < 200
+
+
+# --- what is nowhere in the code: evaluation, pickle, loaders that run what they read. Read with ast ---
+
+
+MODULES = ("pickle", "cPickle", "_pickle", "cloudpickle", "dill", "marshal", "shelve", "joblib", "code", "codeop")
+BUILTINS = ("eval", "exec", "compile", "__import__")
+#: Calls by the end of their dotted name that are safe with this argument alone.
+ONLY_WITH = {
+    "torch.load": ("weights_only", True),
+    "np.load": ("allow_pickle", False),
+    "numpy.load": ("allow_pickle", False),
+}
+LOADERS = (
+    *("yaml.load", "yaml.unsafe_load", "yaml.full_load", "yaml.load_all"),
+    *("torch.jit.load", "os.system", "os.popen"),
+)
+#: Ray pickles whatever its processes exchange, which are one user's own; a deployment has none.
+RAY_ENGINE = ("fedpriv.engines.ray", "fedpriv.engines.ray_pool")
+
+
+def faults(text: str, module: str) -> Iterator[str]:
+    """Forbidden imports and calls of one file."""
+    modules = () if module in RAY_ENGINE else MODULES
+    yield from (f"{module} imports {name}" for name in imported(text, module) if under(name, *modules))
+    for node in ast.walk(ast.parse(text)):
+        if not isinstance(node, ast.Call):
+            continue
+        called = ast.unparse(node.func)
+        given = {word.arg: word.value for word in node.keywords}
+        if called.removeprefix("builtins.") in BUILTINS or called in LOADERS:
+            yield f"{module}:{node.lineno} calls {called}"
+        if called in ONLY_WITH:
+            name, value = ONLY_WITH[called]
+            found = given.get(name)
+            if not (isinstance(found, ast.Constant) and found.value is value):
+                yield f"{module}:{node.lineno} calls {called} without {name}={value}"
+        shell = given.get("shell")
+        if shell is not None and not (isinstance(shell, ast.Constant) and shell.value is False):
+            yield f"{module}:{node.lineno} calls {called} with a shell"
+        if any(isinstance(word, ast.Constant) and word.value is True for word in [given.get("allow_pickle")]):
+            yield f"{module}:{node.lineno} calls {called} with allow_pickle"
+
+
+def test_nothing_is_evaluated_and_no_loader_runs_code() -> None:
+    files = sorted(sources().items())
+    assert len(files) > 100
+    assert [fault for module, file in files for fault in faults(file.read_text(), module)] == []
+
+
+#: Modules that read messages; what of them touches files or modules must not come from one.
+READERS = (
+    "fedpriv.common.messages",
+    "fedpriv.app",
+    "fedpriv.engines.worker",
+    "fedpriv.client.base",
+    "fedpriv.client.one_path",
+    "fedpriv.client.contract",
+    "fedpriv.client.method",
+    "fedpriv.client.gaussian",
+    "fedpriv.client.one_bit",
+    "fedpriv.common.identities",
+)
+FILES = ("open", "Path", "write_atomic", "mkdir", "unlink", "rmtree", "import_module", "locate", "getattr")
+
+
+def test_clients_open_no_file_and_readers_none_but_their_own_machines() -> None:
+    """Of all code that sees a message, only these calls have to do with files or names of code. Their arguments: the
+    node's own configuration (identity files, named by its operator) and a number in its file's name.
+    """
+    found = set()
+    for module, file in sources().items():
+        if module.startswith("clients.") or module in READERS:
+            for node in ast.walk(ast.parse(file.read_text())):
+                if isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in FILES:
+                    found.add(f"{module}: {ast.unparse(node)}")
+    assert found == {
+        "fedpriv.common.identities: Path(str(path))",  # of context.node_config
+        "fedpriv.client.method: getattr(self, 'clip_norm', 1.0)",
+        "fedpriv.client.one_bit: getattr(self.options, 'epsilon', None)",
+    }
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "import pickle",
+        "def f():\n    from cloudpickle import loads",
+        "eval('1')",
+        "builtins.exec(text)",
+        "yaml.load(text)",
+        "torch.load(path)",
+        "torch.load(path, weights_only=False)",
+        "np.load(path)",
+        "np.load(path, allow_pickle=True)",
+        "np.lib.format.read_array(file, allow_pickle=True)",
+        "subprocess.run(text, shell=True)",
+        "os.system(text)",
+    ],
+)
+def test_a_fault_is_seen(text: str) -> None:
+    assert list(faults(text, "fedpriv.x"))
+
+
+@pytest.mark.parametrize("text", ["yaml.safe_load(text)", "torch.load(path, weights_only=True)", "re.compile('a')"])
+def test_what_is_safe_is_not(text: str) -> None:
+    assert not list(faults(text, "fedpriv.x"))

@@ -9,11 +9,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import Context, Message, RecordDict
+from flwr.app import ArrayRecord, Context, Message, RecordDict
 from guarded import GuardedMachines
 from PIL import Image
 
 from benchmarks.flower_apps import APPS, NETWORKS, ROOT, app_folder, cells, incomes, iris, lifetimes, write_table
+from benchmarks.flower_dp import CENTRAL, LOCAL, flower_dp
 from fedpriv.commands.node import Node, _check_tried
 from fedpriv.common.errors import OptionError
 from fedpriv.deployment.bundles import bundle_digest
@@ -133,3 +134,25 @@ def test_survival_counts_leave_and_times_and_events_do_not(tmp_path: Path) -> No
     rows = np.array(lifetimes(1)[1][:150], float)
     assert found["at_risk"] == pytest.approx([(rows[:, 0] >= start).sum() for start in range(0, 80, 4)], abs=30)
     assert 0 < sum(found["died"]) < 300 and len(network.booked()) == 1
+
+
+# --- flower's own differential privacy in the benchmark: its noise has the size whose epsilon is stated ---
+
+
+APP = Path(__file__).parent / "apps" / "quickstart-sklearn"
+CLIP, MULTIPLIER, SITES, COLUMNS = 0.5, 3.0, 4, 2000
+
+
+@pytest.mark.parametrize(("form", "machines"), [(LOCAL, SITES), (CENTRAL, 1)])
+def test_flowers_classes_add_the_noise_that_is_accounted(form: str, machines: int, tmp_path: Path) -> None:
+    """Of the mean: 2 C m / sites from the server alone, sqrt(sites) times that from every machine."""
+    names = ",".join(f"c{number}" for number in range(COLUMNS))
+    rows = [",".join([str(label), *["0"] * (COLUMNS - 1), str(label)]) for label in (0, 1)]  # one column has signal
+    table = tmp_path / "t.csv"
+    table.write_text("\n".join([f"{names},y", *rows]) + "\n")
+    start = ArrayRecord(numpy_ndarrays=[np.zeros((1, COLUMNS)), np.zeros(1)])
+    given = {"form": form, "clip": CLIP, "multiplier": MULTIPLIER, "delta": 1e-4, "seed": 1}
+    found = flower_dp(APP, [table] * SITES, start, 1, run_config={"local-epochs": 1}, **given)  # type: ignore[arg-type]
+    noise = next(iter(found.values())).numpy()
+    expected = 2 * CLIP * MULTIPLIER * machines**0.5 / SITES
+    assert np.std(noise) == pytest.approx(expected, rel=0.08)

@@ -30,9 +30,9 @@ from fedpriv.common.identities import new_identity
 from fedpriv.deployment.data_ledger import Balance, Signer
 from fedpriv.deployment.guard_policy import GuardPolicy
 from fedpriv.engines.grid import RUN_ID, identify_server, stamp
-from fedpriv.guard.node_report import write_node_report
 from fedpriv.guard.record import counts_of, reply_arrays
 from fedpriv.guard.release import Terms, claimed_epsilon
+from fedpriv.guard.reports import write_node_report
 from fedpriv.guard.sandbox import Sandbox
 from fedpriv.privacy.gaussian_dp import gaussian_epsilon
 

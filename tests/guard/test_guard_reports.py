@@ -13,7 +13,7 @@ from guarded import GuardedMachines, MachinesGrid, weights
 
 import fedpriv
 from fedpriv.commands.node import main as node_command
-from fedpriv.guard.node_report import moment
+from fedpriv.guard.reports import moment
 from fedpriv.guard.shards import read_answers
 
 
