@@ -28,6 +28,7 @@ from numpy.typing import ArrayLike
 from fedpriv.common.errors import OptionError
 from fedpriv.config.schema import Config
 from fedpriv.config.sum_methods import AskOptions
+from fedpriv.data.partition import places_of
 from fedpriv.data.questions import MOST_NUMBERS, ROWS, Question, Values, parse, weights
 from fedpriv.data.table_schema import TableSchema, schema_of
 from fedpriv.data.tables import schema_of_dataset, task_of
@@ -149,11 +150,7 @@ def contributions(
     _, ids = np.unique(unit, return_inverse=True)
     share = 1.0 / np.bincount(ids)[ids]
     if rows_per_unit is not None:
-        order = np.argsort(ids, kind="stable")
-        starts = np.searchsorted(ids[order], np.arange(ids.max() + 1))
-        rank = np.empty(len(ids), np.int64)
-        rank[order] = np.arange(len(ids)) - starts[ids[order]]
-        share = (rank < rows_per_unit) / rows_per_unit
+        share = (places_of(ids) < rows_per_unit) / rows_per_unit
     total = np.zeros((ids.max() + 1, vectors.shape[1]))
     np.add.at(total, ids, vectors * share[:, None])
     return total

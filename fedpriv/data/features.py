@@ -249,7 +249,7 @@ def feature_rows(
         return None
     channels, height, width = images.shape[1:]
     features = Features(options, (channels, height, width), folder)
-    return FeatureRows(FeatureArrays(features, images, identity, folder / "features"), 0, len(images))
+    return FeatureRows(FeatureArrays(features, images, identity, folder), 0, len(images))
 
 
 @dataclass(frozen=True)
@@ -289,7 +289,7 @@ class FeatureArrays:
     def __init__(
         self, features: Features, images: NDArray[np.uint8], identity: dict[str, Any] | None, folder: Path
     ) -> None:
-        self.features, self._images, self._identity, self._folder = features, images, identity, folder
+        self.features, self._images, self._identity, self._folder = features, images, identity, folder / "features"
         self._lock = threading.Lock()  # clients that train side by side ask at the same time
 
     @property

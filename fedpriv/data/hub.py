@@ -37,11 +37,12 @@ from fedpriv.data.types import PictureStream, Source
 if TYPE_CHECKING:
     import pyarrow as pa
 
-#: Files that are fetched: never code, never pickles.
-FETCHED = ["README.md", "*.parquet", "*.arrow", "*.zip", "metadata.csv", "metadata.jsonl"]
-FETCHED += [f"*.{suffix}" for suffix in ("png", "jpg", "jpeg", "webp", "bmp", "tif", "tiff", "gif")]
-#: The same of a table.
-FETCHED_OF_TABLES = ["README.md", "*.parquet", "*.arrow", "*.csv", "*.json", "*.jsonl"]
+_PICTURES = [f"*.{suffix}" for suffix in ("png", "jpg", "jpeg", "webp", "bmp", "tif", "tiff", "gif")]
+#: Files that are fetched, of a table and of pictures: never code, never pickles.
+FETCHED = {
+    True: ["README.md", "*.parquet", "*.arrow", "*.csv", "*.json", "*.jsonl"],
+    False: ["README.md", "*.parquet", "*.arrow", "*.zip", "metadata.csv", "metadata.jsonl", *_PICTURES],
+}
 #: Names that splits may have; the first one present is used.
 TRAIN, TEST = ("train", "training"), ("test", "validation", "valid", "val")
 ROWS = 256  # rows read from the table at a time
@@ -109,14 +110,10 @@ def _hub_files(config: DatasetConfig, root: Path) -> list[tuple[str, int, int]]:
         for path in root.rglob("*")
         if path.is_file() and not any(part.startswith(".") for part in path.relative_to(root).parts)
     )
-    data = tuple(pattern.lstrip("*") for pattern in _fetched(config) if pattern.startswith("*"))
+    data = tuple(pattern.lstrip("*") for pattern in FETCHED[config.is_table] if pattern.startswith("*"))
     if not any(path.name.lower().endswith(data) for path in found):
         return []
     return [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in found]
-
-
-def _fetched(config: DatasetConfig) -> list[str]:
-    return FETCHED_OF_TABLES if config.is_table else FETCHED
 
 
 # --- the hub ---------------------------------------------------------------------------------------------
@@ -138,7 +135,7 @@ def _fetch_set(config: DatasetConfig, root: Path) -> None:
                 repo_type="dataset",
                 revision=config.revision,
                 local_dir=fresh,
-                allow_patterns=_fetched(config),
+                allow_patterns=FETCHED[config.is_table],
             )
             if not _hub_files(config, fresh):
                 words = "the hub has no parquet files nor pictures of this set; sets that are made by code have them in"

@@ -273,16 +273,21 @@ def at_most_each(unit: np.ndarray, most: int, seed: int) -> np.ndarray:
     nobody else's choice, and neighbours that differ in one person still do so after the cap. No value is looked at.
     """
     _, member, counts = np.unique(unit, return_inverse=True, return_counts=True)
-    order = np.argsort(member, kind="stable")
-    place = np.empty(len(unit), np.int64)  # of a row among its person's
-    place[order] = np.arange(len(unit)) - np.repeat(np.cumsum(counts) - counts, counts)
-    kept = np.ones(len(unit), bool)
+    place, kept = places_of(member), np.ones(len(unit), bool)
     for rows in np.unique(counts[counts > most]):
         drawn = np.zeros(rows, bool)
         drawn[generator(seed, f"rows-per-person/{rows}").permutation(rows)[:most]] = True
         theirs = counts[member] == rows
         kept[theirs] = drawn[place[theirs]]
     return np.flatnonzero(kept)
+
+
+def places_of(member: np.ndarray) -> np.ndarray:
+    """int64 [n]: of each row its place among the rows of its person (``member``, int64 [n], numbered from 0)."""
+    order, counts = np.argsort(member, kind="stable"), np.bincount(member)
+    place = np.empty(len(member), np.int64)
+    place[order] = np.arange(len(member)) - np.repeat(np.cumsum(counts) - counts, counts)
+    return place
 
 
 def write_split(path: Path, split: Split) -> None:

@@ -36,7 +36,7 @@ import unicodedata
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, get_args
+from typing import Annotated, Any, ClassVar, Literal, TypeVar, get_args
 
 import yaml
 from pydantic import BeforeValidator, Field, ValidationError, model_validator
@@ -182,6 +182,8 @@ def _texts(values: Any) -> Any:
 Range = Annotated[tuple[float, float] | Literal["?"], BeforeValidator(_bounds)]
 Texts = Annotated[tuple[str, ...] | Literal["?"], BeforeValidator(_texts)]
 Text = Annotated[str, BeforeValidator(_text)]
+T = TypeVar("T")
+Listed = Annotated[tuple[T, ...], BeforeValidator(lambda given: tuple(given) if isinstance(given, list) else given)]
 
 
 def check_range(bounds: tuple[float, float] | str | None) -> None:
@@ -286,19 +288,12 @@ class Target(Options):
 
     task: Literal["classification", "multilabel", "regression", "next_token"] = Field(description="kind of prediction")
     column: str | None = Field(default=None, description="the target's column")
-    columns: tuple[str, ...] = Field(default=(), description="multilabel: columns of 0 and 1, one a label")
+    columns: Listed[str] = Field(default=(), description="multilabel: columns of 0 and 1, one a label")
     classes: Texts | None = Field(default=None, description="classification: the classes, in the order of the outputs")
     range: Range | None = Field(default=None, description="regression: [low, high] of the target, public")
     positive: Text | None = Field(
         default=None, description="classification: of two classes the one that f1 is of (null: the second)"
     )
-
-    @model_validator(mode="before")
-    @classmethod
-    def _columns_are_a_list(cls, given: Any) -> Any:
-        if isinstance(given, dict) and isinstance(given.get("columns"), list):
-            return given | {"columns": tuple(given["columns"])}
-        return given
 
     @model_validator(mode="after")
     def _fits_its_task(self) -> Target:
@@ -368,7 +363,7 @@ class TableSchema(Options):
     missing_values: Texts | None = Field(
         default=None, description="cells that say that a value is missing, beside the usual ones (null: none)"
     )
-    answered: Annotated[tuple[Answered, ...], BeforeValidator(lambda given: tuple(given))] = Field(
+    answered: Listed[Answered] = Field(
         default=(), description="what ranges cost that private answers gave (`fedpriv schema fill`)"
     )
 

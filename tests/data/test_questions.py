@@ -356,19 +356,3 @@ def test_values_that_all_have_a_bin_are_asked_in_the_same_way_in_every_round() -
     assert not Bins.of_range(0, MOST_BINS, 1, (0.5,)).final and Bins.of_range(1, MOST_BINS, 1, (0.5,)).final
     one, two = (asked(np.arange(121.0), 0, 120, "0.5", 1, 3.0, rounds) for rounds in (1, 8))
     assert (two.high - two.low)[0] < 0.7 * (one.high - one.low)[0]
-
-
-@pytest.mark.parametrize(
-    ("column", "words"),
-    [
-        ({"range": [0, 10], "step": 0}, "must be more than 0"),
-        ({"range": [0, 10], "step": 3}, "the ends of the range must be multiples of step: 3"),
-        ({"values": ["a"], "step": 1}, "step needs a range; leave it out"),
-        ({"range": [0, 1], "step": "one"}, "step"),
-    ],
-)
-def test_a_wrong_step_is_refused(column: dict[str, Any], words: str) -> None:
-    target = {"column": "y", "task": "classification", "classes": ["a", "b"]}
-    with pytest.raises(OptionError) as caught:
-        schema_of({"target": target, "columns": {"x": column}}, "test")
-    assert words in str(caught.value)

@@ -20,7 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyarrow import parquet
 
-from fedpriv.common.errors import DataError, OptionError
+from fedpriv.common.errors import DataError
 from fedpriv.config.compose import compose
 from fedpriv.data.hub import read_split
 from fedpriv.data.table_files import Form, read_columns, read_whole
@@ -365,17 +365,6 @@ def test_numbers_of_a_schema_are_of_base_10(said: str, dims: int, step: float | 
     assert (found["t"].dims, found["x"].step) == (dims, step or 10.0)
 
 
-@pytest.mark.parametrize("said", ["0x10", "1:30", "1_0", "0b1", "0o7", "2020-01-01"])
-def test_numbers_of_other_bases_are_refused(said: str, tmp_path: Path) -> None:
-    path = tmp_path / "s.yaml"
-    for column in ("{text: hashed, dims: %s}", "{range: [0, 100], step: %s}"):
-        path.write_text(
-            "target: {column: y, task: classification, classes: [a, b]}\ncolumns: {x: " + column % said + "}"
-        )
-        with pytest.raises(OptionError, match=f"={said}: must be"):
-            read_schema(path)
-
-
 def test_the_digest_is_that_of_meanings() -> None:
     one = schema_for({"values": ["1", "1.50", "true"], "missing_values": [-99]})
     same = schema_for({"values": ["1.0", "1.5", "TRUE"], "missing_values": ["-99.0"]})
@@ -395,33 +384,6 @@ def test_a_number_that_marks_a_missing_value_is_no_date(cells: Any) -> None:
     assert days.all()
     money, gone = Cells(pa.chunked_array([pa.array([-25567.0, 3.0])]), "t", ".", ["1900-01-01"]).numbers()
     assert money[0] == -25567 and not gone.any()
-
-
-@pytest.mark.parametrize(
-    ("said", "words"),
-    [
-        ({"values": [1, "1.0"]}, "values stand twice: 1 and 1.0, which mean the same"),
-        ({"values": ["true", "TRUE"]}, "values stand twice: true and TRUE"),
-        ({"values": ["a", "b"], "missing_values": ["b"]}, "column x: b is one of values and of missing_values"),
-        ({"range": [0, 1], "missing_values": []}, "0 values; at least 1"),
-    ],
-)
-def test_what_means_two_things_is_refused(said: dict[str, Any], words: str) -> None:
-    with pytest.raises(OptionError, match=re.escape(words)):
-        schema_for(said)
-
-
-@pytest.mark.parametrize(
-    ("target", "words"),
-    [
-        ({"task": "classification", "classes": ["a", "b"], "positive": "c"}, "positive=c is none of the classes"),
-        ({"task": "classification", "classes": ["a", "b", "c"], "positive": "a"}, "is of two classes, and there are 3"),
-        ({"task": "regression", "range": [0, 1], "positive": "a"}, "positive=a is none of the classes"),
-    ],
-)
-def test_a_positive_class_is_one_of_two(target: dict[str, Any], words: str) -> None:
-    with pytest.raises(OptionError, match=re.escape(words)):
-        schema_of({"target": {"column": "y", **target}, "columns": {"x": NUMBERS}}, "test")
 
 
 def test_a_struct_beside_a_dotted_name_and_names_in_two_forms(tmp_path: Path) -> None:

@@ -14,6 +14,10 @@ from fedpriv.data.table_files import draft
 from fedpriv.data.table_schema import MOST_BYTES, TableSchema, read_schema, schema_of
 
 TARGET = "target: {column: diagnosis, task: classification, classes: [benign, malignant]}\n"
+INPUT = "columns: {a: {range: [0, 1]}}"
+TOKENS = "target: {column: a, task: next_token}\ncolumns: {a: "
+#: Numbers of YAML that are none of a schema.
+BASES = ("0x10", "1:30", "1_0", "0b1", "0o7", "2020-01-01")
 GOOD = (
     TARGET
     + """unit: patient
@@ -91,6 +95,27 @@ def test_two_files_that_differ_in_comments_have_one_digest(tmp_path: Path) -> No
         (TARGET.replace("classification", "clasification") + "columns: {a: {range: [0, 1]}}", "did you mean"),
         ("target: {column: y, task: regression}\ncolumns: {a: {range: [0, 1]}}", "allowed: column, range"),
         ("target: {column: y, task: multilabel}\ncolumns: {a: {range: [0, 1]}}", "allowed: columns"),
+        (TARGET + "columns: {a: {values: [1, 1.0]}}", "values stand twice: 1 and 1.0, which mean the same"),
+        (TARGET + "columns: {a: {values: [true, TRUE]}}", "values stand twice: true and TRUE"),
+        (TARGET + "columns: {a: {values: [x], missing_values: [x]}}", "a: x is one of values and of missing_values"),
+        (TARGET + "columns: {a: {range: [0, 1], missing_values: []}}", "0 values; at least 1"),
+        (TARGET.replace("classes", "positive: c, classes") + INPUT, "positive=c is none of the classes"),
+        (TARGET.replace("[benign,", "[a, benign,").replace("classes", "positive: a, classes") + INPUT, "there are 3"),
+        ("target: {column: y, task: regression, range: [0, 1], positive: a}\n" + INPUT, "positive=a is none of the"),
+        (TARGET + "columns: {a: {range: [0, 10], step: 0}}", "must be more than 0"),
+        (TARGET + "columns: {a: {range: [0, 10], step: 3}}", "ends of the range must be multiples of step: 3"),
+        (TARGET + "columns: {a: {values: [x], step: 1}}", "step needs a range; leave it out"),
+        (TARGET + "columns: {a: {range: [0, 1], step: one}}", "step=one: must be"),
+        *((TARGET + f"columns: {{a: {{text: hashed, dims: {number}}}}}", f"={number}: must be") for number in BASES),
+        *((TARGET + f"columns: {{a: {{range: [0, 9], step: {number}}}}}", f"={number}: must be") for number in BASES),
+        (TOKENS + "{text: tokens, length: 0}}", "length=0: must be at least 1"),
+        (TOKENS + "{text: tokens, length: 4097}}", "length=4097: must be at most 4096"),
+        (TOKENS + "{text: tokens, tokenizer: words}}", "task=next_token needs a as {text: tokens}, by bytes or a tok"),
+        (TOKENS + "{text: tokens, buckets: 7}}", "buckets needs tokenizer: words; leave it out"),
+        (TOKENS + f"{{text: tokens, sha256: '{'0' * 64}'}}}}", "sha256 needs a tokenizer file; leave it out"),
+        (TOKENS + "{text: hashed, length: 7}}", "length needs text: tokens; leave it out"),
+        (TOKENS + "{text: hashed}}", "task=next_token needs a"),
+        (TOKENS + "{text: tokens}, b: {range: [0, 9]}}", "models read nothing else; ignore the others"),
         ("a: &x [1]\nb: *x", "anchors are not allowed"),
         ("a: !!python/object/apply:os.system ['true']", "is not YAML"),
         ("- 1", "must be a mapping"),

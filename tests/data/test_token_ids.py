@@ -15,7 +15,7 @@ from fedpriv.config.compose import compose
 from fedpriv.data.load import load_federated
 from fedpriv.data.table_schema import TableSchema, read_schema, schema_of
 from fedpriv.data.tables import encode, task_of
-from fedpriv.data.texts import MOST_TOKENS, TokenRule
+from fedpriv.data.texts import TokenRule
 from fedpriv.mechanisms.tasks import PADDING, NextToken
 
 LONG = "ab " * (10 << 20)
@@ -97,29 +97,8 @@ def test_defaults_that_are_written_out_are_the_same_schema() -> None:
     assert words.vocabulary == 65537
 
 
-@pytest.mark.parametrize(
-    ("column", "words"),
-    [
-        ({"length": 0}, "length=0: must be at least 1"),
-        ({"length": MOST_TOKENS + 1}, "length=4097: must be at most 4096"),
-        ({"tokenizer": "words"}, "task=next_token needs note as {text: tokens}, by bytes or a tokenizer file"),
-        ({"buckets": 7}, "buckets needs tokenizer: words; leave it out"),
-        ({"sha256": "0" * 64}, "sha256 needs a tokenizer file; leave it out"),
-        ({"text": "hashed", "length": 7}, "length needs text: tokens; leave it out"),
-        ({"text": "hashed"}, "task=next_token needs note"),
-    ],
-)
-def test_a_column_of_tokens_that_cannot_be_is_refused(column: dict[str, object], words: str) -> None:
-    with pytest.raises(OptionError) as error:
-        schema_of(said(**column), "s")
-    assert words in str(error.value)
-
-
-def test_models_of_tokens_read_one_column_alone() -> None:
+def test_other_columns_than_that_of_tokens_are_ignored() -> None:
     both = said("classification")
-    both["columns"] = {"note": {"text": "tokens"}, "age": {"range": [0, 9]}}
-    with pytest.raises(OptionError, match="note is a column of tokens, whose models read nothing else; ignore the"):
-        schema_of(both, "s")
     both["columns"] = {"note": {"text": "tokens"}, "age": {"ignore": True}}
     assert schema_of(both, "s").num_inputs == 128
 
