@@ -13,11 +13,9 @@ import pytest
 from conftest import NO_REPORT, SMALL, Outcome, Run, ledger_of, result_of, rows_of, summary_of
 
 import fedpriv
-from fedpriv.commands.table import FLAG_NAMES as FLAGS
 from fedpriv.common.command_line import SIMULATION
 from fedpriv.common.errors import OptionError
 from fedpriv.config.compose import CONF
-from fedpriv.config.own_options import group_choices
 from fedpriv.report.live.progress import figure
 
 Cli = Callable[..., Outcome]
@@ -77,49 +75,6 @@ def test_a_run_that_fails_is_exit_code_1_and_keeps_what_it_had(cli: Cli, tmp_pat
 
 
 # --- mistakes --------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (
-            ["strategy=fedcat"],
-            f"strategy=fedcat: allowed: {', '.join(group_choices(CONF / 'strategy'))} (did you mean",
-        ),
-        (["strategy.client.diff=1.5"], "strategy.client.diff=1.5: must be at most 0.999"),
-        (["seed=0,1"], "seed=0,1: several values need -m (a sweep)"),
-        (["=3"], "option=value"),
-        (["--nosuch"], "there is no such flag; allowed: " + ", ".join(FLAGS)),
-        (["--config-name=x"], "there is no such flag"),
-        (["plan=maybe"], "plan=maybe: allowed: true, false"),
-        (["-m", "plan=true", "seed=0,1"], "plan=true: plans one run"),
-        (["hydra.nosuch=1"], "hydra.nosuch=1: not an option of Hydra"),
-        (["hydra/launcher=slurm"], "hydra/launcher=slurm: allowed: basic, joblib"),
-        (["run_dir=x"], "hydra.run.dir"),
-        (["resume="], "resume: must be the folder of a run"),
-        (["resume=x", "-m"], "-m: resume= takes the run's own options"),
-        (["rerun=x"], "x: there is no such run folder"),
-        (["hydra.run.dir=/proc/nowhere"], "/proc/nowhere: "),
-        (["hydra.run.dir=/dev/null/x"], "Not a directory"),
-        (["dataset=image_folder", "dataset.root=nowhere"], "dataset.root=nowhere: there is no such folder"),
-        (["dataset=mnist", "dataset.root=nowhere"], "MNIST/raw/train-images-idx3-ubyte"),
-        (["local.batch_size=1000"], "local.batch_size=1000: local.sampler=poisson: the smallest client has 71"),
-        (["partition=dirichlet", "partition.alpha=0.001"], "partition.alpha=0.001: in 10 attempts"),
-        (["model=cnn"], "model=cnn: needs pictures of at least 16x16, these are 8x8"),
-        (["strategy.client._target_=os.mkdir"], "strategy.client._target_=os.mkdir: is not a class"),
-        (["strategy.client._target_=pathlib.Path"], "must be a subclass of fedpriv.client.base.Client"),
-        (["strategy.server._target_=strategies.nosuch.X"], "strategy.server._target_=strategies.nosuch.X: cannot be"),
-        (["privacy.target_epsilon=5", "strategy=fedavg"], "privacy.target_epsilon=5.0: fedavg has no noise"),
-    ],
-    ids=lambda value: " ".join(value)[:40] if isinstance(value, list) else "",
-)
-def test_a_mistake_is_one_line_and_exit_code_2(arguments: list[str], words: str, cli: Cli, tmp_path: Path):
-    outcome = cli(*arguments)
-    assert outcome.code == 2
-    assert outcome.err.startswith("fedpriv: ") and outcome.err.count("\n") == 1
-    assert words in outcome.err and "Traceback" not in outcome.err
-    assert outcome.out == ""
-    assert not list(tmp_path.rglob("config.yaml")) and not list(tmp_path.rglob(".lock"))  # nothing was begun
 
 
 def test_broken_pictures_reach_the_user_by_name(cli: Cli, tmp_path: Path):

@@ -162,43 +162,6 @@ def test_files_and_folders_with_the_names_of_subcommands_do_not_matter(fedpriv: 
     assert fedpriv("audit", "run=nowhere").err == "fedpriv: nowhere: there is no such run folder\n"
 
 
-@pytest.mark.parametrize(
-    ("call", "words"),
-    [
-        (["audti", "run=x"], "audti: there is no such command; did you mean audit?"),
-        (["reprot", "x"], "reprot: there is no such command; did you mean report or reproduce?"),
-        (["fedcad"], "fedcad: there is no such command; did you mean strategy=fedcad?"),
-        (["cifar10"], "did you mean dataset=cifar10?"),
-        (["results"], "results: a folder is no command; did you mean fedpriv report results"),
-        (["seed=1", "audit"], "a command comes first: fedpriv audit ..."),
-        (["deploy", "nod"], "deploy=nod: allowed: credentials, superlink, node; did you mean node?"),
-        (["help", "fedcat"], "help=fedcat: there is no such method, command or option; did you mean fedcad"),
-        (
-            ["help", "epsilon"],
-            "command or option; did you mean privacy.target_epsilon?",
-        ),
-        (["epsilon=8"], "epsilon=8: there is no such option; did you mean privacy.target_epsilon?"),
-        (["lr=0.1"], "did you mean local.lr or strategy.server.lr?"),
-        (["method=fedldp"], "did you mean strategy?"),
-        (["clip_norm=1"], "did you mean strategy.client.clip_norm?"),
-        (["noise=2"], "did you mean strategy.client.noise_multiplier?"),
-        (["clients=4"], "did you mean num_clients?"),
-        (["papers", "x=1"], "x=1: no such option; allowed: none"),
-        (["--cfg", "jobs"], "-c/--cfg: invalid choice: 'jobs' (choose from 'job', 'hydra', 'all')"),
-        (["-m", "--cfg", "job", "seed=1,2"], "--cfg: shows one run: leave out -m"),
-        (["--resolve"], "--resolve: belongs to --cfg"),
-        (["--hepl"], "did you mean --help?"),
-    ],
-)
-def test_a_mistyped_call_is_answered_with_what_was_meant(
-    call: list[str], words: str, fedpriv: Fedpriv, tmp_path: Path
-) -> None:
-    (tmp_path / "results").mkdir()
-    outcome = fedpriv(*call)
-    assert outcome.code == 2 and outcome.out == "" and outcome.err.count("\n") == 1
-    assert outcome.err.startswith("fedpriv: ") and words in outcome.err
-
-
 # --- options of a command ------------------------------------------------------------------------------------
 
 

@@ -257,26 +257,6 @@ def test_a_public_identity_that_cannot_be_used_changes_nothing(
     assert contents(tmp_path) == before
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["host=localhost"], "FOLDER: is missing"),
-        (["HERE", "host=no host"], "host=no host: must be a host's name or an IP address"),
-        (["HERE", "nodes=-1"], "nodes=-1: must be a whole number from 0"),
-        (["HERE", "days=0"], "days=0: must be a whole number from 1"),
-        (["server", "HERE"], "has no ca/ca.key"),
-        (["server", "HERE", "nodes=3"], "nodes=3: no such option; allowed: host, days"),
-        (["HERE", "keys=3"], "keys=3: no such option; allowed: host, nodes, days"),
-    ],
-)
-def test_a_mistake_is_one_line_and_writes_nothing(
-    arguments: list[str], words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    place = tmp_path / "made"
-    assert main([str(place) if argument == "HERE" else argument for argument in arguments]) == 2
-    assert words in capsys.readouterr().err and not place.exists()
-
-
 def test_the_command_says_what_it_wrote(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([str(tmp_path), "host=server.example,10.0.0.1", "nodes=1"]) == 0
     out = capsys.readouterr().out

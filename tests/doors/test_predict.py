@@ -75,9 +75,6 @@ def test_what_predict_refuses(finished: Path, tmp_path: Path, capsys: pytest.Cap
     text = tmp_path / "notes.txt"
     text.write_text("no picture")
     for arguments, words in (
-        ([], "usage: fedpriv predict"),
-        ([f"run={finished}"], "usage"),
-        (["picture.png"], "usage"),
         ([f"run={finished}", str(text)], "notes.txt: not a picture"),
         ([f"run={finished}", "nowhere.png"], "nowhere.png: No such file or directory"),
         ([f"run={tmp_path}/nowhere", str(text)], "no such run folder"),

@@ -30,6 +30,7 @@ def test_a_draft_names_columns_and_no_value(table: Path, capsys: pytest.CaptureF
     text = capsys.readouterr().out
     assert "age:" in text and "weight:" in text and "column: ill" in text
     assert "71" not in text and "yes" not in text and "130" not in text
+    assert main([str(table), "target=height"]) == 2 and "no such column" in capsys.readouterr().err
 
 
 def test_a_draft_is_written_once(table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -44,21 +45,3 @@ def test_a_check_says_what_a_schema_does(table: Path, capsys: pytest.CaptureFixt
     assert main(["check", str(table), f"schema_file={table.parent / 'schema.yaml'}", "decimal=comma"]) == 3
     said = capsys.readouterr().out
     assert "3 rows" in said and "age: 1 of 3 rows clipped" in said
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["nowhere.csv"], "there is no such file or folder"),
-        (["FILE", "FILE"], "is too much"),
-        (["check", "FILE"], "schema_file"),
-        (["fill", "FILE"], "ask: is missing; --help shows the usage"),
-        (["FILE", "decimal=dot"], "allowed: point, comma"),
-        (["FILE", "target=height"], "no such column"),
-    ],
-)
-def test_wrong_arguments_are_named(
-    arguments: list[str], words: str, table: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main([str(table) if each == "FILE" else each for each in arguments]) == 2
-    assert words in capsys.readouterr().err

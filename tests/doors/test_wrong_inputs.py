@@ -10,9 +10,11 @@ from conftest import NO_REPORT, SMALL
 
 import fedpriv
 from fedpriv.__main__ import main
+from fedpriv.commands.table import FLAG_NAMES
 from fedpriv.common.errors import OptionError
-from fedpriv.config.compose import compose
+from fedpriv.config.compose import CONF, compose
 from fedpriv.config.doubts import doubts
+from fedpriv.config.own_options import group_choices
 from fedpriv.runs.session import Session
 
 
@@ -35,6 +37,76 @@ def half(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     ("call", "words"),
     [
+        # options of a run
+        ("strategy=fedcat", f"strategy=fedcat: allowed: {', '.join(group_choices(CONF / 'strategy'))} (did you mean"),
+        ("strategy.client.diff=1.5", "strategy.client.diff=1.5: must be at most 0.999"),
+        ("seed=0,1", "seed=0,1: several values need -m (a sweep)"),
+        ("=3", "option=value"),
+        ("--nosuch", "there is no such flag; allowed: " + ", ".join(FLAG_NAMES)),
+        ("--config-name=x", "there is no such flag"),
+        ("plan=maybe", "plan=maybe: allowed: true, false"),
+        ("-m|plan=true|seed=0,1", "plan=true: plans one run"),
+        ("hydra.nosuch=1", "hydra.nosuch=1: not an option of Hydra"),
+        ("hydra/launcher=slurm", "hydra/launcher=slurm: allowed: basic, joblib"),
+        ("run_dir=x", "hydra.run.dir"),
+        ("resume=", "resume: must be the folder of a run"),
+        ("resume=x|-m", "-m: resume= takes the run's own options"),
+        ("rerun=x", "x: there is no such run folder"),
+        ("hydra.run.dir=/proc/nowhere", "/proc/nowhere: "),
+        ("hydra.run.dir=/dev/null/x", "Not a directory"),
+        ("dataset=image_folder|dataset.root=nowhere", "dataset.root=nowhere: there is no such folder"),
+        ("dataset=mnist|dataset.root=nowhere", "MNIST/raw/train-images-idx3-ubyte"),
+        ("local.batch_size=1000", "local.batch_size=1000: local.sampler=poisson: the smallest client has 71"),
+        ("partition=dirichlet|partition.alpha=0.001", "partition.alpha=0.001: in 10 attempts"),
+        ("model=cnn", "model=cnn: needs pictures of at least 16x16, these are 8x8"),
+        ("strategy.client._target_=os.mkdir", "strategy.client._target_=os.mkdir: is not a class"),
+        ("strategy.client._target_=pathlib.Path", "must be a subclass of fedpriv.client.base.Client"),
+        ("strategy.server._target_=strategies.nosuch.X", "strategy.server._target_=strategies.nosuch.X: cannot be"),
+        ("privacy.target_epsilon=5|strategy=fedavg", "privacy.target_epsilon=5.0: fedavg has no noise"),
+        ("seed=1|audit", "a command comes first: fedpriv audit ..."),
+        ("epsilon=8", "epsilon=8: there is no such option; did you mean privacy.target_epsilon?"),
+        ("lr=0.1", "did you mean local.lr or strategy.server.lr?"),
+        ("method=fedldp", "did you mean strategy?"),
+        ("clip_norm=1", "did you mean strategy.client.clip_norm?"),
+        ("noise=2", "did you mean strategy.client.noise_multiplier?"),
+        ("clients=4", "did you mean num_clients?"),
+        ("--cfg|jobs", "-c/--cfg: invalid choice: 'jobs' (choose from 'job', 'hydra', 'all')"),
+        ("-m|--cfg|job|seed=1,2", "--cfg: shows one run: leave out -m"),
+        ("--resolve", "--resolve: belongs to --cfg"),
+        ("--hepl", "did you mean --help?"),
+        # commands
+        ("audti|run=x", "audti: there is no such command; did you mean audit?"),
+        ("reprot|x", "reprot: there is no such command; did you mean report or reproduce?"),
+        ("fedcad", "fedcad: there is no such command; did you mean strategy=fedcad?"),
+        ("cifar10", "did you mean dataset=cifar10?"),
+        ("empty", "empty: a folder is no command; did you mean fedpriv report empty"),
+        ("deploy|nod", "deploy=nod: allowed: credentials, superlink, node; did you mean node?"),
+        ("help|fedcat", "help=fedcat: there is no such method, command or option; did you mean fedcad"),
+        ("help|epsilon", "command or option; did you mean privacy.target_epsilon?"),
+        ("papers|x=1", "x=1: no such option; allowed: none"),
+        ("schema|nowhere.csv", "FILE=nowhere.csv: there is no such file"),
+        ("schema|file|file", "file: is too much; allowed: target, out, separator"),
+        ("schema|check|file", "schema_file: is missing; --help shows the usage"),
+        ("schema|fill|file", "ask: is missing; --help shows the usage"),
+        ("schema|file|decimal=dot", "decimal=dot: allowed: point, comma"),
+        ("deploy|credentials|host=localhost", "FOLDER: is missing"),
+        ("deploy|credentials|made|host=no host", "host=no host: must be a host's name or an IP address"),
+        ("deploy|credentials|made|nodes=-1", "nodes=-1: must be a whole number from 0"),
+        ("deploy|credentials|made|days=0", "days=0: must be a whole number from 1"),
+        ("deploy|credentials|server|made", "has no ca/ca.key"),
+        ("deploy|credentials|server|made|nodes=3", "nodes=3: no such option; allowed: host, days"),
+        ("new|FedMine", "NAME=FedMine: must be small letters"),
+        ("new|../mine", "must be small letters"),
+        (f"new|{'a' * 33}", "at most 32 characters"),
+        ("new|lambda", "NAME=lambda: is a word of Python, YAML"),
+        ("new|null", "NAME=null: is a word of Python, YAML"),
+        ("new|fedcad", "NAME=fedcad: is a method of the project"),
+        ("new|fedcad|app=true", "NAME=fedcad: is a method of the project"),
+        ("new|folder=x", "NAME: is missing"),
+        ("new|torch|app=true", "NAME=torch: is a package that Python has, which the app would hide"),
+        ("new|mine|folder=file", "folder=file: must be a folder"),
+        ("predict|run=empty", "FILE: is missing"),
+        ("predict|picture.png", "run: is missing"),
         ("hydra.run.dir=file", "hydra.run.dir=file: is a file; it must be a folder"),
         ("hydra.run.dir=file/x", "file is not a folder (Not a directory)"),
         ("-m|hydra.sweep.dir=file", "hydra.sweep.dir=file: is a file"),
@@ -90,7 +162,7 @@ def test_a_wrong_input_is_answered_in_one_line(
     assert main(call.split("|")) == 2
     said = capfd.readouterr()
     assert said.out == "" and said.err.startswith("fedpriv: ") and said.err.count("\n") == 1 and words in said.err
-    assert not list(tmp_path.rglob("config.yaml"))  # nothing was begun
+    assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["file"]  # nothing was begun
 
 
 @pytest.mark.parametrize(
