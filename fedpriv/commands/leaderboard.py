@@ -22,7 +22,6 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from contextlib import nullcontext
 from pathlib import Path
 
 from fedpriv.common.command_line import DONE, command, command_options, shown, whole_number
@@ -39,7 +38,6 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _study(arguments: Sequence[str]) -> int:
-    from fedpriv.config.own_options import files_stay
     from fedpriv.studies import boards
     from fedpriv.studies.data import default_folder
     from fedpriv.studies.front_page import LEADERBOARD, refresh_beside
@@ -57,13 +55,12 @@ def _study(arguments: Sequence[str]) -> int:
     plans = boards.read_boards(options["board"], boards.BOARDS, options["scale"])
     pictures, download = Path(options["data"]), options["download"] == "true"
     may_run = options["run"] == "true"
-    with nullcontext() if may_run else files_stay():  # those who make runs look at the files again
-        prepared = [prepare(name, plan, pictures, download, out) for name, plan in plans.items()]
-        with study_runs(out, workers, may_run) as runs:
-            if options["plan"] == "true":
-                say("\n".join(effort(prepared, runs)), flush=True)
-                return DONE
-            results, records = carry_out(prepared, runs)
+    prepared = [prepare(name, plan, pictures, download, out) for name, plan in plans.items()]
+    with study_runs(out, workers, may_run) as runs:
+        if options["plan"] == "true":
+            say("\n".join(effort(prepared, runs)), flush=True)
+            return DONE
+        results, records = carry_out(prepared, runs)
     plots = [draw_board(board, out) if board.entries else None for board in results.boards]
     with_plots = [b.model_copy(update={"plot": one}) for b, one in zip(results.boards, plots, strict=True)]
     results = results.model_copy(update={"boards": tuple(with_plots)})
