@@ -1,8 +1,8 @@
 """Pure functions that are slow and asked the same in many files: answered once for all processes of a session of tests.
 
-Hydra takes a tenth of a second for a choice of files, and dp-accounting as long for the loss distribution of a sampled
-Gaussian; the suite asks for some hundreds of each, most of them in several processes. All that an answer depends on is
-its key, the folder is the session's own, and what raises is never kept.
+dp-accounting takes a tenth of a second for the loss distribution of a sampled Gaussian; the suite asks for some
+hundreds of them, most in several processes. All that an answer depends on is its key, the folder is the session's own,
+and what raises is never kept.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from fedpriv.config import compose
 from fedpriv.privacy.events import PoissonGaussian
 
 
@@ -42,8 +41,7 @@ def kept(folder: Path, make: Callable[..., Any]) -> Callable[..., Any]:
 
 @contextmanager
 def shared(folder: Path) -> Iterator[None]:
-    """While it lasts, compositions of options and loss distributions are kept in ``folder``."""
+    """While it lasts, loss distributions are kept in ``folder``."""
     sampled = kept(folder / "loss_distributions", PoissonGaussian.loss_distribution)
-    composed = kept(folder / "compositions", compose._composed.__wrapped__)
-    with patch.object(compose, "_composed", composed), patch.object(PoissonGaussian, "loss_distribution", sampled):
+    with patch.object(PoissonGaussian, "loss_distribution", sampled):
         yield

@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import os
 import sys
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -44,7 +43,6 @@ def main(
     workers: Annotated[int, Field(ge=0, le=1024)] = 0,
     out: Path = Path("results/leaderboard"),
 ) -> None:
-    from fedpriv.config.own_options import files_stay
     from fedpriv.studies import boards
     from fedpriv.studies.data import default_folder
     from fedpriv.studies.front_page import LEADERBOARD, refresh_beside
@@ -56,13 +54,12 @@ def main(
 
     with stop.handled():
         plans = boards.read_boards(board, boards.BOARDS, scale)
-        with nullcontext() if run else files_stay():  # those who make runs look at the files again
-            prepared = [prepare(name, one, data or default_folder(), download, out) for name, one in plans.items()]
-            with study_runs(out, workers, run) as runs:
-                if plan:
-                    say("\n".join(effort(prepared, runs)), flush=True)
-                    return
-                results, records = carry_out(prepared, runs)
+        prepared = [prepare(name, one, data or default_folder(), download, out) for name, one in plans.items()]
+        with study_runs(out, workers, run) as runs:
+            if plan:
+                say("\n".join(effort(prepared, runs)), flush=True)
+                return
+            results, records = carry_out(prepared, runs)
     plots = [draw_board(one, out) if one.entries else None for one in results.boards]
     with_plots = [one.model_copy(update={"plot": plot}) for one, plot in zip(results.boards, plots, strict=True)]
     results = results.model_copy(update={"boards": tuple(with_plots)})

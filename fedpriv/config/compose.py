@@ -1,20 +1,20 @@
 """From YAML files and overrides to a checked `Config`, with every mistake turned into one readable line.
 
-The one place that knows Hydra's composition. `compose` serves the command line (before Hydra itself starts),
-every job of a sweep, `flwr run`, the audit and the tests.
+`compose` serves the command line (before Hydra itself starts), every job of a sweep, `flwr run`, the audit and the
+tests. Files have Hydra's form, of which this reads what `_defaults` says: Hydra would take a third of a second.
 """
 
 from __future__ import annotations
 
-import copy
 import difflib
 import os
 import re
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import lru_cache
+from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from hydra import compose as hydra_compose
 from hydra import initialize_config_dir
@@ -22,36 +22,26 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override, OverrideType
 from hydra.errors import HydraException
-from omegaconf import DictConfig, OmegaConf, open_dict
-from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 
 from fedpriv.common.errors import OptionError, RunFolderError
 from fedpriv.common.run_files import is_file_in, refuse_links
 from fedpriv.config.checks import validate
-from fedpriv.config.data_schema import OF_WAVES
-from fedpriv.config.method_pairs import schema_for, with_mechanism
-from fedpriv.config.own_options import CONF, choices, find_own_methods, is_group, once, own_folders, sections
+from fedpriv.config.method_pairs import schema_for, why_not
+from fedpriv.config.own_options import CONF, choice, choices, find_own_methods, is_group, read
 from fedpriv.config.owner import is_own, own_code_only, refuse_code, refuse_places
-from fedpriv.config.plain_values import host_known, with_scalars
 from fedpriv.config.schema import Config
 from fedpriv.config.spelling import as_typed, how_to_write, meant, refuse_noise_beside_target
-from fedpriv.config.strategy_options import (
-    HALVES,
-    contradiction,
-    field_of,
-    followed,
-    in_no_file,
-    spelled,
-    spelling,
-)
+from fedpriv.config.strategy_options import HALVES, contradiction, field_of, spelled
 from fedpriv.config.yaml_text import read_yaml
 
 #: Keys of the command line that are not part of a run's configuration.
 COMMANDS = ("resume", "rerun", "extend", "plan", "policy")
 
-#: Options that are gone, at the values where they changed nothing.
+#: Options that are gone, at the values where they changed nothing: folders of earlier versions have them.
 OF_EARLIER_VERSIONS: dict[str, dict[str, object]] = {
-    "features": OF_WAVES,
+    "features": {"waves": 1000, "width": 1.0},
     "privacy": {"extrapolated_cohort": None, "extrapolated_population": None},
 }
 
@@ -59,6 +49,9 @@ OF_EARLIER_VERSIONS: dict[str, dict[str, object]] = {
 REMOTE_GROUPS = ("strategy", "dataset", "features", "partition", "model", "engine", "experiment", "scale")
 MECHANISM = "privacy.mechanism"
 METHOD_OPTION = re.compile(r"strategy\.(server|client)\.([a-z]\w*)")
+#: ``${an.option}``, ``${oc.env:NAME,else}`` and ``${oc.decode:${oc.env:NAME,else}}``; OmegaConf resolves all others.
+REFERENCE = re.compile(r"\$\{([a-z]\w*(?:\.\w+)*)\}")
+HOST = re.compile(r"(\$\{oc\.decode:)?\$\{oc\.env:(FEDPRIV_\w+),([\w.]+)\}\}?")
 
 
 def compose(overrides: Sequence[str] = ()) -> Config:
@@ -67,71 +60,13 @@ def compose(overrides: Sequence[str] = ()) -> Config:
     Raises `OptionError` for an unknown group, option or value, naming what is allowed.
     """
     parsed = parse(overrides)
-    _check_choices(parsed)
-    parsed = parse(at_home(overrides))
-    wanted = [o.input_line for o in parsed if o.key_or_group not in COMMANDS and o.input_line and not _is_none(o)]
-    raw = _compose_raw([*wanted, *model_by_name(parsed)])
-    for command in COMMANDS:
-        raw.pop(command, None)
+    raw = composed(parsed)
     try:
-        config = validate(raw)
+        config = validate({name: value for name, value in raw.items() if name not in COMMANDS})
     except OptionError as error:
         raise as_typed(error, parsed) from None
     refuse_noise_beside_target(config.privacy.target_epsilon, parsed)
     return config
-
-
-def at_home(overrides: Sequence[str]) -> list[str]:
-    """The same overrides, the method's options among them in the spelling of its YAML file: each may be named under
-    either half. Raises `OptionError` for two values of one.
-    """
-    parsed = parse(overrides)
-    if not any(METHOD_OPTION.fullmatch(override.key_or_group) for override in parsed):
-        return list(overrides)
-    try:
-        chosen = _compose_raw([line for override in parsed if (line := _choice(override))])
-    except OptionError:  # said where all of it is composed
-        return list(overrides)
-    strategy, mechanism = chosen["strategy"], chosen["privacy"]["mechanism"]
-    found: list[str] = []
-    seen: dict[str, tuple[str, str]] = {}
-    for override in parsed:
-        line, named = override.input_line or "", METHOD_OPTION.fullmatch(override.key_or_group)
-        if named is not None and override.type == OverrideType.CHANGE:
-            option, value = key_and_value(line)
-            half, name = named.groups()
-            home = spelling(strategy, half, name, mechanism)
-            other, before = seen.setdefault(home, (option, value))
-            if other != option and value != before:
-                raise contradiction(option, value, other, before)
-            line = f"{'++' * in_no_file(strategy, home, mechanism)}{home}={value}"
-        found.append(line)
-    return found
-
-
-def _choice(override: Override) -> str:
-    """``group=choice``, ``privacy.mechanism=name``, of a sweep the first one; "" for everything else."""
-    chooses = override.key_or_group == MECHANISM or is_group(override.key_or_group)
-    if override.package is not None or not chooses or _is_none(override):
-        return ""
-    value = override.value()
-    if override.is_sweep_override():
-        value = next(iter(override.sweep_string_iterator()))
-    return f"{override.key_or_group}={'null' if value is None else value}"
-
-
-def _is_none(override: Override) -> bool:
-    """``experiment=null``, the default, which Hydra takes from a file only."""
-    return override.key_or_group == "experiment" and override.get_value_element_as_str() == "null"
-
-
-def model_by_name(given: Sequence[Override]) -> list[str]:
-    """``model=mlp`` beside an experiment, whose scale names a network too: what was asked for comes last."""
-    values = {override.key_or_group: override for override in given}
-    if "experiment" not in values or "model" not in values or "model.name" in values:
-        return []
-    chosen = values["model"].get_value_element_as_str()
-    return [] if chosen not in choices("model") else [f"model.name={chosen}"]
 
 
 def parse(overrides: Sequence[str]) -> list[Override]:
@@ -155,140 +90,325 @@ def key_and_value(line: str) -> tuple[str, str]:
     return key, value
 
 
-def _compose_raw(overrides: list[str]) -> dict[str, Any]:
-    """What Hydra makes of the overrides. Choices of files take it a tenth of a second, which the same choices cost
-    once; values are set afterwards, as it sets them.
+# --- files and overrides -----------------------------------------------------------------------------------
+
+Layer = dict[str, Any]
+
+
+def composed(overrides: Sequence[Override]) -> dict[str, Any]:
+    """The options of files and overrides, as plain values. Raises `OptionError`."""
+    given = [override for override in overrides if override.key_or_group not in COMMANDS]
+    for override in given:
+        if override.is_sweep_override():
+            words = "several values need -m (a sweep)"
+            raise OptionError(override.key_or_group, override.get_value_string(), words)
+    composition = Composition(given)
+    for override in given:
+        if override.key_or_group not in composition.chosen or isinstance(override.value(), dict):
+            composition.put(override)
+    return _resolved(composition.tree)
+
+
+class Composition:
+    """The options of the chosen files, each of the method's under the half of its spelling, and what is set in them.
+
+    tree: plain values with references. chosen: group -> choice. schema: the class of the method's options; None for a
+    method of one's own. given: all overrides. Raises `OptionError`.
+    """
+
+    def __init__(self, given: Sequence[Override]) -> None:
+        self.given, primary = given, read(CONF / "config.yaml")
+        self.chosen = {
+            name: "null" if said is None else str(said)
+            for entry in primary["defaults"]
+            for name, said in (entry.items() if isinstance(entry, dict) else ())
+            if name != "hydra" and not name.startswith("override ")
+        }
+        by_name = [o for o in given if o.key_or_group in self.chosen and not isinstance(o.value(), dict)]
+        named = {override.key_or_group: _chosen(override) for override in by_name}
+        self.chosen |= named
+        scale = self.chosen["scale"]
+        asked = _further("experiment", self.chosen["experiment"], scale) | named
+        self.chosen |= _further("strategy", asked.get("strategy", self.chosen["strategy"]), scale) | asked
+        layers = {group: list(_layers(group, name, scale)) for group, name in self.chosen.items()}
+        if {"model", "experiment"} <= named.keys():  # a scale names a network too: what was asked for comes last
+            layers["scale"].append({"model": {"name": named["model"]}})
+        found = [{name: value for name, value in primary.items() if name != "defaults"}, *chain(*layers.values())]
+        algorithm = str(_last(found, "strategy", "name"))
+        mechanism = _last([*found, *map(_as_layer, given)], "privacy", "mechanism")
+        self.schema = schema_for(algorithm, mechanism)
+        if mechanism is not None and why_not(algorithm, str(mechanism)) is None:  # its file comes after the strategy's
+            others = map(_of_mechanism, _layers("strategy", str(mechanism), scale))
+            place = 1 + sum(len(layers[group]) for group in list(layers)[: list(layers).index("strategy") + 1])
+            found[place:place] = others
+        self.tree: Layer = {}
+        for layer in found:
+            self._merge(layer)
+        self._seen: dict[str, tuple[str, str]] = {}
+
+    def _merge(self, layer: Layer) -> None:
+        """Each option of the method goes where it is spelled. Raises `OptionError` for two values of one."""
+        strategy, seen = layer.get("strategy"), dict[str, tuple[str, Any]]()
+        if self.schema is not None and isinstance(strategy, dict):
+            found: Layer = {name: value for name, value in strategy.items() if name not in HALVES}
+            for half in [half for half in HALVES if half in strategy]:
+                if not isinstance(strategy[half], dict):
+                    found[half] = strategy[half]
+                    continue
+                for name, value in strategy[half].items():
+                    option, field = f"strategy.{half}.{name}", field_of(self.schema, half, name)
+                    home = spelled(self.schema, field) if field else option
+                    other, before = seen.setdefault(home, (option, value))
+                    if other != option and value != before:
+                        raise contradiction(option, value, other, before)
+                    _, place, last = home.split(".", 2)
+                    found.setdefault(place, {})[last] = value
+            layer = layer | {"strategy": found}
+        _merge(self.tree, layer)
+
+    def home(self, override: Override) -> str:
+        """Where the file has an option, which of a method may be named under either half. Raises `OptionError` for two
+        values of one.
+        """
+        key = override.key_or_group
+        if (named := METHOD_OPTION.fullmatch(key)) is None:
+            return key
+        (half, name), home, halves = named.groups(), key, self.tree["strategy"]
+        if self.schema is not None:
+            home = spelled(self.schema, field) if (field := field_of(self.schema, half, name)) else key
+        elif (other := "client" if half == "server" else "server") in halves and name not in halves.get(half, ()):
+            home = f"strategy.{other}.{name}" if name in halves[other] else key
+        option, value = key_and_value((override.input_line or "").lstrip("+~"))
+        before, first = self._seen.setdefault(home, (option, value))
+        if before != option and value != first:
+            raise contradiction(option, value, before, first)
+        return home
+
+    def put(self, override: Override) -> None:
+        """Sets an option, adds one that there is not (+) or takes one away (~). Raises `OptionError`."""
+        home, value, node = self.home(override), None if override.is_delete() else override.value(), self.tree
+        *sections, name = home.split(".")
+        adds = override.type in (OverrideType.ADD, OverrideType.FORCE_ADD)
+        for section in sections:
+            node = node.setdefault(section, {}) if adds else node.get(section, {})
+            if not isinstance(node, dict):
+                raise self._unknown(override)
+        method = self.schema if METHOD_OPTION.fullmatch(home) else None
+        if not (name in node or adds or (method and field_of(method, sections[1], name))):
+            raise self._unknown(override)
+        if override.is_delete():
+            node.pop(name, None)
+        elif isinstance(value, dict) and isinstance(node.get(name), dict):
+            layer: Any = value
+            for section in reversed([*sections, name]):
+                layer = {section: layer}
+            self._merge(layer)
+        else:
+            node[name] = value
+
+    def _unknown(self, override: Override) -> OptionError:
+        option, (_, value) = override.key_or_group, key_and_value(override.input_line or "")
+        known = option_names([o.input_line or "" for o in self.given], option)
+        close, above = meant(option, known), option.rpartition(".")[0]
+        siblings = [name for name in known if name.rpartition(".")[0] == above]
+        group, _, name = option.partition(".")
+        choosing = choices(group) if group in self.chosen and group != "strategy" else ()
+        if any(name in choice(group, one).content for one in choosing):
+            words = f"there is no such option with {group}={self.chosen[group]}; options here: {', '.join(siblings)}"
+            return OptionError(option, value, words)
+        hint = f"did you mean {' or '.join(close)}?" if close else f"options here: {', '.join(siblings or known[:12])}"
+        return OptionError(option, value, f"there is no such option; {hint}")
+
+
+def _chosen(override: Override) -> str:
+    """The choice of ``group=choice``, checked. Raises `OptionError`."""
+    group, name = override.key_or_group, override.get_value_element_as_str()
+    allowed = choices(group) + (["null"] if group == "experiment" else [])
+    if name not in allowed:
+        close = difflib.get_close_matches(name.lower(), allowed, 1)
+        hint = f" (did you mean {close[0]}?)" if close else ""
+        raise OptionError(group, name, f"allowed: {', '.join(allowed)}{hint}")
+    if override.type != OverrideType.CHANGE or override.package is not None:
+        raise OptionError(group, name, f"a group has one choice, written {group}={name}")
+    return name
+
+
+def _further(group: str, name: str, scale: str) -> dict[str, str]:
+    """What the file of a choice says of other groups: ``override /group: choice``."""
+    found: dict[str, str] = {}
+    for path, said, _ in _defaults(group, name, scale) if name != "null" else ():
+        if path.startswith("override "):
+            found[path.removeprefix("override ").strip(" /")] = str(said)
+        elif path and not said:
+            found = _further(*_below(group, path), scale) | found
+    return found
+
+
+def _defaults(group: str, name: str, scale: str) -> Iterator[tuple[str, str, str]]:
+    """(path, choice, package) of each entry of a file's defaults; its own content is ("", "", "")."""
+    entries = choice(group, name).content.get("defaults", [])
+    for entry in [*entries, *(["_self_"] if "_self_" not in entries else [])]:
+        key, said = next(iter(entry.items())) if isinstance(entry, dict) and len(entry) == 1 else (entry, "")
+        path, _, package = str(key).partition("@")
+        if package not in ("", "_here_") or not (said or isinstance(entry, str)):
+            words = "defaults may have _self_, NAME, /GROUP/NAME, /GROUP/NAME@_here_: NAME and override /GROUP: NAME"
+            raise OptionError(group, name, f"its file has {entry!r}; {words}")
+        yield ("", "", "") if entry == "_self_" else (path, str(said).replace("${scale}", scale), package)
+
+
+def _below(group: str, path: str) -> tuple[str, str]:
+    """(group, name) of a path in the defaults of a file of ``group``."""
+    above, _, name = (path[1:] if path.startswith("/") else f"{group}/{path}").rpartition("/")
+    return above, name
+
+
+def _layers(group: str, name: str, scale: str, package: str | None = None) -> Iterator[Layer]:
+    """The options of a choice and of those it is based on, in the order in which they count. Raises `OptionError`."""
+    if name == "null":
+        return
+    own, content = choice(group, name)
+    package = own if package is None else package
+    for path, said, where in _defaults(group, name, scale):
+        if not path:
+            layer: Any = {key: value for key, value in content.items() if key != "defaults"}
+            for part in reversed(package.split(".") if package else []):
+                layer = {part: layer}
+            yield layer
+        elif not path.startswith("override "):
+            below = _below(group, f"{path}/{said}" if said else path)
+            yield from _layers(*below, scale, package if where else None)
+
+
+def _of_mechanism(layer: Layer) -> Layer:
+    """What of a mechanism's file counts beside an algorithm's: how batches are drawn is its analysis' business."""
+    strategy = {name: value for name, value in layer.get("strategy", {}).items() if name != "name"}
+    for half in HALVES:
+        strategy[half] = {name: value for name, value in strategy.get(half, {}).items() if name != "_target_"}
+    return {"strategy": strategy, "local": layer.get("local", {})}
+
+
+def _merge(tree: Layer, layer: Mapping[str, Any]) -> None:
+    for name, value in layer.items():
+        if isinstance(value, dict):
+            if not isinstance(tree.get(name), dict):
+                tree[name] = {}
+            _merge(tree[name], value)
+        else:
+            tree[name] = value
+
+
+def _last(found: Iterable[Layer], group: str, name: str) -> Any:
+    value = None
+    for layer in found:
+        if isinstance(options := layer.get(group), dict) and name in options:
+            value = options[name]
+    return value
+
+
+def _as_layer(override: Override) -> Layer:
+    """An override of ``group`` or ``group.name``."""
+    group, _, name = override.key_or_group.partition(".")
+    value = None if override.is_delete() else override.value()
+    return {group: {name: value} if name else value}
+
+
+def _resolved(tree: Layer) -> dict[str, Any]:
+    """The tree without references. Raises `OptionError` for one that cannot be followed, and for a missing value."""
+
+    def plain(node: Any, *path: str) -> Any:
+        if isinstance(node, dict):
+            return {str(name): plain(value, *path, str(name)) for name, value in node.items()}
+        if isinstance(node, list):
+            return [plain(value, *path, str(number)) for number, value in enumerate(node)]
+        if node == "???":
+            raise OptionError(".".join(path), "", "has no default: give it a value")
+        return _value_of(node, tree, ".".join(path)) if isinstance(node, str) and "${" in node else node
+
+    found: dict[str, Any] = plain(tree)
+    return found
+
+
+def _value_of(text: str, tree: Layer, path: str) -> Any:
+    """What a text with a reference stands for."""
+    if (said := HOST.fullmatch(text)) is not None:
+        value = os.environ.get(said[2], said[3])
+        return None if value == "null" else int(value) if said[1] and value.isdigit() else value
+    if (option := REFERENCE.fullmatch(text)) is not None:
+        node: Any = tree
+        for name in option[1].split("."):
+            node = node.get(name) if isinstance(node, dict) else None
+        if isinstance(node, int | float) or (isinstance(node, str) and "$" not in node and node != "???"):
+            return node
+    try:
+        value = OmegaConf.select(OmegaConf.create(tree), path, throw_on_missing=True)
+        return OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value
+    except OmegaConfBaseException as error:
+        raise OptionError(path, text, str(error).splitlines()[0]) from None
+
+
+def option_names(overrides: Sequence[str], without: str) -> list[str]:
+    """Dotted names of all options of the composition, leaving out one faulty override."""
+    try:
+        raw = composed([override for override in parse(overrides) if override.key_or_group != without])
+    except OptionError:
+        raw = composed([])
+
+    def walk(prefix: str, node: Any) -> list[str]:
+        if isinstance(node, dict) and node:
+            return [name for key, child in node.items() for name in walk(f"{prefix}{key}.", child)]
+        return [prefix[:-1]]
+
+    return [name for name in walk("", raw) if "_target_" not in name]
+
+
+# --- for Hydra -------------------------------------------------------------------------------------------
+
+
+def at_home(overrides: Sequence[str]) -> list[str]:
+    """The same overrides, the method's options among them as Hydra finds them in the method's file. Raises
+    `OptionError` for two values of one.
     """
     parsed = parse(overrides)
-    if any("${" in override for override in overrides):  # may ask for anything, also for the time
-        return _resolved(_paired(_hydra_tree(overrides), _files()), overrides)
-    values = [override for override in parsed if _is_plain_value(override)]
-    chosen = _chosen(tuple(o.input_line or "" for o in parsed if o not in values), _files(), _host())
-    found = with_scalars(chosen.known, values)
-    if found is not None:
-        return found
-    tree = copy.deepcopy(chosen.tree)
+    if not any(METHOD_OPTION.fullmatch(override.key_or_group) for override in parsed):
+        return list(overrides)
     try:
-        for override in values:
-            OmegaConf.update(tree, override.key_or_group, override.value(), merge=True)
-    except OmegaConfBaseException:
-        tree = _hydra_tree(overrides)  # says what is wrong
-    return _resolved(tree, overrides)
-
-
-def _is_plain_value(override: Override) -> bool:
-    """``option=value``: no choice of a file, no option of Hydra, nothing added or removed."""
-    key = override.key_or_group
-    plain = override.type == OverrideType.CHANGE and override.package is None and not override.is_sweep_override()
-    chooses = "/" in key or key == MECHANISM or key.partition(".")[0] == "hydra" or is_group(key)
-    return plain and not chooses
-
-
-def _files() -> tuple[tuple[str, int, int], ...]:
-    """What a composition depends on beside the choices."""
-
-    def look() -> tuple[tuple[str, int, int], ...]:
-        return tuple(file for folder in (CONF, *own_folders()) for file in _files_below(folder))
-
-    found: tuple[tuple[str, int, int], ...] = once("files", look)
+        chosen = parse([line for override in parsed if (line := _choice(override))])
+        composition = Composition(chosen)
+        files = Composition([override for override in chosen if override.key_or_group != MECHANISM]).tree["strategy"]
+    except OptionError:  # said where all of it is composed
+        return list(overrides)
+    found = []
+    for line, override in zip(overrides, parsed, strict=True):
+        if METHOD_OPTION.fullmatch(override.key_or_group) and override.type == OverrideType.CHANGE:
+            home = composition.home(override)
+            _, half, name = home.split(".")
+            line = f"{'' if name in files[half] else '++'}{home}={key_and_value(line)[1]}"
+        found.append(line)
     return found
 
 
-def _host() -> tuple[tuple[str, str], ...]:
-    """The host's own variables, to which files refer."""
-    return tuple(sorted(item for item in os.environ.items() if item[0].startswith("FEDPRIV_")))
+def _choice(override: Override) -> str:
+    """``group=choice``, ``privacy.mechanism=name``, of a sweep the first one; "" for everything else."""
+    chooses = override.key_or_group == MECHANISM or is_group(override.key_or_group)
+    if override.package is not None or not chooses or override.is_delete():
+        return ""
+    value = override.value()
+    if override.is_sweep_override():
+        value = next(iter(override.sweep_string_iterator()))
+    return f"{override.key_or_group}={'null' if value is None else value}"
 
 
-def _files_below(folder: str | Path) -> Iterator[tuple[str, int, int]]:
-    """(path, time of change, size) of all YAML files."""
-    with os.scandir(folder) as found:
-        for entry in found:
-            if entry.is_dir():
-                yield from _files_below(entry.path)
-            elif entry.name.endswith(".yaml"):
-                stat = entry.stat()
-                yield entry.path, stat.st_mtime_ns, stat.st_size
-
-
-class _Chosen(NamedTuple):
-    """A composition without values set: as Hydra's tree, and as plain values in which the host's variables are known
-    (`_host`) and other options are referred to.
-    """
-
-    tree: DictConfig
-    known: dict[str, Any]
-
-
-@lru_cache(maxsize=256)
-def _chosen(choices: tuple[str, ...], files: tuple[tuple[str, int, int], ...], host: tuple[Any, ...]) -> _Chosen:
-    tree = _with_options_once(_composed(choices, files), files)
-    known = host_known(OmegaConf.to_container(tree, resolve=False), tree)
-    assert isinstance(known, dict)
-    return _Chosen(tree, {str(name): value for name, value in known.items()})
-
-
-def _with_options_once(tree: DictConfig, files: tuple[tuple[str, int, int], ...]) -> DictConfig:
-    """An option of the method that a file names under its other half, as an experiment may: moved to where the method's
-    own file has it. Raises `OptionError` where both were set, to different values.
-    """
-    tree, mechanism = _paired(tree, files), tree.privacy.get("mechanism")
-    if (schema := schema_for(str(tree.strategy.get("name")), mechanism)) is None:
-        return tree
-    found, usual = tree, None
-    for half, name in [(place, str(name)) for place in HALVES for name in tree.strategy[place]]:
-        field = field_of(schema, half, name)
-        option = f"strategy.{half}.{name}"
-        home = option if field is None else spelled(schema, field)
-        if option == home or followed(schema, str(field)):
-            continue
-        if usual is None:
-            chosen = (f"strategy={tree.strategy.name}", f"{MECHANISM}={mechanism or 'null'}")
-            usual, found = _paired(_composed(chosen, files), files), copy.deepcopy(tree)
-        given, own = (OmegaConf.select(tree, place) for place in (option, home))
-        if own not in (given, OmegaConf.select(usual, home)):
-            raise contradiction(option, given, home, own)
-        with open_dict(found):
-            OmegaConf.update(found, home, given)
-            del found.strategy[half][name]
-    return found
-
-
-def _paired(tree: DictConfig, files: tuple[tuple[str, int, int], ...]) -> DictConfig:
-    """With the values of `privacy.mechanism`'s file."""
-    return with_mechanism(tree, lambda name: _composed((f"strategy={name}",), files))
-
-
-@lru_cache(maxsize=256)
-def _composed(choices: tuple[str, ...], files: tuple[tuple[str, int, int], ...]) -> DictConfig:
-    return _hydra_tree(list(choices))
-
-
-def _hydra_tree(overrides: list[str]) -> DictConfig:
-    try:
-        with _fresh_hydra(), initialize_config_dir(str(CONF), version_base="1.3"):
-            return hydra_compose("config", overrides=overrides)
-    except HydraException as error:
-        raise _translated(str(error), overrides) from None
-
-
-def _resolved(tree: DictConfig, overrides: list[str]) -> dict[str, Any]:
-    try:
-        raw = OmegaConf.to_container(tree, resolve=True, throw_on_missing=True)
-    except OmegaConfBaseException as error:
-        first = str(error).splitlines()[0]
-        for key, given in map(key_and_value, overrides):  # a group that is no mapping lacks what others point at
-            if f"node `{key}` is not a container" in first:
-                raise OptionError(key, given, "must be a mapping, {option: value, ...}") from None
-        if isinstance(error, MissingMandatoryValue):
-            raise OptionError(error.full_key or "", "", "has no default: give it a value") from None
-        raise OptionError("configuration", "", first) from None
-    assert isinstance(raw, dict)
-    return {str(key): value for key, value in raw.items()}
+def model_by_name(given: Sequence[Override]) -> list[str]:
+    """``model=mlp`` beside an experiment, whose scale names a network too: what was asked for comes last."""
+    values = {override.key_or_group: override for override in given}
+    if "experiment" not in values or "model" not in values or "model.name" in values:
+        return []
+    return [f"model.name={values['model'].get_value_element_as_str()}"]
 
 
 def check_hydra(overrides: Sequence[str]) -> None:
     """Checks options of Hydra itself (``hydra.run.dir=...``, ``hydra/launcher=...``); raises `OptionError`."""
-    if not overrides:  # a composition takes a tenth of a second
+    if not overrides:  # a composition takes a third of a second
         return
     try:
         with _fresh_hydra(), initialize_config_dir(str(CONF), version_base="1.3"):
@@ -314,61 +434,7 @@ def _fresh_hydra() -> Iterator[None]:
         state.hydra = outer
 
 
-def _check_choices(overrides: Iterable[Override]) -> None:
-    """A group's value must be one of its files."""
-    for override in overrides:
-        group = override.key_or_group.partition("@")[0]
-        if group and is_group(group) and not override.is_sweep_override():
-            allowed = choices(group) + (["null"] if group == "experiment" else [])
-            value = override.get_value_element_as_str()
-            if value not in allowed and not value.startswith("{"):
-                close = difflib.get_close_matches(value.lower(), allowed, 1)
-                hint = f" (did you mean {close[0]}?)" if close else ""
-                raise OptionError(group, value, f"allowed: {', '.join(allowed)}{hint}")
-
-
-def _translated(message: str, overrides: list[str]) -> OptionError:
-    unknown = re.search(r"Could not override '([^']+)'", message)
-    if unknown:
-        option = unknown.group(1)
-        value = next(
-            (key_and_value(line)[1] for line in overrides if key_and_value(line)[0].lstrip("+~") == option), ""
-        )
-        known = option_names(overrides, option)
-        close = meant(option, known)
-        siblings = [name for name in known if name.rpartition(".")[0] == option.rpartition(".")[0]]
-        hint = f"did you mean {' or '.join(close)}?" if close else f"options here: {', '.join(siblings or known[:12])}"
-        group, _, name = option.partition(".")
-        if group in REMOTE_GROUPS and group != "strategy" and name in _of_other_choices(group):
-            chosen = _compose_raw([])[group]["name"] if group not in dict(map(key_and_value, overrides)) else ""
-            chosen = chosen or dict(map(key_and_value, overrides))[group]
-            hint = f"there is no such option with {group}={chosen}; options here: {', '.join(siblings)}"
-            return OptionError(option, value, hint)
-        return OptionError(option, value, f"there is no such option; {hint}")
-    first = message.strip().splitlines()[0]
-    return OptionError("configuration", " ".join(overrides), first)
-
-
-def _of_other_choices(group: str) -> set[str]:
-    """Names of the options that any choice of a group has in its file."""
-    files = [read_yaml(file) for file in (CONF / group).glob("*.yaml")] or sections(CONF / f"{group}.yaml").values()
-    return {str(name) for file in files for name in file}
-
-
-def option_names(overrides: Sequence[str], without: str) -> list[str]:
-    """Dotted names of all options of the composition, leaving out one faulty override."""
-    good = [line for line in overrides if key_and_value(line)[0].lstrip("+~") != without]
-    try:
-        raw = _compose_raw(good)
-    except OptionError:
-        raw = _compose_raw([])
-
-    def walk(prefix: str, node: Any) -> list[str]:
-        if isinstance(node, dict) and node:
-            return [name for key, child in node.items() for name in walk(f"{prefix}{key}.", child)]
-        return [prefix[:-1]]
-
-    return [name for name in walk("", raw) if "_target_" not in name]
+# --- folders of runs -------------------------------------------------------------------------------------
 
 
 def from_dict(raw: dict[str, Any]) -> Config:

@@ -16,18 +16,15 @@ Gaussians, no worse than the worst of them (as in `clients.scaffold`).
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, Literal, get_args
 
-from omegaconf import DictConfig, OmegaConf
 from pydantic import create_model
 
 from fedpriv.common.errors import OptionError
 from fedpriv.config.methods import METHODS
 from fedpriv.config.options import MethodOptions
-from fedpriv.config.own_options import group_file
-from fedpriv.config.yaml_text import read_yaml
+from fedpriv.config.own_options import choice
 
 #: `privacy.mechanism`.
 Mechanism = Literal["fedldp", "fedcad", "privunit", "ldpfl", "coqfl", "ddgauss", "skellam", "cpsgd", "dpfedavg"]
@@ -108,10 +105,9 @@ def schema_for(algorithm: str, mechanism: str | None = None) -> type[MethodOptio
     return pair
 
 
-@lru_cache(maxsize=64)
 def target(mechanism: str, half: str) -> str:
     """_target_ of a half of the mechanism's method."""
-    content = read_yaml(group_file("strategy", mechanism))
+    content = choice("strategy", mechanism).content
     return str(content.get("strategy", content)[half]["_target_"])
 
 
@@ -121,37 +117,6 @@ def joined(algorithm: type[Any], mechanism: type[Any], **own: Any) -> type[Any]:
     rows = all(vars(kind).get("in_rows", False) for kind in (algorithm, mechanism))
     name = f"{algorithm.__name__}With{mechanism.__name__}"
     return type(name, (algorithm, mechanism), {"__module__": __name__, "in_rows": rows, **own})
-
-
-#: Groups in which a mechanism's file has values: how batches are drawn is its analysis' business.
-PLACES = (("strategy",), ("strategy", "server"), ("strategy", "client"), ("local",))
-
-
-def with_mechanism(tree: DictConfig, file_of: Callable[[str], DictConfig]) -> DictConfig:
-    """A composed tree with its mechanism's values where the algorithm's file has none or they are that file's own.
-    file_of: strategy -> its composed tree.
-    """
-    algorithm, mechanism = str(tree.strategy.get("name")), tree.privacy.get("mechanism")
-    if mechanism is None or why_not(algorithm, str(mechanism)) is not None:  # refused where all of it is checked
-        return tree
-    found, usual, others = (OmegaConf.to_container(one) for one in (tree, file_of(algorithm), file_of(str(mechanism))))
-    for place in PLACES:
-        own, before, theirs = (_part(one, place) for one in (found, usual, others))
-        for name, value in theirs.items():
-            changed = name in own and (name not in before or own[name] != before[name])
-            if name not in ("name", "_target_", "server", "client") and not changed:
-                own[name] = value
-    made = OmegaConf.create(found)
-    OmegaConf.set_struct(made, True)
-    assert isinstance(made, DictConfig)
-    return made
-
-
-def _part(tree: Any, place: tuple[str, ...]) -> dict[str, Any]:
-    for name in place:
-        tree = tree[name]
-    assert isinstance(tree, dict)
-    return tree
 
 
 def table() -> str:

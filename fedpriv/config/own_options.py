@@ -1,16 +1,16 @@
-"""conf/strategy and conf/experiment of the user's folder, as Hydra finds them: before the project's.
+"""conf/ as it is read: the choices of each group, the user's strategies and experiments before the project's.
 
-Nothing else of that folder's conf counts: a folder in which one works may have a conf/ that belongs to another program.
-A group of the project is a folder with a file for each choice, or one file with a section for each (`sections`).
+Of the user's folder only `GROUPS` count: a folder in which one works may have a conf/ that belongs to another program.
+A group is a folder with a file for each choice, or one file with a section for each. Files have Hydra's form, since
+Hydra too reads them, for the folders of runs (`find_own_methods`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import re
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from hydra._internal.core_plugins.file_config_source import FileConfigSource
 from hydra.core.config_search_path import ConfigSearchPath
@@ -18,39 +18,26 @@ from hydra.core.config_store import ConfigStore
 from hydra.core.object_type import ObjectType
 from hydra.core.plugins import Plugins
 from hydra.plugins.search_path_plugin import SearchPathPlugin
+from yaml import YAMLError
 
+from fedpriv.common.errors import OptionError
 from fedpriv.common.places import HOME, own_conf
-from fedpriv.config.yaml_text import read_yaml
+from fedpriv.config.yaml_text import plain_values
 
 CONF = HOME / "conf"
 #: The groups in which a user's files count.
 GROUPS = ("strategy", "experiment")
+#: Groups whose sections hold options of every group.
+GLOBAL = ("experiment", "scale")
 SCHEME = "fedpriv-own"
+PACKAGE = re.compile(r"#\s*@package\s+(\S+)")
 
 
-_seen: dict[str, Any] | None = None
+class Choice(NamedTuple):
+    """What conf/ has of ``group=name``: content, and the group to which it belongs ("": to all)."""
 
-
-@contextmanager
-def files_stay() -> Iterator[None]:
-    """Inside, the options' files are looked at once: for thousands of compositions in a row, whose files stay as they
-    are. Not for threads that want different files.
-    """
-    global _seen
-    outer, _seen = _seen, {} if _seen is None else _seen
-    try:
-        yield
-    finally:
-        _seen = outer
-
-
-def once(what: str, look: Callable[[], Any]) -> Any:
-    """What a look at the files finds; inside `files_stay`, what the first one under this name found."""
-    if _seen is None:
-        return look()
-    if what not in _seen:
-        _seen[what] = look()
-    return _seen[what]
+    package: str
+    content: dict[str, Any]
 
 
 def own_choices(group: str) -> Path | None:
@@ -59,18 +46,10 @@ def own_choices(group: str) -> Path | None:
     return None if own is None or not (folder := own / group).is_dir() else folder
 
 
-def own_folders() -> list[Path]:
-    return [folder for group in GROUPS if (folder := own_choices(group)) is not None]
-
-
 def choices(group: str) -> list[str]:
     """The names that a config group offers here."""
-
-    def look() -> list[str]:
-        folders = [CONF / group, *([own] if (own := own_choices(group)) else [])]
-        return sorted({name for folder in folders for name in group_choices(folder)})
-
-    return list(once(f"choices of {group}", look))
+    folders = [CONF / group, *([own] if (own := own_choices(group)) else [])]
+    return sorted({name for folder in folders for name in group_choices(folder)})
 
 
 def is_group(name: str) -> bool:
@@ -79,32 +58,53 @@ def is_group(name: str) -> bool:
 
 def group_choices(group: Path) -> list[str]:
     """The names that a config group offers, the folder ``group`` or the file beside it."""
-    names = [file.stem for file in group.glob("*.yaml")] if group.is_dir() else [*sections(group.with_suffix(".yaml"))]
+    file = group.with_suffix(".yaml")
+    names = [file.stem for file in group.glob("*.yaml")] if group.is_dir() else [*read(file)] if file.is_file() else []
     return sorted(name for name in names if name != "base")
-
-
-def sections(file: Path) -> dict[str, dict[str, Any]]:
-    """Choice -> its options, of a group that is one file. Not to be changed."""
-    return _sections(file, file.stat().st_mtime_ns) if file.is_file() else {}
-
-
-@lru_cache(maxsize=32)
-def _sections(file: Path, changed: int) -> dict[str, dict[str, Any]]:
-    """Also puts them where Hydra finds what is in no file."""
-    found: dict[str, dict[str, Any]] = read_yaml(file)
-    for name, options in found.items():
-        if file.stem == "scales":
-            for scale, values in options.items():
-                ConfigStore.instance().store(scale, values, f"scales/{name}")
-        else:
-            ConfigStore.instance().store(name, options, file.stem)
-    return found
 
 
 def group_file(group: str, name: str) -> Path:
     """The file of a choice: the user's before the project's."""
     own = own_choices(group)
     return file if own is not None and (file := own / f"{name}.yaml").is_file() else CONF / group / f"{name}.yaml"
+
+
+def read(file: Path) -> dict[str, Any]:
+    """A file of conf/, read once while it stays as it is. Not to be changed."""
+    about = file.stat()
+    return _read(file, about.st_mtime_ns, about.st_size).content
+
+
+@lru_cache(maxsize=256)
+def _read(file: Path, changed: int, size: int) -> Choice:
+    try:
+        text = file.read_text(encoding="utf-8")
+        content = plain_values(text)
+    except (OSError, UnicodeDecodeError, YAMLError) as error:
+        raise OptionError("configuration", str(file), f"cannot be read ({' '.join(str(error).split())})") from None
+    if not isinstance(content, dict | None):
+        raise OptionError("configuration", str(file), "must be a mapping, {option: value, ...}")
+    said = PACKAGE.match(text)
+    return Choice(said[1] if said else "", content or {})
+
+
+def choice(group: str, name: str) -> Choice:
+    """The file or section of a choice. Raises `OptionError` where there is none."""
+    file = group_file(group, name)
+    if file.is_file():
+        about = file.stat()
+        found = _read(file, about.st_mtime_ns, about.st_size)
+        return found._replace(package={"": group.replace("/", "."), "_global_": ""}.get(found.package, found.package))
+    first, *parts = f"{group}/{name}".split("/")
+    node: Any = read(CONF / f"{first}.yaml") if (CONF / f"{first}.yaml").is_file() else None
+    for part in parts:
+        node = node.get(part) if isinstance(node, dict) else None
+    if not isinstance(node, dict):
+        raise OptionError(group, name, f"allowed: {', '.join(choices(group))}")
+    return Choice("" if first in GLOBAL else group, node)
+
+
+# --- for Hydra ---------------------------------------------------------------------------------------------
 
 
 class OwnStrategies(FileConfigSource):
@@ -134,8 +134,8 @@ class OwnSearchPath(SearchPathPlugin):
     """Puts the user's folder before the project's."""
 
     def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
-        if own_folders():
-            search_path.prepend(provider="own methods", path=f"{SCHEME}://{own_folders()[0].parent}")
+        if (own := own_conf()) is not None and any(map(own_choices, GROUPS)):
+            search_path.prepend(provider="own methods", path=f"{SCHEME}://{own}")
 
 
 def find_own_methods() -> None:
@@ -143,8 +143,11 @@ def find_own_methods() -> None:
     one.
     """
     for file in CONF.glob("*.yaml"):
-        if file.stem != "config":
-            sections(file)
-    if own_folders() and OwnSearchPath not in Plugins.instance().discover(SearchPathPlugin):
+        for name, options in read(file).items() if file.stem != "config" else ():
+            nested = {f"{file.stem}/{name}": options} if file.stem == "scales" else {file.stem: {name: options}}
+            for group, section in nested.items():
+                for one, values in section.items():
+                    ConfigStore.instance().store(one, values, group, "_global_" if file.stem in GLOBAL else None)
+    if any(map(own_choices, GROUPS)) and OwnSearchPath not in Plugins.instance().discover(SearchPathPlugin):
         Plugins.instance().register(OwnStrategies)
         Plugins.instance().register(OwnSearchPath)

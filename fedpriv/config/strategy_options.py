@@ -8,6 +8,7 @@ its own (`recorded`), so a configuration's digest, by which results are found, s
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
@@ -47,9 +48,15 @@ def spelled(schema: type[Options], field: str) -> str:
 
 def field_of(schema: type[Options], half: str, name: str) -> str | None:
     """The field that ``strategy.HALF.NAME`` sets: of two with one name the half's own."""
-    other = "client" if half == "server" else "server"
-    fields = {spelled(schema, field): field for field in schema.model_fields if field != "written"}
-    return fields.get(f"strategy.{half}.{name}") or fields.get(f"strategy.{other}.{name}")
+    fields = _fields(schema)
+    return fields.get(f"strategy.{half}.{name}") or next(
+        (fields[option] for other in HALVES if (option := f"strategy.{other}.{name}") in fields), None
+    )
+
+
+@lru_cache(maxsize=512)
+def _fields(schema: type[Options]) -> dict[str, str]:
+    return {spelled(schema, field): field for field in schema.model_fields if field != "written"}
 
 
 def spelling(strategy: Mapping[str, Any], half: str, name: str, mechanism: str | None = None) -> str:

@@ -61,6 +61,11 @@ def read_yaml(path: Path) -> Any:
             raise yaml.YAMLError(f"more than {MOST_EVENTS} values, or one of more than {LONGEST_SCALAR} signs")
         if level > DEPTH:
             raise yaml.YAMLError(f"deeper than {DEPTH} levels")
+    return plain_values(text)
+
+
+def plain_values(text: str) -> Any:
+    """What a YAML text holds. Raises `yaml.YAMLError`."""
     loader = _Loader(text)
     try:
         return loader.get_single_data()  # SafeConstructor's: plain values, and no tag that makes an object

@@ -2,32 +2,31 @@
 
 from __future__ import annotations
 
-import copy
 import hashlib
 import json
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from omegaconf import open_dict
+from hydra import compose as hydra_compose
+from hydra import initialize_config_dir
+from omegaconf import OmegaConf
 
 from fedpriv.commands.help import help_text
 from fedpriv.common.errors import OptionError
-from fedpriv.config import compose as composing
-from fedpriv.config.compose import CONF, _compose_raw, compose, from_dict, option_names
+from fedpriv.common.places import with_own_methods
+from fedpriv.config.compose import CONF, _fresh_hydra, compose, composed, from_dict, option_names, parse
 from fedpriv.config.methods import METHODS, AdamOptions
 from fedpriv.config.options import MethodOptions
-from fedpriv.config.own_options import group_choices
+from fedpriv.config.own_options import choices, group_choices
 from fedpriv.config.remote import compose_remote
 from fedpriv.config.schema import FaultPlan
 from fedpriv.config.strategy_options import HALVES, OwnOptions, field_of, followed, spelled
 from fedpriv.runs.changed import with_options
-
-#: As the program has it; while tests run, the session's cache is in its place.
-OWN_MEMORY = composing._composed
 
 STRATEGIES = group_choices(CONF / "strategy")
 # (overrides, the option, what the message must say)
@@ -202,7 +201,7 @@ def test_every_strategy_file_has_a_schema_that_it_fills(method: str):
 @pytest.mark.parametrize("method", METHODS)
 def test_a_methods_file_writes_every_option_once(method: str):
     """Under the half of its spelling, and none that follows another one."""
-    strategy = _compose_raw([f"strategy={method}"])["strategy"]
+    strategy = composed(parse([f"strategy={method}"]))["strategy"]
     written = [f"strategy.{half}.{name}" for half in HALVES for name in strategy[half] if name != "_target_"]
     schema = METHODS[method]
     assert sorted(written) == sorted(
@@ -242,21 +241,20 @@ def test_two_values_of_one_option_are_refused_with_both_names():
     assert compose([*given[:2], "strategy.client.min_replies=3"]).strategy.options.min_replies == 3
 
 
-def test_a_file_may_name_an_option_under_either_half():
+def test_a_file_may_name_an_option_under_either_half(tmp_path: Path) -> None:
     """As an experiment does over its method's file; two values are refused."""
-    files = composing._files()
+    (tmp_path / "conf/experiment").mkdir(parents=True)
+    words = "# @package _global_\ndefaults: [_self_, override /strategy: fedldp]\nstrategy: {client: {min_replies: 3}"
 
-    def of(**server: Any) -> Any:
-        tree = copy.deepcopy(composing._composed(("strategy=fedldp",), files))
-        with open_dict(tree):
-            tree.strategy.client.min_replies = 3
-            tree.strategy.server.update(server)
-        return composing._with_options_once(tree, files).strategy
+    def of(server: str = "") -> dict[str, Any]:
+        (tmp_path / "conf/experiment/mine.yaml").write_text(f"{words}{server}}}\n")
+        with with_own_methods(tmp_path):
+            return composed(parse(["experiment=mine"]))["strategy"]
 
-    assert of().server.min_replies == 3 and "min_replies" not in of().client
-    assert of(min_replies=3).server.min_replies == 3
+    assert of()["server"]["min_replies"] == 3 and "min_replies" not in of()["client"]
+    assert of(", server: {min_replies: 3}")["server"]["min_replies"] == 3
     with pytest.raises(OptionError, match=r"client\.min_replies=3: strategy\.server\.min_replies=4 is the same option"):
-        of(min_replies=4)
+        of(", server: {min_replies: 4}")
 
 
 def test_a_rerun_takes_either_spelling_and_the_new_number_of_rounds():
@@ -330,7 +328,7 @@ def test_a_whole_number_stays_one_in_records():
 
 
 @pytest.mark.rotates(3)
-@pytest.mark.parametrize("experiment", group_choices(CONF / "experiment"))
+@pytest.mark.parametrize("experiment", choices("experiment"))
 def test_every_experiment_composes_at_both_scales_and_can_be_varied(experiment: str):
     literal, small = (compose([f"experiment={experiment}", f"scale={scale}"]) for scale in ("literal", "small"))
     assert (literal.scale, small.scale) == ("literal", "small")
@@ -471,89 +469,81 @@ def test_help_and_a_mistake_load_nothing_heavy(argument: str, code: int, words: 
     assert found.stderr.startswith(f"fedpriv: {words}" if words else "") and (words or not found.stderr)
 
 
+@pytest.mark.rotates(8)
 @pytest.mark.parametrize(
     "overrides",
     [
-        "seed=3 num_rounds=7 strategy.client.diff=0.5",
+        "seed=3 num_rounds=7 strategy.client.diff=0.5 operations.log_level=error",
         "local.lr=0.5 strategy=fedldp strategy.client.clip_norm=2 local.lr=0.25",
-        "experiment=private_mnist scale=small privacy.target_epsilon=2 strategy.server.participations=1 seed=4",
         "engine.faults=[{round:4,client:1,kind:drop}] privacy={target_epsilon:8,variant:published} run_dir=/runs/a",
         "strategy=adpfl partition=dirichlet partition.alpha=0.3 ~tracking +strategy.server.own=1 strategy.server.own=2",
         "dataset=mnist dataset.root=/data/Bilder model=cnn tracking.kinds=[tensorboard] local.steps=null",
         "strategy=privunit strategy.client.epsilon=3 privacy.delta=1e-6 operations.report=false dataset.root='a b'",
-        "strategy=cpsgd strategy.server.bits=20 local.lr=0.3 strategy.server.min_replies=7 dataset.split=a.npz",
-        "strategy=dpfl_agn local.lr=0.3 local.batch_size=7 num_clients=8 clients_per_round=4 local.epochs=2",
+        "num_clients=${num_rounds} run_dir=x${seed}/${oc.env:HOME} local.lr=${strategy.server.tau}",
+        *(f"experiment={name} scale={scale}" for name in choices("experiment") for scale in ("literal", "small")),
+        *(f"strategy={name}" for name in STRATEGIES),
+        *(f"{group}={name}" for group in ("dataset", "features", "model", "engine") for name in choices(group)),
     ],
 )
-def test_values_are_set_as_hydra_sets_them(overrides: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where files are chosen once and values set on a copy, the options are those that Hydra makes of all together,
-    and of the host's variables.
-    """
-    from fedpriv.config import compose as module
-
+def test_files_and_values_make_what_hydra_makes_of_them(overrides: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FEDPRIV_METRICS_PORT", "81")
     monkeypatch.setenv("FEDPRIV_TRACKING", "wandb")
     lines = re.findall(r"(?:'[^']*'|\S)+", overrides)
-    found, wanted = module._compose_raw(lines), module._resolved(module._hydra_tree(lines), lines)
-    assert found == wanted and repr(found) == repr(wanted)  # 1 is no True
+    found = composed(parse(lines))
+    with _fresh_hydra(), initialize_config_dir(str(CONF), version_base="1.3"):
+        wanted = OmegaConf.to_container(hydra_compose("config", overrides=lines), resolve=True)
+    assert found == wanted and sorted(map(repr, leaves(found))) == sorted(map(repr, leaves(wanted)))  # 1 is no True
 
 
-def test_an_option_may_refer_to_one_that_refers_to_another() -> None:
-    from fedpriv.config.plain_values import with_scalars
+def leaves(tree: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in tree.items():
+        yield from leaves(value, f"{path}{name}.") if isinstance(value, dict) else [(f"{path}{name}", value)]
 
-    chain = {"a": "${b}", "b": "${c.d}", "c": {"d": "${e}"}, "e": 3.5}
-    assert with_scalars(chain, []) == {"a": 3.5, "b": 3.5, "c": {"d": 3.5}, "e": 3.5}
-    for hydras in (
-        {"a": "${b}", "b": "${a}"},
-        {"a": "${b}", "b": "???"},
-        {"a": "${b}", "b": [1]},
-        {"a": "x${b}", "b": 1},
-    ):
-        assert with_scalars(hydras, []) is None  # circles, missing values, lists and texts are for Hydra to judge
+
+@pytest.mark.parametrize(
+    ("defaults", "words"),
+    [
+        ("[/scales/adpfl@_global_: small]", "its file has .*@_global_.*: 'small'.*; defaults may have _self_, NAME"),
+        ("[{/dataset: digits, /model: cnn}]", "its file has .*; defaults may have"),
+        ("[nowhere]", "experiment=nowhere: allowed: .*adpfl_table2"),
+        ("[/scales/adpfl@_here_: huge]", "scales/adpfl=huge: allowed:"),
+        ("[override /strategy: fedcat]", "strategy=fedcat: allowed: "),
+        ("[_self_", r"mine\.yaml: cannot be read"),
+    ],
+)
+def test_what_a_file_builds_on_is_refused_by_name(defaults: str, words: str, tmp_path: Path) -> None:
+    (tmp_path / "conf/experiment").mkdir(parents=True)
+    (tmp_path / "conf/experiment/mine.yaml").write_text(f"# @package _global_\ndefaults: {defaults}\n")
+    with with_own_methods(tmp_path), pytest.raises(OptionError, match=words):
+        compose(["experiment=mine"])
+
+
+def test_an_experiment_builds_on_another_one(tmp_path: Path) -> None:
+    (tmp_path / "conf/experiment").mkdir(parents=True)
+    text = "# @package _global_\ndefaults: [agn_mnist, _self_, override /model: mlp]\nlocal: {lr: 0.5}\n"
+    (tmp_path / "conf/experiment/mine.yaml").write_text(text)
+    with with_own_methods(tmp_path):
+        config = compose(["experiment=mine", "scale=small"])
+    assert (config.strategy.name, config.model.name, config.local.lr, config.num_rounds) == (
+        "dpfl_agn",
+        "cnn",
+        0.5,
+        100,
+    )
+    assert config.partition.name == "shards" and config.strategy.options.noise_multiplier == 4.0
 
 
 def test_no_experiment_can_be_asked_for() -> None:
     assert compose(["experiment=null", "seed=3"]) == compose(["seed=3"])
 
 
-def test_a_composition_is_kept_until_what_it_depends_on_changes(monkeypatch: pytest.MonkeyPatch) -> None:
-    from fedpriv.config import compose as module
-
-    made: list[list[str]] = []
-    real = module._hydra_tree
-    monkeypatch.setattr(module, "_hydra_tree", lambda overrides: made.append(overrides) or real(overrides))
-    monkeypatch.setattr(module, "_composed", OWN_MEMORY)
-    for memory in (OWN_MEMORY, module._chosen):
-        memory.cache_clear()
-    first = module._compose_raw(["seed=987"])
-    first["seed"] = "spoilt"
-    assert module._compose_raw(["seed=987"])["seed"] == 987 and len(made) == 1
-    monkeypatch.setenv("FEDPRIV_LOG_FORMAT", "json")
-    assert module._compose_raw(["seed=987"])["operations"]["log_format"] == "json"
-    assert len(made) == 1  # a host's variables change what files refer to, not which are chosen
-    monkeypatch.setattr(module, "_files", lambda: (("conf/config.yaml", 1, 2),))
-    assert module._compose_raw(["seed=987"])["seed"] == 987 and len(made) == 2
-    monkeypatch.setenv("SEED_OF_MINE", "5")
-    assert module._compose_raw(["seed=${oc.env:SEED_OF_MINE}"])["seed"] == "5"
-    monkeypatch.setenv("SEED_OF_MINE", "6")
-    assert module._compose_raw(["seed=${oc.env:SEED_OF_MINE}"])["seed"] == "6"
-
-
-def test_thousands_of_compositions_look_at_the_files_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Inside `files_stay` alone; an error inside ends it too."""
-    from fedpriv.config import compose as module
-    from fedpriv.config import own_options
-
-    monkeypatch.setattr(module, "CONF", tmp_path)
-    monkeypatch.setattr(own_options, "CONF", tmp_path)
-    (tmp_path / "dataset").mkdir()
-    (tmp_path / "dataset" / "one.yaml").write_text("name: one")
-    with pytest.raises(ZeroDivisionError), own_options.files_stay():
-        before = module._files()
-        assert own_options.choices("dataset") == ["one"] and len(before) == 1
-        (tmp_path / "dataset" / "two.yaml").write_text("name: two")
-        with own_options.files_stay():
-            assert module._files() == before and own_options.choices("dataset") == ["one"]
-        assert module._files() == before
-        raise ZeroDivisionError
-    assert len(module._files()) == 2 and own_options.choices("dataset") == ["one", "two"]
+def test_a_file_is_read_again_when_it_has_changed(tmp_path: Path) -> None:
+    (tmp_path / "conf/experiment").mkdir(parents=True)
+    file = tmp_path / "conf/experiment/mine.yaml"
+    with with_own_methods(tmp_path):
+        for rounds in (7, 11):
+            file.write_text(f"# @package _global_\nnum_rounds: {rounds}\nengine: {{faults: [{{round: {rounds}}}]}}\n")
+            tree = composed(parse(["experiment=mine"]))
+            assert tree["num_rounds"] == rounds
+            tree["engine"]["faults"].append("spoilt")
+            assert composed(parse(["experiment=mine"]))["engine"]["faults"] == [{"round": rounds}]
