@@ -48,7 +48,7 @@ SCHEMAS = (
     "fedpriv.config.options",
 )
 #: Lines of Python in product and tests. These numbers only fall: who needs more raises one in a commit that says why.
-MOST_LINES = {"fedpriv clients strategies": 82_853, "tests": 79_895}
+MOST_LINES = {"fedpriv clients strategies": 82_729, "tests": 79_639}
 COMMANDS = [file for file in (ROOT / "fedpriv/commands").glob("*.py") if file.stem != "__init__"]
 #: Names that may come twice: a package's own file.
 COMMON_FILES = {"__init__.py", "__main__.py"}

@@ -14,10 +14,9 @@ from typing import Any
 
 from fedpriv.common.errors import DataError, OptionError
 from fedpriv.common.files import read_regular, write_atomic
-from fedpriv.deployment.data_ledger import DataLedger
+from fedpriv.deployment.data_ledger import DataLedger, read_counts
 from fedpriv.deployment.guard_policy import GuardPolicy
 from fedpriv.deployment.policy import read_policy
-from fedpriv.deployment.data_ledger import read_counts
 from fedpriv.guard import groups
 from fedpriv.guard.shards import SHARDS, read_answers
 from fedpriv.report.rendering import rendered
