@@ -19,12 +19,19 @@ from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import binom
 
 from fedpriv.common.doing import doing
 from fedpriv.privacy.composition import compose
 from fedpriv.privacy.events import Event, PoissonGaussian
-from fedpriv.privacy.trade_offs import Family, SharperBound, rate_bounds, sharper_bound, strength_bound
+from fedpriv.privacy.trade_offs import (
+    Family,
+    SharperBound,
+    binomial_log_chances,
+    binomial_quantile,
+    rate_bounds,
+    sharper_bound,
+    strength_bound,
+)
 
 Array = NDArray[np.float64]
 Score = Callable[[Array], Array]
@@ -407,8 +414,8 @@ def expected_bound(curve: Curve, trials: int, delta: float, confidence: float, l
     ends = np.geomspace(0.01 / trials, 0.5, THRESHOLDS // 2)
     fpr = np.concatenate([ends, 1 - ends])
     unlucky = (1 - confidence) / 2  # for each of two rates
-    false = binom.ppf(1 - unlucky, trials, fpr)
-    true = binom.ppf(unlucky, trials, best_rates(curve, fpr))
+    false = binomial_quantile(1 - unlucky, trials, fpr)
+    true = binomial_quantile(unlucky, trials, best_rates(curve, fpr))
     bounds, _, _ = epsilon_bound(false, true, trials, delta, 1 - (1 - confidence) / looks)
     return float(bounds.max())
 
@@ -486,5 +493,4 @@ def log_ratio(seen: NDArray[np.float64], sigma: float, rate: float, steps: int) 
 def _weights(sigma: float, rate: float, steps: int) -> Array:
     """log Pr[j] - j^2 m^2 / 2 of every j, [steps + 1]."""
     times = np.arange(steps + 1)
-    weights: Array = binom.logpmf(times, steps, rate) - times**2 / (2 * sigma**2 * steps)
-    return weights
+    return binomial_log_chances(times, steps, rate) - times**2 / (2 * sigma**2 * steps)

@@ -25,12 +25,10 @@ from functools import partial
 
 import numpy as np
 import torch
-from scipy.optimize import brentq
-from scipy.special import expit
-from scipy.stats import binom
+from scipy.special import bdtrc, expit
 
 from fedpriv.mechanisms.noise import NoiseSource
-from fedpriv.privacy.trade_offs import GAUSSIAN, Family, SharperBound
+from fedpriv.privacy.trade_offs import GAUSSIAN, Family, SharperBound, binomial_log_chances
 
 
 @dataclass(frozen=True)
@@ -161,6 +159,8 @@ def one_run_epsilon(canaries: int, guesses: int, correct: int, delta: float, err
     0 where not even epsilon = 0 is refuted.
     """
 
+    from scipy.optimize import brentq  # a third of a second to import
+
     def excess(epsilon: float) -> float:
         return one_run_p_value(canaries, guesses, correct, epsilon, delta) - error
 
@@ -180,8 +180,8 @@ def one_run_p_value(canaries: int, guesses: int, correct: int, epsilon: float, d
     guesses of r, m canaries.
     """
     accuracy = expit(epsilon)
-    tail = binom.sf(correct - 1, guesses, accuracy)
-    below = np.cumsum(binom.pmf(np.arange(correct - 1, -1, -1), guesses, accuracy))
+    tail = bdtrc(correct - 1, guesses, accuracy)
+    below = np.cumsum(np.exp(binomial_log_chances(np.arange(correct - 1, -1, -1), guesses, accuracy)))
     slack = np.max(below / np.arange(1, correct + 1), initial=0.0)
     return float(min(1.0, tail + 2 * canaries * delta * slack))
 

@@ -32,11 +32,16 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import bdtrc, betaincinv, expit, logit, ndtr, ndtri
-from scipy.stats import binom
 
 from fedpriv.privacy.canaries import CanaryAudit
 from fedpriv.privacy.gaussian_dp import gaussian_epsilon
-from fedpriv.privacy.trade_offs import GAUSSIAN, SharperBound, largest_refuted
+from fedpriv.privacy.trade_offs import (
+    GAUSSIAN,
+    SharperBound,
+    binomial_log_chances,
+    binomial_quantile,
+    largest_refuted,
+)
 
 #: Chance of more open coins than are counted, which the p-value contains.
 UNCOUNTED = 1e-9
@@ -56,8 +61,8 @@ def _opened(coins: int, delta: float) -> tuple[NDArray[np.float64], float]:
     """Pr[K = k] for k = 0, 1, ..., and the rest, at most `UNCOUNTED`."""
     if delta == 0:
         return np.ones(1), 0.0
-    most = int(binom.isf(UNCOUNTED, coins, delta))
-    return binom.pmf(np.arange(most + 1), coins, delta), float(binom.sf(most, coins, delta))
+    most = int(binomial_quantile(1 - UNCOUNTED, coins, delta))
+    return np.exp(binomial_log_chances(np.arange(most + 1), coins, delta)), float(bdtrc(most, coins, delta))
 
 
 def independent_epsilon(coins: int, guesses: int, correct: int, delta: float, error: float) -> float:
@@ -123,7 +128,7 @@ def expected_independent(coins: int, mu: float, delta: float, confidence: float)
     guesses = planned_guesses(coins, mu, delta, error)
     at = _root(lambda x: float(ndtr(mu / 2 - x) + ndtr(-mu / 2 - x)) - guesses / coins, 5 + mu)
     rate = float(ndtr(mu / 2 - at) / (ndtr(mu / 2 - at) + ndtr(-mu / 2 - at)))
-    right, agree = int(binom.median(guesses, rate)), int(binom.median(coins, ndtr(mu / 2)))
+    right, agree = (int(binomial_quantile(0.5, *law)) for law in ((guesses, rate), (coins, ndtr(mu / 2))))
     shown = independent_epsilon(coins, guesses, right, delta, error)
     return shown, gaussian_epsilon(independent_mu(coins, agree, error), delta)
 

@@ -16,7 +16,16 @@ from fedpriv.privacy.canaries import one_run_bound, one_run_strength, refutes
 from fedpriv.privacy.events import CLIENT_TO_SERVER, Gaussian, PoissonGaussian, Threat
 from fedpriv.privacy.gaussian_dp import gaussian_epsilon, gaussian_mu
 from fedpriv.privacy.scaled_noise import PER_OCTAVE, ScaledNoise, family_of
-from fedpriv.privacy.trade_offs import GAUSSIAN, Approximate, Family, rate_bounds, sharper_bound, strength_bound
+from fedpriv.privacy.trade_offs import (
+    GAUSSIAN,
+    Approximate,
+    Family,
+    binomial_log_chances,
+    binomial_quantile,
+    rate_bounds,
+    sharper_bound,
+    strength_bound,
+)
 
 DELTA = 1e-5
 EXAMPLE = Threat("example", "add-or-remove-one", "server")
@@ -419,3 +428,14 @@ def test_which_ledgers_have_a_family() -> None:
     assert family_of([plain, plain]) is GAUSSIAN
     assert isinstance(family_of([SAMPLED]), ScaledNoise)
     assert family_of([]) is None is family_of([SAMPLED, plain])
+
+
+@pytest.mark.parametrize("trials", [1, 7, 400, 100_000])
+@pytest.mark.parametrize("rate", [0.0, 1e-6, 0.01, 0.3, 0.999, 1.0])
+def test_a_binomial_law_is_that_of_scipy_stats(trials: int, rate: float) -> None:
+    """Importing scipy.stats would make each run a second longer."""
+    number = np.unique(np.linspace(0, trials, 300).astype(int))
+    chances = binomial_log_chances(number, trials, rate)
+    np.testing.assert_allclose(chances, binom.logpmf(number, trials, rate), rtol=1e-12, atol=1e-9)
+    for chance in (1e-9, 0.025, 0.5, 0.975, 1 - 1e-9):
+        assert binomial_quantile(chance, trials, rate) == binom.ppf(chance, trials, rate)
