@@ -41,6 +41,7 @@ from fedpriv.config.owner import PLACES, is_own
 from fedpriv.config.schema import Config
 from fedpriv.engines.keeping import kept_between_runs
 from fedpriv.report.reading import SWEEP_FILE, flags_of_sweep
+from fedpriv.runs.changed import MOVES
 from fedpriv.runs.sweep import (
     FAILURE_FILE,
     Different,
@@ -345,7 +346,8 @@ def _refuse_others(command: str, folder: str, overrides: Sequence[str], flags: S
         raise OptionError(command, "", "must be the folder of a run")
     others = [*flags, *(o for o in overrides if key_and_value(o)[0] in COMMANDS and key_and_value(o)[0] != command)]
     if command == "resume":
-        others += [o for o in overrides if key_and_value(o)[0] not in (command, "hydra.run.dir") and not _operates(o)]
+        kept = (command, "hydra.run.dir", *MOVES)
+        others += [o for o in overrides if key_and_value(o)[0] not in kept and not _operates(o)]
     if others:
         (key, value), where = key_and_value(others[0]), shown(Path(path_of(folder)))
         words = (
@@ -380,7 +382,7 @@ def _resume(folder: str, overrides: Sequence[str]) -> int:
             raise RunFolderError(f"{folder}: {words} them, give them yourself, to fedpriv -m, in a new folder")
         return _dispatch(["-m", *flags_of_sweep(path), *options, f"hydra.sweep.dir={folder}"])
     with running(path):
-        summary = resume_run(path, list(filter(_operates, overrides)))
+        summary = resume_run(path, [one for one in overrides if _operates(one) or key_and_value(one)[0] in MOVES])
     finish(summary, path)
     return DONE
 

@@ -17,16 +17,27 @@ from fedpriv.config.strategy_options import once, spelling
 
 #: Sections that decide nothing of a result.
 ONLOOKERS = ("operations", "tracking")
+#: Where clients are computed; a resumed run may move there, beside `engine.address`, which is a place.
+MOVES, ENGINES = ("engine", "engine.workers"), ("inprocess", "ray")
 
 
-def with_operations(config: Config, overrides: Sequence[str]) -> Config:
-    """The configuration with other options of operations and tracking, and other places. Raises `OptionError`."""
+def with_operations(config: Config, overrides: Sequence[str], moves: bool = False) -> Config:
+    """The configuration with other options of operations and tracking, and other places. moves: also computed
+    elsewhere (`MOVES`), which changes no bit. Raises `OptionError`.
+    """
     for override in parse(overrides):
-        name = override.key_or_group
-        if not (name.partition(".")[0] in ONLOOKERS or name in PLACES) or override.is_sweep_override():
+        name, value = override.key_or_group, override.get_value_string()
+        known = name.partition(".")[0] in ONLOOKERS or name in PLACES or (moves and name in MOVES)
+        if not known or override.is_sweep_override():
             words = "only operations.*, tracking.* and where things are on this machine can be changed"
-            raise OptionError(override.key_or_group, override.get_value_string(), words)
-    return with_options(config, overrides)
+            raise OptionError(name, value, words)
+        if name == "engine":
+            if value not in ENGINES:
+                raise OptionError(name, value, f"a run moves to one of {', '.join(ENGINES)}")
+            config = config.model_copy(
+                update={"engine": config.engine.model_copy(update={"name": value, "workers": None, "address": None})}
+            )
+    return with_options(config, [override for override in overrides if not override.startswith("engine=")])
 
 
 def with_options(config: Config, overrides: Sequence[str]) -> Config:

@@ -108,6 +108,10 @@ class Session:
             self.strategy.load_state_dict(self.checkpoint.strategy)
             self.strategy.load_vectors(self.checkpoint.vectors)
 
+    def remark(self, words: str) -> None:
+        """What the summary's note is to say."""
+        self.note = "; ".join(filter(None, (self.note, words)))
+
     # --- preparation -------------------------------------------------------------------------------------
 
     def _return_to(self, checkpoint: Checkpoint | None) -> None:
@@ -196,7 +200,7 @@ class Session:
                 )
                 self.memories.collect_entries(sorted(self.overdue), self.accounts.book)
             except BudgetsSpent as spent:
-                self.note = "; ".join(filter(None, (self.note, str(spent))))
+                self.remark(str(spent))
                 self._collect(self.strategy.current)
                 self.stopped |= set(self.strategy.current.stopped)
             except RunFailed:

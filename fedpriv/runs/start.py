@@ -102,11 +102,13 @@ def _with_ray_or_without(config: Config) -> tuple[Config, str | None]:
 def resume_run(path: Path, operations: Sequence[str] = ()) -> dict[str, Any]:
     """Goes on with an interrupted run from its newest checkpoint (or its start); ends as if nothing had happened.
 
-    operations: overrides ``operations.*=...``, ``tracking.*=...`` and of places, which decide nothing of the result.
+    operations: overrides ``operations.*=...``, ``tracking.*=...``, of places, and ``engine=inprocess|ray`` with
+    ``engine.workers=...``, which decide nothing of the result.
     """
     began = time.perf_counter()
     folder = RunFolder(path)
-    config = with_operations(read_config(path, said(operations)), operations)
+    before = read_config(path, said(operations))
+    config = with_operations(before, operations, moves=True)
     with locked(folder.path):
         if folder.finished:
             words = f"extend={folder.path} num_rounds=... goes on, rerun={folder.path} repeats it"
@@ -115,6 +117,8 @@ def resume_run(path: Path, operations: Sequence[str] = ()) -> dict[str, Any]:
         with watched(config, folder.path) as monitor:
             with fitting(folder.path):
                 session = _returned(config, folder, Worker(config), began, monitor)
+            if config.engine.name != before.engine.name:
+                session.remark(f"resumed on engine={config.engine.name}, after {before.engine.name}")
             return session.run()
 
 
@@ -126,7 +130,7 @@ def _returned(config: Config, folder: RunFolder, worker: Worker, began: float, m
     if folder.damaged and checkpoint:
         words = f"{'; '.join(folder.damaged)}: resumed from round {checkpoint.round}"
         say(f"fedpriv: {words}", file=sys.stderr, flush=True)
-        session.note = "; ".join(filter(None, (session.note, words)))
+        session.remark(words)
     return session
 
 
