@@ -45,7 +45,7 @@ from fedpriv.mechanisms.integer_noise import Residues
 from fedpriv.mechanisms.noise import encode_key
 from fedpriv.secure_sum import rules
 from fedpriv.secure_sum.member import Member, join
-from fedpriv.secure_sum.sum_session import Group, SumRefused, SumSession, model_text, session_of
+from fedpriv.secure_sum.sum_session import SumRefused, SumSession, model_text, session_of
 
 _STATE = "sum"  # where the memory holds it, among what waits
 
@@ -79,9 +79,9 @@ class MaskedSum:
 
     def expect(self, request: Request, received: np.ndarray) -> None:
         """Before training in TRAIN: the model is the one that was signed, and nothing has left in this sum."""
-        member, group = self._member(request, read_memory(self.site.store))
+        member = self._state(request, read_memory(self.site.store))
         theta = model_text(received, request.options.get(CLIP_NORM))
-        sealed = _by_client(request, SEALED, group.peers(self.site.client))
+        sealed = _by_client(request, SEALED, member.settled_group().peers(self.site.client))
         rules.same_model(member.session, theta)
         rules.one_upload(member.uploaded)
         self._upload = member, {client: blob for client, blob in sealed.items() if blob}, theta
@@ -122,8 +122,9 @@ class MaskedSum:
         return after, tuple(sealed.values())
 
     def _confirm(self, request: Request, memory: ClientMemory) -> tuple[Member, tuple[bytes, ...]]:
-        member, _ = self._member(request, memory)
-        after, signature = member.confirm(_numbers(request, SURVIVORS), self._identity, self.floor)
+        after, signature = self._state(request, memory).confirm(
+            _numbers(request, SURVIVORS), self._identity, self.floor
+        )
         return after, (signature,)
 
     def _unmask(self, request: Request, memory: ClientMemory) -> tuple[Member, tuple[bytes, ...]]:
@@ -157,12 +158,6 @@ class MaskedSum:
         if (waiting.round, waiting.attempt) != (request.round, attempt):
             raise StaleRequest(f"round {request.round}: the keys are those of round {waiting.round}")
         return _read(waiting)
-
-    def _member(self, request: Request, memory: ClientMemory) -> tuple[Member, Group]:
-        member = self._state(request, memory)
-        if member.group is None:
-            raise SumRefused("the sum has no roster yet")
-        return member, member.group
 
     @cached_property
     def _identity(self) -> Identity:

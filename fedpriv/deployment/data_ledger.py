@@ -477,18 +477,17 @@ class DataLedger:
         """Updates the counter to cover all that the ledger now holds, then the running account."""
         known = self._known
         tie = known.tie.at(self._lines.path)
-        if self._whole_size(tie) != tie.size:
+        whole = tie.file[1]  # bytes of its complete lines; fewer than all only after a torn line
+        whole = whole if whole <= tie.size else read_regular(self._lines.path).rfind(b"\n") + 1
+        if whole != tie.size:
             raise LedgerRefused(f"{self._lines.path}: another process writes into the ledger")
-        write_atomic(self.counter, json.dumps(self._head(tie)) + "\n", mode=0o600)
+        head = {"ledger": tie.ledger, "bytes": tie.size, "lines": tie.lines, "chain": tie.chain}
+        head = signer.sign(head) if (signer := self._signs()) else head
+        write_atomic(self.counter, json.dumps(head) + "\n", mode=0o600)
         self._account.write(tie, known.balance)
         self._known = Known(tie, known.balance)
 
     # --- inside ------------------------------------------------------------------------------------------
-
-    def _head(self, tie: Tie) -> dict[str, Any]:
-        head = {"ledger": tie.ledger, "bytes": tie.size, "lines": tie.lines, "chain": tie.chain}
-        signer = self._signs()
-        return signer.sign(head) if signer else head
 
     def _signs(self) -> Signer | None:
         """Who signs heads; None where nobody does. Raises `LedgerRefused` where the key is not here."""
@@ -508,11 +507,6 @@ class DataLedger:
             self._signs()  # nothing is written that could not be confirmed
         known.tie = known.tie.followed_by(self._lines.append(row | {BEFORE: known.tie.chain}))
         known.balance.add(row)
-
-    def _whole_size(self, tie: Tie) -> int:
-        """Bytes of the file's complete lines; fewer than its size only after a torn line."""
-        size = tie.file[1]
-        return size if size <= tie.size else read_regular(self._lines.path).rfind(b"\n") + 1
 
     def _renew_account(self) -> None:
         known = self._known

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from fedpriv.common.chain import BEFORE, before, broken_at, chain_of, chained, followed, row_of, without
-from fedpriv.common.files import fsync_folder
+from fedpriv.common.files import fsync_folder, write_atomic
 from fedpriv.common.run_files import LARGEST, bytes_in, is_file_in
 from fedpriv.common.systems import AS_IT_IS, ITSELF
 from fedpriv.privacy.events import CLIENT_TO_SERVER, Entry, Event, NoBound, charge_from_json, charge_to_json
@@ -306,7 +306,7 @@ class LedgerFile:
             if kept != lines[: len(kept)] and broken_at(lines, [number is None for number in rounds]) is None:
                 torn = [read_line(line) is None for line in kept]
                 kept = _chained_again(kept, torn)
-            self._rewrite(kept)
+            write_atomic(self.path, b"".join(line + b"\n" for line in kept))
             self._end = None
         return dropped
 
@@ -317,15 +317,6 @@ class LedgerFile:
     def _lines(self) -> list[bytes]:
         content = self._bytes()
         return [line for line in content.split(b"\n") if line]
-
-    def _rewrite(self, lines: list[bytes]) -> None:
-        temporary = self.path.with_name(self.path.name + ".new")
-        with open(temporary, "wb") as file:
-            file.write(b"".join(line + b"\n" for line in lines))
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, self.path)
-        fsync_folder(self.path.parent)
 
 
 def _chained_again(lines: Sequence[bytes], torn: Sequence[bool]) -> list[bytes]:

@@ -94,7 +94,7 @@ class Member:
     @cached_property
     def _split(self) -> dict[int, bytes]:
         """Holder -> its two shares; this client is one. The polynomials belong to this group alone."""
-        group = self._known_group()
+        group = self.settled_group()
         points = [point_of(client) for client in (*group.peers(self.own), self.own)]
         found = []
         for purpose, kept in (("key", self._mask_private), ("b", self._own_mask)):
@@ -102,7 +102,8 @@ class Member:
             found.append(shamir.split(kept, self.session.threshold, points, key))
         return {point - 1: of_key + found[1][point] for point, of_key in found[0].items()}
 
-    def _known_group(self) -> Group:
+    def settled_group(self) -> Group:
+        """Of all who announced keys. Raises `SumRefused` before SHARES."""
         if self.group is None:
             raise SumRefused("the sum has no roster yet")
         return self.group
@@ -145,7 +146,7 @@ class Member:
 
     def _seal_key(self, peer: int, of: int) -> bytes:
         """Of one direction between two neighbours in this group: it seals one text, so one nonce is enough."""
-        group = self._known_group()
+        group = self.settled_group()
         receiver = peer if of == self.own else self.own
         try:
             return self._seal_keys.agree(
@@ -161,7 +162,7 @@ class Member:
         for this client. theta: `model_text` of what came down.
         """
         rules.unanswered(self.answer)
-        group, session = self._known_group(), self.session
+        group, session = self.settled_group(), self.session
         rules.same_model(session, theta)
         rules.one_upload(self.uploaded)
         rules.senders(session, group.peers(self.own), sealed)
@@ -197,7 +198,7 @@ class Member:
         client's guarantee and its machine's policy allow.
         """
         rules.unanswered(self.answer)
-        group = self._known_group()
+        group = self.settled_group()
         if not self.uploaded:
             raise SumRefused("this client has uploaded nothing in this sum")
         rules.survivors(group, self.own, self.shares.keys(), survivors, floor)
@@ -214,7 +215,7 @@ class Member:
         """
         if self.answer is not None:
             return self, self.answer
-        group = self._known_group()
+        group = self.settled_group()
         if not self.survivors:
             raise SumRefused("this client has signed no survivor set")
         text, standing = survivors_text(group, self.survivors), set(self.survivors)

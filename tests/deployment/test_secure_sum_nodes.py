@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -334,7 +335,9 @@ def test_after_its_shares_a_node_keeps_its_answer_alone(network: Machines) -> No
         heard[exchange] = message
         if exchange == UNMASK:
             assert not secrets_of(network)
+            written = state_of(network).stat().st_ino
             again.extend([reply, *(deliver(heard[name]) for name in (UNMASK, KEYS, SHARES, CONFIRM))])
+            assert state_of(network).stat().st_ino == written, "what only repeats writes nothing"
         return reply
 
     network.serve(network.overrides(f"{RUN} num_rounds=1"), at_node_0(hear))
@@ -355,10 +358,15 @@ def secrets_of(network: Machines) -> list[str]:
     return [name for name in ("secret", "announced", "shares", "survivors") if state[name]]
 
 
+def state_of(network: Machines) -> Path:
+    """Node 0's file."""
+    (path,) = (network.data(0)).glob("**/runs/*.safetensors")
+    return path
+
+
 def kept(network: Machines) -> dict[str, Any]:
     """What node 0 keeps of a sum."""
-    (path,) = (network.data(0)).glob("**/runs/*.safetensors")
-    memory = ClientMemory.from_bytes(path.read_bytes())
+    memory = ClientMemory.from_bytes(state_of(network).read_bytes())
     assert memory.waiting is not None
     state: dict[str, Any] = json.loads(memory.waiting.tensors["sum"].numpy().tobytes())
     return state

@@ -144,7 +144,7 @@ def test_cut_back_for_a_resumed_run(ledger):
     before = ledger.path.stat().st_ino
     assert ledger.cut_back(2) == 0 and ledger.path.stat().st_ino == before
     assert ledger.cut_back(0) == 3 and ledger.read().entries == ()
-    assert not list(ledger.path.parent.glob("*.new"))
+    assert not list(ledger.path.parent.glob(".ledger.jsonl.*"))
 
 
 def test_cut_back_keeps_torn_lines_that_are_not_the_tail(ledger):

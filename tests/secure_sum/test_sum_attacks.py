@@ -277,35 +277,6 @@ def test_lists_that_are_not_of_this_sum_are_refused() -> None:
         join(talk.session, 9)
 
 
-def test_one_context_for_each_sum() -> None:
-    session = a_session(6)
-    rules.same_session(session, a_session(6))
-    changes: list[dict[str, Any]] = [
-        {"run": "b"},
-        {"round": 4},
-        {"attempt": 2},
-        {"members": (0, 1, 2, 3, 4)},
-        {"threshold": 6},
-        {"neighbours": 4, "threshold": 4},
-        {"colluders": 1},
-        {"bits": 19},
-        {"size": 8},
-        {"options": hashlib.sha256(b"others").digest()},
-        {"model": hashlib.sha256(b"another").digest()},
-    ]
-    digests = {session.digest}
-    for change in changes:
-        other = replace(session, **change)
-        digests.add(other.digest)
-        with pytest.raises(SumRefused):
-            rules.same_session(session, other)
-        # A signature for one context is none for another: whoever is told other facts is alone.
-        with pytest.raises(SumRefused, match="not signed"):
-            signed = join(session, 1).announce(KNOWN[1])
-            rules.signed(KNOWN[0], 1, announced_text(other, 1, signed[:KEYS_BYTES]), signed[KEYS_BYTES:])
-    assert len(digests) == len(changes) + 1
-
-
 def test_members_that_were_told_different_facts_open_nothing_even_without_signatures() -> None:
     """Their masks do not cancel and their shares do not open: without identities too."""
     session = a_session(4, threshold=3)
