@@ -89,6 +89,8 @@ def seen(
     name; and the folder that its private/ was moved to. Sums are zero, so the models do not depend on the cohorts.
     """
 
+    from fedpriv.server import gradient
+
     real, draw, monitors = gradient.noisy_sum, Cohorts.draw, list[Monitor]()
     monkeypatch.setattr(gradient, "noisy_sum", lambda sent, *rest: real(map(torch.zeros_like, sent), *rest))
     monkeypatch.setattr("strategies.dpfedavg.within", lambda sent, clip_norm: torch.zeros(()))
