@@ -31,10 +31,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fedpriv.client.base import LastBlocksStay
 from fedpriv.client.clip_statistics import ClipStatistic, Measured
 from fedpriv.client.contract import Charge, Release, Statistics, UnsafeClipNorm
 from fedpriv.client.gaussian import TwoExchangeClient
-from fedpriv.client.personal import LastBlocksStay
 from fedpriv.common.messages import CLIP_CHANGE, CLIP_REPORTED_NORM, LEAST_NORM, Request, shown
 from fedpriv.config.methods import ADPFLOptions
 from fedpriv.mechanisms.clip_thresholds import push, window_spread

@@ -8,7 +8,7 @@ Nobody adds noise; the server sees every update of the base layers as it is, and
 Symbols: W_B -> the base layers, which are shared; W_P -> the personal layers; K_P -> personal_layers.
 """
 
-from fedpriv.client.personal import LastBlocksStay
+from fedpriv.client.base import LastBlocksStay
 
 
 class FedPerClient(LastBlocksStay):

@@ -16,8 +16,7 @@ Symbols: P -> head_period.
 
 from __future__ import annotations
 
-from fedpriv.client.base import Client
-from fedpriv.client.personal import PersonalClient
+from fedpriv.client.base import Client, PersonalClient
 from fedpriv.config.methods import FedVFOptions
 from fedpriv.training.flat_model import Layers, Layout
 

@@ -11,7 +11,7 @@ global parts are trained together; the paper's auxiliary losses on the local rep
 
 from __future__ import annotations
 
-from fedpriv.client.personal import PersonalClient
+from fedpriv.client.base import PersonalClient
 from fedpriv.config.methods import HeadOptions
 from fedpriv.training.flat_model import Layout
 

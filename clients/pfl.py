@@ -5,7 +5,7 @@ Nobody adds noise; the server sees every update of the base layers as it is, and
 
 from __future__ import annotations
 
-from fedpriv.client.personal import LastBlocksStay
+from fedpriv.client.base import LastBlocksStay
 
 
 class PFLClient(LastBlocksStay):

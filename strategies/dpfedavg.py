@@ -31,7 +31,7 @@ from fedpriv.config.gradient_methods import DPFedAvgOptions
 from fedpriv.mechanisms.noise import add_normal_to_sum
 from fedpriv.mechanisms.trusted_sums import split_for_count, within
 from fedpriv.server.clip_rules import Quantile
-from fedpriv.server.noisy_gradient import NoisyGradientServer
+from fedpriv.server.gradient import NoisyGradientServer
 from fedpriv.server.round import NO_HOOKS, Hooks, Population
 
 

@@ -6,6 +6,7 @@ A method's client file says what its release is and what that costs (`release`, 
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any, final
 
@@ -14,9 +15,11 @@ import torch
 from flwr.client import NumPyClient
 from torch import Tensor
 
-from fedpriv.client.method import Method
+from fedpriv.client.method import Method, Traits
 from fedpriv.client.one_path import Asked, Clip, Participation
 from fedpriv.common.messages import ATTEMPT, ROUND, STATISTICS, TRAIN, Outgoing, Request
+from fedpriv.config.methods import PersonalOptions
+from fedpriv.training.flat_model import Layers, Layout
 from fedpriv.training.sequential import Training
 
 #: Flower's class, for halves inside other people's apps.
@@ -72,3 +75,32 @@ def alone(client: Method) -> Participation:
 
     clip: Clip = lambda requests: site.trainer.clipped_sums(requests)  # noqa: E731 - a trainer may have none
     return Participation(client, lambda _: client, lambda _: site.num_examples, train, clip, apart=True)
+
+
+class PersonalClient(Client):
+    """Releases the update of the shared layers as it is (no privacy); other layers stay with the client.
+
+    The model is an ordered list of named blocks over one flat vector [d]. Only the shared part is ever in a message;
+    the rest starts at the common initial model, is trained with every participation, and stays in the client's memory.
+    """
+
+    traits = Traits(keeps_layers=True)
+
+    @abstractmethod
+    def shared_blocks(self, layout: Layout) -> slice:
+        """The blocks that travel: the first or the last ones. Raises `OptionError` where none would be left."""
+
+    def layers(self, layout: Layout, server_round: int) -> Layers:
+        """The shared blocks down and up in every round; all others are kept."""
+        shared, size = self.shared_blocks(layout), layout.num_parameters
+        kept = slice(shared.stop, size) if shared.start == 0 else slice(0, shared.start)
+        return Layers(shared, shared, kept, shared)
+
+
+class LastBlocksStay(PersonalClient):
+    """The last ``personal_layers`` named blocks stay local (None: two, or one of a model of two)."""
+
+    options: PersonalOptions
+
+    def shared_blocks(self, layout: Layout) -> slice:
+        return slice(0, layout.last_blocks(self.options.personal_layers, "strategy.client.personal_layers").start)

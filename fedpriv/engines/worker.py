@@ -383,6 +383,11 @@ class Worker:
         return self.config.evaluate.clients and seeded and kept
 
     @cached_property
+    def _pixels(self) -> int:
+        """Numbers that the model reads of an example."""
+        return math.prod(self.data.dataset.shape)
+
+    @cached_property
     def by_person(self) -> bool:
         """Whether clients count, draw and clip persons."""
         return unit_of(self.config) == "person"
@@ -500,8 +505,7 @@ class Worker:
                 read, read_at = (lambda places: self._normalised(together[places.numpy()])), torch.device("cpu")
                 if self.resident is not None:
                     read, read_at = self.resident.reader(together)
-                pixels = math.prod(self.data.dataset.shape)
-                done = trainer.train_rows(theta, counts, read, pixels, rngs, mu, drifts, read_at)
+                done = trainer.train_rows(theta, counts, read, self._pixels, rngs, mu, drifts, read_at)
                 return done.updates, done.losses
         starts = theta.to(self.model.theta.device).expand(len(clients), -1)  # there once, not for each client
         pulls = drifts if drifts is not None else [None] * len(clients)

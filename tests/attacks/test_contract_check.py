@@ -15,7 +15,7 @@ import clients.dpfl_agn
 import clients.fedldp as fedldp
 import fedpriv.client.example_level as example_level
 import fedpriv.mechanisms.per_example as per_example
-import fedpriv.server.noisy_gradient as noisy_gradient
+import fedpriv.server.gradient as noisy_gradient
 import fedpriv.training.stacked_gradients as stacked_gradients
 import strategies.dpftrl as dpftrl
 from clients.cpsgd import CpSGDClient

@@ -34,7 +34,7 @@ from fedpriv.guard.guarded_message import (
     _asked,
 )
 from fedpriv.guard.release import Terms
-from fedpriv.guard.sandbox import Answer, Sandbox
+from fedpriv.guard.sandbox import Answer, Limits, Sandbox
 from fedpriv.guard.shards import Shards
 from fedpriv.mechanisms.noise import SeededNoise
 from fedpriv.secure_sum.sum_session import SumRefused
@@ -163,7 +163,8 @@ def test_a_message_that_cannot_be_booked_does_not_leave(tmp_path: Path, monkeypa
 
 
 def test_the_app_sees_its_message_and_what_the_policy_says(tmp_path: Path) -> None:
-    network = machines(tmp_path, node_config={"num-partitions": 3})
+    rules = {"memory_mib": 64, "processor_seconds": 4, "wall_seconds": 0.01, "pad_seconds": 0.02, "processes": 5}
+    network = machines(tmp_path, node_config={"num-partitions": 3}, **rules)
     network.ask()
     message, context, _ = network.boxed.asked[0]
     assert dict(message.content["config"]) == {"server-round": 1, "lr": 0.1}
@@ -171,7 +172,8 @@ def test_the_app_sees_its_message_and_what_the_policy_says(tmp_path: Path) -> No
     assert context.node_config == {"partition-id": 0, "data-path": place, "num-partitions": 3}
     assert context.run_config == {"lr": 0.1} and not context.state
     ((app, data, limits, confined),) = network.boxed.given
-    assert (app.name, str(data), confined) == ("app", place, True) and limits.answer_bytes >= 20
+    assert (app.name, str(data), confined) == ("app", place, True)
+    assert limits == Limits(64 << 20, 4, 0.01, 2 * 20 + 2**16, 0.02, 5)
 
 
 def test_no_other_message_brings_anything(tmp_path: Path) -> None:

@@ -88,10 +88,11 @@ def seen(
     """``seen("a", {1, 2}, *options)``: all that outsiders read of a run in whose cohorts these clients are never, by
     name; and the folder that its private/ was moved to. Sums are zero, so the models do not depend on the cohorts.
     """
-    from fedpriv.server import noisy_gradient
 
-    real, draw, monitors = noisy_gradient.noisy_sum, Cohorts.draw, list[Monitor]()
-    monkeypatch.setattr(noisy_gradient, "noisy_sum", lambda sent, *rest: real(map(torch.zeros_like, sent), *rest))
+    from fedpriv.server import gradient
+
+    real, draw, monitors = gradient.noisy_sum, Cohorts.draw, list[Monitor]()
+    monkeypatch.setattr(gradient, "noisy_sum", lambda sent, *rest: real(map(torch.zeros_like, sent), *rest))
     monkeypatch.setattr("strategies.dpfedavg.within", lambda sent, clip_norm: torch.zeros(()))
     monkeypatch.setattr("strategies.dpftrl.clip", lambda vector, bound: torch.zeros_like(vector))
     monkeypatch.setitem(matplotlib.rcParams, "svg.hashsalt", "0")
