@@ -191,7 +191,7 @@ def _declared_table(options: dict[str, str], data: Path, warnings: list[str]) ->
 
 def _declared_pictures(options: dict[str, str], data: Path) -> Declared:
     from fedpriv.config.remote import REMOTE_VALUE
-    from fedpriv.data.pictures import chosen_classes
+    from fedpriv.data.sources import chosen_classes
     from fedpriv.deployment.declaration import Declared
 
     for name in ("classes", "size"):
@@ -216,7 +216,7 @@ def _declared_pictures(options: dict[str, str], data: Path) -> Declared:
 
 def _in_words(declared: Declared | DeclaredTable, data: Path) -> str:
     """With the pictures of every class: a name that is mistyped has none."""
-    from fedpriv.data.pictures import chosen_classes
+    from fedpriv.data.sources import chosen_classes
     from fedpriv.deployment.declaration import DeclaredTable
 
     if not isinstance(declared, DeclaredTable) and not declared.classes:

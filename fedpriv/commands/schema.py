@@ -30,8 +30,8 @@ from fedpriv.common.errors import OptionError
 from fedpriv.common.printing import say
 from fedpriv.common.run_files import fitting, mapping_in
 from fedpriv.data.table_files import DECIMALS, SEPARATORS, Form, draft
+from fedpriv.data.table_rows import check
 from fedpriv.data.table_schema import filled, read_schema
-from fedpriv.data.tables import check
 
 FORM: dict[str, str | tuple[str, ...] | None] = {
     "separator": ("auto", *SEPARATORS),

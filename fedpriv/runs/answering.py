@@ -13,8 +13,8 @@ from fedpriv.common.messages import FloatVector
 from fedpriv.config.schema import Config
 from fedpriv.config.sum_methods import AskOptions
 from fedpriv.data.asked import KEPT, Asks, answers
+from fedpriv.data.table_rows import MOST_LOST
 from fedpriv.data.table_schema import TableSchema
-from fedpriv.data.tables import MOST_LOST
 
 COLUMNS = ("question", "of", "answer", "low", "high")
 

@@ -11,7 +11,7 @@ from fedpriv.client.build import make_client, partition_remarks, person_word, un
 from fedpriv.common.files import json_number
 from fedpriv.common.messages import LOCAL_ACCURACY
 from fedpriv.config.schema import Config
-from fedpriv.data.tables import schema_of_dataset
+from fedpriv.data.table_rows import schema_of_dataset
 from fedpriv.engines.worker import Worker
 from fedpriv.privacy.claimed import Claim
 from fedpriv.privacy.composition import Verified

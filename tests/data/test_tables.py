@@ -15,8 +15,8 @@ from fedpriv.common.errors import DataError, OptionError
 from fedpriv.config.compose import compose
 from fedpriv.data.load import load_federated
 from fedpriv.data.table_files import Form
+from fedpriv.data.table_rows import Encoded, check, encode_file
 from fedpriv.data.table_schema import MOST_COLUMNS, schema_of
-from fedpriv.data.tables import Encoded, check, encode_file
 from fedpriv.runs.folder import RunFolder
 from fedpriv.runs.start import start_run
 
