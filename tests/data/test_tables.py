@@ -93,22 +93,6 @@ def test_numbers_that_pyarrow_reads_are_those_that_are_read_cell_by_cell(tmp_pat
     assert found[0].inputs[:, 1].sum() == 8  # cells that are missing
 
 
-def test_parquet_gives_what_csv_gives(tmp_path: Path) -> None:
-    rows = "p1,41.5,f,hello,no\np2,,m,,yes\n"
-    table = pa.table(
-        {
-            "patient": pa.array(["p1", "p2"]).dictionary_encode(),
-            "age": pa.array([41.5, None], pa.float32()),
-            "sex": pa.array(["f", "m"], pa.large_string()),
-            "note": ["hello", None],
-            "ill": ["no", "yes"],
-        }
-    )
-    parquet.write_table(table, tmp_path / "table.parquet")
-    one, two = encoded(tmp_path, HEADER + rows), encode_file(tmp_path / "table.parquet", SCHEMA)
-    assert np.array_equal(one.inputs, two.inputs) and np.array_equal(one.unit, two.unit)  # type: ignore[arg-type]
-
-
 def test_whole_numbers_truth_values_and_dates_are_categories_too(tmp_path: Path) -> None:
     said = {
         "target": {"column": "y", "task": "regression", "range": [0, 10]},
