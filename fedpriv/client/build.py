@@ -23,8 +23,8 @@ from fedpriv.config.schema import Config
 from fedpriv.config.sum_methods import AskOptions
 from fedpriv.data.asked import Asks, asks_of
 from fedpriv.data.load import load_federated
+from fedpriv.data.table_rows import schema_of_dataset
 from fedpriv.data.table_schema import TableSchema
-from fedpriv.data.tables import schema_of_dataset
 from fedpriv.privacy.events import Event
 from fedpriv.training.flat_model import Layout, layout_of
 from fedpriv.training.language_models import text_of

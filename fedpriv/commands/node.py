@@ -99,7 +99,7 @@ class Declaration:
         """What no run can be told otherwise. warnings: gets those of a table. guarded: nothing need be, where foreign
         apps alone are to run. Raises `OptionError` for what no run could name, `DataError`.
         """
-        from fedpriv.data.pictures import chosen_classes
+        from fedpriv.data.sources import chosen_classes
 
         given = self.given()
         if guarded and not given:
@@ -217,7 +217,7 @@ def declare(*, node: Node, declaration: Declaration, credentials: Existing | Non
 
 def _in_words(declared: Declared | DeclaredTable, data: Path) -> str:
     """With the pictures of every class: a name that is mistyped has none."""
-    from fedpriv.data.pictures import chosen_classes
+    from fedpriv.data.sources import chosen_classes
 
     if not isinstance(declared, DeclaredTable) and not declared.classes:
         return "nothing of the data; foreign apps alone are to run"

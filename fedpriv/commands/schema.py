@@ -60,14 +60,14 @@ def draft(file: Existing, *, target: str = "", out: Path | None = None, form: Fo
 
 @command
 def check(file: Existing | None = None, *, schema_file: Path, form: FormOptions) -> int:
-    from fedpriv.data import tables
+    from fedpriv.data import table_rows
     from fedpriv.data.table_schema import read_schema
 
     schema = read_schema(schema_file)
     if file is None:
         say(f"{schema.num_inputs} inputs, digest {schema.digest}")
         return DONE
-    lines, warnings = tables.check(file, schema, form.form)
+    lines, warnings = table_rows.check(file, schema, form.form)
     say("\n".join([*lines, *warnings]))
     return LOST if warnings else DONE
 

@@ -30,8 +30,8 @@ from fedpriv.config.schema import Config
 from fedpriv.config.sum_methods import AskOptions
 from fedpriv.data.partition import places_of
 from fedpriv.data.questions import MOST_NUMBERS, ROWS, Question, Values, parse, weights
+from fedpriv.data.table_rows import schema_of_dataset, task_of
 from fedpriv.data.table_schema import TableSchema, schema_of
-from fedpriv.data.tables import schema_of_dataset, task_of
 from fedpriv.mechanisms.tasks import Classification, Regression, Task
 
 if TYPE_CHECKING:

@@ -35,8 +35,8 @@ from fedpriv.data.partition import (
     read_split,
     split_test_set,
 )
-from fedpriv.data.pictures import class_folders, find_source, load_pictures
-from fedpriv.data.tables import blank_inputs, encoded_rows, load_table, schema_of_dataset, task_of
+from fedpriv.data.sources import class_folders, find_source, load_pictures
+from fedpriv.data.table_rows import blank_inputs, encoded_rows, load_table, schema_of_dataset, task_of
 from fedpriv.data.types import Dataset, Examples, FederatedData, Partition, ResampledPartition, Source, generator
 from fedpriv.mechanisms.tasks import of_classes
 

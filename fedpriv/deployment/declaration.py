@@ -110,8 +110,8 @@ def count_rows(declared: DeclaredTable, data: Path, warnings: list[str] | None =
     warnings: gets one for each column of which many cells are lost, and a column that is lost is refused. None: neither
     is said, since a server would see it by this machine's absence. Raises `DataError`, `OptionError`.
     """
+    from fedpriv.data.table_rows import encode_file, form_of, lost_columns
     from fedpriv.data.table_schema import read_schema
-    from fedpriv.data.tables import encode_file, form_of, lost_columns
 
     if Path(declared.table).name != declared.table or not (data / declared.table).is_file():
         raise OptionError("table", declared.table, f"must be the name of a file in {data}")

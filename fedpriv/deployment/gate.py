@@ -30,7 +30,7 @@ from fedpriv.config.sum_methods import AskOptions
 from fedpriv.data.asked import num_outputs_of
 from fedpriv.data.features import model_input
 from fedpriv.data.networks import network_size
-from fedpriv.data.tables import schema_of_dataset, task_of
+from fedpriv.data.table_rows import schema_of_dataset, task_of
 from fedpriv.deployment.approved_weights import with_own_weights
 from fedpriv.deployment.data_ledger import PRIVATE, DataLedger, Signer, note_refusal, signer_of
 from fedpriv.deployment.declaration import Declared, DeclaredTable

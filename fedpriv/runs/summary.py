@@ -15,8 +15,8 @@ from fedpriv.common.messages import LOCAL_ACCURACY, FloatVector
 from fedpriv.config.schema import Config
 from fedpriv.config.sum_methods import AskOptions
 from fedpriv.data.asked import KEPT, Asks, answers
+from fedpriv.data.table_rows import MOST_LOST, schema_of_dataset
 from fedpriv.data.table_schema import TableSchema
-from fedpriv.data.tables import MOST_LOST, schema_of_dataset
 from fedpriv.engines.worker import Worker
 from fedpriv.privacy.claimed import Claim
 from fedpriv.privacy.composition import Verified

@@ -35,8 +35,8 @@ from fedpriv.data.cache import cache_folder
 from fedpriv.data.decoding import Encoded, read_picture
 from fedpriv.data.features import Features, model_input
 from fedpriv.data.table_files import Form, is_parquet, read_columns, read_whole
+from fedpriv.data.table_rows import encode, form_of, next_tokens, task_of, texts_of
 from fedpriv.data.table_schema import TableSchema, parsed_number, schema_of, with_tokenizer
-from fedpriv.data.tables import encode, form_of, next_tokens, task_of, texts_of
 from fedpriv.data.texts import TokenRule
 from fedpriv.mechanisms.tasks import PADDING, Classification, NextToken, Regression, Task
 from fedpriv.runs.folder import TOKENIZER

@@ -31,7 +31,7 @@ from fedpriv.common.messages import Refusal
 from fedpriv.common.places import PACKAGE
 from fedpriv.common.printing import cell, printable
 from fedpriv.data.decoding import Encoded, read_picture
-from fedpriv.data.pictures import chosen_classes
+from fedpriv.data.sources import chosen_classes
 from fedpriv.deployment import supernode
 from fedpriv.deployment.bundles import Approved
 from fedpriv.deployment.policy import read_policy

@@ -22,7 +22,7 @@ from fedpriv.common.errors import DataError, OptionError
 from fedpriv.config.data_schema import KNOWN_SETS, DatasetConfig
 from fedpriv.data import Dataset
 from fedpriv.data.load import load_dataset
-from fedpriv.data.pictures import chosen_classes
+from fedpriv.data.sources import chosen_classes
 from fedpriv.training.sequential import normalise
 
 

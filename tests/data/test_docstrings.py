@@ -12,11 +12,11 @@ import pytest
 from fedpriv.common.errors import DataError
 from fedpriv.config.compose import compose
 from fedpriv.config.own_options import CONF
-from fedpriv.data import installed_tables, tables
+from fedpriv.data import installed_tables, table_rows
 from fedpriv.data.installed_tables import OF_LIBRARY, OF_MODULE, SHORTEST, _order, module_files, table_of
 from fedpriv.data.load import load_federated
+from fedpriv.data.table_rows import encode
 from fedpriv.data.table_schema import read_schema
-from fedpriv.data.tables import encode
 
 LONG = "Words of a docstring that is long enough to be taken, since it has at least eighty characters: "
 
@@ -74,12 +74,12 @@ def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
             for k in range(5)
         }
     made = table_of(files)
-    monkeypatch.setattr(tables, "INSTALLED", {"docstrings": lambda: made, "docstrings_next": lambda: made})
+    monkeypatch.setattr(table_rows, "INSTALLED", {"docstrings": lambda: made, "docstrings_next": lambda: made})
     return ["dataset=docstrings", f"dataset.cache={tmp_path / 'cache'}", "strategy=fedavg", "model=linear"]
 
 
 def test_a_module_is_on_one_side_and_seeds_choose_which(small: list[str]) -> None:
-    made = tables.INSTALLED["docstrings"]()
+    made = table_rows.INSTALLED["docstrings"]()
     inputs = encode(made, read_schema(CONF / "schema/docstrings.yaml"), "made").inputs
     module_of = dict(zip((row.tobytes() for row in inputs), made["module"].to_pylist(), strict=True))
     sides = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -27,7 +28,7 @@ from fedpriv.data.features import (
 )
 from fedpriv.data.gradients import LEAST, TALL, WIDE, moments, normalised, oriented_gradients, read_at, sheared, unit
 from fedpriv.data.load import load_dataset, load_federated
-from fedpriv.data.maps import Directions, draw_glyphs, glyph_directions, stroke_directions, stroke_map
+from fedpriv.data.maps import Directions, draw_glyphs, glyph_directions, stroke_map
 
 SHAPES = ((1, 8, 8), (3, 8, 8), (1, 12, 20), (1, 28, 28), (3, 32, 32), (1, 64, 64), (3, 64, 40))
 
@@ -237,39 +238,25 @@ def spoil(file: Path, how: str) -> None:
 
 
 @pytest.mark.parametrize("how", ["flipped", "cut", "gone"])
-def test_damaged_features_are_computed_again(how: str, tmp_path: Path):
-    images = smooth((1, 12, 12), 9)
-
-    def arrays() -> FeatureArrays:
-        return FeatureArrays(Features(options("gradients"), (1, 12, 12), tmp_path), images, {"name": "some"}, tmp_path)
-
-    first = np.array(arrays().array)
-    (file,) = tmp_path.glob("features/*/features.npy")
-    before = file.read_bytes()
-    spoil(file, how)
-    np.testing.assert_array_equal(arrays().array, first)
-    assert file.read_bytes() == before
-    np.testing.assert_array_equal(FeatureRows(arrays(), 2, 9)[np.array([0, 3])], first[[2, 5]])
-
-
-@pytest.mark.parametrize("how", ["flipped", "cut", "gone"])
-def test_a_damaged_stroke_map_is_made_again(how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize("what", ["features", "stroke_maps"])
+def test_what_is_damaged_is_made_again(what: str, how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     few_glyphs(monkeypatch)
-    made: list[int] = []
+    images, chosen = smooth((1, 12, 12), 9), options("gradients", map="strokes", dims=9)
 
-    def compute(images: np.ndarray) -> np.ndarray:
-        made.append(len(images))
-        return Features(options("gradients"), (1, 12, 12), tmp_path)(images)
+    def rows() -> np.ndarray:
+        whole = FeatureArrays(Features(chosen, (1, 12, 12), tmp_path), images, {"name": "some"}, tmp_path)
+        return np.array(FeatureRows(whole, 2, 9)[np.array([0, 3])])
 
-    first = stroke_directions(compute, (1, 12, 12), {}, tmp_path)
-    again = stroke_directions(compute, (1, 12, 12), {}, tmp_path)
-    assert made == [160]
-    (file,) = tmp_path.glob("stroke_maps/*/directions.npz")
+    first = rows()
+    (file,) = tmp_path.glob(f"{what}/*/*.np[yz]")
+    size = file.stat().st_size
     spoil(file, how)
-    third = stroke_directions(compute, (1, 12, 12), {}, tmp_path)
-    assert made == [160, 160]
-    for other in (again, third):
-        np.testing.assert_array_equal(other.vectors, first.vectors)
+    if what == "stroke_maps":
+        shutil.rmtree(tmp_path / "features")
+    np.testing.assert_array_equal(rows(), first)
+    assert file.stat().st_size == size
+    if what == "features":
+        np.testing.assert_array_equal(np.load(file)[[2, 5]], first)
 
 
 def test_features_are_computed_once_and_found_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -16,8 +16,8 @@ from fedpriv.common.errors import DataError
 from fedpriv.config.compose import compose
 from fedpriv.config.data_schema import DatasetConfig
 from fedpriv.data.table_files import Form, draft
+from fedpriv.data.table_rows import encoded_rows
 from fedpriv.data.table_schema import read_schema
-from fedpriv.data.tables import encoded_rows
 from fedpriv.deployment.policy_template import TEMPLATE
 from fedpriv.runs.start import start_run
 from fedpriv.runs.summary import lost_cells

@@ -24,8 +24,8 @@ from fedpriv.common.errors import DataError
 from fedpriv.config.compose import compose
 from fedpriv.data.hub import read_split
 from fedpriv.data.table_files import Form, read_columns, read_whole
+from fedpriv.data.table_rows import Cells, Encoded, encode
 from fedpriv.data.table_schema import FOLDED, TableSchema, canonical, day_of, read_schema, schema_of, value_places
-from fedpriv.data.tables import Cells, Encoded, encode
 from fedpriv.mechanisms.tasks import of_classes
 from fedpriv.training.task_metrics import metrics
 

@@ -15,8 +15,8 @@ from fedpriv.common.errors import DataError, OptionError
 from fedpriv.config.compose import compose
 from fedpriv.data.load import load_federated
 from fedpriv.data.table_files import Form
+from fedpriv.data.table_rows import Encoded, check, encode_file
 from fedpriv.data.table_schema import MOST_COLUMNS, schema_of
-from fedpriv.data.tables import Encoded, check, encode_file
 from fedpriv.runs.folder import RunFolder
 from fedpriv.runs.start import start_run
 
@@ -91,22 +91,6 @@ def test_numbers_that_pyarrow_reads_are_those_that_are_read_cell_by_cell(tmp_pat
         found.append(encode_file(tmp_path / "t.csv", schema_of(said, "test")))
     assert found[0].inputs.tobytes() == found[1].inputs.tobytes() and found[0].remarks == found[1].remarks
     assert found[0].inputs[:, 1].sum() == 8  # cells that are missing
-
-
-def test_parquet_gives_what_csv_gives(tmp_path: Path) -> None:
-    rows = "p1,41.5,f,hello,no\np2,,m,,yes\n"
-    table = pa.table(
-        {
-            "patient": pa.array(["p1", "p2"]).dictionary_encode(),
-            "age": pa.array([41.5, None], pa.float32()),
-            "sex": pa.array(["f", "m"], pa.large_string()),
-            "note": ["hello", None],
-            "ill": ["no", "yes"],
-        }
-    )
-    parquet.write_table(table, tmp_path / "table.parquet")
-    one, two = encoded(tmp_path, HEADER + rows), encode_file(tmp_path / "table.parquet", SCHEMA)
-    assert np.array_equal(one.inputs, two.inputs) and np.array_equal(one.unit, two.unit)  # type: ignore[arg-type]
 
 
 def test_whole_numbers_truth_values_and_dates_are_categories_too(tmp_path: Path) -> None:

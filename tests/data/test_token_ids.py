@@ -13,8 +13,8 @@ from text_data import tokenizer_json
 from fedpriv.common.errors import DataError, OptionError
 from fedpriv.config.compose import compose
 from fedpriv.data.load import load_federated
+from fedpriv.data.table_rows import encode, task_of
 from fedpriv.data.table_schema import TableSchema, read_schema, schema_of
-from fedpriv.data.tables import encode, task_of
 from fedpriv.data.texts import TokenRule
 from fedpriv.mechanisms.tasks import PADDING, NextToken
 

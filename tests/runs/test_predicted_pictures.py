@@ -22,7 +22,7 @@ from fedpriv.config.compose import compose, read_config
 from fedpriv.config.data_schema import DatasetConfig
 from fedpriv.data.decoding import Encoded, read_picture
 from fedpriv.data.load import load_federated
-from fedpriv.data.pictures import class_folders, image_folder
+from fedpriv.data.sources import class_folders, image_folder
 from fedpriv.runs.trained_model import TrainedModel, load_model
 
 SIDE = 8

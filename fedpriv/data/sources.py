@@ -1,4 +1,4 @@
-"""Pictures: finds and reads the data set that the configuration names.
+"""Sources of pictures: finds and reads the data set that the configuration names.
 
 - digits: ships with scikit-learn. custom: the user's own function. huggingface: `fedpriv.data.hub`.
 - MNIST, Fashion-MNIST, CIFAR-10, CIFAR-100, in torchvision's folder layout. The MNIST family is read here, which checks
