@@ -21,7 +21,11 @@ ELSEWHERE = {
 }
 #: Headings of the reference, and the modules or classes below each.
 REFERENCE = {
-    "Calls, and what they return": ("fedpriv.api.calls", "fedpriv.runs.trained_model.TrainedModel"),
+    "Calls, and what they return": (
+        "fedpriv.api.calls",
+        "fedpriv.checking.result.Check",
+        "fedpriv.runs.trained_model.TrainedModel",
+    ),
     "Guard": ("fedpriv.guard.guarded_strategy.guarded", "fedpriv.guard.simulation.simulate_guard"),
     "What they raise": ("fedpriv.common.errors",),
     "For a method of your own: the client": (
