@@ -26,6 +26,7 @@ REFERENCE = {
         "fedpriv.checking.result.Check",
         "fedpriv.runs.trained_model.TrainedModel",
     ),
+    "An accountant for Flower's own strategies": ("fedpriv.runs.flower_accountant.accountant",),
     "Guard": ("fedpriv.guard.guarded_strategy.guarded", "fedpriv.guard.simulation.simulate_guard"),
     "What they raise": ("fedpriv.common.errors",),
     "For a method of your own: the client": (
