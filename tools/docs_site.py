@@ -21,7 +21,12 @@ ELSEWHERE = {
 }
 #: Headings of the reference, and the modules or classes below each.
 REFERENCE = {
-    "Calls, and what they return": ("fedpriv.api.calls", "fedpriv.runs.trained_model.TrainedModel"),
+    "Calls, and what they return": (
+        "fedpriv.api.calls",
+        "fedpriv.checking.result.Check",
+        "fedpriv.runs.trained_model.TrainedModel",
+    ),
+    "An accountant for Flower's own strategies": ("fedpriv.runs.flower_accountant.accountant",),
     "Guard": ("fedpriv.guard.guarded_strategy.guarded", "fedpriv.guard.simulation.simulate_guard"),
     "What they raise": ("fedpriv.common.errors",),
     "For a method of your own: the client": (

@@ -48,7 +48,7 @@ def attack_run(run: str, attack: str, changes: Mapping[str, Any], places: Sequen
     known = [name for name in AttackConfig.model_fields if name not in OF_RUNS]
     if wrong := next((name for name in changes if name not in known), None):
         words = f"there is no such option here; allowed: run, attack, {', '.join(known)}"
-        raise OptionError(wrong, changes[wrong], words)
+        raise OptionError(wrong, str(changes[wrong]).lower(), words)
     config = with_operations(read_config(run, said(places)), places)
     refuse_answers(config, run)
     config = config.model_copy(update={"attack": changed(config.attack, changes)})

@@ -44,7 +44,17 @@ from pydantic import Field
 
 from fedpriv.commands.schema import Decimal, FormOptions, Separator
 from fedpriv.commands.superlink import check_proxies
-from fedpriv.common.command_line import DONE, FAILED, LOST, Existing, command, hints_of, nearest, read_option
+from fedpriv.common.command_line import (
+    DONE,
+    FAILED,
+    LOST,
+    Existing,
+    command,
+    hints_of,
+    nearest,
+    read_option,
+    read_options,
+)
 from fedpriv.common.errors import FedprivError, OptionError, RunFailed
 from fedpriv.common.places import installed_code_only
 from fedpriv.common.printing import say
@@ -85,7 +95,7 @@ class Declaration:
 
     classes: str = ""
     size: Annotated[int | None, Field(ge=4, le=1024)] = None
-    channels: Literal["1", "3"] | None = None
+    channels: Annotated[Literal["1", "3"] | None, Field(description="1 for grey or 3 for colour")] = None
     table: str = ""
     schema_file: Existing | None = None
     separator: Separator | None = None
@@ -206,9 +216,11 @@ def declare(*, node: Node, declaration: Declaration, credentials: Existing | Non
         ledger.sign_on()
         before = ledger.declared()
         kept = {name: value for name, value in vars(before).items() if name in hints_of(Declaration)}
-        if isinstance(before, Declared):
-            kept |= {"classes": ",".join(before.classes), "channels": str(before.channels or 3)}
-        now = Declaration(**kept | declaration.given()).declared(node.data, warnings)
+        if isinstance(before, Declared) and not before.classes:
+            kept = {}  # of a guarded node that declared nothing
+        elif isinstance(before, Declared):
+            kept |= {"classes": ",".join(before.classes), "channels": str(before.channels)}
+        now = read_options(Declaration, kept | declaration.given()).declared(node.data, warnings)
         if now != before:
             ledger.declare(now)
     say(f"{now.number} declared, {before.examples} before: {_in_words(now, node.data)}")

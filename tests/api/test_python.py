@@ -23,17 +23,6 @@ import fedpriv
 
 SMALL = ["num_clients=4", "clients_per_round=4", "num_rounds=3", "engine=inprocess"]
 QUICK = [*SMALL, "operations.report=false"]
-CALLS = (
-    "attack_run",
-    "audit_run",
-    "compare_runs",
-    "extend_run",
-    "load",
-    "plan_run",
-    "rerun",
-    "resume_run",
-    "run",
-)
 
 
 @pytest.fixture(scope="module")
@@ -66,11 +55,10 @@ def test_what_a_checker_sees_is_what_there_is() -> None:
     assert seen == homes
 
 
-@pytest.mark.parametrize("name", CALLS)
-def test_no_call_has_the_name_of_a_module(name: str) -> None:
-    """Importing the module would put it in the call's place."""
-    assert importlib.util.find_spec(f"fedpriv.{name}") is None
-    assert getattr(fedpriv, name).__doc__
+def test_no_call_has_the_name_of_a_module() -> None:
+    """Importing the module would put it in the call's place; `ask` and `check` alone are commands too."""
+    taken = [name for name in fedpriv.__all__ if name != "__version__" and importlib.util.find_spec(f"fedpriv.{name}")]
+    assert taken == ["ask", "check"] and all(getattr(fedpriv, name).__doc__ for name in fedpriv.__all__)
 
 
 # --- what a run gives ------------------------------------------------------------------------------------

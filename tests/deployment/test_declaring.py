@@ -45,7 +45,7 @@ def test_a_ledger_with_channels_that_no_run_knows_is_put_right(machines: MACHINE
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ("channels=2", "channels=2: 1 for grey or 3 for colour"),
+        ("channels=2", "channels=2: must be 1 for grey or 3 for colour"),
         ("channels=0", "channels=0"),
         ("size=3", "size=3: must be a whole number from 4 to 1024"),
         ("size=3x", "size=3x"),

@@ -9,17 +9,11 @@ import pytest
 from fedpriv.commands import papers
 
 
-def test_every_listed_equation_is_in_the_code() -> None:
-    assert papers.missing(papers.find_tags()) == []
-
-
-def test_no_tag_names_an_unknown_paper() -> None:
-    assert {tag.paper for tag in papers.find_tags()} <= papers.REQUIRED.keys()
-
-
-def test_a_removed_tag_is_missed() -> None:
-    tags = [tag for tag in papers.find_tags() if (tag.paper, tag.place) != ("Fed-CAD", "Alg. 1 line 16")]
-    assert papers.missing(tags) == ["[Fed-CAD, Alg. 1 line 16]"]
+def test_every_listed_equation_is_in_the_code_and_a_removed_tag_is_missed() -> None:
+    tags = papers.find_tags()
+    assert papers.missing(tags) == [] and {tag.paper for tag in tags} <= papers.REQUIRED.keys()
+    fewer = [tag for tag in tags if (tag.paper, tag.place) != ("Fed-CAD", "Alg. 1 line 16")]
+    assert papers.missing(fewer) == ["[Fed-CAD, Alg. 1 line 16]"]
 
 
 def test_tags_point_at_their_lines() -> None:
@@ -45,16 +39,12 @@ def test_what_a_tag_is(text: str, places: list[str]) -> None:
     assert [tag.place for tag in papers.tags_in(text, "file.py")] == places
 
 
-def test_the_command_prints_equation_and_place(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_prints_equation_and_place_and_fails_where_one_is_lost(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert papers.main([]) == 0
     printed = capsys.readouterr().out.splitlines()
     (line,) = [line for line in printed if line.startswith("[Fed-CAD, Alg. 1 line 14]")]
     assert line.split()[-1].startswith("clients/fedcad.py:")
-
-
-def test_the_command_fails_where_an_equation_is_lost(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
     monkeypatch.setattr(papers, "REQUIRED", {"Fed-CAD": ("Alg. 3 line 1",)})
-    assert papers.main([]) == 1
-    assert "[Fed-CAD, Alg. 3 line 1]" in capsys.readouterr().err
+    assert papers.main([]) == 1 and "[Fed-CAD, Alg. 3 line 1]" in capsys.readouterr().err

@@ -48,41 +48,21 @@ def test_a_loaded_model_scores_what_the_summary_says(finished: Path):
     assert accuracy == json.loads((finished / "summary.json").read_text())["accuracy"]["final"] > 0.8
 
 
-def test_the_command_prints_a_line_per_picture(
-    finished: Path, digit: tuple[Path, int], capsys: pytest.CaptureFixture[str]
-):
-    file, label = digit
-    assert main([f"run={finished}", str(file), str(file)]) == 0
-    first, second = capsys.readouterr().out.splitlines()
-    assert first == second
-    name, found, probability = first.split("\t")
-    assert (name, found) == (str(file), str(label)) and 0.3 < float(probability) <= 1
-
-
-def test_the_command_goes_on_past_files_that_are_no_pictures(
+def test_the_command_prints_a_line_per_picture_and_goes_on_past_files_that_are_none(
     finished: Path, digit: tuple[Path, int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
-    text = tmp_path / "notes.txt"
+    (file, label), text = digit, tmp_path / "notes.txt"
     text.write_text("no picture")
-    assert main([f"run={finished}", str(text), str(digit[0]), "nowhere.png", str(digit[0])]) == 2
+    assert main([f"run={finished}", str(text), str(file), "nowhere.png", str(file)]) == 2
     outcome = capsys.readouterr()
-    assert [line.split("\t")[0] for line in outcome.out.splitlines()] == [str(digit[0])] * 2
+    first, second = outcome.out.splitlines()
+    name, found, probability = first.split("\t")
+    assert first == second and (name, found) == (str(file), str(label)) and 0.3 < float(probability) <= 1
     assert "2 of 4 files: " in outcome.err and "notes.txt: not a picture" in outcome.err
     assert "nowhere.png: No such file" in outcome.err and outcome.err.count("\n") == 1
-
-
-def test_what_predict_refuses(finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    text = tmp_path / "notes.txt"
-    text.write_text("no picture")
-    for arguments, words in (
-        ([f"run={finished}", str(text)], "notes.txt: not a picture"),
-        ([f"run={finished}", "nowhere.png"], "nowhere.png: No such file or directory"),
-        ([f"run={tmp_path}/nowhere", str(text)], "no such run folder"),
-        ([f"run={tmp_path}", str(text)], "no config.yaml"),
-    ):
-        assert main(arguments) == 2
-        outcome = capsys.readouterr()
-        assert words in outcome.err and outcome.err.count("\n") == 1, outcome.err
+    assert main([f"run={finished}", str(file)]) == 0 and capsys.readouterr().out == f"{first}\n"
+    for folder, words in (("nowhere", "no such run folder"), (".", "no config.yaml")):
+        assert main([f"run={tmp_path}/{folder}", str(file)]) == 2 and words in capsys.readouterr().err
 
 
 def test_pictures_of_another_size_are_refused(finished: Path):

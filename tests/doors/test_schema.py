@@ -25,15 +25,15 @@ def table(tmp_path: Path) -> Path:
     return tmp_path / "people.csv"
 
 
-def test_a_draft_names_columns_and_no_value(table: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_draft_names_columns_and_no_value_and_is_written_once(
+    table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main([str(table), "decimal=comma", "target=ill"]) == 0
     text = capsys.readouterr().out
     assert "age:" in text and "weight:" in text and "column: ill" in text
     assert "71" not in text and "yes" not in text and "130" not in text
     assert main([str(table), "target=height"]) == 2 and "no such column" in capsys.readouterr().err
 
-
-def test_a_draft_is_written_once(table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "new.yaml"
     assert main([str(table), f"out={out}"]) == 0
     assert "column: ill" in out.read_text()
