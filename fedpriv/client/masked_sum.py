@@ -41,7 +41,7 @@ from fedpriv.common.messages import (
     shown,
 )
 from fedpriv.common.sum_graph import graph_of
-from fedpriv.config.sum_methods import ModularOptions
+from fedpriv.config.methods import ModularOptions
 from fedpriv.mechanisms.integer_noise import Residues
 from fedpriv.mechanisms.noise import encode_key
 from fedpriv.secure_sum import rules

@@ -25,8 +25,8 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from fedpriv.common.errors import OptionError
+from fedpriv.config.methods import AskOptions
 from fedpriv.config.schema import Config
-from fedpriv.config.sum_methods import AskOptions
 from fedpriv.data.questions import MOST_NUMBERS, ROWS, Question, Values, parse, weights
 from fedpriv.data.table_answers import zoomed
 from fedpriv.data.table_schema import TableSchema, schema_of

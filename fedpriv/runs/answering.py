@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from fedpriv.common.messages import FloatVector
+from fedpriv.config.methods import AskOptions
 from fedpriv.config.schema import Config
-from fedpriv.config.sum_methods import AskOptions
 from fedpriv.data.asked import KEPT, Asks
 from fedpriv.data.table_answers import answers
 from fedpriv.data.table_rows import MOST_LOST

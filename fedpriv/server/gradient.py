@@ -13,8 +13,7 @@ from fedpriv.common.messages import FloatVector
 from fedpriv.common.packing import unpack_selected
 from fedpriv.common.replies import Reply
 from fedpriv.common.seeds import public_mask
-from fedpriv.config.gradient_methods import GradientOptions
-from fedpriv.config.methods import SelectingOptions
+from fedpriv.config.methods import GradientOptions, SelectingOptions
 from fedpriv.server.round import NO_HOOKS, Hooks, Population
 from fedpriv.server.strategy import FederatedStrategy
 

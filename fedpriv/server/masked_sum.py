@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from fedpriv.common.messages import CLIP_NORM, EXCHANGE, KEY_ATTEMPT, Options, unpack_vector
 from fedpriv.common.replies import read_blobs
 from fedpriv.common.sum_graph import graph_of
-from fedpriv.config.sum_methods import ModularOptions
+from fedpriv.config.methods import ModularOptions
 from fedpriv.secure_sum.collector import Collector, SumFailed
 from fedpriv.secure_sum.member import word_type
 from fedpriv.secure_sum.relays import Add, Ask, after_upload, before_upload

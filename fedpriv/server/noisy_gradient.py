@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedpriv.common.replies import Reply
-from fedpriv.config.gradient_methods import NoisyGradientOptions
+from fedpriv.config.methods import NoisyGradientOptions
 from fedpriv.mechanisms.noise import NoiseSource
 from fedpriv.mechanisms.trusted_sums import noisy_sum
 from fedpriv.privacy.events import EVERY_CLIENT, Entry, Event

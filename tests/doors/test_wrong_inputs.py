@@ -12,7 +12,7 @@ import fedpriv
 from fedpriv.__main__ import main
 from fedpriv.common.errors import OptionError
 from fedpriv.config.compose import compose
-from fedpriv.config.doubts import doubts
+from fedpriv.config.rules import doubts
 from fedpriv.runs.session import Session
 
 
