@@ -25,7 +25,7 @@ from torch import Tensor
 from fedpriv.client.contract import Release
 from fedpriv.client.summing import RowSumClient
 from fedpriv.common.messages import Request
-from fedpriv.config.sum_methods import AskOptions
+from fedpriv.config.methods import AskOptions
 from fedpriv.mechanisms.clipped_sums import ClippedSum
 from fedpriv.mechanisms.noise import fine_step
 from fedpriv.privacy import claimed

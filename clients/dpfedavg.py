@@ -22,7 +22,7 @@ from torch import Tensor
 from clients.fedags import PrintedNoiseClient
 from fedpriv.client.contract import Release
 from fedpriv.client.gradient import NoisyGradientClient
-from fedpriv.config.gradient_methods import DPFedAvgOptions
+from fedpriv.config.methods import DPFedAvgOptions
 from fedpriv.mechanisms.noise import NoiseSource, add_normal_to_sum, clip
 from fedpriv.mechanisms.trusted_sums import noisy_sum, split_for_count, within
 from fedpriv.privacy import claimed

@@ -24,7 +24,7 @@ from torch import Tensor
 from fedpriv.client.base import Client
 from fedpriv.client.contract import Charge, Neighbours, Release, RunFacts
 from fedpriv.client.method import Traits, on_all_axes
-from fedpriv.config.trusted_methods import DPFTRLOptions
+from fedpriv.config.methods import DPFTRLOptions
 from fedpriv.mechanisms.matrix_factors import MatrixMechanism
 from fedpriv.mechanisms.noise import NoiseSource, clip, finite_or_zero
 from fedpriv.privacy import claimed

@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from fedpriv.client.unit_vector import UnitVectorClient
-from fedpriv.config.unit_methods import FedOnceOptions
+from fedpriv.config.methods import FedOnceOptions
 
 
 class FedOnceClient(UnitVectorClient):

@@ -11,7 +11,7 @@ What each sends and costs: `fedpriv.mechanisms.unit_vectors`; what floating poin
 from __future__ import annotations
 
 from fedpriv.client.unit_vector import UnitVectorClient
-from fedpriv.config.unit_methods import PrivUnitOptions
+from fedpriv.config.methods import PrivUnitOptions
 
 
 class PrivUnitClient(UnitVectorClient):

@@ -42,7 +42,7 @@ from torch import Tensor
 from fedpriv.client.contract import LocalRule, Release
 from fedpriv.client.gradient import NoisyGradientClient
 from fedpriv.common.messages import MalformedMessage, Request
-from fedpriv.config.gradient_methods import ScaffoldOptions
+from fedpriv.config.methods import ScaffoldOptions
 from fedpriv.mechanisms.noise import NoiseSource, l2_norm
 
 #: Of the bound of c: what rounding on the way may add.

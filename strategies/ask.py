@@ -15,7 +15,7 @@ import numpy as np
 
 from fedpriv.common.messages import FloatVector
 from fedpriv.common.replies import Reply
-from fedpriv.config.sum_methods import AskOptions
+from fedpriv.config.methods import AskOptions
 from fedpriv.server.row_sums import RowSumServer
 
 

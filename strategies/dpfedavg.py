@@ -27,7 +27,7 @@ import torch
 from numpy.typing import NDArray
 
 from fedpriv.common.replies import Reply
-from fedpriv.config.gradient_methods import DPFedAvgOptions
+from fedpriv.config.methods import DPFedAvgOptions
 from fedpriv.mechanisms.noise import add_normal_to_sum
 from fedpriv.mechanisms.trusted_sums import split_for_count, within
 from fedpriv.server.clip_rules import Quantile

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from fedpriv.common.cohorts import limits
 from fedpriv.common.messages import FloatVector
 from fedpriv.common.replies import Reply
-from fedpriv.config.trusted_methods import DPFTRLOptions
+from fedpriv.config.methods import DPFTRLOptions
 from fedpriv.mechanisms.matrix_factors import MatrixMechanism, exact_sum
 from fedpriv.mechanisms.noise import clip
 from fedpriv.privacy.events import EVERY_CLIENT, Entry, Event, Gaussian

@@ -38,7 +38,7 @@ import numpy as np
 
 from fedpriv.common.messages import FloatVector
 from fedpriv.common.replies import Reply
-from fedpriv.config.unit_methods import FedOnceOptions
+from fedpriv.config.methods import FedOnceOptions
 from fedpriv.privacy.gaussian_dp import gaussian_mu
 from fedpriv.server.round import NO_HOOKS, Hooks, Population
 from fedpriv.server.unit_vector import UnitVectorStrategy

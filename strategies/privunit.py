@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from fedpriv.common.messages import FloatVector
 from fedpriv.common.replies import Reply
-from fedpriv.config.unit_methods import PrivUnitOptions
+from fedpriv.config.methods import PrivUnitOptions
 from fedpriv.server.unit_vector import UnitVectorStrategy
 
 

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from fedpriv.common.messages import pack_vector
 from fedpriv.common.replies import Reply
-from fedpriv.config.gradient_methods import ScaffoldOptions
+from fedpriv.config.methods import ScaffoldOptions
 from fedpriv.server.gradient import NoisyGradientServer
 
 

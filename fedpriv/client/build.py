@@ -14,13 +14,12 @@ from fedpriv.client.contract import PublicFacts, RunFacts, Site
 from fedpriv.common.cohorts import limits
 from fedpriv.common.errors import OptionError
 from fedpriv.common.messages import SUM_EXCHANGES
-from fedpriv.config.checks import check_colluders, check_example_level
 from fedpriv.config.halves import half_class, method_options
-from fedpriv.config.methods import METHODS
+from fedpriv.config.methods import METHODS, AskOptions, SumOptions
 from fedpriv.config.options import MethodOptions
 from fedpriv.config.participation import participation_of
+from fedpriv.config.rules import check
 from fedpriv.config.schema import Config
-from fedpriv.config.sum_methods import AskOptions
 from fedpriv.data.asked import Asks, asks_of
 from fedpriv.data.load import load_federated
 from fedpriv.data.table_rows import schema_of_dataset
@@ -43,9 +42,10 @@ def _checked(found: type[Any]) -> type[Client]:
         raise OptionError(
             "strategy.client._target_", found.__name__, "must be a subclass of fedpriv.client.base.Client"
         )
-    for name, instead in FIXED.items():
+    for name in final_names():
         if any(name in vars(kind) for kind in found.__mro__[: found.__mro__.index(Client)]):
-            words = f"{found.__name__} has its own `{name}`, which all methods share; allowed: {instead}"
+            words = f"{found.__name__} has its own `{name}`, which all methods share; allowed: `charges`, `traits` and "
+            words += "what else docs/architecture.md lists"
             raise OptionError("strategy.client._target_", found.__name__, words)
     return found
 
@@ -64,22 +64,6 @@ def final_names() -> list[str]:
         for name, value in named
         if getattr(getattr(value, "fget", getattr(value, "__func__", value)), "__final__", False)
     ]
-
-
-#: What no method changes, names of earlier versions among it: nobody would ask for them. And what it may say instead.
-FIXED = {
-    **dict.fromkeys(final_names(), "`charges` and `traits`, from which it follows"),
-    **dict.fromkeys(("answer", "fit"), "`further`, for exchanges without a release"),
-    **dict.fromkeys(("work", "train_locally"), "`releasing`, or `steps` where training has noise in every step"),
-    **dict.fromkeys(("price", "due", "budget_plan", "planned_against"), "`charges`"),
-    **dict.fromkeys(("noise", "batches"), "the noise that `release` is given"),
-    **dict.fromkeys(("drift", "proximal_mu"), "`local`"),
-    **dict.fromkeys(("exchange", "shared", "outgoing"), "`layers`"),
-    **dict.fromkeys(("State", "exchanges", "numbers_down", "priced_alike", "bound_to_rounds"), "`traits`"),
-    "opened": "`prepare`",
-    "statistic_names": "`statistics`",
-    "still_waiting": "`Release.waiting`",
-}
 
 
 def exchanges_of(config: Config) -> tuple[str, ...]:
@@ -290,9 +274,8 @@ def example_counts(config: Config) -> np.ndarray:
 def check_own_client(config: Config, kind: type[Client], options: MethodOptions) -> None:
     """What the analyses of the shared bases rest on, for a method without a row of its own."""
     if config.strategy.name not in METHODS:
-        check_colluders(options)
-        if kind.traits.clips_examples:
-            check_example_level(config, options)
+        sums = ("colluders",) if isinstance(options, SumOptions) else ()
+        check(config, options, (*sums, "example-") if kind.traits.clips_examples else sums)
 
 
 def fixed_events_with_ends(config: Config, ends: Sequence[int]) -> list[Event]:

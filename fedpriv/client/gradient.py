@@ -21,8 +21,7 @@ from fedpriv.client.contract import Charge, Neighbours, Release, RunFacts, Train
 from fedpriv.client.method import Traits, on_all_axes
 from fedpriv.client.secure_sum import ONE_NOISE, SummedGaussians
 from fedpriv.common.packing import pack_selected, packed_bytes
-from fedpriv.config.gradient_methods import GradientOptions, NoisyGradientOptions
-from fedpriv.config.methods import SelectingOptions
+from fedpriv.config.methods import GradientOptions, NoisyGradientOptions, SelectingOptions
 from fedpriv.mechanisms.noise import NoiseSource, add_normal, clip, finite_or_zero, l2_norm
 from fedpriv.mechanisms.trusted_sums import noisy_sum
 from fedpriv.privacy.events import Event, Gaussian, GumbelTopK, NoBound

@@ -40,7 +40,7 @@ from fedpriv.common.messages import (
     place,
     shown,
 )
-from fedpriv.config.sum_methods import ModularOptions
+from fedpriv.config.methods import ModularOptions
 from fedpriv.mechanisms.integer_noise import Residues
 from fedpriv.mechanisms.noise import encode_key
 from fedpriv.secure_sum import rules

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cached_property
 
 from fedpriv.client.contract import Charge
-from fedpriv.config.sum_methods import WeighedSumOptions
+from fedpriv.config.methods import WeighedSumOptions
 from fedpriv.privacy.events import Gaussian
 
 ONE_NOISE = (

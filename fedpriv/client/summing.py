@@ -40,7 +40,7 @@ from fedpriv.client.base import Client
 from fedpriv.client.contract import Charge, Neighbours, Release, RunFacts, Statistics, Trained
 from fedpriv.client.method import Traits, on_all_axes
 from fedpriv.common.messages import SUM_EXCHANGES, Outgoing, Request
-from fedpriv.config.sum_methods import ModularOptions, RowSumOptions
+from fedpriv.config.methods import ModularOptions, RowSumOptions
 from fedpriv.mechanisms.integer_noise import Residues, pack_residues, packed_size, to_residues
 from fedpriv.mechanisms.noise import NoiseSource
 from fedpriv.privacy.events import Threat

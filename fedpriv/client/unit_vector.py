@@ -19,7 +19,7 @@ from fedpriv.client.contract import Charge, Release, RunFacts
 from fedpriv.client.method import Method, Traits, on_all_axes
 from fedpriv.client.secure_sum import ONE_NOISE, SummedGaussians
 from fedpriv.common.errors import OptionError
-from fedpriv.config.unit_methods import UnitOptions
+from fedpriv.config.methods import UnitOptions
 from fedpriv.mechanisms.noise import NoiseSource
 from fedpriv.mechanisms.privunit import direction
 from fedpriv.mechanisms.unit_cap import LARGEST_EPSILON

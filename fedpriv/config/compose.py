@@ -24,16 +24,21 @@ from hydra.core.override_parser.types import Override, OverrideType
 from hydra.errors import HydraException
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
+from pydantic import ValidationError
 
 from fedpriv.common.errors import OptionError, RunFolderError
 from fedpriv.common.run_files import is_file_in, refuse_links
-from fedpriv.config.checks import validate
-from fedpriv.config.method_pairs import schema_for, why_not
+from fedpriv.config.explain import first_option_error
+from fedpriv.config.feature_dims import with_dims
+from fedpriv.config.method_pairs import check_pair, schema_for, why_not
+from fedpriv.config.methods import METHODS, AskOptions
+from fedpriv.config.options import MethodOptions
 from fedpriv.config.own_options import CONF, choice, choices, find_own_methods, is_group, read
 from fedpriv.config.owner import is_own, own_code_only, refuse_code, refuse_places
+from fedpriv.config.rules import check
 from fedpriv.config.schema import Config
 from fedpriv.config.spelling import as_typed, how_to_write, meant, refuse_noise_beside_target
-from fedpriv.config.strategy_options import HALVES, contradiction, field_of, spelled
+from fedpriv.config.strategy_options import HALVES, contradiction, field_of, home_of, read_options, spelled
 from fedpriv.config.yaml_text import read_yaml
 
 #: Keys of the command line that are not part of a run's configuration.
@@ -88,6 +93,73 @@ def _parsed(line: str) -> Override:
 def key_and_value(line: str) -> tuple[str, str]:
     key, _, value = line.partition("=")
     return key, value
+
+
+# --- checks -----------------------------------------------------------------------------------------------
+
+
+def validate(raw: dict[str, Any]) -> Config:
+    """Checks a composed configuration (plain dictionaries and values).
+
+    Raises `OptionError` naming the option, the value and what is allowed.
+    """
+    strategy = raw.get("strategy")
+    if isinstance(strategy, dict):
+        raw = raw | {"strategy": _without_options(strategy)}
+    try:
+        config = Config.model_validate(_freeze_lists(raw))
+    except ValidationError as error:
+        raise first_option_error(error) from None
+    assert isinstance(strategy, dict)
+    config = _with_method(config, strategy)
+    check(config)
+    if isinstance(config.strategy.options, AskOptions):  # answers in place of a model
+        config = config.model_copy(update={"model": config.model.model_copy(update={"name": "constant"})})
+    return with_dims(config)
+
+
+#: Options whose values are lists.
+LISTS = (("engine", "faults"), ("dataset", "classes"), ("dataset", "examples"))
+
+
+def _freeze_lists(raw: dict[str, Any]) -> dict[str, Any]:
+    """YAML and JSON know no tuples; the schema does."""
+    for group, name in LISTS:
+        options = raw.get(group)
+        if isinstance(options, dict) and isinstance(options.get(name), list):
+            raw = {**raw, group: {**options, name: tuple(options[name])}}
+    engine = raw.get("engine")
+    if not isinstance(engine, dict):
+        return raw
+    faults = engine.get("faults")
+    if isinstance(faults, dict) and isinstance(faults.get("kinds"), list):
+        faults = {**faults, "kinds": tuple(faults["kinds"])}
+    return {**raw, "engine": {**engine, "faults": () if faults is None else faults}}
+
+
+def _with_method(config: Config, raw: dict[str, Any]) -> Config:
+    """The configuration with its method's options, checked. A method of the user's own has a name of its own; its
+    options are checked when its halves are loaded (`fedpriv.config.halves`).
+    """
+    name = config.strategy.name
+    package, _, rest = config.strategy.server.partition(".")
+    file = rest.partition(".")[0]
+    if package == "strategies" and file in METHODS and name != file:
+        raise OptionError("strategy.name", name, f"this is the method {file}: choose it by strategy={file}")
+    check_pair(name, config.privacy.mechanism)
+    options = read_options(schema_for(name, config.privacy.mechanism), raw, config)
+    return config.model_copy(update={"strategy": config.strategy.model_copy(update={"options": options})})
+
+
+def _without_options(raw: dict[str, Any]) -> dict[str, Any]:
+    """A composed ``strategy`` as the rest of the configuration is checked with it."""
+    found = dict(raw)
+    for half in HALVES:
+        if half in raw and not isinstance(raw[half], dict):
+            given = "null" if raw[half] is None else raw[half]
+            raise OptionError(f"strategy.{half}", given, "must be a mapping, {option: value, ...}")
+        found[half] = raw.get(half, {}).get("_target_", "")
+    return {**found, "options": MethodOptions.model_construct()}
 
 
 # --- files and overrides -----------------------------------------------------------------------------------
@@ -173,11 +245,7 @@ class Composition:
         key = override.key_or_group
         if (named := METHOD_OPTION.fullmatch(key)) is None:
             return key
-        (half, name), home, halves = named.groups(), key, self.tree["strategy"]
-        if self.schema is not None:
-            home = spelled(self.schema, field) if (field := field_of(self.schema, half, name)) else key
-        elif (other := "client" if half == "server" else "server") in halves and name not in halves.get(half, ()):
-            home = f"strategy.{other}.{name}" if name in halves[other] else key
+        home = home_of(self.schema, self.tree["strategy"], *named.groups())
         option, value = key_and_value((override.input_line or "").lstrip("+~"))
         before, first = self._seen.setdefault(home, (option, value))
         if before != option and value != first:

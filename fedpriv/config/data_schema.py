@@ -195,13 +195,6 @@ class FeaturesConfig(Options):
         return std
 
 
-#: Options of random waves, which are gone: as they stand in digests of earlier runs with any features.
-OF_WAVES: dict[str, object] = {"waves": 1000, "width": 1.0}
-
-#: Of features=backbone alone: younger than committed results.
-OF_BACKBONES = ("weights", "weights_sha256", "trained_on", "architecture", "layer", "size", "mean", "std")
-
-
 # --- partition -------------------------------------------------------------------------------------------
 
 
@@ -261,13 +254,3 @@ def check_hub(dataset: DatasetConfig) -> None:
 
 #: A part of a name on the hub: no way out of a folder.
 HUB_WORD = r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,95}"
-#: Options that are younger than committed results, and the value at which they change nothing.
-YOUNGER_DATA_OPTIONS = {
-    "schema_file": None,
-    "schema_digest": None,
-    "separator": "auto",
-    "decimal": "point",
-    "encoding": "utf-8",
-    "background": "white",
-    "white_level": None,
-}

@@ -31,7 +31,7 @@ def method_options(config: Config) -> MethodOptions:
     schema = schema_of(locate(server, "strategy.server._target_"), locate(client, "strategy.client._target_"), given)
     if schema is OwnOptions:
         return given
-    given_values = given.as_given()
+    given_values = given.model_dump(mode="json")
     values = {field_of(schema, half, name) or name: given_values[name] for name, half in given.written.items()}
     return checked(schema, following(schema, values, config), given.written)
 

@@ -5,22 +5,13 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 from pydantic import Field, field_validator
 
 from fedpriv.common.errors import OptionError
 from fedpriv.common.sum_limits import FEWEST_BITS, MOST_BITS
-from fedpriv.config.gradient_methods import (
-    DPFedAvgOptions,
-    GaussianGradientOptions,
-    GradientOptions,
-    ScaffoldOptions,
-)
-from fedpriv.config.options import SMALLEST, MethodOptions, follows, on_server
-from fedpriv.config.sum_methods import AskOptions, ModularOptions, RowSumOptions, SumOptions, WeighedSumOptions
-from fedpriv.config.trusted_methods import DPFTRLOptions
-from fedpriv.config.unit_methods import FedOnceOptions, PrivUnitOptions
+from fedpriv.config.options import SMALLEST, MethodOptions, Options, follows, on_server
 
 Variant = Literal["repaired", "published"]
 #: As `SMALLEST`, of a score.
@@ -29,6 +20,220 @@ SMALLEST_SCORE = 1e-12
 CLIP_RANGE = 1e3
 #: Options that say how much noise a method adds: what `privacy.target_epsilon` chooses, or makes ineffective.
 NOISE_OPTIONS = ("noise_multiplier", "epsilon", "trials", "private_share")
+
+#: Who adds up: nobody (an observer of sums is assumed), the server in the open, or the clients' masks.
+SecureSum = Literal["assumed", "ideal", "protocol"]
+#: Largest epsilon of one release, but by the Gaussian: e^epsilon is then not far from leaving float64.
+MOST_EPSILON = 500
+
+
+# --- secure sums: who holds it, and in which numbers ---------------------------------------------------------
+
+
+class SumOptions(MethodOptions):
+    """Of clients whose noises add up in a secure sum of at least ``min_replies`` uploads."""
+
+    colluders: int = Field(
+        ge=0, description="among min_replies: clients whose noise the observer of a secure sum knows"
+    )
+
+
+class WeighedSumOptions(SumOptions):
+    """The weights decide how many noises a sum's account counts."""
+
+
+class ModularOptions(SumOptions):
+    """Of servers that add up whole numbers modulo 2^bits, and of their clients."""
+
+    secure_sum: SecureSum = follows("strategy.secure_sum")
+    bits: int | None = on_server(
+        "whole numbers are added modulo 2^bits; null: the method's own choice", ge=FEWEST_BITS, le=MOST_BITS
+    )
+    threshold: int | None = on_server(
+        "protocol: t, clients that open a sum in which all share masks; null: two thirds of them", ge=2
+    )
+    weighting: Literal["uniform"] = on_server("weights of the mean over the replies")
+
+
+class RowSumOptions(ModularOptions):
+    """Of sums over the rows (persons) of sites (`fedpriv.privacy.sum_grid`)."""
+
+    secure_sum: Literal["ideal", "protocol"] = follows("strategy.secure_sum")
+    bits: int = on_server("whole numbers are added modulo 2^bits", ge=FEWEST_BITS, le=MOST_BITS)
+    noise_multiplier: float = Field(ge=0, description="noise standard deviation / clip_norm of one noise")
+    form: Literal["ddgauss", "skellam", "central", "local"] = Field(
+        description="ddgauss, skellam: whole-number noise of all sites in a secure sum; central: Gaussian noise by a "
+        "trusted server; local: by each site, and no secure sum"
+    )
+    claimed_delta: float = Field(gt=0, lt=1, description="skellam: of which the bounds of a run may use up a hundredth")
+
+    @property
+    def whole(self) -> bool:
+        """Whether noise is of whole numbers."""
+        return self.form in ("ddgauss", "skellam")
+
+    @property
+    def rate(self) -> float:
+        """Probability with which a row takes part in a round."""
+        return 1.0
+
+
+class AskOptions(RowSumOptions):
+    """Of ask: statistics of the rows at sites. Its clip norm is 1."""
+
+    noise_multiplier: float = Field(ge=0, description="standard deviation of one noise; all answers are of length 1")
+    rounds: int = follows("num_rounds")
+    questions: tuple[str, ...] = Field(
+        min_length=1, description="what is asked: [count, 'mean:age', 'histogram:age:20', ...] (docs/statistics.md)"
+    )
+
+    @field_validator("questions", mode="before")
+    @classmethod
+    def _questions_are_a_list(cls, given: Any) -> Any:
+        """YAML has lists."""
+        return tuple(given) if isinstance(given, list) else given
+
+    @property
+    def sections(self) -> int:
+        """How many rounds have numbers of their own in the sum: all where quantiles are zoomed in on, else one."""
+        return self.rounds if any(question.strip().startswith("quantiles") for question in self.questions) else 1
+
+
+# --- accumulated gradients, and control variates beside them -------------------------------------------------
+
+
+class CentralClippingOptions(Options):
+    """How a trusted server moves the clip norm of the updates that it sums."""
+
+    clipping: Literal["fixed", "quantile"] = on_server("how C moves from round to round; quantile: central")
+    clip_lr: float = on_server("quantile: learning rate eta_C of C", ge=0)
+    target_quantile: float = on_server("quantile: share of updates that C leaves alone", ge=0, le=1)
+    floor: float = on_server("quantile: smallest C", gt=0)
+    norm_bound: float = on_server("quantile: B, largest C", gt=0)
+    count_share: float = on_server("quantile: share of a round's cost that the noisy count gets", gt=0, lt=1)
+
+
+class DPFTRLOptions(MethodOptions):
+    factor: Literal["identity", "sqrt", "banded", "blt"] = Field(
+        description="C: independent noise, the square root of the prefix sum, its band, or a few decaying buffers"
+    )
+    bandwidth: int | None = Field(ge=1, description="banded: rounds that share noise; null: the best for the run")
+    buffers: int = Field(ge=1, le=8, description="blt: buffers")
+    noise_multiplier: float = Field(
+        ge=0, le=1e9, description="sigma: noise standard deviation / (C * sensitivity of the whole run)"
+    )
+    clip_norm: float = Field(ge=1e-6, description="C: L2 bound of a client's update")
+    participation: Literal["once", "balanced", "cyclic"] = on_server("how often a client may take part")
+    client_sampling: Literal["fixed", "poisson"] = on_server(
+        "fixed: the guarantee needs no sample; poisson: a secret sample of one of bandwidth groups, which take turns"
+    )
+    weighting: Literal["uniform"] = on_server("weights of the mean over the replies")
+    min_replies: int = on_server("1: the guarantee must not depend on how many clients replied", ge=1, le=1)
+    rounds: int = follows("num_rounds")
+
+    @property
+    def secret_cohorts(self) -> bool:
+        """Whether the cohort is a secret sample of one group."""
+        return self.client_sampling == "poisson"
+
+    @property
+    def groups(self) -> int:
+        return (self.bandwidth or 1) if self.secret_cohorts else 1
+
+    def pattern(self, most: int, apart: int) -> tuple[int, int, int]:
+        """(T, k, b) of which the noise is a multiple of the sensitivity: of a client of known rounds all of them, at
+        most k and at least b apart; of a sampled one a single round.
+        """
+        return (self.rounds, 1, self.groups) if self.secret_cohorts else (self.rounds, most, apart)
+
+
+class GradientOptions(MethodOptions):
+    """What DP-FedAGS and its rivals have in common."""
+
+    learning_rate: float = on_server("eta of the server's step along the mean gradient", gt=0)
+    epsilon: float = Field(ge=1e-6, le=1e6, description="what one round is to cost")
+    claimed_delta: float = Field(gt=0, lt=1, description="delta of that cost, repaired")
+    clip_norm: float = Field(ge=SMALLEST, description="C: L2 bound of the accumulated gradient")
+    sensitivity: Literal["clip", "per_example"] = Field(
+        description="published: DeltaS of the noise, 2C, or 2C/n_k (no sensitivity of anything)"
+    )
+
+
+class GaussianGradientOptions(GradientOptions):
+    noise_multiplier: float | None = Field(
+        ge=0, description="noise standard deviation / C; null: what epsilon asks for"
+    )
+
+
+class NoisyGradientOptions(WeighedSumOptions, GaussianGradientOptions):
+    form: Literal["local", "central"] = Field(description="noise by each client, or by a trusted server on the sum")
+
+    @property
+    def secret_cohorts(self) -> bool:
+        """Whether the guarantee rests on cohorts that outsiders do not know."""
+        return self.form == "central"
+
+
+class DPFedAvgOptions(CentralClippingOptions, NoisyGradientOptions):
+    pass
+
+
+class ScaffoldOptions(NoisyGradientOptions):
+    steps: Any = follows("local.steps")
+    control_norm: float = Field(
+        gt=0, le=1e6, description="bound of the server's c in units of C/K, which c without noise never exceeds"
+    )
+    sensitivity: Literal["clip"] = Field(description="2C")
+    correction: float = Field(
+        ge=0, le=1, description="alpha: share of c - c_i that is added to a gradient; 1: SCAFFOLD, 0: DP-FedAvg"
+    )
+
+
+# --- directions ----------------------------------------------------------------------------------------------
+
+
+class UnitOptions(WeighedSumOptions):
+    """Of PrivUnit and FedOnce."""
+
+    mechanism: Literal["privunit", "projunit", "sqkr", "gaussian"] = Field(description="how a direction is released")
+    epsilon: float = Field(ge=1e-5, le=1e6, description=f"what one release costs; above {MOST_EPSILON}: gaussian alone")
+    bits: int | None = Field(ge=1, le=16, description="sqkr: b, bits of a release; null: the best for epsilon")
+    projections: int = Field(ge=1, le=2**20, description="projunit: k, numbers of a release")
+    claimed_delta: float = Field(gt=0, lt=1, description="gaussian: delta of a release's epsilon")
+
+
+class PrivUnitOptions(UnitOptions):
+    learning_rate: float = on_server("eta of the server's step along the mean direction", gt=0)
+
+
+class FedOnceOptions(UnitOptions):
+    step: Any = on_server("how far the mean direction moves theta: a number, or auto: by the rule")
+    scale: float = on_server("auto: tau, expected distance of the best model from zero", gt=0)
+    spread: float = on_server("auto: rho, how far clients' own best models lie apart, in units of tau", ge=0)
+    effective_dims: Any = on_server(
+        "step=auto: directions that features use: a number; null: all of the model's; auto: by features.map"
+    )
+    features_map: str = follows("features.map")
+    weighting: Literal["uniform"] = on_server("weights of the mean over the replies")
+
+    @field_validator("step", mode="after")
+    @classmethod
+    def _step_is_positive(cls, step: Any) -> Any:
+        number = isinstance(step, int | float) and not isinstance(step, bool)
+        if step != "auto" and not (number and 0 < step <= 1e9):
+            raise OptionError("strategy.server.step", step, "must be auto, or more than 0 and at most 1e9")
+        return step
+
+    @field_validator("effective_dims", mode="after")
+    @classmethod
+    def _dims_are_whole(cls, dims: Any) -> Any:
+        number = isinstance(dims, int) and not isinstance(dims, bool) and dims >= 1
+        if dims not in ("auto", None) and not number:
+            raise OptionError("strategy.server.effective_dims", dims, "must be auto, null, or a whole number from 1")
+        return dims
+
+
+# --- updates -------------------------------------------------------------------------------------------------
 
 
 class FedProxOptions(MethodOptions):
@@ -64,7 +269,6 @@ class GaussianOptions(MethodOptions):
 class ClippingOptions(GaussianOptions):
     """Of methods whose server may move C from round to round."""
 
-    twice: ClassVar[tuple[str, ...]] = ("clipping", "clip_norm", "window", "floor", "norm_bound")
     clipping: Literal["fixed", "quantile", "geometric", "adp"] = on_server("how C moves from round to round")
     clip_lr: float = on_server("quantile: learning rate eta_C of C", ge=0)
     target_quantile: float = on_server("quantile: share of updates that C leaves alone", ge=0, le=1)
@@ -91,7 +295,6 @@ class FedCADOptions(ClippingOptions):
 
 
 class ADPFLOptions(SumOptions, PFLOptions, ClippingOptions):
-    twice: ClassVar[tuple[str, ...]] = ("allocation",)
     weighting: Literal["uniform"] = on_server("weights of the mean over the replies")
     epsilon: float = Field(gt=0, le=1e12, description="eps: claimed for one round, by equation 16")
     claimed_delta: float = Field(gt=0, lt=1, description="delta of the claim")
@@ -105,7 +308,6 @@ class ADPFLOptions(SumOptions, PFLOptions, ClippingOptions):
 class ExampleLevelOptions(GaussianOptions):
     """Of clients that protect single examples; their analysis needs Poisson batches. The server announces the noise."""
 
-    twice: ClassVar[tuple[str, ...]] = ("noise_multiplier",)
     clip_norm: float = Field(ge=SMALLEST, description="L2 bound Theta of one example's gradient")
     local_steps: int = Field(ge=1, description="noisy steps in a round")
     clipping: Literal["fixed", "adaptive", "median"] = Field(description="how Theta is chosen")
@@ -120,7 +322,6 @@ class AdamOptions(ExampleLevelOptions):
 
 
 class DecayingOptions(ExampleLevelOptions):
-    twice: ClassVar[tuple[str, ...]] = ("decay", "floor")
     decay: float = Field(gt=0, le=1, description="rho: factor by which the noise falls")
     floor: float = Field(gt=0, le=1, description="repaired: smallest sigma_t / sigma_0")
     threshold: float = on_server("mu: a smaller fall of the public loss lowers the noise", ge=0)
@@ -132,7 +333,6 @@ class DPFLAGNOptions(DecayingOptions, AdamOptions):
 
 
 class OneBitOptions(MethodOptions):
-    twice: ClassVar[tuple[str, ...]] = ("encode", "radius")
     encode: Literal["update", "weights"] = Field(description="what is quantised: the update, or the trained weights")
     radius: Any = Field(description="r: half of a coordinate's interval; a number, or a list with one per named block")
     radius_floor: float = on_server("weights: r_min", gt=0)
@@ -150,25 +350,21 @@ class OneBitOptions(MethodOptions):
 
 
 class PrivateBitOptions(OneBitOptions):
-    twice: ClassVar[tuple[str, ...]] = ("epsilon",)
     epsilon: float | None = Field(gt=0, le=20, description="eps of one coordinate; null: no privacy")
 
 
 class LDPFLOptions(PrivateBitOptions):
-    twice: ClassVar[tuple[str, ...]] = ("min_replies",)
     shuffle: bool = Field(description="account for whoever sees a round's shuffled bits only, as well")
     shuffle_delta: float = Field(gt=0, lt=1, description="part of delta that shuffling may use up over the run")
 
 
 class CoQFLOptions(PrivateBitOptions):
-    twice: ClassVar[tuple[str, ...]] = ("bits", "group_size")
     bits: int = Field(ge=0, le=16, description="M: shared bits per coordinate; 0: none, as LDP-FL")
     group_size: int = Field(ge=2, le=1024, description="g: clients that share; 2: antithetic pairs")
     private_share: float = Field(gt=0, le=1, description="mu, repaired: probability of a private uniform")
 
 
 class SelectingOptions(GaussianGradientOptions):
-    twice: ClassVar[tuple[str, ...]] = ("selection",)
     selection: Literal["random", "gumbel"] = Field(description="repaired: a public mask, or a private top-k")
     variant: Variant = follows("privacy.variant")
     selection_share: float = Field(gt=0, lt=1, description="gumbel: part of a round's budget that the selection gets")
@@ -176,7 +372,6 @@ class SelectingOptions(GaussianGradientOptions):
 
 
 class FedAGSOptions(SelectingOptions):
-    twice: ClassVar[tuple[str, ...]] = ("threshold", "loss_weights")
     rounds: int = follows("num_rounds")
     threshold: Literal["equation", "text"] = Field(description="k_t-th smallest as equation 35, or k_t-th largest")
     loss_weights: bool | None = Field(description="weigh clients by their losses; null: published true, repaired false")
@@ -196,14 +391,12 @@ class FedAGSOptions(SelectingOptions):
 
 
 class DPFedSNLCOptions(SelectingOptions):
-    twice: ClassVar[tuple[str, ...]] = ("share",)
     share: float = Field(gt=0, le=1, description="share of the coordinates that counts as significant")
 
 
 class WholeGaussianOptions(ModularOptions, ClippingOptions):
     """Of ddgauss and skellam: one number of theirs is of no use to a server."""
 
-    twice: ClassVar[tuple[str, ...]] = ("noise_multiplier", "count_noise", "norm_noise")
     secure_sum: Literal["ideal", "protocol"] = follows("strategy.secure_sum")
     bits: int = on_server("whole numbers are added modulo 2^bits", ge=FEWEST_BITS, le=MOST_BITS)
 
@@ -240,7 +433,6 @@ class DPSumOptions(RowSumOptions):
 
 
 class CpSGDOptions(ModularOptions, GradientOptions):
-    twice: ClassVar[tuple[str, ...]] = ("levels", "trials", "epsilon", "claimed_delta", "clip_norm", "sensitivity")
     levels: int = Field(ge=2, le=2**20, description="k: levels of the quantisation")
     trials: int | None = Field(ge=0, le=2**50, description="m: binomial trials; null: the fewest that epsilon allows")
     rounds: int = follows("num_rounds")
@@ -248,7 +440,6 @@ class CpSGDOptions(ModularOptions, GradientOptions):
 
 
 class NbAFLOptions(MethodOptions):
-    twice: ClassVar[tuple[str, ...]] = ("epsilon", "clip_norm", "claimed_delta", "exposures", "min_replies")
     epsilon: float = Field(gt=0, description="what the noise is claimed to buy over the whole run")
     clip_norm: float = Field(ge=SMALLEST, description="L2 bound C of the weights")
     claimed_delta: float = Field(gt=0, lt=1, description="delta of the claim")

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, ClassVar, Literal, Self, get_args
+from typing import Any, Literal, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from fedpriv.common.errors import OptionError
 
@@ -35,11 +34,6 @@ def follows(option: str) -> Any:
 class MethodOptions(Options):
     """The options of a method: one class, which both halves read. These are those that every method has."""
 
-    #: Names that records of runs list under both halves, as they did before a method's options were one class: its
-    #: results are found by a digest of them (`fedpriv.config.halves`).
-    twice: ClassVar[tuple[str, ...]] = ()
-    #: Names of real numbers that were given without a point, which records keep: 3 and 3.0 have two digests.
-    _whole: frozenset[str] = PrivateAttr(default=frozenset())
     min_replies: int = on_server("fewer usable replies than this end the run", ge=1)
     client_sampling: Literal["fixed", "poisson", "allocated"] = on_server(
         "cohort of exactly clients_per_round; Poisson; or one secret round of each pass for every client (form=central)"
@@ -62,19 +56,6 @@ class MethodOptions(Options):
     def groups(self) -> int:
         """b: into how many fixed groups the clients are divided, of which a round draws from one."""
         return 1
-
-    @classmethod
-    def given(cls, values: Mapping[str, Any]) -> Self:
-        """Checked values of a file or a command line."""
-        found = cls.model_validate(dict(values))
-        found._whole = frozenset(name for name, value in values.items() if type(value) is int)
-        return found
-
-    def as_given(self) -> dict[str, Any]:
-        """Field -> value, for JSON."""
-        values = self.model_dump(mode="json")
-        whole = {name for name in self._whole if isinstance(values[name], float) and values[name].is_integer()}
-        return {name: int(value) if name in whole else value for name, value in values.items()}
 
 
 class AttackConfig(Options):

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fedpriv.common.errors import OptionError, RunFolderError
+from fedpriv.config.methods import AskOptions
 from fedpriv.config.schema import Config
-from fedpriv.config.sum_methods import AskOptions
 
 QUESTIONS = "strategy.client.questions"
 FLOORS = ("strategy.server.min_replies", "strategy.client.min_replies")

@@ -16,9 +16,6 @@ from pydantic import Discriminator, Field, Tag, field_validator
 
 from fedpriv.common.errors import OptionError
 from fedpriv.config.data_schema import (
-    OF_BACKBONES,
-    OF_WAVES,
-    YOUNGER_DATA_OPTIONS,
     DatasetConfig,
     FeaturesConfig,
     PartitionConfig,
@@ -26,14 +23,9 @@ from fedpriv.config.data_schema import (
 )
 from fedpriv.config.method_pairs import NO_MECHANISM, Mechanism, check_pair, in_words
 from fedpriv.config.options import AttackConfig, AuditConfig, Library, OperationsConfig, Options, TrackingConfig
-from fedpriv.config.strategy_options import StrategyConfig, without_what_is_younger
+from fedpriv.config.strategy_options import StrategyConfig
 
 # --- model, local training, engine, privacy --------------------------------------------------------------
-
-
-#: Models that read token ids, and the options that only they have: younger than committed results.
-TEXT_MODELS = ("bag", "gru", "transformer")
-OF_TEXT = ("embedding", "layers", "heads")
 
 
 class ModelConfig(Options):
@@ -224,11 +216,8 @@ class CheckpointConfig(Options):
 # --- all of it -------------------------------------------------------------------------------------------
 
 
-#: Of `attack`: younger than committed results, for which they had their defaults.
-YOUNGER_ATTACK_OPTIONS = (
-    *("keep_updates", "update_every", "rmia_gamma", "references"),
-    *("inverted_examples", "inverted_clients", "inverted_steps", "inverted_smoothness"),
-)
+#: Of `Config.digest`. Raised where an option comes, goes or is written otherwise: older digests then find nothing.
+DIGEST_VERSION = 2
 
 
 class Config(Options):
@@ -287,63 +276,20 @@ class Config(Options):
         return self.model_copy(update={"strategy": self.strategy.model_copy(update={"options": options})})
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON has it. Without the features where there are none: such a run is what it was before there were any,
-        and keeps its digest.
-        """
-        content = self.model_dump(mode="json", exclude={"strategy"}) | {"strategy": self.strategy.to_dict()}
-        if self.features.name == "none":
-            content.pop("features")
-        else:  # as before there were these options
-            idle = {("normalise", "none"), ("mirror", "False")}
-            of_others = () if self.features.name == "backbone" else OF_BACKBONES
-            features = content["features"].items()
-            content["features"] = {
-                name: value for name, value in features if name not in of_others and (name, str(value)) not in idle
-            }
-        return content
+        """As JSON has it."""
+        return self.model_dump(mode="json", exclude={"strategy"}) | {"strategy": self.strategy.to_dict()}
 
-    def identity(self) -> dict[str, Any]:
-        """`to_dict` without options that are younger than committed results and change nothing at their value: results
-        are found by a digest of this.
-        """
-        content = self.to_dict()
-        if "features" in content:
-            content["features"] |= OF_WAVES
-        younger = (
-            ("clipping", "fedpriv"),
-            ("accountant", "fedpriv"),
-            ("mechanism", None),
-            ("unit", None),
-            ("rows_per_person", None),
-            ("private", False),
-        )
-        for group in ("local", "privacy", "tracking"):
-            content[group] = {name: value for name, value in content[group].items() if (name, value) not in younger}
-        for name, unused in YOUNGER_DATA_OPTIONS.items():
-            if content["dataset"].get(name) == unused:
-                content["dataset"].pop(name)
-        if content["model"]["name"] not in TEXT_MODELS:
-            content["model"] = {name: value for name, value in content["model"].items() if name not in OF_TEXT}
-        idle: dict[str, Any] = {"arrays": [], **dict.fromkeys(("weights", "weights_sha256", "trained_on"))}
-        if content["model"]["train"] == "all":
-            idle |= {"train": "all", "rank": content["model"]["rank"]}
-        content["model"] = {k: v for k, v in content["model"].items() if k not in idle or v != idle[k]}
-        content["attack"] = {
-            name: value
-            for name, value in content["attack"].items()
-            if name not in YOUNGER_ATTACK_OPTIONS or value != AttackConfig.model_fields[name].default
-        }
-        content.pop("audit")
-        kept = content["checkpoint"]  # of committed results the default was every ten rounds, and two were kept
-        kept |= {"every": 10 if kept["every"] == "auto" else kept["every"], "keep": max(2, kept["keep"])}
-        without_what_is_younger(content["strategy"])
-        return content
-
-    def digest(self) -> str:
-        """SHA-256 of everything that decides the result (not of where files lie, nor of who looks on)."""
-        content = self.identity()
-        for group in ("run_dir", "attack", "operations", "tracking"):
+    def deciding(self) -> dict[str, Any]:
+        """`to_dict` without places of this machine, checkpoints, audits, and what only who looks on needs."""
+        content = self.to_dict() | {"digest_version": DIGEST_VERSION}
+        for group in ("run_dir", "checkpoint", "audit", "operations", "tracking"):
             content.pop(group)
         for place in ("root", "cache", "download"):
             content["dataset"].pop(place)
+        return content
+
+    def digest(self) -> str:
+        """SHA-256 of everything that decides the result."""
+        content = self.deciding()
+        content.pop("attack")
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()

@@ -1,8 +1,7 @@
 """A method's options between their two spellings and the one object that holds them.
 
-An option is spelled ``strategy.client.NAME`` or ``strategy.server.NAME``: YAML files write it once, under the one that
-`spelled` gives; the other one sets the same value. Records of runs list it as they did when each half had a schema of
-its own (`recorded`), so a configuration's digest, by which results are found, stays what it was.
+An option is spelled ``strategy.client.NAME`` or ``strategy.server.NAME``: files and records have it once, under the one
+that `spelled` gives; the other one sets the same value.
 """
 
 from __future__ import annotations
@@ -15,9 +14,8 @@ from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 from fedpriv.common.errors import OptionError
 from fedpriv.config.explain import first_option_error
-from fedpriv.config.method_pairs import schema_for
+from fedpriv.config.methods import SecureSum
 from fedpriv.config.options import MethodOptions, Options
-from fedpriv.config.sum_methods import SecureSum
 
 Half = Literal["server", "client"]
 HALVES: tuple[Half, Half] = ("server", "client")
@@ -59,27 +57,14 @@ def _fields(schema: type[Options]) -> dict[str, str]:
     return {spelled(schema, field): field for field in schema.model_fields if field != "written"}
 
 
-def spelling(strategy: Mapping[str, Any], half: str, name: str, mechanism: str | None = None) -> str:
-    """How a YAML file spells ``strategy.HALF.NAME``, which may be named under either half. strategy: composed, each
-    option once.
+def home_of(schema: type[Options] | None, strategy: Mapping[str, Any], half: str, name: str) -> str:
+    """Where files have ``strategy.HALF.NAME``, which may be named under either half. strategy: composed; of a method of
+    one's own (schema None) an option is where it is.
     """
-    schema = schema_for(strategy["name"], mechanism)
-    if schema is not None and (field := field_of(schema, half, name)):
-        return spelled(schema, field)
-    other = "client" if half == "server" else "server"
-    there = name not in strategy[half] and name in strategy[other]
-    return f"strategy.{other if there else half}.{name}"
-
-
-def in_no_file(strategy: Mapping[str, Any], home: str, mechanism: str | None = None) -> bool:
-    """An option that the strategy's file does not have: its mechanism's, or one that must be what another one says, or
-    is refused where its value is known.
-    """
-    schema, (_, half, name) = schema_for(strategy["name"], mechanism), home.split(".")
-    if schema is None or (field := field_of(schema, half, name)) is None:
-        return False
-    alone = schema_for(strategy["name"])
-    return bool(followed(schema, field)) or (alone is not None and field_of(alone, half, name) is None)
+    if schema is not None:
+        return spelled(schema, field) if (field := field_of(schema, half, name)) else f"strategy.{half}.{name}"
+    there = [place for place in (half, *HALVES) if name in strategy.get(place, ())]
+    return f"strategy.{(there or [half])[0]}.{name}"
 
 
 # --- read ------------------------------------------------------------------------------------------------
@@ -148,7 +133,7 @@ def _look(known: Any, option: str) -> Any:
 def checked(schema: type[Schema], given: Mapping[str, Any], written: Mapping[str, str] | None = None) -> Schema:
     """The options as one frozen object. written: the half under which a YAML file of one's own has an option."""
     try:
-        return schema.given(given)
+        return schema.model_validate(dict(given))
     except ValidationError as error:
         found = first_option_error(error)
         field, dot, rest = found.option.partition(".")
@@ -159,31 +144,6 @@ def checked(schema: type[Schema], given: Mapping[str, Any], written: Mapping[str
 
 
 # --- written ---------------------------------------------------------------------------------------------
-
-
-def once(options: MethodOptions) -> dict[str, dict[str, Any]]:
-    """{"server": {name: value}, "client": ...}, each option where it is spelled, and none that follows another."""
-    return _in_halves(options, twice=False)
-
-
-def recorded(options: MethodOptions) -> dict[str, dict[str, Any]]:
-    """As `once`, for records: with those that follow others, and what `MethodOptions.twice` names in both halves."""
-    return _in_halves(options, twice=True)
-
-
-def _in_halves(options: MethodOptions, twice: bool) -> dict[str, dict[str, Any]]:
-    found: dict[str, dict[str, Any]] = {half: {} for half in HALVES}
-    schema = type(options)
-    both = {name for kind in schema.__mro__ for name in vars(kind).get("twice", ())} if twice else set()
-    for field, value in options.as_given().items():
-        if field not in schema.model_fields:  # of one's own
-            assert isinstance(options, OwnOptions)
-            found[options.written[field]][field] = value
-        elif twice or not followed(schema, field):
-            _, half, name = spelled(schema, field).split(".")
-            for one in HALVES if field in both else (half,):
-                found[one][name] = value
-    return found
 
 
 class StrategyConfig(Options):
@@ -197,43 +157,15 @@ class StrategyConfig(Options):
     client: str = Field(description="_target_ of the client half")
     options: MethodOptions
 
-    def to_dict(self, halves: Any = recorded) -> dict[str, Any]:
-        """With a mapping for each half, as YAML files have it. halves: which options it lists (`recorded`, `once`)."""
-        found = halves(self.options)
-        targets = {"server": {"_target_": self.server}, "client": {"_target_": self.client}}
-        return {
-            "name": self.name,
-            "secure_sum": self.secure_sum,
-            **{half: target | found[half] for half, target in targets.items()},
-        }
-
-
-def without_what_is_younger(strategy: dict[str, Any]) -> None:
-    """Takes out of a record's ``strategy`` options that are younger than committed results and change nothing at their
-    value, and puts in an option that there is no more, by which committed runs of two methods are found.
-    """
-    server = strategy["server"]
-    if strategy.get("name") in ("ddgauss", "skellam"):
-        server["neighbours"] = strategy["client"]["neighbours"] = None
-    if server.get("participation") == "sampled":
-        _drop(strategy, "participation", "participations")
-    if server.get("optimizer") == "sgd" and server.get("lr") in (None, 1):
-        for name in ("optimizer", "lr", "momentum", "beta1", "beta2", "tau"):
-            server.pop(name, None)
-    if strategy["client"].get("stage") == 0:
-        strategy["client"].pop("stage")
-    if "count_share" in server and server["clipping"] == "fixed":
-        _drop(strategy, "clipping", "clip_lr", "target_quantile", "floor", "norm_bound", "count_share")
-    if strategy.get("secure_sum") == "assumed":
-        strategy.pop("secure_sum")
-        if "secure_sum" in server:  # other methods have options of these names
-            _drop(strategy, "secure_sum", "bits", "threshold")
-
-
-def _drop(strategy: dict[str, Any], *names: str) -> None:
-    for half in HALVES:
-        for name in names:
-            strategy[half].pop(name, None)
+    def to_dict(self) -> dict[str, Any]:
+        """With a mapping for each half, as YAML files have it: each option once, and none that follows another."""
+        found: dict[str, Any] = {"server": {"_target_": self.server}, "client": {"_target_": self.client}}
+        schema, own = type(self.options), getattr(self.options, "written", {})
+        for field, value in self.options.model_dump(mode="json").items():
+            if not followed(schema, field):
+                _, half, name = ("", own[field], field) if field in own else spelled(schema, field).split(".")
+                found[half][name] = value
+        return {"name": self.name, "secure_sum": self.secure_sum, **found}
 
 
 def check_named(schema: type[Options], options: Mapping[str, Any], whose: str) -> None:

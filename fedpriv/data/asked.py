@@ -26,8 +26,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fedpriv.common.errors import OptionError
+from fedpriv.config.methods import AskOptions
 from fedpriv.config.schema import Config
-from fedpriv.config.sum_methods import AskOptions
 from fedpriv.data.partition import places_of
 from fedpriv.data.questions import MOST_NUMBERS, ROWS, Question, Values, parse, weights
 from fedpriv.data.table_rows import schema_of_dataset, task_of

@@ -20,8 +20,8 @@ import numpy as np
 
 from fedpriv.common.errors import DataError, OptionError
 from fedpriv.config.data_schema import ColumnPartition, DatasetConfig, FeaturesConfig
+from fedpriv.config.methods import AskOptions
 from fedpriv.config.schema import Config
-from fedpriv.config.sum_methods import AskOptions
 from fedpriv.data.asked import asks_of
 from fedpriv.data.cache import cache_folder
 from fedpriv.data.features import feature_rows

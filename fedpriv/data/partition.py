@@ -16,7 +16,6 @@ import numpy as np
 
 from fedpriv.common.errors import DataError, OptionError
 from fedpriv.common.versions import installed
-from fedpriv.config.checks import check_resampled
 from fedpriv.config.data_schema import (
     ColumnPartition,
     DirichletPartition,
@@ -26,6 +25,7 @@ from fedpriv.config.data_schema import (
     ResampledPartition,
     ShardsPartition,
 )
+from fedpriv.config.rules import check_resampled
 from fedpriv.data.cache import stored
 from fedpriv.data.types import Examples, Partition, generator
 from fedpriv.data.types import ResampledPartition as Resampled

@@ -24,9 +24,9 @@ from fedpriv.client.memory import ClientMemory, read_memory
 from fedpriv.common.errors import OptionError, PolicyRefused
 from fedpriv.common.files import fsync_folder, staged
 from fedpriv.common.messages import STATISTICS, TRAIN, Refusal, Request, run_name
+from fedpriv.config.methods import AskOptions
 from fedpriv.config.schema import Config
 from fedpriv.config.sum_checks import release_digest
-from fedpriv.config.sum_methods import AskOptions
 from fedpriv.data.asked import num_outputs_of
 from fedpriv.data.features import model_input
 from fedpriv.data.networks import network_size

@@ -21,12 +21,11 @@ from pydantic import Field, PrivateAttr, ValidationError, field_validator
 from fedpriv.common.errors import LedgerRefused, OptionError
 from fedpriv.common.files import read_regular
 from fedpriv.config.explain import first_option_error
-from fedpriv.config.methods import CLIP_RANGE, METHODS
+from fedpriv.config.methods import CLIP_RANGE, METHODS, RowSumOptions
 from fedpriv.config.options import Options
 from fedpriv.config.own_options import CONF, group_choices
 from fedpriv.config.schema import Config
 from fedpriv.config.strategy_options import spelled
-from fedpriv.config.sum_methods import RowSumOptions
 from fedpriv.config.yaml_text import with_tuples
 from fedpriv.deployment.accounting import RESERVED, Accounting
 from fedpriv.deployment.approved_weights import AllApproved

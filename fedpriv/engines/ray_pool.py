@@ -52,7 +52,7 @@ class ClientActor:
         """
         if own is not None:
             use_own_methods(own, at_once=True)
-        from fedpriv.config.checks import validate
+        from fedpriv.config.compose import validate
         from fedpriv.engines.agreement import agree
         from fedpriv.engines.worker import make_apps
 

@@ -10,10 +10,11 @@ from hydra.core.override_parser.types import Override
 
 from fedpriv.common.errors import OptionError
 from fedpriv.config.compose import CONF, MECHANISM, compose, from_dict, parse, read_config
+from fedpriv.config.method_pairs import schema_for
 from fedpriv.config.own_options import group_choices, is_group
 from fedpriv.config.owner import PLACES
 from fedpriv.config.schema import Config
-from fedpriv.config.strategy_options import once, spelling
+from fedpriv.config.strategy_options import home_of
 
 #: Sections that decide nothing of a result.
 ONLOOKERS = ("operations", "tracking")
@@ -44,7 +45,7 @@ def with_options(config: Config, overrides: Sequence[str]) -> Config:
     """The configuration with other values; a group (``strategy=fedldp``) is taken from its file as a whole. Raises
     `OptionError` for an option that it does not have, a value out of range, and a sweep.
     """
-    raw, parsed = config.to_dict() | {"strategy": config.strategy.to_dict(once)}, parse(overrides)
+    raw, parsed = config.to_dict(), parse(overrides)
     for override in parsed:
         if override.is_sweep_override():
             words = "several values need a sweep (-m), which starts from options and not from a run"
@@ -54,8 +55,7 @@ def with_options(config: Config, overrides: Sequence[str]) -> Config:
     paired = [override for override in parsed if override.key_or_group == MECHANISM]
     if chosen or paired:
         pair = (f"strategy={config.strategy.name}", f"{MECHANISM}={config.privacy.mechanism or 'null'}")
-        fresh = compose([*pair, *map(_line, (*chosen, *paired))])
-        new = fresh.to_dict() | {"strategy": fresh.strategy.to_dict(once)}
+        new = compose([*pair, *map(_line, (*chosen, *paired))]).to_dict()
         for group in dict.fromkeys([override.key_or_group for override in chosen] + ["strategy"] * bool(paired)):
             raw[group] = new[group]
     for override in parsed:
@@ -74,7 +74,8 @@ def _put(raw: dict[str, Any], override: Override) -> None:
     """Sets one value. An option that is not there is left to the schema to accept (a default that files leave out)."""
     *sections, name = override.key_or_group.split(".")
     if sections[:1] == ["strategy"] and len(sections) == 2:
-        *sections, name = spelling(raw["strategy"], sections[1], name, raw["privacy"].get("mechanism")).split(".")
+        schema = schema_for(raw["strategy"]["name"], raw["privacy"].get("mechanism"))
+        *sections, name = home_of(schema, raw["strategy"], sections[1], name).split(".")
     place: Any = raw
     for section in sections:
         place = place.setdefault(section, {}) if isinstance(place, dict) else None

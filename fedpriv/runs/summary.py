@@ -12,8 +12,8 @@ import numpy as np
 from fedpriv.client.build import make_client, partition_remarks, person_word, unit_remarks
 from fedpriv.common.files import json_number
 from fedpriv.common.messages import LOCAL_ACCURACY, FloatVector
+from fedpriv.config.methods import AskOptions
 from fedpriv.config.schema import Config
-from fedpriv.config.sum_methods import AskOptions
 from fedpriv.data.asked import KEPT, Asks, answers
 from fedpriv.data.table_rows import MOST_LOST, schema_of_dataset
 from fedpriv.data.table_schema import TableSchema

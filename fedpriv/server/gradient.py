@@ -22,8 +22,7 @@ from fedpriv.common.messages import FloatVector
 from fedpriv.common.packing import unpack_selected
 from fedpriv.common.replies import Reply
 from fedpriv.common.seeds import public_mask
-from fedpriv.config.gradient_methods import GradientOptions, NoisyGradientOptions
-from fedpriv.config.methods import SelectingOptions
+from fedpriv.config.methods import GradientOptions, NoisyGradientOptions, SelectingOptions
 from fedpriv.mechanisms.noise import NoiseSource
 from fedpriv.mechanisms.trusted_sums import noisy_sum
 from fedpriv.privacy.events import EVERY_CLIENT, Entry, Event

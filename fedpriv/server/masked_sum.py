@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from fedpriv.common.messages import CLIP_NORM, EXCHANGE, KEY_ATTEMPT, Options, unpack_vector
 from fedpriv.common.replies import read_blobs
-from fedpriv.config.sum_methods import ModularOptions
+from fedpriv.config.methods import ModularOptions
 from fedpriv.secure_sum.collector import Add, Ask, Collector, SumFailed
 from fedpriv.secure_sum.member import word_type
 from fedpriv.secure_sum.sum_session import model_text, session_of

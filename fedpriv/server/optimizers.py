@@ -20,9 +20,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedpriv.config.options import MethodOptions
-from fedpriv.config.server_optimizers import learning_rate
 
 Floats = NDArray[np.float64]
+#: strategy.server.lr where it is null. With adam and yogi every coordinate moves by about so much in a round.
+USUAL_LR = {"sgd": 1.0, "momentum": 1.0, "adam": 0.01, "yogi": 0.01}
 
 
 class Optimizer:
@@ -31,7 +32,8 @@ class Optimizer:
     """
 
     def __init__(self, options: MethodOptions) -> None:
-        self.name, self.lr = options.optimizer, learning_rate(options.optimizer, options.lr)
+        self.name = options.optimizer
+        self.lr = USUAL_LR[self.name] if options.lr is None else float(options.lr)
         self.momentum, self.tau = options.momentum, options.tau
         self.betas = options.beta1, options.beta2
         self.steps = 0

@@ -16,7 +16,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message
 from numpy.typing import NDArray
 
 from fedpriv.common.replies import Reply
-from fedpriv.config.sum_methods import RowSumOptions
+from fedpriv.config.methods import RowSumOptions
 from fedpriv.privacy.events import EVERY_CLIENT, Entry, PoissonGaussian
 from fedpriv.privacy.sum_grid import RowSumGrid
 from fedpriv.server.nodes import ClientGrid

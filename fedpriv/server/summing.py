@@ -17,8 +17,8 @@ from flwr.app import ArrayRecord, ConfigRecord, Message
 from numpy.typing import NDArray
 
 from fedpriv.common.replies import Reply, Report, Reported
+from fedpriv.config.methods import ModularOptions
 from fedpriv.config.options import MethodOptions
-from fedpriv.config.sum_methods import ModularOptions
 from fedpriv.mechanisms.integer_noise import Residues, add_residues, centred, unpack_residues
 from fedpriv.server.nodes import ClientGrid
 from fedpriv.server.round import NO_HOOKS, Hooks, Population

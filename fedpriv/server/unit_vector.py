@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from fedpriv.common.messages import FloatVector
-from fedpriv.config.unit_methods import UnitOptions
+from fedpriv.config.methods import UnitOptions
 from fedpriv.mechanisms.unit_vectors import UnitMechanism, unit_mechanism
 from fedpriv.server.round import NO_HOOKS, Hooks, Population
 from fedpriv.server.strategy import FederatedStrategy

@@ -103,16 +103,15 @@ def _digest(kind: str, options: tuple[str, ...], extra: tuple[str, ...]) -> str:
     else:
         from fedpriv.config.compose import compose
 
-        config = compose([*options, *_quiet(options)]).identity()
-        if config["dataset"]["name"] not in KNOWN_SETS:  # which pictures these are, only the folder says
-            config["dataset"]["pictures"] = _contents(str(config["dataset"]["root"]))
-        for place in ("root", "cache", "download"):
-            config["dataset"].pop(place)
-        if (split := config["dataset"]["split"]) is not None:  # its rows count, wherever the file is
+        config = compose([*options, *_quiet(options)])
+        content = config.deciding()
+        content.pop("seed")
+        if config.dataset.name not in KNOWN_SETS:  # which pictures these are, only the folder says
+            content["dataset"]["pictures"] = _contents(str(config.dataset.root))
+        if (split := config.dataset.split) is not None:  # its rows count, wherever the file is
             with suppress(OSError):
                 stat = os.stat(split)
-                config["dataset"]["split"] = _rows(str(split), stat.st_mtime_ns, stat.st_size)
-        content = {name: value for name, value in config.items() if name not in ("operations", "tracking", "seed")}
+                content["dataset"]["split"] = _rows(split, stat.st_mtime_ns, stat.st_size)
     text = json.dumps([kind, extra, content], sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:10]
 

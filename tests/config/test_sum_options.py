@@ -12,9 +12,8 @@ import pytest
 from fedpriv.common.errors import OptionError
 from fedpriv.common.sum_graph import graph_of
 from fedpriv.config.compose import compose
-from fedpriv.config.data_schema import OF_WAVES
 from fedpriv.config.schema import Config
-from fedpriv.config.sum_checks import UNSIGNED, YOUNGER, release_digest
+from fedpriv.config.sum_checks import UNSIGNED, release_digest
 
 PROTOCOL = ("strategy.secure_sum=protocol",)
 
@@ -72,8 +71,8 @@ def test_members_sign_every_option_but_those_with_a_reason(strategy: str) -> Non
     "name",
     [
         *("num_clients", "clients_per_round", "over_selection", "num_rounds", "seed", "strategy.name"),
-        *("strategy.client.noise_multiplier", "strategy.client.clip_norm", "strategy.client.bits", "local.lr"),
-        *("strategy.client.colluders", "strategy.client.min_replies", "strategy.server.threshold", "local.steps"),
+        *("strategy.client.noise_multiplier", "strategy.client.clip_norm", "strategy.server.bits", "local.lr"),
+        *("strategy.client.colluders", "strategy.server.min_replies", "strategy.server.threshold", "local.steps"),
         *("strategy.server.clipping", "privacy.delta", "privacy.variant", "local.epochs", "local.batch_size"),
     ],
 )
@@ -85,8 +84,7 @@ def test_what_fixes_noise_grid_graph_or_training_is_signed(name: str) -> None:
 def test_the_digest_is_that_of_the_signed_options() -> None:
     config = compose(["strategy=ddgauss", *PROTOCOL, "features=backbone"])
     content = {name: value for name, value in config.to_dict().items() if name not in UNSIGNED}
-    content["features"] |= OF_WAVES
-    for name in [*UNSIGNED, *(path for path, _ in YOUNGER)]:  # of the younger options, none is set here
+    for name in UNSIGNED:
         part, _, rest = name.partition(".")
         if rest:
             content[part].pop(rest)

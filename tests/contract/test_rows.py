@@ -17,7 +17,7 @@ from test_every_method import CASES, METHODS, place
 
 from clients.coqfl import CoQFLClient
 from clients.fedldp import FedLDPClient
-from fedpriv.client.build import FIXED, make_client
+from fedpriv.client.build import final_names, make_client
 from fedpriv.client.contract import LocalRule
 from fedpriv.client.memory import ContextStore, read_memory
 from fedpriv.client.one_path import Participation
@@ -211,7 +211,7 @@ def test_a_method_derived_from_one_says_so_for_itself() -> None:
 
 def test_a_method_cannot_replace_the_steps_that_all_share() -> None:
     """What a class does in a step that nobody calls, such as clipping and noise, would be left out unsaid."""
-    for name in FIXED:
+    for name in final_names():
         for bases in ((FedLDPClient,), (type("Mixin", (), {name: lambda *_: None}), FedLDPClient)):
             own = {name: lambda *_: None} if len(bases) == 1 else {}
             globals()["Own"] = type("Own", bases, {"in_rows": True, **own})

@@ -25,7 +25,7 @@ from fedpriv.config.halves import method_options, schema_of
 from fedpriv.config.methods import METHODS, ClippingOptions
 from fedpriv.config.options import MethodOptions
 from fedpriv.config.schema import StrategyConfig
-from fedpriv.config.strategy_options import OwnOptions, once, read_options
+from fedpriv.config.strategy_options import OwnOptions, read_options
 from fedpriv.deployment import policy
 from fedpriv.runs.preparation import server_class
 from fedpriv.server.clip_rules import ClippingServer
@@ -221,7 +221,7 @@ def test_the_rows_are_what_the_halves_name(name: str) -> None:
 def own(like: str, **changes: Any) -> Any:
     """The configuration of a method of one's own with the halves of another."""
     config = compose([f"strategy={like}"])
-    raw = config.strategy.to_dict(once)
+    raw = config.strategy.to_dict()
     raw["client"] |= changes
     options = read_options(None, raw, config)
     strategy = config.strategy.model_copy(update={"name": "mine", "options": options})

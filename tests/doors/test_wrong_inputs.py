@@ -13,8 +13,8 @@ from fedpriv.__main__ import main
 from fedpriv.commands.table import FLAG_NAMES
 from fedpriv.common.errors import OptionError
 from fedpriv.config.compose import CONF, compose
-from fedpriv.config.doubts import doubts
 from fedpriv.config.own_options import group_choices
+from fedpriv.config.rules import doubts
 from fedpriv.runs.session import Session
 
 

@@ -193,9 +193,3 @@ def test_an_audit_reaches_the_count_and_notices_if_it_has_no_noise(monkeypatch: 
 def test_what_does_not_fit_is_refused(overrides: list[str], words: str) -> None:
     with pytest.raises(OptionError, match=words):
         compose(overrides)
-
-
-def test_a_fixed_c_keeps_the_names_of_results_that_are_older() -> None:
-    content = compose(list(FIXED)).identity()["strategy"]
-    assert not {"clipping", "count_share", "norm_bound"} & (content["server"].keys() | content["client"].keys())
-    assert compose(list(MOVING)).identity()["strategy"]["server"]["clipping"] == "quantile"

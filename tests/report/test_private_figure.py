@@ -239,7 +239,7 @@ def composed(options: str, epsilon: float) -> dict[str, object]:
     if "digits" in options:
         where = ()
     chosen = [option for option in options.split() if not option.startswith("dataset.root=")]
-    return compose([*chosen, *where, f"privacy.target_epsilon={epsilon}"]).identity()
+    return compose([*chosen, *where, f"privacy.target_epsilon={epsilon}"]).deciding()
 
 
 @pytest.mark.parametrize("claim", RECORDED, ids=lambda claim: f"{claim[0]}-{claim[1][:30]}-{claim[3]}")

@@ -46,7 +46,7 @@ from fedpriv.common.replies import Reply, read_reply
 from fedpriv.config.compose import CONF, compose
 from fedpriv.config.own_options import group_choices
 from fedpriv.config.remote import compose_remote
-from fedpriv.config.server_optimizers import OWN_STEP
+from fedpriv.config.rules import OWN_STEP
 from fedpriv.mechanisms.clip_thresholds import geometric, push, quantile_step
 from fedpriv.mechanisms.noise import KeyRegistry, SeededNoise
 from fedpriv.runs.session import Session

@@ -1,0 +1,137 @@
+"""Every rule over several options refuses what it is there for, with the option, its value and what is allowed."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from fedpriv.common.errors import OptionError
+from fedpriv.config import rules
+from fedpriv.config.compose import compose
+from fedpriv.config.rules import RULES
+
+NODES = "dataset=on_nodes num_clients=2 clients_per_round=2 dataset.classes=[a,b] dataset.examples=[5,5] dataset.size=8"
+TABLE = "dataset=on_nodes num_clients=2 clients_per_round=2 dataset.schema_file=x dataset.examples=[5,5]"
+SUMMED = "strategy=ddgauss strategy.secure_sum=protocol"
+BAND = "strategy=dpftrl strategy.client.factor=banded"
+TURNS = f"{BAND} strategy.server.client_sampling=poisson strategy.server.participation=cyclic"
+ALLOCATED = "strategy=dpfedavg strategy.client.form=central strategy.server.client_sampling=allocated"
+ONCE, BALANCED = (f"strategy=privunit strategy.server.participation={plan}" for plan in ("once", "balanced"))
+FEW = "num_clients=12 clients_per_round=3 num_rounds=4"
+
+#: rule -> options that break it; the last one is the one that is refused, where it is given.
+BREAKING = {
+    "colluders": "strategy=ddgauss strategy.server.min_replies=3 strategy.client.colluders=3",
+    "example-batches": "strategy=dpsgd local.sampler=shuffle",
+    "example-momentum": "strategy=agn local.momentum=0.9",
+    "example-epochs": "strategy=anr local.epochs=2",
+    "example-steps": "strategy=dpsgd local.steps=3",
+    "example-median": "strategy=dpsgd strategy.client.clipping=median",
+    "group-size": "strategy=coqfl num_clients=30 clients_per_round=9 strategy.client.group_size=10",
+    "shuffle-delta": "strategy=ldpfl strategy.client.shuffle=true strategy.client.shuffle_delta=0.5",
+    "gradient-momentum": "strategy=dpfedavg local.momentum=0.5",
+    "score-bound": "strategy=fedags strategy.client.selection=gumbel strategy.client.score_bound=7",
+    "central-sampling": "strategy=dpfedavg strategy.client.form=central strategy.server.client_sampling=fixed",
+    "central-replies": "strategy=dpfedavg strategy.client.form=central strategy.server.client_sampling=poisson "
+    "strategy.server.min_replies=3",
+    "central-quantile": "strategy=dpfedavg strategy.server.clipping=quantile",
+    "central-clip-norm": "strategy=dpfedavg strategy.client.form=central strategy.server.client_sampling=poisson "
+    "strategy.server.clipping=quantile strategy.server.norm_bound=1 strategy.client.clip_norm=99.0",
+    "loss-share": "strategy=fedags strategy.client.loss_weights=true strategy.client.selection_share=0.6 "
+    "strategy.client.loss_share=0.5",
+    "published-noise": "strategy=fedags strategy.client.noise=laplace",
+    "published-sensitivity": "strategy=dpfedavg strategy.client.sensitivity=per_example",
+    "published-split": "strategy=fedags strategy.client.epsilon_split=[1,2,3]",
+    "split-parts": "strategy=fedags privacy.variant=published strategy.client.epsilon_split=[1,2,0]",
+    "split-sum": "strategy=fedags privacy.variant=published strategy.client.epsilon=9 "
+    "strategy.client.epsilon_split=[1,2,3]",
+    "control-steps": "strategy=scaffold local.steps=null",
+    "clip-norm": "strategy=fedldp strategy.server.clipping=adp strategy.client.clip_norm=99",
+    "unit-epsilon": "strategy=privunit strategy.client.epsilon=501",
+    "groups-factor": "strategy=dpftrl strategy.server.participation=cyclic strategy.server.client_sampling=poisson "
+    "strategy.client.factor=sqrt",
+    "groups-turns": f"{BAND} strategy.client.bandwidth=1 strategy.server.client_sampling=poisson "
+    "strategy.server.participation=once",
+    "groups-limit": f"{TURNS} strategy.client.bandwidth=1 strategy.server.participations=60",
+    "groups-number": f"{TURNS} strategy.client.bandwidth=2",
+    "band-replies": "strategy=dpftrl num_clients=40 over_selection=1.5",
+    "no-band": "strategy=dpftrl strategy.client.factor=sqrt strategy.client.bandwidth=3",
+    "band-rounds": f"{BAND} strategy.client.bandwidth=61",
+    "linear-model": "strategy=fedonce model=mlp",
+    "own-optimizer": "strategy=fedonce strategy.server.optimizer=adam",
+    "own-rate": "strategy=fedonce strategy.server.lr=0.5",
+    "answers": "strategy=ask strategy.client.questions=[count] dataset=breast_cancer model=mlp",
+    "cohort": "num_clients=5 clients_per_round=6",
+    "replies": "strategy.server.min_replies=21",
+    "target": "privacy.max_epsilon=2 privacy.target_epsilon=5.0",
+    "target-observer": "privacy.target_observer=public",
+    "cluster": "engine.address=auto",
+    "faults-seeded": "engine.faults={rate:0.3} privacy.rng=secure",
+    "faults-never": "engine.faults=[{round:61,client:1,kind:drop}]",
+    "features-map": "features.map=strokes",
+    "features-upright": "+features.normalise=moments",
+    "features-mirror": "+features.mirror=true",
+    "features-table": "dataset=breast_cancer features=gradients",
+    "features-drawings": "features=gradients features.map=drawings",
+    "mirrored-strokes": "features=gradients features.map=strokes features.mirror=true",
+    "features-model": "features=gradients model=cnn",
+    "nodes-table-classes": f"{TABLE} dataset.classes=[a,b]",
+    "nodes-schema": f"{NODES} dataset.schema_digest={'0' * 64}",
+    "nodes-classes": NODES.replace("[a,b]", "[a,a]"),
+    "nodes-examples": NODES.replace("[5,5]", "[5,0]"),
+    "nodes-size": NODES.replace("size=8", "size=null"),
+    "nodes-partition": f"{NODES} partition=shards",
+    "nodes-faults": f"{NODES} engine.faults={{rate:1}}",
+    "over-selection-drawn": "num_clients=40 strategy.server.client_sampling=poisson over_selection=1.3",
+    "over-selection-all": "over_selection=1.3",
+    "allocated-open": "strategy=dpfedavg strategy.server.client_sampling=allocated",
+    "allocated-even": f"{ALLOCATED} num_clients=10 clients_per_round=3",
+    "allocated-long": f"{ALLOCATED} dataset=custom dataset.path=a.b clients_per_round=1 num_clients=1000001",
+    "sampled-limit": "strategy.server.participations=2",
+    "planned-cohorts": f"{ONCE} {FEW} strategy.server.client_sampling=poisson",
+    "once-limit": f"{ONCE} {FEW} strategy.server.participations=2",
+    "once-rounds": f"{ONCE} {FEW} num_rounds=5",
+    "limit-rounds": f"{BALANCED} {FEW} num_rounds=9 strategy.server.participations=2",
+    "no-sum": "strategy=fedldp strategy.secure_sum=ideal",
+    "sum-sensitivity": "strategy=cpsgd privacy.variant=published strategy.secure_sum=ideal "
+    "strategy.client.sensitivity=per_example",
+    "sum-sample": "strategy=dpsum dataset=breast_cancer strategy.client.sampling_rate=0.5",
+    "sum-local": "strategy=dpsum dataset=breast_cancer strategy.client.form=local strategy.secure_sum=protocol",
+    "sum-threshold": "strategy=ddgauss strategy.server.threshold=21",
+    "sum-of-one": "strategy=ddgauss num_clients=1 clients_per_round=1 strategy.secure_sum=protocol",
+    "sum-members": f"{SUMMED} dataset=custom dataset.path=a.b num_clients=16385 clients_per_round=16385",
+    "sum-halves": f"{SUMMED} strategy.server.threshold=10",
+    "sum-colluders": f"{SUMMED} num_clients=100 clients_per_round=100 strategy.server.min_replies=99 "
+    "strategy.client.colluders=34",
+    "sum-closes": f"{SUMMED} num_clients=40 clients_per_round=10 over_selection=2.0",
+    "train-examples": "dataset.train_examples=1438",
+    "resampled": "partition=resampled partition.examples_per_client=1438",
+    "clients": "num_clients=1438",
+    "classes": "partition=pathological partition.classes_per_client=11",
+}
+
+
+def test_every_rule_is_tried() -> None:
+    assert BREAKING.keys() == {rule.id for rule in RULES} and len(BREAKING) == len(RULES)
+
+
+@pytest.mark.parametrize("name", BREAKING)
+def test_a_rule_refuses_with_option_value_and_what_is_allowed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And nothing else refuses in its place: without the rule there is no such error."""
+    (rule,) = (rule for rule in RULES if rule.id == name)
+    given = BREAKING[name].split()
+    with pytest.raises(OptionError) as refused:
+        compose(given)
+    message = str(refused.value)
+    option = re.sub(r"\\{x.*?\\}", r"\\w+", re.escape(rule.option))
+    assert re.fullmatch(option, refused.value.option) and message.startswith(f"{refused.value.option}=")
+    values = dict(override.lstrip("+").split("=", 1) for override in given)
+    if "[" not in (said := values.get(refused.value.option, "[")) and "{" not in said:
+        assert message.startswith(f"{refused.value.option}={said}: ")
+    assert all(words in message for words in re.split(r"\{[^}]*\}", rule.words)) and "{" not in refused.value.allowed
+    monkeypatch.setattr(rules, "RULES", tuple(other for other in RULES if other is not rule))
+    try:
+        compose(given)
+    except OptionError as other:
+        assert str(other) != message
