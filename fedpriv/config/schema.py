@@ -289,7 +289,9 @@ class Config(Options):
         return content
 
     def digest(self) -> str:
-        """SHA-256 of everything that decides the result."""
+        """SHA-256 of everything that decides the result. One seed gives the same bits wherever clients are computed."""
         content = self.deciding()
         content.pop("attack")
+        for elsewhere in ("name", "workers", "address"):
+            content["engine"].pop(elsewhere)
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()

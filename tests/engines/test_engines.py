@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 import ray
 import torch
-from conftest import NO_REPORT, SMALL, Run, ledger_of, result_of, rows_of
+from conftest import NO_REPORT, SMALL, Outcome, Run, ledger_of, result_of, rows_of
 from flwr.app import ConfigRecord, Error, Message, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 from rotation import together
@@ -176,10 +176,26 @@ def test_any_number_of_workers_gives_the_bits_of_one_process(strategy: str, run:
     assert results[0] == results[1] == result_of(run(*many))
 
 
-def test_ray_with_one_worker_and_an_interruption(interrupted: Callable[..., Path], whole: Path):
-    folder = interrupted("engine=ray", "engine.workers=1")
-    resume_run(folder)
-    assert result_of(folder) == result_of(whole)
+RAY = ("engine=ray", "engine.workers=1")
+
+
+@pytest.mark.parametrize(("first", "then"), [(RAY, ("engine=inprocess",)), ((), RAY)], ids=["from Ray", "to Ray"])
+def test_an_interrupted_run_moves_to_another_engine(
+    first: tuple[str, ...], then: tuple[str, ...], interrupted: Callable[..., Path], whole: Path
+):
+    folder = interrupted(*first)
+    resume_run(folder, then)
+    names = [options[0].removeprefix("engine=") if options else "inprocess" for options in (then, first)]
+    found, expected = result_of(folder), result_of(whole)
+    assert found["summary"].pop("note") == "resumed on engine={}, after {}".format(*names)
+    assert expected["summary"].pop("note") is None and found == expected
+
+
+@pytest.mark.parametrize("option", ["engine=flower", "engine=auto", "engine.trainer=vectorised", "engine.device=cuda"])
+def test_nothing_else_of_the_engine_changes(option: str, interrupted: Callable[..., Path], cli: Callable[..., Outcome]):
+    folder = interrupted()
+    outcome = cli(f"resume={folder}", option)
+    assert outcome.code == 2 and option.split("=")[0] in outcome.err and "Traceback" not in outcome.err
 
 
 def test_the_bits_depend_on_the_seed_and_on_state(run: Run, whole: Path):
