@@ -22,8 +22,9 @@ from fedpriv.common.files import write_atomic
 from fedpriv.common.places import ROOT
 from fedpriv.common.systems import cores
 from fedpriv.config.schema import Config
+from fedpriv.engines.grid import memory_folder
 from fedpriv.engines.keeping import end_kept
-from fedpriv.engines.worker import Serve, make_apps, memory_folder
+from fedpriv.engines.worker import Serve, make_apps
 from fedpriv.privacy.events import Entry
 
 

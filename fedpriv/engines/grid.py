@@ -26,6 +26,7 @@ from flwr.supercore.task_identity import TaskIdentity
 
 from fedpriv.client.memories import Book, Memories, StoredMemories, collect_entries
 from fedpriv.client.memory import ContextStore, LiveContext
+from fedpriv.common.errors import OptionError
 from fedpriv.common.messages import FIRST_NODE
 from fedpriv.config.schema import Config
 from fedpriv.privacy.events import Entry
@@ -310,3 +311,10 @@ def empty_context(run_id: int, node_id: int, partition: int, num_partitions: int
     """A simulated client's context, with an empty state."""
     node_config: dict[str, Any] = {"partition-id": partition, "num-partitions": num_partitions}
     return LiveContext(run_id=run_id, node_id=node_id, node_config=node_config, state=RecordDict(), run_config={})
+
+
+def memory_folder(config: Config) -> Path:
+    """Where clients keep their files on engines whose contexts do not come back."""
+    if config.run_dir is None:
+        raise OptionError("run_dir", "null", "this engine's clients need the run's folder")
+    return Path(config.run_dir) / "clients"

@@ -15,7 +15,6 @@ from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import replace
 from functools import cached_property, partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -54,7 +53,7 @@ from fedpriv.config.schema import Config
 from fedpriv.config.sum_checks import release_digest
 from fedpriv.data import FederatedData
 from fedpriv.data.load import check_declared, load_federated
-from fedpriv.engines.grid import empty_context
+from fedpriv.engines.grid import empty_context, memory_folder
 from fedpriv.mechanisms.device_errors import failed
 from fedpriv.mechanisms.tasks import Classification, NextToken
 from fedpriv.secure_sum.sum_session import SumRefused
@@ -257,13 +256,6 @@ def resolve_device(name: str) -> torch.device:
     if name == "cuda" and not torch.cuda.is_available():
         raise OptionError("engine.device", name, "this machine has no GPU that torch can use; allowed: auto, cpu")
     return torch.device("cuda" if name != "cpu" and torch.cuda.is_available() else "cpu")
-
-
-def memory_folder(config: Config) -> Path:
-    """Where clients keep their files on engines whose contexts do not come back."""
-    if config.run_dir is None:
-        raise OptionError("run_dir", "null", "this engine's clients need the run's folder")
-    return Path(config.run_dir) / "clients"
 
 
 class Worker:

@@ -623,6 +623,7 @@ def test_clients_open_no_file_and_readers_none_but_their_own_machines() -> None:
         "fedpriv.common.identities: Path(str(path))",  # of context.node_config
         "fedpriv.client.method: getattr(self, 'clip_norm', 1.0)",
         "fedpriv.client.one_bit: getattr(self.options, 'epsilon', None)",
+        "fedpriv.engines.worker: getattr(plain, 'clip_norm', 1.0)",
     }
 
 
