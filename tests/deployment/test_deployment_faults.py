@@ -17,7 +17,7 @@ from flwr.app import Message
 
 from fedpriv.common.errors import RunFolderError
 from fedpriv.common.messages import Refusal
-from fedpriv.deployment import refusals
+from fedpriv.deployment import data_ledger
 
 
 def test_a_killed_server_goes_on_and_its_clients_with_it(machines: MACHINES) -> None:
@@ -164,19 +164,19 @@ def test_killed_before_the_counter_the_ledger_is_vouched_for_before_anything_lea
 def test_refusals_that_come_at_once_are_all_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each reads the counts and replaces them: between the two, another must wait."""
     (tmp_path / ".fedpriv").mkdir()
-    real, first = refusals.read_counts, threading.Barrier(8)
+    real, first = data_ledger.read_counts, threading.Barrier(8)
 
     def slowly(data: Path) -> dict[str, int]:
         found = real(data)
         time.sleep(0.002)  # gives the others their turn, whatever the machine's speed is
         return found
 
-    monkeypatch.setattr(refusals, "read_counts", slowly)
+    monkeypatch.setattr(data_ledger, "read_counts", slowly)
 
     def refuse() -> None:
         first.wait()
         for _ in range(5):
-            refusals.note_refusal(tmp_path, Refusal.POLICY, "no")
+            data_ledger.note_refusal(tmp_path, Refusal.POLICY, "no")
 
     threads = [threading.Thread(target=refuse) for _ in range(8)]
     for thread in threads:

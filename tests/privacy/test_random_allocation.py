@@ -11,7 +11,7 @@ import pytest
 from scipy.special import ndtr
 
 from fedpriv.config import participation
-from fedpriv.privacy import events, random_allocation
+from fedpriv.privacy import events, sampled_laws
 from fedpriv.privacy.calibration import calibrate
 from fedpriv.privacy.composition import ORDERS, compose, renyi_curve
 from fedpriv.privacy.events import AllocatedGaussian, Gaussian, PoissonGaussian, Threat
@@ -330,7 +330,7 @@ def test_what_is_no_secret_allocation_is_refused(threat: Threat, rounds: int, wo
     with pytest.raises(ValueError, match=words):
         AllocatedGaussian(threat=threat, multiplier=1.0, rounds=rounds)
     assert participation.MOST_ROUNDS == events.MOST_ROUNDS == 10**6
-    assert random_allocation.ROUNDING >= 4 * 2.2e-16 * events.MOST_ROUNDS
+    assert sampled_laws.ROUNDING >= 4 * 2.2e-16 * events.MOST_ROUNDS
 
 
 @pytest.mark.parametrize(("rounds", "multiplier"), [(1000, 1.0), (100, 2.0)])
