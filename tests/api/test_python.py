@@ -115,6 +115,8 @@ def test_an_audit_goes_into_the_run(finished: fedpriv.Run) -> None:
     assert found.scopes[0].participations == 3
     assert finished.audited_epsilon == found.audited_epsilon <= (finished.verified_epsilon or 0)
     assert "whole run" in found._repr_html_() and len(found.summary) >= 2
+    fewer = fedpriv.audit_run(finished, trials=1000, participations=1)  # of a part of the run: not written
+    assert fewer.audited_epsilon != found.audited_epsilon == finished.audited_epsilon
     once = fedpriv.audit_run(["strategy=fedldp", "num_rounds=2"], trials=1000, participations=1)
     assert [scope.participations for scope in once.scopes] == [1]
 

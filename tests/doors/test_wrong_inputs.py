@@ -205,10 +205,11 @@ def test_a_delta_that_promises_nothing_is_warned_of(options: list[str], words: s
     assert len(found) == bool(words) and words in "".join(found)
 
 
-def test_an_empty_folder_is_not_the_working_directory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, half: Path
+def test_an_empty_folder_is_not_the_working_directory_and_half_a_run_is_not_audited(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, half: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    assert main(["audit", f"run={half}"]) == 2 and "the run has not finished" in capfd.readouterr().err
     for folder in ("", " "):
         with pytest.raises(OptionError, match="is empty"):
             fedpriv.run(SMALL, folder=folder, quiet=True)
