@@ -244,7 +244,7 @@ def test_what_is_damaged_is_made_again(what: str, how: str, tmp_path: Path, monk
 
     def rows() -> np.ndarray:
         whole = FeatureArrays(Features(chosen, (1, 12, 12), tmp_path), images, {"name": "some"}, tmp_path)
-        return np.array(FeatureRows(whole, 2, 9)[np.array([0, 3])])
+        return np.array(FeatureRows(whole, 2, 9)[np.arange(7)])
 
     first = rows()
     (file,) = tmp_path.glob(f"{what}/*/*.np[yz]")
@@ -255,7 +255,7 @@ def test_what_is_damaged_is_made_again(what: str, how: str, tmp_path: Path, monk
     np.testing.assert_array_equal(rows(), first)
     assert file.stat().st_size == size
     if what == "features":
-        np.testing.assert_array_equal(np.load(file)[[2, 5]], first)
+        np.testing.assert_array_equal(np.load(file)[2:], first)
 
 
 def test_features_are_computed_once_and_found_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
