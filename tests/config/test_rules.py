@@ -146,7 +146,7 @@ def test_a_rule_refuses_with_option_value_and_what_is_allowed(name: str, monkeyp
 def outside(field: FieldInfo) -> Iterator[tuple[Any, str]]:
     """(a value just outside an option's range, what its error says)."""
     words = {"ge": "must be at least", "gt": "must be more than", "le": "must be at most", "lt": "must be less than"}
-    parts = (field.annotation, *get_args(field.annotation))
+    parts = () if get_origin(field.annotation) is tuple else (field.annotation, *get_args(field.annotation))
     whole = int in parts and not any(get_origin(part) is Literal for part in parts)
     for limit in field.metadata:
         for name, says in words.items():
