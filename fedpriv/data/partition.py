@@ -13,6 +13,7 @@ import numpy as np
 
 from fedpriv.common.errors import OptionError
 from fedpriv.common.versions import installed
+from fedpriv.config.checks import check_resampled
 from fedpriv.config.data_schema import (
     ColumnPartition,
     DirichletPartition,
@@ -22,7 +23,6 @@ from fedpriv.config.data_schema import (
     ResampledPartition,
     ShardsPartition,
 )
-from fedpriv.config.rules import check_resampled
 from fedpriv.data.cache import damaged, entry
 from fedpriv.data.draws import generator
 from fedpriv.data.types import Examples, Partition

@@ -11,8 +11,8 @@ from conftest import NO_REPORT, SMALL
 import fedpriv
 from fedpriv.__main__ import main
 from fedpriv.common.errors import OptionError
+from fedpriv.config.checks import doubts
 from fedpriv.config.compose import compose
-from fedpriv.config.rules import doubts
 from fedpriv.runs.session import Session
 
 

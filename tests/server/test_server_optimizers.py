@@ -15,9 +15,9 @@ from flwr.app import ConfigRecord, Message
 
 from fedpriv.common.errors import OptionError
 from fedpriv.common.messages import pack_vector, reply_content, unpack_vector
+from fedpriv.config.checks import OWN_STEP
 from fedpriv.config.compose import CONF, compose
 from fedpriv.config.own_options import group_choices
-from fedpriv.config.rules import OWN_STEP
 from fedpriv.server.optimizers import Optimizer
 from fedpriv.server.strategy import FederatedStrategy
 from strategies.fedavg import FedAvg

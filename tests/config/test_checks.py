@@ -10,10 +10,10 @@ import pytest
 from pydantic.fields import FieldInfo
 
 from fedpriv.common.errors import OptionError
-from fedpriv.config import rules
+from fedpriv.config import checks
+from fedpriv.config.checks import RULES
 from fedpriv.config.compose import compose, option_names
 from fedpriv.config.methods import METHODS
-from fedpriv.config.rules import RULES
 from fedpriv.config.schema import Config
 from fedpriv.config.strategy_options import followed, spelled
 
@@ -136,7 +136,7 @@ def test_a_rule_refuses_with_option_value_and_what_is_allowed(name: str, monkeyp
     if "[" not in (said := values.get(refused.value.option, "[")) and "{" not in said:
         assert message.startswith(f"{refused.value.option}={said}: ")
     assert all(words in message for words in re.split(r"\{[^}]*\}", rule.words)) and "{" not in refused.value.allowed
-    monkeypatch.setattr(rules, "RULES", tuple(other for other in RULES if other is not rule))
+    monkeypatch.setattr(checks, "RULES", tuple(other for other in RULES if other is not rule))
     try:
         compose(given)
     except OptionError as other:
