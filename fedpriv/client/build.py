@@ -14,11 +14,11 @@ from fedpriv.client.contract import PublicFacts, RunFacts, Site
 from fedpriv.common.cohorts import limits
 from fedpriv.common.errors import OptionError
 from fedpriv.common.messages import SUM_EXCHANGES
+from fedpriv.config.checks import check
 from fedpriv.config.halves import half_class, method_options
 from fedpriv.config.methods import METHODS, AskOptions, SumOptions
 from fedpriv.config.options import MethodOptions
 from fedpriv.config.participation import participation_of
-from fedpriv.config.rules import check
 from fedpriv.config.schema import Config
 from fedpriv.data.asked import Asks, asks_of
 from fedpriv.data.load import load_federated

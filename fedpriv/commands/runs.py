@@ -35,9 +35,9 @@ from fedpriv.common.places import use_own_methods
 from fedpriv.common.printing import say
 from fedpriv.common.stopping import Stopped, end_with_parent, signal_of, stop
 from fedpriv.common.verbosity import is_quiet
+from fedpriv.config.checks import doubts
 from fedpriv.config.compose import COMMANDS, at_home, compose, key_and_value
 from fedpriv.config.owner import PLACES, is_own
-from fedpriv.config.rules import doubts
 from fedpriv.config.schema import Config
 from fedpriv.engines.keeping import kept_between_runs
 from fedpriv.report.reading import SWEEP_FILE, flags_of_sweep

@@ -28,6 +28,7 @@ from pydantic import ValidationError
 
 from fedpriv.common.errors import OptionError, RunFolderError
 from fedpriv.common.run_files import is_file_in, refuse_links
+from fedpriv.config.checks import check
 from fedpriv.config.explain import first_option_error
 from fedpriv.config.feature_dims import with_dims
 from fedpriv.config.method_pairs import check_pair, schema_for, why_not
@@ -35,7 +36,6 @@ from fedpriv.config.methods import METHODS, AskOptions
 from fedpriv.config.options import MethodOptions
 from fedpriv.config.own_options import CONF, choice, choices, find_own_methods, is_group, read
 from fedpriv.config.owner import is_own, own_code_only, refuse_code, refuse_places
-from fedpriv.config.rules import check
 from fedpriv.config.schema import Config
 from fedpriv.config.spelling import as_typed, how_to_write, meant, refuse_noise_beside_target
 from fedpriv.config.strategy_options import HALVES, contradiction, field_of, home_of, read_options, spelled

@@ -71,8 +71,12 @@ def group_file(group: str, name: str) -> Path:
 
 def read(file: Path) -> dict[str, Any]:
     """A file of conf/, read once while it stays as it is. Not to be changed."""
+    return _file(file).content
+
+
+def _file(file: Path) -> Choice:
     about = file.stat()
-    return _read(file, about.st_mtime_ns, about.st_size).content
+    return _read(file, about.st_mtime_ns, about.st_size)
 
 
 @lru_cache(maxsize=256)
@@ -92,8 +96,7 @@ def choice(group: str, name: str) -> Choice:
     """The file or section of a choice. Raises `OptionError` where there is none."""
     file = group_file(group, name)
     if file.is_file():
-        about = file.stat()
-        found = _read(file, about.st_mtime_ns, about.st_size)
+        found = _file(file)
         return found._replace(package={"": group.replace("/", "."), "_global_": ""}.get(found.package, found.package))
     first, *parts = f"{group}/{name}".split("/")
     node: Any = read(CONF / f"{first}.yaml") if (CONF / f"{first}.yaml").is_file() else None

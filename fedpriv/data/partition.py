@@ -16,6 +16,7 @@ import numpy as np
 
 from fedpriv.common.errors import DataError, OptionError
 from fedpriv.common.versions import installed
+from fedpriv.config.checks import check_resampled
 from fedpriv.config.data_schema import (
     ColumnPartition,
     DirichletPartition,
@@ -25,7 +26,6 @@ from fedpriv.config.data_schema import (
     ResampledPartition,
     ShardsPartition,
 )
-from fedpriv.config.rules import check_resampled
 from fedpriv.data.cache import stored
 from fedpriv.data.types import Examples, Partition, generator
 from fedpriv.data.types import ResampledPartition as Resampled

@@ -24,8 +24,8 @@ from fedpriv.common.printing import say
 from fedpriv.common.run_files import fitting
 from fedpriv.common.stopping import Stopped, end_with_parent, stop
 from fedpriv.common.versions import commit
+from fedpriv.config.checks import doubts
 from fedpriv.config.compose import read_config
-from fedpriv.config.rules import doubts
 from fedpriv.config.schema import Config
 from fedpriv.engines.worker import Worker
 from fedpriv.report.live.monitor import Monitor, watched

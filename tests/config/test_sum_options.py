@@ -127,15 +127,6 @@ def test_a_round_that_closes_before_enough_can_sign_is_refused() -> None:
     composed(t)
 
 
-@pytest.mark.parametrize("clients", [2**14 + 1, 60_000, 2**31 - 1])
-def test_more_clients_than_a_graph_is_sought_for_are_refused_at_once(clients: int) -> None:
-    """A node reads these options before its policy does: a server may not keep it busy with them for hours."""
-    size = (f"num_clients={clients}", f"clients_per_round={clients}", f"strategy.server.min_replies={clients}")
-    colluders = f"strategy.client.colluders={58 * clients // 100}"
-    with pytest.raises(OptionError, match=f"clients_per_round={clients}.*at most 16384 clients"):
-        compose(["strategy=ddgauss", *PROTOCOL, *size, colluders])
-
-
 def test_neighbours_are_no_option() -> None:
     with pytest.raises(OptionError, match="neighbours"):
         compose(["strategy=ddgauss", *PROTOCOL, "strategy.server.neighbours=2"])

@@ -12,9 +12,9 @@ import fedpriv
 from fedpriv.__main__ import main
 from fedpriv.commands.table import FLAG_NAMES
 from fedpriv.common.errors import OptionError
+from fedpriv.config.checks import doubts
 from fedpriv.config.compose import CONF, compose
 from fedpriv.config.own_options import group_choices
-from fedpriv.config.rules import doubts
 from fedpriv.runs.session import Session
 
 

@@ -23,7 +23,6 @@ from clients.dpfl_agn import DPFLAGNClient
 from clients.dpsgd import DPSGDClient
 from fedpriv.client.contract import UnsafeNoise
 from fedpriv.client.memory import read_memory
-from fedpriv.common.errors import OptionError
 from fedpriv.mechanisms.noise import KEPT_BACK, SeededNoise
 from fedpriv.mechanisms.trusted_sums import with_count
 from fedpriv.privacy.events import NoBound, PoissonGaussian
@@ -249,9 +248,7 @@ def test_gradient_and_count_together_are_one_gaussian() -> None:
     assert isinstance(event, PoissonGaussian) and event.multiplier == pytest.approx(with_count(1.0, 3.0))
 
 
-def test_the_raw_median_has_no_bound_and_is_not_for_repaired_runs() -> None:
-    with pytest.raises(OptionError, match="clipping"):
-        at_work(DPSGDClient, clipping="median")
+def test_the_raw_median_is_for_published_runs() -> None:
     client = at_work(DPSGDClient, clipping="median", variant="published")
     ask(client, 1)
     (entry,) = booked(client)

@@ -220,25 +220,3 @@ def test_an_audited_client_takes_part_once_in_every_pass() -> None:
     assert (first.sum(0) == 1).all() and (second.sum(0) == 1).all()
     counts = Counter(zip(first.argmax(0).tolist(), second.argmax(0).tolist(), strict=True))
     assert len(counts) == 16 and sum((count - 250) ** 2 / 250 for count in counts.values()) < 45
-
-
-# --- options ---------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ((*METHOD, "num_clients=20", "clients_per_round=6"), r"clients_per_round=6: .*such as 5 and 10"),
-        ((*METHOD, "over_selection=1.5"), r"over_selection=1\.5: .*no random draw"),
-        ((*METHOD, "strategy.server.participation=balanced"), r"participation=balanced: .*in secret.*allowed: sampled"),
-        ((*METHOD, "strategy.client.form=local"), r"client_sampling=allocated: .*may know who takes part.*poisson"),
-        (("strategy=fedldp", METHOD[2]), r"client_sampling=allocated: with fedldp .*amplifies nothing"),
-        (("strategy=dpsum", "strategy.client.form=central", METHOD[2]), r"client_sampling=allocated: with dpsum"),
-        (("strategy=dpftrl", METHOD[2]), r"client_sampling=allocated: allowed: fixed or poisson"),
-        ((*METHOD, "strategy.server.min_replies=2"), r"min_replies=2: .*reveal"),
-        ((*METHOD[:2],), r"client_sampling=fixed: .*secret draw.*allowed: poisson, allocated"),
-    ],
-)
-def test_what_gives_no_guarantee_is_refused_with_the_reason(options: tuple[str, ...], words: str) -> None:
-    with pytest.raises(OptionError, match=words):
-        compose(list(options))

@@ -16,7 +16,6 @@ from conftest import Run, ledger_of, result_of, rows_of
 
 from fedpriv.client.build import make_client
 from fedpriv.common.cohorts import group_cohort
-from fedpriv.common.errors import OptionError
 from fedpriv.common.messages import pack_vector
 from fedpriv.config.compose import compose
 from fedpriv.engines.worker import Worker
@@ -175,19 +174,3 @@ def test_the_audited_rows_hold_a_client_by_its_coins() -> None:
         assert row.var() == pytest.approx(1 + coin, rel=0.03)
     one, other = np.cov(rows[0], rows[1])[0, 1], np.cov(rows[0], rows[3])[0, 1]
     assert one == pytest.approx(rate * (1 - rate) * c[0] * c[1] * unit**2, abs=0.05) and abs(other) < 0.05
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        (("strategy.client.bandwidth=null",), r"bandwidth=null: .*allowed: 1 to .*=7"),
-        (("strategy.client.bandwidth=8", "num_rounds=9"), r"bandwidth=8: .*allowed: 1 to .*=7"),
-        (("strategy.client.factor=sqrt", "strategy.client.bandwidth=null"), r"factor=sqrt: .*banded"),
-        (("strategy.server.participation=once",), r"participation=once: .*allowed: cyclic"),
-        (("strategy.server.participations=3",), r"participations=3: .*allowed: null"),
-        (("over_selection=1.3",), r"over_selection=1\.3: .*change the sum twice"),
-    ],
-)
-def test_what_is_not_amplified_is_refused(options: tuple[str, ...], words: str) -> None:
-    with pytest.raises(OptionError, match=words):
-        compose([*RUN, *options])

@@ -17,7 +17,6 @@ from scipy.stats import norm
 
 from fedpriv.attacks.release_audit import audit_config
 from fedpriv.client.build import make_client
-from fedpriv.common.errors import OptionError
 from fedpriv.common.replies import Reply
 from fedpriv.config.compose import compose
 from fedpriv.mechanisms.noise import SeededNoise, grid_step, onto_grid
@@ -179,17 +178,3 @@ def test_an_audit_reaches_the_count_and_notices_if_it_has_no_noise(monkeypatch: 
 
     monkeypatch.setattr(SeededNoise, "normal", quiet)
     assert found().audit.epsilon_lower > right.verified
-
-
-@pytest.mark.parametrize(
-    ("overrides", "words"),
-    [
-        (["strategy=dpfedavg", "strategy.server.clipping=quantile"], r"strategy\.server\.clipping=quantile: .*fedldp"),
-        ([*MOVING, "strategy.server.count_share=1.0"], r"strategy\.server\.count_share=1\.0"),
-        ([*MOVING, "strategy.client.clip_norm=2000"], r"strategy\.client\.clip_norm=2000.*0\.001.*1000"),
-        ([*MOVING, "strategy.server.clipping=adp"], r"strategy\.server\.clipping=adp"),
-    ],
-)
-def test_what_does_not_fit_is_refused(overrides: list[str], words: str) -> None:
-    with pytest.raises(OptionError, match=words):
-        compose(overrides)

@@ -19,7 +19,6 @@ from flwr.app import ConfigRecord, Message
 from clients.dpftrl import DPFTRLClient
 from fedpriv.attacks.release_audit import audit_config, audit_mechanism
 from fedpriv.client.contract import PublicFacts
-from fedpriv.common.errors import OptionError
 from fedpriv.common.messages import pack_vector, reply_content, unpack_vector
 from fedpriv.config.compose import compose
 from fedpriv.mechanisms.matrix_factors import MatrixMechanism, coefficients, inverse, sensitivity
@@ -223,33 +222,6 @@ def test_correlated_noise_is_better_than_independent_noise_of_the_same_price(run
 
 
 # --- options ----------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        (("client.factor=tree",), r"factor=tree: allowed: identity, sqrt, banded or blt"),
-        (("client.buffers=0",), r"buffers=0: must be at least 1"),
-        (("client.bandwidth=0",), r"bandwidth=0: must be at least 1"),
-        (("client.bandwidth=61",), r"bandwidth=61: at most num_rounds=60"),
-        (("client.bandwidth=2", "client.factor=sqrt"), r"bandwidth=2: strategy\.client\.factor=sqrt has no band"),
-        (("server.participation=sampled",), r"participation=sampled: allowed: once, balanced or cyclic"),
-        (("server.client_sampling=allocated",), r"client_sampling=allocated: allowed: fixed or poisson"),
-        (("server.min_replies=2",), r"min_replies=2: must be at most 1"),
-        (("server.weighting=examples",), r"weighting=examples: allowed: uniform"),
-        (("server.clip_norm=0",), r"client\.clip_norm=0: must be at least 1e-06"),
-        (("server.participations=1",), r"participations=1: .*: at least 60"),
-    ],
-)
-def test_a_wrong_option_says_what_is_allowed(options: tuple[str, ...], words: str) -> None:
-    with pytest.raises(OptionError, match=words):
-        compose(["strategy=dpftrl", *(f"strategy.{option}" for option in options)])
-
-
-def test_nobody_takes_the_place_of_a_silent_client() -> None:
-    """Two of three asked would be added up: without one of them the third is, and the sum moves by both, not by C."""
-    with pytest.raises(OptionError, match=r"over_selection=1\.5: a replacement client would change the sum twice"):
-        compose(["strategy=dpftrl", "num_clients=8", "clients_per_round=2", "over_selection=1.5"])
 
 
 def test_the_mechanism_of_both_halves_is_the_same() -> None:

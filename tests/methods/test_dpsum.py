@@ -197,24 +197,6 @@ def test_gaussian_noise_costs_what_the_exact_gaussian_does() -> None:
         assert costs[1] < costs[0] / 3
 
 
-@pytest.mark.parametrize(
-    ("given", "words"),
-    [
-        (["strategy.client.sampling_rate=0.5"], r"sampling_rate=0\.5: no law .* is proved; allowed: 1"),
-        (["strategy.client.sampling_rate=0"], r"sampling_rate=0"),
-        (
-            ["strategy.client.form=local", "strategy.secure_sum=protocol"],
-            r"secure_sum=protocol: .*local.*allowed: ideal",
-        ),
-        (["strategy.client.form=laplace"], r"form=laplace"),
-        (["strategy.client.scale_inputs=1"], r"scale_inputs=1"),
-    ],
-)
-def test_what_a_form_does_not_allow_is_refused(given: list[str], words: str) -> None:
-    with pytest.raises(OptionError, match=words):
-        compose([*SMALL, *given])
-
-
 def test_a_sum_beyond_the_modulus_comes_back_with_its_noise() -> None:
     """What a server makes of T mod 2^b is what it would make of T, whole numbers far beyond 2^b included."""
     own = grid(form="central", bits=16, multiplier=2.0)

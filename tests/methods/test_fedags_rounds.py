@@ -189,11 +189,6 @@ def test_impossible_options_are_named(overrides: list[str], option: str, words: 
     assert refused.value.option == option and words in str(refused.value)
 
 
-def test_example_level_methods_have_their_own_number_of_steps():
-    with pytest.raises(OptionError, match=r"local\.steps=3: dpsgd takes strategy\.client\.local_steps"):
-        compose(["strategy=dpsgd", "local.steps=3"])
-
-
 def test_local_steps_are_batches_however_many_epochs_they_need():
     for sampler, sizes in (("shuffle", [4, 4, 2, 4, 4]), ("poisson", None)):
         config = LocalConfig(epochs=1, steps=5, batch_size=4, lr=0.1, momentum=0.0, sampler=sampler)

@@ -123,7 +123,5 @@ def test_a_sum_may_need_a_gaussian_that_says_nothing_by_itself() -> None:
     """One round of many: its local epsilon is beyond what other mechanisms can have."""
     config = with_target(compose([*SUMS, "num_rounds=1", "privacy.target_epsilon=50"]))
     assert config.strategy.options.epsilon > 500
-    with pytest.raises(OptionError, match=r"strategy\.client\.epsilon=501.*privunit: at most 500"):
-        compose(["strategy=fedonce", "strategy.client.epsilon=501"])
     plan = make_plan(config, Worker(config))
     assert plan.verified_epsilon > 500

@@ -88,23 +88,6 @@ def test_a_target_is_met_and_used(mechanism: str, rounds: int) -> None:
         assert epsilon > 1.05 * 6 / rounds  # composed by the exact law, not summed
 
 
-@pytest.mark.parametrize(
-    ("overrides", "words"),
-    [
-        (["strategy.client.epsilon=0"], "strategy.client.epsilon=0"),
-        (["strategy.client.epsilon=501"], "strategy.client.epsilon=501"),
-        (["strategy.client.mechanism=laplace"], "strategy.client.mechanism=laplace"),
-        (["strategy.client.mechanism=sketch"], "strategy.client.mechanism=sketch.*projunit"),
-        (["strategy.client.bits=17"], "strategy.client.bits=17"),
-        (["strategy.client.projections=0"], "strategy.client.projections=0"),
-        (["strategy.server.learning_rate=0"], "strategy.server.learning_rate=0"),
-    ],
-)
-def test_options_that_cannot_be(overrides: list[str], words: str) -> None:
-    with pytest.raises(OptionError, match=words):
-        compose(["strategy=privunit", *overrides])
-
-
 def test_an_epsilon_below_floating_points_price_names_the_option() -> None:
     with pytest.raises(OptionError, match=r"strategy\.client\.epsilon=0\.0001: must be at least"):
         make_client(compose(["strategy=privunit", LINEAR, "strategy.client.epsilon=0.0001"])).planned_events(1)

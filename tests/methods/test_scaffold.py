@@ -21,7 +21,6 @@ from clients.scaffold import ControlState, ScaffoldClient
 from fedpriv.client.build import make_client
 from fedpriv.client.contract import Trained
 from fedpriv.client.memory import ClientMemory
-from fedpriv.common.errors import OptionError
 from fedpriv.common.messages import MalformedMessage, unpack_vector
 from fedpriv.common.replies import Reply
 from fedpriv.common.seeds import generator
@@ -261,23 +260,3 @@ def test_c_moves_by_the_share_of_clients_that_replied_or_that_was_expected() -> 
         mean = np.array([2, 4, 6]) / (2 if form == "local" else 5)
         server.aggregate(np.zeros(3, np.float32), replies)
         assert server.control == pytest.approx(share * mean / 4)
-
-
-# --- options -------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("overrides", "named"),
-    [
-        (("local.steps=null",), r"local\.steps=null: control variates"),
-        (("strategy.client.steps=4", "strategy.server.steps=4"), r"strategy\.server\.steps=4: must be local\.steps=5"),
-        (("strategy.server.control_norm=0",), r"strategy\.client\.control_norm=0: must be more than 0"),
-        (("strategy.client.correction=1.5",), r"strategy\.client\.correction=1\.5"),
-        (("local.momentum=0.9",), r"local\.momentum=0\.9"),
-        (("strategy.client.form=central",), r"strategy\.server\.client_sampling=fixed"),
-        (("strategy.client.sensitivity=per_example",), r"strategy\.client\.sensitivity=per_example"),
-    ],
-)
-def test_options_that_do_not_fit_are_named(overrides: tuple[str, ...], named: str) -> None:
-    with pytest.raises(OptionError, match=named):
-        compose(["strategy=scaffold", *overrides])

@@ -15,7 +15,7 @@ from conftest import Run, ledger_of, result_of, rows_of
 from reference.recording import Conversation
 from scipy import stats
 
-from fedpriv.common.errors import OptionError, RunFailed
+from fedpriv.common.errors import RunFailed
 from fedpriv.common.messages import CONFIRM, EXCHANGE, KEYS, SHARES, SUM_EXCHANGES, TRAIN, UNMASK, unpack_array
 from fedpriv.config.compose import compose
 from fedpriv.mechanisms.integer_noise import unpack_residues
@@ -140,20 +140,3 @@ def test_the_server_sees_masked_vectors_and_announcements_alone() -> None:
 
 def exchange_of(message: Any) -> str:
     return str(message.content["config"].get(EXCHANGE, TRAIN))
-
-
-def test_options_that_no_sum_can_have_are_refused() -> None:
-    for options, words in (
-        (("strategy.server.threshold=2",), "at least 3 is allowed, above half of 5 clients"),
-        (("strategy.client.colluders=2", "strategy.server.threshold=3"), "at least 4 is allowed"),
-        (("strategy.client.colluders=4", "strategy.server.min_replies=5"), "fewer than a third of the 5 clients"),
-        (
-            ("num_clients=8", "clients_per_round=4", "over_selection=1.5"),
-            "5 clients but rounds close at 4 replies",
-        ),
-        (("clients_per_round=1", "strategy.server.min_replies=1"), "a sum of one hides nothing"),
-    ):
-        with pytest.raises(OptionError, match=words):
-            compose([*DDGAUSS, PROTOCOL, *options])
-    with pytest.raises(OptionError, match="sends no whole numbers"):
-        compose(["strategy=fedldp", PROTOCOL])

@@ -245,18 +245,9 @@ PER_EXAMPLE = ("strategy=cpsgd", "privacy.variant=published", "strategy.client.s
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (("strategy=fedldp", "strategy.secure_sum=ideal"), "strategy.secure_sum=ideal: fedldp sends no whole numbers"),
         (("strategy=ddgauss", "strategy.secure_sum=assumed"), "secure_sum=assumed: "),
         (("strategy=ddgauss", "strategy.server.secure_sum=protocol"), "must be strategy.secure_sum=ideal"),
         (("strategy=ddgauss", "strategy.client.bits=20", "strategy.server.bits=18"), "bits=20 is the same option"),
-        (("strategy=skellam", "strategy.server.bits=57"), "strategy.server.bits=57: "),
-        (("strategy=skellam", "strategy.server.weighting=examples"), "strategy.server.weighting=examples: "),
-        (("strategy=skellam", "strategy.server.threshold=21"), "at most clients_per_round=20 is allowed"),
-        (("strategy=ddgauss", "strategy.client.colluders=1"), "must be less than strategy.server.min_replies=1"),
-        (
-            (*PER_EXAMPLE, "strategy.secure_sum=ideal"),
-            "clients of a sum add noise of one size; allowed: clip",
-        ),
     ],
 )
 def test_options_that_do_not_fit_are_refused(options: tuple[str, ...], words: str) -> None:

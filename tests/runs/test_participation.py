@@ -14,7 +14,6 @@ from conftest import Run, ledger_of, result_of, rows_of
 
 from fedpriv.client.contract import BudgetSpent
 from fedpriv.client.memory import MemoryStore
-from fedpriv.common.errors import OptionError
 from fedpriv.common.messages import Request
 from fedpriv.config.compose import compose
 from fedpriv.config.participation import cohort, participation_limit
@@ -146,28 +145,6 @@ def read(store: MemoryOnly) -> Any:
 
 
 # --- options -------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("given", "words"),
-    [
-        ((ONCE, "num_rounds=5"), r"participation=once: num_rounds=5 rounds of 3 .* num_rounds of at most 4"),
-        ((ONCE, "strategy.server.participations=2"), r"participations=2: .*once; allowed: 1 or null"),
-        ((BALANCED, "num_rounds=9", "strategy.server.participations=2"), r"participations=2: .*at least 3"),
-        (("strategy.server.participations=2",), r"participations=2: .*sampled has no participation limit"),
-        (
-            (ONCE, "strategy.server.client_sampling=poisson"),
-            r"participation=once: .*secret.*poisson.*allowed: sampled",
-        ),
-        (("strategy.server.participation=twice",), r"participation=twice: allowed: sampled, once, balanced or cyclic"),
-        ((BALANCED, "strategy.server.participations=0"), r"participations=0: must be at least 1"),
-        ((ONCE, "over_selection=2"), r"participation=once: num_rounds=4 rounds of 6 clients"),
-    ],
-    ids=str,
-)
-def test_wrong_options_say_what_is_allowed(given: tuple[str, ...], words: str) -> None:
-    with pytest.raises(OptionError, match=rf"strategy\.server\.{words}"):
-        compose([*SIZE, "strategy=privunit", *given])
 
 
 def test_a_plan_is_part_of_the_digest() -> None:

@@ -43,10 +43,10 @@ from fedpriv.common.messages import (
     unpack_vector,
 )
 from fedpriv.common.replies import Reply, read_reply
+from fedpriv.config.checks import OWN_STEP
 from fedpriv.config.compose import CONF, compose
 from fedpriv.config.own_options import group_choices
 from fedpriv.config.remote import compose_remote
-from fedpriv.config.rules import OWN_STEP
 from fedpriv.mechanisms.clip_thresholds import geometric, push, quantile_step
 from fedpriv.mechanisms.noise import KeyRegistry, SeededNoise
 from fedpriv.runs.session import Session

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from typing import Any, Literal, get_args, get_origin
 
 import pytest
+from pydantic.fields import FieldInfo
 
 from fedpriv.common.errors import OptionError
-from fedpriv.config import rules
-from fedpriv.config.compose import compose
-from fedpriv.config.rules import RULES
+from fedpriv.config import checks
+from fedpriv.config.checks import RULES
+from fedpriv.config.compose import compose, option_names
+from fedpriv.config.methods import METHODS
+from fedpriv.config.schema import Config
+from fedpriv.config.strategy_options import followed, spelled
 
 NODES = "dataset=on_nodes num_clients=2 clients_per_round=2 dataset.classes=[a,b] dataset.examples=[5,5] dataset.size=8"
 TABLE = "dataset=on_nodes num_clients=2 clients_per_round=2 dataset.schema_file=x dataset.examples=[5,5]"
@@ -130,8 +136,52 @@ def test_a_rule_refuses_with_option_value_and_what_is_allowed(name: str, monkeyp
     if "[" not in (said := values.get(refused.value.option, "[")) and "{" not in said:
         assert message.startswith(f"{refused.value.option}={said}: ")
     assert all(words in message for words in re.split(r"\{[^}]*\}", rule.words)) and "{" not in refused.value.allowed
-    monkeypatch.setattr(rules, "RULES", tuple(other for other in RULES if other is not rule))
+    monkeypatch.setattr(checks, "RULES", tuple(other for other in RULES if other is not rule))
     try:
         compose(given)
     except OptionError as other:
         assert str(other) != message
+
+
+def outside(field: FieldInfo) -> Iterator[tuple[Any, str]]:
+    """(a value just outside an option's range, what its error says)."""
+    words = {"ge": "must be at least", "gt": "must be more than", "le": "must be at most", "lt": "must be less than"}
+    parts = () if get_origin(field.annotation) is tuple else (field.annotation, *get_args(field.annotation))
+    whole = int in parts and not any(get_origin(part) is Literal for part in parts)
+    for limit in field.metadata:
+        for name, says in words.items():
+            if (end := getattr(limit, name, None)) is not None:
+                step = (1 if whole else abs(end) / 8 or 1) * {"ge": -1, "le": 1}.get(name, 0)
+                yield end + step, f"{says} {end:g}" if end < 1e6 else says
+    for kind in parts:
+        if get_origin(kind) is Literal and all(isinstance(choice, str) for choice in get_args(kind)):
+            yield "nonsense", f"allowed: {get_args(kind)[0]}" if len(get_args(kind)) > 1 else ""
+    if whole:
+        yield 2.5, "must be a whole number"
+    elif float in parts:
+        yield "nan", "must be a finite number"
+
+
+@pytest.mark.parametrize("method", [*METHODS, None])
+def test_a_value_just_outside_its_range_is_refused(method: str | None) -> None:
+    """Of every option of every method; None: of the groups that all methods have."""
+    strategy = [] if method is None else [f"strategy={method}"]
+    if method is None:
+        present, groups = option_names([], ""), Config.model_fields.items()
+        kinds = [(name, field.annotation) for name, field in groups if isinstance(field.annotation, type)]
+        options = {name: field for name, field in groups if field.metadata}
+        for group, kind in kinds:
+            options |= {f"{group}.{n}": f for n, f in getattr(kind, "model_fields", {}).items() if n != "name"}
+        options = {name: field for name, field in options.items() if name in present and name[:9] != "strategy."}
+    else:
+        fields = METHODS[method].model_fields.items()
+        options = {spelled(METHODS[method], n): f for n, f in fields if not followed(METHODS[method], n)}
+    tried = 0
+    for option, field in options.items():
+        for value, words in outside(field):
+            with pytest.raises(OptionError) as refused:
+                compose([*strategy, f"{option}={value}"])
+            assert refused.value.option == option and words in refused.value.allowed, (option, value)
+            assert str(refused.value).startswith(f"{option}={value}: ")
+            tried += 1
+    assert tried >= 10
