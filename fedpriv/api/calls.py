@@ -505,7 +505,7 @@ def rerun(
     """
     _check_overrides(options)
     with _guest(quiet):
-        from fedpriv.runs.changed import config_for_rerun
+        from fedpriv.runs.other_options import config_for_rerun
         from fedpriv.runs.start import start_run
 
         config = config_for_rerun(folder_of(run), list(options))

@@ -11,8 +11,8 @@ import numpy as np
 
 from fedpriv.attacks.experiment import ATTACKS, OF_UPDATES, Experiment, Result
 from fedpriv.attacks.inversion import Found, quality, samples
+from fedpriv.attacks.member_inputs import DIFFER, Inputs
 from fedpriv.attacks.metrics import FALSE_POSITIVES, RATES, Judgement, judge, roc
-from fedpriv.attacks.same_inputs import DIFFER, Inputs
 from fedpriv.attacks.subject import Scored
 from fedpriv.privacy.canaries import audit_pairs
 from fedpriv.runs.round_updates import SEE_EACH

@@ -22,8 +22,8 @@ from fedpriv.config.schema import Config
 from fedpriv.privacy.auditor import BROKEN, UNDECIDED
 from fedpriv.privacy.canaries import CanaryAudit
 from fedpriv.privacy.composition import compose as compose_events
-from fedpriv.runs.changed import said, with_operations
 from fedpriv.runs.folder import RunFolder
+from fedpriv.runs.other_options import said, with_operations
 from fedpriv.runs.planning import most_participations, planned_events, with_target
 
 VERIFIED = "verified epsilon"

@@ -16,15 +16,15 @@ from fedpriv.attacks import (
     controls,
     inversion,
     lira,
+    member_inputs,
     ml_leaks,
     rmia,
-    same_inputs,
     shadows,
     update_scores,
     white_box,
 )
 from fedpriv.attacks.controls import Control
-from fedpriv.attacks.same_inputs import Inputs
+from fedpriv.attacks.member_inputs import Inputs
 from fedpriv.attacks.shadows import Job, Shelf, read_updates
 from fedpriv.attacks.subject import Scored, Subject, Trained
 from fedpriv.attacks.targets import FEWEST, Rows, Sides, Targets, TooFewExamples, choose, singles
@@ -161,7 +161,7 @@ class Experiment:
     def inputs(self) -> Inputs:
         """Whether members and non-members differ as inputs."""
         pairs = Targets(self.targets.evaluated, self.targets.known).pairs
-        return same_inputs.compare(self.pool.train.inputs, self.pool.train.targets, pairs, self.options.seed)
+        return member_inputs.compare(self.pool.train.inputs, self.pool.train.targets, pairs, self.options.seed)
 
     @cached_property
     def model(self) -> Trained:

@@ -43,7 +43,7 @@ def attack_run(run: str, attack: str, changes: Mapping[str, Any], places: Sequen
     """Attacks the model of a finished run. places: overrides that say where things are on this machine. Raises
     `OptionError`, `RunFolderError`, and `RunFailed` where a control fails.
     """
-    from fedpriv.runs.changed import said, with_operations
+    from fedpriv.runs.other_options import said, with_operations
 
     known = [name for name in AttackConfig.model_fields if name not in OF_RUNS]
     if wrong := next((name for name in changes if name not in known), None):

@@ -56,11 +56,9 @@ def plan(
     of: Guarded,
     rounds: Annotated[int, Field(ge=1, le=MOST_ROUNDS)] = 10,
     epsilon: Annotated[float | None, Field(gt=0)] = None,
-    plan: bool = False,
+    plan: bool = True,
 ) -> None:
     """Prints the cost of so many rounds."""
-    if not plan:
-        raise OptionError("guard", of.guard, "of fedpriv plan and fedpriv audit; a node takes it at its start")
     policy, terms, delta = of.terms()
     from fedpriv.guard.release import claimed_epsilon, with_epsilon
 

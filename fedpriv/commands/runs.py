@@ -41,7 +41,7 @@ from fedpriv.config.owner import PLACES, is_own
 from fedpriv.config.schema import Config
 from fedpriv.engines.keeping import kept_between_runs
 from fedpriv.report.reading import SWEEP_FILE, flags_of_sweep
-from fedpriv.runs.changed import MOVES
+from fedpriv.runs.other_options import MOVES
 from fedpriv.runs.sweep import (
     FAILURE_FILE,
     Different,
@@ -106,6 +106,9 @@ def _how_to_go_on(folder: Path) -> str:
 
 def _dispatch(arguments: list[str]) -> int:
     if guard_costs.asks_for_guard(arguments):
+        if not {"plan=true", "-h", "--help"} & set(arguments):
+            given = next(one.partition("=")[2] for one in arguments if one.startswith("guard="))
+            raise OptionError("guard", given, "of fedpriv plan and fedpriv audit; a node takes it at its start")
         return guard_costs.plan(arguments)
     flags, overrides = flags_and_overrides(arguments)
     arguments = with_config_dir(flags.config_dir, arguments)
@@ -388,7 +391,7 @@ def _resume(folder: str, overrides: Sequence[str]) -> int:
 
 
 def _rerun(folder: str, overrides: Sequence[str]) -> int:
-    from fedpriv.runs.changed import config_for_rerun
+    from fedpriv.runs.other_options import config_for_rerun
     from fedpriv.runs.start import start_run
 
     config = config_for_rerun(Path(folder), _own(overrides))

@@ -30,7 +30,8 @@ class OwnOptions(MethodOptions):
 
 
 def _mark(schema: type[Options], field: str, mark: str) -> str:
-    extra = schema.model_fields[field].json_schema_extra
+    known = schema.model_fields.get(field)  # None: of a method of one's own whose class names no options
+    extra = known and known.json_schema_extra
     return str(extra.get(mark, "")) if isinstance(extra, dict) else ""
 
 

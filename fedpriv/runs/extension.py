@@ -28,8 +28,8 @@ from fedpriv.config.compose import parse, read_config
 from fedpriv.config.owner import OWNER, PLACES, is_own
 from fedpriv.config.schema import Config
 from fedpriv.privacy.composition import compose
-from fedpriv.runs.changed import ONLOOKERS, said, with_options
 from fedpriv.runs.folder import RunFolder
+from fedpriv.runs.other_options import ONLOOKERS, said, with_options
 from fedpriv.runs.planning import most_participations, target_price
 from fedpriv.runs.preparation import check_budget
 

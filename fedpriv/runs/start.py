@@ -30,8 +30,8 @@ from fedpriv.config.schema import Config
 from fedpriv.engines.worker import Worker
 from fedpriv.report.live.monitor import Monitor, watched
 from fedpriv.report.live.task import task
-from fedpriv.runs.changed import said, with_operations
 from fedpriv.runs.folder import RunFolder
+from fedpriv.runs.other_options import said, with_operations
 from fedpriv.runs.planning import make_plan
 from fedpriv.runs.preparation import resolve, why_on_gpus
 from fedpriv.runs.session import Session

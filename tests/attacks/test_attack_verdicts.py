@@ -13,7 +13,7 @@ from conftest import Run
 from fedpriv.attacks import lira
 from fedpriv.attacks.attack_records import Guarantee, guarantee, held_against
 from fedpriv.attacks.experiment import Experiment
-from fedpriv.attacks.same_inputs import Inputs
+from fedpriv.attacks.member_inputs import Inputs
 from fedpriv.attacks.subject import Scored, Subject
 from fedpriv.commands.attack import main
 from fedpriv.config.compose import read_config

@@ -323,7 +323,7 @@ def test_a_changed_ledger_or_summary_has_no_certificate(
     ("options", "named"),
     [
         (("nowhere",), "FOLDER=nowhere"),
-        (("key=x",), "FOLDER=key=x"),
+        (("key=x",), "FOLDER: is missing"),
         ((".", "signer=x"), "no such option"),
         ((".", "verifier=maybe"), "allowed: true, false"),
         ((".", "policy=x"), "policy=x: is of a node"),

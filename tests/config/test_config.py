@@ -24,7 +24,7 @@ from fedpriv.config.own_options import choices, group_choices
 from fedpriv.config.remote import compose_remote
 from fedpriv.config.schema import FaultPlan
 from fedpriv.config.strategy_options import HALVES, OwnOptions, field_of, followed, spelled
-from fedpriv.runs.changed import with_options
+from fedpriv.runs.other_options import with_options
 
 STRATEGIES = group_choices(CONF / "strategy")
 # (overrides, the option, what the message must say)

@@ -19,8 +19,8 @@ from fedpriv.common.errors import CodeRefused, OptionError, RunFolderError
 from fedpriv.config import owner
 from fedpriv.config.compose import compose, read_config
 from fedpriv.config.schema import Config
-from fedpriv.runs.changed import config_for_rerun
 from fedpriv.runs.folder import RunFolder
+from fedpriv.runs.other_options import config_for_rerun
 from fedpriv.runs.start import resume_run
 from fedpriv.runs.trained_model import load_model
 

@@ -29,7 +29,7 @@ from fedpriv.engines.worker import adopt, make_apps
 from fedpriv.mechanisms.noise import clip
 from fedpriv.privacy.auditor import BROKEN
 from fedpriv.report.page import write_report
-from fedpriv.runs.changed import with_options
+from fedpriv.runs.other_options import with_options
 from fedpriv.runs.preparation import make_strategy, resolve
 from fedpriv.runs.start import start_run
 

@@ -67,9 +67,8 @@ def test_flower_still_activates_by_the_method_that_is_wrapped() -> None:
 def test_a_nodes_own_process_needs_no_torch() -> None:
     """Nor do its other commands: 90 MB in place of 700, and a third of the time."""
     modules = [
-        "data.on_nodes",
+        "data.sources",
         "deployment.data_ledger",
-        "deployment.refusals",
         "deployment.supernode",
         "deployment.executor",
     ]

@@ -103,11 +103,11 @@ def test_rounds_that_a_plan_says_are_affordable_are_admitted_and_no_more(
     [
         (["plan", "guard=none.yaml", "parameters=3"], "guard=none.yaml: there is no such file"),
         (["plan", "guard=POLICY", "parameters=0"], "parameters=0: must be a whole number from 1"),
-        (["plan", "guard=POLICY", "parameters=3", "epsilon=-1"], "epsilon=-1: must be a number above 0"),
+        (["plan", "guard=POLICY", "parameters=3", "epsilon=-1"], "epsilon=-1: must be a number of more than 0"),
         (["plan", "guard=POLICY", "parameter=3"], "parameter=3: no such option"),
         (["run", "guard=POLICY"], "of fedpriv plan and fedpriv audit"),
         (["audit", "guard=POLICY", "parameters=3", "trials=4"], "trials=4: must be a whole number from 400"),
-        (["audit", "guard=POLICY", "parameters=3", "confidence=2"], "confidence=2: must be between 0 and 1"),
+        (["audit", "guard=POLICY", "parameters=3", "confidence=2"], "confidence=2: must be a number of "),
     ],
 )
 def test_wrong_options_are_named(

@@ -20,7 +20,7 @@ from fedpriv.config.compose import compose
 from fedpriv.config.remote import compose_remote
 from fedpriv.report.live import tracking
 from fedpriv.report.live.tracking import IDS, Tool, Tracker, of_round, of_summary, options
-from fedpriv.runs.changed import with_operations
+from fedpriv.runs.other_options import with_operations
 from fedpriv.runs.start import start_run
 
 #: A line of metrics.jsonl but for its round.

@@ -17,9 +17,9 @@ from fedpriv.config.compose import compose, read_config
 from fedpriv.config.own_options import CONF, group_choices
 from fedpriv.privacy.events import CLIENT_TO_SERVER, Entry, Gaussian
 from fedpriv.runs import extension
-from fedpriv.runs.changed import config_for_rerun
 from fedpriv.runs.extension import extend_run
 from fedpriv.runs.folder import RunFolder
+from fedpriv.runs.other_options import config_for_rerun
 from fedpriv.runs.planning import target_price
 from fedpriv.runs.start import resume_run, start_run
 

@@ -25,8 +25,8 @@ from fedpriv.config.compose import compose, read_config
 from fedpriv.config.schema import Config
 from fedpriv.privacy import ledger
 from fedpriv.runs import folder as run_folder
-from fedpriv.runs.changed import config_for_rerun
 from fedpriv.runs.folder import RunFolder
+from fedpriv.runs.other_options import config_for_rerun
 from fedpriv.runs.session import ATTEMPTS_PER_START, CheckpointPace, Session
 from fedpriv.runs.start import resume_run, start_run
 from fedpriv.server.round import Round

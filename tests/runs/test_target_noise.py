@@ -19,7 +19,7 @@ from fedpriv.config.compose import compose, read_config
 from fedpriv.config.methods import METHODS, NOISE_OPTIONS
 from fedpriv.config.remote import compose_remote
 from fedpriv.report.tables import final_lines
-from fedpriv.runs.changed import config_for_rerun
+from fedpriv.runs.other_options import config_for_rerun
 from fedpriv.runs.planning import with_target
 from fedpriv.runs.preparation import plan_rows, resolve
 

@@ -21,7 +21,7 @@ from fedpriv.config.compose import compose
 from fedpriv.config.schema import LocalConfig, ModelConfig
 from fedpriv.engines.worker import Worker
 from fedpriv.runs import preparation
-from fedpriv.runs.changed import config_for_rerun
+from fedpriv.runs.other_options import config_for_rerun
 from fedpriv.runs.preparation import choose_trainer, resolve
 from fedpriv.runs.start import resume_run, start_run
 from fedpriv.training.models import build_model

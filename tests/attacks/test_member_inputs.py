@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from benchmarks import attack_shifts
-from fedpriv.attacks import same_inputs
+from fedpriv.attacks import member_inputs
 from fedpriv.attacks.targets import Sides, choose
 from fedpriv.privacy.canaries import audit_canaries, audit_pairs
 
@@ -27,16 +27,16 @@ def pairs_of(shift: str) -> tuple[np.ndarray, np.ndarray, Sides]:
 
 @pytest.mark.parametrize("shift", [shift for shift in attack_shifts.SHIFTS if shift != "nothing"])
 def test_a_shift_is_seen(shift: str) -> None:
-    found = same_inputs.compare(*pairs_of(shift), seed=0)
+    found = member_inputs.compare(*pairs_of(shift), seed=0)
     assert found.differ and found.feature and "differ as inputs" in str(found)
 
 
 def test_a_shift_of_one_column_of_a_table_is_seen() -> None:
     rows, labels = RNG(0).normal(size=(400, 30)).astype(np.float32), np.arange(400) % 2
     pairs = Sides(np.arange(0, 200), np.arange(200, 400))
-    assert not same_inputs.compare(rows, labels, pairs, seed=0).differ
+    assert not member_inputs.compare(rows, labels, pairs, seed=0).differ
     rows[:200, 7] += 1
-    found = same_inputs.compare(rows, labels, pairs, seed=0)
+    found = member_inputs.compare(rows, labels, pairs, seed=0)
     assert found.differ and found.feature == "input 7"
 
 
@@ -45,11 +45,11 @@ def test_where_coins_chose_nothing_is_seen() -> None:
     images, labels, pairs = pairs_of("slant")
     few = pairs.first(150)
     found = [
-        same_inputs.compare(images, labels, few.turned(RNG(seed).random(len(few)) < 0.5), seed=0).p_value
+        member_inputs.compare(images, labels, few.turned(RNG(seed).random(len(few)) < 0.5), seed=0).p_value
         for seed in range(60)
     ]
     assert sum(p <= 0.1 for p in found) <= 6 + 5 * math.sqrt(60 * 0.09) and np.median(found) > 0.25
-    assert not same_inputs.compare(*pairs_of("nothing"), seed=0).differ
+    assert not member_inputs.compare(*pairs_of("nothing"), seed=0).differ
 
 
 # --- bounds from coins -----------------------------------------------------------------------------------
