@@ -10,6 +10,7 @@ import tempfile
 from pathlib import Path
 
 import atheris
+import pandas  # noqa: F401 - a comparison imports it when it is made
 
 with atheris.instrument_imports(include=["fedpriv.common.run_files", "fedpriv.config.yaml_text", "fedpriv.report"]):
     from fedpriv.common.errors import FedprivError

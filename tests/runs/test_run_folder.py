@@ -230,7 +230,7 @@ def test_a_full_disk_ends_in_one_line_and_the_run_goes_on_when_there_is_room(
             main([str(folder)])
             assert (folder / "report.html").exists()
         else:
-            assert f"resume={folder} goes on" in message
+            assert f"resume={folder} begins anew" in message
             with monkeypatch.context() as patch:
                 patch.setattr("fedpriv.report.page.write_report", lambda *_: None)  # seconds, and it has room again
                 resume_run(folder)

@@ -44,7 +44,7 @@ def test_noise_beside_a_target_is_refused_with_both_names(method: str, name: str
         given = [f"strategy={method}", f"strategy.{half}.{name}={value_of(name)}"]
         with pytest.raises(OptionError) as caught:
             compose([*given, TARGET])
-        assert str(caught.value).startswith(f"strategy.client.{name}=") and str(caught.value).endswith(ALLOWED)
+        assert str(caught.value).startswith(f"strategy.{half}.{name}=") and str(caught.value).endswith(ALLOWED)
         compose([*given, "privacy.target_epsilon=null"])
 
 
