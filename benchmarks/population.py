@@ -6,12 +6,14 @@ Every client draws its own 60 pictures (partition=resampled). Seconds per round 
 Of a whole run with its ledger, metrics and report, in a process of its own: peak memory, processor seconds of a round
 to the last line that it writes, and seconds from the start of the process to the end of the first round. rounds_of:
 one more run, of so many rounds with 10 clients: what its last 5% cost, divided by what as many rounds from 5% on cost.
-`make bench ARGS="parts=population"` puts the ratios into its table.
+`make bench ARGS="parts=population"` puts the ratios into its table. And of a run in which as many as all clients take
+part, a tenth in each round, which is killed after the tenth round and resumed from its checkpoint of the ninth.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -31,6 +33,8 @@ from benchmarks.statistics import Figure, machine, median_interval
 from fedpriv.common.systems import peak_memory_mib
 
 POPULATIONS = (1_000, 50_000, 1_000_000)
+#: Clients of runs that are killed: all take part.
+KILLED = (10_000, 100_000, 1_000_000)
 ALLOWED = ("rounds", "strategy", "rounds_of", "whole_run_of", "size")
 
 
@@ -71,6 +75,8 @@ def population(
             for name, size in names.items()
         },
     )
+    for clients in (20,) if small else KILLED:
+        yield f"{clients:,} clients took part when a run was killed, {strategy}", killed(clients, strategy)
     if rounds_of:
         yield f"late rounds / early rounds of a run of {rounds_of:,}, {strategy}", late_rounds(rounds_of, strategy)
 
@@ -92,6 +98,51 @@ def late_rounds(rounds: int, strategy: str) -> dict[str, Figure]:
         "a whole round": _of_medians(whole[late], whole[early]),
         "its end": _of_medians(at_the_end[late], at_the_end[early]),
     }
+
+
+def killed(clients: int, strategy: str) -> dict[str, Figure]:
+    """Seconds of ten rounds, and of the resumed run until it repeats the tenth and until its first line of it, start
+    of the process included; what the folder takes on disk; peak memory of both.
+    """
+    told = ("partition=resampled", "partition.examples_per_client=1", "local.batch_size=1", "checkpoint.every=9")
+    told += (f"num_clients={clients}", f"clients_per_round={clients // 10}", "num_rounds=11", "privacy.delta=1e-7")
+    told += ("dataset=digits", "model=linear", "engine=inprocess", "evaluate.every=0", "operations.report=false")
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place) / "run"
+        command = [sys.executable, "-m", "fedpriv"]
+        first = _Watched([*command, f"strategy={strategy}", *told, f"hydra.run.dir={folder}"], folder)
+        ten = first.until(10)
+        taken, peak = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file()), first.kill()
+        again = _Watched([*command, f"resume={folder}"], folder)
+        back, repeated = again.until(9, at_most=True), again.until(10)
+        found = {"s of ten rounds": ten, "s until the tenth begins again": back, "s until it has ended": repeated}
+        found |= {"MB of the folder": taken / 1e6, "MiB at most": peak, "MiB at most, resumed": again.kill()}
+    return {name: (value,) * 3 for name, value in found.items()}
+
+
+class _Watched:
+    """A run in a process of its own."""
+
+    def __init__(self, command: Sequence[str], folder: Path) -> None:
+        self.lines, self.began = folder / "metrics.jsonl", time.perf_counter()
+        self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, env=os.environ | {"OMP_NUM_THREADS": "1"})
+
+    def until(self, rounds: int, at_most: bool = False) -> float:
+        """Seconds since its start when metrics.jsonl has so many lines."""
+        while True:
+            number = self.lines.read_bytes().count(b"\n") if self.lines.exists() else 0
+            if number <= rounds if at_most else number >= rounds:
+                return time.perf_counter() - self.began
+            if self.process.poll() is not None:
+                raise RuntimeError(f"the run ended at line {number} of {rounds}")
+            time.sleep(0.02)
+
+    def kill(self) -> float:
+        """As the kernel does; returns its peak memory in MiB."""
+        words = Path(f"/proc/{self.process.pid}/status").read_text().split()
+        self.process.kill()
+        self.process.wait()
+        return int(words[words.index("VmHWM:") + 1]) / 1024
 
 
 def _of_medians(some: Sequence[float], others: Sequence[float]) -> Figure:
