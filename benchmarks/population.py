@@ -105,7 +105,7 @@ def killed(clients: int, strategy: str) -> dict[str, Figure]:
     of the process included; what the folder takes on disk; peak memory of both.
     """
     told = ("partition=resampled", "partition.examples_per_client=1", "local.batch_size=1", "checkpoint.every=9")
-    told += (f"num_clients={clients}", f"clients_per_round={clients // 10}", "num_rounds=11", "privacy.delta=1e-7")
+    told += (f"num_clients={clients}", f"clients_per_round={clients // 10}", "num_rounds=17", "privacy.delta=1e-7")
     told += ("dataset=digits", "model=linear", "engine=inprocess", "evaluate.every=0", "operations.report=false")
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place) / "run"
@@ -135,7 +135,7 @@ class _Watched:
                 return time.perf_counter() - self.began
             if self.process.poll() is not None:
                 raise RuntimeError(f"the run ended at line {number} of {rounds}")
-            time.sleep(0.02)
+            time.sleep(0.002)
 
     def kill(self) -> float:
         """As the kernel does; returns its peak memory in MiB."""
