@@ -96,7 +96,7 @@ def test_the_table_of_populations_and_late_rounds(tmp_path: Path, monkeypatch: p
     first = results["from a process's start to the end of its first round in s, fedavg"]
     assert set(first) == {"20 clients", "40 clients"} and all(low > 1 for _, low, _ in first.values())
     killed = results["20 clients took part when a run was killed, fedavg"]
-    assert killed["s until the tenth begins again"][0] <= killed["s until it has ended"][0] and min(killed.values())[0] > 0
+    assert killed["s until the tenth begins again"][0] <= killed["s until it has ended"][0]
     late = results["late rounds / early rounds of a run of 60, fedavg"]
     assert set(late) == {"a whole round", "its end"} and all(low > 0 for _, low, _ in late.values())
 
