@@ -104,7 +104,12 @@ def killed(clients: int, strategy: str) -> dict[str, Figure]:
     """Seconds of ten rounds, and of the resumed run until it repeats the tenth and until its first line of it, start
     of the process included; what the folder takes on disk; peak memory of both.
     """
-    told = ("partition=resampled", "partition.examples_per_client=1", "local.batch_size=1", "checkpoint.every=9")
+    told: tuple[str, ...] = (
+        "partition=resampled",
+        "partition.examples_per_client=1",
+        "local.batch_size=1",
+        "checkpoint.every=9",
+    )
     told += (f"num_clients={clients}", f"clients_per_round={clients // 10}", "num_rounds=17", "privacy.delta=1e-7")
     told += ("dataset=digits", "model=linear", "engine=inprocess", "evaluate.every=0", "operations.report=false")
     with tempfile.TemporaryDirectory() as place:

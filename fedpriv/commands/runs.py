@@ -234,11 +234,13 @@ def _run_hydra(arguments: list[str], multirun: bool) -> int:
     """One run or a sweep in Hydra's folders; the worst exit code of all jobs."""
     import hydra
     from hydra.errors import HydraException
+    from hydra.plugins.sweeper import Sweeper
 
     from fedpriv.config.own_options import CONF, find_own_methods
 
     exit_codes.clear()
     find_own_methods()
+    Sweeper.validate_batch_is_legal = _checked_before  # type: ignore[method-assign, assignment]
     searches = any(o.startswith("hydra/sweeper=optuna") for o in arguments)
     if searches and not any(o.startswith("hydra.sweeper.direction=") for o in arguments):
         arguments = [*arguments, "hydra.sweeper.direction=maximize"]  # of what `job` returns
@@ -258,6 +260,10 @@ def _run_hydra(arguments: list[str], multirun: bool) -> int:
     finally:
         sys.argv = given
     return max(exit_codes, default=DONE)
+
+
+def _checked_before(*_: Any) -> None:
+    """In place of Hydra's composition of every job before the first, a quarter of a small run: `check` made it."""
 
 
 def job(_: Any) -> float | None:

@@ -14,10 +14,11 @@ from typing import Any, NamedTuple
 
 from hydra._internal.core_plugins.file_config_source import FileConfigSource
 from hydra.core.config_search_path import ConfigSearchPath
-from hydra.core.config_store import ConfigStore
 from hydra.core.object_type import ObjectType
 from hydra.core.plugins import Plugins
+from hydra.plugins.config_source import ConfigResult, ConfigSource
 from hydra.plugins.search_path_plugin import SearchPathPlugin
+from omegaconf import OmegaConf
 from yaml import YAMLError
 
 from fedpriv.common.errors import OptionError
@@ -133,10 +134,49 @@ def _inside(path: str) -> bool:
     return path.split("/")[0] in GROUPS
 
 
+class Sections(ConfigSource):
+    """The choices of groups that are one file of `CONF`: file/choice, of scales file/name/choice."""
+
+    @staticmethod
+    def scheme() -> str:
+        return "fedpriv-sections"
+
+    def available(self) -> bool:
+        return True
+
+    def _found(self, path: str) -> tuple[int, Any]:
+        """(how many groups below it a choice has, its content); (0, None) where there is none."""
+        first, *parts = path.removesuffix(".yaml").split("/")
+        file = CONF / f"{first}.yaml"
+        node: Any = read(file) if first != "config" and file.is_file() else None
+        for part in parts:
+            node = node.get(part) if isinstance(node, dict) else None
+        deep = 2 if first == "scales" else 1
+        return (deep - len(parts), node) if isinstance(node, dict) and len(parts) <= deep else (0, None)
+
+    def is_group(self, config_path: str) -> bool:
+        return config_path == "" or self._found(config_path)[0] > 0
+
+    def is_config(self, config_path: str) -> bool:
+        below, node = self._found(config_path)
+        return below == 0 and node is not None
+
+    def list(self, config_path: str, results_filter: ObjectType | None) -> list[str]:
+        names = [file.stem for file in CONF.glob("*.yaml")] if config_path == "" else [*self._found(config_path)[1]]
+        kinds = {ObjectType.GROUP: self.is_group, ObjectType.CONFIG: self.is_config, None: self.exists}
+        return sorted(name for name in names if kinds[results_filter](f"{config_path}/{name}".lstrip("/")))
+
+    def load_config(self, config_path: str) -> ConfigResult:
+        package = "_global_" if config_path.partition("/")[0] in GLOBAL else None
+        content = OmegaConf.create(self._found(config_path)[1])
+        return ConfigResult(self.provider, self.path, content, {"package": package})
+
+
 class OwnSearchPath(SearchPathPlugin):
-    """Puts the user's folder before the project's."""
+    """Puts the user's folder before the project's, and sections after it."""
 
     def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
+        search_path.append(provider="sections", path=f"{Sections.scheme()}://{CONF}")
         if (own := own_conf()) is not None and any(map(own_choices, GROUPS)):
             search_path.prepend(provider="own methods", path=f"{SCHEME}://{own}")
 
@@ -145,12 +185,6 @@ def find_own_methods() -> None:
     """From now on Hydra's compositions in this process find sections, and look into the user's folder, while there is
     one.
     """
-    for file in CONF.glob("*.yaml"):
-        for name, options in read(file).items() if file.stem != "config" else ():
-            nested = {f"{file.stem}/{name}": options} if file.stem == "scales" else {file.stem: {name: options}}
-            for group, section in nested.items():
-                for one, values in section.items():
-                    ConfigStore.instance().store(one, values, group, "_global_" if file.stem in GLOBAL else None)
-    if any(map(own_choices, GROUPS)) and OwnSearchPath not in Plugins.instance().discover(SearchPathPlugin):
-        Plugins.instance().register(OwnStrategies)
-        Plugins.instance().register(OwnSearchPath)
+    if OwnSearchPath not in Plugins.instance().discover(SearchPathPlugin):
+        for plugin in (Sections, OwnStrategies, OwnSearchPath):
+            Plugins.instance().register(plugin)
