@@ -21,6 +21,7 @@ from hydra import initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override, OverrideType
+from hydra.core.utils import setup_globals
 from hydra.errors import HydraException
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -53,6 +54,7 @@ OF_EARLIER_VERSIONS: dict[str, dict[str, object]] = {
 #: Groups of which a remote caller (`flwr run`) may choose.
 REMOTE_GROUPS = ("strategy", "dataset", "features", "partition", "model", "engine", "experiment", "scale")
 MECHANISM = "privacy.mechanism"
+IN_DEFAULTS = "defaults may have _self_, NAME, /GROUP/NAME, /GROUP/NAME@_here_: NAME and override /GROUP: NAME"
 METHOD_OPTION = re.compile(r"strategy\.(server|client)\.([a-z]\w*)")
 #: ``${an.option}``, ``${oc.env:NAME,else}`` and ``${oc.decode:${oc.env:NAME,else}}``; OmegaConf resolves all others.
 REFERENCE = re.compile(r"\$\{([a-z]\w*(?:\.\w+)*)\}")
@@ -174,7 +176,10 @@ def composed(overrides: Sequence[Override]) -> dict[str, Any]:
         if override.is_sweep_override():
             words = "several values need -m (a sweep)"
             raise OptionError(override.key_or_group, override.get_value_string(), words)
-    composition = Composition(given)
+    try:
+        composition = Composition(given)
+    except RecursionError:
+        raise OptionError("configuration", "defaults", "a file of conf/ is based on itself") from None
     for override in given:
         if override.key_or_group not in composition.chosen or isinstance(override.value(), dict):
             composition.put(override)
@@ -291,6 +296,8 @@ class Composition:
 def _chosen(override: Override) -> str:
     """The choice of ``group=choice``, checked. Raises `OptionError`."""
     group, name = override.key_or_group, override.get_value_element_as_str()
+    if group == "experiment" and override.is_delete():
+        return "null"
     allowed = choices(group) + (["null"] if group == "experiment" else [])
     if name not in allowed:
         close = difflib.get_close_matches(name.lower(), allowed, 1)
@@ -315,13 +322,29 @@ def _further(group: str, name: str, scale: str) -> dict[str, str]:
 def _defaults(group: str, name: str, scale: str) -> Iterator[tuple[str, str, str]]:
     """(path, choice, package) of each entry of a file's defaults; its own content is ("", "", "")."""
     entries = choice(group, name).content.get("defaults", [])
+    if not isinstance(entries, list):
+        raise OptionError(group, name, f"its file has {entries!r}; {IN_DEFAULTS}")
     for entry in [*entries, *(["_self_"] if "_self_" not in entries else [])]:
         key, said = next(iter(entry.items())) if isinstance(entry, dict) and len(entry) == 1 else (entry, "")
         path, _, package = str(key).partition("@")
+        optional, path = path.startswith("optional "), path.removeprefix("optional ")
+        if path.removeprefix("override ").strip(" /").startswith("hydra/"):  # of the program, which Hydra starts
+            continue
         if package not in ("", "_here_") or not (said or isinstance(entry, str)):
-            words = "defaults may have _self_, NAME, /GROUP/NAME, /GROUP/NAME@_here_: NAME and override /GROUP: NAME"
-            raise OptionError(group, name, f"its file has {entry!r}; {words}")
+            raise OptionError(group, name, f"its file has {entry!r}; {IN_DEFAULTS}")
+        if optional and not _is_there(group, path, str(said).replace("${scale}", scale)):
+            continue
         yield ("", "", "") if entry == "_self_" else (path, str(said).replace("${scale}", scale), package)
+
+
+def _is_there(group: str, path: str, said: str) -> bool:
+    """Whether there is what an optional entry of a file's defaults names."""
+    whole = f"{path.removeprefix('override ').strip(' ')}/{said}".rstrip("/")
+    try:
+        choice(*_below("" if path.startswith("override ") else group, whole))
+    except OptionError:
+        return False
+    return True
 
 
 def _below(group: str, path: str) -> tuple[str, str]:
@@ -338,7 +361,8 @@ def _layers(group: str, name: str, scale: str, package: str | None = None) -> It
     package = own if package is None else package
     for path, said, where in _defaults(group, name, scale):
         if not path:
-            layer: Any = {key: value for key, value in content.items() if key != "defaults"}
+            others = ("defaults",) if package else ("defaults", "hydra")  # Hydra reads what it is told itself
+            layer: Any = {key: value for key, value in content.items() if key not in others}
             for part in reversed(package.split(".") if package else []):
                 layer = {part: layer}
             yield layer
@@ -407,6 +431,7 @@ def _value_of(text: str, tree: Layer, path: str) -> Any:
             node = node.get(name) if isinstance(node, dict) else None
         if isinstance(node, int | float) or (isinstance(node, str) and "$" not in node and node != "???"):
             return node
+    setup_globals()  # ${now:...}
     try:
         value = OmegaConf.select(OmegaConf.create(tree), path, throw_on_missing=True)
         return OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value

@@ -179,7 +179,7 @@ class RunningAccount:
             rounds = kept["rounds"].items()
             balance.rounds = {run: (number, [known[place][0] for place in left]) for run, (number, left) in rounds}
             return balance
-        except (OSError, LedgerRefused, ValueError, KeyError, IndexError, TypeError, AttributeError):
+        except (OSError, LedgerRefused, ValueError, LookupError, TypeError, AttributeError, RecursionError):
             return None
 
     def write(self, tie: Tie, balance: Balance) -> None:

@@ -17,6 +17,8 @@ if TYPE_CHECKING:  # flwr takes a second to import
     from flwr.app import Context, Message
 
 FAULT = b"FPE1"  # a text for the node's operator in place of a record
+#: A foreign header is read in the node's own process, in time and memory that grow with its arrays.
+MOST_ARRAYS = 100_000
 #: Bytes of a fault's text.
 LONGEST_FAULT = 4000
 
@@ -43,6 +45,9 @@ def arrays_of(record: bytes) -> tuple[np.ndarray, ...]:
     """The arrays of a record, float or whole numbers. Raises `NotARecord` for everything else, NaN and infinity too."""
     if record.startswith(FAULT):
         raise NotARecord("the app failed: " + printable(record[len(FAULT) :][-LONGEST_FAULT:]))
+    # An array's entry has its shape and its place in brackets, however it is written.
+    if record.count(b"[", 8, 8 + int.from_bytes(record[:8], "little")) > 2 * MOST_ARRAYS:
+        raise NotARecord(f"more than {MOST_ARRAYS} arrays")
     try:
         named = load(record)
         arrays = tuple(named[str(place)] for place in range(len(named)))

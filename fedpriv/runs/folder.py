@@ -165,15 +165,15 @@ class RunFolder:
 
     def _check_basis(self, found: dict[str, Any], file: Path, config: Config) -> None:
         """Raises `RunFolderError`: the rounds could not be repeated, and their noise would serve different updates."""
-        before = {stage["config"] for stage in self.stages() if found.get("round", 0) <= stage["rounds"]}
-        if found["config"] not in {config.digest(), *before}:
-            raise RunFolderError(f"{file} was made with another configuration than {self.path / 'config.yaml'}")
         then, now = found["versions"], library_versions()
         if then != now:
             changed = ", ".join(f"{k} {then.get(k)} -> {now.get(k)}" for k in then | now if then.get(k) != now.get(k))
             raise RunFolderError(f"{file} was made with other versions ({changed}): install those, or rerun")
         if changed := difference(found.get("files", {}), source_files(config)):
             raise RunFolderError(f"{file} was made by other code ({changed}): put that back, or rerun")
+        before = {stage["config"] for stage in self.stages() if found.get("round", 0) <= stage["rounds"]}
+        if found["config"] not in {config.digest(), *before}:
+            raise RunFolderError(f"{file} was made with another configuration than {self.path / 'config.yaml'}")
 
     def write_config(self, config: Config) -> None:
         write_atomic(self.path / "config.yaml", yaml_of(config.to_dict()))

@@ -426,6 +426,9 @@ def leaves(tree: Any, path: str = "") -> Iterator[tuple[str, Any]]:
         ("[/scales/adpfl@_here_: huge]", "scales/adpfl=huge: allowed:"),
         ("[override /strategy: fedcat]", "strategy=fedcat: allowed: "),
         ("[_self_", r"mine\.yaml: cannot be read"),
+        ("", "its file has None; defaults may have"),
+        ("agn_mnist", "its file has 'agn_mnist'; defaults may have"),
+        ("[mine, _self_]", "a file of conf/ is based on itself"),
     ],
 )
 def test_what_a_file_builds_on_is_refused_by_name(defaults: str, words: str, tmp_path: Path) -> None:
@@ -450,8 +453,28 @@ def test_an_experiment_builds_on_another_one(tmp_path: Path) -> None:
     assert config.partition.name == "shards" and config.strategy.options.noise_multiplier == 4.0
 
 
+def test_an_experiment_may_tell_hydra_where_to_write_and_how_to_launch(tmp_path: Path) -> None:
+    (tmp_path / "conf/experiment").mkdir(parents=True)
+    text = "defaults: [override /hydra/launcher: joblib, _self_]\nhydra: {sweep: {dir: here}}\nnum_rounds: 3\n"
+    (tmp_path / "conf/experiment/mine.yaml").write_text(f"# @package _global_\n{text}")
+    with with_own_methods(tmp_path):
+        assert compose(["experiment=mine"]).num_rounds == 3
+
+
+def test_what_is_optional_in_a_files_defaults_may_be_missing(tmp_path: Path) -> None:
+    (tmp_path / "conf/experiment").mkdir(parents=True)
+    text = "defaults: [_self_, optional nowhere, optional override /strategy: fedldp, optional override /model: none]"
+    (tmp_path / "conf/experiment/mine.yaml").write_text(f"# @package _global_\n{text}\n")
+    with with_own_methods(tmp_path):
+        assert compose(["experiment=mine"]).strategy.name == "fedldp"
+
+
+def test_a_reference_to_the_time_of_day_is_followed() -> None:
+    assert re.fullmatch(r"log-20\d\d", compose(["operations.log_file=log-${now:%Y}"]).operations.log_file or "")
+
+
 def test_no_experiment_can_be_asked_for() -> None:
-    assert compose(["experiment=null", "seed=3"]) == compose(["seed=3"])
+    assert compose(["experiment=null", "seed=3"]) == compose(["~experiment", "seed=3"]) == compose(["seed=3"])
 
 
 def test_a_file_is_read_again_when_it_has_changed(tmp_path: Path) -> None:

@@ -396,6 +396,11 @@ def _another_format(ledger: DataLedger, kept: Path) -> None:
     account(ledger).write_bytes(hashlib.sha256(content).hexdigest().encode() + b"\n" + content)
 
 
+def _deep(ledger: DataLedger, kept: Path) -> None:
+    content = b"[" * 10**5
+    account(ledger).write_bytes(hashlib.sha256(content).hexdigest().encode() + b"\n" + content)
+
+
 def _ledger_touched(ledger: DataLedger, kept: Path) -> None:
     """The same bytes in another file, with the same times: what a copy that was put back is."""
     path = ledger.folder / "ledger.jsonl"
@@ -404,7 +409,7 @@ def _ledger_touched(ledger: DataLedger, kept: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "change", [_older_account, _missing, _garbage, _empty, _cut, _fewer, _another_format, _ledger_touched]
+    "change", [_older_account, _missing, _garbage, _empty, _cut, _fewer, _another_format, _deep, _ledger_touched]
 )
 def test_what_is_not_tied_to_the_ledger_is_made_anew(
     change: Callable[[DataLedger, Path], None], three: DataLedger, tmp_path: Path, whole_reads: list[int]

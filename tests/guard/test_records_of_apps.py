@@ -82,6 +82,17 @@ def test_what_is_no_record_is_refused(record: bytes, why: str) -> None:
     assert len(str(error.value)) < 5000
 
 
+def test_more_arrays_than_any_model_has_are_refused_before_they_are_read() -> None:
+    """A million of them took the node's own process 30 s and 1.8 GB, in a record of 60 MB."""
+    several = 100_001
+    as_objects = ",".join(f'"{n}":{{"dtype":"U8","shape":[0],"data_offsets":[0,0]}}' for n in range(several))
+    as_lists = ",".join(f'"{n}":["U8",[0],[0,0]]' for n in range(several))
+    for entries in (as_objects, as_lists):
+        with pytest.raises(NotARecord, match="more than 100000 arrays"):
+            arrays_of(written(f"{{{entries}}}".encode(), b""))
+    assert len(arrays_of(record_of([np.zeros(0)] * 1000))) == 1000
+
+
 def test_damaged_records_are_arrays_or_refused() -> None:
     """Any bytes: finite arrays of exactly their length, or `NotARecord`, and never more memory than the bytes."""
     source = np.random.default_rng(1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import shutil
@@ -19,6 +20,7 @@ from processes import wait_until
 
 from fedpriv.client import base as client
 from fedpriv.common import files, versions
+from fedpriv.common.checksums import write_sums
 from fedpriv.common.errors import RunFailed, RunFolderError
 from fedpriv.common.messages import Request
 from fedpriv.config.compose import compose, read_config
@@ -246,6 +248,19 @@ def test_other_versions_are_refused(interrupted: Path, monkeypatch: pytest.Monke
     real = versions.library_versions()
     monkeypatch.setattr("fedpriv.runs.folder.library_versions", lambda: real | {"torch": "9.9"})
     with pytest.raises(RunFolderError, match=rf"other versions \(torch {real['torch']} -> 9.9\)"):
+        resume_run(interrupted)
+
+
+def test_a_run_of_another_version_of_fedpriv_is_refused_for_its_code(interrupted: Path):
+    """Whose digest of the configuration may be another, too: the folder's own config.yaml is not at fault."""
+    file = interrupted / "checkpoints" / "round-000004"
+    about = json.loads((file / "checkpoint.json").read_text())
+    about |= {"config": 64 * "0", "files": about["files"] | {"clients/fedcad.py": 16 * "0"}}
+    (file / "checkpoint.json").write_text(json.dumps(about))
+    write_sums(file, [path.name for path in file.iterdir() if path.name != "SHA256SUMS"])
+    with pytest.raises(
+        RunFolderError, match=r"by other code \(clients/fedcad.py has changed\): put that back, or rerun"
+    ):
         resume_run(interrupted)
 
 
