@@ -223,7 +223,7 @@ def _split(arguments: Sequence[str], names: Sequence[str], overrides: bool) -> t
             if not equals and not rest:
                 raise OptionError(word, "", "needs a value")
             given[name] = value if equals else rest.pop(0)
-        elif overrides or not (word.startswith("-") or (equals and name.isidentifier())):
+        elif overrides or not (word.startswith("-") or (equals and (not name or name.isidentifier()))):
             others.append(word)
         else:
             raise no_such_option(word.partition("=")[0], value, names)

@@ -90,6 +90,7 @@ def half(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("schema|fill|file", "ask: is missing; --help shows the usage"),
         ("schema|file|decimal=dot", "decimal=dot: allowed: point, comma"),
         ("deploy|credentials|host=localhost", "FOLDER: is missing"),
+        ("deploy|credentials|=", "no such option"),
         ("deploy|credentials|made|host=no host", "host=no host: must be a host's name or an IP address"),
         ("deploy|credentials|made|nodes=-1", "nodes=-1: must be a whole number from 0"),
         ("deploy|credentials|made|days=0", "days=0: must be a whole number from 1"),
