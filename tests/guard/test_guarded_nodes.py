@@ -13,6 +13,7 @@ import pytest
 from rotation import together
 
 from deploy.rehearsal import Rehearsal
+from fedpriv.commands.node import main as node_command
 from fedpriv.common.messages import Refusal
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -55,6 +56,9 @@ class Guarded(Rehearsal):
         policy = POLICY.replace("OBSERVER", "secure-sum" if in_sum else "server") + (SUM if in_sum else "")
         super().__init__(folder, app, 2, 1000.0, policy)
         self._environment["PYTHONPATH"] = str(ROOT)
+        for number in range(2):  # a node runs no app that nobody has tried
+            options = {"policy": self.policy(number), "data": self.data(number), "guard": app, "client": number}
+            assert node_command(["try", *(f"{name}={value}" for name, value in options.items())]) == 0
 
     def write_data(self) -> list[int]:
         for number in range(self.nodes):
