@@ -463,7 +463,8 @@ def run(options: Sequence[str] = (), *, folder: str | Path | None = None, quiet:
 @checked
 def resume_run(run: Run | str | Path, options: Sequence[str] = (), *, quiet: bool = False) -> Run:
     """Goes on with an interrupted run from its newest checkpoint; it ends as if nothing had happened, bit for bit.
-    options: of operations.*, tracking.* and of places on this machine (``dataset.root``).
+    options: of operations.*, tracking.* and of places on this machine (``dataset.root``), and ``engine=inprocess`` or
+    ``engine=ray`` with ``engine.workers``, which end with the same bits.
 
     Raises `RunFolderError` for a run that has finished, or whose code, options or versions are others now.
     """

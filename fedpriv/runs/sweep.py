@@ -62,22 +62,20 @@ def launch_in_passes(launch: Callable[[], object]) -> None:
     folder = under_way.folder
     if folder is None:
         raise BrokenExecutor(broken)
-    while broken and under_way.jobs is not None and not stop.requested:
+    if not broken or under_way.jobs is None:
+        return sweep_ended(folder, broken)
+    while broken and not stop.requested:
         waiting, before = _waiting(folder), len(suspects)
         suspects |= waiting & _numbers(folder, "config.yaml")
         if len(suspects) == before or waiting <= suspects:
             break
         broken = _broken(launch, waiting - suspects)
-    if under_way.jobs is not None and not stop.requested:
-        broken = None
-        for number in sorted(_waiting(folder)):
-            if stop.requested:
-                break
-            if why := _broken(launch, {number}):
-                job = next(folder.glob(f"{number}-*"), folder / f"{number}-killed")
-                job.mkdir(exist_ok=True)
-                write_atomic(job / FAILURE_FILE, f"exit code {FAILED}: {KILLED} ({why})\n", mode=0o600)
-    sweep_ended(folder, broken)
+    for number in sorted(_waiting(folder)):
+        if not stop.requested and (why := _broken(launch, {number})):
+            job = next(folder.glob(f"{number}-*"), folder / f"{number}-killed")
+            job.mkdir(exist_ok=True)
+            write_atomic(job / FAILURE_FILE, f"exit code {FAILED}: {KILLED} ({why})\n", mode=0o600)
+    sweep_ended(folder, broken if _waiting(folder) else None)
 
 
 def _broken(launch: Callable[[], object], only: Collection[int] | None = None) -> str | None:

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from concurrent.futures import BrokenExecutor
 from pathlib import Path
 
 import pytest
@@ -22,7 +23,9 @@ from fedpriv.commands import runs as cli_module
 from fedpriv.common.errors import OptionError
 from fedpriv.mechanisms.tasks import Classification
 from fedpriv.report.__main__ import main as report
+from fedpriv.runs import sweep
 from fedpriv.runs.summary import divergence
+from fedpriv.runs.sweep import planned
 from fedpriv.training.evaluation import Score
 from fedpriv.training.task_metrics import metrics
 
@@ -209,6 +212,28 @@ def test_a_killed_job_takes_no_other_with_it(killed: str, cli: Cli, tmp_path: Pa
     (tmp_path / "killed").write_text("")
     assert cli("resume=sweep").code == 0
     assert len(list((tmp_path / "sweep").glob("*/summary.json"))) == 4
+
+
+@pytest.mark.parametrize("broken", [False, True])
+def test_jobs_whose_folders_have_no_number_are_launched_once(broken: bool, tmp_path: Path):
+    """With hydra.sweep.subdir of one's own nobody can tell which of them finished: none is said to."""
+    launches = list[bool]()
+
+    def launch() -> None:
+        launches.append(True)
+        (tmp_path / "mine").mkdir(exist_ok=True)
+        if broken and len(launches) == 1:
+            raise BrokenExecutor("killed")
+
+    planned(2)
+    sweep.under_way.folder = tmp_path
+    try:
+        sweep.launch_in_passes(launch)
+        assert len(launches) == (3 if broken else 1)
+        assert sweep.left_out(tmp_path / "mine") is False and not (tmp_path / sweep.PASS_FILE).exists()
+        assert sweep.exit_codes.pop() == 1
+    finally:
+        planned(None)
 
 
 @pytest.mark.rotates(2, together(1))
