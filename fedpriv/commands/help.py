@@ -134,7 +134,7 @@ Row = tuple[str, str, str]
 FORMS = """\
   fedpriv strategy=fedcad num_rounds=10   one run; without options the default job (conf/config.yaml)
   fedpriv -m option=a,b ...               a sweep over all combinations
-  fedpriv resume=RUN_FOLDER               go on after an interruption (dataset.root=..., engine=ray: where things are now)
+  fedpriv resume=RUN_FOLDER               go on after a stop (dataset.root=..., engine=ray: where things are now)
   fedpriv rerun=RUN_FOLDER [option=value] repeat a run, with other options where you name some
   fedpriv extend=RUN_FOLDER num_rounds=120   more rounds for a finished run, priced with the old ones
   ... trust_code=PATH@SHA256              code that somebody else's run folder names and that you have read"""

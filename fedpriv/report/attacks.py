@@ -15,6 +15,7 @@ import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
+from fedpriv.common.errors import RunFolderError
 from fedpriv.common.run_files import is_file_in, mapping_in
 from fedpriv.report.pictures import (
     BLUE,
@@ -127,9 +128,12 @@ def inversion_section(result: Summary, folder: Path) -> dict[str, Any] | None:
 
 
 def _kept(folder: Path, attack: str) -> dict[str, Any]:
-    """What was kept of an attack; empty where nothing was."""
+    """What was kept of an attack; empty where nothing was. Raises `RunFolderError`."""
     name = f"attacks/{attack}.json"
-    return mapping_in(folder, name) if is_file_in(folder, name) else {}
+    try:
+        return mapping_in(folder, name) if is_file_in(folder, name) else {}
+    except (OSError, ValueError) as error:
+        raise RunFolderError(f"{folder / name}: not what `fedpriv attack` writes ({error}); delete it") from None
 
 
 # --- pictures --------------------------------------------------------------------------------------------
