@@ -72,8 +72,7 @@ from fedpriv.client.contract import Charge, Release
 from fedpriv.client.gaussian import GaussianClient
 from fedpriv.client.method import Traits
 from fedpriv.client.secure_sum import ONE_NOISE, SummedGaussians
-from fedpriv.config.methods import ClippingOptions
-from fedpriv.config.methods import WeighedSumOptions
+from fedpriv.config.methods import ClippingOptions, WeighedSumOptions
 from fedpriv.mechanisms.noise import NoiseSource, add_normal, clip, finite_or_zero
 from fedpriv.privacy.events import Gaussian
 

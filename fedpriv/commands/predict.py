@@ -31,7 +31,7 @@ from fedpriv.common.command_line import command, path_of
 from fedpriv.common.errors import DataError, OptionError
 from fedpriv.common.places import use_own_methods
 from fedpriv.common.printing import printable, say
-from fedpriv.data.table_files import cells_of_parquet, is_parquet
+from fedpriv.data.table_files import cells_of_parquet, kind_of_file
 from fedpriv.runs.trained_model import TableModel, load_model
 
 #: Of a Parquet file, whose cells are all in memory: 2^26, half a gigabyte of numbers.
@@ -75,11 +75,12 @@ def _complete(model: TableModel, files: Sequence[str], out: Path | None) -> None
     if len(files) > 1:
         raise OptionError("FILE", " ".join(files), "one table at a time")
     path = Path(path_of(files[0]))
-    if not out and is_parquet(path):
+    parquet = kind_of_file(path) == "parquet"
+    if not out and parquet:
         raise OptionError("out", "", "a Parquet table is no text to be printed; name a new file")
     if out and out.exists():
         raise OptionError("out", out, "is there already; allowed: a new file")
-    if is_parquet(path) and (cells := cells_of_parquet(path)) > MOST_CELLS:
+    if parquet and (cells := cells_of_parquet(path)) > MOST_CELLS:
         raise DataError(f"{path}: {cells} cells; at most {MOST_CELLS} are allowed: give the table in parts")
     content = model.complete(path)
     if out:

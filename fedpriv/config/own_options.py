@@ -58,10 +58,10 @@ def is_group(name: str) -> bool:
 
 
 def group_choices(group: Path) -> list[str]:
-    """The names that a config group offers, the folder ``group`` or the file beside it."""
-    file = group.with_suffix(".yaml")
-    names = [file.stem for file in group.glob("*.yaml")] if group.is_dir() else [*read(file)] if file.is_file() else []
-    return sorted(name for name in names if name != "base")
+    """The names that a config group offers: files of the folder ``group`` and sections of the file beside it."""
+    beside = group.with_suffix(".yaml")
+    names = {file.stem for file in group.glob("*.yaml")} | {*(read(beside) if beside.is_file() else ())}
+    return sorted(names - {"base"})
 
 
 def group_file(group: str, name: str) -> Path:

@@ -1,6 +1,9 @@
-"""Files of tables: CSV and Parquet, read column by column. Which columns a file has to have, its schema says.
+"""Files of tables: CSV, Parquet and Excel. Which columns a file has to have, its schema says.
 
 Everything here runs where the data are. Errors name the file and the column, for whoever holds it.
+
+A site whose file is written in another way than the public schema says so beside it, in TABLE.form.yaml (`SiteForm`):
+names, values, dates and marks of missing values are replaced as the file is read, so nothing else knows of them.
 """
 
 from __future__ import annotations
@@ -9,16 +12,30 @@ import codecs
 import datetime
 import decimal
 import re
+import zipfile
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import yaml
+from pydantic import Field, ValidationError, field_validator
 
 from fedpriv.common.errors import DataError, OptionError
-from fedpriv.data.table_schema import MOST_COLUMNS, OPEN, TableSchema, day_of, parsed_number, tidy
+from fedpriv.config.explain import first_option_error
+from fedpriv.config.options import Options
+from fedpriv.data.table_schema import (
+    MOST_COLUMNS,
+    OPEN,
+    TableSchema,
+    Texts,
+    canonical,
+    day_of,
+    parsed_number,
+    read_texts,
+    tidy,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -29,8 +46,12 @@ DECIMALS = {"point": ".", "comma": ","}
 LONGEST_HEADER, MOST_ROWS = 1 << 22, 1 << 28
 #: Rows that are encoded at a time.
 BLOCK = 1 << 16
-#: Cells that say that a value is missing, whatever the column is.
-MISSING = frozenset({"", "NA", "<NA>", "N/A", "NaN", "nan", "NaT", "null", "NULL", "None", "?"})
+#: Cells that say that a value is missing, whatever the column is: an empty one, those of R, pandas and Excel, and "?".
+MARKS = (
+    "|NA|<NA>|N/A|n/a|NaN|nan|-NaN|-nan|NaT|null|NULL|None|?|NA_character_|NA_integer_|NA_real_|#N/A|#NA|#N/A N/A|"
+    "1.#QNAN|-1.#QNAN|1.#IND|-1.#IND"
+)
+MISSING = frozenset(MARKS.split("|"))
 HEAD = """\
 # Draft of a schema, from the names and types of the columns{rows}. No value, range or
 # category was read off the data: each "?" is yours to fill in from what is publicly known
@@ -48,9 +69,10 @@ DRAFTED: dict[str, dict[str, object]] = {
     "other": {"ignore": True},
 }
 #: First bytes of files that hold a table within something else.
+ZIP, BOOK = b"PK\x03\x04", "xl/workbook.xml"
 PACKED = {
-    b"PK\x03\x04": "an Excel file or a zip archive",
-    b"\xd0\xcf\x11\xe0": "an Excel file",
+    ZIP: "a zip archive",
+    b"\xd0\xcf\x11\xe0": "an Excel file of before 2007: save it as .xlsx",
     b"\x1f\x8b": "a gzip archive",
     b"ARRO": "a Feather file",
     b"FEA1": "a Feather file",
@@ -71,6 +93,93 @@ class Form:
             object.__setattr__(self, "encoding", codecs.lookup(self.encoding).name)
 
 
+#: The parts of a date, as people name and as a pattern has them.
+PARTS = {"day": r"(?P<day>\d{1,2})", "month": r"(?P<month>\d{1,2})", "year": r"(?P<year>\d{4})"}
+
+
+class SiteForm(Options):
+    """How one site's file is written, where that is not as the schema says; the site's own, on no other machine."""
+
+    columns: dict[str, str] = Field(default_factory=dict, description="the file's name of a column -> the schema's")
+    values: dict[str, dict[str, str]] = Field(
+        default_factory=dict, description="column, as the schema names it -> the file's cell -> the schema's value"
+    )
+    dates: str | dict[str, str] = Field(
+        default_factory=dict, description="order of dates that are not 1997-10-18: day.month.year; or by column"
+    )
+    missing_values: Texts = Field(default=(), description="further cells that say that a value is missing")
+    sheet: str | None = Field(default=None, description="of an Excel file (null: the first)")
+
+    @field_validator("dates")
+    @classmethod
+    def _are_dates(cls, dates: str | dict[str, str]) -> str | dict[str, str]:
+        for order in [dates] if isinstance(dates, str) else dates.values():
+            if sorted(re.findall(r"[a-z]+", order)) != sorted(PARTS) or not re.fullmatch(r"\w+([./ -])\w+\1\w+", order):
+                raise ValueError(f"{order!r}: allowed: day.month.year, month/day/year, and other orders and signs")
+        return dates
+
+    def order(self, column: str) -> str | None:
+        return self.dates if isinstance(self.dates, str) else self.dates.get(column)
+
+
+def site_form(path: Path) -> SiteForm:
+    """What TABLE.form.yaml says, beside a table; as the schema says where there is none. Raises `DataError`."""
+    file = path.with_name(f"{path.name}.form.yaml")
+    if not file.is_file():
+        return SiteForm()
+    try:
+        found = SiteForm.model_validate(read_texts(file.read_bytes()) or {})
+    except ValidationError as error:
+        first = first_option_error(error)
+        words = first.allowed.removeprefix("Value error, ")
+        raise DataError(f"{file}: {first.option}: {words}") from None
+    except (OSError, ValueError, yaml.YAMLError, RecursionError) as error:
+        raise DataError(f"{file}: cannot be read ({' '.join(str(error).split())[:300]})") from None
+    return found
+
+
+def _names(header: Sequence[str], site: SiteForm) -> list[str]:
+    """Names of columns as the schema has them."""
+    mapped = {tidy(own): tidy(public) for own, public in site.columns.items()}
+    return [mapped.get(name, name) for name in map(tidy, header)]
+
+
+def _as_public(table: pa.Table, site: SiteForm, path: Path, schema: TableSchema | None = None) -> pa.Table:
+    """A table of the site's cells as one of the schema's."""
+    import pyarrow as pa
+
+    if unknown := next((name for name in site.values if schema and name not in schema.needed), None):
+        raise DataError(f"{path}.form.yaml: values: the schema reads no column {unknown}")
+    gone = {*map(canonical, site.missing_values)}
+    for place, name in enumerate(table.column_names):
+        to = {canonical(own): public for own, public in site.values.get(name, {}).items()}
+        dated = site.order(name) if schema is None or name in schema.numbers else None
+        if not (gone or to or dated):
+            continue
+        encoded = table.column(place).combine_chunks().dictionary_encode()
+        cells = encoded.dictionary.to_pylist()
+        if gone and any(canonical(str(cell)) in gone for cell in cells):
+            kept = pa.array([None if canonical(str(cell)) in gone else place for place, cell in enumerate(cells)])
+            encoded = pa.DictionaryArray.from_arrays(kept.cast(pa.int32()).take(encoded.indices), encoded.dictionary)
+        changed = [to.get(canonical(str(cell)), iso_date(cell, dated)) for cell in cells]
+        if changed != cells:
+            texts = [None if cell is None else str(cell) for cell in changed]
+            encoded = pa.DictionaryArray.from_arrays(encoded.indices, pa.array(texts, pa.string()))
+        table = table.set_column(place, name, encoded.dictionary.take(encoded.indices))
+    return table
+
+
+def iso_date(cell: Any, order: str | None) -> Any:
+    """18.10.1997 as 1997-10-18, with a time behind it or none. What is no date of this order stays."""
+    if order is None or not isinstance(cell, str):
+        return cell
+    pattern = re.sub(r"[a-z]+", lambda part: PARTS[part[0]], re.escape(order))
+    found = re.fullmatch(rf"{pattern}(?P<time>[ T].*)?", cell.strip())
+    if found is None:
+        return cell
+    return f"{found['year']}-{int(found['month']):02}-{int(found['day']):02}{found['time'] or ''}"
+
+
 def read_columns(source: Any, names: Sequence[str], form: Form | None, schema: TableSchema) -> pa.Table:
     """These columns of a table: the path of a CSV or Parquet file, a DataFrame or a mapping of columns. Columns that
     the schema says are numbers are numbers, and those of a CSV file are texts where a cell of any of them is something
@@ -79,13 +188,19 @@ def read_columns(source: Any, names: Sequence[str], form: Form | None, schema: T
     if not isinstance(source, str | Path):
         return frame_columns(source, names, (form or Form()).decimal)
     path, form = Path(source), form or Form()
-    if is_parquet(path):
-        return _read_parquet(path, names, names)
-    header, separator = _header(path, names, form)
-    table = _csv(path, header, separator, form, list(names), numbers=schema.numbers)
+    kind, site = kind_of_file(path), site_form(path)
+    if kind == "parquet":
+        return _as_public(_read_parquet(path, names, site, names), site, path, schema)
+    if kind == "excel":
+        return _as_public(_excel(path, names, site)[1].select(list(names)), site, path, schema)
+    header, separator, _ = _header(path, names, form)
+    numbers = schema.numbers - {
+        name for name in names if site.missing_values or site.order(name) or name in site.values
+    }
+    table = _csv(path, header, separator, form, list(names), numbers=numbers)
     if _num_lines(path) > table.num_rows + 1:
         _check_lines(path, _csv(path, header, separator, form), separator, names, schema)
-    return table
+    return _as_public(table, site, path, schema)
 
 
 def frame_columns(table: Any, names: Sequence[str] | None = None, sign: str = ".") -> pa.Table:
@@ -134,11 +249,13 @@ def _check_kind(where: Path | str, name: str, kind: Any) -> None:
 
 @dataclass(frozen=True)
 class Whole:
-    """A whole file. header: its names as they are written; the table has them in canonical form. separator, mark: of a
-    CSV file, its sign between cells and its byte order mark, if it has one.
+    """A whole file. table: its cells, its columns named as the schema has them; read: the columns that the schema
+    needs, with cells as it has them. header: the file's own names. separator, mark: of a CSV file, its sign between
+    cells and its byte order mark, if it has one; an Excel file is as one with commas.
     """
 
     table: pa.Table
+    read: pa.Table
     header: list[str]
     separator: str = ""
     mark: bytes = b""
@@ -146,14 +263,19 @@ class Whole:
 
 def read_whole(path: Path, names: Sequence[str], form: Form, schema: TableSchema) -> Whole:
     """All columns of a file that must have ``names``; cells of a CSV file are texts. Raises `DataError`."""
-    if is_parquet(path):
-        return Whole(_read_parquet(path, names), _parquet(path).schema_arrow.names)
-    header, separator = _header(path, names, form)
-    mark = codecs.BOM_UTF8 if path.open("rb").read(3) == codecs.BOM_UTF8 else b""
-    table = _csv(path, header, separator, form)
-    if _num_lines(path) > table.num_rows + 1:
-        _check_lines(path, table, separator, names, schema)
-    return Whole(table, header, separator, mark)
+    kind, site = kind_of_file(path), site_form(path)
+    if kind == "parquet":
+        table, header, separator, mark = _read_parquet(path, names, site), _parquet(path).schema_arrow.names, "", b""
+    elif kind == "excel":
+        header, table = _excel(path, names, site)
+        separator, mark = ",", b""
+    else:
+        public, separator, header = _header(path, names, form)
+        mark = codecs.BOM_UTF8 if path.open("rb").read(3) == codecs.BOM_UTF8 else b""
+        table = _csv(path, public, separator, form)
+        if _num_lines(path) > table.num_rows + 1:
+            _check_lines(path, table, separator, names, schema)
+    return Whole(table, _as_public(table.select(list(names)), site, path, schema), header, separator, mark)
 
 
 def _num_lines(path: Path) -> int:
@@ -186,32 +308,41 @@ def _check_lines(path: Path, table: pa.Table, separator: str, names: Sequence[st
                 raise DataError(f"{path}: column {name}, row {row + 1}: {words}")
 
 
-def is_parquet(path: Path) -> bool:
+def kind_of_file(path: Path) -> Literal["csv", "parquet", "excel"]:
     """By the file's first bytes. Raises `DataError` for a file that cannot be read, or has to be unpacked first."""
     try:
         with path.open("rb") as file:
             first = file.read(4)
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error.strerror})") from None
+        if first == ZIP and zipfile.is_zipfile(path):
+            with zipfile.ZipFile(path) as book:
+                if BOOK in book.namelist():
+                    return "excel"
+    except (OSError, zipfile.BadZipFile) as error:
+        raise DataError(f"{path}: cannot be read ({getattr(error, 'strerror', None) or error})") from None
     if (kind := next((name for start, name in PACKED.items() if first.startswith(start)), None)) is not None:
-        raise DataError(f"{path}: is {kind}; allowed: CSV and Parquet files")
-    return first == b"PAR1"
+        raise DataError(f"{path}: is {kind}; allowed: CSV, Parquet and Excel (.xlsx) files")
+    return "parquet" if first == b"PAR1" else "csv"
 
 
 def column_names(path: Path, form: Form) -> list[str]:
-    """Of a file. Raises `DataError`."""
-    return [*map(tidy, _parquet(path).schema_arrow.names)] if is_parquet(path) else _header(path, (), form)[0]
+    """Of a file, as the schema has them. Raises `DataError`."""
+    kind, site = kind_of_file(path), site_form(path)
+    if kind == "parquet":
+        return _names(_parquet(path).schema_arrow.names, site)
+    return _excel(path, (), site)[1].column_names if kind == "excel" else _header(path, (), form)[0]
 
 
 def column_types(path: Path, form: Form | None = None) -> dict[str, str]:
     """Name -> "number", "date" or "text", of every column; of a CSV file from its first 1,000 rows. Raises `DataError`
     for a CSV file whose first line looks like a row: its names would be a person's cells.
     """
-    if is_parquet(path):
-        return {tidy(field.name): kind_of(field.type) for field in _parquet(path).schema_arrow}
+    kind, site = kind_of_file(path), site_form(path)
+    if kind != "csv":
+        columns = _parquet(path).schema_arrow if kind == "parquet" else _excel(path, (), site)[1].schema
+        return dict(zip(_names(columns.names, site), map(kind_of, columns.types), strict=True))
     form = form or Form()
-    header, separator = _header(path, (), form)
-    head = _csv(path, header, separator, form, rows=1000)
+    header, separator, _ = _header(path, (), form)
+    head = _as_public(_csv(path, header, separator, form, rows=1000), site, path)
     kinds = {}
     for place, name in enumerate(header):
         cells = [cell for cell in head.column(place).to_pylist() if cell is not None and cell.strip() not in MISSING]
@@ -237,7 +368,7 @@ def draft(path: str | Path, target: str | None = None, form: Form | None = None)
     target_entry = {"column": chosen, "task": task, public: OPEN}
     schema = {"target": target_entry, "columns": columns, "missing": "indicator"}
     text = yaml.safe_dump(schema, sort_keys=False, allow_unicode=True, default_flow_style=None)
-    rows = "" if is_parquet(Path(path)) else ", the types from the first 1,000 rows"
+    rows = "" if kind_of_file(Path(path)) != "csv" else ", the types from the first 1,000 rows"
     return HEAD.format(rows=rows, target=chosen) + text
 
 
@@ -249,8 +380,10 @@ def _check_name(path: Path, name: str, cells: Sequence[str]) -> None:
         raise DataError(f"{path}: {words}; allowed: a first line of names, so put one before the rows")
 
 
-def _header(path: Path, names: Sequence[str], form: Form) -> tuple[list[str], str]:
-    """(names of all columns, separator): the separator under which the first line has all ``names``."""
+def _header(path: Path, names: Sequence[str], form: Form) -> tuple[list[str], str, list[str]]:
+    """(names of all columns as the schema has them, separator, as the file has them): the separator under which the
+    first line has all ``names``.
+    """
     import csv
 
     if not _is_encoding(form.encoding):
@@ -267,13 +400,15 @@ def _header(path: Path, names: Sequence[str], form: Form) -> tuple[list[str], st
     if not text.strip():
         raise DataError(f"{path}: the first line is empty; it must name the columns")
     tried = [form.separator] if form.separator else SEPARATORS.values()
-    headers = {separator: next(csv.reader([text], delimiter=separator)) for separator in tried}
-    separator = max(headers, key=lambda sign: (len({*names} & {*headers[sign]}), len(headers[sign])))
-    header = [tidy(name) for name in headers[separator]]
+    site = site_form(path)
+    headers = {sign: [tidy(name) for name in next(csv.reader([text], delimiter=sign))] for sign in tried}
+    public = {sign: _names(own, site) for sign, own in headers.items()}
+    separator = max(headers, key=lambda sign: (len({*names} & {*public[sign]}), len(headers[sign])))
+    header = public[separator]
     if len(header) > MOST_COLUMNS:
         raise DataError(f"{path}: {len(header)} columns; at most {MOST_COLUMNS} are allowed")
     check_names(path, header, names)
-    return header, separator
+    return header, separator, headers[separator]
 
 
 def _is_encoding(name: str) -> bool:
@@ -371,13 +506,56 @@ def cells_of_parquet(path: Path) -> int:
     return int(found.num_rows * found.num_columns)
 
 
-def _read_parquet(path: Path, names: Sequence[str], columns: Sequence[str] | None = None) -> pa.Table:
+def _excel(path: Path, names: Sequence[str], site: SiteForm) -> tuple[list[str], pa.Table]:
+    """(names of an Excel sheet's columns in the file, its cells under the schema's). The first row names the columns; a
+    formula is its value at the last save. Raises `DataError`, also without openpyxl.
+    """
+    import psutil
+
+    try:
+        from openpyxl import load_workbook
+    except ModuleNotFoundError:
+        words = "is an Excel file, which needs openpyxl: pip install 'fedpriv[excel]', or save it as CSV"
+        raise DataError(f"{path}: {words}") from None
+    with zipfile.ZipFile(path) as packed:  # a small file may unpack to any size
+        size, most = sum(part.file_size for part in packed.infolist()), psutil.virtual_memory().available // 8
+    if size > most:
+        raise DataError(f"{path}: {size >> 20} MB when unpacked, and {most >> 20} are allowed: save it as CSV")
+    try:
+        book = load_workbook(path, read_only=True, data_only=True)
+        if site.sheet is not None and site.sheet not in book.sheetnames:
+            words = f"sheet: {site.sheet} is none of its sheets; allowed: {', '.join(book.sheetnames[:12])}"
+            raise DataError(f"{path}: {words}")
+        sheet = book[site.sheet or book.sheetnames[0]]
+        rows = [row for row in sheet.iter_rows(values_only=True) if any(cell is not None for cell in row)]
+        book.close()
+    except DataError:
+        raise
+    except Exception as error:  # of a damaged file openpyxl raises what its parts raise
+        raise DataError(f"{path}: is no readable Excel file ({' '.join(str(error).split())[:200]})") from None
+    if not rows:
+        raise DataError(f"{path}: the first row must name the columns, and there is none")
+    header = ["" if cell is None else tidy(str(cell)) for cell in rows[0]]
+    while header and not header[-1]:
+        header.pop()
+    public = _names(header, site)
+    if len(public) > MOST_COLUMNS:
+        raise DataError(f"{path}: {len(public)} columns; at most {MOST_COLUMNS} are allowed")
+    check_names(path, public, [*names] or public)
+    columns = [[row[place] if place < len(row) else None for row in rows[1:]] for place in range(len(public))]
+    found = {name: cells for name, cells in zip(public, columns, strict=True) if name}
+    for name, cells in found.items():
+        _check_name(path, name, [tidy(cell) for cell in cells[:1000] if isinstance(cell, str)])
+    return header, frame_columns(found)
+
+
+def _read_parquet(path: Path, names: Sequence[str], site: SiteForm, columns: Sequence[str] | None = None) -> pa.Table:
     """columns: those that are read (None: all), ``names`` among them."""
     import psutil
     import pyarrow as pa
 
     file = _parquet(path)
-    header = [*map(tidy, file.schema_arrow.names)]
+    header = _names(file.schema_arrow.names, site)
     check_names(path, header, names)
     places = [*range(len(header))] if columns is None else [header.index(name) for name in columns]
     schema = pa.schema([file.schema_arrow.field(place) for place in places])

@@ -6,6 +6,7 @@ node sends none of these words on.
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
@@ -22,7 +23,7 @@ from fedpriv.data.cache import cache_folder, stored
 from fedpriv.data.hub import hub_identity, read_split, table_splits
 from fedpriv.data.installed_tables import INSTALLED, docstrings_version
 from fedpriv.data.partition import divide_by_class
-from fedpriv.data.table_files import DECIMALS, MISSING, SEPARATORS, Form, column_names, read_columns
+from fedpriv.data.table_files import DECIMALS, MISSING, SEPARATORS, Form, column_names, read_columns, site_form
 from fedpriv.data.table_schema import (
     FOLDED,
     Column,
@@ -105,6 +106,7 @@ def lost_columns(encoded: Encoded, name: str) -> list[str]:
         if column.changed == present > 0:
             what = "lies in the range" if column.clipped else "is one of the values"
             words = f"none of {present} cells {what} that the schema names; another unit, code or spelling?"
+            words += "" if column.clipped else " (values: in TABLE.form.yaml beside the file replaces them)"
             raise DataError(f"{name}: column {column.column} is lost: {words}")
         if column.changed > MOST_LOST * present:
             warnings.append(f"WARNING: {column.words}")
@@ -149,7 +151,7 @@ def encode(table: pa.Table, schema: TableSchema, name: str, targets: bool = True
         into = inputs[:, start:stop]
         if column.kind == "range":
             values, missing = cells.numbers()
-            numbers.append(_Numbers(column_name, values, missing, column.range, into))
+            numbers.append(_Numbers(column_name, values, missing, column.range, column.fill, into))
         elif column.kind == "values":
             counted[column_name], missing = _values(column_name, cells, column, into)
         else:
@@ -193,6 +195,7 @@ class _Numbers:
     numbers: np.ndarray
     missing: np.ndarray
     bounds: Any
+    fill: float | None
     into: np.ndarray
 
 
@@ -206,7 +209,8 @@ def _scale(columns: list[_Numbers], rows: int) -> dict[str, Counted | None]:
         for place, column in enumerate(columns):
             missing = column.missing[block]
             scaled, clipped = _scaled(column.numbers[block], column.bounds)
-            column.into[block, 0] = np.where(missing, 0, scaled)
+            filled = 0 if column.fill is None else _scaled(np.array(column.fill), column.bounds)[0]
+            column.into[block, 0] = np.where(missing, filled, scaled)
             column.into[block, 1:] = missing[:, None]
             outside[place] += int(np.count_nonzero(clipped & ~missing))
     return {
@@ -442,6 +446,10 @@ def _from_texts(column: Any, where: str, decimal: str, marks: Collection[str]) -
 
 def _not_a_number(cell: str, decimal: str) -> str:
     words = f"{cell[:60]!r} is not a number"
+    if re.match(r"\d{1,4}[./ -]\d{1,2}[./ -]\d{1,4}\b", cell):
+        return (
+            f"{words} and no date as 1997-10-18; say dates: day.month.year, or its like, in TABLE.form.yaml beside it"
+        )
     if decimal == "," and parsed_number(cell, ".") is not None:
         return f"{words} with decimal=comma: a point in it may stand for thousands, which are not read"
     if decimal == "." and parsed_number(cell, ",") is not None:
@@ -577,6 +585,7 @@ def encoded_rows(
             raise DataError(f"{option}={root}: {words}")
         state, form = path.stat(), form_of(config)
         identity |= {"file": str(path.resolve()), "size": state.st_size, "changed": state.st_mtime_ns, **vars(form)}
+        identity |= {"site's form": site_form(path).model_dump(mode="json")}
     elif config.name == HUB:
         identity |= hub_identity(config) | {"split": root}
     else:

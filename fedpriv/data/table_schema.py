@@ -57,7 +57,7 @@ OPTION = "dataset.schema_file"
 #: A filled range is at most so many times as wide as what surely lies inside it.
 MOST_WIDTH = 2
 FILLED = """\
-# Ranges of {columns} are answers of differential privacy, of the questions of {source}.
+# Ranges and fills of {columns} are answers of differential privacy, of the questions of {source}.
 """
 #: How pydantic begins the names of the types that a range or a list of texts may have.
 ALTERNATIVES = ("tuple[", "float]", "literal[")
@@ -217,6 +217,10 @@ class Column(Options):
     step: float | None = Field(
         default=None, gt=0, description="of a range: values are its multiples (1, 0.01); quantiles then are too"
     )
+    fill: Annotated[float, BeforeValidator(_number)] | None = Field(
+        default=None,
+        description="of a range: what a missing value counts as, public or a private mean (null: the middle)",
+    )
     values: Texts | None = Field(default=None, description="categories: one input each, and one for all others")
     text: Literal["hashed", "tokens"] | None = Field(
         default=None, description="free text: hashed words and letter groups, or a sequence of token ids"
@@ -246,6 +250,11 @@ class Column(Options):
         tokens, words = self.text == "tokens", self.tokenizer == WORDS
         for name, fits, needs in (
             ("step", self.range is not None, "a range"),
+            (
+                "fill",
+                self.range is not None and self.missing != "refuse",
+                "a range whose missing values are not refused",
+            ),
             ("length", tokens, "text: tokens"),
             ("tokenizer", tokens, "text: tokens"),
             ("buckets", words, "tokenizer: words"),
@@ -260,6 +269,8 @@ class Column(Options):
         check_range(self.range)
         check_texts(self.values, 1)
         check_texts(self.missing_values, 1)
+        if self.fill is not None and isinstance(self.range, tuple) and not self.range[0] <= self.fill <= self.range[1]:
+            raise ValueError(f"fill={self.fill:g} lies outside the range [{self.range[0]:g}, {self.range[1]:g}]")
         if self.step and isinstance(self.range, tuple):
             parts = [bound / self.step for bound in self.range]
             if any(abs(part - round(part)) > 1e-6 for part in parts):
@@ -329,7 +340,7 @@ class Target(Options):
 class Answered(Options):
     """What private answers cost that ranges of a schema come from (`fedpriv schema fill`)."""
 
-    columns: Texts = Field(description="columns whose range is an answer")
+    columns: Texts = Field(description="columns whose range or fill is an answer")
     epsilon: float = Field(ge=0, description="verified epsilon of the run that answered")
     delta: float = Field(gt=0, lt=1, description="its delta")
     unit: str = Field(description="its unit: example or person")
@@ -341,8 +352,8 @@ class Answered(Options):
         """For plans and reports of runs under the schema."""
         columns = ", ".join(self.columns)
         return (
-            f"the schema's ranges of {columns} are answers to questions that cost epsilon {self.epsilon:.4g} at delta "
-            f"{self.delta:g} before (unit {self.unit}, {self.adjacency}, {self.observer}), beside this run's"
+            f"the schema's ranges and fills of {columns} are answers to questions that cost epsilon {self.epsilon:.4g} "
+            f"at delta {self.delta:g} before (unit {self.unit}, {self.adjacency}, {self.observer}), beside this run's"
         )
 
 
@@ -472,17 +483,36 @@ class TableSchema(Options):
         return target + [name for name, column in self.columns.items() if column.open]
 
     @property
-    def digest(self) -> str:
-        """SHA-256 of what the schema says, in hex: the same for two files that differ in comments, spelling or the
-        name of the tokenizer's file."""
+    def _said(self) -> dict[str, Any]:
+        """What the schema says in canonical texts: the same for two files that differ in comments, spelling or the name
+        of the tokenizer's file.
+        """
         dumped = self.model_dump(mode="json", exclude_none=True, exclude={"word", "answered"})
         for column in (*dumped["columns"].values(), dumped["target"], dumped):
             for name in {"values", "classes", "missing_values"} & column.keys():
                 column[name] = [canonical(text) for text in column[name]] if column[name] != OPEN else OPEN
             if "sha256" in column:
                 column["tokenizer"] = "file"
-        said = json.dumps(dumped, separators=(",", ":"), ensure_ascii=False)
-        return hashlib.sha256(said.encode()).hexdigest()
+        return dumped
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of what the schema says, in hex."""
+        return _digest(self._said)
+
+    @property
+    def digests(self) -> dict[str, str]:
+        """The same of each part, by its name: what two sites' schemas differ in."""
+        said = self._said
+        columns = said.pop("columns")
+        parts = {f"column {name}": column for name, column in columns.items()} | said
+        parts |= {"order of columns": [*columns]}
+        return {name: _digest(part) for name, part in parts.items()}
+
+
+def _digest(said: Any) -> str:
+    text = json.dumps(said, separators=(",", ":"), ensure_ascii=False)
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def read_schema(path: str | Path, unfilled: bool = False) -> TableSchema:
@@ -510,11 +540,17 @@ def with_tokenizer(schema: TableSchema, folder: Path) -> TableSchema:
 @lru_cache(maxsize=8)  # a plan asks for the unit of every kind of client
 def _parsed(raw: bytes, path: str, unfilled: bool) -> TableSchema:
     try:
-        loader = _Strict(raw.decode("utf-8-sig"))
-        said = loader.get_single_data()  # SafeConstructor's: plain values, and no tag that makes an object
+        said = read_texts(raw)
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
         raise OptionError(OPTION, path, f"is not YAML ({' '.join(str(error).split())[:300]})") from None
     return schema_of(said, path, unfilled)
+
+
+def read_texts(raw: bytes) -> Any:
+    """The plain values of a YAML file, scalars as the texts that stand in cells. Raises YAMLError, ValueError and
+    RecursionError.
+    """
+    return _Strict(raw.decode("utf-8-sig")).get_single_data()  # SafeConstructor's: no tag makes an object
 
 
 def schema_of(said: Any, name: str, unfilled: bool = False) -> TableSchema:
@@ -592,18 +628,20 @@ class _Strict(yaml.SafeLoader):
 
 
 def filled(path: str | Path, summary: Mapping[str, Any], source: str) -> str:
-    """YAML text of a schema whose columns have the ranges that a run with strategy=ask answered: of each column that
-    quantiles were asked of, from the least end of their intervals to the largest: nobody is cut off whom the noise or a
-    bin hides. summary: the run's; source: its name.
+    """YAML text of a schema whose columns have what a run with strategy=ask answered: of each column that quantiles
+    were asked of a range, from the least end of their intervals to the largest: nobody is cut off whom the noise or a
+    bin hides; of each column whose mean was asked what a missing value counts as. summary: the run's; source: its name.
 
     Columns of the schema's own that say "?" and were not asked of stay so. Raises `OptionError` for a run without such
     an answer, and for intervals that are too wide to be of use.
     """
     schema = read_schema(path, unfilled=True)
     filled = schema.model_dump(mode="json", exclude_none=True)
-    asked = set()
+    asked, means = set(), dict[str, float]()
     for answer in summary.get("answers") or ():
         kind, name, *_ = [*str(answer["question"]).split(":"), ""]
+        if kind == "mean" and (column := schema.columns.get(name)) and column.range and schema.indicated(column):
+            means[name] = float(f"{answer['values'][0]:.4g}")
         if kind != "quantiles" or name not in schema.columns or not schema.columns[name].range:
             continue
         asked.add(name)
@@ -614,14 +652,17 @@ def filled(path: str | Path, summary: Mapping[str, Any], source: str) -> str:
             ways = "ask with less noise, more rounds or shares nearer to 0.5"
             raise OptionError("ask", source, f"{words} or more; {ways}")
         filled["columns"][name]["range"] = [*_outward(low, high, schema.columns[name].step)]
-    if not asked:
-        words = "has no answer quantiles:COLUMN:0.01:0.99 of a column of numbers of this schema"
+    for name, mean in means.items():
+        low, high = bounds if (bounds := filled["columns"][name]["range"]) != OPEN else (mean, mean)
+        filled["columns"][name]["fill"] = min(max(mean, low), high)
+    if not asked | means.keys():
+        words = "has no answer quantiles:COLUMN:0.01:0.99 or mean:COLUMN of a column of numbers of this schema"
         raise OptionError("ask", source, words)
     privacy = summary["privacy"]
     if privacy["verified_epsilon"] is None:
         raise OptionError("ask", source, "promises nothing (its epsilon is infinite); ask with noise")
     parts = {name: privacy[name] for name in ("delta", "unit", "adjacency", "observer")}
-    answered = {"columns": sorted(asked), "epsilon": float(privacy["verified_epsilon"]), **parts}
+    answered = {"columns": sorted(asked | means.keys()), "epsilon": float(privacy["verified_epsilon"]), **parts}
     # What the asked ranges themselves came from was spent too; what this schema says of it already counts once.
     known, earlier = filled.pop("answered", []), list[Any]()
     unseen = list(known)
@@ -637,7 +678,7 @@ def filled(path: str | Path, summary: Mapping[str, Any], source: str) -> str:
     filled["target"] = {key: value for key, value in filled["target"].items() if value not in ([], None)}
     filled["answered"] = [*known, *earlier, answered]
     text = yaml.safe_dump(filled, sort_keys=False, allow_unicode=True, default_flow_style=None)
-    return FILLED.format(columns=", ".join(sorted(asked)), source=source) + text
+    return FILLED.format(columns=", ".join(answered["columns"]), source=source) + text
 
 
 def _outward(low: float, high: float, step: float | None) -> tuple[float, float]:

@@ -34,7 +34,7 @@ from fedpriv.config.schema import Config
 from fedpriv.data.cache import cache_folder
 from fedpriv.data.decoding import Encoded, read_picture
 from fedpriv.data.features import Features, model_input
-from fedpriv.data.table_files import Form, is_parquet, read_columns, read_whole
+from fedpriv.data.table_files import Form, read_columns, read_whole
 from fedpriv.data.table_rows import encode, form_of, next_tokens, task_of, texts_of
 from fedpriv.data.table_schema import TableSchema, parsed_number, schema_of, with_tokenizer
 from fedpriv.data.texts import TokenRule
@@ -227,10 +227,10 @@ class TableModel:
         """
         names = [name for name, _ in self.schema.inputs]
         whole = read_whole(path, names, self.form, self.schema)
-        added = self.new_columns(whole.table.select(names), str(path))
+        added = self.new_columns(whole.read, str(path))
         if twice := next((name for name in added if name in whole.header), None):
             raise DataError(f"{path}: has a column {twice} already: leave it out, or rename it")
-        if is_parquet(path):
+        if not whole.separator:
             return _parquet(whole.table.rename_columns(whole.header), added)
         sign = self.form.decimal
         texts = [

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pytest
 from pyarrow import parquet
@@ -14,8 +16,8 @@ from fedpriv.attacks.experiment import Experiment
 from fedpriv.common.errors import DataError, OptionError
 from fedpriv.config.compose import compose
 from fedpriv.data.load import load_federated
-from fedpriv.data.table_files import Form
-from fedpriv.data.table_rows import Encoded, check, encode_file
+from fedpriv.data.table_files import Form, column_names, column_types
+from fedpriv.data.table_rows import Encoded, check, encode_file, load_table
 from fedpriv.data.table_schema import MOST_COLUMNS, schema_of
 from fedpriv.runs.folder import RunFolder
 from fedpriv.runs.start import start_run
@@ -125,8 +127,8 @@ def test_whole_numbers_truth_values_and_dates_are_categories_too(tmp_path: Path)
             HEADER + 'p,3,f,,no\np,"4,f,,no\np,5,f,,no\n',
             "row 2: 2 cells, and the first line names 5 columns; is a quote",
         ),
-        (b"\x1f\x8b\x08 and then anything", "is a gzip archive; allowed: CSV and Parquet files"),
-        (b"PK\x03\x04 and then anything", "is an Excel file or a zip archive; allowed"),
+        (b"\x1f\x8b\x08 and then anything", "is a gzip archive; allowed: CSV, Parquet and Excel"),
+        (b"PK\x03\x04 and then anything", "is a zip archive; allowed"),
         (HEADER + "p,old,f,,no\n", "'old' is not a number"),
         (HEADER + "p,3,f,no\n", "row 1: 4 cells, and the first line names 5 columns"),
         (HEADER, "has no rows"),
@@ -310,3 +312,180 @@ def test_training_is_audited_where_its_canaries_mean_something() -> None:
     ):
         with pytest.raises(OptionError, match=words):
             audit_training(compose([*options, "clients_per_round=5", "num_rounds=1"]), confidence=0.95, seed=0)
+
+
+# --- a site's own form -----------------------------------------------------------------------------------
+
+#: What the public schema has, and how a site writes it.
+PUBLIC = "patient,age,sex,note,ill\np1,40,f,a b,no\np2,,m,c,yes\np3,10,,,no\n"
+OWN = "Nr;Alter;Geschlecht;note;ill\np1;40;weiblich;a b;nein\np2;k. A.;m\u00e4nnlich;c;ja\np3;10;-99;;nein\n"
+SITE = """\
+columns: {Nr: patient, Alter: age, Geschlecht: sex}
+values: {sex: {weiblich: f, m\u00e4nnlich: m}, ill: {ja: yes, nein: no}}
+missing_values: [k. A., -99]
+"""
+
+
+def written(folder: Path, name: str, content: str, site: str = "") -> Path:
+    (folder / name).write_text(content, encoding="utf-8")
+    if site:
+        (folder / f"{name}.form.yaml").write_text(site, encoding="utf-8")
+    return folder / name
+
+
+def excel_of(csv_file: Path, sheet: str = "Tabelle1") -> Path:
+    """The same cells as Excel holds them: numbers, dates and texts."""
+    frame = pd.read_csv(csv_file, sep=";", keep_default_na=False)
+    frame = frame.map(lambda cell: float(cell) if str(cell).lstrip("-").isdigit() else cell or None)
+    path = csv_file.with_suffix(".xlsx")
+    with pd.ExcelWriter(path) as book:
+        pd.DataFrame({"nothing": [1]}).to_excel(book, sheet_name="Notizen", index=False)
+        frame.to_excel(book, sheet_name=sheet, index=False)
+    return path
+
+
+def same(found: Encoded, wanted: Encoded) -> None:
+    assert found.inputs.tolist() == wanted.inputs.tolist()
+    assert found.targets is not None and wanted.targets is not None and found.unit is not None
+    assert found.targets.tolist() == wanted.targets.tolist() and found.unit.tolist() == [0, 1, 2]
+    assert found.remarks == wanted.remarks
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet", "xlsx"])
+def test_a_site_may_write_its_table_in_its_own_way(tmp_path: Path, kind: str) -> None:
+    wanted = encode_file(written(tmp_path, "public.csv", PUBLIC), SCHEMA)
+    own = written(tmp_path, "own.csv", OWN, SITE)
+    path = own
+    if kind == "parquet":
+        path = tmp_path / "own.parquet"
+        pd.read_csv(own, sep=";", keep_default_na=False).to_parquet(path)
+        written(tmp_path, "own.parquet.form.yaml", SITE)
+    elif kind == "xlsx":
+        path = excel_of(own)
+        written(tmp_path, "own.xlsx.form.yaml", f"{SITE}sheet: Tabelle1\n")
+    same(encode_file(path, SCHEMA), wanted)
+    assert column_names(path, Form())[:3] == ["patient", "age", "sex"]
+
+
+def test_without_its_form_a_sites_table_is_refused_or_lost(tmp_path: Path) -> None:
+    own = written(
+        tmp_path, "own.csv", OWN, SITE.replace("values: {sex: {weiblich: f, m\u00e4nnlich: m}, ", "values: {")
+    )
+    with pytest.raises(DataError, match=r"column sex is lost: none of 2 cells .* TABLE.form.yaml"):
+        check(own, SCHEMA)
+    written(tmp_path, "own.csv", OWN, SITE.replace("k. A., ", ""))
+    with pytest.raises(DataError, match=r"column age, row 2: 'k. A.' is not a number"):
+        check(own, SCHEMA)
+
+
+def test_a_changed_form_is_read_anew_from_no_cache(tmp_path: Path) -> None:
+    (tmp_path / "schema.yaml").write_text(
+        "target: {column: y, task: regression, range: [0, 1]}\ncolumns: {s: {values: [f, m]}}\n"
+    )
+    written(tmp_path, "t.csv", "s,y\n" + "w,0\nf,1\nm,0\n" * 4, "values: {s: {w: f}}")
+    places = {"root": "t.csv", "schema_file": "schema.yaml", "cache": "cache"}
+    options = [f"dataset.{name}={tmp_path / place}" for name, place in places.items()]
+    config = compose(["dataset=table", "model=linear", "num_clients=2", "clients_per_round=2", *options])
+    first = load_table(config.dataset, 0).train.inputs[:, 1].sum()
+    written(tmp_path, "t.csv", "s,y\n" + "w,0\nf,1\nm,0\n" * 4, "values: {s: {w: m}}")
+    assert load_table(config.dataset, 0).train.inputs[:, 1].sum() > first
+
+
+@pytest.mark.parametrize(
+    ("order", "cell", "day"),
+    [
+        ("day.month.year", "18.10.1997", "1997-10-18"),
+        ("day.month.year", "1.2.2020 06:00", "2020-02-01T06:00"),
+        ("month/day/year", "10/18/1997", "1997-10-18"),
+        ("day/month/year", "3/4/2001", "2001-04-03"),
+        ("year month day", "2001 4 3", "2001-04-03"),
+    ],
+)
+@pytest.mark.parametrize("said", ["{}", "{{d: {}}}"])
+def test_dates_are_read_in_a_sites_order(tmp_path: Path, order: str, cell: str, day: str, said: str) -> None:
+    columns = {"d": {"range": ["1990-01-01", "2030-01-01"]}}
+    target = {"column": "y", "task": "classification", "classes": ["a", "b"]}
+    schema = schema_of({"target": target, "columns": columns}, "test")
+    wanted = encode_file(written(tmp_path, "iso.csv", f"d,y\n{day},a\n,b\n"), schema)
+    found = encode_file(
+        written(tmp_path, "own.csv", f"d,y\n{cell},a\n,b\n", f"dates: {said.format(repr(order))}"), schema
+    )
+    assert found.inputs.tolist() == wanted.inputs.tolist() and -1 < found.inputs[0, 0] < 1
+    assert column_types(tmp_path / "own.csv")["d"] == "date"
+    with pytest.raises(DataError, match=r"say dates: day.month.year, or its like, in TABLE.form.yaml"):
+        encode_file(written(tmp_path, "none.csv", f"d,y\n{cell},a\n"), schema)
+
+
+@pytest.mark.parametrize(
+    ("site", "words"),
+    [
+        ("dates: day.month", "dates: 'day.month': allowed: day.month.year"),
+        ("dates: {d: dd.mm.yyyy}", "dates: 'dd.mm.yyyy': allowed"),
+        ("date: day.month.year", "date"),
+        ("columns: {Nr: patient}\nvalues: {hight: {a: b}}", "values: the schema reads no column hight"),
+        ("columns: {Nr: Patient}", "has no column patient, which the schema names (did the file rename it to Patient"),
+        ("[1", "cannot be read"),
+        ("- 1", "must be a mapping, {option: value, ...}"),
+        ("a: &x 1\nb: *x", "anchors are not allowed"),
+    ],
+)
+def test_a_wrong_form_is_refused_by_its_entry(tmp_path: Path, site: str, words: str) -> None:
+    path = written(tmp_path, "own.csv", OWN.replace("Alter", "age").replace("Geschlecht", "sex"), site)
+    with pytest.raises(DataError, match=r"own.csv") as caught:
+        encode_file(path, SCHEMA)
+    assert words in str(caught.value)
+
+
+def test_a_day_that_is_none_stays_a_wrong_cell(tmp_path: Path) -> None:
+    path = written(tmp_path, "own.csv", PUBLIC.replace("40", "31.02.2020"), "dates: day.month.year")
+    with pytest.raises(DataError, match="column age, row 1: '2020-02-31' is not a number"):
+        encode_file(path, SCHEMA)
+
+
+@pytest.mark.parametrize("mark", ["NA_integer_", "#N/A", "-nan", "1.#QNAN", "n/a"])
+def test_marks_of_other_programs_are_missing_values(tmp_path: Path, mark: str) -> None:
+    found = encoded(tmp_path, HEADER + f"p1,{mark},{mark},,no\n")
+    assert found.inputs[0, :6].tolist() == [0, 1, 0, 0, 0, 1]
+
+
+def test_an_excel_file_that_is_none_or_too_large_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = excel_of(written(tmp_path, "own.csv", PUBLIC.replace(",", ";")))
+    with pytest.raises(DataError, match="has no column age, which the schema names"):
+        encode_file(path, SCHEMA)  # the first sheet is another
+    written(tmp_path, "own.xlsx.form.yaml", "sheet: Nichts")
+    with pytest.raises(DataError, match="sheet: Nichts is none of its sheets; allowed: Notizen, Tabelle1"):
+        encode_file(path, SCHEMA)
+    written(tmp_path, "own.xlsx.form.yaml", "sheet: Tabelle1")
+    assert len(encode_file(path, SCHEMA).inputs) == 3
+    monkeypatch.setattr("psutil.virtual_memory", lambda: type("Memory", (), {"available": 8})())
+    with pytest.raises(DataError, match="when unpacked, and 0 are allowed: save it as CSV"):
+        encode_file(path, SCHEMA)
+    monkeypatch.undo()
+    whole = path.read_bytes()
+    path.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(DataError, match="is a zip archive; allowed: CSV, Parquet and Excel"):
+        encode_file(path, SCHEMA)
+    monkeypatch.setitem(sys.modules, "openpyxl", None)
+    path.write_bytes(whole)
+    with pytest.raises(DataError, match=r"needs openpyxl: pip install 'fedpriv\[excel\]'"):
+        encode_file(path, SCHEMA)
+
+
+def test_a_missing_value_counts_as_its_columns_fill_beside_the_indicator(tmp_path: Path) -> None:
+    said = SCHEMA.model_dump(mode="json", exclude_none=True)
+    said["columns"] = {"age": {"range": [0, 100], "fill": 70}, "sex": {"values": ["f", "m"]}}
+    schema = schema_of(said, "test")
+    path = written(tmp_path, "t.csv", HEADER + "p1,,f,,no\np2,70,f,,no\n")
+    assert encode_file(path, schema).inputs[:, :2] == pytest.approx(np.array([[0.4, 1], [0.4, 0]]))
+    assert schema.digest != SCHEMA.digest
+    for wrong, words in (
+        ({"range": [0, 100], "fill": 170}, "fill=170 lies outside the range"),
+        (
+            {"range": [0, 100], "fill": 7, "missing": "refuse"},
+            "fill needs a range whose missing values are not refused",
+        ),
+        ({"values": ["a", "b"], "fill": 1}, "fill needs a range"),
+    ):
+        said["columns"] = {"age": wrong}
+        with pytest.raises(OptionError, match=words):
+            schema_of(said, "test")

@@ -160,7 +160,7 @@ BAD = {
     "infinite": (lambda text: changed(text, "inf"), "inf is an infinite number"),
     "date": (lambda text: changed(text, "2020-01-31"), "row 1 holds a date"),
     "quote": (lambda text: changed(text, '"SECRET'), "is a quote not closed"),
-    "packed": (lambda text: "PK\x03\x04SECRET", "is an Excel file or a zip archive"),
+    "packed": (lambda text: "PK\x03\x04SECRET", "is a zip archive"),
     "thousands": (lambda text: changed(text, "1'234"), "signs for thousands are not read"),
     "class": (lambda text: text.replace(";benign", ";SECRET", 1), "'SECRET' is none of the classes"),
     "no target": (lambda text: text.replace(";benign", ";", 1), "the target is missing"),

@@ -89,7 +89,7 @@ READ = {
     "leaderboard": [leaderboard.main],
     "dme": [dme.main],
     "predict": [predict.main],
-    "schema": [schema.draft, schema.check, schema.fill],
+    "schema": [schema.draft, schema.check, schema.doctor, schema.fill],
     "new": [new.main],
     "credentials": [credentials.make, credentials.renew],
     "superlink": [superlink.main],

@@ -315,7 +315,7 @@ def test_a_data_frame_is_asked(tmp_path: Path) -> None:
 
 def test_ranges_of_a_schema_come_from_private_quantiles(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     given = options(tmp_path, rows(), "strategy.client.noise_multiplier=0.2", "privacy.max_epsilon=1000")
-    answers(tmp_path, ("quantiles:weight:0.1:0.9", "count"), given)
+    answers(tmp_path, ("quantiles:weight:0.1:0.9", "mean:weight", "mean:age"), given)
     draft = SCHEMA | {"columns": SCHEMA["columns"] | {"weight": {"range": "?"}}}
     (tmp_path / "draft.yaml").write_text(yaml.safe_dump(draft))
     words = ["schema", "fill", f"{tmp_path}/draft.yaml", f"ask={tmp_path}/run", f"out={tmp_path}/filled.yaml"]
@@ -323,8 +323,10 @@ def test_ranges_of_a_schema_come_from_private_quantiles(tmp_path: Path, capsys: 
     filled = read_schema(tmp_path / "filled.yaml")
     low, high = filled.columns["weight"].range  # type: ignore[misc]
     assert 60 < low < 75 < 85 < high < 100 and filled.columns["age"].range == (0, 100)
+    fills = {name: column.fill for name, column in filled.columns.items()}
+    assert fills["age"] == pytest.approx(np.mean(rows()["age"]), abs=2) and low < (fills["weight"] or 0) < high
     (before,) = filled.answered
-    assert before.columns == ("weight",) and before.epsilon > 1
+    assert before.columns == ("age", "weight") and before.epsilon > 1
     again = [word.replace("schema.yaml", "filled.yaml") for word in options(tmp_path, rows())]
     training = ["strategy=dpsum", "model=linear", "num_rounds=1", "clients_per_round=3"]
     start_run(compose([*training, *again]), tmp_path / "after")
