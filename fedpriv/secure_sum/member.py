@@ -20,7 +20,7 @@ import hashlib
 import json
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any
 
@@ -68,6 +68,8 @@ class Member:
     uploaded: bool = False
     survivors: tuple[int, ...] = ()
     answer: Mapping[int, bytes] | None = field(default=None, repr=False)
+    #: In a simulation: see `KeyPair`; not on disk.
+    agreed: dict[bytes, bytes] | None = field(default=None, repr=False, compare=False)
 
     # --- secrets ---------------------------------------------------------------------------------------------
 
@@ -80,27 +82,24 @@ class Member:
 
     @cached_property
     def _mask_keys(self) -> KeyPair:
-        return KeyPair(self._mask_private)
+        return KeyPair(self._mask_private, self.agreed)
 
     @cached_property
     def _seal_keys(self) -> KeyPair:
-        return KeyPair(self._derived("private key of seals"))
+        return KeyPair(self._derived("private key of seals"), self.agreed)
 
     @cached_property
     def _own_mask(self) -> bytes:
         """b: the seed of the mask that no other client shares."""
         return self._derived("own mask")
 
-    @cached_property
-    def _split(self) -> dict[int, bytes]:
+    def _split(self, holders: Sequence[int]) -> dict[int, bytes]:
         """Holder -> its two shares; this client is one. The polynomials belong to this group alone."""
-        group = self.settled_group()
-        points = [point_of(client) for client in (*group.peers(self.own), self.own)]
-        found = []
+        group, secrets = self.settled_group(), list[tuple[bytes, bytes]]()
         for purpose, kept in (("key", self._mask_private), ("b", self._own_mask)):
-            key = derive(self.secret, group.info(f"polynomial of {purpose}", self.own))
-            found.append(shamir.split(kept, self.session.threshold, points, key))
-        return {point - 1: of_key + found[1][point] for point, of_key in found[0].items()}
+            secrets.append((kept, derive(self.secret, group.info(f"polynomial of {purpose}", self.own))))
+        found = shamir.split(secrets, self.session.threshold, [point_of(client) for client in holders])
+        return dict(zip(holders, found.values(), strict=True))
 
     def settled_group(self) -> Group:
         """Of all who announced keys. Raises `SumRefused` before SHARES."""
@@ -139,9 +138,9 @@ class Member:
             rules.signed(identity, client, text, blob[KEYS_BYTES:])
         after = replace(self, group=replace(group, announced={client: keys[client] for client in (*peers, self.own)}))
         sealed = {}
-        for client in peers:
+        for client, shares in after._split(peers).items():
             key = after._seal_key(client, of=self.own)
-            sealed[client] = ChaCha20Poly1305(key).encrypt(_ZERO_NONCE, after._split[client], None)
+            sealed[client] = ChaCha20Poly1305(key).encrypt(_ZERO_NONCE, shares, None)
         return after, sealed
 
     def _seal_key(self, peer: int, of: int) -> bytes:
@@ -230,9 +229,8 @@ class Member:
                 continue
             signers.add(client)
         rules.confirmed(least, len(signers))
-        found = {}
-        for client in sorted({*self.shares, self.own}):
-            both = self._split[self.own] if client == self.own else self.shares[client]
+        found, shares = {}, {**self.shares, **self._split([self.own])}
+        for client, both in sorted(shares.items()):
             found[client] = both[shamir.SHARE_BYTES :] if client in standing else both[: shamir.SHARE_BYTES]
         return Member(self.session, self.own, b"", uploaded=True, answer=found), found
 
@@ -241,7 +239,8 @@ class Member:
     def to_bytes(self) -> bytes:
         """For the client's own disk."""
         names = ("own", "secret", "shares", "uploaded", "survivors", "answer")
-        state = {"session": asdict(self.session)} | {name: getattr(self, name) for name in names}
+        public = {one.name: getattr(self.session, one.name) for one in fields(SumSession)}
+        state = {"session": public} | {name: getattr(self, name) for name in names}
         roster, announced, digest = (
             (group.roster, group.announced, group.digest) if (group := self.group) else (None, {}, None)
         )

@@ -54,7 +54,7 @@ def after_the_roster(session: SumSession, announced: Mapping[int, bytes]) -> dic
     group = group_of(session, announced)
     member = Member(session, 0, B, group)
     shares = {
-        holder: (both[: shamir.SHARE_BYTES], both[shamir.SHARE_BYTES :]) for holder, both in member._split.items()
+        holder: (both[: shamir.SHARE_BYTES], both[shamir.SHARE_BYTES :]) for holder, both in member._split([1]).items()
     }
     return {
         "own mask": mask_of(group, 0, B),
