@@ -33,7 +33,7 @@ _ZERO_NONCE = bytes(12)
 FIELD = 2**255 - 19  # X25519 takes other forms of the same number, which would hide that a key is the client's own
 
 
-#: Agreements of a simulation that are kept: 40 MB, and what a sum of 360 clients has.
+#: Agreements of a simulation that are kept: 60 MB, and what a sum of 360 clients has.
 MOST_AGREED = 2**17
 
 
@@ -74,7 +74,7 @@ def unseal(key: bytes, sealed: bytes, info: bytes) -> bytes:
 class KeyPair:
     """An X25519 key pair, loaded once for agreements with many peers.
 
-    agreed: in a simulation alone, what pairs of keys have agreed on, by both public keys: where one process is both
+    agreed: in a simulation alone, what pairs have agreed on, by purpose and public keys: where one process is both
     ends, the second one takes what the first has computed. Elsewhere no agreement is kept.
     """
 
@@ -92,16 +92,17 @@ class KeyPair:
             raise KeyRefused(f"a public key has {KEY_BYTES} bytes and one form, got {len(peer)}")
         if peer == self.public:
             raise KeyRefused("the peer's key is the client's own")
-        both = b"".join(sorted((self.public, peer)))
-        shared = self._agreed.get(both) if self._agreed is not None else None
-        if shared is None:
-            try:
-                shared = self._private.exchange(X25519PublicKey.from_public_bytes(peer))
-            except ValueError as error:
-                raise KeyRefused(f"the peer's public key cannot be used ({error})") from None
-            if self._agreed is not None and len(self._agreed) < MOST_AGREED:
-                self._agreed[both] = shared
-        return derive(shared, info + both)
+        purpose = info + b"".join(sorted((self.public, peer)))
+        if self._agreed is not None and (known := self._agreed.get(purpose)):
+            return known
+        try:
+            shared = self._private.exchange(X25519PublicKey.from_public_bytes(peer))
+        except ValueError as error:
+            raise KeyRefused(f"the peer's public key cannot be used ({error})") from None
+        found = derive(shared, purpose)
+        if self._agreed is not None and len(self._agreed) < MOST_AGREED:
+            self._agreed[purpose] = found
+        return found
 
 
 def public_key(private: bytes) -> bytes:

@@ -49,7 +49,6 @@ _BLOCK = 16
 
 #: uint16 [d] up to 16 bits, uint32 up to 32, uint64 above: sums wrap around where the modulus 2^bits divides.
 Words = NDArray[Any]
-_ZERO_NONCE = bytes(12)
 _NO_SIGNATURE = bytes(SIGNATURE_BYTES)
 
 
@@ -139,18 +138,16 @@ class Member:
         after = replace(self, group=replace(group, announced={client: keys[client] for client in (*peers, self.own)}))
         sealed = {}
         for client, shares in after._split(peers).items():
-            key = after._seal_key(client, of=self.own)
-            sealed[client] = ChaCha20Poly1305(key).encrypt(_ZERO_NONCE, shares, None)
+            sealed[client] = ChaCha20Poly1305(after._seal_key(client)).encrypt(
+                seal_nonce(self.own, client), shares, None
+            )
         return after, sealed
 
-    def _seal_key(self, peer: int, of: int) -> bytes:
-        """Of one direction between two neighbours in this group: it seals one text, so one nonce is enough."""
+    def _seal_key(self, peer: int) -> bytes:
+        """Of two neighbours in this group: it seals two texts, one in each direction (`seal_nonce`)."""
         group = self.settled_group()
-        receiver = peer if of == self.own else self.own
         try:
-            return self._seal_keys.agree(
-                group.announced[peer][KEY_BYTES : 2 * KEY_BYTES], group.info("seal", of, receiver)
-            )
+            return self._seal_keys.agree(group.announced[peer][KEY_BYTES : 2 * KEY_BYTES], group.info("seal"))
         except KeyRefused as error:
             raise SumRefused(f"client {peer}: {error}") from None
 
@@ -172,8 +169,8 @@ class Member:
         shares = {}
         for client, blob in sealed.items():
             try:
-                key = self._seal_key(client, of=client)
-                opened = ChaCha20Poly1305(key).decrypt(_ZERO_NONCE, _exactly(blob, SEALED_BYTES, "share"), None)
+                cipher, blob = ChaCha20Poly1305(self._seal_key(client)), _exactly(blob, SEALED_BYTES, "share")
+                opened = cipher.decrypt(seal_nonce(client, self.own), blob, None)
             except (InvalidTag, SumRefused):  # it hurts its sender alone, who has one share less to be opened by
                 opened = b""
             shares[client] = opened
@@ -280,6 +277,11 @@ def join(session: SumSession, own: int, seed: bytes | None = None) -> Member:
 def point_of(client: int) -> int:
     """Where a client's shares lie on the polynomials; never 0, where the secret is."""
     return client + 1
+
+
+def seal_nonce(sender: int, receiver: int) -> bytes:
+    """12 bytes that differ in the two directions between two clients: under one key, no two texts have one nonce."""
+    return bytes(11) + bytes([sender < receiver])
 
 
 def commitment_to(session: SumSession, client: int, b: bytes) -> bytes:

@@ -23,7 +23,7 @@ from fedpriv.common.messages import shown
 from fedpriv.common.sum_graph import graph_of
 from fedpriv.mechanisms.noise import encode_key
 
-PROTOCOL = "fedpriv secure sum 3"
+PROTOCOL = "fedpriv secure sum 4"
 MOST_BITS, MOST_SIZE, MOST_NUMBER = 64, 2**31, 2**62
 DIGEST_BYTES = 32
 _NUMBERS = ("round", "attempt", "threshold", "neighbours", "colluders", "bits", "size")
