@@ -138,9 +138,8 @@ class Member:
         after = replace(self, group=replace(group, announced={client: keys[client] for client in (*peers, self.own)}))
         sealed = {}
         for client, shares in after._split(peers).items():
-            sealed[client] = ChaCha20Poly1305(after._seal_key(client)).encrypt(
-                seal_nonce(self.own, client), shares, None
-            )
+            cipher = ChaCha20Poly1305(after._seal_key(client))
+            sealed[client] = cipher.encrypt(seal_nonce(self.own, client), shares, None)
         return after, sealed
 
     def _seal_key(self, peer: int) -> bytes:

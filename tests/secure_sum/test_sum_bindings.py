@@ -121,11 +121,9 @@ def test_what_a_client_sealed_does_not_open_where_it_comes_from() -> None:
     talk = Talk(session, identities(CLIENTS), vectors(session))
     talk.keys()
     talk.shares()
-    own = {peer: talk.server.sealed_for(peer)[0] for peer in range(1, CLIENTS)}  # what client 0 sealed for each
-    for client, sealed in (
-        (0, own),
-        (CLIENTS - 1, {peer: talk.server.sealed_for(peer)[-1] for peer in range(CLIENTS - 1)}),
-    ):
+    last = CLIENTS - 1
+    for client, place, peers in ((0, 0, range(1, CLIENTS)), (last, -1, range(last))):
+        sealed = {peer: talk.server.sealed_for(peer)[place] for peer in peers}  # what this client sealed for each
         reflected, _ = talk.members[client].mask(sealed, talk.given[client], THETA)
         assert set(reflected.shares.values()) == {b""}
         honest, _ = talk.members[client].mask(talk.sealed_for(client), talk.given[client], THETA)
