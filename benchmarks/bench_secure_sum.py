@@ -40,7 +40,7 @@ from fedpriv.mechanisms.integer_noise import add_residues, pack_residues, packed
 from fedpriv.mechanisms.noise import SeededNoise
 from fedpriv.privacy.sum_grid import SumGrid
 from fedpriv.secure_sum.collector import Add, Collector
-from fedpriv.secure_sum.member import Member, join, word_type
+from fedpriv.secure_sum.member import Member, join, seal_nonce, word_type
 from fedpriv.secure_sum.sum_session import SumSession
 
 T = TypeVar("T")
@@ -265,7 +265,7 @@ class Measurement:
 def _opened(member: Member, peer: int, blob: bytes) -> bytes:
     from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 
-    return ChaCha20Poly1305(member._seal_key(peer, of=peer)).decrypt(bytes(12), blob, None)
+    return ChaCha20Poly1305(member._seal_key(peer)).decrypt(seal_nonce(peer, member.own), blob, None)
 
 
 def timed(work: Callable[[], T]) -> tuple[float, T]:

@@ -157,7 +157,9 @@ class MaskedSum:
             raise StaleRequest(f"round {request.round}: there are no keys of this round")
         if (waiting.round, waiting.attempt) != (request.round, attempt):
             raise StaleRequest(f"round {request.round}: the keys are those of round {waiting.round}")
-        return _read(waiting)
+        member = _read(waiting)
+        agreed = _agreed(member.session.digest) if self.site.rng == "seeded" else None
+        return replace(member, agreed=agreed)
 
     @cached_property
     def _identity(self) -> Identity:
@@ -168,6 +170,12 @@ class MaskedSum:
             raise SumRefused("this machine has no identity-key and peer-keys")
         seed = self.site.seed
         return Identity(_simulated(seed, self.site.client)[0], _Simulated(seed, self.site.population))
+
+
+@lru_cache(maxsize=1)
+def _agreed(session: bytes) -> dict[bytes, bytes]:
+    """What the members of a simulated sum that are in this process have agreed on, until the next sum."""
+    return {}
 
 
 @lru_cache(maxsize=4096)

@@ -97,6 +97,8 @@ def drawn(figure: Any, kind: str, **options: Any) -> bytes:
     never ends a run.
     """
     from matplotlib import rc_context
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure
     from matplotlib.text import Text
 
@@ -104,13 +106,20 @@ def drawn(figure: Any, kind: str, **options: Any) -> bytes:
         for text in figure.findobj(Text):
             text.set_parse_math(False)
             text.set_text(plain(text.get_text()))
-        picture = BytesIO()
+        picture, dpi = BytesIO(), figure.dpi
         try:
-            figure.savefig(picture, format=kind, **options)
+            if "dpi" in options:
+                figure.set_dpi(options.pop("dpi"))
+            # Not savefig, which draws everything twice: once for the layout, which drawing settles as well.
+            if kind == "svg":
+                FigureCanvasSVG(figure).print_svg(picture, **options)
+            else:
+                FigureCanvasAgg(figure).print_png(picture, **options)
         except Exception as error:
             picture, instead = BytesIO(), Figure(figsize=(5.2, 3.3))
             instead.text(0.5, 0.5, f"This picture cannot be drawn:\n{error}", ha="center", va="center", wrap=True)
             instead.savefig(picture, format=kind)
+        figure.set_dpi(dpi)
     return picture.getvalue()
 
 

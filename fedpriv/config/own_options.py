@@ -7,18 +7,21 @@ Hydra too reads them, for the folders of runs (`find_own_methods`).
 
 from __future__ import annotations
 
+import copy
 import re
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from hydra._internal.config_loader_impl import ConfigLoaderImpl, get_overrides_dirname
 from hydra._internal.core_plugins.file_config_source import FileConfigSource
 from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.object_type import ObjectType
+from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.plugins import Plugins
 from hydra.plugins.config_source import ConfigResult, ConfigSource
 from hydra.plugins.search_path_plugin import SearchPathPlugin
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 from yaml import YAMLError
 
 from fedpriv.common.errors import OptionError
@@ -181,6 +184,29 @@ class OwnSearchPath(SearchPathPlugin):
             search_path.prepend(provider="own methods", path=f"{SCHEME}://{own}")
 
 
+_load_sweep_config = ConfigLoaderImpl.load_sweep_config
+
+
+def sweep_config(loader: ConfigLoaderImpl, master_config: DictConfig, sweep_overrides: list[str]) -> DictConfig:
+    """Hydra's own config of a sweep's job, in the place of `ConfigLoaderImpl.load_sweep_config`: jobs that choose the
+    same files share one composition, which takes longer than a small run, and each gets its own values.
+    """
+    parsed = OverridesParser.create().parse_overrides(sweep_overrides)
+    values = [o for o in parsed if not (o.is_hydra_override() or loader.repository.group_exists(o.key_or_group))]
+    files = tuple(str(o.input_line) for o in parsed if o not in values)
+    composed = loader.__dict__.setdefault("composed", {})  # as long as Hydra keeps it: for one sweep
+    if files not in composed:
+        composed[files] = _load_sweep_config(loader, master_config, [*files])
+    config: DictConfig = copy.deepcopy(composed[files])
+    loader._apply_overrides_to_config(values, config)
+    tasks = [override for override in parsed if not override.is_hydra_override()]
+    config.hydra.overrides.task = [override.input_line for override in tasks]
+    told = OmegaConf.to_container(config.hydra.job.config.override_dirname)
+    config.hydra.job.override_dirname = get_overrides_dirname(tasks, **told)  # type: ignore[arg-type]
+    OmegaConf.copy_cache(from_config=master_config, to_config=config)
+    return config
+
+
 def find_own_methods() -> None:
     """From now on Hydra's compositions in this process find sections, and look into the user's folder, while there is
     one.
@@ -188,3 +214,4 @@ def find_own_methods() -> None:
     if OwnSearchPath not in Plugins.instance().discover(SearchPathPlugin):
         for plugin in (Sections, OwnStrategies, OwnSearchPath):
             Plugins.instance().register(plugin)
+    ConfigLoaderImpl.load_sweep_config = sweep_config  # type: ignore[method-assign]

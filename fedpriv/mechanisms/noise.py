@@ -359,6 +359,8 @@ def encode_key(*key: int | str) -> bytes:
     for part in key:
         if isinstance(part, str):
             tag, data = b"s", part.encode()
+        elif type(part) is int:  # the test below takes longer
+            tag, data = b"i", part.to_bytes(part.bit_length() // 8 + 1, "big", signed=True)
         elif isinstance(part, (int, np.integer)) and not isinstance(part, bool):
             tag, data = b"i", int(part).to_bytes(int(part).bit_length() // 8 + 1, "big", signed=True)
         else:

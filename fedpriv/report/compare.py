@@ -262,6 +262,8 @@ def telling(configs: Sequence[Mapping[str, Any]], asked: Sequence[str] | None) -
     one that only some methods have is shown where its values differ among those; its mere presence is shown only where
     nothing else tells two configurations apart.
     """
+    if len(configs) < 2:
+        return []
     from pandas import DataFrame
 
     table = DataFrame([{name: json.dumps(value, default=str) for name, value in one.items()} for one in configs])

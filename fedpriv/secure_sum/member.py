@@ -20,7 +20,7 @@ import hashlib
 import json
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any
 
@@ -49,7 +49,6 @@ _BLOCK = 16
 
 #: uint16 [d] up to 16 bits, uint32 up to 32, uint64 above: sums wrap around where the modulus 2^bits divides.
 Words = NDArray[Any]
-_ZERO_NONCE = bytes(12)
 _NO_SIGNATURE = bytes(SIGNATURE_BYTES)
 
 
@@ -68,6 +67,8 @@ class Member:
     uploaded: bool = False
     survivors: tuple[int, ...] = ()
     answer: Mapping[int, bytes] | None = field(default=None, repr=False)
+    #: In a simulation: see `KeyPair`; not on disk.
+    agreed: dict[bytes, bytes] | None = field(default=None, repr=False, compare=False)
 
     # --- secrets ---------------------------------------------------------------------------------------------
 
@@ -80,27 +81,24 @@ class Member:
 
     @cached_property
     def _mask_keys(self) -> KeyPair:
-        return KeyPair(self._mask_private)
+        return KeyPair(self._mask_private, self.agreed)
 
     @cached_property
     def _seal_keys(self) -> KeyPair:
-        return KeyPair(self._derived("private key of seals"))
+        return KeyPair(self._derived("private key of seals"), self.agreed)
 
     @cached_property
     def _own_mask(self) -> bytes:
         """b: the seed of the mask that no other client shares."""
         return self._derived("own mask")
 
-    @cached_property
-    def _split(self) -> dict[int, bytes]:
+    def _split(self, holders: Sequence[int]) -> dict[int, bytes]:
         """Holder -> its two shares; this client is one. The polynomials belong to this group alone."""
-        group = self.settled_group()
-        points = [point_of(client) for client in (*group.peers(self.own), self.own)]
-        found = []
+        group, secrets = self.settled_group(), list[tuple[bytes, bytes]]()
         for purpose, kept in (("key", self._mask_private), ("b", self._own_mask)):
-            key = derive(self.secret, group.info(f"polynomial of {purpose}", self.own))
-            found.append(shamir.split(kept, self.session.threshold, points, key))
-        return {point - 1: of_key + found[1][point] for point, of_key in found[0].items()}
+            secrets.append((kept, derive(self.secret, group.info(f"polynomial of {purpose}", self.own))))
+        found = shamir.split(secrets, self.session.threshold, [point_of(client) for client in holders])
+        return dict(zip(holders, found.values(), strict=True))
 
     def settled_group(self) -> Group:
         """Of all who announced keys. Raises `SumRefused` before SHARES."""
@@ -139,19 +137,16 @@ class Member:
             rules.signed(identity, client, text, blob[KEYS_BYTES:])
         after = replace(self, group=replace(group, announced={client: keys[client] for client in (*peers, self.own)}))
         sealed = {}
-        for client in peers:
-            key = after._seal_key(client, of=self.own)
-            sealed[client] = ChaCha20Poly1305(key).encrypt(_ZERO_NONCE, after._split[client], None)
+        for client, shares in after._split(peers).items():
+            cipher = ChaCha20Poly1305(after._seal_key(client))
+            sealed[client] = cipher.encrypt(seal_nonce(self.own, client), shares, None)
         return after, sealed
 
-    def _seal_key(self, peer: int, of: int) -> bytes:
-        """Of one direction between two neighbours in this group: it seals one text, so one nonce is enough."""
+    def _seal_key(self, peer: int) -> bytes:
+        """Of two neighbours in this group: it seals two texts, one in each direction (`seal_nonce`)."""
         group = self.settled_group()
-        receiver = peer if of == self.own else self.own
         try:
-            return self._seal_keys.agree(
-                group.announced[peer][KEY_BYTES : 2 * KEY_BYTES], group.info("seal", of, receiver)
-            )
+            return self._seal_keys.agree(group.announced[peer][KEY_BYTES : 2 * KEY_BYTES], group.info("seal"))
         except KeyRefused as error:
             raise SumRefused(f"client {peer}: {error}") from None
 
@@ -173,8 +168,8 @@ class Member:
         shares = {}
         for client, blob in sealed.items():
             try:
-                key = self._seal_key(client, of=client)
-                opened = ChaCha20Poly1305(key).decrypt(_ZERO_NONCE, _exactly(blob, SEALED_BYTES, "share"), None)
+                cipher, blob = ChaCha20Poly1305(self._seal_key(client)), _exactly(blob, SEALED_BYTES, "share")
+                opened = cipher.decrypt(seal_nonce(client, self.own), blob, None)
             except (InvalidTag, SumRefused):  # it hurts its sender alone, who has one share less to be opened by
                 opened = b""
             shares[client] = opened
@@ -230,9 +225,8 @@ class Member:
                 continue
             signers.add(client)
         rules.confirmed(least, len(signers))
-        found = {}
-        for client in sorted({*self.shares, self.own}):
-            both = self._split[self.own] if client == self.own else self.shares[client]
+        found, shares = {}, {**self.shares, **self._split([self.own])}
+        for client, both in sorted(shares.items()):
             found[client] = both[shamir.SHARE_BYTES :] if client in standing else both[: shamir.SHARE_BYTES]
         return Member(self.session, self.own, b"", uploaded=True, answer=found), found
 
@@ -241,7 +235,8 @@ class Member:
     def to_bytes(self) -> bytes:
         """For the client's own disk."""
         names = ("own", "secret", "shares", "uploaded", "survivors", "answer")
-        state = {"session": asdict(self.session)} | {name: getattr(self, name) for name in names}
+        public = {one.name: getattr(self.session, one.name) for one in fields(SumSession)}
+        state = {"session": public} | {name: getattr(self, name) for name in names}
         roster, announced, digest = (
             (group.roster, group.announced, group.digest) if (group := self.group) else (None, {}, None)
         )
@@ -281,6 +276,11 @@ def join(session: SumSession, own: int, seed: bytes | None = None) -> Member:
 def point_of(client: int) -> int:
     """Where a client's shares lie on the polynomials; never 0, where the secret is."""
     return client + 1
+
+
+def seal_nonce(sender: int, receiver: int) -> bytes:
+    """12 bytes that differ in the two directions between two clients: under one key, no two texts have one nonce."""
+    return bytes(11) + bytes([sender < receiver])
 
 
 def commitment_to(session: SumSession, client: int, b: bytes) -> bytes:

@@ -8,34 +8,52 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
 
 PRIME = 2**256 + 297
 SECRET_BYTES, SHARE_BYTES = 32, 33
 _DRAW = 48  # bytes of a coefficient before it is reduced: 2^-127 from uniform
+_LANE = 640  # bits of one polynomial's value in a number that holds the values of several
 
 
-def split(secret: bytes, threshold: int, points: Sequence[int], key: bytes) -> dict[int, bytes]:
-    """Point -> share (33 bytes). The other coefficients come from a secret key (32 bytes) that is used for nothing
-    else: asked twice, a client gives the same shares.
+def split(secrets: Sequence[tuple[bytes, bytes]], threshold: int, points: Sequence[int]) -> dict[int, bytes]:
+    """Shares of several secrets at the same points.
 
-    Raises ValueError unless the points are different and from 1 to the prime.
+    Args:
+        secrets: each (32 bytes) with a secret key (32 bytes) that is used for nothing else. A polynomial's other
+            coefficients come from its key: asked twice, a client gives the same shares.
+        threshold: shares that open a secret.
+        points: where to evaluate; a client may ask again for some of them.
+
+    Returns:
+        Point -> one share (33 bytes) of each secret, in their order.
+
+    Raises:
+        ValueError: a secret of another length, or points that are not different and from 1 to the prime.
     """
-    if len(secret) != SECRET_BYTES or not 1 <= threshold <= len(points):
-        raise ValueError(f"{len(secret)} bytes among {len(points)} points, {threshold} of them to open")
+    if any(len(secret) != SECRET_BYTES for secret, _ in secrets) or threshold < 1:
+        raise ValueError(f"secrets have {SECRET_BYTES} bytes, and a share at least opens them: threshold {threshold}")
     if len(set(points)) != len(points) or not all(0 < point < PRIME for point in points):
         raise ValueError("points of shares must be different and not zero")
-    drawn = Cipher(algorithms.ChaCha20(key, bytes(16)), None).encryptor().update(bytes(_DRAW * (threshold - 1)))
-    coefficients = [
-        int.from_bytes(drawn[start : start + _DRAW], "big") % PRIME for start in range(0, len(drawn), _DRAW)
-    ]
-    constant, found = int.from_bytes(secret, "big"), {}
+    lanes = [0] * threshold  # coefficients of all polynomials, side by side, the constants last
+    places, mask = range(0, _LANE * len(secrets), _LANE), (1 << _LANE) - 1
+    for place, (secret, key) in zip(places, secrets, strict=True):
+        drawn = Cipher(algorithms.ChaCha20(key, bytes(16)), None).encryptor().update(bytes(_DRAW * (threshold - 1)))
+        for i, text in enumerate([*(drawn[_DRAW * i :][:_DRAW] for i in range(threshold - 1)), secret]):
+            lanes[i] |= int.from_bytes(text, "big") % PRIME << place
+    # Horner's rule from a reduced value: below 2^257 (j + 1) p^j after j steps, so as many as fit into a lane.
+    steps = (_LANE - 257 - 16) // max(points).bit_length()
+    found = {}
     for point in points:
         value = 0
-        for coefficient in coefficients:
-            value = (value + coefficient) * point % PRIME
-        found[point] = ((value + constant) % PRIME).to_bytes(SHARE_BYTES, "big")
+        for start in range(0, threshold, steps):
+            for coefficients in lanes[start : start + steps]:
+                value = value * point + coefficients
+            values = [(value >> place & mask) % PRIME for place in places]
+            value = sum(one << place for one, place in zip(values, places, strict=True))
+        found[point] = b"".join(one.to_bytes(SHARE_BYTES, "big") for one in values)
     return found
 
 
@@ -46,7 +64,7 @@ def combine(shares: Mapping[int, bytes], threshold: int) -> bytes | None:
     """
     if len(shares) < threshold:
         raise ValueError(f"{len(shares)} shares, {threshold} are needed")
-    points = list(shares)[:threshold]
+    points = tuple(shares)[:threshold]
     values = [int.from_bytes(shares[point], "big") for point in points]
     if any(len(shares[point]) != SHARE_BYTES for point in points) or any(value >= PRIME for value in values):
         raise ValueError("a share of another form")
@@ -54,8 +72,10 @@ def combine(shares: Mapping[int, bytes], threshold: int) -> bytes | None:
     return secret.to_bytes(SHARE_BYTES, "big")[1:] if secret < 2**256 else None
 
 
-def weights_at_zero(points: Sequence[int]) -> list[int]:
-    """Lagrange's weights of the polynomial's values at the points for its value at 0, modulo the prime.
+@lru_cache(maxsize=16)
+def weights_at_zero(points: tuple[int, ...]) -> list[int]:
+    """Lagrange's weights of the polynomial's values at the points for its value at 0, modulo the prime. Kept, since
+    in a complete graph the same holders open all secrets.
 
     Points are small, so products are taken as whole numbers, and one inverse in the field serves them all.
     """

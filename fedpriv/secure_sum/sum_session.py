@@ -12,7 +12,7 @@ import hashlib
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -23,7 +23,7 @@ from fedpriv.common.messages import shown
 from fedpriv.common.sum_graph import graph_of
 from fedpriv.mechanisms.noise import encode_key
 
-PROTOCOL = "fedpriv secure sum 3"
+PROTOCOL = "fedpriv secure sum 4"
 MOST_BITS, MOST_SIZE, MOST_NUMBER = 64, 2**31, 2**62
 DIGEST_BYTES = 32
 _NUMBERS = ("round", "attempt", "threshold", "neighbours", "colluders", "bits", "size")
@@ -87,7 +87,7 @@ class SumSession:
 
     def info(self, purpose: str, *more: int) -> bytes:
         """What a derivation or a signature before the roster is bound to."""
-        return encode_key(PROTOCOL, purpose, *more) + self.digest
+        return _named(purpose) + (encode_key(*more) if more else b"") + self.digest
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,7 @@ class Group:
 
     def info(self, purpose: str, *more: int) -> bytes:
         """What a derivation or a signature after the roster is bound to."""
-        return encode_key(PROTOCOL, purpose, *more) + self.digest
+        return _named(purpose) + (encode_key(*more) if more else b"") + self.digest
 
     @cached_property
     def _ring(self) -> tuple[int, ...]:
@@ -146,6 +146,11 @@ class Group:
     @cached_property
     def _present(self) -> frozenset[int]:
         return frozenset(self.roster)
+
+
+@lru_cache(maxsize=16)
+def _named(purpose: str) -> bytes:
+    return encode_key(PROTOCOL, purpose)
 
 
 def group_of(session: SumSession, announced: Mapping[int, bytes]) -> Group:

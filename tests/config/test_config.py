@@ -12,6 +12,9 @@ from typing import Any
 import pytest
 from hydra import compose as hydra_compose
 from hydra import initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
+from hydra.errors import HydraException
+from hydra.types import RunMode
 from omegaconf import OmegaConf
 
 from fedpriv.commands.help import help_text
@@ -20,7 +23,7 @@ from fedpriv.common.places import with_own_methods
 from fedpriv.config.compose import CONF, _fresh_hydra, compose, composed, from_dict, option_names, parse
 from fedpriv.config.methods import METHODS, AdamOptions
 from fedpriv.config.options import MethodOptions
-from fedpriv.config.own_options import choices, group_choices
+from fedpriv.config.own_options import _load_sweep_config, choices, find_own_methods, group_choices, sweep_config
 from fedpriv.config.remote import compose_remote
 from fedpriv.config.schema import FaultPlan
 from fedpriv.config.strategy_options import HALVES, OwnOptions, field_of, followed, spelled
@@ -410,6 +413,38 @@ def test_files_and_values_make_what_hydra_makes_of_them(overrides: str, monkeypa
     with _fresh_hydra(), initialize_config_dir(str(CONF), version_base="1.3"):
         wanted = OmegaConf.to_container(hydra_compose("config", overrides=lines), resolve=True)
     assert found == wanted and sorted(map(repr, leaves(found))) == sorted(map(repr, leaves(wanted)))  # 1 is no True
+
+
+def test_a_sweeps_jobs_have_the_configs_that_hydra_composes_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Values, choices, repeated and added options, in every order; no job's values are in the next one's config."""
+    jobs = [
+        ["strategy=fedldp", "seed=0", "local.lr=0.1"],
+        ["strategy=fedldp", "seed=1", "local.lr=0.2"],
+        ["local.lr=0.3", "strategy=fedcad", "seed=1"],
+        ["seed=2", "strategy=fedldp"],
+        ["strategy=fedldp", "+strategy.server.own=1", "seed=3", "seed=4"],
+        ["strategy=fedldp", "~tracking", "privacy={target_epsilon:8}"],
+        ["strategy=fedldp", "hydra.sweep.subdir=${seed}", "run_dir=x${seed}", "seed=5"],
+        ["strategy=fedldp", "seed=0", "local.lr=0.1"],
+    ]
+    find_own_methods()
+    with _fresh_hydra(), initialize_config_dir(str(CONF), version_base="1.3"):
+        hydra = GlobalHydra.instance().hydra
+        assert hydra is not None
+        loader = hydra.config_loader
+        overrides = ["hydra.sweep.dir=there", "hydra.job.config.override_dirname.exclude_keys=[seed]"]
+        master = loader.load_configuration("config", [*overrides, "seed=0,1"], RunMode.MULTIRUN)
+        for job in jobs:
+            found, wanted = sweep_config(loader, master, job), _load_sweep_config(loader, master, job)
+            assert OmegaConf.to_container(found) == OmegaConf.to_container(wanted)
+            for config in (found, wanted):
+                config.hydra.job.num = 7
+            place = "hydra.sweep.subdir"
+            assert OmegaConf.select(found, place) == OmegaConf.select(wanted, place)
+            assert OmegaConf.is_struct(found) and OmegaConf.get_cache(found) == OmegaConf.get_cache(wanted)
+        assert len(loader.__dict__["composed"]) == 3  # for each strategy, and that which says where to write
+        with pytest.raises(HydraException, match="nowhere"):
+            sweep_config(loader, master, ["strategy=fedldp", "nowhere=1"])
 
 
 def leaves(tree: Any, path: str = "") -> Iterator[tuple[str, Any]]:

@@ -12,9 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import Run, ledger_of, result_of, rows_of
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PublicKey
 from reference.recording import Conversation
 from scipy import stats
 
+from fedpriv.common import identities
 from fedpriv.common.errors import RunFailed
 from fedpriv.common.messages import CONFIRM, EXCHANGE, KEYS, SHARES, SUM_EXCHANGES, TRAIN, UNMASK, unpack_array
 from fedpriv.config.compose import compose
@@ -61,6 +63,30 @@ def dropping(client: int, exchange: str, kind: str = "drop", round: int = 2) -> 
 )
 def test_the_protocol_gives_the_model_of_ideal_bit_for_bit(options: tuple[str, ...], model_of: Model) -> None:
     assert model_of(*options, PROTOCOL) == model_of(*options, IDEAL)
+
+
+@pytest.mark.parametrize(("rng", "agreements"), [("seeded", 2 * 2 * 10), ("secure", 2 * 3 * 20)])
+def test_a_pair_agrees_once_in_a_simulation_and_each_client_by_itself_elsewhere(
+    rng: str, agreements: int, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two rounds of five clients: in a simulation one agreement for the seals of a pair and one for its mask; under the
+    operating system's randomness, as on real machines, each end makes both, and that of the seals again to open them.
+    """
+    counted: list[bytes] = []
+    monkeypatch.setattr(identities, "X25519PublicKey", CountedKey(counted))
+    run(*DDGAUSS, PROTOCOL, f"privacy.rng={rng}", "checkpoint.every=0")
+    assert len(counted) == agreements
+
+
+class CountedKey:
+    """Stands for `X25519PublicKey`, and notes every key that an agreement loads."""
+
+    def __init__(self, counted: list[bytes]) -> None:
+        self.counted = counted
+
+    def from_public_bytes(self, key: bytes) -> X25519PublicKey:
+        self.counted.append(key)
+        return X25519PublicKey.from_public_bytes(key)
 
 
 @pytest.mark.parametrize("exchange", SUM_EXCHANGES)

@@ -9,11 +9,14 @@ import sys
 from pathlib import Path
 
 import pytest
+from matplotlib import rc_context
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from report_runs import full_run, metrics, privacy, whole_page
 
 from fedpriv.report import attacks, pictures, plots
 from fedpriv.report.compare import Comparison, Group
+from fedpriv.report.pictures import BLUE
 from fedpriv.report.reading import RunFolder, read_run
 from fedpriv.report.run_summary import Privacy
 
@@ -66,6 +69,30 @@ def drawn(monkeypatch):
 
     monkeypatch.setattr(plots, "save_themed", save)
     return figures
+
+
+@pytest.mark.parametrize("options", [{}, {"dpi": 150}])
+def test_a_picture_is_drawn_once_for_each_form_and_is_that_of_savefig(options, monkeypatch, tmp_path):
+    """matplotlib's own ``savefig`` draws a figure whose layout is computed once more."""
+
+    def a_figure() -> Figure:
+        figure, axes = plots.blank_figure("A title", "a label that needs its room")
+        plots.draw_line(axes, [1, 2, 3], [0.1, 1e5, 3e5], BLUE, "line")
+        plots._legend(figure)
+        return figure
+
+    one, other, draws = a_figure(), a_figure(), []
+    with rc_context({"svg.hashsalt": "same"}):
+        pictures.save_themed(one, tmp_path / "one.png", **options)
+        other.savefig(tmp_path / "other.png", **options)
+        other.set_layout_engine("none")
+        other.savefig(tmp_path / "other.svg", metadata={"Date": None})
+    assert (tmp_path / "one.png").read_bytes() == (tmp_path / "other.png").read_bytes()
+    assert (tmp_path / "one.svg").read_text() == pictures.themed((tmp_path / "other.svg").read_text())
+    assert one.dpi == 200
+    monkeypatch.setattr(Axes, "draw", lambda *_, **__: draws.append(1))
+    pictures.save_themed(a_figure(), tmp_path / "one.png", **options)
+    assert len(draws) == 2
 
 
 def lines(axes: Axes) -> dict[str, tuple[list[float], list[float]]]:

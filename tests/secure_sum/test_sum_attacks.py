@@ -26,6 +26,7 @@ from fedpriv.secure_sum.member import (
     mask_of,
     pair_key,
     point_of,
+    seal_nonce,
     word_type,
 )
 from fedpriv.secure_sum.sum_session import Group, SumRefused, SumSession
@@ -108,8 +109,8 @@ def swapped_keys() -> Loot:
     held: dict[str, dict[int, bytes]] = {"key": {}, "b": {}}
     for client, one in mine.items():
         one = replace(one, group=group)
-        key = one._seal_key(VICTIM, of=VICTIM)
-        both = member_module.ChaCha20Poly1305(key).decrypt(bytes(12), sealed[client], None)
+        cipher = member_module.ChaCha20Poly1305(one._seal_key(VICTIM))
+        both = cipher.decrypt(seal_nonce(VICTIM, client), sealed[client], None)
         held["key"][point_of(client)], held["b"][point_of(client)] = both[:33], both[33:]
     private, b = (shamir.combine(shares, session.threshold) for shares in held.values())
     assert private is not None and b is not None

@@ -21,6 +21,7 @@ from fedpriv.common.sum_graph import sparse_graph
 from fedpriv.secure_sum import rules, shamir
 from fedpriv.secure_sum.member import (
     KEYS_BYTES,
+    OPENED_BYTES,
     Member,
     announced_text,
     commitment_to,
@@ -54,13 +55,12 @@ def after_the_roster(session: SumSession, announced: Mapping[int, bytes]) -> dic
     group = group_of(session, announced)
     member = Member(session, 0, B, group)
     shares = {
-        holder: (both[: shamir.SHARE_BYTES], both[shamir.SHARE_BYTES :]) for holder, both in member._split.items()
+        holder: (both[: shamir.SHARE_BYTES], both[shamir.SHARE_BYTES :]) for holder, both in member._split([1]).items()
     }
     return {
         "own mask": mask_of(group, 0, B),
         "pair mask": pair_key(group, PAIRS[0][0], ANNOUNCED[1][:32]),
-        "seal for 1": member._seal_key(1, of=0),
-        "seal from 1": member._seal_key(1, of=1),
+        "seal": member._seal_key(1),
         "survivors": survivors_text(group, (0, 1)),
         "other survivors": survivors_text(group, (0, 2)),
         # What a share adds to its secret is the polynomial alone.
@@ -111,6 +111,23 @@ def test_what_comes_after_the_roster_is_of_one_set_of_keys() -> None:
     """The server may tell two sets of keys in one session: nothing of one group serves in the other."""
     first, second = (after_the_roster(a_session(CLIENTS), keys) for keys in (ANNOUNCED, SWAPPED))
     assert [name for name in first if first[name] == second[name]] == []
+
+
+def test_what_a_client_sealed_does_not_open_where_it_comes_from() -> None:
+    """Both directions of a pair have one key: under one nonce the server could give a client its own shares back, and
+    two texts under it would show their difference.
+    """
+    session = a_session(CLIENTS)
+    talk = Talk(session, identities(CLIENTS), vectors(session))
+    talk.keys()
+    talk.shares()
+    last = CLIENTS - 1
+    for client, place, peers in ((0, 0, range(1, CLIENTS)), (last, -1, range(last))):
+        sealed = {peer: talk.server.sealed_for(peer)[place] for peer in peers}  # what this client sealed for each
+        reflected, _ = talk.members[client].mask(sealed, talk.given[client], THETA)
+        assert set(reflected.shares.values()) == {b""}
+        honest, _ = talk.members[client].mask(talk.sealed_for(client), talk.given[client], THETA)
+        assert {len(shares) for shares in honest.shares.values()} == {OPENED_BYTES}
 
 
 def test_no_two_purposes_have_a_key_in_common() -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from cryptography.hazmat.primitives.ciphers import Cipher
+from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
 from cryptography.hazmat.primitives.ciphers.modes import ECB
 from project_copy import ROOT
 from scipy import stats
@@ -37,6 +38,31 @@ def test_x25519_is_that_of_rfc_7748() -> None:
     assert bob.public.hex() == "de9edb7d7b7dc1b4d35b61c2ece435373f8343c85b78674dadfc7e146f882b4f"
     keys = b"".join(sorted((alice.public, bob.public)))
     assert alice.agree(bob.public, b"for") == bob.agree(alice.public, b"for") == derive(SHARED, b"for" + keys)
+
+
+def test_both_ends_of_a_simulated_pair_agree_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second end takes what the first computed: the same secret, of this pair alone. Nothing else is kept."""
+    kept = dict[bytes, bytes]()
+    alice, bob, carol = (KeyPair(private, kept) for private in (ALICE, BOB, bytes(range(32))))
+    first = alice.agree(bob.public, b"for")
+    assert list(kept.values()) == [first] == [KeyPair(ALICE).agree(bob.public, b"for")]
+    assert carol.agree(bob.public, b"for") == KeyPair(bytes(range(32))).agree(bob.public, b"for") and len(kept) == 2
+    monkeypatch.setattr("fedpriv.common.identities.X25519PublicKey", None)  # whoever agrees anew needs it
+    assert bob.agree(alice.public, b"for") == first
+    with pytest.raises(AttributeError):
+        bob.agree(alice.public, b"other")
+    with pytest.raises(AttributeError):
+        KeyPair(BOB).agree(alice.public, b"for")
+    with pytest.raises(AttributeError):
+        alice.agree(carol.public, b"for")
+
+
+def test_agreements_of_a_simulation_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedpriv.common.identities.MOST_AGREED", 2)
+    kept = dict[bytes, bytes]()
+    pairs = [KeyPair(bytes([number] * 32), kept) for number in range(1, 5)]
+    keys = {(a, b): pairs[a].agree(pairs[b].public, b"") for a in range(4) for b in range(4) if a != b}
+    assert len(kept) == 2 and all(keys[a, b] == keys[b, a] for a, b in keys)
 
 
 @pytest.mark.parametrize(
@@ -147,7 +173,7 @@ def test_every_threshold_of_shares_opens_the_secret_and_no_fewer_do() -> None:
     rng = random.Random(2)
     for count, threshold in [(3, 2), (5, 3), (6, 5), (4, 4)]:
         secret, points = rng.randbytes(32), rng.sample(range(1, 10**6), count)
-        shares = split(secret, threshold, points, rng.randbytes(32))
+        shares = split([(secret, rng.randbytes(32))], threshold, points)
         for some in itertools.combinations(points, threshold):
             assert combine({point: shares[point] for point in some}, threshold) == secret
         for fewer in itertools.combinations(points, threshold - 1):
@@ -159,11 +185,11 @@ def test_every_threshold_of_shares_opens_the_secret_and_no_fewer_do() -> None:
 def test_fewer_shares_fit_every_secret() -> None:
     """With t - 1 shares and any other secret there is one polynomial through them: nothing is told."""
     secret, points = bytes(range(32)), [3, 8, 21, 34]
-    shares = split(secret, 4, points, b"k" * 32)
+    shares = split([(secret, b"k" * 32)], 4, points)
     known = points[:3]
     for guess in (bytes(32), b"\xff" * 32, secret):
         # the value at the fourth point for which the four open to the guess
-        w = weights_at_zero(points)
+        w = weights_at_zero(tuple(points))
         rest = sum(int.from_bytes(shares[point], "big") * weight for point, weight in zip(known, w[:3], strict=True))
         value = (int.from_bytes(guess, "big") - rest) * pow(w[3], -1, PRIME) % PRIME
         completed = {point: shares[point] for point in known} | {34: value.to_bytes(33, "big")}
@@ -171,23 +197,63 @@ def test_fewer_shares_fit_every_secret() -> None:
         assert (completed[34] == shares[34]) == (guess == secret)
 
 
+@pytest.mark.parametrize("largest", [3, 200, 2**31, 2**62 + 1, PRIME - 1])
+@pytest.mark.parametrize("threshold", [1, 2, 40, 134])
+def test_shares_are_the_polynomials_values(largest: int, threshold: int) -> None:
+    """Each secret alone, by Horner's rule with a reduction in every step; coefficients of the largest size too."""
+    secrets = [(b"\xff" * 32, b"k" * 32), (bytes(range(32)), b"l" * 32), (bytes(32), b"m" * 32)]
+    points = [1, 2, largest]
+    found = split(secrets, threshold, points)
+    for place, (secret, key) in enumerate(secrets):
+        drawn = Cipher(ChaCha20(key, bytes(16)), None).encryptor().update(bytes(48 * (threshold - 1)))
+        for point in points:
+            value = 0
+            for start in range(0, len(drawn), 48):
+                value = (value + int.from_bytes(drawn[start : start + 48], "big")) * point % PRIME
+            value = (value + int.from_bytes(secret, "big")) % PRIME
+            assert found[point][33 * place :][:33] == value.to_bytes(33, "big")
+
+
+def test_no_lane_of_a_polynomial_reaches_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every coefficient as large as the field allows, at the largest point of each length in bits."""
+
+    class Ones:
+        def __init__(self, *_: object) -> None: ...
+
+        def encryptor(self) -> Ones:
+            return self
+
+        def update(self, zeros: bytes) -> bytes:
+            return (PRIME - 1).to_bytes(48, "big") * (len(zeros) // 48)
+
+    monkeypatch.setattr(shamir, "Cipher", Ones)
+    for bits in (2, 3, 7, 8, 20, 31, 63, 127, 200, 256):
+        point = 2**bits - 1
+        (share,) = split([(b"\xff" * 32, b"k" * 32)] * 2, 300, [point]).values()
+        value = -sum(pow(point, power, PRIME) for power in range(1, 300)) + 2**256 - 1
+        assert share == 2 * (value % PRIME).to_bytes(33, "big")
+
+
 def test_a_share_alone_is_uniform_whatever_the_secret_is() -> None:
     for secret in (bytes(32), b"\xff" * 32):
-        first = [split(secret, 2, [1, 2], number.to_bytes(32, "big"))[1][1] for number in range(4000)]
+        first = [split([(secret, number.to_bytes(32, "big"))], 2, [1, 2])[1][1] for number in range(4000)]
         assert stats.chisquare(np.bincount(first, minlength=256)).pvalue > 1e-4
 
 
 def test_the_same_key_gives_the_same_shares_and_damaged_ones_are_seen() -> None:
-    given = (bytes(32), 2, [1, 2, 3], b"k" * 32)
-    assert split(*given) == split(*given) != split(*given[:3], b"l" * 32)
-    shares = split(*given)
+    shares = split([(bytes(32), b"k" * 32)], 2, [1, 2, 3])
+    assert shares == split([(bytes(32), b"k" * 32)], 2, [1, 2, 3]) != split([(bytes(32), b"l" * 32)], 2, [1, 2, 3])
+    assert split([(bytes(32), b"k" * 32)], 2, [3]) == {3: shares[3]}  # asked again for one holder
     with pytest.raises(ValueError, match="another form"):
         combine({1: shares[1], 2: shares[2][:-1]}, 2)
     with pytest.raises(ValueError, match="another form"):
         combine({1: shares[1], 2: PRIME.to_bytes(33, "big")}, 2)
     for points in ([0, 1], [1, 1], [1, PRIME]):
         with pytest.raises(ValueError, match="points"):
-            split(bytes(32), 2, points, b"k" * 32)
+            split([(bytes(32), b"k" * 32)], 2, points)
+    for secret, threshold in ((bytes(31), 2), (bytes(32), 0)):
+        with pytest.raises(ValueError, match="secrets have 32 bytes"):
+            split([(secret, b"k" * 32)], threshold, [1, 2])
     large = {1: (PRIME - 1).to_bytes(33, "big"), 2: (PRIME - 1).to_bytes(33, "big")}
     assert combine(large, 2) is None  # the constant PRIME - 1 is no 32-byte secret
     assert shamir.SHARE_BYTES == 33
