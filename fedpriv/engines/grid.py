@@ -6,8 +6,11 @@ private metadata fields (flwr 1.41; a contract test watches them).
 
 from __future__ import annotations
 
+import copyreg
+import io
 import itertools
 import math
+import pickle
 import shutil
 import tempfile
 import time
@@ -19,6 +22,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+import torch
 from flwr.app import Context, Message, RecordDict
 from flwr.serverapp import Grid
 from flwr.supercore.run import Run
@@ -182,6 +186,18 @@ def stamp(message: Message, identifier: str) -> None:
 def client_of(message: Message) -> int:
     """The client that a message to our own grid is for."""
     return int(message.metadata.dst_node_id) - FIRST_NODE
+
+
+class _Pickler(pickle.Pickler):
+    """Tensors as arrays: torch's own way takes three times as long."""
+
+    dispatch_table = copyreg.dispatch_table | {torch.Tensor: lambda tensor: (torch.from_numpy, (tensor.numpy(),))}
+
+
+def packed(value: object) -> bytes:
+    """For a worker of ours, or from one: messages, contexts. `pickle.loads` is the inverse."""
+    _Pickler(file := io.BytesIO(), pickle.HIGHEST_PROTOCOL).dump(value)
+    return file.getvalue()
 
 
 _FOLDERS = ".states-"  # of this process and of those that were killed
