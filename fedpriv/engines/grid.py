@@ -22,6 +22,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+import numpy as np
 import torch
 from flwr.app import Context, Message, RecordDict
 from flwr.serverapp import Grid
@@ -188,10 +189,24 @@ def client_of(message: Message) -> int:
     return int(message.metadata.dst_node_id) - FIRST_NODE
 
 
-class _Pickler(pickle.Pickler):
-    """Tensors as arrays: torch's own way takes three times as long."""
+def _number(value: float, dtype: torch.dtype) -> torch.Tensor:
+    return torch.tensor(value, dtype=dtype)
 
-    dispatch_table = copyreg.dispatch_table | {torch.Tensor: lambda tensor: (torch.from_numpy, (tensor.numpy(),))}
+
+def _vector(content: bytearray, kind: str) -> torch.Tensor:
+    return torch.from_numpy(np.frombuffer(content, kind))
+
+
+def _parts(tensor: torch.Tensor) -> tuple[Callable[..., torch.Tensor], tuple[Any, ...]]:
+    """What makes it again, bit for bit: torch's own way takes five times as long."""
+    if tensor.dim() == 0:
+        return _number, (tensor.item(), tensor.dtype)
+    array = tensor.numpy()
+    return (_vector, (bytearray(array), array.dtype.char)) if array.ndim == 1 else (torch.from_numpy, (array,))
+
+
+class _Pickler(pickle.Pickler):
+    dispatch_table = copyreg.dispatch_table | {torch.Tensor: _parts}
 
 
 def packed(value: object) -> bytes:
