@@ -112,6 +112,7 @@ class RayGrid(LocalGrid):
         self.share: int | None = None  # of a round's messages, where their pieces are fixed
         self.window = 1  # messages that may be ahead of the reader
         self.weight = 0  # bytes of a message, and so of a reply
+        self.staffed = False  # whether a worker was ever there
         self.looked = 0.0  # when the cluster answered last, on the monotonic clock
         self.pids: list[Any] = []
         self.joining: dict[Any, Any] = {}  # configuration under way -> its actor, which may wait for a free machine
@@ -154,11 +155,12 @@ class RayGrid(LocalGrid):
                     turn += size
                     continue
                 if not (running or self.joining):
+                    self._look(at_once=True, nobody=self.staffed)
                     for errand in waiting:
                         done[errand.place] = _lost(errand, "no worker process is left")
                     waiting.clear()
                     continue
-                self._look(nobody=not running)
+                self._look(nobody=self.staffed and not running)
                 left = min(LOOK, max(0.0, deadline - time.monotonic()))
                 ready, _ = ray.wait([*running, *self.joining], num_returns=1, timeout=left)
                 if not ready:
@@ -265,6 +267,7 @@ class RayGrid(LocalGrid):
         except RayTaskError as error:
             raise RunFailed(str(error.cause)) from None
         else:
+            self.staffed = True
             self.pool.idle.append(actor)
 
     def _submit(self, actor: Any, batch: list[Errand], shared: dict[int, Any]) -> Any:

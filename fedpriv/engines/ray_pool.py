@@ -161,7 +161,7 @@ class Pool:
 
     def why_lost(self, nobody: bool) -> str | None:
         """Why no worker will answer any more, in words; None while the cluster's head answers and, where ``nobody`` is
-        at work, there are machines for workers. Waits for a head that is silent.
+        at work any more, there are machines for workers. Waits for a head that is silent.
         """
         head, began = _cluster(), time.monotonic()
         where = f"engine.address={self.engine.address}: " if self.engine.address else ""
@@ -171,7 +171,6 @@ class Pool:
                 return f"{where}the head of the Ray cluster ({head}) does not answer any more"
             time.sleep(0.2)
         if nobody and not slots(ray.nodes(), self.engine.threads_per_client, 0):
-            self.lost = True
             return f"{where}no machine of the Ray cluster ({head}) is left for a worker"
         return None
 
