@@ -242,20 +242,18 @@ class MemoryStore(Protocol):
 
 
 class LiveContext(Context):
-    """A simulated client's context that holds its memory as it is: bytes only where it travels or is written down."""
+    """A simulated client's context that holds its memory as it is: bytes only where it is written down."""
 
     memory: ClientMemory | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        blob = ContextStore(self).read()
-        return _live_context, (self.run_id, self.node_id, self.node_config, blob)
+        return _live_context, (self.run_id, self.node_id, self.node_config, self.memory)
 
 
-def _live_context(run_id: int, node_id: int, node_config: dict[str, Any], blob: bytes | None) -> LiveContext:
+def _live_context(run_id: int, node_id: int, node_config: dict[str, Any], memory: ClientMemory | None) -> LiveContext:
     """The inverse of `LiveContext.__reduce__`."""
     context = LiveContext(run_id, node_id, node_config, RecordDict(), {})
-    if blob is not None:
-        ContextStore(context).write(blob)
+    context.memory = memory
     return context
 
 

@@ -116,6 +116,12 @@ def read_blobs_of_cohort(
             yield client, partial(tuple, told)  # type: ignore[arg-type]
 
 
+def part_of_cohort(content: RecordDict, part: slice) -> RecordDict:
+    """The content of a message for many, for some of them: by their places in it."""
+    who: Any = content[COHORT]
+    return RecordDict({**content, COHORT: ConfigRecord({name: who[name][part] for name in who})})
+
+
 def cohort_of_message(message: Message) -> list[int] | None:
     """Whom a message is for; None where it is for one client alone."""
     record = message.content.get(COHORT) if message.has_content() else None

@@ -39,6 +39,10 @@ class RunFailed(FedprivError):
     """A run cannot continue (too few replies, every budget spent); results so far are kept."""
 
 
+class ClusterLost(RunFailed):
+    """The Ray cluster of a run is gone; its folder can be resumed."""
+
+
 class PolicyRefused(FedprivError):
     """A node's policy does not allow what the server asks for; nothing was released."""
 

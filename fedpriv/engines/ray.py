@@ -1,8 +1,9 @@
 """Clients run in Ray actors: many cores, several GPUs, several machines.
 
-Every actor keeps data and model loaded. A round's global arrays go into Ray's object store once, not once per
-message. Contexts stay with the driver and travel with the message, so that a killed actor loses nothing: it is
-replaced and its client retried once, with a new attempt number and therefore with fresh noise.
+Every actor keeps data and model loaded. With the vectorised trainer a worker gets its share of a cohort as one message
+and answers by one. A round's global arrays travel in it where they are small; otherwise they go into Ray's object
+store once. Contexts stay with the driver and travel with the message, so that a killed actor loses nothing: it is
+replaced and its clients retried once, each alone, with a new attempt number and therefore with fresh noise.
 
 Replies are handed on in the order of the messages. Nobody is asked further ahead of the reader than `ahead` allows, so
 that replies which wait for their turn, and what is under way, take the same memory in a cohort of any size.
@@ -10,26 +11,29 @@ that replies which wait for their turn, and what is under way, take the same mem
 
 from __future__ import annotations
 
-import math
 import pickle
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import ray
 from flwr.app import ConfigRecord, Message, RecordDict
 from ray.exceptions import NodeDiedError, ObjectLostError, RayActorError, RayTaskError
 
-from fedpriv.common.errors import RunFailed
+from fedpriv.common.cohort_messages import COHORT, Refused, cohort_content, cohort_of_message, part_of_cohort
+from fedpriv.common.command_line import shown
+from fedpriv.common.errors import ClusterLost, RunFailed
 from fedpriv.common.messages import ARRAYS, ATTEMPT, CONFIG, Refusal, num_bytes, refusal
 from fedpriv.common.places import own_methods
 from fedpriv.common.stopping import stop
 from fedpriv.config.schema import Config
 from fedpriv.engines.agreement import facts
-from fedpriv.engines.grid import LocalGrid, client_of
-from fedpriv.engines.ray_pool import take_pool
+from fedpriv.engines.grid import LocalGrid, client_of, packed
+from fedpriv.engines.ray_pool import INLINE, take_pool
+from fedpriv.engines.worker import worker_for
 
 RETRIES = 1  # records.ATTEMPTS_PER_START leaves room for these attempt numbers
 TURN = 0.25  # seconds of work per call: little is lost with a worker, or at a deadline
@@ -37,6 +41,9 @@ TURN = 0.25  # seconds of work per call: little is lost with a worker, or at a d
 AHEAD_BYTES, VECTORISED_BYTES = 2**24, 2**28
 #: Clients ahead for each worker: at least, whatever a reply weighs, and at most.
 FEWEST, MOST = 2, 256
+
+#: Seconds between two looks at the cluster, and after a worker's death: whole machines die piece by piece.
+LOOK = 1.0
 
 #: What the death of a worker, or of its machine, looks like from here.
 LOSSES = (RayActorError, NodeDiedError, ObjectLostError)
@@ -57,11 +64,23 @@ def fixed_share(messages: int, workers: int, window: int) -> int:
 
 @dataclass(frozen=True)
 class Errand:
-    """A message on its way, its place among the round's, and how often its worker died under it."""
+    """A message on its way, for as many clients as ``size``; the place of its first client among the round's, and how
+    often its worker died under it.
+    """
 
     message: Message
     place: int = 0
     tries: int = 0
+    size: int = 1
+
+    @property
+    def clients(self) -> list[int]:
+        cohort = cohort_of_message(self.message)
+        return [client_of(self.message)] if cohort is None else cohort[self.place : self.place + self.size]
+
+    def each(self) -> list[Errand]:
+        """One for each client, to be tried once more."""
+        return [Errand(self.message, self.place + number, self.tries + 1) for number in range(self.size)]
 
     def goes_with(self, *others: Errand) -> bool:
         """Whether all may be in one batch: nothing went wrong yet, and the same arrays."""
@@ -70,10 +89,12 @@ class Errand:
             other.message.content.get(ARRAYS) is arrays and not self.tries and not other.tries for other in others
         )
 
-    def light(self) -> Message:
-        """The message without its arrays, which travel through the object store."""
+    def light(self, without: str | None = None) -> Message:
+        """The message, for these clients alone. without: a record that travels through the object store."""
         content = self.message.content
-        rest = RecordDict({key: record for key, record in content.items() if key != ARRAYS})
+        if COHORT in content:
+            content = part_of_cohort(content, slice(self.place, self.place + self.size))
+        rest = RecordDict({key: record for key, record in content.items() if key != without})
         config = rest.get(CONFIG)
         if self.tries and isinstance(config, ConfigRecord):
             rest[CONFIG] = ConfigRecord({**config, ATTEMPT: int(config[ATTEMPT]) + self.tries})  # type: ignore[arg-type]
@@ -91,38 +112,56 @@ class RayGrid(LocalGrid):
         self.share: int | None = None  # of a round's messages, where their pieces are fixed
         self.window = 1  # messages that may be ahead of the reader
         self.weight = 0  # bytes of a message, and so of a reply
+        self.staffed = False  # whether a worker was ever there
+        self.looked = 0.0  # when the cluster answered last, on the monotonic clock
         self.pids: list[Any] = []
         self.joining: dict[Any, Any] = {}  # configuration under way -> its actor, which may wait for a free machine
         while self.pool.idle:
             self._configure(self.pool.idle.popleft())
 
+    @property
+    def carries_cohorts(self) -> bool:
+        return worker_for(self.config).why_single_messages is None
+
     def deliver(self, messages: list[Message], deadline: float) -> Iterator[Message]:
         """Hands messages to idle actors as they become free and yields replies in order. Actors that are not done by
         the deadline are replaced; what their clients did is lost with them and never left.
         """
-        shared: dict[int, Any] = {}  # id of an ArrayRecord -> its place in the object store
+        self._look()
+        shared: dict[int, Any] = {}  # id of a large ArrayRecord -> its place in the object store
         for message in messages:
-            if ARRAYS in message.content and id(message.content[ARRAYS]) not in shared:
-                shared[id(message.content[ARRAYS])] = ray.put(message.content[ARRAYS])
-        waiting = deque(Errand(message, place) for place, message in enumerate(messages))
-        self._plan(messages)
+            arrays = message.content.get(ARRAYS)
+            if arrays is not None and id(arrays) not in shared and num_bytes(message.content) > INLINE:
+                shared[id(arrays)] = ray.put(arrays)
+        cohort = cohort_of_message(messages[0]) if len(messages) == 1 else None
+        number = len(messages) if cohort is None else len(cohort)
+        self._plan(messages, number)
+        pieces = 1 if cohort is None or self.share is None else self.share
+        waiting = deque(
+            Errand(messages[0 if cohort else place], place, size=min(pieces, number - place))
+            for place in range(0, number, pieces)
+        )
         running: dict[Any, tuple[Any, list[Errand]]] = {}
-        done: dict[int, Message] = {}  # replies whose turn has not come
+        done: dict[int, tuple[int, list[Message]]] = {}  # replies whose turn has not come, and of how many clients
         turn, idle = 0, self.pool.idle
         try:
-            while turn < len(messages):
+            while turn < number:
                 while waiting and idle and (batch := self._next_batch(waiting, turn + self.window)):
                     actor = idle.popleft()
                     running[self._submit(actor, batch, shared)] = (actor, batch)
                 if turn in done:
-                    yield done.pop(turn)
-                    turn += 1
+                    size, replies = done.pop(turn)
+                    yield from replies
+                    turn += size
                     continue
                 if not (running or self.joining):
-                    done |= {errand.place: _lost(errand, "no worker process is left") for errand in waiting}
+                    self._look(at_once=True, nobody=self.staffed)
+                    for errand in waiting:
+                        done[errand.place] = _lost(errand, "no worker process is left")
                     waiting.clear()
                     continue
-                left = None if math.isinf(deadline) else max(0.0, deadline - time.monotonic())
+                self._look(nobody=self.staffed and not running)
+                left = min(LOOK, max(0.0, deadline - time.monotonic()))
                 ready, _ = ray.wait([*running, *self.joining], num_returns=1, timeout=left)
                 if not ready:
                     if time.monotonic() < deadline:  # Ray's clock is a little ahead
@@ -132,40 +171,60 @@ class RayGrid(LocalGrid):
                     self._join(ready[0])
                 else:
                     done |= self._take(ready[0], *running.pop(ready[0]), waiting)
-            yield from (done.pop(place) for place in sorted(done))  # after those that are too late
+            for place in sorted(done):  # after those that are too late
+                yield from done.pop(place)[1]
         finally:
             for late, _ in running.values():
-                ray.kill(late)
+                self.pool.kill(late)
 
-    def _plan(self, messages: Sequence[Message]) -> None:
+    def _look(self, at_once: bool = False, nobody: bool = False) -> None:
+        """Every second: whether the cluster is still there. nobody: is at work for this run. Raises `ClusterLost`."""
+        if at_once or time.monotonic() - self.looked > LOOK:
+            if words := self.pool.why_lost(nobody):
+                folder = shown(Path(self.config.run_dir)) if self.config.run_dir else "RUN_FOLDER"
+                kept = self.config.run_dir and any(Path(self.config.run_dir).glob("checkpoints/round-*"))
+                how = "goes on from the last checkpoint" if kept else "begins anew: no checkpoint"
+                other = "engine=ray engine.address=HOST:PORT of another cluster"
+                raise ClusterLost(f"{words}; fedpriv resume={folder} engine=inprocess, or {other}, {how}")
+            self.looked = time.monotonic()
+
+    def _plan(self, messages: Sequence[Message], number: int) -> None:
         """How far ahead of the reader this exchange goes, and in which pieces; and a new start for lost workers."""
         vectorised = self.config.engine.trainer == "vectorised"
         # A later exchange of a round sends less down than comes up: the largest so far counts.
-        self.weight = max([self.weight, *(num_bytes(message.content) for message in messages[:1])])
+        told = [RecordDict({k: part for k, part in one.content.items() if k != COHORT}) for one in messages[:1]]
+        self.weight = max([self.weight, *map(num_bytes, told)])
         self.window = ahead(self.pool.workers, self.weight, vectorised)
         # What a worker computes at once it computes in one piece, and which clients that are must not depend on time.
-        self.share = fixed_share(len(messages), self.pool.workers, self.window) if vectorised else None
+        self.share = fixed_share(number, self.pool.workers, self.window) if vectorised else None
         while len(self.pool.idle) + len(self.joining) < self.pool.workers:
             self._configure(self.pool.new_actor())
 
-    def _take(self, answered: Any, actor: Any, batch: list[Errand], waiting: deque[Errand]) -> dict[int, Message]:
-        """What a worker sent, by place. What it did not begin, or died over, waits again, before all others."""
+    def _take(
+        self, answered: Any, actor: Any, batch: list[Errand], waiting: deque[Errand]
+    ) -> dict[int, tuple[int, list[Message]]]:
+        """What a worker sent, by place, and for how many clients. What it did not begin, or died over, waits again,
+        before all others.
+        """
         try:
             answers = pickle.loads(ray.get(answered))
         except LOSSES:
+            time.sleep(LOOK)
+            self._look(at_once=True)
             ray.kill(actor)
             self._configure(self.pool.new_actor())
             self.on_disturbance()
-            again = [errand for errand in batch if errand.tries < RETRIES]
-            waiting.extendleft(Errand(e.message, e.place, e.tries + 1) for e in reversed(again))
+            again = [one for errand in batch if errand.tries < RETRIES for one in errand.each()]
+            waiting.extendleft(reversed(again))
             words = f"its worker process died {RETRIES + 1} times"
             return {errand.place: _lost(errand, words) for errand in batch if errand.tries >= RETRIES}
         self.pool.idle.append(actor)
         waiting.extendleft(reversed(batch[len(answers) :]))  # not begun: the actor's turn was over
         found = {}
-        for errand, (reply, context) in zip(batch, answers, strict=False):
-            self.contexts[client_of(errand.message)] = context
-            found[errand.place] = reply
+        for errand, (replies, contexts) in zip(batch, answers, strict=False):
+            for client, context in zip(errand.clients, contexts, strict=True):
+                self.contexts[client] = context
+            found[errand.place] = errand.size, replies
         self.contexts.settle()
         return found
 
@@ -176,6 +235,8 @@ class RayGrid(LocalGrid):
         One call per message would cost more than a small client's work. A retried message goes alone, so that a
         client that kills its worker takes no other down with it twice.
         """
+        if COHORT in waiting[0].message.content:  # a message for many is a batch
+            return [waiting.popleft()] if waiting[0].place + waiting[0].size <= end else []
         share, first = self.share, waiting[0].place
         stop = end  # place after the batch
         if share is not None:
@@ -201,18 +262,22 @@ class RayGrid(LocalGrid):
         try:
             ray.get(configured)
         except LOSSES:
+            self._look(at_once=True)
             self.on_disturbance()
         except RayTaskError as error:
             raise RunFailed(str(error.cause)) from None
         else:
+            self.staffed = True
             self.pool.idle.append(actor)
 
     def _submit(self, actor: Any, batch: list[Errand], shared: dict[int, Any]) -> Any:
-        arrays = batch[0].message.content.get(ARRAYS)
-        contexts = [self.context_of(client_of(errand.message)) for errand in batch]
+        stored = shared.get(id(batch[0].message.content.get(ARRAYS)))
         # Ray would pickle with cloudpickle, a Python call per object; messages need nothing but C's.
-        parcel = pickle.dumps([(errand.light(), context) for errand, context in zip(batch, contexts, strict=True)])
-        return actor.handle.remote(parcel, shared.get(id(arrays)), TURN)
+        asked = [
+            (errand.light(None if stored is None else ARRAYS), [self.context_of(one) for one in errand.clients])
+            for errand in batch
+        ]
+        return actor.handle.remote(packed(asked), stored, TURN)
 
     def worker_pids(self) -> list[int]:
         """Process ids of all actors that were started, for tests that kill one."""
@@ -220,7 +285,7 @@ class RayGrid(LocalGrid):
 
     def close(self) -> None:
         super().close()
-        for configured, actor in self.joining.items():
+        for configured, actor in () if self.pool.lost else self.joining.items():
             self._leave(configured, actor)
         self.pool.close()
 
@@ -235,5 +300,9 @@ class RayGrid(LocalGrid):
             self.pool.idle.append(actor)
 
 
-def _lost(errand: Errand, reason: str) -> Message:
-    return refusal(Refusal.WORKER_LOST, errand.message, reason)
+def _lost(errand: Errand, reason: str) -> tuple[int, list[Message]]:
+    reply = refusal(Refusal.WORKER_LOST, errand.message, reason)
+    if COHORT in errand.message.content:
+        refused = dict.fromkeys(errand.clients, Refused(int(Refusal.WORKER_LOST), reason))
+        reply = Message(cohort_content(errand.clients, [], [], {}, None, refused), reply_to=errand.message)
+    return errand.size, [reply]

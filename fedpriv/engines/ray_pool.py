@@ -15,7 +15,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,11 @@ from fedpriv.engines.keeping import keep, keeping, take_kept
 
 #: On a loaded machine Ray's own time limit for its start can be too short.
 TRIES = 2
+#: Bytes up to which Ray sends arguments and results in its calls. Beyond, they go through the object stores of both
+#: machines, which takes several milliseconds a piece.
+INLINE = 2**22
+#: Seconds without an answer after which a cluster's head is lost.
+SILENT = 4.0
 
 
 @ray.remote(max_restarts=0)
@@ -62,28 +67,34 @@ class ClientActor:
         return os.getpid()
 
     def handle(self, parcel: bytes, arrays: Any, turn: float) -> bytes:
-        """Lets clients answer, slice by slice: pickled (message, context) pairs become pickled (reply, context) pairs.
-        ``arrays`` come from the object store.
+        """Lets clients answer, slice by slice: packed (message, contexts) become packed (replies, contexts). ``arrays``
+        come from the object store.
 
-        After ``turn`` seconds no further slice begins: the answers so far go back, and the rest waits for any idle
-        actor.
+        After ``turn`` seconds no further slice of single messages begins: the answers so far go back, and the rest
+        waits for any idle actor. A message for many clients is answered as a whole.
         """
-        from fedpriv.engines.grid import client_of
-        from fedpriv.engines.inprocess import answers, slices
+        from fedpriv.common.cohort_messages import cohort_of_message
+        from fedpriv.engines.grid import client_of, packed
+        from fedpriv.engines.inprocess import answer_for_all, answers, slices
 
         began = time.monotonic()
         done: list[Any] = []
-        messages, contexts = zip(*pickle.loads(parcel), strict=True)
+        asked = pickle.loads(parcel)
+        messages = [message for message, _ in asked]
+        for message in messages if arrays is not None else ():
+            message.content["arrays"] = arrays
+        if (clients := cohort_of_message(messages[0])) is not None:
+            contexts = asked[0][1]
+            by_client = dict(zip(clients, contexts, strict=True))
+            parts = slices(self.config, clients, int)
+            return packed([([answer_for_all(self.config, messages[0], part, by_client) for part in parts], contexts)])
         for some in slices(self.config, messages, client_of):
-            pairs = list(zip(some, contexts[len(done) :], strict=False))
-            for message, _ in pairs:
-                if arrays is not None:
-                    message.content["arrays"] = arrays
+            pairs = list(zip(some, [context for _, (context,) in asked[len(done) :]], strict=False))
             replies = answers(self.config, pairs, self.app)
-            done += [(reply, context) for reply, (_, context) in zip(replies, pairs, strict=True)]
+            done += [([reply], [context]) for reply, (_, context) in zip(replies, pairs, strict=True)]
             if time.monotonic() - began > turn:
                 break
-        return pickle.dumps(done)
+        return packed(done)
 
 
 class Pool:
@@ -93,7 +104,7 @@ class Pool:
         self.engine, self.most = engine, most
         self.idle: deque[Any] = deque()
         self.spare: list[Any] = []  # workers of earlier runs that this one does not need
-        self.started_ray = False
+        self.started_ray = self.lost = False
         self.cluster = ""  # the address of the Ray that this pool started
         self.workers = 0
         self._error: BaseException | None = None
@@ -111,6 +122,8 @@ class Pool:
 
     def _start(self) -> None:
         try:
+            if ray.is_initialized() and not _answers(_cluster()):  # a lost one's, of an earlier run
+                ray.shutdown()
             if not ray.is_initialized():
                 _start_ray(self.engine)
                 self.started_ray = True
@@ -146,6 +159,26 @@ class Pool:
         )
         return max(1, min(found, self.most))
 
+    def why_lost(self, nobody: bool) -> str | None:
+        """Why no worker will answer any more, in words; None while the cluster's head answers and, where ``nobody`` is
+        at work any more, there are machines for workers. Waits for a head that is silent.
+        """
+        head, began = _cluster(), time.monotonic()
+        where = f"engine.address={self.engine.address}: " if self.engine.address else ""
+        while not _answers(head):
+            if time.monotonic() - began > SILENT:
+                self.lost = True
+                return f"{where}the head of the Ray cluster ({head}) does not answer any more"
+            time.sleep(0.2)
+        if nobody and not slots(ray.nodes(), self.engine.threads_per_client, 0):
+            return f"{where}no machine of the Ray cluster ({head}) is left for a worker"
+        return None
+
+    def kill(self, actor: Any) -> None:
+        """Ends a worker; without a head nobody could."""
+        if not self.lost:
+            ray.kill(actor)
+
     def suits(self, engine: EngineConfig) -> bool:
         """Whether the Ray that this pool started is still there and has workers such as ``engine`` wants, or room."""
         if not self.started_ray or _worker_options(self.engine) != _worker_options(engine):
@@ -169,7 +202,7 @@ class Pool:
 
     def end(self) -> None:
         """Without the Ray that it started there is nothing left to end, and another's is left alone."""
-        if ray.is_initialized() and self.cluster in ("", _cluster()):
+        if not self.lost and ray.is_initialized() and self.cluster in ("", _cluster()) and _answers(_cluster()):
             for actor in (*self.idle, *self.spare):
                 ray.kill(actor)
             if self.started_ray:
@@ -196,6 +229,16 @@ def slots(nodes: Sequence[Mapping[str, Any]], threads: int, gpus: float) -> int:
 
 def _cluster() -> str:
     return str(ray.get_runtime_context().gcs_address)
+
+
+def _answers(address: str) -> bool:
+    """Whether a cluster's head takes a connection at ``host:port``."""
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=SILENT / 2).close()
+    except OSError:
+        return False
+    return True
 
 
 _prestarted: list[Pool] = []
@@ -241,6 +284,7 @@ def take_pool(engine: EngineConfig, most: int) -> Pool:
 def _start_ray(engine: EngineConfig) -> None:
     """Starts Ray on this machine, or joins the cluster at `engine.address`."""
     path = os.pathsep.join(import_path())
+    variables = {"PYTHONPATH": path, "RAY_max_direct_call_object_size": str(INLINE)}
     options: dict[str, Any] = {
         "job_config": job_config(),
         "include_dashboard": False,
@@ -249,7 +293,10 @@ def _start_ray(engine: EngineConfig) -> None:
     }
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # Ray's future behaviour; silences a tip
     if engine.address:
-        options |= {"address": engine.address, "runtime_env": {"env_vars": {"PYTHONPATH": path}}}
+        options |= {"address": engine.address, "runtime_env": {"env_vars": dict(variables)}}
+        # Here alone: Ray would end this process a minute after the head is lost; `Pool.why_lost` says so before.
+        variables |= {"RAY_gcs_rpc_server_reconnect_timeout_s": str(10**6)}
+        del variables["PYTHONPATH"]
     else:  # "local": without an address Ray joins, or waits for, whatever cluster was last started on this machine
         number = max(cores(), (engine.workers or 1) * engine.threads_per_client)
         options |= {"address": "local", "num_cpus": number}
@@ -257,7 +304,7 @@ def _start_ray(engine: EngineConfig) -> None:
         try:
             if engine.address:
                 _refuse_dead_address(engine.address)
-            with nullcontext() if engine.address else _inherited(PYTHONPATH=path):
+            with _inherited(**variables):
                 ray.init(**options)
             return
         except ConnectionError as error:

@@ -14,7 +14,7 @@ from flwr.serverapp import Grid
 
 from fedpriv.client.build import exchanges_of
 from fedpriv.client.memories import Book, ClientMemories, between_rounds, charged
-from fedpriv.common.errors import RunFailed
+from fedpriv.common.errors import ClusterLost, RunFailed
 from fedpriv.common.files import write_atomic
 from fedpriv.common.messages import ATTEMPTS_PER_START, FloatVector, pack_vector
 from fedpriv.common.stopping import stop
@@ -203,13 +203,13 @@ class Session:
                 self.remark(str(spent))
                 self._collect(self.strategy.current)
                 self.stopped |= set(self.strategy.current.stopped)
+            except (KeyboardInterrupt, ClusterLost):  # what has left is booked; what can be repeated forgets it again
+                self._collect(self.strategy.current, self.accounts.book_what_is_new)
+                raise
             except RunFailed:
                 self._collect(self.strategy.current)
                 self._save_model()
                 self._report()
-                raise
-            except KeyboardInterrupt:  # what has left in this round is booked; what can be repeated forgets it again
-                self._collect(self.strategy.current, self.accounts.book_what_is_new)
                 raise
         self.monitor.finishing()
 
