@@ -2,7 +2,7 @@
 
 A question is a text: ``count``, ``count:sex:f``, ``sum:age``, ``mean:age``, ``variance:age``, ``histogram:sex``,
 ``histogram:age:20``, ``quantiles:age:0.25:0.5:0.75``, ``covariance:age:weight``, ``table:sex:diagnosis``,
-``top:ward:5``. It gives a unit a vector of length at most 1 (`Question.vectors`); all vectors of a list of questions
+``top:ward:5``, ``linear:weight:age:sex``. It gives a unit a vector of length at most 1 (`Question.vectors`); all vectors of a list of questions
 stand beside each other, scaled by w_q with sum of w_q^2 = 1, so a unit moves their sum by at most 1 whatever it holds.
 One noisy sum is one release that answers them all.
 
@@ -54,13 +54,20 @@ from typing import Any
 import numpy as np
 
 from fedpriv.common.errors import OptionError
+from fedpriv.data.regressions import MOST_COEFFICIENTS, Moments
+from fedpriv.data.regressions import Column as Regressor
 from fedpriv.data.table_schema import TableSchema
 
-KINDS = ("count", "sum", "mean", "variance", "histogram", "quantiles", "covariance", "table", "top")
+KINDS = ("count", "sum", "mean", "variance", "histogram", "quantiles", "covariance", "table", "top", "linear")
 #: Bins of a number's histogram where none are asked for.
 HISTOGRAM_BINS = 10
 #: Quantiles of a question, which share its bins.
 MOST_SHARES = 64
+#: Of covariances.
+NOT_EXACT = (
+    "these sums have noise: a regression that takes them for exact has intervals that are far too narrow; "
+    "linear:TARGET:COLUMN... has the noise in its intervals"
+)
 #: A list of questions has at most so many numbers.
 MOST_NUMBERS = 1 << 16
 
@@ -75,7 +82,9 @@ class Question:
     """One question about a table.
 
     vectors: from the needed columns (`columns`) to float64 [n, size], each row of length at most 1. decode: from a sum
-    of such vectors [..., size] to answers [..., k], ``names`` says of what. bins: of quantiles, in this round.
+    of such vectors [..., size] to answers [..., k], ``names`` says of what. bins: of quantiles, in this round. read: from
+    a noisy sum, its noise's standard deviation and the rows of a unit that count to what an answer says, where that has
+    intervals of its own. needs: from the noise to the rows without which nothing can be said. remarks: on every answer.
     """
 
     text: str
@@ -85,6 +94,9 @@ class Question:
     vectors: Callable[[Values], np.ndarray]
     decode: Callable[[np.ndarray], np.ndarray] = lambda total: total
     bins: Bins | None = None
+    read: Callable[[np.ndarray, float, int], dict[str, Any]] | None = None
+    needs: Callable[[float], float] = lambda std: 0.0
+    remarks: tuple[str, ...] = ()
 
     @property
     def kind(self) -> str:
@@ -98,7 +110,11 @@ class Question:
         def vectors(values: Values) -> np.ndarray:
             return bins.vectors(values[name])
 
-        return cls(text, (name,), bins.size, shares, vectors, lambda total: bins.answer(total, 0.0)[0], bins)
+        def read(total: np.ndarray, std: float, spread: int) -> dict[str, Any]:
+            return dict(zip(("values", "low", "high", "remarks"), bins.answer(total, std), strict=True))
+
+        decode = lambda total: bins.answer(total, 0.0)[0]  # noqa: E731
+        return cls(text, (name,), bins.size, shares, vectors, decode, bins, read)
 
     @classmethod
     def of_places(
@@ -266,7 +282,33 @@ class _Builder:
             return (product - mean[..., first] * mean[..., second]) * halves[first] * halves[second]
 
         pairs = tuple(f"{names[i]} x {names[j]}" for i, j in zip(first, second, strict=True))
-        return Question(self.text, names, size, pairs, vectors, decode)
+        return Question(self.text, names, size, pairs, vectors, decode, remarks=(NOT_EXACT,))
+
+    def _linear(self) -> Question:
+        names = self.different("numbers or categories")
+        target, *inputs = names
+        self.numbers_of(target)
+        moments = Moments(tuple(self.regressor(name) for name in (*inputs, target)))
+        if len(moments.names) > MOST_COEFFICIENTS:
+            raise self.wrong(f"{len(moments.names)} coefficients; allowed: {MOST_COEFFICIENTS}")
+
+        def vectors(values: Values) -> np.ndarray:
+            return moments.vectors([values[name] for name in (*inputs, target)])
+
+        def decode(total: np.ndarray) -> np.ndarray:
+            return moments.fit(total, 0.0).coefficients
+
+        size = len(moments.parts)
+        return Question(
+            self.text, names, size, moments.names, vectors, decode, read=moments.answer, needs=moments.needs
+        )
+
+    def regressor(self, name: str) -> Regressor:
+        """A column of a regression."""
+        if not isinstance(bounds := self.column(name).range, tuple):
+            values = self.values_of(name)
+            return Regressor(name, values=values[: len(values) - (values[-1] == "other")])
+        return Regressor(name, (bounds[0] + bounds[1]) / 2, (bounds[1] - bounds[0]) / 2)
 
     def _histogram(self) -> Question:
         name, *bins = self.only("histogram:COLUMN of categories, histogram:COLUMN:BINS of numbers", 1, 2)
