@@ -88,7 +88,9 @@ class Asks(Task):
         for question, weight in zip(self.questions, weights(self.questions), strict=True):
             needed = question.needs(self.noise / math.sqrt(rounds) * (self.rows_per_unit or 1) / weight)
             if rows < needed:
-                words = f"nothing can be said of {rows:,} rows at this noise; allowed: at least {math.ceil(needed):,} rows"
+                words = (
+                    f"nothing can be said of {rows:,} rows at this noise; allowed: at least {math.ceil(needed):,} rows"
+                )
                 raise OptionError("questions", question.text, f"{words}, more epsilon, or fewer questions")
 
     def total(
@@ -300,6 +302,6 @@ def answers(
             continue
         values = question.decode(part)
         draws = question.decode(part + rng.normal(0, std, (DRAWS, question.size))) if std else values[None]
-        ends = np.quantile(draws, (0.025, 0.975), axis=0)
-        results.append(Answer(question.text, question.names, values, *ends, question.remarks))
+        low, high = np.quantile(draws, (0.025, 0.975), axis=0)
+        results.append(Answer(question.text, question.names, values, low, high, question.remarks))
     return results

@@ -3,28 +3,29 @@
 Of a row z = (1, x_1, ..., x_p, y) in the schema's scale (numbers in [-1, 1], a category as 0 and 1 against the column's
 first one) the sum is of z z'. What is released is M^ = M + E, where E is noise of a known law.
 
-**Why a row's vector is no longer than 1.** Its numbers are 1; x and 2 x^2 - 1 of a column of numbers; a 1 for a category
-(its square is itself, its product with another category of the column is 0); and the products of two columns. A column
-of numbers adds u + (2u - 1)^2 + u r with u = x^2 in [0, 1], where r >= 0 is the sum of squares of the others that it is
-multiplied with. This is convex in u, so largest at an end: 2 + r at u = 1, 1 at u = 0. A column of categories adds at
-most 1 + r. So with B columns (the target is one), of them N of numbers, the squares add up to at most
-1 + B + N + B (B - 1)/2: `Moments.length` squared.
+**Why a row's vector is no longer than 1.** Its numbers are 1; x and 2 x^2 - 1 of a column of numbers; a 1 for a
+category (its square is itself, its product with another category of the column is 0); and the products of two columns.
+A column of numbers adds u + (2u - 1)^2 + u r with u = x^2 in [0, 1], where r >= 0 is the sum of squares of the others
+that it is multiplied with. This is convex in u, so largest at an end: 2 + r at u = 1, 1 at u = 0. A column of
+categories adds at most 1 + r. So with B columns (the target is one), of them N of numbers, the squares add up to at
+most 1 + B + N + B (B - 1)/2: `Moments.length` squared.
 
 **The interval.** Let t = (-beta, 1) and R drop the target's row. At the true beta, R M^ t = R M t + R E t. The first is
-sum of x (y - x'beta), by the central limit theorem normal of variance sigma^2 R M R' (errors of one spread), the second is
-normal of variance Q(t), exactly. So at the true beta, with V(t) = sigma^2 R M R' + Q(t),
+sum of x (y - x'beta), by the central limit theorem normal of variance sigma^2 R M R' (errors of one spread), the second
+is normal of variance Q(t), exactly. So at the true beta, with V(t) = sigma^2 R M R' + Q(t),
 
     f(t) = (R M^ t)' V(t)^-1 (R M^ t)    is chi-squared,
 
-whatever M^ is: nothing is inverted, so a noisy M^ that is near a singular one misleads nobody. That a'beta = b is tested
-by the least f over all t with a'beta = b (chi-squared of one degree: T. W. Anderson, H. Rubin, 1949; P. Guggenberger,
-F. Kleibergen, S. Mavroeidis, L. Chen: On the asymptotic sizes of subset Anderson-Rubin and Lagrange multiplier tests in
-linear instrumental variables regression. Econometrica 2012). The interval holds the b that are not refuted at 5 %. An
-interval from the estimate's own variance is 95 % only while E is small beside M; the tests show how it fails.
+whatever M^ is: nothing is inverted, so a noisy M^ that is near a singular one misleads nobody. That a'beta = b is
+tested by the least f over all t with a'beta = b (chi-squared of one degree: T. W. Anderson, H. Rubin, 1949; P.
+Guggenberger, F. Kleibergen, S. Mavroeidis, L. Chen: On the asymptotic sizes of subset Anderson-Rubin and Lagrange
+multiplier tests in linear instrumental variables regression. Econometrica 2012). The interval holds the b that are not
+refuted at 5 %. An interval from the estimate's own variance is 95 % only while E is small beside M; the tests show how
+it fails.
 
-f is the same for all multiples of t, so t of length 1 are searched. An interval is unbounded if and only if some t without
-a target (t_y = 0) is not refuted: the columns cannot be told from collinear ones. Then the column that weighs most in
-this t leaves the model, and the answer says so.
+f is the same for all multiples of t, so t of length 1 are searched. An interval is unbounded if and only if some t
+without a target (t_y = 0) is not refuted: the columns cannot be told from collinear ones. Then the column that weighs
+most in this t leaves the model, and the answer says so.
 
 A unit that adds the mean of its rows' vectors has its residuals' mean square in sigma^2; the variance of a mean is no
 larger. With a cap L on rows, a person's L residuals may be one, and sigma^2 counts L times (Cauchy-Schwarz).
@@ -159,7 +160,9 @@ class Moments:
         values, errors = weights @ fit.coefficients, np.sqrt(np.einsum("ij,jk,ik->i", weights, fit.errors, weights))
         ends = np.array([fit.interval(row) for row in weights]).T
         moved = target.middle * (np.arange(len(kept)) == 0)
-        p_values = stats.chi2.sf([fit.statistic(row, -m / target.half) for row, m in zip(weights, moved, strict=True)], 1)
+        p_values = stats.chi2.sf(
+            [fit.statistic(row, -m / target.half) for row, m in zip(weights, moved, strict=True)], 1
+        )
         values, (low, high) = moved + target.half * values, moved + target.half * ends
         told = np.isfinite(low) & np.isfinite(high)
         if left := [name for place, name in enumerate(self.names) if place not in np.array(kept)[told]]:

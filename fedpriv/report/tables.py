@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -19,8 +20,8 @@ HEADER = ("question", "of", "answer", "95 % interval")
 MOST_LINES = 20
 NOTE = (
     "The interval is for what the noise did to the answer about the rows that were asked, each by itself; it says "
-    "nothing of other rows. That of a quantile holds its bin's edges too, that of a regression also says what other rows of "
-    "the same kind would give."
+    "nothing of other rows. That of a quantile holds its bin's edges too, that of a regression or of survival "
+    "also holds what other rows of the same kind would give."
 )
 
 
@@ -101,6 +102,8 @@ def answer_rows(result: Summary) -> list[list[str]]:
         further = [f"; standard error {_short(error)}, p {p_value(p)}" for error, p in errors] or [""] * len(lines)
         kind, *given = one.question.split(":")
         most = MOST_LINES
+        if kind == "survival" and len(lines) > most:  # evenly spaced, the last time among them
+            lines = lines[:: -math.ceil(len(lines) / most)][::-1]
         if kind == "top":
             lines.sort(key=lambda line: -line[1])
             most = int(given[1])

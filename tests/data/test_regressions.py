@@ -1,4 +1,4 @@
-"""Regressions from a noisy sum: lengths, the least squares without noise, and intervals that hold both kinds of chance."""
+"""Regressions from a noisy sum: lengths, least squares without noise, intervals that hold both kinds of chance."""
 
 from __future__ import annotations
 
@@ -92,7 +92,10 @@ def test_without_noise_it_is_least_squares_in_the_columns_own_units() -> None:
 def test_rows_with_a_missing_or_an_unknown_cell_count_for_nothing() -> None:
     values, x, y = people(3000)
     gone = np.arange(3000) % 3 == 0
-    values |= {"age": np.where(gone, np.nan, values["age"]), "sex": np.where(np.arange(3000) % 3 == 1, -1, values["sex"])}
+    values |= {
+        "age": np.where(gone, np.nan, values["age"]),
+        "sex": np.where(np.arange(3000) % 3 == 1, -1, values["sex"]),
+    }
     values["sex"][5::9] = 3  # other
     kept = ~gone & (values["sex"] >= 0) & (values["sex"] < 3)
     questions = parse((QUESTION,), SCHEMA)
@@ -167,7 +170,7 @@ def test_the_figures_tool_runs(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def rare(number: int, rng: np.random.Generator) -> list[np.ndarray]:
-    a, b, group, y = table(number, rng)
+    a, b, _, y = table(number, rng)
     return [a, b, (np.arange(number) < 3).astype(int), y]
 
 
@@ -177,7 +180,7 @@ def collinear(number: int, rng: np.random.Generator) -> list[np.ndarray]:
 
 
 def constant(number: int, rng: np.random.Generator) -> list[np.ndarray]:
-    a, b, group, y = table(number, rng)
+    a, _, group, y = table(number, rng)
     return [a, np.full(number, 0.25), group, y]
 
 
@@ -193,7 +196,9 @@ def test_a_column_that_is_not_told_from_others_leaves_the_model(given: Any, left
             continue
         assert kept == [place for place in range(4) if place != left]
         found, true = MOMENTS.answer(total, std), big.only(kept).coefficients
-        assert len(found["values"]) == 3 and f"{MOMENTS.names[left]}: not told from a combination" in found["remarks"][1]
+        assert (
+            len(found["values"]) == 3 and f"{MOMENTS.names[left]}: not told from a combination" in found["remarks"][1]
+        )
         held.append((found["low"] <= true) & (true <= found["high"]))
     assert len(held) >= 33 and np.mean(held) > 0.88
 
