@@ -36,7 +36,8 @@ SCHEMA: dict[str, Any] = {
 }
 FORMS = ("ddgauss", "skellam", "central", "local")
 ALL = ("count", "sum:weight", "mean:age", "variance:age", "histogram:sex", "histogram:age:4", "quantiles:age:0.25:0.75",
-       "covariance:age:weight", "table:sex:ill", "top:sex:1", "linear:weight:age:sex", "survival:age:ill:90:6")  # fmt: skip
+       "covariance:age:weight", "table:sex:ill", "top:sex:1",
+       "linear:weight:age:sex", "survival:age:ill:90:6")  # fmt: skip
 
 
 def rows(number: int = 240, persons: int | None = None) -> dict[str, list[Any]]:
