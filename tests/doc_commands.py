@@ -165,6 +165,11 @@ ELSEWHERE: tuple[tuple[str, str, str | None], ...] = (
         "tests/runs/test_asking.py::test_ranges_of_a_schema_come_from_private_quantiles",
     ),
     (
+        r"python -m tools\.inference_figure( only=(survival|linear))?",
+        "minutes",
+        "tests/data/test_survival.py::test_the_figures_tool_runs",
+    ),
+    (
         r"python -m tools\.quantile_figure",
         "minutes",
         "tests/data/test_questions.py::test_intervals_are_of_use",

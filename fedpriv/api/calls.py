@@ -386,7 +386,8 @@ class Comparison:
 @dataclass(frozen=True)
 class Answer:
     """values, low, high: float64 [k]; ``of`` says what each is of. low and high: 95 % interval for the noise, of a
-    quantile for its bin's edges too. remarks: of quantiles, how finely values are told apart.
+    quantile for its bin's edges too, of a regression for the sampling of rows too, as errors (standard errors) and
+    p_values [k] are, which others have none of. remarks: how finely values are told apart, what is left out.
     """
 
     question: str
@@ -395,6 +396,8 @@ class Answer:
     low: NDArray[np.float64]
     high: NDArray[np.float64]
     remarks: tuple[str, ...] = ()
+    errors: NDArray[np.float64] | None = None
+    p_values: NDArray[np.float64] | None = None
 
     @property
     def value(self) -> float:
@@ -687,8 +690,9 @@ def ask(
         found = run(ask_options([*questions, *own, *options]), folder=folder, quiet=quiet)
     read = list[Answer]()
     for one in found.summary["answers"]:
-        values, low, high = (np.array(one[name], np.float64) for name in ("values", "low", "high"))
-        read.append(Answer(one["question"], tuple(one["of"]), values, low, high, tuple(one.get("remarks", ()))))
+        numbers = ("values", "low", "high", "errors", "p_values")
+        given = {name: np.array(one[name], np.float64) for name in numbers if name in one}
+        read.append(Answer(one["question"], tuple(one["of"]), remarks=tuple(one.get("remarks", ())), **given))
     return Answers(found, tuple(read))
 
 

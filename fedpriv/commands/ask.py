@@ -12,6 +12,8 @@ A question is a kind and a column of the schema:
     covariance:COLUMN:COLUMN...
     table:COLUMN:COLUMN...               how many of each combination of categories
     top:COLUMN:HOW_MANY                  the most frequent categories
+    linear:TARGET:COLUMN...              a linear regression
+    survival:TIME:EVENT:GROUP            Kaplan-Meier curves and the log-rank test; GROUP:END:INTERVALS if wanted
 
 Quantiles are asked in two rounds (num_rounds=2), the second near what the first found.
 A question with spaces stands in quotation marks. The options are those of a run with strategy=ask (`fedpriv help ask`);

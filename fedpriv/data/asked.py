@@ -66,6 +66,7 @@ class Asks(Task):
     rows_per_unit: int | None = None
     sections: int = 1
     noise: float = 0.0
+    num_rounds: int = 1
     name: ClassVar[str] = "ask"
 
     def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
@@ -80,6 +81,17 @@ class Asks(Task):
         """The questions as a round asks them: any theta makes questions whose vectors are no longer than 1."""
         earlier = self.rounds(theta)[: number - 1] if self.sections > 1 else np.zeros((0, len(theta)))
         return zoomed(self.questions, earlier, self.noise, self.rows_per_unit)
+
+    def check(self, rows: int) -> None:
+        """Raises `OptionError` where a question's answer could only be that nothing can be said."""
+        rounds = self.num_rounds if self.sections == 1 else 1
+        for question, weight in zip(self.questions, weights(self.questions), strict=True):
+            needed = question.needs(self.noise / math.sqrt(rounds) * (self.rows_per_unit or 1) / weight)
+            if rows < needed:
+                words = (
+                    f"nothing can be said of {rows:,} rows at this noise; allowed: at least {math.ceil(needed):,} rows"
+                )
+                raise OptionError("questions", question.text, f"{words}, more epsilon, or fewer questions")
 
     def total(
         self,
@@ -211,7 +223,7 @@ def asks_of(config: Config, task: Task | None = None) -> Asks | None:
         raise OptionError("questions", f"{len(questions)} of them", words)
     noises = 1 if options.form == "central" else config.clients_per_round
     noise, sections = options.noise_multiplier * math.sqrt(noises) / KEPT, options.sections
-    return Asks(labels * sections, questions, schema, config.privacy.rows_per_person, sections, noise)
+    return Asks(labels * sections, questions, schema, config.privacy.rows_per_person, sections, noise, options.rounds)
 
 
 def _of_classes(classes: Sequence[str]) -> TableSchema:
@@ -229,7 +241,8 @@ def num_outputs_of(config: Config, schema: TableSchema | None) -> int:
 @dataclass(frozen=True)
 class Answer:
     """values, low, high: float64 [k]; low and high hold the true values with probability 95 %, each by itself, over the
-    draws of the noise. remarks: on how finely values are told apart.
+    draws of the noise, of a regression over draws of the rows too: its errors and p_values [k] hold both as well.
+    remarks: on how finely values are told apart, what is left out.
     """
 
     question: str
@@ -238,6 +251,8 @@ class Answer:
     low: np.ndarray
     high: np.ndarray
     remarks: tuple[str, ...] = ()
+    errors: np.ndarray | None = None
+    p_values: np.ndarray | None = None
 
 
 def zoomed(
@@ -281,10 +296,12 @@ def answers(
         part = totals[rounds, start : start + question.size].mean(axis=0) * scale
         std = float(np.linalg.norm(stds[rounds])) / len(stds[rounds]) * scale
         start += question.size
-        if bins is not None:
-            results.append(Answer(question.text, question.names, *bins.answer(part, std)))
+        if question.read is not None:
+            named = {"names": question.names} | question.read(part, std, rows_per_unit or 1)
+            results.append(Answer(question.text, **named))
             continue
         values = question.decode(part)
         draws = question.decode(part + rng.normal(0, std, (DRAWS, question.size))) if std else values[None]
-        results.append(Answer(question.text, question.names, values, *np.quantile(draws, (0.025, 0.975), axis=0)))
+        low, high = np.quantile(draws, (0.025, 0.975), axis=0)
+        results.append(Answer(question.text, question.names, values, low, high, question.remarks))
     return results

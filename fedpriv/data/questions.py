@@ -2,9 +2,9 @@
 
 A question is a text: ``count``, ``count:sex:f``, ``sum:age``, ``mean:age``, ``variance:age``, ``histogram:sex``,
 ``histogram:age:20``, ``quantiles:age:0.25:0.5:0.75``, ``covariance:age:weight``, ``table:sex:diagnosis``,
-``top:ward:5``. It gives a unit a vector of length at most 1 (`Question.vectors`); all vectors of a list of questions
-stand beside each other, scaled by w_q with sum of w_q^2 = 1, so a unit moves their sum by at most 1 whatever it holds.
-One noisy sum is one release that answers them all.
+``top:ward:5``, ``linear:weight:age:sex``, ``survival:months:died:arm``. It gives a unit a vector of length at most 1
+(`Question.vectors`); all vectors of a list of questions stand beside each other, scaled by w_q with sum of w_q^2 = 1,
+so a unit moves their sum by at most 1 whatever it holds. One noisy sum is one release that answers them all.
 
 **Why a unit's vector is no longer than 1.** Numbers are clipped to the schema's range and scaled to [-1, 1]; a category
 is one of a fixed list. So sum: |x / M| <= 1 with M the range's larger end. mean: |(x, 1)| <= sqrt(2). variance: |(x, 2
@@ -54,13 +54,33 @@ from typing import Any
 import numpy as np
 
 from fedpriv.common.errors import OptionError
+from fedpriv.data.regressions import MOST_COEFFICIENTS, Moments
+from fedpriv.data.regressions import Column as Regressor
+from fedpriv.data.survival import INTERVALS, MOST_INTERVALS, LifeTable
 from fedpriv.data.table_schema import TableSchema
 
-KINDS = ("count", "sum", "mean", "variance", "histogram", "quantiles", "covariance", "table", "top")
+KINDS = (
+    "count",
+    "sum",
+    "mean",
+    "variance",
+    "histogram",
+    "quantiles",
+    "covariance",
+    "table",
+    "top",
+    "linear",
+    "survival",
+)
 #: Bins of a number's histogram where none are asked for.
 HISTOGRAM_BINS = 10
 #: Quantiles of a question, which share its bins.
 MOST_SHARES = 64
+#: Of covariances.
+NOT_EXACT = (
+    "these sums have noise: a regression that takes them for exact has intervals that are far too narrow; "
+    "linear:TARGET:COLUMN... has the noise in its intervals"
+)
 #: A list of questions has at most so many numbers.
 MOST_NUMBERS = 1 << 16
 
@@ -75,7 +95,10 @@ class Question:
     """One question about a table.
 
     vectors: from the needed columns (`columns`) to float64 [n, size], each row of length at most 1. decode: from a sum
-    of such vectors [..., size] to answers [..., k], ``names`` says of what. bins: of quantiles, in this round.
+    of such vectors [..., size] to answers [..., k], ``names`` says of what. bins: of quantiles, in this round. read:
+    from a noisy sum, its noise's standard deviation and the rows of a unit that count to what an answer says, where
+    that has intervals of its own. needs: from the noise to the rows without which nothing can be said. remarks: on
+    every answer.
     """
 
     text: str
@@ -85,6 +108,9 @@ class Question:
     vectors: Callable[[Values], np.ndarray]
     decode: Callable[[np.ndarray], np.ndarray] = lambda total: total
     bins: Bins | None = None
+    read: Callable[[np.ndarray, float, int], dict[str, Any]] | None = None
+    needs: Callable[[float], float] = lambda std: 0.0
+    remarks: tuple[str, ...] = ()
 
     @property
     def kind(self) -> str:
@@ -98,7 +124,11 @@ class Question:
         def vectors(values: Values) -> np.ndarray:
             return bins.vectors(values[name])
 
-        return cls(text, (name,), bins.size, shares, vectors, lambda total: bins.answer(total, 0.0)[0], bins)
+        def read(total: np.ndarray, std: float, spread: int) -> dict[str, Any]:
+            return dict(zip(("values", "low", "high", "remarks"), bins.answer(total, std), strict=True))
+
+        decode = lambda total: bins.answer(total, 0.0)[0]  # noqa: E731
+        return cls(text, (name,), bins.size, shares, vectors, decode, bins, read)
 
     @classmethod
     def of_places(
@@ -266,7 +296,80 @@ class _Builder:
             return (product - mean[..., first] * mean[..., second]) * halves[first] * halves[second]
 
         pairs = tuple(f"{names[i]} x {names[j]}" for i, j in zip(first, second, strict=True))
-        return Question(self.text, names, size, pairs, vectors, decode)
+        return Question(self.text, names, size, pairs, vectors, decode, remarks=(NOT_EXACT,))
+
+    def _linear(self) -> Question:
+        names = self.different("numbers or categories")
+        target, *inputs = names
+        self.numbers_of(target)
+        moments = Moments(tuple(self.regressor(name) for name in (*inputs, target)))
+        if len(moments.names) > MOST_COEFFICIENTS:
+            raise self.wrong(f"{len(moments.names)} coefficients; allowed: {MOST_COEFFICIENTS}")
+
+        def vectors(values: Values) -> np.ndarray:
+            return moments.vectors([values[name] for name in (*inputs, target)])
+
+        def decode(total: np.ndarray) -> np.ndarray:
+            return moments.fit(total, 0.0).coefficients
+
+        size = len(moments.parts)
+        return Question(
+            self.text, names, size, moments.names, vectors, decode, read=moments.answer, needs=moments.needs
+        )
+
+    def _survival(self) -> Question:
+        form = "survival:TIME:EVENT, then if wanted a column of categories, the end and a number of intervals"
+        time, event, *given = self.only(form, 2, 3, 4, 5)
+        group = given.pop(0) if given and given[0] in (*self.schema.columns, self.schema.target.column) else None
+        (low, high), (end, intervals, *more) = self.numbers_of(time), [*given, *[""] * (2 - len(given)), *given[2:]]
+        if more:
+            raise self.wrong(f"{given[0]} is no column; allowed: {form}")
+        if low < 0:
+            raise self.wrong(f"the range of {time} begins at {low:g}; times begin at 0")
+        try:
+            until = float(end or high)
+        except ValueError:
+            raise self.wrong(f"{end} is neither a column nor a number; allowed: {form}") from None
+        if not 0 < until <= high:
+            raise self.wrong(f"the end {end} must be above 0 and at most {high:g}, the range's end")
+        number = self.whole(intervals, 1, MOST_INTERVALS) if intervals else INTERVALS
+        happened, names = self.happened(event), () if group is None else self.regressor(group).values
+        if group is not None and len(names) < 2:
+            raise self.wrong(f"{group} is no column of at least two categories; these are: {self.having('values')}")
+        columns = (time, event) if group is None else (time, event, group)
+        if len(set(columns)) < len(columns):
+            raise self.wrong(f"allowed: {form}, different columns")
+        table = LifeTable(until, number, names)
+        if table.size > MOST_NUMBERS:
+            raise self.wrong(f"{table.size} numbers; allowed: {MOST_NUMBERS}")
+
+        def vectors(values: Values) -> np.ndarray:
+            times = low + (values[time] + 1) / 2 * (high - low)
+            return table.vectors(times, happened(values[event]), None if group is None else values[group])
+
+        def decode(total: np.ndarray) -> np.ndarray:
+            return np.asarray(table.answer(total, 0.0)["values"])
+
+        return Question(
+            self.text, columns, table.size, table.names, vectors, decode, read=table.answer, needs=table.needs
+        )
+
+    def happened(self, name: str) -> Callable[[np.ndarray], np.ndarray]:
+        """From a column of two categories to 1 where it is the target's `positive`, else the second, 0 where it is the
+        other, -1 where it is neither.
+        """
+        values = self.regressor(name).values
+        if len(values) != 2:
+            raise self.wrong(f"{name} is no column of two categories, the event the second; {len(values)} are listed")
+        first = name == self.schema.target.column and self.schema.target.positive == values[0]
+        return lambda places: np.where((places < 0) | (places > 1), -1, (places == 0) if first else (places == 1))
+
+    def regressor(self, name: str) -> Regressor:
+        """A column of a regression."""
+        if not isinstance(bounds := self.column(name).range, tuple):
+            values = self.values_of(name)
+            return Regressor(name, values=values[: len(values) - (values[-1] == "other")])
+        return Regressor(name, (bounds[0] + bounds[1]) / 2, (bounds[1] - bounds[0]) / 2)
 
     def _histogram(self) -> Question:
         name, *bins = self.only("histogram:COLUMN of categories, histogram:COLUMN:BINS of numbers", 1, 2)

@@ -21,7 +21,9 @@ from fedpriv.config.schema import Config
 from fedpriv.data.asked import asks_of
 from fedpriv.data.questions import KINDS
 
-Kind = Literal["count", "sum", "mean", "variance", "histogram", "quantiles", "covariance", "table", "top"]
+Kind = Literal[
+    "count", "sum", "mean", "variance", "histogram", "quantiles", "covariance", "table", "top", "linear", "survival"
+]
 assert get_args(Kind) == KINDS
 
 

@@ -213,6 +213,8 @@ class Answer(Part):
     values: Floats = []
     low: Floats = []
     high: Floats = []
+    errors: Floats = []
+    p_values: Floats = []
     remarks: Texts = []
 
 

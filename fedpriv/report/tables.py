@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -19,7 +20,8 @@ HEADER = ("question", "of", "answer", "95 % interval")
 MOST_LINES = 20
 NOTE = (
     "The interval is for what the noise did to the answer about the rows that were asked, each by itself; it says "
-    "nothing of other rows. That of a quantile holds its bin's edges too."
+    "nothing of other rows. That of a quantile holds its bin's edges too, that of a regression or of survival "
+    "also holds what other rows of the same kind would give."
 )
 
 
@@ -96,15 +98,19 @@ def answer_rows(result: Summary) -> list[list[str]]:
     rows = []
     for one in result.answers or ():
         lines = list(zip(one.of, one.values, one.low, one.high, strict=True))
+        errors = zip(one.errors, one.p_values, strict=True)
+        further = [f"; standard error {_short(error)}, p {p_value(p)}" for error, p in errors] or [""] * len(lines)
         kind, *given = one.question.split(":")
         most = MOST_LINES
+        if kind == "survival" and len(lines) > most:  # evenly spaced, the last time among them
+            lines = lines[:: -math.ceil(len(lines) / most)][::-1]
         if kind == "top":
             lines.sort(key=lambda line: -line[1])
             most = int(given[1])
-        for name, value, low, high in lines[:most]:
-            rows.append([one.question, name, _short(value), f"{_short(low)} to {_short(high)}"])
-        if (more := len(lines) - most) > 0 and kind != "top":
-            rows.append([one.question, f"{more:,} more in answers.csv", "", ""])
+        for (name, value, low, high), more in zip(lines[:most], further, strict=False):
+            rows.append([one.question, name, _short(value), f"{_short(low)} to {_short(high)}{more}"])
+        if (left := len(lines) - most) > 0 and kind != "top":
+            rows.append([one.question, f"{left:,} more in answers.csv", "", ""])
         rows += [[one.question, remark, "", ""] for remark in one.remarks]
     return rows
 
@@ -113,6 +119,10 @@ def replies(result: Summary) -> str:
     """Who answered, in words."""
     replied, clients = result.asked.get("replied"), result.num_clients
     return f"{'?' if replied is None else f'{replied:.0f}'} of {'?' if clients is None else clients} clients answered"
+
+
+def p_value(p: float) -> str:
+    return "< 0.0001" if p < 1e-4 else f"{p:.2g}"
 
 
 def _short(value: float) -> str:

@@ -165,6 +165,8 @@ def metrics_row(
 
 
 COLUMNS = ("question", "of", "answer", "low", "high")
+#: Of a regression's answer there are more, and they are columns of answers.csv where one is asked.
+FURTHER = ("remarks", "errors", "p_values")
 
 
 def noise_in_sums(options: AskOptions, rounds: Sequence[Mapping[str, Any]]) -> np.ndarray:
@@ -197,7 +199,7 @@ def answered(
             "values": one.values.tolist(),
             "low": one.low.tolist(),
             "high": one.high.tolist(),
-            **({"remarks": list(one.remarks)} if one.remarks else {}),
+            **{name: list(given) for name in FURTHER if (given := getattr(one, name)) is not None and len(given)},
         }
         for one in found
     ]
@@ -229,8 +231,10 @@ def as_csv(found: Sequence[Mapping[str, Any]]) -> str:
     """answers.csv: a line for each number."""
     out = io.StringIO(newline="")
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(COLUMNS)
+    further = [name for name in FURTHER[1:] if any(name in one for one in found)]
+    writer.writerow((*COLUMNS, *further))
     for one in found:
-        parts = (one[name] for name in ("of", "values", "low", "high"))
+        parts = [one[name] for name in ("of", "values", "low", "high")]
+        parts += [one.get(name, [""] * len(one["of"])) for name in further]
         writer.writerows((one["question"], *row) for row in zip(*parts, strict=True))
     return out.getvalue()

@@ -29,7 +29,8 @@ SCHEMA = schema_of(
 )
 ALL = (
     "count", "count:sex:f", "sum:weight", "mean:age", "variance:age", "histogram:sex", "histogram:age:4",
-    "quantiles:age:0.1:0.5:0.9", "covariance:age:weight", "table:sex:ill", "top:sex:2",
+    "quantiles:age:0.1:0.5:0.9", "covariance:age:weight", "table:sex:ill", "top:sex:2", "linear:weight:age:sex:ill",
+    "survival:age:ill:sex",
 )  # fmt: skip
 
 
@@ -76,6 +77,9 @@ def test_answers_without_noise_are_the_true_ones() -> None:
     assert found["top:sex:2"] == pytest.approx(np.bincount(raw["sex"], minlength=3))
     assert found["histogram:age:4"] == pytest.approx(np.histogram(age, 4, (0, 100))[0])
     assert found["covariance:age:weight"] == pytest.approx(np.cov(age, weight, bias=True)[[0, 0, 1], [0, 1, 1]])
+    known = raw["sex"] < 2
+    design = np.stack([np.ones(3000), age, raw["sex"], raw["ill"]], axis=1)[known]
+    assert found["linear:weight:age:sex:ill"] == pytest.approx(np.linalg.lstsq(design, weight[known])[0])
     assert found["table:sex:ill"] == pytest.approx(np.histogram2d(raw["sex"], raw["ill"], (3, 2))[0].ravel())
     assert found["quantiles:age:0.1:0.5:0.9"] == pytest.approx(np.quantile(age, (0.1, 0.5, 0.9)), abs=100 / 256)
 
@@ -139,6 +143,10 @@ def test_intervals_hold_what_the_noise_did(std: float) -> None:
         (("histogram:age:9999999",), "must be a whole number between 1"),
         (("covariance:age:age",), "different columns of numbers"),
         (("table:sex",), "different columns of categories"),
+        (("linear:age",), "allowed: linear:COLUMN:COLUMN..., different columns of numbers or categories"),
+        (("linear:sex:age",), "sex is no column of numbers"),
+        (("linear:age:note",), "note is no column of categories"),
+        (("linear:age:weight:weight",), "different columns"),
         (("count", "count"), "is asked twice"),
         (("histogram:age:40000", "histogram:weight:40000"), "numbers in all"),
     ],

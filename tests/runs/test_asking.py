@@ -23,6 +23,7 @@ from fedpriv.config.compose import compose
 from fedpriv.config.question_words import ask_options
 from fedpriv.data.asked import KEPT, MOST_VECTORS, PARTS, Asks, add_units
 from fedpriv.data.load import at_most_each, load_federated
+from fedpriv.data.survival import LifeTable
 from fedpriv.data.table_schema import read_schema
 from fedpriv.privacy.gaussian_dp import gaussian_mu
 from fedpriv.runs.planning import with_target
@@ -35,7 +36,8 @@ SCHEMA: dict[str, Any] = {
 }
 FORMS = ("ddgauss", "skellam", "central", "local")
 ALL = ("count", "sum:weight", "mean:age", "variance:age", "histogram:sex", "histogram:age:4", "quantiles:age:0.25:0.75",
-       "covariance:age:weight", "table:sex:ill", "top:sex:1")  # fmt: skip
+       "covariance:age:weight", "table:sex:ill", "top:sex:1",
+       "linear:weight:age:sex", "survival:age:ill:90:6")  # fmt: skip
 
 
 def rows(number: int = 240, persons: int | None = None) -> dict[str, list[Any]]:
@@ -88,6 +90,13 @@ def test_without_noise_answers_are_those_of_all_rows(form: str, tmp_path: Path) 
         for i in ("no", "yes")
     ]
     assert value["table:sex:ill"] == pytest.approx(cells, abs=0.05)
+    known = [name != "d" for name in table["sex"]]
+    design = np.stack([np.ones(240), age, [name == "m" for name in table["sex"]]], axis=1)[known]
+    assert value["linear:weight:age:sex"] == pytest.approx(np.linalg.lstsq(design, weight[known])[0], rel=0.01)
+    died = np.array([one == "yes" for one in table["ill"]], int)
+    life_table = LifeTable(90.0, 6).vectors(age, died).sum(axis=0)
+    assert value["survival:age:ill:90:6"] == pytest.approx(LifeTable(90.0, 6).answer(life_table, 0)["values"], abs=1e-3)
+    assert "far too narrow" in found["covariance:age:weight"]["remarks"][0]
     assert found[""]["asked"] == {"replied": 3} and found[""]["accuracy"]["final"] is None
 
 
@@ -232,6 +241,35 @@ def test_the_figures_tool_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     form, epsilon, *ratios = statistics_figure.row("ddgauss", 1.0)
     assert (form, epsilon) == ("ddgauss", "1")
     assert all(0.9 < float(ratio.split()[0]) < 1.3 for ratio in ratios)
+
+
+def test_a_regression_has_errors_and_p_values_everywhere(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """summary.json, answers.csv, the terminal, the page and Python."""
+    table, given = rows(600), ("privacy.target_epsilon=40", "operations.report=true")
+    words = [*options(tmp_path, table, *given), f"hydra.run.dir={tmp_path}/run"]
+    words.remove("operations.report=false")
+    assert main(["ask", "count", "linear:weight:sex:ill", *words]) == 0
+    printed = capsys.readouterr().out
+    assert "; standard error " in printed and ", p " in printed and "rows without a missing value" in printed
+    assert "standard error" in (tmp_path / "run/report.html").read_text()
+    lines = (tmp_path / "run/answers.csv").read_text().splitlines()
+    assert lines[0] == "question,of,answer,low,high,errors,p_values" and lines[1].endswith(",,") and len(lines) == 5
+    asked = fedpriv.ask(table, ["linear:weight:sex:ill"], schema=SCHEMA, epsilon=40, folder=tmp_path / "other")
+    one = asked["linear:weight:sex:ill"]
+    assert one.of == ("intercept", "sex=m", "ill=yes") and one.errors is not None and one.p_values is not None
+    assert ((one.low < one.values) & (one.values < one.high) & (one.errors > 0.5)).all() and one.p_values[0] < 1e-6
+
+
+@pytest.mark.parametrize("more", [("plan=true",), ()])
+def test_rows_too_few_for_the_noise_are_refused_before_anything_is_spent(
+    more: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [*options(tmp_path, rows(12), "privacy.target_epsilon=1", *more), f"hydra.run.dir={tmp_path}/run"]
+    for question, least in (("linear:weight:age:sex", 23), ("survival:age:ill:sex", 59)):
+        assert main(["ask", question, *words]) == 2
+        said = capsys.readouterr().err
+        assert f"{question}: nothing can be said of 12 rows at this noise; allowed: at least {least} rows" in said
+        assert not (tmp_path / "run/ledger.jsonl").exists()
 
 
 @pytest.mark.parametrize("form", FORMS)

@@ -1,0 +1,304 @@
+"""Linear regression from one noisy sum of moments, with intervals that hold sampling and noise.
+
+Of a row z = (1, x_1, ..., x_p, y) in the schema's scale (numbers in [-1, 1], a category as 0 and 1 against the column's
+first one) the sum is of z z'. What is released is M^ = M + E, where E is noise of a known law.
+
+**Why a row's vector is no longer than 1.** Its numbers are 1; x and 2 x^2 - 1 of a column of numbers; a 1 for a
+category (its square is itself, its product with another category of the column is 0); and the products of two columns.
+A column of numbers adds u + (2u - 1)^2 + u r with u = x^2 in [0, 1], where r >= 0 is the sum of squares of the others
+that it is multiplied with. This is convex in u, so largest at an end: 2 + r at u = 1, 1 at u = 0. A column of
+categories adds at most 1 + r. So with B columns (the target is one), of them N of numbers, the squares add up to at
+most 1 + B + N + B (B - 1)/2: `Moments.length` squared.
+
+**The interval.** Let t = (-beta, 1) and R drop the target's row. At the true beta, R M^ t = R M t + R E t. The first is
+sum of x (y - x'beta), by the central limit theorem normal of variance sigma^2 R M R' (errors of one spread), the second
+is normal of variance Q(t), exactly. So at the true beta, with V(t) = sigma^2 R M R' + Q(t),
+
+    f(t) = (R M^ t)' V(t)^-1 (R M^ t)    is chi-squared,
+
+whatever M^ is: nothing is inverted, so a noisy M^ that is near a singular one misleads nobody. That a'beta = b is
+tested by the least f over all t with a'beta = b (chi-squared of one degree: T. W. Anderson, H. Rubin, 1949; P.
+Guggenberger, F. Kleibergen, S. Mavroeidis, L. Chen: On the asymptotic sizes of subset Anderson-Rubin and Lagrange
+multiplier tests in linear instrumental variables regression. Econometrica 2012). The interval holds the b that are not
+refuted at 5 %. An interval from the estimate's own variance is 95 % only while E is small beside M; the tests show how
+it fails.
+
+f is the same for all multiples of t, so t of length 1 are searched. An interval is unbounded if and only if some t
+without a target (t_y = 0) is not refuted: the columns cannot be told from collinear ones. Then the column that weighs
+most in this t leaves the model, and the answer says so.
+
+A unit that adds the mean of its rows' vectors has its residuals' mean square in sigma^2; the variance of a mean is no
+larger. With a cap L on rows, a person's L residuals may be one, and sigma^2 counts L times (Cauchy-Schwarz).
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from statistics import NormalDist
+from typing import Any
+
+import numpy as np
+from scipy import optimize, stats
+
+#: Of 5 %.
+Z = NormalDist().inv_cdf(0.975)
+CRITICAL = Z**2
+#: Of a column that leaves the model.
+NOT_TOLD = (
+    "not told from a combination of the others (collinear, constant, or too rare for this noise); left out of the model"
+)
+#: Coefficients at most.
+MOST_COEFFICIENTS = 64
+#: An interval that reaches so many standard errors has no end.
+MOST_ERRORS = 1e4
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a regression. values: the categories, the first is what others are compared with; none: numbers in
+    [-1, 1] that stand for middle + half * number.
+    """
+
+    name: str
+    middle: float = 0.0
+    half: float = 1.0
+    values: tuple[str, ...] = ()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(f"{self.name}={value}" for value in self.values[1:]) or (self.name,)
+
+    def numbers(self, given: np.ndarray) -> np.ndarray:
+        """float64 [n, k]; rows with NaN where a value is missing. given: as in `fedpriv.data.questions.Values`."""
+        if not self.values:
+            return given[:, None]
+        places = np.arange(1, len(self.values))
+        missing = (given < 0) | (given >= len(self.values))  # "other" has no coefficient
+        return np.where(missing[:, None], np.nan, given[:, None] == places)
+
+
+@dataclass(frozen=True)
+class Moments:
+    """The sum of z z', as a vector. columns: of x, the target last."""
+
+    columns: tuple[Column, ...]
+
+    @cached_property
+    def length(self) -> float:
+        """Of the longest row's numbers."""
+        numbers, blocks = sum(not column.values for column in self.columns), len(self.columns)
+        return math.sqrt(1 + blocks + numbers + blocks * (blocks - 1) / 2)
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """Of z without the target."""
+        return ("intercept", *(name for column in self.columns[:-1] for name in column.names))
+
+    @cached_property
+    def owners(self) -> list[int]:
+        """Of each number of z after the 1 its column."""
+        return [place for place, column in enumerate(self.columns) for _ in column.names]
+
+    @cached_property
+    def pairs(self) -> list[tuple[int, int]]:
+        """Numbers of z of two columns, which are multiplied."""
+        pairs = itertools.combinations(range(1, len(self.owners) + 1), 2)
+        return [(i, j) for i, j in pairs if self.owners[i - 1] != self.owners[j - 1]]
+
+    @cached_property
+    def squares(self) -> list[int]:
+        """Numbers of z that are no categories."""
+        return [i for i, owner in enumerate(self.owners, 1) if not self.columns[owner].values]
+
+    @cached_property
+    def parts(self) -> np.ndarray:
+        """float64 [size, d, d]: a sum's numbers s, each times its part, add up to M."""
+        d, cells = len(self.owners) + 1, []
+        cells.append([(0, 0, 1.0), *((i, i, 0.5) for i in self.squares)])  # x^2 = (1 + (2 x^2 - 1))/2
+        cells += [[(0, i, 1.0), *([] if i in self.squares else [(i, i, 1.0)])] for i in range(1, d)]
+        cells += [[(i, i, 0.5)] for i in self.squares]
+        cells += [[(i, j, 1.0)] for i, j in self.pairs]
+        parts = np.zeros((len(cells), d, d))
+        for place, entries in enumerate(cells):
+            for i, j, value in entries:
+                parts[place, i, j] = parts[place, j, i] = value
+        return parts
+
+    def vectors(self, given: Sequence[np.ndarray]) -> np.ndarray:
+        """float64 [n, size], each of length at most 1, of columns [n] each; a row with a missing value adds nothing."""
+        z = np.concatenate([column.numbers(one) for column, one in zip(self.columns, given, strict=True)], axis=1)
+        first, second = np.array(self.pairs, int).reshape(-1, 2).T - 1
+        squares = 2 * z[:, np.array(self.squares, int) - 1] ** 2 - 1
+        vectors = np.concatenate([np.ones((len(z), 1)), z, squares, z[:, first] * z[:, second]], axis=1)
+        return np.where(np.isnan(vectors).any(axis=1, keepdims=True), 0.0, vectors) / self.length
+
+    def needs(self, std: float) -> float:
+        """Rows below which no answer is told from none: of a column at the ends of its range, the best there is."""
+        return Z * std * self.length
+
+    def fit(self, total: np.ndarray, std: float, spread: int = 1) -> Fit:
+        """total: noisy sum [size] of vectors; std: of the noise on each number."""
+        matrix = np.tensordot(total * self.length, self.parts, axes=1)
+        return Fit(matrix, self.parts * (std * self.length), spread)
+
+    def answer(self, total: np.ndarray, std: float, spread: int = 1) -> dict[str, Any]:
+        """What `fedpriv.data.asked.Answer` says of it: coefficients in the units of the columns."""
+        whole = self.fit(total, std, spread)
+        kept = whole.identified()
+        fit, rows = whole.only(kept), float(whole.matrix[0, 0])
+        error = self.length * std
+        remarks = [f"about {max(rows, 0):,.0f} rows without a missing value (+-{Z * error:,.0f})"]
+        *inputs, target = self.columns
+        owners = [inputs[self.owners[place - 1]] for place in kept[1:]]
+        halves = np.array([1.0, *(column.half for column in owners)])
+        weights = np.diag(1 / halves)
+        weights[0, 1:] = [-column.middle / column.half for column in owners]
+        values, errors = weights @ fit.coefficients, np.sqrt(np.einsum("ij,jk,ik->i", weights, fit.errors, weights))
+        ends = np.array([fit.interval(row) for row in weights]).T
+        moved = target.middle * (np.arange(len(kept)) == 0)
+        p_values = stats.chi2.sf(
+            [fit.statistic(row, -m / target.half) for row, m in zip(weights, moved, strict=True)], 1
+        )
+        values, (low, high) = moved + target.half * values, moved + target.half * ends
+        told = np.isfinite(low) & np.isfinite(high)
+        if left := [name for place, name in enumerate(self.names) if place not in np.array(kept)[told]]:
+            remarks.append(f"{', '.join(left)}: {NOT_TOLD}")
+        return {
+            "names": tuple(self.names[place] for place in np.array(kept)[told]),
+            "values": values[told],
+            "low": low[told],
+            "high": high[told],
+            "errors": (target.half * errors)[told],
+            "p_values": p_values[told],
+            "remarks": tuple(remarks),
+        }
+
+
+@dataclass(frozen=True)
+class Fit:
+    """Of moments M^ [d, d] with noise, the target last: coefficients, tests, intervals.
+
+    noise: [k, d, d], parts of E of variance 1. spread: how many rows of one residual there may be.
+    """
+
+    matrix: np.ndarray
+    noise: np.ndarray
+    spread: int = 1
+
+    @cached_property
+    def rows(self) -> float:
+        return max(float(self.matrix[0, 0]), 1.0)
+
+    @cached_property
+    def moments(self) -> np.ndarray:
+        """R M^ R', without directions of negative length, which noise alone makes."""
+        values, vectors = np.linalg.eigh(self.matrix[:-1, :-1])
+        return (vectors * np.maximum(values, 0.0)) @ vectors.T
+
+    @cached_property
+    def coefficients(self) -> np.ndarray:
+        return np.linalg.lstsq(self.matrix[:-1, :-1], self.matrix[:-1, -1], rcond=None)[0]
+
+    def variance(self, t: np.ndarray) -> np.ndarray:
+        """V(t) [d - 1, d - 1]."""
+        moved = (self.noise @ t)[:, :-1]
+        return self._residual(t) * self.moments + moved.T @ moved
+
+    def _residual(self, t: np.ndarray) -> float:
+        """sigma^2 of y - x'beta, times the rows that share one."""
+        return self.spread * max(float(t @ self.matrix @ t), 0.0) / self.rows
+
+    @cached_property
+    def errors(self) -> np.ndarray:
+        """Variances and covariances of the coefficients [d - 1, d - 1], as long as the noise is small beside M."""
+        inverse = np.linalg.pinv(self.matrix[:-1, :-1])
+        return inverse @ self.variance(np.append(-self.coefficients, 1.0)) @ inverse
+
+    def least(self, normal: np.ndarray, start: np.ndarray) -> tuple[float, np.ndarray]:
+        """(the least f(t) over t with normal't = 0, this t of length 1), from a start [d]."""
+        kept = np.linalg.svd(normal[None])[2][1:].T  # [d, d - 1]
+        scale = 1 / np.sqrt(np.maximum(np.einsum("ij,ij->j", kept, self._scale @ kept), 1e-300))
+        kept = kept * scale
+
+        def f(u: np.ndarray) -> tuple[float, np.ndarray]:
+            length = np.linalg.norm(u)
+            t = kept @ u / length
+            value, slope = self._f(t)
+            inner = kept.T @ slope
+            return value, (inner - (inner @ u) * u / length**2) / length
+
+        first = np.linalg.lstsq(kept, start, rcond=None)[0]
+        found = optimize.minimize(f, first / max(np.linalg.norm(first), 1e-300), jac=True, method="BFGS")
+        t = kept @ found.x
+        return float(found.fun), t / np.linalg.norm(t)
+
+    @cached_property
+    def _scale(self) -> np.ndarray:
+        """What f's quadratic forms are in length: of directions alike."""
+        values, vectors = np.linalg.eigh(self.matrix)
+        floor = np.linalg.norm(self.noise, axis=0).max() + 1e-9 * np.abs(values).max()
+        return (vectors * np.maximum(np.abs(values), floor)) @ vectors.T
+
+    def _f(self, t: np.ndarray) -> tuple[float, np.ndarray]:
+        """f(t) and its slope [d]."""
+        moved = (self.noise @ t)[:, :-1]
+        square, residual = self.moments, self._residual(t)
+        variance = residual * square + moved.T @ moved
+        g = (self.matrix @ t)[:-1]
+        h = np.linalg.solve(variance + 1e-12 * np.trace(variance) * np.eye(len(g)), g)
+        back = np.append(h, 0.0)
+        along = self.noise @ back  # [k, d]
+        slope = 2 * self.matrix @ back - 2 * (along @ t) @ along
+        if residual > 0:
+            slope -= 2 * self.spread / self.rows * float(h @ square @ h) * (self.matrix @ t)
+        return float(g @ h), slope
+
+    def statistic(self, weights: np.ndarray, value: float) -> float:
+        """Of the test that weights'beta = value: chi-squared of one degree."""
+        along = self.errors @ weights
+        moved = self.coefficients + along * (value - weights @ self.coefficients) / max(float(weights @ along), 1e-300)
+        return self.least(np.append(weights, value), np.append(-moved, 1.0))[0]
+
+    def interval(self, weights: np.ndarray) -> tuple[float, float]:
+        """Of weights'beta: the values around the estimate that are not refuted; infinite where none is."""
+        middle, error = float(weights @ self.coefficients), math.sqrt(weights @ self.errors @ weights)
+        ends = []
+
+        def excess(value: float) -> float:
+            return self.statistic(weights, value) - CRITICAL
+
+        for side in (-error, error):
+            inner, outer = 0.0, Z * side
+            while excess(middle + outer) <= 0 and abs(outer) < MOST_ERRORS * error:
+                inner, outer = outer, 2 * outer
+            if abs(outer) >= MOST_ERRORS * error:
+                ends.append(math.copysign(math.inf, side))
+                continue
+            ends.append(optimize.brentq(excess, middle + inner, middle + outer, xtol=1e-3 * error))
+        return ends[0], ends[1]
+
+    def identified(self) -> list[int]:
+        """The numbers of z without those that are not told from a combination of the others, the target left out."""
+        kept = list(range(len(self.matrix) - 1))
+        while len(kept) > 1:
+            part = self.only(kept)
+            no_target = np.append(np.zeros(len(kept)), 1.0)
+            least, t = min((part.least(no_target, start) for start in part.starts()), key=lambda one: one[0])
+            if least > CRITICAL:
+                break
+            weights = np.abs(t[1:-1]) * np.sqrt(np.maximum(np.diag(part.moments)[1:], 0.0))
+            kept.pop(1 + len(weights) - 1 - int(np.argmax(weights[::-1] > 0.8 * weights.max())))
+        return kept
+
+    def only(self, kept: Sequence[int]) -> Fit:
+        places = [*kept, len(self.matrix) - 1]
+        return Fit(self.matrix[np.ix_(places, places)], self.noise[:, places][:, :, places], self.spread)
+
+    def starts(self) -> np.ndarray:
+        """Directions [2, d] without a target near which the columns are most nearly collinear."""
+        vectors = np.linalg.eigh(self.matrix[:-1, :-1])[1]
+        return np.append(vectors.T, np.zeros((len(vectors), 1)), axis=1)[:2]

@@ -1,0 +1,226 @@
+"""Regressions from a noisy sum: lengths, least squares without noise, intervals that hold both kinds of chance."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from fedpriv.data.asked import answers, contributions
+from fedpriv.data.questions import ROWS, Values, parse
+from fedpriv.data.regressions import CRITICAL, Column, Fit, Moments, Z
+from fedpriv.data.table_schema import schema_of
+from fedpriv.privacy.gaussian_dp import gaussian_mu
+from tools import inference_figure
+from tools.inference_figure import TRUTH, table
+
+MOMENTS = inference_figure.MOMENTS
+SCHEMA = schema_of(
+    {
+        "target": {"column": "pay", "task": "regression", "range": [0, 50]},
+        "columns": {
+            "age": {"range": [20, 80]},
+            "weight": {"range": [40, 140]},
+            "sex": {"values": ["f", "m", "x"]},
+        },
+    },
+    "test",
+)
+QUESTION = "linear:pay:age:weight:sex"
+
+
+def noisy(rows: int, std: float, seed: int, given: Any = table) -> np.ndarray:
+    rng = np.random.default_rng(seed)
+    total = MOMENTS.vectors(given(rows, rng)).sum(axis=0)
+    return np.asarray(total + rng.normal(0, std, len(total)))
+
+
+# --- what a row adds ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kinds", ["nn", "ncn", "nnccn", "cn"])
+def test_no_row_is_longer_than_one_and_one_is_as_long(kinds: str) -> None:
+    """n: numbers, c: categories; corners, the inside and missing values."""
+    moments = Moments(tuple(Column(kind, values=("a", "b", "c") if kind == "c" else ()) for kind in kinds))
+    rng = np.random.default_rng(0)
+    inside = [rng.uniform(-1, 1, 4000) if kind == "n" else rng.integers(-1, 4, 4000) for kind in kinds]
+    corners = [rng.choice([-1.0, 0.0, 1.0], 4000) if kind == "n" else rng.integers(0, 3, 4000) for kind in kinds]
+    lengths = [np.linalg.norm(moments.vectors(rows), axis=1).max() for rows in (inside, corners)]
+    assert lengths[0] <= 1 + 1e-12 and lengths[1] == pytest.approx(1, abs=1e-12)
+
+
+def test_the_parts_of_a_sum_add_up_to_the_moments() -> None:
+    columns = table(50, np.random.default_rng(0))
+    z = np.stack([np.ones(50), *columns], axis=1)
+    vectors = MOMENTS.vectors(columns).sum(axis=0) * MOMENTS.length
+    assert np.tensordot(vectors, MOMENTS.parts, axes=1) == pytest.approx(z.T @ z)
+
+
+# --- against least squares --------------------------------------------------------------------------------
+
+
+def people(number: int, seed: int = 0) -> tuple[Values, np.ndarray, np.ndarray]:
+    """(columns as a schema scales them, a design in units, pay)."""
+    rng = np.random.default_rng(seed)
+    age, sex = rng.uniform(20, 80, number), rng.integers(0, 3, number)
+    weight = (60 + 0.5 * age + rng.normal(0, 8, number)).clip(40, 140)
+    pay = (5 + 0.2 * age - 0.05 * weight + 4.0 * (sex == 1) + rng.normal(0, 3, number)).clip(0, 50)
+    values: Values = {"age": (age - 50) / 30, "weight": (weight - 90) / 50, "sex": sex, "pay": pay / 25 - 1}
+    design = np.stack([np.ones(number), age, weight, sex == 1, sex == 2], axis=1)
+    return values | {ROWS: np.zeros(number)}, design, pay
+
+
+def test_without_noise_it_is_least_squares_in_the_columns_own_units() -> None:
+    values, x, y = people(4000)
+    questions = parse((QUESTION,), SCHEMA)
+    (found,) = answers(questions, contributions(questions, values, None).sum(axis=0), 0.0)
+    beta = np.linalg.lstsq(x, y, rcond=None)[0]
+    errors = np.sqrt(np.diag(np.linalg.inv(x.T @ x)) * np.mean((y - x @ beta) ** 2))
+    assert found.names == ("intercept", "age", "weight", "sex=m", "sex=x")
+    assert found.values == pytest.approx(beta, rel=1e-6)
+    assert found.errors == pytest.approx(errors, rel=1e-6)
+    assert found.low == pytest.approx(beta - Z * errors, abs=0.01 * errors.max())
+    assert found.high == pytest.approx(beta + Z * errors, abs=0.01 * errors.max())
+    assert found.p_values is not None
+    assert found.p_values[-1] == pytest.approx(2 * stats.norm.sf(abs(beta / errors)[-1]), abs=0.01)
+    assert found.remarks == ("about 4,000 rows without a missing value (+-0)",)
+
+
+def test_rows_with_a_missing_or_an_unknown_cell_count_for_nothing() -> None:
+    values, x, y = people(3000)
+    gone = np.arange(3000) % 3 == 0
+    values |= {
+        "age": np.where(gone, np.nan, values["age"]),
+        "sex": np.where(np.arange(3000) % 3 == 1, -1, values["sex"]),
+    }
+    values["sex"][5::9] = 3  # other
+    kept = ~gone & (values["sex"] >= 0) & (values["sex"] < 3)
+    questions = parse((QUESTION,), SCHEMA)
+    (found,) = answers(questions, contributions(questions, values, None).sum(axis=0), 0.0)
+    assert found.values == pytest.approx(np.linalg.lstsq(x[kept], y[kept], rcond=None)[0], rel=1e-6)
+    assert f"about {kept.sum()} rows" in found.remarks[0]
+
+
+def test_rows_of_one_person_do_not_narrow_an_interval() -> None:
+    """Each row four times: with a cap of four the errors are those of the rows once."""
+    values, _, _ = people(1500)
+    four = {name: np.repeat(column, 4) for name, column in values.items()}
+    questions, person = parse((QUESTION,), SCHEMA), np.repeat(np.arange(1500), 4)
+    (once,) = answers(questions, contributions(questions, values, None).sum(axis=0), 0.0)
+    (capped,) = answers(questions, contributions(questions, four, person, 4).sum(axis=0), 0.0, rows_per_unit=4)
+    assert capped.values == pytest.approx(once.values) and capped.errors == pytest.approx(once.errors, rel=1e-6)
+    assert capped.low == pytest.approx(once.low, rel=0.01)
+
+
+# --- the test behind an interval -----------------------------------------------------------------------------
+
+
+def test_the_slope_is_that_of_the_statistic() -> None:
+    fit, rng = MOMENTS.fit(noisy(800, 4.0, 3), 4.0, 2), np.random.default_rng(4)
+    for _ in range(5):
+        t = rng.normal(size=5)
+        value, slope = fit._f(t)
+        steps = [(fit._f(t + h)[0] - fit._f(t - h)[0]) / 2e-6 for h in 1e-6 * np.eye(5)]
+        assert slope == pytest.approx(steps, rel=1e-4, abs=1e-4 * abs(value))
+
+
+def test_the_statistic_is_the_least_over_a_fine_grid() -> None:
+    """Of one column: the plain twin computes f as the page has it, over all t with the tested coefficient."""
+    moments, std = Moments((Column("a"), Column("y"))), 3.0
+    rng = np.random.default_rng(1)
+    a = rng.uniform(-1, 1, 300)
+    total = moments.vectors([a, (0.5 * a + rng.normal(0, 0.2, 300)).clip(-1, 1)]).sum(axis=0)
+    fit = moments.fit(total + rng.normal(0, std, len(total)), std)
+    matrix, drop = fit.matrix, np.eye(3)[:2]
+    for value in (-0.3, 0.2, 0.5, 0.9):
+        least = math.inf
+        for intercept in np.linspace(-3, 3, 20001):
+            t = np.array([-intercept, -value, 1.0])
+            noise = sum(np.outer(drop @ (p @ t), drop @ (p @ t)) for p in moments.parts) * (std * moments.length) ** 2
+            variance = max(t @ matrix @ t, 0) / matrix[0, 0] * matrix[:2, :2] + noise
+            g = drop @ matrix @ t
+            least = min(least, g @ np.linalg.solve(variance, g))
+        assert fit.statistic(np.array([0.0, 1.0]), value) == pytest.approx(least, rel=1e-4)
+
+
+def test_an_interval_ends_where_the_test_refutes() -> None:
+    fit = MOMENTS.fit(noisy(1500, 5.0, 7), 5.0)
+    for weights in (*np.eye(4), np.array([1.0, 0.5, -0.2, 0.0])):
+        for end in fit.interval(weights):
+            assert fit.statistic(weights, end) == pytest.approx(CRITICAL, rel=0.02)
+
+
+@pytest.mark.parametrize(("rows", "noises"), [(500, 1), (500, 5), (3000, 5)])
+def test_intervals_hold_the_truth_of_the_law_and_those_without_the_noise_do_not(rows: int, noises: int) -> None:
+    """250 draws: 95 % within what these can tell; the tool has a thousand."""
+    held, naive, kept = inference_figure.trials("uniform", rows, 1.0, noises, 250)
+    assert ((held >= 0.91) & (held <= 0.985)).all(), held
+    assert naive.min() < 0.7 and kept[0] == 1.0
+
+
+def test_the_figures_tool_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    inference_figure.main(["draws=3"])
+    assert "| uniform | 500 | 1 | secure sum |" in capsys.readouterr().out
+
+
+# --- what cannot be said ---------------------------------------------------------------------------------------
+
+
+def rare(number: int, rng: np.random.Generator) -> list[np.ndarray]:
+    a, b, _, y = table(number, rng)
+    return [a, b, (np.arange(number) < 3).astype(int), y]
+
+
+def collinear(number: int, rng: np.random.Generator) -> list[np.ndarray]:
+    a, _, group, y = table(number, rng)
+    return [a, -a, group, y]
+
+
+def constant(number: int, rng: np.random.Generator) -> list[np.ndarray]:
+    a, _, group, y = table(number, rng)
+    return [a, np.full(number, 0.25), group, y]
+
+
+@pytest.mark.parametrize(("given", "left"), [(rare, 3), (collinear, 2), (constant, 2)])
+def test_a_column_that_is_not_told_from_others_leaves_the_model(given: Any, left: int) -> None:
+    std, held = 1 / gaussian_mu(1.0, 1e-4), []
+    big = MOMENTS.fit(MOMENTS.vectors(given(200_000, np.random.default_rng(5))).sum(axis=0), 0.0)
+    for seed in range(40):
+        total = noisy(2000, std, seed, given)
+        fit = MOMENTS.fit(total, std)
+        kept = fit.identified()
+        if left in kept:
+            continue
+        assert kept == [place for place in range(4) if place != left]
+        found, true = MOMENTS.answer(total, std), big.only(kept).coefficients
+        assert (
+            len(found["values"]) == 3 and f"{MOMENTS.names[left]}: not told from a combination" in found["remarks"][1]
+        )
+        held.append((found["low"] <= true) & (true <= found["high"]))
+    assert len(held) >= 33 and np.mean(held) > 0.88
+
+
+@pytest.mark.parametrize("total", ["noise alone", "nothing"])
+def test_noise_alone_gives_no_slope(total: str) -> None:
+    size = len(MOMENTS.parts)
+    given = np.zeros(size) if total == "nothing" else np.random.default_rng(0).normal(0, 40, size)
+    found = MOMENTS.answer(given, 40.0)
+    assert all(np.isfinite(found[name]).all() for name in ("values", "low", "high", "errors", "p_values"))
+    assert "left out of the model" in found["remarks"][-1]
+
+
+def test_rows_that_can_say_nothing_are_a_matter_of_length_and_noise() -> None:
+    """Of one column at its ends, the sum of x^2 is the number of rows: that is what must stand out of its noise."""
+    moments = Moments((Column("a"), Column("y")))
+    assert moments.needs(2.0) == pytest.approx(1.959964 * 2 * math.sqrt(6))
+    assert isinstance(moments.fit(np.zeros(6), 1.0), Fit)
+
+
+def test_the_truth_of_the_tool_is_that_of_its_tables() -> None:
+    for name in inference_figure.TABLES:
+        columns = table(400_000, np.random.default_rng(1), name)
+        fit = MOMENTS.fit(MOMENTS.vectors(columns).sum(axis=0), 0.0)
+        assert fit.coefficients == pytest.approx(TRUTH, abs=0.005)
