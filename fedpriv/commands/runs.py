@@ -323,8 +323,8 @@ def job(_: Any) -> float | None:
 def finish(summary: dict[str, Any], folder: Path) -> None:
     """Prints the end of a run; with ``-q`` its last line alone."""
     report = folder / "report.html"
-    if summary.get("diverged"):
-        say(f"fedpriv: {summary['diverged']}", file=sys.stderr, flush=True)
+    for warning in filter(None, map(summary.get, ("diverged", "miscalibrated"))):
+        say(f"fedpriv: {warning}", file=sys.stderr, flush=True)
     if is_quiet():
         say(f"report: {shown(report)}" if report.exists() else f"folder: {shown(folder)}", flush=True)
         return

@@ -63,6 +63,7 @@ def head(run: RunFolder, problems: Mapping[str, str]) -> dict[str, Any]:
         "personal_layers": result.untrained_layers,
         "stages": result.stages,
         "diverged": result.diverged,
+        "miscalibrated": result.miscalibrated,
         "note": "; ".join(filter(None, (result.note, result.untrained))),
         "unfinished": f"{many(done, 'round')} of {planned or 'an unknown number'} so far." if going else "",
         "problems": [f"{name}: {problem}" for name, problem in problems.items()],

@@ -279,6 +279,7 @@ class Summary(Part):
     note: Text = None
     untrained: Text = None
     diverged: Text = None
+    miscalibrated: Text = None
     stages: Listed[Stage] = []
     attacks: Named[Attack] = {}
     asked: Numbers = {}

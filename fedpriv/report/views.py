@@ -51,7 +51,7 @@ ROUND: Kinds = {
 SUMMARY: Kinds = {
     **dict.fromkeys(("strategy", "dataset", "model", "public_knowledge", "seed", "rounds", "num_clients"), RELEASED),
     **dict.fromkeys(("clients_per_round", "trained", "num_parameters", "num_shared", "loss", "answers"), RELEASED),
-    **dict.fromkeys(("versions", "commit", "note", "stages", "lost", "diverged"), RELEASED),
+    **dict.fromkeys(("versions", "commit", "note", "stages", "lost", "diverged", "miscalibrated"), RELEASED),
     "accuracy": {"final": RELEASED, "best_on_test": RELEASED, "*": DATA},
     "metrics": {"sites": DATA, "*": RELEASED},
     "asked": {"replied": COHORT},

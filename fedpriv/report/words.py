@@ -40,10 +40,14 @@ LEADING = tuple(dict.fromkeys(task.leading for task in TASKS.values()))
 
 
 def leading_of_round(row: Mapping[str, Any]) -> tuple[str, float | None]:
-    """(name, value) of the leading metric in a line of metrics.jsonl: accuracy, or another task's own."""
+    """(name, value) of the leading metric in a line of metrics.jsonl: accuracy, where a class is rare auc, or another
+    task's own.
+    """
+    metrics = mapping_of(row.get("metrics"))
+    if (named := row.get("leading")) in LEADING:
+        return str(named), number(metrics.get(named))
     if (accuracy := row.get("accuracy")) is not None:
         return "accuracy", number(accuracy)
-    metrics = mapping_of(row.get("metrics"))
     name = next((name for name in LEADING if name in metrics), "accuracy")
     return name, number(metrics.get(name))
 

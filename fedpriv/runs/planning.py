@@ -73,8 +73,8 @@ def make_plan(config: Config, worker: Worker) -> Plan:
     """Trains nothing and releases nothing."""
     counts = schedule(config)
     client = make_client(config)
-    if client.facts.asks is not None:
-        client.facts.asks.check(int(example_counts(config).sum()))
+    if (facts := client.run.facts) is not None and facts.asks is not None:
+        facts.asks.check(int(example_counts(config).sum()))
     histories, times = planned_histories(config, counts)
     found = compose_clients(histories, config.privacy.delta, times=times)
     bytes_down, bytes_up = payload(config, worker, client)

@@ -42,6 +42,7 @@ from fedpriv.runs.summary import (
     lost_cells,
     metrics_figures,
     metrics_row,
+    miscalibration,
     privacy_figures,
     untrained,
 )
@@ -378,6 +379,7 @@ class Session:
             },
             "loss": {"final": score.metrics.get("loss")},
             **(divergence(score) if self.worker.data.dataset.task.name != "ask" else {}),
+            **miscalibration(score),
             **metrics_figures(score, best, self.evaluate.by_site(self.worker.whole_model(self.theta))),
             **self._answers(rows),
             "privacy": self._privacy(sum(seconds)),

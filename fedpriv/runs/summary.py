@@ -111,6 +111,15 @@ def divergence(score: Score) -> dict[str, str]:
     return {"diverged": f"the run diverged: its test loss is {loss:.3g}, above {DIVERGED:,.0f}; {remedy}"}
 
 
+def miscalibration(score: Score) -> dict[str, str]:
+    """{miscalibrated: in words}, from the published metrics alone; empty of a model whose probabilities are of use."""
+    brier, base = score.metrics.get("brier"), score.metrics.get("base_brier")
+    if brier is None or base is None or brier <= base:
+        return {}
+    words = f"the Brier score {brier:.3g} is worse than {base:.3g}, that of the base rate for everyone"
+    return {"miscalibrated": f"the model's probabilities are no risks: {words}"}
+
+
 def metrics_figures(score: Score, best: float | None, sites: Sequence[SiteScore] = ()) -> dict[str, Any]:
     """Entries of summary.json on metrics beside accuracy and loss, and on sites (the worst first); none where the task
     has no other metrics and no site has test examples.
@@ -137,6 +146,7 @@ def metrics_row(
         "accuracy": score.accuracy if score else None,
         "loss": score.metrics.get("loss") if score else None,
         **({"metrics": score.further} if score and score.further else {}),
+        **({"leading": score.leading} if score and score.accuracy is not None and score.leading != "accuracy" else {}),
         "train_loss": mean("train_loss"),
         PERSONAL: round_figures(
             {

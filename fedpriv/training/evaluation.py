@@ -16,7 +16,7 @@ from fedpriv.data import FederatedData
 from fedpriv.data.asked import Asks
 from fedpriv.training.resident import has_room
 from fedpriv.training.sequential import FlatModel, inputs_of
-from fedpriv.training.task_metrics import metrics, needed
+from fedpriv.training.task_metrics import leading, metrics, needed
 
 #: Sites (clients with test examples of their own) whose metrics are told one by one.
 MOST_SITES = 100
@@ -95,6 +95,7 @@ class Evaluator:
         inputs, device = inputs_of(data.dataset, examples, rows), worker.model.theta.device
         self.inputs = inputs.to(device) if has_room(inputs.nbytes, device) else inputs
         self.targets = torch.from_numpy(np.asarray(examples.targets[rows]))
+        self.leading = leading(worker.model.task, self.targets)
 
     def __call__(self, theta: FloatVector) -> Score:
         return self._score(theta, self.inputs, self.targets)
@@ -129,7 +130,7 @@ class Evaluator:
     def _score(self, theta: FloatVector, all_inputs: Tensor, all_targets: Tensor) -> Score:
         model = self.worker.model
         if isinstance(model.task, Asks):  # nothing is predicted
-            return Score({}, model.task.leading, model.task.more_is_better)
+            return Score({}, self.leading, model.task.more_is_better)
         model.load(torch.from_numpy(theta).to(model.theta.device))
         model.module.eval()
         found, total_loss, batch = [], 0.0, self.worker.config.evaluate.batch_size
@@ -139,4 +140,4 @@ class Evaluator:
                 total_loss += float(model.task.total_loss(outputs, targets))
                 found.append(needed(model.task, outputs))
         score = metrics(model.task, torch.cat(found), all_targets, total_loss / len(all_targets))
-        return Score(score, model.task.leading, model.task.more_is_better)
+        return Score(score, self.leading, model.task.more_is_better)

@@ -6,10 +6,15 @@ import math
 
 import numpy as np
 import torch
+from scipy import special
 from torch import Tensor
 
 from fedpriv.mechanisms.tasks import PADDING, Classification, Multilabel, NextToken, Regression, Task
 
+#: Share of the test examples below which a class is rare.
+RARE = 0.2
+#: Of Newton's method, and the length of its longest.
+STEPS, LONGEST = 50, 10.0
 #: A loss or an error that is not finite is shown as this.
 LARGEST = 1e30
 
@@ -24,18 +29,19 @@ def needed(task: Task, outputs: Tensor) -> Tensor:
 def metrics(task: Task, outputs: Tensor, targets: Tensor, loss: float) -> dict[str, float]:
     """Metrics by name, of outputs [n, k] (as `needed` gives them) and targets of all test examples with this mean loss.
 
-    classification: accuracy; of two classes also auc, balanced_accuracy, f1 (of the positive class, else the second)
-    and brier (mean squared error of its probability). multilabel: auc and average_precision, means over the labels of
-    which both values occur. regression: rmse, mae in the target's units, r2. next_token: perplexity, accuracy of the
-    most likely token.
+    classification: accuracy; of two classes also auc, balanced_accuracy, f1 (of the positive class, else the second),
+    brier (mean squared error of its probability), base_brier (of the base rate for everyone) and slope (of the logistic
+    regression of the class on the model's log odds: 1 is calibrated, below 1 too sure of itself). multilabel: auc and
+    average_precision, means over the labels of which both values occur. regression: rmse, mae in the target's units,
+    r2. next_token: perplexity, accuracy of the most likely token.
     """
     found = {"loss": min(loss, LARGEST) if loss == loss else LARGEST}
     if isinstance(task, Classification):
         found = {"accuracy": int((outputs.argmax(1) == targets).sum()) / len(targets), **found}
         if task.num_outputs == 2 and torch.isfinite(outputs).all():
             place = 1 if task.positive is None else task.labels.index(task.positive)
-            shares = torch.softmax(outputs.double(), 1)[:, place].numpy()
-            found |= _of_two(shares, (targets.numpy() == place).astype(np.int64))
+            odds = (outputs[:, place].double() - outputs[:, 1 - place].double()).numpy()
+            found |= _of_two(odds, (targets.numpy() == place).astype(np.int64))
     elif isinstance(task, Multilabel):
         found |= _of_labels(outputs.double().nan_to_num().numpy(), targets.numpy())
     elif isinstance(task, Regression):
@@ -47,17 +53,55 @@ def metrics(task: Task, outputs: Tensor, targets: Tensor, loss: float) -> dict[s
     return found
 
 
-def _of_two(share: np.ndarray, targets: np.ndarray) -> dict[str, float]:
-    """Of the positive class (targets 1), with its probabilities float64 [n]."""
+def leading(task: Task, targets: Tensor) -> str:
+    """The metric that a run is judged by on these test examples: of two classes auc where one is `RARE`, since accuracy
+    is high there for a model that finds nobody.
+    """
+    if isinstance(task, Classification) and task.num_outputs == 2 and len(targets):
+        share = float((targets == 1).double().mean())
+        if 0 < min(share, 1 - share) < RARE:
+            return "auc"
+    return task.leading
+
+
+def _of_two(odds: np.ndarray, targets: np.ndarray) -> dict[str, float]:
+    """Of the positive class (targets 1), with its log odds float64 [n]."""
     from sklearn import metrics as known  # takes a second
 
-    guessed = share > 0.5
+    share, rate = special.expit(odds), float(targets.mean())
+    guessed = odds > 0
     found = {
         "balanced_accuracy": float(known.balanced_accuracy_score(targets, guessed)) if _both(targets) else 0.5,
         "f1": float(known.f1_score(targets, guessed, zero_division=0.0)),
         "brier": float(known.brier_score_loss(targets, share, labels=[0, 1])),
+        "base_brier": rate * (1 - rate),
     }
-    return found | ({"auc": float(known.roc_auc_score(targets, share))} if _both(targets) else {})
+    if not _both(targets):
+        return found
+    slope = calibration(odds, targets)
+    return found | {"auc": float(known.roc_auc_score(targets, odds))} | ({} if slope is None else {"slope": slope[1]})
+
+
+def calibration(odds: np.ndarray, targets: np.ndarray) -> tuple[float, float] | None:
+    """(a, b) of the most likely model sigmoid(a + b odds) of targets 0 and 1, by Newton's method; None where there is
+    none, as where the odds separate the classes.
+    """
+    scale = float(np.abs(odds - odds.mean()).max())
+    if not scale:
+        return None
+    x = np.stack([np.ones_like(odds), (odds - odds.mean()) / scale], axis=1)
+    found = np.zeros(2)
+    for _ in range(STEPS):
+        share = special.expit(x @ found)
+        try:
+            step = np.linalg.solve((x * (share * (1 - share))[:, None]).T @ x, x.T @ (targets - share))
+        except np.linalg.LinAlgError:
+            return None
+        found = found + step * min(1.0, LONGEST / max(float(np.linalg.norm(step)), 1e-300))
+        if np.linalg.norm(step) < 1e-9 * (1 + np.linalg.norm(found)):
+            slope = float(found[1]) / scale
+            return float(found[0]) - slope * float(odds.mean()), slope
+    return None
 
 
 def _of_labels(outputs: np.ndarray, targets: np.ndarray) -> dict[str, float]:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 import torch
+from scipy.special import expit
+from sklearn.linear_model import LogisticRegression
 
 from fedpriv.mechanisms.tasks import PADDING, Classification, Multilabel, NextToken, Regression
-from fedpriv.training.task_metrics import LARGEST, metrics, needed
+from fedpriv.training.task_metrics import LARGEST, calibration, leading, metrics, needed
 
 
 def test_two_classes_have_more_than_accuracy() -> None:
@@ -22,6 +25,37 @@ def test_two_classes_have_more_than_accuracy() -> None:
     assert found["balanced_accuracy"] == pytest.approx((1 / 2 + 2 / 3) / 2)
     assert found["f1"] == pytest.approx(2 * 2 / (2 * 2 + 1 + 1))
     assert found["brier"] == pytest.approx(float((torch.sigmoid(score) - targets).square().mean()), rel=1e-6)
+    assert found["base_brier"] == pytest.approx(3 / 5 * 2 / 5)
+
+
+@pytest.mark.parametrize("slope", [0.25, 1.0, 3.0])
+def test_the_slope_says_how_sure_of_itself_a_model_is(slope: float) -> None:
+    rng = np.random.default_rng(0)
+    odds = rng.normal(-1, 2, 4000)
+    targets = (rng.random(4000) < expit(0.5 + slope * odds)).astype(np.int64)
+    by_sklearn = LogisticRegression(C=np.inf).fit(odds[:, None], targets)
+    found = calibration(odds, targets)
+    assert found == pytest.approx((by_sklearn.intercept_[0], by_sklearn.coef_[0, 0]), rel=1e-3)
+    assert found is not None and found[1] == pytest.approx(slope, rel=0.15)
+    outputs = torch.from_numpy(np.stack([np.zeros(4000), odds], axis=1))
+    assert metrics(Classification(("no", "yes")), outputs, torch.from_numpy(targets), 0.5)["slope"] == found[1]
+    assert metrics(Classification(("no", "yes"), "no"), outputs, torch.from_numpy(targets), 0.5)["slope"] == (
+        pytest.approx(found[1])  # of the other class, the same
+    )
+
+
+@pytest.mark.parametrize("odds", [[1.0, 2.0, 3.0, 4.0], [1.0, 1.0, 1.0, 1.0], [-1e300, -1.0, 1.0, 1e300]])
+def test_odds_that_separate_the_classes_or_none_have_no_slope(odds: list[float]) -> None:
+    assert calibration(np.array(odds), np.array([0, 0, 1, 1])) is None
+
+
+def test_a_rare_outcome_is_judged_by_auc() -> None:
+    two = Classification(("no", "yes"))
+    for positives, name in ((0, "accuracy"), (1, "auc"), (19, "auc"), (20, "accuracy"), (81, "auc"), (100, "accuracy")):
+        targets = torch.arange(100) < positives
+        assert leading(two, targets.long()) == name
+    assert leading(Classification(("a", "b", "c")), torch.zeros(3)) == "accuracy"
+    assert leading(Regression(("y",)), torch.zeros(3)) == "rmse"
 
 
 def test_three_classes_have_accuracy_and_loss_alone() -> None:
