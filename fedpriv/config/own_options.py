@@ -214,4 +214,4 @@ def find_own_methods() -> None:
     if OwnSearchPath not in Plugins.instance().discover(SearchPathPlugin):
         for plugin in (Sections, OwnStrategies, OwnSearchPath):
             Plugins.instance().register(plugin)
-    ConfigLoaderImpl.load_sweep_config = sweep_config  # type: ignore[method-assign]
+    ConfigLoaderImpl.load_sweep_config = sweep_config  # type: ignore[method-assign, assignment]
