@@ -73,7 +73,7 @@ def main(arguments: Sequence[str]) -> int:
 
 @contextmanager
 def running(folder: Path) -> Iterator[None]:
-    """Context of an active run: an interruption or a full disk is reported with the folder to resume from."""
+    """Context of an active run: an interruption, a full disk or memory is reported with the folder to resume from."""
     try:
         yield
     except KeyboardInterrupt as interruption:
@@ -84,6 +84,13 @@ def running(folder: Path) -> Iterator[None]:
             where = f" ({error.filename})" if error.filename else ""
             reason = error.strerror or str(error)
             raise RunFailed(f"{reason}{where}{_how_to_go_on(folder)}") from error
+        raise
+    except (MemoryError, RuntimeError) as error:
+        from fedpriv.mechanisms.device_errors import out_of_memory
+
+        if out_of_memory(error):
+            words = "out of memory: engine.trainer=sequential, a smaller engine.client_memory_mib, model or"
+            raise RunFailed(f"{words} local.batch_size need less{_how_to_go_on(folder)}") from error
         raise
     finally:
         from fedpriv.runs.folder import remove_if_unused  # what has run has imported it

@@ -66,7 +66,10 @@ def open_in(folder: Path, name: str) -> BufferedReader:
 def bytes_in(folder: Path, name: str, most: int = MOST) -> bytes:
     """The bytes of a file of a folder. Raises OSError, also where there are more than ``most``."""
     with open_in(folder, name) as file:
-        content = b"" if os.fstat(file.fileno()).st_size > most else file.read(most + 1)
+        size = os.fstat(file.fileno()).st_size
+        content = b"" if size > most else file.read(size + 1)  # for as many bytes as it is asked for, room is made
+        if len(content) > size:  # it grows
+            content += file.read(most - size)
         if max(len(content), os.fstat(file.fileno()).st_size) > most:
             raise OSError(errno.EFBIG, f"has more than {most} bytes", str(folder / name))
     return content

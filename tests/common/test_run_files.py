@@ -52,6 +52,24 @@ def test_a_file_of_the_folder_is_read_whole(tmp_path: Path) -> None:
     refuse_links(tmp_path)
 
 
+def test_a_file_needs_no_more_memory_than_it_has_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python makes room for as many bytes as a file is asked for; one that grows meanwhile is read to its end."""
+    (tmp_path / "file").write_bytes(b"all")
+    assert bytes_in(tmp_path, "file", 2**60) == b"all"
+    real = os.fstat
+
+    def grown(descriptor: int) -> os.stat_result:
+        found = real(descriptor)
+        with (tmp_path / "file").open("ab") as file:
+            file.write(b" and more")
+        return found
+
+    monkeypatch.setattr("fedpriv.common.run_files.os.fstat", grown)
+    assert bytes_in(tmp_path, "file", 100).startswith(b"all and more")
+    with pytest.raises(OSError, match="more than 25 bytes"):
+        bytes_in(tmp_path, "file", 25)
+
+
 def test_a_folder_named_through_a_link_is_the_users_own_word(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "file").write_text("1")

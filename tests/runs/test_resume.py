@@ -8,6 +8,7 @@ import os
 import shutil
 import signal
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -102,6 +103,29 @@ def dies_at(owner: object, name: str, call: int, half: bool = False) -> Callable
     return install
 
 
+#: Changes of the disk before which a run is killed, from config.yaml to the last round.
+DEADLY = range(20, 111, 1 if "FEDPRIV_STRESS" in os.environ else 18)
+#: What changes a file or a folder.
+CHANGES = ("write", "fsync", "replace", "rename", "unlink", "mkdir", "rmdir")
+
+
+def dies_before_change(number: int) -> Callable[[], None]:
+    """Makes the ``number``-th change of the disk deadly, whatever it is: before it."""
+
+    def install() -> None:
+        changes = iter(range(1, 10**6))
+
+        def deadly(real: Callable[..., object], *arguments, **options):
+            if next(changes) == number:
+                die()
+            return real(*arguments, **options)
+
+        for name in CHANGES:
+            setattr(os, name, partial(deadly, getattr(os, name)))
+
+    return install
+
+
 PHASES = {
     "before anything but config.yaml": dies_at(Session, "__init__", 1),
     "first client of the first round": dies_at(client.Client, "check_budget", 1),
@@ -117,6 +141,7 @@ PHASES = {
     "model written, no summary": dies_at(run_folder.RunFolder, "write_summary", 1),
     "after two rounds": dies_at(run_folder.RoundLines, "append", 3),
     "between the private and the public line of round 3": dies_at(files.JsonLines, "append", 6),
+    **{f"before change {number} of the disk": dies_before_change(number) for number in DEADLY},
 }
 
 

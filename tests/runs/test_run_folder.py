@@ -34,6 +34,7 @@ from fedpriv.common.errors import DataError, RunFailed, RunFolderError
 from fedpriv.common.files import JsonLines, locked, write_atomic
 from fedpriv.config.compose import compose
 from fedpriv.engines.grid import Contexts, empty_context
+from fedpriv.mechanisms.device_errors import NO_MEMORY
 from fedpriv.report.__main__ import main
 from fedpriv.runs.folder import CHECKPOINT_FILES, START, Checkpoint, RunFolder, earlier_files
 from fedpriv.runs.start import resume_run, start_run
@@ -253,6 +254,25 @@ def test_a_full_disk_is_told_by_its_errno(tmp_path: Path, capsys: pytest.Capture
 
     assert guarded(work) == FAILED
     assert "No space left on device" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("error", [MemoryError(), RuntimeError(f"[enforce fail] {NO_MEMORY}: 12 bytes")])
+def test_a_full_memory_ends_in_one_line(error: Exception, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    (tmp_path / "config.yaml").write_text("{}")
+
+    def work() -> int:
+        with running(tmp_path):
+            raise error
+
+    assert guarded(work) == FAILED
+    message = capsys.readouterr().err
+    assert message.startswith("fedpriv: out of memory: engine.trainer=sequential") and message.count("\n") == 1
+    assert f"resume={tmp_path} begins anew" in message
+
+
+def test_another_error_of_torch_is_raised(tmp_path: Path):
+    with pytest.raises(RuntimeError, match="shapes"), running(tmp_path):
+        raise RuntimeError("shapes do not fit")
 
 
 def test_what_nobody_but_a_developer_can_mend_is_raised(tmp_path: Path):
