@@ -49,29 +49,21 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from statistics import NormalDist
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 
 from fedpriv.common.errors import OptionError
-from fedpriv.data.regressions import MOST_COEFFICIENTS, Moments
+from fedpriv.data.regressions import MOST_COEFFICIENTS, Link, Moments
 from fedpriv.data.regressions import Column as Regressor
 from fedpriv.data.survival import INTERVALS, MOST_INTERVALS, LifeTable
 from fedpriv.data.table_schema import TableSchema
 
-KINDS = (
-    "count",
-    "sum",
-    "mean",
-    "variance",
-    "histogram",
-    "quantiles",
-    "covariance",
-    "table",
-    "top",
-    "linear",
-    "survival",
-)
+Kind = Literal[
+    "count", "sum", "mean", "variance", "histogram", "quantiles", "covariance", "table", "top", "linear", "logistic",
+    "poisson", "survival"
+]  # fmt: skip
+KINDS: tuple[str, ...] = get_args(Kind)
 #: Bins of a number's histogram where none are asked for.
 HISTOGRAM_BINS = 10
 #: Quantiles of a question, which share its bins.
@@ -95,7 +87,8 @@ class Question:
     """One question about a table.
 
     vectors: from the needed columns (`columns`) to float64 [n, size], each row of length at most 1. decode: from a sum
-    of such vectors [..., size] to answers [..., k], ``names`` says of what. bins: of quantiles, in this round. read:
+    of such vectors [..., size] to answers [..., k], ``names`` says of what. bins: of quantiles, in this round. zoom:
+    from this round's noisy sum and its noise to the question that the next round asks, where it is another. read:
     from a noisy sum, its noise's standard deviation and the rows of a unit that count to what an answer says, where
     that has intervals of its own. needs: from the noise to the rows without which nothing can be said. remarks: on
     every answer.
@@ -108,6 +101,7 @@ class Question:
     vectors: Callable[[Values], np.ndarray]
     decode: Callable[[np.ndarray], np.ndarray] = lambda total: total
     bins: Bins | None = None
+    zoom: Callable[[np.ndarray, float], Question] | None = None
     read: Callable[[np.ndarray, float, int], dict[str, Any]] | None = None
     needs: Callable[[float], float] = lambda std: 0.0
     remarks: tuple[str, ...] = ()
@@ -127,8 +121,34 @@ class Question:
         def read(total: np.ndarray, std: float, spread: int) -> dict[str, Any]:
             return dict(zip(("values", "low", "high", "remarks"), bins.answer(total, std), strict=True))
 
-        decode = lambda total: bins.answer(total, 0.0)[0]  # noqa: E731
-        return cls(text, (name,), bins.size, shares, vectors, decode, bins, read)
+        def decode(total: np.ndarray) -> np.ndarray:
+            return bins.answer(total, 0.0)[0]
+
+        def zoom(total: np.ndarray, std: float) -> Question:
+            return cls.of_bins(text, name, bins.zoomed(total, std))
+
+        return cls(text, (name,), bins.size, shares, vectors, decode, bins, None if bins.final else zoom, read)
+
+    @classmethod
+    def of_moments(
+        cls, text: str, columns: tuple[str, ...], moments: Moments, given: Callable[[Values], list[np.ndarray]]
+    ) -> Question:
+        """A regression. given: the columns of x and the target, in the schema's scale."""
+
+        def zoom(total: np.ndarray, std: float) -> Question:
+            return cls.of_moments(text, columns, moments.zoomed(total, std), given)
+
+        return cls(
+            text,
+            columns,
+            len(moments.parts),
+            moments.names,
+            lambda values: moments.vectors(given(values)),
+            lambda total: moments.answer(total, 0.0)["values"],
+            zoom=None if moments.link is None else zoom,
+            read=moments.answer,
+            needs=moments.needs,
+        )
 
     @classmethod
     def of_places(
@@ -299,22 +319,37 @@ class _Builder:
         return Question(self.text, names, size, pairs, vectors, decode, remarks=(NOT_EXACT,))
 
     def _linear(self) -> Question:
+        low, high = self.numbers_of(self.target)
+        return self.regression(Regressor(self.target, (low + high) / 2, (high - low) / 2))
+
+    def _logistic(self) -> Question:
+        happened = self.happened(self.target)
+
+        def given(values: np.ndarray) -> np.ndarray:
+            yes = happened(values)
+            return np.where(yes < 0, np.nan, 2.0 * yes - 1)
+
+        return self.regression(Regressor(self.target, 0.5, 0.5), Link("logistic"), given)
+
+    def _poisson(self) -> Question:
+        low, high = self.numbers_of(self.target)
+        if low != 0:
+            raise self.wrong(f"the range of {self.target} begins at {low:g}; counts begin at 0")
+        return self.regression(Regressor(self.target, high / 2, high / 2), Link("poisson", high))
+
+    @property
+    def target(self) -> str:
+        return self.different("numbers or categories")[0]
+
+    def regression(
+        self, target: Regressor, link: Link | None = None, given: Callable[[np.ndarray], np.ndarray] = np.asarray
+    ) -> Question:
         names = self.different("numbers or categories")
-        target, *inputs = names
-        self.numbers_of(target)
-        moments = Moments(tuple(self.regressor(name) for name in (*inputs, target)))
+        moments = Moments((*(self.regressor(name) for name in names[1:]), target), link)
         if len(moments.names) > MOST_COEFFICIENTS:
             raise self.wrong(f"{len(moments.names)} coefficients; allowed: {MOST_COEFFICIENTS}")
-
-        def vectors(values: Values) -> np.ndarray:
-            return moments.vectors([values[name] for name in (*inputs, target)])
-
-        def decode(total: np.ndarray) -> np.ndarray:
-            return moments.fit(total, 0.0).coefficients
-
-        size = len(moments.parts)
-        return Question(
-            self.text, names, size, moments.names, vectors, decode, read=moments.answer, needs=moments.needs
+        return Question.of_moments(
+            self.text, names, moments, lambda values: [*(values[name] for name in names[1:]), given(values[names[0]])]
         )
 
     def _survival(self) -> Question:
