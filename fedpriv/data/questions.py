@@ -121,13 +121,11 @@ class Question:
         def read(total: np.ndarray, std: float, spread: int) -> dict[str, Any]:
             return dict(zip(("values", "low", "high", "remarks"), bins.answer(total, std), strict=True))
 
-        def decode(total: np.ndarray) -> np.ndarray:
-            return bins.answer(total, 0.0)[0]
-
         def zoom(total: np.ndarray, std: float) -> Question:
             return cls.of_bins(text, name, bins.zoomed(total, std))
 
-        return cls(text, (name,), bins.size, shares, vectors, decode, bins, None if bins.final else zoom, read)
+        zoomed = None if bins.final else zoom
+        return cls(text, (name,), bins.size, shares, vectors, bins=bins, zoom=zoomed, read=read)
 
     @classmethod
     def of_moments(
@@ -138,17 +136,8 @@ class Question:
         def zoom(total: np.ndarray, std: float) -> Question:
             return cls.of_moments(text, columns, moments.zoomed(total, std), given)
 
-        return cls(
-            text,
-            columns,
-            len(moments.parts),
-            moments.names,
-            lambda values: moments.vectors(given(values)),
-            lambda total: moments.answer(total, 0.0)["values"],
-            zoom=None if moments.link is None else zoom,
-            read=moments.answer,
-            needs=moments.needs,
-        )
+        asked = cls(text, columns, len(moments.parts), moments.names, lambda values: moments.vectors(given(values)))
+        return replace(asked, zoom=zoom if moments.link else None, read=moments.answer, needs=moments.needs)
 
     @classmethod
     def of_places(
@@ -319,62 +308,54 @@ class _Builder:
         return Question(self.text, names, size, pairs, vectors, decode, remarks=(NOT_EXACT,))
 
     def _linear(self) -> Question:
-        low, high = self.numbers_of(self.target)
-        return self.regression(Regressor(self.target, (low + high) / 2, (high - low) / 2))
+        return self.regression()
 
     def _logistic(self) -> Question:
-        happened = self.happened(self.target)
-
-        def given(values: np.ndarray) -> np.ndarray:
-            yes = happened(values)
-            return np.where(yes < 0, np.nan, 2.0 * yes - 1)
-
-        return self.regression(Regressor(self.target, 0.5, 0.5), Link("logistic"), given)
+        return self.regression(Link("logistic"))
 
     def _poisson(self) -> Question:
-        low, high = self.numbers_of(self.target)
-        if low != 0:
-            raise self.wrong(f"the range of {self.target} begins at {low:g}; counts begin at 0")
-        return self.regression(Regressor(self.target, high / 2, high / 2), Link("poisson", high))
+        return self.regression(Link("poisson"))
 
-    @property
-    def target(self) -> str:
-        return self.different("numbers or categories")[0]
-
-    def regression(
-        self, target: Regressor, link: Link | None = None, given: Callable[[np.ndarray], np.ndarray] = np.asarray
-    ) -> Question:
+    def regression(self, link: Link | None = None) -> Question:
         names = self.different("numbers or categories")
-        moments = Moments((*(self.regressor(name) for name in names[1:]), target), link)
+        yes = self.happened(names[0]) if link is not None and link.name == "logistic" else None
+        (low, high), columns = self.numbers_of(names[0]) if yes is None else (0.0, 1.0), map(self.regressor, names[1:])
+        if link is not None and low != 0:
+            raise self.wrong(f"the range of {names[0]} begins at {low:g}; counts begin at 0")
+        target = Regressor(names[0], (low + high) / 2, (high - low) / 2)
+        moments = Moments((*columns, target), link and replace(link, most=high))
         if len(moments.names) > MOST_COEFFICIENTS:
             raise self.wrong(f"{len(moments.names)} coefficients; allowed: {MOST_COEFFICIENTS}")
-        return Question.of_moments(
-            self.text, names, moments, lambda values: [*(values[name] for name in names[1:]), given(values[names[0]])]
-        )
+
+        def given(values: Values) -> list[np.ndarray]:
+            y = values[names[0]]
+            scaled = y if yes is None else np.where(yes(y) < 0, np.nan, 2.0 * yes(y) - 1)
+            return [*(values[name] for name in names[1:]), scaled]
+
+        return Question.of_moments(self.text, names, moments, given)
 
     def _survival(self) -> Question:
         form = "survival:TIME:EVENT, then if wanted a column of categories, the end and a number of intervals"
         time, event, *given = self.only(form, 2, 3, 4, 5)
         group = given.pop(0) if given and given[0] in (*self.schema.columns, self.schema.target.column) else None
-        (low, high), (end, intervals, *more) = self.numbers_of(time), [*given, *[""] * (2 - len(given)), *given[2:]]
-        if more:
-            raise self.wrong(f"{given[0]} is no column; allowed: {form}")
+        low, high = self.numbers_of(time)
         if low < 0:
             raise self.wrong(f"the range of {time} begins at {low:g}; times begin at 0")
         try:
-            until = float(end or high)
+            until, intervals = float(given[0]) if given else high, given[1:2] or [str(INTERVALS)]
         except ValueError:
-            raise self.wrong(f"{end} is neither a column nor a number; allowed: {form}") from None
-        if not 0 < until <= high:
-            raise self.wrong(f"the end {end} must be above 0 and at most {high:g}, the range's end")
-        number = self.whole(intervals, 1, MOST_INTERVALS) if intervals else INTERVALS
+            raise self.wrong(f"{given[0]} is neither a column nor a number; allowed: {form}") from None
+        if not 0 < until <= high or len(given) > 2:
+            raise self.wrong(
+                f"the end {given[0]} must be above 0 and at most {high:g}, the range's end; allowed: {form}"
+            )
         happened, names = self.happened(event), () if group is None else self.regressor(group).values
         if group is not None and len(names) < 2:
             raise self.wrong(f"{group} is no column of at least two categories; these are: {self.having('values')}")
         columns = (time, event) if group is None else (time, event, group)
         if len(set(columns)) < len(columns):
             raise self.wrong(f"allowed: {form}, different columns")
-        table = LifeTable(until, number, names)
+        table = LifeTable(until, self.whole(intervals[0], 1, MOST_INTERVALS), names)
         if table.size > MOST_NUMBERS:
             raise self.wrong(f"{table.size} numbers; allowed: {MOST_NUMBERS}")
 
@@ -382,12 +363,7 @@ class _Builder:
             times = low + (values[time] + 1) / 2 * (high - low)
             return table.vectors(times, happened(values[event]), None if group is None else values[group])
 
-        def decode(total: np.ndarray) -> np.ndarray:
-            return np.asarray(table.answer(total, 0.0)["values"])
-
-        return Question(
-            self.text, columns, table.size, table.names, vectors, decode, read=table.answer, needs=table.needs
-        )
+        return Question(self.text, columns, table.size, table.names, vectors, read=table.answer, needs=table.needs)
 
     def happened(self, name: str) -> Callable[[np.ndarray], np.ndarray]:
         """From a column of two categories to 1 where it is the target's `positive`, else the second, 0 where it is the

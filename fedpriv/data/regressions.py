@@ -27,6 +27,15 @@ f is the same for all multiples of t, so t of length 1 are searched. An interval
 without a target (t_y = 0) is not refuted: the columns cannot be told from collinear ones. Then the column that weighs
 most in this t leaves the model, and the answer says so.
 
+**Yes and no, counts.** The first round is that of the linear regression, and theta follows from its sum. A later one
+asks for the sums of w x x' and x r, where r is y minus its mean at beta = theta, over the largest mean, so in [-1, 1],
+and w the variance there over the largest, in [0, 1] (`Link`). In place of y stands r, and numbers without it are
+multiplied by w: no vector is longer than above, whatever theta a server sends, and rounds are the adaptive composition
+that `fedpriv.data.questions` has. R M^ t with t = (-(beta - theta) times the largest slope, 1) is the score at beta up
+to second order in beta - theta; its variance is that of the model. What is second order no interval holds: it counts
+where beta is hardly told at all. Columns that are not told stay at theta, and the intervals of the others allow for
+`HELD`.
+
 A unit that adds the mean of its rows' vectors has its residuals' mean square in sigma^2; the variance of a mean is no
 larger. With a cap L on rows, a person's L residuals may be one, and sigma^2 counts L times (Cauchy-Schwarz).
 """
@@ -53,8 +62,8 @@ NOT_TOLD = "not told from a combination of the others (collinear, constant, or t
 MOST_COEFFICIENTS = 64
 #: Keeps V from being 0 where there is no noise.
 TINY = 1e-9
-#: Of beta near which a later round asks, and of a step to it, in the schema's scale.
-MOST_BETA, MOST_STEP = 20.0, 3.0
+#: Of beta near which a later round asks, in the schema's scale.
+MOST_BETA = 20.0
 #: Standard deviation of the beta that stay as earlier rounds gave them, in the schema's scale: a bet, not measured.
 HELD = 1.0
 #: Of a number that a server says is a sum.
@@ -118,7 +127,7 @@ class Link:
         c, moments = fit.coefficients / 2, fit.moments / fit.rows
         share = float(np.clip((fit.matrix[0, -1] / fit.rows + 1) / 2, 0.02, 0.98))
         if self.name == "logistic":
-            residual = float(np.clip(fit.residual_square / 4, 0.02, 0.25))
+            residual = float(np.clip(fit.residual(np.append(-fit.coefficients, 1.0)) / 4, 0.02, 0.25))
             beta = c / residual
             beta[0] = math.log(share / (1 - share)) + c[0] / residual + (0.5 / share - 0.5 / (1 - share))
             return beta
@@ -214,8 +223,7 @@ class Moments:
         if self.theta is None:
             theta = self.link.start(fit)
         else:
-            step = fit.coefficients / self.link.near(self.theta)[0]
-            theta = self.theta + np.clip(step, -MOST_STEP, MOST_STEP)
+            theta = self.theta + fit.coefficients / self.link.near(self.theta)[0]
         return replace(self, theta=np.round(np.clip(theta, -MOST_BETA, MOST_BETA) * 1024) / 1024)
 
     def told(self, total: np.ndarray, std: float, spread: int = 1) -> tuple[Fit, list[int]]:
@@ -235,7 +243,7 @@ class Moments:
         fit, kept = self.told(total, std, spread)
         rows, error = float(fit.matrix[0, 0]), self.length * std
         remarks = [f"about {max(rows, 0):,.0f} rows without a missing value (+-{Z * error:,.0f})"]
-        target, owners = self.columns[-1], [self.columns[owner] for owner in self.owners[: len(self.names) - 1]]
+        owners, target = [self.columns[owner] for owner in self.owners[: len(self.names) - 1]], self.columns[-1]
         units = np.diag([1.0, *(1 / column.half for column in owners)])  # from the scale of the schema to the columns'
         units[0, 1:] = [-column.middle / column.half for column in owners]
         scale, offset = target.half, target.middle * (np.arange(len(units)) == 0)
@@ -252,15 +260,9 @@ class Moments:
         told = np.isfinite(low) & np.isfinite(high)
         if left := [name for place, name in enumerate(self.names) if place not in np.array(kept)[told]]:
             remarks.append(f"{', '.join(left)}: {NOT_TOLD}; {gone}")
-        return {
-            "names": tuple(self.names[place] for place in np.array(kept)[told]),
-            "values": values[told],
-            "low": low[told],
-            "high": high[told],
-            "errors": (scale * errors)[told],
-            "p_values": p_values[told],
-            "remarks": tuple(remarks),
-        }
+        numbers = {"values": values, "low": low, "high": high, "errors": scale * errors, "p_values": p_values}
+        names = tuple(self.names[place] for place in np.array(kept)[told])
+        return {name: one[told] for name, one in numbers.items()} | {"names": names, "remarks": tuple(remarks)}
 
 
 @dataclass(frozen=True)
@@ -279,12 +281,6 @@ class Fit:
     def rows(self) -> float:
         return max(float(self.matrix[0, 0]), 1.0)
 
-    @property
-    def residual_square(self) -> float:
-        """Of least squares."""
-        t = np.append(-self.coefficients, 1.0)
-        return float(t @ self.matrix @ t) / self.rows
-
     @cached_property
     def moments(self) -> np.ndarray:
         """R M^ R', without directions of negative length, which noise alone makes."""
@@ -298,9 +294,9 @@ class Fit:
     def variance(self, t: np.ndarray) -> np.ndarray:
         """V(t) [d - 1, d - 1]."""
         moved = (self.noise @ t)[:, :-1]
-        return np.asarray(self._residual(t) * self.moments + moved.T @ moved)
+        return np.asarray(self.residual(t) * self.moments + moved.T @ moved)
 
-    def _residual(self, t: np.ndarray) -> float:
+    def residual(self, t: np.ndarray) -> float:
         """sigma^2 of t, times the rows that share one residual."""
         if self.dispersion is not None:
             return self.spread * self.dispersion * float(t[-1] ** 2 + TINY * (t @ t))
@@ -348,7 +344,7 @@ class Fit:
         inside = self.spread * float(h @ self.moments @ h)
         if self.dispersion is not None:
             slope -= 2 * inside * self.dispersion * np.append(TINY * t[:-1], t[-1])
-        elif self._residual(t) > 0:
+        elif self.residual(t) > 0:
             slope -= 2 * inside / self.rows * (self.matrix @ t)
         return float(g @ h), slope
 
@@ -361,28 +357,27 @@ class Fit:
     def interval(self, weights: np.ndarray) -> tuple[float, float]:
         """Of weights'beta: the values around the estimate that are not refuted; infinite where none is."""
         middle, error = float(weights @ self.coefficients), math.sqrt(weights @ self.errors @ weights)
-        ends = []
 
         def excess(value: float) -> float:
             return self.statistic(weights, value) - CRITICAL
 
-        for side in (-error, error):
+        def end(side: float) -> float:
             inner, outer = 0.0, Z * side
-            while excess(middle + outer) <= 0 and abs(outer) < MOST_ERRORS * error:
+            while excess(middle + outer) <= 0:
                 inner, outer = outer, 2 * outer
-            if abs(outer) >= MOST_ERRORS * error:
-                ends.append(math.copysign(math.inf, side))
-                continue
-            ends.append(optimize.brentq(excess, middle + inner, middle + outer, xtol=1e-3 * error))
-        return ends[0], ends[1]
+                if abs(outer) >= MOST_ERRORS * error:
+                    return math.copysign(math.inf, side)
+            return float(optimize.brentq(excess, middle + inner, middle + outer, xtol=1e-3 * error))
+
+        return end(-error), end(error)
 
     def identified(self) -> list[int]:
         """The numbers of z without those that are not told from a combination of the others, the target left out."""
         kept = list(range(len(self.matrix) - 1))
         while len(kept) > 1:
-            part = self.only(kept)
-            no_target = np.append(np.zeros(len(kept)), 1.0)
-            least, t = min((part.least(no_target, start) for start in part.starts()), key=lambda one: one[0])
+            part, no_target = self.only(kept), np.append(np.zeros(len(kept)), 1.0)
+            nearest = np.linalg.eigh(part.matrix[:-1, :-1])[1].T[:2]  # to collinear columns
+            least, t = min((part.least(no_target, np.append(one, 0.0)) for one in nearest), key=lambda one: one[0])
             if least > CRITICAL:
                 break
             weights = np.abs(t[1:-1]) * np.sqrt(np.maximum(np.diag(part.moments)[1:], 0.0))
@@ -391,11 +386,5 @@ class Fit:
 
     def only(self, kept: Sequence[int]) -> Fit:
         places = [*kept, len(self.matrix) - 1]
-        return Fit(
-            self.matrix[np.ix_(places, places)], self.noise[:, places][:, :, places], self.spread, self.dispersion
-        )
-
-    def starts(self) -> np.ndarray:
-        """Directions [2, d] without a target near which the columns are most nearly collinear."""
-        vectors = np.linalg.eigh(self.matrix[:-1, :-1])[1]
-        return np.append(vectors.T, np.zeros((len(vectors), 1)), axis=1)[:2]
+        noise = self.noise[:, places][:, :, places]
+        return replace(self, matrix=self.matrix[np.ix_(places, places)], noise=noise)
