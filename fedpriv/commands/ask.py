@@ -12,10 +12,10 @@ A question is a kind and a column of the schema:
     covariance:COLUMN:COLUMN...
     table:COLUMN:COLUMN...               how many of each combination of categories
     top:COLUMN:HOW_MANY                  the most frequent categories
-    linear:TARGET:COLUMN...              a linear regression
+    linear:TARGET:COLUMN...              a regression; or logistic, poisson
     survival:TIME:EVENT:GROUP            Kaplan-Meier curves and the log-rank test; GROUP:END:INTERVALS if wanted
 
-Quantiles are asked in two rounds (num_rounds=2), the second near what the first found.
+Quantiles, logistic and poisson are asked in two rounds (num_rounds=2), the second near what the first found.
 A question with spaces stands in quotation marks. The options are those of a run with strategy=ask (`fedpriv help ask`);
 all sites that are asked must answer (strategy.server.min_replies=${clients_per_round}) and the noise is the operating
 system's (privacy.rng=secure), unless an option says otherwise. `plan=true` shows the cost and asks nothing.

@@ -78,6 +78,10 @@ class RowSumOptions(ModularOptions):
         return 1.0
 
 
+#: Questions that a round asks near what the round before found.
+IN_ROUNDS = ("quantiles", "logistic", "poisson")
+
+
 class AskOptions(RowSumOptions):
     """Of ask: statistics of the rows at sites. Its clip norm is 1."""
 
@@ -95,8 +99,8 @@ class AskOptions(RowSumOptions):
 
     @property
     def sections(self) -> int:
-        """How many rounds have numbers of their own in the sum: all where quantiles are zoomed in on, else one."""
-        return self.rounds if any(question.strip().startswith("quantiles") for question in self.questions) else 1
+        """How many rounds have numbers of their own in the sum: all where a later one asks otherwise, else one."""
+        return self.rounds if any(question.strip().startswith(IN_ROUNDS) for question in self.questions) else 1
 
 
 # --- accumulated gradients, and control variates beside them -------------------------------------------------

@@ -217,6 +217,10 @@ def asks_of(config: Config, task: Task | None = None) -> Asks | None:
         known = known and (task is None or isinstance(task, Classification))
         schema = _of_classes(tuple(classes) if known else ("no", "yes"))
     questions = parse(options.questions, schema)
+    for question in questions:
+        if question.kind in ("logistic", "poisson") and options.rounds < 2:
+            words = f"{question.text} asks again near what the first round found; allowed: 2 or more"
+            raise OptionError("num_rounds", options.rounds, words)
     labels = tuple(f"{question.text} [{n}]" for question in questions for n in range(question.size))
     if options.sections * len(labels) > MOST_NUMBERS:
         words = f"{len(labels)} numbers, asked in {options.sections} rounds; allowed: {MOST_NUMBERS} in all"
@@ -264,11 +268,10 @@ def zoomed(
     zoomed, start = list[Question](), 0
     for question, weight in zip(questions, weights(questions), strict=True):
         scale = (rows_per_unit or 1) / weight
-        if (bins := question.bins) is not None:
-            for total in earlier[:, start : start + question.size]:
-                bins = bins.zoomed(total * scale, std * scale)
-            question = Question.of_bins(question.text, question.columns[0], bins)
-        start += question.size
+        place = slice(start, start + question.size)
+        for total in earlier[:, place]:
+            question = question if question.zoom is None else question.zoom(total * scale, std * scale)
+        start = place.stop
         zoomed.append(question)
     return tuple(zoomed)
 
@@ -291,8 +294,8 @@ def answers(
     totals, stds = np.atleast_2d(totals), np.atleast_1d(np.asarray(stds, np.float64))
     rng, results, start = np.random.default_rng(seed), list[Answer](), 0
     for question, weight in zip(questions, weights(questions), strict=True):
-        scale, bins = (rows_per_unit or 1) / weight, question.bins
-        rounds = slice(len(totals) - 1 if bins is not None and not bins.final else 0, None)
+        scale = (rows_per_unit or 1) / weight
+        rounds = slice(0 if question.zoom is None else len(totals) - 1, None)
         part = totals[rounds, start : start + question.size].mean(axis=0) * scale
         std = float(np.linalg.norm(stds[rounds])) / len(stds[rounds]) * scale
         start += question.size

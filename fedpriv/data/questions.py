@@ -49,29 +49,21 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from statistics import NormalDist
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 
 from fedpriv.common.errors import OptionError
-from fedpriv.data.regressions import MOST_COEFFICIENTS, Moments
+from fedpriv.data.regressions import MOST_COEFFICIENTS, Link, Moments
 from fedpriv.data.regressions import Column as Regressor
 from fedpriv.data.survival import INTERVALS, MOST_INTERVALS, LifeTable
 from fedpriv.data.table_schema import TableSchema
 
-KINDS = (
-    "count",
-    "sum",
-    "mean",
-    "variance",
-    "histogram",
-    "quantiles",
-    "covariance",
-    "table",
-    "top",
-    "linear",
-    "survival",
-)
+Kind = Literal[
+    "count", "sum", "mean", "variance", "histogram", "quantiles", "covariance", "table", "top", "linear", "logistic",
+    "poisson", "survival"
+]  # fmt: skip
+KINDS: tuple[str, ...] = get_args(Kind)
 #: Bins of a number's histogram where none are asked for.
 HISTOGRAM_BINS = 10
 #: Quantiles of a question, which share its bins.
@@ -95,7 +87,8 @@ class Question:
     """One question about a table.
 
     vectors: from the needed columns (`columns`) to float64 [n, size], each row of length at most 1. decode: from a sum
-    of such vectors [..., size] to answers [..., k], ``names`` says of what. bins: of quantiles, in this round. read:
+    of such vectors [..., size] to answers [..., k], ``names`` says of what. bins: of quantiles, in this round. zoom:
+    from this round's noisy sum and its noise to the question that the next round asks, where it is another. read:
     from a noisy sum, its noise's standard deviation and the rows of a unit that count to what an answer says, where
     that has intervals of its own. needs: from the noise to the rows without which nothing can be said. remarks: on
     every answer.
@@ -108,6 +101,7 @@ class Question:
     vectors: Callable[[Values], np.ndarray]
     decode: Callable[[np.ndarray], np.ndarray] = lambda total: total
     bins: Bins | None = None
+    zoom: Callable[[np.ndarray, float], Question] | None = None
     read: Callable[[np.ndarray, float, int], dict[str, Any]] | None = None
     needs: Callable[[float], float] = lambda std: 0.0
     remarks: tuple[str, ...] = ()
@@ -127,8 +121,23 @@ class Question:
         def read(total: np.ndarray, std: float, spread: int) -> dict[str, Any]:
             return dict(zip(("values", "low", "high", "remarks"), bins.answer(total, std), strict=True))
 
-        decode = lambda total: bins.answer(total, 0.0)[0]  # noqa: E731
-        return cls(text, (name,), bins.size, shares, vectors, decode, bins, read)
+        def zoom(total: np.ndarray, std: float) -> Question:
+            return cls.of_bins(text, name, bins.zoomed(total, std))
+
+        zoomed = None if bins.final else zoom
+        return cls(text, (name,), bins.size, shares, vectors, bins=bins, zoom=zoomed, read=read)
+
+    @classmethod
+    def of_moments(
+        cls, text: str, columns: tuple[str, ...], moments: Moments, given: Callable[[Values], list[np.ndarray]]
+    ) -> Question:
+        """A regression. given: the columns of x and the target, in the schema's scale."""
+
+        def zoom(total: np.ndarray, std: float) -> Question:
+            return cls.of_moments(text, columns, moments.zoomed(total, std), given)
+
+        asked = cls(text, columns, len(moments.parts), moments.names, lambda values: moments.vectors(given(values)))
+        return replace(asked, zoom=zoom if moments.link else None, read=moments.answer, needs=moments.needs)
 
     @classmethod
     def of_places(
@@ -299,47 +308,54 @@ class _Builder:
         return Question(self.text, names, size, pairs, vectors, decode, remarks=(NOT_EXACT,))
 
     def _linear(self) -> Question:
+        return self.regression()
+
+    def _logistic(self) -> Question:
+        return self.regression(Link("logistic"))
+
+    def _poisson(self) -> Question:
+        return self.regression(Link("poisson"))
+
+    def regression(self, link: Link | None = None) -> Question:
         names = self.different("numbers or categories")
-        target, *inputs = names
-        self.numbers_of(target)
-        moments = Moments(tuple(self.regressor(name) for name in (*inputs, target)))
+        yes = self.happened(names[0]) if link is not None and link.name == "logistic" else None
+        (low, high), columns = self.numbers_of(names[0]) if yes is None else (0.0, 1.0), map(self.regressor, names[1:])
+        if link is not None and low != 0:
+            raise self.wrong(f"the range of {names[0]} begins at {low:g}; counts begin at 0")
+        target = Regressor(names[0], (low + high) / 2, (high - low) / 2)
+        moments = Moments((*columns, target), link and replace(link, most=high))
         if len(moments.names) > MOST_COEFFICIENTS:
             raise self.wrong(f"{len(moments.names)} coefficients; allowed: {MOST_COEFFICIENTS}")
 
-        def vectors(values: Values) -> np.ndarray:
-            return moments.vectors([values[name] for name in (*inputs, target)])
+        def given(values: Values) -> list[np.ndarray]:
+            y = values[names[0]]
+            scaled = y if yes is None else np.where(yes(y) < 0, np.nan, 2.0 * yes(y) - 1)
+            return [*(values[name] for name in names[1:]), scaled]
 
-        def decode(total: np.ndarray) -> np.ndarray:
-            return moments.fit(total, 0.0).coefficients
-
-        size = len(moments.parts)
-        return Question(
-            self.text, names, size, moments.names, vectors, decode, read=moments.answer, needs=moments.needs
-        )
+        return Question.of_moments(self.text, names, moments, given)
 
     def _survival(self) -> Question:
         form = "survival:TIME:EVENT, then if wanted a column of categories, the end and a number of intervals"
         time, event, *given = self.only(form, 2, 3, 4, 5)
         group = given.pop(0) if given and given[0] in (*self.schema.columns, self.schema.target.column) else None
-        (low, high), (end, intervals, *more) = self.numbers_of(time), [*given, *[""] * (2 - len(given)), *given[2:]]
-        if more:
-            raise self.wrong(f"{given[0]} is no column; allowed: {form}")
+        low, high = self.numbers_of(time)
         if low < 0:
             raise self.wrong(f"the range of {time} begins at {low:g}; times begin at 0")
         try:
-            until = float(end or high)
+            until, intervals = float(given[0]) if given else high, given[1:2] or [str(INTERVALS)]
         except ValueError:
-            raise self.wrong(f"{end} is neither a column nor a number; allowed: {form}") from None
-        if not 0 < until <= high:
-            raise self.wrong(f"the end {end} must be above 0 and at most {high:g}, the range's end")
-        number = self.whole(intervals, 1, MOST_INTERVALS) if intervals else INTERVALS
+            raise self.wrong(f"{given[0]} is neither a column nor a number; allowed: {form}") from None
+        if not 0 < until <= high or len(given) > 2:
+            raise self.wrong(
+                f"the end {given[0]} must be above 0 and at most {high:g}, the range's end; allowed: {form}"
+            )
         happened, names = self.happened(event), () if group is None else self.regressor(group).values
         if group is not None and len(names) < 2:
             raise self.wrong(f"{group} is no column of at least two categories; these are: {self.having('values')}")
         columns = (time, event) if group is None else (time, event, group)
         if len(set(columns)) < len(columns):
             raise self.wrong(f"allowed: {form}, different columns")
-        table = LifeTable(until, number, names)
+        table = LifeTable(until, self.whole(intervals[0], 1, MOST_INTERVALS), names)
         if table.size > MOST_NUMBERS:
             raise self.wrong(f"{table.size} numbers; allowed: {MOST_NUMBERS}")
 
@@ -347,12 +363,7 @@ class _Builder:
             times = low + (values[time] + 1) / 2 * (high - low)
             return table.vectors(times, happened(values[event]), None if group is None else values[group])
 
-        def decode(total: np.ndarray) -> np.ndarray:
-            return np.asarray(table.answer(total, 0.0)["values"])
-
-        return Question(
-            self.text, columns, table.size, table.names, vectors, decode, read=table.answer, needs=table.needs
-        )
+        return Question(self.text, columns, table.size, table.names, vectors, read=table.answer, needs=table.needs)
 
     def happened(self, name: str) -> Callable[[np.ndarray], np.ndarray]:
         """From a column of two categories to 1 where it is the target's `positive`, else the second, 0 where it is the

@@ -27,6 +27,15 @@ f is the same for all multiples of t, so t of length 1 are searched. An interval
 without a target (t_y = 0) is not refuted: the columns cannot be told from collinear ones. Then the column that weighs
 most in this t leaves the model, and the answer says so.
 
+**Yes and no, counts.** The first round is that of the linear regression, and theta follows from its sum. A later one
+asks for the sums of w x x' and x r, where r is y minus its mean at beta = theta, over the largest mean, so in [-1, 1],
+and w the variance there over the largest, in [0, 1] (`Link`). In place of y stands r, and numbers without it are
+multiplied by w: no vector is longer than above, whatever theta a server sends, and rounds are the adaptive composition
+that `fedpriv.data.questions` has. R M^ t with t = (-(beta - theta) times the largest slope, 1) is the score at beta up
+to second order in beta - theta; its variance is that of the model. What is second order no interval holds: it counts
+where beta is hardly told at all. Columns that are not told stay at theta, and the intervals of the others allow for
+`HELD`.
+
 A unit that adds the mean of its rows' vectors has its residuals' mean square in sigma^2; the variance of a mean is no
 larger. With a cap L on rows, a person's L residuals may be one, and sigma^2 counts L times (Cauchy-Schwarz).
 """
@@ -36,23 +45,29 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from statistics import NormalDist
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
-from scipy import optimize, stats
+from scipy import optimize, special, stats
 
 #: Of 5 %.
 Z = NormalDist().inv_cdf(0.975)
 CRITICAL = Z**2
 #: Of a column that leaves the model.
-NOT_TOLD = (
-    "not told from a combination of the others (collinear, constant, or too rare for this noise); left out of the model"
-)
+NOT_TOLD = "not told from a combination of the others (collinear, constant, or too rare for this noise)"
 #: Coefficients at most.
 MOST_COEFFICIENTS = 64
+#: Keeps V from being 0 where there is no noise.
+TINY = 1e-9
+#: Of beta near which a later round asks, in the schema's scale.
+MOST_BETA = 20.0
+#: Standard deviation of the beta that stay as earlier rounds gave them, in the schema's scale: a bet, not measured.
+HELD = 1.0
+#: Of a number that a server says is a sum.
+MOST_SUM = 2.0**40
 #: An interval that reaches so many standard errors has no end.
 MOST_ERRORS = 1e4
 
@@ -82,10 +97,56 @@ class Column:
 
 
 @dataclass(frozen=True)
+class Link:
+    """The canonical link of yes and no, or of counts. most: the largest count."""
+
+    name: Literal["logistic", "poisson"]
+    most: float = 1.0
+
+    def near(self, theta: np.ndarray) -> tuple[float, float]:
+        """(largest variance of the target at beta = theta over `most`, that over its square): where the weight is 1."""
+        if self.name == "logistic":
+            return 0.25, 0.25
+        top = min(self.most, math.exp(min(theta[0] + np.abs(theta[1:]).sum(), 700.0)))
+        return top / self.most, top / self.most**2
+
+    def of(self, eta: np.ndarray, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """(mean over `most`, weight: variance over the largest), both in [0, 1]."""
+        top = self.near(theta)[0]
+        if self.name == "logistic":
+            mean = special.expit(eta)
+            return mean, mean * (1 - mean) / top
+        mean = np.minimum(np.exp(np.minimum(eta, 700.0)) / self.most, top)
+        return mean, mean / top
+
+    def start(self, fit: Fit) -> np.ndarray:
+        """beta near which the second round asks, from least squares of the target in [-1, 1]: of yes and no by G. W.
+        Haggstrom (Logistic regression and discriminant analysis by ordinary least squares. Journal of Business &
+        Economic Statistics 1983); of counts as if x were normal.
+        """
+        c, moments = fit.coefficients / 2, fit.moments / fit.rows
+        share = float(np.clip((fit.matrix[0, -1] / fit.rows + 1) / 2, 0.02, 0.98))
+        if self.name == "logistic":
+            residual = float(np.clip(fit.residual(np.append(-fit.coefficients, 1.0)) / 4, 0.02, 0.25))
+            beta = c / residual
+            beta[0] = math.log(share / (1 - share)) + c[0] / residual + (0.5 / share - 0.5 / (1 - share))
+            return beta
+        beta = c / share
+        middle = moments[0, 1:]
+        spread = moments[1:, 1:] - np.outer(middle, middle)
+        beta[0] = math.log(share * self.most) - beta[1:] @ middle - beta[1:] @ spread @ beta[1:] / 2
+        return beta
+
+
+@dataclass(frozen=True)
 class Moments:
-    """The sum of z z', as a vector. columns: of x, the target last."""
+    """The sum of z z', as a vector. columns: of x, the target last. link: from x'beta to the mean; theta: the beta near
+    which a later round asks, None: in the first one.
+    """
 
     columns: tuple[Column, ...]
+    link: Link | None = None
+    theta: np.ndarray | None = None
 
     @cached_property
     def length(self) -> float:
@@ -131,9 +192,16 @@ class Moments:
     def vectors(self, given: Sequence[np.ndarray]) -> np.ndarray:
         """float64 [n, size], each of length at most 1, of columns [n] each; a row with a missing value adds nothing."""
         z = np.concatenate([column.numbers(one) for column, one in zip(self.columns, given, strict=True)], axis=1)
+        weight = np.ones(len(z))
+        if self.link is not None and self.theta is not None:
+            target = self.columns[-1]
+            mean, weight = self.link.of(self.theta[0] + z[:, :-1] @ self.theta[1:], self.theta)
+            z[:, -1] = (target.middle + target.half * z[:, -1]) / self.link.most - mean
         first, second = np.array(self.pairs, int).reshape(-1, 2).T - 1
         squares = 2 * z[:, np.array(self.squares, int) - 1] ** 2 - 1
         vectors = np.concatenate([np.ones((len(z), 1)), z, squares, z[:, first] * z[:, second]], axis=1)
+        vectors[:, 0] *= weight
+        vectors[:, 1:] *= np.where(self.parts[1:, -1].any(axis=1), 1.0, weight[:, None])  # not where the target is
         return np.where(np.isnan(vectors).any(axis=1, keepdims=True), 0.0, vectors) / self.length
 
     def needs(self, std: float) -> float:
@@ -143,39 +211,58 @@ class Moments:
     def fit(self, total: np.ndarray, std: float, spread: int = 1) -> Fit:
         """total: noisy sum [size] of vectors; std: of the noise on each number."""
         matrix = np.tensordot(total * self.length, self.parts, axes=1)
-        return Fit(matrix, self.parts * (std * self.length), spread)
+        known = None if self.link is None or self.theta is None else self.link.near(self.theta)[1]
+        return Fit(matrix, self.parts * (std * self.length), spread, known)
+
+    def zoomed(self, total: np.ndarray, std: float) -> Moments:
+        """As the next round asks: near the beta that this round's sum gives, drawn to 0 as far as the noise goes."""
+        assert self.link is not None
+        matrix = np.tensordot(np.clip(np.nan_to_num(total), -MOST_SUM, MOST_SUM) * self.length, self.parts, axes=1)
+        matrix += np.diag([0.0, *[std * self.length] * (len(self.names) - 1), 0.0])
+        fit = Fit(matrix, self.parts)
+        if self.theta is None:
+            theta = self.link.start(fit)
+        else:
+            theta = self.theta + fit.coefficients / self.link.near(self.theta)[0]
+        return replace(self, theta=np.round(np.clip(theta, -MOST_BETA, MOST_BETA) * 1024) / 1024)
+
+    def told(self, total: np.ndarray, std: float, spread: int = 1) -> tuple[Fit, list[int]]:
+        """(what is fitted, its numbers of z)."""
+        whole = self.fit(total, std, spread)
+        kept = whole.identified()
+        fit, held = whole.only(kept), [place for place in range(len(self.names)) if place not in kept]
+        if self.link is not None and self.theta is not None and held:  # R M^ t has beta_k - theta_k of these as well
+            size = len(kept) + 1
+            unknown = np.zeros((len(held), size, size))
+            unknown[:, -1, :-1] = whole.matrix[np.ix_(held, kept)] * (self.link.near(self.theta)[0] * HELD)
+            fit = replace(fit, noise=np.concatenate([fit.noise, unknown + np.swapaxes(unknown, 1, 2)]))
+        return fit, kept
 
     def answer(self, total: np.ndarray, std: float, spread: int = 1) -> dict[str, Any]:
         """What `fedpriv.data.asked.Answer` says of it: coefficients in the units of the columns."""
-        whole = self.fit(total, std, spread)
-        kept = whole.identified()
-        fit, rows = whole.only(kept), float(whole.matrix[0, 0])
-        error = self.length * std
+        fit, kept = self.told(total, std, spread)
+        rows, error = float(fit.matrix[0, 0]), self.length * std
         remarks = [f"about {max(rows, 0):,.0f} rows without a missing value (+-{Z * error:,.0f})"]
-        *inputs, target = self.columns
-        owners = [inputs[self.owners[place - 1]] for place in kept[1:]]
-        halves = np.array([1.0, *(column.half for column in owners)])
-        weights = np.diag(1 / halves)
-        weights[0, 1:] = [-column.middle / column.half for column in owners]
-        values, errors = weights @ fit.coefficients, np.sqrt(np.einsum("ij,jk,ik->i", weights, fit.errors, weights))
-        ends = np.array([fit.interval(row) for row in weights]).T
-        moved = target.middle * (np.arange(len(kept)) == 0)
-        p_values = stats.chi2.sf(
-            [fit.statistic(row, -m / target.half) for row, m in zip(weights, moved, strict=True)], 1
-        )
-        values, (low, high) = moved + target.half * values, moved + target.half * ends
+        owners, target = [self.columns[owner] for owner in self.owners[: len(self.names) - 1]], self.columns[-1]
+        units = np.diag([1.0, *(1 / column.half for column in owners)])  # from the scale of the schema to the columns'
+        units[0, 1:] = [-column.middle / column.half for column in owners]
+        scale, offset = target.half, target.middle * (np.arange(len(units)) == 0)
+        gone = "left out of the model"
+        if self.link is not None and self.theta is not None:  # the first number is a sum of weights, not of rows
+            remarks, gone = [], "held at what earlier rounds gave"
+            scale, offset = 1 / self.link.near(self.theta)[0], units @ self.theta
+        units, offset = units[np.ix_(kept, kept)], offset[kept]
+        values, errors = units @ fit.coefficients, np.sqrt(np.einsum("ij,jk,ik->i", units, fit.errors, units))
+        ends = np.array([fit.interval(row) for row in units]).T
+        zero = [fit.statistic(row, -moved / scale) for row, moved in zip(units, offset, strict=True)]
+        p_values = stats.chi2.sf(zero, 1)
+        values, (low, high) = offset + scale * values, offset + scale * ends
         told = np.isfinite(low) & np.isfinite(high)
         if left := [name for place, name in enumerate(self.names) if place not in np.array(kept)[told]]:
-            remarks.append(f"{', '.join(left)}: {NOT_TOLD}")
-        return {
-            "names": tuple(self.names[place] for place in np.array(kept)[told]),
-            "values": values[told],
-            "low": low[told],
-            "high": high[told],
-            "errors": (target.half * errors)[told],
-            "p_values": p_values[told],
-            "remarks": tuple(remarks),
-        }
+            remarks.append(f"{', '.join(left)}: {NOT_TOLD}; {gone}")
+        numbers = {"values": values, "low": low, "high": high, "errors": scale * errors, "p_values": p_values}
+        names = tuple(self.names[place] for place in np.array(kept)[told])
+        return {name: one[told] for name, one in numbers.items()} | {"names": names, "remarks": tuple(remarks)}
 
 
 @dataclass(frozen=True)
@@ -188,6 +275,7 @@ class Fit:
     matrix: np.ndarray
     noise: np.ndarray
     spread: int = 1
+    dispersion: float | None = None
 
     @cached_property
     def rows(self) -> float:
@@ -206,10 +294,12 @@ class Fit:
     def variance(self, t: np.ndarray) -> np.ndarray:
         """V(t) [d - 1, d - 1]."""
         moved = (self.noise @ t)[:, :-1]
-        return self._residual(t) * self.moments + moved.T @ moved
+        return np.asarray(self.residual(t) * self.moments + moved.T @ moved)
 
-    def _residual(self, t: np.ndarray) -> float:
-        """sigma^2 of y - x'beta, times the rows that share one."""
+    def residual(self, t: np.ndarray) -> float:
+        """sigma^2 of t, times the rows that share one residual."""
+        if self.dispersion is not None:
+            return self.spread * self.dispersion * float(t[-1] ** 2 + TINY * (t @ t))
         return self.spread * max(float(t @ self.matrix @ t), 0.0) / self.rows
 
     @cached_property
@@ -245,16 +335,17 @@ class Fit:
 
     def _f(self, t: np.ndarray) -> tuple[float, np.ndarray]:
         """f(t) and its slope [d]."""
-        moved = (self.noise @ t)[:, :-1]
-        square, residual = self.moments, self._residual(t)
-        variance = residual * square + moved.T @ moved
+        variance = self.variance(t)
         g = (self.matrix @ t)[:-1]
-        h = np.linalg.solve(variance + 1e-12 * np.trace(variance) * np.eye(len(g)), g)
+        h = np.linalg.solve(variance + (1e-12 * np.trace(variance) + 1e-300) * np.eye(len(g)), g)
         back = np.append(h, 0.0)
         along = self.noise @ back  # [k, d]
         slope = 2 * self.matrix @ back - 2 * (along @ t) @ along
-        if residual > 0:
-            slope -= 2 * self.spread / self.rows * float(h @ square @ h) * (self.matrix @ t)
+        inside = self.spread * float(h @ self.moments @ h)
+        if self.dispersion is not None:
+            slope -= 2 * inside * self.dispersion * np.append(TINY * t[:-1], t[-1])
+        elif self.residual(t) > 0:
+            slope -= 2 * inside / self.rows * (self.matrix @ t)
         return float(g @ h), slope
 
     def statistic(self, weights: np.ndarray, value: float) -> float:
@@ -266,28 +357,27 @@ class Fit:
     def interval(self, weights: np.ndarray) -> tuple[float, float]:
         """Of weights'beta: the values around the estimate that are not refuted; infinite where none is."""
         middle, error = float(weights @ self.coefficients), math.sqrt(weights @ self.errors @ weights)
-        ends = []
 
         def excess(value: float) -> float:
             return self.statistic(weights, value) - CRITICAL
 
-        for side in (-error, error):
+        def end(side: float) -> float:
             inner, outer = 0.0, Z * side
-            while excess(middle + outer) <= 0 and abs(outer) < MOST_ERRORS * error:
+            while excess(middle + outer) <= 0:
                 inner, outer = outer, 2 * outer
-            if abs(outer) >= MOST_ERRORS * error:
-                ends.append(math.copysign(math.inf, side))
-                continue
-            ends.append(optimize.brentq(excess, middle + inner, middle + outer, xtol=1e-3 * error))
-        return ends[0], ends[1]
+                if abs(outer) >= MOST_ERRORS * error:
+                    return math.copysign(math.inf, side)
+            return float(optimize.brentq(excess, middle + inner, middle + outer, xtol=1e-3 * error))
+
+        return end(-error), end(error)
 
     def identified(self) -> list[int]:
         """The numbers of z without those that are not told from a combination of the others, the target left out."""
         kept = list(range(len(self.matrix) - 1))
         while len(kept) > 1:
-            part = self.only(kept)
-            no_target = np.append(np.zeros(len(kept)), 1.0)
-            least, t = min((part.least(no_target, start) for start in part.starts()), key=lambda one: one[0])
+            part, no_target = self.only(kept), np.append(np.zeros(len(kept)), 1.0)
+            nearest = np.linalg.eigh(part.matrix[:-1, :-1])[1].T[:2]  # to collinear columns
+            least, t = min((part.least(no_target, np.append(one, 0.0)) for one in nearest), key=lambda one: one[0])
             if least > CRITICAL:
                 break
             weights = np.abs(t[1:-1]) * np.sqrt(np.maximum(np.diag(part.moments)[1:], 0.0))
@@ -296,9 +386,5 @@ class Fit:
 
     def only(self, kept: Sequence[int]) -> Fit:
         places = [*kept, len(self.matrix) - 1]
-        return Fit(self.matrix[np.ix_(places, places)], self.noise[:, places][:, :, places], self.spread)
-
-    def starts(self) -> np.ndarray:
-        """Directions [2, d] without a target near which the columns are most nearly collinear."""
-        vectors = np.linalg.eigh(self.matrix[:-1, :-1])[1]
-        return np.append(vectors.T, np.zeros((len(vectors), 1)), axis=1)[:2]
+        noise = self.noise[:, places][:, :, places]
+        return replace(self, matrix=self.matrix[np.ix_(places, places)], noise=noise)

@@ -98,7 +98,7 @@ def answer_rows(result: Summary) -> list[list[str]]:
     rows = []
     for one in result.answers or ():
         lines = list(zip(one.of, one.values, one.low, one.high, strict=True))
-        errors = zip(one.errors, one.p_values, strict=True)
+        errors = zip(one.errors, one.p_values, strict=False)
         further = [f"; standard error {_short(error)}, p {p_value(p)}" for error, p in errors] or [""] * len(lines)
         kind, *given = one.question.split(":")
         most = MOST_LINES

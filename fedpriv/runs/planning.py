@@ -19,6 +19,7 @@ from fedpriv.client.base import Client
 from fedpriv.client.build import ClientMaker, client_class, example_counts, make_client, partition_remarks, unit_remarks
 from fedpriv.client.example_level import ExampleLevelClient
 from fedpriv.common.errors import OptionError
+from fedpriv.config.methods import AskOptions
 from fedpriv.config.participation import cohort, participation_limit
 from fedpriv.config.schema import Config
 from fedpriv.engines.worker import Worker
@@ -73,8 +74,8 @@ def make_plan(config: Config, worker: Worker) -> Plan:
     """Trains nothing and releases nothing."""
     counts = schedule(config)
     client = make_client(config)
-    if (facts := client.run.facts) is not None and facts.asks is not None:
-        facts.asks.check(int(example_counts(config).sum()))
+    if isinstance(config.strategy.options, AskOptions) and client.facts.asks is not None:
+        client.facts.asks.check(int(example_counts(config).sum()))
     histories, times = planned_histories(config, counts)
     found = compose_clients(histories, config.privacy.delta, times=times)
     bytes_down, bytes_up = payload(config, worker, client)

@@ -30,7 +30,7 @@ SCHEMA = schema_of(
 ALL = (
     "count", "count:sex:f", "sum:weight", "mean:age", "variance:age", "histogram:sex", "histogram:age:4",
     "quantiles:age:0.1:0.5:0.9", "covariance:age:weight", "table:sex:ill", "top:sex:2", "linear:weight:age:sex:ill",
-    "survival:age:ill:sex",
+    "survival:age:ill:sex", "logistic:ill:weight:sex", "poisson:age:weight",
 )  # fmt: skip
 
 
@@ -145,6 +145,9 @@ def test_intervals_hold_what_the_noise_did(std: float) -> None:
         (("table:sex",), "different columns of categories"),
         (("linear:age",), "allowed: linear:COLUMN:COLUMN..., different columns of numbers or categories"),
         (("linear:sex:age",), "sex is no column of numbers"),
+        (("logistic:age:weight",), "age is no column of two categories, the event the second; 0 are listed"),
+        (("poisson:weight:age",), "the range of weight begins at -5; counts begin at 0"),
+        (("poisson:sex:age",), "sex is no column of numbers"),
         (("linear:age:note",), "note is no column of categories"),
         (("linear:age:weight:weight",), "different columns"),
         (("count", "count"), "is asked twice"),

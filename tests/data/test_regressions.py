@@ -15,7 +15,7 @@ from fedpriv.data.regressions import CRITICAL, Column, Fit, Moments, Z
 from fedpriv.data.table_schema import schema_of
 from fedpriv.privacy.gaussian_dp import gaussian_mu
 from tools import inference_figure
-from tools.inference_figure import TRUTH, table
+from tools.inference_figure import LINKS, TRUTH, link_trials, linked, table
 
 MOMENTS = inference_figure.MOMENTS
 SCHEMA = schema_of(
@@ -162,8 +162,96 @@ def test_intervals_hold_the_truth_of_the_law_and_those_without_the_noise_do_not(
 
 
 def test_the_figures_tool_runs(capsys: pytest.CaptureFixture[str]) -> None:
-    inference_figure.main(["draws=3"])
-    assert "| uniform | 500 | 1 | secure sum |" in capsys.readouterr().out
+    inference_figure.main(["draws=3", "only=links"])
+    inference_figure.main(["draws=2", "only=linear"])
+    printed = capsys.readouterr().out
+    assert "| uniform | 500 | 1 | secure sum |" in printed and "| poisson | 3000 | 1 | own noise |" in printed
+
+
+def test_standard_errors_are_those_of_many_draws() -> None:
+    """Of noise that is small beside the sums, and larger than the sampling."""
+    std, fits = 60.0, [MOMENTS.fit(noisy(20_000, 60.0, seed), 60.0) for seed in range(120)]
+    estimates, said = np.array([fit.coefficients for fit in fits]), np.array([np.diag(fit.errors) for fit in fits])
+    assert np.sqrt(said.mean(axis=0)) == pytest.approx(estimates.std(axis=0), rel=0.25)
+    assert np.sqrt(np.diag(MOMENTS.fit(noisy(20_000, std, 0), 0.0).errors)).max() < 0.5 * estimates.std(axis=0).min()
+
+
+# --- yes and no, counts --------------------------------------------------------------------------------------
+
+
+def after(name: str, columns: list[np.ndarray], rounds: int, std: float = 0.0) -> tuple[Moments, np.ndarray]:
+    """(the last round's moments, its sum)."""
+    moments, rng = LINKS[name][0], np.random.default_rng(0)
+    for number in range(rounds):
+        total = moments.vectors(columns).sum(axis=0) + rng.normal(0, std, len(moments.parts))
+        moments = moments if number == rounds - 1 else moments.zoomed(total, std)
+    return moments, total
+
+
+@pytest.mark.parametrize("name", [*LINKS])
+@pytest.mark.parametrize("scale", [0.0, 1.0, 1e4, 1e300, math.inf, math.nan])
+def test_no_row_is_longer_than_one_whatever_a_server_sends(name: str, scale: float) -> None:
+    rng, moments = np.random.default_rng(0), LINKS[name][0]
+    columns = [
+        rng.choice([-1.0, 1.0, 0.3], 500),
+        rng.uniform(-1, 1, 500),
+        rng.integers(-1, 3, 500),
+        rng.choice([-1, 1], 500),
+    ]
+    longest = 0.0
+    for _ in range(20):
+        for _ in range(2):  # the second round's beta, and the third's
+            moments = moments.zoomed(rng.normal(0, 1, len(moments.parts)) * scale, float(rng.uniform(0, 50)))
+            assert moments.theta is not None and np.isfinite(moments.theta).all()
+            vectors = moments.vectors(columns)
+            assert np.isfinite(vectors).all()
+            longest = max(longest, np.linalg.norm(vectors, axis=1).max())
+        moments = LINKS[name][0]
+    assert longest <= 1 + 1e-12
+
+
+@pytest.mark.parametrize("name", [*LINKS])
+def test_without_noise_rounds_reach_the_greatest_likelihood(name: str) -> None:
+    """Newton's method, written down again: estimates, and standard errors from the information."""
+    columns = linked(name, 4000, np.random.default_rng(3))
+    x, y = np.stack([np.ones(4000), *columns[:3]], axis=1), (columns[3] + 1) / 2 * LINKS[name][0].columns[-1].half * 2
+    beta = np.zeros(4)
+    for _ in range(30):
+        mean = 1 / (1 + np.exp(-x @ beta)) if name == "logistic" else np.exp(x @ beta)
+        information = (x.T * (mean * (1 - mean) if name == "logistic" else mean)) @ x
+        beta = beta + np.linalg.solve(information, x.T @ (y - mean))
+    errors = np.sqrt(np.diag(np.linalg.inv(information)))
+    for rounds, near in ((2, 0.5), (4, 0.01)):  # in standard errors
+        moments, total = after(name, columns, rounds)
+        found = moments.answer(total, 0.0)
+        assert np.abs((found["values"] - beta) / errors).max() < near
+        assert found["errors"] == pytest.approx(errors, rel=0.03)
+    assert found["low"] == pytest.approx(beta - Z * errors, abs=0.02 * errors.max())
+    assert found["p_values"][1] == pytest.approx(2 * stats.norm.sf(abs(beta / errors))[1], rel=0.1, abs=1e-12)
+
+
+@pytest.mark.parametrize(("name", "noises"), [("logistic", 1), ("logistic", 5), ("poisson", 1)])
+def test_their_intervals_hold_the_truth(name: str, noises: int) -> None:
+    held, answered = link_trials(name, 3000, 1.0, noises, 150)
+    assert ((held > 0.89) | (answered < 0.5)).all() and answered[0] == 1
+
+
+def test_a_column_that_separates_has_a_finite_answer() -> None:
+    rng = np.random.default_rng(0)
+    a, b, g, _ = table(3000, rng)
+    for std in (0.0, 5.0):
+        moments, total = after("logistic", [a, b, g, np.sign(a)], 2, std)
+        found = moments.answer(total, std)
+        assert all(np.isfinite(found[one]).all() for one in ("values", "low", "high", "errors", "p_values"))
+
+
+@pytest.mark.parametrize("name", [*LINKS])
+@pytest.mark.parametrize("value", [-1.0, 1.0])
+def test_a_target_of_one_value_has_a_finite_answer(name: str, value: float) -> None:
+    a, b, g, _ = table(600, np.random.default_rng(0))
+    moments, total = after(name, [a, b, g, np.full(600, value)], 2, 5.0)
+    found = moments.answer(total, 5.0)
+    assert all(np.isfinite(found[one]).all() for one in ("values", "low", "high", "errors", "p_values"))
 
 
 # --- what cannot be said ---------------------------------------------------------------------------------------

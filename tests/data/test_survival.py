@@ -306,7 +306,7 @@ def test_groups_have_curves_of_their_own() -> None:
         ("survival:months:died:0", "the end 0 must be above 0"),
         ("survival:months:died:nan", "the end nan must be above 0"),
         ("survival:months:died:arm:60:0", "0 must be a whole number between 1 and 500"),
-        ("survival:months:died:60:12:9", "60 is no column"),
+        ("survival:months:died:60:12:9", "the end 60 must be"),
     ],
 )
 def test_a_bad_question_is_refused(text: str, words: str) -> None:

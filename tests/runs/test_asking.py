@@ -243,6 +243,30 @@ def test_the_figures_tool_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     assert all(0.9 < float(ratio.split()[0]) < 1.3 for ratio in ratios)
 
 
+@pytest.mark.parametrize("form", FORMS)
+def test_yes_and_no_are_asked_in_two_rounds_and_sites_see_the_same_beta(
+    form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen, whole = list[Any](), Asks.at_round
+
+    def watched(self: Asks, number: int, theta: np.ndarray) -> Any:
+        now = whole(self, number, theta)
+        seen.extend([now[1].vectors] if number == 2 else [])
+        return now
+
+    monkeypatch.setattr(Asks, "at_round", watched)
+    table, rng = rows(900), np.random.default_rng(4)
+    chance = 1 / (1 + np.exp(-(np.array(table["age"]) - 50) / 15))
+    table["ill"] = np.where(rng.random(900) < chance, "yes", "no").tolist()
+    given = options(tmp_path, table, f"strategy.client.form={form}", "privacy.target_epsilon=20")
+    found = answers(tmp_path, ("count", "logistic:ill:age:sex", "poisson:weight:age"), given)
+    one = found["logistic:ill:age:sex"]
+    assert one["of"] == ["intercept", "age", "sex=m"] and one["low"][1] < 1 / 15 < one["high"][1]
+    assert one["p_values"][1] < 1e-4 and found[""]["rounds"] == 2 and found[""]["privacy"]["verified_epsilon"] <= 20
+    given_rows: Any = {"ill": np.array([0, 1]), "age": np.array([0.1, -0.4]), "sex": np.array([0, 1])}
+    assert len(seen) == 4 and all(np.array_equal(seen[0](given_rows), vectors(given_rows)) for vectors in seen)
+
+
 def test_a_regression_has_errors_and_p_values_everywhere(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """summary.json, answers.csv, the terminal, the page and Python."""
     table, given = rows(600), ("privacy.target_epsilon=40", "operations.report=true")
@@ -301,6 +325,7 @@ def test_an_audit_finds_no_more_than_is_verified(form: str) -> None:
         (["count", "model=linear"], "strategy=ask trains no model"),
         (["count", "strategy.server.optimizer=adam"], "the noisy sum is the answer"),
         (["count", "count"], "is asked twice"),
+        (["logistic:ill:age", "num_rounds=1"], "num_rounds=1: logistic:ill:age asks again near what"),
     ],
 )
 def test_a_mistake_is_said_in_one_line(

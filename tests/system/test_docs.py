@@ -33,7 +33,7 @@ PARTS = 10
 #: No page is longer, in lines; a page that is not named here may have 200.
 LONGEST = {
     "README.md": 100,
-    "docs/statistics.md": 280,
+    "docs/statistics.md": 290,
 }
 
 #: One commit of five, whatever its pages, draws as much as a page's reader, and prints what the page shows.
