@@ -12,6 +12,8 @@ that replies which wait for their turn, and what is under way, take the same mem
 from __future__ import annotations
 
 import pickle
+import subprocess
+import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -118,6 +120,10 @@ class RayGrid(LocalGrid):
         self.joining: dict[Any, Any] = {}  # configuration under way -> its actor, which may wait for a free machine
         while self.pool.idle:
             self._configure(self.pool.idle.popleft())
+        folder = shown(Path(config.run_dir)) if config.run_dir else "RUN_FOLDER"
+        other = "engine=ray engine.address=HOST:PORT of another cluster"
+        self.command = f"fedpriv resume={folder} engine=inprocess, or {other}"  # that goes on with the run
+        self.sentinel = self._start_sentinel() if config.engine.address else None
 
     @property
     def carries_cohorts(self) -> bool:
@@ -181,12 +187,17 @@ class RayGrid(LocalGrid):
         """Every second: whether the cluster is still there. nobody: is at work for this run. Raises `ClusterLost`."""
         if at_once or time.monotonic() - self.looked > LOOK:
             if words := self.pool.why_lost(nobody):
-                folder = shown(Path(self.config.run_dir)) if self.config.run_dir else "RUN_FOLDER"
                 kept = self.config.run_dir and any(Path(self.config.run_dir).glob("checkpoints/round-*"))
                 how = "goes on from the last checkpoint" if kept else "begins anew: no checkpoint"
-                other = "engine=ray engine.address=HOST:PORT of another cluster"
-                raise ClusterLost(f"{words}; fedpriv resume={folder} engine=inprocess, or {other}, {how}")
+                raise ClusterLost(f"{words}; {self.command}, {how}")
             self.looked = time.monotonic()
+
+    def _start_sentinel(self) -> subprocess.Popen[bytes]:
+        """Says how to go on if this process ends without a word, as Ray ends it where its own machine's Ray is gone."""
+        words = f"fedpriv: the run's process has ended, perhaps with its Ray cluster; {self.command}, goes on\n"
+        code = "import sys; sys.stdin.read() or sys.stderr.write(sys.argv[1])"
+        command = [sys.executable, "-I", "-S", "-c", code, words]
+        return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True)
 
     def _plan(self, messages: Sequence[Message], number: int) -> None:
         """How far ahead of the reader this exchange goes, and in which pieces; and a new start for lost workers."""
@@ -211,7 +222,7 @@ class RayGrid(LocalGrid):
         except LOSSES:
             time.sleep(LOOK)
             self._look(at_once=True)
-            ray.kill(actor)
+            self.pool.kill(actor)
             self._configure(self.pool.new_actor())
             self.on_disturbance()
             again = [one for errand in batch if errand.tries < RETRIES for one in errand.each()]
@@ -285,6 +296,8 @@ class RayGrid(LocalGrid):
 
     def close(self) -> None:
         super().close()
+        if self.sentinel is not None:
+            self.sentinel.communicate(b"done")
         for configured, actor in () if self.pool.lost else self.joining.items():
             self._leave(configured, actor)
         self.pool.close()

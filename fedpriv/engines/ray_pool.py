@@ -122,8 +122,8 @@ class Pool:
 
     def _start(self) -> None:
         try:
-            if ray.is_initialized() and not _answers(_cluster()):  # a lost one's, of an earlier run
-                ray.shutdown()
+            while _leaving:
+                _leaving.pop().join()
             if not ray.is_initialized():
                 _start_ray(self.engine)
                 self.started_ray = True
@@ -202,7 +202,10 @@ class Pool:
 
     def end(self) -> None:
         """Without the Ray that it started there is nothing left to end, and another's is left alone."""
-        if not self.lost and ray.is_initialized() and self.cluster in ("", _cluster()) and _answers(_cluster()):
+        if self.lost:  # leaving takes seconds; the process waits for it at its end
+            _leaving.append(threading.Thread(target=ray.shutdown))
+            _leaving[-1].start()
+        elif ray.is_initialized() and self.cluster in ("", _cluster()):
             for actor in (*self.idle, *self.spare):
                 ray.kill(actor)
             if self.started_ray:
@@ -242,6 +245,7 @@ def _answers(address: str) -> bool:
 
 
 _prestarted: list[Pool] = []
+_leaving: list[threading.Thread] = []  # a cluster whose head is lost
 
 
 def _kept_or_new(engine: EngineConfig, most: int) -> Pool:

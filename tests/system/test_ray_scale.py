@@ -20,17 +20,19 @@ import ray
 import ray_nodes
 from conftest import SMALL, Run, ledger_of, result_of, rows_of
 from fake_grid import SIZE, THETA, FakeGrid, build, cohort, honest, play, release_of
-from flwr.app import ConfigRecord, Message
+from flwr.app import ConfigRecord, Message, RecordDict
 from processes import wait_until
 from ray.exceptions import RayActorError
 from rotation import together
 
-from fedpriv.common.errors import RunFailed
-from fedpriv.common.messages import FloatVector, Refusal, pack_vector, refusal, reply_content
+from fedpriv.common.cohort_messages import COHORT, Refused, cohort_of_message, read_cohort
+from fedpriv.common.errors import ClusterLost, RunFailed
+from fedpriv.common.messages import FIRST_NODE, FloatVector, Refusal, pack_vector, refusal, reply_content
 from fedpriv.common.replies import Reply, read_reply
 from fedpriv.config.compose import compose
 from fedpriv.engines import agreement
 from fedpriv.engines import ray as ray_engine
+from fedpriv.engines import ray_pool
 from fedpriv.engines.agreement import agree, facts
 from fedpriv.engines.grid import client_of
 from fedpriv.engines.ray import FEWEST, MOST, Errand, RayGrid, ahead, fixed_share
@@ -75,6 +77,8 @@ def test_workers_take_their_slice_of_a_gpu(device: str, expected: Any, monkeypat
         return SimpleNamespace(remote=lambda: None)
 
     monkeypatch.setattr(ray, "is_initialized", lambda: True)
+    monkeypatch.setattr(ray_pool, "_cluster", lambda: "head:1")
+    monkeypatch.setattr(ray_pool, "_answers", lambda address: address == "head:1")
     monkeypatch.setattr(ray, "nodes", lambda: [node(8, 1)])
     monkeypatch.setattr(ray, "cluster_resources", lambda: {"CPU": 8.0, "GPU": 1.0})
     monkeypatch.setattr("fedpriv.engines.ray_pool.ClientActor", SimpleNamespace(options=options))
@@ -106,7 +110,10 @@ class Pretended:
 
     def __init__(self, config: Any, monkeypatch: pytest.MonkeyPatch, workers: int, pick: Callable[[int], int]) -> None:
         self.pick, self.dead, self.calls = pick, set[int](), 0
-        pool = SimpleNamespace(idle=deque(), workers=workers, new_actor=object, close=lambda: None)
+        self.killed: list[Any] = []
+        pool = SimpleNamespace(idle=deque(), workers=workers, new_actor=object, close=lambda: None, lost=False)
+        pool.why_lost, pool.kill = lambda nobody: None, self.killed.append
+        monkeypatch.setattr(ray_engine, "LOOK", 0.0)
         monkeypatch.setattr(ray_engine, "take_pool", lambda engine, most: pool)
         monkeypatch.setattr(ray_engine, "ray", self)
         monkeypatch.setattr(RayGrid, "_configure", lambda grid, actor: pool.idle.append(actor))
@@ -118,7 +125,7 @@ class Pretended:
     def _submit(self, batch: list[Errand]) -> int:
         self.calls += 1
         self.running[self.calls] = batch
-        self.submitted.append([errand.place for errand in batch])
+        self.submitted.append([errand.place + number for errand in batch for number in range(errand.size)])
         return self.calls
 
     def put(self, value: Any) -> Any:
@@ -134,11 +141,22 @@ class Pretended:
         batch = self.running.pop(ref)
         if ref in self.dead:
             raise RayActorError
-        found = [
-            (honest(errand.message, 0), self.grid.context_of(errand.message.metadata.dst_node_id - 2))
-            for errand in batch
-        ]
-        return pickle.dumps(found)
+        return pickle.dumps(
+            [([_honest(errand)], [self.grid.context_of(client) for client in errand.clients]) for errand in batch]
+        )
+
+
+def _honest(errand: Errand) -> Message:
+    """To a message for many: whom it asked."""
+    cohort = cohort_of_message(errand.light())
+    if cohort is None:
+        return honest(errand.message, 0)
+    assert cohort == errand.clients
+    return Message(RecordDict({COHORT: ConfigRecord({"clients": cohort})}), reply_to=errand.message)
+
+
+def clients_of(message: Message) -> list[int]:
+    return cohort_of_message(message) or [message.metadata.src_node_id - FIRST_NODE]
 
 
 def messages_for(grid: Any, clients: int, size: int) -> list[Message]:
@@ -157,28 +175,44 @@ def test_no_more_than_the_window_is_ahead_and_replies_come_in_order(
     monkeypatch.setattr(ray_engine, "VECTORISED_BYTES", 12 * 4 * 1000)
     pretended = Pretended(config, monkeypatch, 2, lambda count: count - 1 if newest_first else 0)
     messages = messages_for(pretended.grid, 200, 950)  # and the other bytes of a message
-    seen = []
+    seen: list[int] = []
     for reply in pretended.grid.send_and_receive(messages):
-        seen.append(reply.metadata.src_node_id)
+        seen += clients_of(reply)
         assert sum(map(len, pretended.submitted)) <= len(seen) + 12
-    assert seen == [message.metadata.dst_node_id for message in messages]
+    assert seen == list(range(200)) and len(messages) == (1 if trainer == "vectorised" else 200)
     if trainer == "vectorised":
         pieces = sorted(pretended.submitted)
         assert {len(piece) for piece in pieces[:-1]} == {len(pieces[0])} == {pretended.grid.share}
         assert [place for piece in pieces for place in piece] == list(range(200))
 
 
-def test_a_lost_worker_holds_nobody_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    config = compose([*SMALL, "num_clients=50", "clients_per_round=50", "engine.trainer=sequential"])
+@pytest.mark.parametrize("trainer", ["sequential", "vectorised"])
+def test_a_lost_worker_holds_nobody_back(trainer: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of its clients is asked once more, alone: one that kills its worker takes no other down with it twice."""
+    config = compose([*SMALL, "num_clients=50", "clients_per_round=50", f"engine.trainer={trainer}"])
     pretended = Pretended(config, monkeypatch, 2, lambda count: count - 1)
     pretended.dead = {1, 2}
     disturbed = []
     pretended.grid.on_disturbance = lambda: disturbed.append(1)
     replies = list(pretended.grid.send_and_receive(messages_for(pretended.grid, 50, 10)))
-    assert [reply.metadata.src_node_id for reply in replies] == list(range(2, 52)) and len(disturbed) == 2
+    seen = [client for reply in replies for client in clients_of(reply)]
+    assert seen == list(range(50)) and len(disturbed) == 2 == len(pretended.killed)
     assert all(reply.has_content() for reply in replies)
     asked = Counter(place for batch in pretended.submitted for place in batch)
     assert max(asked.values()) == 2 and all(len(batch) == 1 for batch in pretended.submitted[2:4])
+
+
+def test_a_share_whose_worker_dies_twice_is_an_error_of_each_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = compose([*SMALL, "num_clients=20", "clients_per_round=20", "engine.trainer=vectorised"])
+    pretended = Pretended(config, monkeypatch, 2, lambda count: 0)
+    pretended.dead = {1, 3, 4}
+    grid, strategy = pretended.grid, build(num_clients=20, clients_per_round=20)
+    messages = list(strategy.configure_train(1, pack_vector(np.zeros(10, np.float32)), ConfigRecord(), grid))
+    lost = [reply for reply in grid.send_and_receive(messages) if "codes" in reply.content[COHORT]]
+    found = [outcome for reply in lost for outcome in read_cohort(reply, 10, lambda client: 1)]
+    expected = Refused(int(Refusal.WORKER_LOST), "its worker process died 2 times")
+    assert found and all(outcome == expected for _, outcome in found)
+    assert {client for client, _ in found} == {batch[0] for batch in pretended.submitted[2:4]}
 
 
 # --- summed as they come ---------------------------------------------------------------------------------
