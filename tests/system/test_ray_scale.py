@@ -26,13 +26,12 @@ from ray.exceptions import RayActorError
 from rotation import together
 
 from fedpriv.common.cohort_messages import COHORT, Refused, cohort_of_message, read_cohort
-from fedpriv.common.errors import ClusterLost, RunFailed
+from fedpriv.common.errors import RunFailed
 from fedpriv.common.messages import FIRST_NODE, FloatVector, Refusal, pack_vector, refusal, reply_content
 from fedpriv.common.replies import Reply, read_reply
 from fedpriv.config.compose import compose
-from fedpriv.engines import agreement
+from fedpriv.engines import agreement, ray_pool
 from fedpriv.engines import ray as ray_engine
-from fedpriv.engines import ray_pool
 from fedpriv.engines.agreement import agree, facts
 from fedpriv.engines.grid import client_of
 from fedpriv.engines.ray import FEWEST, MOST, Errand, RayGrid, ahead, fixed_share
