@@ -42,7 +42,13 @@ from fedpriv.engines.keeping import end_kept
 from fedpriv.engines.ray import RayGrid
 from fedpriv.engines.worker import Worker, _guarded, make_apps
 from fedpriv.runs.folder import RunFolder
-from fedpriv.runs.preparation import RAY_STARTUP_SECONDS, resolve, resolve_engine, why_on_gpus
+from fedpriv.runs.preparation import (
+    RAY_STARTUP_SECONDS,
+    resolve,
+    resolve_engine,
+    seconds_of_carrying,
+    why_on_gpus,
+)
 from fedpriv.runs.session import Session
 from fedpriv.runs.start import resume_run, start_run
 from tools.floors import imported, sources, under
@@ -502,8 +508,21 @@ def test_a_gpu_decides(gpus: int, seconds: float, engine: str, words: str, monke
     monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: gpus > 0)
     config: Any = SimpleNamespace(engine=SimpleNamespace(name="auto", device="auto"), clients_per_round=8)
-    assert resolve_engine(config, seconds, 8) == engine
+    assert resolve_engine(config, seconds, 8, 0.0) == engine
     assert why_on_gpus().startswith(words) and bool(why_on_gpus()) == bool(words)
+
+
+def test_small_rounds_stay_in_this_process_however_many_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half a minute of training, 0.01 s a round: workers would save less than their messages take."""
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    small = ["num_clients=100", "clients_per_round=50", "num_rounds=4000", "engine=auto"]
+    config, plan = compose(small), SimpleNamespace(bytes_up=4000 * 50 * 2600, bytes_down=4000 * 50 * 2600)
+    carrying = seconds_of_carrying(config, plan, 4)  # type: ignore[arg-type]
+    assert carrying == pytest.approx(4000 * (0.01 + 4 * 0.003) + 200_000 * 2e-4 + 2 * 4000 * 50 * 2600 * 1e-8)
+    work = 3 * RAY_STARTUP_SECONDS
+    assert [resolve_engine(config, work, 4, seconds) for seconds in (0.0, carrying)] == ["ray", "inprocess"]
+    assert resolve_engine(config, work + 2 * carrying, 4, carrying) == "ray"
 
 
 # --- what a server sends is answered or refused as declared by every method's client half, whatever it is ---
