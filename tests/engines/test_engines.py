@@ -6,6 +6,7 @@ import ast
 import json
 import logging
 import os
+import pickle
 import random
 import signal
 import sys
@@ -36,7 +37,7 @@ from fedpriv.common.replies import read_reply, train_content
 from fedpriv.config.compose import compose
 from fedpriv.config.schema import FaultKind
 from fedpriv.engines.flower import run_on_flower
-from fedpriv.engines.grid import LocalGrid, client_of, identify_server
+from fedpriv.engines.grid import LocalGrid, client_of, identify_server, packed
 from fedpriv.engines.inprocess import InProcessGrid
 from fedpriv.engines.keeping import end_kept
 from fedpriv.engines.ray import RayGrid
@@ -170,6 +171,39 @@ def test_ray_workers_each_train_their_share_of_a_cohort_at_once(run: Run, monkey
     assert sizes == 4 * [[0, 1, 2, 3, 4, 5], [6, 7, 8, 9, 10, 11]]
     assert result_of(folders[0]) == result_of(folders[1])
     assert result_of(run(*many)) == result_of(folders[0])
+
+
+@pytest.mark.slow
+def test_a_round_on_ray_is_one_message_to_each_worker(run: Run, monkeypatch: pytest.MonkeyPatch):
+    """The global model in it: nothing goes through the object store. Small arrays and messages are its whole price."""
+    batches, submit, stored = list[tuple[int, int]](), RayGrid._submit, list[Any]()
+
+    def watched(grid: RayGrid, actor: Any, batch: list[Any], shared: dict[int, Any]) -> Any:
+        batches.append((len(batch), batch[0].size))
+        return submit(grid, actor, batch, shared)
+
+    monkeypatch.setattr(RayGrid, "_submit", watched)
+    monkeypatch.setattr(ray, "put", stored.append)
+    many = ("num_clients=12", "clients_per_round=11", "num_rounds=3", "engine.trainer=vectorised")
+    folder = run(*many, "engine=ray", "engine.workers=2")
+    assert sorted(batches) == 3 * [(1, 5)] + 3 * [(1, 6)] and not stored
+    assert result_of(folder) == result_of(run(*many))
+
+
+def test_what_travels_is_packed_bit_for_bit() -> None:
+    tensors = [
+        torch.tensor(-0.0, dtype=torch.float64),
+        torch.tensor(2**53 + 1),
+        torch.tensor(True),
+        torch.arange(7, dtype=torch.float32)[::2],
+        torch.zeros(0),
+        torch.tensor([float("nan"), -0.0, float("inf")], dtype=torch.float64),
+        torch.arange(6).reshape(2, 3).T,
+    ]
+    for before, after in zip(tensors, pickle.loads(packed(tensors)), strict=True):
+        assert before.dtype == after.dtype and before.shape == after.shape
+        assert before.numpy().tobytes() == after.numpy().tobytes()
+        after.fill_(1)  # nobody else's memory, and not read-only
 
 
 @pytest.mark.slow

@@ -26,7 +26,8 @@ from ray.exceptions import RayActorError
 from rotation import together
 
 from fedpriv.common.cohort_messages import COHORT, Refused, cohort_of_message, read_cohort
-from fedpriv.common.errors import RunFailed
+from fedpriv.common.command_line import shown
+from fedpriv.common.errors import ClusterLost, RunFailed
 from fedpriv.common.messages import FIRST_NODE, FloatVector, Refusal, pack_vector, refusal, reply_content
 from fedpriv.common.replies import Reply, read_reply
 from fedpriv.config.compose import compose
@@ -39,6 +40,8 @@ from fedpriv.engines.ray_pool import Pool, slots
 from fedpriv.engines.worker import worker_for
 from fedpriv.runs.folder import RunFolder
 from fedpriv.runs.preparation import resolve
+from fedpriv.runs.session import Session
+from fedpriv.runs.start import resume_run
 from fedpriv.server.round import FORGOTTEN, Replies
 from strategies.fedavg import FedAvg
 
@@ -475,3 +478,107 @@ def test_two_nodes_share_the_clients_and_give_the_same_run_also_when_one_dies(
     assert RunFolder(broken).disturbed and not RunFolder(folder).disturbed
     again = {entry["client"] for entry in ledger_of(broken) if entry["attempt"]}
     assert again and again == batches[2]
+
+
+# --- a cluster that is lost --------------------------------------------------------------------------------
+
+LINEAR = ("num_clients=12", "clients_per_round=12", "num_rounds=4", "checkpoint.every=1")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_a_run_whose_head_is_lost_says_the_command_that_goes_on_and_moves_to_another_cluster(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a look of its own; Ray would end this process a minute later. Nothing has disturbed the rounds: same bits."""
+    folder, ended = tmp_path / "run", Session._end_round
+    with ray_nodes.cluster(cpus=1) as (address, head, _):
+
+        def lose(session: Session, current: Any) -> None:
+            ended(session, current)
+            if current.number == 2:
+                ray_nodes.end(head)
+
+        with monkeypatch.context() as patch, pytest.raises(ClusterLost) as caught:
+            patch.setattr(Session, "_end_round", lose)
+            run(*LINEAR, "engine=ray", f"engine.address={address}", "engine.workers=1", folder=folder)
+    other = "engine=ray engine.address=HOST:PORT of another cluster"
+    command = f"fedpriv resume={shown(folder)} engine=inprocess, or {other}, goes on from the last checkpoint"
+    assert str(caught.value).startswith(f"engine.address={address}: the head of the Ray cluster (")
+    assert str(caught.value).endswith(f") does not answer any more; {command}")
+    assert not RunFolder(folder).disturbed and [path.name for path in RunFolder(folder).checkpoints()][-1:] == [
+        "round-000002"
+    ]
+    with ray_nodes.cluster(cpus=1) as (address, head, _):
+        resume_run(folder, ("engine=ray", f"engine.address={address}"))
+        assert ray_pool._answers(address) and not ray_pool._leaving
+    found, expected = result_of(folder), result_of(run(*LINEAR))
+    assert found == expected
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_objects_that_ray_spills_to_disk_give_the_same_bits(run: Run) -> None:
+    """An object store of the smallest size that Ray allows, what is under way larger than that."""
+    large = ("model=mlp", "model.hidden=30000", "num_clients=6", "clients_per_round=6", "num_rounds=2")
+    large += ("evaluate.every=0", "checkpoint.every=0", "engine.trainer=sequential")
+    with ray_nodes.cluster(2, f"--object-store-memory={75 * 2**20}") as (address, _, folder):
+        there = run(*large, "engine=ray", f"engine.address={address}", "engine.workers=2")
+        assert any("Spilled" in log.read_text() for log in folder.rglob("raylet*.out"))
+    assert result_of(there) == result_of(run(*large))
+
+
+@pytest.mark.parametrize("ends", ["with a word", "without one"])
+def test_a_process_that_ray_ends_leaves_the_command_that_goes_on(
+    ends: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Somebody else says it: Ray leaves no time where the object store of the process's own machine is gone."""
+    config = compose([*SMALL, "engine=ray", "engine.address=head:1"]).model_copy(update={"run_dir": "there"})
+    grid = Pretended(config, monkeypatch, 1, lambda count: 0).grid
+    assert grid.sentinel is not None and grid.sentinel.stdin is not None
+    if ends == "with a word":
+        grid.close()
+    else:
+        grid.sentinel.stdin.close()
+    assert grid.sentinel.wait() == 0
+    said = capfd.readouterr().err
+    assert (said == "") == (ends == "with a word")
+    assert not said or "; fedpriv resume=there engine=inprocess, or engine=ray engine.address=" in said
+
+
+def test_a_silent_head_is_asked_again_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, asked = [0.0], []
+
+    def sleep(seconds: float) -> None:
+        clock[0] += seconds
+
+    monkeypatch.setattr(ray_pool, "time", SimpleNamespace(monotonic=lambda: clock[0], sleep=sleep))
+    monkeypatch.setattr(ray_pool, "_cluster", lambda: "head:1")
+    monkeypatch.setattr(ray_pool, "_answers", lambda address: asked.append(address) or len(asked) > 5)
+    pool = Pool(compose(["engine=ray", "engine.address=head:2"]).engine, 4)
+    assert pool.why_lost(nobody=False) is None and len(asked) == 6 and not pool.lost
+    monkeypatch.setattr(ray, "nodes", lambda: [node(0), node(8, alive=False)])
+    assert pool.why_lost(nobody=False) is None
+    words = "engine.address=head:2: no machine of the Ray cluster (head:1) is left for a worker"
+    assert pool.why_lost(nobody=True) == words and not pool.lost
+    monkeypatch.setattr(ray, "nodes", lambda: [node(0), node(8)])
+    assert pool.why_lost(nobody=True) is None
+    began = clock[0]
+    monkeypatch.setattr(ray_pool, "_answers", lambda address: False)
+    lost = "engine.address=head:2: the head of the Ray cluster (head:1) does not answer any more"
+    assert pool.why_lost(nobody=False) == lost and pool.lost and 4.0 <= clock[0] - began < 5.0
+
+
+def test_the_grid_looks_before_a_round_at_every_wait_and_after_a_death(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = compose([*SMALL, "num_clients=20", "clients_per_round=20", "engine.trainer=vectorised"])
+    pretended = Pretended(config, monkeypatch, 2, lambda count: 0)
+    looks: list[bool] = []
+    pretended.grid.pool.why_lost = lambda nobody: looks.append(nobody)
+    list(pretended.grid.send_and_receive(messages_for(pretended.grid, 20, 10)))
+    assert len(looks) >= 3 and not any(looks)
+    disturbed: list[int] = []
+    pretended.dead, pretended.grid.on_disturbance = {3}, lambda: disturbed.append(1)
+    pretended.grid.pool.why_lost = lambda nobody: "gone" if pretended.calls > 3 else None
+    with pytest.raises(ClusterLost, match=r"^gone; fedpriv resume=RUN_FOLDER .*, begins anew: no checkpoint$"):
+        list(pretended.grid.send_and_receive(messages_for(pretended.grid, 20, 10)))
+    assert not disturbed  # else a resumed run could not repeat the round
