@@ -33,8 +33,8 @@ from fedpriv.common.places import own_methods
 from fedpriv.common.stopping import stop
 from fedpriv.config.schema import Config
 from fedpriv.engines.agreement import facts
-from fedpriv.engines.grid import LocalGrid, client_of, packed
-from fedpriv.engines.ray_pool import INLINE, take_pool
+from fedpriv.engines.grid import LocalGrid, client_of
+from fedpriv.engines.ray_pool import INLINE, packed, take_pool
 from fedpriv.engines.worker import worker_for
 
 RETRIES = 1  # records.ATTEMPTS_PER_START leaves room for these attempt numbers
@@ -79,10 +79,6 @@ class Errand:
     def clients(self) -> list[int]:
         cohort = cohort_of_message(self.message)
         return [client_of(self.message)] if cohort is None else cohort[self.place : self.place + self.size]
-
-    def each(self) -> list[Errand]:
-        """One for each client, to be tried once more."""
-        return [Errand(self.message, self.place + number, self.tries + 1) for number in range(self.size)]
 
     def goes_with(self, *others: Errand) -> bool:
         """Whether all may be in one batch: nothing went wrong yet, and the same arrays."""
@@ -140,13 +136,11 @@ class RayGrid(LocalGrid):
             if arrays is not None and id(arrays) not in shared and num_bytes(message.content) > INLINE:
                 shared[id(arrays)] = ray.put(arrays)
         cohort = cohort_of_message(messages[0]) if len(messages) == 1 else None
-        number = len(messages) if cohort is None else len(cohort)
+        number = len(cohort or messages)
         self._plan(messages, number)
-        pieces = 1 if cohort is None or self.share is None else self.share
-        waiting = deque(
-            Errand(messages[0 if cohort else place], place, size=min(pieces, number - place))
-            for place in range(0, number, pieces)
-        )
+        size = (cohort and self.share) or 1
+        places = range(0, number, size)
+        waiting = deque(Errand(messages[0 if cohort else at], at, size=min(size, number - at)) for at in places)
         running: dict[Any, tuple[Any, list[Errand]]] = {}
         done: dict[int, tuple[int, list[Message]]] = {}  # replies whose turn has not come, and of how many clients
         turn, idle = 0, self.pool.idle
@@ -203,8 +197,8 @@ class RayGrid(LocalGrid):
         """How far ahead of the reader this exchange goes, and in which pieces; and a new start for lost workers."""
         vectorised = self.config.engine.trainer == "vectorised"
         # A later exchange of a round sends less down than comes up: the largest so far counts.
-        told = [RecordDict({k: part for k, part in one.content.items() if k != COHORT}) for one in messages[:1]]
-        self.weight = max([self.weight, *map(num_bytes, told)])
+        told = [part for one in messages[:1] for name, part in one.content.items() if name != COHORT]
+        self.weight = max(self.weight, sum(part.count_bytes() for part in told))
         self.window = ahead(self.pool.workers, self.weight, vectorised)
         # What a worker computes at once it computes in one piece, and which clients that are must not depend on time.
         self.share = fixed_share(number, self.pool.workers, self.window) if vectorised else None
@@ -220,13 +214,14 @@ class RayGrid(LocalGrid):
         try:
             answers = pickle.loads(ray.get(answered))
         except LOSSES:
-            time.sleep(LOOK)
+            time.sleep(LOOK if self.config.engine.address else 0.0)
             self._look(at_once=True)
             self.pool.kill(actor)
             self._configure(self.pool.new_actor())
             self.on_disturbance()
-            again = [one for errand in batch if errand.tries < RETRIES for one in errand.each()]
-            waiting.extendleft(reversed(again))
+            again = [errand for errand in batch if errand.tries < RETRIES]
+            alone = [Errand(e.message, e.place + number, e.tries + 1) for e in again for number in range(e.size)]
+            waiting.extendleft(reversed(alone))
             words = f"its worker process died {RETRIES + 1} times"
             return {errand.place: _lost(errand, words) for errand in batch if errand.tries >= RETRIES}
         self.pool.idle.append(actor)

@@ -37,10 +37,11 @@ from fedpriv.common.replies import read_reply, train_content
 from fedpriv.config.compose import compose
 from fedpriv.config.schema import FaultKind
 from fedpriv.engines.flower import run_on_flower
-from fedpriv.engines.grid import LocalGrid, client_of, identify_server, packed
+from fedpriv.engines.grid import LocalGrid, client_of, identify_server
 from fedpriv.engines.inprocess import InProcessGrid
 from fedpriv.engines.keeping import end_kept
 from fedpriv.engines.ray import RayGrid
+from fedpriv.engines.ray_pool import packed
 from fedpriv.engines.worker import Worker, _guarded, make_apps
 from fedpriv.runs.folder import RunFolder
 from fedpriv.runs.preparation import (
