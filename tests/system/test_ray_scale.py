@@ -34,7 +34,6 @@ from fedpriv.config.compose import compose
 from fedpriv.engines import agreement, ray_pool
 from fedpriv.engines import ray as ray_engine
 from fedpriv.engines.agreement import agree, facts
-from fedpriv.engines.grid import client_of
 from fedpriv.engines.ray import FEWEST, MOST, Errand, RayGrid, ahead, fixed_share
 from fedpriv.engines.ray_pool import Pool, slots
 from fedpriv.engines.worker import worker_for
@@ -416,12 +415,12 @@ class Watched:
 
         def submitted(grid: RayGrid, actor: Any, batch: list[Errand], shared: Any) -> Any:
             number = self.node_of[id(actor)]
-            self.clients.setdefault(number, []).extend(client_of(errand.message) for errand in batch)
+            self.clients.setdefault(number, []).extend(one for errand in batch for one in errand.clients)
             lose(number)
             return submit(grid, actor, batch, shared)
 
-        def planned(grid: RayGrid, messages: Sequence[Message]) -> None:
-            plan(grid, messages)
+        def planned(grid: RayGrid, messages: Sequence[Message], number: int) -> None:
+            plan(grid, messages, number)
             while grid.joining and not self.clients:  # the first exchange begins when both nodes' workers are there
                 grid._join(ray.wait(list(grid.joining), timeout=120)[0][0])
 
