@@ -47,12 +47,12 @@ def start(folder: Path, *options: str) -> subprocess.Popen[bytes]:
 
 
 @contextmanager
-def cluster(cpus: int) -> Iterator[tuple[str, subprocess.Popen[bytes], Path]]:
+def cluster(cpus: int, *options: str) -> Iterator[tuple[str, subprocess.Popen[bytes], Path]]:
     """A head node with ``cpus`` cores that `engine.address` can join: its address ``host:port``, its process, and the
-    cluster's folder for temporary files.
+    cluster's folder for temporary files. options: further ones of ``ray start``.
     """
     for _ in range(STARTS):
-        with _started(cpus) as (address, head, folder):
+        with _started(cpus, *options) as (address, head, folder):
             if _answers(head, int(address.rpartition(":")[2])):
                 yield address, head, folder
                 return
@@ -60,14 +60,14 @@ def cluster(cpus: int) -> Iterator[tuple[str, subprocess.Popen[bytes], Path]]:
 
 
 @contextmanager
-def _started(cpus: int) -> Iterator[tuple[str, subprocess.Popen[bytes], Path]]:
+def _started(cpus: int, *options: str) -> Iterator[tuple[str, subprocess.Popen[bytes], Path]]:
     """As `cluster`, but it may not answer yet, or never."""
     import ray
 
     # Ray's sockets lie 70 characters below it, and a socket's path may have 107.
     folder = Path(tempfile.mkdtemp(prefix="ray-", dir="/tmp"))
     port = free_port()
-    apart = ("--include-dashboard=false", f"--ray-client-server-port={free_port()}")
+    apart = (*options, "--include-dashboard=false", f"--ray-client-server-port={free_port()}")
     head = start(folder, "--head", f"--port={port}", f"--num-cpus={cpus}", *apart)
     try:
         yield f"127.0.0.1:{port}", head, folder

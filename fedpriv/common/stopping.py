@@ -18,6 +18,9 @@ from types import FrameType
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
+#: Seconds between two looks at whether the grace rests.
+STEP = 0.125
+
 #: Environment variable: path of a file whose existence asks a sweep's jobs, which are separate processes, to stop.
 STOP_FILE = "FEDPRIV_STOP_FILE"
 
@@ -118,6 +121,11 @@ class Stop:
                 self._due += time.monotonic() - max(began, self._asked)
                 self._start_timer()
 
+    def wait(self, ended: threading.Event, grace: float) -> None:
+        """Waits until ``ended``, or for ``grace`` seconds in which nothing rests (`resting`)."""
+        while grace > 0 and not ended.wait(min(STEP, grace)):
+            grace -= 0 if self._rests else STEP
+
     @contextmanager
     def forwarded(self) -> Iterator[None]:
         """Context in which a first signal is forwarded to processes started within it: they stop after their current
@@ -181,7 +189,7 @@ def _watch(parent: int, grace: float) -> None:
     while os.getppid() == parent:
         time.sleep(1)
     stop.request()
-    time.sleep(grace)
+    stop.wait(threading.Event(), grace)
     os._exit(1)
 
 

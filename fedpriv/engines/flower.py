@@ -18,6 +18,7 @@ from flwr.serverapp import Grid
 
 from fedpriv.client.memories import Book, Memories, collect_entries
 from fedpriv.client.memory import FileStore
+from fedpriv.common.doing import counted
 from fedpriv.common.files import write_atomic
 from fedpriv.common.places import ROOT
 from fedpriv.common.systems import cores
@@ -47,8 +48,8 @@ class FileMemories:
         for path in self.folder.glob("*.safetensors"):
             if int(path.stem) not in memories:
                 path.unlink()
-        for client, blob in memories.items():
-            write_atomic(self._file(client), blob)
+        for client in counted("putting back clients", list(memories)):
+            write_atomic(self._file(client), memories[client])
 
     def _file(self, client: int) -> Path:
         return self.folder / f"{client}.safetensors"

@@ -6,11 +6,8 @@ private metadata fields (flwr 1.41; a contract test watches them).
 
 from __future__ import annotations
 
-import copyreg
-import io
 import itertools
 import math
-import pickle
 import shutil
 import tempfile
 import time
@@ -22,8 +19,6 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-import numpy as np
-import torch
 from flwr.app import Context, Message, RecordDict
 from flwr.serverapp import Grid
 from flwr.supercore.run import Run
@@ -187,32 +182,6 @@ def stamp(message: Message, identifier: str) -> None:
 def client_of(message: Message) -> int:
     """The client that a message to our own grid is for."""
     return int(message.metadata.dst_node_id) - FIRST_NODE
-
-
-def _number(value: float, dtype: torch.dtype) -> torch.Tensor:
-    return torch.tensor(value, dtype=dtype)
-
-
-def _vector(content: bytearray, kind: str) -> torch.Tensor:
-    return torch.from_numpy(np.frombuffer(content, kind))
-
-
-def _parts(tensor: torch.Tensor) -> tuple[Callable[..., torch.Tensor], tuple[Any, ...]]:
-    """What makes it again, bit for bit: torch's own way takes five times as long."""
-    if tensor.dim() == 0:
-        return _number, (tensor.item(), tensor.dtype)
-    array = tensor.numpy()
-    return (_vector, (bytearray(array), array.dtype.char)) if array.ndim == 1 else (torch.from_numpy, (array,))
-
-
-class _Pickler(pickle.Pickler):
-    dispatch_table = copyreg.dispatch_table | {torch.Tensor: _parts}
-
-
-def packed(value: object) -> bytes:
-    """For a worker of ours, or from one: messages, contexts. `pickle.loads` is the inverse."""
-    _Pickler(file := io.BytesIO(), pickle.HIGHEST_PROTOCOL).dump(value)
-    return file.getvalue()
 
 
 _FOLDERS = ".states-"  # of this process and of those that were killed

@@ -12,6 +12,8 @@ that replies which wait for their turn, and what is under way, take the same mem
 from __future__ import annotations
 
 import pickle
+import subprocess
+import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -31,8 +33,8 @@ from fedpriv.common.places import own_methods
 from fedpriv.common.stopping import stop
 from fedpriv.config.schema import Config
 from fedpriv.engines.agreement import facts
-from fedpriv.engines.grid import LocalGrid, client_of, packed
-from fedpriv.engines.ray_pool import INLINE, take_pool
+from fedpriv.engines.grid import LocalGrid, client_of
+from fedpriv.engines.ray_pool import INLINE, packed, take_pool
 from fedpriv.engines.worker import worker_for
 
 RETRIES = 1  # records.ATTEMPTS_PER_START leaves room for these attempt numbers
@@ -78,10 +80,6 @@ class Errand:
         cohort = cohort_of_message(self.message)
         return [client_of(self.message)] if cohort is None else cohort[self.place : self.place + self.size]
 
-    def each(self) -> list[Errand]:
-        """One for each client, to be tried once more."""
-        return [Errand(self.message, self.place + number, self.tries + 1) for number in range(self.size)]
-
     def goes_with(self, *others: Errand) -> bool:
         """Whether all may be in one batch: nothing went wrong yet, and the same arrays."""
         arrays = self.message.content.get(ARRAYS)
@@ -118,6 +116,10 @@ class RayGrid(LocalGrid):
         self.joining: dict[Any, Any] = {}  # configuration under way -> its actor, which may wait for a free machine
         while self.pool.idle:
             self._configure(self.pool.idle.popleft())
+        folder = shown(Path(config.run_dir)) if config.run_dir else "RUN_FOLDER"
+        other = "engine=ray engine.address=HOST:PORT of another cluster"
+        self.command = f"fedpriv resume={folder} engine=inprocess, or {other}"  # that goes on with the run
+        self.sentinel = self._start_sentinel() if config.engine.address else None
 
     @property
     def carries_cohorts(self) -> bool:
@@ -134,13 +136,11 @@ class RayGrid(LocalGrid):
             if arrays is not None and id(arrays) not in shared and num_bytes(message.content) > INLINE:
                 shared[id(arrays)] = ray.put(arrays)
         cohort = cohort_of_message(messages[0]) if len(messages) == 1 else None
-        number = len(messages) if cohort is None else len(cohort)
+        number = len(cohort or messages)
         self._plan(messages, number)
-        pieces = 1 if cohort is None or self.share is None else self.share
-        waiting = deque(
-            Errand(messages[0 if cohort else place], place, size=min(pieces, number - place))
-            for place in range(0, number, pieces)
-        )
+        size = (cohort and self.share) or 1
+        places = range(0, number, size)
+        waiting = deque(Errand(messages[0 if cohort else at], at, size=min(size, number - at)) for at in places)
         running: dict[Any, tuple[Any, list[Errand]]] = {}
         done: dict[int, tuple[int, list[Message]]] = {}  # replies whose turn has not come, and of how many clients
         turn, idle = 0, self.pool.idle
@@ -181,19 +181,24 @@ class RayGrid(LocalGrid):
         """Every second: whether the cluster is still there. nobody: is at work for this run. Raises `ClusterLost`."""
         if at_once or time.monotonic() - self.looked > LOOK:
             if words := self.pool.why_lost(nobody):
-                folder = shown(Path(self.config.run_dir)) if self.config.run_dir else "RUN_FOLDER"
                 kept = self.config.run_dir and any(Path(self.config.run_dir).glob("checkpoints/round-*"))
                 how = "goes on from the last checkpoint" if kept else "begins anew: no checkpoint"
-                other = "engine=ray engine.address=HOST:PORT of another cluster"
-                raise ClusterLost(f"{words}; fedpriv resume={folder} engine=inprocess, or {other}, {how}")
+                raise ClusterLost(f"{words}; {self.command}, {how}")
             self.looked = time.monotonic()
+
+    def _start_sentinel(self) -> subprocess.Popen[bytes]:
+        """Says how to go on if this process ends without a word, as Ray ends it where its own machine's Ray is gone."""
+        words = f"fedpriv: the run's process has ended, perhaps with its Ray cluster; {self.command}, goes on\n"
+        code = "import sys; sys.stdin.read() or sys.stderr.write(sys.argv[1])"
+        command = [sys.executable, "-I", "-S", "-c", code, words]
+        return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True)
 
     def _plan(self, messages: Sequence[Message], number: int) -> None:
         """How far ahead of the reader this exchange goes, and in which pieces; and a new start for lost workers."""
         vectorised = self.config.engine.trainer == "vectorised"
         # A later exchange of a round sends less down than comes up: the largest so far counts.
-        told = [RecordDict({k: part for k, part in one.content.items() if k != COHORT}) for one in messages[:1]]
-        self.weight = max([self.weight, *map(num_bytes, told)])
+        told = [part for one in messages[:1] for name, part in one.content.items() if name != COHORT]
+        self.weight = max(self.weight, sum(part.count_bytes() for part in told))
         self.window = ahead(self.pool.workers, self.weight, vectorised)
         # What a worker computes at once it computes in one piece, and which clients that are must not depend on time.
         self.share = fixed_share(number, self.pool.workers, self.window) if vectorised else None
@@ -209,13 +214,14 @@ class RayGrid(LocalGrid):
         try:
             answers = pickle.loads(ray.get(answered))
         except LOSSES:
-            time.sleep(LOOK)
+            time.sleep(LOOK if self.config.engine.address else 0.0)
             self._look(at_once=True)
-            ray.kill(actor)
+            self.pool.kill(actor)
             self._configure(self.pool.new_actor())
             self.on_disturbance()
-            again = [one for errand in batch if errand.tries < RETRIES for one in errand.each()]
-            waiting.extendleft(reversed(again))
+            again = [errand for errand in batch if errand.tries < RETRIES]
+            alone = [Errand(e.message, e.place + number, e.tries + 1) for e in again for number in range(e.size)]
+            waiting.extendleft(reversed(alone))
             words = f"its worker process died {RETRIES + 1} times"
             return {errand.place: _lost(errand, words) for errand in batch if errand.tries >= RETRIES}
         self.pool.idle.append(actor)
@@ -285,6 +291,8 @@ class RayGrid(LocalGrid):
 
     def close(self) -> None:
         super().close()
+        if self.sentinel is not None:
+            self.sentinel.communicate(b"done")
         for configured, actor in () if self.pool.lost else self.joining.items():
             self._leave(configured, actor)
         self.pool.close()

@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from fedpriv.common.chain import BEFORE, before, broken_at, chain_of, chained, followed, row_of, without
+from fedpriv.common.doing import counted
 from fedpriv.common.files import fsync_folder, write_atomic
 from fedpriv.common.run_files import LARGEST, bytes_in, is_file_in
 from fedpriv.common.systems import AS_IT_IS, ITSELF
@@ -253,7 +254,7 @@ class LedgerFile:
         A torn line without ``torn_counts_as`` makes epsilon infinite under every threat of the ledger.
         """
         lines = self._lines()
-        read = [read_line(line) for line in lines]
+        read = [read_line(line) for line in counted("reading the ledger, lines", lines)]
         threats = dict.fromkeys(line.entries[0].event.threat for line in read if line) or [CLIENT_TO_SERVER]
         lost = [NoBound(threat=threat, reason=TORN) for threat in threats]
         entries: list[Entry] = []
@@ -293,7 +294,8 @@ class LedgerFile:
         Returns the number of lines dropped.
         """
         lines = self._lines()
-        rounds = [found.round if (found := read_line(line)) else None for line in lines]
+        words = f"cutting the ledger back to round {last_round}, lines"
+        rounds = [found.round if (found := read_line(line)) else None for line in counted(words, lines)]
         kept_rounds = [index for index, number in enumerate(rounds) if number is not None and number <= last_round]
         end = kept_rounds[-1] + 1 if kept_rounds else 0
         kept = [

@@ -26,6 +26,7 @@ from safetensors.torch import save
 
 from fedpriv.client.memories import Memories
 from fedpriv.common.checksums import MODEL_FILES, damage, read_sums, write_sums
+from fedpriv.common.doing import doing
 from fedpriv.common.errors import RunFolderError
 from fedpriv.common.files import JsonLines, write_atomic
 from fedpriv.common.messages import FloatVector
@@ -274,6 +275,7 @@ class RunFolder:
             self._check_start(config)
             return None
         for path in reversed(self.checkpoints()):
+            doing(f"checking and reading the checkpoint {path.name}")
             if (wrong := damage(path, (*CHECKPOINT_FILES, *earlier_files(path)))) is None:
                 return self._read_checkpoint(path, config)
             self.damaged.append(f"{path.name} is damaged ({wrong})")

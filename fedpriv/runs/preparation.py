@@ -57,7 +57,8 @@ def resolve(config: Config, folder: Path | None) -> tuple[Config, Worker, Plan]:
     plan = make_plan(config, worker)
     gain = GAIN if choice.trainer == "vectorised" else 1
     plan = replace(plan, seconds=plan.seconds / gain, trainer=f"{choice.trainer}: {choice.reason}{_together(worker)}")
-    name = resolve_engine(config, plan.seconds, config.engine.workers or cores())
+    workers = max(1, min(config.engine.workers or cores(), config.clients_per_round))
+    name = resolve_engine(config, plan.seconds, workers, seconds_of_carrying(config, plan, workers))
     device = str(worker.model.theta.device.type)
     engine = config.engine.model_copy(update={"name": name, "device": device})
     config = config.model_copy(update={"engine": engine})
@@ -239,9 +240,9 @@ def check_sampler(config: Config, data: FederatedData) -> None:
             )
 
 
-def resolve_engine(config: Config, seconds_of_work: float, workers: int) -> str:
-    """What ``engine=auto`` means here: ``ray`` where several GPUs are there or where a second
-    worker saves more than Ray's start-up costs; ``inprocess`` otherwise.
+def resolve_engine(config: Config, seconds_of_work: float, workers: int, seconds_of_carrying: float) -> str:
+    """What ``engine=auto`` means here: ``ray`` where several GPUs are there or where ``workers``
+    save more than Ray's start-up and messages cost; ``inprocess`` otherwise.
 
     seconds_of_work: estimated time of all local training in one process.
     """
@@ -253,7 +254,7 @@ def resolve_engine(config: Config, seconds_of_work: float, workers: int) -> str:
         return "ray"
     if torch.cuda.is_available() or config.engine.device == "cuda":
         return "inprocess"
-    saved = seconds_of_work * (1 - 1 / max(1, min(workers, config.clients_per_round)))
+    saved = seconds_of_work * (1 - 1 / workers) - seconds_of_carrying
     return "ray" if saved > 2 * RAY_STARTUP_SECONDS else "inprocess"
 
 
@@ -270,6 +271,16 @@ def why_on_gpus() -> str:
 
 #: Starting Ray and its workers, importing torch in each: seen 8 to 15 s on two cores.
 RAY_STARTUP_SECONDS = 15.0
+#: What Ray's messages take, at most, on busy cores: a round, each worker's message in it, each client's memory in that,
+#: and a byte of what leaves or comes (a client's state travels beside its release, both ways).
+PER_ROUND, PER_MESSAGE, PER_CLIENT, PER_BYTE = 0.01, 0.003, 2e-4, 1e-8
+
+
+def seconds_of_carrying(config: Config, plan: Plan, workers: int) -> float:
+    """What a run's messages take on Ray beside the same work in this process."""
+    clients = config.num_rounds * config.clients_asked
+    messages = config.num_rounds * (PER_ROUND + workers * PER_MESSAGE)
+    return messages + clients * PER_CLIENT + (plan.bytes_up + plan.bytes_down) * PER_BYTE
 
 
 # --- engine.trainer=auto: a rule from measurements of cohorts of 32 clients (docs/engines.md has the table) -----------

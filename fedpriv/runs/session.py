@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
@@ -14,6 +14,7 @@ from flwr.serverapp import Grid
 
 from fedpriv.client.build import exchanges_of
 from fedpriv.client.memories import Book, ClientMemories, between_rounds, charged
+from fedpriv.common.doing import counted, doing
 from fedpriv.common.errors import ClusterLost, RunFailed
 from fedpriv.common.files import write_atomic
 from fedpriv.common.messages import ATTEMPTS_PER_START, FloatVector, pack_vector
@@ -29,6 +30,7 @@ from fedpriv.report.client_accuracy import summary_figures
 from fedpriv.report.live.live_page import LivePage
 from fedpriv.report.live.monitor import Monitor
 from fedpriv.report.live.progress import RunProgress
+from fedpriv.report.live.task import task
 from fedpriv.report.views import private_folder, secret_cohorts
 from fedpriv.runs.accounts import Accounts, PlannedAccounts
 from fedpriv.runs.folder import Checkpoint, RunFolder
@@ -176,11 +178,14 @@ class Session:
         self.memories = memories_of
         first = self.checkpoint.round + 1 if self.checkpoint else 1
         memories: Mapping[int, bytes] = self.checkpoint.memories if self.checkpoint else {}
-        if self.attempt:  # releases after the checkpoint have left: ledger and clients' budgets must know them
-            self.memories.collect_entries(sorted(self.memories.memories()), self.accounts.book_what_is_new)
-            later = [entry for entry in self.folder.ledger.read().entries if entry.round >= first]
-            memories = charged(memories, later)
-        self.memories.restore(memories)
+        with task("resume", RESUME_SHOWN) if self.checkpoint else nullcontext():
+            if self.attempt:  # releases after the checkpoint have left: ledger and clients' budgets must know them
+                clients = counted("reading clients", sorted(self.memories.memories()))
+                self.memories.collect_entries(clients, self.accounts.book_what_is_new)
+                later = [entry for entry in self.folder.ledger.read().entries if entry.round >= first]
+                memories = charged(memories, later)
+            doing(f"putting back clients: {len(memories):,}")
+            self.memories.restore(memories)
         theta = self.checkpoint.theta if self.checkpoint else self.worker.initial_parameters()
         self.theta = theta
         self.setup_seconds = time.perf_counter() - self.began
@@ -400,6 +405,9 @@ class Session:
             **({"stages": stages} if stages else {}),
         }
 
+
+#: Seconds after which a resume shows what it is doing.
+RESUME_SHOWN = 2.0
 
 #: Of a run's time, at most, with `checkpoint.every=auto`.
 SHARE = 0.1

@@ -18,6 +18,7 @@ from flwr.app import Context
 from flwr.serverapp import Grid
 from flwr.supercore.exit import add_exit_handler
 
+from fedpriv.common.doing import doing
 from fedpriv.common.errors import OptionError, RunFailed, RunFolderError
 from fedpriv.common.files import locked
 from fedpriv.common.printing import say
@@ -34,7 +35,7 @@ from fedpriv.runs.folder import RunFolder
 from fedpriv.runs.other_options import said, with_operations
 from fedpriv.runs.planning import make_plan
 from fedpriv.runs.preparation import resolve, why_on_gpus
-from fedpriv.runs.session import Session
+from fedpriv.runs.session import RESUME_SHOWN, Session
 
 
 def start_run(config: Config, path: Path) -> dict[str, Any]:
@@ -125,8 +126,11 @@ def resume_run(path: Path, operations: Sequence[str] = ()) -> dict[str, Any]:
 def _returned(config: Config, folder: RunFolder, worker: Worker, began: float, monitor: Monitor) -> Session:
     """An interrupted run at its newest checkpoint."""
     commit()
-    checkpoint, plan = folder.load_checkpoint(config), make_plan(config, worker)
-    session = Session(config, folder, worker, plan, began, monitor, checkpoint, resumed=True)
+    with task("resume", RESUME_SHOWN):
+        checkpoint = folder.load_checkpoint(config)
+        doing("planning: what the run will cost")
+        plan = make_plan(config, worker)
+        session = Session(config, folder, worker, plan, began, monitor, checkpoint, resumed=True)
     if folder.damaged and checkpoint:
         words = f"{'; '.join(folder.damaged)}: resumed from round {checkpoint.round}"
         say(f"fedpriv: {words}", file=sys.stderr, flush=True)
@@ -178,7 +182,7 @@ def ended_by_flower(grace: float) -> Iterator[None]:
 
     def wait() -> None:
         stop.request()
-        done.wait(grace)
+        stop.wait(done, grace)
 
     if threading.current_thread() is not threading.main_thread():
         add_exit_handler(wait, run_before_force_exit=True)

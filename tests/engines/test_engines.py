@@ -6,6 +6,7 @@ import ast
 import json
 import logging
 import os
+import pickle
 import random
 import signal
 import sys
@@ -40,9 +41,16 @@ from fedpriv.engines.grid import LocalGrid, client_of, identify_server
 from fedpriv.engines.inprocess import InProcessGrid
 from fedpriv.engines.keeping import end_kept
 from fedpriv.engines.ray import RayGrid
+from fedpriv.engines.ray_pool import packed
 from fedpriv.engines.worker import Worker, _guarded, make_apps
 from fedpriv.runs.folder import RunFolder
-from fedpriv.runs.preparation import RAY_STARTUP_SECONDS, resolve, resolve_engine, why_on_gpus
+from fedpriv.runs.preparation import (
+    RAY_STARTUP_SECONDS,
+    resolve,
+    resolve_engine,
+    seconds_of_carrying,
+    why_on_gpus,
+)
 from fedpriv.runs.session import Session
 from fedpriv.runs.start import resume_run, start_run
 from tools.floors import imported, sources, under
@@ -164,6 +172,39 @@ def test_ray_workers_each_train_their_share_of_a_cohort_at_once(run: Run, monkey
     assert sizes == 4 * [[0, 1, 2, 3, 4, 5], [6, 7, 8, 9, 10, 11]]
     assert result_of(folders[0]) == result_of(folders[1])
     assert result_of(run(*many)) == result_of(folders[0])
+
+
+@pytest.mark.slow
+def test_a_round_on_ray_is_one_message_to_each_worker(run: Run, monkeypatch: pytest.MonkeyPatch):
+    """The global model in it: nothing goes through the object store. Small arrays and messages are its whole price."""
+    batches, submit, stored = list[tuple[int, int]](), RayGrid._submit, list[Any]()
+
+    def watched(grid: RayGrid, actor: Any, batch: list[Any], shared: dict[int, Any]) -> Any:
+        batches.append((len(batch), batch[0].size))
+        return submit(grid, actor, batch, shared)
+
+    monkeypatch.setattr(RayGrid, "_submit", watched)
+    monkeypatch.setattr(ray, "put", stored.append)
+    many = ("num_clients=12", "clients_per_round=11", "num_rounds=3", "engine.trainer=vectorised")
+    folder = run(*many, "engine=ray", "engine.workers=2")
+    assert sorted(batches) == 3 * [(1, 5)] + 3 * [(1, 6)] and not stored
+    assert result_of(folder) == result_of(run(*many))
+
+
+def test_what_travels_is_packed_bit_for_bit() -> None:
+    tensors = [
+        torch.tensor(-0.0, dtype=torch.float64),
+        torch.tensor(2**53 + 1),
+        torch.tensor(True),
+        torch.arange(7, dtype=torch.float32)[::2],
+        torch.zeros(0),
+        torch.tensor([float("nan"), -0.0, float("inf")], dtype=torch.float64),
+        torch.arange(6).reshape(2, 3).T,
+    ]
+    for before, after in zip(tensors, pickle.loads(packed(tensors)), strict=True):
+        assert before.dtype == after.dtype and before.shape == after.shape
+        assert before.numpy().tobytes() == after.numpy().tobytes()
+        after.fill_(1)  # nobody else's memory, and not read-only
 
 
 @pytest.mark.slow
@@ -502,8 +543,21 @@ def test_a_gpu_decides(gpus: int, seconds: float, engine: str, words: str, monke
     monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: gpus > 0)
     config: Any = SimpleNamespace(engine=SimpleNamespace(name="auto", device="auto"), clients_per_round=8)
-    assert resolve_engine(config, seconds, 8) == engine
+    assert resolve_engine(config, seconds, 8, 0.0) == engine
     assert why_on_gpus().startswith(words) and bool(why_on_gpus()) == bool(words)
+
+
+def test_small_rounds_stay_in_this_process_however_many_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half a minute of training, 0.01 s a round: workers would save less than their messages take."""
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    small = ["num_clients=100", "clients_per_round=50", "num_rounds=4000", "engine=auto"]
+    config, plan = compose(small), SimpleNamespace(bytes_up=4000 * 50 * 2600, bytes_down=4000 * 50 * 2600)
+    carrying = seconds_of_carrying(config, plan, 4)  # type: ignore[arg-type]
+    assert carrying == pytest.approx(4000 * (0.01 + 4 * 0.003) + 200_000 * 2e-4 + 2 * 4000 * 50 * 2600 * 1e-8)
+    work = 3 * RAY_STARTUP_SECONDS
+    assert [resolve_engine(config, work, 4, seconds) for seconds in (0.0, carrying)] == ["ray", "inprocess"]
+    assert resolve_engine(config, work + 2 * carrying, 4, carrying) == "ray"
 
 
 # --- what a server sends is answered or refused as declared by every method's client half, whatever it is ---

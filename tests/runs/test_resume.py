@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -27,10 +28,12 @@ from fedpriv.common.messages import Request
 from fedpriv.config.compose import compose, read_config
 from fedpriv.config.schema import Config
 from fedpriv.privacy import ledger
+from fedpriv.report.live import task as live_task
 from fedpriv.runs import folder as run_folder
+from fedpriv.runs import start
 from fedpriv.runs.folder import RunFolder
 from fedpriv.runs.other_options import config_for_rerun
-from fedpriv.runs.session import ATTEMPTS_PER_START, CheckpointPace, Session
+from fedpriv.runs.session import ATTEMPTS_PER_START, RESUME_SHOWN, CheckpointPace, Session
 from fedpriv.runs.start import resume_run, start_run
 from fedpriv.server.round import Round
 from fedpriv.training import evaluation
@@ -228,6 +231,36 @@ def test_a_changed_byte_falls_back_by_name(name: str, interrupted: Path, whole: 
     assert "round-000004 is damaged" in summary["note"]
     found, expected = result_of(interrupted), result_of(whole)
     assert found.pop("summary") == expected.pop("summary") | {"note": summary["note"]} and found == expected
+
+
+def test_a_resume_that_takes_long_shows_what_it_does_and_how_far_it_is(
+    interrupted: Path, whole: Path, monkeypatch: pytest.MonkeyPatch
+):
+    shown, heard, real = list[str](), list[tuple[object, ...]](), start.make_plan
+
+    def planned(*given: Any) -> Any:
+        wait_until(lambda: any("planning" in line for line in shown))  # as if it took longer than that
+        return real(*given)
+
+    def told(self: Any, words: str, done: int | None, of: int | None) -> None:
+        heard.append((words, done, of))
+        told_really(self, words, done, of)
+
+    told_really = live_task._Task.told
+    monkeypatch.setattr(start, "make_plan", planned)
+    monkeypatch.setattr(start, "RESUME_SHOWN", 0.0)
+    monkeypatch.setattr(live_task, "BETWEEN", 0.01)
+    monkeypatch.setattr(live_task, "say", lambda line, **_: shown.append(line))
+    monkeypatch.setattr(live_task._Task, "told", told)
+    assert RESUME_SHOWN == 2.0
+    resume_run(interrupted)
+    assert shown[0].startswith("resume: ")
+    lines = len((interrupted / "ledger.jsonl").read_text().splitlines())
+    words = [one for one, _, _ in heard]
+    assert words[0] == "checking and reading the checkpoint round-000004" and "putting back clients: 5" in words
+    ((_, done, of),) = [one for one in heard if one[0] == "cutting the ledger back to round 4, lines"]
+    assert done == 0 and 0 < of <= lines
+    assert result_of(interrupted) == result_of(whole)
 
 
 def test_every_byte_of_a_checkpoint_counts(interrupted: Path):

@@ -23,6 +23,7 @@ from processes import wait_until
 from rotation import together
 
 from fedpriv.client.base import Client
+from fedpriv.common import stopping
 from fedpriv.common.messages import Request
 from fedpriv.common.stopping import SIGNALS, Stopped, stop
 from fedpriv.config.compose import compose
@@ -260,6 +261,73 @@ def test_flower_on_another_thread_is_made_to_wait(
         thread.join(60)
         with stop.handled():  # forgets the request
             pass
+
+
+def test_flower_waits_for_a_checkpoint_that_takes_longer_than_the_grace(
+    served: Callable[[], None], in_round: Callable[..., None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """The grace is 30 s by default: three hundred looks."""
+    waits, asked, real = [0], threading.Event(), RunFolder.save_checkpoint
+
+    class Counting(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            if timeout is not None:  # who waits for the end of the run
+                wait_until(lambda: stop._rests or self.is_set(), pause=0.001)
+                waits[0] += 1
+            return super().wait(timeout and 0.0001)
+
+    def slowly(self: RunFolder, *given: Any) -> None:
+        wait_until(lambda: waits[0] > 1000 or not ending.is_alive())
+        assert ending.is_alive()
+        real(self, *given)
+
+    def end() -> None:
+        asked.wait()
+        trigger_exit_handlers(run_before_force_exit=True)
+
+    monkeypatch.setattr("fedpriv.runs.start.threading", SimpleNamespace(**vars(threading) | {"Event": Counting}))
+    monkeypatch.setattr(RunFolder, "save_checkpoint", slowly)
+    ending, stopped = threading.Thread(target=end), []
+
+    def serve() -> None:
+        try:
+            served()
+        except Stopped:
+            stopped.append(checkpoints(tmp_path / "run"))
+
+    def ask() -> None:
+        asked.set()
+        wait_until(lambda: stop.requested)
+
+    in_round(3, ask)
+    thread = threading.Thread(target=serve)
+    try:
+        ending.start()
+        thread.start()
+        thread.join()
+        ending.join()
+        assert stopped == [["round-000003"]] and waits[0] > 1000
+    finally:
+        asked.set()
+        with stop.handled():  # forgets the request
+            pass
+
+
+def test_only_time_in_which_nothing_rests_counts():
+    class Ended(threading.Event):
+        looks = 0
+
+        def wait(self, timeout: float | None = None) -> bool:
+            self.looks += 1
+            stop._rests = self.looks < 50
+            return False
+
+    ended = Ended()
+    try:
+        stop.wait(ended, 3 * stopping.STEP)
+    finally:
+        stop._rests = False
+    assert ended.looks == 49 + 3
 
 
 def test_an_interruption_leaves_flowers_simulation(monkeypatch: pytest.MonkeyPatch):

@@ -20,24 +20,27 @@ import ray
 import ray_nodes
 from conftest import SMALL, Run, ledger_of, result_of, rows_of
 from fake_grid import SIZE, THETA, FakeGrid, build, cohort, honest, play, release_of
-from flwr.app import ConfigRecord, Message
+from flwr.app import ConfigRecord, Message, RecordDict
 from processes import wait_until
 from ray.exceptions import RayActorError
 from rotation import together
 
-from fedpriv.common.errors import RunFailed
-from fedpriv.common.messages import FloatVector, Refusal, pack_vector, refusal, reply_content
+from fedpriv.common.cohort_messages import COHORT, Refused, cohort_of_message, read_cohort
+from fedpriv.common.command_line import shown
+from fedpriv.common.errors import ClusterLost, RunFailed
+from fedpriv.common.messages import FIRST_NODE, FloatVector, Refusal, pack_vector, refusal, reply_content
 from fedpriv.common.replies import Reply, read_reply
 from fedpriv.config.compose import compose
-from fedpriv.engines import agreement
+from fedpriv.engines import agreement, ray_pool
 from fedpriv.engines import ray as ray_engine
 from fedpriv.engines.agreement import agree, facts
-from fedpriv.engines.grid import client_of
 from fedpriv.engines.ray import FEWEST, MOST, Errand, RayGrid, ahead, fixed_share
 from fedpriv.engines.ray_pool import Pool, slots
 from fedpriv.engines.worker import worker_for
 from fedpriv.runs.folder import RunFolder
 from fedpriv.runs.preparation import resolve
+from fedpriv.runs.session import Session
+from fedpriv.runs.start import resume_run
 from fedpriv.server.round import FORGOTTEN, Replies
 from strategies.fedavg import FedAvg
 
@@ -75,6 +78,8 @@ def test_workers_take_their_slice_of_a_gpu(device: str, expected: Any, monkeypat
         return SimpleNamespace(remote=lambda: None)
 
     monkeypatch.setattr(ray, "is_initialized", lambda: True)
+    monkeypatch.setattr(ray_pool, "_cluster", lambda: "head:1")
+    monkeypatch.setattr(ray_pool, "_answers", lambda address: address == "head:1")
     monkeypatch.setattr(ray, "nodes", lambda: [node(8, 1)])
     monkeypatch.setattr(ray, "cluster_resources", lambda: {"CPU": 8.0, "GPU": 1.0})
     monkeypatch.setattr("fedpriv.engines.ray_pool.ClientActor", SimpleNamespace(options=options))
@@ -106,7 +111,10 @@ class Pretended:
 
     def __init__(self, config: Any, monkeypatch: pytest.MonkeyPatch, workers: int, pick: Callable[[int], int]) -> None:
         self.pick, self.dead, self.calls = pick, set[int](), 0
-        pool = SimpleNamespace(idle=deque(), workers=workers, new_actor=object, close=lambda: None)
+        self.killed: list[Any] = []
+        pool = SimpleNamespace(idle=deque(), workers=workers, new_actor=object, close=lambda: None, lost=False)
+        pool.why_lost, pool.kill = lambda nobody: None, self.killed.append
+        monkeypatch.setattr(ray_engine, "LOOK", 0.0)
         monkeypatch.setattr(ray_engine, "take_pool", lambda engine, most: pool)
         monkeypatch.setattr(ray_engine, "ray", self)
         monkeypatch.setattr(RayGrid, "_configure", lambda grid, actor: pool.idle.append(actor))
@@ -118,7 +126,7 @@ class Pretended:
     def _submit(self, batch: list[Errand]) -> int:
         self.calls += 1
         self.running[self.calls] = batch
-        self.submitted.append([errand.place for errand in batch])
+        self.submitted.append([errand.place + number for errand in batch for number in range(errand.size)])
         return self.calls
 
     def put(self, value: Any) -> Any:
@@ -134,11 +142,22 @@ class Pretended:
         batch = self.running.pop(ref)
         if ref in self.dead:
             raise RayActorError
-        found = [
-            (honest(errand.message, 0), self.grid.context_of(errand.message.metadata.dst_node_id - 2))
-            for errand in batch
-        ]
-        return pickle.dumps(found)
+        return pickle.dumps(
+            [([_honest(errand)], [self.grid.context_of(client) for client in errand.clients]) for errand in batch]
+        )
+
+
+def _honest(errand: Errand) -> Message:
+    """To a message for many: whom it asked."""
+    cohort = cohort_of_message(errand.light())
+    if cohort is None:
+        return honest(errand.message, 0)
+    assert cohort == errand.clients
+    return Message(RecordDict({COHORT: ConfigRecord({"clients": cohort})}), reply_to=errand.message)
+
+
+def clients_of(message: Message) -> list[int]:
+    return cohort_of_message(message) or [message.metadata.src_node_id - FIRST_NODE]
 
 
 def messages_for(grid: Any, clients: int, size: int) -> list[Message]:
@@ -157,28 +176,44 @@ def test_no_more_than_the_window_is_ahead_and_replies_come_in_order(
     monkeypatch.setattr(ray_engine, "VECTORISED_BYTES", 12 * 4 * 1000)
     pretended = Pretended(config, monkeypatch, 2, lambda count: count - 1 if newest_first else 0)
     messages = messages_for(pretended.grid, 200, 950)  # and the other bytes of a message
-    seen = []
+    seen: list[int] = []
     for reply in pretended.grid.send_and_receive(messages):
-        seen.append(reply.metadata.src_node_id)
+        seen += clients_of(reply)
         assert sum(map(len, pretended.submitted)) <= len(seen) + 12
-    assert seen == [message.metadata.dst_node_id for message in messages]
+    assert seen == list(range(200)) and len(messages) == (1 if trainer == "vectorised" else 200)
     if trainer == "vectorised":
         pieces = sorted(pretended.submitted)
         assert {len(piece) for piece in pieces[:-1]} == {len(pieces[0])} == {pretended.grid.share}
         assert [place for piece in pieces for place in piece] == list(range(200))
 
 
-def test_a_lost_worker_holds_nobody_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    config = compose([*SMALL, "num_clients=50", "clients_per_round=50", "engine.trainer=sequential"])
+@pytest.mark.parametrize("trainer", ["sequential", "vectorised"])
+def test_a_lost_worker_holds_nobody_back(trainer: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of its clients is asked once more, alone: one that kills its worker takes no other down with it twice."""
+    config = compose([*SMALL, "num_clients=50", "clients_per_round=50", f"engine.trainer={trainer}"])
     pretended = Pretended(config, monkeypatch, 2, lambda count: count - 1)
     pretended.dead = {1, 2}
     disturbed = []
     pretended.grid.on_disturbance = lambda: disturbed.append(1)
     replies = list(pretended.grid.send_and_receive(messages_for(pretended.grid, 50, 10)))
-    assert [reply.metadata.src_node_id for reply in replies] == list(range(2, 52)) and len(disturbed) == 2
+    seen = [client for reply in replies for client in clients_of(reply)]
+    assert seen == list(range(50)) and len(disturbed) == 2 == len(pretended.killed)
     assert all(reply.has_content() for reply in replies)
     asked = Counter(place for batch in pretended.submitted for place in batch)
     assert max(asked.values()) == 2 and all(len(batch) == 1 for batch in pretended.submitted[2:4])
+
+
+def test_a_share_whose_worker_dies_twice_is_an_error_of_each_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = compose([*SMALL, "num_clients=20", "clients_per_round=20", "engine.trainer=vectorised"])
+    pretended = Pretended(config, monkeypatch, 2, lambda count: 0)
+    pretended.dead = {1, 3, 4}
+    grid, strategy = pretended.grid, build(num_clients=20, clients_per_round=20)
+    messages = list(strategy.configure_train(1, pack_vector(np.zeros(10, np.float32)), ConfigRecord(), grid))
+    lost = [reply for reply in grid.send_and_receive(messages) if "codes" in reply.content[COHORT]]
+    found = [outcome for reply in lost for outcome in read_cohort(reply, 10, lambda client: 1)]
+    expected = Refused(int(Refusal.WORKER_LOST), "its worker process died 2 times")
+    assert found and all(outcome == expected for _, outcome in found)
+    assert {client for client, _ in found} == {batch[0] for batch in pretended.submitted[2:4]}
 
 
 # --- summed as they come ---------------------------------------------------------------------------------
@@ -380,12 +415,12 @@ class Watched:
 
         def submitted(grid: RayGrid, actor: Any, batch: list[Errand], shared: Any) -> Any:
             number = self.node_of[id(actor)]
-            self.clients.setdefault(number, []).extend(client_of(errand.message) for errand in batch)
+            self.clients.setdefault(number, []).extend(one for errand in batch for one in errand.clients)
             lose(number)
             return submit(grid, actor, batch, shared)
 
-        def planned(grid: RayGrid, messages: Sequence[Message]) -> None:
-            plan(grid, messages)
+        def planned(grid: RayGrid, messages: Sequence[Message], number: int) -> None:
+            plan(grid, messages, number)
             while grid.joining and not self.clients:  # the first exchange begins when both nodes' workers are there
                 grid._join(ray.wait(list(grid.joining), timeout=120)[0][0])
 
@@ -442,3 +477,107 @@ def test_two_nodes_share_the_clients_and_give_the_same_run_also_when_one_dies(
     assert RunFolder(broken).disturbed and not RunFolder(folder).disturbed
     again = {entry["client"] for entry in ledger_of(broken) if entry["attempt"]}
     assert again and again == batches[2]
+
+
+# --- a cluster that is lost --------------------------------------------------------------------------------
+
+LINEAR = ("num_clients=12", "clients_per_round=12", "num_rounds=4", "checkpoint.every=1")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_a_run_whose_head_is_lost_says_the_command_that_goes_on_and_moves_to_another_cluster(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a look of its own; Ray would end this process a minute later. Nothing has disturbed the rounds: same bits."""
+    folder, ended = tmp_path / "run", Session._end_round
+    with ray_nodes.cluster(cpus=1) as (address, head, _):
+
+        def lose(session: Session, current: Any) -> None:
+            ended(session, current)
+            if current.number == 2:
+                ray_nodes.end(head)
+
+        with monkeypatch.context() as patch, pytest.raises(ClusterLost) as caught:
+            patch.setattr(Session, "_end_round", lose)
+            run(*LINEAR, "engine=ray", f"engine.address={address}", "engine.workers=1", folder=folder)
+    other = "engine=ray engine.address=HOST:PORT of another cluster"
+    command = f"fedpriv resume={shown(folder)} engine=inprocess, or {other}, goes on from the last checkpoint"
+    assert str(caught.value).startswith(f"engine.address={address}: the head of the Ray cluster (")
+    assert str(caught.value).endswith(f") does not answer any more; {command}")
+    assert not RunFolder(folder).disturbed and [path.name for path in RunFolder(folder).checkpoints()][-1:] == [
+        "round-000002"
+    ]
+    with ray_nodes.cluster(cpus=1) as (address, head, _):
+        resume_run(folder, ("engine=ray", f"engine.address={address}"))
+        assert ray_pool._answers(address) and not ray_pool._leaving
+    found, expected = result_of(folder), result_of(run(*LINEAR))
+    assert found == expected
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_objects_that_ray_spills_to_disk_give_the_same_bits(run: Run) -> None:
+    """An object store of the smallest size that Ray allows, what is under way larger than that."""
+    large = ("model=mlp", "model.hidden=30000", "num_clients=6", "clients_per_round=6", "num_rounds=2")
+    large += ("evaluate.every=0", "checkpoint.every=0", "engine.trainer=sequential")
+    with ray_nodes.cluster(2, f"--object-store-memory={75 * 2**20}") as (address, _, folder):
+        there = run(*large, "engine=ray", f"engine.address={address}", "engine.workers=2")
+        assert any("Spilled" in log.read_text() for log in folder.rglob("raylet*.out"))
+    assert result_of(there) == result_of(run(*large))
+
+
+@pytest.mark.parametrize("ends", ["with a word", "without one"])
+def test_a_process_that_ray_ends_leaves_the_command_that_goes_on(
+    ends: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Somebody else says it: Ray leaves no time where the object store of the process's own machine is gone."""
+    config = compose([*SMALL, "engine=ray", "engine.address=head:1"]).model_copy(update={"run_dir": "there"})
+    grid = Pretended(config, monkeypatch, 1, lambda count: 0).grid
+    assert grid.sentinel is not None and grid.sentinel.stdin is not None
+    if ends == "with a word":
+        grid.close()
+    else:
+        grid.sentinel.stdin.close()
+    assert grid.sentinel.wait() == 0
+    said = capfd.readouterr().err
+    assert (said == "") == (ends == "with a word")
+    assert not said or "; fedpriv resume=there engine=inprocess, or engine=ray engine.address=" in said
+
+
+def test_a_silent_head_is_asked_again_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, asked = [0.0], []
+
+    def sleep(seconds: float) -> None:
+        clock[0] += seconds
+
+    monkeypatch.setattr(ray_pool, "time", SimpleNamespace(monotonic=lambda: clock[0], sleep=sleep))
+    monkeypatch.setattr(ray_pool, "_cluster", lambda: "head:1")
+    monkeypatch.setattr(ray_pool, "_answers", lambda address: asked.append(address) or len(asked) > 5)
+    pool = Pool(compose(["engine=ray", "engine.address=head:2"]).engine, 4)
+    assert pool.why_lost(nobody=False) is None and len(asked) == 6 and not pool.lost
+    monkeypatch.setattr(ray, "nodes", lambda: [node(0), node(8, alive=False)])
+    assert pool.why_lost(nobody=False) is None
+    words = "engine.address=head:2: no machine of the Ray cluster (head:1) is left for a worker"
+    assert pool.why_lost(nobody=True) == words and not pool.lost
+    monkeypatch.setattr(ray, "nodes", lambda: [node(0), node(8)])
+    assert pool.why_lost(nobody=True) is None
+    began = clock[0]
+    monkeypatch.setattr(ray_pool, "_answers", lambda address: False)
+    lost = "engine.address=head:2: the head of the Ray cluster (head:1) does not answer any more"
+    assert pool.why_lost(nobody=False) == lost and pool.lost and 4.0 <= clock[0] - began < 5.0
+
+
+def test_the_grid_looks_before_a_round_at_every_wait_and_after_a_death(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = compose([*SMALL, "num_clients=20", "clients_per_round=20", "engine.trainer=vectorised"])
+    pretended = Pretended(config, monkeypatch, 2, lambda count: 0)
+    looks: list[bool] = []
+    pretended.grid.pool.why_lost = lambda nobody: looks.append(nobody)
+    list(pretended.grid.send_and_receive(messages_for(pretended.grid, 20, 10)))
+    assert len(looks) >= 3 and not any(looks)
+    disturbed: list[int] = []
+    pretended.dead, pretended.grid.on_disturbance = {3}, lambda: disturbed.append(1)
+    pretended.grid.pool.why_lost = lambda nobody: "gone" if pretended.calls > 3 else None
+    with pytest.raises(ClusterLost, match=r"^gone; fedpriv resume=RUN_FOLDER .*, begins anew: no checkpoint$"):
+        list(pretended.grid.send_and_receive(messages_for(pretended.grid, 20, 10)))
+    assert not disturbed  # else a resumed run could not repeat the round
