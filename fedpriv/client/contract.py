@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from fedpriv.client.memory import MemoryStore, Waiting, state_to_tensors
+from fedpriv.client.memory import MemoryStore, Waiting
 from fedpriv.common.errors import FedprivError
 from fedpriv.privacy.events import Event
 from fedpriv.training.flat_model import Layout
@@ -28,6 +28,10 @@ Figure = float | Tensor
 
 class BudgetSpent(FedprivError):
     """The next release would take the client over `privacy.max_epsilon`; nothing was released."""
+
+    def of(self, client: int) -> BudgetSpent:
+        """In words about one of the clients that share a memory; said of all, ``{client}`` is in its place."""
+        return BudgetSpent(str(self).replace("{client}", str(client)))
 
 
 class UnsafeNoise(FedprivError):
@@ -217,33 +221,12 @@ def stacked(kind: type[Any] | None, states: Sequence[dict[str, Tensor] | None]) 
     return {name: value if name in plain else torch.stack([row[name] for row in rows]) for name, value in first.items()}
 
 
-@dataclass(frozen=True)
-class Row:
-    """One client's own release, and its state as a memory holds it."""
-
-    release: Release
-    state: dict[str, Tensor] | None
-
-
-def rows_of(release: Release, many: int, names: Sequence[str]) -> list[Row]:
-    """Of each client of a computation; what has no leading dimension is everybody's."""
-    figures = {name: _column(value, many) for name, value in release.figures.items()}
-    beside = {name: release.statistics[name].expand(many) for name in names}
-    dumped = state_to_tensors(release.state)
-    found = []
-    for row in range(many):
-        own = Release(
-            release.value[row],
-            figures={name: column[row] for name, column in figures.items()},
-            statistics={name: values[row] for name, values in beside.items()},
-            local=None if release.local is None else release.local[row],
-        )
-        state = None if dumped is None else {k: v[row].clone() if v.ndim else v for k, v in dumped.items()}
-        found.append(Row(own, state))
-    return found
-
-
-def _column(value: Figure, many: int) -> list[float]:
-    if isinstance(value, Tensor):
-        return value.double().expand(many).tolist()
-    return [float(value)] * many
+def single(release: Release, row: int) -> Release:
+    """One client's own of the release of several that keep no state; what has no leading dimension is everybody's."""
+    return Release(
+        release.value[row],
+        None,
+        {name: v[row] if isinstance(v, Tensor) and v.ndim else v for name, v in release.figures.items()},
+        {name: v[row] if v.ndim else v for name, v in release.statistics.items()},
+        None if release.local is None else release.local[row],
+    )

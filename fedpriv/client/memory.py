@@ -9,8 +9,10 @@ participation become visible in one step or not at all.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections import OrderedDict
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -133,10 +135,21 @@ class ClientMemory:
         waiting: Waiting | None = None,
     ) -> ClientMemory:
         """The memory after one more release with these ledger entries."""
-        account = self.account.copy()
-        for entry in entries:
-            account.charge(entry)
-        return ClientMemory(state, account, (*self.uncollected, *entries), answer, kept, waiting)
+        uncollected = (*self.uncollected, *entries)
+        return ClientMemory(state, self.account.after(entries), uncollected, answer, kept, waiting)
+
+    def collected(self) -> ClientMemory:
+        """The memory after its entries were taken, and its round is closed."""
+        return replace(self, uncollected=(), answer=self.answer and self.answer.closed())
+
+    def of(self, client: int, row: int | None) -> ClientMemory:
+        """A memory that several clients share as one of them has it. row: its own of the answer; None: there is one."""
+        answer = self.answer
+        if row is not None and answer is not None and answer.release is not None:
+            beside = None if answer.statistics is None else answer.statistics[row]
+            answer = Answer(answer.round, answer.attempt, answer.release[row], beside)
+        entries = tuple(replace(entry, client=client) for entry in self.uncollected)
+        return replace(self, uncollected=entries, answer=answer)
 
     def tensors(self) -> Iterator[Tensor]:
         """All that it holds."""
@@ -216,6 +229,9 @@ class ClientMemory:
         return cls(state or None, account, entries, answer, kept, waiting)
 
 
+_remembered = lru_cache(maxsize=256)(ClientMemory.from_bytes)
+
+
 def _is_alone(tensor: Tensor) -> bool:
     return tensor.untyped_storage().nbytes() <= 2 * tensor.nbytes + 64
 
@@ -241,53 +257,157 @@ class MemoryStore(Protocol):
         """Writes it as a whole, after whatever must be booked elsewhere first."""
 
 
-class LiveContext(Context):
-    """A simulated client's context that holds its memory as it is: bytes only where it travels or is written down."""
+#: Bytes of a memory without vectors: of those that were written down and are equal, clients share one.
+SMALL = 2**12
 
-    memory: ClientMemory | None = None
+
+class Shelf:
+    """Memories of simulated clients as they are: bytes only where one travels or is written down.
+
+    Clients that remember the same share one object, whose entries stand for those of each, and whose answer has a row
+    for each: [clients, d].
+    """
+
+    def __init__(self) -> None:
+        #: The client that was written longest ago first.
+        self.shared: OrderedDict[int, ClientMemory] = OrderedDict()
+        self.held = 0  # bytes
+        self.clock = 0  # of what was written
+        self.stamps: OrderedDict[int, int] = OrderedDict()  # client -> when it was last written, the newest last
+        self._sizes: dict[int, int] = {}
+        self._rows: dict[int, int] = {}  # client -> its row of the answer that it shares
+
+    def away(self, client: int) -> bytes | None:
+        """The memory of a client that has none here."""
+        return None
+
+    def load(self, client: int) -> ClientMemory | None:
+        """One client's own memory."""
+        memory, row = self._fetched(client), self._rows.get(client)
+        if memory is None or (row is None and all(entry.client == client for entry in memory.uncollected)):
+            return memory
+        return memory.of(client, row)
+
+    def _fetched(self, client: int) -> ClientMemory | None:
+        memory = self.shared.get(client)
+        if memory is None and (blob := self.away(client)) is not None:
+            memory = _remembered(blob) if len(blob) < SMALL else ClientMemory.from_bytes(blob)
+            self._put((client,), memory)
+        return memory
+
+    def keep(self, clients: Sequence[int], memory: ClientMemory) -> None:
+        self._put(clients, memory)
+        self.clock += 1
+        for client in clients:
+            self.stamps[client] = self.clock
+            self.stamps.move_to_end(client)
+        if self._rows:
+            for client in clients:
+                self._rows.pop(client, None)
+        if len(clients) > 1 and memory.answer is not None and memory.answer.release is not None:
+            self._rows.update(zip(clients, range(len(clients)), strict=True))
+
+    def _put(self, clients: Sequence[int], memory: ClientMemory) -> None:
+        size = memory.num_bytes // len(clients)
+        for client in clients:
+            self.shared[client] = memory
+            self.shared.move_to_end(client)
+            self.held += size - self._sizes.get(client, 0)
+            self._sizes[client] = size
+
+    def forget(self, client: int) -> None:
+        """Of a client whose memory lies elsewhere now."""
+        del self.shared[client]
+        self._rows.pop(client, None)
+        self.held -= self._sizes.pop(client)
+
+    def alike(self, clients: Sequence[int], singly: Container[int] = ()) -> list[Shelved]:
+        """Those who share a memory, together; each of ``singly`` by itself."""
+        groups: dict[Any, list[int]] = {}
+        for client in clients:
+            memory = self._fetched(client)
+            groups.setdefault(("own", client) if client in singly else id(memory), []).append(client)
+        return [Shelved(self, tuple(group)) for group in groups.values()]
+
+    def to_ask(self, clients: Sequence[int]) -> list[Shelved]:
+        """`alike`, but each client whose answer is one row of several by itself."""
+        return self.alike(clients, self._rows)
+
+
+class LiveContext(Context):
+    """A simulated client's context, whose memory lies on a shelf."""
+
+    shelf: Shelf
 
     def __reduce__(self) -> tuple[Any, ...]:
         blob = ContextStore(self).read()
-        return _live_context, (self.run_id, self.node_id, self.node_config, blob)
+        return live_context, (self.run_id, self.node_id, self.node_config, blob)
 
 
-def _live_context(run_id: int, node_id: int, node_config: dict[str, Any], blob: bytes | None) -> LiveContext:
-    """The inverse of `LiveContext.__reduce__`."""
-    context = LiveContext(run_id, node_id, node_config, RecordDict(), {})
+def live_context(run_id: int, node_id: int, node_config: dict[str, Any], blob: bytes | None = None) -> LiveContext:
+    """A context with a shelf of its own. blob: its memory."""
+    context = LiveContext(run_id=run_id, node_id=node_id, node_config=node_config, state=RecordDict(), run_config={})
+    context.shelf = Shelf()
     if blob is not None:
         ContextStore(context).write(blob)
     return context
 
 
 class ContextStore:
-    """In Flower's ``Context.state``, or in a `LiveContext`: engines that hand the context back (inprocess, ray)."""
+    """In Flower's ``Context.state``, or on a `LiveContext`'s shelf: engines that hand the context back."""
 
     def __init__(self, context: Context) -> None:
         self.context = context
+        self.shelved: Shelved | None = None
+        if isinstance(context, LiveContext):
+            self.shelved = Shelved(context.shelf, (int(context.node_config["partition-id"]),))  # type: ignore[call-overload]
 
     def load(self) -> ClientMemory | None:
-        if isinstance(self.context, LiveContext):
-            return self.context.memory
+        if self.shelved is not None:
+            return self.shelved.load()
         blob = self.read()
         return None if blob is None else ClientMemory.from_bytes(blob)
 
     def read(self) -> bytes | None:
-        if isinstance(self.context, LiveContext):
-            return None if self.context.memory is None else self.context.memory.to_bytes()
+        if self.shelved is not None:
+            return self.shelved.read()
         record = self.context.state.get(_RECORD)
         return bytes(record[_BLOB]) if isinstance(record, ConfigRecord) else None  # type: ignore[arg-type]
 
     def keep(self, memory: ClientMemory) -> None:
-        if isinstance(self.context, LiveContext):
-            self.context.memory = memory.alone()
+        if self.shelved is not None:
+            self.shelved.keep(memory)
         else:
             self.write(memory.to_bytes())
 
     def write(self, blob: bytes) -> None:
-        if isinstance(self.context, LiveContext):
-            self.context.memory = ClientMemory.from_bytes(blob)
+        if self.shelved is not None:
+            self.shelved.keep(ClientMemory.from_bytes(blob))
         else:
             self.context.state[_RECORD] = ConfigRecord({_BLOB: blob})
+
+
+@dataclass(frozen=True)
+class Shelved:
+    """On a shelf: one client's own memory, or what several share."""
+
+    shelf: Shelf
+    clients: tuple[int, ...]
+
+    def each(self) -> Iterator[Shelved]:
+        """Each client by itself."""
+        return (Shelved(self.shelf, (client,)) for client in self.clients)
+
+    def load(self) -> ClientMemory | None:
+        first, *others = self.clients
+        return self.shelf.shared.get(first) if others else self.shelf.load(first)
+
+    def read(self) -> bytes | None:
+        memory = self.load()
+        return None if memory is None else memory.to_bytes()
+
+    def keep(self, memory: ClientMemory) -> None:
+        self.shelf.keep(self.clients, memory if len(self.clients) > 1 else memory.alone())
 
 
 class FileStore:
@@ -309,7 +429,7 @@ class FileStore:
 
 def read_memory(store: MemoryStore) -> ClientMemory:
     """The memory in a store, whose tensors are not to be written to; an empty one for a client that never took part."""
-    if isinstance(store, ContextStore):
+    if isinstance(store, ContextStore | Shelved):
         return store.load() or ClientMemory()
     blob = store.read()
     return ClientMemory() if blob is None else ClientMemory.from_bytes(blob)

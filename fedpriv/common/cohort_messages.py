@@ -71,14 +71,14 @@ def _as_bytes(options: Options) -> bytes:
     return json.dumps(options, default=lambda value: {_HEX: value.hex()}).encode()
 
 
-def requests_of(content: RecordDict, clients: Sequence[int]) -> list[Request]:
-    """What each of these clients is asked by a message for many. Raises `MalformedMessage`."""
+def requests_of(content: RecordDict, clients: Sequence[int]) -> list[tuple[Request, Sequence[int]]]:
+    """What these clients are asked by a message for many, and who is asked it. Raises `MalformedMessage`."""
     common = read_request(content)
     who: Any = content[COHORT]
     if _OWN not in who:
-        return [common] * len(clients)
+        return [(common, clients)]
     own = dict(zip(who[_CLIENTS], who[_OWN], strict=True))
-    return [replace(common, options={**common.options, **_as_options(own[client])}) for client in clients]
+    return [(replace(common, options={**common.options, **_as_options(own[client])}), [client]) for client in clients]
 
 
 def _as_options(text: bytes) -> Options:
@@ -127,25 +127,28 @@ def cohort_content(
     released: Sequence[int],
     releases: Sequence[NDArray[Any]],
     statistics: Mapping[str, list[float]],
-    figures: Sequence[Mapping[str, float]] | None,
+    figures: Mapping[str, list[float | None]] | None,
     refused: Mapping[int, Refused],
 ) -> RecordDict:
-    """The content of a reply of ``clients``: of each of the ``released`` a release [n], all of one type, a number of
-    every statistic, and its own figures by name; of the others why not. figures: None outside simulation.
+    """The content of a reply of ``clients``: of each of the ``released`` a release [n] (rows, where all are equally
+    long), all of one type, a number of every statistic, and of every figure, or None; of the others why not. figures:
+    None outside simulation.
     """
     who = _who(clients, released, refused)
-    if len({len(release) for release in releases}) > 1:  # whole numbers of as many bits as a client's noise needs
+    if not isinstance(releases, np.ndarray):
         who[_LENGTHS] = [len(release) for release in releases]
     content = RecordDict({COHORT: ConfigRecord(who)})
     if released:
-        content[ARRAYS] = pack_vector(np.concatenate(releases))
+        flat = releases.reshape(-1) if isinstance(releases, np.ndarray) else np.concatenate(releases)
+        content[ARRAYS] = pack_vector(flat)
         content[_STATISTICS] = MetricRecord({name: list(values) for name, values in statistics.items()})
         if figures is not None:
-            names = dict.fromkeys(name for own in figures for name in own)
-            content[_FIGURES] = MetricRecord({name: [own[name] for own in figures if name in own] for name in names})
-            of = {name: [place for place, own in enumerate(figures) if name in own] for name in names}
-            if some := {name: places for name, places in of.items() if len(places) < len(figures)}:
-                content[_FIGURES_OF] = ConfigRecord(some)  # type: ignore[arg-type]
+            told = {name: [value for value in values if value is not None] for name, values in figures.items()}
+            content[_FIGURES] = MetricRecord(told)  # type: ignore[arg-type]
+            some = {name: values for name, values in figures.items() if len(told[name]) < len(released)}
+            if some:
+                of = {name: [n for n, value in enumerate(values) if value is not None] for name, values in some.items()}
+                content[_FIGURES_OF] = ConfigRecord(of)  # type: ignore[arg-type]
     return content
 
 

@@ -201,12 +201,13 @@ def parameters_of(worker: Worker, message: Message, request: Request) -> FloatVe
 def replied(config: Config, found: Answered, asked: Asked, message: Message) -> Message:
     """A simulated client's own reply to its message; with diagnostics, and with the words of what it raised."""
     simulation = config.privacy.rng == "seeded"
-    if (error := found.refused.get(asked.client)) is not None:
+    (client,) = asked.clients
+    if (error := found.refused.get(client)) is not None:
         code, words = refused_as(error)
         if code == Refusal.FAILED:
-            log.debug("client %d", asked.client, exc_info=error)
+            log.debug("client %d", client, exc_info=error)
         return refusal(code, message, words if simulation else None)
-    outgoing = found.replies[asked.client]
+    outgoing = found.replies[client]
     return Message(outgoing_content(asked.request.exchange, outgoing, simulation), reply_to=message)
 
 
@@ -236,7 +237,7 @@ def _identity(config: Config, context: Context) -> tuple[Identity | None, int]:
 
 def asked_of(config: Config, context: Context, request: Request) -> Asked:
     """A simulated client with its memory and what it is asked."""
-    return Asked(_partition(context), _store(config, context), request, *_identity(config, context))
+    return Asked((_partition(context),), _store(config, context), request, *_identity(config, context))
 
 
 def _store(config: Config, context: Context) -> MemoryStore:
@@ -451,8 +452,8 @@ class Worker:
 
     def half(self, asked: Sequence[Asked]) -> Client:
         """The client half of these clients."""
-        first, together = asked[0], tuple(one.client for one in asked)
-        return self.client(first.client, first.store, first.identity, first.run_id, together=together)
+        first, together = asked[0], tuple(client for one in asked for client in one.clients)
+        return self.client(together[0], first.store, first.identity, first.run_id, together=together)
 
     @cached_property
     def why_single_messages(self) -> str | None:
@@ -627,7 +628,7 @@ def _differs(worker: Worker, clients: Sequence[int]) -> bool:
         path = Participation(worker.method, half, lambda _: examples, train, worker.trainer.clipped_sums, apart)
         told = []
         for number in range(1, ROUNDS + 1):
-            asked = [Asked(client, stores[client], Request(number, 0)) for client in clients]
+            asked = [Asked((client,), stores[client], Request(number, 0)) for client in clients]
             found = path.answer(asked, received)
             for error in found.refused.values():
                 raise error
