@@ -200,7 +200,7 @@ def _replies(
 ) -> Iterator[Reply | MalformedMessage]:
     if not released:
         return
-    flat = view_array(content)
+    flat = view_array(content).copy()  # at once, for all
     releases = flat.reshape(len(released), -1) if lengths is None else np.split(flat, np.cumsum(lengths)[:-1])
     beside: Any = content[_STATISTICS]
     figures = _figures(content, len(released))
@@ -209,21 +209,24 @@ def _replies(
     for release in releases[:1] if lengths is None else releases:
         if len(release) not in weights:
             weights[len(release)] = num_bytes(reply_content(release, num_examples(released[0]), None, first))
-    for place, client in enumerate(released):
-        release, weight = releases[place].copy(), weights[len(releases[place])]
+    finite = np.isfinite([*(beside[name] for name in statistics), np.zeros(len(released))]).all(0)
+    if decode is None and lengths is None:
+        finite &= np.isfinite(releases).all(1)
+    for place, (client, release, good) in enumerate(zip(released, releases, list(finite), strict=True)):
+        weight, wrong = weights[len(release)], None
         try:
             if decode is not None:
                 release = decoded(decode, client, release)
+                good &= bool(np.isfinite(release).all())
             elif release.dtype != np.float32 or release.size != size:
                 words = f"{ARRAYS}: expected float32 [{size}], got {release.dtype} {list(release.shape)}"
-                raise MalformedMessage(words, "wrong_shape")
-            told = {name: float(beside[name][place]) for name in statistics}
-            if not (np.isfinite(release).all() and np.isfinite(list(told.values())).all()):
-                raise MalformedMessage(f"{ARRAYS}: not finite", "not_finite")
+                wrong = MalformedMessage(words, "wrong_shape")
         except MalformedMessage as error:
-            yield error
-            continue
-        yield Reply(client, release, num_examples(client), figures[place], weight, told)
+            wrong = error
+        if wrong is None and not good:
+            wrong = MalformedMessage(f"{ARRAYS}: not finite", "not_finite")
+        told = {name: float(beside[name][place]) for name in statistics}
+        yield wrong or Reply(client, release, num_examples(client), figures[place], weight, told)
 
 
 def _figures(content: RecordDict, released: int) -> list[dict[str, float]]:

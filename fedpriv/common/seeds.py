@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import cached_property, lru_cache
 from typing import Any
 
@@ -20,9 +20,14 @@ def generator(*key: int | str) -> np.random.Generator:
 
 def generators(keys: Iterable[tuple[int | str, ...]]) -> list[np.random.Generator]:
     """A generator for each key, as ``np.random.Philox(number)`` with the key's hash as its number."""
-    numbers = [hashlib.blake2b(_text(key).encode(), digest_size=16).digest()[::-1] for key in keys]
-    words = seed_words(np.frombuffer(b"".join(numbers), "<u4").reshape(-1, 4), 2)
-    return [np.random.Generator(np.random.Philox(Seed(*seed))) for seed in zip(numbers, words, strict=True)]  # type: ignore[arg-type]
+    return numbered(np.random.Philox, 2, [hashlib.blake2b(_text(key).encode(), digest_size=16) for key in keys])
+
+
+def numbered(kind: Callable[[Any], Any], count: int, hashes: Iterable[Any]) -> list[np.random.Generator]:
+    """A generator for each hash of 128 bits, as ``kind(number)`` of numpy that takes so many words of a seed."""
+    numbers = [one.digest()[::-1] for one in hashes]
+    words = seed_words(np.frombuffer(b"".join(numbers), "<u4").reshape(-1, 4), count)
+    return [np.random.Generator(kind(Seed(*seed))) for seed in zip(numbers, words, strict=True)]
 
 
 def _text(key: tuple[int | str, ...]) -> str:

@@ -73,10 +73,11 @@ def slices(config: Config, messages: Sequence[T], whose: Callable[[T], int]) -> 
         return
     worker = worker_for(config)
     pixels, parameters = worker.data.dataset.train.inputs[:1].size, worker.model.layout.num_parameters
+    counts = worker.data.partition.num_train
     some: list[T] = []
     held = 0
     for message in messages:
-        needed = 4 * (2 * worker.data.num_examples(whose(message)) * pixels + 4 * parameters)
+        needed = 4 * (2 * int(counts[whose(message)]) * pixels + 4 * parameters)
         if some and (held + needed > MOST_BYTES or len(some) == MOST_CLIENTS):
             yield some
             some, held = [], 0

@@ -11,7 +11,7 @@ import logging
 import math
 import os
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from functools import cached_property, partial
@@ -77,8 +77,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("fedpriv")
 
-#: Clients whose rows are remembered.
-MOST_KNOWN = 4096
+#: Numbers of rows that are remembered, with a client's array itself counted as `ARRAY`: 64 MiB.
+MOST_KNOWN, ARRAY = 2**23, 16
 #: Declared counts whose method is remembered, where the guarantee depends on them.
 MOST_METHODS = 256
 
@@ -269,6 +269,7 @@ class Worker:
         # A GPU would round convolutions to TF32: a clipped gradient could be longer than the bound it was held to.
         torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
         self._known_rows: dict[str, dict[int, np.ndarray]] = {"train": {}, "test": {}, "persons": {}}
+        self._held_rows = dict.fromkeys(self._known_rows, 0)
         self._methods: dict[int, Client] = {}
         self._down = (0, 0)  # the newest (round, how many numbers come down in it)
 
@@ -492,7 +493,7 @@ class Worker:
             from fedpriv.training.vectorised import VectorisedTrainer
 
             if isinstance(trainer, VectorisedTrainer):
-                rows = [self._rows_of(client) for client in clients]
+                rows = self._rows_of_all(clients)
                 together = np.concatenate(rows)
                 counts = [len(own) for own in rows]
                 read, read_at = (lambda places: self._normalised(together[places.numpy()])), torch.device("cpu")
@@ -515,15 +516,32 @@ class Worker:
         """A client's rows (persons: whose the training rows are); of the newest clients they are remembered, since
         drawing them takes a while.
         """
+        if part == "train":
+            return self._rows_of_all([client])[0]
         known = self._known_rows[part]
-        rows = known.pop(client, None)
-        if rows is None:
-            read = {"train": self.data.train_indices, "test": self.data.test_indices, "persons": self.data.persons}
-            rows = read[part](client)
-        known[client] = rows
-        if len(known) > MOST_KNOWN:
-            del known[next(iter(known))]
-        return rows
+        if client not in known:
+            self._remember(
+                part, {client: self.data.test_indices(client) if part == "test" else self.data.persons(client)}
+            )
+        return known[client]
+
+    def _rows_of_all(self, clients: Sequence[int]) -> list[np.ndarray]:
+        """`_rows_of` of each of these clients."""
+        known = self._known_rows["train"]
+        rows = {client: own for client in clients if (own := known.get(client)) is not None}
+        if missing := [client for client in clients if client not in rows]:
+            drawn = dict(zip(missing, self.data.train_indices_of(missing), strict=True))
+            self._remember("train", drawn)
+            rows |= drawn
+        return [rows[client] for client in clients]
+
+    def _remember(self, part: str, rows: Mapping[int, np.ndarray]) -> None:
+        """The oldest go first; what was drawn last stays, however much it is."""
+        known = self._known_rows[part]
+        known |= rows
+        self._held_rows[part] += sum(len(own) + ARRAY for own in rows.values())
+        while self._held_rows[part] > MOST_KNOWN and len(known) > len(rows):
+            self._held_rows[part] -= len(known.pop(next(iter(known)))) + ARRAY
 
     def test_locally(self, client: int, theta: torch.Tensor) -> dict[str, float]:
         """Accuracy of a model [d] on a client's own test examples: diagnostics. Nothing where it has none, nor where

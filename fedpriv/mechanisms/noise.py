@@ -17,7 +17,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 import torch
@@ -355,18 +355,21 @@ def encode_key(*key: int | str) -> bytes:
 
     Raises TypeError for anything but ints and strings (numpy's integers count as ints, booleans do not).
     """
-    parts = []
-    for part in key:
-        if isinstance(part, str):
-            tag, data = b"s", part.encode()
-        elif isinstance(part, (int, np.integer)) and not isinstance(part, bool):
-            tag, data = b"i", int(part).to_bytes(int(part).bit_length() // 8 + 1, "big", signed=True)
-        else:
-            raise TypeError(f"a noise key is made of ints and strings, got {part!r} in {key!r}")
-        parts.append(tag + len(data).to_bytes(8, "big") + data)
-    if not parts:
+    if not key:
         raise TypeError("a noise key must not be empty")
-    return b"".join(parts)
+    return b"".join(map(_encoded, key))
+
+
+@lru_cache(maxsize=4096, typed=True)
+def _encoded(part: int | str) -> bytes:
+    """One part of a key."""
+    if isinstance(part, str):
+        tag, data = b"s", part.encode()
+    elif isinstance(part, (int, np.integer)) and not isinstance(part, bool):
+        tag, data = b"i", int(part).to_bytes(int(part).bit_length() // 8 + 1, "big", signed=True)
+    else:
+        raise TypeError(f"a noise key is made of ints and strings, got {part!r}")
+    return tag + len(data).to_bytes(8, "big") + data
 
 
 class KeyRegistry:

@@ -535,6 +535,10 @@ def _held_by_filter(entries: Mapping[int, Sequence[Entry]], max_epsilon: float |
 # --- running totals ---------------------------------------------------------------------------------------------------
 
 
+#: One object, so that all who released nothing yet are alike.
+NOTHING: History = frozenset()
+
+
 class RunningTotals:
     """What clients have released so far, and a bound on the largest total: as `compose_clients(..., refined=False)`, or
     the plan's where that is smaller.
@@ -584,7 +588,7 @@ class RunningTotals:
                     self._largest_mu = max(self._largest_mu, mu)
                     continue
                 self._histories[client] = running.history
-            before = self._histories.get(client, frozenset())
+            before = self._histories.get(client, NOTHING)
             key = (id(before), *map(id, own[client]))
             if key not in steps:  # a step keeps ``before``, whose id is nobody else's meanwhile
                 steps[key] = _step(before, own[client])

@@ -122,6 +122,9 @@ def draw_batches(config: LocalConfig, examples: int, rng: np.random.Generator) -
     each includes every example independently at rate q = batch_size/examples, so a batch can be empty. There are
     ``epochs`` epochs, or as many as ``steps`` batches need. At least one example.
     """
+    if config.sampler == "shuffle" and not config.steps:
+        orders, size = [rng.permutation(examples) for _ in range(config.epochs)], config.batch_size
+        return iter([order[start : start + size] for order in orders for start in range(0, examples, size)])
     epochs = itertools.count() if config.steps else range(config.epochs)
     return itertools.islice(itertools.chain.from_iterable(_epoch(config, examples, rng) for _ in epochs), config.steps)
 

@@ -27,7 +27,7 @@ from rotation import together
 
 from fedpriv.common.errors import RunFailed
 from fedpriv.common.messages import FloatVector, Refusal, pack_vector, refusal, reply_content
-from fedpriv.common.replies import Reply, read_reply
+from fedpriv.common.replies import FORGOTTEN, Reply, read_reply
 from fedpriv.config.compose import compose
 from fedpriv.engines import agreement
 from fedpriv.engines import ray as ray_engine
@@ -38,7 +38,7 @@ from fedpriv.engines.ray_pool import Pool, slots
 from fedpriv.engines.worker import worker_for
 from fedpriv.runs.folder import RunFolder
 from fedpriv.runs.preparation import resolve
-from fedpriv.server.round import FORGOTTEN, Replies
+from fedpriv.server.round import Replies
 from strategies.fedavg import FedAvg
 
 # --- where workers go ------------------------------------------------------------------------------------
