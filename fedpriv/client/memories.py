@@ -72,7 +72,8 @@ def collect_entries(stores: Iterable[MemoryStore], book: Book = lambda entries: 
     ``book`` writes them into the ledger before the memories forget them: a crash in between leaves them in both, where
     (client, sequence, attempt) tells that they are the same, and never in neither.
     """
-    waiting = [(store, memory) for store in stores if (memory := read_memory(store)).uncollected]
+    found = ((store, store.shared if isinstance(store, Shelved) else read_memory(store)) for store in stores)
+    waiting = [(store, memory) for store, memory in found if memory.uncollected]
     entries = Entries(
         (memory.uncollected, store.clients if isinstance(store, Shelved) else (memory.uncollected[0].client,))
         for store, memory in waiting

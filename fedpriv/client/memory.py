@@ -398,9 +398,13 @@ class Shelved:
         """Each client by itself."""
         return (Shelved(self.shelf, (client,)) for client in self.clients)
 
+    @property
+    def shared(self) -> ClientMemory:
+        """As it lies there."""
+        return self.shelf.shared.get(self.clients[0]) or ClientMemory()
+
     def load(self) -> ClientMemory | None:
-        first, *others = self.clients
-        return self.shelf.shared.get(first) if others else self.shelf.load(first)
+        return self.shared if len(self.clients) > 1 else self.shelf.load(self.clients[0])
 
     def read(self) -> bytes | None:
         memory = self.load()

@@ -397,6 +397,8 @@ class Participation:
         for one, memory, charges in zip(group.members, group.memories, group.charges, strict=True):
             rows, first = range(first, first + len(one.clients)), first + len(one.clients)
             entries, account = self._booked.after(method, memory.account, request, charges, one.clients[0])
+            if not isinstance(one.store, Shelved):  # which tells whose an entry is
+                entries = tuple(replace(entry, client=one.clients[0]) for entry in entries)
             if self._keeps[0] != charges:
                 self._keeps = charges, method.keeps_answer(charges)
             # a release without noise has no noise key to protect: nothing is kept of it

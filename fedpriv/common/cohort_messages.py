@@ -209,7 +209,7 @@ def _replies(
     for release in releases[:1] if lengths is None else releases:
         if len(release) not in weights:
             weights[len(release)] = num_bytes(reply_content(release, num_examples(released[0]), None, first))
-    finite = np.isfinite([*(beside[name] for name in statistics), np.zeros(len(released))]).all(0)
+    finite: Any = np.isfinite([*(beside[name] for name in statistics), np.zeros(len(released))]).all(0)
     if decode is None and lengths is None:
         finite &= np.isfinite(releases).all(1)
     for place, (client, release, good) in enumerate(zip(released, releases, list(finite), strict=True)):

@@ -19,7 +19,7 @@ from clients.coqfl import CoQFLClient
 from clients.fedldp import FedLDPClient
 from fedpriv.client.build import final_names, make_client
 from fedpriv.client.contract import LocalRule
-from fedpriv.client.memory import ContextStore, read_memory
+from fedpriv.client.memory import ContextStore, Shelved, read_memory
 from fedpriv.client.one_path import Participation
 from fedpriv.common.errors import DataError, OptionError, RunFailed
 from fedpriv.common.messages import Refusal, Request, pack_vector
@@ -335,15 +335,15 @@ def test_a_failure_of_the_trainer_is_not_hidden(
 
 def test_a_client_that_cannot_write_does_not_answer_and_the_others_do(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing leaves that is not booked, and its ledger has no entry."""
-    config, real = config_of("strategy=fedldp", "num_rounds=1", "strategy.server.min_replies=1"), ContextStore.keep
+    config, real = config_of("strategy=fedcad", "num_rounds=1", "strategy.server.min_replies=1"), Shelved.keep
     broken = cohort_of_round(config)[0]
 
-    def keep(store: ContextStore, memory: Any) -> None:
-        if memory.uncollected and client_of_context(store) == broken:
+    def keep(store: Shelved, memory: Any) -> None:
+        if memory.uncollected and store.clients == (broken,):
             raise OSError(28, "no space left")
         real(store, memory)
 
-    monkeypatch.setattr(ContextStore, "keep", keep)
+    monkeypatch.setattr(Shelved, "keep", keep)
     told = Told(config)
     assert {entry.client for entry in told.entries} == set(cohort_of_round(config)) - {broken}
     assert "no space left" in str(told.rounds[0][5][broken])
@@ -353,10 +353,6 @@ def cohort_of_round(config: Config) -> list[int]:
     config, worker, _ = resolve(config, None)
     adopt(config, worker)
     return list(make_strategy(config, worker).begin(1, pack_vector(worker.initial_parameters())))
-
-
-def client_of_context(store: ContextStore) -> int:
-    return int(store.context.node_config["partition-id"])
 
 
 def test_a_repeated_request_gets_the_same_bytes() -> None:
