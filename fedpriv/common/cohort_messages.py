@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
-from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import ConfigRecord, Message, RecordDict
 from numpy.typing import NDArray
 
 from fedpriv.common.messages import (
@@ -141,15 +141,20 @@ def cohort_content(
     if released:
         flat = releases.reshape(-1) if isinstance(releases, np.ndarray) else np.concatenate(releases)
         content[ARRAYS] = pack_vector(flat)
-        content[_STATISTICS] = MetricRecord({name: list(values) for name, values in statistics.items()})
+        content[_STATISTICS] = ConfigRecord({name: _packed(values) for name, values in statistics.items()})
         if figures is not None:
             told = {name: [value for value in values if value is not None] for name, values in figures.items()}
-            content[_FIGURES] = MetricRecord(told)  # type: ignore[arg-type]
+            content[_FIGURES] = ConfigRecord({name: _packed(values) for name, values in told.items()})
             some = {name: values for name, values in figures.items() if len(told[name]) < len(released)}
             if some:
                 of = {name: [n for n, value in enumerate(values) if value is not None] for name, values in some.items()}
                 content[_FIGURES_OF] = ConfigRecord(of)  # type: ignore[arg-type]
     return content
+
+
+def _packed(values: Sequence[float]) -> bytes:
+    """Numbers as one value of a record: Flower looks at each of a list."""
+    return np.asarray(values, np.float64).tobytes()
 
 
 def _who(clients: Sequence[int], released: Sequence[int], refused: Mapping[int, Refused]) -> dict[str, Any]:
@@ -202,7 +207,8 @@ def _replies(
         return
     flat = view_array(content).copy()  # at once, for all
     releases = flat.reshape(len(released), -1) if lengths is None else np.split(flat, np.cumsum(lengths)[:-1])
-    beside: Any = content[_STATISTICS]
+    packed: Any = content[_STATISTICS]
+    beside = {name: np.frombuffer(values) for name, values in packed.items()}
     figures = _figures(content, len(released))
     first = {name: float(values[0]) for name, values in beside.items()}
     weights = {}  # of each alone, by the length of its release
@@ -235,6 +241,6 @@ def _figures(content: RecordDict, released: int) -> list[dict[str, float]]:
     named: Any = content.get(_FIGURES, {})
     of: Any = content.get(_FIGURES_OF, {})
     for name, values in named.items():
-        for place, value in zip(of.get(name, range(released)), values, strict=True):
-            found[place][name] = float(value)
+        for place, value in zip(of.get(name, range(released)), np.frombuffer(values).tolist(), strict=True):
+            found[place][name] = value
     return found
