@@ -197,12 +197,14 @@ class RunFacts:
 # --- several clients as rows -----------------------------------------------------------------------------
 
 
-def form_of_state(kind: type[Any] | None, state: dict[str, Tensor] | None) -> tuple[Any, ...]:
-    """What states must have in common to be stacked: names, shapes, and the values of fields that are numbers."""
+def form_of_state(kind: type[Any] | None, state: dict[str, Tensor] | None, rows: bool) -> tuple[Any, ...]:
+    """What states must have in common to be stacked: names, shapes, and the values of fields that are numbers. rows:
+    whether the state is that of several clients.
+    """
     if state is None:
         return (None,)
     plain = _number_fields(kind)
-    return tuple((name, float(value) if name in plain else tuple(value.shape)) for name, value in state.items())
+    return tuple((k, float(value) if k in plain else tuple(value.shape[rows:])) for k, value in state.items())
 
 
 def _number_fields(kind: type[Any] | None) -> set[str]:
@@ -212,13 +214,26 @@ def _number_fields(kind: type[Any] | None) -> set[str]:
     return {item.name for item in fields(kind) if item.type in ("int", "float", int, float)}
 
 
-def stacked(kind: type[Any] | None, states: Sequence[dict[str, Tensor] | None]) -> dict[str, Tensor] | None:
+#: A client's state; or that of several, and the rows of some of them.
+State = tuple[dict[str, Tensor] | None, Sequence[int] | None]
+
+
+def stacked(kind: type[Any] | None, states: Sequence[State]) -> dict[str, Tensor] | None:
     """States of one form as one, whose tensors have a leading dimension."""
-    first, plain = states[0], _number_fields(kind)
+    first, plain = states[0][0], _number_fields(kind)
     if first is None:
         return None
-    rows = [state for state in states if state is not None]
-    return {name: value if name in plain else torch.stack([row[name] for row in rows]) for name, value in first.items()}
+
+    def part(value: Tensor, rows: Sequence[int] | None) -> Tensor:
+        if rows is None:
+            return value[None]
+        return value[torch.tensor(rows)] if value.ndim else value.expand(len(rows))
+
+    parts = [(state, rows) for state, rows in states if state is not None]
+    return {
+        name: value if name in plain else torch.cat([part(state[name], rows) for state, rows in parts])
+        for name, value in first.items()
+    }
 
 
 def single(release: Release, row: int) -> Release:

@@ -79,12 +79,8 @@ def collect_entries(stores: Iterable[MemoryStore], book: Book = lambda entries: 
         for store, memory in waiting
     )
     book(entries)
-    alike: dict[tuple[Any, ...], ClientMemory] = {}  # who remembers the same from now on shares it
     for store, memory in waiting:
-        left = memory.collected()
-        if next(left.tensors(), None) is None and left.waiting is None:
-            left = alike.setdefault((id(left.account), left.answer and (left.answer.round, left.answer.attempt)), left)
-        store.keep(left)
+        (store.collect if isinstance(store, Shelved) else store.keep)(memory.collected())
     return entries
 
 

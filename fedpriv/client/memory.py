@@ -9,8 +9,8 @@ participation become visible in one step or not at all.
 from __future__ import annotations
 
 import json
-from collections import OrderedDict
-from collections.abc import Container, Iterator, Sequence
+from collections import Counter, OrderedDict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -143,13 +143,22 @@ class ClientMemory:
         return replace(self, uncollected=(), answer=self.answer and self.answer.closed())
 
     def of(self, client: int, row: int | None) -> ClientMemory:
-        """A memory that several clients share as one of them has it. row: its own of the answer; None: there is one."""
-        answer = self.answer
-        if row is not None and answer is not None and answer.release is not None:
-            beside = None if answer.statistics is None else answer.statistics[row]
-            answer = Answer(answer.round, answer.attempt, answer.release[row], beside)
+        """A memory that several clients share as one of them has it. row: its own of state and answer."""
         entries = tuple(replace(entry, client=client) for entry in self.uncollected)
-        return replace(self, uncollected=entries, answer=answer)
+        if row is None:
+            return replace(self, uncollected=entries)
+        answer, state = self.answer, self.state
+        if answer is not None and answer.release is not None:
+            beside = None if answer.statistics is None else answer.statistics[row]
+            answer = replace(answer, release=answer.release[row], statistics=beside)
+        if state is not None:
+            state = {name: part[row] if part.ndim else part for name, part in state.items()}
+        return replace(self, state=state, uncollected=entries, answer=answer)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether its round is: then a repeated request gets the same bytes."""
+        return self.answer is not None and self.answer.release is not None
 
     def tensors(self) -> Iterator[Tensor]:
         """All that it holds."""
@@ -261,11 +270,21 @@ class MemoryStore(Protocol):
 SMALL = 2**12
 
 
+@dataclass
+class Block:
+    """A memory whose tensors have a row for each of some clients, of which so many still share it."""
+
+    memory: ClientMemory
+    clients: Sequence[int]
+    live: int
+
+
 class Shelf:
     """Memories of simulated clients as they are: bytes only where one travels or is written down.
 
-    Clients that remember the same share one object, whose entries stand for those of each, and whose answer has a row
-    for each: [clients, d].
+    Clients that remember the same but for vectors share one object, whose entries stand for those of each, and whose
+    state and answer have a row for each: [clients, ...]. Once less than half of them still share it, what is left is
+    taken apart: at most half of the rows are nobody's.
     """
 
     def __init__(self) -> None:
@@ -274,8 +293,9 @@ class Shelf:
         self.held = 0  # bytes
         self.clock = 0  # of what was written
         self.stamps: OrderedDict[int, int] = OrderedDict()  # client -> when it was last written, the newest last
+        self.rows: dict[int, int] = {}  # client -> its row of what it shares, where that has vectors
         self._sizes: dict[int, int] = {}
-        self._rows: dict[int, int] = {}  # client -> its row of the answer that it shares
+        self._blocks: dict[int, Block] = {}  # by the id of its memory
 
     def away(self, client: int) -> bytes | None:
         """The memory of a client that has none here."""
@@ -283,7 +303,7 @@ class Shelf:
 
     def load(self, client: int) -> ClientMemory | None:
         """One client's own memory."""
-        memory, row = self._fetched(client), self._rows.get(client)
+        memory, row = self._fetched(client), self.rows.get(client)
         if memory is None or (row is None and all(entry.client == client for entry in memory.uncollected)):
             return memory
         return memory.of(client, row)
@@ -295,43 +315,56 @@ class Shelf:
             self._put((client,), memory)
         return memory
 
-    def keep(self, clients: Sequence[int], memory: ClientMemory) -> None:
-        self._put(clients, memory)
+    def keep(self, clients: Sequence[int], memory: ClientMemory, rows: Sequence[int] | None = None) -> None:
+        """rows: of each client in the memory's tensors; None: one after the other."""
+        self._put(clients, memory, rows)
         self.clock += 1
         for client in clients:
+            self.shared.move_to_end(client)
             self.stamps[client] = self.clock
             self.stamps.move_to_end(client)
-        if self._rows:
-            for client in clients:
-                self._rows.pop(client, None)
-        if len(clients) > 1 and memory.answer is not None and memory.answer.release is not None:
-            self._rows.update(zip(clients, range(len(clients)), strict=True))
 
-    def _put(self, clients: Sequence[int], memory: ClientMemory) -> None:
+    def _put(self, clients: Sequence[int], memory: ClientMemory, rows: Sequence[int] | None = None) -> None:
+        left = Counter(id(self.shared[client]) for client in clients if client in self.rows)
         size = memory.num_bytes // len(clients)
         for client in clients:
             self.shared[client] = memory
-            self.shared.move_to_end(client)
             self.held += size - self._sizes.get(client, 0)
             self._sizes[client] = size
+        if len(clients) > 1 and next(memory.tensors(), None) is not None:
+            self.rows.update(zip(clients, rows or range(len(clients)), strict=True))
+            self._blocks[id(memory)] = Block(memory, clients, len(clients))
+        elif left:
+            for client in clients:
+                self.rows.pop(client, None)
+        self._leave(left)
+
+    def _leave(self, left: Mapping[int, int]) -> None:
+        """So many clients share the memories with these ids no longer."""
+        for number, many in left.items():
+            block = self._blocks[number]
+            block.live -= many
+            if 2 * block.live < len(block.clients):
+                del self._blocks[number]
+                for client in block.clients:
+                    if self.shared.get(client) is block.memory:
+                        self._put((client,), block.memory.of(client, self.rows.pop(client)).alone())
 
     def forget(self, client: int) -> None:
         """Of a client whose memory lies elsewhere now."""
-        del self.shared[client]
-        self._rows.pop(client, None)
+        memory = self.shared.pop(client)
         self.held -= self._sizes.pop(client)
+        if self.rows.pop(client, None) is not None:
+            self._leave({id(memory): 1})
 
-    def alike(self, clients: Sequence[int], singly: Container[int] = ()) -> list[Shelved]:
-        """Those who share a memory, together; each of ``singly`` by itself."""
+    def alike(self, clients: Sequence[int], asked: bool = False) -> list[Shelved]:
+        """Those who share a memory, together. asked: but each by itself where its round is open."""
         groups: dict[Any, list[int]] = {}
         for client in clients:
             memory = self._fetched(client)
-            groups.setdefault(("own", client) if client in singly else id(memory), []).append(client)
+            alone = asked and client in self.rows and memory is not None and memory.is_open
+            groups.setdefault(("own", client) if alone else id(memory), []).append(client)
         return [Shelved(self, tuple(group)) for group in groups.values()]
-
-    def to_ask(self, clients: Sequence[int]) -> list[Shelved]:
-        """`alike`, but each client whose answer is one row of several by itself."""
-        return self.alike(clients, self._rows)
 
 
 class LiveContext(Context):
@@ -410,8 +443,20 @@ class Shelved:
         memory = self.load()
         return None if memory is None else memory.to_bytes()
 
+    @property
+    def rows(self) -> list[int] | None:
+        """Of each of several clients in the tensors that they share; None where there are none."""
+        several = len(self.clients) > 1 and self.clients[0] in self.shelf.rows
+        return [self.shelf.rows[client] for client in self.clients] if several else None
+
     def keep(self, memory: ClientMemory) -> None:
-        self.shelf.keep(self.clients, memory if len(self.clients) > 1 else memory.alone())
+        self.shelf.keep(self.clients, memory.alone())
+
+    def collect(self, memory: ClientMemory) -> None:
+        """Keeps what is left of `shared`, whose rows are where they were."""
+        if len(self.clients) == 1:
+            memory = memory.of(self.clients[0], self.shelf.rows.get(self.clients[0])).alone()
+        self.shelf.keep(self.clients, memory, self.rows)
 
 
 class FileStore:

@@ -70,6 +70,11 @@ class Asked:
     identity: Identity | None = None
     run_id: int = 0
 
+    @property
+    def rows(self) -> Sequence[int] | None:
+        """Of several clients in the vectors of the memory that they share."""
+        return self.store.rows if isinstance(self.store, Shelved) else None
+
     def each(self) -> Iterator[Asked]:
         """Each client by itself."""
         if len(self.clients) == 1:
@@ -232,11 +237,16 @@ class Participation:
         """
         for one in asked:
             counts = {self.num_examples(client) for client in one.clients} if self.kind.traits.needs_facts else {0}
-            yield from one.each() if singly or len(counts) > 1 else (one,)
+            divided = singly or len(counts) > 1 or (one.rows is not None and self._priced_by_state)
+            yield from one.each() if divided else (one,)
+
+    @cached_property
+    def _priced_by_state(self) -> bool:
+        return any(charge.adaptive for charge in self.kind.all_charges(LATER))
 
     def _form(self, one: Asked, memory: ClientMemory) -> Any:
         """What the rows of one computation have in common."""
-        return (*self._asked(one), *form_of_state(self.kind.traits.State, memory.state))
+        return (*self._asked(one), *form_of_state(self.kind.traits.State, memory.state, one.rows is not None))
 
     def _asked(self, one: Asked) -> tuple[Any, ...]:
         """All that clients of one method may be told that is not the same."""
@@ -267,9 +277,9 @@ class Participation:
         if len(stayed) < len(members):
             method, theta = self._prepared(stayed, received)
         asked, memories, own_charges = map(list, zip(*admitted, strict=True))
-        states = [memory.state for one, memory in stayed for _ in one.clients]
-        rows = len(states) > 1
-        state = method.load_state(stacked(method.traits.State, states) if rows else states[0])
+        rows = sum(len(one.clients) for one in asked) > 1
+        states = [(memory.state, one.rows) for one, memory in stayed]
+        state = method.load_state(stacked(method.traits.State, states) if rows else states[0][0])
         return _Group(method, asked, memories, own_charges, rows, state, theta)
 
     def _prepared(
@@ -292,9 +302,10 @@ class Participation:
             method.recall(first.waiting)
         asked = (*self._asked(one), first.state is None)
         if not self.alike or asked != self._priced[0]:
-            if first.state is not None and any(charge.adaptive for charge in method.all_charges(LATER)):
+            if first.state is not None and self._priced_by_state:
                 return [method.due(method.load_state(memory.state)) for _, memory in members]
-            price = method.due(method.load_state(first.state))
+            own = first.state if one.rows is None else first.of(one.clients[0], one.rows[0]).state
+            price = method.due(method.load_state(own))
             if not self.alike:
                 return [price] * len(members)
             self._priced = asked, price
@@ -393,46 +404,63 @@ class Participation:
             figures |= {name: [own.get(name) for own in tested] for name in dict.fromkeys(chain(*tested))}
         value, state = column(release.value), state_to_tensors(release.state)
         local = None if layers is None or release.local is None else column(release.local)
-        booked, first = list[int](), 0
-        for one, memory, charges in zip(group.members, group.memories, group.charges, strict=True):
-            rows, first = range(first, first + len(one.clients)), first + len(one.clients)
-            entries, account = self._booked.after(method, memory.account, request, charges, one.clients[0])
-            if not isinstance(one.store, Shelved):  # which tells whose an entry is
-                entries = tuple(replace(entry, client=one.clients[0]) for entry in entries)
-            if self._keeps[0] != charges:
-                self._keeps = charges, method.keeps_answer(charges)
-            # a release without noise has no noise key to protect: nothing is kept of it
-            keeps = not measures and (self._keeps[1] or release.waiting is not None)
-            shared = state is None and local is None and len(rows) > 1
-            for own, some in [(one, rows)] if shared else zip(one.each(), ([row] for row in rows), strict=True):
-                row = some[0]
-                answer, waiting, kept = memory.answer if measures else None, release.waiting, memory.kept
-                beside = None if statistics is None else statistics[some[0] : some[-1] + 1]
-                if keeps:
-                    sent = value[some[0] : some[-1] + 1]
-                    if not shared:
-                        sent, beside = sent[0], beside if beside is None else beside[0]
-                    answer = Answer(request.round, request.attempt, sent, beside)
-                if measures:
-                    assert statistics is not None, "zeros, if there are none"
-                    left = {"update": value[row], "statistics": statistics[row]}
-                    figures_of = {name: values[row] for name, values in figures.items() if values[row] is not None}
-                    waiting = Waiting(request.round, request.attempt, left, figures_of)  # type: ignore[arg-type]
-                if layers is not None:
-                    assert local is not None, "`releasing` keeps the local model"
-                    kept = local[row][layers.kept]
-                after = state
-                if state is not None and group.rows:
-                    after = {name: part[row] if part.ndim else part for name, part in state.items()}
-                try:
-                    uncollected = (*memory.uncollected, *entries)
-                    own.store.keep(ClientMemory(after, account, uncollected, answer, kept, waiting))
-                except Exception as error:  # e.g. a full disk: nothing leaves that is not booked
-                    found.refused |= dict.fromkeys(own.clients, error)
-                else:
-                    booked += some
+        booked = list[int]()
+        for part in self._alike(group, layers is not None or measures):
+            one, rows, memory, row = part.one, part.rows, part.memory, part.rows[0]
+            several = len(rows) > 1
+            if self._keeps[0] != part.charges:
+                self._keeps = part.charges, method.keeps_answer(part.charges)
+            answer, waiting, kept = memory.answer if measures else None, release.waiting, memory.kept
+            if not measures and (self._keeps[1] or waiting is not None):
+                # a release without noise has no noise key to protect: nothing is kept of it
+                beside = None if statistics is None else part.own(statistics)
+                answer = Answer(request.round, request.attempt, part.own(value), beside)
+            if measures:
+                assert statistics is not None, "zeros, if there are none"
+                left = {"update": value[row], "statistics": statistics[row]}
+                figures_of = {name: values[row] for name, values in figures.items() if values[row] is not None}
+                waiting = Waiting(request.round, request.attempt, left, figures_of)  # type: ignore[arg-type]
+            if layers is not None:
+                assert local is not None, "`releasing` keeps the local model"
+                kept = local[row][layers.kept]
+            after = state
+            if state is not None and group.rows:
+                after = {name: part.own(column) if column.ndim else column for name, column in state.items()}
+            store = (
+                Shelved(one.store.shelf, tuple(part.clients))
+                if isinstance(one.store, Shelved) and several
+                else one.store
+            )
+            try:
+                uncollected = (*memory.uncollected, *part.entries)
+                store.keep(ClientMemory(after, part.account, uncollected, answer, kept, waiting))
+            except Exception as error:  # e.g. a full disk: nothing leaves that is not booked
+                found.refused |= dict.fromkeys(part.clients, error)
+            else:
+                booked += rows
         if booked:
-            found.rows.append(self._rows(clients, booked, None if measures else value, statistics, figures))
+            sent = None if measures else value
+            found.rows.append(self._rows(clients, sorted(booked), sent, statistics, figures))
+
+    def _alike(self, group: _Group, singly: bool) -> list[Part]:
+        """Of a group those who remember the same from now on, but for vectors."""
+        parts, first = dict[Any, Part](), 0
+        for one, memory, charges in zip(group.members, group.memories, group.charges, strict=True):
+            entries, account = self._booked.after(group.method, memory.account, group.request, charges, one.clients[0])
+            rows, first = range(first, first + len(one.clients)), first + len(one.clients)
+            if singly or memory.uncollected or not isinstance(one.store, Shelved):
+                for row, own in zip(rows, one.each(), strict=True):
+                    if not isinstance(one.store, Shelved):  # which tells whose an entry is
+                        entries = tuple(replace(entry, client=one.clients[0]) for entry in entries)
+                    parts[row] = Part(own, memory, charges, entries, account, [row], list(own.clients))
+                continue
+            key = id(account), memory.account.next_sequence, id(charges)
+            if key in parts:
+                parts[key].rows += rows
+                parts[key].clients += one.clients
+            else:
+                parts[key] = Part(one, memory, charges, entries, account, list(rows), list(one.clients))
+        return list(parts.values())
 
     def _rows(
         self,
@@ -457,6 +485,28 @@ class Participation:
             release = None if release is None else release[None]
             statistics = None if statistics is None else statistics[None]
         return self._rows(one.clients, range(len(one.clients)), release, statistics, {})
+
+
+@dataclass
+class Part:
+    """Rows of a group that are kept together, with the request of the first and what it remembers and books."""
+
+    one: Asked
+    memory: ClientMemory
+    charges: tuple[Charge, ...]
+    entries: tuple[Entry, ...]
+    account: Account
+    rows: list[int]
+    clients: list[int]
+
+    def own(self, column: Tensor) -> Tensor:
+        """Their rows of what has one for each of the group; of a single client without the leading dimension."""
+        first, last = self.rows[0], self.rows[-1]
+        if len(self.rows) == 1:
+            return column[first]
+        if self.rows == list(range(first, last + 1)):
+            return column[first : last + 1]
+        return column[torch.tensor(self.rows)]
 
 
 class Booked:

@@ -120,7 +120,9 @@ def answer_for_all(config: Config, message: Message, clients: Sequence[int], she
         requests, run_id = requests_of(message.content, clients), 0 if config.privacy.rng == "seeded" else RUN_ID
         received = parameters_of(worker, message, requests[0][0])
         asked = [
-            Asked(one.clients, one, request, run_id=run_id) for request, told in requests for one in shelf.to_ask(told)
+            Asked(one.clients, one, request, run_id=run_id)
+            for request, told in requests
+            for one in shelf.alike(told, asked=True)
         ]
         if (exchange := requests[0][0].exchange) not in (STATISTICS, TRAIN):
             asked = [single for one in asked for single in one.each()]
