@@ -335,7 +335,7 @@ def test_a_failure_of_the_trainer_is_not_hidden(
 
 def test_a_client_that_cannot_write_does_not_answer_and_the_others_do(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing leaves that is not booked, and its ledger has no entry."""
-    config, real = config_of("strategy=fedper", "num_rounds=1", "strategy.server.min_replies=1"), Shelved.keep
+    config, real = config_of("strategy=fedper", "model=mlp", "num_rounds=1", "strategy.server.min_replies=1"), Shelved.keep
     broken = cohort_of_round(config)[0]
 
     def keep(store: Shelved, memory: Any) -> None:
