@@ -12,7 +12,6 @@ import json
 from collections import Counter, OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -238,9 +237,6 @@ class ClientMemory:
         return cls(state or None, account, entries, answer, kept, waiting)
 
 
-_remembered = lru_cache(maxsize=256)(ClientMemory.from_bytes)
-
-
 def _is_alone(tensor: Tensor) -> bool:
     return tensor.untyped_storage().nbytes() <= 2 * tensor.nbytes + 64
 
@@ -264,10 +260,6 @@ class MemoryStore(Protocol):
 
     def keep(self, memory: ClientMemory) -> None:
         """Writes it as a whole, after whatever must be booked elsewhere first."""
-
-
-#: Bytes of a memory without vectors: of those that were written down and are equal, clients share one.
-SMALL = 2**12
 
 
 @dataclass
@@ -311,8 +303,7 @@ class Shelf:
     def _fetched(self, client: int) -> ClientMemory | None:
         memory = self.shared.get(client)
         if memory is None and (blob := self.away(client)) is not None:
-            memory = _remembered(blob) if len(blob) < SMALL else ClientMemory.from_bytes(blob)
-            self._put((client,), memory)
+            self._put((client,), memory := ClientMemory.from_bytes(blob))
         return memory
 
     def keep(self, clients: Sequence[int], memory: ClientMemory, rows: Sequence[int] | None = None) -> None:

@@ -27,7 +27,6 @@ from fedpriv.client.contract import (
     LATER,
     BudgetSpent,
     Charge,
-    Figure,
     Release,
     Trained,
     form_of_state,
@@ -83,6 +82,9 @@ class Asked:
             yield from (replace(self, clients=one.clients, store=one) for one in self.store.each())
 
 
+Figures = Mapping[str, Sequence[float | None]]
+
+
 @dataclass(frozen=True)
 class Rows:
     """What leaves clients of one computation: releases [clients, n] (None in an exchange without), statistics [clients,
@@ -92,7 +94,7 @@ class Rows:
     clients: Sequence[int]
     release: Tensor | None
     statistics: Mapping[str, Sequence[float]]
-    figures: Mapping[str, Sequence[float | None]]
+    figures: Figures
 
 
 @dataclass
@@ -171,7 +173,7 @@ class Participation:
         self._priced: tuple[Any, Any] = (None, None)  # the newest (what was asked, its prices)
         self._keeps: tuple[Any, bool] = (None, True)  # the newest (charges, whether an answer at this price is kept)
         self._told: tuple[Any, str] = (None, "")  # the newest (options of a request, as text)
-        self._booked = Booked()
+        self._books: tuple[Any, dict[Any, Any], dict[Any, Account]] = (None, {}, {})  # of the newest round
 
     def answer(self, asked: Sequence[Asked], received: np.ndarray | None) -> Answered:
         """received: the parameters that came down (float32 [d_down]), None where none did.
@@ -212,7 +214,8 @@ class Participation:
             try:
                 memory = read_memory(one.store)
                 if (known := answered_before(memory, one.request, self.kind.traits.measures_first)) is not None:
-                    found.rows.append(self._repeated(one, *known))
+                    release, told = (part if part is None else part[None] for part in known)
+                    found.rows.append(self._rows(one.clients, release, told, {}))
                     continue
             except StaleRequest as stale:
                 found.refused |= dict.fromkeys(one.clients, stale)
@@ -397,56 +400,53 @@ class Participation:
         names = self.names if measures or not method.traits.measures_first else ()
         told = [column(release.statistics[name].double()).expand(many) for name in names]
         statistics = torch.stack(told, 1) if told else torch.zeros(many, 0).double() if measures else None
-        figures: dict[str, Sequence[float | None]]
-        figures = {name: _numbers(value, many) for name, value in release.figures.items()}
+        figures: dict[str, Sequence[float | None]] = {
+            name: value.double().expand(many).tolist() if isinstance(value, Tensor) else [float(value)] * many
+            for name, value in release.figures.items()
+        }
         if trains and method.tests_models and release.local is not None:
             tested = [method.tested(*pair) for pair in zip(column(release.local), clients, strict=True)]
             figures |= {name: [own.get(name) for own in tested] for name in dict.fromkeys(chain(*tested))}
         value, state = column(release.value), state_to_tensors(release.state)
         local = None if layers is None or release.local is None else column(release.local)
-        booked = list[int]()
         for part in self._alike(group, layers is not None or measures):
-            one, rows, memory, row = part.one, part.rows, part.memory, part.rows[0]
-            several = len(rows) > 1
+            memory, row = part.memory, part.rows[0]
+            rows = part.among if len(part.rows) > 1 else row  # a single client's has no leading dimension
             if self._keeps[0] != part.charges:
                 self._keeps = part.charges, method.keeps_answer(part.charges)
             answer, waiting, kept = memory.answer if measures else None, release.waiting, memory.kept
             if not measures and (self._keeps[1] or waiting is not None):
                 # a release without noise has no noise key to protect: nothing is kept of it
-                beside = None if statistics is None else part.own(statistics)
-                answer = Answer(request.round, request.attempt, part.own(value), beside)
+                beside = None if statistics is None else statistics[rows]
+                answer = Answer(request.round, request.attempt, value[rows], beside)
+            own_figures = {name: [values[place] for place in part.rows] for name, values in figures.items()}
             if measures:
                 assert statistics is not None, "zeros, if there are none"
                 left = {"update": value[row], "statistics": statistics[row]}
-                figures_of = {name: values[row] for name, values in figures.items() if values[row] is not None}
-                waiting = Waiting(request.round, request.attempt, left, figures_of)  # type: ignore[arg-type]
+                numbers: Any = {name: values[0] for name, values in own_figures.items()}
+                waiting = Waiting(request.round, request.attempt, left, numbers)
             if layers is not None:
                 assert local is not None, "`releasing` keeps the local model"
                 kept = local[row][layers.kept]
             after = state
             if state is not None and group.rows:
-                after = {name: part.own(column) if column.ndim else column for name, column in state.items()}
-            store = (
-                Shelved(one.store.shelf, tuple(part.clients))
-                if isinstance(one.store, Shelved) and several
-                else one.store
-            )
+                after = {name: column[rows] if column.ndim else column for name, column in state.items()}
             try:
                 uncollected = (*memory.uncollected, *part.entries)
-                store.keep(ClientMemory(after, part.account, uncollected, answer, kept, waiting))
+                part.store.keep(ClientMemory(after, part.account, uncollected, answer, kept, waiting))
             except Exception as error:  # e.g. a full disk: nothing leaves that is not booked
                 found.refused |= dict.fromkeys(part.clients, error)
             else:
-                booked += rows
-        if booked:
-            sent = None if measures else value
-            found.rows.append(self._rows(clients, sorted(booked), sent, statistics, figures))
+                beside = None if statistics is None else statistics[part.among]
+                found.rows.append(
+                    self._rows(part.clients, None if measures else value[part.among], beside, own_figures)
+                )
 
     def _alike(self, group: _Group, singly: bool) -> list[Part]:
         """Of a group those who remember the same from now on, but for vectors."""
         parts, first = dict[Any, Part](), 0
         for one, memory, charges in zip(group.members, group.memories, group.charges, strict=True):
-            entries, account = self._booked.after(group.method, memory.account, group.request, charges, one.clients[0])
+            entries, account = self._booked(group.method, memory.account, group.request, charges, one.clients[0])
             rows, first = range(first, first + len(one.clients)), first + len(one.clients)
             if singly or memory.uncollected or not isinstance(one.store, Shelved):
                 for row, own in zip(rows, one.each(), strict=True):
@@ -462,29 +462,26 @@ class Participation:
                 parts[key] = Part(one, memory, charges, entries, account, list(rows), list(one.clients))
         return list(parts.values())
 
-    def _rows(
-        self,
-        clients: Sequence[int],
-        chosen: Sequence[int],
-        value: Tensor | None,
-        statistics: Tensor | None,
-        figures: Mapping[str, Sequence[float | None]],
-    ) -> Rows:
-        beside = dict(zip(self.names, statistics.T.tolist(), strict=True)) if statistics is not None else {}
-        if len(chosen) == len(clients):
-            return Rows(clients, value, beside, figures)
-        some = torch.tensor(chosen)
-        columns: list[Any] = [
-            {name: [values[row] for row in chosen] for name, values in named.items()} for named in (beside, figures)
-        ]
-        return Rows([clients[row] for row in chosen], None if value is None else value[some], *columns)
+    def _booked(
+        self, method: Method, account: Account, request: Request, charges: tuple[Charge, ...], client: int
+    ) -> tuple[tuple[Entry, ...], Account]:
+        """(a client's entries for these charges, its account after them): who had spent the same shares both."""
+        if self._books[0] != (request.round, request.attempt):
+            self._books = (request.round, request.attempt), {}, {}
+        _, known, accounts = self._books
+        if (key := (id(account), id(charges))) not in known:
+            entries = tuple(method.entries(account, request, charges, client))
+            after = account.after(entries)
+            # Both stay here, so that their ids are nobody else's.
+            known[key] = (entries, accounts.setdefault(after.key, after)), account, charges
+        found: tuple[tuple[Entry, ...], Account] = known[key][0]
+        return found
 
-    def _repeated(self, one: Asked, release: Tensor | None, statistics: Tensor | None) -> Rows:
-        """What answered this very request before; where several share it, it has their rows."""
-        if len(one.clients) == 1:
-            release = None if release is None else release[None]
-            statistics = None if statistics is None else statistics[None]
-        return self._rows(one.clients, range(len(one.clients)), release, statistics, {})
+    def _rows(
+        self, clients: Sequence[int], release: Tensor | None, statistics: Tensor | None, figures: Figures
+    ) -> Rows:
+        beside = {} if statistics is None else dict(zip(self.names, statistics.T.tolist(), strict=True))
+        return Rows(clients, release, beside, figures)
 
 
 @dataclass
@@ -499,48 +496,16 @@ class Part:
     rows: list[int]
     clients: list[int]
 
-    def own(self, column: Tensor) -> Tensor:
-        """Their rows of what has one for each of the group; of a single client without the leading dimension."""
-        first, last = self.rows[0], self.rows[-1]
-        if len(self.rows) == 1:
-            return column[first]
-        if self.rows == list(range(first, last + 1)):
-            return column[first : last + 1]
-        return column[torch.tensor(self.rows)]
+    @property
+    def among(self) -> Any:
+        """Their rows as an index of the group's: a view, where they are side by side."""
+        first, end = self.rows[0], self.rows[-1] + 1
+        return slice(first, end) if len(self.rows) == end - first else self.rows
 
-
-class Booked:
-    """Ledger entries and accounts of a request: who had spent the same and is charged the same shares both."""
-
-    def __init__(self) -> None:
-        self._of: tuple[int, int] = (-1, -1)
-        self._known: dict[tuple[int, int], tuple[Account, Any, tuple[Entry, ...], Account]] = {}
-        self._accounts: dict[Any, Account] = {}
-
-    def after(
-        self, method: Method, account: Account, request: Request, charges: tuple[Charge, ...], client: int
-    ) -> tuple[tuple[Entry, ...], Account]:
-        """(a client's entries for these charges, its account after them)."""
-        if self._of != (request.round, request.attempt):
-            self._of, self._known, self._accounts = (request.round, request.attempt), {}, {}
-        known = self._known.get((id(account), id(charges)))
-        if known is None:
-            entries = tuple(method.entries(account, request, charges, client))
-            after = account.after(entries)
-            after = self._accounts.setdefault(after.key, after)
-            known = self._known[id(account), id(charges)] = (
-                account,
-                charges,
-                entries,
-                after,
-            )  # none of these ids is freed
-        return known[2:]
-
-
-def _numbers(value: Figure, many: int) -> list[float]:
-    if isinstance(value, Tensor):
-        return value.double().expand(many).tolist()
-    return [float(value)] * many
+    @property
+    def store(self) -> MemoryStore:
+        several = len(self.rows) > 1 and isinstance(self.one.store, Shelved)
+        return Shelved(self.one.store.shelf, tuple(self.clients)) if several else self.one.store  # type: ignore[attr-defined]
 
 
 def _beside(groups: Sequence[_Group]) -> _Group:

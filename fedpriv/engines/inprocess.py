@@ -153,33 +153,26 @@ def _in_words(config: Config, errors: Mapping[int, Exception]) -> dict[int, Refu
 
 
 def _content(config: Config, clients: Sequence[int], found: Answered) -> RecordDict:
-    released = [client for part in found.rows for client in part.clients]
+    whose = [client for part in found.rows for client in part.clients]
     place = {client: number for number, client in enumerate(clients)}
-    order = sorted(range(len(released)), key=lambda row: place[released[row]])
+    order = sorted(range(len(whose)), key=lambda row: place[whose[row]])
     releases = [part.release.numpy() for part in found.rows if part.release is not None]
-    if len({part.shape[1:] for part in releases}) > 1:  # whole numbers of as many bits as a client's noise needs
-        each = [own for part in releases for own in part]
-        rows: Any = [each[row] for row in order]
-    elif releases:
-        whole = releases[0] if len(releases) == 1 else np.concatenate(releases)
+    if len({part.shape[1:] for part in releases}) == 1:
+        whole: Any = releases[0] if len(releases) == 1 else np.concatenate(releases)
         rows = whole if order == list(range(len(order))) else whole[order]
-    else:
-        rows = []
-    statistics = _columns([part.statistics for part in found.rows], order, found)
-    figures = _columns([part.figures for part in found.rows], order, found)
-    refused, seeded = _in_words(config, found.refused), config.privacy.rng == "seeded"
-    return cohort_content(
-        clients, [released[row] for row in order], rows, statistics, figures if seeded else None, refused
-    )
+    else:  # whole numbers of as many bits as a client's noise needs
+        each = [own for part in releases for own in part]
+        rows = [each[row] for row in order]
 
+    def columns(kind: str) -> dict[str, list[Any]]:
+        """By name, a value of each client in order; None where it has none."""
+        parts = [(getattr(part, kind), [None] * len(part.clients)) for part in found.rows]
+        together = {
+            name: [value for named, none in parts for value in named.get(name, none)]
+            for name in dict.fromkeys(name for named, _ in parts for name in named)
+        }
+        return {name: [values[row] for row in order] for name, values in together.items()}
 
-def _columns(
-    named: Sequence[Mapping[str, Sequence[float | None]]], order: Sequence[int], found: Answered
-) -> dict[str, list[Any]]:
-    """By name, a value of each client in this order; None where it has none."""
-    columns = {}
-    for name in dict.fromkeys(name for part in named for name in part):
-        parts = zip(named, found.rows, strict=True)
-        together = [value for own, part in parts for value in own.get(name, [None] * len(part.clients))]
-        columns[name] = [together[row] for row in order]
-    return columns
+    figures = columns("figures") if config.privacy.rng == "seeded" else None
+    refused = _in_words(config, found.refused)
+    return cohort_content(clients, [whose[row] for row in order], rows, columns("statistics"), figures, refused)

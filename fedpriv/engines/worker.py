@@ -11,7 +11,7 @@ import logging
 import math
 import os
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import replace
 from functools import cached_property, partial
@@ -94,6 +94,8 @@ CODES: dict[type[Exception], Refusal] = {
 }
 
 Serve = Callable[[Grid, Context], None]
+#: Rows of each of these clients.
+Read = Callable[[Sequence[int]], Sequence[np.ndarray]]
 
 
 def make_client_app(config_of: Callable[[Context], Config]) -> ClientApp:
@@ -269,7 +271,7 @@ class Worker:
         # A GPU would round convolutions to TF32: a clipped gradient could be longer than the bound it was held to.
         torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
         self._known_rows: dict[str, dict[int, np.ndarray]] = {"train": {}, "test": {}, "persons": {}}
-        self._held_rows = dict.fromkeys(self._known_rows, 0)
+        self._held_rows = 0  # numbers
         self._methods: dict[int, Client] = {}
         self._down = (0, 0)  # the newest (round, how many numbers come down in it)
 
@@ -518,30 +520,25 @@ class Worker:
         """
         if part == "train":
             return self._rows_of_all([client])[0]
-        known = self._known_rows[part]
-        if client not in known:
-            self._remember(
-                part, {client: self.data.test_indices(client) if part == "test" else self.data.persons(client)}
-            )
-        return known[client]
+        read = self.data.test_indices if part == "test" else self.data.persons
+        return self._remembered(part, [client], lambda clients: [read(client) for client in clients])[0]
 
     def _rows_of_all(self, clients: Sequence[int]) -> list[np.ndarray]:
         """`_rows_of` of each of these clients."""
-        known = self._known_rows["train"]
-        rows = {client: own for client in clients if (own := known.get(client)) is not None}
+        return self._remembered("train", clients, self.data.train_indices_of)
+
+    def _remembered(self, part: str, clients: Sequence[int], read: Read) -> list[np.ndarray]:
+        known = self._known_rows[part]
+        rows = {client: known[client] for client in clients if client in known}
         if missing := [client for client in clients if client not in rows]:
-            drawn = dict(zip(missing, self.data.train_indices_of(missing), strict=True))
-            self._remember("train", drawn)
+            drawn = dict(zip(missing, read(missing), strict=True))
+            self._held_rows += sum(len(own) + ARRAY for own in drawn.values())
+            if self._held_rows > MOST_KNOWN:
+                known.clear()
+                self._held_rows = 0
+            known |= drawn
             rows |= drawn
         return [rows[client] for client in clients]
-
-    def _remember(self, part: str, rows: Mapping[int, np.ndarray]) -> None:
-        """The oldest go first; what was drawn last stays, however much it is."""
-        known = self._known_rows[part]
-        known |= rows
-        self._held_rows[part] += sum(len(own) + ARRAY for own in rows.values())
-        while self._held_rows[part] > MOST_KNOWN and len(known) > len(rows):
-            self._held_rows[part] -= len(known.pop(next(iter(known)))) + ARRAY
 
     def test_locally(self, client: int, theta: torch.Tensor) -> dict[str, float]:
         """Accuracy of a model [d] on a client's own test examples: diagnostics. Nothing where it has none, nor where
