@@ -350,12 +350,12 @@ class Shelf:
 
     def alike(self, clients: Sequence[int], asked: bool = False) -> list[Shelved]:
         """Those who share a memory, together. asked: but each by itself where its round is open."""
-        groups: dict[Any, list[int]] = {}
+        groups: dict[int, list[int]] = {}
         for client in clients:
-            memory = self._fetched(client)
-            alone = asked and client in self.rows and memory is not None and memory.is_open
-            groups.setdefault(("own", client) if alone else id(memory), []).append(client)
-        return [Shelved(self, tuple(group)) for group in groups.values()]
+            memory = self.shared.get(client) or self._fetched(client)
+            groups.setdefault(id(memory), []).append(client)
+        found = [Shelved(self, tuple(group)) for group in groups.values()]
+        return [own for one in found for own in (one.each() if asked and one.rows and one.shared.is_open else (one,))]
 
 
 class LiveContext(Context):

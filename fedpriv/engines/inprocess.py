@@ -154,8 +154,9 @@ def _in_words(config: Config, errors: Mapping[int, Exception]) -> dict[int, Refu
 
 def _content(config: Config, clients: Sequence[int], found: Answered) -> RecordDict:
     whose = [client for part in found.rows for client in part.clients]
-    place = {client: number for number, client in enumerate(clients)}
-    order = sorted(range(len(whose)), key=lambda row: place[whose[row]])
+    place, order = {client: number for number, client in enumerate(clients)}, list(range(len(whose)))
+    if whose != clients:
+        order.sort(key=lambda row: place[whose[row]])
     releases = [part.release.numpy() for part in found.rows if part.release is not None]
     if len({part.shape[1:] for part in releases}) == 1:
         whole: Any = releases[0] if len(releases) == 1 else np.concatenate(releases)
