@@ -197,7 +197,7 @@ def listen(
     theta = worker.initial_parameters()
     with suppress(BudgetsSpent):
         strategy.run_rounds(grid, pack_vector(theta * (not flat)), rounds or config.num_rounds)
-    heard.entries = grid.collect_entries(range(config.num_clients))
+    heard.entries = list(grid.collect_entries(range(config.num_clients)))
     return heard
 
 

@@ -38,7 +38,7 @@ class Client(Method, NumPyClient):
         if request.exchange not in (STATISTICS, TRAIN):
             return self.further(request)
         site = self._site()
-        found = alone(self).answer([Asked(site.client, site.store, request)], received)
+        found = alone(self).answer([Asked((site.client,), site.store, request)], received)
         for error in found.refused.values():
             raise error
         return found.replies[site.client]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from fedpriv.client.memory import MemoryStore, Waiting, state_to_tensors
+from fedpriv.client.memory import MemoryStore, Waiting
 from fedpriv.common.errors import FedprivError
 from fedpriv.privacy.events import Event
 from fedpriv.training.flat_model import Layout
@@ -28,6 +28,10 @@ Figure = float | Tensor
 
 class BudgetSpent(FedprivError):
     """The next release would take the client over `privacy.max_epsilon`; nothing was released."""
+
+    def of(self, client: int) -> BudgetSpent:
+        """In words about one of the clients that share a memory; said of all, ``{client}`` is in its place."""
+        return BudgetSpent(str(self).replace("{client}", str(client)))
 
 
 class UnsafeNoise(FedprivError):
@@ -193,12 +197,14 @@ class RunFacts:
 # --- several clients as rows -----------------------------------------------------------------------------
 
 
-def form_of_state(kind: type[Any] | None, state: dict[str, Tensor] | None) -> tuple[Any, ...]:
-    """What states must have in common to be stacked: names, shapes, and the values of fields that are numbers."""
+def form_of_state(kind: type[Any] | None, state: dict[str, Tensor] | None, rows: bool) -> tuple[Any, ...]:
+    """What states must have in common to be stacked: names, shapes, and the values of fields that are numbers. rows:
+    whether the state is that of several clients.
+    """
     if state is None:
         return (None,)
     plain = _number_fields(kind)
-    return tuple((name, float(value) if name in plain else tuple(value.shape)) for name, value in state.items())
+    return tuple((k, float(value) if k in plain else tuple(value.shape[rows:])) for k, value in state.items())
 
 
 def _number_fields(kind: type[Any] | None) -> set[str]:
@@ -208,42 +214,34 @@ def _number_fields(kind: type[Any] | None) -> set[str]:
     return {item.name for item in fields(kind) if item.type in ("int", "float", int, float)}
 
 
-def stacked(kind: type[Any] | None, states: Sequence[dict[str, Tensor] | None]) -> dict[str, Tensor] | None:
+#: A client's state; or that of several, and the rows of some of them.
+State = tuple[dict[str, Tensor] | None, Sequence[int] | None]
+
+
+def stacked(kind: type[Any] | None, states: Sequence[State]) -> dict[str, Tensor] | None:
     """States of one form as one, whose tensors have a leading dimension."""
-    first, plain = states[0], _number_fields(kind)
+    first, plain = states[0][0], _number_fields(kind)
     if first is None:
         return None
-    rows = [state for state in states if state is not None]
-    return {name: value if name in plain else torch.stack([row[name] for row in rows]) for name, value in first.items()}
+
+    def part(value: Tensor, rows: Sequence[int] | None) -> Tensor:
+        if rows is None:
+            return value[None]
+        return value[torch.tensor(rows)] if value.ndim else value.expand(len(rows))
+
+    parts = [(state, rows) for state, rows in states if state is not None]
+    return {
+        name: value if name in plain else torch.cat([part(state[name], rows) for state, rows in parts])
+        for name, value in first.items()
+    }
 
 
-@dataclass(frozen=True)
-class Row:
-    """One client's own release, and its state as a memory holds it."""
-
-    release: Release
-    state: dict[str, Tensor] | None
-
-
-def rows_of(release: Release, many: int, names: Sequence[str]) -> list[Row]:
-    """Of each client of a computation; what has no leading dimension is everybody's."""
-    figures = {name: _column(value, many) for name, value in release.figures.items()}
-    beside = {name: release.statistics[name].expand(many) for name in names}
-    dumped = state_to_tensors(release.state)
-    found = []
-    for row in range(many):
-        own = Release(
-            release.value[row],
-            figures={name: column[row] for name, column in figures.items()},
-            statistics={name: values[row] for name, values in beside.items()},
-            local=None if release.local is None else release.local[row],
-        )
-        state = None if dumped is None else {k: v[row].clone() if v.ndim else v for k, v in dumped.items()}
-        found.append(Row(own, state))
-    return found
-
-
-def _column(value: Figure, many: int) -> list[float]:
-    if isinstance(value, Tensor):
-        return value.double().expand(many).tolist()
-    return [float(value)] * many
+def single(release: Release, row: int) -> Release:
+    """One client's own of the release of several that keep no state; what has no leading dimension is everybody's."""
+    return Release(
+        release.value[row],
+        None,
+        {name: v[row] if isinstance(v, Tensor) and v.ndim else v for name, v in release.figures.items()},
+        {name: v[row] if v.ndim else v for name, v in release.statistics.items()},
+        None if release.local is None else release.local[row],
+    )

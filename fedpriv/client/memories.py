@@ -10,8 +10,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
-from fedpriv.client.memory import WAITING, ClientMemory, MemoryStore, read_memory
-from fedpriv.privacy.events import Entry
+from fedpriv.client.memory import WAITING, ClientMemory, MemoryStore, Shelved, read_memory
+from fedpriv.privacy.events import Entries, Entry
 
 
 class Memories(Mapping[int, bytes]):
@@ -49,13 +49,13 @@ class Memories(Mapping[int, bytes]):
 
 
 #: Writes entries into a ledger.
-Book = Callable[[list[Entry]], None]
+Book = Callable[[Entries], None]
 
 
 class ClientMemories(Protocol):
     """The memories of all clients of a run, as far as its server can see them."""
 
-    def collect_entries(self, clients: Iterable[int], book: Book = ...) -> list[Entry]:
+    def collect_entries(self, clients: Iterable[int], book: Book = ...) -> Entries:
         """Takes the ledger entries that these clients wrote since the last call, in the ledger's order."""
 
     def memories(self) -> Memories:
@@ -65,18 +65,22 @@ class ClientMemories(Protocol):
         """Puts clients' memories back from a checkpoint; all others start anew."""
 
 
-def collect_entries(stores: Iterable[MemoryStore], book: Book = lambda entries: None) -> list[Entry]:
+def collect_entries(stores: Iterable[MemoryStore], book: Book = lambda entries: None) -> Entries:
     """Takes the entries that clients wrote since the last call out of their memories, in the ledger's order. Their
     round is closed: no request of it is answered again.
 
     ``book`` writes them into the ledger before the memories forget them: a crash in between leaves them in both, where
     (client, sequence, attempt) tells that they are the same, and never in neither.
     """
-    waiting = [(store, memory) for store in stores if (memory := read_memory(store)).uncollected]
-    entries = sorted((entry for _, memory in waiting for entry in memory.uncollected), key=lambda entry: entry.order)
+    found = ((store, store.shared if isinstance(store, Shelved) else read_memory(store)) for store in stores)
+    waiting = [(store, memory) for store, memory in found if memory.uncollected]
+    entries = Entries(
+        (memory.uncollected, store.clients if isinstance(store, Shelved) else (memory.uncollected[0].client,))
+        for store, memory in waiting
+    )
     book(entries)
     for store, memory in waiting:
-        store.keep(replace(memory, uncollected=(), answer=memory.answer and memory.answer.closed()))
+        (store.collect if isinstance(store, Shelved) else store.keep)(memory.collected())
     return entries
 
 
@@ -110,9 +114,7 @@ def charged(memories: Mapping[int, bytes], entries: Iterable[Entry]) -> Memories
 
     def read(client: int) -> bytes:
         memory = ClientMemory.from_bytes(memories[client]) if client in memories else ClientMemory()
-        for entry in further.get(client, ()):
-            memory.account.charge(entry)
-        return memory.to_bytes()
+        return replace(memory, account=memory.account.after(further.get(client, ()))).to_bytes()
 
     return Memories([*memories, *(client for client in further if client not in memories)], read)
 

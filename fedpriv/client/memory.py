@@ -9,7 +9,8 @@ participation become visible in one step or not at all.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections import Counter, OrderedDict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -133,10 +134,30 @@ class ClientMemory:
         waiting: Waiting | None = None,
     ) -> ClientMemory:
         """The memory after one more release with these ledger entries."""
-        account = self.account.copy()
-        for entry in entries:
-            account.charge(entry)
-        return ClientMemory(state, account, (*self.uncollected, *entries), answer, kept, waiting)
+        uncollected = (*self.uncollected, *entries)
+        return ClientMemory(state, self.account.after(entries), uncollected, answer, kept, waiting)
+
+    def collected(self) -> ClientMemory:
+        """The memory after its entries were taken, and its round is closed."""
+        return replace(self, uncollected=(), answer=self.answer and self.answer.closed())
+
+    def of(self, client: int, row: int | None) -> ClientMemory:
+        """A memory that several clients share as one of them has it. row: its own of state and answer."""
+        entries = tuple(replace(entry, client=client) for entry in self.uncollected)
+        if row is None:
+            return replace(self, uncollected=entries)
+        answer, state = self.answer, self.state
+        if answer is not None and answer.release is not None:
+            beside = None if answer.statistics is None else answer.statistics[row]
+            answer = replace(answer, release=answer.release[row], statistics=beside)
+        if state is not None:
+            state = {name: part[row] if part.ndim else part for name, part in state.items()}
+        return replace(self, state=state, uncollected=entries, answer=answer)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether its round is: then a repeated request gets the same bytes."""
+        return self.answer is not None and self.answer.release is not None
 
     def tensors(self) -> Iterator[Tensor]:
         """All that it holds."""
@@ -241,51 +262,193 @@ class MemoryStore(Protocol):
         """Writes it as a whole, after whatever must be booked elsewhere first."""
 
 
-class LiveContext(Context):
-    """A simulated client's context that holds its memory as it is: bytes only where it is written down."""
+@dataclass
+class Block:
+    """A memory whose tensors have a row for each of some clients, of which so many still share it."""
 
-    memory: ClientMemory | None = None
+    memory: ClientMemory
+    clients: Sequence[int]
+    live: int
+
+
+class Shelf:
+    """Memories of simulated clients as they are: bytes only where one travels or is written down.
+
+    Clients that remember the same but for vectors share one object, whose entries stand for those of each, and whose
+    state and answer have a row for each: [clients, ...]. Once less than half of them still share it, what is left is
+    taken apart: at most half of the rows are nobody's.
+    """
+
+    def __init__(self) -> None:
+        #: The client that was written longest ago first.
+        self.shared: OrderedDict[int, ClientMemory] = OrderedDict()
+        self.held = 0  # bytes
+        self.clock = 0  # of what was written
+        self.stamps: OrderedDict[int, int] = OrderedDict()  # client -> when it was last written, the newest last
+        self.rows: dict[int, int] = {}  # client -> its row of what it shares, where that has vectors
+        self._sizes: dict[int, int] = {}
+        self._blocks: dict[int, Block] = {}  # by the id of its memory
+
+    def away(self, client: int) -> bytes | None:
+        """The memory of a client that has none here."""
+        return None
+
+    def load(self, client: int) -> ClientMemory | None:
+        """One client's own memory."""
+        memory, row = self._fetched(client), self.rows.get(client)
+        if memory is None or (row is None and all(entry.client == client for entry in memory.uncollected)):
+            return memory
+        return memory.of(client, row)
+
+    def _fetched(self, client: int) -> ClientMemory | None:
+        memory = self.shared.get(client)
+        if memory is None and (blob := self.away(client)) is not None:
+            self._put((client,), memory := ClientMemory.from_bytes(blob))
+        return memory
+
+    def keep(self, clients: Sequence[int], memory: ClientMemory, rows: Sequence[int] | None = None) -> None:
+        """rows: of each client in the memory's tensors; None: one after the other."""
+        self._put(clients, memory, rows)
+        self.clock += 1
+        for client in clients:
+            self.shared.move_to_end(client)
+            self.stamps[client] = self.clock
+            self.stamps.move_to_end(client)
+
+    def _put(self, clients: Sequence[int], memory: ClientMemory, rows: Sequence[int] | None = None) -> None:
+        left = Counter(id(self.shared[client]) for client in clients if client in self.rows)
+        size = memory.num_bytes // len(clients)
+        for client in clients:
+            self.shared[client] = memory
+            self.held += size - self._sizes.get(client, 0)
+            self._sizes[client] = size
+        if len(clients) > 1 and next(memory.tensors(), None) is not None:
+            self.rows.update(zip(clients, rows or range(len(clients)), strict=True))
+            self._blocks[id(memory)] = Block(memory, clients, len(clients))
+        elif left:
+            for client in clients:
+                self.rows.pop(client, None)
+        self._leave(left)
+
+    def _leave(self, left: Mapping[int, int]) -> None:
+        """So many clients share the memories with these ids no longer."""
+        for number, many in left.items():
+            block = self._blocks[number]
+            block.live -= many
+            if 2 * block.live < len(block.clients):
+                del self._blocks[number]
+                for client in block.clients:
+                    if self.shared.get(client) is block.memory:
+                        self._put((client,), block.memory.of(client, self.rows.pop(client)).alone())
+
+    def forget(self, client: int) -> None:
+        """Of a client whose memory lies elsewhere now."""
+        memory = self.shared.pop(client)
+        self.held -= self._sizes.pop(client)
+        if self.rows.pop(client, None) is not None:
+            self._leave({id(memory): 1})
+
+    def alike(self, clients: Sequence[int], asked: bool = False) -> list[Shelved]:
+        """Those who share a memory, together. asked: but each by itself where its round is open."""
+        groups: dict[int, list[int]] = {}
+        for client in clients:
+            memory = self.shared.get(client) or self._fetched(client)
+            groups.setdefault(id(memory), []).append(client)
+        found = [Shelved(self, tuple(group)) for group in groups.values()]
+        return [own for one in found for own in (one.each() if asked and one.rows and one.shared.is_open else (one,))]
+
+
+class LiveContext(Context):
+    """A simulated client's context, whose memory lies on a shelf."""
+
+    shelf: Shelf
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _live_context, (self.run_id, self.node_id, self.node_config, self.memory)
+        return live_context, (self.run_id, self.node_id, self.node_config, ContextStore(self).load())
 
 
-def _live_context(run_id: int, node_id: int, node_config: dict[str, Any], memory: ClientMemory | None) -> LiveContext:
-    """The inverse of `LiveContext.__reduce__`."""
-    context = LiveContext(run_id, node_id, node_config, RecordDict(), {})
-    context.memory = memory
+def live_context(
+    run_id: int, node_id: int, node_config: dict[str, Any], memory: ClientMemory | None = None
+) -> LiveContext:
+    """A context with a shelf of its own, on which the memory lies."""
+    context = LiveContext(run_id=run_id, node_id=node_id, node_config=node_config, state=RecordDict(), run_config={})
+    context.shelf = Shelf()
+    if memory is not None:
+        ContextStore(context).keep(memory)
     return context
 
 
 class ContextStore:
-    """In Flower's ``Context.state``, or in a `LiveContext`: engines that hand the context back (inprocess, ray)."""
+    """In Flower's ``Context.state``, or on a `LiveContext`'s shelf: engines that hand the context back."""
 
     def __init__(self, context: Context) -> None:
         self.context = context
+        self.shelved: Shelved | None = None
+        if isinstance(context, LiveContext):
+            self.shelved = Shelved(context.shelf, (int(context.node_config["partition-id"]),))  # type: ignore[call-overload]
 
     def load(self) -> ClientMemory | None:
-        if isinstance(self.context, LiveContext):
-            return self.context.memory
+        if self.shelved is not None:
+            return self.shelved.load()
         blob = self.read()
         return None if blob is None else ClientMemory.from_bytes(blob)
 
     def read(self) -> bytes | None:
-        if isinstance(self.context, LiveContext):
-            return None if self.context.memory is None else self.context.memory.to_bytes()
+        if self.shelved is not None:
+            return self.shelved.read()
         record = self.context.state.get(_RECORD)
         return bytes(record[_BLOB]) if isinstance(record, ConfigRecord) else None  # type: ignore[arg-type]
 
     def keep(self, memory: ClientMemory) -> None:
-        if isinstance(self.context, LiveContext):
-            self.context.memory = memory.alone()
+        if self.shelved is not None:
+            self.shelved.keep(memory)
         else:
             self.write(memory.to_bytes())
 
     def write(self, blob: bytes) -> None:
-        if isinstance(self.context, LiveContext):
-            self.context.memory = ClientMemory.from_bytes(blob)
+        if self.shelved is not None:
+            self.shelved.keep(ClientMemory.from_bytes(blob))
         else:
             self.context.state[_RECORD] = ConfigRecord({_BLOB: blob})
+
+
+@dataclass(frozen=True)
+class Shelved:
+    """On a shelf: one client's own memory, or what several share."""
+
+    shelf: Shelf
+    clients: tuple[int, ...]
+
+    def each(self) -> Iterator[Shelved]:
+        """Each client by itself."""
+        return (Shelved(self.shelf, (client,)) for client in self.clients)
+
+    @property
+    def shared(self) -> ClientMemory:
+        """As it lies there."""
+        return self.shelf.shared.get(self.clients[0]) or ClientMemory()
+
+    def load(self) -> ClientMemory | None:
+        return self.shared if len(self.clients) > 1 else self.shelf.load(self.clients[0])
+
+    def read(self) -> bytes | None:
+        memory = self.load()
+        return None if memory is None else memory.to_bytes()
+
+    @property
+    def rows(self) -> list[int] | None:
+        """Of each of several clients in the tensors that they share; None where there are none."""
+        several = len(self.clients) > 1 and self.clients[0] in self.shelf.rows
+        return [self.shelf.rows[client] for client in self.clients] if several else None
+
+    def keep(self, memory: ClientMemory) -> None:
+        self.shelf.keep(self.clients, memory.alone())
+
+    def collect(self, memory: ClientMemory) -> None:
+        """Keeps what is left of `shared`, whose rows are where they were."""
+        if len(self.clients) == 1:
+            memory = memory.of(self.clients[0], self.shelf.rows.get(self.clients[0])).alone()
+        self.shelf.keep(self.clients, memory, self.rows)
 
 
 class FileStore:
@@ -307,7 +470,7 @@ class FileStore:
 
 def read_memory(store: MemoryStore) -> ClientMemory:
     """The memory in a store, whose tensors are not to be written to; an empty one for a client that never took part."""
-    if isinstance(store, ContextStore):
+    if isinstance(store, ContextStore | Shelved):
         return store.load() or ClientMemory()
     blob = store.read()
     return ClientMemory() if blob is None else ClientMemory.from_bytes(blob)

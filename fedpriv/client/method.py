@@ -34,12 +34,12 @@ from fedpriv.client.contract import (
 )
 from fedpriv.client.memory import ClientMemory, Waiting, WithNorms, tensors_to_state
 from fedpriv.common.messages import KEYS, STATISTICS, TRAIN, Outgoing, Request
-from fedpriv.common.seeds import generator
+from fedpriv.common.seeds import generators
 from fedpriv.config.options import MethodOptions
 from fedpriv.mechanisms.clipped_sums import ClippedSum
 from fedpriv.mechanisms.noise import NoiseSource, SeededNoise, l2_norm
 from fedpriv.privacy.claimed import Claim
-from fedpriv.privacy.events import CLIENT_TO_SERVER, NO_NOISE, Entry, Event, NoBound, Threat
+from fedpriv.privacy.events import CLIENT_TO_SERVER, NO_NOISE, Account, Entry, Event, NoBound, Threat
 from fedpriv.training.flat_model import NOTHING, Layers, Layout
 from fedpriv.training.sequential import Clipping
 
@@ -383,24 +383,24 @@ class Method:
         return site.test(client, local) if site.test is not None and local is not None else {}
 
     @final
-    def entries(self, memory: ClientMemory, request: Request, charges: Sequence[Charge], client: int) -> list[Entry]:
+    def entries(self, account: Account, request: Request, charges: Sequence[Charge], client: int) -> list[Entry]:
         """The ledger's lines for these charges, after those of earlier releases."""
         return [
             Entry(
                 request.round, client, sequence, request.attempt, charge.event, charge.realised, bool(charge.adaptive)
             )
-            for sequence, charge in enumerate(charges, memory.account.next_sequence)
+            for sequence, charge in enumerate(charges, account.next_sequence)
         ]
 
     @final
-    def check_budget(self, memory: ClientMemory, charges: Sequence[Charge], request: Request, client: int) -> None:
+    def check_budget(self, memory: ClientMemory, charges: Sequence[Charge], request: Request) -> None:
         """Raises `BudgetSpent` before anything is computed, or what the node's policy raises."""
         site = self._site()
         if site.guard is not None:
             site.guard(charges)
         again = memory.account.last == (request.round, request.attempt)  # a further exchange of the same participation
         if site.participations is not None and not again and memory.account.participations >= site.participations:
-            words = f"client {client} has taken part {memory.account.participations} times, and may no more"
+            words = f"client {{client}} has taken part {memory.account.participations} times, and may no more"
             raise BudgetSpent(words)
         if site.max_epsilon is None:
             return
@@ -417,20 +417,24 @@ class Method:
             further = [charge.realised or charge.event for charge in own]
             admitted = Budget(site.max_epsilon, site.delta).admits(spent, further)
         if not admitted:
-            raise BudgetSpent(f"client {client}: the next release would exceed epsilon {site.max_epsilon}")
+            raise BudgetSpent(f"client {{client}}: the next release would exceed epsilon {site.max_epsilon}")
 
     @final
-    def batches(self, request: Request, client: int | None = None) -> np.random.Generator:
-        """What draws a client's batches: repeatable in simulation, in secret where noise comes from the operating
-        system. client: of whom, where several take part.
+    def batches(self, request: Request) -> np.random.Generator:
+        """What draws the batches of the client of this site."""
+        return self.batches_of(request, [self._site().client])[0]
+
+    @final
+    def batches_of(self, request: Request, clients: Sequence[int]) -> list[np.random.Generator]:
+        """What draws each client's batches: repeatable in simulation, in secret where noise comes from the operating
+        system.
         """
         site = self._site()
         if site.rng == "secure":
             from fedpriv.mechanisms.secure_noise import secure_generator  # cryptography: only where it is needed
 
-            return secure_generator()
-        who = site.client if client is None else client
-        return generator(site.seed, who, request.round, request.attempt, "batches")
+            return [secure_generator() for _ in clients]
+        return generators((site.seed, client, request.round, request.attempt, "batches") for client in clients)
 
     def _site(self) -> Site:
         if self.site is None:

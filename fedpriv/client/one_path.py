@@ -12,20 +12,32 @@ state and reply are one write.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from fedpriv.client.contract import LATER, BudgetSpent, Charge, Release, Row, Trained, form_of_state, rows_of, stacked
+from fedpriv.client.contract import (
+    LATER,
+    BudgetSpent,
+    Charge,
+    Release,
+    Trained,
+    form_of_state,
+    single,
+    stacked,
+)
 from fedpriv.client.memory import (
     Answer,
     ClientMemory,
     MemoryStore,
+    Shelved,
     StaleRequest,
     Waiting,
     answered_before,
@@ -38,6 +50,7 @@ from fedpriv.mechanisms.clipped_sums import ClippedSum
 from fedpriv.mechanisms.cohort_noise import CohortNoise
 from fedpriv.mechanisms.device_errors import nobodys_own
 from fedpriv.mechanisms.noise import finite_or_zero, l2_norm
+from fedpriv.privacy.events import Account, Entry
 from fedpriv.training.sequential import Clipping
 
 if TYPE_CHECKING:
@@ -48,21 +61,61 @@ log = logging.getLogger("fedpriv")
 
 @dataclass(frozen=True)
 class Asked:
-    """A client, its memory, what it is asked, its key on a real machine, and Flower's run id."""
+    """A client, or several that share a memory and a request; their key on a real machine, and Flower's run id."""
 
-    client: int
+    clients: tuple[int, ...]
     store: MemoryStore
     request: Request
     identity: Identity | None = None
     run_id: int = 0
 
+    @property
+    def rows(self) -> Sequence[int] | None:
+        """Of several clients in the vectors of the memory that they share."""
+        return self.store.rows if isinstance(self.store, Shelved) else None
+
+    def each(self) -> Iterator[Asked]:
+        """Each client by itself."""
+        if len(self.clients) == 1:
+            yield self
+        elif isinstance(self.store, Shelved):
+            yield from (replace(self, clients=one.clients, store=one) for one in self.store.each())
+
+
+Figures = Mapping[str, Sequence[float | None]]
+
+
+@dataclass(frozen=True)
+class Rows:
+    """What leaves clients of one computation: releases [clients, n] (None in an exchange without), statistics [clients,
+    k] by their names, and figures for the experimenter; None: a client has none.
+    """
+
+    clients: Sequence[int]
+    release: Tensor | None
+    statistics: Mapping[str, Sequence[float]]
+    figures: Figures
+
 
 @dataclass
 class Answered:
-    """What leaves a cohort: of each client that answered its reply, of every other what it raised in place of one."""
+    """What leaves a cohort: replies of those that answered, of every other what it raised in place of one."""
 
-    replies: dict[int, Outgoing] = field(default_factory=dict)
+    rows: list[Rows] = field(default_factory=list)
     refused: dict[int, Exception] = field(default_factory=dict)
+    num_examples: Callable[[int], int] = lambda client: 0
+
+    @cached_property
+    def replies(self) -> dict[int, Outgoing]:
+        """Each client's own."""
+        found = {}
+        for part in self.rows:
+            releases = [None] * len(part.clients) if part.release is None else [*part.release.numpy()]
+            for row, client in enumerate(part.clients):
+                beside = {name: values[row] for name, values in part.statistics.items()}
+                figures = {name: own for name, values in part.figures.items() if (own := values[row]) is not None}
+                found[client] = Outgoing(self.num_examples(client), releases[row], beside, figures=figures)
+        return found
 
 
 #: The method for these clients: of one alone, or of all rows of a computation.
@@ -78,7 +131,7 @@ Clip = Callable[[Sequence[Clipping]], list[ClippedSum]]
 class _Group:
     """Clients whose release is one computation: rows of one declared count and one form of state, or a single client.
 
-    theta: the start of local training [d], a whole model.
+    members: with their memories and charges. theta: the start of local training [d], a whole model.
     """
 
     method: Method
@@ -92,6 +145,10 @@ class _Group:
     @property
     def request(self) -> Request:
         return self.members[0].request
+
+    @cached_property
+    def clients(self) -> list[int]:
+        return [client for one in self.members for client in one.clients]
 
 
 class Participation:
@@ -115,6 +172,8 @@ class Participation:
         self.apart, self.alike, self.names = apart or kind.why_single is not None, alike, kind.statistics.names
         self._priced: tuple[Any, Any] = (None, None)  # the newest (what was asked, its prices)
         self._keeps: tuple[Any, bool] = (None, True)  # the newest (charges, whether an answer at this price is kept)
+        self._told: tuple[Any, str] = (None, "")  # the newest (options of a request, as text)
+        self._books: tuple[Any, dict[Any, Any], dict[Any, Account]] = (None, {}, {})  # of the newest round
 
     def answer(self, asked: Sequence[Asked], received: np.ndarray | None) -> Answered:
         """received: the parameters that came down (float32 [d_down]), None where none did.
@@ -126,26 +185,23 @@ class Participation:
         try:
             return self._answer(asked, received)
         except Exception as error:
-            if len(asked) == 1 or nobodys_own(error, (self.train, self.clip)):
-                return Answered(refused=dict.fromkeys((one.client for one in asked), error))
+            clients = [client for one in asked for client in one.clients]
+            if len(clients) == 1 or nobodys_own(error, (self.train, self.clip)):
+                return Answered(refused=dict.fromkeys(clients, error))
             log.warning("a cohort is computed client by client: %s: %s", type(error).__name__, error)
-        found = Answered()
+        found = Answered(num_examples=self.num_examples)
         for one in asked:
-            alone = self.answer([one], received)
-            found.replies |= alone.replies
-            found.refused |= alone.refused
+            for client in one.each():
+                alone = self.answer([client], received)
+                found.rows += alone.rows
+                found.refused |= alone.refused
         return found
 
     def _answer(self, asked: Sequence[Asked], received: np.ndarray | None) -> Answered:
-        found = Answered()
+        found = Answered(num_examples=self.num_examples)
         groups = self._admitted(asked, received, found)
-        computed = self._computed(groups)
-        for group, rows in zip(groups, computed, strict=True):
-            for number, one in enumerate(group.members):
-                try:
-                    found.replies[one.client] = self._kept(group, number, rows[number])
-                except Exception as error:  # e.g. a full disk: nothing leaves that is not booked
-                    found.refused[one.client] = error
+        for group, release in zip(groups, self._computed(groups), strict=True):
+            self._kept(group, release, found)
         return found
 
     # --- before the work -------------------------------------------------------------------------------------
@@ -153,38 +209,54 @@ class Participation:
     def _admitted(self, asked: Sequence[Asked], received: np.ndarray | None, found: Answered) -> list[_Group]:
         """Those who may take part, by what their releases have in common; the others are answered or refused."""
         alike: dict[Any, list[tuple[Asked, ClientMemory]]] = {}
-        apart = self.apart or len(asked) == 1
-        for one in asked:
+        apart = self.apart or sum(len(one.clients) for one in asked) == 1
+        for one in self._divided(asked, apart or self.kind.traits.own_requests):
             try:
                 memory = read_memory(one.store)
                 if (known := answered_before(memory, one.request, self.kind.traits.measures_first)) is not None:
-                    found.replies[one.client] = self._told(one, *known)
+                    release, told = (part if part is None else part[None] for part in known)
+                    found.rows.append(self._rows(one.clients, release, told, {}))
                     continue
             except StaleRequest as stale:
-                found.refused[one.client] = stale
+                found.refused |= dict.fromkeys(one.clients, stale)
                 continue
             singly = apart or self.kind.traits.own_requests
-            alike.setdefault(one.client if singly else self._form(one, memory), []).append((one, memory))
+            alike.setdefault(one.clients if singly else self._form(one, memory), []).append((one, memory))
         groups = []
         for members in alike.values():
             try:
                 group = self._group(members, received, found)
             except Exception as error:
-                if len(members) > 1:  # whose it is shows where each is alone
+                if len(members) > 1 or len(members[0][0].clients) > 1:  # whose it is shows where each is alone
                     raise
-                found.refused[members[0][0].client] = error
+                found.refused[members[0][0].clients[0]] = error
             else:
                 groups += [group] if group is not None else []
         return groups
 
+    def _divided(self, asked: Sequence[Asked], singly: bool) -> Iterator[Asked]:
+        """Clients that are members of one computation together; each by itself where that depends on more than what
+        they share.
+        """
+        for one in asked:
+            counts = {self.num_examples(client) for client in one.clients} if self.kind.traits.needs_facts else {0}
+            divided = singly or len(counts) > 1 or (one.rows is not None and self._priced_by_state)
+            yield from one.each() if divided else (one,)
+
+    @cached_property
+    def _priced_by_state(self) -> bool:
+        return any(charge.adaptive for charge in self.kind.all_charges(LATER))
+
     def _form(self, one: Asked, memory: ClientMemory) -> Any:
         """What the rows of one computation have in common."""
-        return (*self._asked(one), *form_of_state(self.kind.traits.State, memory.state))
+        return (*self._asked(one), *form_of_state(self.kind.traits.State, memory.state, one.rows is not None))
 
     def _asked(self, one: Asked) -> tuple[Any, ...]:
         """All that clients of one method may be told that is not the same."""
-        counted = self.num_examples(one.client) if self.kind.traits.needs_facts else 0
-        return one.request.round, one.request.attempt, one.request.exchange, repr(one.request.options), counted
+        counted, request = self.num_examples(one.clients[0]) if self.kind.traits.needs_facts else 0, one.request
+        if self._told[0] is not request.options:
+            self._told = request.options, repr(request.options)
+        return request.round, request.attempt, request.exchange, self._told[1], counted
 
     def _group(
         self, members: Sequence[tuple[Asked, ClientMemory]], received: np.ndarray | None, found: Answered
@@ -195,26 +267,23 @@ class Participation:
         method, theta = self._prepared(members, received)
         prices = self._prices(method, members)
         admitted = []
-        for member, (charges, following) in zip(members, prices, strict=True):
-            (one, memory), request = member, member[0].request
+        for (one, memory), (charges, following) in zip(members, prices, strict=True):
             try:
-                method.check_budget(memory, (*charges, *following), request, one.client)
+                method.check_budget(memory, (*charges, *following), one.request)
             except BudgetSpent as spent:
-                found.refused[one.client] = spent
+                found.refused |= {client: spent.of(client) for client in one.clients}
             else:
-                admitted.append((member, charges))
+                admitted.append((one, memory, charges))
         if not admitted:
             return None
-        stayed = [member for member, _ in admitted]
+        stayed = [(one, memory) for one, memory, _ in admitted]
         if len(stayed) < len(members):
             method, theta = self._prepared(stayed, received)
-        memories = [memory for _, memory in stayed]
-        states = [memory.state for memory in memories]
-        rows = len(stayed) > 1
-        state = method.load_state(stacked(method.traits.State, states) if rows else states[0])
-        return _Group(
-            method, [one for one, _ in stayed], memories, [charges for _, charges in admitted], rows, state, theta
-        )
+        asked, memories, own_charges = map(list, zip(*admitted, strict=True))
+        rows = sum(len(one.clients) for one in asked) > 1
+        states = [(memory.state, one.rows) for one, memory in stayed]
+        state = method.load_state(stacked(method.traits.State, states) if rows else states[0][0])
+        return _Group(method, asked, memories, own_charges, rows, state, theta)
 
     def _prepared(
         self, members: Sequence[tuple[Asked, ClientMemory]], received: np.ndarray | None
@@ -236,9 +305,10 @@ class Participation:
             method.recall(first.waiting)
         asked = (*self._asked(one), first.state is None)
         if not self.alike or asked != self._priced[0]:
-            if first.state is not None and any(charge.adaptive for charge in method.all_charges(LATER)):
+            if first.state is not None and self._priced_by_state:
                 return [method.due(method.load_state(memory.state)) for _, memory in members]
-            price = method.due(method.load_state(first.state))
+            own = first.state if one.rows is None else first.of(one.clients[0], one.rows[0]).state
+            price = method.due(method.load_state(own))
             if not self.alike:
                 return [price] * len(members)
             self._priced = asked, price
@@ -246,18 +316,19 @@ class Participation:
 
     # --- the work --------------------------------------------------------------------------------------------
 
-    def _computed(self, groups: Sequence[_Group]) -> list[list[Row]]:
-        """Each client's own row, of every group."""
+    def _computed(self, groups: Sequence[_Group]) -> list[Release]:
+        """The releases of every group: rows, or one client's without the leading dimension."""
         if not groups:
             return []
         kind, exchange = groups[0].method, groups[0].request.exchange
         if kind.traits.clips_examples:
-            return [[_alone(release)] for release in self._in_steps(groups)]
+            return self._in_steps(groups)
         if exchange != kind.traits.trains_in:
-            return [[_alone(self._after_statistics(group))] for group in groups]
+            return [self._after_statistics(group) for group in groups]
         trained = self._trained(groups)
         if kind.traits.own_requests and len(groups) > 1 and not self.apart:
-            return [[row] for row in self._released(_beside(groups), *map(torch.cat, zip(*trained, strict=True)))]
+            rows = self._released(_beside(groups), *map(torch.cat, zip(*trained, strict=True)))
+            return [single(rows, row) for row in range(len(groups))]
         return [self._released(group, *own) for group, own in zip(groups, trained, strict=True)]
 
     def _trained(self, groups: Sequence[_Group]) -> list[tuple[Tensor, Tensor]]:
@@ -268,17 +339,15 @@ class Participation:
         for form in dict.fromkeys(forms):
             chosen = [number for number, own in enumerate(forms) if own == form]
             some = [groups[number] for number in chosen]
-            asked = [(group, one) for group in some for one in group.members]
-            rngs = [group.method.batches(one.request, one.client) for group, one in asked]
+            clients = [client for group in some for client in group.clients]
+            rngs = [rng for group in some for rng in group.method.batches_of(group.request, group.clients)]
             pulls = [] if form[1] else [_each(groups[number], rules[number].drift) for number in chosen]
-            updates, losses = self.train(
-                [one.client for _, one in asked], rngs, _starts(some), form[0], torch.cat(pulls) if pulls else None
-            )
-            sizes = [len(group.members) for group in some]
+            updates, losses = self.train(clients, rngs, _starts(some), form[0], torch.cat(pulls) if pulls else None)
+            sizes = [len(group.clients) for group in some]
             found |= zip(chosen, zip(updates.split(sizes), losses.split(sizes), strict=True), strict=True)
         return [found[number] for number in range(len(groups))]
 
-    def _released(self, group: _Group, updates: Tensor, losses: Tensor) -> list[Row]:
+    def _released(self, group: _Group, updates: Tensor, losses: Tensor) -> Release:
         """The releases that come of a group's updates [rows, d]."""
         method, updates = group.method, finite_or_zero(updates)
         if not group.rows:
@@ -288,10 +357,8 @@ class Participation:
         norms = l2_norm(updates if layers is None else updates[layers.up])
         local = group.theta + updates if layers is not None or method.tests_models else None
         trained = Trained(sent, local, {"train_loss": losses, "update_norm": norms})
-        sources = [method.noise(one.request, method.purpose, one.client) for one in group.members]
-        noise = CohortNoise(sources) if group.rows else sources[0]
-        release = method.releasing(group.theta, trained, group.state, noise)
-        return rows_of(release, len(group.members), self.names) if group.rows else [_alone(release)]
+        sources = [method.noise(group.request, method.purpose, client) for client in group.clients]
+        return method.releasing(group.theta, trained, group.state, CohortNoise(sources) if group.rows else sources[0])
 
     @staticmethod
     def _after_statistics(group: _Group) -> Release:
@@ -299,8 +366,7 @@ class Participation:
         method, memory = group.method, group.memories[0]
         assert memory.waiting is not None, "`_known` says so"
         trained = method.recall(memory.waiting)
-        (one,) = group.members
-        noise = method.noise(one.request, method.purpose, one.client)
+        noise = method.noise(group.request, method.purpose, *group.clients)
         return method.releasing(group.theta, trained, group.state, noise)
 
     def _in_steps(self, groups: Sequence[_Group]) -> list[Release]:
@@ -325,45 +391,121 @@ class Participation:
 
     # --- what is kept and told -------------------------------------------------------------------------------
 
-    def _kept(self, group: _Group, number: int, row: Row) -> Outgoing:
-        """Writes a client's entries, state and answer, then gives its reply."""
-        method, one, memory, release = group.method, group.members[number], group.memories[number], row.release
-        request, trains = one.request, one.request.exchange == method.traits.trains_in
-        measures = request.exchange == STATISTICS
+    def _kept(self, group: _Group, release: Release, found: Answered) -> None:
+        """Writes each client's entries, state and answer, then gives its reply."""
+        method, request, clients = group.method, group.request, group.clients
+        trains, measures = request.exchange == method.traits.trains_in, request.exchange == STATISTICS
+        many, layers = len(clients), method.travelling(request) if trains else None
+        column: Callable[[Tensor], Tensor] = (lambda tensor: tensor) if group.rows else lambda tensor: tensor[None]
         names = self.names if measures or not method.traits.measures_first else ()
-        told = [release.statistics[name].double() for name in names]
-        statistics = torch.stack(told) if told else torch.zeros(0, dtype=torch.float64) if measures else None
-        figures = {name: float(value) for name, value in release.figures.items()}
-        kept = memory.kept
-        if trains:
-            figures |= method.tested(release.local, one.client)
-            layers = method.travelling(request)
-            assert layers is None or release.local is not None, "`releasing` keeps the local model"
-            kept = None if layers is None else release.local[layers.kept].clone()  # type: ignore[index]
-        answer, waiting, charges = memory.answer, release.waiting, group.charges[number]
-        if measures:
-            left = {"update": release.value, "statistics": statistics}
-            waiting = Waiting(request.round, request.attempt, left, figures)  # type: ignore[arg-type]
-        else:  # a release without noise has no noise key to protect: nothing is kept of it
-            if self._keeps[0] != charges:
-                self._keeps = charges, method.keeps_answer(charges)
-            keeps = self._keeps[1] or waiting is not None
-            shared = release.value.untyped_storage().nbytes() > release.value.nbytes  # a view of the cohort's
-            value = release.value.clone() if shared else release.value
-            answer = Answer(request.round, request.attempt, value, statistics) if keeps else None
-        entries = method.entries(memory, request, charges, one.client)
-        one.store.keep(memory.after(row.state, entries, answer, kept, waiting))
-        if measures:
-            return self._told(one, None, statistics)
-        return self._told(one, release.value, statistics, figures)
+        told = [column(release.statistics[name].double()).expand(many) for name in names]
+        statistics = torch.stack(told, 1) if told else torch.zeros(many, 0).double() if measures else None
+        figures: dict[str, Sequence[float | None]] = {
+            name: value.double().expand(many).tolist() if isinstance(value, Tensor) else [float(value)] * many
+            for name, value in release.figures.items()
+        }
+        if trains and method.tests_models and release.local is not None:
+            tested = [method.tested(*pair) for pair in zip(column(release.local), clients, strict=True)]
+            figures |= {name: [own.get(name) for own in tested] for name in dict.fromkeys(chain(*tested))}
+        value, state = column(release.value), state_to_tensors(release.state)
+        local = None if layers is None or release.local is None else column(release.local)
+        for part in self._alike(group, layers is not None or measures):
+            memory, row = part.memory, part.rows[0]
+            rows = part.among if len(part.rows) > 1 else row  # a single client's has no leading dimension
+            if self._keeps[0] != part.charges:
+                self._keeps = part.charges, method.keeps_answer(part.charges)
+            answer, waiting, kept = memory.answer if measures else None, release.waiting, memory.kept
+            if not measures and (self._keeps[1] or waiting is not None):
+                # a release without noise has no noise key to protect: nothing is kept of it
+                beside = None if statistics is None else statistics[rows]
+                answer = Answer(request.round, request.attempt, value[rows], beside)
+            own_figures = {name: [values[place] for place in part.rows] for name, values in figures.items()}
+            if measures:
+                assert statistics is not None, "zeros, if there are none"
+                left = {"update": value[row], "statistics": statistics[row]}
+                numbers: Any = {name: values[0] for name, values in own_figures.items()}
+                waiting = Waiting(request.round, request.attempt, left, numbers)
+            if layers is not None:
+                assert local is not None, "`releasing` keeps the local model"
+                kept = local[row][layers.kept]
+            after = state
+            if state is not None and group.rows:
+                after = {name: column[rows] if column.ndim else column for name, column in state.items()}
+            try:
+                uncollected = (*memory.uncollected, *part.entries)
+                part.store.keep(ClientMemory(after, part.account, uncollected, answer, kept, waiting))
+            except Exception as error:  # e.g. a full disk: nothing leaves that is not booked
+                found.refused |= dict.fromkeys(part.clients, error)
+            else:
+                beside = None if statistics is None else statistics[part.among]
+                found.rows.append(
+                    self._rows(part.clients, None if measures else value[part.among], beside, own_figures)
+                )
 
-    def _told(
-        self, one: Asked, release: Tensor | None, statistics: Tensor | None, figures: Mapping[str, float] | None = None
-    ) -> Outgoing:
-        beside = [] if statistics is None else statistics.tolist()
-        named = dict(zip(self.names, beside, strict=True)) if beside else {}
-        value = None if release is None else release.numpy()
-        return Outgoing(self.num_examples(one.client), value, named, figures=figures or {})
+    def _alike(self, group: _Group, singly: bool) -> list[Part]:
+        """Of a group those who remember the same from now on, but for vectors."""
+        parts, first = dict[Any, Part](), 0
+        for one, memory, charges in zip(group.members, group.memories, group.charges, strict=True):
+            entries, account = self._booked(group.method, memory.account, group.request, charges, one.clients[0])
+            rows, first = range(first, first + len(one.clients)), first + len(one.clients)
+            if singly or memory.uncollected or not isinstance(one.store, Shelved):
+                for row, own in zip(rows, one.each(), strict=True):
+                    if not isinstance(one.store, Shelved):  # which tells whose an entry is
+                        entries = tuple(replace(entry, client=one.clients[0]) for entry in entries)
+                    parts[row] = Part(own, memory, charges, entries, account, [row], list(own.clients))
+                continue
+            key = id(account), memory.account.next_sequence, id(charges)
+            if key in parts:
+                parts[key].rows += rows
+                parts[key].clients += one.clients
+            else:
+                parts[key] = Part(one, memory, charges, entries, account, list(rows), list(one.clients))
+        return list(parts.values())
+
+    def _booked(
+        self, method: Method, account: Account, request: Request, charges: tuple[Charge, ...], client: int
+    ) -> tuple[tuple[Entry, ...], Account]:
+        """(a client's entries for these charges, its account after them): who had spent the same shares both."""
+        if self._books[0] != (request.round, request.attempt):
+            self._books = (request.round, request.attempt), {}, {}
+        _, known, accounts = self._books
+        if (key := (id(account), id(charges))) not in known:
+            entries = tuple(method.entries(account, request, charges, client))
+            after = account.after(entries)
+            # Both stay here, so that their ids are nobody else's.
+            known[key] = (entries, accounts.setdefault(after.key, after)), account, charges
+        found: tuple[tuple[Entry, ...], Account] = known[key][0]
+        return found
+
+    def _rows(
+        self, clients: Sequence[int], release: Tensor | None, statistics: Tensor | None, figures: Figures
+    ) -> Rows:
+        beside = {} if statistics is None else dict(zip(self.names, statistics.T.tolist(), strict=True))
+        return Rows(clients, release, beside, figures)
+
+
+@dataclass
+class Part:
+    """Rows of a group that are kept together, with the request of the first and what it remembers and books."""
+
+    one: Asked
+    memory: ClientMemory
+    charges: tuple[Charge, ...]
+    entries: tuple[Entry, ...]
+    account: Account
+    rows: list[int]
+    clients: list[int]
+
+    @property
+    def among(self) -> Any:
+        """Their rows as an index of the group's: a view, where they are side by side."""
+        first, end = self.rows[0], self.rows[-1] + 1
+        return slice(first, end) if len(self.rows) == end - first else self.rows
+
+    @property
+    def store(self) -> MemoryStore:
+        several = len(self.rows) > 1 and isinstance(self.one.store, Shelved)
+        return Shelved(self.one.store.shelf, tuple(self.clients)) if several else self.one.store  # type: ignore[attr-defined]
 
 
 def _beside(groups: Sequence[_Group]) -> _Group:
@@ -373,14 +515,10 @@ def _beside(groups: Sequence[_Group]) -> _Group:
     return replace(groups[0], method=method, members=[one for group in groups for one in group.members], rows=True)
 
 
-def _alone(release: Release) -> Row:
-    return Row(release, state_to_tensors(release.state))
-
-
 def _each(group: _Group, vector: Tensor | None) -> Tensor:
     """A vector [d] or [rows, d] as one for each row."""
     assert vector is not None, "the form says so"
-    return vector.expand(len(group.members), group.theta.numel())
+    return vector.expand(len(group.clients), group.theta.numel())
 
 
 def _starts(groups: Sequence[_Group]) -> Tensor:

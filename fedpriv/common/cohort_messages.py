@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
-from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import ConfigRecord, Message, RecordDict
 from numpy.typing import NDArray
 
 from fedpriv.common.messages import (
@@ -71,14 +71,14 @@ def _as_bytes(options: Options) -> bytes:
     return json.dumps(options, default=lambda value: {_HEX: value.hex()}).encode()
 
 
-def requests_of(content: RecordDict, clients: Sequence[int]) -> list[Request]:
-    """What each of these clients is asked by a message for many. Raises `MalformedMessage`."""
+def requests_of(content: RecordDict, clients: Sequence[int]) -> list[tuple[Request, Sequence[int]]]:
+    """What these clients are asked by a message for many, and who is asked it. Raises `MalformedMessage`."""
     common = read_request(content)
     who: Any = content[COHORT]
     if _OWN not in who:
-        return [common] * len(clients)
+        return [(common, clients)]
     own = dict(zip(who[_CLIENTS], who[_OWN], strict=True))
-    return [replace(common, options={**common.options, **_as_options(own[client])}) for client in clients]
+    return [(replace(common, options={**common.options, **_as_options(own[client])}), [client]) for client in clients]
 
 
 def _as_options(text: bytes) -> Options:
@@ -133,26 +133,34 @@ def cohort_content(
     released: Sequence[int],
     releases: Sequence[NDArray[Any]],
     statistics: Mapping[str, list[float]],
-    figures: Sequence[Mapping[str, float]] | None,
+    figures: Mapping[str, list[float | None]] | None,
     refused: Mapping[int, Refused],
 ) -> RecordDict:
-    """The content of a reply of ``clients``: of each of the ``released`` a release [n], all of one type, a number of
-    every statistic, and its own figures by name; of the others why not. figures: None outside simulation.
+    """The content of a reply of ``clients``: of each of the ``released`` a release [n] (rows, where all are equally
+    long), all of one type, a number of every statistic, and of every figure, or None; of the others why not. figures:
+    None outside simulation.
     """
     who = _who(clients, released, refused)
-    if len({len(release) for release in releases}) > 1:  # whole numbers of as many bits as a client's noise needs
+    if not isinstance(releases, np.ndarray):
         who[_LENGTHS] = [len(release) for release in releases]
     content = RecordDict({COHORT: ConfigRecord(who)})
     if released:
-        content[ARRAYS] = pack_vector(np.concatenate(releases))
-        content[_STATISTICS] = MetricRecord({name: list(values) for name, values in statistics.items()})
+        flat = releases.reshape(-1) if isinstance(releases, np.ndarray) else np.concatenate(releases)
+        content[ARRAYS] = pack_vector(flat)
+        content[_STATISTICS] = ConfigRecord({name: _packed(values) for name, values in statistics.items()})
         if figures is not None:
-            names = dict.fromkeys(name for own in figures for name in own)
-            content[_FIGURES] = MetricRecord({name: [own[name] for own in figures if name in own] for name in names})
-            of = {name: [place for place, own in enumerate(figures) if name in own] for name in names}
-            if some := {name: places for name, places in of.items() if len(places) < len(figures)}:
-                content[_FIGURES_OF] = ConfigRecord(some)  # type: ignore[arg-type]
+            told = {name: [value for value in values if value is not None] for name, values in figures.items()}
+            content[_FIGURES] = ConfigRecord({name: _packed(values) for name, values in told.items()})
+            some = {name: values for name, values in figures.items() if len(told[name]) < len(released)}
+            if some:
+                of = {name: [n for n, value in enumerate(values) if value is not None] for name, values in some.items()}
+                content[_FIGURES_OF] = ConfigRecord(of)  # type: ignore[arg-type]
     return content
+
+
+def _packed(values: Sequence[float]) -> bytes:
+    """Numbers as one value of a record: Flower looks at each of a list."""
+    return np.asarray(values, np.float64).tobytes()
 
 
 def _who(clients: Sequence[int], released: Sequence[int], refused: Mapping[int, Refused]) -> dict[str, Any]:
@@ -203,30 +211,34 @@ def _replies(
 ) -> Iterator[Reply | MalformedMessage]:
     if not released:
         return
-    flat = view_array(content)
+    flat = view_array(content).copy()  # at once, for all
     releases = flat.reshape(len(released), -1) if lengths is None else np.split(flat, np.cumsum(lengths)[:-1])
-    beside: Any = content[_STATISTICS]
+    packed: Any = content[_STATISTICS]
+    beside = {name: np.frombuffer(values) for name, values in packed.items()}
     figures = _figures(content, len(released))
     first = {name: float(values[0]) for name, values in beside.items()}
     weights = {}  # of each alone, by the length of its release
     for release in releases[:1] if lengths is None else releases:
         if len(release) not in weights:
             weights[len(release)] = num_bytes(reply_content(release, num_examples(released[0]), None, first))
-    for place, client in enumerate(released):
-        release, weight = releases[place].copy(), weights[len(releases[place])]
+    finite: Any = np.isfinite([*(beside[name] for name in statistics), np.zeros(len(released))]).all(0)
+    if decode is None and lengths is None:
+        finite &= np.isfinite(releases).all(1)
+    for place, (client, release, good) in enumerate(zip(released, releases, list(finite), strict=True)):
+        weight, wrong = weights[len(release)], None
         try:
             if decode is not None:
                 release = decoded(decode, client, release)
+                good &= bool(np.isfinite(release).all())
             elif release.dtype != np.float32 or release.size != size:
                 words = f"{ARRAYS}: expected float32 [{size}], got {release.dtype} {list(release.shape)}"
-                raise MalformedMessage(words, "wrong_shape")
-            told = {name: float(beside[name][place]) for name in statistics}
-            if not (np.isfinite(release).all() and np.isfinite(list(told.values())).all()):
-                raise MalformedMessage(f"{ARRAYS}: not finite", "not_finite")
+                wrong = MalformedMessage(words, "wrong_shape")
         except MalformedMessage as error:
-            yield error
-            continue
-        yield Reply(client, release, num_examples(client), figures[place], weight, told)
+            wrong = error
+        if wrong is None and not good:
+            wrong = MalformedMessage(f"{ARRAYS}: not finite", "not_finite")
+        told = {name: float(beside[name][place]) for name in statistics}
+        yield wrong or Reply(client, release, num_examples(client), figures[place], weight, told)
 
 
 def _figures(content: RecordDict, released: int) -> list[dict[str, float]]:
@@ -235,6 +247,6 @@ def _figures(content: RecordDict, released: int) -> list[dict[str, float]]:
     named: Any = content.get(_FIGURES, {})
     of: Any = content.get(_FIGURES_OF, {})
     for name, values in named.items():
-        for place, value in zip(of.get(name, range(released)), values, strict=True):
-            found[place][name] = float(value)
+        for place, value in zip(of.get(name, range(released)), np.frombuffer(values).tolist(), strict=True):
+            found[place][name] = value
     return found

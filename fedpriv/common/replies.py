@@ -69,7 +69,11 @@ class Reported(Protocol):
     def statistics(self) -> dict[str, float]: ...
 
 
-@dataclass(frozen=True)
+#: In the place of a release that was used.
+FORGOTTEN: FloatVector = np.zeros(0, np.float32)
+
+
+@dataclass(slots=True)
 class Reply:
     """A client's answer to a train message."""
 
@@ -79,6 +83,10 @@ class Reply:
     diagnostics: dict[str, float]
     num_bytes: int
     statistics: dict[str, float] = field(default_factory=dict)  # by the names that the server asked for; finite
+
+    def forgotten(self) -> Reply:
+        """The same without its release."""
+        return Reply(self.client, FORGOTTEN, self.num_examples, self.diagnostics, self.num_bytes, self.statistics)
 
 
 def train_content(arrays: ArrayRecord | None, request: Request) -> RecordDict:

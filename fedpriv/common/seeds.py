@@ -3,18 +3,73 @@
 from __future__ import annotations
 
 import hashlib
-from functools import lru_cache
+import itertools
+from collections.abc import Callable, Iterable
+from functools import cached_property, lru_cache
+from typing import Any
 
 import numpy as np
+from numpy.random.bit_generator import ISpawnableSeedSequence
 from numpy.typing import NDArray
 
 
 def generator(*key: int | str) -> np.random.Generator:
     """A generator addressed by a key such as (seed, round, "cohort"); different keys are independent."""
-    text = "\x1f".join(f"{type(part).__name__}:{part}" for part in key)
-    return np.random.Generator(
-        np.random.Philox(int.from_bytes(hashlib.blake2b(text.encode(), digest_size=16).digest()))
-    )
+    return generators([key])[0]
+
+
+def generators(keys: Iterable[tuple[int | str, ...]]) -> list[np.random.Generator]:
+    """A generator for each key, as ``np.random.Philox(number)`` with the key's hash as its number."""
+    return numbered(np.random.Philox, 2, [hashlib.blake2b(_text(key).encode(), digest_size=16) for key in keys])
+
+
+def numbered(kind: Callable[[Any], Any], count: int, hashes: Iterable[Any]) -> list[np.random.Generator]:
+    """A generator for each hash of 128 bits, as ``kind(number)`` of numpy that takes so many words of a seed."""
+    numbers = [one.digest()[::-1] for one in hashes]
+    words = seed_words(np.frombuffer(b"".join(numbers), "<u4").reshape(-1, 4), count)
+    return [np.random.Generator(kind(Seed(*seed))) for seed in zip(numbers, words, strict=True)]
+
+
+def _text(key: tuple[int | str, ...]) -> str:
+    return "\x1f".join(f"{type(part).__name__}:{part}" for part in key)
+
+
+class Seed(ISpawnableSeedSequence):
+    """As numpy's seed sequence of a number (its bytes, lowest first), whose first words are known already."""
+
+    def __init__(self, number: bytes, words: NDArray[np.uint64]) -> None:
+        self.number, self.words = number, words
+
+    def generate_state(self, n_words: int, dtype: Any = np.uint32) -> NDArray[Any]:
+        return self.words
+
+    def spawn(self, n_children: int) -> list[Any]:
+        return self._whole.spawn(n_children)
+
+    @cached_property
+    def _whole(self) -> np.random.SeedSequence:
+        return np.random.SeedSequence(int.from_bytes(self.number, "little"))
+
+
+def seed_words(numbers: NDArray[np.uint32], count: int) -> NDArray[np.uint64]:
+    """What ``np.random.SeedSequence(number).generate_state(count, np.uint64)`` gives, for many numbers of 128 bits
+    (uint32 [n, 4], lowest first) at once: uint64 [n, count]. numpy promises never to change this function.
+    """
+    constant, factor = 0x43B0D7E5, 0x931E8875
+
+    def hashed(words: NDArray[np.uint32]) -> NDArray[np.uint32]:
+        nonlocal constant
+        words = words ^ np.uint32(constant)
+        constant = constant * factor % 2**32
+        words = words * np.uint32(constant)
+        return words ^ (words >> np.uint32(16))
+
+    pool = [hashed(words) for words in numbers.T]
+    for source, target in itertools.permutations(range(4), 2):
+        mixed = np.uint32(0xCA01F9DD) * pool[target] - np.uint32(0x4973F715) * hashed(pool[source])
+        pool[target] = mixed ^ (mixed >> np.uint32(16))
+    constant, factor = 0x8B51F9DD, 0x58F38DED
+    return np.stack([hashed(pool[word % 4]) for word in range(2 * count)], axis=1).view(np.uint64)
 
 
 def draw_cohort(seed: int, server_round: int, num_clients: int, size: int, sampling: str) -> list[int]:

@@ -12,14 +12,20 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from fedpriv.common.seeds import numbered
 from fedpriv.data.table_schema import TableSchema
 from fedpriv.mechanisms.tasks import Classification, Task
 
 
 def generator(seed: int, purpose: str) -> np.random.Generator:
     """An independent generator for every pair of seed and purpose, the same on every machine; no global state."""
-    digest = hashlib.blake2b(f"{seed}/{purpose}".encode(), digest_size=16).digest()
-    return np.random.default_rng(int.from_bytes(digest, "big"))
+    return generators(seed, [purpose])[0]
+
+
+def generators(seed: int, purposes: Iterable[str]) -> list[np.random.Generator]:
+    """A `generator` for each purpose."""
+    hashes = [hashlib.blake2b(f"{seed}/{purpose}".encode(), digest_size=16) for purpose in purposes]
+    return numbered(np.random.PCG64, 4, hashes)
 
 
 class Rows(Protocol):
@@ -199,16 +205,20 @@ class ResampledPartition:
         return np.broadcast_to(np.int64(self.examples - self.num_test), self.num_clients)
 
     def train(self, client: int) -> np.ndarray:
-        return np.sort(self._drawn(client)[self.num_test :])
+        return self.train_of([client])[0]
+
+    def train_of(self, clients: Sequence[int]) -> np.ndarray:
+        """Rows of each of these clients: int64 [clients, num_train]."""
+        return np.sort(self._drawn(clients)[:, self.num_test :])
 
     def test(self, client: int) -> np.ndarray:
-        return np.sort(self._drawn(client)[: self.num_test]) if self.num_test else np.zeros(0, np.int64)
+        return np.sort(self._drawn([client])[0, : self.num_test]) if self.num_test else np.zeros(0, np.int64)
 
-    def _drawn(self, client: int) -> np.ndarray:
-        if not 0 <= client < self.num_clients:
-            raise IndexError(f"client {client} of {self.num_clients}")
-        rng = generator(self.seed, f"resampled/{client}")
-        drawn = rng.choice(self.pool, self.examples, replace=False)
+    def _drawn(self, clients: Sequence[int]) -> np.ndarray:
+        if not 0 <= min(clients) <= max(clients) < self.num_clients:
+            raise IndexError(f"clients {min(clients)} to {max(clients)} of {self.num_clients}")
+        rngs = generators(self.seed, [f"resampled/{client}" for client in clients])
+        drawn = np.array([rng.choice(self.pool, self.examples, replace=False) for rng in rngs])
         return drawn if self.chosen is None else self.chosen[drawn]
 
 
@@ -249,6 +259,12 @@ class FederatedData:
     def train_indices(self, client: int) -> np.ndarray:
         """Rows of ``dataset.train`` that the client trains on, ascending."""
         return self.partition.train(client)
+
+    def train_indices_of(self, clients: Sequence[int]) -> Sequence[np.ndarray]:
+        """`train_indices` of each of some clients, at least one."""
+        if isinstance(self.partition, ResampledPartition):
+            return list(self.partition.train_of(clients))
+        return [self.partition.train(client) for client in clients]
 
     def test_indices(self, client: int) -> np.ndarray:
         """Rows of ``dataset.train`` that the client keeps as its local test set, ascending, possibly none."""

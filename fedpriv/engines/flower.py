@@ -26,7 +26,7 @@ from fedpriv.config.schema import Config
 from fedpriv.engines.grid import memory_folder
 from fedpriv.engines.keeping import end_kept
 from fedpriv.engines.worker import Serve, make_apps
-from fedpriv.privacy.events import Entry
+from fedpriv.privacy.events import Entries
 
 
 class FileMemories:
@@ -35,7 +35,7 @@ class FileMemories:
     def __init__(self, config: Config) -> None:
         self.folder = memory_folder(config)
 
-    def collect_entries(self, clients: Iterable[int], book: Book = lambda entries: None) -> list[Entry]:
+    def collect_entries(self, clients: Iterable[int], book: Book = lambda entries: None) -> Entries:
         """As `LocalGrid.collect_entries`."""
         return collect_entries((FileStore(self.folder, client) for client in clients), book)
 

@@ -12,7 +12,7 @@ import shutil
 import tempfile
 import time
 from abc import abstractmethod
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
@@ -25,11 +25,11 @@ from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
 from fedpriv.client.memories import Book, Memories, StoredMemories, collect_entries
-from fedpriv.client.memory import ContextStore, LiveContext
+from fedpriv.client.memory import ContextStore, LiveContext, Shelf, live_context
 from fedpriv.common.errors import OptionError
 from fedpriv.common.messages import FIRST_NODE
 from fedpriv.config.schema import Config
-from fedpriv.privacy.events import Entry
+from fedpriv.privacy.events import Entries
 
 RUN_ID, SERVER_NODE, SERVER_TASK = 1, 1, 1
 
@@ -151,9 +151,9 @@ class LocalGrid(Grid):
         make = partial(_no_context, self.config.num_clients)  # holds no grid: that would hold all of these
         return Contexts(make, 2**20 * self.config.engine.client_memory_mib, self.config.run_dir, begun)
 
-    def collect_entries(self, clients: Iterable[int], book: Book = lambda entries: None) -> list[Entry]:
+    def collect_entries(self, clients: Iterable[int], book: Book = lambda entries: None) -> Entries:
         """Takes the ledger entries that these clients wrote since the last call, in the ledger's order."""
-        found = collect_entries((ContextStore(self.context_of(client)) for client in clients), book)
+        found = collect_entries(self.contexts.alike(list(clients)), book)
         self.contexts.settle()
         return found
 
@@ -187,15 +187,15 @@ def client_of(message: Message) -> int:
 _FOLDERS = ".states-"  # of this process and of those that were killed
 
 
-class Contexts:
-    """Client -> context, made where there is none: in memory up to a limit, the states beyond it in a file.
+class Contexts(Shelf):
+    """The memories of a run's clients: in this process up to a limit, those beyond it in a file. ``[client]`` is a
+    context whose memory lies here.
 
-    The least recently asked are spilled into a folder of this process inside the run's folder. It goes with the
+    The ones written longest ago are spilled into a folder of this process inside the run's folder. It goes with the
     process; a checkpoint holds every state, wherever it lies, and a resumed run starts from that.
 
-    most: bytes of states that stay in memory; run_folder: where the
-    others go (None: the machine's folder for temporary files). begun: memories of a checkpoint, each of which is read
-    when its client is first asked.
+    make: of a client's context. most: bytes of states that stay in memory; run_folder: where the others go (None: the
+    machine's folder for temporary files). begun: memories of a checkpoint, each of which is read when it is asked for.
     """
 
     def __init__(
@@ -205,73 +205,38 @@ class Contexts:
         run_folder: str | None,
         begun: Mapping[int, bytes] = MappingProxyType({}),
     ) -> None:
+        super().__init__()
         self.make, self.most, self.run_folder, self.begun = make, most, run_folder, begun
-        self._kept: OrderedDict[int, Context] = OrderedDict()  # the least recently asked first
-        self._sizes: dict[int, int] = {}
-        self._held = 0  # sum of the sizes
-        self._asked: set[int] = set()  # since their sizes were taken
         self._folder: Path | None = None
         self._stored: StoredMemories | None = None  # what is spilled
-        self._clock = 0
-        self._stamps: OrderedDict[int, int] = OrderedDict()  # client -> when it was last asked, the newest last
 
     def __getitem__(self, client: int) -> Context:
-        if client not in self._kept:
-            blob = self._away(client)
-            self._kept[client] = self.make(client)
-            if blob is not None:
-                ContextStore(self._kept[client]).write(blob)
-        self._kept.move_to_end(client)
-        self._note(client)
-        return self._kept[client]
+        context = self.make(client)
+        if isinstance(context, LiveContext):
+            context.shelf = self
+        return context
 
     def __setitem__(self, client: int, context: Context) -> None:
-        self._kept[client] = context
-        self._kept.move_to_end(client)
-        self._note(client)
-
-    def _note(self, client: int) -> None:
-        self._asked.add(client)
-        self._clock += 1
-        self._stamps[client] = self._clock
-        self._stamps.move_to_end(client)
+        if (memory := ContextStore(context).load()) is not None:
+            self.keep((client,), memory)
 
     def settle(self) -> None:
-        """Spills what is above the limit. Nobody may be working with a context: it would be another one's from now on.
-
-        Raises OSError that names the file where the disk is full.
-        """
-        for client in self._asked:
-            memory = ContextStore(self._kept[client]).load()
-            self._held -= self._sizes.pop(client, 0)
-            self._sizes[client] = 0 if memory is None else memory.num_bytes
-            self._held += self._sizes[client]
-        self._asked.clear()
-        while self._held > self.most and len(self._kept) > 1:
-            client, context = next(iter(self._kept.items()))
-            memory = ContextStore(context).load()
-            if memory is not None:
-                self._spill().write(client, memory)
-            del self._kept[client]
-            self._held -= self._sizes.pop(client)
+        """Spills what is above the limit. Raises OSError that names the file where the disk is full."""
+        while self.held > self.most and len(self.shared) > 1:
+            client = next(iter(self.shared))
+            memory = self.load(client)
+            assert memory is not None, "it is there"
+            self._spill().write(client, memory)
+            self.forget(client)
 
     def memories(self) -> Memories:
         """Every client's memory, read when it is asked for. Raises KeyError for a client that has none."""
-
-        def everybody() -> list[int]:
-            kept = [client for client, context in self._kept.items() if ContextStore(context).load() is not None]
-            return sorted({*kept, *(self._stored or ()), *self.begun})
-
+        everybody: Callable[[], list[int]] = lambda: sorted({*self.shared, *(self._stored or ()), *self.begun})  # noqa: E731
         return Memories(everybody, self._read, self._changes)
 
     def _changes(self, since: int) -> tuple[int, list[int]]:
-        newest = itertools.takewhile(lambda item: item[1] > since, reversed(self._stamps.items()))
-        return self._clock, sorted(client for client, _ in newest if self._has(client))
-
-    def _has(self, client: int) -> bool:
-        if client in self._kept:
-            return ContextStore(self._kept[client]).load() is not None
-        return client in (self._stored or ()) or client in self.begun
+        newest = itertools.takewhile(lambda item: item[1] > since, reversed(self.stamps.items()))
+        return self.clock, sorted(client for client, _ in newest)
 
     def close(self) -> None:
         """Removes the files, and forgets what was in them."""
@@ -289,13 +254,12 @@ class Contexts:
                 shutil.rmtree(folder, ignore_errors=True)
 
     def _read(self, client: int) -> bytes:
-        blob = ContextStore(self._kept[client]).read() if client in self._kept else self._away(client)
+        blob = self.load(client).to_bytes() if client in self.shared else self.away(client)  # type: ignore[union-attr]
         if blob is None:
             raise KeyError(client)
         return blob
 
-    def _away(self, client: int) -> bytes | None:
-        """The memory of a client that has no context here."""
+    def away(self, client: int) -> bytes | None:
         if self._stored is not None and client in self._stored:
             return self._stored.read(client)
         return self.begun.get(client)
@@ -308,9 +272,8 @@ class Contexts:
 
 
 def empty_context(run_id: int, node_id: int, partition: int, num_partitions: int) -> Context:
-    """A simulated client's context, with an empty state."""
-    node_config: dict[str, Any] = {"partition-id": partition, "num-partitions": num_partitions}
-    return LiveContext(run_id=run_id, node_id=node_id, node_config=node_config, state=RecordDict(), run_config={})
+    """A simulated client's context, with an empty memory."""
+    return live_context(run_id, node_id, {"partition-id": partition, "num-partitions": num_partitions})
 
 
 def memory_folder(config: Config) -> Path:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
+import numpy as np
 from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
+from fedpriv.client.memory import Shelf
 from fedpriv.client.one_path import Answered, Asked
 from fedpriv.common.cohort_messages import Refused, blobs_of_cohort, cohort_content, cohort_of_message, requests_of
 from fedpriv.common.messages import ARRAYS, STATISTICS, TRAIN, read_request
 from fedpriv.config.schema import Config
-from fedpriv.engines.grid import LocalGrid, client_of
+from fedpriv.engines.grid import RUN_ID, LocalGrid, client_of
 from fedpriv.engines.worker import asked_of, parameters_of, refused_as, replied, worker_for
 
 
@@ -50,8 +52,7 @@ class InProcessGrid(LocalGrid):
         for some in slices(self.config, clients, int):
             if time.monotonic() > deadline:
                 return
-            contexts = {client: self.context_of(client) for client in some}
-            reply = answer_for_all(self.config, message, some, contexts)
+            reply = answer_for_all(self.config, message, some, self.contexts)
             if time.monotonic() <= deadline:
                 yield reply
             self.contexts.settle()
@@ -72,10 +73,11 @@ def slices(config: Config, messages: Sequence[T], whose: Callable[[T], int]) -> 
         return
     worker = worker_for(config)
     pixels, parameters = worker.data.dataset.train.inputs[:1].size, worker.model.layout.num_parameters
+    counts = worker.data.partition.num_train
     some: list[T] = []
     held = 0
     for message in messages:
-        needed = 4 * (2 * worker.data.num_examples(whose(message)) * pixels + 4 * parameters)
+        needed = 4 * (2 * int(counts[whose(message)]) * pixels + 4 * parameters)
         if some and (held + needed > MOST_BYTES or len(some) == MOST_CLIENTS):
             yield some
             some, held = [], 0
@@ -100,8 +102,9 @@ def _together(config: Config, asked: Sequence[tuple[Message, Context]]) -> list[
         return None
     try:
         requests = [asked_of(config, context, read_request(message.content)) for message, context in asked]
+        different = len({one.clients for one in requests}) == len(asked)
         exchanges = {one.request.exchange for one in requests}
-        if len(exchanges) > 1 or not exchanges <= {STATISTICS, TRAIN} or len({o.client for o in requests}) < len(asked):
+        if len(exchanges) > 1 or not exchanges <= {STATISTICS, TRAIN} or not different:
             return None
         received = parameters_of(worker, first, requests[0].request)
     except Exception:  # each client says what is wrong with its message
@@ -110,33 +113,35 @@ def _together(config: Config, asked: Sequence[tuple[Message, Context]]) -> list[
     return [replied(config, found, one, message) for one, (message, _) in zip(requests, asked, strict=True)]
 
 
-def answer_for_all(
-    config: Config, message: Message, clients: Sequence[int], contexts: Mapping[int, Context]
-) -> Message:
+def answer_for_all(config: Config, message: Message, clients: Sequence[int], shelf: Shelf) -> Message:
     """The one reply of these clients, of those that a message for many asks."""
     worker = worker_for(config)
     try:
-        requests = requests_of(message.content, clients)
-        pairs = zip(clients, requests, strict=True)
-        asked = [asked_of(config, contexts[client], request) for client, request in pairs]
-        received = parameters_of(worker, message, requests[0])
-        if (exchange := requests[0].exchange) not in (STATISTICS, TRAIN):
-            return Message(_further(config, exchange, asked), reply_to=message)
+        requests, run_id = requests_of(message.content, clients), 0 if config.privacy.rng == "seeded" else RUN_ID
+        received = parameters_of(worker, message, requests[0][0])
+        asked = [
+            Asked(one.clients, one, request, run_id=run_id)
+            for request, told in requests
+            for one in shelf.alike(told, asked=True)
+        ]
+        if (exchange := requests[0][0].exchange) not in (STATISTICS, TRAIN):
+            asked = [single for one in asked for single in one.each()]
+            return Message(_further(config, exchange, clients, asked), reply_to=message)
         found = worker.participation.answer(asked, received)
     except Exception as error:  # of what the server sent
         found = Answered(refused=dict.fromkeys(clients, error))
     return Message(_content(config, clients, found), reply_to=message)
 
 
-def _further(config: Config, exchange: str, asked: Sequence[Asked]) -> RecordDict:
+def _further(config: Config, exchange: str, clients: Sequence[int], asked: Sequence[Asked]) -> RecordDict:
     """What clients answer in an exchange of byte strings, each by itself."""
     told, refused = dict[int, Sequence[bytes]](), dict[int, Exception]()
     for one in asked:
         try:
-            told[one.client] = worker_for(config).half([one]).further(one.request).blobs
+            told[one.clients[0]] = worker_for(config).half([one]).further(one.request).blobs
         except Exception as error:
-            refused[one.client] = error
-    return blobs_of_cohort(exchange, [one.client for one in asked], told, _in_words(config, refused))
+            refused[one.clients[0]] = error
+    return blobs_of_cohort(exchange, clients, told, _in_words(config, refused))
 
 
 def _in_words(config: Config, errors: Mapping[int, Exception]) -> dict[int, Refused]:
@@ -148,11 +153,27 @@ def _in_words(config: Config, errors: Mapping[int, Exception]) -> dict[int, Refu
 
 
 def _content(config: Config, clients: Sequence[int], found: Answered) -> RecordDict:
-    simulation, refused = config.privacy.rng == "seeded", _in_words(config, found.refused)
-    replies = [found.replies[client] for client in clients if client in found.replies]
-    released = [client for client in clients if client in found.replies]
-    releases = [reply.release for reply in replies if reply.release is not None]
-    names = replies[0].statistics if replies else {}
-    statistics = {name: [reply.statistics[name] for reply in replies] for name in names}
-    figures = [reply.figures for reply in replies] if simulation else None
-    return cohort_content(clients, released, releases, statistics, figures, refused)
+    whose = [client for part in found.rows for client in part.clients]
+    place, order = {client: number for number, client in enumerate(clients)}, list(range(len(whose)))
+    if whose != clients:
+        order.sort(key=lambda row: place[whose[row]])
+    releases = [part.release.numpy() for part in found.rows if part.release is not None]
+    if len({part.shape[1:] for part in releases}) == 1:
+        whole: Any = releases[0] if len(releases) == 1 else np.concatenate(releases)
+        rows = whole if order == list(range(len(order))) else whole[order]
+    else:  # whole numbers of as many bits as a client's noise needs
+        each = [own for part in releases for own in part]
+        rows = [each[row] for row in order]
+
+    def columns(kind: str) -> dict[str, list[Any]]:
+        """By name, a value of each client in order; None where it has none."""
+        parts = [(getattr(part, kind), [None] * len(part.clients)) for part in found.rows]
+        together = {
+            name: [value for named, none in parts for value in named.get(name, none)]
+            for name in dict.fromkeys(name for named, _ in parts for name in named)
+        }
+        return {name: [values[row] for row in order] for name, values in together.items()}
+
+    figures = columns("figures") if config.privacy.rng == "seeded" else None
+    refused = _in_words(config, found.refused)
+    return cohort_content(clients, [whose[row] for row in order], rows, columns("statistics"), figures, refused)

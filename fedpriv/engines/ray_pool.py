@@ -75,6 +75,7 @@ class ClientActor:
         After ``turn`` seconds no further slice of single messages begins: the answers so far go back, and the rest
         waits for any idle actor. A message for many clients is answered as a whole.
         """
+        from fedpriv.client.memory import Shelf
         from fedpriv.common.cohort_messages import cohort_of_message
         from fedpriv.engines.grid import client_of
         from fedpriv.engines.inprocess import answer_for_all, answers, slices
@@ -86,10 +87,13 @@ class ClientActor:
         for message in messages if arrays is not None else ():
             message.content["arrays"] = arrays
         if (clients := cohort_of_message(messages[0])) is not None:
-            contexts = asked[0][1]
-            by_client = dict(zip(clients, contexts, strict=True))
+            contexts, shelf = asked[0][1], Shelf()
+            for client, context in zip(clients, contexts, strict=True):
+                if (memory := context.shelf.load(client)) is not None:
+                    shelf.keep((client,), memory)
+                context.shelf = shelf
             parts = slices(self.config, clients, int)
-            return packed([([answer_for_all(self.config, messages[0], part, by_client) for part in parts], contexts)])
+            return packed([([answer_for_all(self.config, messages[0], part, shelf) for part in parts], contexts)])
         for some in slices(self.config, messages, client_of):
             pairs = list(zip(some, [context for _, (context,) in asked[len(done) :]], strict=False))
             replies = answers(self.config, pairs, self.app)

@@ -77,8 +77,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("fedpriv")
 
-#: Clients whose rows are remembered.
-MOST_KNOWN = 4096
+#: Numbers of rows that are remembered, with a client's array itself counted as `ARRAY`: 64 MiB.
+MOST_KNOWN, ARRAY = 2**23, 16
 #: Declared counts whose method is remembered, where the guarantee depends on them.
 MOST_METHODS = 256
 
@@ -94,6 +94,8 @@ CODES: dict[type[Exception], Refusal] = {
 }
 
 Serve = Callable[[Grid, Context], None]
+#: Rows of each of these clients.
+Read = Callable[[Sequence[int]], Sequence[np.ndarray]]
 
 
 def make_client_app(config_of: Callable[[Context], Config]) -> ClientApp:
@@ -201,12 +203,13 @@ def parameters_of(worker: Worker, message: Message, request: Request) -> FloatVe
 def replied(config: Config, found: Answered, asked: Asked, message: Message) -> Message:
     """A simulated client's own reply to its message; with diagnostics, and with the words of what it raised."""
     simulation = config.privacy.rng == "seeded"
-    if (error := found.refused.get(asked.client)) is not None:
+    (client,) = asked.clients
+    if (error := found.refused.get(client)) is not None:
         code, words = refused_as(error)
         if code == Refusal.FAILED:
-            log.debug("client %d", asked.client, exc_info=error)
+            log.debug("client %d", client, exc_info=error)
         return refusal(code, message, words if simulation else None)
-    outgoing = found.replies[asked.client]
+    outgoing = found.replies[client]
     return Message(outgoing_content(asked.request.exchange, outgoing, simulation), reply_to=message)
 
 
@@ -236,7 +239,7 @@ def _identity(config: Config, context: Context) -> tuple[Identity | None, int]:
 
 def asked_of(config: Config, context: Context, request: Request) -> Asked:
     """A simulated client with its memory and what it is asked."""
-    return Asked(_partition(context), _store(config, context), request, *_identity(config, context))
+    return Asked((_partition(context),), _store(config, context), request, *_identity(config, context))
 
 
 def _store(config: Config, context: Context) -> MemoryStore:
@@ -268,6 +271,7 @@ class Worker:
         # A GPU would round convolutions to TF32: a clipped gradient could be longer than the bound it was held to.
         torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
         self._known_rows: dict[str, dict[int, np.ndarray]] = {"train": {}, "test": {}, "persons": {}}
+        self._held_rows = 0  # numbers
         self._methods: dict[int, Client] = {}
         self._down = (0, 0)  # the newest (round, how many numbers come down in it)
 
@@ -451,8 +455,8 @@ class Worker:
 
     def half(self, asked: Sequence[Asked]) -> Client:
         """The client half of these clients."""
-        first, together = asked[0], tuple(one.client for one in asked)
-        return self.client(first.client, first.store, first.identity, first.run_id, together=together)
+        first, together = asked[0], tuple(client for one in asked for client in one.clients)
+        return self.client(together[0], first.store, first.identity, first.run_id, together=together)
 
     @cached_property
     def why_single_messages(self) -> str | None:
@@ -491,7 +495,7 @@ class Worker:
             from fedpriv.training.vectorised import VectorisedTrainer
 
             if isinstance(trainer, VectorisedTrainer):
-                rows = [self._rows_of(client) for client in clients]
+                rows = self._rows_of_all(clients)
                 together = np.concatenate(rows)
                 counts = [len(own) for own in rows]
                 read, read_at = (lambda places: self._normalised(together[places.numpy()])), torch.device("cpu")
@@ -514,15 +518,27 @@ class Worker:
         """A client's rows (persons: whose the training rows are); of the newest clients they are remembered, since
         drawing them takes a while.
         """
+        if part == "train":
+            return self._rows_of_all([client])[0]
+        read = self.data.test_indices if part == "test" else self.data.persons
+        return self._remembered(part, [client], lambda clients: [read(client) for client in clients])[0]
+
+    def _rows_of_all(self, clients: Sequence[int]) -> list[np.ndarray]:
+        """`_rows_of` of each of these clients."""
+        return self._remembered("train", clients, self.data.train_indices_of)
+
+    def _remembered(self, part: str, clients: Sequence[int], read: Read) -> list[np.ndarray]:
         known = self._known_rows[part]
-        rows = known.pop(client, None)
-        if rows is None:
-            read = {"train": self.data.train_indices, "test": self.data.test_indices, "persons": self.data.persons}
-            rows = read[part](client)
-        known[client] = rows
-        if len(known) > MOST_KNOWN:
-            del known[next(iter(known))]
-        return rows
+        rows = {client: known[client] for client in clients if client in known}
+        if missing := [client for client in clients if client not in rows]:
+            drawn = dict(zip(missing, read(missing), strict=True))
+            self._held_rows += sum(len(own) + ARRAY for own in drawn.values())
+            if self._held_rows > MOST_KNOWN:
+                known.clear()
+                self._held_rows = 0
+            known |= drawn
+            rows |= drawn
+        return [rows[client] for client in clients]
 
     def test_locally(self, client: int, theta: torch.Tensor) -> dict[str, float]:
         """Accuracy of a model [d] on a client's own test examples: diagnostics. Nothing where it has none, nor where
@@ -627,7 +643,7 @@ def _differs(worker: Worker, clients: Sequence[int]) -> bool:
         path = Participation(worker.method, half, lambda _: examples, train, worker.trainer.clipped_sums, apart)
         told = []
         for number in range(1, ROUNDS + 1):
-            asked = [Asked(client, stores[client], Request(number, 0)) for client in clients]
+            asked = [Asked((client,), stores[client], Request(number, 0)) for client in clients]
             found = path.answer(asked, received)
             for error in found.refused.values():
                 raise error

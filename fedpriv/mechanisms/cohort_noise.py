@@ -25,11 +25,13 @@ class CohortNoise(NoiseSource):
 
     def normal(self, shape: Shape, std: float = 1.0) -> torch.Tensor:
         rows = self._rows(shape)
-        if not rows or not all(isinstance(source, SeededNoise) for source in self.sources):
+        seeded = [source for source in self.sources if isinstance(source, SeededNoise)]
+        if not rows or len(seeded) < len(self.sources):
             return torch.stack([source.normal(rows, std) for source in self.sources])  # secure noise has std's own grid
+        SeededNoise.begin(seeded)
         found = torch.empty(as_size(shape), dtype=torch.float32)
-        for row, source in zip(found, self.sources, strict=True):
-            source.normal_into(row)  # type: ignore[attr-defined]
+        for row, source in zip(found.numpy(), seeded, strict=True):
+            source.normal_into(torch.from_numpy(row))
         return found if std == 1.0 else found.mul_(std)
 
     def uniform(self, shape: Shape) -> torch.Tensor:

@@ -535,6 +535,10 @@ def _held_by_filter(entries: Mapping[int, Sequence[Entry]], max_epsilon: float |
 # --- running totals ---------------------------------------------------------------------------------------------------
 
 
+#: One object, so that all who released nothing yet are alike.
+NOTHING: History = frozenset()
+
+
 class RunningTotals:
     """What clients have released so far, and a bound on the largest total: as `compose_clients(..., refined=False)`, or
     the plan's where that is smaller.
@@ -559,16 +563,19 @@ class RunningTotals:
         """
         self._plan, self._planned = plan, epsilon
 
-    def add(self, releases: Iterable[tuple[int, Event]]) -> None:
-        """Adds releases of clients."""
+    def add(self, releases: Iterable[tuple[Sequence[int], Sequence[Event]]]) -> None:
+        """Adds releases: each of some clients made all of these."""
         if self._unbounded:
             return
-        own: dict[int, list[Event]] = {}
-        clients: set[int] = set()  # its order decides that of rows in `first_bounds`, and so the last bits
-        for client, event in releases:
+        own: dict[int, Sequence[Event]] = {}
+        distinct: dict[int, Event] = {}
+        for some, events in releases:
+            distinct |= {id(event): event for event in events}
+            for client in some:
+                own[client] = [*own[client], *events] if client in own else events
+        clients = set[int]()  # its order decides that of rows in `first_bounds`, and so the last bits
+        for client in sorted(own):
             clients.add(client)
-            own.setdefault(client, []).append(event)
-        distinct = {id(event): event for events in own.values() for event in events}
         if any(event.why_unbounded() for event in distinct.values()):
             self._unbounded = True
             self._histories, self._running, self._others = {}, {}, Counter()
@@ -581,7 +588,7 @@ class RunningTotals:
                     self._largest_mu = max(self._largest_mu, mu)
                     continue
                 self._histories[client] = running.history
-            before = self._histories.get(client, frozenset())
+            before = self._histories.get(client, NOTHING)
             key = (id(before), *map(id, own[client]))
             if key not in steps:  # a step keeps ``before``, whose id is nobody else's meanwhile
                 steps[key] = _step(before, own[client])

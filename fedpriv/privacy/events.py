@@ -12,7 +12,7 @@ import json
 import math
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cache, lru_cache, partial
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self, get_type_hints
@@ -955,6 +955,41 @@ class Entry:
         return self.round, self.client, self.sequence, self.attempt
 
 
+class Entries(Sequence[Entry]):
+    """Entries of many clients, in the ledger's order; of those who are charged alike, one client's stand for all.
+
+    alike: (entries of one client, the clients that have each of them). A client is made an `Entry` where one is read.
+    """
+
+    def __init__(self, alike: Iterable[tuple[Sequence[Entry], Sequence[int]]]) -> None:
+        self.alike = list(alike)
+
+    @classmethod
+    def of(cls, entries: Iterable[Entry]) -> Entries:
+        """Entries that were listed one by one."""
+        if isinstance(entries, cls):
+            return entries
+        own: dict[int, list[Entry]] = {}
+        for entry in entries:
+            own.setdefault(entry.client, []).append(entry)
+        return cls((some, [client]) for client, some in own.items())
+
+    def __iter__(self) -> Iterator[Entry]:
+        own = [replace(entry, client=client) for some, clients in self.alike for client in clients for entry in some]
+        return iter(sorted(own, key=lambda entry: entry.order))
+
+    def __len__(self) -> int:
+        return sum(len(some) * len(clients) for some, clients in self.alike)
+
+    def __getitem__(self, place: Any) -> Any:
+        return list(self)[place]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and list(self) == list(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+
 class Account:
     """What one client has spent: equal releases are counted, in the order of their first appearance.
 
@@ -978,12 +1013,19 @@ class Account:
         place = (entry.round, entry.attempt)
         self.participations, self.last = self.participations + (place != self.last), place
 
-    def copy(self) -> Account:
-        """An independent account; its events are immutable and shared."""
+    def after(self, entries: Iterable[Entry]) -> Account:
+        """The account after these entries too. This one stays as it is: clients that have spent the same share it."""
         twin = Account()
         twin.counts, twin.next_sequence = dict(self.counts), self.next_sequence
         twin.participations, twin.last = self.participations, self.last
+        for entry in entries:
+            twin.charge(entry)
         return twin
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """Equal for equal accounts."""
+        return tuple(self.counts.items()), self.next_sequence, self.participations, self.last
 
     def spent(self, threat: Threat | None = None) -> list[Event]:
         """What was actually spent (under one threat), for `Budget.admits`; equal releases as one event with a count."""
@@ -998,10 +1040,7 @@ class Account:
         ]
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Account) and self._all() == other._all()
-
-    def _all(self) -> tuple[Any, ...]:
-        return [*self.counts.items()], self.next_sequence, self.participations, self.last
+        return isinstance(other, Account) and self.key == other.key
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -1098,12 +1137,11 @@ def account_to_bytes(account: Account) -> bytes:
 
 def account_from_bytes(content: bytes) -> Account:
     """Inverse of `account_to_bytes`. Raises ValueError on anything malformed: a broken one is never an empty one."""
-    return _account(content).copy()
+    return _account(content)
 
 
-@lru_cache(maxsize=256)  # clients with equally many participations have spent the same
+@lru_cache(maxsize=256)  # clients with equally many participations have spent the same, and share it
 def _account(content: bytes) -> Account:
-    """As `account_from_bytes`; shared, so do not modify it."""
     account = Account()
     try:
         stored = json.loads(content)

@@ -22,16 +22,18 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from fedpriv.common.chain import BEFORE, before, broken_at, chain_of, chained, followed, row_of, without
 from fedpriv.common.doing import counted
 from fedpriv.common.files import fsync_folder, write_atomic
 from fedpriv.common.run_files import LARGEST, bytes_in, is_file_in
 from fedpriv.common.systems import AS_IT_IS, ITSELF
-from fedpriv.privacy.events import CLIENT_TO_SERVER, Entry, Event, NoBound, charge_from_json, charge_to_json
+from fedpriv.privacy.events import CLIENT_TO_SERVER, Entries, Entry, Event, NoBound, charge_from_json, charge_to_json
 
 UNKNOWN_CLIENT = -1
 #: Most lists and objects of a line, counted before it is parsed: a release, what was realised of it, and whom it names.
@@ -74,41 +76,59 @@ def to_lines(entries: Iterable[Entry], together: bool) -> str:
 
     together: equal charges of one round share a line where that makes the ledger smaller.
     """
-    charges, ordered = _Charges(), sorted(entries, key=lambda entry: entry.order)
+    charges = _Charges()
     if not together:
-        return "".join(_line([entry], charges.of(entry)) for entry in ordered)
-    return "".join(_round_lines(list(some), charges) for _, some in groupby(ordered, key=lambda entry: entry.round))
+        ordered = sorted(entries, key=lambda entry: entry.order)
+        return "".join(_line([entry.client], [entry.sequence], entry, charges.of(entry)) for entry in ordered)
+    rounds: dict[int, list[tuple[Entry, Sequence[int]]]] = {}
+    for own, clients in Entries.of(entries).alike:
+        for entry in own:
+            rounds.setdefault(entry.round, []).append((entry, clients))
+    return "".join(_round_lines(rounds[number], charges) for number in sorted(rounds))
 
 
-def _round_lines(ordered: Sequence[Entry], charges: _Charges) -> str:
-    groups: dict[tuple[int, str], list[Entry]] = {}
-    for entry in ordered:
-        groups.setdefault((entry.attempt, charges.of(entry)), []).append(entry)
-    shared = [entry for group in groups.values() for entry in group]
-    if _same(shared, ordered):
-        return "".join(_line(group, charge) for (_, charge), group in groups.items())
-    alone = "".join(_line([entry], charges.of(entry)) for entry in ordered)
-    if not _same(sorted(shared, key=lambda entry: entry.order), ordered):  # entries of one place and several charges
+def _round_lines(charged: Sequence[tuple[Entry, Sequence[int]]], charges: _Charges) -> str:
+    """Lines of one round's entries, one of which stands for the clients beside it."""
+    lengths = [len(clients) for _, clients in charged]
+    clients = np.concatenate([np.asarray(clients, np.int64) for _, clients in charged])
+    sequences = np.repeat([entry.sequence for entry, _ in charged], lengths)
+    attempts = np.repeat([entry.attempt for entry, _ in charged], lengths)
+    kinds: dict[tuple[int, str], int] = {}  # (attempt, charge) -> its number
+    numbers = [kinds.setdefault((entry.attempt, charges.of(entry)), len(kinds)) for entry, _ in charged]
+    examples = {number: entry for number, (entry, _) in zip(numbers, charged, strict=True)}
+    ordered = np.lexsort((attempts, sequences, clients))
+    clients, sequences, attempts = clients[ordered], sequences[ordered], attempts[ordered]
+    kind_of, texts = np.repeat(numbers, lengths)[ordered], {number: text for (_, text), number in kinds.items()}
+    first_seen = kind_of[np.sort(np.unique(kind_of, return_index=True)[1])].tolist()
+    groups = [np.flatnonzero(kind_of == number) for number in first_seen]
+
+    def lines(parts: Sequence[NDArray[np.int64]], marked: bool) -> str:
+        told = [(part, int(kind_of[part[0]])) for part in parts]
+        return "".join(
+            _line(clients[part].tolist(), sequences[part].tolist(), examples[kind], texts[kind], marked and place > 0)
+            for place, (part, kind) in enumerate(told)
+        )
+
+    shared, every = np.concatenate(groups), np.arange(len(clients))
+    if np.array_equal(shared, every):
+        return lines(groups, marked=False)
+    alone = lines(list(every[:, None]), marked=False)
+    again = np.lexsort((attempts[shared], sequences[shared], clients[shared]))
+    if not np.array_equal(shared[again], every):  # entries of one place and several charges
         return alone
-    mixed = "".join(_line(group, charge, place > 0) for place, ((_, charge), group) in enumerate(groups.items()))
-    return min(mixed, alone, key=len)
+    return min(lines(groups, marked=True), alone, key=len)
 
 
-def _same(some: Sequence[Entry], others: Sequence[Entry]) -> bool:
-    return all(one is other for one, other in zip(some, others, strict=True))
-
-
-def _line(group: Sequence[Entry], charge: str, with_previous: bool = False) -> str:
-    first, sequences = group[0], [entry.sequence for entry in group]
-    if len(group) == 1:
-        who = f'"client":{first.client},"sequence":{first.sequence}'
+def _line(clients: Sequence[int], sequences: Sequence[int], entry: Entry, charge: str, marked: bool = False) -> str:
+    """entry: has the round, the attempt and the charge. marked: with_previous."""
+    if len(clients) == 1:
+        who = f'"client":{clients[0]},"sequence":{sequences[0]}'
     else:
-        clients = ",".join(str(entry.client) for entry in group)
-        equal = sequences.count(sequences[0]) == len(sequences)
+        equal = min(sequences) == max(sequences)
         which = f'"sequence":{sequences[0]}' if equal else f'"sequences":[{",".join(map(str, sequences))}]'
-        who = f'"clients":[{clients}],{which}'
-    mark = '"with_previous":true,' if with_previous else ""
-    return f'{{"round":{first.round},{who},"attempt":{first.attempt},{mark}{charge}\n'
+        who = f'"clients":[{",".join(map(str, clients))}],{which}'
+    mark = '"with_previous":true,' if marked else ""
+    return f'{{"round":{entry.round},{who},"attempt":{entry.attempt},{mark}{charge}\n'
 
 
 # --- reading -----------------------------------------------------------------------------------------------------

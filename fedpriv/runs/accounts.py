@@ -13,7 +13,7 @@ from fedpriv.client.build import fixed_events_with_ends, make_client
 from fedpriv.client.memories import Book, Memories
 from fedpriv.config.schema import Config
 from fedpriv.privacy.composition import Budget, History, RunningTotals, Verified, guarantee_events, threats, verify
-from fedpriv.privacy.events import EVERY_CLIENT, Entry, Event, Threat
+from fedpriv.privacy.events import EVERY_CLIENT, Entries, Entry, Event, Threat
 from fedpriv.privacy.opacus_accounts import OpacusFigure, OpacusTotals
 from fedpriv.runs.folder import RunFolder
 
@@ -54,12 +54,12 @@ class Accounts:
 
     # --- booking -----------------------------------------------------------------------------------------
 
-    def book(self, entries: list[Entry]) -> None:
+    def book(self, entries: Sequence[Entry]) -> None:
         """Appends entries to the ledger."""
         self.folder.append_entries(entries, together=not self.deployed)
         self._remember(entries)
 
-    def book_what_is_new(self, entries: list[Entry]) -> None:
+    def book_what_is_new(self, entries: Sequence[Entry]) -> None:
         """After a crash or an interruption an entry can be in the ledger and still wait in its client's memory."""
         known = {(entry.client, entry.sequence, entry.attempt) for entry in self.entries()}
         self.book([entry for entry in entries if (entry.client, entry.sequence, entry.attempt) not in known])
@@ -73,14 +73,16 @@ class Accounts:
         self._remember(self.entries())
 
     def _remember(self, entries: Iterable[Entry]) -> None:
-        entries = [entry for entry in entries if entry.event.threat == self.threat]
-        if entries:
+        alike = Entries.of(entries).alike
+        charged = [([entry for entry in some if entry.event.threat == self.threat], clients) for some, clients in alike]
+        charged = [(some, clients) for some, clients in charged if some]
+        if charged:
             self._verdict = None
-        self._running.add((entry.client, entry.event) for entry in entries)
+        self._running.add((clients, [entry.event for entry in some]) for some, clients in charged)
         if self._opacus is not None:
-            clients = (entry.client for entry in entries)
-            self._opacus.add(zip(clients, guarantee_events(entries), strict=True))
-        self._of_all += [entry.event for entry in entries if entry.client == EVERY_CLIENT]
+            for some, clients in charged:
+                self._opacus.add((client, event) for client in clients for event in guarantee_events(some))
+        self._of_all += [entry.event for some, clients in charged if EVERY_CLIENT in clients for entry in some]
 
     # --- what it comes to --------------------------------------------------------------------------------
 
@@ -185,9 +187,9 @@ class PlannedAccounts:
             self._prices[key] = more if client.books_itself else []
         return self._prices[key]
 
-    def collect_entries(self, clients: Iterable[int], book: Book = lambda entries: None) -> list[Entry]:
+    def collect_entries(self, clients: Iterable[int], book: Book = lambda entries: None) -> Entries:
         """Nothing: clients were charged when they were asked."""
-        return []
+        return Entries(())
 
     def memories(self) -> Memories:
         return Memories([], lambda client: b"")

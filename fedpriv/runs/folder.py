@@ -222,7 +222,7 @@ class RunFolder:
 
     def append_entries(self, entries: Iterable[Entry], together: bool) -> None:
         """together: a simulation's, where equal charges of one round share a line of the ledger."""
-        self.ledger.append(list(entries), together)
+        self.ledger.append(entries, together)
 
     def save_checkpoint(self, checkpoint: Checkpoint, config: Config, keep: int) -> None:
         """Writes a checkpoint beside its place and moves it there as a whole; older ones beyond ``keep`` go."""

@@ -224,7 +224,7 @@ class CanaryClients(Worker):
             self._hear_rows(request, torch.from_numpy(received.copy()), first=False)
             return
         asked = [
-            Asked(self.first + number, store, request)
+            Asked((self.first + number,), store, request)
             for number, store in enumerate(self.stores[: 1 if together else None])
         ]
         found = self.participation.answer(asked, received)
@@ -301,7 +301,7 @@ class CanaryClients(Worker):
         self, request: Request, theta: Tensor, numbers: NDArray[np.int64], short: bool
     ) -> NDArray[np.float32]:
         """[clients, d], or [clients, `WIDTH`] of short ones."""
-        method = self.half([Asked(self.first + int(numbers[0]), self.stores[1], request)])
+        method = self.half([Asked((self.first + int(numbers[0]),), self.stores[1], request)])
         method.begin(request, (theta,))
         if short:
             updates = torch.zeros(len(numbers), WIDTH)

@@ -292,6 +292,10 @@ def seconds_of_carrying(config: Config, plan: Plan, workers: int) -> float:
 FEWEST_CLIENTS = 8
 #: Largest batch of a client on a CPU, and most parameters on a GPU, with which the vectorised trainer was faster.
 MOST_EXAMPLES, MOST_PARAMETERS = 100, 10**6
+#: Most parameters times examples of a batch, on a CPU: a step's products beyond fill a core whoever is beside them. Of
+#: MLPs, sequential over vectorised was 1.0 to 1.1 at 1e7 (batches of 100), 0.8 to 1.1 at 1.2e7 (30, 60), 0.5 to 0.8 at
+#: 2.4e7 and above, and 1.1 to 1.3 at 8e6 (10); pairs of 8 to 16 clients, one thread.
+MOST_PRODUCTS = 10**7
 #: How many times faster it is, for a plan's seconds: about the middle of that table.
 GAIN = 2.0
 
@@ -349,7 +353,12 @@ def _why_not_faster(config: Config, worker: Worker) -> str | None:
     share = len(worker.data.dataset.train) // config.num_clients  # the same whichever seed divides them
     if isinstance(partition, ResampledPartition):
         share = int(partition.num_train[0])
-    return f"batches of more than {MOST_EXAMPLES}" if min(share, config.local.batch_size) > MOST_EXAMPLES else None
+    batch = min(share, config.local.batch_size)
+    if batch > MOST_EXAMPLES:
+        return f"batches of more than {MOST_EXAMPLES}"
+    if batch * len(worker.model.theta) > MOST_PRODUCTS:
+        return f"more than {MOST_PRODUCTS:,} parameters times examples of a batch"
+    return None
 
 
 #: How the name of a line begins that says what a node would refuse.

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, overload
-
-import numpy as np
 
 from fedpriv.common.errors import FedprivError
 from fedpriv.common.messages import FloatVector, Refused
@@ -16,9 +14,6 @@ from fedpriv.common.replies import Reply
 from fedpriv.mechanisms.noise import NoiseSource, SeededNoise
 from fedpriv.privacy.events import Entry, Event, Threat
 from fedpriv.training.flat_model import Layers
-
-#: In the place of a release that was used.
-FORGOTTEN: FloatVector = np.zeros(0, np.float32)
 
 
 class Replies(Sequence[Reply]):
@@ -34,7 +29,7 @@ class Replies(Sequence[Reply]):
     def __iter__(self) -> Iterator[Reply]:
         yield from self._known
         for reply in self._stream:
-            self._known.append(replace(reply, release=FORGOTTEN))
+            self._known.append(reply.forgotten())
             yield reply
 
     def __bool__(self) -> bool:

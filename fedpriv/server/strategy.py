@@ -14,7 +14,6 @@ import secrets
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
 from typing import Any, ClassVar, final
@@ -28,12 +27,12 @@ from fedpriv.common.cohort_messages import Refused, read_cohort
 from fedpriv.common.cohorts import allocated_cohort, cohort_of
 from fedpriv.common.errors import OptionError
 from fedpriv.common.messages import FloatVector, MalformedMessage, Options, pack_vector, unpack_vector
-from fedpriv.common.replies import Reply, read_reply
+from fedpriv.common.replies import FORGOTTEN, Reply, read_reply
 from fedpriv.config.options import MethodOptions
 from fedpriv.server.exchange import Answer, Exchange, ReadAll
 from fedpriv.server.nodes import ClientGrid
 from fedpriv.server.optimizers import Optimizer
-from fedpriv.server.round import FORGOTTEN, NO_HOOKS, Hooks, Population, Replies, Round
+from fedpriv.server.round import NO_HOOKS, Hooks, Population, Replies, Round
 
 #: No part of theta.
 NOTHING = slice(0, 0)
@@ -318,7 +317,7 @@ class FederatedStrategy(Strategy):
         current.replies = []
         enough = self.population.clients_per_round if self.population.over_selects else None
         for reply in self.exchange.usable(current, messages, read, enough, read_all):
-            current.replies.append(replace(reply, release=FORGOTTEN))
+            current.replies.append(reply.forgotten())
             if self.hooks.on_release is not None:
                 self.hooks.on_release(current, reply)
             yield reply

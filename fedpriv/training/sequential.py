@@ -122,19 +122,19 @@ def draw_batches(config: LocalConfig, examples: int, rng: np.random.Generator) -
     each includes every example independently at rate q = batch_size/examples, so a batch can be empty. There are
     ``epochs`` epochs, or as many as ``steps`` batches need. At least one example.
     """
-    epochs = itertools.count() if config.steps else range(config.epochs)
-    return itertools.islice(itertools.chain.from_iterable(_epoch(config, examples, rng) for _ in epochs), config.steps)
+    if not config.steps:
+        return iter([rows for _ in range(config.epochs) for rows in _epoch(config, examples, rng)])
+    return itertools.islice(
+        itertools.chain.from_iterable(_epoch(config, examples, rng) for _ in itertools.count()), config.steps
+    )
 
 
-def _epoch(config: LocalConfig, examples: int, rng: np.random.Generator) -> Iterator[np.ndarray]:
+def _epoch(config: LocalConfig, examples: int, rng: np.random.Generator) -> list[np.ndarray]:
     if config.sampler == "shuffle":
         order = rng.permutation(examples)
-        for start in range(0, examples, config.batch_size):
-            yield order[start : start + config.batch_size]
-        return
+        return [order[start : start + config.batch_size] for start in range(0, examples, config.batch_size)]
     rate = min(1.0, config.batch_size / examples)
-    for _ in range(round(1 / rate)):
-        yield np.flatnonzero(rng.random(examples) < rate)
+    return [(rng.random(examples) < rate).nonzero()[0] for _ in range(round(1 / rate))]
 
 
 class FlatModel:

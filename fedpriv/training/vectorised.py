@@ -107,15 +107,15 @@ class Table:
         (`FEWEST`). read_at: where examples are read.
         """
         steps, width = len(work[0].batches), work[0].width
-        table = np.full((steps, len(work), width), -1, dtype=np.int64)
-        weights = np.zeros(table.shape, dtype=np.float32)
-        columns = np.arange(width)
-        for client, own in enumerate(work):
-            sizes = np.array([len(rows) for rows in own.batches])[:, None]
-            taken = columns < sizes
-            table[: len(sizes), client][taken] = np.concatenate(own.batches) + own.offset
-            weights[: len(sizes), client] = taken / sizes.astype(np.float32)
         active = [sum(len(one.batches) > step for one in work) for step in range(steps)]
+        batches = [(one.batches[step], one.offset) for step, still in enumerate(active) for one in work[:still]]
+        sizes = np.zeros((steps, len(work)), np.int64)
+        sizes[np.arange(len(work)) < np.array(active)[:, None]] = [len(rows) for rows, _ in batches]
+        taken = np.arange(width) < sizes[:, :, None]
+        table = np.full(taken.shape, -1, dtype=np.int64)
+        offsets = np.repeat([offset for _, offset in batches], [len(rows) for rows, _ in batches])
+        table[taken] = np.concatenate([rows for rows, _ in batches]) + offsets
+        weights = taken / np.maximum(sizes, 1).astype(np.float32)[:, :, None]
         rows = [table[step, : max(own, FEWEST)].reshape(-1) for step, own in enumerate(active)]
         blank = [np.flatnonzero(own < 0) for own in rows]
         places = [np.where(own < 0, 0, own) if len(none) else own for own, none in zip(rows, blank, strict=True)]

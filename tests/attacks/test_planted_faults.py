@@ -226,8 +226,9 @@ class _Batches:
 
 
 def _drawn_otherwise(patch: Patch, change: Callable[[np.ndarray], np.ndarray]) -> None:
-    real = fedpriv.client.method.Method.batches
-    patch.setattr(fedpriv.client.method.Method, "batches", lambda self, *asked: _Batches(real(self, *asked), change))
+    kind = fedpriv.client.method.Method
+    real = kind.batches_of
+    patch.setattr(kind, "batches_of", lambda self, *asked: [_Batches(one, change) for one in real(self, *asked)])
 
 
 def fixed_size(patch: Patch) -> None:

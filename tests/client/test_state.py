@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from fedpriv.client.memory import (
     ContextStore,
     FileStore,
     MemoryStore,
+    Shelf,
     Waiting,
     read_memory,
     state_to_tensors,
@@ -188,3 +190,71 @@ def test_a_memory_that_is_kept_holds_no_table_of_a_cohort() -> None:
     assert all(tensor.untyped_storage().nbytes() <= 2 * tensor.nbytes + 64 for tensor in found.tensors())
     assert len(list(found.tensors())) == len(list(memory.tensors())) == 6
     assert found.alone() is found
+
+
+# --- what several clients share ----------------------------------------------------------------------------
+
+
+def shared(shelf: Shelf, clients: Sequence[int], number: int = 1) -> ClientMemory:
+    """Keeps a memory whose vectors have a row for each of these clients: [client, client, client]."""
+    rows = torch.tensor(clients, dtype=torch.float32)[:, None].expand(-1, 3).clone()
+    memory = ClientMemory().after(
+        {"x": rows, "n": torch.tensor(7)}, [entry(number, clients[0], 0)], Answer(number, 0, -rows)
+    )
+    shelf.keep(clients, memory)
+    return memory
+
+
+def held_by(shelf: Shelf, client: int) -> tuple[list[float], list[int]]:
+    memory = shelf.load(client)
+    assert memory is not None and memory.state is not None and int(memory.state["n"]) == 7
+    return memory.state["x"].tolist(), [entry.client for entry in memory.uncollected]
+
+
+def test_each_client_reads_its_own_row_and_its_own_entries_of_what_it_shares() -> None:
+    shelf = Shelf()
+    shared(shelf, [4, 9, 2])
+    assert len({id(memory) for memory in shelf.shared.values()}) == 1
+    for client in (4, 9, 2):
+        assert held_by(shelf, client) == ([client] * 3, [client])
+        memory = shelf.load(client)
+        assert memory is not None and memory.answer is not None and memory.answer.release.tolist() == [-client] * 3  # type: ignore[union-attr]
+    assert {one.clients for one in shelf.alike([2, 4, 9])} == {(2, 4, 9)}
+    assert {one.clients for one in shelf.alike([2, 4, 9], asked=True)} == {(2,), (4,), (9,)}  # a repeat is one client's
+
+
+@pytest.mark.parametrize("order", [[4, 9, 2, 7], [7, 2, 9, 4], [9, 7]])
+def test_entries_are_collected_from_what_is_shared_and_every_row_stays_its_clients(order: list[int]) -> None:
+    shelf = Shelf()
+    shared(shelf, [4, 9, 2, 7])
+    found = collect_entries(shelf.alike(order))
+    assert [(one.client, one.sequence) for one in found] == [(client, 0) for client in sorted(order)]
+    for client in (4, 9, 2, 7):
+        assert held_by(shelf, client) == ([client] * 3, [] if client in order else [client])
+    assert [one.clients for one in shelf.alike(order, asked=True)] == [tuple(order)]  # closed: together again
+    assert collect_entries(shelf.alike(order)) == []
+
+
+def test_rows_that_are_nobodys_are_at_most_half() -> None:
+    """What is left of a memory is taken apart, and holds no table."""
+    shelf = Shelf()
+    shared(shelf, range(8))
+    for client in range(4):
+        shelf.keep((client,), ClientMemory({"x": torch.zeros(3), "n": torch.tensor(7)}))
+    assert len({id(shelf.shared[client]) for client in range(4, 8)}) == 1
+    shelf.forget(4)  # as one that is spilled
+    assert len({id(shelf.shared[client]) for client in range(5, 8)}) == 3 and not shelf.rows
+    for client in range(5, 8):
+        memory = shelf.load(client)
+        assert memory is not None and held_by(shelf, client) == ([client] * 3, [client])
+        assert all(tensor.untyped_storage().nbytes() <= 2 * tensor.nbytes + 64 for tensor in memory.tensors())
+    assert shelf.load(4) is None and shelf.held == sum(memory.num_bytes for memory in shelf.shared.values())
+
+
+def test_what_waits_for_its_round_is_never_asked_together() -> None:
+    """Two clients of one block of three, in another order: what they answered is theirs."""
+    shelf = Shelf()
+    shared(shelf, [1, 2, 3])
+    for one in shelf.alike([3, 1], asked=True):
+        memory = read_memory(one)
+        assert memory.answer is not None and memory.answer.release.tolist() == [-one.clients[0]] * 3  # type: ignore[union-attr]

@@ -150,7 +150,7 @@ def test_what_a_participation_takes_from_its_request_stays_its_own() -> None:
     worker = adopt(config, Worker(config))
     grid = InProcessGrid(config, make_apps(config)[1])
     request = Request(1, 0, {CLIP_NORM: 2 * worker.method_of(1).clip_norm})  # type: ignore[attr-defined]
-    method = worker.half([Asked(0, ContextStore(grid.context_of(0)), request)])
+    method = worker.half([Asked((0,), ContextStore(grid.context_of(0)), request)])
     method.prepare(request)
     assert method.clip_norm == 2 * worker.method_of(1).clip_norm  # type: ignore[attr-defined]
     assert method.site is not None and worker.method_of(1).site is None

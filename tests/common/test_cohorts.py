@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
 
 import numpy as np
@@ -10,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedpriv.common.cohorts import balanced_cohort, cohort_of
-from fedpriv.common.seeds import draw_cohort
+from fedpriv.common.seeds import draw_cohort, generator, generators, seed_words
 from fedpriv.config.participation import passes_needed
 
 
@@ -51,3 +52,34 @@ def test_a_round_can_be_drawn_without_those_before_it() -> None:
 def test_a_lottery_is_what_it_was(sampling: str) -> None:
     assert cohort_of(1, 4, 50, 10, sampling) == draw_cohort(1, 4, 50, 10, sampling)
     assert cohort_of(1, 4, 50, 10, "fixed", "once") == balanced_cohort(1, 4, 50, 10)
+
+
+# --- generators of many keys at once ---------------------------------------------------------------------------------
+
+
+@settings(max_examples=50, deadline=None)
+@given(numbers=st.lists(st.integers(0, 2**128 - 1), min_size=1, max_size=5), count=st.integers(1, 6))
+def test_words_of_many_seeds_are_numpys(numbers: list[int], count: int) -> None:
+    """Also of numbers with fewer than 128 bits, which numpy pads."""
+    found = seed_words(
+        np.array([[number >> 32 * k & 0xFFFFFFFF for k in range(4)] for number in numbers], np.uint32), count
+    )
+    expected = [np.random.SeedSequence(number).generate_state(count, np.uint64) for number in numbers]
+    assert np.array_equal(found, np.array(expected))
+
+
+def test_a_generator_is_its_keys_whoever_is_made_beside_it() -> None:
+    keys: list[tuple[int | str, ...]] = [(3, client, 7, 0, "batches") for client in (0, 1, 10**6)]
+    for key, made in zip(keys, generators(keys), strict=True):
+        text = "\x1f".join(f"{type(part).__name__}:{part}" for part in key)
+        number = int.from_bytes(hashlib.blake2b(text.encode(), digest_size=16).digest())
+        plain = np.random.Generator(np.random.Philox(number))
+        expected = [
+            plain.random(),
+            plain.permutation(9).tolist(),
+            plain.spawn(2)[1].random(),
+            plain.spawn(1)[0].random(),
+        ]
+        for one in (made, generator(*key)):
+            drawn = [one.random(), one.permutation(9).tolist(), one.spawn(2)[1].random(), one.spawn(1)[0].random()]
+            assert drawn == expected

@@ -19,8 +19,8 @@ from clients.coqfl import CoQFLClient
 from clients.fedldp import FedLDPClient
 from fedpriv.client.build import final_names, make_client
 from fedpriv.client.contract import LocalRule
-from fedpriv.client.memory import ContextStore, read_memory
-from fedpriv.client.one_path import Participation
+from fedpriv.client.memory import ContextStore, FileStore, Shelved, read_memory
+from fedpriv.client.one_path import Asked, Participation
 from fedpriv.common.errors import DataError, OptionError, RunFailed
 from fedpriv.common.messages import Refusal, Request, pack_vector
 from fedpriv.config.compose import compose
@@ -335,28 +335,42 @@ def test_a_failure_of_the_trainer_is_not_hidden(
 
 def test_a_client_that_cannot_write_does_not_answer_and_the_others_do(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing leaves that is not booked, and its ledger has no entry."""
-    config, real = config_of("strategy=fedldp", "num_rounds=1", "strategy.server.min_replies=1"), ContextStore.keep
+    config, real = (
+        config_of("strategy=fedper", "model=mlp", "num_rounds=1", "strategy.server.min_replies=1"),
+        Shelved.keep,
+    )
     broken = cohort_of_round(config)[0]
 
-    def keep(store: ContextStore, memory: Any) -> None:
-        if memory.uncollected and client_of_context(store) == broken:
+    def keep(store: Shelved, memory: Any) -> None:
+        if memory.uncollected and store.clients == (broken,):
             raise OSError(28, "no space left")
         real(store, memory)
 
-    monkeypatch.setattr(ContextStore, "keep", keep)
+    monkeypatch.setattr(Shelved, "keep", keep)
     told = Told(config)
     assert {entry.client for entry in told.entries} == set(cohort_of_round(config)) - {broken}
     assert "no space left" in str(told.rounds[0][5][broken])
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_clients_that_have_spent_the_same_have_entries_of_their_own(tmp_path: Path, together: bool) -> None:
+    """Where each one's memory is bytes of its own, as in files or on real machines."""
+    config, worker, _ = resolve(config_of("strategy=fedldp"), None)
+    adopt(config, worker)
+    stores, theta = [FileStore(tmp_path, client) for client in range(3)], worker.initial_parameters()
+    for number in (1, 2):
+        asked = [Asked((client,), store, Request(number)) for client, store in enumerate(stores)]
+        for some in [asked] if together else [[one] for one in asked]:
+            assert not worker.participation.answer(some, theta).refused
+        memories = [read_memory(store) for store in stores]
+        assert [{entry.client for entry in memory.uncollected} for memory in memories] == [{0}, {1}, {2}]
+        assert len({memory.account.key for memory in memories}) == 1
 
 
 def cohort_of_round(config: Config) -> list[int]:
     config, worker, _ = resolve(config, None)
     adopt(config, worker)
     return list(make_strategy(config, worker).begin(1, pack_vector(worker.initial_parameters())))
-
-
-def client_of_context(store: ContextStore) -> int:
-    return int(store.context.node_config["partition-id"])
 
 
 def test_a_repeated_request_gets_the_same_bytes() -> None:

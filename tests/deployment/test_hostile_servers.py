@@ -283,7 +283,7 @@ def test_two_releases_of_one_message_are_one_round(machines: MACHINES, monkeypat
 
     def twice(self: FedLDPClient, request: Request, received: np.ndarray | None) -> Outgoing:
         found, memory = real(self, request, received), read_memory(self._site().store)
-        more = self.entries(memory, request, self.all_charges(), self._site().client)
+        more = self.entries(memory.account, request, self.all_charges(), self._site().client)
         self._site().store.keep(memory.after(None, more, memory.answer))
         return found
 

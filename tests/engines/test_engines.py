@@ -279,14 +279,14 @@ def test_too_few_replies_name_the_clients_and_their_errors(run: Run, tmp_path: P
 
 
 def test_outside_simulation_no_text_leaves_a_client(monkeypatch: pytest.MonkeyPatch):
-    config, batches = compose([*SMALL, "privacy.rng=secure"]), Client.batches
+    config, batches = compose([*SMALL, "privacy.rng=secure"]), Client.batches_of
 
     def fails(client: Client, *arguments: Any) -> Any:
         if client.site is not None and client.site.client == 0:
             raise ValueError("client 0 holds a picture that is all black")
         return batches(client, *arguments)
 
-    monkeypatch.setattr(Client, "batches", fails)
+    monkeypatch.setattr(Client, "batches_of", fails)
     with InProcessGrid(config, make_apps(config)[1]) as grid:
         (reply,) = grid.send_and_receive([train_message(config, grid, 0)])
         assert reply.error == Error(code=int(Refusal.FAILED), reason="failed")

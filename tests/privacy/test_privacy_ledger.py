@@ -28,6 +28,7 @@ from fedpriv.privacy.events import (
     EVERY_CLIENT,
     SECURE_SUM,
     Account,
+    Entries,
     Entry,
     Event,
     Gaussian,
@@ -251,6 +252,23 @@ def test_a_round_of_equal_charges_is_one_readable_line():
     )
     assert '"clients":[4,5],"sequence":2,' in to_lines([Entry(1, 4, 2, 0, ONE), Entry(1, 5, 2, 0, ONE)], True)
     assert to_lines(of_a_round(1), together=True) == to_lines(of_a_round(1), together=False)
+
+
+@settings(deadline=None)
+@given(
+    alike=some.lists(
+        some.tuples(
+            some.lists(entries(), min_size=1, max_size=3), some.lists(some.integers(0, 9), min_size=1, unique=True)
+        ),
+        max_size=4,
+    )
+)
+def test_clients_that_are_charged_alike_have_the_lines_that_each_would_have(alike):
+    """One client's entries stand for all: in the lines, in the number and in the order of entries."""
+    together, each = Entries(alike), [replace(e, client=c) for own, clients in alike for c in clients for e in own]
+    assert list(together) == together == ordered(each) and len(together) == len(each)
+    assert to_lines(together, together=True) == to_lines(each, together=True)
+    assert to_lines(together, together=False) == to_lines(each, together=False)
 
 
 def test_two_charges_of_each_client_are_two_lines_and_come_back_client_by_client():

@@ -44,7 +44,7 @@ def rounds_of(kinds: some.SearchStrategy[Event]) -> some.SearchStrategy[list[lis
 def check(rounds: list[list[tuple[int, Event]]]) -> RunningTotals:
     running, whole = RunningTotals(1e-5), dict[int, list[Event]]()
     for releases in rounds:
-        running.add(releases)
+        running.add(([client], [event]) for client, event in releases)
         for client, event in releases:
             whole.setdefault(client, []).append(event)
         expected = compose_clients(whole, 1e-5, refined=False).maximum if whole else 0.0
@@ -80,7 +80,7 @@ def test_kinds_that_come_again_count_once_more_and_not_twice():
 
 def test_a_release_without_a_bound_is_infinite_for_good():
     running = check([[(0, gaussian(1.0)), (1, sampled(1.0))], [(0, NoBound(threat=EXAMPLE, reason="none"))]])
-    running.add([(3, gaussian(1.0))])
+    running.add([([3], [gaussian(1.0)])])
     assert running.maximum() == math.inf
 
 
@@ -95,7 +95,7 @@ def test_a_round_late_in_a_run_of_changing_noise_looks_at_no_earlier_one(monkeyp
     running, looked = RunningTotals(1e-5), []
     for number in range(200):
         seen.clear()
-        running.add([(client, Gaussian(threat=CLIENT_TO_SERVER, multiplier=1.0 + number / 7)) for client in range(10)])
+        running.add([(range(10), [Gaussian(threat=CLIENT_TO_SERVER, multiplier=1.0 + number / 7)])])
         running.maximum()
         looked.append(len(seen))
     assert looked[20] == looked[199] <= 50

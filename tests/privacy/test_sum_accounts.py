@@ -220,7 +220,7 @@ def test_whole_numbers_compose_with_gaussians_and_samples_of_them() -> None:
         found, exact = compose(events, DELTA), compose(alike, DELTA)
         assert exact.epsilon < found.epsilon < 1.01 * exact.epsilon and found.accountant == exact.accountant
         running = RunningTotals(DELTA)
-        running.add((0, event) for event in events)
+        running.add([([0], list(events))])
         assert found.epsilon <= running.maximum() < 1.2 * found.epsilon
 
 

@@ -150,7 +150,7 @@ def test_a_part_of_the_plan_costs_no_more_than_the_plan() -> None:
     seen = []
     for _ in range(12):
         for one in (totals, free):
-            one.add([(0, event)])
+            one.add([([0], [event])])
         seen.append((totals.maximum(), free.maximum()))
     assert seen[8][1] > whole == seen[8][0] == seen[9][0]
     assert seen[0][0] == seen[0][1] < whole and seen[10][0] == seen[10][1]  # beyond the plan it says nothing

@@ -7,7 +7,7 @@ import math
 import os
 import shutil
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -176,15 +176,15 @@ def test_killed_again_and_again(forked: Forks, whole: Path, tmp_path: Path):
 @pytest.fixture(scope="module")
 def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run that Ctrl-C ended in round 6; its newest checkpoint is of round 4."""
-    folder, real = tmp_path_factory.mktemp("stopped") / "run", client.Client.batches
+    folder, real = tmp_path_factory.mktemp("stopped") / "run", client.Client.batches_of
 
-    def ctrl_c(self: client.Client, request: Request, who: int | None = None) -> np.random.Generator:
+    def ctrl_c(self: client.Client, request: Request, who: Sequence[int]) -> list[np.random.Generator]:
         if request.round == 6:
             raise KeyboardInterrupt
         return real(self, request, who)
 
     with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(client.Client, "batches", ctrl_c)
+        patch.setattr(client.Client, "batches_of", ctrl_c)
         start_run(compose(OPTIONS), folder)
     assert sorted(path.name for path in (folder / "checkpoints").iterdir()) == ["round-000002", "round-000004"]
     return folder

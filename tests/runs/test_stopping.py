@@ -8,7 +8,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -59,15 +59,15 @@ def in_round(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """``in_round(3, work)``: ``work`` is done as the second client of round 3 trains."""
 
     def plan(number: int, work: Callable[[], object]) -> None:
-        real, calls = Client.batches, [0]
+        real, calls = Client.batches_of, [0]
 
-        def generator(self: Client, request: Request, client: int | None = None) -> np.random.Generator:
+        def generators(self: Client, request: Request, clients: Sequence[int]) -> list[np.random.Generator]:
             calls[0] += request.round == number
             if request.round == number and calls[0] == 2:
                 work()
-            return real(self, request, client)
+            return real(self, request, clients)
 
-        monkeypatch.setattr(Client, "batches", generator)
+        monkeypatch.setattr(Client, "batches_of", generators)
 
     return plan
 

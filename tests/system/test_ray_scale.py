@@ -29,7 +29,7 @@ from fedpriv.common.cohort_messages import COHORT, Refused, cohort_of_message, r
 from fedpriv.common.command_line import shown
 from fedpriv.common.errors import ClusterLost, RunFailed
 from fedpriv.common.messages import FIRST_NODE, FloatVector, Refusal, pack_vector, refusal, reply_content
-from fedpriv.common.replies import Reply, read_reply
+from fedpriv.common.replies import FORGOTTEN, Reply, read_reply
 from fedpriv.config.compose import compose
 from fedpriv.engines import agreement, ray_pool
 from fedpriv.engines import ray as ray_engine
@@ -41,7 +41,7 @@ from fedpriv.runs.folder import RunFolder
 from fedpriv.runs.preparation import resolve
 from fedpriv.runs.session import Session
 from fedpriv.runs.start import resume_run
-from fedpriv.server.round import FORGOTTEN, Replies
+from fedpriv.server.round import Replies
 from strategies.fedavg import FedAvg
 
 # --- where workers go ------------------------------------------------------------------------------------

@@ -314,6 +314,8 @@ TEN = ("num_clients=10", "clients_per_round=10", "num_rounds=2", "engine=inproce
         (("local.batch_size=101", "num_clients=15"), "vectorised", "small steps"),  # none has more than 100 examples
         (("model=custom", "model.path=test_vectorised.tanh_model"), "sequential", "model=custom is no chain"),
         (("engine.precision=bfloat16",), "sequential", "in float32"),
+        (("model=mlp", "model.hidden=13000", "local.batch_size=10"), "vectorised", "small steps"),  # 975,010 parameters
+        (("model=mlp", "model.hidden=14000", "local.batch_size=10"), "sequential", "more than 10,000,000 parameters"),
         (("engine=flower",), "sequential", "one at a time"),
         (("strategy=dpsgd",), "vectorised", "small steps"),
         (("engine.trainer=sequential",), "sequential", "as asked"),
