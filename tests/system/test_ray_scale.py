@@ -578,6 +578,7 @@ def test_the_grid_looks_before_a_round_at_every_wait_and_after_a_death(monkeypat
     disturbed: list[int] = []
     pretended.dead, pretended.grid.on_disturbance = {3}, lambda: disturbed.append(1)
     pretended.grid.pool.why_lost = lambda nobody: "gone" if pretended.calls > 3 else None
+    monkeypatch.setattr(ray_engine, "LOOK", 1e9)  # only the death makes it look
     with pytest.raises(ClusterLost, match=r"^gone; fedpriv resume=RUN_FOLDER .*, begins anew: no checkpoint$"):
         list(pretended.grid.send_and_receive(messages_for(pretended.grid, 20, 10)))
     assert not disturbed  # else a resumed run could not repeat the round
