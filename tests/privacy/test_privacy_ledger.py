@@ -271,6 +271,13 @@ def test_clients_that_are_charged_alike_have_the_lines_that_each_would_have(alik
     assert to_lines(together, together=False) == to_lines(each, together=False)
 
 
+def test_charges_of_one_place_keep_their_order_or_share_no_line(ledger):
+    """Nothing but the order of lines tells two entries of one sequence apart, and a shared line would forget it."""
+    both = [Entry(1, c, 0, 0, event) for c in range(30) for event in ((ONE, TWO) if c % 2 else (TWO, ONE))]
+    ledger.append(both, together=True)
+    assert list(ledger.read().entries) == both
+
+
 def test_two_charges_of_each_client_are_two_lines_and_come_back_client_by_client():
     both = ordered([Entry(1, c, 2 * c % 4 + s, 0, e) for c in range(50) for s, e in enumerate((ONE, TWO))])
     lines = to_lines(both, together=True).splitlines()
