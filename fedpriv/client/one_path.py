@@ -439,7 +439,9 @@ class Participation:
             else:
                 beside = None if statistics is None else statistics[part.among]
                 found.rows.append(
-                    self._rows(part.clients, None if measures else value[part.among], beside, own_figures)
+                    self._rows(
+                        part.clients, None if measures else value[part.among], beside, {} if measures else own_figures
+                    )
                 )
 
     def _alike(self, group: _Group, singly: bool) -> list[Part]:

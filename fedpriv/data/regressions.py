@@ -51,7 +51,7 @@ from statistics import NormalDist
 from typing import Any, Literal
 
 import numpy as np
-from scipy import optimize, special, stats
+import scipy
 
 #: Of 5 %.
 Z = NormalDist().inv_cdf(0.975)
@@ -114,7 +114,7 @@ class Link:
         """(mean over `most`, weight: variance over the largest), both in [0, 1]."""
         top = self.near(theta)[0]
         if self.name == "logistic":
-            mean = special.expit(eta)
+            mean = scipy.special.expit(eta)
             return mean, mean * (1 - mean) / top
         mean = np.minimum(np.exp(np.minimum(eta, 700.0)) / self.most, top)
         return mean, mean / top
@@ -255,7 +255,7 @@ class Moments:
         values, errors = units @ fit.coefficients, np.sqrt(np.einsum("ij,jk,ik->i", units, fit.errors, units))
         ends = np.array([fit.interval(row) for row in units]).T
         zero = [fit.statistic(row, -moved / scale) for row, moved in zip(units, offset, strict=True)]
-        p_values = stats.chi2.sf(zero, 1)
+        p_values = scipy.stats.chi2.sf(zero, 1)
         values, (low, high) = offset + scale * values, offset + scale * ends
         told = np.isfinite(low) & np.isfinite(high)
         if left := [name for place, name in enumerate(self.names) if place not in np.array(kept)[told]]:
@@ -322,7 +322,7 @@ class Fit:
             return value, (inner - (inner @ u) * u / length**2) / length
 
         first = np.linalg.lstsq(kept, start, rcond=None)[0]
-        found = optimize.minimize(f, first / max(np.linalg.norm(first), 1e-300), jac=True, method="BFGS")
+        found = scipy.optimize.minimize(f, first / max(np.linalg.norm(first), 1e-300), jac=True, method="BFGS")
         t = kept @ found.x
         return float(found.fun), t / np.linalg.norm(t)
 
@@ -367,7 +367,7 @@ class Fit:
                 inner, outer = outer, 2 * outer
                 if abs(outer) >= MOST_ERRORS * error:
                     return math.copysign(math.inf, side)
-            return float(optimize.brentq(excess, middle + inner, middle + outer, xtol=1e-3 * error))
+            return float(scipy.optimize.brentq(excess, middle + inner, middle + outer, xtol=1e-3 * error))
 
         return end(-error), end(error)
 

@@ -36,9 +36,7 @@ from statistics import NormalDist
 from typing import Any
 
 import numpy as np
-from scipy import linalg, optimize, stats
-
-from fedpriv.mechanisms.matrix_factors import square_root
+import scipy
 
 Z = NormalDist().inv_cdf(0.975)
 #: Standard deviations of the noise by which those at risk must exceed it.
@@ -49,8 +47,10 @@ INTERVALS, MOST_INTERVALS = 24, 500
 
 def factor(size: int) -> tuple[np.ndarray, float]:
     """(F [size, size], |f|)."""
+    from fedpriv.mechanisms.matrix_factors import square_root  # with torch, which a node's gate does without
+
     column = square_root(size)
-    return np.asarray(linalg.toeplitz(column, np.zeros(size))), float(np.linalg.norm(column))
+    return np.asarray(scipy.linalg.toeplitz(column, np.zeros(size))), float(np.linalg.norm(column))
 
 
 @dataclass(frozen=True)
@@ -138,8 +138,8 @@ class Curve:
     @classmethod
     def of(cls, table: LifeTable, total: np.ndarray, std: float, spread: int = 1) -> Curve:
         to_events, to_risk = table.maps
-        rising = optimize.isotonic_regression(np.nan_to_num(to_events @ total)).x.clip(0)
-        falling = optimize.isotonic_regression(np.nan_to_num(to_risk @ total), increasing=False).x.clip(0)
+        rising = scipy.optimize.isotonic_regression(np.nan_to_num(to_events @ total)).x.clip(0)
+        falling = scipy.optimize.isotonic_regression(np.nan_to_num(to_risk @ total), increasing=False).x.clip(0)
         d = np.diff(rising, prepend=0.0)
         risk = np.maximum((falling[:-1] + falling[1:] + d) / 2, d)
         d_noise = std * np.diff(to_events, axis=0, prepend=0.0)
@@ -215,4 +215,4 @@ def log_rank(curves: list[Curve]) -> tuple[float, float]:
         variance = variance + moved @ moved.T
     kept = slice(0, len(curves) - 1)
     statistic = float(score[kept] @ np.linalg.pinv(variance[kept, kept]) @ score[kept])
-    return statistic, float(stats.chi2.sf(statistic, len(curves) - 1))
+    return statistic, float(scipy.stats.chi2.sf(statistic, len(curves) - 1))

@@ -23,10 +23,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Any
 
 from fedpriv.common.chain import BEFORE, before, broken_at, chain_of, chained, followed, row_of, without
 from fedpriv.common.doing import counted
@@ -34,6 +31,9 @@ from fedpriv.common.files import fsync_folder, write_atomic
 from fedpriv.common.run_files import LARGEST, bytes_in, is_file_in
 from fedpriv.common.systems import AS_IT_IS, ITSELF
 from fedpriv.privacy.events import CLIENT_TO_SERVER, Entries, Entry, Event, NoBound, charge_from_json, charge_to_json
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 UNKNOWN_CLIENT = -1
 #: Most lists and objects of a line, counted before it is parsed: a release, what was realised of it, and whom it names.
@@ -89,6 +89,8 @@ def to_lines(entries: Iterable[Entry], together: bool) -> str:
 
 def _round_lines(charged: Sequence[tuple[Entry, Sequence[int]]], charges: _Charges) -> str:
     """Lines of one round's entries, one of which stands for the clients beside it."""
+    import numpy as np
+
     lengths = [len(clients) for _, clients in charged]
     clients = np.concatenate([np.asarray(clients, np.int64) for _, clients in charged])
     sequences = np.repeat([entry.sequence for entry, _ in charged], lengths)
