@@ -1,10 +1,10 @@
 """`fedpriv schema FILE` drafts a table's schema; `fedpriv schema check FILE schema_file=SCHEMA` tries one on a file.
 
     fedpriv schema FILE [target=COLUMN] [out=FILE]     from the names and types of the columns alone
-    fedpriv schema check FILE schema_file=SCHEMA       what a run would change or refuse; say=STATEMENT writes
+    fedpriv schema check FILE schema_file=SCHEMA       what a run would change or refuse; statement=FILE writes
                                                        what is public of it: digests, names of columns that it has
     fedpriv schema check schema_file=SCHEMA            the schema alone: its digest, which deployments agree on
-    fedpriv schema doctor STATEMENT... [ask=RUN_FOLDER]    whether the sites' schemas and columns are the same
+    fedpriv schema doctor FILE... [ask=RUN_FOLDER]    whether the sites' schemas and columns are the same
     fedpriv schema fill SCHEMA ask=RUN_FOLDER [out=FILE]   ranges and fills from private quantiles and means (`ask`)
 
 Names, values, dates and the sheet of one site's FILE are in FILE.form.yaml beside it (docs/table_cells.md). Each takes
@@ -38,7 +38,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from fedpriv.common.command_line import DONE, FAILED, LOST, Existing, command
 from fedpriv.common.errors import OptionError
-from fedpriv.common.printing import say as tell
+from fedpriv.common.printing import say
 
 if TYPE_CHECKING:
     from fedpriv.data.table_files import Form
@@ -68,29 +68,29 @@ def draft(file: Existing, *, target: str = "", out: Path | None = None, form: Fo
 
 
 @command
-def check(file: Existing | None = None, *, schema_file: Path, say: Path | None = None, form: FormOptions) -> int:
+def check(file: Existing | None = None, *, schema_file: Path, statement: Path | None = None, form: FormOptions) -> int:
     from fedpriv.data import table_files, table_rows
     from fedpriv.data.table_schema import read_schema
 
     schema = read_schema(schema_file)
-    if say is not None:
+    if statement is not None:
         names = schema.needed if file is None else table_files.column_names(file, form.form)
         lacking = [name for name in schema.needed if name not in names]
-        statement = {"schema": schema.digest, "parts": schema.digests, "lacking": lacking}
-        write_new(say, (json.dumps(statement, indent=1, ensure_ascii=False) + "\n").encode())
-        tell(f"wrote {say}, which names no cell and no count")
+        public = {"schema": schema.digest, "parts": schema.digests, "lacking": lacking}
+        write_new(statement, (json.dumps(public, indent=1, ensure_ascii=False) + "\n").encode())
+        say(f"wrote {statement}, which names no cell and no count")
     if file is None:
-        tell(f"{schema.num_inputs} inputs, digest {schema.digest}")
+        say(f"{schema.num_inputs} inputs, digest {schema.digest}")
         return DONE
     lines, warnings = table_rows.check(file, schema, form.form)
-    tell("\n".join([*lines, *warnings]))
+    say("\n".join([*lines, *warnings]))
     return LOST if warnings else DONE
 
 
 @command
 def doctor(*statements: str, ask: Path | None = None) -> int:
     if len(statements) < 2:
-        raise OptionError("STATEMENT", " ".join(statements), "at least two, of `schema check ... say=STATEMENT`")
+        raise OptionError("FILE", " ".join(statements), "at least two, of `schema check ... statement=FILE`")
     told = {name: _statement(Path(name)) for name in statements}
     found = [f"{name}: has no column {column}" for name, (_, lacking) in told.items() for column in lacking]
     first, _ = told[statements[0]]
@@ -98,7 +98,7 @@ def doctor(*statements: str, ask: Path | None = None) -> int:
         found += [
             f"{name}: {part} is not as in {statements[0]}" for part in dict(sorted({*first.items()} ^ {*parts.items()}))
         ]
-    tell("\n".join([*found, *([] if ask is None else _lost(ask))] or ["all schemas and columns are the same"]))
+    say("\n".join([*found, *([] if ask is None else _lost(ask))] or ["all schemas and columns are the same"]))
     return FAILED if found else DONE
 
 
@@ -110,8 +110,8 @@ def _statement(path: Path) -> tuple[dict[str, str], list[str]]:
         found = mapping_in(path.parent, path.name)
         return {str(part): str(digest) for part, digest in found["parts"].items()}, [*map(str, found["lacking"])]
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        words = "must be a file of `schema check FILE schema_file=SCHEMA say=STATEMENT`"
-        raise OptionError("STATEMENT", path, words) from None
+        words = "must be a file of `schema check FILE schema_file=SCHEMA statement=FILE`"
+        raise OptionError("FILE", path, words) from None
 
 
 def _lost(ask: Path) -> list[str]:
@@ -157,10 +157,10 @@ def main(arguments: Sequence[str]) -> int:
 
 def _tell(text: str, out: Path | None, more: str) -> None:
     if out is None:
-        tell(text, end="")
+        say(text, end="")
     else:
         write_new(out, text.encode())
-        tell(f"wrote {out}{more}")
+        say(f"wrote {out}{more}")
 
 
 def write_new(out: Path, content: bytes) -> None:

@@ -222,17 +222,17 @@ def _replies(
         if len(release) not in weights:
             weights[len(release)] = num_bytes(reply_content(release, num_examples(released[0]), None, first))
     finite: Any = np.isfinite([*(beside[name] for name in statistics), np.zeros(len(released))]).all(0)
-    if decode is None and lengths is None:
+    if matrix := decode is None and lengths is None:
         finite &= np.isfinite(releases).all(1)
     for place, (client, release, good) in enumerate(zip(released, releases, list(finite), strict=True)):
         weight, wrong = weights[len(release)], None
         try:
             if decode is not None:
                 release = decoded(decode, client, release)
-                good &= bool(np.isfinite(release).all())
             elif release.dtype != np.float32 or release.size != size:
                 words = f"{ARRAYS}: expected float32 [{size}], got {release.dtype} {list(release.shape)}"
                 wrong = MalformedMessage(words, "wrong_shape")
+            good &= matrix or bool(np.isfinite(release).all())
         except MalformedMessage as error:
             wrong = error
         if wrong is None and not good:

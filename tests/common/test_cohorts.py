@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
+from types import SimpleNamespace
+from typing import cast
 
 import numpy as np
 import pytest
+from flwr.app import Message
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedpriv.common.cohort_messages import cohort_content, read_cohort
 from fedpriv.common.cohorts import balanced_cohort, cohort_of
+from fedpriv.common.replies import Reply
 from fedpriv.common.seeds import draw_cohort, generator, generators, seed_words
 from fedpriv.config.participation import passes_needed
 
@@ -83,3 +88,20 @@ def test_a_generator_is_its_keys_whoever_is_made_beside_it() -> None:
         for one in (made, generator(*key)):
             drawn = [one.random(), one.permutation(9).tolist(), one.spawn(2)[1].random(), one.spawn(1)[0].random()]
             assert drawn == expected
+
+
+# --- one reply for a cohort ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ragged", [False, True])
+@pytest.mark.parametrize("wrong", [np.nan, np.inf])
+def test_a_cohorts_release_that_is_not_finite_is_refused_alone(ragged: bool, wrong: float) -> None:
+    rows = np.arange(12, dtype=np.float32).reshape(4, 3)
+    rows[1, 2] = wrong
+    releases = [*rows[:3], rows[3, :2]] if ragged else rows
+    content = cohort_content(range(4), range(4), releases, {"s": [0.0, 1.0, 2.0, 3.0]}, {}, {})
+    found = dict(read_cohort(cast(Message, SimpleNamespace(content=content)), 3, lambda client: 1, ["s"]))
+    codes = {client: getattr(reply, "kind", "") for client, reply in found.items()}
+    assert codes == {0: "", 1: "not_finite", 2: "", 3: "wrong_shape" if ragged else ""}
+    kept = found[2]
+    assert isinstance(kept, Reply) and kept.statistics == {"s": 2.0} and kept.release.tolist() == [6.0, 7.0, 8.0]

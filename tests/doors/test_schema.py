@@ -51,7 +51,11 @@ def test_a_check_says_what_a_schema_does(table: Path, capsys: pytest.CaptureFixt
 def statement(table: Path, schema: str, name: str, *form: str) -> Path:
     (table.parent / f"{name}.yaml").write_text(schema)
     out = table.parent / f"{name}.json"
-    assert main(["check", str(table), f"schema_file={table.parent / name}.yaml", f"say={out}", *form]) in (0, 2, 3)
+    assert main(["check", str(table), f"schema_file={table.parent / name}.yaml", f"statement={out}", *form]) in (
+        0,
+        2,
+        3,
+    )
     return out
 
 

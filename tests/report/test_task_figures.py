@@ -14,7 +14,10 @@ from fedpriv.engines.worker import Worker
 from fedpriv.mechanisms.tasks import Regression
 from fedpriv.report.reading import read_run
 from fedpriv.report.run_summary import Summary
+from fedpriv.report.words import leading_of_round
 from fedpriv.runs.start import start_run
+from fedpriv.runs.summary import miscalibration
+from fedpriv.training.evaluation import Score
 
 SMALL = ("strategy=fedavg", "num_clients=3", "clients_per_round=3", "num_rounds=1", "engine=inprocess", "model=linear")
 
@@ -23,6 +26,25 @@ def test_the_leading_metric_comes_first_and_what_is_not_known_is_left_out() -> N
     two = {"leading": "accuracy", "final": {"balanced_accuracy": 0.9, "auc": 0.95, "r2": None}}
     assert list(Summary.model_validate({"metrics": two}).further_metrics) == ["auc", "balanced accuracy"]
     assert Summary.model_validate({"accuracy": {"final": 0.9}}).further_metrics == {}
+
+
+def test_a_run_on_a_rare_outcome_is_judged_by_auc_everywhere(tmp_path: Path) -> None:
+    (tmp_path / "s.yaml").write_text(
+        "target: {column: y, task: classification, classes: [a, b]}\ncolumns: {x: {range: [0, 200]}}\n"
+    )
+    rows = (f"{x},{'b' if x % 10 == 0 else 'a'}" for x in range(200))
+    (tmp_path / "t.csv").write_text("x,y\n" + "\n".join(rows) + "\n")
+    places = [f"dataset.root={tmp_path / 't.csv'}", f"dataset.schema_file={tmp_path / 's.yaml'}"]
+    start_run(compose([*SMALL, "dataset=table", *places]), tmp_path / "run")
+    run = read_run(tmp_path / "run")
+    assert run.result.leading[0] == "auc" and run.result.leading[1] == run.result.metrics.final["auc"]
+    assert leading_of_round(run.rounds[-1]) == ("auc", run.rounds[-1]["metrics"]["auc"])
+
+
+@pytest.mark.parametrize(("brier", "said"), [(0.24, False), (0.25, False), (0.29, True), (None, False)])
+def test_a_model_worse_than_the_base_rate_says_so(brier: float | None, said: bool) -> None:
+    score = Score({} if brier is None else {"brier": brier, "base_brier": 0.25}, "accuracy", True)
+    assert ("Brier score 0.29 is worse than 0.25" in miscalibration(score).get("miscalibrated", "")) == said
 
 
 @pytest.mark.parametrize(
