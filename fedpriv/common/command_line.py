@@ -169,7 +169,7 @@ def read_arguments(work: Callable[..., Any], arguments: Sequence[str]) -> tuple[
     read = {name: read_option(name, text, of.options[name]) for name, text in given.items()}
     if missing := [name for name in of.needed if name not in first | read]:
         name = missing[0].upper() if missing[0] in of.words else missing[0]
-        shown = re.search(rf"\b{name}=[^\s\]]+", work.__globals__["__doc__"] or "")
+        shown = re.search(rf"\b{name}=[^\s\]`]+", work.__globals__["__doc__"] or "")
         raise OptionError(name, "", f"is missing{f': {shown[0]}' if shown else ''}; --help shows the usage")
     for name, group in of.groups.items():
         read[name] = group(**{field: read.pop(field) for field in hints_of(group) if field in read})

@@ -17,6 +17,9 @@ from fedpriv.config.compose import CONF, compose
 from fedpriv.config.own_options import group_choices
 from fedpriv.runs.session import Session
 
+#: All run at every commit: a page or a message that changes anywhere is met here, and all take ten seconds.
+pytestmark = pytest.mark.rotates(1)
+
 
 @pytest.fixture(scope="module")
 def half(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -86,8 +89,8 @@ def half(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("papers|x=1", "x=1: no such option; allowed: none"),
         ("schema|nowhere.csv", "FILE=nowhere.csv: there is no such file"),
         ("schema|file|file", "file: is too much; allowed: target, out, separator"),
-        ("schema|check|file", "schema_file: is missing; --help shows the usage"),
-        ("schema|fill|file", "ask: is missing; --help shows the usage"),
+        ("schema|check|file", "schema_file: is missing: schema_file=SCHEMA; --help shows the usage"),
+        ("schema|fill|file", "ask: is missing: ask=RUN_FOLDER; --help shows the usage"),
         ("schema|file|decimal=dot", "decimal=dot: allowed: point, comma"),
         ("deploy|credentials|host=localhost", "FOLDER: is missing"),
         ("deploy|credentials|=", "no such option"),
