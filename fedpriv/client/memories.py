@@ -8,10 +8,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from fedpriv.client.memory import WAITING, ClientMemory, MemoryStore, Shelved, read_memory
 from fedpriv.privacy.events import Entries, Entry
+
+T = TypeVar("T")
 
 
 class Memories(Mapping[int, bytes]):
@@ -90,16 +92,32 @@ def _header(blob: bytes) -> tuple[dict[str, Any], int]:
     return json.loads(blob[8:start]), start
 
 
+def once(work: Callable[[T], bytes]) -> Callable[[T], bytes]:
+    """``work``, which gives the same object again for the very object that it was called with last."""
+    last: list[Any] = [None, b""]
+
+    def called(given: T) -> bytes:
+        if given is not last[0]:
+            last[:] = given, work(given)
+        return last[1]  # type: ignore[no-any-return]
+
+    return called
+
+
+def _without_waiting(blob: bytes) -> bytes:
+    if WAITING not in _header(blob)[0]:
+        return blob
+    return replace(ClientMemory.from_bytes(blob), waiting=None).to_bytes()
+
+
 def between_rounds(memories: Mapping[int, bytes]) -> Memories:
     """Memories by client without what waits between two exchanges: no round is resumed in its middle, and private keys
     and raw updates have no business in a checkpoint.
     """
+    stripped = once(_without_waiting)
 
     def read(client: int) -> bytes:
-        blob = memories[client]
-        if WAITING not in _header(blob)[0]:
-            return blob
-        return replace(ClientMemory.from_bytes(blob), waiting=None).to_bytes()
+        return stripped(memories[client])
 
     changes = memories.changes if isinstance(memories, Memories) and memories.changes(0) is not None else None
     return Memories(lambda: list(memories), read, changes)  # type: ignore[arg-type]

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
+from weakref import WeakValueDictionary
 
 import numpy as np
 import torch
@@ -169,6 +170,13 @@ class ClientMemory:
             yield self.kept
 
     @property
+    def plain(self) -> tuple[Any, ...] | None:
+        """Equal for equal memories; None where one holds tensors or entries."""
+        if self.uncollected or self.waiting is not None or next(self.tensors(), None) is not None:
+            return None
+        return self.account.key, self.answer and (self.answer.round, self.answer.attempt), self.state is None
+
+    @property
     def num_bytes(self) -> int:
         """What it takes in memory, about."""
         return 512 + sum(tensor.nbytes for tensor in self.tensors())
@@ -276,7 +284,8 @@ class Shelf:
 
     Clients that remember the same but for vectors share one object, whose entries stand for those of each, and whose
     state and answer have a row for each: [clients, ...]. Once less than half of them still share it, what is left is
-    taken apart: at most half of the rows are nobody's.
+    taken apart: at most half of the rows are nobody's. Between rounds all who remember the same, and no vectors, share
+    one object, whichever cohorts they were in.
     """
 
     def __init__(self) -> None:
@@ -288,6 +297,7 @@ class Shelf:
         self.rows: dict[int, int] = {}  # client -> its row of what it shares, where that has vectors
         self._sizes: dict[int, int] = {}
         self._blocks: dict[int, Block] = {}  # by the id of its memory
+        self._plain = WeakValueDictionary[Any, ClientMemory]()  # memories without tensors and entries, by all they hold
 
     def away(self, client: int) -> bytes | None:
         """The memory of a client that has none here."""
@@ -316,6 +326,8 @@ class Shelf:
             self.stamps.move_to_end(client)
 
     def _put(self, clients: Sequence[int], memory: ClientMemory, rows: Sequence[int] | None = None) -> None:
+        if (content := memory.plain) is not None:
+            memory = self._plain.setdefault(content, memory)
         left = Counter(id(self.shared[client]) for client in clients if client in self.rows)
         size = memory.num_bytes // len(clients)
         for client in clients:

@@ -24,8 +24,8 @@ from flwr.serverapp import Grid
 from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
-from fedpriv.client.memories import Book, Memories, StoredMemories, collect_entries
-from fedpriv.client.memory import ContextStore, LiveContext, Shelf, live_context
+from fedpriv.client.memories import Book, Memories, StoredMemories, collect_entries, once
+from fedpriv.client.memory import ClientMemory, ContextStore, LiveContext, Shelf, live_context
 from fedpriv.common.errors import OptionError
 from fedpriv.common.messages import FIRST_NODE
 from fedpriv.config.schema import Config
@@ -209,6 +209,7 @@ class Contexts(Shelf):
         self.make, self.most, self.run_folder, self.begun = make, most, run_folder, begun
         self._folder: Path | None = None
         self._stored: StoredMemories | None = None  # what is spilled
+        self._bytes: Callable[[Any], bytes] = once(ClientMemory.to_bytes)
 
     def __getitem__(self, client: int) -> Context:
         context = self.make(client)
@@ -231,12 +232,19 @@ class Contexts(Shelf):
 
     def memories(self) -> Memories:
         """Every client's memory, read when it is asked for. Raises KeyError for a client that has none."""
-        everybody: Callable[[], list[int]] = lambda: sorted({*self.shared, *(self._stored or ()), *self.begun})  # noqa: E731
+        everybody: Callable[[], list[int]] = lambda: self._together({*self.shared, *(self._stored or ()), *self.begun})  # noqa: E731
         return Memories(everybody, self._read, self._changes)
 
     def _changes(self, since: int) -> tuple[int, list[int]]:
         newest = itertools.takewhile(lambda item: item[1] > since, reversed(self.stamps.items()))
-        return self.clock, sorted(client for client, _ in newest)
+        return self.clock, self._together(client for client, _ in newest)
+
+    def _together(self, clients: Iterable[int]) -> list[int]:
+        """Clients that share a memory follow one another; otherwise sorted."""
+        groups: dict[int, list[int]] = {}
+        for client in sorted(clients):
+            groups.setdefault(id(self.shared.get(client, client)), []).append(client)
+        return [client for group in groups.values() for client in group]
 
     def close(self) -> None:
         """Removes the files, and forgets what was in them."""
@@ -254,7 +262,7 @@ class Contexts(Shelf):
                 shutil.rmtree(folder, ignore_errors=True)
 
     def _read(self, client: int) -> bytes:
-        blob = self.load(client).to_bytes() if client in self.shared else self.away(client)  # type: ignore[union-attr]
+        blob = self._bytes(self.load(client)) if client in self.shared else self.away(client)
         if blob is None:
             raise KeyError(client)
         return blob

@@ -42,6 +42,7 @@ class Accounts:
         self._of_all: list[Event] = []  # what a trusted server released about every client
         self._most = math.inf
         self._verdict: Verified | None = None  # on the ledger as it is; None: not known, or no longer
+        self._others: list[Threat] | None = None  # which it holds beside the method's own; None likewise
 
     @contextmanager
     def timed(self) -> Iterator[None]:
@@ -73,7 +74,7 @@ class Accounts:
         self._remember(self.entries())
 
     def _remember(self, entries: Iterable[Entry]) -> None:
-        alike = Entries.of(entries).alike
+        alike, self._others = Entries.of(entries).alike, None
         charged = [([entry for entry in some if entry.event.threat == self.threat], clients) for some, clients in alike]
         charged = [(some, clients) for some, clients in charged if some]
         if charged:
@@ -120,16 +121,23 @@ class Accounts:
         if self._verdict is None:
             with self.timed():
                 accounts, privacy = self._by_client(), self.config.privacy
-                idle = self._idle(accounts)
+                idle, self._others = self._idle(accounts), self._besides(accounts)
                 self._verdict = verify(accounts, privacy.delta, privacy.max_epsilon, self.threat, idle)
         return self._verdict
 
     def under_further_threats(self) -> dict[Threat, Verified]:
         """The verdicts under every other threat that the ledger holds."""
+        if self._others == []:
+            return {}
         with self.timed():
             accounts, delta = self._by_client(), self.config.privacy.delta
-            others = [threat for threat in threats(accounts) if threat != self.threat]
-            return {threat: verify(accounts, delta, None, threat, self._idle(accounts)) for threat in others}
+            return {
+                threat: verify(accounts, delta, None, threat, self._idle(accounts))
+                for threat in self._besides(accounts)
+            }
+
+    def _besides(self, accounts: Mapping[int, list[Entry]]) -> list[Threat]:
+        return [threat for threat in threats(accounts) if threat != self.threat]
 
     def _by_client(self) -> dict[int, list[Entry]]:
         """Client -> all that the ledger charges it with."""

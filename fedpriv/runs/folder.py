@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from safetensors import safe_open
 from safetensors.torch import save
 
-from fedpriv.client.memories import Memories
+from fedpriv.client.memories import Memories, once
 from fedpriv.common.checksums import MODEL_FILES, damage, read_sums, write_sums
 from fedpriv.common.doing import doing
 from fedpriv.common.errors import RunFolderError
@@ -433,6 +433,8 @@ def _named(theta: FloatVector, layout: Layout, frozen: dict[str, torch.Tensor] |
 NEWEST = "clients.safetensors"
 #: So many times the bytes of all clients may lie in the files together.
 MOST_TIMES = 1.2
+#: Bytes of a client in a file of memories beside its memory.
+INDEX = 16
 #: Bytes before the tensors of a file of memories: the header's length, and the header with spaces behind it.
 ROOM = 512
 
@@ -528,49 +530,53 @@ def read_clients(folder: Path) -> Memories:
 
 
 def write_blobs(path: Path, blobs: Mapping[int, bytes]) -> dict[int, int]:
-    """A safetensors file of byte strings, of which one at a time is in memory; returns how long they are.
+    """A safetensors file of byte strings, of which one at a time is in memory; returns what each client takes of it. An
+    object that several clients in a row have is written once.
 
-    clients: int64 [n]; ends: int64 [n], where each one's bytes end; memories: uint8, of all after one another. Raises
-    OSError that names ``path`` where the disk is full.
+    memories: uint8, of all after one another; clients: int64 [n]; places: int64 [n], which of the byte strings is
+    whose; ends: int64 [m], where each of them ends. Raises OSError that names ``path`` where the disk is full.
     """
-    clients = list(blobs)
-    lengths = np.zeros(len(clients), np.int64)
-    index = 2 * lengths.nbytes
+    sizes, places, ends, last = dict[int, int](), list[int](), [0], None
     try:
         with path.open("wb") as file:
-            file.seek(ROOM + index)
-            for place, client in enumerate(clients):
-                lengths[place] = file.write(blobs[client])
-            ends = lengths.cumsum()
-            total = index + int(lengths.sum())
-            header = {
-                "clients": {"dtype": "I64", "shape": [len(clients)], "data_offsets": [0, index // 2]},
-                "ends": {"dtype": "I64", "shape": [len(clients)], "data_offsets": [index // 2, index]},
-                "memories": {"dtype": "U8", "shape": [total - index], "data_offsets": [index, total]},
-            }
+            file.seek(ROOM)
+            for client in blobs:
+                blob = blobs[client]
+                if blob is not last:
+                    ends.append(ends[-1] + file.write(blob))
+                sizes[client] = INDEX + (0 if blob is last else len(blob))
+                places.append(len(ends) - 2)
+                last = blob
+            header, start = {"memories": {"dtype": "U8", "shape": [ends[-1]], "data_offsets": [0, ends[-1]]}}, ends[-1]
+            for name, values in (("clients", list(sizes)), ("places", places), ("ends", ends[1:])):
+                end = start + file.write(np.array(values, np.int64).tobytes())
+                header[name] = {"dtype": "I64", "shape": [len(values)], "data_offsets": [start, end]}
+                start = end
             file.seek(0)
             file.write((ROOM - 8).to_bytes(8, "little") + json.dumps(header).encode().ljust(ROOM - 8))
-            file.write(np.array(clients, np.int64).tobytes() + ends.tobytes())
             file.flush()
             os.fsync(file.fileno())
     except OSError as error:
         error.filename = error.filename or str(path)
         raise
-    return dict(zip(clients, lengths.tolist(), strict=True))
+    return sizes
 
 
 def read_blobs(path: Path) -> Memories:
     """What `write_blobs` wrote, each read when it is asked for. Raises ValueError for what it never writes."""
     file = safe_open(path, "numpy")
     clients, ends, content = file.get_tensor("clients"), file.get_tensor("ends"), file.get_slice("memories")
+    whose = file.get_tensor("places")
     lengths, (total,) = np.diff(ends, prepend=0), content.get_shape()
-    sound = clients.dtype == ends.dtype == np.int64 and clients.shape == ends.shape == (len(set(clients.tolist())),)
-    if not sound or (lengths < 0).any() or lengths.sum() != total:
+    sound = clients.dtype == whose.dtype == ends.dtype == np.int64
+    sound &= clients.shape == whose.shape == (len(set(clients.tolist())),) and ends.ndim == 1
+    if not sound or (lengths < 0).any() or lengths.sum() != total or not np.isin(whose, np.arange(len(ends))).all():
         raise ValueError(f"{path}: its index is not that of its memories")
-    places = dict(zip(clients.tolist(), np.stack([ends - lengths, ends], axis=1).tolist(), strict=True))
+    parts = [slice(*place) for place in np.stack([ends - lengths, ends], axis=1).tolist()]
+    places = {client: parts[place] for client, place in zip(clients.tolist(), whose.tolist(), strict=True)}
 
-    def read(client: int) -> bytes:
-        start, end = places[client]
-        return bytes(content[start:end].tobytes())
+    @once
+    def part(place: slice) -> bytes:
+        return bytes(content[place].tobytes())
 
-    return Memories(clients.tolist(), read)
+    return Memories(clients.tolist(), lambda client: part(places[client]))

@@ -16,7 +16,7 @@ import torch
 from conftest import SMALL, Outcome, Run, page_of, result_of
 from safetensors.torch import load_file, save_file
 
-from fedpriv.client.memories import StoredMemories
+from fedpriv.client.memories import StoredMemories, collect_entries
 from fedpriv.client.memory import Answer, ClientMemory, ContextStore, Waiting
 from fedpriv.common.errors import OptionError
 from fedpriv.config.compose import compose
@@ -206,12 +206,42 @@ def test_a_checkpoints_states_are_written_one_by_one(tmp_path: Path) -> None:
     assert read_blobs(tmp_path / "nothing") == {}
 
 
+def test_what_clients_have_in_common_is_written_once_and_whatever_cohorts_they_were_in(tmp_path: Path) -> None:
+    found, everybody = contexts(1e9, tmp_path), list(range(3000))
+    event = Gaussian(threat=CLIENT_TO_SERVER, multiplier=1.0)
+    for cohort in (everybody[::2], everybody[1::2], everybody[:700]):
+        memory = ClientMemory().after(None, [Entry(0, 0, 1, 0, event)], Answer(1, 0, torch.zeros(len(cohort), 9)))
+        found.keep(cohort, memory)
+        assert len(found.memories()[cohort[3]]) > 36 + 200  # its release, of an open round
+        collect_entries(found.alike(cohort))
+    assert len({id(memory) for memory in found.shared.values()}) == 1
+    ContextStore(found[5]).write(blob_of(5))
+    sizes = write_blobs(tmp_path / "blobs", found.memories())
+    assert (tmp_path / "blobs").stat().st_size < 16 * 3000 + 3000
+    assert sizes[4] < sizes[5] and sum(sizes.values()) < 16 * 3000 + 3000
+    again = read_blobs(tmp_path / "blobs")
+    assert again == found.memories() and again[5] == blob_of(5)
+    assert ClientMemory.from_bytes(again[2999]).account == ClientMemory.from_bytes(again[0]).account
+
+
 @pytest.mark.parametrize(
-    ("clients", "ends"), [([1, 1], [2, 4]), ([1, 2], [3, 2]), ([1, 2], [2, 5]), ([1], [2, 4]), ([1.0, 2.0], [2, 4])]
+    ("clients", "places", "ends"),
+    [
+        ([1, 1], [0, 1], [2, 4]),
+        ([1, 2], [0, 1], [3, 2]),
+        ([1, 2], [0, 1], [2, 5]),
+        ([1], [0, 1], [2, 4]),
+        ([1.0, 2.0], [0, 1], [2, 4]),
+        ([1, 2], [0, 2], [2, 4]),
+        ([1, 2], [0, -1], [2, 4]),
+        ([1, 2], [0], [2, 4]),
+    ],
 )
-def test_an_index_that_is_not_that_of_its_memories_is_refused(clients: Any, ends: list[int], tmp_path: Path) -> None:
-    tensors = {"clients": torch.tensor(clients), "ends": torch.tensor(ends), "memories": torch.zeros(4).byte()}
-    save_file(tensors, tmp_path / "blobs")
+def test_an_index_that_is_not_that_of_its_memories_is_refused(
+    clients: Any, places: list[int], ends: list[int], tmp_path: Path
+) -> None:
+    index = {"clients": torch.tensor(clients), "places": torch.tensor(places), "ends": torch.tensor(ends)}
+    save_file(index | {"memories": torch.zeros(4).byte()}, tmp_path / "blobs")
     with pytest.raises(ValueError, match="its index is not that of its memories"):
         read_blobs(tmp_path / "blobs")
 
@@ -221,7 +251,7 @@ def test_restoring_takes_time_in_proportion_to_the_clients(tmp_path: Path) -> No
 
     def seconds(clients: int) -> float:
         path = tmp_path / str(clients)
-        write_blobs(path, dict.fromkeys(range(clients), bytes(200)))
+        write_blobs(path, {client: bytes(200) for client in range(clients)})
         spent = []
         for _ in range(3):
             began = time.process_time()
