@@ -105,6 +105,11 @@ ELSEWHERE: tuple[tuple[str, str, str | None], ...] = (
         "tests/report/test_private_figure.py::test_the_runs_are_made_once_each",
     ),
     (
+        r"ray job submit .*",
+        "needs ray[default], which is not among the requirements",
+        "tests/system/test_ray_scale.py::test_two_nodes_share_the_clients_and_give_the_same_run_also_when_one_dies",
+    ),
+    (
         r"make deploy-demo(-tables)?|python -m deploy\.demo( tables)?",
         "three minutes",
         "tests/system/test_rehearsal.py::test_the_approved_app_trains_on_the_nodes_own_pictures",

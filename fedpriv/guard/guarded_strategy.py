@@ -99,7 +99,7 @@ class Guarded(Strategy):
         self.entries: dict[int, list[Entry]] = {}
         self.refused: Counter[str] = Counter()  # replies without content, by what they say
         self.closed: dict[int, str] = {}  # rounds whose sum did not open, and why
-        self._timeout, self._began = 3600.0, time.time()
+        self._timeout, self._began = 3600.0, time.monotonic()
         self._grid: Grid | None = None
         self._model: Model | None = None
         self._opening: Opening | None = None
@@ -394,7 +394,7 @@ class Guarded(Strategy):
             "answers": {str(client): times for client, times in sorted(done.items())},
             "sandbox": sorted({self.terms[client].sandbox for client in done}),
             "versions": library_versions(),
-            "seconds": round(time.time() - self._began, 1),
+            "seconds": round(time.monotonic() - self._began, 1),
         }
         write_atomic(self.folder / SUMMARY, json.dumps(found, indent=1) + "\n", durable=False)
         write_report(self.folder, found)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import os
 import shutil
 import signal
+import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -199,6 +201,14 @@ def interrupted(stopped: Path, tmp_path: Path) -> Path:
 def test_ctrl_c_and_on(interrupted: Path, whole: Path):
     resume_run(interrupted)
     assert result_of(interrupted) == result_of(whole)
+
+
+def test_a_clock_that_jumps_changes_nothing(interrupted: Path, whole: Path, monkeypatch: pytest.MonkeyPatch):
+    real, jumps = time.time, itertools.cycle((0.0, 1e8, -1e8))  # three years
+    monkeypatch.setattr(time, "time", lambda: real() + next(jumps))
+    resume_run(interrupted)
+    assert result_of(interrupted) == result_of(whole)
+    assert all(0 <= row["seconds"] < 1e6 for row in rows_of(interrupted))
 
 
 def test_torn_last_lines(interrupted: Path, whole: Path):
