@@ -29,6 +29,7 @@ from fedpriv.config.methods import (
     GradientOptions,
     LDPFLOptions,
     ModularOptions,
+    MomentsOptions,
     NoisyGradientOptions,
     RowSumOptions,
     ScaffoldOptions,
@@ -44,9 +45,10 @@ from fedpriv.config.schema import Config, FaultPlan
 OWN_STEP = {
     "fedonce": "the server's rule finds the length of its one step along each direction (strategy.server.step)",
     "ask": "the noisy sum is the answer",
+    "moments": "the noisy sum is the model",
 }
 #: Models that read any numbers; all others read pictures.
-READ_VECTORS = ("auto", "linear", "softmax", "mlp", "constant", "custom")
+READ_VECTORS = ("auto", "linear", "softmax", "mlp", "moments", "constant", "custom")
 LINEAR = ("softmax", "linear")
 
 
@@ -280,7 +282,12 @@ RULES: tuple[Rule, ...] = (
          lambda c, o: o.lr not in (None, 1) and OWN_STEP.get(c.strategy.name), "{x}; allowed: null or 1"),
     Rule("answers", "model", lambda c, o: c.model.name not in ("auto", "constant"),
          "strategy=ask trains no model, its numbers are the answers; allowed: auto, constant", AskOptions),
+    Rule("moments", "model", lambda c, o: c.model.name != "moments",
+         "strategy=moments makes its model of one sum; allowed: moments", MomentsOptions),
     # --- of all methods
+    Rule("moments-alone", "model",
+         lambda c, o: c.model.name == "moments" and not isinstance(o, MomentsOptions),
+         "its parameters are sums over rows, which nothing trains: strategy=moments; allowed: another model"),
     Rule("cohort", "clients_per_round", lambda c, o: c.clients_per_round > c.num_clients,
          "at most num_clients={c.num_clients} is allowed"),
     Rule("replies", "strategy.server.min_replies", lambda c, o: o.min_replies > c.clients_per_round,

@@ -43,13 +43,14 @@ NO_ALGORITHM = {
     "dpftrl": "its noise is a trusted server's, correlated over all rounds",
     "dpsum": "its sites send sums of clipped gradients and train no model",
     "ask": "its sites answer questions and train no model",
+    "moments": "its sites send sums of what a linear head needs and train no model",
 }
 #: Those that are no mechanism of a pair, and why.
 NO_MECHANISM = {
     **dict.fromkeys((*ALGORITHMS, "corrquant"), "it adds no noise"),
     **{
         name: NO_ALGORITHM[name]
-        for name in ("scaffold", "dpsgd", "agn", "anr", "dpfl_agn", "fedonce", "dpftrl", "dpsum", "ask")
+        for name in ("scaffold", "dpsgd", "agn", "anr", "dpfl_agn", "fedonce", "dpftrl", "dpsum", "ask", "moments")
     },
     "adpfl": "its noise follows its own layers and its own exchange of statistics",
     "nbafl": "its noise is made for its own proximal term and for its server's noise",

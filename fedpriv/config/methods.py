@@ -11,7 +11,7 @@ from pydantic import Field, field_validator
 
 from fedpriv.common.errors import OptionError
 from fedpriv.common.sum_limits import FEWEST_BITS, MOST_BITS
-from fedpriv.config.options import SMALLEST, MethodOptions, Options, follows, on_server
+from fedpriv.config.options import SMALLEST, Head, MethodOptions, Options, follows, on_server
 
 Variant = Literal["repaired", "published"]
 #: As `SMALLEST`, of a score.
@@ -101,6 +101,14 @@ class AskOptions(RowSumOptions):
     def sections(self) -> int:
         """How many rounds have numbers of their own in the sum: all where a later one asks otherwise, else one."""
         return self.rounds if any(question.strip().startswith(IN_ROUNDS) for question in self.questions) else 1
+
+
+class MomentsOptions(RowSumOptions):
+    """Of moments: one sum of what a linear head needs. Its clip norm is 1."""
+
+    noise_multiplier: float = Field(ge=0, description="standard deviation of one noise; a row's vector is of length 1")
+    head: Head = follows("model.head")
+    bound: float | None = follows("model.bound")
 
 
 # --- accumulated gradients, and control variates beside them -------------------------------------------------
@@ -478,6 +486,7 @@ METHODS: dict[str, type[MethodOptions]] = {
     "skellam": SkellamOptions,
     "dpsum": DPSumOptions,
     "ask": AskOptions,
+    "moments": MomentsOptions,
     "dpfedsnlc": DPFedSNLCOptions,
     "dpsgd": ExampleLevelOptions,
     "agn": AdamOptions,

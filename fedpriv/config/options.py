@@ -26,6 +26,10 @@ def on_server(description: str, **limits: Any) -> Any:
     return Field(description=description, json_schema_extra={"half": "server"}, **limits)
 
 
+#: `model.head` of model=moments.
+Head = Literal["auto", "lda", "ridge", "mean"]
+
+
 def follows(option: str) -> Any:
     """No option of its own: the value of another one, which the method's halves read under this name."""
     return Field(description=f"as {option}", json_schema_extra={"half": "server", "follows": option})

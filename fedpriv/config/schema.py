@@ -22,7 +22,7 @@ from fedpriv.config.data_schema import (
     check_hub,
 )
 from fedpriv.config.method_pairs import NO_MECHANISM, Mechanism, check_pair, in_words
-from fedpriv.config.options import AttackConfig, AuditConfig, Library, OperationsConfig, Options, TrackingConfig
+from fedpriv.config.options import AttackConfig, AuditConfig, Head, Library, OperationsConfig, Options, TrackingConfig
 from fedpriv.config.strategy_options import StrategyConfig
 
 # --- model, local training, engine, privacy --------------------------------------------------------------
@@ -42,6 +42,7 @@ class ModelConfig(Options):
         "gru",
         "transformer",
         "constant",
+        "moments",
         "custom",
         "app",
     ]
@@ -54,6 +55,13 @@ class ModelConfig(Options):
         default=2, ge=1, le=1000, description="transformer: blocks of attention and a feed-forward layer"
     )
     heads: int = Field(default=4, ge=1, description="transformer: heads of attention (divides the embedding)")
+    head: Head = Field(
+        default="auto",
+        description="moments: auto: mean where noise hides the second moment, else lda",
+    )
+    bound: float | None = Field(
+        default=None, gt=0, description="moments: B, length to which a row is clipped; null: sqrt(numbers of a row / 3)"
+    )
     second_hidden: int = Field(default=0, ge=0, description="cnn_agn: width of a second fully connected layer, 0 none")
     groups: int = Field(default=8, ge=1, description="resnet: groups of GroupNorm (divides 64)")
     path: str | None = Field(

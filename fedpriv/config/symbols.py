@@ -100,6 +100,7 @@ SYMBOLS: dict[str, dict[str, str]] = {
     "cpsgd": {**_GRADIENT, **_MASKS, "client.levels": "k", "client.trials": "m"},
     "ddgauss": {**_WHOLE, **_MASKS},
     "skellam": {**_WHOLE, **_MASKS},
+    "moments": {"client.noise_multiplier": "sigma", **_MASKS},
     "ask": {"client.noise_multiplier": "sigma", **_MASKS},
     "dpsum": {"client.noise_multiplier": "sigma", "client.clip_norm": "C", "client.sampling_rate": "q", **_MASKS},
     "dpfedsnlc": {**_GRADIENT, "client.noise_multiplier": "sigma", "client.score_bound": "tau"},

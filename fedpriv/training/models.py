@@ -24,6 +24,7 @@ from fedpriv.mechanisms.device_errors import NO_MEMORY
 from fedpriv.training import language_models
 from fedpriv.training.flat_model import Shape
 from fedpriv.training.language_models import Text
+from fedpriv.training.moments import Moments, bound_of
 from fedpriv.training.trained_part import freeze_marked, load_public, train_part, without_batch_norm
 
 #: Examples with a side below this get the linear model under `model=auto`: two 5x5 convolutions do not fit.
@@ -282,7 +283,13 @@ def _resnet34(config: ModelConfig, shape: Shape, classes: int) -> nn.Module:
     return _resnet((3, 4, 6, 3), config, shape, classes)
 
 
+def _moments(config: ModelConfig, shape: Shape, classes: int) -> nn.Module:
+    """Of rows clipped to ``bound`` B, by default the length of one that is spread evenly over [-1, 1]."""
+    return _blocks(head=[Moments(_numel(shape), classes, bound_of(config.bound, _numel(shape)), config.head)])
+
+
 _BUILDERS = {
+    "moments": _moments,
     "linear": _linear,
     "softmax": _softmax,
     "mlp": _mlp,
