@@ -27,7 +27,8 @@ from fedpriv.runs.preparation import resolve
 from fedpriv.runs.start import start_run
 
 SIZE = "num_clients=5 clients_per_round=4 num_rounds=3 engine=inprocess operations.report=false checkpoint.every=0"
-MODELS = {"fedonce": "softmax", "ask": "constant"}  # of those that train no network of several layers
+#: Of methods that train no network of several layers.
+MODELS = {"fedonce": "softmax", "ask": "constant", "moments": "moments"}
 WAYS = [*(f"engine.trainer={name}" for name in ("sequential", "vectorised")), "strategy.secure_sum=ideal"]
 WAYS.append("strategy.secure_sum=protocol")
 #: Branches that the defaults do not enter.

@@ -182,7 +182,7 @@ def prepare_sum(method: Method) -> Method:
 
 MLP = ("model=mlp", "model.hidden=4")
 #: Of methods that take no other.
-MODEL = {"fedonce": ("model=softmax",), "ask": ("model=constant",)}
+MODEL = {"fedonce": ("model=softmax",), "ask": ("model=constant",), "moments": ("model=moments",)}
 METHODS = group_choices(CONF / "strategy")
 
 

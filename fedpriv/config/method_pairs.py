@@ -41,9 +41,7 @@ NO_ALGORITHM = {
     "nbafl": "its clients release clipped weights, and its server adds noise too",
     "fedonce": "its clients send one message, of statistics and not of an update",
     "dpftrl": "its noise is a trusted server's, correlated over all rounds",
-    "dpsum": "its sites send sums of clipped gradients and train no model",
-    "ask": "its sites answer questions and train no model",
-    "moments": "its sites send sums of what a linear head needs and train no model",
+    **dict.fromkeys(("dpsum", "ask", "moments"), "its sites send sums over their rows and train no model"),
 }
 #: Those that are no mechanism of a pair, and why.
 NO_MECHANISM = {

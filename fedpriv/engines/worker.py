@@ -285,6 +285,9 @@ class Worker:
         config, dataset = self.config, self.data.dataset
         text = text_of(dataset)
         chosen = resolve_model(config.model, dataset.shape, client_class(config).traits.keeps_layers, text)
+        if chosen.name == "moments" and (task := dataset.task.name) not in ("classification", "regression"):
+            words = f"makes heads for classes or for a number, and this task is {task}; allowed: dpsum"
+            raise OptionError("strategy", "moments", words)
         statistics = may_keep_statistics(config)
         module = build_model(chosen, dataset.shape, len(dataset.classes), config.seed, text, statistics=statistics)
         device = resolve_device(config.engine.device)

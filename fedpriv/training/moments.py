@@ -56,9 +56,16 @@ def vectors(rows: Tensor, targets: Tensor, outputs: int, bound: float, head: Hea
     first = (one.double().unsqueeze(2) * u.unsqueeze(1)).flatten(1) * math.sqrt(share)
     if share == 1:
         return first
-    above = torch.triu_indices(u.shape[1], u.shape[1])
-    weights = torch.where(above[0] == above[1], 1.0, math.sqrt(2)).double() * math.sqrt(1 - share)
-    return torch.cat([first, u[:, above[0]] * u[:, above[1]] * weights], dim=1)
+    places, weights = _triangle(u.shape[1], share, u.device)
+    return torch.cat([first, u[:, places[0]] * u[:, places[1]] * weights], dim=1)
+
+
+def _triangle(size: int, share: float, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Places (int64 [2, n]) of an upper triangle, and what each is multiplied by in phi (float64 [n])."""
+    places = torch.triu_indices(size, size, device=device)
+    weights = torch.full((places.shape[1],), math.sqrt(2 * (1 - share)), dtype=torch.float64, device=device)
+    weights[places[0] == places[1]] = math.sqrt(1 - share)
+    return places, weights
 
 
 class Moments(nn.Module):
@@ -121,8 +128,7 @@ class Moments(nn.Module):
     def _second(self) -> Tensor:
         """S (float64 [k+1, k+1])."""
         size = self.inputs + 1
-        above = torch.triu_indices(size, size, device=self.second.device)
-        weights = torch.where(above[0] == above[1], 1.0, math.sqrt(2)).double() * math.sqrt(1 - self.share)
+        places, weights = _triangle(size, self.share, self.second.device)
         found = torch.zeros(size, size, dtype=torch.float64, device=self.second.device)
-        found[above[0], above[1]] = self.second.double() / weights
+        found[places[0], places[1]] = self.second.double() / weights
         return found + found.triu(1).T

@@ -31,7 +31,7 @@ ROWS = torch.randn(24, 1, 4, 4, generator=torch.Generator().manual_seed(5)), tor
 #: Method -> forms that it has not.
 BY_EXAMPLE = ("dpsgd", "agn", "anr", "dpfl_agn", "dpsum")
 REFUSED = dict.fromkeys((*BY_EXAMPLE, "scaffold"), ("function", "mod", "numpy")) | dict.fromkeys(
-    ("ask", "fedonce"), ("function", "mod", "numpy", "trainer")
+    ("ask", "fedonce", "moments"), ("function", "mod", "numpy", "trainer")
 )
 
 

@@ -88,7 +88,7 @@ def noise_for(case: tuple[str, ...]) -> list[str]:
     options = compose([case[0]]).strategy.options
     if isinstance(options, ExampleLevelOptions):
         return SAMPLED
-    if case[0] in ("strategy=dpftrl", "strategy=dpsum", "strategy=ask"):
+    if case[0] in ("strategy=dpftrl", "strategy=dpsum", "strategy=ask", "strategy=moments"):
         return OF_MANY
     return QUIET if hasattr(options, "noise_multiplier") else []
 

@@ -68,6 +68,7 @@ MOST = {
     "fedvf": (11, 12),
     "ldpfl": (11, 13),
     "lgfedavg": (11, 12),
+    "moments": (14, 14),
     "nbafl": (10, 12),
     "pfl": (11, 12),
     "privunit": (12, 14),

@@ -53,7 +53,7 @@ AT_ONCE = (
 )
 ROWS = [case for case in CASES if case[0].partition("=")[2] in AT_ONCE]
 SINGLY = ("engine.trainer=sequential", "num_rounds=2")
-MODELS = {"fedonce": "softmax", "ask": "constant"}  # of those that cannot train the small network
+MODELS = {"fedonce": "softmax", "ask": "constant", "moments": "moments"}  # of those that cannot train the small network
 UNEVEN = ("partition=dirichlet", "partition.alpha=0.3", "partition.min_examples=1", "num_clients=50")
 UNIT_MECHANISMS = ("projunit", "sqkr", "gaussian")
 LONG = ("num_clients=10", "num_rounds=6")

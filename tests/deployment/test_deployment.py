@@ -79,7 +79,7 @@ CLIENT_LEVEL = {
 }
 EXAMPLE_LEVEL = {"agn", "anr", "dpfl_agn", "dpsgd", "nbafl"}
 #: A server that adds in the open sees each client's numbers: only masks make a secure sum of them.
-SUMS = {"ddgauss", "skellam", "dpsum", "ask"}
+SUMS = {"ddgauss", "skellam", "dpsum", "ask", "moments"}
 #: Their clients send updates without noise, to a server that they would have to trust, which goes on whoever answers.
 TRUSTING = {"dpftrl"}
 WITHOUT_PRICE = {"corrquant", "fedavg", "fedper", "fedprox", "fedvf", "lgfedavg", "pfl"}
@@ -100,7 +100,7 @@ def test_every_method_keeps_to_the_policy_or_is_refused(strategy: str, machines:
     text = network.overrides(*own).replace("model=linear", "model=mlp")
     if strategy not in ("fedldp", "fedcad"):
         text = text.replace("strategy.client.noise_multiplier=2.0", "")
-    if strategy == "ask":  # there is no model to choose
+    if strategy in ("ask", "moments"):  # there is no model to choose
         text = text.replace("model=mlp", "")
     if strategy == "fedonce":  # of linear models alone; its features are for larger pictures, its steps many
         text = text.replace("model=mlp", "model=linear features=none local.epochs=1")

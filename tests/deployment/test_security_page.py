@@ -79,7 +79,8 @@ LIMITS = Limits(
 
 @lru_cache(maxsize=64)
 def config_of(options: str) -> Config:
-    model = ["model=constant"] if options.startswith("strategy=ask") else []  # it trains none
+    own = {"strategy=ask": ["model=constant"], "strategy=moments": ["model=moments"]}  # these train none
+    model = own.get(options.partition(" ")[0], [])
     return compose([*options.split(), *RUN, *model])
 
 

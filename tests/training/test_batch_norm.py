@@ -127,7 +127,7 @@ def test_the_servers_statistics_are_the_mean_of_the_clients(run: Run) -> None:
         assert np.allclose(found[name], value.numpy(), atol=1e-6), name
 
 
-@pytest.mark.parametrize("name", sorted(set(METHODS) - {*OPEN, "ask", "fedonce"}))
+@pytest.mark.parametrize("name", sorted(set(METHODS) - {*OPEN, "ask", "fedonce", "moments"}))
 def test_it_is_refused_with_the_reason_where_something_is_private(name: str) -> None:
     assert target(name, "client")
     with pytest.raises(OptionError, match=r"layer 1 is BatchNorm2d.*without clipping and noise.*GroupNorm"):
