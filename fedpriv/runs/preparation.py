@@ -138,6 +138,7 @@ def make_strategy(
         layout.shapes[0][0],
         client.threat,
         config.num_rounds,
+        config.privacy.across_sites,
         config.model.name == "app",
     )
     kind = server_class(config)

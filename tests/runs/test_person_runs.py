@@ -24,6 +24,7 @@ from fedpriv.data.table_schema import schema_of
 from fedpriv.deployment.policy import Booked, UnitBudget
 from fedpriv.engines.worker import Worker
 from fedpriv.mechanisms.clipped_sums import Members
+from fedpriv.privacy.composition import compose as compose_events
 from fedpriv.privacy.events import Entry, PoissonGaussian, Threat, event_from_json, event_to_json
 from fedpriv.runs.folder import RunFolder
 from fedpriv.runs.planning import make_plan
@@ -213,6 +214,108 @@ def test_the_word_of_a_person_is_the_columns_or_the_schemas_own() -> None:
     for wrong in ({"word": "patient"}, {"unit": "mrn", "word": "<b>"}):
         with pytest.raises(OptionError, match="word"):
             schema_of(said | wrong, "s")
+
+
+# --- a person at several clients ---------------------------------------------------------------------------
+
+
+def at_sites(folder: Path, sites: int = 3, more: int = 0) -> list[str]:
+    """As `table`, with a client for each value of `hospital`: patient p is at the first 1 + p % ``sites`` of them, one
+    row each, and ``more`` more patients are at all.
+    """
+    options, rng = table(folder), np.random.default_rng(1)
+    lines = ["patient,hospital,a,b,ill"]
+    for person in range(48 + more):
+        for site in range(sites if person >= 48 else 1 + person % sites):
+            a, b = np.clip(rng.normal(0, 1, 2), -4, 4)
+            lines.append(f"p{person},h{site},{a:.3f},{b:.3f},{'yes' if a > 0 else 'no'}")
+    (folder / "people.csv").write_text("\n".join(lines))
+    many = (f"num_clients={sites}", f"clients_per_round={sites}")
+    return [*options, "partition=column", "partition.column=hospital", *many]
+
+
+@pytest.mark.parametrize("method", [*FORMS, ["strategy=dpsgd"]], ids=lambda method: method[-1].rpartition("=")[2])
+def test_a_person_at_several_clients_runs_where_the_sites_are_declared(tmp_path: Path, method: list[str]) -> None:
+    options = [*method, *at_sites(tmp_path)]
+    with pytest.raises(OptionError, match=r"privacy.across_sites=1: \d+ persons are held by more .* one by 3; allowed: 3"):
+        make_plan(compose(options), Worker(compose(options)))
+    with pytest.raises(OptionError, match=r"privacy.across_sites=2: \d+ persons are held by more .* allowed: 3 to 3"):
+        example_counts(compose([*options, "privacy.across_sites=2"]))
+    config = compose([*options, "privacy.across_sites=3"])
+    data = load_federated(config)
+    held = [set(data.dataset.train.unit[data.train_indices(client)]) for client in range(3)]  # type: ignore[index]
+    assert held[2] < held[1] < held[0] and example_counts(config).tolist() == [len(one) for one in held]
+    summary, ledger, _ = run(tmp_path / "run", [*options, "privacy.across_sites=3"])
+    planned = make_plan(config, Worker(config)).verified_epsilon
+    assert summary["privacy"]["verified_epsilon"] == pytest.approx(planned) and '"unit":"person"' in ledger
+    single = run(tmp_path / "alone", [*method, *table(tmp_path / "one"), "num_clients=3", "clients_per_round=3"])[0]
+    assert planned > 1.2 * single["privacy"]["verified_epsilon"] or method == ["strategy=dpsgd"]
+    assert any("may be at up to 3 clients" in reason for reason in summary["privacy"]["reasons"])
+
+
+def test_whose_unit_is_no_person_needs_no_sites(tmp_path: Path) -> None:
+    """Rows are at one client each, and a client is its own unit; what follows for a person is said of rows."""
+    options = at_sites(tmp_path)
+    assert example_counts(compose(["strategy=dpsgd", "privacy.unit=row", *options])).sum() > 60
+    start_run(compose(["strategy=fedldp", *options]), tmp_path / "run")
+
+
+def test_unlike_sites_are_priced_as_the_smallest(tmp_path: Path) -> None:
+    """The ledger of either client bounds a person at both: coins of two rates, composed."""
+    options = ["strategy=dpsgd", "strategy.client.noise_multiplier=1", "strategy.client.local_steps=40"]
+    config = compose([*options, *at_sites(tmp_path, 2), "privacy.across_sites=2"])
+    alone = compose([*options, *at_sites(tmp_path, 2), "privacy.across_sites=1", "privacy.unit=row"])
+    counts = example_counts(config)
+    assert counts[0] > 1.5 * counts[1]
+    both = [event for size in counts for event in make_client(alone, examples=size).planned_events(1)]
+    (small, large) = (make_client(config, examples=size).planned_events(1) for size in counts)
+    assert small == large and small[0].count == 80
+    assert small[0].sampling_rate == 6 / counts[1]  # type: ignore[attr-defined]
+    exact, priced = compose_events(both, 1e-5).epsilon, compose_events(small, 1e-5).epsilon
+    single = compose_events(both[1:], 1e-5).epsilon
+    assert single < exact <= priced < 1.5 * exact
+
+
+REFUSED = [
+    (["strategy=fedldp"], "fedldp protects all of a client's data, and a client is one site; allowed: 1"),
+    (["strategy=ldpfl", "strategy.client.shuffle=true"], "a client is one site; allowed: 1"),
+    (["strategy=fedper"], "a client is one site; allowed: 1"),
+    (["strategy=nbafl", "privacy.unit=row"], "nbafl clips no gradients"),
+    (["strategy=dpfl_agn"], "changes its noise over rounds"),
+    (["strategy=anr"], "changes its noise over rounds"),
+    (["strategy=dpsgd", "num_clients=1", "clients_per_round=1"], "no more sites than num_clients; allowed: 1 to 1"),
+]
+
+
+@pytest.mark.parametrize(("method", "words"), REFUSED, ids=lambda value: str(value)[:30])
+def test_a_method_without_a_price_for_several_sites_says_so(tmp_path: Path, method: list[str], words: str) -> None:
+    with pytest.raises(OptionError, match=r"privacy\.across_sites=2") as refused:
+        make_client(compose([*table(tmp_path), *method, "privacy.across_sites=2"]))
+    assert words in str(refused.value)
+
+
+@pytest.mark.parametrize("value", ["0", "-1", "1.5", "two", "null", "1001"])
+def test_sites_are_a_whole_number(value: str) -> None:
+    with pytest.raises(OptionError, match=r"privacy\.across_sites"):
+        compose([f"privacy.across_sites={value}"])
+
+
+def test_rows_that_clients_share_are_priced_for_as_many_sites(tmp_path: Path) -> None:
+    """partition=resampled: each client draws of one pool, and the most clients of one row are counted."""
+    given = ["strategy=dpsgd", *table(tmp_path, unit=""), "num_clients=6", "clients_per_round=6", "partition=resampled"]
+    options = [*given, "partition.examples_per_client=20"]
+    with pytest.raises(OptionError, match=r"partition=resampled: .*or privacy\.across_sites"):
+        make_client(compose(options))
+    with pytest.raises(OptionError, match=r"privacy.across_sites=2: \d+ rows are held by more .* one by (\d)") as refused:
+        example_counts(compose([*options, "privacy.across_sites=2"]))
+    most = int(str(refused.value).partition("one by ")[2][0])
+    assert 2 < most <= 6
+    config = compose([*options, f"privacy.across_sites={most}"])
+    data = load_federated(config)
+    drawn = np.concatenate([data.train_indices(client) for client in range(6)])
+    assert np.bincount(drawn).max() == most
+    (event,) = make_client(config).planned_events(1)
+    assert event.count % most == 0
 
 
 # --- policies and audits ---------------------------------------------------------------------------------
