@@ -190,8 +190,8 @@ def _unit_remarks(config: Config, schema: TableSchema | None) -> tuple[str, ...]
         words = f"one {person} is all training rows with one {schema.unit}"
         if across > 1:
             return (_at_several_sites(f"{words}, and each {person}", across, config) + kept,)
-        alone = make_client(config).threat.observer == "server"
-        twice = "the epsilon of twice as many rounds" if alone else "the epsilon of half of the noise"
+        own_noise = getattr(config.strategy.options, "form", "local") == "local"
+        twice = "the epsilon of twice as many rounds" if own_noise else "the epsilon of half of the noise"
         return (f"{words} at one client; who is at two has {twice} (privacy.across_sites=2 counts it){kept}",)
     rows = "k rows" if cap is None else f"k = {cap} rows"
     words = f"privacy.unit=row: one row is protected, although a {person} may have several ({schema.unit}){kept}"
@@ -204,8 +204,8 @@ def _unit_remarks(config: Config, schema: TableSchema | None) -> tuple[str, ...]
 def _at_several_sites(who: str, across: int, config: Config) -> str:
     unchecked = "; no node sees another's rows to check it" if config.dataset.name == "on_nodes" else ""
     return (
-        f"{who} may be at up to {across} clients, which the run declares (privacy.across_sites){unchecked}; epsilon is that "
-        f"of all {across} together"
+        f"{who} may be at up to {across} clients, which the run declares (privacy.across_sites){unchecked}; epsilon is "
+        f"that of all {across} together"
     )
 
 
@@ -322,8 +322,8 @@ def _check_held(config: Config, data: FederatedData, persons: bool, across: int)
         held[np.unique(who[data.train_indices(client)])] += 1
     if (most := int(held.max())) > across:
         what, many = ("persons" if persons else "rows"), int((held > across).sum())
-        words = f"{many:,} {what} are held by more clients than that, one by {most}; allowed: {most} to {config.num_clients}"
-        raise OptionError("privacy.across_sites", across, f"{words}, or another partition")
+        words = f"{many:,} {what} are held by more clients than that, one by {most}; allowed: {most} or more, "
+        raise OptionError("privacy.across_sites", across, f"{words}up to num_clients, or another partition")
 
 
 def check_own_client(config: Config, kind: type[Client], options: MethodOptions) -> None:

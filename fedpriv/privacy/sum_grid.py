@@ -112,7 +112,8 @@ Then sum m_r <= S R.
   number of rounds with m_r > 0; the lesser of the two (k, |v|_1) follows. A window that S d coordinates leave with
   probability delta is left by d of them with delta/S. So R such events cost as much as the person's rounds at least.
 
-Symbols: R -> steps (gamma = C/R), S -> across, sigma -> multiplier (standard deviation of one noise / C), b -> bits, q -> rate.
+Symbols: R -> steps (gamma = C/R), S -> across, sigma -> multiplier (standard deviation of one noise / C), b -> bits,
+q -> rate.
 """
 
 

@@ -124,9 +124,14 @@ def _words(privacy: Privacy) -> list[str]:
     return ["not stated" if word is None else word for word in (*words, None if delta is None else f"{delta:g}")]
 
 
+def at_clients(unit: str, across: float | None) -> str:
+    """The words of `UNITS` for data at up to so many clients (`privacy.across_sites`; None: one)."""
+    return unit if across is None else f"{unit.removesuffix(' at one client')} at up to {across:g} clients"
+
+
 def unit_words(privacy: Privacy) -> str:
     """Whose data are protected; of persons by the word that the table's schema has for one."""
-    words = UNITS.get(str(privacy.unit), f"the unit “{privacy.unit}”")
+    words = at_clients(UNITS.get(str(privacy.unit), f"the unit “{privacy.unit}”"), privacy.across_sites)
     return words.replace("one person", f"one {privacy.person or 'person'}")
 
 

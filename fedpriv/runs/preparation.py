@@ -388,7 +388,8 @@ def plan_rows(config: Config, policy: Policy | None = None) -> dict[str, str]:
     claim = plan.claim
     claimed = f"{figure(claim.epsilon)} (scope {claim.scope}; {claim.equation})" if claim else "nothing is claimed"
     person = "".join(f" (all rows of one {word})" for word in person_word(config).values())
-    threat = f"unit {plan.threat.unit}{person}, {plan.threat.adjacency}, observer {plan.threat.observer}"
+    across = f" at up to {config.privacy.across_sites} clients" if config.privacy.across_sites > 1 else ""
+    threat = f"unit {plan.threat.unit}{person}{across}, {plan.threat.adjacency}, observer {plan.threat.observer}"
     rows = {
         "method": f"{config.method} ({config.privacy.variant}), {config.model.name}, {config.dataset.name}",
         **_public_knowledge(config),

@@ -48,6 +48,7 @@ def privacy_figures(config: Config, plan: Plan, accounts: Accounts, stopped: int
         **vars(client.threat),
         **added,
         **person_word(config),
+        **({"across_sites": privacy.across_sites} if privacy.across_sites > 1 else {}),
         **({} if by_opacus is None else {"opacus": by_opacus.to_json()}),
         **spent_before(config),
         "delta": privacy.delta,
@@ -201,7 +202,7 @@ def answered(
     numbers = [int(row["round"]) for row in rounds]
     totals = asks.rounds(theta)[[number - 1 for number in numbers] if asks.sections > 1 else [0]]
     questions, stds = asks.at_round(numbers[-1], theta), noise_in_sums(options, rounds) / KEPT
-    found = answers(questions, totals, stds, asks.rows_per_unit, config.seed)
+    found = answers(questions, totals, stds, asks.rows_per_unit, config.seed, config.privacy.across_sites)
     return [
         {
             "question": one.question,

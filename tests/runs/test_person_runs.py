@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
 from typing import Any
@@ -15,17 +16,21 @@ from fedpriv.attacks import fit_audit
 from fedpriv.attacks.experiment import Experiment
 from fedpriv.attacks.noise_amounts import too_long
 from fedpriv.attacks.noise_contract import BROKEN
-from fedpriv.client.build import example_counts, make_client, unit_of
+from fedpriv.certificates import statement, verify_certificate, writing
+from fedpriv.client.build import example_counts, make_client, unit_of, unit_remarks
+from fedpriv.common.identities import new_identity
 from fedpriv.common.errors import DataError, OptionError
 from fedpriv.config.compose import compose
 from fedpriv.config.schema import Config
 from fedpriv.data.load import load_federated
 from fedpriv.data.table_schema import schema_of
+from fedpriv.deployment.data_ledger import Signer
 from fedpriv.deployment.policy import Booked, UnitBudget
 from fedpriv.engines.worker import Worker
 from fedpriv.mechanisms.clipped_sums import Members
 from fedpriv.privacy.composition import compose as compose_events
 from fedpriv.privacy.events import Entry, PoissonGaussian, Threat, event_from_json, event_to_json
+from fedpriv.privacy.gaussian_dp import gaussian_epsilon
 from fedpriv.runs.folder import RunFolder
 from fedpriv.runs.planning import make_plan
 from fedpriv.runs.preparation import plan_rows
@@ -237,9 +242,11 @@ def at_sites(folder: Path, sites: int = 3, more: int = 0) -> list[str]:
 @pytest.mark.parametrize("method", [*FORMS, ["strategy=dpsgd"]], ids=lambda method: method[-1].rpartition("=")[2])
 def test_a_person_at_several_clients_runs_where_the_sites_are_declared(tmp_path: Path, method: list[str]) -> None:
     options = [*method, *at_sites(tmp_path)]
-    with pytest.raises(OptionError, match=r"privacy.across_sites=1: \d+ persons are held by more .* one by 3; allowed: 3"):
+    with pytest.raises(
+        OptionError, match=r"privacy.across_sites=1: \d+ persons are held by more .* one by 3; allowed: 3 or more"
+    ):
         make_plan(compose(options), Worker(compose(options)))
-    with pytest.raises(OptionError, match=r"privacy.across_sites=2: \d+ persons are held by more .* allowed: 3 to 3"):
+    with pytest.raises(OptionError, match=r"privacy.across_sites=2: \d+ persons are held by more .* allowed: 3 or more"):
         example_counts(compose([*options, "privacy.across_sites=2"]))
     config = compose([*options, "privacy.across_sites=3"])
     data = load_federated(config)
@@ -251,6 +258,31 @@ def test_a_person_at_several_clients_runs_where_the_sites_are_declared(tmp_path:
     single = run(tmp_path / "alone", [*method, *table(tmp_path / "one"), "num_clients=3", "clients_per_round=3"])[0]
     assert planned > 1.2 * single["privacy"]["verified_epsilon"] or method == ["strategy=dpsgd"]
     assert any("may be at up to 3 clients" in reason for reason in summary["privacy"]["reasons"])
+
+
+def test_report_and_certificate_say_at_how_many_clients_a_person_may_be(tmp_path: Path) -> None:
+    """And the certificate's own reader counts all of them from the ledger's lines."""
+    options = [*FORMS[2], *at_sites(tmp_path), "strategy.client.noise_multiplier=3", "operations.report=true"]
+    at_three, said = [*options, "privacy.across_sites=3"], "patient at up to 3 clients"
+    assert f"unit person (all rows of one {said.replace(' at', ') at')}" in plan_rows(compose(at_three))["threat model"]
+    start_run(compose(at_three), tmp_path / "run")
+    page = (tmp_path / "run" / "report.html").read_text()
+    assert f"all training rows of one {said}" in page and "at one client" not in page
+    found = statement.of_run(tmp_path / "run")
+    assert found["subject"]["across_sites"] == 3 and any(said[8:] in words for words in found["assumptions"])
+    assert found["protections"][0]["epsilon"] == pytest.approx(gaussian_epsilon(math.sqrt(2 * 3) / 3, 1e-5), rel=5e-3)
+    signer = Signer(new_identity(b"mine")[0])
+    signed = statement.signed(found, signer, "whoever carried out this run")
+    assert f"all training rows of one person {said[8:]}" in writing.page(signed)
+    (tmp_path / "certificate.json").write_text(json.dumps(signed))
+    assert verify_certificate.main([str(tmp_path / "certificate.json")]) == 0
+    found["protections"][0]["epsilon"] = gaussian_epsilon(math.sqrt(2) / 3, 1e-5)  # of a person at one site
+    (tmp_path / "certificate.json").write_text(json.dumps(statement.signed(found, signer, "who")))
+    assert verify_certificate.main([str(tmp_path / "certificate.json")]) == 1
+    alone = unit_remarks(compose([*options, "privacy.unit=person"]))
+    assert "who is at two has the epsilon of twice as many rounds (privacy.across_sites=2 counts it)" in alone[0]
+    in_sum = unit_remarks(compose([*FORMS[0], *at_sites(tmp_path)]))
+    assert "who is at two has the epsilon of half of the noise" in in_sum[0]
 
 
 def test_whose_unit_is_no_person_needs_no_sites(tmp_path: Path) -> None:
@@ -306,7 +338,9 @@ def test_rows_that_clients_share_are_priced_for_as_many_sites(tmp_path: Path) ->
     options = [*given, "partition.examples_per_client=20"]
     with pytest.raises(OptionError, match=r"partition=resampled: .*or privacy\.across_sites"):
         make_client(compose(options))
-    with pytest.raises(OptionError, match=r"privacy.across_sites=2: \d+ rows are held by more .* one by (\d)") as refused:
+    with pytest.raises(
+        OptionError, match=r"privacy.across_sites=2: \d+ rows are held by more .* one by (\d)"
+    ) as refused:
         example_counts(compose([*options, "privacy.across_sites=2"]))
     most = int(str(refused.value).partition("one by ")[2][0])
     assert 2 < most <= 6
