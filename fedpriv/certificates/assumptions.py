@@ -61,6 +61,13 @@ def of_run_in_words(config: Config, summary: Mapping[str, Any]) -> list[str]:
         *(["Noise came from a seed: who knows it can subtract it. That suits experiments alone."] if seeded else []),
         "The numbers of clients and of their examples are public.",
         OF_SUMS[config.strategy.secure_sum],
+        *(
+            f"Against {one['observer']}, {one['adjacency']}, the releases cost {one['verified_epsilon']:.4g}; where "
+            f"neighbours are {one['other_adjacency']} the same lines cost {one['other_epsilon']:.4g}. Hold neither "
+            "against a figure for the other."
+            for one in (summary["privacy"], *summary["privacy"]["others"])
+            if isinstance(one.get("other_epsilon"), float) and isinstance(one["verified_epsilon"], float)
+        ),
         *summary["privacy"]["reasons"],
     ]
 

@@ -161,6 +161,8 @@ class Privacy(Audited):
     claimed_equation: Text = None
     verified_median: Number = None
     verified_at_claimed_scope: Number = None
+    other_adjacency: Text = None
+    other_epsilon: Number = None
     accountant: Text = None
     spent_so_far: Number = None
     clients_stopped: Number = None

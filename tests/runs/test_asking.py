@@ -155,9 +155,7 @@ def test_a_persons_rows_are_one_contribution(form: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("form", "wider"), [("ddgauss", 3), ("skellam", 3), ("central", 3), ("local", math.sqrt(3))])
-def test_at_one_epsilon_persons_at_three_sites_take_so_much_more_noise(
-    form: str, wider: float, tmp_path: Path
-) -> None:
+def test_at_one_epsilon_persons_at_three_sites_take_so_much_more_noise(form: str, wider: float, tmp_path: Path) -> None:
     widths = []
     for across in (1, 3):
         place = tmp_path / str(across)

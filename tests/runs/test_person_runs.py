@@ -18,8 +18,8 @@ from fedpriv.attacks.noise_amounts import too_long
 from fedpriv.attacks.noise_contract import BROKEN
 from fedpriv.certificates import statement, verify_certificate, writing
 from fedpriv.client.build import example_counts, make_client, unit_of, unit_remarks
-from fedpriv.common.identities import new_identity
 from fedpriv.common.errors import DataError, OptionError
+from fedpriv.common.identities import new_identity
 from fedpriv.config.compose import compose
 from fedpriv.config.schema import Config
 from fedpriv.data.load import load_federated
@@ -246,7 +246,9 @@ def test_a_person_at_several_clients_runs_where_the_sites_are_declared(tmp_path:
         OptionError, match=r"privacy.across_sites=1: \d+ persons are held by more .* one by 3; allowed: 3 or more"
     ):
         make_plan(compose(options), Worker(compose(options)))
-    with pytest.raises(OptionError, match=r"privacy.across_sites=2: \d+ persons are held by more .* allowed: 3 or more"):
+    with pytest.raises(
+        OptionError, match=r"privacy.across_sites=2: \d+ persons are held by more .* allowed: 3 or more"
+    ):
         example_counts(compose([*options, "privacy.across_sites=2"]))
     config = compose([*options, "privacy.across_sites=3"])
     data = load_federated(config)
