@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from fedpriv.mechanisms.tasks import TASKS
+from fedpriv.privacy.events import OTHER_ADJACENCY
 from fedpriv.report.run_summary import Privacy, leading_metric, mapping_of, number, pick, worst_site  # noqa: F401
 
 # Studies and commands import the readers of a summary from here.
@@ -151,6 +152,19 @@ def threat_sentence(record: Privacy | Mapping[str, Any]) -> str:
         f"The observer: {OBSERVERS.get(observer, f'“{observer}”')}. "
         f"The smaller the epsilon, the less it can tell; delta = {delta} is the additive slack."
     )
+
+
+def both_adjacencies(adjacency: str, epsilons: Iterable[float], delta: float) -> str:
+    """Of a sum of clients: what epsilons of Gaussian noise without sampling are where neighbours are the other kind, by
+    the closed form (Balle and Wang 2018, Theorem 8) at half of the distance or twice of it.
+    """
+    from fedpriv.privacy.gaussian_dp import gaussian_epsilon, gaussian_mu  # scipy
+
+    far, factor = ("half", 0.5) if adjacency == "replace-one" else ("twice", 2.0)
+    others = ((one, gaussian_epsilon(factor * gaussian_mu(one, delta), delta)) for one in epsilons)
+    named = "; ".join(f"{figure(one)} is {figure(other)}" for one, other in others)
+    words = f"Under {OTHER_ADJACENCY[adjacency]} a client moves the sum {far} as far: of Gaussian noise without "
+    return f"{words}sampling, epsilon {named}."
 
 
 def threat_table(privacy: Privacy) -> list[tuple[str, str, str]]:
