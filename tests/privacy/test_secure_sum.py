@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +23,7 @@ from fedpriv.common.messages import CLIP_BIT
 from fedpriv.config.compose import compose, read_config
 from fedpriv.mechanisms.noise import SeededNoise
 from fedpriv.privacy.auditor import audit
+from fedpriv.privacy.composition import at_other_adjacency
 from fedpriv.privacy.composition import compose as compose_events
 from fedpriv.privacy.events import CLIENT_TO_SERVER, SECURE_SUM, Gaussian
 from fedpriv.privacy.gaussian_dp import gaussian_epsilon
@@ -261,3 +263,17 @@ def test_a_sum_of_clients_shows_both_adjacencies(form: str, run: Run) -> None:
     assert f"verified, {named}" in page and f"{figure(found['other_epsilon'])}" in page
     said = [one for one in statement.of_run(folder)["assumptions"] if f"neighbours are {named}" in one]
     assert len(said) == 1 and f"{found['other_epsilon']:.4g}" in said[0]
+
+
+def test_a_bit_beside_an_update_moves_as_far_where_the_update_becomes_zero() -> None:
+    """One round of six noises: mu^2 of the update's half distance, and of the bit's whole range."""
+    client = client_of("strategy=fedldp", "strategy.server.clipping=quantile", "strategy.server.min_replies=6")
+    update, bit = (one.event for one in client.all_charges() if one.event.threat == SECURE_SUM)
+    assert isinstance(update, Gaussian) and isinstance(bit, Gaussian) and update.multiplier != bit.multiplier
+    found = at_other_adjacency({0: [update, bit]}, DELTA, client.at_other_adjacency)
+    mu = math.hypot(1 / (2 * update.multiplier), 1 / bit.multiplier)
+    assert found == ("zero-out", approx(gaussian_epsilon(mu, DELTA), rel=1e-9))
+    assert at_other_adjacency({0: [replace(update, count=4)]}, DELTA, client.at_other_adjacency) == (
+        "zero-out",
+        approx(gaussian_epsilon(1 / update.multiplier, DELTA), rel=1e-9),
+    )

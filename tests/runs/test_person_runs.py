@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from fedpriv.deployment.data_ledger import Signer
 from fedpriv.deployment.policy import Booked, UnitBudget
 from fedpriv.engines.worker import Worker
 from fedpriv.mechanisms.clipped_sums import Members
+from fedpriv.mechanisms.noise import fine_step
 from fedpriv.privacy.composition import compose as compose_events
 from fedpriv.privacy.events import Entry, PoissonGaussian, Threat, event_from_json, event_to_json
 from fedpriv.privacy.gaussian_dp import gaussian_epsilon
@@ -308,6 +310,24 @@ def test_unlike_sites_are_priced_as_the_smallest(tmp_path: Path) -> None:
     exact, priced = compose_events(both, 1e-5).epsilon, compose_events(small, 1e-5).epsilon
     single = compose_events(both[1:], 1e-5).epsilon
     assert single < exact <= priced < 1.5 * exact
+
+
+@pytest.mark.parametrize("method", [["strategy=dpsgd"], FORMS[0], FORMS[2]], ids=["dpsgd", "ddgauss", "local"])
+def test_what_rounding_adds_is_that_of_all_persons_where_sites_must_be_alike(tmp_path: Path, method: list[str]) -> None:
+    """Beyond 65,536 persons at one site a sum's rounding counts; of several sites none may have less than another."""
+    made = make_client(compose([*method, *table(tmp_path), "privacy.across_sites=2"]))
+    facts = replace(made.facts, total_examples=10**8)
+    client: Any = type(made)(made.options, replace(made.run, facts=facts))
+    event, longer = client.charges(None)[0].event, 1 + 2 * (10**8 - 2**16) * (2.0**-28 + 2.0**-33)
+    if method[0] == "strategy=dpsgd":
+        assert event.multiplier == pytest.approx(client.noise_multiplier / longer, rel=1e-9)
+        return
+    grid, root = client.grid, math.sqrt(client.facts.num_parameters)
+    moved = grid.steps * longer + root
+    if isinstance(event, PoissonGaussian):
+        assert event.multiplier == pytest.approx(grid.sigma / (moved + root * fine_step(grid.sigma)), rel=1e-9)
+    else:
+        assert event.l2 == pytest.approx(2 * moved, rel=1e-9)
 
 
 REFUSED = [
