@@ -182,6 +182,9 @@ def unit_remarks(config: Config) -> tuple[str, ...]:
 
 def _unit_remarks(config: Config, schema: TableSchema | None) -> tuple[str, ...]:
     unit, across = unit_of(config), sites_of_a_unit(config)
+    if unit == "client" and schema is not None and schema.unit is not None and config.partition.name == "column":
+        words = f"a client is protected; a {schema.person} with rows at k clients has group privacy over k of them only"
+        return (words,)
     if schema is None or schema.unit is None or unit == "client":
         return () if across == 1 else (_at_several_sites("one and the same row", across, config),)
     person, cap = schema.person, config.privacy.rows_per_person

@@ -138,8 +138,9 @@ def unit_words(privacy: Privacy) -> str:
 
 def threat_short(privacy: Privacy) -> str:
     unit, adjacency, observer, delta = _words(privacy)
+    kind, at, clients = unit.partition(" at up to ")
     person = f" ({privacy.person})" if privacy.person else ""
-    return f"unit {unit}{person}, {adjacency}, seen by {observer}, delta {delta}"
+    return f"unit {kind}{person}{at}{clients}, {adjacency}, seen by {observer}, delta {delta}"
 
 
 def threat_sentence(record: Privacy | Mapping[str, Any]) -> str:

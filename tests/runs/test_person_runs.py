@@ -272,6 +272,7 @@ def test_report_and_certificate_say_at_how_many_clients_a_person_may_be(tmp_path
     start_run(compose(at_three), tmp_path / "run")
     page = (tmp_path / "run" / "report.html").read_text()
     assert f"all training rows of one {said}" in page and "at one client" not in page
+    assert "unit person (patient) at up to 3 clients, add-or-remove-one, seen by server" in page
     found = statement.of_run(tmp_path / "run")
     assert found["subject"]["across_sites"] == 3 and any(said[8:] in words for words in found["assumptions"])
     assert found["protections"][0]["epsilon"] == pytest.approx(gaussian_epsilon(math.sqrt(2 * 3) / 3, 1e-5), rel=5e-3)
@@ -294,6 +295,9 @@ def test_whose_unit_is_no_person_needs_no_sites(tmp_path: Path) -> None:
     options = at_sites(tmp_path)
     assert example_counts(compose(["strategy=dpsgd", "privacy.unit=row", *options])).sum() > 60
     start_run(compose(["strategy=fedldp", *options]), tmp_path / "run")
+    assert (
+        "a patient with rows at k clients has group privacy" in unit_remarks(compose(["strategy=fedldp", *options]))[0]
+    )
 
 
 def test_unlike_sites_are_priced_as_the_smallest(tmp_path: Path) -> None:
