@@ -44,9 +44,12 @@ class AskClient(RowSumClient):
 
     def claim(self, participations: int, delta: float) -> claimed.Claim:
         """Of one Gaussian in a round, with the noise that the observer does not know."""
-        grid, noises = self.grid, self.noises if self.whole else 1
-        moved = grid.l2() if self.whole else grid.l2() + math.sqrt(grid.dimension) * fine_step(grid.sigma)
-        return claimed.row_sums(math.sqrt(noises) * grid.sigma / moved, participations, delta, not self.whole)
+        grid, noises, across = self.grid, self.noises if self.whole else 1, self.run.across_sites
+        moved = grid.l2() if self.options.form == "local" else across * grid.l2()
+        if not self.whole:
+            moved += math.sqrt(grid.dimension) * fine_step(grid.sigma)
+        rounds = participations * (across if self.options.form == "local" else 1)
+        return claimed.row_sums(math.sqrt(noises) * grid.sigma / moved, rounds, delta, not self.whole)
 
     def steps(self, theta: Tensor, state: Any, request: Request) -> Generator[Clipping, ClippedSum, Release]:
         """Of no gradients, so nothing is asked for. Whole numbers (int64 [numbers]) leave, of form=local float32."""

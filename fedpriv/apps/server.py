@@ -186,6 +186,7 @@ class AppStrategy(FederatedStrategy):
             "model": (found.model.name, "app"),
             "privacy.max_epsilon": (found.privacy.max_epsilon, None),  # a client keeps its own
             "privacy.mechanism": (found.privacy.mechanism, None),  # clients would have another release than is priced
+            "privacy.across_sites": (found.privacy.across_sites, 1),  # clients price their own rows alone
             "strategy._target_": (halves, tuple(target(self.method, half) for half in HALVES)),
         }
         for option, (value, allowed) in fixed.items():

@@ -37,6 +37,12 @@ class Period:
     sandboxes: list[str] = field(default_factory=list)
 
 
+AT_TWO_NODES = (
+    "What was spent is about data of this machine. A unit with data at two machines has spent both: where each adds "
+    "noise of its own twice the Renyi divergence (of Gaussians mu times the square root of 2), in a sum twice the "
+    "distance (mu times 2). Runs with privacy.across_sites=S were charged for data at up to S machines, as they "
+    "declared; no machine sees another's data to check it."
+)
 OF_SUMS = {
     "ideal": "The server adds up in the clear: the epsilon of a sum holds against whoever sees no more than sums.",
     "assumed": "Where the observer is secure-sum, a secure summation is assumed and was not carried out.",
@@ -55,6 +61,13 @@ def of_run_in_words(config: Config, summary: Mapping[str, Any]) -> list[str]:
         *(["Noise came from a seed: who knows it can subtract it. That suits experiments alone."] if seeded else []),
         "The numbers of clients and of their examples are public.",
         OF_SUMS[config.strategy.secure_sum],
+        *(
+            f"Against {one['observer']}, {one['adjacency']}, the releases cost {one['verified_epsilon']:.4g}; where "
+            f"neighbours are {one['other_adjacency']} the same lines cost {one['other_epsilon']:.4g}. Hold neither "
+            "against a figure for the other."
+            for one in (summary["privacy"], *summary["privacy"]["others"])
+            if isinstance(one.get("other_epsilon"), float) and isinstance(one["verified_epsilon"], float)
+        ),
         *summary["privacy"]["reasons"],
     ]
 
@@ -86,6 +99,7 @@ def of_node_in_words(
         if isinstance(declared, Declared) and not declared.classes
         else f"The number of examples, {declared.examples}, is public.",
         "Noise and sampling use the operating system's randomness, which no server knows.",
+        AT_TWO_NODES,
         *(f"The weights {digest[:12]} hold nobody's private data: {what}." for digest, what in weights.items()),
     ]
     number = 0

@@ -82,6 +82,7 @@ def of_run(folder: Path) -> dict[str, Any]:
         words = f"the ledger costs {protections[0]['epsilon']}, summary.json says {reported[0]}"
         raise RunFolderError(f"{run.ledger.path}: {words}: one of them was changed since the run wrote it")
     subject = {name: summary[name] for name in ("strategy", "dataset", "model", "seed", "rounds", "num_clients")}
+    subject |= {"across_sites": config.privacy.across_sites} if config.privacy.across_sites > 1 else {}
     return {
         "kind": "run",
         "subject": {"name": folder.name, "deployed": accounts.deployed, **subject},

@@ -1161,7 +1161,8 @@ def of_fixed_size(e, unit, adjacency, observer):
 
 
 def of_parts(e, unit, adjacency, observer):
-    return unit != "client" and adjacency == "add-or-remove-one"
+    """Parts of a client's data, or clients one of which is replaced."""
+    return adjacency == ("replace-one" if unit == "client" else "add-or-remove-one") and hides_who(unit, observer)
 
 
 def of_two_values(e, unit, adjacency, observer):

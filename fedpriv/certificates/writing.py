@@ -11,7 +11,7 @@ from typing import Any
 
 from fedpriv.common.files import write_atomic
 from fedpriv.report.rendering import rendered
-from fedpriv.report.words import ADJACENCIES, OBSERVERS, UNITS, figure, number, promise
+from fedpriv.report.words import ADJACENCIES, OBSERVERS, UNITS, at_clients, figure, number, promise
 
 VERIFIER = "verify_certificate.py"
 #: Declared by a node that runs foreign apps alone.
@@ -37,7 +37,7 @@ def page(certificate: Mapping[str, Any]) -> str:
     return rendered(
         "certificate.html",
         certificate=certificate,
-        promises=[_promise(row) for row in certificate["protections"]],
+        promises=[_promise(row, certificate["subject"].get("across_sites")) for row in certificate["protections"]],
         releases=[_release(row, certificate["kind"] == "node") for row in certificate["releases"]],
         subject=[
             (name.replace("_", " "), "nothing of the data" if value == NOTHING else _shown(value))
@@ -47,10 +47,10 @@ def page(certificate: Mapping[str, Any]) -> str:
     )
 
 
-def _promise(row: Mapping[str, Any]) -> dict[str, str]:
+def _promise(row: Mapping[str, Any], across: int | None) -> dict[str, str]:
     epsilon, audit = number(row["epsilon"]), row["audit"]
     return {
-        "unit": UNITS[row["unit"]],
+        "unit": at_clients(UNITS[row["unit"]], across),
         "adjacency": ADJACENCIES[row["adjacency"]],
         "observer": OBSERVERS[row["observer"]],
         "epsilon": figure(epsilon),

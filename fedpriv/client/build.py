@@ -24,6 +24,7 @@ from fedpriv.data.asked import Asks, asks_of
 from fedpriv.data.load import load_federated
 from fedpriv.data.table_rows import schema_of_dataset
 from fedpriv.data.table_schema import TableSchema
+from fedpriv.data.types import FederatedData
 from fedpriv.privacy.events import Event
 from fedpriv.training.flat_model import Layout, layout_of
 from fedpriv.training.language_models import text_of
@@ -87,10 +88,11 @@ class ClientMaker:
         self.kind, self.variant = client_class(config), config.privacy.variant
         self.options = method_options(config)
         check_own_client(config, self.kind, self.options)
-        if self.kind.threat.unit == "example" and config.partition.name == "resampled":
+        self.unit, self.across_sites = unit_of(config), sites_of_a_unit(config)
+        if self.kind.threat.unit == "example" and config.partition.name == "resampled" and self.across_sites == 1:
             words = f"clients share examples, and {config.strategy.name} protects one example at one client alone"
-            raise OptionError("partition", "resampled", f"{words}; allowed: a partition that divides them")
-        self.unit = unit_of(config)
+            words += "; allowed: a partition that divides them, or privacy.across_sites"
+            raise OptionError("partition", "resampled", words)
         self.facts = _facts_of_the_smallest(config) if self.kind.traits.needs_facts else None
         # In a pair a mechanism's dimension is that of its release.
         pair = config.privacy.mechanism is not None
@@ -104,7 +106,7 @@ class ClientMaker:
         if facts is not None and examples is not None:
             facts = replace(facts, num_examples=examples)
         options = self.options.model_copy(update=changes) if changes else self.options
-        return self.kind(options, RunFacts(self.variant, facts, site, self.unit))
+        return self.kind(options, RunFacts(self.variant, facts, site, self.unit, self.across_sites))
 
 
 def unit_of(config: Config) -> str:
@@ -144,6 +146,26 @@ def unit_of(config: Config) -> str:
     return "person"
 
 
+def sites_of_a_unit(config: Config) -> int:
+    """How many clients hold rows of one person, or one and the same row, at most (`privacy.across_sites`). Raises
+    `OptionError` where the method has no price for more than one.
+    """
+    across, kind, name, allowed = config.privacy.across_sites, client_class(config), config.method, "1"
+    if across == 1:
+        return 1
+    if unit_of(config) == "client":
+        words = f"{name} protects all of a client's data, and a client is one site"
+    elif not kind.traits.clips_examples:
+        words = f"{name} clips no gradients, so nothing bounds what a row changes at each site"
+    elif kind.traits.costliest != "any":
+        words = f"{name} changes its noise over rounds, and sites that take part in different ones cannot be ordered"
+    elif across > config.num_clients:
+        words, allowed = "there are no more sites than num_clients", f"1 to {config.num_clients}"
+    else:
+        return across
+    raise OptionError("privacy.across_sites", across, f"{words}; allowed: {allowed}")
+
+
 def person_word(config: Config) -> dict[str, str]:
     """{person: what reports call one}, where persons are the unit; else empty."""
     return {"person": str(schema_of_dataset(config.dataset).person)} if unit_of(config) == "person" else {}
@@ -159,18 +181,34 @@ def unit_remarks(config: Config) -> tuple[str, ...]:
 
 
 def _unit_remarks(config: Config, schema: TableSchema | None) -> tuple[str, ...]:
-    if schema is None or schema.unit is None or (unit := unit_of(config)) == "client":
-        return ()
+    unit, across = unit_of(config), sites_of_a_unit(config)
+    if unit == "client" and schema is not None and schema.unit is not None and config.partition.name == "column":
+        words = f"a client is protected; a {schema.person} with rows at k clients has group privacy over k of them only"
+        return (words,)
+    if schema is None or schema.unit is None or unit == "client":
+        return () if across == 1 else (_at_several_sites("one and the same row", across, config),)
     person, cap = schema.person, config.privacy.rows_per_person
     kept = "" if cap is None else f"; of a {person} {cap} training rows at most are used (privacy.rows_per_person)"
     if unit == "person":
-        words = f"one {person} is all training rows with one {schema.unit} at one client; who is at two clients is two"
-        return (f"{words}{kept}",)
+        words = f"one {person} is all training rows with one {schema.unit}"
+        if across > 1:
+            return (_at_several_sites(f"{words}, and each {person}", across, config) + kept,)
+        own_noise = getattr(config.strategy.options, "form", "local") == "local"
+        twice = "the epsilon of twice as many rounds" if own_noise else "the epsilon of half of the noise"
+        return (f"{words} at one client; who is at two has {twice} (privacy.across_sites=2 counts it){kept}",)
     rows = "k rows" if cap is None else f"k = {cap} rows"
     words = f"privacy.unit=row: one row is protected, although a {person} may have several ({schema.unit}){kept}"
     return (
         f"{words}. A {person} with {rows} is protected by k times this epsilon only, at a delta of "
         "(e^(k epsilon) - 1)/(e^epsilon - 1) times this one (group privacy); privacy.unit=person protects all rows",
+    )
+
+
+def _at_several_sites(who: str, across: int, config: Config) -> str:
+    unchecked = "; no node sees another's rows to check it" if config.dataset.name == "on_nodes" else ""
+    return (
+        f"{who} may be at up to {across} clients, which the run declares (privacy.across_sites){unchecked}; epsilon is "
+        f"that of all {across} together"
     )
 
 
@@ -248,7 +286,7 @@ def layout_for(config: Config) -> Layout:
 
 def partition_remarks(config: Config) -> tuple[str, ...]:
     """What a reader must know of who holds what, in sentences for the report."""
-    if config.partition.name != "resampled":
+    if config.partition.name != "resampled" or config.privacy.across_sites > 1:
         return ()
     return (
         "partition=resampled: clients draw from the same examples, so an example is held by several of them; what is "
@@ -263,12 +301,32 @@ def example_counts(config: Config) -> np.ndarray:
     """How many examples (persons, where these are the unit) each client trains on (int64 [N]): public, and the same in
     every process.
     """
-    persons, cap = unit_of(config) == "person", config.privacy.rows_per_person
+    persons, cap, across = unit_of(config) == "person", config.privacy.rows_per_person, sites_of_a_unit(config)
     parts = (config.dataset.model_dump_json(), config.partition.model_dump_json(), config.num_clients, config.seed)
-    key = repr((*parts, persons, cap))
+    key = repr((*parts, persons, cap, across))
     if key not in _counts:
-        _counts[key] = load_federated(config).counts(persons)
+        data = load_federated(config)
+        if unit_of(config) != "client":
+            _check_held(config, data, persons, across)
+        _counts[key] = data.counts(persons)
     return _counts[key]
+
+
+def _check_held(config: Config, data: FederatedData, persons: bool, across: int) -> None:
+    """Raises `OptionError` where a person, or a row that clients share, is at more clients than `privacy.across_sites`
+    says. No node of a deployment sees that of others.
+    """
+    if config.partition.name != ("column" if persons else "resampled") or config.dataset.name == "on_nodes":
+        return
+    train = data.dataset.train
+    who = np.arange(len(train)) if train.unit is None or not persons else np.unique(train.unit, return_inverse=True)[1]
+    held = np.zeros(len(train), np.int64)
+    for client in range(config.num_clients):
+        held[np.unique(who[data.train_indices(client)])] += 1
+    if (most := int(held.max())) > across:
+        what, many = ("persons" if persons else "rows"), int((held > across).sum())
+        words = f"{many:,} {what} are held by more clients than that, one by {most}; allowed: {most} or more, "
+        raise OptionError("privacy.across_sites", across, f"{words}up to num_clients, or another partition")
 
 
 def check_own_client(config: Config, kind: type[Client], options: MethodOptions) -> None:

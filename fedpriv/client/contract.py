@@ -185,13 +185,15 @@ class RunFacts:
 
     variant: repaired | published. facts: of methods whose guarantee depends on them. site: None: planned and audited,
     not trained. unit: person, where a method that protects examples protects all of a person's; then its counts, its
-    sampling and its batches are of persons.
+    sampling and its batches are of persons. across_sites: clients that hold rows of one person (or one and the same
+    row) at most; what a release costs is stated for a person at so many.
     """
 
     variant: str
     facts: PublicFacts | None = None
     site: Site | None = None
     unit: str = ""
+    across_sites: int = 1
 
 
 # --- several clients as rows -----------------------------------------------------------------------------

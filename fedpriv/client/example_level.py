@@ -9,6 +9,13 @@ The client adds the noise; the server sees each client's model after each round;
 With unit person an example is a person: drawn with all of its rows, whose mean gradient is clipped; n_j and H count
 persons (`fedpriv.mechanisms.clipped_sums` has the proof).
 
+A person (example) at S sites (`privacy.across_sites`) is in S such releases of a round, each with coins and noise of
+its own, which compose adaptively: S times the event of one. q is then that of the smallest site, since a ledger's total
+must bound that of S unlike sites. A smaller q' costs no more: of an output drawn at q keep it with probability q'/q,
+else draw noise alone; that takes (1 - q) N(0) + q N(C) to (1 - q') N(0) + q' N(C), and N(0) to itself. With all events
+alike, at most S R are released to S sites of at most R rounds each. Noise that changes over rounds has no such order:
+refused (`check_across_sites`).
+
 Symbols: sigma_t -> noise_multiplier (standard deviation / Theta), Theta -> clip_norm, H -> local.batch_size,
 n_j -> num_examples, eta -> local.lr, s_b -> count_noise, eta_C -> clip_lr.
 """
@@ -129,7 +136,8 @@ class ExampleLevelClient(Client):
         the sum on the grid by sqrt(d) `fine_step(sigma)` more, at most 2^-20 sigma for d <= 2^32 parameters. Below a
         sigma of 2^8 and with no more than 65,536 examples that is 1 at most, and the multiplier is sigma itself.
         """
-        beyond = excess(self.facts.num_examples) + max(0.0, 2.0**-20 * sigma - 2.0**-12)
+        examples = self.facts.num_examples if self.run.across_sites == 1 else self.facts.total_examples
+        beyond = excess(examples) + max(0.0, 2.0**-20 * sigma - 2.0**-12)
         return sigma / (1 + beyond)
 
     def next_clip_norm(self, clip_norm: Tensor, step: NoisyStep) -> Tensor:
@@ -182,21 +190,25 @@ class ExampleLevelClient(Client):
         return self.noise_multiplier
 
     def event(self, sigma: float) -> Event:
-        """``local_steps`` steps at this sigma."""
+        """``local_steps`` steps at this sigma, at each of the sites that hold the example."""
+        count, rate = self.local_steps * self.run.across_sites, self.sampling_rate
         if self.options.clipping == "median":
-            return NoBound(threat=self.threat, reason=RAW_MEDIAN, count=self.local_steps)
+            return NoBound(threat=self.threat, reason=RAW_MEDIAN, count=count)
+        if self.run.across_sites > 1:
+            rate = min(1.0, self.facts.batch_size / self.facts.smallest)
         multiplier = self.multiplier(sigma)
         if self.is_adaptive:
             multiplier = with_count(multiplier, self.options.count_noise)
-        return PoissonGaussian(
-            threat=self.threat, multiplier=multiplier, sampling_rate=self.sampling_rate, count=self.local_steps
-        )
+        return PoissonGaussian(threat=self.threat, multiplier=multiplier, sampling_rate=rate, count=count)
 
     def charges(self, state: Any) -> tuple[Charge, ...]:
         bound, spent = self.event(self.smallest_sigma(self.round)), self.event(self.sigma)
         return (Charge(bound, None if spent == bound else spent),)
 
-    def claim(self, participations: int, delta: float) -> claimed.Claim:
+    def claim(self, participations: int, delta: float) -> claimed.Claim | None:
+        """Of an example at one site; no paper claims anything of one at several."""
+        if self.run.across_sites > 1:
+            return None
         return claimed.dpfl_agn(self.noise_multiplier, self.sampling_rate, participations * self.local_steps, delta)
 
     # --- what the auditor tries --------------------------------------------------------------------------
@@ -209,14 +221,17 @@ class ExampleLevelClient(Client):
         return [Neighbours("one example more", nobody, (3.0,) * participations)]
 
     def audit_release(self, length: float, state: Any, shape: tuple[int, int], noise: NoiseSource) -> Release:
-        """Noisy steps [trials, steps * features] on batches that hold one example of this length (in units of Theta)
-        with probability q, and none where the length is 0.
+        """Noisy steps [trials, sites * steps * features] on batches that hold one example of this length (in units of
+        Theta) with probability q, and none where the length is 0, at each of the sites that hold it.
 
         What is shown is each step's noisy gradient itself, of which the real release is post-processing.
         """
-        trials = shape[0]
-        state = state or self.fresh_state(torch.zeros(shape))
-        seen, shares = [], []
+        before = state or [self.fresh_state(torch.zeros(shape))] * self.run.across_sites
+        sites = [self._audited_steps(length, site, shape, noise) for site in before]
+        return Release(torch.cat([site.value for site in sites], dim=-1), [site.state for site in sites])
+
+    def _audited_steps(self, length: float, state: Any, shape: tuple[int, int], noise: NoiseSource) -> Release:
+        trials, seen, shares = shape[0], [], []
         for _ in range(self.local_steps):
             sigma = self.smallest_sigma(1 + state.steps // self.local_steps)
             gradient = on_all_axes(length * self.clip_norm, shape, self.audit_axes)

@@ -498,6 +498,14 @@ class Method:
         fixed = self.traits.clips_examples or not self.books_itself
         return self.planned_events(self.facts.num_rounds) if fixed else []
 
+    @final
+    def at_other_adjacency(self, event: Event) -> Event | None:
+        """`Event.at_other_adjacency`. Under zero-out a statistic beside a contribution may move as far as before."""
+        beside = any(replace(charge.event, count=event.count) == event for charge in self.statistics.charges)
+        if beside and event.threat.adjacency == "replace-one":
+            return replace(event, threat=event.other_threat)
+        return event.at_other_adjacency()
+
     @property
     @final
     def keeps_budget(self) -> bool:

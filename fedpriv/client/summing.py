@@ -195,15 +195,21 @@ class RowSumClient(SummingClient):
     def charges(self, state: Any) -> tuple[Charge, ...]:
         """Whole-number noise: against whoever sees sums, and against a server that sees a site's own numbers (one
         noise). Gaussian noise: against the server (local), or outsiders (central: of rows at any site, so that its
-        rounding is that of a site with all rows).
+        rounding is that of a site with all rows). A row (person) at S sites: `fedpriv.privacy.sum_grid`.
         """
-        options, facts = self.options, self.facts
-        longer = self.excess(facts.total_examples if options.form == "central" else facts.num_examples)
-        if not self.whole:
-            return (Charge(self.grid.gaussian_event(self.threat, self.options.rate, longer)),)
+        options, facts, across = self.options, self.facts, self.run.across_sites
+        of_all = options.form == "central" or across > 1  # S sites' events must be alike
+        longer = self.excess(facts.total_examples if of_all else facts.num_examples)
+        if options.form == "central":
+            return (Charge(self.grid.gaussian_event(self.threat, options.rate, longer, across)),)
+        if options.form == "local":
+            return (Charge(replace(self.grid.gaussian_event(self.threat, options.rate, longer), count=across)),)
         share = delta_share(options.claimed_delta, facts.num_rounds)
-        pairs = ((self.threat, self.noises), (replace(self.threat, observer="server"), 1))
-        return tuple(Charge(self.grid.event(threat, noises, share, longer)) for threat, noises in pairs)
+        alone = self.grid.event(replace(self.threat, observer="server"), 1, share / across, longer)
+        return (
+            Charge(self.grid.event(self.threat, self.noises, share, longer, across)),
+            Charge(replace(alone, count=across)),
+        )
 
     def remarks(self) -> tuple[str, ...]:
         grid = self.grid
@@ -224,16 +230,21 @@ class RowSumClient(SummingClient):
         """The smallest sum that is ever opened, less what colluders know of it: one row's vector, of length 1 at most
         in units of the bound, beside others' that are just below a border between two whole numbers in every
         coordinate, and the noise of `noises` sites, or the one Gaussian. In units of the sum's noise; float [trials,
-        d].
+        d]; of form=local those of all S sites that hold the row (`privacy.across_sites`), [trials, S d].
         """
         grid, clipped = self.grid, math.copysign(min(1.0, abs(length)), length)
         mine = on_all_axes(clipped, shape, self.audit_axes).double()
-        if self.options.rate < 1:
-            mine = mine * (noise.uniform(shape[0]) < self.options.rate).unsqueeze(1)
-        total = mine + (0.5 - 1e-6) / grid.steps
+
+        def site() -> Tensor:
+            there = noise.uniform(shape[0]) < self.options.rate if self.options.rate < 1 else torch.ones(shape[0]) > 0
+            return grid.whole(mine * there.unsqueeze(1) + (0.5 - 1e-6) / grid.steps)
+
+        sites = [site() for _ in range(self.run.across_sites)]
+        if self.options.form == "local":
+            return Release(torch.cat([grid.noisy(one, noise) for one in sites], -1).div(grid.sigma or 1).float(), state)
+        numbers = torch.stack(sites).sum(0)
         if not self.whole:
-            return Release((grid.noisy(grid.whole(total), noise) / (grid.sigma or 1.0)).float(), state)
-        numbers = grid.whole_numbers(total, noise)
-        for _ in range(self.noises - 1):
+            return Release((grid.noisy(numbers, noise) / (grid.sigma or 1.0)).float(), state)
+        for _ in range(self.noises):
             numbers = numbers + grid.noise(numbers.shape, noise)
         return Release((numbers.double() / (math.sqrt(self.noises) * grid.sigma or 1.0)).float(), state)

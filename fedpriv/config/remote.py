@@ -26,7 +26,7 @@ REMOTE_OPTIONS = re.compile(
     r"|audit\.(in_run|canaries|confidence)"
     r"|operations\.(live_report|log_format|log_level|metrics_port|report|stop_grace)"
     r"|engine\.(workers|threads_per_client|trainer|round_timeout|client_memory_mib|device|precision)"
-    r"|privacy\.(variant|delta|max_epsilon|mechanism)"
+    r"|privacy\.(variant|delta|max_epsilon|mechanism|across_sites)"
     r"|strategy\.secure_sum|strategy\.(server|client)\.[a-z][a-z0-9_]*"
 )
 #: The only values from outside that reach Hydra: numbers and names, or flat lists of them. Nothing in them can be

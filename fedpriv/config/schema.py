@@ -183,6 +183,9 @@ class PrivacyConfig(Options):
     rows_per_person: int | None = Field(
         default=None, ge=1, description="training rows of a person at most, drawn by the seed (null: all)"
     )
+    across_sites: int = Field(
+        default=1, ge=1, le=1000, description="clients that hold rows of one person (one and the same row) at most"
+    )
     rng: Literal["seeded", "secure"] = Field(description="noise: repeatable, or from the operating system's keys")
     accountant: Library = Field(default="fedpriv", description="opacus: one more figure beside ours, for comparison")
     mechanism: Mechanism | None = Field(

@@ -282,10 +282,13 @@ def answers(
     stds: ArrayLike,
     rows_per_unit: int | None = None,
     seed: int = 0,
+    across_sites: int = 1,
 ) -> list[Answer]:
     """The answers that the noisy sums of rounds [rounds, numbers] give (of one round: [numbers]).
 
     questions: as the last round asked them. stds: the noise's standard deviation on each number, of each round.
+    across_sites: contributions that may be one person's (``rows_per_unit`` each), and alike: of so many the sampling
+    variance of their sum is at most so many times that of independent ones (Cauchy-Schwarz).
 
     Rounds that ask the same are averaged. Of quantiles that were zoomed in on, the last one answers, with intervals as
     `fedpriv.data.questions` has them. Of other questions the interval is the middle 95 % of the answers that further
@@ -300,7 +303,7 @@ def answers(
         std = float(np.linalg.norm(stds[rounds])) / len(stds[rounds]) * scale
         start += question.size
         if question.read is not None:
-            named = {"names": question.names} | question.read(part, std, rows_per_unit or 1)
+            named = {"names": question.names} | question.read(part, std, (rows_per_unit or 1) * across_sites)
             results.append(Answer(question.text, **named))
             continue
         values = question.decode(part)

@@ -94,7 +94,9 @@ def labels_of(examples: Examples, task: Task, config: PartitionBase) -> np.ndarr
 def by_column(
     examples: Examples, config: ColumnPartition, sites: tuple[str, ...], num_clients: int, seed: int
 ) -> Partition:
-    """Every value of the column `partition.column` is a client, in the order of their names. Raises `OptionError`."""
+    """Every value of the column `partition.column` is a client, in the order of their names. A person may be at several
+    clients; their rows at one of them stay together. Raises `OptionError`.
+    """
     if examples.site is None:
         raise OptionError("partition", "column", "only a table has columns; allowed with dataset=table")
     if len(sites) != num_clients:
@@ -102,11 +104,8 @@ def by_column(
         words = f"the column {config.column} has {len(sites)} values ({shown}): one client each"
         raise OptionError("num_clients", num_clients, words)
     unit = np.arange(len(examples)) if examples.unit is None else examples.unit
-    _, first, member = np.unique(unit, return_index=True, return_inverse=True)
-    if (examples.site[first][member] != examples.site).any():
-        moved = int(np.argmax(examples.site[first][member] != examples.site))
-        words = f"the person of row {moved + 1} has rows at two clients; a person at two sites counts as two units"
-        raise OptionError("partition.column", config.column, words)
+    persons = np.unique(unit, return_inverse=True)[1]
+    _, first, member = np.unique(persons * len(sites) + examples.site, return_index=True, return_inverse=True)
     clients = [np.flatnonzero(examples.site[first] == site) for site in range(num_clients)]
     empty = [sites[site] for site, rows in enumerate(clients) if not len(rows)]
     if empty:

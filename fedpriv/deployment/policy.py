@@ -85,6 +85,9 @@ class Limits(Options):
         default=1, ge=1, description="clients whose vectors are in a secure sum before this machine helps to open it"
     )
     min_colluders: int = Field(default=0, ge=0, description="of these, helpers of the server that a run must assume")
+    min_across_sites: int = Field(
+        default=1, ge=1, description="clients with rows of one person that a run must count (privacy.across_sites)"
+    )
     max_messages: int = Field(default=10_000, ge=1, description="messages in the ledger, over all runs")
     max_parameters: int = Field(default=50_000_000, ge=1, description="numbers of model and backbone, frozen or not")
 
@@ -352,6 +355,8 @@ def objections(policy: Policy, config: Config, declared: int) -> list[str]:
             found.append(f"{option}={name}: allowed: {', '.join(policy.strategies)}")
     if config.privacy.variant not in policy.variants:
         found.append(f"privacy.variant={config.privacy.variant}: allowed: {', '.join(policy.variants)}")
+    if (across := config.privacy.across_sites) < (least := limits.min_across_sites):
+        found.append(f"privacy.across_sites={across}: at least {least} (limits.min_across_sites)")
     found += [*_about_sums(policy, config), *query_objections(policy.queries, config)]
     for option, value, limit in _measured(config, declared):
         if not value <= (most := getattr(limits, limit)):

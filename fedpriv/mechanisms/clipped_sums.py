@@ -3,7 +3,7 @@
 The proof of how far one example moves a sum is in `fedpriv.mechanisms.per_example`. Its symbols are used here.
 
 **How much one person moves the sum.** Neighbours: a data set with and without one person, that is with and without all
-rows of one unit at one site (a person with rows at two sites is two units, each protected). Each site's Poisson sample
+rows of one unit at one site (of a person with rows at several: `fedpriv.privacy.sum_grid`). Each site's Poisson sample
 draws persons, each with all of its rows or none; their number at a site is public, their numbers of rows are not used.
 Person k with rows r = 1..m has the exact vector c_k = (1/m) sum_r v_r of the float32 gradients v_r as they are (of a
 Linear layer: v_r = g_r x_r^T). A row's bits depend on its own example alone (there: 4), so c_k is a function

@@ -19,7 +19,7 @@ from typing import Literal
 import numpy as np
 
 from fedpriv.mechanisms.laws import ORDERS, Vector, renyi_to_epsilon
-from fedpriv.privacy.events import EVERY_CLIENT, ApproximateDP, Entry, Event, NoBound, Threat
+from fedpriv.privacy.events import EVERY_CLIENT, OF_SUMS, OTHER_ADJACENCY, ApproximateDP, Entry, Event, NoBound, Threat
 from fedpriv.privacy.gaussian_dp import gaussian_epsilon, gaussian_mu, shifted_epsilon, total_mu
 
 #: Unordered (event with count 1, number of times): equal histories compare equal.
@@ -298,6 +298,22 @@ def compose_clients(
     return Population(
         maximum.epsilon, _median(clients, bounds, delta), maximum.accountant, maximum.reasons, len(clients)
     )
+
+
+def at_other_adjacency(
+    histories: Mapping[int, Sequence[Event]], delta: float, restate: Callable[[Event], Event | None]
+) -> tuple[str, float] | None:
+    """(adjacency, largest epsilon) of what clients released in sums of clients, where neighbours are the other kind.
+    restate: each event there; None: no analysis. None where there is none of some event, or the sum is not of clients.
+    """
+    named = {event.threat for events in histories.values() for event in events}
+    if len(named) != 1 or (threat := named.pop()).unit != "client" or threat.observer not in OF_SUMS:
+        return None
+    restated = {event: restate(event) for events in histories.values() for event in events}
+    found = {key: [other for event in events if (other := restated[event])] for key, events in histories.items()}
+    if None in restated.values():
+        return None
+    return OTHER_ADJACENCY[threat.adjacency], compose_clients(found, delta).maximum
 
 
 def costliest(histories: Iterable[Sequence[Event]], delta: float) -> tuple[History, ...]:

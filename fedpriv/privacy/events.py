@@ -15,7 +15,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cache, lru_cache, partial
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self, TypeVar, get_type_hints
 
 if TYPE_CHECKING:
     from fedpriv.mechanisms.laws import Vector
@@ -48,6 +48,11 @@ class Threat:
 CLIENT_TO_SERVER = Threat("client", "replace-one", "server")
 #: An observer who sees only the sum of a round's releases, and knows who took part.
 SECURE_SUM = Threat("client", "replace-one", "secure-sum")
+
+#: Observers who learn no more of a client than a sum of clients' contributions.
+OF_SUMS = ("secure-sum", "trusted-server")
+#: What else neighbours may be in a sum of clients: `Event.at_other_adjacency`.
+OTHER_ADJACENCY = {"replace-one": "zero-out", "zero-out": "replace-one", "add-or-remove-one": "replace-one"}
 
 
 # --- what fields may be ------------------------------------------------------------------------------------------
@@ -168,6 +173,21 @@ class Event(ABC):
         """
         return None
 
+    def at_other_adjacency(self) -> Event | None:
+        """The same release of a sum of clients' contributions, none longer than C, where neighbours are the other kind;
+        None: no analysis.
+
+        A client replaced by any other moves the sum by up to 2C: from v to w, |v|, |w| <= C. One whose contribution
+        becomes zero (or that is not there) moves it by up to C. The noise is the same, so that bounds which hold for
+        every distance are taken at half of it under zero-out, and at twice of it under replace-one. Both distances are
+        reached, by v = -w and by |v| = C.
+        """
+        return None
+
+    @property
+    def other_threat(self) -> Threat:
+        return replace(self.threat, adjacency=OTHER_ADJACENCY[self.threat.adjacency])
+
     def worst_with(self, other: Event) -> Event:
         """An event of the same kind that costs at least as much as this one and as ``other``."""
         raise NotImplementedError
@@ -221,6 +241,10 @@ class Gaussian(Event):
     @property
     def gaussian_multiplier(self) -> float:
         return self.multiplier
+
+    def at_other_adjacency(self) -> Gaussian:
+        factor = 2.0 if self.threat.adjacency == "replace-one" else 0.5
+        return replace(self, threat=self.other_threat, multiplier=factor * self.multiplier)
 
     def why_unbounded(self) -> str | None:
         return without_noise(self.multiplier)
@@ -310,6 +334,13 @@ class PoissonGaussian(PoissonSample):
             raise ValueError("a Poisson sample is accounted under add-or-remove-one or zero-out, not replace-one")
         _check_amplifies(self)
 
+    def at_other_adjacency(self) -> ReplacedGaussian | None:
+        """The coin of a client that is replaced is the same: it does not change whether it is drawn."""
+        if self.threat.unit != "client":
+            return None
+        shape = {"multiplier": self.multiplier / 2, "sampling_rate": self.sampling_rate, "count": self.count}
+        return ReplacedGaussian(threat=self.other_threat, **shape)  # type: ignore[arg-type]
+
     def amplified_renyi(self, orders: Vector) -> Vector:
         from fedpriv.privacy.dp_library import poisson_gaussian_rdp  # seconds to import
 
@@ -356,7 +387,7 @@ class FixedSizeGaussian(_Sampled):
 @dataclass(frozen=True, kw_only=True)
 class ReplacedGaussian(PoissonSample):
     """A Gaussian over a Poisson sample of parts, where one unit more or less changes one part, and not whether it is
-    drawn: virtual clients.
+    drawn: virtual clients. Or the parts are clients, one of which is replaced.
 
     multiplier: std / how far a part that *is* in the sample moves the sum (2C of parts clipped to C). The sample must
     come from randomness that the observer cannot know. Proof: `fedpriv.privacy.sampled_laws`.
@@ -366,8 +397,11 @@ class ReplacedGaussian(PoissonSample):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.threat.unit == "client" or self.threat.adjacency != "add-or-remove-one":
-            raise ValueError("parts are drawn within a client: unit example or person, adjacency add-or-remove-one")
+        clients = self.threat.unit == "client"
+        if self.threat.adjacency != ("replace-one" if clients else "add-or-remove-one"):
+            words = "parts are drawn within a client: unit example or person, adjacency add-or-remove-one"
+            raise ValueError(f"{words}; or they are clients: adjacency replace-one")
+        _check_amplifies(self)
 
     def amplified_renyi(self, orders: Vector) -> Vector:
         from fedpriv.privacy.sampled_laws import replaced_poisson_renyi
@@ -793,6 +827,14 @@ class Binomial(Event):
     def delta_share(self) -> float:
         return self.delta
 
+    def at_other_adjacency(self) -> Binomial | None:
+        """At zero-out, of replace-one: the distance before rounding is half, and rounding moves as far as before."""
+        if self.threat.adjacency != "replace-one" or math.isinf(self.distance):
+            return None
+        l2 = self.l2 - self.distance / 2
+        l1, half = math.sqrt(self.dimension) * l2, self.distance / 2
+        return replace(self, threat=self.other_threat, l1=l1, l2=l2, distance=half)
+
     def why_unbounded(self) -> str | None:
         if self.trials == 0:
             return NO_NOISE
@@ -827,6 +869,16 @@ def _holds(event: Binomial) -> bool:
     return not math.isinf(event.renyi(ORDERS)[0])
 
 
+WholeSum = TypeVar("WholeSum", "DiscreteGaussianSum", "SkellamSum")
+
+
+def _half_as_far(event: WholeSum) -> WholeSum | None:
+    """At zero-out, of replace-one. A single number beside a vector may still move by its whole range."""
+    if event.threat.adjacency != "replace-one":
+        return None
+    return replace(event, threat=event.other_threat, l2=event.l2 if event.dimension == 1 else event.l2 / 2)
+
+
 @dataclass(frozen=True, kw_only=True)
 class DiscreteGaussianSum(Event):
     """Discrete Gaussian noise of ``noises`` clients on each of ``dimension`` coordinates of a sum of whole numbers.
@@ -859,6 +911,9 @@ class DiscreteGaussianSum(Event):
         from fedpriv.privacy.integer_laws import nearly_gaussian
 
         return nearly_gaussian(self.sigma, self.noises, self.dimension, self.l2)
+
+    def at_other_adjacency(self) -> DiscreteGaussianSum | None:
+        return _half_as_far(self)
 
     def why_unbounded(self) -> str | None:
         if not math.isinf(self.rho):
@@ -898,6 +953,9 @@ class SkellamSum(Event):
         from fedpriv.privacy.integer_laws import skellam_nearly_gaussian
 
         return skellam_nearly_gaussian(self.noises * self.variance, self.dimension, self.l2, self.delta)
+
+    def at_other_adjacency(self) -> SkellamSum | None:
+        return _half_as_far(self)
 
     def why_unbounded(self) -> str | None:
         from fedpriv.privacy.integer_laws import LEAST_VARIANCE

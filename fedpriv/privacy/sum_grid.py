@@ -83,7 +83,37 @@ sample: a row that is not there changes no other row's coin and no other row's v
 **No sampling under whole-number noise.** What is known of sampled mechanisms (`fedpriv.privacy.dp_library`) is of
 continuous Gaussians. A curve for sampled whole-number noise in d dimensions is not implemented, so it is refused.
 
-Symbols: R -> steps (gamma = C/R), sigma -> multiplier (standard deviation of one noise / C), b -> bits, q -> rate.
+**A row (person) at S sites** (`privacy.across_sites`).
+
+- In one sum. Its whole numbers at each site move by at most l2, and those of other sites do not. By the triangle
+  inequality the sum of sites moves by at most S l2, which is reached where all S sites move the same way. That is the
+  mechanism in which each site clips to C/S, beside noise that is S times as long in units of the bound: scaling a sum
+  and its noise alike says the same. So C stays the bound of one site, at which a model learns best, and S is in the
+  price: for one epsilon sigma grows S times.
+- Sampled at each of the S sites by a coin of its own (form=central): with probability 1 - (1 - q)^S the row is in at
+  least one sample, and given the coins the sum moves by some w with |w| <= S l2. Take the pair on a line P* = (1 - p)
+  N(0, s^2) + p N(S l2, s^2), Q* = N(0, s^2), p = 1 - (1 - q)^S. Map y to y w/(S l2) + sqrt(1 - |w|^2/(S l2)^2) s Z
+  along w and s Z across, w drawn as the coins draw it given that one fell: it takes N(S l2, s^2) to N(w, s^2 I) and
+  N(0, s^2) to N(0, s^2 I), for each w. As w does not depend on y, P* becomes the law with the row and Q* that
+  without, so the true pair is a function of P*, Q* and costs no more. The same map backwards is the other order.
+- Seen site by site (form=local, and whoever sees a site's own numbers): S releases, each with its own noise, that
+  compose adaptively: S times the same event. For Gaussians without sampling mu^2 adds up, mu sqrt(S) in all: what
+  clipping to C/sqrt(S) at each site would give back.
+
+**Not all S sites in each round.** A ledger's total is of one client, as if a person were at S sites like it. It bounds
+every person's: let R be the largest count of rounds of the person's sites, m_r <= S how many of them are in round r.
+Then sum m_r <= S R.
+
+- Seen site by site: all sites' events are alike (`excess` is that of all rows), and at most S R of them are released.
+- form=central: every round is in every client's account, at the price of m_r = S.
+- Whole-number noise, seen in sums: round r moves by m_r l2. What its bounds add up (`fedpriv.privacy.integer_laws`)
+  are squares of that, and terms that each coordinate that can change adds (T, e, tails, the delta of windows). The
+  event has l2 S and dimension S d. R times S^2 l2^2 is at least l2^2 sum m_r^2, and R times S d at least d times the
+  number of rounds with m_r > 0; the lesser of the two (k, |v|_1) follows. A window that S d coordinates leave with
+  probability delta is left by d of them with delta/S. So R such events cost as much as the person's rounds at least.
+
+Symbols: R -> steps (gamma = C/R), S -> across, sigma -> multiplier (standard deviation of one noise / C), b -> bits,
+q -> rate.
 """
 
 
@@ -95,16 +125,23 @@ class RowSumGrid(RowGrid):
         """What one row changes, in grid steps. excess: `clipped_sums.excess` of a site's rows."""
         return self.steps * (1 + excess) + math.sqrt(self.dimension)
 
-    def event(self, threat: Threat, noises: int, share: float, excess: float = 0.0) -> DiscreteGaussianSum | SkellamSum:
-        """One round, in a sum with so many noises that its observer does not know. share: as `SumGrid.event`."""
-        shape = {"noises": noises, "dimension": self.dimension, "l2": self.l2(excess)}
+    def event(
+        self, threat: Threat, noises: int, share: float, excess: float = 0.0, across: int = 1
+    ) -> DiscreteGaussianSum | SkellamSum:
+        """One round, in a sum with so many noises that its observer does not know. share: as `SumGrid.event`; across:
+        S, sites of one sum that hold a row.
+        """
+        shape = {"noises": noises, "dimension": across * self.dimension, "l2": across * self.l2(excess)}
         if self.form == "skellam":
             return SkellamSum(threat=threat, variance=self.sigma**2, delta=share, **shape)  # type: ignore[arg-type]
         return DiscreteGaussianSum(threat=threat, sigma=self.sigma, **shape)  # type: ignore[arg-type]
 
-    def gaussian_event(self, threat: Threat, rate: float, excess: float = 0.0) -> PoissonGaussian:
-        """One round with Gaussian noise, in which each row takes part with probability ``rate``."""
-        moved = self.l2(excess) + math.sqrt(self.dimension) * fine_step(self.sigma)
+    def gaussian_event(self, threat: Threat, rate: float, excess: float = 0.0, across: int = 1) -> PoissonGaussian:
+        """One round with Gaussian noise, in which each row takes part with probability ``rate`` at each of the S
+        (``across``) sites of one sum that hold it.
+        """
+        moved = across * self.l2(excess) + math.sqrt(self.dimension) * fine_step(self.sigma)
+        rate = rate if across == 1 else -math.expm1(across * math.log1p(-rate)) if rate < 1 else 1.0
         return PoissonGaussian(threat=threat, multiplier=self.sigma / moved, sampling_rate=rate)
 
     def decode(self, total: NDArray[np.int64] | NDArray[np.float64]) -> NDArray[np.float64]:

@@ -17,6 +17,7 @@ from fedpriv.common.errors import FedprivError
 from fedpriv.common.printing import cell
 from fedpriv.common.run_files import fitting
 from fedpriv.config.methods import NOISE_OPTIONS
+from fedpriv.privacy.events import OTHER_ADJACENCY
 from fedpriv.report.epsilon_figures import unaudited
 from fedpriv.report.reading import RunFolder, leaves, options_of_sweep, read_run
 from fedpriv.report.run_summary import Privacy, Summary, number, pick
@@ -53,6 +54,7 @@ FIGURES: Mapping[str, Callable[[Summary, Privacy], float | None]] = {
     "claimed_epsilon": lambda _, privacy: privacy.claimed_epsilon,
     "verified_epsilon": lambda _, privacy: privacy.verified_epsilon,
     "audited_epsilon": lambda _, privacy: privacy.audited_epsilon,
+    "other_epsilon": lambda _, privacy: privacy.other_epsilon,
     "time_s": lambda result, _: result.timing.get("total_s"),
 }
 
@@ -343,7 +345,8 @@ def comparison_tables(comparison: Comparison) -> list[TextTable]:
     for threat, rows in comparison.tables:
         leading = {row.leading for row in rows}
         name = next(iter(leading)).replace("_", " ") if len(leading) == 1 else "metric"
-        named = [_comparison_row(row, threat, shown, name) for row in rows]
+        beside = any(row.figures["other_epsilon"].n for row in rows)
+        named = [_comparison_row(row, threat, shown, name, beside) for row in rows]
         about: dict[str, list[str]] = {}  # each reason once, with the groups that it concerns
         for row in rows:
             for reason in row.reasons:
@@ -354,8 +357,12 @@ def comparison_tables(comparison: Comparison) -> list[TextTable]:
     return tables
 
 
-def _comparison_row(row: Row, threat: Privacy, shown: Collection[str], name: str) -> list[tuple[str, str]]:
-    """(column, cell). shown: figures that any row has; name: of the column of the leading metric."""
+def _comparison_row(
+    row: Row, threat: Privacy, shown: Collection[str], name: str, beside: bool
+) -> list[tuple[str, str]]:
+    """(column, cell). shown: figures that any row has; name: of the column of the leading metric; beside: whether a row
+    of the table has an epsilon at the other adjacency.
+    """
     metric, time, first = row.figures["metric"], row.figures["time_s"], row.group.runs[0].result.privacy
     partial = " (global part)" if any(run.result.untrained_layers for run in row.group.runs) else ""
     own = first.threat[:3] == threat.threat[:3]  # whose the offer is
@@ -378,6 +385,7 @@ def _comparison_row(row: Row, threat: Privacy, shown: Collection[str], name: str
         *((title, _metric(of, row.figures[key])) for title, (of, key) in further.items() if key in shown),
         ("claimed ε", claimed),
         ("verified ε", verified),
+        *([(f"{OTHER_ADJACENCY[str(threat.adjacency)]} ε", epsilon("other_epsilon", NOT_THERE))] if beside else []),
         ("worth", promise(row.figures["verified_epsilon"].mean) or "–"),
         ("audited ε", audited),
         ("time", seconds(time.mean) + ("" if time.std is None else f" ± {seconds(time.std)}")),

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from fedpriv.report.run_summary import Audited, Privacy
-from fedpriv.report.words import NEXT_TO_NOTHING, SCOPES, figure, promise
+from fedpriv.report.words import ADJACENCIES, NEXT_TO_NOTHING, SCOPES, figure, promise
 
 RUN = SCOPES["run"]
 
@@ -35,6 +35,7 @@ def all_figures(privacy: Privacy) -> list[Figure]:
     middle, spent, same = privacy.verified_median, privacy.spent_so_far, "the same bound for the client in the middle"
     median = [] if middle is None else [Figure("median client", figure(middle), RUN, same, promise(middle))]
     words = "the epsilon of the choices that were made: no guarantee given beforehand"
+    median = [*beside_verified(privacy), *median]
     so_far = Figure("spent so far", figure(spent, "not recorded"), RUN, words, promise(spent))
     return [claimed, verified, *median, so_far, audited, *_further_audits(privacy), *opacus_figure(privacy)]
 
@@ -59,6 +60,17 @@ def _verified(privacy: Privacy) -> Figure:
     if _scope(privacy) != RUN and at_scope is not None:
         detail += f". At the claim's scope, {_scope(privacy)}: {figure(at_scope)} ({promise(at_scope)})"
     return Figure("verified", figure(value), RUN, detail, promise(value))
+
+
+def beside_verified(privacy: Privacy) -> list[Figure]:
+    """Of a sum of clients: the bound of the same releases where neighbours are the other kind; else empty."""
+    if privacy.other_epsilon is None or privacy.other_adjacency not in ADJACENCIES:
+        return []
+    far = "half" if privacy.adjacency == "replace-one" else "twice"
+    words = f"the same bound for a client {ADJACENCIES[privacy.other_adjacency]}, which moves the sum {far} as far: "
+    detail = f"{words}to compare with figures for {privacy.other_adjacency}, and not with those for {privacy.adjacency}"
+    value = privacy.other_epsilon
+    return [Figure(f"verified, {privacy.other_adjacency}", figure(value), RUN, detail, promise(value))]
 
 
 def _scope(privacy: Privacy) -> str:

@@ -151,6 +151,7 @@ class Privacy(Audited):
     verdict: Text = Field(default=None, validation_alias="audit_verdict")
     unit: Text = None
     person: Text = None
+    across_sites: Number = None  # None: one client
     adjacency: Text = None
     observer: Text = None
     delta: Number = None
@@ -160,6 +161,8 @@ class Privacy(Audited):
     claimed_equation: Text = None
     verified_median: Number = None
     verified_at_claimed_scope: Number = None
+    other_adjacency: Text = None
+    other_epsilon: Number = None
     accountant: Text = None
     spent_so_far: Number = None
     clients_stopped: Number = None
@@ -175,7 +178,8 @@ class Privacy(Audited):
     @property
     def threat(self) -> tuple[Any, ...]:
         """What two epsilons must share to be comparable: (unit, adjacency, observer, delta)."""
-        return self.unit, self.adjacency, self.observer, self.delta
+        across = f" at up to {self.across_sites:g} clients" if self.across_sites else ""
+        return self.unit and f"{self.unit}{across}", self.adjacency, self.observer, self.delta
 
 
 # --- results ---------------------------------------------------------------------------------------------

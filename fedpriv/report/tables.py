@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fedpriv.common.printing import plain
-from fedpriv.report.epsilon_figures import opacus_figure, three_figures
+from fedpriv.report.epsilon_figures import beside_verified, opacus_figure, three_figures
 from fedpriv.report.run_summary import Summary
 from fedpriv.report.words import in_metric, percent, seconds, threat_short, worth
 
@@ -77,7 +77,8 @@ def _final_rows(result: Summary) -> list[tuple[str, str, str]]:
     if mean is not None:
         words = f"clients' own models and tests, mean; worst decile {percent(worst)}"
         rows.append(("personalised", percent(mean), words))
-    for one in (*three_figures(privacy), *opacus_figure(privacy)):
+    claimed, verified, audited = three_figures(privacy)
+    for one in (claimed, verified, *beside_verified(privacy), audited, *opacus_figure(privacy)):
         rows.append((f"{one.name} epsilon", one.value, f"{one.scope}; {one.detail}" if one.scope else one.detail))
     per_round = f"{seconds(result.timing.get('median_round_s'))} per round (median)"
     return [*rows, ("time", seconds(result.timing.get("total_s")), per_round)]

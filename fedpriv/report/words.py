@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from fedpriv.mechanisms.tasks import TASKS
+from fedpriv.privacy.events import OTHER_ADJACENCY
 from fedpriv.report.run_summary import Privacy, leading_metric, mapping_of, number, pick, worst_site  # noqa: F401
 
 # Studies and commands import the readers of a summary from here.
@@ -124,16 +125,22 @@ def _words(privacy: Privacy) -> list[str]:
     return ["not stated" if word is None else word for word in (*words, None if delta is None else f"{delta:g}")]
 
 
+def at_clients(unit: str, across: float | None) -> str:
+    """The words of `UNITS` for data at up to so many clients (`privacy.across_sites`; None: one)."""
+    return unit if across is None else f"{unit.removesuffix(' at one client')} at up to {across:g} clients"
+
+
 def unit_words(privacy: Privacy) -> str:
     """Whose data are protected; of persons by the word that the table's schema has for one."""
-    words = UNITS.get(str(privacy.unit), f"the unit “{privacy.unit}”")
+    words = at_clients(UNITS.get(str(privacy.unit), f"the unit “{privacy.unit}”"), privacy.across_sites)
     return words.replace("one person", f"one {privacy.person or 'person'}")
 
 
 def threat_short(privacy: Privacy) -> str:
     unit, adjacency, observer, delta = _words(privacy)
+    kind, at, clients = unit.partition(" at up to ")
     person = f" ({privacy.person})" if privacy.person else ""
-    return f"unit {unit}{person}, {adjacency}, seen by {observer}, delta {delta}"
+    return f"unit {kind}{person}{at}{clients}, {adjacency}, seen by {observer}, delta {delta}"
 
 
 def threat_sentence(record: Privacy | Mapping[str, Any]) -> str:
@@ -146,6 +153,19 @@ def threat_sentence(record: Privacy | Mapping[str, Any]) -> str:
         f"The observer: {OBSERVERS.get(observer, f'“{observer}”')}. "
         f"The smaller the epsilon, the less it can tell; delta = {delta} is the additive slack."
     )
+
+
+def both_adjacencies(adjacency: str, epsilons: Iterable[float], delta: float) -> str:
+    """Of a sum of clients: what epsilons of Gaussian noise without sampling are where neighbours are the other kind, by
+    the closed form (Balle and Wang 2018, Theorem 8) at half of the distance or twice of it.
+    """
+    from fedpriv.privacy.gaussian_dp import gaussian_epsilon, gaussian_mu  # scipy
+
+    far, factor = ("half", 0.5) if adjacency == "replace-one" else ("twice", 2.0)
+    others = ((one, gaussian_epsilon(factor * gaussian_mu(one, delta), delta)) for one in epsilons)
+    named = "; ".join(f"{figure(one)} is {figure(other)}" for one, other in others)
+    words = f"Under {OTHER_ADJACENCY[adjacency]} a client moves the sum {far} as far: of Gaussian noise without "
+    return f"{words}sampling, epsilon {named}."
 
 
 def threat_table(privacy: Privacy) -> list[tuple[str, str, str]]:

@@ -11,9 +11,19 @@ from dataclasses import replace
 
 from fedpriv.client.build import fixed_events_with_ends, make_client
 from fedpriv.client.memories import Book, Memories
+from fedpriv.common.files import json_number
 from fedpriv.config.schema import Config
-from fedpriv.privacy.composition import Budget, History, RunningTotals, Verified, guarantee_events, threats, verify
-from fedpriv.privacy.events import EVERY_CLIENT, Entries, Entry, Event, Threat
+from fedpriv.privacy.composition import (
+    Budget,
+    History,
+    RunningTotals,
+    Verified,
+    at_other_adjacency,
+    guarantee_events,
+    threats,
+    verify,
+)
+from fedpriv.privacy.events import EVERY_CLIENT, OF_SUMS, Entries, Entry, Event, Threat
 from fedpriv.privacy.opacus_accounts import OpacusFigure, OpacusTotals
 from fedpriv.runs.folder import RunFolder
 
@@ -138,6 +148,18 @@ class Accounts:
 
     def _besides(self, accounts: Mapping[int, list[Entry]]) -> list[Threat]:
         return [threat for threat in threats(accounts) if threat != self.threat]
+
+    def at_other_adjacency(self, threat: Threat) -> dict[str, float | str]:
+        """{other_adjacency, other_epsilon} of a sum of clients under this threat: what its neighbours may be besides,
+        and what the ledger costs there; empty of others, and where a budget's filter gives the guarantee.
+        """
+        if threat.observer not in OF_SUMS or self.verified().accountant == "filter":
+            return {}
+        with self.timed():
+            events = {client: guarantee_events(own) for client, own in self._by_client().items()}
+            own = {client: [one for one in some if one.threat == threat] for client, some in events.items()}
+            found = at_other_adjacency(own, self.config.privacy.delta, make_client(self.config).at_other_adjacency)
+        return {} if found is None else {"other_adjacency": found[0], "other_epsilon": json_number(found[1])}
 
     def _by_client(self) -> dict[int, list[Entry]]:
         """Client -> all that the ledger charges it with."""

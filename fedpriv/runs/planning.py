@@ -24,7 +24,7 @@ from fedpriv.config.participation import cohort, participation_limit
 from fedpriv.config.schema import Config
 from fedpriv.engines.worker import Worker
 from fedpriv.privacy.claimed import Claim
-from fedpriv.privacy.composition import History, compose, compose_clients, costliest
+from fedpriv.privacy.composition import History, at_other_adjacency, compose, compose_clients, costliest
 from fedpriv.privacy.events import SECURE_SUM, Event, Threat
 from fedpriv.privacy.opacus_accounts import OpacusFigure
 from fedpriv.runs.accounts import opacus_totals
@@ -49,6 +49,7 @@ class Plan:
     seconds: float
     trainer: str = ""  # why it is this one, in words
     by_opacus: OpacusFigure | None = None
+    other: tuple[str, float] | None = None  # of a sum of clients: (the other adjacency, epsilon there)
     costliest: tuple[History, ...] = ()  # what the clients that cost most release in all
 
 
@@ -77,7 +78,8 @@ def make_plan(config: Config, worker: Worker) -> Plan:
     if isinstance(config.strategy.options, AskOptions) and client.facts.asks is not None:
         client.facts.asks.check(int(example_counts(config).sum()))
     histories, times = planned_histories(config, counts)
-    found = compose_clients(histories, config.privacy.delta, times=times)
+    delta = config.privacy.delta
+    found = compose_clients(histories, delta, times=times)
     bytes_down, bytes_up = payload(config, worker, client)
     maximum, accountant, reasons = found.maximum, found.accountant, found.reasons
     median = found.median
@@ -102,6 +104,7 @@ def make_plan(config: Config, worker: Worker) -> Plan:
         bytes_down,
         estimate_seconds(config, worker),
         by_opacus=by_opacus,
+        other=None if accountant == "filter" else at_other_adjacency(histories, delta, client.at_other_adjacency),
         costliest=costliest(histories.values(), config.privacy.delta),
     )
 
@@ -149,6 +152,7 @@ class Elsewhere:
     verified_median: float
     accountant: str
     reasons: tuple[str, ...]
+    other: tuple[str, float] | None = None  # as `Plan`
 
 
 def plan_elsewhere(config: Config) -> list[Elsewhere]:
@@ -161,9 +165,11 @@ def plan_elsewhere(config: Config) -> list[Elsewhere]:
     for threat in client.accounts():
         if threat == client.threat:
             continue
-        histories = [make_client(config, examples=size).planned_events(times, threat) for times, size in kinds]
-        total = compose_clients(dict(enumerate(histories)), config.privacy.delta, times=dict(enumerate(clients)))
-        found.append(Elsewhere(threat, total.maximum, total.median, total.accountant, tuple(total.reasons)))
+        planned = [make_client(config, examples=size).planned_events(times, threat) for times, size in kinds]
+        histories, delta = dict(enumerate(planned)), config.privacy.delta
+        total = compose_clients(histories, delta, times=dict(enumerate(clients)))
+        other = at_other_adjacency(histories, delta, client.at_other_adjacency)
+        found.append(Elsewhere(threat, total.maximum, total.median, total.accountant, tuple(total.reasons), other))
     return found
 
 

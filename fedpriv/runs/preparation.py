@@ -18,7 +18,7 @@ from fedpriv.data.networks import read_weights
 from fedpriv.deployment.policy import Policy
 from fedpriv.engines.worker import Worker
 from fedpriv.report.live.progress import figure
-from fedpriv.runs.planning import Plan, make_plan, plan_elsewhere, with_target
+from fedpriv.runs.planning import Elsewhere, Plan, make_plan, plan_elsewhere, with_target
 from fedpriv.runs.round_updates import refuse_unseen
 from fedpriv.server.optimizers import Optimizer
 from fedpriv.server.round import NO_HOOKS, Distil, Hooks, Population
@@ -138,6 +138,7 @@ def make_strategy(
         layout.shapes[0][0],
         client.threat,
         config.num_rounds,
+        config.privacy.across_sites,
         config.model.name == "app",
     )
     kind = server_class(config)
@@ -379,6 +380,10 @@ def _public_knowledge(config: Config) -> dict[str, str]:
     return trained if known == "none" else {"public knowledge": known, **trained}
 
 
+def _beside(plan: Plan | Elsewhere) -> str:
+    return "" if plan.other is None else f"; {plan.other[0]} {figure(plan.other[1])}"
+
+
 def plan_rows(config: Config, policy: Policy | None = None) -> dict[str, str]:
     """Name -> value of every line, the last about what a node with this policy would do. Trains nothing."""
     from fedpriv.deployment.gate import would_refuse
@@ -387,7 +392,8 @@ def plan_rows(config: Config, policy: Policy | None = None) -> dict[str, str]:
     claim = plan.claim
     claimed = f"{figure(claim.epsilon)} (scope {claim.scope}; {claim.equation})" if claim else "nothing is claimed"
     person = "".join(f" (all rows of one {word})" for word in person_word(config).values())
-    threat = f"unit {plan.threat.unit}{person}, {plan.threat.adjacency}, observer {plan.threat.observer}"
+    across = f" at up to {config.privacy.across_sites} clients" if config.privacy.across_sites > 1 else ""
+    threat = f"unit {plan.threat.unit}{person}{across}, {plan.threat.adjacency}, observer {plan.threat.observer}"
     rows = {
         "method": f"{config.method} ({config.privacy.variant}), {config.model.name}, {config.dataset.name}",
         **_public_knowledge(config),
@@ -396,12 +402,12 @@ def plan_rows(config: Config, policy: Policy | None = None) -> dict[str, str]:
         "parameters": _parameters(worker),
         "claimed epsilon": claimed,
         "verified epsilon": f"{figure(plan.verified_epsilon)} (median {figure(plan.verified_median)}; "
-        f"{plan.accountant})",
+        f"{plan.accountant}){_beside(plan)}",
         **({} if plan.by_opacus is None else {"Opacus' epsilon": plan.by_opacus.words}),
         "threat model": f"{threat}, delta {config.privacy.delta:g}",
         **{
             f"and against {other.threat.observer}": f"{figure(other.verified_epsilon)} (median "
-            f"{figure(other.verified_median)}; {other.accountant})"
+            f"{figure(other.verified_median)}; {other.accountant}){_beside(other)}"
             for other in plan_elsewhere(config)
         },
         "bytes up / down": f"{plan.bytes_up:,} / {plan.bytes_down:,}",

@@ -48,6 +48,7 @@ def privacy_figures(config: Config, plan: Plan, accounts: Accounts, stopped: int
         **vars(client.threat),
         **added,
         **person_word(config),
+        **({"across_sites": privacy.across_sites} if privacy.across_sites > 1 else {}),
         **({} if by_opacus is None else {"opacus": by_opacus.to_json()}),
         **spent_before(config),
         "delta": privacy.delta,
@@ -57,6 +58,7 @@ def privacy_figures(config: Config, plan: Plan, accounts: Accounts, stopped: int
         "claimed_equation": claim.equation if claim else None,
         "verified_epsilon": json_number(found.maximum),
         "verified_median": json_number(found.median),
+        **accounts.at_other_adjacency(client.threat),
         "verified_at_claimed_scope": at_scope(found, claim),
         "accountant": found.accountant,
         "spent_so_far": json_number(found.spent_so_far),
@@ -71,6 +73,7 @@ def privacy_figures(config: Config, plan: Plan, accounts: Accounts, stopped: int
                 "delta": privacy.delta,
                 "verified_epsilon": json_number(verified.maximum),
                 "verified_median": json_number(verified.median),
+                **accounts.at_other_adjacency(threat),
                 "spent_so_far": json_number(verified.spent_so_far),
                 "accountant": verified.accountant,
                 "reasons": list(verified.reasons),
@@ -201,7 +204,7 @@ def answered(
     numbers = [int(row["round"]) for row in rounds]
     totals = asks.rounds(theta)[[number - 1 for number in numbers] if asks.sections > 1 else [0]]
     questions, stds = asks.at_round(numbers[-1], theta), noise_in_sums(options, rounds) / KEPT
-    found = answers(questions, totals, stds, asks.rows_per_unit, config.seed)
+    found = answers(questions, totals, stds, asks.rows_per_unit, config.seed, config.privacy.across_sites)
     return [
         {
             "question": one.question,

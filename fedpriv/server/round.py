@@ -75,6 +75,7 @@ class Population:
     outputs: int = 0  # of the first layer
     threat: Threat | None = None  # the method's own, with the run's unit; None: not known
     num_rounds: int | None = None  # after which nothing is released; None: not known
+    across_sites: int = 1  # clients that hold rows of one person at most: `privacy.across_sites`
     counts_in_replies: bool = False  # whether clients declare their examples with each reply, and not before the run
 
     def noise(self, *key: int | str) -> NoiseSource:

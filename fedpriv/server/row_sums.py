@@ -59,7 +59,8 @@ class RowSumServer(SummingServer):
         """form=central: of a round, for every client, under the clients' own threat (their unit may be a person)."""
         threat = self.population.threat
         assert threat is not None and threat.observer == "trusted-server"
-        return self.grid(self.current.theta.size).gaussian_event(threat, self.options.rate, self.excess(self.rows))
+        grid, across = self.grid(self.current.theta.size), self.population.across_sites
+        return grid.gaussian_event(threat, self.options.rate, self.excess(self.rows), across)
 
     def configure_train(  # type: ignore[override]
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: ClientGrid

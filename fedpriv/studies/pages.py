@@ -19,7 +19,8 @@ from jinja2 import Environment, FunctionLoader, StrictUndefined
 
 from fedpriv.common.files import write_atomic
 from fedpriv.common.printing import cell as csv_cell
-from fedpriv.report.words import figure, plus_minus, seconds, threat_sentence
+from fedpriv.privacy.events import OF_SUMS
+from fedpriv.report.words import both_adjacencies, figure, plus_minus, seconds, threat_sentence
 from fedpriv.studies import results as stored
 from fedpriv.studies.results import Board, Cell, Claim, Entry, Estimate, Leaderboard, PaperResults, Table
 from fedpriv.studies.statistics import outcome
@@ -278,7 +279,7 @@ def board_pages(it: Leaderboard) -> dict[str, str]:
                 "question",
                 question=question,
                 boards=boards,
-                threat=lambda board: threat_sentence(board.model_dump()),
+                threat=_threat,
                 metric=_metric,
                 outcome=outcome,
                 duel_rows=_duel_rows,
@@ -290,6 +291,14 @@ def board_pages(it: Leaderboard) -> dict[str, str]:
                 reasons=_reasons,
             )
     return found
+
+
+def _threat(board: Board) -> str:
+    """The threat model in words; of a sum of clients with its targets at both adjacencies."""
+    words = threat_sentence(board.model_dump())
+    if board.unit != "client" or board.observer not in OF_SUMS:
+        return words
+    return f"{words} {both_adjacencies(board.adjacency, board.targets, board.delta)}"
 
 
 def _anchor(title: str) -> str:

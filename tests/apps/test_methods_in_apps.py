@@ -385,6 +385,10 @@ Refuse = Callable[[], Any]
         (lambda: server("dpfl_agn")(), r"public_loss=None: dpfl_agn follows a loss"),
         (lambda: server("ask")(), r"strategy=ask: trains no model"),
         (
+            lambda: server("fedldp")(overrides=["privacy.across_sites=2"]).start(nodes_anew(), initial(), 1),
+            "overrides: privacy.across_sites=2: in an app it is 1",
+        ),
+        (
             lambda: server("fedcad")(overrides=["privacy.max_epsilon=1"]).start(nodes_anew(), initial(), 1),
             r"overrides: privacy.max_epsilon=1.0: in an app it is null",
         ),

@@ -76,7 +76,7 @@ VALUES: dict[str, dict[str, list[Any]]] = {
 #: Under which threats each is booked here.
 PLACES = {
     "poisson_gaussian": [EXAMPLE, ZEROED],
-    "replaced_gaussian": [EXAMPLE],
+    "replaced_gaussian": [EXAMPLE, PUBLIC],
     "fixed_size_gaussian": [PUBLIC, ("example", "replace-one", "server")],
     "allocated_gaussian": [ZEROED],
     "shuffled": [PUBLIC, SUM],

@@ -303,6 +303,10 @@ def test_objections_name_the_option_and_the_bound(tmp_path: Path) -> None:
     for option in ("local.batch_size=7", "local.steps=10"):  # the remedies
         config = compose(["strategy=fedldp", "local.batch_size=6", "num_rounds=2", "local.epochs=4", option])
         assert not objections(policy_of(tmp_path), config, 13)
+    counted = policy_of(tmp_path, limits={"min_across_sites": 2}, strategies=["dpsgd"])
+    for across, found in ((1, ["privacy.across_sites=1: at least 2 (limits.min_across_sites)"]), (2, []), (3, [])):
+        given = ["strategy=dpsgd", "local.batch_size=6", "num_rounds=2", f"privacy.across_sites={across}"]
+        assert objections(counted, compose(given), 13) == found
     config = compose(["strategy=fedldp", "local.batch_size=6", "num_rounds=2", "local.steps=11"])
     assert objections(policy_of(tmp_path), config, 13) == ["local.steps=11: at most 10 (limits.max_local_steps)"]
     walked = compose([*limits, "local.sampler=shuffle", "num_rounds=2"])  # each picture once an epoch: no rate

@@ -13,6 +13,7 @@ from hospital_nodes import EXAMPLE, POLICY, RUN, Hospitals
 
 import fedpriv
 from deploy.hospitals import write_tables
+from fedpriv.certificates.statement import of_node
 from fedpriv.client.build import unit_of
 from fedpriv.common.errors import OptionError, RunFailed
 from fedpriv.config.compose import compose
@@ -83,6 +84,27 @@ def test_nodes_declare_persons_and_learn_from_all_rows_of_them(times: int, tmp_p
     assert privacy["unit"] == "person" and privacy["verified_epsilon"] == pytest.approx(0.19123, abs=1e-5)
     with pytest.raises(RunFailed):  # rows are what nobody has declared
         network.serve(network.overrides(f"dataset.examples=[{','.join(str(40 * times) for _ in range(3))}]", run="two"))
+
+
+def test_nodes_charge_for_persons_at_as_many_sites_as_the_run_declares(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """No fewer than their policies ask for; ledger and certificate of each count all of these sites."""
+    Persons.times = 1
+    network = Persons(tmp_path)
+    budgets = [EXAMPLE | {"observer": observer, "unit": "person"} for observer in ("secure-sum", "server")]
+    for number in range(network.count):
+        limits = POLICY["limits"] | {"min_across_sites": 2}
+        network.write_policy(number, POLICY | {"budgets": budgets, "limits": limits})
+    assert refused(network, network.overrides()) == {"POLICY"}
+    assert "privacy.across_sites=1: at least 2 (limits.min_across_sites)" in caplog.text
+    assert set(codes(network.serve(network.overrides("privacy.across_sites=2", run="two")))) == {"sent"}
+    privacy = json.loads((network.folder / "two/summary.json").read_text())["privacy"]
+    assert privacy["across_sites"] == 2 and privacy["verified_epsilon"] > 2 * 0.19123
+    assert any("no node sees another's rows" in reason for reason in privacy["reasons"])
+    found = of_node(network.policy(0), network.data(0))
+    assert found["protections"][0]["epsilon"] == pytest.approx(privacy["verified_epsilon"], rel=1e-6)
+    assert any("A unit with data at two machines has spent both" in words for words in found["assumptions"])
 
 
 def test_a_site_that_adds_its_own_noise_needs_no_secure_sum(network: Hospitals) -> None:

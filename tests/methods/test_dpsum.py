@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from pytest import approx
 from safetensors.torch import load_file
 
 from fedpriv.attacks.release_audit import audit_config, further_pairs
@@ -21,12 +23,12 @@ from fedpriv.data.load import load_federated
 from fedpriv.mechanisms import integer_noise
 from fedpriv.mechanisms.clipped_sums import LARGEST_BATCH
 from fedpriv.mechanisms.integer_noise import LONGER
-from fedpriv.mechanisms.noise import SeededNoise, clip_factors
+from fedpriv.mechanisms.noise import SeededNoise, clip_factors, fine_step
 from fedpriv.mechanisms.per_example import PerExampleGradients
 from fedpriv.mechanisms.scaling import Scaling, clipped_rows
 from fedpriv.mechanisms.tasks import Classification
 from fedpriv.privacy.composition import compose as compose_events
-from fedpriv.privacy.events import EVERY_CLIENT
+from fedpriv.privacy.events import EVERY_CLIENT, Threat
 from fedpriv.privacy.gaussian_dp import gaussian_epsilon
 from fedpriv.privacy.sum_grid import RowSumGrid
 from fedpriv.runs.start import start_run
@@ -131,11 +133,12 @@ FORMS = ("ddgauss", "skellam", "central", "local")
 TRIALS = 1500
 
 
-def audited(form: str, trials: int = TRIALS, **options: Any) -> tuple[float, float]:
+def audited(form: str, trials: int = TRIALS, across: int = 1, **changes: Any) -> tuple[float, float]:
     """(audited, verified) epsilon of one round whose sum has little noise."""
     multiplier = 0.55 if form in ("ddgauss", "skellam") else 1.2
-    given = {"form": form, "noise_multiplier": multiplier} | options
-    config = compose([*SMALL, *(f"strategy.client.{name}={value}" for name, value in given.items()), "num_rounds=1"])
+    given = {"form": form, "noise_multiplier": multiplier} | changes
+    options = [f"strategy.client.{name}={value}" for name, value in given.items()]
+    config = compose([*SMALL, *options, "num_rounds=1", f"privacy.across_sites={across}"])
     found = audit_config(config, trials=trials, confidence=0.95, seed=0)[0]
     return found.audit.epsilon_lower, found.verified
 
@@ -338,3 +341,124 @@ def test_no_audit_takes_opposite_gradients_for_neighbours() -> None:
     client = make_client(compose([*SMALL]))
     pairs = client.worst_case_pairs(2)
     assert all(not any(pair.world0) for pair in (*pairs, *further_pairs(client, pairs)))
+
+
+# --- a person at several sites -----------------------------------------------------------------------------
+
+SUM_OF_PERSONS = Threat("person", "add-or-remove-one", "secure-sum")
+
+
+def delta_of(first: np.ndarray, second: np.ndarray, epsilon: float) -> float:
+    """The exact delta of two laws (numbers of equal places), the larger of both directions."""
+    scale = math.exp(epsilon)
+    return float(max(np.maximum(p - scale * q, 0).sum() for p, q in ((first, second), (second, first))))
+
+
+@pytest.mark.parametrize("dimension", [1, 7, 62])
+@pytest.mark.parametrize("across", [2, 3, 5])
+def test_a_person_at_several_sites_moves_their_sum_by_as_many_times_the_bound(dimension: int, across: int) -> None:
+    """Other vectors at each site, or the same one; each site rounds its own numbers, in the way that moves most."""
+    own, rng, longest = grid(dimension=dimension, bits=24), np.random.default_rng(1), 0.0
+    for trial in range(200):
+        moved, same = np.zeros(dimension), rng.normal(size=dimension) if trial % 3 else np.ones(dimension)
+        for _ in range(across):
+            total = (np.round(rng.normal(0, 3, dimension) * own.steps) + 0.5 - 1e-9) / own.steps
+            change = same if trial % 2 else rng.normal(size=dimension)
+            change = change * ((1 - 2.0**-12) / np.linalg.norm(change))
+            first, second = (own.whole(torch.from_numpy(vector)).numpy() for vector in (total, total + change))
+            moved += second - first
+        longest = max(longest, float(np.linalg.norm(moved)))
+    event = own.event(SUM_OF_PERSONS, 5, 1e-6, across=across)
+    assert longest <= event.l2 == across * own.l2()
+    assert longest > across * own.steps * (1 - 2.0**-11)  # no smaller number of sites would do
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("across", [1, 2, 5])
+def test_what_a_person_at_several_sites_costs_is_the_formula(form: str, across: int) -> None:
+    options = [*SMALL, f"strategy.client.form={form}", "strategy.client.noise_multiplier=3"]
+    client = make_client(compose([*options, f"privacy.across_sites={across}"]), examples=90)
+    own, first = client.grid, client.charges(None)[0].event  # type: ignore[attr-defined]
+    moved = own.steps + math.sqrt(62)
+    if form in ("ddgauss", "skellam"):
+        alone = client.charges(None)[1].event
+        assert (first.l2, first.dimension, first.count) == (approx(across * moved), across * 62, 1)  # type: ignore[attr-defined]
+        assert (alone.l2, alone.dimension, alone.count) == (approx(moved), 62, across)  # type: ignore[attr-defined]
+        assert alone.count * alone.delta_share == approx(first.delta_share)
+        return
+    step = fine_step(own.sigma) * math.sqrt(62)
+    if form == "local":
+        assert (first.multiplier, first.count) == (approx(own.sigma / (moved + step), rel=1e-13), across)  # type: ignore[attr-defined]
+        return
+    assert (first.multiplier, first.count) == (approx(own.sigma / (across * moved + step), rel=1e-13), 1)  # type: ignore[attr-defined]
+    assert first.sampling_rate == 1  # type: ignore[attr-defined]
+    sampled = make_client(compose([*options, f"privacy.across_sites={across}", "strategy.client.sampling_rate=0.1"]))
+    assert sampled.charges(None)[0].event.sampling_rate == approx(1 - 0.9**across, rel=1e-12)  # type: ignore[attr-defined]
+
+
+def test_the_exact_law_of_a_person_at_two_sites_keeps_to_its_price_and_breaks_that_of_one() -> None:
+    """Five sites' discrete Gaussians, convolved: one coordinate moves by what a person at two sites may change."""
+    delta = 1e-4
+    for across, keeps in ((1, False), (2, True)):
+        event = grid(dimension=1, multiplier=0.6).event(SUM_OF_PERSONS, 5, 1e-9, across=across)
+        epsilon = compose_events([event], delta).epsilon
+        sigma, both = event.sigma, int(2 * grid(dimension=1, multiplier=0.6).l2())  # type: ignore[union-attr]
+        places = np.arange(-int(12 * sigma), int(12 * sigma) + 1)
+        one = np.exp(-(places**2) / (2 * sigma**2))
+        law = one = one / one.sum()
+        for _ in range(4):
+            law = np.convolve(law, one)
+        exact = delta_of(np.pad(law, (both, 0)), np.pad(law, (0, both)), epsilon)
+        assert (exact <= delta) == keeps, (across, exact)
+        assert keeps is False or exact > 0.8 * delta  # and the price is near
+
+
+@pytest.mark.parametrize("rate", [0.05, 0.5])
+@pytest.mark.parametrize("across", [2, 4])
+def test_the_exact_law_of_samples_at_several_sites_keeps_to_its_price(rate: float, across: int) -> None:
+    """A trusted sum of S sites that each draw the person by a coin: a mixture over how many did."""
+    check_samples_at_sites(rate, across, 2.0, (1e-2, 1e-4))
+    if rate == 0.05:  # so little noise that what counts is whether the person is there at all: at any of the sites
+        check_samples_at_sites(rate, across, 0.3, (0.05,))
+
+
+def check_samples_at_sites(rate: float, across: int, multiplier: float, deltas: tuple[float, ...]) -> None:
+    own = grid(form="central", dimension=1, multiplier=multiplier)
+    event = own.gaussian_event(SUM_OF_PERSONS, rate, across=across)
+    y = np.linspace(-14, 14 + across / multiplier, 400_001)
+    normal, step = (lambda mean: np.exp(-((y - mean) ** 2) / 2) / math.sqrt(2 * math.pi)), y[1] - y[0]
+    mixed = sum(
+        math.comb(across, n) * rate**n * (1 - rate) ** (across - n) * normal(n / multiplier) for n in range(across + 1)
+    )
+    for delta in deltas:
+        epsilon = compose_events([event], delta).epsilon
+        assert delta_of(mixed * step, normal(0.0) * step, epsilon) <= delta
+        alone = compose_events([own.gaussian_event(SUM_OF_PERSONS, rate)], delta).epsilon
+        assert delta_of(mixed * step, normal(0.0) * step, alone) > delta
+
+
+@pytest.mark.parametrize("form", ["ddgauss", "skellam"])
+def test_sites_in_different_rounds_cost_a_person_no_more_than_all_in_each(form: str) -> None:
+    """S R rounds with one site each against R rounds with all S, where what each coordinate adds counts most: little
+    noise (T) in many coordinates.
+    """
+    own = grid(form=form, dimension=4000, bits=8, rows=4, multiplier=4.0, sites=2)
+    shapes = ((own, 1e-9),) if form == "skellam" else ((own, 1e-9), (replace(own, multiplier=0.9), 1e-9))
+    for shape, share in shapes:
+        for across, rounds in ((2, 3), (5, 1)):
+            single = shape.event(SUM_OF_PERSONS, 2, share)
+            together = shape.event(SUM_OF_PERSONS, 2, share, across=across)
+            # a window that S d coordinates leave with delta is left by d of them with delta/S
+            if form == "skellam":
+                single = replace(single, delta=share / across)  # type: ignore[type-var]
+            apart = compose_events([single] * (across * rounds), 1e-4).epsilon
+            assert apart <= compose_events([together] * rounds, 1e-4).epsilon * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_an_audit_of_a_person_at_two_sites_keeps_to_their_price_and_breaks_that_of_one(form: str) -> None:
+    """Through the release code of both sites."""
+    more = {"noise_multiplier": 0.8} if form in ("ddgauss", "skellam") else {"noise_multiplier": 1.5}
+    alone = audited(form, trials=200, **more)[1]
+    epsilon, verified = audited(form, trials=40_000 if form == "local" else 6000, across=2, **more)
+    assert alone < epsilon <= verified

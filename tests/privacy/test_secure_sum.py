@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,19 +14,22 @@ import torch
 from conftest import Outcome, Run, page_of
 from pytest import approx
 
+from fedpriv.certificates import statement
 from fedpriv.client.base import Client
 from fedpriv.client.build import make_client
 from fedpriv.client.gaussian import GaussianClient
 from fedpriv.common.errors import OptionError
 from fedpriv.common.messages import CLIP_BIT
-from fedpriv.config.compose import compose
+from fedpriv.config.compose import compose, read_config
 from fedpriv.mechanisms.noise import SeededNoise
 from fedpriv.privacy.auditor import audit
+from fedpriv.privacy.composition import at_other_adjacency
 from fedpriv.privacy.composition import compose as compose_events
 from fedpriv.privacy.events import CLIENT_TO_SERVER, SECURE_SUM, Gaussian
 from fedpriv.privacy.gaussian_dp import gaussian_epsilon
+from fedpriv.report.words import figure
 from fedpriv.runs.planning import plan_elsewhere, with_target
-from fedpriv.runs.preparation import resolve
+from fedpriv.runs.preparation import plan_rows, resolve
 
 DELTA = 1e-5
 SIZE = ("num_clients=6", "clients_per_round=6", "num_rounds=3", "model=linear")
@@ -227,3 +231,49 @@ def test_noises_of_other_sizes_hide_nobody() -> None:
     assert own.accounts() == (CLIENT_TO_SERVER,)
     fixed = client_of(*FORMS["dpfedavg"], *options)  # one sigma for all, given
     assert fixed.accounts() == (CLIENT_TO_SERVER, SECURE_SUM)
+
+
+@pytest.mark.parametrize("form", ["fedldp", "ddgauss", "central"])
+def test_a_sum_of_clients_shows_both_adjacencies(form: str, run: Run) -> None:
+    """In plan, summary, report and certificate: the closed forms of one noise at both distances."""
+    options = {
+        "fedldp": ("strategy=fedldp", "strategy.server.min_replies=2", "strategy.client.noise_multiplier=8"),
+        "ddgauss": ("strategy=ddgauss", "strategy.server.min_replies=2", "strategy.client.noise_multiplier=8"),
+        "central": (
+            "strategy=dpfedavg", "strategy.client.form=central", "strategy.client.noise_multiplier=2",
+            "strategy.server.client_sampling=poisson",
+        ),
+    }[form]  # fmt: skip
+    folder: Path = run(*options, "num_rounds=2", "num_clients=2", "clients_per_round=2")
+    privacy = json.loads((folder / "summary.json").read_text())["privacy"]
+    found = privacy["others"][0] if form == "fedldp" else privacy
+    # std/C of a round's sum: sqrt(2) * 8, or 2; a replaced client moves it by 2C; two rounds
+    mu = math.sqrt(2) / (2.0 if form == "central" else math.sqrt(2) * 8)
+    ends = {"replace-one": gaussian_epsilon(2 * mu, 1e-5), "zero-out": gaussian_epsilon(mu, 1e-5)}
+    ends["add-or-remove-one"] = ends["zero-out"]
+    named = ("zero-out", "replace-one")[form == "central"]
+    assert (found["adjacency"] == "replace-one") == (named == "zero-out") == (found["other_adjacency"] == "zero-out")
+    assert found["verified_epsilon"] == pytest.approx(ends[found["adjacency"]], rel=0.02)
+    assert found["other_epsilon"] == pytest.approx(ends[found["other_adjacency"]], rel=0.02)
+    assert ("other_epsilon" in privacy) == (form != "fedldp")  # against the server there is no sum
+    rows = plan_rows(read_config(folder))
+    line = rows["and against secure-sum" if form == "fedldp" else "verified epsilon"]
+    assert line.endswith(f"); {named} {found['other_epsilon']:.4g}")
+    page = page_of(folder)
+    assert f"verified, {named}" in page and f"{figure(found['other_epsilon'])}" in page
+    said = [one for one in statement.of_run(folder)["assumptions"] if f"neighbours are {named}" in one]
+    assert len(said) == 1 and f"{found['other_epsilon']:.4g}" in said[0]
+
+
+def test_a_bit_beside_an_update_moves_as_far_where_the_update_becomes_zero() -> None:
+    """One round of six noises: mu^2 of the update's half distance, and of the bit's whole range."""
+    client = client_of("strategy=fedldp", "strategy.server.clipping=quantile", "strategy.server.min_replies=6")
+    update, bit = (one.event for one in client.all_charges() if one.event.threat == SECURE_SUM)
+    assert isinstance(update, Gaussian) and isinstance(bit, Gaussian) and update.multiplier != bit.multiplier
+    found = at_other_adjacency({0: [update, bit]}, DELTA, client.at_other_adjacency)
+    mu = math.hypot(1 / (2 * update.multiplier), 1 / bit.multiplier)
+    assert found == ("zero-out", approx(gaussian_epsilon(mu, DELTA), rel=1e-9))
+    assert at_other_adjacency({0: [replace(update, count=4)]}, DELTA, client.at_other_adjacency) == (
+        "zero-out",
+        approx(gaussian_epsilon(1 / update.multiplier, DELTA), rel=1e-9),
+    )

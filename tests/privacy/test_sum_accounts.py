@@ -8,17 +8,20 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 from dp_accounting.pld.privacy_loss_distribution import from_discrete_gaussian_mechanism
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy import special
+from scipy.optimize import brentq
 
 from fedpriv.common.errors import OptionError
 from fedpriv.mechanisms.laws import skellam_exponent
+from fedpriv.mechanisms.noise import SeededNoise
 from fedpriv.mechanisms.whole_numbers import Law
 from fedpriv.privacy.calibration import calibrate
-from fedpriv.privacy.composition import RunningTotals, compose
+from fedpriv.privacy.composition import RunningTotals, at_other_adjacency, compose
 from fedpriv.privacy.dp_library import composed_epsilon, gaussian_pld
 from fedpriv.privacy.events import (
     CLIENT_TO_SERVER,
@@ -27,11 +30,14 @@ from fedpriv.privacy.events import (
     Event,
     Gaussian,
     PoissonGaussian,
+    RandomisedResponse,
+    ReplacedGaussian,
     SkellamSum,
+    Threat,
 )
 from fedpriv.privacy.gaussian_dp import gaussian_epsilon, shifted_epsilon
 from fedpriv.privacy.integer_laws import closeness, skellam_curvature, skellam_renyi, skellam_window, sum_rho
-from fedpriv.privacy.sum_grid import SumGrid
+from fedpriv.privacy.sum_grid import BinomialGrid, SumGrid
 
 Floats = NDArray[np.float64]
 ORDERS = np.array([1.001, 1.1, 1.5, 2.0, 4.0, 8.0, 16.0, 64.0])
@@ -349,3 +355,91 @@ def test_the_grid_follows_the_noise_and_the_modulus() -> None:
         _ = SumGrid("gaussian", 7850, 1000, 6, 1.0).step
     with pytest.raises(OptionError, match=r"strategy\.server\.bits=9: what is told beside a vector needs more"):
         SumGrid("gaussian", 7850, 1000, 9, 1.0, (1.6,)).statistic_steps(1.6)
+
+
+# --- both adjacencies of a sum of clients -----------------------------------------------------------------
+
+ZEROED, OUTSIDE = replace(SECURE_SUM, adjacency="zero-out"), Threat("client", "zero-out", "trusted-server")
+
+
+def other(event: Event) -> Event | None:
+    return event.at_other_adjacency()
+
+
+BOTH = [(0.5, 0.235), (1.0, 0.469), (2.0, 0.929), (8.0, 3.547)]
+
+
+@pytest.mark.parametrize(("replaced", "zeroed"), BOTH)
+def test_a_gaussian_sums_epsilon_of_a_replaced_client_is_that_of_twice_the_distance(
+    replaced: float, zeroed: float
+) -> None:
+    """By the closed form in both ways: mu of replace-one, and half of it."""
+    multiplier = brentq(lambda m: gaussian_epsilon(1 / m, DELTA) - replaced, 0.1, 50)
+    event = Gaussian(threat=SECURE_SUM, multiplier=multiplier * math.sqrt(3), count=1)  # type: ignore[operator]
+    events = {0: [event] * 2, 1: [replace(event, multiplier=event.multiplier)] * 3}
+    found = at_other_adjacency(events, DELTA, other)
+    assert found is not None and found[0] == "zero-out" and found[1] == pytest.approx(zeroed, abs=6e-4)
+    back = {
+        0: [replace(event.at_other_adjacency(), threat=Threat("client", "add-or-remove-one", "trusted-server"))] * 3
+    }
+    again = at_other_adjacency(back, DELTA, other)
+    assert again is not None and again[0] == "replace-one" and again[1] == pytest.approx(replaced, rel=1e-9)
+
+
+def test_of_each_mechanism_the_distance_is_halved_and_nothing_else() -> None:
+    whole = DiscreteGaussianSum(threat=SECURE_SUM, sigma=30.0, noises=5, dimension=64, l2=61.0, count=2)
+    skellam = SkellamSum(threat=SECURE_SUM, variance=900.0, noises=5, dimension=64, l2=61.0, delta=1e-9)
+    for event in (whole, skellam):
+        assert event.at_other_adjacency() == replace(event, threat=ZEROED, l2=30.5)
+        bit = replace(event, dimension=1)  # beside a vector: from one end of its range to the other, either way
+        assert bit.at_other_adjacency() == replace(bit, threat=ZEROED)
+        assert replace(event, threat=ZEROED).at_other_adjacency() is None
+    grid = BinomialGrid(dimension=60, clip_norm=0.5, levels=16, trials=10**5)
+    binomial = grid.event(SECURE_SUM, 1e-9)
+    half = grid.event(SECURE_SUM, 1e-9, clip_norm=0.25)
+    found = binomial.at_other_adjacency()
+    assert found is not None and found.threat == ZEROED
+    for name in ("l1", "l2", "linf", "distance", "step", "trials", "dimension", "delta"):
+        assert getattr(found, name) == pytest.approx(getattr(half, name), rel=1e-12)
+    sampled = PoissonGaussian(threat=OUTSIDE, multiplier=1.4, sampling_rate=0.1, count=7)
+    replaced = replace(OUTSIDE, adjacency="replace-one")
+    assert sampled.at_other_adjacency() == ReplacedGaussian(threat=replaced, multiplier=0.7, sampling_rate=0.1, count=7)
+    rows = Threat("example", "add-or-remove-one", "secure-sum")
+    assert replace(sampled, threat=rows).at_other_adjacency() is None
+    assert at_other_adjacency({0: [replace(whole, threat=rows)]}, DELTA, lambda event: event) is None
+    assert at_other_adjacency({0: [replace(whole, threat=CLIENT_TO_SERVER)]}, DELTA, lambda event: event) is None
+    assert (
+        at_other_adjacency({0: [whole], 1: [RandomisedResponse(threat=SECURE_SUM, epsilon=1.0)]}, DELTA, other) is None
+    )
+
+
+@pytest.mark.parametrize("law", ["gaussian", "skellam"])
+def test_a_vector_becomes_zero_by_half_of_what_replaces_it(law: Law) -> None:
+    """Through the grid's own rounding: longest vectors, in the directions that rounding likes."""
+    grid, rng = SumGrid(law, 200, 5, 16, 0.0, ()), np.random.default_rng(0)
+    event = SumGrid(law, 200, 5, 16, 2.0, ()).event(SECURE_SUM, 5, 1e-9)
+    signs, longest = torch.ones(grid.padded, dtype=torch.float64), 0.0
+    zero = grid.whole_numbers(torch.zeros(200, dtype=torch.float64), [], signs, SeededNoise(0))
+    assert not zero.any()
+    for trial in range(50):
+        vector = torch.from_numpy(rng.normal(size=200) if trial % 2 else np.eye(200)[trial])
+        vector = vector / torch.linalg.vector_norm(vector)
+        numbers = grid.whole_numbers(vector, [], signs, SeededNoise(trial)).double()
+        longest = max(longest, float(torch.linalg.vector_norm(numbers)))
+    assert longest <= math.sqrt(grid.most_square)
+    assert longest > 0.97 * math.sqrt(grid.most_square)
+    half = event.at_other_adjacency()
+    assert half is not None and half.l2 == pytest.approx(event.l2 / 2)
+
+
+def test_a_replaced_clients_epsilon_is_above_the_exact_law_and_that_of_its_absence_is_not() -> None:
+    """Five discrete Gaussians in a sum, one coordinate: from -C to C, and from C to nothing."""
+    event = DiscreteGaussianSum(threat=SECURE_SUM, sigma=20.0, noises=5, dimension=1, l2=60.0)
+    zeroed = replace(event, threat=ZEROED, l2=30.0)
+    law = np.exp(gaussian_sum(20.0, 5))
+    for moved, of in ((60, event), (30, zeroed)):
+        epsilon = compose([of], DELTA).epsilon
+        exact = np.maximum(law[:-moved] - math.exp(epsilon) * law[moved:], 0).sum() + law[-moved:].sum()
+        assert 0.8 * DELTA < exact <= DELTA
+    beyond = np.maximum(law[:-60] - math.exp(compose([zeroed], DELTA).epsilon) * law[60:], 0).sum()
+    assert beyond > 100 * DELTA

@@ -48,6 +48,19 @@ def test_spread_of_what_is_missing_single_or_infinite():
     assert (spread([1.0, math.inf]).mean, spread([1.0, math.inf]).std) == (math.inf, None)
 
 
+def test_runs_of_a_sum_of_clients_are_compared_at_both_adjacencies(tmp_path):
+    """The column is that of the table's other adjacency; tables without such a figure have none."""
+    runs = [make_run(tmp_path / f"a{noise}", noise=noise, rounds=2) for noise in (0.1, 0.2)]
+    for run, (epsilon, other) in zip(runs, ((1.0, 0.469), (2.0, 0.929)), strict=True):
+        found = {"verified_epsilon": epsilon, "observer": "secure-sum"}
+        change_summary(run, privacy=privacy(**found, other_adjacency="zero-out", other_epsilon=other))
+    (table,) = comparison_tables(compared(*runs))
+    rows = [dict(zip(table.header, row, strict=True)) for row in table.rows]
+    assert {row["zero-out ε"] for row in rows} == {"0.469", "0.929"}
+    (table,) = comparison_tables(compared(make_run(tmp_path / "alone", rounds=2)))
+    assert not any("out ε" in name for name in table.header)
+
+
 def test_runs_that_differ_only_in_seed_form_a_group(tmp_path):
     runs = [make_run(tmp_path / f"a{seed}", seed=seed, rounds=2, accuracy=0.8 + seed / 100) for seed in range(3)]
     change(runs[1], "engine.name", "ray")

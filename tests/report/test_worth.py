@@ -10,9 +10,21 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conftest import Outcome
+from scipy.optimize import brentq
 
+from fedpriv.privacy.gaussian_dp import gaussian_epsilon
 from fedpriv.report.run_summary import Privacy
-from fedpriv.report.words import ADJACENCIES, NEXT_TO_NOTHING, OBSERVERS, UNITS, WORTH, promise, still_wrong, worth
+from fedpriv.report.words import (
+    ADJACENCIES,
+    NEXT_TO_NOTHING,
+    OBSERVERS,
+    UNITS,
+    WORTH,
+    both_adjacencies,
+    promise,
+    still_wrong,
+    worth,
+)
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "epsilons.md").read_text()
 
@@ -74,3 +86,21 @@ def test_the_page_defines_every_term_in_the_words_of_the_reports() -> None:
         assert f"| `{term}` | {words}" in PAGE
     for term, words in UNITS.items():
         assert f"`{term}`: {words}" in PAGE
+
+
+def test_a_boards_targets_at_the_other_adjacency_are_the_closed_forms() -> None:
+    """At half of a Gaussian's distance and at twice of it; the page on epsilons has the same figures."""
+    said = both_adjacencies("replace-one", (0.5, 1.0, 2.0, 8.0), 1e-5)
+    assert said.startswith("Under zero-out a client moves the sum half as far")
+    figures = re.findall(r"([\d.]+) is ([\d.]+\d)", said)
+    for epsilon, other in figures:
+        mu = brentq(lambda m, epsilon=epsilon: gaussian_epsilon(m, 1e-5) - float(epsilon), 1e-3, 10)
+        assert float(other) == pytest.approx(gaussian_epsilon(mu / 2, 1e-5), rel=2e-3)
+    assert [epsilon for epsilon, _ in figures] == ["0.5", "1", "2", "8"]
+    shown = re.search(r"epsilon of ([\d., or]+) is ([\d., or]+) under `zero-out`", PAGE)
+    assert shown is not None
+    pairs = zip(*(re.findall(r"[\d.]+\d|\d", part) for part in shown.groups()), strict=True)
+    for (epsilon, other), (first, second) in zip(pairs, figures, strict=True):
+        assert epsilon == first and float(other) == pytest.approx(float(second), abs=5e-3)
+    back = both_adjacencies("add-or-remove-one", (0.469,), 1e-5)
+    assert back.startswith("Under replace-one a client moves the sum twice as far") and "0.469 is 1." in back

@@ -154,6 +154,32 @@ def test_a_persons_rows_are_one_contribution(form: str, tmp_path: Path) -> None:
     assert '"unit":"example"' not in (tmp_path / "0/run/ledger.jsonl").read_text()
 
 
+@pytest.mark.parametrize(("form", "wider"), [("ddgauss", 3), ("skellam", 3), ("central", 3), ("local", math.sqrt(3))])
+def test_at_one_epsilon_persons_at_three_sites_take_so_much_more_noise(form: str, wider: float, tmp_path: Path) -> None:
+    widths = []
+    for across in (1, 3):
+        place = tmp_path / str(across)
+        place.mkdir()
+        noisy = (f"strategy.client.form={form}", "privacy.target_epsilon=2", f"privacy.across_sites={across}")
+        found = answers(place, ("count",), options(place, rows(240, persons=60), *noisy, schema=PERSONS))
+        privacy = found[""]["privacy"]
+        assert 1.95 < privacy["verified_epsilon"] <= 2 and privacy.get("across_sites", 1) == across
+        exact = form in ("central", "local")
+        assert privacy["claimed_epsilon"] == pytest.approx(2, rel=0.02 if exact else 0.12)
+        widths.append(found["count"]["high"][0] - found["count"]["low"][0])
+    assert widths[1] / widths[0] == pytest.approx(wider, rel=0.04)
+
+
+def test_sampling_errors_hold_persons_whose_rows_at_two_sites_are_alike(tmp_path: Path) -> None:
+    quiet, errors = "strategy.client.noise_multiplier=0", []
+    for across in (1, 2):
+        place = tmp_path / str(across)
+        place.mkdir()
+        given = options(place, rows(240, persons=60), quiet, f"privacy.across_sites={across}", schema=PERSONS)
+        errors.append(answers(place, ("linear:weight:age",), given)["linear:weight:age"]["errors"])
+    assert errors[1] == pytest.approx([math.sqrt(2) * one for one in errors[0]], rel=1e-3)
+
+
 def test_with_a_cap_rows_of_a_person_count_as_rows(tmp_path: Path) -> None:
     table = rows(240, persons=60)
     given = ("strategy.client.noise_multiplier=0", "privacy.rows_per_person=4")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,16 +17,22 @@ from fedpriv.attacks import fit_audit
 from fedpriv.attacks.experiment import Experiment
 from fedpriv.attacks.noise_amounts import too_long
 from fedpriv.attacks.noise_contract import BROKEN
-from fedpriv.client.build import example_counts, make_client, unit_of
+from fedpriv.certificates import statement, verify_certificate, writing
+from fedpriv.client.build import example_counts, make_client, unit_of, unit_remarks
 from fedpriv.common.errors import DataError, OptionError
+from fedpriv.common.identities import new_identity
 from fedpriv.config.compose import compose
 from fedpriv.config.schema import Config
 from fedpriv.data.load import load_federated
 from fedpriv.data.table_schema import schema_of
+from fedpriv.deployment.data_ledger import Signer
 from fedpriv.deployment.policy import Booked, UnitBudget
 from fedpriv.engines.worker import Worker
 from fedpriv.mechanisms.clipped_sums import Members
+from fedpriv.mechanisms.noise import fine_step
+from fedpriv.privacy.composition import compose as compose_events
 from fedpriv.privacy.events import Entry, PoissonGaussian, Threat, event_from_json, event_to_json
+from fedpriv.privacy.gaussian_dp import gaussian_epsilon
 from fedpriv.runs.folder import RunFolder
 from fedpriv.runs.planning import make_plan
 from fedpriv.runs.preparation import plan_rows
@@ -213,6 +221,161 @@ def test_the_word_of_a_person_is_the_columns_or_the_schemas_own() -> None:
     for wrong in ({"word": "patient"}, {"unit": "mrn", "word": "<b>"}):
         with pytest.raises(OptionError, match="word"):
             schema_of(said | wrong, "s")
+
+
+# --- a person at several clients ---------------------------------------------------------------------------
+
+
+def at_sites(folder: Path, sites: int = 3, more: int = 0) -> list[str]:
+    """As `table`, with a client for each value of `hospital`: patient p is at the first 1 + p % ``sites`` of them, one
+    row each, and ``more`` more patients are at all.
+    """
+    options, rng = table(folder), np.random.default_rng(1)
+    lines = ["patient,hospital,a,b,ill"]
+    for person in range(48 + more):
+        for site in range(sites if person >= 48 else 1 + person % sites):
+            a, b = np.clip(rng.normal(0, 1, 2), -4, 4)
+            lines.append(f"p{person},h{site},{a:.3f},{b:.3f},{'yes' if a > 0 else 'no'}")
+    (folder / "people.csv").write_text("\n".join(lines))
+    many = (f"num_clients={sites}", f"clients_per_round={sites}")
+    return [*options, "partition=column", "partition.column=hospital", *many]
+
+
+@pytest.mark.parametrize("method", [*FORMS, ["strategy=dpsgd"]], ids=lambda method: method[-1].rpartition("=")[2])
+def test_a_person_at_several_clients_runs_where_the_sites_are_declared(tmp_path: Path, method: list[str]) -> None:
+    options = [*method, *at_sites(tmp_path)]
+    with pytest.raises(
+        OptionError, match=r"privacy.across_sites=1: \d+ persons are held by more .* one by 3; allowed: 3 or more"
+    ):
+        make_plan(compose(options), Worker(compose(options)))
+    with pytest.raises(
+        OptionError, match=r"privacy.across_sites=2: \d+ persons are held by more .* allowed: 3 or more"
+    ):
+        example_counts(compose([*options, "privacy.across_sites=2"]))
+    config = compose([*options, "privacy.across_sites=3"])
+    data = load_federated(config)
+    held = [set(data.dataset.train.unit[data.train_indices(client)]) for client in range(3)]  # type: ignore[index]
+    assert held[2] < held[1] < held[0] and example_counts(config).tolist() == [len(one) for one in held]
+    summary, ledger, _ = run(tmp_path / "run", [*options, "privacy.across_sites=3"])
+    planned = make_plan(config, Worker(config)).verified_epsilon
+    assert summary["privacy"]["verified_epsilon"] == pytest.approx(planned) and '"unit":"person"' in ledger
+    single = run(tmp_path / "alone", [*method, *table(tmp_path / "one"), "num_clients=3", "clients_per_round=3"])[0]
+    assert planned > 1.2 * single["privacy"]["verified_epsilon"] or method == ["strategy=dpsgd"]
+    assert any("may be at up to 3 clients" in reason for reason in summary["privacy"]["reasons"])
+
+
+def test_report_and_certificate_say_at_how_many_clients_a_person_may_be(tmp_path: Path) -> None:
+    """And the certificate's own reader counts all of them from the ledger's lines."""
+    options = [*FORMS[2], *at_sites(tmp_path), "strategy.client.noise_multiplier=3", "operations.report=true"]
+    at_three, said = [*options, "privacy.across_sites=3"], "patient at up to 3 clients"
+    assert f"unit person (all rows of one {said.replace(' at', ') at')}" in plan_rows(compose(at_three))["threat model"]
+    start_run(compose(at_three), tmp_path / "run")
+    page = (tmp_path / "run" / "report.html").read_text()
+    assert f"all training rows of one {said}" in page and "at one client" not in page
+    assert "unit person (patient) at up to 3 clients, add-or-remove-one, seen by server" in page
+    found = statement.of_run(tmp_path / "run")
+    assert found["subject"]["across_sites"] == 3 and any(said[8:] in words for words in found["assumptions"])
+    assert found["protections"][0]["epsilon"] == pytest.approx(gaussian_epsilon(math.sqrt(2 * 3) / 3, 1e-5), rel=5e-3)
+    signer = Signer(new_identity(b"mine")[0])
+    signed = statement.signed(found, signer, "whoever carried out this run")
+    assert f"all training rows of one person {said[8:]}" in writing.page(signed)
+    (tmp_path / "certificate.json").write_text(json.dumps(signed))
+    assert verify_certificate.main([str(tmp_path / "certificate.json")]) == 0
+    found["protections"][0]["epsilon"] = gaussian_epsilon(math.sqrt(2) / 3, 1e-5)  # of a person at one site
+    (tmp_path / "certificate.json").write_text(json.dumps(statement.signed(found, signer, "who")))
+    assert verify_certificate.main([str(tmp_path / "certificate.json")]) == 1
+    alone = unit_remarks(compose([*options, "privacy.unit=person"]))
+    assert "who is at two has the epsilon of twice as many rounds (privacy.across_sites=2 counts it)" in alone[0]
+    in_sum = unit_remarks(compose([*FORMS[0], *at_sites(tmp_path)]))
+    assert "who is at two has the epsilon of half of the noise" in in_sum[0]
+
+
+def test_whose_unit_is_no_person_needs_no_sites(tmp_path: Path) -> None:
+    """Rows are at one client each, and a client is its own unit; what follows for a person is said of rows."""
+    options = at_sites(tmp_path)
+    assert example_counts(compose(["strategy=dpsgd", "privacy.unit=row", *options])).sum() > 60
+    start_run(compose(["strategy=fedldp", *options]), tmp_path / "run")
+    assert (
+        "a patient with rows at k clients has group privacy" in unit_remarks(compose(["strategy=fedldp", *options]))[0]
+    )
+
+
+def test_unlike_sites_are_priced_as_the_smallest(tmp_path: Path) -> None:
+    """The ledger of either client bounds a person at both: coins of two rates, composed."""
+    options = ["strategy=dpsgd", "strategy.client.noise_multiplier=1", "strategy.client.local_steps=40"]
+    config = compose([*options, *at_sites(tmp_path, 2), "privacy.across_sites=2"])
+    alone = compose([*options, *at_sites(tmp_path, 2), "privacy.across_sites=1", "privacy.unit=row"])
+    counts = example_counts(config)
+    assert counts[0] > 1.5 * counts[1]
+    both = [event for size in counts for event in make_client(alone, examples=size).planned_events(1)]
+    (small, large) = (make_client(config, examples=size).planned_events(1) for size in counts)
+    assert small == large and small[0].count == 80
+    assert small[0].sampling_rate == 6 / counts[1]  # type: ignore[attr-defined]
+    exact, priced = compose_events(both, 1e-5).epsilon, compose_events(small, 1e-5).epsilon
+    single = compose_events(both[1:], 1e-5).epsilon
+    assert single < exact <= priced < 1.5 * exact
+
+
+@pytest.mark.parametrize("method", [["strategy=dpsgd"], FORMS[0], FORMS[2]], ids=["dpsgd", "ddgauss", "local"])
+def test_what_rounding_adds_is_that_of_all_persons_where_sites_must_be_alike(tmp_path: Path, method: list[str]) -> None:
+    """Beyond 65,536 persons at one site a sum's rounding counts; of several sites none may have less than another."""
+    made = make_client(compose([*method, *table(tmp_path), "privacy.across_sites=2"]))
+    facts = replace(made.facts, total_examples=10**8)
+    client: Any = type(made)(made.options, replace(made.run, facts=facts))
+    event, longer = client.charges(None)[0].event, 1 + 2 * (10**8 - 2**16) * (2.0**-28 + 2.0**-33)
+    if method[0] == "strategy=dpsgd":
+        assert event.multiplier == pytest.approx(client.noise_multiplier / longer, rel=1e-9)
+        return
+    grid, root = client.grid, math.sqrt(client.facts.num_parameters)
+    moved = grid.steps * longer + root
+    if isinstance(event, PoissonGaussian):
+        assert event.multiplier == pytest.approx(grid.sigma / (moved + root * fine_step(grid.sigma)), rel=1e-9)
+    else:
+        assert event.l2 == pytest.approx(2 * moved, rel=1e-9)
+
+
+REFUSED = [
+    (["strategy=fedldp"], "fedldp protects all of a client's data, and a client is one site; allowed: 1"),
+    (["strategy=ldpfl", "strategy.client.shuffle=true"], "a client is one site; allowed: 1"),
+    (["strategy=fedper"], "a client is one site; allowed: 1"),
+    (["strategy=nbafl", "privacy.unit=row"], "nbafl clips no gradients"),
+    (["strategy=dpfl_agn"], "changes its noise over rounds"),
+    (["strategy=anr"], "changes its noise over rounds"),
+    (["strategy=dpsgd", "num_clients=1", "clients_per_round=1"], "no more sites than num_clients; allowed: 1 to 1"),
+]
+
+
+@pytest.mark.parametrize(("method", "words"), REFUSED, ids=lambda value: str(value)[:30])
+def test_a_method_without_a_price_for_several_sites_says_so(tmp_path: Path, method: list[str], words: str) -> None:
+    with pytest.raises(OptionError, match=r"privacy\.across_sites=2") as refused:
+        make_client(compose([*table(tmp_path), *method, "privacy.across_sites=2"]))
+    assert words in str(refused.value)
+
+
+@pytest.mark.parametrize("value", ["0", "-1", "1.5", "two", "null", "1001"])
+def test_sites_are_a_whole_number(value: str) -> None:
+    with pytest.raises(OptionError, match=r"privacy\.across_sites"):
+        compose([f"privacy.across_sites={value}"])
+
+
+def test_rows_that_clients_share_are_priced_for_as_many_sites(tmp_path: Path) -> None:
+    """partition=resampled: each client draws of one pool, and the most clients of one row are counted."""
+    given = ["strategy=dpsgd", *table(tmp_path, unit=""), "num_clients=6", "clients_per_round=6", "partition=resampled"]
+    options = [*given, "partition.examples_per_client=20"]
+    with pytest.raises(OptionError, match=r"partition=resampled: .*or privacy\.across_sites"):
+        make_client(compose(options))
+    with pytest.raises(
+        OptionError, match=r"privacy.across_sites=2: \d+ rows are held by more .* one by (\d)"
+    ) as refused:
+        example_counts(compose([*options, "privacy.across_sites=2"]))
+    most = int(str(refused.value).partition("one by ")[2][0])
+    assert 2 < most <= 6
+    config = compose([*options, f"privacy.across_sites={most}"])
+    data = load_federated(config)
+    drawn = np.concatenate([data.train_indices(client) for client in range(6)])
+    assert np.bincount(drawn).max() == most
+    (event,) = make_client(config).planned_events(1)
+    assert event.count % most == 0
 
 
 # --- policies and audits ---------------------------------------------------------------------------------
