@@ -241,7 +241,8 @@ def layout_for(config: Config) -> Layout:
         dataset = load_federated(config).dataset
         text = text_of(dataset)
         model = resolve_model(config.model, dataset.shape, keeps_layers, text)
-        built = build_model(model, dataset.shape, len(dataset.classes), 0, text, False, statistics)
+        outputs, baseline = len(dataset.classes), dataset.task.baseline
+        built = build_model(model, dataset.shape, outputs, 0, text, False, statistics, baseline)
         _layouts[key] = layout_of(built)
     return _layouts[key]
 

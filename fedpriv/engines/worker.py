@@ -286,7 +286,10 @@ class Worker:
         text = text_of(dataset)
         chosen = resolve_model(config.model, dataset.shape, client_class(config).traits.keeps_layers, text)
         statistics = may_keep_statistics(config)
-        module = build_model(chosen, dataset.shape, len(dataset.classes), config.seed, text, statistics=statistics)
+        outputs, baseline = len(dataset.classes), dataset.task.baseline
+        module = build_model(
+            chosen, dataset.shape, outputs, config.seed, text, statistics=statistics, baseline=baseline
+        )
         device = resolve_device(config.engine.device)
         model = FlatModel(module, device, prefers_channels_last(chosen.name, device), dataset.task, dataset.vocabulary)
         self._initial = model.theta.detach().cpu().clone()

@@ -203,7 +203,9 @@ def check_model(config: Config, worker: Worker) -> None:
         data = worker.data.dataset
         statistics, text = worker.model.statistics is not None, text_of(data)
         again = frozen_tensors(
-            build_model(config.model, data.shape, len(data.classes), config.seed, text, statistics=statistics)
+            build_model(
+                config.model, data.shape, len(data.classes), config.seed, text, True, statistics, data.task.baseline
+            )
         )
         changed = [name for name, value in frozen.items() if not value.equal(again[name])]
         if changed:

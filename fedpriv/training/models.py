@@ -49,9 +49,11 @@ def build_model(
     text: Text | None = None,
     weights: bool = True,
     statistics: bool = False,
+    baseline: int = 0,
 ) -> nn.Module:
     """A model before training, the same for the same seed, from `model.weights` if there are any. text: of token ids
     [t]. weights: False for its form alone. statistics: whether it may keep running statistics (BatchNorm).
+    baseline: as `Task` has it.
 
     Raises `OptionError` where pictures are too small for the network, for a model that reads no text and one that reads
     nothing else, and for a model with BatchNorm where that may not be, naming the layer.
@@ -73,6 +75,9 @@ def build_model(
             model = declared_model(config.arrays)
         else:
             model = _BUILDERS[config.name](config, shape, classes)
+        if baseline:
+            parts = {"network": model} if config.name == "custom" else dict(model.named_children())
+            model = nn.Sequential(OrderedDict(parts | {"baseline": _Baseline(baseline)}))
         if weights and config.weights is not None and config.name != "custom":
             load_public(model, config)
         train_part(model, config)
@@ -174,6 +179,13 @@ class _Constant(nn.Module):
 
     def forward(self, inputs: Tensor) -> Tensor:
         return self.values.expand(len(inputs), -1)
+
+
+class _Baseline(_Constant):
+    """From the logarithm of a relative hazard [n, 1] to those of the hazards in each interval [n, k]."""
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return inputs + self.values
 
 
 def _constant(config: ModelConfig, shape: Shape, classes: int) -> nn.Module:
