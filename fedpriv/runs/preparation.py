@@ -132,7 +132,7 @@ def make_strategy(
         tuple(slice(block.start, block.stop) for block in layout.blocks),
         config.clients_asked,
         run,
-        len(worker.data.dataset.classes),
+        len(worker.data.dataset.classes) + worker.data.dataset.task.baseline,
         worker.options_digest,
         flat_inputs(config, layout),
         layout.shapes[0][0],
