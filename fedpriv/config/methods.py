@@ -79,7 +79,7 @@ class RowSumOptions(ModularOptions):
 
 
 #: Questions that a round asks near what the round before found.
-IN_ROUNDS = ("quantiles", "logistic", "poisson")
+IN_ROUNDS = ("quantiles", "logistic", "poisson", "hazards")
 
 
 class AskOptions(RowSumOptions):

@@ -141,7 +141,9 @@ def _of_times(task: Survival, outputs: Tensor, targets: Tensor) -> dict[str, flo
     ends = np.arange(1, task.intervals + 1) / task.intervals
     curve = kaplan_meier(times, events == 1, ends)
     survival = task.survival(outputs.nan_to_num(0.0), torch.from_numpy(ends)).numpy()
-    scores, base = (brier_scores(one, times, events, ends) for one in (survival, np.broadcast_to(curve, survival.shape)))
+    scores, base = (
+        brier_scores(one, times, events, ends) for one in (survival, np.broadcast_to(curve, survival.shape))
+    )
     known = np.isfinite(scores)
     found = {} if index is None else {"c_index": index}
     if known.any():
