@@ -1,6 +1,6 @@
 """Proportional hazards in a sum beside Cox regression without privacy, over splits: the table in docs/tables.md.
 
-    python -m tools.survival_figure TABLE.csv SCHEMA.yaml [splits=20] [epsilons=0.5,1,2,8] [folder=outputs/survival] [OPTION...]
+    python -m tools.survival_figure TABLE.csv SCHEMA.yaml [splits=20] [epsilons=0.5,1,2,8] [folder=F] [OPTION...]
 
 TABLE.csv has the columns of a schema with `task: survival`. German breast cancer (GBSG2) is `lifelines.datasets.
 load_gbsg2().to_csv("gbsg2.csv", index=False)`, the flchain table comes from `sksurv.datasets.load_flchain()`. Five

@@ -223,7 +223,7 @@ def asks_of(config: Config, task: Task | None = None) -> Asks | None:
         schema = _of_classes(tuple(classes) if known else ("no", "yes"))
     questions = parse(options.questions, schema)
     for question in questions:
-        if question.kind in ("logistic", "poisson", "hazards") and options.rounds < 2:
+        if question.zoom is not None and question.bins is None and options.rounds < 2:
             words = f"{question.text} asks again near what the first round found; allowed: 2 or more"
             raise OptionError("num_rounds", options.rounds, words)
     labels = tuple(f"{question.text} [{n}]" for question in questions for n in range(question.size))

@@ -163,6 +163,16 @@ class Moments:
         """Of z without the target."""
         return ("intercept", *(name for column in self.columns[:-1] for name in column.names))
 
+    @property
+    def size(self) -> int:
+        """Numbers of a vector."""
+        return len(self.parts)
+
+    @property
+    def compared(self) -> tuple[str, ...]:
+        """Coefficients that a reader asks for."""
+        return self.names
+
     @cached_property
     def owners(self) -> list[int]:
         """Of each number of z after the 1 its column."""
@@ -292,6 +302,10 @@ class Hazards(Moments):
         return len(self.columns[0].values)
 
     @property
+    def compared(self) -> tuple[str, ...]:
+        return self.names[self.intervals :]
+
+    @property
     def _baseline(self) -> np.ndarray:
         """Hazards [K] of x = 0 times until."""
         assert self.theta is not None
@@ -299,7 +313,7 @@ class Hazards(Moments):
 
     @property
     def top(self) -> float:
-        """Over all x at beta = theta the largest expected number of events of a person who is never censored, up to 1."""
+        """The largest expected number of events at beta = theta of a person who is never censored, up to 1."""
         assert self.theta is not None
         most = math.exp(min(float(np.abs(self.theta[self.intervals :]).sum()), 700.0))
         return min(1.0, float(self._baseline.mean()) * most)
@@ -308,7 +322,7 @@ class Hazards(Moments):
         return self.top, self.top
 
     def vectors(self, given: Sequence[np.ndarray]) -> np.ndarray:
-        """As of `Moments`. given: times over until [n], in [0, 1], the columns of x, 0 or 1 for the event; NaN: missing."""
+        """As of `Moments`. given: times over until [n], in [0, 1], columns of x, 0 or 1 for the event; NaN: missing."""
         assert self.theta is not None
         times, *x, events = given
         k, baseline, (top, _) = self.intervals, self._baseline, self.near()
@@ -339,7 +353,7 @@ class Hazards(Moments):
 
     def answer(self, total: np.ndarray, std: float, spread: int = 1) -> dict[str, Any]:
         """Logarithms of hazard ratios; the ratios in the remarks."""
-        found, own = super().answer(total, std, spread), self.names[self.intervals :]
+        found, own = super().answer(total, std, spread), self.compared
         kept = [place for place, name in enumerate(found["names"]) if name in own]
         numbers = {name: found[name][kept] for name in ("values", "low", "high", "errors", "p_values")}
         names = tuple(found["names"][place] for place in kept)
@@ -353,6 +367,82 @@ class Hazards(Moments):
             "names": names,
             "remarks": (*told, *([f"{', '.join(left)}: {NOT_TOLD}; {HELD_BACK}"] if left else [])),
         }
+
+
+@dataclass(frozen=True)
+class Groups:
+    """A regression in each group, all at one theta: a row's vector stands in its group's section, as long as it was.
+
+    A coefficient's heterogeneity is Cochran's Q (W. G. Cochran: The combination of estimates from different
+    experiments. Biometrics 1954) with each group's own test in place of a weighted square: the least over b of the sum
+    over groups of f_g, where f_g tests that the group's coefficient is b. Under one b for all it is chi-squared of as
+    many degrees as there are groups but one. Noise is in each f_g: a group of which nothing is told adds nothing.
+    """
+
+    moments: Moments
+    groups: tuple[str, ...]
+
+    @property
+    def link(self) -> Link | None:
+        return self.moments.link
+
+    @property
+    def size(self) -> int:
+        return len(self.groups) * self.moments.size
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(f"{group}: {name}" for group in self.groups for name in self.moments.compared)
+
+    def vectors(self, given: Sequence[np.ndarray]) -> np.ndarray:
+        """As of `Moments`, of the groups' places [n] and its columns; a row of no group adds nothing."""
+        places, *columns = given
+        vectors = np.zeros((len(places), len(self.groups), self.moments.size))
+        rows = np.flatnonzero((places >= 0) & (places < len(self.groups)))
+        vectors[rows, places[rows]] = self.moments.vectors(columns)[rows]
+        return vectors.reshape(len(places), -1)
+
+    def needs(self, std: float) -> float:
+        return self.moments.needs(std) * len(self.groups)
+
+    def zoomed(self, total: np.ndarray, std: float) -> Groups:
+        whole = total.reshape(len(self.groups), -1).sum(axis=0)
+        return replace(self, moments=self.moments.zoomed(whole, std * math.sqrt(len(self.groups))))
+
+    def answer(self, total: np.ndarray, std: float, spread: int = 1) -> dict[str, Any]:
+        """Each group's coefficients; how much they differ in the remarks."""
+        parts = total.reshape(len(self.groups), -1)
+        answers = [self.moments.answer(part, std, spread) for part in parts]
+        remarks = []
+        for name in self.moments.compared:
+            q, p, more = self.heterogeneity(total, std, name, spread), 0.0, len(self.groups) - 1
+            p = float(scipy.stats.chi2.sf(q, more))
+            told = "< 0.0001" if p < 1e-4 else f"= {p:.2g}"
+            share = max(0.0, 1 - more / q) if q > 0 else 0.0
+            remarks.append(f"{name}: Cochran's Q {q:.3g} of {more}, p {told}; I^2 {share:.0%}")
+        for group, one in zip(self.groups, answers, strict=True):
+            remarks += [f"{group}: {remark}" for remark in one["remarks"] if not remark.startswith("hazard ratio")]
+        names = tuple(
+            f"{group}: {name}" for group, one in zip(self.groups, answers, strict=True) for name in one["names"]
+        )
+        numbers = ("values", "low", "high", "errors", "p_values")
+        found = {name: np.concatenate([one[name] for one in answers]) for name in numbers}
+        return found | {"names": names, "remarks": tuple(remarks)}
+
+    def heterogeneity(self, total: np.ndarray, std: float, name: str, spread: int = 1) -> float:
+        """Q of a coefficient."""
+        fits = [self.moments.fit(part, std, spread) for part in total.reshape(len(self.groups), -1)]
+        one = np.eye(len(self.moments.names))[self.moments.names.index(name)]
+        middles, variances = np.array([(one @ fit.coefficients, one @ fit.errors @ one) for fit in fits]).T
+        weights = 1 / np.maximum(variances, TINY)
+
+        def q(value: float) -> float:
+            return sum(fit.statistic(one, value) for fit in fits)
+
+        mean, error = float(weights @ middles / weights.sum()), 1 / math.sqrt(weights.sum())
+        ends = (mean - 6 * error, mean + 6 * error)
+        found = scipy.optimize.minimize_scalar(q, bounds=ends, method="bounded", options={"xatol": 0.05 * error})
+        return min(float(found.fun), q(mean))
 
 
 @dataclass(frozen=True)

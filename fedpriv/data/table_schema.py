@@ -346,9 +346,8 @@ class Target(Options):
         check_range(self.range)
         check_texts(self.classes, 2)
         check_texts(self.columns or None, 1)
-        if self.task == "survival" and (
-            self.time == self.event or self.classes != OPEN and len(self.classes or ()) != 2
-        ):
+        two = self.classes == OPEN or len(self.classes or ()) == 2
+        if self.task == "survival" and (self.time == self.event or not two):
             raise ValueError("time and event are two columns, the event one of two classes")
         if self.positive is not None and self.positive not in (self.classes or ()):
             words = ", ".join(self.classes) if isinstance(self.classes, tuple) else "of two classes one"

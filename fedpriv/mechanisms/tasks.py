@@ -171,7 +171,7 @@ class Survival(Task):
         return outputs.clamp(max=MOST_LOG_HAZARD).exp()
 
     def survival(self, outputs: Tensor, times: Tensor) -> Tensor:
-        """[n, k]: the probability of no event up to each of the times [k], over ``until``, of outputs [n, intervals]."""
+        """[n, k]: the probability of no event up to the times [k], over ``until``, of outputs [n, intervals]."""
         return (-self.hazards(outputs) @ self.exposures(times).T).exp()
 
     def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:

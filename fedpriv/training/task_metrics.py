@@ -152,9 +152,9 @@ def _of_times(task: Survival, outputs: Tensor, targets: Tensor) -> dict[str, flo
 
 
 def concordance(risk: np.ndarray, times: np.ndarray, events: np.ndarray) -> float | None:
-    """The share of pairs, one of whom surely had the event first, of whom that one has the larger risk; equal risks count
-    half (F. E. Harrell, R. M. Califf, D. B. Pryor et al.: Evaluating the yield of medical tests. JAMA 1982). None where
-    there is no such pair. All [n].
+    """The share of pairs, one of whom surely had the event first, in which that one has the larger risk (F. E. Harrell,
+    R. M. Califf, D. B. Pryor et al.: Evaluating the yield of medical tests. JAMA 1982); equal risks count half. None
+    where there is no such pair. All [n].
     """
     right = pairs = 0.0
     for some in np.array_split(np.flatnonzero(events == 1), max(1, len(times) * len(times) // PAIRS)):
@@ -174,10 +174,10 @@ def kaplan_meier(times: np.ndarray, events: np.ndarray, at: np.ndarray, before: 
 
 
 def brier_scores(survival: np.ndarray, times: np.ndarray, events: np.ndarray, at: np.ndarray) -> np.ndarray:
-    """Of predicted survival [n, k] at the times ``at`` [k], the last of them 1: the mean squared error, each row weighted
-    by 1 over the probability that it is not censored (E. Graf, C. Schmoor, W. Sauerbrei, M. Schumacher: Assessment and
-    comparison of prognostic classification schemes for survival data. Statistics in Medicine 1999). NaN where all are
-    censored before.
+    """Of predicted survival [n, k] at the times ``at`` [k] up to 1: the mean squared error, each row weighted by 1 over
+    the probability that it is not censored (E. Graf, C. Schmoor, W. Sauerbrei, M. Schumacher: Assessment and comparison
+    of prognostic classification schemes for survival data. Statistics in Medicine 1999). NaN where all are censored
+    before.
     """
     censored = (events != 1) & (times < 1)
     alive = (times[:, None] > at) | ((times[:, None] >= 1) & (events[:, None] != 1))
