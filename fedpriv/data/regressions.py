@@ -48,7 +48,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from statistics import NormalDist
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import scipy
@@ -151,6 +151,8 @@ class Moments:
     columns: tuple[Column, ...]
     link: Link | None = None
     theta: np.ndarray | None = None
+    #: How strongly noise draws theta to 0.
+    drawn: ClassVar[float] = 1.0
 
     @cached_property
     def length(self) -> float:
@@ -241,7 +243,7 @@ class Moments:
         """As the next round asks: near the beta that this round's sum gives, drawn to 0 as far as the noise goes."""
         assert self.link is not None
         matrix = np.tensordot(np.clip(np.nan_to_num(total), -MOST_SUM, MOST_SUM) * self.length, self.parts, axes=1)
-        matrix += np.diag([0.0, *[std * self.length] * (len(self.names) - 1), 0.0])
+        matrix += np.diag([0.0, *[self.drawn * std * self.length] * (len(self.names) - 1), 0.0])
         theta = self.moved(Fit(matrix, self.parts))
         return replace(self, theta=np.round(np.clip(theta, -MOST_BETA, MOST_BETA) * 1024) / 1024)
 
@@ -295,7 +297,20 @@ class Moments:
 class Hazards(Moments):
     """Of persons with times: a sum over K intervals, which are the categories of the first column. theta is always set;
     at first it says a hazard of 1/until for everyone.
+
+    With h(x) = 1 over the expected number of events at beta = theta of a person never censored, at most 1,
+    the residual in interval j is r_j = h (event in j - expected events in j) and the weight w_j = h (expected events in j)/
+    top. At the true beta r_j has mean 0 for any h, and variance at most w_j top: intervals hold, and are wide where h is
+    far below 1.
+
+    **Why no person's vector is longer than 1.** The w_j are at least 0 and add up to at most 1: numbers without r
+    are no longer than those of one row, squared at most 1 + (B - 1) + (N - 1) + (B - 1)(B - 2)/2. The sum of the r_j is
+    in [-1, 1], so are its B - 2 products with other columns; the products with intervals are r_2, ..., r_K, with squares
+    that add up to at most 2 (an event in one interval, all that was expected in another); 2 r^2 - 1 is left out. All
+    together it is `length` squared.
     """
+
+    drawn = 3.0  # a theta that noise leads astray adds more curvature than one near 0 (tools/inference_figure.py)
 
     @property
     def intervals(self) -> int:

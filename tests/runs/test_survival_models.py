@@ -2,25 +2,39 @@
 
 from __future__ import annotations
 
+import io
+import json
 import math
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas
 import pytest
 import torch
 from scipy import stats
 
+import fedpriv
+from fedpriv.commands.predict import main
 from fedpriv.common.errors import DataError, OptionError
+from fedpriv.config.compose import compose
+from fedpriv.config.schema import ModelConfig
+from fedpriv.data.asked import Asks
+from fedpriv.data.questions import parse
 from fedpriv.data.table_rows import encode_file, task_of
 from fedpriv.data.table_schema import schema_of
+from fedpriv.mechanisms.noise import KEPT_BACK
+from fedpriv.mechanisms.per_example import PerExampleGradients
 from fedpriv.mechanisms.tasks import Survival
+from fedpriv.runs.start import start_run
+from fedpriv.runs.trained_model import TableModel
+from fedpriv.training.models import build_model
 from fedpriv.training.task_metrics import brier_scores, concordance, kaplan_meier, metrics
 
+COLUMNS: dict[str, Any] = {"columns": {"age": {"range": [20, 90]}, "arm": {"values": ["old", "new"]}}}
 SCHEMA: dict[str, Any] = {
     "target": {"task": "survival", "time": "months", "event": "died", "until": 120},
-    "columns": {"age": {"range": [20, 90]}, "arm": {"values": ["old", "new"]}},
-}
+} | COLUMNS
 
 
 def of(**target: Any) -> Any:
@@ -161,3 +175,108 @@ def test_metrics_of_a_model_that_knows_the_hazards() -> None:
     assert "c_index" not in none  # nobody had the event
     everyone = metrics(Survival(("died",), 7.0, 5), outputs * torch.nan, targets, 0.4)
     assert everyone["c_index"] == 0.5 and np.isfinite(list(everyone.values())).all()
+
+
+# --- runs --------------------------------------------------------------------------------------------------
+
+ROWS = 240
+UNITS = {"fedavg": "", "dpsgd": "", "dpsum": "unit: patient\n"}
+
+
+def patients() -> pandas.DataFrame:
+    rng = np.random.default_rng(0)
+    age, arm = rng.integers(20, 91, ROWS), rng.choice(["old", "new"], ROWS)
+    times = rng.exponential(80 * np.exp(-(age - 55) / 15 + (arm == "new")))
+    last = rng.uniform(30, 200, ROWS)
+    columns = {"patient": np.arange(ROWS) // 2, "age": age, "arm": arm}
+    return pandas.DataFrame(columns | {"months": np.minimum(times, last).round(2), "died": (times < last).astype(int)})
+
+
+@pytest.fixture(scope="module", params=UNITS)
+def trained(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run's folder, beside the table and without the schema's file."""
+    folder = tmp_path_factory.mktemp(request.param)
+    columns = "columns:\n  age: {range: [20, 90]}\n  arm: {values: [old, new]}\n"
+    target = "target: {task: survival, time: months, event: died, until: 120, intervals: 4}\n"
+    (folder / "schema.yaml").write_text(target + UNITS[request.param] + columns)
+    patients().to_csv(folder / "patients.csv", index=False)
+    data = [f"dataset.root={folder}/patients.csv", f"dataset.schema_file={folder}/schema.yaml"]
+    sites = ["num_clients=2", "clients_per_round=2", "num_rounds=12", "local.batch_size=20", "local.lr=0.3"]
+    noise = {
+        "fedavg": ["local.epochs=3"],
+        "dpsgd": ["strategy.client.noise_multiplier=0.3", "strategy.client.local_steps=10"],
+        "dpsum": ["strategy.client.noise_multiplier=0.5", "strategy.client.clip_norm=2"],
+    }[request.param]
+    options = ["dataset=table", f"strategy={request.param}", "model=linear", "operations.report=false"]
+    start_run(compose([*options, *data, f"dataset.cache={folder}", *sites, *noise]), folder / "run")
+    (folder / "schema.yaml").unlink()
+    return folder
+
+
+def test_methods_learn_who_lives_long(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    summary = json.loads((trained / "run/summary.json").read_text())
+    final, frame = summary["metrics"]["final"], patients()
+    assert summary["metrics"]["leading"] == "c_index" and final["c_index"] > 0.68
+    assert any("fedpriv ask hazards:months:died:COLUMN" in reason for reason in summary["privacy"]["reasons"])
+    model = fedpriv.load(trained / "run").model
+    assert isinstance(model, TableModel)
+    curves = model.survival(frame, [0, 15, 60, 120])
+    assert (curves[:, 0] == 1).all() and (np.diff(curves, axis=1) <= 0).all()
+    risk = model.predict(frame)
+    assert risk == pytest.approx(1 - curves[:, 3]) and np.corrcoef(risk, frame["age"])[0, 1] > 0.5
+    # Hazards are proportional: of two people the cumulative ones have one ratio at all times.
+    ratios = np.log(curves[0, 1:]) / np.log(curves[1, 1:])
+    assert ratios == pytest.approx(np.full(3, ratios[0]), rel=1e-4)
+    for wrong in (-1.0, 121.0, math.nan):
+        with pytest.raises(DataError, match="must be between 0 and 120"):
+            model.survival(frame, [wrong])
+    with pytest.raises(DataError, match="died happens at a time: use predict or survival"):
+        model.probabilities(frame)
+    capsys.readouterr()
+    assert main([f"run={trained}/run", str(trained / "patients.csv")]) == 0
+    found = pandas.read_csv(io.StringIO(capsys.readouterr().out))
+    ends = [f"no died by {end} probability" for end in (30, 60, 90, 120)]
+    assert list(found.columns[-5:]) == ["died by 120 probability", *ends]
+    assert found[ends[1]].to_numpy() == pytest.approx(curves[:, 2], abs=1e-5)
+    assert found["died by 120 probability"].to_numpy() == pytest.approx(risk, abs=1e-5)
+
+
+def test_another_task_has_no_times(tmp_path: Path) -> None:
+    task = task_of(schema_of({"target": {"task": "regression", "column": "y", "range": [0, 1]}} | COLUMNS, "test"))
+    with pytest.raises(DataError, match="task=regression has no times; allowed: survival"):
+        TableModel(torch.nn.Linear(1, 1), of(), task)._survival(torch.zeros(1, 1), [0.5])
+
+
+@pytest.mark.parametrize("name", ["linear", "mlp", "softmax", "constant"])
+def test_networks_share_one_baseline_and_have_one_ratio(name: str) -> None:
+    """Of a person's gradient the clipped one is what autograd gives, by every way that a trainer has."""
+    torch.manual_seed(0)
+    task = Survival(("died",), 1.0, 5)
+    module = build_model(ModelConfig(name=name, hidden=6), (3,), 1, 0, baseline=5)  # type: ignore[arg-type, call-arg]
+    inputs, targets = torch.randn(9, 3), torch.stack([torch.rand(9), torch.randint(0, 2, (9,)).float()], dim=1)
+    outputs = module(inputs)
+    assert outputs.shape == (9, 5) and torch.allclose(outputs.diff(dim=1), outputs[:1].diff(dim=1), atol=1e-6)
+    expected = torch.zeros(sum(p.numel() for p in module.parameters()), dtype=torch.float64)
+    for one, of_one in zip(inputs, targets, strict=True):
+        loss = task.losses(module(one.unsqueeze(0)), of_one.unsqueeze(0)).sum()
+        parts = torch.autograd.grad(loss, list(module.parameters()))
+        gradient = torch.cat([part.flatten() for part in parts]).double()
+        expected += gradient * min(1.0, 0.3 * (1 - KEPT_BACK) / float(gradient.norm()))
+    found = PerExampleGradients(module, task=task).clipped_sum(inputs, targets, 0.3)
+    assert torch.allclose(found.total, expected, atol=1e-6)
+
+
+def test_questions_read_a_survival_targets_columns(tmp_path: Path) -> None:
+    """As they read columns of a schema for another task."""
+    frame = patients()
+    frame.to_csv(tmp_path / "a.csv", index=False)
+    other = {"target": {"task": "classification", "column": "died", "classes": ["0", "1"]}}
+    other["columns"] = COLUMNS["columns"] | {"months": {"range": [0, 120]}}
+    found = []
+    for schema in (schema_of(other, "test"), of()):
+        rows = encode_file(tmp_path / "a.csv", schema)
+        questions = parse(("hazards:months:died:age:arm", "survival:months:died:arm:120:6"), schema)
+        asks = Asks(("n",) * sum(one.size for one in questions), questions, schema)
+        assert rows.targets is not None
+        found.append(asks.total(rows.inputs, rows.targets, None))
+    assert found[0] == pytest.approx(found[1], abs=1e-5) and np.abs(found[0]).max() > 1
