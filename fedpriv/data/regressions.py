@@ -298,16 +298,16 @@ class Hazards(Moments):
     """Of persons with times: a sum over K intervals, which are the categories of the first column. theta is always set;
     at first it says a hazard of 1/until for everyone.
 
-    With h(x) = 1 over the expected number of events at beta = theta of a person never censored, at most 1,
-    the residual in interval j is r_j = h (event in j - expected events in j) and the weight w_j = h (expected events in j)/
-    top. At the true beta r_j has mean 0 for any h, and variance at most w_j top: intervals hold, and are wide where h is
-    far below 1.
+    With h(x) = 1 over the expected number of events at beta = theta of a person never censored, at most 1, the
+    residual in interval j is r_j = h (event in j - expected events in j) and the weight w_j = h (expected events in
+    j)/ top. At the true beta r_j has mean 0 for any h, and variance at most w_j top: intervals hold, and are wide
+    where h is far below 1.
 
-    **Why no person's vector is longer than 1.** The w_j are at least 0 and add up to at most 1: numbers without r
-    are no longer than those of one row, squared at most 1 + (B - 1) + (N - 1) + (B - 1)(B - 2)/2. The sum of the r_j is
-    in [-1, 1], so are its B - 2 products with other columns; the products with intervals are r_2, ..., r_K, with squares
-    that add up to at most 2 (an event in one interval, all that was expected in another); 2 r^2 - 1 is left out. All
-    together it is `length` squared.
+    **Why no person's vector is longer than 1.** The w_j are at least 0 and add up to at most 1: numbers without r are
+    no longer than those of one row, squared at most 1 + (B - 1) + (N - 1) + (B - 1)(B - 2)/2. The sum of the r_j is
+    in [-1, 1], so are its B - 2 products with other columns; the products with intervals are r_2, ..., r_K, with
+    squares that add up to at most 2 (an event in one interval, all that was expected in another); 2 r^2 - 1 is left
+    out. All together it is `length` squared.
     """
 
     drawn = 3.0  # a theta that noise leads astray adds more curvature than one near 0 (tools/inference_figure.py)

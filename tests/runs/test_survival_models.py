@@ -30,7 +30,11 @@ from fedpriv.runs.start import start_run
 from fedpriv.runs.trained_model import TableModel
 from fedpriv.training.models import build_model
 from fedpriv.training.task_metrics import brier_scores, concordance, kaplan_meier, metrics
+from tools import survival_figure
+from tools.survival_figure import cox
 
+#: What lifelines 0.30.3 (CoxPHFitter) says of the twelve rows of a test.
+LIFELINES = [-0.452136, 0.567690]
 COLUMNS: dict[str, Any] = {"columns": {"age": {"range": [20, 90]}, "arm": {"values": ["old", "new"]}}}
 SCHEMA: dict[str, Any] = {
     "target": {"task": "survival", "time": "months", "event": "died", "until": 120},
@@ -183,12 +187,12 @@ ROWS = 240
 UNITS = {"fedavg": "", "dpsgd": "", "dpsum": "unit: patient\n"}
 
 
-def patients() -> pandas.DataFrame:
+def patients(rows: int = ROWS) -> pandas.DataFrame:
     rng = np.random.default_rng(0)
-    age, arm = rng.integers(20, 91, ROWS), rng.choice(["old", "new"], ROWS)
+    age, arm = rng.integers(20, 91, rows), rng.choice(["old", "new"], rows)
     times = rng.exponential(80 * np.exp(-(age - 55) / 15 + (arm == "new")))
-    last = rng.uniform(30, 200, ROWS)
-    columns = {"patient": np.arange(ROWS) // 2, "age": age, "arm": arm}
+    last = rng.uniform(30, 200, rows)
+    columns = {"patient": np.arange(rows) // 2, "age": age, "arm": arm}
     return pandas.DataFrame(columns | {"months": np.minimum(times, last).round(2), "died": (times < last).astype(int)})
 
 
@@ -280,3 +284,31 @@ def test_questions_read_a_survival_targets_columns(tmp_path: Path) -> None:
         assert rows.targets is not None
         found.append(asks.total(rows.inputs, rows.targets, None))
     assert found[0] == pytest.approx(found[1], abs=1e-5) and np.abs(found[0]).max() > 1
+
+
+# --- the figures of the page -------------------------------------------------------------------------------
+
+
+def test_cox_regression_of_the_tool_is_that_of_packages() -> None:
+    """lifelines 0.30.3 of these twelve rows (CoxPHFitter, no ties): coefficients and the concordance."""
+    rng = np.random.default_rng(0)
+    x, times, events = rng.normal(size=(12, 2)), np.arange(1.0, 13.0), np.array([1, 1, 0, 1, 1, 0, 1, 0, 1, 1, 0, 1])
+    beta = cox(x, times[::-1].copy(), events.astype(float))
+    assert beta == pytest.approx(LIFELINES, abs=1e-4)
+    doubled = cox(np.concatenate([x, x], axis=1), times[::-1].copy(), events.astype(float))
+    assert doubled == pytest.approx(np.concatenate([beta, beta]) / 2, abs=1e-6)  # of collinear columns the shortest
+
+
+def test_in_a_sum_it_orders_patients_as_cox_regression_does(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    schema = "target: {task: survival, time: months, event: died, until: 120}\n"
+    (tmp_path / "schema.yaml").write_text(schema + "columns:\n  age: {range: [20, 90]}\n  arm: {values: [old, new]}\n")
+    patients(600).to_csv(tmp_path / "made.csv", index=False)
+    more = [f"dataset.cache={tmp_path}"]
+    files = f"{tmp_path}/made.csv", f"{tmp_path}/schema.yaml"
+    survival_figure.main(*files, 2, ["8"], tmp_path / "runs", more)
+    rows = [line.split(" | ") for line in capsys.readouterr().out.splitlines() if line.startswith("| ")]
+    assert rows[0][1] == "C-index" and rows[1][0] == "| 8" and rows[2][0] == "| no privacy"
+    assert float(rows[1][2].split()[0]) > -0.05
+    assert float(rows[1][1].split()[0]) - float(rows[2][1].split()[0]) == pytest.approx(
+        float(rows[1][2].split()[0]), abs=0.002
+    )
