@@ -21,6 +21,7 @@ from fedpriv.common.errors import OptionError
 from fedpriv.common.places import load_module
 from fedpriv.config.schema import ModelConfig
 from fedpriv.mechanisms.device_errors import NO_MEMORY
+from fedpriv.mechanisms.film import Film
 from fedpriv.training import language_models
 from fedpriv.training.flat_model import Shape
 from fedpriv.training.language_models import Text
@@ -75,9 +76,11 @@ def build_model(
             model = declared_model(config.arrays)
         else:
             model = _BUILDERS[config.name](config, shape, classes)
-        if baseline:
+        if baseline:  # [n, 1] becomes [n, baseline]: a summand for each interval
             parts = {"network": model} if config.name == "custom" else dict(model.named_children())
-            model = nn.Sequential(OrderedDict(parts | {"baseline": _Baseline(baseline)}))
+            name, head = list(parts.items())[-1]
+            parts[name] = nn.Sequential(head, Film(baseline, -1, scales=False))
+            model = nn.Sequential(OrderedDict(parts))
         if weights and config.weights is not None and config.name != "custom":
             load_public(model, config)
         train_part(model, config)
@@ -179,13 +182,6 @@ class _Constant(nn.Module):
 
     def forward(self, inputs: Tensor) -> Tensor:
         return self.values.expand(len(inputs), -1)
-
-
-class _Baseline(_Constant):
-    """From the logarithm of a relative hazard [n, 1] to those of the hazards in each interval [n, k]."""
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        return inputs + self.values
 
 
 def _constant(config: ModelConfig, shape: Shape, classes: int) -> nn.Module:
