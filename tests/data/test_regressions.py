@@ -17,7 +17,7 @@ from fedpriv.data.regressions import CRITICAL, Column, Fit, Groups, Moments, Z
 from fedpriv.data.table_schema import schema_of
 from fedpriv.privacy.gaussian_dp import gaussian_mu
 from tools import inference_figure
-from tools.inference_figure import LINKS, SITES, TRUTH, group_trials, link_trials, linked, table
+from tools.inference_figure import LINKS, SITES, TIMES, TRUTH, group_trials, link_trials, linked, table
 
 MOMENTS = inference_figure.MOMENTS
 SCHEMA = schema_of(
@@ -293,6 +293,22 @@ def test_hazards_without_noise_reach_the_greatest_likelihood() -> None:
     assert found["errors"] == pytest.approx(errors, rel=0.02)
     assert found["low"] == pytest.approx(beta[3:] - Z * errors, abs=0.05 * errors.max())
     assert found["remarks"][0].startswith(f"hazard ratio of a: {math.exp(found['values'][0]):.4g} (")
+
+
+def test_noise_draws_the_next_rounds_theta_to_nothing() -> None:
+    """Written again: three times the noise of a cell beside each sum of squares, then one step of Newton's method."""
+    columns, std = times_of(2000, np.random.default_rng(5), -0.4), 4.0
+    total = TIMES.vectors(columns).sum(axis=0)
+    matrix = np.tensordot(total * TIMES.length, TIMES.parts, axes=1)
+    matrix[np.arange(1, 6), np.arange(1, 6)] += 3 * std * TIMES.length
+    known, residuals = matrix[:-1, :-1], matrix[:-1, -1]  # top is 1 at theta = 0
+    factor = 1 + residuals[0] / known[0, 0]
+    step = np.linalg.solve(known * factor, residuals - (factor - 1) * known[:, 0])
+    step[0] += math.log(factor)
+    found = TIMES.zoomed(total, std).theta
+    assert found == pytest.approx(step, abs=1 / 1024)
+    assert np.linalg.norm(found[-3:]) < np.linalg.norm(TIMES.zoomed(total, 0.0).theta[-3:])
+    assert factor == pytest.approx(columns[-1].sum() / columns[0].sum())  # events over those expected of hazard 1
 
 
 def test_who_expects_many_events_counts_less_and_the_answer_stays_right() -> None:
