@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from scipy import stats
 from fedpriv.common.errors import OptionError
 from fedpriv.data.asked import answers, contributions
 from fedpriv.data.questions import ROWS, Values, parse
-from fedpriv.data.regressions import CRITICAL, Column, Fit, Groups, Moments, Z
+from fedpriv.data.regressions import CRITICAL, Column, Fit, Groups, Hazards, Moments, Z
 from fedpriv.data.table_schema import schema_of
 from fedpriv.privacy.gaussian_dp import gaussian_mu
 from tools import inference_figure
@@ -293,6 +294,26 @@ def test_hazards_without_noise_reach_the_greatest_likelihood() -> None:
     assert found["errors"] == pytest.approx(errors, rel=0.02)
     assert found["low"] == pytest.approx(beta[3:] - Z * errors, abs=0.05 * errors.max())
     assert found["remarks"][0].startswith(f"hazard ratio of a: {math.exp(found['values'][0]):.4g} (")
+
+
+@pytest.mark.parametrize("intervals", [2, 3, 40])
+def test_no_person_is_longer_than_one_however_many_intervals(intervals: int) -> None:
+    """The longest are of numbers at their ends, with all that is expected of them in one interval after the first."""
+    names = tuple(f"{number}" for number in range(intervals))
+    columns = (Column("t", values=names), *MOMENTS.columns[:-1], Column("e", 0.5, 0.5))
+    moments = Hazards(columns, TIMES.link, np.zeros(intervals + 3))
+    theta, corner = np.zeros(intervals + 3), [np.ones(1), np.ones(1), -np.ones(1), np.ones(1, int)]
+    theta[0], theta[1] = -20.0, 20.0 + math.log(intervals)
+    longest = np.linalg.norm(replace(moments, theta=theta).vectors([*corner, np.zeros(1)]), axis=1)
+    assert longest == pytest.approx([math.sqrt(1 - 1 / moments.length**2)], abs=1e-4)
+    rng, most = np.random.default_rng(0), 0.0
+    for scale in (0.1, 1.0, 5.0, 20.0):
+        for _ in range(20):
+            given = [rng.choice([0.0, 1 / intervals, 0.4, 1.0], 200), rng.choice([-1.0, 0.0, 1.0], 200)]
+            given += [rng.choice([-1.0, 1.0], 200), rng.integers(0, 2, 200), rng.choice([0.0, 1.0], 200)]
+            vectors = replace(moments, theta=rng.normal(0, scale, intervals + 3)).vectors(given)
+            most = max(most, np.linalg.norm(vectors, axis=1).max())
+    assert 0.8 < most <= 1 + 1e-12
 
 
 def test_noise_draws_the_next_rounds_theta_to_nothing() -> None:
