@@ -170,9 +170,14 @@ ELSEWHERE: tuple[tuple[str, str, str | None], ...] = (
         "tests/runs/test_asking.py::test_ranges_of_a_schema_come_from_private_quantiles",
     ),
     (
-        r"python -m tools\.inference_figure( only=(survival|linear|links draws=500))?",
+        r"python -m tools\.inference_figure( only=(survival|linear|links draws=500|groups draws=300))?",
         "minutes",
         "tests/data/test_survival.py::test_the_figures_tool_runs",
+    ),
+    (
+        r"python -m tools\.survival_figure .*|python -c \"from lifelines.*",
+        "minutes, and a package that is not needed otherwise",
+        "tests/runs/test_survival_models.py::test_in_a_sum_it_orders_patients_as_cox_regression_does",
     ),
     (
         r"python -m tools\.quantile_figure",
@@ -210,7 +215,7 @@ ELSEWHERE: tuple[tuple[str, str, str | None], ...] = (
         "tests/deployment/test_tables_on_nodes.py::test_hospitals_learn_from_their_own_tables_in_a_secure_sum",
     ),
     (
-        r"python -m fedpriv\.predict .*(patients|notes)\.csv.*",
+        r"python -m fedpriv\.predict .*(patients|notes|gbsg2)\.csv.*",
         "needs a table of one's own",
         "tests/runs/test_table_models.py::test_a_table_comes_back_with_columns_more",
     ),

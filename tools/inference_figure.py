@@ -1,6 +1,6 @@
 """How often the 95 % intervals of regressions and of survival hold: the tables in docs/statistics.md.
 
-    python -m tools.inference_figure [draws=1000] [only=linear|links|survival]
+    python -m tools.inference_figure [draws=1000] [only=linear|links|survival|groups]
 
 y = 0.1 + 0.3 a - 0.2 b + 0.1 g + an error of standard deviation 0.15, in units of half of a range; a and b are
 correlated by 0.5 (uniform: on the whole range; normal: of standard deviation a third of half of it), g is a category of
@@ -9,7 +9,11 @@ five (each site its own). A coefficient that the answer leaves out counts for no
 columns that stay.
 
 Links: of the uniform table yes or no by the logistic probability of -1 + 1.5 a - b + 0.5 g, and counts up to 8 of mean
-exp(0.5 + 0.8 a - 0.5 b + 0.3 g), in two rounds.
+exp(0.5 + 0.8 a - 0.5 b + 0.3 g), in two rounds. Hazards: times of constant hazards exp(-0.4 + 0.8 a - 0.5 b + 0.5 g) up
+to 1, censored evenly between 0.2 and 1.6, in three intervals; shown are a, b and g.
+
+Groups: of the uniform table's rows five groups by chance, of which the last may have another slope of a; how often Q of
+a is beyond 95 % of chi-squared of four degrees, where all are equal and where that slope is 0.3 more.
 
 Survival: times of a Weibull law of shape 1.3 and scale 6.5 years, censored evenly between 1 and 7.5 years, as those of
 breast cancer in the GBSG2 trial about are; of 40 % of the rows, the second group, the hazard is once or twice as large.
@@ -18,14 +22,16 @@ The figures are of 24 intervals up to 6 years.
 
 from __future__ import annotations
 
+import itertools
 import math
 import sys
+from dataclasses import replace
 
 import numpy as np
 from scipy import special, stats
 
 from fedpriv.common.command_line import command
-from fedpriv.data.regressions import CRITICAL, Column, Link, Moments, Z
+from fedpriv.data.regressions import CRITICAL, Column, Groups, Hazards, Link, Moments, Z
 from fedpriv.data.survival import Curve, LifeTable, log_rank
 from fedpriv.privacy.gaussian_dp import gaussian_mu
 
@@ -70,13 +76,23 @@ def trials(
 
 YES = Moments((*MOMENTS.columns[:-1], Column("y", 0.5, 0.5)), Link("logistic"))
 COUNTS = Moments((*MOMENTS.columns[:-1], Column("y", 4.0, 4.0)), Link("poisson", 8.0))
-LINKS = {"logistic": (YES, np.array([-1.0, 1.5, -1.0, 0.5])), "poisson": (COUNTS, np.array([0.5, 0.8, -0.5, 0.3]))}
+_ENDS = ("first", "second", "third")
+_TIMES = Hazards((Column("t", values=_ENDS), *MOMENTS.columns[:-1], Column("e", 0.5, 0.5)), Link("hazards"))
+TIMES = replace(_TIMES, theta=np.zeros(len(_TIMES.names)))
+LINKS: dict[str, tuple[Moments, np.ndarray]] = {
+    "logistic": (YES, np.array([-1.0, 1.5, -1.0, 0.5])),
+    "poisson": (COUNTS, np.array([0.5, 0.8, -0.5, 0.3])),
+    "hazards": (TIMES, np.array([-0.4, 0.0, 0.0, 0.8, -0.5, 0.5])),
+}
 
 
 def linked(name: str, rows: int, rng: np.random.Generator) -> list[np.ndarray]:
-    """Columns a, b, g, y as a schema scales them."""
+    """Columns a, b, g, y as a schema scales them; of hazards times, a, b, g, events."""
     a, b, g, _ = table(rows, rng)
-    eta = LINKS[name][1] @ np.stack([np.ones(rows), a, b, g])
+    eta = LINKS[name][1][[0, -3, -2, -1]] @ np.stack([np.ones(rows), a, b, g])
+    if name == "hazards":
+        event, last = rng.exponential(np.exp(-eta)), rng.uniform(0.2, 1.6, rows).clip(max=1.0)
+        return [np.minimum(event, last), a, b, g, (event < last).astype(float)]
     if name == "logistic":
         return [a, b, g, 2.0 * (rng.random(rows) < special.expit(eta)) - 1]
     return [a, b, g, rng.poisson(np.exp(eta)).clip(0, 8) / 4 - 1]
@@ -85,7 +101,9 @@ def linked(name: str, rows: int, rng: np.random.Generator) -> list[np.ndarray]:
 def link_trials(
     name: str, rows: int, epsilon: float, noises: int, draws: int, rounds: int = 2
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Of each coefficient [4]: (how often the interval held, how often it was answered)."""
+    """Of each coefficient, of hazards with those of the intervals: (how often the interval held, how often it was
+    answered).
+    """
     std, rng, held = math.sqrt(noises * rounds) / gaussian_mu(epsilon, DELTA), np.random.default_rng(0), []
     for _ in range(draws):
         (moments, true), columns = LINKS[name], linked(name, rows, rng)
@@ -95,8 +113,8 @@ def link_trials(
             moments = moments if number == rounds - 1 else moments.zoomed(total, std)
         fit, kept = moments.told(total, std)
         assert moments.link is not None and moments.theta is not None
-        moved = (true - moments.theta) * moments.link.near(moments.theta)[0]
-        one = np.full(4, np.nan)
+        moved = (true - moments.theta) * moments.near()[0]
+        one = np.full(len(true), np.nan)
         one[kept] = [fit.statistic(row, moved[k]) <= CRITICAL for row, k in zip(np.eye(len(kept)), kept, strict=True)]
         held.append(one)
     return np.nanmean(held, axis=0), np.isfinite(held).mean(axis=0)
@@ -107,7 +125,8 @@ def link_rows(draws: int) -> None:
     for name in LINKS:
         for rows in SIZES:
             for model, noises in MODELS.items():
-                found = ("; ".join(f"{n:.3f}" for n in one) for one in link_trials(name, rows, 1.0, noises, draws))
+                shares = link_trials(name, rows, 1.0, noises, draws)
+                found = ("; ".join(f"{n:.3f}" for n in one[-3 if name == "hazards" else 0 :]) for one in shares)
                 print(f"| {name} | {rows} | 1 | {model} | {' | '.join(found)} |", flush=True)
 
 
@@ -168,9 +187,47 @@ def _tests(found: tuple[np.ndarray, ...]) -> tuple[np.ndarray, ...]:
     return (*found[:3], found[3] < 0.05)
 
 
+# --- groups ------------------------------------------------------------------------------------------------
+
+SITES = tuple("12345")
+
+
+def group_trials(name: str, rows: int, epsilon: float, noises: int, draws: int, more: float = 0.0) -> float:
+    """How often Q of the slope of a is beyond its 95 % point. name: linear, or of `LINKS`."""
+    inner, rounds = (MOMENTS, 1) if name == "linear" else (LINKS[name][0], 2)
+    std, rng = math.sqrt(noises * rounds) / gaussian_mu(epsilon, DELTA), np.random.default_rng(0)
+    beyond, limit = 0, stats.chi2.isf(0.05, len(SITES) - 1)
+    for _ in range(draws):
+        columns = table(rows, rng) if name == "linear" else linked(name, rows, rng)
+        site, groups = rng.integers(0, len(SITES), rows), Groups(inner, SITES)
+        if name == "linear":
+            columns[-1] = columns[-1] + more * columns[0] * (site == len(SITES) - 1)
+        for number in range(rounds):
+            total = groups.vectors([site, *columns]).sum(axis=0)
+            total += rng.normal(0, std, len(total))
+            groups = groups if number == rounds - 1 else groups.zoomed(total, std)
+        beyond += groups.heterogeneity(total, std, "a") > limit
+    return beyond / draws
+
+
+def group_rows(draws: int) -> None:
+    print("| regression | rows | epsilon | noise | refuted: equal | one slope is 0.3 more |\n|---|---|---|---|---|---|")
+    for name in ("linear", *LINKS):
+        for rows, epsilon in itertools.product((3000, 20_000), EPSILONS):
+            for model, noises in MODELS.items():
+                found = [f"{group_trials(name, rows, epsilon, noises, draws):.3f}"]
+                other = f"{group_trials(name, rows, epsilon, noises, draws, 0.3):.3f}" if name == "linear" else ""
+                print(f"| {name} | {rows} | {epsilon:g} | {model} | {found[0]} | {other} |", flush=True)
+
+
 @command
 def main(*, draws: int = 1000, only: str = "") -> None:
-    for name, print_rows in (("survival", survival_rows), ("links", link_rows), ("linear", linear_rows)):
+    for name, print_rows in (
+        ("survival", survival_rows),
+        ("links", link_rows),
+        ("linear", linear_rows),
+        ("groups", group_rows),
+    ):
         if only in ("", name):
             print_rows(draws)
 

@@ -172,12 +172,20 @@ def person_word(config: Config) -> dict[str, str]:
 
 
 def unit_remarks(config: Config) -> tuple[str, ...]:
-    """What a reader must know of persons with several rows, and of a schema's ranges that were answered before, in
-    sentences for plan and report.
+    """What a reader must know of persons with several rows, of a schema's ranges that were answered before, and of
+    hazard ratios, in sentences for plan and report.
     """
     schema = schema_of_dataset(config.dataset) if config.dataset.is_table else None
     before = () if schema is None else tuple(one.sentence for one in schema.answered)
-    return before + _unit_remarks(config, schema)
+    return before + _unit_remarks(config, schema) + _ratio_remarks(config, schema)
+
+
+def _ratio_remarks(config: Config, schema: TableSchema | None) -> tuple[str, ...]:
+    if schema is None or schema.target.task != "survival" or isinstance(config.strategy.options, AskOptions):
+        return ()
+    target = schema.target
+    words = "the model's weights have no intervals: clipping and noise of every round are in them. Hazard ratios with"
+    return (f"{words} intervals: fedpriv ask hazards:{target.time}:{target.event}:COLUMN..., at a cost of its own",)
 
 
 def _unit_remarks(config: Config, schema: TableSchema | None) -> tuple[str, ...]:
@@ -279,7 +287,8 @@ def layout_for(config: Config) -> Layout:
         dataset = load_federated(config).dataset
         text = text_of(dataset)
         model = resolve_model(config.model, dataset.shape, keeps_layers, text)
-        built = build_model(model, dataset.shape, len(dataset.classes), 0, text, False, statistics)
+        outputs, baseline = len(dataset.classes), dataset.task.baseline
+        built = build_model(model, dataset.shape, outputs, 0, text, False, statistics, baseline)
         _layouts[key] = layout_of(built)
     return _layouts[key]
 

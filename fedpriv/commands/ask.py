@@ -13,9 +13,11 @@ A question is a kind and a column of the schema:
     table:COLUMN:COLUMN...               how many of each combination of categories
     top:COLUMN:HOW_MANY                  the most frequent categories
     linear:TARGET:COLUMN...              a regression; or logistic, poisson
+    hazards:TIME:EVENT:COLUMN...         hazard ratios; COLUMN...:END:INTERVALS if wanted
+    heterogeneity:GROUP:linear:...       how much a regression's coefficients differ between groups
     survival:TIME:EVENT:GROUP            Kaplan-Meier curves and the log-rank test; GROUP:END:INTERVALS if wanted
 
-Quantiles, logistic and poisson are asked in two rounds (num_rounds=2), the second near what the first found.
+Quantiles, logistic, poisson and hazards are asked in two rounds (num_rounds=2), the second near what the first found.
 A question with spaces stands in quotation marks. The options are those of a run with strategy=ask (`fedpriv help ask`);
 all sites that are asked must answer (strategy.server.min_replies=${clients_per_round}) and the noise is the operating
 system's (privacy.rng=secure), unless an option says otherwise. `plan=true` shows the cost and asks nothing.

@@ -8,7 +8,8 @@ Of pictures it prints one line each: file, class, probability; files that are no
 table it prints the table with columns more. Of a target `death` with the classes no and yes (or more than two): `death
 predicted`, the likeliest class, then `death=no probability` and `death=yes probability`. Of labels: `LABEL probability`
 each. Of a regression: `TARGET predicted`, the number in its own units. Of the next token: `COLUMN perplexity` and
-`COLUMN continued`.
+`COLUMN continued`. Of survival: `EVENT by UNTIL probability`, the risk up to the end, and `no EVENT by TIME
+probability` at the end of each interval.
 
     out=FILE            a table goes there, in the form of the file that was read
     separator=          auto, comma, semicolon, tab or pipe; these three: as the run's table where none is given
@@ -16,7 +17,8 @@ each. Of a regression: `TARGET predicted`, the number in its own units. Of the n
     encoding=           of the file's text
 
 Cells of the file are copied as they are. A class that a spreadsheet would read as a formula gets an apostrophe before
-it. In Python: `fedpriv.load(RUN_FOLDER).model`, whose `probability(table)` is that of the schema's `positive` class.
+it. In Python: `fedpriv.load(RUN_FOLDER).model`, whose `probability(table)` is that of the schema's `positive` class
+(of survival: `survival(table, times)`).
 """
 
 from __future__ import annotations

@@ -78,8 +78,14 @@ class RowSumOptions(ModularOptions):
         return 1.0
 
 
-#: Questions that a round asks near what the round before found.
-IN_ROUNDS = ("quantiles", "logistic", "poisson")
+#: Kinds of questions that a round asks near what the round before found.
+IN_ROUNDS = ("quantiles", "logistic", "poisson", "hazards")
+
+
+def asked_in_rounds(question: str) -> bool:
+    """Whether later rounds ask otherwise: of a heterogeneity, whether its regression's do."""
+    kind, *rest = (part.strip() for part in question.split(":"))
+    return kind in IN_ROUNDS or (kind == "heterogeneity" and any(part in IN_ROUNDS for part in rest[1:2]))
 
 
 class AskOptions(RowSumOptions):
@@ -100,7 +106,7 @@ class AskOptions(RowSumOptions):
     @property
     def sections(self) -> int:
         """How many rounds have numbers of their own in the sum: all where a later one asks otherwise, else one."""
-        return self.rounds if any(question.strip().startswith(IN_ROUNDS) for question in self.questions) else 1
+        return self.rounds if any(map(asked_in_rounds, self.questions)) else 1
 
 
 class MomentsOptions(RowSumOptions):

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fedpriv.common.errors import OptionError, RunFolderError
-from fedpriv.config.methods import IN_ROUNDS, AskOptions
+from fedpriv.config.methods import AskOptions, asked_in_rounds
 from fedpriv.config.schema import Config
 
 QUESTIONS = "strategy.client.questions"
@@ -33,7 +33,7 @@ def ask_options(words: Sequence[str]) -> list[str]:
         own.append(f"{QUESTIONS}=[{','.join(map(quoted, questions))}]")
     if not names & set(FLOORS):
         own.append(f"{FLOORS[0]}=${{clients_per_round}}")
-    if "num_rounds" not in names and any(question.strip().startswith(IN_ROUNDS) for question in questions):
+    if "num_rounds" not in names and any(map(asked_in_rounds, questions)):
         own.append("num_rounds=2")  # the second looks where the first found them
     if "privacy.rng" not in names:
         own.append("privacy.rng=secure")

@@ -141,9 +141,14 @@ class Asks(Task):
                     own = part[:, : width - self.schema.indicated(column)]
                     values[name] = np.where(missing, -1, own.argmax(axis=1))
             start += width
-        aim = self.schema.target.column
-        if aim in wanted:
-            values[str(aim)] = targets.astype(np.float64 if self.schema.target.range else np.int64)
+        aim = self.schema.target
+        if aim.time in wanted:
+            values[str(aim.time)] = 2 * targets[:, 0].astype(np.float64) - 1
+        if aim.event in wanted:  # places among the classes
+            happened = aim.classes is not None and aim.positive == aim.classes[0]
+            values[str(aim.event)] = (targets[:, 1] != happened).astype(np.int64)
+        if aim.column in wanted:
+            values[str(aim.column)] = targets.astype(np.float64 if aim.range else np.int64)
         return values
 
 
@@ -218,7 +223,7 @@ def asks_of(config: Config, task: Task | None = None) -> Asks | None:
         schema = _of_classes(tuple(classes) if known else ("no", "yes"))
     questions = parse(options.questions, schema)
     for question in questions:
-        if question.kind in ("logistic", "poisson") and options.rounds < 2:
+        if question.zoom is not None and question.bins is None and options.rounds < 2:
             words = f"{question.text} asks again near what the first round found; allowed: 2 or more"
             raise OptionError("num_rounds", options.rounds, words)
     labels = tuple(f"{question.text} [{n}]" for question in questions for n in range(question.size))

@@ -2,7 +2,8 @@
 
 A question is a text: ``count``, ``count:sex:f``, ``sum:age``, ``mean:age``, ``variance:age``, ``histogram:sex``,
 ``histogram:age:20``, ``quantiles:age:0.25:0.5:0.75``, ``covariance:age:weight``, ``table:sex:diagnosis``,
-``top:ward:5``, ``linear:weight:age:sex``, ``survival:months:died:arm``. It gives a unit a vector of length at most 1
+``top:ward:5``, ``linear:weight:age:sex``, ``heterogeneity:site:linear:weight:age``, ``survival:months:died:arm``,
+``hazards:months:died:age:arm``. It gives a unit a vector of length at most 1
 (`Question.vectors`); all vectors of a list of questions stand beside each other, scaled by w_q with sum of w_q^2 = 1,
 so a unit moves their sum by at most 1 whatever it holds. One noisy sum is one release that answers them all.
 
@@ -54,18 +55,20 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from fedpriv.common.errors import OptionError
-from fedpriv.data.regressions import MOST_COEFFICIENTS, Link, Moments
+from fedpriv.data.regressions import HAZARD_INTERVALS, MOST_COEFFICIENTS, Groups, Hazards, Link, Moments
 from fedpriv.data.regressions import Column as Regressor
 from fedpriv.data.survival import INTERVALS, MOST_INTERVALS, LifeTable
-from fedpriv.data.table_schema import TableSchema
+from fedpriv.data.table_schema import Column, TableSchema
 
 Kind = Literal[
     "count", "sum", "mean", "variance", "histogram", "quantiles", "covariance", "table", "top", "linear", "logistic",
-    "poisson", "survival"
+    "poisson", "survival", "hazards", "heterogeneity"
 ]  # fmt: skip
 KINDS: tuple[str, ...] = get_args(Kind)
 #: Bins of a number's histogram where none are asked for.
 HISTOGRAM_BINS = 10
+#: Regressions of which groups are compared.
+GROUPED = ("linear", "logistic", "poisson", "hazards")
 #: Quantiles of a question, which share its bins.
 MOST_SHARES = 64
 #: Of covariances.
@@ -90,8 +93,8 @@ class Question:
     of such vectors [..., size] to answers [..., k], ``names`` says of what. bins: of quantiles, in this round. zoom:
     from this round's noisy sum and its noise to the question that the next round asks, where it is another. read:
     from a noisy sum, its noise's standard deviation and the rows of a unit that count to what an answer says, where
-    that has intervals of its own. needs: from the noise to the rows without which nothing can be said. remarks: on
-    every answer.
+    that has intervals of its own. needs: from the noise to the rows without which nothing can be said. grouped:
+    of a regression, from a column, its categories and a text to the same in each group. remarks: on every answer.
     """
 
     text: str
@@ -104,6 +107,7 @@ class Question:
     zoom: Callable[[np.ndarray, float], Question] | None = None
     read: Callable[[np.ndarray, float, int], dict[str, Any]] | None = None
     needs: Callable[[float], float] = lambda std: 0.0
+    grouped: Callable[[str, tuple[str, ...], str], Question] | None = None
     remarks: tuple[str, ...] = ()
 
     @property
@@ -129,15 +133,24 @@ class Question:
 
     @classmethod
     def of_moments(
-        cls, text: str, columns: tuple[str, ...], moments: Moments, given: Callable[[Values], list[np.ndarray]]
+        cls, text: str, columns: tuple[str, ...], moments: Moments | Groups, given: Callable[[Values], list[np.ndarray]]
     ) -> Question:
         """A regression. given: the columns of x and the target, in the schema's scale."""
 
         def zoom(total: np.ndarray, std: float) -> Question:
             return cls.of_moments(text, columns, moments.zoomed(total, std), given)
 
-        asked = cls(text, columns, len(moments.parts), moments.names, lambda values: moments.vectors(given(values)))
-        return replace(asked, zoom=zoom if moments.link else None, read=moments.answer, needs=moments.needs)
+        def vectors(values: Values) -> np.ndarray:
+            return moments.vectors(given(values))
+
+        def grouped(name: str, groups: tuple[str, ...], text: str) -> Question:
+            assert isinstance(moments, Moments)
+            return cls.of_moments(
+                text, (*columns, name), Groups(moments, groups), lambda values: [values[name], *given(values)]
+            )
+
+        asked = cls(text, columns, moments.size, moments.names, vectors, read=moments.answer, needs=moments.needs)
+        return replace(asked, zoom=zoom if moments.link else None, grouped=grouped)
 
     @classmethod
     def of_places(
@@ -192,6 +205,8 @@ class _Builder:
     def column(self, name: str) -> Any:
         """What the schema says of a column; the target has a range or classes."""
         target = self.schema.target
+        if target.until is not None and name in target.names:
+            return Column(range=(0, target.until)) if name == target.time else target
         if name == target.column and (target.range or target.classes):
             return target
         if name not in self.schema.columns or self.schema.columns[name].ignore:
@@ -334,34 +349,80 @@ class _Builder:
 
         return Question.of_moments(self.text, names, moments, given)
 
-    def _survival(self) -> Question:
-        form = "survival:TIME:EVENT, then if wanted a column of categories, the end and a number of intervals"
-        time, event, *given = self.only(form, 2, 3, 4, 5)
-        group = given.pop(0) if given and given[0] in (*self.schema.columns, self.schema.target.column) else None
-        low, high = self.numbers_of(time)
+    def _hazards(self) -> Question:
+        form = "hazards:TIME:EVENT:COLUMN..., then if wanted the end and a number of intervals"
+        known = [place for place, name in enumerate(self.given) if self.is_column(name)]
+        if len(known) < 3 or known != [*range(len(known))] or len({*self.given[: len(known)]}) < len(known):
+            raise self.wrong(f"allowed: {form}, different columns of numbers or categories")
+        (time, event, *names), given = self.given[: len(known)], self.given[len(known) :]
+        scaled, until, intervals = self.times(time, given, form)
+        number, happened = self.whole(intervals or str(HAZARD_INTERVALS), 2, MOST_COEFFICIENTS), self.happened(event)
+        ends = [f"{until * place / number:.6g}" for place in range(number + 1)]
+        first = Regressor(time, values=tuple(f"{low} to {high}" for low, high in itertools.pairwise(ends)))
+        columns = (first, *map(self.regressor, names), Regressor(event, 0.5, 0.5))
+        moments = Hazards(columns, Link("hazards"))
+        if len(moments.names) > MOST_COEFFICIENTS:
+            raise self.wrong(f"{len(moments.names)} coefficients; allowed: {MOST_COEFFICIENTS}")
+        moments = replace(moments, theta=np.zeros(len(moments.names)))
+
+        def given_of(values: Values) -> list[np.ndarray]:
+            times, events = scaled(values[time]), happened(values[event]).astype(float)
+            events = np.where(times >= until, np.minimum(events, 0.0), events)  # who reaches the end lives on
+            events[events < 0] = np.nan
+            return [(times / until).clip(max=1.0), *(values[name] for name in names), events]
+
+        return Question.of_moments(self.text, (time, event, *names), moments, given_of)
+
+    def _heterogeneity(self) -> Question:
+        form = "heterogeneity:COLUMN:linear:TARGET:COLUMN..., or of logistic, poisson, hazards"
+        name, *inner = self.given or [""]
+        if not inner or inner[0] not in GROUPED:
+            raise self.wrong(f"allowed: {form}")
+        groups, question = self.regressor(name).values, _Builder(":".join(inner), self.schema).question()
+        if len(groups) < 2 or name in question.columns:
+            raise self.wrong(f"{name} must be another column of at least two categories; allowed: {form}")
+        assert question.grouped is not None
+        return question.grouped(name, groups, self.text)
+
+    def is_column(self, name: str) -> bool:
+        return name in (*self.schema.columns, *self.schema.target.names)
+
+    def times(
+        self, name: str, given: list[str], form: str
+    ) -> tuple[Callable[[np.ndarray], np.ndarray], float, str | None]:
+        """(from a column as the schema scales it to times, the end, the number of intervals where one is given)."""
+        low, high = self.numbers_of(name)
         if low < 0:
-            raise self.wrong(f"the range of {time} begins at {low:g}; times begin at 0")
+            raise self.wrong(f"the range of {name} begins at {low:g}; times begin at 0")
         try:
-            until, intervals = float(given[0]) if given else high, given[1:2] or [str(INTERVALS)]
+            until = float(given[0]) if given else high
         except ValueError:
             raise self.wrong(f"{given[0]} is neither a column nor a number; allowed: {form}") from None
         if not 0 < until <= high or len(given) > 2:
             raise self.wrong(
                 f"the end {given[0]} must be above 0 and at most {high:g}, the range's end; allowed: {form}"
             )
+        return lambda scaled: low + (scaled + 1) / 2 * (high - low), until, given[1] if len(given) > 1 else None
+
+    def _survival(self) -> Question:
+        form = "survival:TIME:EVENT, then if wanted a column of categories, the end and a number of intervals"
+        time, event, *given = self.only(form, 2, 3, 4, 5)
+        group = given.pop(0) if given and self.is_column(given[0]) else None
+        scaled, until, intervals = self.times(time, given, form)
         happened, names = self.happened(event), () if group is None else self.regressor(group).values
         if group is not None and len(names) < 2:
             raise self.wrong(f"{group} is no column of at least two categories; these are: {self.having('values')}")
         columns = (time, event) if group is None else (time, event, group)
         if len(set(columns)) < len(columns):
             raise self.wrong(f"allowed: {form}, different columns")
-        table = LifeTable(until, self.whole(intervals[0], 1, MOST_INTERVALS), names)
+        table = LifeTable(until, self.whole(intervals or str(INTERVALS), 1, MOST_INTERVALS), names)
         if table.size > MOST_NUMBERS:
             raise self.wrong(f"{table.size} numbers; allowed: {MOST_NUMBERS}")
 
         def vectors(values: Values) -> np.ndarray:
-            times = low + (values[time] + 1) / 2 * (high - low)
-            return table.vectors(times, happened(values[event]), None if group is None else values[group])
+            return table.vectors(
+                scaled(values[time]), happened(values[event]), None if group is None else values[group]
+            )
 
         return Question(self.text, columns, table.size, table.names, vectors, read=table.answer, needs=table.needs)
 
@@ -372,7 +433,7 @@ class _Builder:
         values = self.regressor(name).values
         if len(values) != 2:
             raise self.wrong(f"{name} is no column of two categories, the event the second; {len(values)} are listed")
-        first = name == self.schema.target.column and self.schema.target.positive == values[0]
+        first = name in self.schema.target.names and self.schema.target.positive == values[0]
         return lambda places: np.where((places < 0) | (places > 1), -1, (places == 0) if first else (places == 1))
 
     def regressor(self, name: str) -> Regressor:

@@ -48,7 +48,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from statistics import NormalDist
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import scipy
@@ -58,6 +58,10 @@ Z = NormalDist().inv_cdf(0.975)
 CRITICAL = Z**2
 #: Of a column that leaves the model.
 NOT_TOLD = "not told from a combination of the others (collinear, constant, or too rare for this noise)"
+#: Of times where no number is asked for.
+HAZARD_INTERVALS = 3
+#: Of one that leaves a later round.
+HELD_BACK = "held at what earlier rounds gave"
 #: Coefficients at most.
 MOST_COEFFICIENTS = 64
 #: Keeps V from being 0 where there is no noise.
@@ -98,9 +102,9 @@ class Column:
 
 @dataclass(frozen=True)
 class Link:
-    """The canonical link of yes and no, or of counts. most: the largest count."""
+    """The canonical link of yes and no, of counts, or of events at constant hazards. most: the largest count."""
 
-    name: Literal["logistic", "poisson"]
+    name: Literal["logistic", "poisson", "hazards"]
     most: float = 1.0
 
     def near(self, theta: np.ndarray) -> tuple[float, float]:
@@ -147,6 +151,8 @@ class Moments:
     columns: tuple[Column, ...]
     link: Link | None = None
     theta: np.ndarray | None = None
+    #: How strongly noise draws theta to 0.
+    drawn: ClassVar[float] = 1.0
 
     @cached_property
     def length(self) -> float:
@@ -158,6 +164,16 @@ class Moments:
     def names(self) -> tuple[str, ...]:
         """Of z without the target."""
         return ("intercept", *(name for column in self.columns[:-1] for name in column.names))
+
+    @property
+    def size(self) -> int:
+        """Numbers of a vector."""
+        return len(self.parts)
+
+    @property
+    def compared(self) -> tuple[str, ...]:
+        """Coefficients that a reader asks for."""
+        return self.names
 
     @cached_property
     def owners(self) -> list[int]:
@@ -197,12 +213,21 @@ class Moments:
             target = self.columns[-1]
             mean, weight = self.link.of(self.theta[0] + z[:, :-1] @ self.theta[1:], self.theta)
             z[:, -1] = (target.middle + target.half * z[:, -1]) / self.link.most - mean
+        return self.products(z, weight)
+
+    def products(self, z: np.ndarray, weight: np.ndarray) -> np.ndarray:
+        """The vectors of z [n, d - 1], without its 1, where numbers without the target are multiplied by the weight."""
         first, second = np.array(self.pairs, int).reshape(-1, 2).T - 1
         squares = 2 * z[:, np.array(self.squares, int) - 1] ** 2 - 1
         vectors = np.concatenate([np.ones((len(z), 1)), z, squares, z[:, first] * z[:, second]], axis=1)
         vectors[:, 0] *= weight
         vectors[:, 1:] *= np.where(self.parts[1:, -1].any(axis=1), 1.0, weight[:, None])  # not where the target is
         return np.where(np.isnan(vectors).any(axis=1, keepdims=True), 0.0, vectors) / self.length
+
+    def near(self) -> tuple[float, float]:
+        """As of `Link`, at theta."""
+        assert self.link is not None and self.theta is not None
+        return self.link.near(self.theta)
 
     def needs(self, std: float) -> float:
         """Rows below which no answer is told from none: of a column at the ends of its range, the best there is."""
@@ -211,20 +236,23 @@ class Moments:
     def fit(self, total: np.ndarray, std: float, spread: int = 1) -> Fit:
         """total: noisy sum [size] of vectors; std: of the noise on each number."""
         matrix = np.tensordot(total * self.length, self.parts, axes=1)
-        known = None if self.link is None or self.theta is None else self.link.near(self.theta)[1]
+        known = None if self.link is None or self.theta is None else self.near()[1]
         return Fit(matrix, self.parts * (std * self.length), spread, known)
 
     def zoomed(self, total: np.ndarray, std: float) -> Moments:
         """As the next round asks: near the beta that this round's sum gives, drawn to 0 as far as the noise goes."""
         assert self.link is not None
         matrix = np.tensordot(np.clip(np.nan_to_num(total), -MOST_SUM, MOST_SUM) * self.length, self.parts, axes=1)
-        matrix += np.diag([0.0, *[std * self.length] * (len(self.names) - 1), 0.0])
-        fit = Fit(matrix, self.parts)
-        if self.theta is None:
-            theta = self.link.start(fit)
-        else:
-            theta = self.theta + fit.coefficients / self.link.near(self.theta)[0]
+        matrix += np.diag([0.0, *[self.drawn * std * self.length] * (len(self.names) - 1), 0.0])
+        theta = self.moved(Fit(matrix, self.parts))
         return replace(self, theta=np.round(np.clip(theta, -MOST_BETA, MOST_BETA) * 1024) / 1024)
+
+    def moved(self, fit: Fit) -> np.ndarray:
+        """beta by Newton's method."""
+        assert self.link is not None
+        if self.theta is None:
+            return self.link.start(fit)
+        return np.asarray(self.theta + fit.coefficients / self.near()[0])
 
     def told(self, total: np.ndarray, std: float, spread: int = 1) -> tuple[Fit, list[int]]:
         """(what is fitted, its numbers of z)."""
@@ -234,7 +262,7 @@ class Moments:
         if self.link is not None and self.theta is not None and held:  # R M^ t has beta_k - theta_k of these as well
             size = len(kept) + 1
             unknown = np.zeros((len(held), size, size))
-            unknown[:, -1, :-1] = whole.matrix[np.ix_(held, kept)] * (self.link.near(self.theta)[0] * HELD)
+            unknown[:, -1, :-1] = whole.matrix[np.ix_(held, kept)] * (self.near()[0] * HELD)
             fit = replace(fit, noise=np.concatenate([fit.noise, unknown + np.swapaxes(unknown, 1, 2)]))
         return fit, kept
 
@@ -249,8 +277,8 @@ class Moments:
         scale, offset = target.half, target.middle * (np.arange(len(units)) == 0)
         gone = "left out of the model"
         if self.link is not None and self.theta is not None:  # the first number is a sum of weights, not of rows
-            remarks, gone = [], "held at what earlier rounds gave"
-            scale, offset = 1 / self.link.near(self.theta)[0], units @ self.theta
+            remarks, gone = [], HELD_BACK
+            scale, offset = 1 / self.near()[0], units @ self.theta
         units, offset = units[np.ix_(kept, kept)], offset[kept]
         values, errors = units @ fit.coefficients, np.sqrt(np.einsum("ij,jk,ik->i", units, fit.errors, units))
         ends = np.array([fit.interval(row) for row in units]).T
@@ -263,6 +291,173 @@ class Moments:
         numbers = {"values": values, "low": low, "high": high, "errors": scale * errors, "p_values": p_values}
         names = tuple(self.names[place] for place in np.array(kept)[told])
         return {name: one[told] for name, one in numbers.items()} | {"names": names, "remarks": tuple(remarks)}
+
+
+@dataclass(frozen=True)
+class Hazards(Moments):
+    """Of persons with times: a sum over K intervals, which are the categories of the first column. theta is always set;
+    at first it says a hazard of 1/until for everyone.
+
+    With h(x) = 1 over the expected number of events at beta = theta of a person never censored, at most 1, the
+    residual in interval j is r_j = h (event in j - expected events in j) and the weight w_j = h (expected events in
+    j)/ top. At the true beta r_j has mean 0 for any h, and variance at most w_j top: intervals hold, and are wide
+    where h is far below 1.
+
+    **Why no person's vector is longer than 1.** The w_j are at least 0 and add up to at most 1: numbers without r are
+    no longer than those of one row, squared at most 1 + (B - 1) + (N - 1) + (B - 1)(B - 2)/2. The sum of the r_j is
+    in [-1, 1], so are its B - 2 products with other columns; the products with intervals are r_2, ..., r_K, with
+    squares that add up to at most 2 (an event in one interval, all that was expected in another); 2 r^2 - 1 is left
+    out. All together it is `length` squared.
+    """
+
+    drawn = 3.0  # a theta that noise leads astray adds more curvature than one near 0 (tools/inference_figure.py)
+
+    @property
+    def intervals(self) -> int:
+        return len(self.columns[0].values)
+
+    @property
+    def compared(self) -> tuple[str, ...]:
+        return self.names[self.intervals :]
+
+    @property
+    def _baseline(self) -> np.ndarray:
+        """Hazards [K] of x = 0 times until."""
+        assert self.theta is not None
+        return np.asarray(np.exp(self.theta[0] + np.append(0.0, self.theta[1 : self.intervals])))
+
+    @property
+    def top(self) -> float:
+        """The largest expected number of events at beta = theta of a person who is never censored, up to 1."""
+        assert self.theta is not None
+        most = math.exp(min(float(np.abs(self.theta[self.intervals :]).sum()), 700.0))
+        return min(1.0, float(self._baseline.mean()) * most)
+
+    def near(self) -> tuple[float, float]:
+        return self.top, self.top
+
+    def vectors(self, given: Sequence[np.ndarray]) -> np.ndarray:
+        """As of `Moments`. given: times over until [n], in [0, 1], columns of x, 0 or 1 for the event; NaN: missing."""
+        assert self.theta is not None
+        times, *x, events = given
+        k, baseline, (top, _) = self.intervals, self._baseline, self.near()
+        middle = math.log(baseline.mean())
+        z = np.concatenate([column.numbers(one) for column, one in zip(self.columns[1:-1], x, strict=True)], axis=1)
+        eta = z @ self.theta[k:]
+        share = np.exp(-np.maximum(0.0, middle + eta))  # h
+        most = np.exp(np.minimum(eta, -middle))  # h exp(eta), which does not overflow
+        place = np.minimum(np.ceil(np.nan_to_num(times) * k - 1e-9).clip(1) - 1, k - 1)
+        total = np.zeros((len(times), len(self.parts)))
+        for interval in range(k):
+            risk = most * baseline[interval] * np.clip(times - interval / k, 0, 1 / k)
+            residual = share * events * (place == interval) - risk
+            inside = np.broadcast_to(np.arange(1, k) == interval, (len(times), k - 1))
+            total += self.products(np.column_stack([inside, z, residual]), risk / top)
+        total[:, 1 + len(self.owners) + len(self.squares) - 1] = 0.0  # 2 r^2 - 1
+        return total
+
+    def moved(self, fit: Fit) -> np.ndarray:
+        """beta by Newton's method, after one factor for all hazards that makes as many events as there were."""
+        assert self.theta is not None
+        known, residuals = fit.matrix[:-1, :-1] * self.near()[0], fit.matrix[:-1, -1]
+        expected = max(float(known[0, 0]), 1.0)
+        factor = float(np.clip((expected + residuals[0]) / expected, 0.05, 20.0))
+        step = np.linalg.lstsq(known * factor, residuals - (factor - 1) * known[:, 0], rcond=None)[0]
+        step[0] += math.log(factor)
+        return np.asarray(self.theta + step)
+
+    def answer(self, total: np.ndarray, std: float, spread: int = 1) -> dict[str, Any]:
+        """Logarithms of hazard ratios; the ratios in the remarks."""
+        found, own = super().answer(total, std, spread), self.compared
+        kept = [place for place, name in enumerate(found["names"]) if name in own]
+        numbers = {name: found[name][kept] for name in ("values", "low", "high", "errors", "p_values")}
+        names = tuple(found["names"][place] for place in kept)
+        ratios = np.exp(np.clip([numbers[name] for name in ("values", "low", "high")], -50, 50)).T
+        told = [
+            f"hazard ratio of {name}: {v:.4g} ({low:.4g} to {high:.4g})"
+            for name, (v, low, high) in zip(names, ratios, strict=True)
+        ]
+        left = [name for name in own if name not in names]
+        return numbers | {
+            "names": names,
+            "remarks": (*told, *([f"{', '.join(left)}: {NOT_TOLD}; {HELD_BACK}"] if left else [])),
+        }
+
+
+@dataclass(frozen=True)
+class Groups:
+    """A regression in each group, all at one theta: a row's vector stands in its group's section, as long as it was.
+
+    A coefficient's heterogeneity is Cochran's Q (W. G. Cochran: The combination of estimates from different
+    experiments. Biometrics 1954) with each group's own test in place of a weighted square: the least over b of the sum
+    over groups of f_g, where f_g tests that the group's coefficient is b. Under one b for all it is chi-squared of as
+    many degrees as there are groups but one. Noise is in each f_g: a group of which nothing is told adds nothing.
+    """
+
+    moments: Moments
+    groups: tuple[str, ...]
+
+    @property
+    def link(self) -> Link | None:
+        return self.moments.link
+
+    @property
+    def size(self) -> int:
+        return len(self.groups) * self.moments.size
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(f"{group}: {name}" for group in self.groups for name in self.moments.compared)
+
+    def vectors(self, given: Sequence[np.ndarray]) -> np.ndarray:
+        """As of `Moments`, of the groups' places [n] and its columns; a row of no group adds nothing."""
+        places, *columns = given
+        vectors = np.zeros((len(places), len(self.groups), self.moments.size))
+        rows = np.flatnonzero((places >= 0) & (places < len(self.groups)))
+        vectors[rows, places[rows]] = self.moments.vectors(columns)[rows]
+        return vectors.reshape(len(places), -1)
+
+    def needs(self, std: float) -> float:
+        return self.moments.needs(std) * len(self.groups)
+
+    def zoomed(self, total: np.ndarray, std: float) -> Groups:
+        whole = total.reshape(len(self.groups), -1).sum(axis=0)
+        return replace(self, moments=self.moments.zoomed(whole, std * math.sqrt(len(self.groups))))
+
+    def answer(self, total: np.ndarray, std: float, spread: int = 1) -> dict[str, Any]:
+        """Each group's coefficients; how much they differ in the remarks."""
+        parts = total.reshape(len(self.groups), -1)
+        answers = [self.moments.answer(part, std, spread) for part in parts]
+        remarks = []
+        for name in self.moments.compared:
+            q, p, more = self.heterogeneity(total, std, name, spread), 0.0, len(self.groups) - 1
+            p = float(scipy.stats.chi2.sf(q, more))
+            told = "< 0.0001" if p < 1e-4 else f"= {p:.2g}"
+            share = max(0.0, 1 - more / q) if q > 0 else 0.0
+            remarks.append(f"{name}: Cochran's Q {q:.3g} of {more}, p {told}; I^2 {share:.0%}")
+        for group, one in zip(self.groups, answers, strict=True):
+            remarks += [f"{group}: {remark}" for remark in one["remarks"] if not remark.startswith("hazard ratio")]
+        names = tuple(
+            f"{group}: {name}" for group, one in zip(self.groups, answers, strict=True) for name in one["names"]
+        )
+        numbers = ("values", "low", "high", "errors", "p_values")
+        found = {name: np.concatenate([one[name] for one in answers]) for name in numbers}
+        return found | {"names": names, "remarks": tuple(remarks)}
+
+    def heterogeneity(self, total: np.ndarray, std: float, name: str, spread: int = 1) -> float:
+        """Q of a coefficient."""
+        fits = [self.moments.fit(part, std, spread) for part in total.reshape(len(self.groups), -1)]
+        one = np.eye(len(self.moments.names))[self.moments.names.index(name)]
+        middles, variances = np.array([(one @ fit.coefficients, one @ fit.errors @ one) for fit in fits]).T
+        weights = 1 / np.maximum(variances, TINY)
+
+        def q(value: float) -> float:
+            return sum(fit.statistic(one, value) for fit in fits)
+
+        mean, error = float(weights @ middles / weights.sum()), 1 / math.sqrt(weights.sum())
+        ends = (mean - 6 * error, mean + 6 * error)
+        found = scipy.optimize.minimize_scalar(q, bounds=ends, method="bounded", options={"xatol": 0.05 * error})
+        return min(float(found.fun), q(mean))
 
 
 @dataclass(frozen=True)

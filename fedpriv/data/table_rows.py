@@ -28,6 +28,7 @@ from fedpriv.data.table_schema import (
     FOLDED,
     Column,
     TableSchema,
+    Target,
     canonical,
     day_of,
     days_of,
@@ -37,7 +38,7 @@ from fedpriv.data.table_schema import (
 )
 from fedpriv.data.texts import hashed
 from fedpriv.data.types import Dataset, Examples, generator
-from fedpriv.mechanisms.tasks import PADDING, Multilabel, NextToken, Regression, Task, of_classes
+from fedpriv.mechanisms.tasks import PADDING, Multilabel, NextToken, Regression, Survival, Task, of_classes
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -282,21 +283,46 @@ def _targets(
         return next_tokens(schema, cells.column, cells.where), ""
     if target.task == "classification":
         assert isinstance(target.classes, tuple)
-        codes, missing = cells.codes(target.classes)
-        if (codes < 0).any():
-            row = _first(codes < 0)
-            cell = str(cells.column[row - 1].as_py())[:60]
-            words = "the target is missing" if missing[row - 1] else f"{cell!r} is none of the classes"
-            raise DataError(f"{cells.where}, row {row}: {words}; classes: {', '.join(target.classes[:12])}")
+        codes = _classes(cells, target.classes)
         held = np.bincount(codes, minlength=len(target.classes))
         absent = [text for text, number in zip(target.classes, held, strict=True) if not number]
         return codes, f"{target.column}: no row is of the class {', '.join(absent[:8])}" if absent else ""
     numbers, missing = cells.numbers()
     if missing.any():
         raise DataError(f"{cells.where}, row {_first(missing)}: the target is missing")
+    if target.task == "survival":
+        return _survival(target, numbers, columns)
     scaled, outside = _scaled(numbers, target.range)
     counts.append(_counted(target.names[0], int(np.count_nonzero(outside)), missing, clipped=True))
     return scaled.astype(np.float32), ""
+
+
+def _classes(cells: Cells, classes: tuple[str, ...]) -> np.ndarray:
+    """int64 [n]: the place of each cell. Raises `DataError` for one that is none of them."""
+    codes, missing = cells.codes(classes)
+    if (codes < 0).any():
+        row = _first(codes < 0)
+        cell = str(cells.column[row - 1].as_py())[:60]
+        words = "the target is missing" if missing[row - 1] else f"{cell!r} is none of the classes"
+        raise DataError(f"{cells.where}, row {row}: {words}; classes: {', '.join(classes[:12])}")
+    return codes
+
+
+def _survival(target: Target, times: np.ndarray, columns: list[Cells]) -> tuple[np.ndarray, str]:
+    """As `_targets`: of who reaches the end no event counts."""
+    assert isinstance(target.classes, tuple) and target.until is not None
+    if (times < 0).any():
+        row = _first(times < 0)
+        words = f"{times[row - 1]:g} is before the beginning; allowed: times from 0"
+        raise DataError(f"{columns[0].where}, row {row}: {words}")
+    event = target.classes.index(target.positive) if target.positive else 1
+    ends = times >= target.until
+    happened = (_classes(columns[1], target.classes) == event) & ~ends
+    if not happened.any():
+        note = f"{target.event}: no row has the event before {target.until:g}"
+    else:
+        note = f"{target.time}: {ends.sum()} of {len(ends)} rows reach the end, {target.until:g}" if ends.any() else ""
+    return np.stack([times.clip(max=target.until) / target.until, happened], axis=1).astype(np.float32), note
 
 
 def next_tokens(schema: TableSchema, column: Any, where: str) -> np.ndarray:
@@ -500,6 +526,9 @@ def task_of(schema: TableSchema) -> Task:
     if target.task == "next_token":
         assert schema.tokens is not None and schema.tokens.length is not None
         return NextToken(schema.tokens.rule.names, schema.tokens.length)
+    if target.task == "survival":
+        assert target.event is not None and target.until is not None and target.intervals is not None
+        return Survival((target.event,), target.until, target.intervals)
     assert target.column is not None and isinstance(target.range, tuple)
     return Regression((target.column,), *target.range)
 

@@ -59,6 +59,8 @@ MOST_WIDTH = 2
 FILLED = """\
 # Ranges and fills of {columns} are answers of differential privacy, of the questions of {source}.
 """
+#: Of a target of survival what is not said.
+EVENTS = {"classes": ["0", "1"], "intervals": 6}
 #: How pydantic begins the names of the types that a range or a list of texts may have.
 ALTERNATIVES = ("tuple[", "float]", "literal[")
 #: A number without leading zeros, as people and programs write it; a first line of names and a draft take any number.
@@ -294,17 +296,38 @@ class Column(Options):
 
 class Target(Options):
     """What a model is to predict. classification: one of ``classes``; multilabel: any of the 0/1 columns ``columns``;
-    regression: a number in ``range``, to which it is clipped; next_token: each token of ``column`` from those before.
+    regression: a number in ``range``, to which it is clipped; next_token: each token of ``column`` from those before;
+    survival: when ``event`` happens, by ``time`` from 0 to ``until``.
     """
 
-    task: Literal["classification", "multilabel", "regression", "next_token"] = Field(description="kind of prediction")
+    task: Literal["classification", "multilabel", "regression", "next_token", "survival"] = Field(
+        description="kind of prediction"
+    )
     column: str | None = Field(default=None, description="the target's column")
     columns: Listed[str] = Field(default=(), description="multilabel: columns of 0 and 1, one a label")
-    classes: Texts | None = Field(default=None, description="classification: the classes, in the order of the outputs")
+    classes: Texts | None = Field(
+        default=None,
+        description="classification: the classes, in the order of the outputs; survival: no event, event (null: 0, 1)",
+    )
     range: Range | None = Field(default=None, description="regression: [low, high] of the target, public")
     positive: Text | None = Field(
-        default=None, description="classification: of two classes the one that f1 is of (null: the second)"
+        default=None,
+        description="of two classes the one that f1 is of, of survival the event (null: the second)",
     )
+    time: str | None = Field(default=None, description="survival: column of times to the event, or to the last look")
+    event: str | None = Field(default=None, description="survival: column of whether the event ended the time")
+    until: float | None = Field(default=None, gt=0, description="survival: the end; who reaches it lives on")
+    intervals: int | None = Field(
+        default=None, ge=1, le=100, description="survival: equal ones with a hazard of their own (null: 6)"
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _events_have_classes(cls, given: Any) -> Any:
+        """As of tokens: what is not said is filled in."""
+        if not isinstance(given, dict) or given.get("task") != "survival":
+            return given
+        return given | {name: value for name, value in EVENTS.items() if given.get(name) is None}
 
     @model_validator(mode="after")
     def _fits_its_task(self) -> Target:
@@ -313,13 +336,19 @@ class Target(Options):
             "multilabel": {"columns"},
             "regression": {"column", "range"},
             "next_token": {"column"},
+            "survival": {"time", "event", "until"},
         }[self.task]
-        given = {name for name in ("column", "columns", "classes", "range") if getattr(self, name)}
+        known = ("column", "columns", "classes", "range", "time", "event", "until", "intervals")
+        filled = EVENTS if self.task == "survival" else {}
+        given = {name for name in known if getattr(self, name) and name not in filled}
         if given != needs:
             raise ValueError(f"task={self.task} has {', '.join(sorted(given))}; allowed: {', '.join(sorted(needs))}")
         check_range(self.range)
         check_texts(self.classes, 2)
         check_texts(self.columns or None, 1)
+        two = self.classes == OPEN or len(self.classes or ()) == 2
+        if self.task == "survival" and (self.time == self.event or not two):
+            raise ValueError("time and event are two columns, the event one of two classes")
         if self.positive is not None and self.positive not in (self.classes or ()):
             words = ", ".join(self.classes) if isinstance(self.classes, tuple) else "of two classes one"
             raise ValueError(f"positive={self.positive} is none of the classes; allowed: {words}")
@@ -330,6 +359,8 @@ class Target(Options):
     @property
     def names(self) -> tuple[str, ...]:
         """The table's columns that hold it."""
+        if self.time is not None and self.event is not None:
+            return (self.time, self.event)
         return self.columns if self.column is None else (self.column,)
 
     @property
@@ -434,7 +465,7 @@ class TableSchema(Options):
     @property
     def numbers(self) -> frozenset[str]:
         """Names of the columns whose cells are numbers or dates."""
-        target = self.target.names if self.target.task == "regression" else ()
+        target = self.target.names[:1] if self.target.task in ("regression", "survival") else ()
         return frozenset([*target, *(name for name, column in self.inputs if column.kind == "range")])
 
     @property

@@ -182,15 +182,18 @@ def _model_form(config: Config) -> nn.Module:
     dataset, schema = config.dataset, None
     shape: tuple[int, ...]
     text: Text | None = None
+    baseline = 0
     if dataset.is_table:
         schema = schema_of_dataset(dataset)
-        shape, text = (schema.num_inputs,), text_for(schema.vocabulary, task_of(schema))
+        task = task_of(schema)
+        shape, text, baseline = (schema.num_inputs,), text_for(schema.vocabulary, task), task.baseline
     else:
         assert dataset.size is not None, "on_nodes says the size"
         shape = model_input(config.features, (dataset.channels, dataset.size, dataset.size))
     with torch.device("meta"):
         chosen = resolve_model(config.model, shape, client_class(config).traits.keeps_layers, text)
-        return build_model(chosen, shape, num_outputs_of(config, schema), 0, text, False, may_keep_statistics(config))
+        outputs, statistics = num_outputs_of(config, schema), may_keep_statistics(config)
+        return build_model(chosen, shape, outputs, 0, text, False, statistics, baseline)
 
 
 def _changed(path: Path) -> int:

@@ -289,7 +289,10 @@ class Worker:
             words = f"makes heads for classes or for a number, and this task is {task}; allowed: dpsum"
             raise OptionError("strategy", "moments", words)
         statistics = may_keep_statistics(config)
-        module = build_model(chosen, dataset.shape, len(dataset.classes), config.seed, text, statistics=statistics)
+        outputs, baseline = len(dataset.classes), dataset.task.baseline
+        module = build_model(
+            chosen, dataset.shape, outputs, config.seed, text, statistics=statistics, baseline=baseline
+        )
         device = resolve_device(config.engine.device)
         model = FlatModel(module, device, prefers_channels_last(chosen.name, device), dataset.task, dataset.vocabulary)
         self._initial = model.theta.detach().cpu().clone()

@@ -43,6 +43,11 @@ class Task:
         """Of one example's target."""
         return ()
 
+    @property
+    def baseline(self) -> int:
+        """Intervals of a hazard that all examples share, which a model adds to its one output; 0: there is none."""
+        return 0
+
     def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """float [..., n], from outputs [..., n, k] and targets [..., n, *`target_shape`]; differentiable."""
         raise NotImplementedError
@@ -135,6 +140,58 @@ class Regression(Task):
 
 
 @dataclass(frozen=True)
+class Survival(Task):
+    """The time to an event, up to ``until``: proportional hazards, each person's constant within each of so many equal
+    intervals (M. Friedman: Piecewise exponential models for survival data with covariates. Annals of Statistics 1982).
+
+    Outputs are the logarithms of the hazards, in 1/until; the loss is minus the log likelihood. Targets float32 [2]:
+    the time over ``until``, in [0, 1], and 1 for an event, else 0.
+    """
+
+    until: float = 1.0
+    intervals: int = 6
+    name: ClassVar[str] = "survival"
+    leading: ClassVar[str] = "c_index"
+    more_is_better: ClassVar[bool] = True
+
+    @property
+    def target_shape(self) -> tuple[int, ...]:
+        return (2,)
+
+    @property
+    def baseline(self) -> int:
+        return self.intervals
+
+    def exposures(self, times: Tensor) -> Tensor:
+        """Of times [...] over ``until`` the part in each interval: float [..., intervals]."""
+        return (times.unsqueeze(-1) - self._edges(times)[:-1]).clamp(0, 1 / self.intervals)
+
+    def hazards(self, outputs: Tensor) -> Tensor:
+        """Of outputs [..., intervals], in 1/until."""
+        return outputs.clamp(max=MOST_LOG_HAZARD).exp()
+
+    def survival(self, outputs: Tensor, times: Tensor) -> Tensor:
+        """[n, k]: the probability of no event up to the times [k], over ``until``, of outputs [n, intervals]."""
+        return (-self.hazards(outputs) @ self.exposures(times).T).exp()
+
+    def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        times, events = targets[..., 0], targets[..., 1]
+        edges, late = self._edges(times), times.unsqueeze(-1)
+        inside = (late <= edges[1:]) & ((late > edges[:-1]) | (edges[:-1] == 0))
+        survived = (self.hazards(outputs) * self.exposures(times)).sum(-1)
+        return survived - events * (outputs * inside).sum(-1)
+
+    def blank(self, *shape: int) -> Tensor:
+        """An event at the end: at time 0 nothing would have a gradient."""
+        return super().blank(*shape) + 1
+
+    def _edges(self, like: Tensor) -> Tensor:
+        import torch
+
+        return torch.arange(self.intervals + 1, dtype=like.dtype, device=like.device) / self.intervals
+
+
+@dataclass(frozen=True)
 class NextToken(Task):
     """The token after each of a sequence's; the loss of an example is the mean cross-entropy over its tokens. Targets
     int64 [tokens], `PADDING` where there is none.
@@ -158,11 +215,14 @@ class NextToken(Task):
         return flat.sum(-1) / (targets != PADDING).sum(-1).clamp(min=1)
 
 
+#: Of a hazard that is still told from larger ones.
+MOST_LOG_HAZARD = 15.0
 #: Of a token that is not there: it adds nothing to a loss.
 PADDING = -100
 #: Of models whose outputs are classes without names.
 CLASSES = Classification()
-TASKS: dict[str, type[Task]] = {kind.name: kind for kind in (Classification, Multilabel, Regression, NextToken)}
+KINDS = (Classification, Multilabel, Regression, Survival, NextToken)
+TASKS: dict[str, type[Task]] = {kind.name: kind for kind in KINDS}
 
 
 def of_classes(labels: tuple[str, ...], positive: str | None = None) -> Classification:

@@ -132,7 +132,7 @@ def make_strategy(
         tuple(slice(block.start, block.stop) for block in layout.blocks),
         config.clients_asked,
         run,
-        len(worker.data.dataset.classes),
+        len(worker.data.dataset.classes) + worker.data.dataset.task.baseline,
         worker.options_digest,
         flat_inputs(config, layout),
         layout.shapes[0][0],
@@ -204,7 +204,9 @@ def check_model(config: Config, worker: Worker) -> None:
         data = worker.data.dataset
         statistics, text = worker.model.statistics is not None, text_of(data)
         again = frozen_tensors(
-            build_model(config.model, data.shape, len(data.classes), config.seed, text, statistics=statistics)
+            build_model(
+                config.model, data.shape, len(data.classes), config.seed, text, True, statistics, data.task.baseline
+            )
         )
         changed = [name for name, value in frozen.items() if not value.equal(again[name])]
         if changed:

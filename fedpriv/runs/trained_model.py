@@ -12,7 +12,7 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -38,7 +38,7 @@ from fedpriv.data.table_files import Form, read_columns, read_whole
 from fedpriv.data.table_rows import encode, form_of, next_tokens, task_of, texts_of
 from fedpriv.data.table_schema import TableSchema, parsed_number, schema_of, with_tokenizer
 from fedpriv.data.texts import TokenRule
-from fedpriv.mechanisms.tasks import PADDING, Classification, NextToken, Regression, Task
+from fedpriv.mechanisms.tasks import PADDING, Classification, NextToken, Regression, Survival, Task
 from fedpriv.runs.folder import TOKENIZER
 from fedpriv.training.flat_model import Shape
 from fedpriv.training.language_models import text_for
@@ -181,11 +181,14 @@ class TableModel:
     def _shares(self, outputs: Tensor) -> Tensor:
         if isinstance(self.task, Regression):
             raise DataError(f"{self.task.labels[0]} is a number and has no probabilities: use predict")
+        if isinstance(self.task, Survival):
+            raise DataError(f"{self.task.labels[0]} happens at a time: use predict or survival")
         return outputs.softmax(1) if isinstance(self.task, Classification | NextToken) else outputs.sigmoid()
 
     def predict(self, table: Any) -> NDArray[Any]:
         """The most likely class of each row (texts [rows]), the number in the target's own units (float64 [rows]), 1
-        for each label that is more likely than not (int64 [rows, labels]), or how a text goes on (texts [rows]).
+        for each label that is more likely than not (int64 [rows, labels]), the probability of the event up to the end
+        (float64 [rows]), or how a text goes on (texts [rows]).
         """
         if isinstance(self.task, NextToken):
             return np.array(self.texts.continued(*self._table(table)), object)
@@ -195,16 +198,33 @@ class TableModel:
         if isinstance(self.task, Regression):
             numbers: NDArray[Any] = self.task.unscaled(outputs.squeeze(1).double()).numpy()
             return numbers
+        if isinstance(self.task, Survival):
+            return 1 - self._survival(outputs, [self.task.until])[:, 0]
         if isinstance(self.task, Classification):
             return np.array(self.classes)[outputs.argmax(1).numpy()]
         return (outputs > 0).long().numpy()
+
+    def survival(self, table: Any, times: Sequence[float]) -> NDArray[np.float64]:
+        """[rows, times]: the probability that the event has not happened at each of the times, in the unit of the
+        table. Raises `DataError` for another task, and for times that are not between 0 and the schema's ``until``.
+        """
+        return self._survival(self.outputs(table), times)
+
+    def _survival(self, outputs: Tensor, times: Sequence[float]) -> NDArray[np.float64]:
+        if not isinstance(self.task, Survival):
+            raise DataError(f"task={self.task.name} has no times; allowed: survival")
+        if (wrong := next((time for time in times if not 0 <= time <= self.task.until), None)) is not None:
+            raise DataError(f"times: {wrong:g} must be between 0 and {self.task.until:g}")
+        at = torch.tensor([time / self.task.until for time in times], dtype=torch.float64)
+        numbers: NDArray[np.float64] = self.task.survival(outputs.double(), at).numpy()
+        return numbers
 
     # --- files -------------------------------------------------------------------------------------------
 
     def new_columns(self, table: pa.Table, name: str) -> dict[str, list[str] | NDArray[np.float64]]:
         """Columns to be added to a table: of classes the likeliest and a probability each, two classes or more, of
-        labels a probability each, of a regression the number, of next_token the perplexity of the text and how it goes
-        on.
+        labels a probability each, of a regression the number, of survival the risk up to the end and the probability
+        of no event up to the end of each interval, of next_token the perplexity of the text and how it goes on.
         """
         if isinstance(self.task, NextToken):
             column = self.schema.target.column
@@ -214,6 +234,11 @@ class TableModel:
         predicted = self._predicted(outputs)
         if isinstance(self.task, Regression):
             return {f"{self.classes[0]} predicted": predicted}
+        if isinstance(self.task, Survival):
+            ends = [self.task.until * (place + 1) / self.task.intervals for place in range(self.task.intervals)]
+            names = [f"no {self.classes[0]} by {end:.6g} probability" for end in ends]
+            curves = dict(zip(names, self._survival(outputs, ends).T, strict=True))
+            return {f"{self.classes[0]} by {ends[-1]:.6g} probability": predicted, **curves}
         shares = self._shares(outputs).double().numpy()
         if isinstance(self.task, Classification):
             column = self.schema.target.column
@@ -384,7 +409,8 @@ def _model(config: Config, path: Path, facts: Facts, shapes: dict[str, Shape]) -
         text = text_for(schema.vocabulary, task)
 
     def built() -> nn.Module:
-        return build_model(config.model, reads, len(facts.classes), config.seed, text, False, statistics=True)
+        baseline = 0 if task is None else task.baseline
+        return build_model(config.model, reads, len(facts.classes), config.seed, text, False, True, baseline)
 
     if config.model.name != "custom":
         with torch.device("meta"), suppress(NotImplementedError):  # of what public weights are read into

@@ -69,7 +69,7 @@ class Population:
     layers: tuple[slice, ...] = ()  # of theta, one for each named block
     clients_asked: int = 0  # above clients_per_round: the round closes at that many usable replies; 0: as many
     run: str = ""  # the run's own name, under which its clients' machines keep its state; empty in a simulation
-    classes: int = 0  # of the model; 0: not known
+    classes: int = 0  # of the model, and the intervals of a baseline hazard; 0: not known
     options_digest: bytes = bytes(32)  # of the run's options that decide a release
     flat_inputs: int = 0  # of models linear and mlp: how many numbers their first layer reads; 0: another model
     outputs: int = 0  # of the first layer

@@ -21,6 +21,7 @@ from fedpriv.common.errors import OptionError
 from fedpriv.common.places import load_module
 from fedpriv.config.schema import ModelConfig
 from fedpriv.mechanisms.device_errors import NO_MEMORY
+from fedpriv.mechanisms.film import Film
 from fedpriv.training import language_models
 from fedpriv.training.flat_model import Shape
 from fedpriv.training.language_models import Text
@@ -50,9 +51,11 @@ def build_model(
     text: Text | None = None,
     weights: bool = True,
     statistics: bool = False,
+    baseline: int = 0,
 ) -> nn.Module:
     """A model before training, the same for the same seed, from `model.weights` if there are any. text: of token ids
     [t]. weights: False for its form alone. statistics: whether it may keep running statistics (BatchNorm).
+    baseline: as `Task` has it.
 
     Raises `OptionError` where pictures are too small for the network, for a model that reads no text and one that reads
     nothing else, and for a model with BatchNorm where that may not be, naming the layer.
@@ -74,6 +77,11 @@ def build_model(
             model = declared_model(config.arrays)
         else:
             model = _BUILDERS[config.name](config, shape, classes)
+        if baseline:  # [n, 1] becomes [n, baseline]: a summand for each interval
+            parts = {"network": model} if config.name == "custom" else dict(model.named_children())
+            name, head = list(parts.items())[-1]
+            parts[name] = nn.Sequential(head, Film(baseline, -1, scales=False))
+            model = nn.Sequential(OrderedDict(parts))
         if weights and config.weights is not None and config.name != "custom":
             load_public(model, config)
         train_part(model, config)

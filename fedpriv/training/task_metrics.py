@@ -9,12 +9,14 @@ import torch
 from scipy import special
 from torch import Tensor
 
-from fedpriv.mechanisms.tasks import PADDING, Classification, Multilabel, NextToken, Regression, Task
+from fedpriv.mechanisms.tasks import PADDING, Classification, Multilabel, NextToken, Regression, Survival, Task
 
 #: Share of the test examples below which a class is rare.
 RARE = 0.2
 #: Of Newton's method, and the length of its longest.
 STEPS, LONGEST = 50, 10.0
+#: Pairs of rows that are compared at a time.
+PAIRS = 1 << 24
 #: A loss or an error that is not finite is shown as this.
 LARGEST = 1e30
 
@@ -33,7 +35,9 @@ def metrics(task: Task, outputs: Tensor, targets: Tensor, loss: float) -> dict[s
     brier (mean squared error of its probability), base_brier (of the base rate for everyone) and slope (of the logistic
     regression of the class on the model's log odds: 1 is calibrated, below 1 too sure of itself). multilabel: auc and
     average_precision, means over the labels of which both values occur. regression: rmse, mae in the target's units,
-    r2. next_token: perplexity, accuracy of the most likely token.
+    r2. next_token: perplexity, accuracy of the most likely token. survival: c_index (`concordance`), brier (mean of
+    `brier_scores` at the ends of the intervals), base_brier (of the Kaplan-Meier curve for everyone) and survival_error
+    (mean predicted survival at the end, less the curve's).
     """
     found = {"loss": min(loss, LARGEST) if loss == loss else LARGEST}
     if isinstance(task, Classification):
@@ -46,6 +50,8 @@ def metrics(task: Task, outputs: Tensor, targets: Tensor, loss: float) -> dict[s
         found |= _of_labels(outputs.double().nan_to_num().numpy(), targets.numpy())
     elif isinstance(task, Regression):
         found |= _of_numbers(task, outputs.squeeze(-1).double(), targets.double())
+    elif isinstance(task, Survival):
+        found |= _of_times(task, outputs.double(), targets.double())
     elif isinstance(task, NextToken):
         known = targets != PADDING
         right = int((outputs == targets)[known].sum()) / max(1, int(known.sum()))
@@ -124,6 +130,63 @@ def _of_numbers(task: Regression, outputs: Tensor, targets: Tensor) -> dict[str,
     square, spread = float(wrong.square().mean()), float((true - true.mean()).square().mean())
     found = {"rmse": math.sqrt(square), "mae": float(wrong.abs().mean())}
     return found | ({"r2": max(1 - square / spread, -LARGEST)} if spread > 0 else {})
+
+
+# --- survival ----------------------------------------------------------------------------------------------
+
+
+def _of_times(task: Survival, outputs: Tensor, targets: Tensor) -> dict[str, float]:
+    times, events = targets.numpy().T
+    index = concordance(outputs[:, 0].nan_to_num(0.0).numpy(), times, events)
+    ends = np.arange(1, task.intervals + 1) / task.intervals
+    curve = kaplan_meier(times, events == 1, ends)
+    survival = task.survival(outputs.nan_to_num(0.0), torch.from_numpy(ends)).numpy()
+    scores, base = (
+        brier_scores(one, times, events, ends) for one in (survival, np.broadcast_to(curve, survival.shape))
+    )
+    known = np.isfinite(scores)
+    found = {} if index is None else {"c_index": index}
+    if known.any():
+        found |= {"brier": float(scores[known].mean()), "base_brier": float(base[known].mean())}
+    return found | {"survival_error": float(survival[:, -1].mean() - curve[-1])}
+
+
+def concordance(risk: np.ndarray, times: np.ndarray, events: np.ndarray) -> float | None:
+    """The share of pairs, one of whom surely had the event first, in which that one has the larger risk (F. E. Harrell,
+    R. M. Califf, D. B. Pryor et al.: Evaluating the yield of medical tests. JAMA 1982); equal risks count half. None
+    where there is no such pair. All [n].
+    """
+    right = pairs = 0.0
+    for some in np.array_split(np.flatnonzero(events == 1), max(1, len(times) * len(times) // PAIRS)):
+        first, own = times[some, None], risk[some, None]
+        later = (times > first) | ((times == first) & (events != 1))
+        right += np.count_nonzero(later & (own > risk)) + 0.5 * np.count_nonzero(later & (own == risk))
+        pairs += np.count_nonzero(later)
+    return float(right / pairs) if pairs else None
+
+
+def kaplan_meier(times: np.ndarray, events: np.ndarray, at: np.ndarray, before: bool = False) -> np.ndarray:
+    """Survival float64 [k] at (before: just before) the times ``at`` [k], of times [n] with events (bool [n])."""
+    moments, counts = np.unique(times[events], return_counts=True)
+    at_risk = len(times) - np.searchsorted(np.sort(times), moments, side="left")
+    curve = np.append(1.0, np.cumprod(1 - counts / at_risk))
+    return np.asarray(curve[np.searchsorted(moments, at, side="left" if before else "right")])
+
+
+def brier_scores(survival: np.ndarray, times: np.ndarray, events: np.ndarray, at: np.ndarray) -> np.ndarray:
+    """Of predicted survival [n, k] at the times ``at`` [k] up to 1: the mean squared error, each row weighted by 1 over
+    the probability that it is not censored (E. Graf, C. Schmoor, W. Sauerbrei, M. Schumacher: Assessment and comparison
+    of prognostic classification schemes for survival data. Statistics in Medicine 1999). NaN where all are censored
+    before.
+    """
+    censored = (events != 1) & (times < 1)
+    alive = (times[:, None] > at) | ((times[:, None] >= 1) & (events[:, None] != 1))
+    dead = (times[:, None] <= at) & (events[:, None] == 1)
+    kept = kaplan_meier(times, censored, at)
+    kept_before = kaplan_meier(times, censored, times, before=True)[:, None]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        wrong = np.where(dead, survival**2 / kept_before, 0.0) + np.where(alive, (1 - survival) ** 2 / kept, 0.0)
+    return np.where(kept > 0, wrong.mean(axis=0), np.nan)
 
 
 def _both(targets: np.ndarray) -> bool:
