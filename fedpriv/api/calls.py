@@ -49,7 +49,7 @@ from fedpriv.report.views import PRIVATE
 
 if TYPE_CHECKING:
     from fedpriv.certificates.making import Certificate
-    from fedpriv.runs.trained_model import TableModel, TrainedModel
+    from fedpriv.training.trained_model import TableModel, TrainedModel
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -186,7 +186,7 @@ class Run:
         ``probabilities`` of a DataFrame, columns or a file. Raises `RunFolderError` for a run that has not finished, or
         whose model is damaged.
         """
-        from fedpriv.runs.trained_model import load_model
+        from fedpriv.training.trained_model import load_model
 
         return load_model(self.folder)
 

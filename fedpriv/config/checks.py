@@ -280,7 +280,14 @@ RULES: tuple[Rule, ...] = (
          lambda c, o: o.lr not in (None, 1) and OWN_STEP.get(c.strategy.name), "{x}; allowed: null or 1"),
     Rule("answers", "model", lambda c, o: c.model.name not in ("auto", "constant"),
          "strategy=ask trains no model, its numbers are the answers; allowed: auto, constant", AskOptions),
+    Rule("scored-one", "strategy.client.questions", lambda c, o: len(o.runs_scored) > 1 and ", ".join(o.runs_scored),
+         "score asks about {x}; allowed: one run in a list", AskOptions),
+    Rule("scored", "model.weights", lambda c, o: bool(o.runs_scored) != (c.model.weights is not None),
+         "score:RUN asks about the file model.safetensors of RUN, and other questions about none; `fedpriv ask` "
+         "and fedpriv.ask name it themselves", AskOptions),
     # --- of all methods
+    Rule("no-start", "model.weights", lambda c, o: c.model.name == "constant" and c.model.weights is not None
+         and not isinstance(o, AskOptions), "model=constant starts from zero; allowed: null"),
     Rule("cohort", "clients_per_round", lambda c, o: c.clients_per_round > c.num_clients,
          "at most num_clients={c.num_clients} is allowed"),
     Rule("replies", "strategy.server.min_replies", lambda c, o: o.min_replies > c.clients_per_round,

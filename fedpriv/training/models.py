@@ -73,7 +73,7 @@ def build_model(
             model = declared_model(config.arrays)
         else:
             model = _BUILDERS[config.name](config, shape, classes)
-        if weights and config.weights is not None and config.name != "custom":
+        if weights and config.weights is not None and config.name not in ("custom", "constant"):
             load_public(model, config)
         train_part(model, config)
         freeze_marked(model, config)
