@@ -219,7 +219,7 @@ class Scores:
             predicted = self.cells(1 - self._above, 1 - self._above), self.cells(self._above, self._above)
             figures += [
                 base,
-                counts.share("accuracy", self._right, every),
+                counts.share("accuracy", self.right, every),
                 counts.share("sensitivity", yes * predicted[1], yes),
                 counts.share("specificity", no * predicted[0], no),
                 counts.share("precision", yes * predicted[1], predicted[1]),
@@ -258,7 +258,7 @@ class Scores:
         return (self.edges[:-1] >= self.threshold).astype(float)
 
     @property
-    def _right(self) -> np.ndarray:
+    def right(self) -> np.ndarray:
         return self.cells(1 - self._above, self._above) if self.binary else self.cells(0, 1)
 
     # --- figures ---------------------------------------------------------------------------------------------
@@ -372,7 +372,7 @@ class Scores:
 
     def needs(self, std: float) -> float:
         """Rows below which the noise alone makes the accuracy's half-width `USELESS`, half of them right."""
-        return Z * std * float(np.linalg.norm((self._right - self.cells(0.5, 0.5)) @ self.map)) / USELESS
+        return Z * std * float(np.linalg.norm((self.right - self.cells(0.5, 0.5)) @ self.map)) / USELESS
 
     def expects(self, std: float, rows: float) -> str:
         """Half-widths to be expected of so many rows, of a model with AUC 0.8."""
@@ -382,7 +382,7 @@ class Scores:
         told = []
         for share in (0.5, 0.1):
             counts = Counts(rows * self.cells((1 - share) * no, share * yes), self.map * std)
-            accuracy, auc = counts.share("", self._right, self.cells(1, 1)), self.auc(counts)
+            accuracy, auc = counts.share("", self.right, self.cells(1, 1)), self.auc(counts)
             told.append(
                 f"accuracy {50 * (accuracy.high - accuracy.low):.1f} points, AUC {(auc.high - auc.low) / 2:.3f}"
             )

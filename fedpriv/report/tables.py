@@ -20,8 +20,8 @@ HEADER = ("question", "of", "answer", "95 % interval")
 MOST_LINES = 20
 NOTE = (
     "The interval is for what the noise did to the answer about the rows that were asked, each by itself; it says "
-    "nothing of other rows. That of a quantile holds its bin's edges too, that of a regression or of survival "
-    "also holds what other rows of the same kind would give."
+    "nothing of other rows. That of a quantile holds its bin's edges too, that of a regression, of survival or of a "
+    "model's score also holds what other rows of the same kind would give."
 )
 
 

@@ -115,14 +115,22 @@ def expectations(config: Config, asks: Asks, rows: int) -> tuple[str, ...]:
     Raises `OptionError` where nothing could be said, `RunFolderError` for a model that cannot be asked about.
     """
     asks.check(rows)
-    said = asks.expects(rows)
     if asks.model is None or asks.schema is None:
-        return said
+        return asks.expects(rows)
     scorer(*asks.model, asks.schema)
-    trained, here = read_config(Path(asks.model[0]).parent).dataset, config.dataset
-    if (trained.name, trained.root) == (here.name, here.root) and here.name != "on_nodes":
-        said += ("the run was trained on rows of this table, on which a model does better than on others",)
-    return said
+    return (*asks.expects(rows), *of_the_model(config, asks))
+
+
+def of_the_model(config: Config, asks: Asks) -> tuple[str, ...]:
+    """Which model is asked about, in words; nothing where none is."""
+    if asks.model is None:
+        return ()
+    file, digest = asks.model
+    trained, here = read_config(Path(file).parent).dataset, config.dataset
+    words = f"of the model with SHA-256 {str(digest)[:12]}"
+    if (trained.name, trained.root) != (here.name, here.root) or here.name == "on_nodes":
+        return (words,)
+    return (f"{words}, which was trained on rows of this table: of others it may say less",)
 
 
 def payload(config: Config, worker: Worker, client: Client) -> tuple[int, int]:

@@ -409,8 +409,8 @@ def scorer(weights: str, sha256: str | None, schema: TableSchema) -> TableModel:
         raise RunFolderError(f"{folder}: cannot be read ({error})") from None
     if sha256 not in (None, found):
         raise RunFolderError(f"{file}: the model is another now: its SHA-256 is {found}, and {sha256} is named")
-    sizes = summary.get("num_shared"), summary.get("num_parameters")
-    if all(isinstance(size, int) for size in sizes) and sizes[0] < sizes[1]:
+    shared, size = summary.get("num_shared"), summary.get("num_parameters")
+    if isinstance(shared, int) and isinstance(size, int) and shared < size:
         words = "its clients keep layers of their own, so the server's model is a part of each"
         raise RunFolderError(f"{folder}: {words}; allowed: a run with one model")
     if not isinstance(model, TableModel) or not isinstance(model.task, Classification | Regression):
