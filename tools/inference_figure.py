@@ -16,7 +16,8 @@ breast cancer in the GBSG2 trial about are; of 40 % of the rows, the second grou
 The figures are of 24 intervals up to 6 years.
 
 Score: a model of two classes whose logit is normal of standard deviation 1.2 and true for a slope of 0.7, 40 % of the
-rows positive; and predictions of a number in 0 to 100, normal about 48, with errors of standard deviation 8. Errors are those to the same figure of these rows without noise, as scikit-learn has it.
+rows positive; and predictions of a number in 0 to 100, normal about 48, with errors of standard deviation 8. Errors are
+those to the same figure of these rows without noise, as scikit-learn has it.
 """
 
 from __future__ import annotations

@@ -386,8 +386,8 @@ class Comparison:
 @dataclass(frozen=True)
 class Answer:
     """values, low, high: float64 [k]; ``of`` says what each is of. low and high: 95 % interval for the noise, of a
-    quantile for its bin's edges too, of a regression for the sampling of rows too, as errors (standard errors) and
-    p_values [k] are, which others have none of. remarks: how finely values are told apart, what is left out.
+    quantile for its bin's edges too, of a regression or score for the sampling of rows too, as errors (standard errors)
+    and p_values [k] are, which others have none of. remarks: how finely values are told apart, what is left out.
     """
 
     question: str

@@ -260,8 +260,8 @@ def num_outputs_of(config: Config, schema: TableSchema | None) -> int:
 @dataclass(frozen=True)
 class Answer:
     """values, low, high: float64 [k]; low and high hold the true values with probability 95 %, each by itself, over the
-    draws of the noise, of a regression over draws of the rows too: its errors and p_values [k] hold both as well.
-    remarks: on how finely values are told apart, what is left out.
+    draws of the noise, of a regression or score over draws of the rows too: a regression's errors and p_values [k] hold
+    both as well. remarks: on how finely values are told apart, what is left out.
     """
 
     question: str

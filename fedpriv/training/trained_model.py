@@ -201,18 +201,12 @@ class TableModel:
 
     def of_each(self, inputs: NDArray[Any]) -> NDArray[np.float64]:
         """Probabilities [n, classes], or the number in the schema's scale [n, 1], of encoded rows [n, d], one row after
-        the other: in a batch, numbers may be rounded by what stands beside them. Raises `DataError` for a model that
-        says something else of a row the second time.
+        the other: in a batch, numbers may be rounded by what stands beside them.
         """
         self.module.eval()
         with torch.inference_mode():
             outputs = [self.module(row.clone()) for row in torch.from_numpy(np.array(inputs)).split(1)]
-            again = self.module(torch.from_numpy(np.array(inputs[:1]))) if outputs else torch.zeros(0)
             found = torch.cat(outputs) if outputs else torch.zeros(0, len(self.classes))
-            if not torch.equal(again.nan_to_num(), found[:1].nan_to_num()):
-                raise DataError(
-                    "the model keeps something between rows, or draws: it says another score of the same row"
-                )
             return (found if isinstance(self.task, Regression) else self._shares(found)).double().numpy()
 
     # --- files -------------------------------------------------------------------------------------------
@@ -393,8 +387,8 @@ def scorer(weights: str, sha256: str | None, schema: TableSchema) -> TableModel:
     """The model that a question asks about: of the folder in which the file of its ``weights`` lies.
 
     sha256: of that file, None: any. schema: by which the rows that are asked are read. Raises `RunFolderError` for a
-    folder without a finished model, another file, and a model of other columns, of clients' own layers, or of no
-    classes or numbers of a table.
+    folder without a finished model, another file, and a model of other columns, of clients' own layers, of no classes
+    or numbers of a table, or that says another score of the same row the second time.
     """
     file = Path(weights)
     folder = file.parent
@@ -423,6 +417,12 @@ def scorer(weights: str, sha256: str | None, schema: TableSchema) -> TableModel:
             apart.insert(0, f"the target {schema.target.column}")
         words = f"its model is of another schema than the rows that are asked ({', '.join(apart[:6]) or 'unit'})"
         raise RunFolderError(f"{folder}: {words}; allowed: a run with this schema")
+    zero = np.zeros(
+        (1, schema.num_inputs), np.float32
+    )  # no row of anybody's: what a node refuses tells nothing of its rows
+    if not np.array_equal(model.of_each(zero), model.of_each(zero), equal_nan=True):
+        words = "its model keeps something between rows, or draws: it says another score of a row the second time"
+        raise RunFolderError(f"{folder}: {words}; allowed: a model whose scores are functions of a row")
     return model
 
 
