@@ -89,7 +89,7 @@ def _run_page(
 ) -> str:
     problems = dict(run.problems if live is None else {})  # a line of a file may be half written
     releases, result = count_releases(folder / "ledger.jsonl", problems), run.result
-    privacy, leading = result.privacy, result.leading[0]
+    privacy, leading, tables = result.privacy, result.leading[0], cross_tables(result)
     versions = {"fedpriv": made_by(result.commit) if result.commit is not None else None, **result.versions}
     return rendered(
         "run.html",
@@ -113,8 +113,8 @@ def _run_page(
         sites=[
             [str(one.site), in_metric(leading, one.value), f"{one.examples or 0:,.0f}"] for one in result.metrics.sites
         ],
-        answer_rows=answer_rows(result),
-        cross_tables=cross_tables(result),
+        answer_rows=answer_rows(result, [question for question, _, _ in tables]),
+        cross_tables=tables,
         answer_pictures=[name for name in pictures if name.startswith("answer-")],
         answers_header=HEADER,
         answers_note=NOTE,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from itertools import cycle
 from pathlib import Path
 from statistics import median
@@ -63,16 +64,20 @@ def draw_answers(answers: Sequence[Answer], folder: Path) -> list[Picture]:
     """Draws each question whose answer is a histogram, a curve, quantiles, or how well a model does, with intervals."""
     drawn = []
     for place, one in enumerate(answers, 1):
-        kind = one.question.partition(":")[0]
-        lines = [
-            line for line in zip(one.of, one.values, one.low, one.high, strict=True) if np.isfinite(line[1:]).all()
-        ]
-        for part, draw in DRAWN.get(kind, {}).items():
-            if (found := draw(one.question, lines)) is not None:
-                figure, alt = found
-                name, caption = f"answer-{place}-{part}.png", f"{one.question}. Bars and bands: 95 % intervals."
-                drawn.append(_saved(figure, folder, Picture(name, alt, caption)))
+        for part, draw in DRAWN.get(one.question.partition(":")[0], {}).items():
+            caption = f"{one.question}. Bars and bands: 95 % intervals."
+            with suppress(ValueError, IndexError, KeyError, OverflowError):  # a summary may be anybody's
+                every = zip(map(_literal, one.of), one.values, one.low, one.high, strict=True)
+                lines = [line for line in every if np.isfinite(line[1:]).all()]
+                if (found := draw(_literal(one.question), lines)) is not None:
+                    picture = Picture(f"answer-{place}-{part}.png", found[1], caption)
+                    drawn.append(_saved(found[0], folder, picture))
     return drawn
+
+
+def _literal(text: str) -> str:
+    """A text in which matplotlib sees no formula."""
+    return text.replace("$", r"\$")
 
 
 Line = tuple[str, float, float, float]
@@ -106,7 +111,7 @@ def _quantiles(question: str, lines: Sequence[Line]) -> Drawing:
         return None
     figure, axes = blank_figure(f"Quantiles of {question.split(':')[1]}", "share of rows below")
     shares, values = [float(line[0]) for line in lines], [line[1] for line in lines]
-    low, high = ([max(side * (line[end] - line[1]), 0.0) for line in lines] for side, end in ((-1, 2), (1, 3)))
+    low, high = [max(line[1] - line[2], 0.0) for line in lines], [max(line[3] - line[1], 0.0) for line in lines]
     axes.errorbar(values, shares, xerr=[low, high], fmt="o-", color=BLUE, ecolor=INK, capsize=3)
     _unit_axes(axes, "y")
     axes.set_xlabel(question.split(":")[1], color=INK)

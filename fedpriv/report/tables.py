@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
@@ -106,7 +106,7 @@ def digits(value: float, low: float, high: float, whole: bool = False) -> list[s
     if not (math.isfinite(half) and half > 0 and math.isfinite(value)):
         return [_short(one) for one in (value, low, high)]
     places = 1 - math.floor(math.log10(half))
-    places = min(places, 0) if whole else places
+    places = min(places, 0) if whole and half >= 1 else places
     return [f"{round(one, places) + 0.0:,.{max(places, 0)}f}" for one in (value, low, high)]  # no -0
 
 
@@ -116,8 +116,8 @@ def is_whole(kind: str, name: str) -> bool:
 
 
 def cross_tables(result: Summary) -> list[tuple[str, list[str], list[list[str]]]]:
-    """(question, header, rows) of each question of combinations: the last column's categories beside each other, a
-    count with half of its interval's width in each cell.
+    """(question, header, rows) of each question of combinations: the last column's categories beside each other, and in
+    each cell the answer with its interval.
     """
     tables = []
     for one in result.answers or ():
@@ -129,21 +129,25 @@ def cross_tables(result: Summary) -> list[tuple[str, list[str], list[list[str]]]
         if len(pairs) < 2 or pairs != [*itertools.product(*sides)] or len(sides[1]) > MOST_LINES:
             continue
         shown = iter(cells.values())
-        rows = [[row, *(_with_half(kind, *next(shown)) for _ in sides[1])] for row in sides[0]]
+        rows = [[row, *(_cell(kind, *next(shown)) for _ in sides[1])] for row in sides[0]]
         tables.append((one.question, ["", *sides[1]], rows[:200]))
     return tables
 
 
-def _with_half(kind: str, value: float, low: float, high: float) -> str:
+def _cell(kind: str, value: float, low: float, high: float) -> str:
     shown, first, last = digits(value, low, high, kind in WHOLE)
     return f"{shown} ({first} to {last})"
 
 
-def answer_rows(result: Summary) -> list[list[str]]:
-    """[question, of, answer, interval] of each number; of `top` the most frequent ones, most frequent first."""
+def answer_rows(result: Summary, apart: Collection[str] = ()) -> list[list[str]]:
+    """[question, of, answer, interval] of each number, and of remarks two empty cells; of `top` the most frequent ones,
+    most frequent first. apart: questions of which a table by itself has the cells.
+    """
     rows = []
     for one in result.answers or ():
         lines = list(zip(one.of, one.values, one.low, one.high, strict=True))
+        if one.question in apart:
+            lines = [line for line in lines if CELLS[one.question.partition(":")[0]] not in line[0]]
         errors = zip(one.errors, one.p_values, strict=False)
         further = [f"; standard error {_short(error)}, p {p_value(p)}" for error, p in errors] or [""] * len(lines)
         kind, *given = one.question.split(":")
