@@ -14,6 +14,7 @@ A question is a kind and a column of the schema:
     top:COLUMN:HOW_MANY                  the most frequent categories
     linear:TARGET:COLUMN...              a regression; or logistic, poisson
     survival:TIME:EVENT:GROUP            Kaplan-Meier curves and the log-rank test; GROUP:END:INTERVALS if wanted
+    score:RUN:THRESHOLD                  how well a finished run's model does (docs/scores.md); THRESHOLD:BINS if wanted
 
 Quantiles, logistic and poisson are asked in two rounds (num_rounds=2), the second near what the first found.
 A question with spaces stands in quotation marks. The options are those of a run with strategy=ask (`fedpriv help ask`);

@@ -59,7 +59,7 @@ BINS, MOST_BINS, POINTS, PREDICTION_BINS = 24, 500, 10, 8
 #: Of the beta distribution in which bins are equal: between arcsin sqrt (1/2) and logit (0).
 SHAPE = 1 / 3
 #: Scores nearer to 0 or 1 count as this in the slope.
-NEAREST = 0.002
+NEAREST = 0.0005
 #: Half-width of the accuracy from which on nothing is said: the interval then spans half of all values.
 USELESS = 0.25
 #: A slope is told no further from 0.

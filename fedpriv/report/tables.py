@@ -149,7 +149,7 @@ def answer_rows(result: Summary, apart: Collection[str] = ()) -> list[list[str]]
         if one.question in apart:
             lines = [line for line in lines if CELLS[one.question.partition(":")[0]] not in line[0]]
         errors = zip(one.errors, one.p_values, strict=False)
-        further = [f"; standard error {_short(error)}, p {p_value(p)}" for error, p in errors] or [""] * len(lines)
+        further = [f"; standard error {error:.2g}, p {p_value(p)}" for error, p in errors] or [""] * len(lines)
         kind, *given = one.question.split(":")
         most = MOST_LINES
         if kind == "score":

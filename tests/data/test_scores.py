@@ -265,7 +265,7 @@ def test_constants_are_those_of_their_equations() -> None:
     """Edges by the beta law; the weight of neighbours by an integral; what is useless by the noise of a share."""
     edges = Scores(("no", "yes"), threshold=0.999).edges
     assert special.betainc(1 / 3, 1 / 3, edges[:23]) == pytest.approx(np.arange(23) / 24) and SHAPE == 1 / 3
-    assert edges[23] == 0.999 and NEAREST == 0.002 and MOST_SLOPE == 10 and pytest.approx(Z**2) == CRITICAL
+    assert edges[23] == 0.999 and NEAREST == 0.0005 and MOST_SLOPE == 10 and pytest.approx(Z**2) == CRITICAL
     u = (np.arange(2000) + 0.5) / 2000 - 0.5
     inside = np.subtract.outer(u, u)  # densities 1 + g u
     won = lambda g0, g1: ((inside > 0) + (inside == 0) / 2) @ ((1 + g0 * u) / 2000) @ ((1 + g1 * u) / 2000)  # noqa: E731
