@@ -182,6 +182,15 @@ def test_without_noise_errors_of_numbers_are_those_of_scikit_learn() -> None:
     assert found["mean at a prediction of 37.5 to 50"][0] == pytest.approx(y[inside].mean())
 
 
+def test_the_interval_of_r_squared_is_that_of_normal_samples() -> None:
+    """Without noise: variance 4 R^2 (1 - R^2)^2/n (M. G. Kendall, A. Stuart, The advanced theory of statistics)."""
+    p, y = errors(20_000, np.random.default_rng(15))
+    value, low, high = named(NUMBERS.answer(NUMBERS.vectors(p[:, None] / 50 - 1, y / 50 - 1).sum(axis=0), 0.0))[
+        "R squared"
+    ]
+    assert (high - low) / (2 * Z) == pytest.approx(2 * math.sqrt(value / 20_000) * (1 - value), rel=0.1)
+
+
 def test_a_smaller_bound_clips_errors_and_costs_less_noise() -> None:
     p, y = errors(3000, np.random.default_rng(7))
     wide, narrow = (Residuals(0.0, 100.0, bound) for bound in (50.0, 20.0))

@@ -659,6 +659,15 @@ def test_a_row_moves_a_score_by_no_more_than_one_whatever_the_weights(learned: P
             assert np.linalg.norm(everybody - others) <= 1
 
 
+def test_blocks_of_rows_have_their_own_scores(learned: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = compose(ask_options([f"score:{learned}/model", *scored(learned, "strategy.client.form=central")]))
+    train, task = load_federated(config).dataset.train, make_client(config).facts.asks
+    model = scorer(*task.model, task.schema)
+    whole = task.total(train.inputs, train.targets, None, score=model.of_each)
+    monkeypatch.setattr("fedpriv.data.asked.BLOCK_NUMBERS", 7 * len(task.labels))
+    assert np.array_equal(task.total(train.inputs, train.targets, None, score=model.of_each), whole)
+
+
 def test_a_rows_score_does_not_depend_on_the_rows_beside_it(learned: Path) -> None:
     """Bits, not nearly: a hostile model has all rows at an edge of a bin."""
     model = scorer(str(learned / "model/model.safetensors"), None, read_schema(learned / "schema.yaml"))
