@@ -30,6 +30,7 @@ from fedpriv.mechanisms.clipped_sums import ClippedSum
 from fedpriv.mechanisms.noise import fine_step
 from fedpriv.privacy import claimed
 from fedpriv.training.sequential import Clipping
+from fedpriv.training.trained_model import scorer
 
 ONE_LIST = "a list of questions is answered by the rounds that were planned (num_rounds); ask again in a run of its own"
 
@@ -59,7 +60,10 @@ class AskClient(RowSumClient):
         unit = None if data.unit is None else data.unit.numpy()
         earlier = theta.detach().cpu().numpy() if asks.sections > 1 else None
         rows = data.inputs.cpu().numpy(), data.targets.cpu().numpy(), unit
-        total = torch.from_numpy(asks.total(*rows, earlier, request.round))
+        score = None
+        if asks.model is not None and asks.schema is not None:
+            score = scorer(*asks.model, asks.schema).of_each
+        total = torch.from_numpy(asks.total(*rows, earlier, request.round, score))
         figures = {
             "clipped_norm": float(torch.linalg.vector_norm(total)),
             "noise_norm": self.noise_multiplier * math.sqrt(len(total)),

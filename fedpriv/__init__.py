@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from fedpriv.guard.guarded_strategy import guarded
     from fedpriv.guard.simulation import simulate_guard
     from fedpriv.runs.flower_accountant import accountant
-    from fedpriv.runs.trained_model import TrainedModel
+    from fedpriv.training.trained_model import TrainedModel
 
 __version__ = "0.1.0"
 
@@ -117,7 +117,7 @@ _ELSEWHERE = {
     **dict.fromkeys(
         ("DataError", "FedprivError", "OptionError", "RunFailed", "RunFolderError"), "fedpriv.common.errors"
     ),
-    "TrainedModel": "fedpriv.runs.trained_model",
+    "TrainedModel": "fedpriv.training.trained_model",
     "accountant": "fedpriv.runs.flower_accountant",
     "guarded": "fedpriv.guard.guarded_strategy",
     "simulate_guard": "fedpriv.guard.simulation",

@@ -24,7 +24,7 @@ REFERENCE = {
     "Calls, and what they return": (
         "fedpriv.api.calls",
         "fedpriv.checking.result.Check",
-        "fedpriv.runs.trained_model.TrainedModel",
+        "fedpriv.training.trained_model.TrainedModel",
     ),
     "An accountant for Flower's own strategies": ("fedpriv.runs.flower_accountant.accountant",),
     "Guard": ("fedpriv.guard.guarded_strategy.guarded", "fedpriv.guard.simulation.simulate_guard"),

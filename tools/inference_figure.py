@@ -1,6 +1,6 @@
 """How often the 95 % intervals of regressions and of survival hold: the tables in docs/statistics.md.
 
-    python -m tools.inference_figure [draws=1000] [only=linear|links|survival|groups]
+    python -m tools.inference_figure [draws=1000] [only=linear|links|survival|groups|score]
 
 y = 0.1 + 0.3 a - 0.2 b + 0.1 g + an error of standard deviation 0.15, in units of half of a range; a and b are
 correlated by 0.5 (uniform: on the whole range; normal: of standard deviation a third of half of it), g is a category of
@@ -18,6 +18,10 @@ a is beyond 95 % of chi-squared of four degrees, where all are equal and where t
 Survival: times of a Weibull law of shape 1.3 and scale 6.5 years, censored evenly between 1 and 7.5 years, as those of
 breast cancer in the GBSG2 trial about are; of 40 % of the rows, the second group, the hazard is once or twice as large.
 The figures are of 24 intervals up to 6 years.
+
+Score: a model of two classes whose logit is normal of standard deviation 1.2 and true for a slope of 0.7, 40 % of the
+rows positive; and predictions of a number in 0 to 100, normal about 48, with errors of standard deviation 8. Errors are
+those to the same figure of these rows without noise, as scikit-learn has it.
 """
 
 from __future__ import annotations
@@ -26,12 +30,14 @@ import itertools
 import math
 import sys
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 from scipy import special, stats
 
 from fedpriv.common.command_line import command
 from fedpriv.data.regressions import CRITICAL, Column, Groups, Hazards, Link, Moments, Z
+from fedpriv.data.scores import Counts, Residuals, Scores
 from fedpriv.data.survival import Curve, LifeTable, log_rank
 from fedpriv.privacy.gaussian_dp import gaussian_mu
 
@@ -220,10 +226,109 @@ def group_rows(draws: int) -> None:
                 print(f"| {name} | {rows} | {epsilon:g} | {model} | {found[0]} | {other} |", flush=True)
 
 
+# --- a model's score ---------------------------------------------------------------------------------------
+
+MODEL, ERRORS, TESTED = Scores(("no", "yes")), Residuals(0.0, 100.0, 50.0), (114, 569, 3276)
+Drawn = tuple[np.ndarray, np.ndarray]
+
+
+def risks(rows: int, rng: np.random.Generator, share: float = 0.4, slope: float = 0.7) -> Drawn:
+    """(probabilities [n, 2] of a model with this calibration slope, classes [n])."""
+    y = (rng.random(rows) < share).astype(np.int64)
+    x = rng.normal(size=rows) + 1.2 * y
+    p = special.expit((math.log(share / (1 - share)) + 1.2 * x - 0.72) / slope)
+    return np.stack([1 - p, p], axis=1), y
+
+
+def errors(rows: int, rng: np.random.Generator) -> Drawn:
+    """(predictions, targets)."""
+    f = rng.normal(size=rows)
+    return 48 + 11 * f, np.clip(50 + 12 * f + 8 * rng.normal(size=rows), 0, 100)
+
+
+def exactly(p: np.ndarray, y: np.ndarray) -> dict[str, float]:
+    """Figures of these rows."""
+    predicted, ranks, ill = p[:, 1] >= 0.5, stats.rankdata(p[:, 1]), int(y.sum())
+    auc = (ranks[y == 1].sum() - ill * (ill + 1) / 2) / (ill * (len(y) - ill))
+    brier = float(np.mean((p[:, 1] - y) ** 2))
+    right = {"sensitivity": predicted[y == 1].mean(), "specificity": 1 - predicted[y == 0].mean()}
+    return {"accuracy": (predicted == y).mean(), "AUC": auc, "Brier score": brier, "share of yes": y.mean(), **right}
+
+
+@cache
+def law(share: float) -> dict[str, float]:
+    """Figures of the law."""
+    return exactly(*risks(2_000_000, np.random.default_rng(99), share)) | {"calibration slope": 0.7}
+
+
+def judged(rows: int, epsilon: float, noises: int, draws: int, share: float = 0.4) -> dict[str, tuple[float, float]]:
+    """figure -> (how often its interval held, how often it was given)."""
+    std, rng = math.sqrt(noises) / gaussian_mu(epsilon, DELTA), np.random.default_rng(0)
+    true, held = law(share), dict[str, list[bool]]()
+    for _ in range(draws):
+        total = MODEL.vectors(*risks(rows, rng, share)).sum(axis=0) + rng.normal(0, std, MODEL.size)
+        found = MODEL.answer(total, std)
+        for name, low, high in zip(found["names"], found["low"], found["high"], strict=True):
+            if name in true and (low, high) != (0.0, 1.0):
+                held.setdefault(name, []).append(bool(low <= true[name] <= high))
+    return {name: (float(np.mean(one)), len(one) / draws) for name, one in held.items()}
+
+
+def judged_errors(rows: int, epsilon: float, noises: int, draws: int) -> dict[str, float]:
+    """figure -> how often its interval held, of those that were always given."""
+    std, rng = math.sqrt(noises) / gaussian_mu(epsilon, DELTA), np.random.default_rng(0)
+    p, y = errors(2_000_000, np.random.default_rng(99))
+    true = {"bias (target less prediction)": (y - p).mean(), "RMSE": math.sqrt(np.mean((y - p) ** 2))}
+    true |= {"R squared": 1 - np.mean((y - p) ** 2) / y.var(), "rows": rows}
+    held = dict[str, list[bool]]()
+    for _ in range(draws):
+        p, y = errors(rows, rng)
+        total = ERRORS.vectors(p[:, None] / 50 - 1, y / 50 - 1).sum(axis=0) + rng.normal(0, std, ERRORS.size)
+        found = ERRORS.answer(total, std)
+        for name, low, high in zip(found["names"], found["low"], found["high"], strict=True):
+            if name in true:
+                held.setdefault(name, []).append(bool(low <= true[name] <= high))
+    return {name: float(np.mean(one)) for name, one in held.items() if len(one) == draws}
+
+
+def off(rows: int, epsilon: float, noises: int, draws: int) -> tuple[float, float]:
+    """Mean distance of (accuracy in points, AUC) to those of the rows without noise."""
+    std, rng, apart = math.sqrt(noises) / gaussian_mu(epsilon, DELTA), np.random.default_rng(0), []
+    for _ in range(draws):
+        p, y = risks(rows, rng)
+        total = MODEL.vectors(p, y).sum(axis=0) + rng.normal(0, std, MODEL.size)
+        counts, exact = Counts(MODEL.map @ total, MODEL.map * std), exactly(p, y)
+        accuracy = counts.share("", MODEL.right, MODEL.cells(1, 1)).value
+        apart.append((100 * (accuracy - exact["accuracy"]), MODEL.auc(counts).value - exact["AUC"]))
+    points, auc = np.abs(apart).mean(axis=0)
+    return float(points), float(auc)
+
+
+def score_rows(draws: int) -> None:
+    print(
+        "| rows | epsilon | noise | error of accuracy (points), AUC | held: accuracy, AUC, Brier score, slope |\n"
+        + "|---" * 5
+        + "|"
+    )
+    for rows in TESTED:
+        for epsilon in (0.5, 1.0):
+            for model, noises in MODELS.items():
+                points, auc = off(rows, epsilon, noises, draws)
+                held = judged(rows, epsilon, noises, draws)
+                told = "; ".join(
+                    "–"
+                    if name not in held
+                    else f"{held[name][0]:.3f}" + (f" of {held[name][1]:.0%}" if held[name][1] < 1 else "")
+                    for name in ("accuracy", "AUC", "Brier score", "calibration slope")
+                )
+                print(f"| {rows} | {epsilon:g} | {model} | {points:.2f}; {auc:.3f} | {told} |", flush=True)
+
+
 @command
 def main(*, draws: int = 1000, only: str = "") -> None:
     for name, print_rows in (
         ("survival", survival_rows),
+        ("score", score_rows),
         ("links", link_rows),
         ("linear", linear_rows),
         ("groups", group_rows),

@@ -49,7 +49,7 @@ from fedpriv.report.views import PRIVATE
 
 if TYPE_CHECKING:
     from fedpriv.certificates.making import Certificate
-    from fedpriv.runs.trained_model import TableModel, TrainedModel
+    from fedpriv.training.trained_model import TableModel, TrainedModel
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -186,7 +186,7 @@ class Run:
         ``probabilities`` of a DataFrame, columns or a file. Raises `RunFolderError` for a run that has not finished, or
         whose model is damaged.
         """
-        from fedpriv.runs.trained_model import load_model
+        from fedpriv.training.trained_model import load_model
 
         return load_model(self.folder)
 
@@ -386,8 +386,8 @@ class Comparison:
 @dataclass(frozen=True)
 class Answer:
     """values, low, high: float64 [k]; ``of`` says what each is of. low and high: 95 % interval for the noise, of a
-    quantile for its bin's edges too, of a regression for the sampling of rows too, as errors (standard errors) and
-    p_values [k] are, which others have none of. remarks: how finely values are told apart, what is left out.
+    quantile for its bin's edges too, of a regression or score for the sampling of rows too, as errors (standard errors)
+    and p_values [k] are, which others have none of. remarks: how finely values are told apart, what is left out.
     """
 
     question: str

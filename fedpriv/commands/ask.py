@@ -16,6 +16,7 @@ A question is a kind and a column of the schema:
     hazards:TIME:EVENT:COLUMN...         hazard ratios; COLUMN...:END:INTERVALS if wanted
     heterogeneity:GROUP:linear:...       how much a regression's coefficients differ between groups
     survival:TIME:EVENT:GROUP            Kaplan-Meier curves and the log-rank test; GROUP:END:INTERVALS if wanted
+    score:RUN:THRESHOLD                  how well a finished run's model does (docs/scores.md); THRESHOLD:BINS if wanted
 
 Quantiles, logistic, poisson and hazards are asked in two rounds (num_rounds=2), the second near what the first found.
 A question with spaces stands in quotation marks. The options are those of a run with strategy=ask (`fedpriv help ask`);

@@ -34,7 +34,7 @@ from fedpriv.common.errors import DataError, OptionError
 from fedpriv.common.places import use_own_methods
 from fedpriv.common.printing import printable, say
 from fedpriv.data.table_files import cells_of_parquet, kind_of_file
-from fedpriv.runs.trained_model import TableModel, load_model
+from fedpriv.training.trained_model import TableModel, load_model
 
 #: Of a Parquet file, whose cells are all in memory: 2^26, half a gigabyte of numbers.
 MOST_CELLS = 1 << 26

@@ -17,6 +17,8 @@ from fedpriv.common.run_files import open_in, text_in
 SUMS = "SHA256SUMS"
 #: The files of a finished run's model.
 MODEL_FILES = ("model.safetensors", "classes.json")
+#: The tokenizer file of a model on token ids; its digest is in classes.json.
+TOKENIZER = "tokenizer.json"
 _LINE = re.compile(r"([0-9a-f]{64})  ([^/\n]+)\n")
 
 

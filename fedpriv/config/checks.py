@@ -284,10 +284,18 @@ RULES: tuple[Rule, ...] = (
          "strategy=ask trains no model, its numbers are the answers; allowed: auto, constant", AskOptions),
     Rule("moments", "model", lambda c, o: c.model.name != "moments",
          "strategy=moments makes its model of one sum; allowed: moments", MomentsOptions),
+    Rule("scored-one", "strategy.client.questions", lambda c, o: len(o.runs_scored) > 1 and ", ".join(o.runs_scored),
+         "score asks about {x}; allowed: one run in a list", AskOptions),
+    Rule("scored", "model.weights", lambda c, o: bool(o.runs_scored) != (c.model.weights is not None),
+         "score:RUN asks about the file model.safetensors of RUN, and other questions about none; `fedpriv ask` "
+         "and fedpriv.ask name it themselves", AskOptions),
     # --- of all methods
     Rule("moments-alone", "model",
          lambda c, o: c.model.name == "moments" and not isinstance(o, MomentsOptions),
          "its parameters are sums over rows, which nothing trains: strategy=moments; allowed: another model"),
+    Rule("no-start", "model.weights", lambda c, o: c.model.name in ("constant", "moments")
+         and c.model.weights is not None and not isinstance(o, AskOptions),
+         "model={c.model.name} starts from zero; allowed: null"),
     Rule("cohort", "clients_per_round", lambda c, o: c.clients_per_round > c.num_clients,
          "at most num_clients={c.num_clients} is allowed"),
     Rule("replies", "strategy.server.min_replies", lambda c, o: o.min_replies > c.clients_per_round,

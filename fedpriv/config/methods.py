@@ -104,6 +104,12 @@ class AskOptions(RowSumOptions):
         return tuple(given) if isinstance(given, list) else given
 
     @property
+    def runs_scored(self) -> tuple[str, ...]:
+        """Names of the runs whose model is asked about (score:RUN), each once."""
+        parts = ([part.strip() for part in question.split(":")] for question in self.questions)
+        return tuple(dict.fromkeys(":".join(rest[:1]) for kind, *rest in parts if kind == "score"))
+
+    @property
     def sections(self) -> int:
         """How many rounds have numbers of their own in the sum: all where a later one asks otherwise, else one."""
         return self.rounds if any(map(asked_in_rounds, self.questions)) else 1

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from fedpriv.common.checksums import MODEL_FILES
 from fedpriv.common.errors import OptionError, RunFolderError
 from fedpriv.config.methods import AskOptions, asked_in_rounds
 from fedpriv.config.schema import Config
 
 QUESTIONS = "strategy.client.questions"
+SCORE, WEIGHTS = "score:", {"model.weights"}
 FLOORS = ("strategy.server.min_replies", "strategy.client.min_replies")
 
 
@@ -19,7 +21,7 @@ def ask_options(words: Sequence[str]) -> list[str]:
     sites count on each other's. Raises `OptionError` where nothing is asked.
     """
     flags = [word for word in words if word.startswith("-")]
-    options = [word for word in words if "=" in word and word not in flags]
+    options = [word for word in words if "=" in word and word not in flags and not word.startswith(SCORE)]
     questions = [word for word in words if word not in flags and word not in options]
     names = {option.partition("=")[0] for option in options}
     if not questions and QUESTIONS not in names:
@@ -37,7 +39,22 @@ def ask_options(words: Sequence[str]) -> list[str]:
         own.append("num_rounds=2")  # the second looks where the first found them
     if "privacy.rng" not in names:
         own.append("privacy.rng=secure")
+    if (run := next((question for question in questions if question.startswith(SCORE)), None)) and not names & WEIGHTS:
+        own += _of_the_run(run)
     return [*flags, *own, *options]
+
+
+def _of_the_run(question: str) -> list[str]:
+    """Options that name the model of `score:RUN`. Raises `OptionError`, `RunFolderError`."""
+    run = question.split(":")[1].strip()
+    folder = Path(run).expanduser().absolute()
+    if not run or not folder.is_dir():
+        words = f"there is no such run folder ({run or 'nothing is named'}); allowed: score:RUN, RUN without a colon"
+        raise OptionError("questions", question, words)
+    if not (folder / MODEL_FILES[0]).is_file():
+        raise RunFolderError(f"{run}: the run has not finished, or trained no model: it has no {MODEL_FILES[0]}")
+    trained_on = f"the rows of the run {folder.name}"
+    return [f"model.weights={quoted(str(folder / MODEL_FILES[0]))}", f"model.trained_on={quoted(trained_on)}"]
 
 
 def quoted(question: str) -> str:

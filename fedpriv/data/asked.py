@@ -18,8 +18,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
@@ -29,7 +29,7 @@ from fedpriv.common.errors import OptionError
 from fedpriv.config.methods import AskOptions
 from fedpriv.config.schema import Config
 from fedpriv.data.partition import places_of
-from fedpriv.data.questions import MOST_NUMBERS, ROWS, Question, Values, parse, weights
+from fedpriv.data.questions import MOST_NUMBERS, ROWS, SCORES, Question, Values, parse, weights
 from fedpriv.data.table_rows import schema_of_dataset, task_of
 from fedpriv.data.table_schema import TableSchema, schema_of
 from fedpriv.mechanisms.tasks import Classification, Regression, Task
@@ -58,7 +58,8 @@ class Asks(Task):
 
     labels: one name for each number of the sum. rows_per_unit: `privacy.rows_per_person`. sections: of the sum, each
     with a number for every number of the questions; a round fills its own where there are several, else all the one.
-    noise: planned standard deviation of a round's noise on a number, in units of the longest vector: public.
+    noise: planned standard deviation of a round's noise on a number, in units of the longest vector: public. model:
+    file and SHA-256 of the weights that `score` asks about.
     """
 
     questions: tuple[Question, ...] = ()
@@ -67,6 +68,7 @@ class Asks(Task):
     sections: int = 1
     noise: float = 0.0
     num_rounds: int = 1
+    model: tuple[str, str | None] | None = None
     name: ClassVar[str] = "ask"
 
     def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
@@ -93,6 +95,12 @@ class Asks(Task):
                 )
                 raise OptionError("questions", question.text, f"{words}, more epsilon, or fewer questions")
 
+    def expects(self, rows: int) -> tuple[str, ...]:
+        """What half-widths to expect of so many rows, in words, of questions that say so."""
+        std = self.noise / math.sqrt(self.num_rounds if self.sections == 1 else 1) * (self.rows_per_unit or 1)
+        pairs = zip(self.questions, weights(self.questions), strict=True)
+        return tuple(f"{one.text}: {one.expects(std / weight, rows)}" for one, weight in pairs if one.expects)
+
     def total(
         self,
         inputs: np.ndarray,
@@ -100,12 +108,14 @@ class Asks(Task):
         unit: np.ndarray | None,
         theta: np.ndarray | None = None,
         number: int = 1,
+        score: Callable[[np.ndarray], np.ndarray] | None = None,
     ) -> np.ndarray:
         """The sum float64 [numbers] over units of what each adds, in units of the longest vector; a unit more or less
         moves it by less than 1 - 2^-12 (proof above).
 
         inputs: [n, d], targets: [n], as examples of the run have them; a row with a number that is not finite adds
         nothing. unit: int64 [n], None: a row is one. theta: what the rounds before round ``number`` have given.
+        score: from inputs to what `model` says of each row, whatever stands beside it.
         """
         whole, rows = np.zeros((self.sections, len(self.labels) // self.sections)), len(targets)
         size = whole.shape[1]
@@ -119,6 +129,8 @@ class Asks(Task):
                 continue
             own = None if unit is None else unit[places]
             values = self.values(inputs[places], targets[places])
+            if score is not None:
+                values[SCORES] = score(inputs[places])
             add_units(total, contributions(questions, values, own, self.rows_per_unit))
         whole[(number - 1) % self.sections] = as_numbers(total)
         return whole.ravel()
@@ -232,7 +244,10 @@ def asks_of(config: Config, task: Task | None = None) -> Asks | None:
         raise OptionError("questions", f"{len(questions)} of them", words)
     noises = 1 if options.form == "central" else config.clients_per_round
     noise, sections = options.noise_multiplier * math.sqrt(noises) / KEPT, options.sections
-    return Asks(labels * sections, questions, schema, config.privacy.rows_per_person, sections, noise, options.rounds)
+    asks = Asks(labels * sections, questions, schema, config.privacy.rows_per_person, sections, noise, options.rounds)
+    if not any(question.scored for question in questions):
+        return asks
+    return replace(asks, model=(str(config.model.weights), config.model.weights_sha256))
 
 
 def _of_classes(classes: Sequence[str]) -> TableSchema:
@@ -250,8 +265,8 @@ def num_outputs_of(config: Config, schema: TableSchema | None) -> int:
 @dataclass(frozen=True)
 class Answer:
     """values, low, high: float64 [k]; low and high hold the true values with probability 95 %, each by itself, over the
-    draws of the noise, of a regression over draws of the rows too: its errors and p_values [k] hold both as well.
-    remarks: on how finely values are told apart, what is left out.
+    draws of the noise, of a regression or score over draws of the rows too: a regression's errors and p_values [k] hold
+    both as well. remarks: on how finely values are told apart, what is left out.
     """
 
     question: str

@@ -24,6 +24,7 @@ from threadpoolctl import threadpool_limits
 
 from fedpriv.common.errors import OptionError
 from fedpriv.config.data_schema import FeaturesConfig
+from fedpriv.config.methods import AskOptions
 from fedpriv.config.schema import Config
 from fedpriv.data.cache import remade, write_rows
 from fedpriv.data.gradients import Floats, normalised, oriented_gradients, unit
@@ -86,7 +87,8 @@ def known_beforehand(config: Config) -> str:
     known = [] if of_features == "none" else [of_features]
     if model.weights is not None:
         digest = str(model.weights_sha256)[:12]
-        known.append(f"it starts from weights with SHA-256 {digest}, trained on: {model.trained_on}")
+        does = "asks about" if isinstance(config.strategy.options, AskOptions) else "starts from"
+        known.append(f"it {does} weights with SHA-256 {digest}, trained on: {model.trained_on}")
     return "; ".join(known) or "none"
 
 

@@ -3,7 +3,7 @@
 A question is a text: ``count``, ``count:sex:f``, ``sum:age``, ``mean:age``, ``variance:age``, ``histogram:sex``,
 ``histogram:age:20``, ``quantiles:age:0.25:0.5:0.75``, ``covariance:age:weight``, ``table:sex:diagnosis``,
 ``top:ward:5``, ``linear:weight:age:sex``, ``heterogeneity:site:linear:weight:age``, ``survival:months:died:arm``,
-``hazards:months:died:age:arm``. It gives a unit a vector of length at most 1
+``hazards:months:died:age:arm``, ``score:outputs/run``. It gives a unit a vector of length at most 1
 (`Question.vectors`); all vectors of a list of questions stand beside each other, scaled by w_q with sum of w_q^2 = 1,
 so a unit moves their sum by at most 1 whatever it holds. One noisy sum is one release that answers them all.
 
@@ -57,12 +57,14 @@ import numpy as np
 from fedpriv.common.errors import OptionError
 from fedpriv.data.regressions import HAZARD_INTERVALS, MOST_COEFFICIENTS, Groups, Hazards, Link, Moments
 from fedpriv.data.regressions import Column as Regressor
+from fedpriv.data.scores import BINS, Residuals, Scores
+from fedpriv.data.scores import MOST_BINS as MOST_SCORE_BINS
 from fedpriv.data.survival import INTERVALS, MOST_INTERVALS, LifeTable
 from fedpriv.data.table_schema import Column, TableSchema
 
 Kind = Literal[
     "count", "sum", "mean", "variance", "histogram", "quantiles", "covariance", "table", "top", "linear", "logistic",
-    "poisson", "survival", "hazards", "heterogeneity"
+    "poisson", "survival", "hazards", "heterogeneity", "score"
 ]  # fmt: skip
 KINDS: tuple[str, ...] = get_args(Kind)
 #: Bins of a number's histogram where none are asked for.
@@ -81,8 +83,8 @@ MOST_NUMBERS = 1 << 16
 
 
 Values = dict[str, np.ndarray]  # column -> scaled numbers in [-1, 1] (float64 [n], NaN: missing) or places (int64, -1)
-#: In `Values`: of how many rows they are, float64 [n].
-ROWS = ""
+#: In `Values`: of how many rows they are, float64 [n]; what the run's model says of each, float64 [n, outputs].
+ROWS, SCORES = "", "the model's scores"
 
 
 @dataclass(frozen=True)
@@ -94,7 +96,9 @@ class Question:
     from this round's noisy sum and its noise to the question that the next round asks, where it is another. read:
     from a noisy sum, its noise's standard deviation and the rows of a unit that count to what an answer says, where
     that has intervals of its own. needs: from the noise to the rows without which nothing can be said. grouped:
-    of a regression, from a column, its categories and a text to the same in each group. remarks: on every answer.
+    of a regression, from a column, its categories and a text to the same in each group. expects: from the noise and a
+    number of rows to what half-widths to expect, in words. scored: whether a model's scores are needed. remarks: on
+    every answer.
     """
 
     text: str
@@ -108,6 +112,8 @@ class Question:
     read: Callable[[np.ndarray, float, int], dict[str, Any]] | None = None
     needs: Callable[[float], float] = lambda std: 0.0
     grouped: Callable[[str, tuple[str, ...], str], Question] | None = None
+    expects: Callable[[float, float], str] | None = None
+    scored: bool = False
     remarks: tuple[str, ...] = ()
 
     @property
@@ -425,6 +431,45 @@ class _Builder:
             )
 
         return Question(self.text, columns, table.size, table.names, vectors, read=table.answer, needs=table.needs)
+
+    def _score(self) -> Question:
+        target, form = self.schema.target, "score:RUN, then if wanted a threshold and a number of bins"
+        name, *given = self.only(form, 1, 2, 3)
+        asked: Scores | Residuals
+        if target.task == "classification" and isinstance(target.classes, tuple):
+            positive = target.classes.index(target.positive) if target.positive else 1
+            if given and len(target.classes) > 2:
+                raise self.wrong(f"{given[0]} is the threshold of a class among two, and {target.column} has more")
+            threshold = self.number(given[0]) if given else 0.5
+            if not 0 < threshold < 1:
+                raise self.wrong(f"the threshold {given[0]} must be a number between 0 and 1, without these")
+            bins = self.whole(given[1], 4, MOST_SCORE_BINS) if given[1:] else BINS
+            asked = Scores(target.classes, positive, threshold, bins)
+        elif target.task == "regression" and isinstance(target.range, tuple):
+            low, high = target.range
+            bound = self.number(given[0]) if given else (high - low) / 2
+            if given[1:] or not 0 < bound <= high - low:
+                words = f"score:RUN and, if wanted, the largest error that counts, above 0 and at most {high - low:g}"
+                raise self.wrong(f"allowed of a regression: {words}")
+            asked = Residuals(low, high, bound)
+        else:
+            raise self.wrong(f"the schema's task is {target.task}; allowed: classification, regression")
+        if asked.size > MOST_NUMBERS:
+            raise self.wrong(f"{asked.size} numbers; allowed: {MOST_NUMBERS}")
+        column = str(target.column)
+
+        def vectors(values: Values) -> np.ndarray:
+            return asked.vectors(values[SCORES], values[column])
+
+        question = Question(self.text, (column,), asked.size, (name,), vectors, read=asked.answer, needs=asked.needs)
+        return replace(question, expects=asked.expects, scored=True)
+
+    def number(self, text: str) -> float:
+        """NaN for a text that is none."""
+        try:
+            return float(text)
+        except ValueError:
+            return math.nan
 
     def happened(self, name: str) -> Callable[[np.ndarray], np.ndarray]:
         """From a column of two categories to 1 where it is the target's `positive`, else the second, 0 where it is the

@@ -8,12 +8,16 @@
 A question of another kind or about another column is refused, and without the line every question is. ``share`` is
 taken of what a budget's filter adds up: the Renyi divergence at its order, or mu^2 of Gaussians (epsilons do not add
 up). Everything in the ledger counts, training too: questions are for the time before it.
+
+``score`` asks about a model that the policy names under ``weights``. That model reads all columns of the schema, and
+``columns`` need name the target alone: who approves of its file decides what it may say.
 """
 
 from __future__ import annotations
 
 from pydantic import Field
 
+from fedpriv.common.errors import RunFolderError
 from fedpriv.config.options import Options
 from fedpriv.config.schema import Config
 from fedpriv.data.asked import asks_of
@@ -45,4 +49,11 @@ def query_objections(queries: Queries | None, config: Config) -> list[str]:
         if other := [column for column in question.columns if column not in queries.columns]:
             allowed = ", ".join(queries.columns) or "no column"
             found.append(f"{question.text}: queries.columns does not name {', '.join(other)}; allowed: {allowed}")
+    if asks.model is not None and asks.schema is not None:
+        from fedpriv.training.trained_model import scorer  # with torch, which a node's gate does without
+
+        try:
+            scorer(*asks.model, asks.schema)
+        except RunFolderError as error:
+            found.append(str(error))
     return found

@@ -29,11 +29,11 @@ from fedpriv.report.compare import (
 from fedpriv.report.epsilon_figures import all_figures
 from fedpriv.report.overview import head
 from fedpriv.report.pictures import Picture, shown
-from fedpriv.report.plots import draw_comparison, draw_private, draw_run, draw_tradeoffs
+from fedpriv.report.plots import draw_answers, draw_comparison, draw_private, draw_run, draw_tradeoffs
 from fedpriv.report.reading import Releases, RunFolder, count_releases, read_run
 from fedpriv.report.rendering import rendered
 from fedpriv.report.run_summary import Privacy, mapping_of, number, pick
-from fedpriv.report.tables import HEADER, NOTE, answer_rows, replies
+from fedpriv.report.tables import HEADER, NOTE, answer_rows, cross_tables, replies
 from fedpriv.report.views import PRIVATE, seal
 from fedpriv.report.words import (
     figure,
@@ -68,6 +68,7 @@ def write_report(folder: Path, live: int | None = None) -> Path:
         run = replace(run, summary=None)
     drawn = [
         *draw_run(run.rounds, run.result.privacy, folder),
+        *draw_answers(run.result.answers or (), folder),
         *filter(lambda one: (folder / one.file).is_file(), [AUDIT]),
     ]
     pictures = {picture.file: shown(folder, picture) for picture in drawn}
@@ -88,7 +89,7 @@ def _run_page(
 ) -> str:
     problems = dict(run.problems if live is None else {})  # a line of a file may be half written
     releases, result = count_releases(folder / "ledger.jsonl", problems), run.result
-    privacy, leading = result.privacy, result.leading[0]
+    privacy, leading, tables = result.privacy, result.leading[0], cross_tables(result)
     versions = {"fedpriv": made_by(result.commit) if result.commit is not None else None, **result.versions}
     return rendered(
         "run.html",
@@ -112,7 +113,9 @@ def _run_page(
         sites=[
             [str(one.site), in_metric(leading, one.value), f"{one.examples or 0:,.0f}"] for one in result.metrics.sites
         ],
-        answer_rows=answer_rows(result),
+        answer_rows=answer_rows(result, [question for question, _, _ in tables]),
+        cross_tables=tables,
+        answer_pictures=[name for name in pictures if name.startswith("answer-")],
         answers_header=HEADER,
         answers_note=NOTE,
         answered_by=replies(result),

@@ -9,11 +9,13 @@ from __future__ import annotations
 import math
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from itertools import cycle
 from pathlib import Path
 from statistics import median
 from typing import Any
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
@@ -35,7 +37,7 @@ from fedpriv.report.pictures import (
     Picture,
     save_themed,
 )
-from fedpriv.report.run_summary import Privacy, mapping_of, number
+from fedpriv.report.run_summary import Answer, Privacy, mapping_of, number
 from fedpriv.report.words import figure as in_figures
 from fedpriv.report.words import in_metric, leading_of_round, percent, threat_short
 
@@ -44,6 +46,8 @@ Series = tuple[Sequence[int], Sequence[float]]
 
 #: Marks; more of them are pixels in an SVG too, where each would be an element of its own.
 MANY = 500
+#: Bars of a histogram that are drawn.
+MOST_BARS = 100
 #: Letters of a legend's line in a comparison.
 WIDTH = 66
 #: Options that move a method along its curve: points that differ in nothing else belong to one.
@@ -54,6 +58,147 @@ def draw_run(rounds: Sequence[Round], privacy: Privacy, folder: Path) -> list[Pi
     """Draws what outsiders may see, as far as the rounds have values for it."""
     drawn = draw_metric(rounds, folder), draw_epsilon(rounds, privacy, folder)
     return [picture for picture in (*drawn, draw_loss(rounds, folder), draw_clipping(rounds, folder)) if picture]
+
+
+def draw_answers(answers: Sequence[Answer], folder: Path) -> list[Picture]:
+    """Draws each question whose answer is a histogram, a curve, quantiles, or how well a model does, with intervals."""
+    drawn = []
+    for place, one in enumerate(answers, 1):
+        for part, draw in DRAWN.get(one.question.partition(":")[0], {}).items():
+            caption = f"{one.question}. Bars and bands: 95 % intervals."
+            with suppress(ValueError, IndexError, KeyError, OverflowError):  # a summary may be anybody's
+                every = zip(map(_literal, one.of), one.values, one.low, one.high, strict=True)
+                lines = [line for line in every if np.isfinite(line[1:]).all()]
+                if (found := draw(_literal(one.question), lines)) is not None:
+                    picture = Picture(f"answer-{place}-{part}.png", found[1], caption)
+                    drawn.append(_saved(found[0], folder, picture))
+    return drawn
+
+
+def _literal(text: str) -> str:
+    """A text in which matplotlib sees no formula."""
+    return text.replace("$", r"\$")
+
+
+Line = tuple[str, float, float, float]
+Drawing = tuple[Figure, str] | None
+
+
+def _histogram(question: str, lines: Sequence[Line]) -> Drawing:
+    if len(lines) < 2 or len(lines) > MOST_BARS:
+        return None
+    if question.startswith("top:"):
+        lines = sorted(lines, key=lambda line: -line[1])[: int(question.rpartition(":")[2])]
+    figure, axes = blank_figure(f"Rows by {question.split(':')[1]}")
+    places = range(len(lines))
+    axes.bar(places, [max(line[1], 0.0) for line in lines], color=SKY, width=0.9)
+    _bars(axes, places, lines)
+    every = math.ceil(len(lines) / 8)
+    names = [textwrap.shorten(line[0], 18, placeholder="…") for line in lines]
+    axes.set_xticks(
+        [*places][::every],
+        names[::every],
+        rotation=25 if len(lines) > 3 else 0,
+        ha="right" if len(lines) > 3 else "center",
+    )
+    axes.set_xlabel("")
+    most = max(lines, key=lambda line: line[1])
+    return figure, f"Bar chart of {len(lines)} counts; the largest is {most[0]}, about {most[1]:,.0f}."
+
+
+def _quantiles(question: str, lines: Sequence[Line]) -> Drawing:
+    if len(lines) < 2:
+        return None
+    figure, axes = blank_figure(f"Quantiles of {question.split(':')[1]}", "share of rows below")
+    shares, values = [float(line[0]) for line in lines], [line[1] for line in lines]
+    low, high = [max(line[1] - line[2], 0.0) for line in lines], [max(line[3] - line[1], 0.0) for line in lines]
+    axes.errorbar(values, shares, xerr=[low, high], fmt="o-", color=BLUE, ecolor=INK, capsize=3)
+    _unit_axes(axes, "y")
+    axes.set_xlabel(question.split(":")[1], color=INK)
+    return figure, f"Line of {len(lines)} quantiles from {in_figures(values[0])} to {in_figures(values[-1])}."
+
+
+def _survival(question: str, lines: Sequence[Line]) -> Drawing:
+    figure, axes = blank_figure("Survival", "share alive")
+    groups = dict[str, list[Line]]()
+    for line in lines:
+        groups.setdefault(line[0].rpartition("at ")[0].strip(), []).append(line)
+    for (group, part), (color, _) in zip(groups.items(), _styles(), strict=False):
+        times = [0.0, *(float(line[0].rpartition("at ")[2]) for line in part)]
+        value, low, high = ([1.0, *(line[place] for line in part)] for place in (1, 2, 3))
+        axes.step(times, value, where="post", color=color, lw=2, label=group or None)
+        axes.fill_between(times, low, high, step="post", color=color, alpha=0.15, lw=0)
+    if len(groups) > 1:
+        _legend(figure)
+    _unit_axes(axes, "y")
+    axes.set_xlabel(question.split(":")[1], color=INK)
+    ends = ", ".join(f"{group or 'all'} {percent(part[-1][1])}" for group, part in groups.items())
+    return (figure, f"Kaplan-Meier curves; at the end: {ends}.") if groups else None
+
+
+def _calibration(question: str, lines: Sequence[Line]) -> Drawing:
+    """Of classes the observed share over the mean score, of numbers the mean target over the prediction."""
+    shares = [(float(line[0].rpartition(" ")[2]), *line[1:]) for line in lines if line[0].startswith("observed at ")]
+    ends = [
+        (line[0].removeprefix("mean at a prediction of ").split(" to "), line[1:])
+        for line in lines
+        if line[0].startswith("mean at ")
+    ]
+    points = shares or [((float(low) + float(high)) / 2, *rest) for (low, high), rest in ends]
+    if len(points) < 2:
+        return None
+    figure, axes = blank_figure("Calibration", "observed")
+    reach = [0.0, 1.0] if shares else [points[0][0], points[-1][0]]
+    axes.plot(reach, reach, color=DOTS, ls="--", lw=1)
+    axes.plot([point[0] for point in points], [point[1] for point in points], "o-", color=BLUE, ms=4)
+    _bars(axes, [point[0] for point in points], [("", *point[1:]) for point in points])
+    if shares:
+        _unit_axes(axes, "xy")
+    axes.set_xlabel("predicted", color=INK)
+    return figure, f"Observed over predicted values at {len(points)} points, with the line of a calibrated model."
+
+
+def _roc(question: str, lines: Sequence[Line]) -> Drawing:
+    by_name = {line[0]: line for line in lines}
+    edges = [name.rpartition(" ")[2] for name in by_name if name.startswith("sensitivity at ")]
+    if not edges:
+        return None
+    figure, axes = blank_figure("ROC curve", "sensitivity")
+    points = [(1 - by_name[f"specificity at {edge}"][1], *by_name[f"sensitivity at {edge}"][1:]) for edge in edges]
+    points.sort()
+    axes.plot([0, 1], [0, 1], color=DOTS, ls="--", lw=1)
+    axes.plot(
+        [0.0, *(point[0] for point in points), 1.0], [0.0, *(point[1] for point in points), 1.0], "o-", color=BLUE, ms=4
+    )
+    _bars(axes, [point[0] for point in points], [("", *point[1:]) for point in points])
+    _unit_axes(axes, "xy")
+    axes.set_xlabel("1 - specificity", color=INK)
+    auc = by_name["AUC"]
+    return figure, f"ROC curve; area {auc[1]:.3f} ({auc[2]:.3f} to {auc[3]:.3f})."
+
+
+#: Kind of question -> name of a picture -> what draws it.
+DRAWN: dict[str, dict[str, Callable[[str, Sequence[Line]], Drawing]]] = {
+    "histogram": {"histogram": _histogram},
+    "top": {"histogram": _histogram},
+    "quantiles": {"quantiles": _quantiles},
+    "survival": {"survival": _survival},
+    "score": {"calibration": _calibration, "roc": _roc},
+}
+
+
+def _bars(axes: Axes, places: Sequence[float], lines: Sequence[Line]) -> None:
+    """Intervals of values as bars."""
+    axes.vlines(places, [line[2] for line in lines], [line[3] for line in lines], color=INK, lw=1.2)
+
+
+def _unit_axes(axes: Axes, names: str) -> None:
+    """Axes of shares."""
+    for name in names:
+        axis = getattr(axes, f"{name}axis")
+        axis.set_major_locator(MaxNLocator(nbins=6))
+        axis.set_major_formatter(PercentFormatter(1, decimals=0, symbol=" %"))
+        getattr(axes, f"set_{name}lim")(-0.02, 1.04)
 
 
 def draw_private(rounds: Sequence[Round], folder: Path) -> list[Picture]:

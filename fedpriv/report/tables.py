@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
@@ -20,8 +21,8 @@ HEADER = ("question", "of", "answer", "95 % interval")
 MOST_LINES = 20
 NOTE = (
     "The interval is for what the noise did to the answer about the rows that were asked, each by itself; it says "
-    "nothing of other rows. That of a quantile holds its bin's edges too, that of a regression or of survival "
-    "also holds what other rows of the same kind would give."
+    "nothing of other rows. That of a quantile holds its bin's edges too, that of a regression, of survival or of a "
+    "model's score also holds what other rows of the same kind would give."
 )
 
 
@@ -94,22 +95,74 @@ def _caption(result: Summary) -> str:
 # --- answers of strategy=ask -----------------------------------------------------------------------------
 
 
-def answer_rows(result: Summary) -> list[list[str]]:
-    """[question, of, answer, interval] of each number; of `top` the most frequent ones, most frequent first."""
+#: Kinds whose numbers are whole.
+WHOLE = ("count", "histogram", "table", "top")
+#: Between the two categories in the name of a cell, by kind.
+CELLS = {"table": " and ", "score": " predicted "}
+
+
+def digits(value: float, low: float, high: float, whole: bool = False) -> list[str]:
+    """A value and the ends of its interval with as many digits as half of the interval's width has in two figures."""
+    half = (high - low) / 2
+    if not (math.isfinite(half) and half > 0 and math.isfinite(value)):
+        return [_short(one) for one in (value, low, high)]
+    places = 1 - math.floor(math.log10(half))
+    places = min(places, 0) if whole and half >= 1 else places
+    return [f"{round(one, places) + 0.0:,.{max(places, 0)}f}" for one in (value, low, high)]  # no -0
+
+
+def is_whole(kind: str, name: str) -> bool:
+    """Whether the number of this name counts rows."""
+    return kind in WHOLE or (kind == "score" and name == "rows")
+
+
+def cross_tables(result: Summary) -> list[tuple[str, list[str], list[list[str]]]]:
+    """(question, header, rows) of each question of combinations: the last column's categories beside each other, and in
+    each cell the answer with its interval.
+    """
+    tables = []
+    for one in result.answers or ():
+        kind = one.question.partition(":")[0]
+        lines = zip(one.of, one.values, one.low, one.high, strict=True)
+        cells = {name: line for name, *line in lines if CELLS.get(kind, "\0") in name}
+        pairs = [tuple(name.rsplit(CELLS[kind], 1)) for name in cells]
+        sides = [list(dict.fromkeys(side)) for side in zip(*pairs, strict=True)] if pairs else [[], []]
+        if len(pairs) < 2 or pairs != [*itertools.product(*sides)] or len(sides[1]) > MOST_LINES:
+            continue
+        shown = iter(cells.values())
+        rows = [[row, *(_cell(kind, *next(shown)) for _ in sides[1])] for row in sides[0]]
+        tables.append((one.question, ["", *sides[1]], rows[:200]))
+    return tables
+
+
+def _cell(kind: str, value: float, low: float, high: float) -> str:
+    shown, first, last = digits(value, low, high, kind in WHOLE)
+    return f"{shown} ({first} to {last})"
+
+
+def answer_rows(result: Summary, apart: Collection[str] = ()) -> list[list[str]]:
+    """[question, of, answer, interval] of each number, and of remarks two empty cells; of `top` the most frequent ones,
+    most frequent first. apart: questions of which a table by itself has the cells.
+    """
     rows = []
     for one in result.answers or ():
         lines = list(zip(one.of, one.values, one.low, one.high, strict=True))
+        if one.question in apart:
+            lines = [line for line in lines if CELLS[one.question.partition(":")[0]] not in line[0]]
         errors = zip(one.errors, one.p_values, strict=False)
-        further = [f"; standard error {_short(error)}, p {p_value(p)}" for error, p in errors] or [""] * len(lines)
+        further = [f"; standard error {error:.2g}, p {p_value(p)}" for error, p in errors] or [""] * len(lines)
         kind, *given = one.question.split(":")
         most = MOST_LINES
+        if kind == "score":
+            most = len(lines)
         if kind == "survival" and len(lines) > most:  # evenly spaced, the last time among them
             lines = lines[:: -math.ceil(len(lines) / most)][::-1]
         if kind == "top":
             lines.sort(key=lambda line: -line[1])
             most = int(given[1])
         for (name, value, low, high), more in zip(lines[:most], further, strict=False):
-            rows.append([one.question, name, _short(value), f"{_short(low)} to {_short(high)}{more}"])
+            shown, first, last = digits(value, low, high, is_whole(kind, name))
+            rows.append([one.question, name, shown, f"{first} to {last}{more}"])
         if (left := len(lines) - most) > 0 and kind != "top":
             rows.append([one.question, f"{left:,} more in answers.csv", "", ""])
         rows += [[one.question, remark, "", ""] for remark in one.remarks]

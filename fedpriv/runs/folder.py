@@ -25,7 +25,7 @@ from safetensors import safe_open
 from safetensors.torch import save
 
 from fedpriv.client.memories import Memories, once
-from fedpriv.common.checksums import MODEL_FILES, damage, read_sums, write_sums
+from fedpriv.common.checksums import MODEL_FILES, TOKENIZER, damage, read_sums, write_sums
 from fedpriv.common.doing import doing
 from fedpriv.common.errors import RunFolderError
 from fedpriv.common.files import JsonLines, write_atomic
@@ -45,8 +45,6 @@ from fedpriv.training.flat_model import Layout
 
 #: Written with the first file of a run: what a resumed run without a checkpoint is checked against.
 START = ".start.json"
-#: The tokenizer file of a run on token ids; its digest is in classes.json.
-TOKENIZER = "tokenizer.json"
 #: Where an extended run has its earlier ends.
 STAGES = "stages.json"
 #: A folder that holds one of these has been used by a run.

@@ -10,6 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -19,15 +20,18 @@ from fedpriv.client.base import Client
 from fedpriv.client.build import ClientMaker, client_class, example_counts, make_client, partition_remarks, unit_remarks
 from fedpriv.client.example_level import ExampleLevelClient
 from fedpriv.common.errors import OptionError
+from fedpriv.config.compose import read_config
 from fedpriv.config.methods import AskOptions
 from fedpriv.config.participation import cohort, participation_limit
 from fedpriv.config.schema import Config
+from fedpriv.data.asked import Asks
 from fedpriv.engines.worker import Worker
 from fedpriv.privacy.claimed import Claim
 from fedpriv.privacy.composition import History, at_other_adjacency, compose, compose_clients, costliest
 from fedpriv.privacy.events import SECURE_SUM, Event, Threat
 from fedpriv.privacy.opacus_accounts import OpacusFigure
 from fedpriv.runs.accounts import opacus_totals
+from fedpriv.training.trained_model import scorer
 
 
 @dataclass(frozen=True)
@@ -74,9 +78,9 @@ def most_participations(config: Config) -> int:
 def make_plan(config: Config, worker: Worker) -> Plan:
     """Trains nothing and releases nothing."""
     counts = schedule(config)
-    client = make_client(config)
+    client, expected = make_client(config), tuple[str, ...]()
     if isinstance(config.strategy.options, AskOptions) and client.facts.asks is not None:
-        client.facts.asks.check(int(example_counts(config).sum()))
+        expected = expectations(config, client.facts.asks, int(example_counts(config).sum()))
     histories, times = planned_histories(config, counts)
     delta = config.privacy.delta
     found = compose_clients(histories, delta, times=times)
@@ -99,7 +103,7 @@ def make_plan(config: Config, worker: Worker) -> Plan:
         maximum,
         median,
         accountant,
-        (*reasons, *client.remarks(), *partition_remarks(config), *unit_remarks(config)),
+        (*reasons, *expected, *client.remarks(), *partition_remarks(config), *unit_remarks(config)),
         bytes_up,
         bytes_down,
         estimate_seconds(config, worker),
@@ -107,6 +111,29 @@ def make_plan(config: Config, worker: Worker) -> Plan:
         other=None if accountant == "filter" else at_other_adjacency(histories, delta, client.at_other_adjacency),
         costliest=costliest(histories.values(), config.privacy.delta),
     )
+
+
+def expectations(config: Config, asks: Asks, rows: int) -> tuple[str, ...]:
+    """How exact answers will be, in words, as far as questions say so, and what a reader must know of a scored model.
+    Raises `OptionError` where nothing could be said, `RunFolderError` for a model that cannot be asked about.
+    """
+    asks.check(rows)
+    if asks.model is None or asks.schema is None:
+        return asks.expects(rows)
+    scorer(*asks.model, asks.schema)
+    return (*asks.expects(rows), *of_the_model(config, asks))
+
+
+def of_the_model(config: Config, asks: Asks) -> tuple[str, ...]:
+    """Which model is asked about, in words; nothing where none is."""
+    if asks.model is None:
+        return ()
+    file, digest = asks.model
+    trained, here = read_config(Path(file).parent).dataset, config.dataset
+    words = f"of the model with SHA-256 {str(digest)[:12]}"
+    if (trained.name, trained.root) != (here.name, here.root) or here.name == "on_nodes":
+        return (words,)
+    return (f"{words}, which was trained on rows of this table: of others it may say less",)
 
 
 def payload(config: Config, worker: Worker, client: Client) -> tuple[int, int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,7 @@ from fedpriv.privacy.composition import Verified
 from fedpriv.privacy.opacus_accounts import OpacusFigure
 from fedpriv.report.client_accuracy import PERSONAL, round_figures
 from fedpriv.runs.accounts import Accounts
-from fedpriv.runs.planning import Plan
+from fedpriv.runs.planning import Plan, of_the_model
 from fedpriv.server.round import Round
 from fedpriv.training.evaluation import Score, SiteScore
 
@@ -205,6 +206,11 @@ def answered(
     totals = asks.rounds(theta)[[number - 1 for number in numbers] if asks.sections > 1 else [0]]
     questions, stds = asks.at_round(numbers[-1], theta), noise_in_sums(options, rounds) / KEPT
     found = answers(questions, totals, stds, asks.rows_per_unit, config.seed, config.privacy.across_sites)
+    model = of_the_model(config, asks)
+    found = [
+        replace(one, remarks=(*one.remarks, *model)) if question.scored else one
+        for one, question in zip(found, questions, strict=True)
+    ]
     return [
         {
             "question": one.question,

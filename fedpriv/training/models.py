@@ -82,7 +82,7 @@ def build_model(
             name, head = list(parts.items())[-1]
             parts[name] = nn.Sequential(head, Film(baseline, -1, scales=False))
             model = nn.Sequential(OrderedDict(parts))
-        if weights and config.weights is not None and config.name != "custom":
+        if weights and config.weights is not None and config.name not in ("custom", "constant"):
             load_public(model, config)
         train_part(model, config)
         freeze_marked(model, config)

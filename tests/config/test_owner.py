@@ -22,7 +22,7 @@ from fedpriv.config.schema import Config
 from fedpriv.runs.folder import RunFolder
 from fedpriv.runs.other_options import config_for_rerun
 from fedpriv.runs.start import resume_run
-from fedpriv.runs.trained_model import load_model
+from fedpriv.training.trained_model import load_model
 
 CODE = "open(__file__ + '.ran', 'w').close()\ndef net(shape, classes):\n    raise SystemExit\nclass Server: pass\n"
 

@@ -23,7 +23,7 @@ from fedpriv.data.features import MOST_DRAWN, PROCESS_DIMS, Features, known_befo
 from fedpriv.data.networks import DIMS, MAP, MOST, WEIGHTS, ProcessNetwork, drawings_map, weights_digest
 from fedpriv.report.page import write_report
 from fedpriv.runs.preparation import with_weights
-from fedpriv.runs.trained_model import TrainedModel, load_model
+from fedpriv.training.trained_model import TrainedModel, load_model
 from tools.make_process_network import CANVAS, SIDE, Pictures, main
 
 CLASS = "test_networks.Small"

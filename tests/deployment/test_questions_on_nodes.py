@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
+import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pandas
 import pytest
 from deployed import codes, refused
 from hospital_nodes import POLICY, Hospitals
 
 from fedpriv.common.errors import OptionError
 from fedpriv.config.remote import compose_remote, compose_remote_text
+from fedpriv.data.table_files import Form
 from fedpriv.deployment.gate import model_size, would_refuse
 from fedpriv.deployment.policy import read_policy
+from fedpriv.training.trained_model import TableModel, load_model
 
 QUERIES: dict[str, Any] = {
     "kinds": ["count", "mean", "histogram"],
@@ -38,6 +44,39 @@ class Asked(Hospitals):
             self.write_policy(number, POLICY | {"strategies": ["ask", "dpsum"]} | extra | more)
 
 
+class Scored(Asked):
+    """Each node has its own copy of a run's folder, under a name of its own, and approves of its model."""
+
+    def learn(self) -> None:
+        self.allow()
+        self.serve(self.overrides(run="learn"))
+        for number in range(self.count):
+            shutil.copytree(
+                self.folder / "learn", self.copy(number), ignore=shutil.ignore_patterns(".owner", "private")
+            )
+            # a copy from elsewhere has no folder of this user's
+        self.approve()
+
+    def copy(self, number: int) -> Path:
+        return self.folder / f"models-{number}"
+
+    def digest_of(self, folder: Path) -> str:
+        return hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()
+
+    def approve(self, **queries: Any) -> None:
+        for number in range(self.count):
+            file = self.copy(number) / "model.safetensors"
+            own = {"sha256": self.digest_of(self.folder / "learn"), "file": str(file), "trained_on": "the hospitals"}
+            allowed = {"kinds": ["count", "score"], "columns": ["diagnosis"], "share": 0.9} | queries
+            policy = POLICY | {"strategies": ["ask", "dpsum"], "queries": allowed, "weights": [own]}
+            self.write_policy(number, policy)
+
+    def scoring(self, question: str = "score:learn", run: str = "run", noise: float = 1.0) -> str:
+        model = f"model.weights={self.folder}/learn/model.safetensors model.trained_on=hospitals"
+        asked = self.asking(question, run=run, noise=noise)
+        return f"{asked} {model} model.weights_sha256={self.digest_of(self.folder / 'learn')}"
+
+
 @pytest.fixture
 def network(tmp_path: Path) -> Asked:
     found = Asked(tmp_path)
@@ -58,6 +97,84 @@ def test_nodes_answer_in_a_secure_sum(network: Asked) -> None:
     assert abs(count["values"][0] - rows) < 6 * 4.0 * 3  # six standard deviations: 3 nodes, 3 questions
     assert count["low"][0] < count["values"][0] < count["high"][0]
     assert summary["asked"] == {"replied": network.count}
+
+
+def test_nodes_score_their_own_copy_of_a_model_in_a_secure_sum(tmp_path: Path) -> None:
+    network = Scored(tmp_path)
+    network.learn()
+    before = network.booked(0)
+    assert codes(network.serve(network.scoring())) == ["sent"] * network.count * 5
+    summary = json.loads((network.folder / "run/summary.json").read_text())
+    (answer,) = summary["answers"]
+    assert answer["question"] == "score:learn" and summary["privacy"]["observer"] == "secure-sum"
+    told = dict(zip(answer["of"], zip(answer["low"], answer["high"], strict=True), strict=True))
+    model, rows = load_model(network.folder / "learn"), sum(network.counts)
+    assert isinstance(model, TableModel) and told["rows"][0] < rows < told["rows"][1]
+    right = 0
+    for number in range(network.count):
+        file = network.table(number)
+        table = replace(model, form=Form(None, "," if number % 2 else ".")).predict(file)
+        right += int((pandas.read_csv(file, sep=None, engine="python")["diagnosis"] == table).sum())
+    assert told["accuracy"][0] < right / rows < told["accuracy"][1]
+    assert told["accuracy"][1] - told["accuracy"][0] < 0.5
+    assert [network.booked(number) for number in range(network.count)] == [before + 1] * network.count
+    assert network.digest_of(network.folder / "learn")[:12] in answer["remarks"][-1]
+
+
+def test_the_same_score_twice_is_paid_twice(tmp_path: Path) -> None:
+    network = Scored(tmp_path)
+    network.learn()
+    spent = []
+    for run in ("one", "two"):
+        network.serve(network.scoring(run=run, noise=3.0))
+        with network.ledger(0).held() as ledger:
+            spent.append(len(ledger.releases()))
+    assert spent[1] == spent[0] + 1
+
+
+@pytest.mark.parametrize("change", ["kind", "column", "digest", "schema", "folder", "weights", "code"])
+def test_a_model_that_a_node_does_not_approve_is_not_scored(
+    change: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nothing is booked, and a code is all that leaves."""
+    network = Scored(tmp_path)
+    network.learn()
+    text, words = network.scoring(), ""
+    if change == "kind":
+        network.approve(kinds=["count"])
+        words = "score:learn: queries.kinds allows count"
+    if change == "column":
+        network.approve(columns=["mean radius"])
+        words = "score:learn: queries.columns does not name diagnosis"
+    for number in range(network.count):
+        copy = network.copy(number)
+        if change == "digest":
+            network.write_policy(number, POLICY | {"strategies": ["ask"], "queries": QUERIES | {"kinds": ["score"]}})
+            words = "allowed: none: the policy has no weights"
+        if change == "schema":
+            facts = json.loads((copy / "classes.json").read_text())
+            facts["schema"]["columns"]["mean radius"]["range"] = [0, 1000]
+            (copy / "classes.json").write_text(json.dumps(facts))
+            (copy / "SHA256SUMS").unlink()
+            words = "of another schema than the rows that are asked (mean radius)"
+        if change == "folder":
+            (copy / "config.yaml").unlink()
+            words = "not a run folder"
+        if change == "weights":
+            content = bytearray((copy / "model.safetensors").read_bytes())
+            content[-1] ^= 1
+            (copy / "model.safetensors").write_bytes(content)
+            words = "is another file: its SHA-256 is"
+        if change == "code":
+            config = (copy / "config.yaml").read_text()
+            config = re.sub(
+                r"(?m)^(model:\n(?:  .*\n)*?)  name: linear\n((?:  .*\n)*?)  path: null",
+                r"\1  name: custom\n\2  path: os.path.join",
+                config,
+            )
+            (copy / "config.yaml").write_text(config)
+            words = "no code that it names is imported"
+    assert len(refused(network, text)) == 1 and words in caplog.text
 
 
 def test_without_the_line_nothing_is_answered(network: Asked, caplog: pytest.LogCaptureFixture) -> None:

@@ -19,7 +19,7 @@ from fedpriv.common.errors import DataError, OptionError, RunFolderError
 from fedpriv.config.compose import compose
 from fedpriv.data.load import load_dataset
 from fedpriv.runs.start import start_run
-from fedpriv.runs.trained_model import load_model
+from fedpriv.training.trained_model import load_model
 
 
 @pytest.fixture(scope="module")

@@ -27,6 +27,7 @@ from fedpriv.commands.node import main as node_command
 from fedpriv.common.chain import row_of
 from fedpriv.common.errors import LedgerRefused, RunFailed
 from fedpriv.common.identities import new_identity
+from fedpriv.data.scores import Counts, Scores
 from fedpriv.deployment.data_ledger import Balance, Signer
 from fedpriv.deployment.guard_policy import GuardPolicy
 from fedpriv.engines.grid import RUN_ID, identify_server, stamp
@@ -208,6 +209,40 @@ def test_the_formula_of_what_counts_move() -> None:
     assert (terms.moves, terms.sampling) == (2**0.5, 1.0)  # the law of sampled shards is for answers of both signs
     single = Terms.of(GuardPolicy.model_validate(rules | {"single": True})).counted("evaluate")[0]
     assert single.moves == 1.0 and replace(single, reply="difference", single=False).moves == 2.0
+
+
+@pytest.mark.parametrize("noise", ["own", "ddgauss"])
+def test_counts_by_class_and_score_say_how_well_a_model_does(noise: str, tmp_path: Path) -> None:
+    """The example of docs/scores.md: shards of one row, a 1 where its class and its score's bin are."""
+    asked = {"query.score": {"metrics": {"no": 4, "yes": 4}, "clip": 1.0, "noise_multiplier": 0.05}}
+    sizes = {"rows": 60, "shards": 900, "single": True, "noise": noise, "counts": asked}
+    network = GuardedMachines(tmp_path, 4, **(SUM | {"bits": 40} if noise == "ddgauss" else {}) | sizes)
+    model, starts = Scores(("no", "yes"), threshold=0.5, bins=4), list[tuple[float, bool]]()
+
+    def app(message: Message, context: Context, rows: list[str]) -> Any:
+        (x, y) = map(float, rows[0].split(","))
+        score = 1 / (1 + math.exp(1 - 2 * x))
+        starts.append((score, y == 1))
+        numbers = [float(model.edges[b] <= score < model.edges[b + 1]) for b in range(4)]
+        return told(**{"no": [0.0] * 4, "yes": [0.0] * 4} | {"yes" if y == 1 else "no": numbers})
+
+    network.boxed.app = app
+    rng = np.random.default_rng(0)
+    for node in range(4):
+        x = rng.normal(size=60)
+        y = rng.random(60) < 1 / (1 + np.exp(1 - 2 * x))
+        lines = [f"{one:.6f},{int(other)}" for one, other in zip(x, y, strict=True)]
+        (network.data(node) / "table.csv").write_text("\n".join(["x,y", *lines]) + "\n")
+    strategy = fedpriv.guarded(FedAvg(), run_dir=tmp_path / "run")
+    sums = strategy.count(MachinesGrid(network), "query.score")
+    std = 0.05 * (4 if noise == "own" else 1) ** 0.5
+    counts = Counts(np.array([*sums["no"], *sums["yes"]]), std * np.eye(8))
+    found = model.read(counts)
+    answer = dict(zip(found["names"], found["values"], strict=True))
+    score, ill = (np.array(column) for column in zip(*starts, strict=True))
+    assert 150 < len(score) < 240 and answer["rows"] == pytest.approx(len(score), abs=2)
+    assert answer["accuracy"] == pytest.approx(((score >= 0.5) == ill).mean(), abs=0.01)
+    assert answer["share of yes"] == pytest.approx(ill.mean(), abs=0.01) and answer["AUC"] > 0.7
 
 
 # --- what comes out of a sandbox ------------------------------------------------------------------------------

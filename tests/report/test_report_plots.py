@@ -8,17 +8,18 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from report_runs import full_run, metrics, privacy, whole_page
 
-from fedpriv.report import attacks, pictures, plots
+from fedpriv.report import attacks, pictures, plots, tables
 from fedpriv.report.compare import Comparison, Group
 from fedpriv.report.pictures import BLUE
 from fedpriv.report.reading import RunFolder, read_run
-from fedpriv.report.run_summary import Privacy
+from fedpriv.report.run_summary import Answer, Privacy, Summary
 
 
 def record(**changes):
@@ -244,3 +245,121 @@ def test_every_colour_of_the_pictures_has_a_dark_twin(folder: Path) -> None:
             used &= own
         assert used <= own, file.name
         assert all(f'"stroke: {colour}"]' in style and f'"fill: {colour}"]' in style for colour in used), file.name
+
+
+# --- answers ------------------------------------------------------------------------------------------------------
+
+
+def answer(question: str, *lines: tuple[str, float, float, float]) -> Answer:
+    of, values, low, high = zip(*lines, strict=True)
+    return Answer(question=question, of=list(of), values=list(values), low=list(low), high=list(high))
+
+
+SURVIVAL = [
+    (f"{arm} at {time}", 1 - time / 200, 0.9 - time / 200, 1.0) for arm in ("old", "new") for time in (12, 24, 36)
+]
+SCORE = [
+    ("AUC", 0.81, 0.78, 0.84),
+    ("observed at 0 to 0.2, mean score 0.1", 0.12, 0.1, 0.15),
+    ("observed at 0.2 to 1, mean score 0.6", 0.5, 0.4, 0.6),
+    ("sensitivity at 0.2", 0.8, 0.7, 0.9),
+    ("specificity at 0.2", 0.7, 0.6, 0.8),
+]
+DRAWN = {
+    "histogram": (answer("histogram:sex", ("f", 12, 9, 15), ("m", 7, 4, 10)), ["histogram"], "largest is f, about 12"),
+    "top": (answer("top:ward:1", ("a", 3, 1, 5), ("b", 9, 7, 11)), ["histogram"], "largest is b, about 9"),
+    "quantiles": (
+        answer("quantiles:age:0.1:0.9", ("0.1", 40, 39, 41), ("0.9", 70, 66, 71)), ["quantiles"],
+        "2 quantiles from 40 to 70",
+    ),
+    "survival": (answer("survival:months:died:arm", *SURVIVAL), ["survival"], "old 82.0 %, new 82.0 %"),
+    "score": (answer("score:run", *SCORE), ["calibration", "roc"], "area 0.810 (0.780 to 0.840)"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", DRAWN)
+def test_answers_are_drawn_with_their_intervals(kind, tmp_path, monkeypatch):
+    one, parts, words = DRAWN[kind]
+    figures = []
+    save = plots.save_themed
+    monkeypatch.setattr(plots, "save_themed", lambda figure, file: (figures.append(figure), save(figure, file)))
+    drawn = plots.draw_answers([answer("count", ("units", 3, 2, 4)), one], tmp_path)
+    assert [picture.file for picture in drawn] == [f"answer-2-{part}.png" for part in parts]
+    assert words in drawn[-1].alt and one.question in drawn[-1].caption
+    axes = figures[-1].axes[0]
+    low, high = (np.array([getattr(one, end)[place] for place in range(len(one.of))]) for end in ("low", "high"))
+    marks = [path.vertices[:, 1] for lines in axes.collections for path in lines.get_paths()]
+    if kind == "quantiles":
+        marks = [segment[:, 0] for segment in axes.collections[0].get_segments()]
+    reach = np.concatenate(marks)
+    shown = {"top": [1], "score": [3]}.get(kind, range(len(one.of)))
+    for place in shown:
+        assert np.isclose(reach, low[place]).any() and np.isclose(reach, high[place]).any(), one.of[place]
+
+
+def test_a_roc_curve_runs_from_corner_to_corner_and_above_chance(tmp_path, monkeypatch):
+    figures = []
+    monkeypatch.setattr(plots, "save_themed", lambda figure, file: figures.append(figure))
+    plots.draw_answers([answer("score:run", *SCORE)], tmp_path)
+    curve = figures[-1].axes[0].get_lines()[-1].get_xydata()
+    assert curve.tolist() == pytest.approx(np.array([[0, 0], [0.3, 0.8], [1, 1]]))
+    calibration = figures[0].axes[0].get_lines()[-1].get_xydata()
+    assert calibration.tolist() == pytest.approx(np.array([[0.1, 0.12], [0.6, 0.5]]))
+
+
+@pytest.mark.parametrize(
+    "one",
+    [
+        answer("histogram", ("f", 12, 9, 15), ("m", 7, 4, 10)),
+        answer("top:ward:many", ("a", 3, 1, 5), ("b", 9, 7, 11)),
+        answer("quantiles:age:a:b", ("a", 1, 0, 2), ("b", 3, 2, 4)),
+        answer("survival", ("old", 1, 0, 2)),
+        answer("score:run", ("sensitivity at 0.2", 1, 0, 1)),
+        answer("histogram:x", ("f", math.inf, 0, 1), ("m", math.nan, 0, 1)),
+        Answer(question="histogram:x", of=["a", "b"], values=[1.0], low=[], high=[]),
+    ],
+)
+def test_a_folder_of_anybodys_draws_nothing_and_breaks_nothing(one, tmp_path):
+    assert plots.draw_answers([one], tmp_path) == [] and not [*tmp_path.iterdir()]
+
+
+def test_names_are_no_formulas(tmp_path):
+    one = answer("histogram:$\\frac{", ("$\\nonsense{$", 12, 9, 15), ("m", 7, 4, 10))
+    assert len(plots.draw_answers([one], tmp_path)) == 1
+
+
+@pytest.mark.parametrize(
+    ("numbers", "whole", "shown"),
+    [
+        ((0.37559, 0.33042, 0.42193), False, ["0.376", "0.330", "0.422"]),
+        ((570.48, 545.14, 595.82), False, ["570", "545", "596"]),
+        ((12345.6, 11111.1, 13580.1), True, ["12,300", "11,100", "13,600"]),
+        ((569.19, 560.41, 577.84), True, ["569", "560", "578"]),
+        ((2.1, 1.5, 2.5), True, ["2.10", "1.50", "2.50"]),
+        ((-0.001, -0.3, 0.3), False, ["0.00", "-0.30", "0.30"]),
+        ((1e-7, 5e-8, 1.5e-7), False, ["0.000000100", "0.000000050", "0.000000150"]),
+        ((3.14159265, 3.14159265, 3.14159265), False, ["3.1416", "3.1416", "3.1416"]),
+        ((1.0, -math.inf, math.inf), False, ["1", "-inf", "inf"]),
+    ],
+)
+def test_digits_are_those_that_the_noise_leaves(numbers, whole, shown):
+    assert tables.digits(*numbers, whole) == shown
+
+
+def summary_of(*answers):
+    return Summary(answers=[one.model_dump() for one in answers])
+
+
+def test_combinations_are_a_table_and_no_lines():
+    cells = [(f"{a} and {b}", 10.0, 8.0, 12.0) for a in ("x", "y and z") for b in ("no", "yes")]
+    summary = summary_of(answer("table:a:b", *cells), answer("count", ("units", 3, 2, 4)))
+    ((question, header, rows),) = tables.cross_tables(summary)
+    assert (question, header) == ("table:a:b", ["", "no", "yes"])
+    assert rows == [["x", "10 (8 to 12)", "10 (8 to 12)"], ["y and z", "10 (8 to 12)", "10 (8 to 12)"]]
+    assert [row[1] for row in tables.answer_rows(summary, ["table:a:b"])] == ["units"]
+    ragged = summary_of(answer("table:a:b", *cells[:3]), answer("table:a:b", *cells[:1]))
+    assert tables.cross_tables(ragged) == [] and len(tables.answer_rows(ragged)) == 4
+    cells = [(f"{a} predicted {b}", 0.25, 0.2, 0.3) for a in "ab" for b in "ab"]
+    model = summary_of(answer("score:run", ("rows", 5, 4, 6), *cells))
+    assert tables.cross_tables(model)[0][2][0] == ["a", "0.250 (0.200 to 0.300)", "0.250 (0.200 to 0.300)"]
+    assert [row[1] for row in tables.answer_rows(model, ["score:run"])] == ["rows"]

@@ -94,6 +94,14 @@ CHEAP = {"coins": 1121, "share": 0.0391, "cheap": True, "would_show": 3.08, "wou
 ANSWERS = [
     {"question": "histogram:sex", "of": ["f", "m"], "values": [123456.7, 2], "low": [1, 1.5], "high": [2, 2.5]},
     {"question": "top:x:2", "of": list("abc"), "values": [1, 3, 2], "low": [0] * 3, "high": [9] * 3, "remarks": ["r"]},
+    {
+        "question": "table:sex:ill",
+        "of": ["f and no", "f and yes", "m and no", "m and yes"],
+        "values": [101.37, 56.2, 98.4, -3.1],
+        "low": [88.2, 43.1, 85.2, -16.3],
+        "high": [114.5, 69.4, 111.6, 10.1],
+    },
+    {"question": "mean:age", "of": ["age"], "values": [55.512345], "low": [55.1], "high": [55.9]},
 ]
 NO_ACCURACY = {"accuracy": {"final": None}}
 METRICS = {

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import json
 import math
+import re
+import shutil
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -13,12 +17,13 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from safetensors.torch import load_file, save_file
 
 import fedpriv
 from fedpriv.__main__ import main
 from fedpriv.attacks.release_audit import audit_mechanism
 from fedpriv.client.build import make_client
-from fedpriv.common.errors import DataError, OptionError
+from fedpriv.common.errors import DataError, OptionError, RunFolderError
 from fedpriv.config.compose import compose
 from fedpriv.config.question_words import ask_options
 from fedpriv.data.asked import KEPT, MOST_VECTORS, PARTS, Asks, add_units
@@ -28,6 +33,8 @@ from fedpriv.data.table_schema import read_schema
 from fedpriv.privacy.gaussian_dp import gaussian_mu
 from fedpriv.runs.planning import with_target
 from fedpriv.runs.start import start_run
+from fedpriv.training import trained_model
+from fedpriv.training.trained_model import TableModel, load_model, scorer
 from tools import statistics_figure
 
 SCHEMA: dict[str, Any] = {
@@ -608,3 +615,223 @@ def test_a_filled_range_holds_the_intervals_or_is_refused(tmp_path: Path, capsys
     (tmp_path / "run/summary.json").write_text(json.dumps(summary))
     assert main([*words[:-1], f"out={tmp_path}/other.yaml"]) == 2
     assert "weight: its quantiles lie between 10 and 900, and their intervals fill half" in capsys.readouterr().err
+
+
+# --- score: the model of a finished run -----------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def learned(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a table, its schema, and a run that learned from it who is ill: the old and heavy."""
+    folder = tmp_path_factory.mktemp("learned")
+    table = rows(600)
+    risk = np.array(table["age"]) / 10 + np.array(table["weight"]) / 10 - 13
+    table["ill"] = np.where(np.random.default_rng(1).random(600) < 1 / (1 + np.exp(-risk)), "yes", "no").tolist()
+    given = options(
+        folder, table, "strategy=fedavg", "num_rounds=5", "clients_per_round=3", "local.lr=1", "model=linear"
+    )
+    start_run(compose(given), folder / "model")
+    return folder
+
+
+def scored(folder: Path, *more: str) -> list[str]:
+    own = ("dataset=table", f"dataset.root={folder}/rows.csv", f"dataset.schema_file={folder}/schema.yaml")
+    return [*own, "num_clients=3", "engine=inprocess", "operations.report=false", "privacy.rng=seeded", *more]
+
+
+def figures_of(answer: dict[str, Any]) -> dict[str, float]:
+    return dict(zip(answer["of"], answer["values"], strict=True))
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_runs_model_is_scored_on_all_rows_of_all_sites(form: str, learned: Path, tmp_path: Path) -> None:
+    quiet = ("strategy.client.noise_multiplier=0", f"strategy.client.form={form}")
+    question = f"score:{learned}/model:0.4"
+    found = answers(tmp_path, ("count", question), scored(learned, *quiet))
+    told, model = figures_of(found[question]), load_model(learned / "model")
+    risk = model.probability(learned / "rows.csv", of="yes").numpy()
+    ill = np.array([line.split(",")[-1] == "yes" for line in (learned / "rows.csv").read_text().split()[1:]])
+    assert told["rows"] == pytest.approx(600, abs=0.01) and found["count"]["values"] == pytest.approx([600], abs=0.01)
+    assert told["accuracy"] == pytest.approx(np.mean((risk >= 0.4) == ill), abs=1e-4)
+    assert told["sensitivity"] == pytest.approx(np.mean(risk[ill] >= 0.4), abs=1e-4)
+    pairs = (risk[ill][:, None] > risk[~ill]).mean()
+    assert told["AUC"] == pytest.approx(pairs, abs=0.005) and pairs > 0.65
+    remark = found[question]["remarks"][-1]
+    digest = hashlib.sha256((learned / "model/model.safetensors").read_bytes()).hexdigest()
+    assert f"SHA-256 {digest[:12]}" in remark and "was trained on rows of this table" in remark
+    assert f"it asks about weights with SHA-256 {digest[:12]}" in found[""]["public_knowledge"]
+
+
+def test_a_row_moves_a_score_by_no_more_than_one_whatever_the_weights(learned: Path, tmp_path: Path) -> None:
+    """NaN, and logits beyond all bounds, chosen by whoever chose the model: the sums of neighbours, of rows too."""
+    given = scored(learned, "strategy.client.form=central", "num_clients=1", "privacy.unit=row")
+    for number, value in enumerate((math.nan, math.inf, -3e38, 1e30)):
+        hostile = tmp_path / str(number)
+        shutil.copytree(learned / "model", hostile)
+        weights = load_file(hostile / "model.safetensors")
+        save_file({name: torch.full_like(one, value) for name, one in weights.items()}, hostile / "model.safetensors")
+        (hostile / "SHA256SUMS").unlink()
+        config = compose(ask_options([f"score:{hostile}", *given]))
+        data, task = load_federated(config), make_client(config).facts.asks
+        train, model = (
+            data.dataset.train,
+            scorer(str(hostile / "model.safetensors"), None, read_schema(learned / "schema.yaml")),
+        )
+        everybody = task.total(train.inputs, train.targets, None, score=model.of_each)
+        assert np.isfinite(everybody).all()
+        for row in (0, 17, 599):
+            kept = np.arange(600) != row
+            others = task.total(train.inputs[kept], train.targets[kept], None, score=model.of_each)
+            assert np.linalg.norm(everybody - others) <= 1
+
+
+def test_blocks_of_rows_have_their_own_scores(learned: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = compose(ask_options([f"score:{learned}/model", *scored(learned, "strategy.client.form=central")]))
+    train, task = load_federated(config).dataset.train, make_client(config).facts.asks
+    model = scorer(*task.model, task.schema)
+    whole = task.total(train.inputs, train.targets, None, score=model.of_each)
+    monkeypatch.setattr("fedpriv.data.asked.BLOCK_NUMBERS", 7 * len(task.labels))
+    assert np.array_equal(task.total(train.inputs, train.targets, None, score=model.of_each), whole)
+
+
+def test_a_rows_score_does_not_depend_on_the_rows_beside_it(learned: Path) -> None:
+    """Bits, not nearly: a hostile model has all rows at an edge of a bin."""
+    model = scorer(str(learned / "model/model.safetensors"), None, read_schema(learned / "schema.yaml"))
+    inputs = np.random.default_rng(2).normal(size=(257, model.schema.num_inputs)).astype(np.float32)
+    whole = model.of_each(inputs)
+    for part in (slice(0, 1), slice(3, 20), slice(100, 257)):
+        assert np.array_equal(model.of_each(inputs[part]), whole[part])
+
+    class Among(torch.nn.Module):
+        def forward(self, rows: torch.Tensor) -> torch.Tensor:
+            return rows[:, :2] - rows[:, :2].mean(0)
+
+    assert not replace(model, module=Among()).of_each(inputs)[:, 1].std()  # each row is alone
+
+
+def test_a_model_that_draws_is_refused(learned: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Drawing(torch.nn.Module):
+        def forward(self, rows: torch.Tensor) -> torch.Tensor:
+            return rows[:, :2] + torch.rand(1)
+
+    model = load_model(learned / "model")
+    assert isinstance(model, TableModel)
+    monkeypatch.setattr(trained_model, "load_model", lambda folder: replace(model, module=Drawing()))
+    with pytest.raises(RunFolderError, match="keeps something between rows, or draws"):
+        scorer(str(learned / "model/model.safetensors"), None, read_schema(learned / "schema.yaml"))
+
+
+def test_a_regression_is_scored_by_its_errors(tmp_path: Path) -> None:
+    schema = SCHEMA | {
+        "target": {"column": "weight", "task": "regression", "range": [0, 200]},
+        "columns": {"age": {"range": [0, 100]}, "sex": {"values": ["f", "m"]}},
+    }
+    given = options(tmp_path, rows(500), schema=schema)
+    start_run(
+        compose([*given, "strategy=fedavg", "num_rounds=2", "clients_per_round=3", "model=linear"]), tmp_path / "model"
+    )
+    question = f"score:{tmp_path}/model:50"
+    found = answers(tmp_path, (question,), [*given, "strategy.client.noise_multiplier=0"])
+    told, model = figures_of(found[question]), load_model(tmp_path / "model")
+    wrong = np.array(rows(500)["weight"]) - model.predict(tmp_path / "rows.csv")
+    assert told["RMSE"] == pytest.approx(math.sqrt(np.mean(np.clip(wrong, -50, 50) ** 2)), rel=1e-3)
+    assert told["bias (target less prediction)"] == pytest.approx(np.clip(wrong, -50, 50).mean(), abs=0.05)
+
+
+def test_a_persons_rows_are_one_contribution_to_a_score(learned: Path, tmp_path: Path) -> None:
+    schema = SCHEMA | {"unit": "patient"}
+    given = options(tmp_path, rows(240, persons=60), "strategy.client.noise_multiplier=0", schema=schema)
+    start_run(compose([*given[:-1], "strategy=dpsum", "num_rounds=1", "clients_per_round=3"]), tmp_path / "model")
+    question = f"score:{tmp_path}/model"
+    found = answers(tmp_path, (question,), given)
+    assert figures_of(found[question])["rows"] == pytest.approx(60, abs=0.01)
+    assert found[""]["privacy"]["unit"] == "person"
+
+
+def _cut(run: Path) -> None:
+    (run / "model.safetensors").write_bytes((run / "model.safetensors").read_bytes()[:40])
+
+
+def _flip(run: Path) -> None:
+    content = bytearray((run / "model.safetensors").read_bytes())
+    content[-1] ^= 1
+    (run / "model.safetensors").write_bytes(content)
+
+
+def _personal(run: Path) -> None:
+    summary = json.loads((run / "summary.json").read_text())
+    (run / "summary.json").write_text(json.dumps(summary | {"num_shared": summary["num_parameters"] - 1}))
+
+
+def _another_schema(run: Path) -> None:
+    facts = json.loads((run / "classes.json").read_text())
+    facts["schema"]["columns"]["age"]["range"] = [0, 90]
+    (run / "classes.json").write_text(json.dumps(facts))
+    (run / "SHA256SUMS").unlink()
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda run: shutil.rmtree(run), "there is no such run folder"),
+        (lambda run: (run / "model.safetensors").unlink(), "the run has not finished, or trained no model"),
+        (lambda run: (run / "config.yaml").unlink(), "not a run folder"),
+        (_cut, "is no safetensors file"),
+        (_flip, "the model is damaged"),
+        (_personal, "its clients keep layers of their own"),
+        (_another_schema, r"of another schema than the rows that are asked \(age\)"),
+    ],
+)
+def test_a_run_that_cannot_be_scored_is_refused_before_anything_is_spent(
+    change: Any, words: str, learned: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(learned / "model", tmp_path / "model")
+    change(tmp_path / "model")
+    given = [f"score:{tmp_path}/model", *scored(learned), "privacy.target_epsilon=8", f"hydra.run.dir={tmp_path}/asked"]
+    assert main(["ask", *given]) == 2
+    said = capsys.readouterr().err
+    assert re.search(words, said) and "Traceback" not in said and not (tmp_path / "asked").exists()
+
+
+@pytest.mark.parametrize(
+    ("questions", "more", "words"),
+    [
+        (("score:{0}/model:1.5",), (), "the threshold 1.5 must be a number between 0 and 1"),
+        (("score:{0}/model", "score:{0}/model"), (), "is asked twice"),
+        (("score:{0}/model", "score:{0}/other"), (), "allowed: one run in a list"),
+        (("count",), ("model.weights={0}/model/model.safetensors",), "and other questions about none"),
+        (("score:{0}/model",), ("model.weights={0}/rows.csv", "model.trained_on=x"), "model.weights"),
+        (("score:{0}/model",), ("privacy.target_epsilon=0.02",), "nothing can be said of 600 rows at this noise"),
+    ],
+)
+def test_a_question_that_cannot_be_answered_is_refused(
+    questions: tuple[str, ...], more: tuple[str, ...], words: str, learned: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = [one.format(learned) for one in (*questions, *more)]
+    own = [] if "target_epsilon" in str(more) else ["privacy.target_epsilon=8"]
+    assert main(["ask", *given, *scored(learned), *own, "plan=true"]) == 2
+    assert words in capsys.readouterr().err
+
+
+def test_a_model_that_changes_after_the_plan_is_not_scored(learned: Path, tmp_path: Path) -> None:
+    shutil.copytree(learned / "model", tmp_path / "model")
+    file, schema = tmp_path / "model/model.safetensors", read_schema(learned / "schema.yaml")
+    with pytest.raises(RunFolderError, match="the model is another now"):
+        scorer(str(file), "0" * 64, schema)
+    with pytest.raises(RunFolderError, match=r"allowed: model.safetensors of a run's folder"):
+        scorer(str(learned / "model/classes.json"), None, schema)
+
+
+def test_a_plan_says_how_exact_a_score_will_be(learned: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    given = [f"score:{learned}/model", *scored(learned), "privacy.target_epsilon=2", "plan=true"]
+    assert main(["ask", *given]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "half-widths to expect of 600 rows, half of them positive: accuracy" in said
+
+
+def test_a_data_frame_is_scored_under_the_name_that_was_asked(learned: Path) -> None:
+    question = f"score:{learned}/model"
+    found = fedpriv.ask(learned / "rows.csv", [question], learned / "schema.yaml", 4.0, options=["privacy.rng=seeded"])
+    answer = found[question]
+    place = answer.of.index("AUC")
+    assert 0.7 < answer.low[place] < answer.values[place] < answer.high[place] < 0.98

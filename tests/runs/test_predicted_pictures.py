@@ -23,7 +23,7 @@ from fedpriv.config.data_schema import DatasetConfig
 from fedpriv.data.decoding import Encoded, read_picture
 from fedpriv.data.load import load_federated
 from fedpriv.data.sources import class_folders, image_folder
-from fedpriv.runs.trained_model import TrainedModel, load_model
+from fedpriv.training.trained_model import TrainedModel, load_model
 
 SIDE = 8
 

@@ -403,7 +403,7 @@ def test_a_checkpoint_that_lost_what_it_would_share_holds_everything(tmp_path: P
 # --- somebody else's run folder is data: no command that reads one runs what it names, writes elsewhere, hangs, takes
 
 
-PREPARED = ("fedpriv.commands.runs", "fedpriv.runs.start", "fedpriv.report.page", "fedpriv.runs.trained_model")
+PREPARED = ("fedpriv.commands.runs", "fedpriv.runs.start", "fedpriv.report.page", "fedpriv.training.trained_model")
 #: Of the generated folders, so many runs of the tests take all in turn.
 PARTS = 60
 COMMANDS = ("load", *hostile_folders.COMMANDS)

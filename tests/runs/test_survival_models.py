@@ -27,9 +27,9 @@ from fedpriv.mechanisms.noise import KEPT_BACK
 from fedpriv.mechanisms.per_example import PerExampleGradients
 from fedpriv.mechanisms.tasks import Survival
 from fedpriv.runs.start import start_run
-from fedpriv.runs.trained_model import TableModel
 from fedpriv.training.models import build_model
 from fedpriv.training.task_metrics import brier_scores, concordance, kaplan_meier, metrics
+from fedpriv.training.trained_model import TableModel
 from tools import survival_figure
 from tools.survival_figure import cox
 

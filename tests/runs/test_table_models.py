@@ -19,7 +19,7 @@ from fedpriv.common.errors import DataError
 from fedpriv.config.compose import compose
 from fedpriv.data.load import load_federated
 from fedpriv.runs.start import start_run
-from fedpriv.runs.trained_model import TableModel, cell
+from fedpriv.training.trained_model import TableModel, cell
 
 PEOPLE = 60
 TARGETS = {

@@ -23,7 +23,7 @@ from fedpriv.common.errors import RunFolderError
 from fedpriv.config.compose import compose
 from fedpriv.data.table_schema import schema_of
 from fedpriv.runs.start import start_run
-from fedpriv.runs.trained_model import TableModel, TextModel
+from fedpriv.training.trained_model import TableModel, TextModel
 
 NOTES = ["the cat sat", "the dog sat", "sat the dog", "the the cat", "", "x" * 300, "cat"]
 KINDS = {

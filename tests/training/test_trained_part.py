@@ -26,11 +26,11 @@ from fedpriv.mechanisms.noise import KEPT_BACK
 from fedpriv.mechanisms.per_example import PerExampleGradients
 from fedpriv.mechanisms.rowwise import NotRowwise, Rowwise
 from fedpriv.report.page import write_report
-from fedpriv.runs.trained_model import load_model
 from fedpriv.training.flat_model import layout_of
 from fedpriv.training.language_models import Text
 from fedpriv.training.models import build_model
 from fedpriv.training.sequential import FlatModel, LocalData, SequentialTrainer, Training
+from fedpriv.training.trained_model import load_model
 from fedpriv.training.trained_part import freeze_marked, frozen_tensors, without_batch_norm
 from fedpriv.training.vectorised import VectorisedTrainer
 

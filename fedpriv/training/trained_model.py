@@ -10,6 +10,7 @@ Shapes: n pictures or texts, t tokens of an input.
 from __future__ import annotations
 
 import csv
+import hashlib
 import io
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,9 +26,9 @@ from pydantic import BaseModel, Field, FiniteFloat, model_validator
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fedpriv.common.checksums import MODEL_FILES, SUMS, damage
+from fedpriv.common.checksums import MODEL_FILES, SUMS, TOKENIZER, damage
 from fedpriv.common.errors import DataError, OptionError, RunFolderError
-from fedpriv.common.run_files import bytes_in, fitting, is_file_in, mapping_in, shapes_in, tensors_in
+from fedpriv.common.run_files import bytes_in, fitting, is_file_in, mapping_in, open_in, shapes_in, tensors_in
 from fedpriv.config.compose import read_config
 from fedpriv.config.question_words import refuse_answers
 from fedpriv.config.schema import Config
@@ -39,7 +40,6 @@ from fedpriv.data.table_rows import encode, form_of, next_tokens, task_of, texts
 from fedpriv.data.table_schema import TableSchema, parsed_number, schema_of, with_tokenizer
 from fedpriv.data.texts import TokenRule
 from fedpriv.mechanisms.tasks import PADDING, Classification, NextToken, Regression, Survival, Task
-from fedpriv.runs.folder import TOKENIZER
 from fedpriv.training.flat_model import Shape
 from fedpriv.training.language_models import text_for
 from fedpriv.training.models import build_model
@@ -219,6 +219,16 @@ class TableModel:
         numbers: NDArray[np.float64] = self.task.survival(outputs.double(), at).numpy()
         return numbers
 
+    def of_each(self, inputs: NDArray[Any]) -> NDArray[np.float64]:
+        """Probabilities [n, classes], or the number in the schema's scale [n, 1], of encoded rows [n, d], one row after
+        the other: in a batch, numbers may be rounded by what stands beside them.
+        """
+        self.module.eval()
+        with torch.inference_mode():
+            outputs = [self.module(row.clone()) for row in torch.from_numpy(np.array(inputs)).split(1)]
+            found = torch.cat(outputs) if outputs else torch.zeros(0, len(self.classes))
+            return (found if isinstance(self.task, Regression) else self._shares(found)).double().numpy()
+
     # --- files -------------------------------------------------------------------------------------------
 
     def new_columns(self, table: pa.Table, name: str) -> dict[str, list[str] | NDArray[np.float64]]:
@@ -396,6 +406,49 @@ def load_model(folder: str | Path) -> TrainedModel | TableModel:
         except (OSError, ValueError) as error:
             raise RunFolderError(f"{folder}: the model cannot be read ({error})") from None
         return _model(config, path, facts, shapes)
+
+
+def scorer(weights: str, sha256: str | None, schema: TableSchema) -> TableModel:
+    """The model that a question asks about: of the folder in which the file of its ``weights`` lies.
+
+    sha256: of that file, None: any. schema: by which the rows that are asked are read. Raises `RunFolderError` for a
+    folder without a finished model, another file, and a model of other columns, of clients' own layers, of no classes
+    or numbers of a table, or that says another score of the same row the second time.
+    """
+    file = Path(weights)
+    folder = file.parent
+    if file.name != MODEL_FILES[0]:
+        raise RunFolderError(f"{file}: allowed: {MODEL_FILES[0]} of a run's folder, with what lies beside it")
+    model = load_model(folder)
+    try:
+        with open_in(folder, file.name) as opened:
+            found = hashlib.file_digest(opened, "sha256").hexdigest()
+        summary = mapping_in(folder, "summary.json") if is_file_in(folder, "summary.json") else {}
+    except (OSError, ValueError) as error:
+        raise RunFolderError(f"{folder}: cannot be read ({error})") from None
+    if sha256 not in (None, found):
+        raise RunFolderError(f"{file}: the model is another now: its SHA-256 is {found}, and {sha256} is named")
+    shared, size = summary.get("num_shared"), summary.get("num_parameters")
+    if isinstance(shared, int) and isinstance(size, int) and shared < size:
+        words = "its clients keep layers of their own, so the server's model is a part of each"
+        raise RunFolderError(f"{folder}: {words}; allowed: a run with one model")
+    if not isinstance(model, TableModel) or not isinstance(model.task, Classification | Regression):
+        what = model.task.name if isinstance(model, TableModel) else "pictures"
+        raise RunFolderError(f"{folder}: its model is of {what}; score takes classification and regression of tables")
+    if model.schema.digest != schema.digest:
+        mine, others = (dict(one.inputs) for one in (model.schema, schema))
+        apart = [name for name in {**mine, **others} if mine.get(name) != others.get(name)]
+        if model.schema.target != schema.target:
+            apart.insert(0, f"the target {schema.target.column}")
+        words = f"its model is of another schema than the rows that are asked ({', '.join(apart[:6]) or 'unit'})"
+        raise RunFolderError(f"{folder}: {words}; allowed: a run with this schema")
+    zero = np.zeros(
+        (1, schema.num_inputs), np.float32
+    )  # no row of anybody's: what a node refuses tells nothing of its rows
+    if not np.array_equal(model.of_each(zero), model.of_each(zero), equal_nan=True):
+        words = "its model keeps something between rows, or draws: it says another score of a row the second time"
+        raise RunFolderError(f"{folder}: {words}; allowed: a model whose scores are functions of a row")
+    return model
 
 
 def _model(config: Config, path: Path, facts: Facts, shapes: dict[str, Shape]) -> TrainedModel | TableModel:
