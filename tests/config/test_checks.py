@@ -70,6 +70,8 @@ BREAKING = {
     "answers": "strategy=ask strategy.client.questions=[count] dataset=breast_cancer model=mlp",
     "scored-one": "strategy=ask strategy.client.questions=[score:a,score:b] dataset=breast_cancer",
     "scored": "strategy=ask strategy.client.questions=[score:a] dataset=breast_cancer",
+    "moments": "strategy=moments dataset=breast_cancer model=mlp",
+    "moments-alone": "strategy=dpsum dataset=breast_cancer model=moments",
     "no-start": "strategy=dpsum model=constant model.weights=w.safetensors dataset=breast_cancer",
     "cohort": "num_clients=5 clients_per_round=6",
     "replies": "strategy.server.min_replies=21",
