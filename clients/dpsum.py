@@ -48,6 +48,7 @@ from fedpriv.client.summing import RowSumClient
 from fedpriv.common.messages import Request
 from fedpriv.config.methods import DPSumOptions
 from fedpriv.mechanisms.clipped_sums import ClippedSum, excess
+from fedpriv.mechanisms.recalibration import counted
 from fedpriv.mechanisms.scaling import Scaling, clipped_rows
 from fedpriv.training.sequential import Clipping, LocalData
 
@@ -60,10 +61,15 @@ class DPSumClient(RowSumClient):
     options: DPSumOptions  # type: ignore[assignment]
     traits = Traits(needs_facts=True, clips_examples=True, bound_to_rounds=MEAN_OF_MODELS)
     scaling: Scaling | None = None  # of this participation
+    counts_from: float = math.inf  # the first round that recalibrates
 
     def __init__(self, options: Any, run: RunFacts) -> None:
         super().__init__(options, run)
-        if run.facts is not None and self.options.scales(run.facts.flat_inputs):  # theta, m and ln s, as long as theta
+        if run.facts is None:
+            return
+        scales, last = self.options.scales(run.facts.flat_inputs), self.options.recalibrates(run.facts.risk_classes)
+        self.counts_from = self.options.rounds - last + 1
+        if scales or last:  # theta, m and ln s, as long as theta
             self.traits = replace(self.traits, vectors_down=3)
 
     @property
@@ -90,7 +96,11 @@ class DPSumClient(RowSumClient):
         """
         data, bound, source = self._drawn(request), self.clip_norm, self.noise(request, "release")
         expected = max(1, round(self.options.sampling_rate * self.facts.num_examples))
-        if self.scaling is not None and request.round <= 2:
+        if self.scaling is not None and request.round >= self.counts_from:
+            bound = 1.0
+            found = clipped_rows(self._counted(theta, data), bound, data.unit)
+            total = torch.nn.functional.pad(found.total, (0, len(theta) - len(found.total)))
+        elif self.scaling is not None and request.round <= 2:
             rows, bound = data.inputs.flatten(1), self.scaling.bound
             if request.round == 2:
                 rows = (rows - torch.from_numpy(self.scaling.shift).float()).abs()
@@ -112,6 +122,12 @@ class DPSumClient(RowSumClient):
         }
         numbers = self.leaving(total / bound, source)
         return self.packed(Release(numbers, None, figures, local=theta if self.tests_models else None))
+
+    def _counted(self, theta: Tensor, data: LocalData) -> Tensor:
+        assert self.scaling is not None
+        centre, width = float(self.scaling.shift[0]), math.exp(min(80.0, float(self.scaling.log_scale[0])))
+        outputs, inputs = self.scaling.outputs, data.inputs.flatten(1)
+        return counted(inputs, data.targets, theta.double().numpy(), outputs, centre, width)
 
     def _drawn(self, request: Request) -> LocalData:
         """The site's examples; of sampling_rate < 1 each (each person's) with that probability."""

@@ -409,8 +409,8 @@ class SkellamOptions(WholeGaussianOptions):
     claimed_delta: float = Field(gt=0, lt=1, description="of which the bounds of a run may use up a hundredth")
 
 
-#: A run of fewer rounds has none to spare for its inputs.
-FEWEST_SCALED = 10
+#: A run of fewer rounds has none to spare for its inputs or its risks; rounds that its risks get.
+FEWEST_SCALED, RECALIBRATION = 10, 2
 
 
 class DPSumOptions(RowSumOptions):
@@ -426,6 +426,11 @@ class DPSumOptions(RowSumOptions):
         description="rounds 1 and 2 release means and deviations of the inputs, by which these are centred and scaled; "
         f"of models linear and mlp in runs of {FEWEST_SCALED} rounds and more"
     )
+    recalibration: int | None = Field(
+        ge=0,
+        description="last rounds, which make a linear classifier's probabilities on a table risks; null: "
+        f"{RECALIBRATION} in runs of {FEWEST_SCALED} rounds and more where the model is one, else 0",
+    )
 
     @property
     def rate(self) -> float:
@@ -434,6 +439,18 @@ class DPSumOptions(RowSumOptions):
     def scales(self, flat_inputs: int) -> bool:
         """Whether `scale_inputs` applies to this run; flat_inputs: as `PublicFacts`."""
         return self.scale_inputs and self.rounds >= FEWEST_SCALED and flat_inputs > 0
+
+    def recalibrates(self, risk_classes: int) -> int:
+        """How many of the run's last rounds `recalibration` gets; risk_classes: as `PublicFacts`."""
+        if self.recalibration is None:
+            return RECALIBRATION if self.rounds >= FEWEST_SCALED and risk_classes else 0
+        if self.recalibration and not risk_classes:
+            words = "needs a table with classes, of which model=linear reads three inputs or more; allowed: null, 0"
+            raise OptionError("strategy.client.recalibration", self.recalibration, words)
+        if self.recalibration >= self.rounds:
+            words = f"leaves no round to train in; allowed: null, 0 to num_rounds - 1 = {self.rounds - 1}"
+            raise OptionError("strategy.client.recalibration", self.recalibration, words)
+        return self.recalibration
 
 
 class CpSGDOptions(ModularOptions, GradientOptions):

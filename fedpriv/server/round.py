@@ -76,6 +76,7 @@ class Population:
     threat: Threat | None = None  # the method's own, with the run's unit; None: not known
     num_rounds: int | None = None  # after which nothing is released; None: not known
     counts_in_replies: bool = False  # whether clients declare their examples with each reply, and not before the run
+    risk_classes: int = 0  # as the clients' facts have it
 
     def noise(self, *key: int | str) -> NoiseSource:
         """The server's noise as `privacy.rng` says; the key addresses it in a simulation."""
