@@ -6,6 +6,10 @@ With scale_inputs round 1 gives the inputs' noisy means m, round 2 their noisy m
 later rounds are those of inputs (x - m)/s with s = deviation + 2 tau + 0.001, where tau is the noise's standard
 deviation in a deviation: an input that the noise hides is not blown up.
 
+With recalibration the last rounds (2 on a table of classes) train nothing: the first asks where the log odds lie, the
+second asks closer by, and the model that remains is scaled and shifted by the fit to both
+(`fedpriv.mechanisms.recalibration`). `average` and T below count the rounds before these.
+
 The learning rate where strategy.server.lr=null. One round's noise moves theta by eta nu in length, where nu = sigma'
 sqrt(d)/n is that of the noise in the mean gradient in units of C; after T rounds it has moved it by about eta nu
 sqrt(T). eta = min(6, 4/(nu sqrt(T))), a tenth of 6 where the output is one number in [-1, 1] (logits are longer).
@@ -29,7 +33,7 @@ from fedpriv.common.messages import FloatVector, pack_vector
 from fedpriv.common.replies import Reply
 from fedpriv.config.methods import DPSumOptions
 from fedpriv.mechanisms.clipped_sums import excess
-from fedpriv.mechanisms.recalibration import Curve, first_curve, fit, recalibrated
+from fedpriv.mechanisms.recalibration import Curve, closer, first_curve, fit, recalibrated
 from fedpriv.mechanisms.scaling import Scaling
 from fedpriv.server.row_sums import RowSumServer
 
@@ -62,9 +66,8 @@ class DPSum(RowSumServer):
     @property
     def noise(self) -> float:
         """Standard deviation of the noise in a mean, in units of the bound."""
-        sites = self.population.clients_per_round
-        noises = 1 if self.options.form == "central" else sites
-        return self.options.noise_multiplier * math.sqrt(noises) / self.expected(sites)
+        people = self.population
+        return self.options.mean_noise(self.rows, people.clients_per_round, people.num_clients)
 
     def step(self, size: int) -> float:
         """eta of a theta [size]; 1 where the optimizer has its own."""
@@ -79,7 +82,7 @@ class DPSum(RowSumServer):
     @property
     def trained(self) -> int:
         """Rounds before those that recalibrate."""
-        return self.options.rounds - self.options.recalibrates(self.population.risk_classes)
+        return self.options.rounds - self.options.recalibrates(self.population.risk_classes, self.noise)
 
     @property
     def scaling(self) -> Scaling | None:
@@ -141,7 +144,7 @@ class DPSum(RowSumServer):
         in [-1, 1] by those of even ones), or closer by what the last round said.
         """
         if self.curves:
-            asked = self.curves[-1].closer()
+            asked = closer(self.curves[-1], self.population.outputs == 2)
         else:
             scaling, outputs = self.scaling, self.population.outputs
             shift = np.zeros(self.population.flat_inputs) if scaling is None else scaling.shift
