@@ -11,6 +11,8 @@ from torch import Tensor
 
 from fedpriv.mechanisms.tasks import PADDING, Classification, Multilabel, NextToken, Regression, Task
 
+#: Of two classes: how a model ranks, and how right its probabilities are.
+RISKS = ("auc", "brier", "slope")
 #: Share of the test examples below which a class is rare.
 RARE = 0.2
 #: Of Newton's method, and the length of its longest.
@@ -41,7 +43,7 @@ def metrics(task: Task, outputs: Tensor, targets: Tensor, loss: float) -> dict[s
         if task.num_outputs == 2 and torch.isfinite(outputs).all():
             place = 1 if task.positive is None else task.labels.index(task.positive)
             odds = (outputs[:, place].double() - outputs[:, 1 - place].double()).numpy()
-            found |= _of_two(odds, (targets.numpy() == place).astype(np.int64))
+            found |= of_two(odds, (targets.numpy() == place).astype(np.int64))
     elif isinstance(task, Multilabel):
         found |= _of_labels(outputs.double().nan_to_num().numpy(), targets.numpy())
     elif isinstance(task, Regression):
@@ -64,7 +66,7 @@ def leading(task: Task, targets: Tensor) -> str:
     return task.leading
 
 
-def _of_two(odds: np.ndarray, targets: np.ndarray) -> dict[str, float]:
+def of_two(odds: np.ndarray, targets: np.ndarray) -> dict[str, float]:
     """Of the positive class (targets 1), with its log odds float64 [n]."""
     from sklearn import metrics as known  # takes a second
 

@@ -457,11 +457,14 @@ def test_recalibration_costs_a_round_each_and_is_refused_where_there_are_no_risk
     assert client.counts_from == 19 and plain.counts_from == 21  # of a run without there is no such round
     assert plain.planned_events(20) == client.planned_events(20)
     assert made("num_rounds=9").counts_from == 10
-    # noise sqrt(5) sigma against 455 rows of 1 %; a given number of rounds does not ask
-    assert [made(f"strategy.client.noise_multiplier={sigma}").counts_from for sigma in (2.0, 2.1)] == [19, 21]
+    # noise sqrt(5) sigma against 2 % of 456 rows; a given number of rounds does not ask
+    assert [made(f"strategy.client.noise_multiplier={sigma}").counts_from for sigma in (4.06, 4.08)] == [19, 21]
     assert made("strategy.client.noise_multiplier=9", "strategy.client.recalibration=3").counts_from == 18
     central = ("strategy.client.form=central", "strategy.client.sampling_rate=0.5")
-    assert [made(*central, f"strategy.client.noise_multiplier={sigma}").counts_from for sigma in (2.2, 2.3)] == [19, 21]
+    assert [made(*central, f"strategy.client.noise_multiplier={sigma}").counts_from for sigma in (4.5, 4.6)] == [
+        19,
+        21,
+    ]
     for options in (["dataset=diabetes"], ["model=mlp"], ["dataset=digits"]):
         with pytest.raises(OptionError, match=r"recalibration=2: .*model=linear .* allowed: null, 0"):
             make_client(compose([*SMALL, "strategy.client.recalibration=2", *options]))
