@@ -68,7 +68,7 @@ def draw_private(rounds: Sequence[Round], folder: Path) -> list[Picture]:
 
 def draw_risks(risks: Risks, folder: Path) -> list[Picture]:
     """ROC curve and calibration curve of two classes on the test set."""
-    if not risks.known or not risks.roc:
+    if not (risks.known and risks.roc and risks.calibration):
         return []
     shares = [row[1:] for row in risks.calibration]
     words = ", ".join(f"{share:.2f} at {mean:.2f}" for mean, share in shares)

@@ -203,13 +203,9 @@ class Risks(Part):
     @property
     def known(self) -> bool:
         """Whether all of it is there, in a form that can be shown."""
-        whole = self.threshold is not None and [len(row) for row in self.confusion] == [2, 2]
-        rows = all(len(row) == width for part, width in ((self.roc, 2), (self.calibration, 3)) for row in part)
-        return (
-            whole
-            and rows
-            and all(math.isfinite(x) for part in (self.roc, self.calibration) for row in part for x in row)
-        )
+        parts = ((self.confusion, 2), (self.roc, 2), (self.calibration, 3))
+        rows = all(len(row) == width and all(map(math.isfinite, row)) for part, width in parts for row in part)
+        return self.threshold is not None and len(self.confusion) == 2 and rows
 
 
 class Coefficient(Part):
