@@ -31,7 +31,7 @@ def without_privacy(options: list[str]) -> list[float]:
     """Accuracy, AUC, Brier score and slope of logistic regression."""
     data = load_federated(compose(options)).dataset
     train, test = ((np.array(part.inputs), np.array(part.targets)) for part in (data.train, data.test))
-    odds = LogisticRegression(C=1e4, max_iter=10_000).fit(*train).decision_function(test[0])
+    odds = LogisticRegression(max_iter=10_000).fit(*train).decision_function(test[0])
     metrics = of_two(odds, test[1])
     return [float(((odds > 0) == test[1]).mean()), *(metrics.get(name, np.nan) for name in RISKS)]
 

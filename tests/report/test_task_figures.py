@@ -160,7 +160,7 @@ def test_a_regressions_coefficients_are_in_the_targets_units(tmp_path: Path) -> 
 def test_groups_are_of_a_column_of_categories(name: str, tmp_path: Path) -> None:
     with pytest.raises(OptionError, match=f"evaluate.by={name}: .* allowed: null, sex"):
         start_run(compose([*patients(tmp_path), f"evaluate.by={name}"]), tmp_path / "run")
-    with pytest.raises(OptionError, match="evaluate.threshold=1"):
+    with pytest.raises(OptionError, match=r"evaluate\.threshold=1"):
         compose([*SMALL, "evaluate.threshold=1"])
 
 
