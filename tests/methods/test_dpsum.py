@@ -12,11 +12,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from flwr.app import ArrayRecord
+from reference.federation import make_site
 from safetensors.torch import load_file
 
 from fedpriv.attacks.release_audit import audit_config, further_pairs
 from fedpriv.client.build import make_client
 from fedpriv.common.errors import OptionError
+from fedpriv.common.messages import Request
 from fedpriv.config.compose import compose
 from fedpriv.data.load import load_federated
 from fedpriv.mechanisms import integer_noise
@@ -31,7 +34,8 @@ from fedpriv.privacy.composition import compose as compose_events
 from fedpriv.privacy.events import EVERY_CLIENT
 from fedpriv.privacy.gaussian_dp import gaussian_epsilon
 from fedpriv.privacy.sum_grid import RowSumGrid
-from fedpriv.runs.start import start_run
+from fedpriv.runs.start import resume_run, start_run
+from fedpriv.training.sequential import LocalData
 from fedpriv.training.task_metrics import calibration
 from strategies.dpsum import DPSum
 
@@ -486,3 +490,75 @@ def test_a_tables_risks_are_right_where_clipping_alone_makes_them_wrong(
     assert 0.8 < finals[0]["slope"] < 1.25
     assert abs(math.log(finals[0]["slope"])) < abs(math.log(finals[1]["slope"]))
     assert finals[0]["brier"] < finals[1]["brier"] + 1e-3
+
+
+def test_a_run_that_ends_between_its_counts_goes_on_to_the_same_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first counts are in the checkpoint. And masks change no bit of a recalibrated model."""
+    options = [*SMALL, "num_rounds=12", "checkpoint.every=1", "evaluate.every=0"]
+    start_run(compose(options), tmp_path / "whole")
+    start_run(compose([*options, "strategy.secure_sum=protocol"]), tmp_path / "masked")
+    plain = DPSum._recalibrated
+
+    def cut(self: DPSum, theta: Any, mean: Any) -> Any:
+        if self.current.number == 12:
+            raise KeyboardInterrupt
+        return plain(self, theta, mean)
+
+    monkeypatch.setattr(DPSum, "_recalibrated", cut)
+    with pytest.raises(KeyboardInterrupt):
+        start_run(compose(options), tmp_path / "cut")
+    monkeypatch.setattr(DPSum, "_recalibrated", plain)
+    resume_run(tmp_path / "cut")
+    models = [load_file(tmp_path / name / "model.safetensors") for name in ("whole", "masked", "cut")]
+    for name, tensor in models[0].items():
+        assert torch.equal(tensor, models[1][name]) and torch.equal(tensor, models[2][name])
+    lines = [(tmp_path / name / "ledger.jsonl").read_text().splitlines() for name in ("whole", "cut")]
+    assert len(lines[0]) == len(lines[1])
+
+
+@pytest.mark.parametrize("persons", [False, True])
+@pytest.mark.parametrize("value", HOSTILE)
+def test_a_row_moves_what_leaves_a_site_in_a_round_of_counts_by_the_bound_at_most(value: float, persons: bool) -> None:
+    """Of the client itself, whatever comes down; and an honest row moves it by nearly as much as it may."""
+    noiseless = ("num_rounds=12", "strategy.client.form=local", "strategy.client.noise_multiplier=0")
+    config, rng = compose([*SMALL, *noiseless, "strategy.client.clip_norm=0.01"]), np.random.default_rng(0)
+    inputs, targets = torch.from_numpy(rng.uniform(-1, 1, (41, 30))).float(), torch.from_numpy(rng.integers(0, 2, 41))
+    inputs[-1] = value
+    persons_of = torch.arange(41) // 2 if persons else None
+
+    def leaving(rows: int, theta: np.ndarray) -> torch.Tensor:
+        data = LocalData(inputs[:rows], targets[:rows], None if persons_of is None else persons_of[:rows])
+        client = make_client(config, make_site(load_data=lambda _: data))
+        client.scaling = Scaling(np.full(30, value), np.zeros(30), 2)  # type: ignore[attr-defined]
+        try:
+            next(client.steps(torch.from_numpy(theta).float(), None, Request(12)))  # type: ignore[arg-type]
+        except StopIteration as end:
+            return end.value.value.double()  # type: ignore[no-any-return]
+        raise AssertionError("a round of counts asks for no gradients")
+
+    grid = make_client(config).grid  # type: ignore[attr-defined]
+    for theta in (rng.normal(size=62), np.full(62, value)):
+        moved = float(torch.linalg.vector_norm(leaving(41, theta) - leaving(40, theta)))
+        assert moved <= grid.l2() / grid.steps
+        assert persons or moved > 0.7
+
+
+def test_the_server_knows_the_noise_in_its_counts() -> None:
+    """sqrt(5) sigma in a count of rows, of a sample or not, that are divided by the expected rows on the way."""
+    for rate, form, noise in ((1.0, "ddgauss", 3 * math.sqrt(5)), (0.5, "central", 3.0)):
+        people: dict[str, Any] = {"num_clients": 5, "clients_per_round": 5, "risk_classes": 2, "outputs": 2}
+        people |= {"num_examples": staticmethod(lambda client: 2000), "flat_inputs": 30}
+        given = (f"strategy.client.sampling_rate={rate}", f"strategy.client.form={form}", "num_rounds=20")
+        strategy = DPSum.__new__(DPSum)
+        strategy.options = compose([*SMALL, *given, "strategy.client.noise_multiplier=3"]).strategy.options  # type: ignore[assignment]
+        strategy.population = type("Population", (), people)()  # type: ignore[assignment]
+        assert strategy.trained == 18
+        theta, counts = np.ones(62, np.float32), np.arange(20.0)
+        strategy.current = type("Round", (), {"number": 19, "theta": theta})()  # type: ignore[assignment]
+        strategy.coming_down(ArrayRecord())
+        assert strategy._recalibrated(theta, np.pad(counts, (0, 42)) / (10_000 * rate)) is theta
+        assert strategy.curves[0].noise == pytest.approx(noise) and np.allclose(
+            strategy.curves[0].counts.ravel(), counts
+        )
