@@ -437,13 +437,16 @@ def test_a_row_or_person_moves_the_counts_by_less_than_one(value: float, unit: t
 
 @pytest.mark.parametrize("rows", [1, 7, 8, 9, 33, 1000])
 def test_a_rows_log_odds_do_not_depend_on_how_many_rows_there_are(rows: int) -> None:
-    """Under a theta that makes huge terms cancel, where a last bit would turn a class round."""
-    inputs, targets, theta = made_risks(1000, 1.0)
-    theta = theta + 1e17 * np.concatenate([np.tile([1.0, -1.0], 6), [1.0, -1.0]])
-    vectors = counted(inputs, targets, theta, 2, 0.0, 1.0)
-    assert torch.equal(counted(inputs[:rows], targets[:rows], theta, 2, 0.0, 1.0), vectors[:rows])
-    order = torch.randperm(1000, generator=torch.Generator().manual_seed(0))
-    assert torch.equal(counted(inputs[order], targets[order], theta, 2, 0.0, 1.0), vectors[order])
+    """Under a theta whose terms cancel but for their rounding, which alone says where a row counts."""
+    rng = np.random.default_rng(0)
+    half, weights = rng.uniform(-1, 1, (1000, 50)), 1e16 * rng.normal(size=50)
+    inputs, targets = torch.from_numpy(np.hstack([half, half])).float(), torch.from_numpy(rng.integers(0, 2, 1000))
+    theta = np.concatenate([np.zeros(100), weights, -weights, [0.0, 0.0]])
+    vectors = counted(inputs, targets, theta, 2, 0.0, 10.0)
+    assert int((vectors.sum(0) > 20).sum()) >= 8  # they lie all over the knots
+    assert torch.equal(counted(inputs[:rows], targets[:rows], theta, 2, 0.0, 10.0), vectors[:rows])
+    order = torch.from_numpy(rng.permutation(1000))
+    assert torch.equal(counted(inputs[order], targets[order], theta, 2, 0.0, 10.0), vectors[order])
 
 
 def test_the_two_likeliest_classes_are_those() -> None:
@@ -469,6 +472,8 @@ def test_recalibration_costs_a_round_each_and_is_refused_where_there_are_no_risk
         19,
         21,
     ]
+    unscaled = made("strategy.client.scale_inputs=false")  # its first rounds are no sums of inputs
+    assert unscaled.traits.vectors_down == 3 and not unscaled.scales and client.scales
     for options in (["dataset=diabetes"], ["model=mlp"], ["dataset=digits"]):
         with pytest.raises(OptionError, match=r"recalibration=2: .*model=linear .* allowed: null, 0"):
             make_client(compose([*SMALL, "strategy.client.recalibration=2", *options]))
@@ -523,21 +528,24 @@ def test_a_run_that_ends_between_its_counts_goes_on_to_the_same_model(
 def test_a_row_moves_what_leaves_a_site_in_a_round_of_counts_by_the_bound_at_most(value: float, persons: bool) -> None:
     """Of the client itself, whatever comes down; and an honest row moves it by nearly as much as it may."""
     noiseless = ("num_rounds=12", "strategy.client.form=local", "strategy.client.noise_multiplier=0")
+    noiseless += ("strategy.client.scale_inputs=false",)
     config, rng = compose([*SMALL, *noiseless, "strategy.client.clip_norm=0.01"]), np.random.default_rng(0)
     inputs, targets = torch.from_numpy(rng.uniform(-1, 1, (41, 30))).float(), torch.from_numpy(rng.integers(0, 2, 41))
     inputs[-1] = value
     persons_of = torch.arange(41) // 2 if persons else None
 
-    def leaving(rows: int, theta: np.ndarray) -> torch.Tensor:
+    def leaving(rows: int, theta: np.ndarray, number: int = 12) -> torch.Tensor:
         data = LocalData(inputs[:rows], targets[:rows], None if persons_of is None else persons_of[:rows])
         client = make_client(config, make_site(load_data=lambda _: data))
         client.scaling = Scaling(np.full(30, value), np.zeros(30), 2)  # type: ignore[attr-defined]
         try:
-            next(client.steps(torch.from_numpy(theta).float(), None, Request(12)))  # type: ignore[arg-type]
+            next(client.steps(torch.from_numpy(theta).float(), None, Request(number)))  # type: ignore[arg-type]
         except StopIteration as end:
             return end.value.value.double()  # type: ignore[no-any-return]
         raise AssertionError("a round of counts asks for no gradients")
 
+    with pytest.raises(AssertionError, match="gradients"), np.errstate(invalid="ignore"):
+        leaving(40, rng.normal(size=62), 1)  # scale_inputs=false: the first rounds are of gradients
     grid = make_client(config).grid  # type: ignore[attr-defined]
     for theta in (rng.normal(size=62), np.full(62, value)):
         moved = float(torch.linalg.vector_norm(leaving(41, theta) - leaving(40, theta)))
