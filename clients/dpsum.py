@@ -14,8 +14,10 @@ With unit person a row is a person below: C bounds the mean of its rows' gradien
 
 What is summed. With scale_inputs the first two rounds are about the inputs x [k], each row clipped to length B =
 sqrt(k/3), that of a row spread evenly over [-1, 1]: round 1 sums x, round 2 |x - m|, where m is the mean that round 1
-released; unused numbers are zero. All other rounds sum gradients in units of C, of the inputs (x - m)/s where a
-server sends m and s. No round depends on anything of the data but through what earlier rounds released.
+released; unused numbers are zero. With recalibration the last rounds count rows by the model's log odds and class, of
+length 1 each (proof: `fedpriv.mechanisms.recalibration`); their centre and ln width come in place of m and ln s. All
+other rounds sum gradients in units of C, of the inputs (x - m)/s where a server sends m and s. No round depends on
+anything of the data but through what earlier rounds released.
 
 The private count of lost cells. Of a table's column of categories one input is 1 where the schema does not name the
 cell ("other"). That input is a coordinate of the x of round 1, so the count of lost cells is a coordinate of a sum that
@@ -48,6 +50,7 @@ from fedpriv.client.summing import RowSumClient
 from fedpriv.common.messages import Request
 from fedpriv.config.methods import DPSumOptions
 from fedpriv.mechanisms.clipped_sums import ClippedSum, excess
+from fedpriv.mechanisms.recalibration import counted
 from fedpriv.mechanisms.scaling import Scaling, clipped_rows
 from fedpriv.training.sequential import Clipping, LocalData
 
@@ -60,10 +63,18 @@ class DPSumClient(RowSumClient):
     options: DPSumOptions  # type: ignore[assignment]
     traits = Traits(needs_facts=True, clips_examples=True, bound_to_rounds=MEAN_OF_MODELS)
     scaling: Scaling | None = None  # of this participation
+    scales = False  # whether rounds 1 and 2 are about the inputs
+    counts_from: float = math.inf  # the first round that recalibrates
 
     def __init__(self, options: Any, run: RunFacts) -> None:
         super().__init__(options, run)
-        if run.facts is not None and self.options.scales(run.facts.flat_inputs):  # theta, m and ln s, as long as theta
+        if run.facts is None:
+            return
+        facts, options = run.facts, self.options
+        noise = options.mean_noise(facts.total_examples, facts.clients_per_round, facts.num_clients)
+        scales, last = options.scales(facts.flat_inputs), options.recalibrates(facts.risk_classes, noise)
+        self.scales, self.counts_from = scales, self.options.rounds - last + 1
+        if scales or last:  # theta, m and ln s, as long as theta
             self.traits = replace(self.traits, vectors_down=3)
 
     @property
@@ -90,7 +101,11 @@ class DPSumClient(RowSumClient):
         """
         data, bound, source = self._drawn(request), self.clip_norm, self.noise(request, "release")
         expected = max(1, round(self.options.sampling_rate * self.facts.num_examples))
-        if self.scaling is not None and request.round <= 2:
+        if self.scaling is not None and request.round >= self.counts_from:
+            bound = 1.0
+            found = clipped_rows(self._counted(theta, data), bound, data.unit)
+            total = torch.nn.functional.pad(found.total, (0, len(theta) - len(found.total)))
+        elif self.scaling is not None and self.scales and request.round <= 2:
             rows, bound = data.inputs.flatten(1), self.scaling.bound
             if request.round == 2:
                 rows = (rows - torch.from_numpy(self.scaling.shift).float()).abs()
@@ -112,6 +127,13 @@ class DPSumClient(RowSumClient):
         }
         numbers = self.leaving(total / bound, source)
         return self.packed(Release(numbers, None, figures, local=theta if self.tests_models else None))
+
+    def _counted(self, theta: Tensor, data: LocalData) -> Tensor:
+        """Vectors of the rows, float64 [n, 2B]; c and s are anything."""
+        assert self.scaling is not None
+        centre, width = float(self.scaling.shift[0]), math.exp(min(80.0, float(self.scaling.log_scale[0])))
+        outputs, inputs = self.scaling.outputs, data.inputs.flatten(1)
+        return counted(inputs, data.targets, theta.double().numpy(), outputs, centre, width)
 
     def _drawn(self, request: Request) -> LocalData:
         """The site's examples; of sampling_rate < 1 each (each person's) with that probability."""

@@ -6,6 +6,10 @@ With scale_inputs round 1 gives the inputs' noisy means m, round 2 their noisy m
 later rounds are those of inputs (x - m)/s with s = deviation + 2 tau + 0.001, where tau is the noise's standard
 deviation in a deviation: an input that the noise hides is not blown up.
 
+With recalibration the last rounds (2 on a table of classes) train nothing: the first asks where the log odds lie, the
+second asks closer by, and the model that remains is scaled and shifted by the fit to both
+(`fedpriv.mechanisms.recalibration`). `average` and T below count the rounds before these.
+
 The learning rate where strategy.server.lr=null. One round's noise moves theta by eta nu in length, where nu = sigma'
 sqrt(d)/n is that of the noise in the mean gradient in units of C; after T rounds it has moved it by about eta nu
 sqrt(T). eta = min(6, 4/(nu sqrt(T))), a tenth of 6 where the output is one number in [-1, 1] (logits are longer).
@@ -18,6 +22,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -28,6 +33,7 @@ from fedpriv.common.messages import FloatVector, pack_vector
 from fedpriv.common.replies import Reply
 from fedpriv.config.methods import DPSumOptions
 from fedpriv.mechanisms.clipped_sums import excess
+from fedpriv.mechanisms.recalibration import Curve, closer, first_curve, fit, recalibrated
 from fedpriv.mechanisms.scaling import Scaling
 from fedpriv.server.row_sums import RowSumServer
 
@@ -45,6 +51,8 @@ class DPSum(RowSumServer):
     count: int = 0
     shift: NDArray[np.float64] | None = None  # m [k]
     log_scale: NDArray[np.float64] | None = None  # ln s [k]
+    asked: Curve | None = None  # what this round counts
+    curves: tuple[Curve, ...] = ()  # what earlier rounds counted
 
     # --- what is public ------------------------------------------------------------------------------------
 
@@ -58,9 +66,8 @@ class DPSum(RowSumServer):
     @property
     def noise(self) -> float:
         """Standard deviation of the noise in a mean, in units of the bound."""
-        sites = self.population.clients_per_round
-        noises = 1 if self.options.form == "central" else sites
-        return self.options.noise_multiplier * math.sqrt(noises) / self.expected(sites)
+        people = self.population
+        return self.options.mean_noise(self.rows, people.clients_per_round, people.num_clients)
 
     def step(self, size: int) -> float:
         """eta of a theta [size]; 1 where the optimizer has its own."""
@@ -68,9 +75,14 @@ class DPSum(RowSumServer):
         if options.lr is not None or options.optimizer in ("adam", "yogi"):
             return 1.0
         most = LARGEST_STEP / 10 if self.population.classes == 1 else LARGEST_STEP
-        length = self.noise * math.sqrt(size * options.rounds)
+        length = self.noise * math.sqrt(size * self.trained)
         eta = min(most, NOISE_LENGTH / length) if length else most
         return eta * (1 - options.momentum) if options.optimizer == "momentum" else eta
+
+    @property
+    def trained(self) -> int:
+        """Rounds before those that recalibrate."""
+        return self.options.rounds - self.options.recalibrates(self.population.risk_classes, self.noise)
 
     @property
     def scaling(self) -> Scaling | None:
@@ -93,15 +105,23 @@ class DPSum(RowSumServer):
     # --- a round -------------------------------------------------------------------------------------------
 
     def coming_down(self, arrays: ArrayRecord) -> ArrayRecord:
-        if (scaling := self.scaling) is None:
+        theta, scaling = self.current.theta, self.scaling
+        if self.current.number > self.trained:
+            self.asked = self._next_curve(theta)
+            parts = [np.array([value]) for value in (self.asked.centre, math.log(self.asked.width))]
+        elif scaling is not None:
+            parts = [scaling.shift, scaling.log_scale]
+        elif self.trained < self.options.rounds:
+            parts = [np.zeros(1)] * 2
+        else:
             return super().coming_down(arrays)
-        theta = self.current.theta
-        beside = [np.pad(part, (0, theta.size - part.size)) for part in (scaling.shift, scaling.log_scale)]
+        beside = [np.pad(part, (0, theta.size - part.size)) for part in parts]
         return pack_vector(np.concatenate([theta, *beside]).astype(np.float32))
 
     def aggregate(self, theta: FloatVector, replies: Sequence[Reply]) -> FloatVector:
-        mean, number, rounds = self.mean(theta.size, replies), self.current.number, self.options.rounds
-        scaling = self.scaling
+        mean, number, scaling = self.mean(theta.size, replies), self.current.number, self.scaling
+        if number > self.trained:
+            return self._recalibrated(theta, mean)
         if scaling is not None and number <= 2:
             found = mean[: len(scaling.shift)] * scaling.bound
             if number == 1:
@@ -112,12 +132,37 @@ class DPSum(RowSumServer):
             return self.move(theta, np.zeros(theta.size))
         update = -self.step(theta.size) * mean
         moved = self.move(theta, update if scaling is None else scaling.back(update))
-        if number > rounds * (1 - self.options.average):
+        if number > self.trained * (1 - self.options.average):
             self.summed = moved.astype(np.float64) + (0 if self.summed is None else self.summed)
             self.count += 1
-            if number == rounds:
+            if number == self.trained:
                 return (self.summed / self.count).astype(np.float32)
         return moved
+
+    def _next_curve(self, theta: FloatVector) -> Curve:
+        """What this round asks of the log odds: where they lie by the inputs' means and deviations (of unscaled inputs
+        in [-1, 1] by those of even ones), or closer by what the last round said.
+        """
+        if self.curves:
+            asked = closer(self.curves[-1], self.population.outputs == 2)
+        else:
+            scaling, outputs = self.scaling, self.population.outputs
+            shift = np.zeros(self.population.flat_inputs) if scaling is None else scaling.shift
+            scale = np.full(len(shift), 0.5) if scaling is None else np.exp(scaling.log_scale)
+            asked = first_curve(theta.astype(np.float64), outputs, shift, scale)
+        width = math.exp(float(np.float32(math.log(asked.width))))  # as clients get it
+        return replace(asked, centre=float(np.float32(asked.centre)), width=width)
+
+    def _recalibrated(self, theta: FloatVector, mean: NDArray[np.float64]) -> FloatVector:
+        """theta, of the last round with risks by what all rounds counted."""
+        assert self.asked is not None
+        rows, outputs = self.expected(self.population.clients_per_round), self.population.outputs
+        counts = (mean * rows)[: self.asked.counts.size].reshape(2, -1)
+        self.curves = (*self.curves, replace(self.asked, noise=self.noise * rows, counts=counts))
+        if self.current.number < self.options.rounds:
+            return theta
+        intercept, slope = fit(self.curves, outputs == 2)
+        return recalibrated(theta.astype(np.float64), outputs, intercept, slope).astype(np.float32)
 
     # --- checkpoints -----------------------------------------------------------------------------------------
 
@@ -130,8 +175,11 @@ class DPSum(RowSumServer):
 
     def vectors(self) -> dict[str, NDArray[Any]]:
         kept = {name: getattr(self, name) for name in ("summed", "shift", "log_scale")}
-        return super().vectors() | {name: vector for name, vector in kept.items() if vector is not None}
+        curves = {f"curve_{place}": curve.packed() for place, curve in enumerate(self.curves)}
+        return super().vectors() | {name: vector for name, vector in kept.items() if vector is not None} | curves
 
     def load_vectors(self, vectors: Mapping[str, NDArray[Any]]) -> None:
         super().load_vectors(vectors)
         self.summed, self.shift, self.log_scale = (vectors.get(name) for name in ("summed", "shift", "log_scale"))
+        places = range(sum(name.startswith("curve_") for name in vectors))
+        self.curves = tuple(Curve.of(vectors[f"curve_{place}"]) for place in places)

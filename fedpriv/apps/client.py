@@ -320,7 +320,8 @@ class AppClient(OneNumPyClient):
         """The run's public facts, where this client does not know better than the server."""
         examples = self.declared or int(told["num_examples"])
         own = {"num_examples": examples, "smallest": min(examples, int(told["smallest"]))}
-        return PublicFacts(**{**told, **own, "num_parameters": layout.num_parameters, "flat_inputs": 0})
+        of_tables = {"flat_inputs": 0, "risk_classes": 0}
+        return PublicFacts(**{**told, **own, "num_parameters": layout.num_parameters, **of_tables})
 
     def _rows(self, rows: NDArray[np.int64] | None = None) -> LocalData:
         return self.work.rows(rows) if isinstance(self.work, Trainer) else NO_ROWS

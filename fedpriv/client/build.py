@@ -22,9 +22,11 @@ from fedpriv.config.participation import participation_of
 from fedpriv.config.schema import Config
 from fedpriv.data.asked import Asks, asks_of
 from fedpriv.data.load import load_federated
-from fedpriv.data.table_rows import schema_of_dataset
+from fedpriv.data.table_rows import schema_of_dataset, task_of
 from fedpriv.data.table_schema import TableSchema
 from fedpriv.data.types import FederatedData
+from fedpriv.mechanisms.recalibration import knots
+from fedpriv.mechanisms.tasks import Classification
 from fedpriv.privacy.events import Event
 from fedpriv.training.flat_model import Layout, layout_of
 from fedpriv.training.language_models import text_of
@@ -243,6 +245,7 @@ def _facts_of_the_smallest(config: Config) -> PublicFacts:
         apart,
         flat_inputs(config, layout_for(config)),
         _asks(config),
+        risk_classes(config, layout_for(config)),
     )
 
 
@@ -259,6 +262,16 @@ def flat_inputs(config: Config, layout: Layout) -> int:
     """As `PublicFacts`."""
     first = layout.shapes[0]
     return first[1] if config.model.name in ("auto", "linear", "mlp") and len(first) == 2 else 0
+
+
+def risk_classes(config: Config, layout: Layout) -> int:
+    """As `PublicFacts`."""
+    if not config.dataset.is_table or config.model.name not in ("auto", "linear"):
+        return 0
+    task, inputs = task_of(schema_of_dataset(config.dataset)), layout.shapes[0][-1]
+    classes = task.num_outputs if isinstance(task, Classification) else 0
+    fits = layout.shapes == ((classes, inputs), (classes,)) and len(knots(layout.num_parameters))
+    return classes if fits else 0
 
 
 _layouts: dict[str, Layout] = {}

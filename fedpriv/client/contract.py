@@ -60,6 +60,7 @@ class PublicFacts:
     apart: int = 1
     flat_inputs: int = 0  # of models linear and mlp: how many numbers their first layer reads; 0: another model
     asks: Asks | None = None  # of strategy=ask
+    risk_classes: int = 0  # of a linear classifier of a table's rows, whose risks can be recalibrated; 0: another model
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, Literal
 
 from pydantic import Field, field_validator
@@ -429,8 +430,10 @@ class SkellamOptions(WholeGaussianOptions):
     claimed_delta: float = Field(gt=0, lt=1, description="of which the bounds of a run may use up a hundredth")
 
 
-#: A run of fewer rounds has none to spare for its inputs.
+#: A run of fewer rounds has none to spare for its inputs or its risks.
 FEWEST_SCALED = 10
+#: Rounds that its risks get, where a round's noise is at most this share of the rows: more would make them worse.
+RECALIBRATION, MOST_NOISE = 2, 0.02
 
 
 class DPSumOptions(RowSumOptions):
@@ -446,6 +449,11 @@ class DPSumOptions(RowSumOptions):
         description="rounds 1 and 2 release means and deviations of the inputs, by which these are centred and scaled; "
         f"of models linear and mlp in runs of {FEWEST_SCALED} rounds and more"
     )
+    recalibration: int | None = Field(
+        ge=0,
+        description="last rounds, which make a linear classifier's probabilities on a table risks; null: "
+        f"{RECALIBRATION} in runs of {FEWEST_SCALED} rounds and more with a noise up to {MOST_NOISE:.0%} of the rows",
+    )
 
     @property
     def rate(self) -> float:
@@ -454,6 +462,26 @@ class DPSumOptions(RowSumOptions):
     def scales(self, flat_inputs: int) -> bool:
         """Whether `scale_inputs` applies to this run; flat_inputs: as `PublicFacts`."""
         return self.scale_inputs and self.rounds >= FEWEST_SCALED and flat_inputs > 0
+
+    def mean_noise(self, rows: int, sites: int, clients: int) -> float:
+        """Standard deviation of the noise in a round's mean, in units of the bound: of so many sites, of clients that
+        hold so many rows in all.
+        """
+        noises = 1 if self.form == "central" else sites
+        return self.noise_multiplier * math.sqrt(noises) * clients / (rows * self.sampling_rate * sites)
+
+    def recalibrates(self, risk_classes: int, noise: float) -> int:
+        """How many last rounds recalibrate. risk_classes: as `PublicFacts`; noise: `mean_noise`."""
+        if self.recalibration is None:
+            enough = self.rounds >= FEWEST_SCALED and noise <= MOST_NOISE
+            return RECALIBRATION if risk_classes and enough else 0
+        if self.recalibration and not risk_classes:
+            words = "needs a table with classes, of which model=linear reads three inputs or more; allowed: null, 0"
+            raise OptionError("strategy.client.recalibration", self.recalibration, words)
+        if self.recalibration >= self.rounds:
+            words = f"leaves no round to train in; allowed: null, 0 to num_rounds - 1 = {self.rounds - 1}"
+            raise OptionError("strategy.client.recalibration", self.recalibration, words)
+        return self.recalibration
 
 
 class CpSGDOptions(ModularOptions, GradientOptions):

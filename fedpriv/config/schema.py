@@ -206,6 +206,15 @@ class EvaluateConfig(Options):
     clients: bool = Field(
         default=True, description="clients with a local test set (partition.test_fraction) test their own models"
     )
+    threshold: float = Field(
+        default=0.5,
+        gt=0,
+        lt=1,
+        description="of two classes: the risk from which the report's confusion matrix says yes",
+    )
+    by: str | None = Field(
+        default=None, description="a table's column of categories, for each of which the report has the metrics"
+    )
 
 
 class CheckpointConfig(Options):

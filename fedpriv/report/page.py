@@ -29,11 +29,11 @@ from fedpriv.report.compare import (
 from fedpriv.report.epsilon_figures import all_figures
 from fedpriv.report.overview import head
 from fedpriv.report.pictures import Picture, shown
-from fedpriv.report.plots import draw_answers, draw_comparison, draw_private, draw_run, draw_tradeoffs
+from fedpriv.report.plots import draw_answers, draw_comparison, draw_private, draw_risks, draw_run, draw_tradeoffs
 from fedpriv.report.reading import Releases, RunFolder, count_releases, read_run
 from fedpriv.report.rendering import rendered
 from fedpriv.report.run_summary import Privacy, mapping_of, number, pick
-from fedpriv.report.tables import HEADER, NOTE, answer_rows, cross_tables, replies
+from fedpriv.report.tables import HEADER, NOTE, answer_rows, confusion_rows, cross_tables, group_rows, replies
 from fedpriv.report.views import PRIVATE, seal
 from fedpriv.report.words import (
     figure,
@@ -49,7 +49,7 @@ from fedpriv.report.words import (
 )
 
 #: Pictures of the sections on learning, and on spending and noise.
-LEARNING = ("accuracy.png", "metric.png", "clients.png", "loss.png")
+LEARNING = ("accuracy.png", "metric.png", "clients.png", "loss.png", "roc.png", "calibration.png")
 SPENDING = ("epsilon.png", "noise.png", "clipping.png", "significance.png")
 AUDIT = Picture("audit.png", "Plot of the audit's lower bound", "The audit's lower bound.")
 LABELS = Picture("labels.png", "Chart of the label distribution of each client", "Labels held by each client.")
@@ -76,7 +76,7 @@ def write_report(folder: Path, live: int | None = None) -> Path:
     private = folder / PRIVATE
     if not live and private.is_dir():
         whole = read_run(folder)
-        drawn = draw_private(whole.rounds, private)
+        drawn = draw_private(whole.rounds, private) + draw_risks(whole.result.metrics.risks, private)
         drawn += [picture for picture in (LABELS, ROC, INVERTED) if (private / picture.file).is_file()]
         pictures |= {picture.file: shown(private, picture) for picture in drawn}
         write_atomic(private / "report.html", _run_page(whole, folder, pictures, private=private), mode=0o600)
@@ -113,6 +113,11 @@ def _run_page(
         sites=[
             [str(one.site), in_metric(leading, one.value), f"{one.examples or 0:,.0f}"] for one in result.metrics.sites
         ],
+        confusion=confusion_rows(result.metrics.risks),
+        threshold=figure(result.metrics.risks.threshold),
+        groups=group_rows(result),
+        coefficient=result.coefficients[0].kind if result.coefficients else None,
+        coefficients=[[str(one.column), str(one.change), figure(one.value)] for one in result.coefficients],
         answer_rows=answer_rows(result, [question for question, _, _ in tables]),
         cross_tables=tables,
         answer_pictures=[name for name in pictures if name.startswith("answer-")],

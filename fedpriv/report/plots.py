@@ -37,7 +37,7 @@ from fedpriv.report.pictures import (
     Picture,
     save_themed,
 )
-from fedpriv.report.run_summary import Answer, Privacy, mapping_of, number
+from fedpriv.report.run_summary import Answer, Privacy, Risks, mapping_of, number
 from fedpriv.report.words import figure as in_figures
 from fedpriv.report.words import in_metric, leading_of_round, percent, threat_short
 
@@ -209,6 +209,41 @@ def draw_private(rounds: Sequence[Round], folder: Path) -> list[Picture]:
     if any(row.get("update_norm") is not None for row in rounds):
         drawn.append(draw_clipping(rounds, folder))
     return [picture for picture in drawn if picture]
+
+
+def draw_risks(risks: Risks, folder: Path) -> list[Picture]:
+    """ROC curve and calibration curve of two classes on the test set."""
+    if not (risks.known and risks.roc and risks.calibration):
+        return []
+    shares = [row[1:] for row in risks.calibration]
+    words = ", ".join(f"{share:.2f} at {mean:.2f}" for mean, share in shares)
+    roc = Picture(
+        "roc.png",
+        "ROC curve of the class with the outcome on the test set.",
+        "True against false positive rate at every threshold. The diagonal is chance.",
+    )
+    calibration = Picture(
+        "calibration.png",
+        f"Plot of the share of test examples with the outcome over the mean risk, in tenths by risk: {words}.",
+        "Tenths of the test set by risk: how many had the outcome. On the diagonal risks are right.",
+    )
+    return [
+        _on_diagonal(roc, risks.roc, "ROC curve, test set", ("false positive rate", "true positive rate"), folder),
+        _on_diagonal(calibration, shares, "Calibration, test set", ("mean risk", "share with the outcome"), folder),
+    ]
+
+
+def _on_diagonal(
+    picture: Picture, points: Sequence[Sequence[float]], title: str, labels: tuple[str, str], folder: Path
+) -> Picture:
+    figure, axes = blank_figure(title, labels[1])
+    axes.plot((0, 1), (0, 1), color=INK, ls="--", lw=1)
+    x, y = zip(*points, strict=True)
+    axes.plot(x, y, color=BLUE, lw=2, marker="o" if len(x) <= 12 else None, ms=4)
+    axes.set_xlabel(labels[0], color=INK)
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=6))
+    axes.set(xlim=(-0.01, 1.01), ylim=(-0.02, 1.02))
+    return _saved(figure, folder, picture)
 
 
 def draw_metric(rounds: Sequence[Round], folder: Path) -> Picture | None:

@@ -60,6 +60,7 @@ Floats = Annotated[
     list[float],
     BeforeValidator(lambda value: [math.nan if (known := number(one)) is None else known for one in _list(value)]),
 ]
+Table = Annotated[list[Floats], BeforeValidator(_list)]
 Flag = Annotated[bool, BeforeValidator(bool)]
 Texts = Annotated[list[str], BeforeValidator(lambda value: [str(part) for part in _list(value)])]
 Numbers = Annotated[dict[str, Number], BeforeValidator(mapping_of)]
@@ -193,13 +194,42 @@ class Site(Part):
     examples: Number = None
 
 
+class Risks(Part):
+    """Of two classes: rows by class and by whether their risk is at least the threshold [2][2], corners of the ROC
+    curve (false, true positive rate), and tenths of the rows by risk (rows, mean risk, share of the positive class).
+    """
+
+    threshold: Number = None
+    confusion: Table = []
+    roc: Table = []
+    calibration: Table = []
+
+    @property
+    def known(self) -> bool:
+        """Whether all of it is there, in a form that can be shown."""
+        parts = ((self.confusion, 2), (self.roc, 2), (self.calibration, 3))
+        rows = all(len(row) == width and all(map(math.isfinite, row)) for part, width in parts for row in part)
+        return self.threshold is not None and len(self.confusion) == 2 and rows
+
+
+class Coefficient(Part):
+    """What a change of one column does to a linear model's answer: an odds ratio, or a difference."""
+
+    column: Text = None
+    change: Text = None
+    kind: Text = None
+    value: Number = None
+
+
 class Metrics(Part):
-    """Metrics of a task beside accuracy and loss; sites: the worst first."""
+    """Metrics of a task beside accuracy and loss; sites and groups: the worst first."""
 
     leading: Text = None
     more_is_better: Flag = False
     final: Numbers = {}
     sites: Listed[Site] = []
+    risks: Risks = Risks()
+    groups: Annotated[list[dict[str, Any]], BeforeValidator(_parts)] = []
 
 
 class Stage(Part):
@@ -287,6 +317,7 @@ class Summary(Part):
     stages: Listed[Stage] = []
     attacks: Named[Attack] = {}
     asked: Numbers = {}
+    coefficients: Listed[Coefficient] = []
     answers: Annotated[list[Answer] | None, BeforeValidator(lambda value: None if value is None else _parts(value))] = (
         None
     )

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from fedpriv.common.printing import plain
 from fedpriv.report.epsilon_figures import beside_verified, opacus_figure, three_figures
-from fedpriv.report.run_summary import Summary
+from fedpriv.report.run_summary import Risks, Summary, number
 from fedpriv.report.words import in_metric, percent, seconds, threat_short, worth
 
 #: Of the table of a run's answers; the lines of one question that it shows, where answers.csv has all.
@@ -90,6 +90,34 @@ def _caption(result: Summary) -> str:
     further = ", ".join(str(other.observer) for other in privacy.others)
     more = f" Further threat models, not comparable with these, in the report: {further}." if further else ""
     return "\n".join(filter(None, [f"Epsilons: {threat_short(privacy)}.{more}", worth(privacy)]))
+
+
+# --- risks -----------------------------------------------------------------------------------------------
+
+
+def confusion_rows(risks: Risks) -> list[list[str]]:
+    """[class, below the threshold, at or above it, share that is right] of two classes; empty where there is none."""
+    if not risks.known:
+        return []
+    names = ("without the outcome", "with the outcome")
+    return [
+        [name, *(f"{count:,.0f}" for count in row), percent(row[place] / sum(row) if sum(row) else None)]
+        for place, (name, row) in enumerate(zip(names, risks.confusion, strict=True))
+    ]
+
+
+def group_rows(result: Summary) -> list[list[str]]:
+    """A header [group, test examples, metrics] and a row for each group of `evaluate.by`; empty where there is none."""
+    groups = result.metrics.groups
+    names = [name for name in dict.fromkeys(key for one in groups for key in one) if name not in ("group", "examples")]
+    names.sort(key=lambda name: name != result.leading[0])
+    rows = [[str(one.get("group")), *(_of_group(one.get(name)) for name in ("examples", *names))] for one in groups]
+    return [["group", "test examples", *(name.replace("_", " ") for name in names)], *rows] if groups else []
+
+
+def _of_group(value: Any) -> str:
+    known = number(value)
+    return "–" if known is None else f"{known:.4g}"
 
 
 # --- answers of strategy=ask -----------------------------------------------------------------------------

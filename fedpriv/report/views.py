@@ -52,8 +52,9 @@ SUMMARY: Kinds = {
     **dict.fromkeys(("strategy", "dataset", "model", "public_knowledge", "seed", "rounds", "num_clients"), RELEASED),
     **dict.fromkeys(("clients_per_round", "trained", "num_parameters", "num_shared", "loss", "answers"), RELEASED),
     **dict.fromkeys(("versions", "commit", "note", "stages", "lost", "diverged", "miscalibrated"), RELEASED),
+    "coefficients": RELEASED,
     "accuracy": {"final": RELEASED, "best_on_test": RELEASED, "*": DATA},
-    "metrics": {"sites": DATA, "*": RELEASED},
+    "metrics": {"sites": DATA, "risks": DATA, "groups": DATA, "*": RELEASED},
     "asked": {"replied": COHORT},
     "privacy": {
         "clients_stopped": COHORT,

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fedpriv.client.build import client_class, exchanges_of, flat_inputs, make_client, person_word
+from fedpriv.client.build import client_class, exchanges_of, flat_inputs, make_client, person_word, risk_classes
 from fedpriv.common.doing import doing
 from fedpriv.common.errors import OptionError
 from fedpriv.common.systems import cores
@@ -140,6 +140,7 @@ def make_strategy(
         config.num_rounds,
         config.privacy.across_sites,
         config.model.name == "app",
+        risk_classes(config, layout),
     )
     kind = server_class(config)
     options = method_options(config)

@@ -40,6 +40,7 @@ from fedpriv.runs.round_updates import UpdateRecorder, every
 from fedpriv.runs.summary import (
     answered,
     as_csv,
+    coefficients,
     divergence,
     lost_cells,
     metrics_figures,
@@ -362,7 +363,8 @@ class Session:
 
     def _summary(self, score: Score) -> dict[str, Any]:
         config, rows, best = self.config, self.folder.metrics.read(), score.best_of(self.best)
-        stages = self.folder.stages()
+        stages, whole, data = self.folder.stages(), self.worker.whole_model(self.theta), self.worker.data.dataset
+        effects = coefficients(data.task, data.schema, self.worker.model.layout.shapes, whole)
         lost, many = lost_cells(self.worker.data.dataset.schema, getattr(self.strategy, "input_sums", None))
         seconds = [row["seconds"] or 0.0 for row in rows]  # None: the private file is gone
         return {
@@ -385,7 +387,8 @@ class Session:
             "loss": {"final": score.metrics.get("loss")},
             **(divergence(score) if self.worker.data.dataset.task.name != "ask" else {}),
             **miscalibration(score),
-            **metrics_figures(score, best, self.evaluate.by_site(self.worker.whole_model(self.theta))),
+            **metrics_figures(score, best, self.evaluate.by_site(whole), self.evaluate.details(whole)),
+            **({"coefficients": effects} if effects else {}),
             **self._answers(rows),
             "privacy": self._privacy(sum(seconds)),
             "timing": {

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -19,6 +21,7 @@ from fedpriv.data.asked import KEPT, Asks, answers
 from fedpriv.data.table_rows import MOST_LOST, schema_of_dataset
 from fedpriv.data.table_schema import TableSchema
 from fedpriv.engines.worker import Worker
+from fedpriv.mechanisms.tasks import Classification, Regression, Task
 from fedpriv.privacy.claimed import Claim
 from fedpriv.privacy.composition import Verified
 from fedpriv.privacy.opacus_accounts import OpacusFigure
@@ -124,15 +127,55 @@ def miscalibration(score: Score) -> dict[str, str]:
     return {"miscalibrated": f"the model's probabilities are no risks: {words}"}
 
 
-def metrics_figures(score: Score, best: float | None, sites: Sequence[SiteScore] = ()) -> dict[str, Any]:
-    """Entries of summary.json on metrics beside accuracy and loss, and on sites (the worst first); none where the task
-    has no other metrics and no site has test examples.
+def metrics_figures(
+    score: Score, best: float | None, sites: Sequence[SiteScore] = (), details: Mapping[str, Any] = MappingProxyType({})
+) -> dict[str, Any]:
+    """Entries of summary.json on metrics beside accuracy and loss, on sites (the worst first) and on the test examples
+    (`Evaluator.details`); none where the task has no other metrics and no site has test examples.
     """
-    if not score.further and not sites:
+    if not score.further and not sites and not details:
         return {}
     better = {"more_is_better": score.more_is_better, "best_on_test": best}
     by_site = {"sites": [vars(site) for site in sites]} if sites else {}
-    return {"metrics": {"leading": score.leading, **better, "final": score.further, **by_site}}
+    return {"metrics": {"leading": score.leading, **better, "final": score.further, **by_site, **details}}
+
+
+def coefficients(
+    task: Task, schema: TableSchema | None, shapes: Sequence[tuple[int, ...]], theta: FloatVector
+) -> list[dict[str, Any]]:
+    """Of a linear model of a table's row, for summary.json: what a change of one column does, all others as they are.
+
+    Of two classes value is the odds ratio of the positive one, of a regression the difference in the target's units.
+    The change is a tenth of a range, or another value in place of the schema's first. Empty for other models; texts
+    are left out. Post-processing of the model.
+    """
+    if schema is None or not isinstance(task, Classification | Regression):
+        return []
+    outputs, inputs = task.num_outputs, schema.num_inputs
+    if outputs > 2 or tuple(shapes) != ((outputs, inputs), (outputs,)):
+        return []
+    weights = theta[: outputs * inputs].astype(np.float64).reshape(outputs, inputs)
+    if isinstance(task, Regression):
+        effect = weights[0] * (task.high - task.low) / 2
+    else:
+        place = 1 if task.positive is None else task.labels.index(task.positive)
+        effect = weights[place] - weights[1 - place]
+    changes, start = list[tuple[str, str, float]](), 0
+    for name, column in schema.inputs:
+        own = effect[start : start + schema.width(column)]
+        if isinstance(column.range, tuple):
+            low, high = column.range
+            changes.append((name, f"+ {(high - low) / 10:g}", own[0] / 5))  # inputs are 2 long
+        elif isinstance(column.values, tuple):
+            first, *others = column.values
+            changes += [(name, f"{value} for {first}", own[i + 1] - own[0]) for i, value in enumerate(others)]
+        start += schema.width(column)
+    if isinstance(task, Regression):
+        kind, values = "difference", [float(value) for *_, value in changes]
+    else:
+        kind, values = "odds ratio", [math.exp(min(float(value), 700.0)) for *_, value in changes]
+    rows = zip(changes, values, strict=True)
+    return [{"column": name, "change": change, "kind": kind, "value": value} for (name, change, _), value in rows]
 
 
 def metrics_row(

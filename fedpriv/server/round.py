@@ -77,6 +77,7 @@ class Population:
     num_rounds: int | None = None  # after which nothing is released; None: not known
     across_sites: int = 1  # clients that hold rows of one person at most: `privacy.across_sites`
     counts_in_replies: bool = False  # whether clients declare their examples with each reply, and not before the run
+    risk_classes: int = 0  # as the clients' facts have it
 
     def noise(self, *key: int | str) -> NoiseSource:
         """The server's noise as `privacy.rng` says; the key addresses it in a simulation."""

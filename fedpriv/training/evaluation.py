@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from fedpriv.common.errors import OptionError
 from fedpriv.common.messages import FloatVector
 from fedpriv.config.schema import Config
 from fedpriv.data import FederatedData
 from fedpriv.data.asked import Asks
 from fedpriv.training.resident import has_room
 from fedpriv.training.sequential import FlatModel, inputs_of
-from fedpriv.training.task_metrics import leading, metrics, needed
+from fedpriv.training.task_metrics import leading, log_odds, metrics, needed, risk_figures
 
 #: Sites (clients with test examples of their own) whose metrics are told one by one.
 MOST_SITES = 100
@@ -96,6 +98,7 @@ class Evaluator:
         self.inputs = inputs.to(device) if has_room(inputs.nbytes, device) else inputs
         self.targets = torch.from_numpy(np.asarray(examples.targets[rows]))
         self.leading = leading(worker.model.task, self.targets)
+        self.groups = [] if worker.config.evaluate.by is None else self._groups(worker.config.evaluate.by)
 
     def __call__(self, theta: FloatVector) -> Score:
         return self._score(theta, self.inputs, self.targets)
@@ -111,6 +114,37 @@ class Evaluator:
             if score.value is not None:
                 scores.append(SiteScore(site, score.value, len(targets)))
         return sorted(scores, key=lambda one: one.value, reverse=not self.worker.model.task.more_is_better)
+
+    def details(self, theta: FloatVector) -> dict[str, Any]:
+        """What the report has of the test examples beside metrics, and whoever publishes these not: risks of two
+        classes (`task_metrics.risk_figures`), and groups by `evaluate.by`, the worst first, each with its metrics.
+        """
+        task, found = self.worker.model.task, dict[str, Any]()
+        if isinstance(task, Asks) or not len(self.targets):
+            return found
+        two = log_odds(task, self._outputs(theta, self.inputs, self.targets)[0], self.targets)
+        if two is not None:
+            found["risks"] = risk_figures(*two, self.worker.config.evaluate.threshold)
+        groups = [(name, rows, self._score(theta, self.inputs[rows], self.targets[rows])) for name, rows in self.groups]
+        sign = 1 if task.more_is_better else -1  # of a group without the metric: last
+        groups.sort(key=lambda one: math.inf if one[2].value is None else sign * one[2].value)
+        shown = [{"group": name, "examples": len(rows), **score.metrics} for name, rows, score in groups]
+        return found | ({"groups": shown} if shown else {})
+
+    def _groups(self, name: str) -> list[tuple[str, Tensor]]:
+        """(value, rows int64 [m]) of a column of categories, by the inputs that say it. Raises `OptionError`."""
+        schema, start = self.worker.data.dataset.schema, 0
+        known = [] if schema is None else [key for key, column in schema.inputs if column.kind == "values"]
+        if schema is None or name not in known:
+            words = f"must be a column of categories of the table's schema; allowed: {', '.join(['null', *known])}"
+            raise OptionError("evaluate.by", name, words)
+        for key, column in schema.inputs:
+            if key == name:
+                inputs = self.inputs[:, start : start + schema.width(column)].cpu()
+                groups = zip((*(column.values or ()), "other", "missing"), inputs.T, strict=False)
+                return [(value, rows) for value, row in groups if len(rows := torch.nonzero(row > 0)[:, 0])]
+            start += schema.width(column)
+        raise AssertionError(name)
 
     def _sites(self) -> Iterator[tuple[str, Tensor, Tensor]]:
         data = self.worker.data
@@ -128,9 +162,15 @@ class Evaluator:
                     yield f"client {client}", inputs_of(dataset, dataset.train, own), targets
 
     def _score(self, theta: FloatVector, all_inputs: Tensor, all_targets: Tensor) -> Score:
+        task = self.worker.model.task
+        if isinstance(task, Asks):  # nothing is predicted
+            return Score({}, self.leading, task.more_is_better)
+        outputs, loss = self._outputs(theta, all_inputs, all_targets)
+        return Score(metrics(task, outputs, all_targets, loss), self.leading, task.more_is_better)
+
+    def _outputs(self, theta: FloatVector, all_inputs: Tensor, all_targets: Tensor) -> tuple[Tensor, float]:
+        """(outputs as `needed` has them, mean loss)."""
         model = self.worker.model
-        if isinstance(model.task, Asks):  # nothing is predicted
-            return Score({}, self.leading, model.task.more_is_better)
         model.load(torch.from_numpy(theta).to(model.theta.device))
         model.module.eval()
         found, total_loss, batch = [], 0.0, self.worker.config.evaluate.batch_size
@@ -139,5 +179,4 @@ class Evaluator:
                 outputs = model(inputs.to(model.theta.device)).cpu()
                 total_loss += float(model.task.total_loss(outputs, targets))
                 found.append(needed(model.task, outputs))
-        score = metrics(model.task, torch.cat(found), all_targets, total_loss / len(all_targets))
-        return Score(score, self.leading, model.task.more_is_better)
+        return torch.cat(found), total_loss / len(all_targets)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,8 +12,12 @@ from torch import Tensor
 
 from fedpriv.mechanisms.tasks import PADDING, Classification, Multilabel, NextToken, Regression, Survival, Task
 
+#: Of two classes: how a model ranks, and how right its probabilities are.
+RISKS = ("auc", "brier", "slope")
 #: Share of the test examples below which a class is rare.
 RARE = 0.2
+#: Of a ROC curve that is shown.
+CORNERS = 101
 #: Of Newton's method, and the length of its longest.
 STEPS, LONGEST = 50, 10.0
 #: Pairs of rows that are compared at a time.
@@ -42,10 +47,8 @@ def metrics(task: Task, outputs: Tensor, targets: Tensor, loss: float) -> dict[s
     found = {"loss": min(loss, LARGEST) if loss == loss else LARGEST}
     if isinstance(task, Classification):
         found = {"accuracy": int((outputs.argmax(1) == targets).sum()) / len(targets), **found}
-        if task.num_outputs == 2 and torch.isfinite(outputs).all():
-            place = 1 if task.positive is None else task.labels.index(task.positive)
-            odds = (outputs[:, place].double() - outputs[:, 1 - place].double()).numpy()
-            found |= _of_two(odds, (targets.numpy() == place).astype(np.int64))
+        if (two := log_odds(task, outputs, targets)) is not None:
+            found |= of_two(*two)
     elif isinstance(task, Multilabel):
         found |= _of_labels(outputs.double().nan_to_num().numpy(), targets.numpy())
     elif isinstance(task, Regression):
@@ -59,6 +62,38 @@ def metrics(task: Task, outputs: Tensor, targets: Tensor, loss: float) -> dict[s
     return found
 
 
+def log_odds(task: Task, outputs: Tensor, targets: Tensor) -> tuple[np.ndarray, np.ndarray] | None:
+    """(log odds of the positive class float64 [n], whether it is that int64 [n]) of two classes; None of other tasks
+    and of outputs that are not finite. The positive class is the schema's, else the second.
+    """
+    if not isinstance(task, Classification) or task.num_outputs != 2 or not torch.isfinite(outputs).all():
+        return None
+    place = 1 if task.positive is None else task.labels.index(task.positive)
+    odds = (outputs[:, place].double() - outputs[:, 1 - place].double()).numpy()
+    return odds, (targets.numpy() == place).astype(np.int64)
+
+
+def risk_figures(odds: np.ndarray, targets: np.ndarray, threshold: float) -> dict[str, Any]:
+    """What a report shows of two classes beside `of_two`.
+
+    Returns: threshold; confusion, of rows by class (the positive one last) and by whether their risk is at least the
+    threshold; roc, at most `CORNERS` corners (false, true positive rate); calibration, of the rows in tenths by risk
+    (rows, mean risk, share of the positive class).
+    """
+    from sklearn.metrics import confusion_matrix, roc_curve  # takes a second
+
+    risks = special.expit(odds)
+    roc = np.stack(roc_curve(targets, odds)[:2], axis=1) if _both(targets) else np.zeros((0, 2))
+    kept = np.unique(np.linspace(0, len(roc) - 1, min(CORNERS, len(roc))).astype(int))
+    tenths = [part for part in np.array_split(np.argsort(odds, kind="stable"), 10) if len(part)]
+    return {
+        "threshold": threshold,
+        "confusion": confusion_matrix(targets, risks >= threshold, labels=[0, 1]).tolist(),
+        "roc": roc[kept].round(6).tolist(),
+        "calibration": [[len(part), float(risks[part].mean()), float(targets[part].mean())] for part in tenths],
+    }
+
+
 def leading(task: Task, targets: Tensor) -> str:
     """The metric that a run is judged by on these test examples: of two classes auc where one is `RARE`, since accuracy
     is high there for a model that finds nobody.
@@ -70,7 +105,7 @@ def leading(task: Task, targets: Tensor) -> str:
     return task.leading
 
 
-def _of_two(odds: np.ndarray, targets: np.ndarray) -> dict[str, float]:
+def of_two(odds: np.ndarray, targets: np.ndarray) -> dict[str, float]:
     """Of the positive class (targets 1), with its log odds float64 [n]."""
     from sklearn import metrics as known  # takes a second
 

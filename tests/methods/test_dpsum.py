@@ -12,12 +12,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from flwr.app import ArrayRecord
 from pytest import approx
+from reference.federation import make_site
 from safetensors.torch import load_file
 
 from fedpriv.attacks.release_audit import audit_config, further_pairs
 from fedpriv.client.build import make_client
 from fedpriv.common.errors import OptionError
+from fedpriv.common.messages import Request
 from fedpriv.config.compose import compose
 from fedpriv.data.load import load_federated
 from fedpriv.mechanisms import integer_noise
@@ -25,13 +28,16 @@ from fedpriv.mechanisms.clipped_sums import LARGEST_BATCH
 from fedpriv.mechanisms.integer_noise import LONGER
 from fedpriv.mechanisms.noise import SeededNoise, clip_factors, fine_step
 from fedpriv.mechanisms.per_example import PerExampleGradients
+from fedpriv.mechanisms.recalibration import Curve, closer, counted, first_curve, fit, recalibrated, two_likeliest
 from fedpriv.mechanisms.scaling import Scaling, clipped_rows
 from fedpriv.mechanisms.tasks import Classification
 from fedpriv.privacy.composition import compose as compose_events
 from fedpriv.privacy.events import EVERY_CLIENT, Threat
 from fedpriv.privacy.gaussian_dp import gaussian_epsilon
 from fedpriv.privacy.sum_grid import RowSumGrid
-from fedpriv.runs.start import start_run
+from fedpriv.runs.start import resume_run, start_run
+from fedpriv.training.sequential import LocalData
+from fedpriv.training.task_metrics import calibration
 from strategies.dpsum import DPSum
 
 SMALL = (
@@ -242,7 +248,12 @@ def test_a_scaled_model_is_the_same_function() -> None:
 def test_the_learning_rate_follows_the_noise() -> None:
     """eta nu sqrt(T) = 4, up to 6 (0.6 for a regression); an lr that is given is taken."""
     strategy = DPSum.__new__(DPSum)
-    people = {"num_clients": 5, "clients_per_round": 5, "classes": 2, "num_examples": staticmethod(lambda client: 91)}
+    people: dict[str, Any] = {
+        "num_clients": 5,
+        "clients_per_round": 5,
+        "risk_classes": 0,
+        "num_examples": staticmethod(lambda client: 91),
+    }
     strategy.population = type("Population", (), people)()  # type: ignore[assignment]
 
     def step(*options: str, classes: int = 2) -> float:
@@ -265,7 +276,7 @@ def test_the_last_model_is_the_mean_of_the_last_rounds() -> None:
     strategy = DPSum.__new__(DPSum)
     strategy.options, strategy.summed, strategy.count = config.strategy.options, None, 0  # type: ignore[assignment]
     people: dict[str, Any] = {"travelling": None, "num_clients": 5, "clients_per_round": 5, "classes": 2}
-    people |= {"flat_inputs": 30, "outputs": 2}
+    people |= {"flat_inputs": 30, "outputs": 2, "risk_classes": 0}
     people["num_examples"] = staticmethod(lambda client: 91)
     strategy.population = type("Population", (), people)()  # type: ignore[assignment]
     models = [np.full(3, float(number), np.float32) for number in range(1, 5)]
@@ -462,3 +473,223 @@ def test_an_audit_of_a_person_at_two_sites_keeps_to_their_price_and_breaks_that_
     alone = audited(form, trials=200, **more)[1]
     epsilon, verified = audited(form, trials=40_000 if form == "local" else 6000, across=2, **more)
     assert alone < epsilon <= verified
+
+
+# --- recalibration ---------------------------------------------------------------------------------------------
+
+
+def made_risks(rows: int, slope: float, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor, np.ndarray]:
+    """Inputs [n, 6], classes, and theta of a model whose log odds are ``slope`` times too long, and 0.5 too high."""
+    rng = np.random.default_rng(seed)
+    inputs, weights = rng.uniform(-1, 1, (rows, 6)), np.array([3.0, -2.0, 1.0, 0.5, 0.0, 1.0])
+    targets = rng.random(rows) < 1 / (1 + np.exp(1.0 - inputs @ weights))
+    theta = np.concatenate([-slope * weights / 2, slope * weights / 2, [0.0, -slope + 0.5]])
+    return torch.from_numpy(inputs).float(), torch.from_numpy(targets).long(), theta
+
+
+def curve_of(inputs: torch.Tensor, targets: torch.Tensor, theta: np.ndarray, outputs: int = 2) -> Curve:
+    """Exact counts, asked twice: where the rows are expected, and where they are."""
+    asked = first_curve(theta, outputs, np.zeros(inputs.shape[1]), np.full(inputs.shape[1], 0.5))
+    for _ in range(2):
+        asked = closer(asked, outputs == 2)
+        counts = counted(inputs, targets, theta, outputs, asked.centre, asked.width).sum(0).numpy()
+        asked = replace(asked, counts=counts.reshape(2, -1))
+    return asked
+
+
+@pytest.mark.parametrize("slope", [0.3, 1.0, 4.0])
+def test_counts_give_the_calibration_that_the_rows_give(slope: float) -> None:
+    """Intercept and slope by all log odds, computed otherwise (`task_metrics.calibration`)."""
+    inputs, targets, theta = made_risks(20_000, slope)
+    odds = inputs.double().numpy() @ (theta[6:12] - theta[:6]) + theta[13] - theta[12]
+    exact = calibration(odds, targets.numpy())
+    assert exact is not None
+    found = fit([curve_of(inputs, targets, theta)])
+    assert found[1] == pytest.approx(exact[1], rel=0.02) and found[0] == pytest.approx(exact[0], abs=0.03)
+    mended = recalibrated(theta, 2, *found)
+    risks = 1 / (1 + np.exp(-(inputs.double().numpy() @ (mended[6:12] - mended[:6]) + mended[13] - mended[12])))
+    assert risks.mean() == pytest.approx(float(targets.double().mean()), abs=0.005)
+    assert np.allclose(np.argsort(risks), np.argsort(odds))  # who is above whom stays
+
+
+def test_the_temperature_of_three_classes_is_that_of_their_likelihood() -> None:
+    rng = np.random.default_rng(1)
+    inputs, weights = rng.uniform(-1, 1, (30_000, 5)), 2 * rng.normal(size=(3, 5))
+    scores = inputs @ weights.T
+    targets = (scores + rng.gumbel(size=scores.shape)).argmax(1)
+    theta = np.concatenate([2.5 * weights.ravel(), np.zeros(3)])
+    intercept, slope = fit(
+        [curve_of(torch.from_numpy(inputs).float(), torch.from_numpy(targets), theta, 3)], intercept=False
+    )
+    assert intercept == 0.0 and 2.5 * slope == pytest.approx(1.0, abs=0.04)
+    assert np.allclose(recalibrated(theta, 3, 0.0, slope), theta * slope)
+
+
+def test_noise_moves_a_calibration_to_no_side() -> None:
+    inputs, targets, theta = made_risks(5_000, 2.5)
+    exact, rng = curve_of(inputs, targets, theta), np.random.default_rng(0)
+    truth = fit([exact])[1]
+
+    def noisy(noise: float) -> list[float]:
+        curves = [replace(exact, noise=noise, counts=exact.counts + rng.normal(0, noise, (2, 7))) for _ in range(80)]
+        return [fit([curve])[1] for curve in curves]
+
+    slopes = noisy(15.0)
+    assert np.mean(slopes) == pytest.approx(truth, rel=0.03) and np.std(slopes) < 0.1 * truth
+    assert 0.4 < np.median(noisy(1e4)) < 2.0  # nothing but noise: the prior keeps the model near what it was
+
+
+HOSTILE = [0.0, 1e30, -1e30, float("nan"), float("inf")]
+
+
+@pytest.mark.parametrize("unit", [None, torch.arange(41) // 2])
+@pytest.mark.parametrize("value", HOSTILE)
+def test_a_row_or_person_moves_the_counts_by_less_than_one(value: float, unit: torch.Tensor | None) -> None:
+    """Whatever the row holds, and whatever model, centre and width a server sends; others' rows count as they did."""
+    inputs, targets, honest = made_risks(41, 1.0)
+    inputs[-1] = value
+    for theta in (honest, np.full(14, value), honest * 1e300):
+        for centre, width in ((0.0, 1.0), (value, 1.0), (0.0, value), (value, value)):
+            vectors = counted(inputs, targets, theta, 2, centre, width)
+            assert torch.equal(counted(inputs[:-1], targets[:-1], theta, 2, centre, width), vectors[:-1])
+            assert float(vectors.norm(dim=1).max()) <= 1 + 1e-12 and bool((vectors >= 0).all())
+            whole = clipped_rows(vectors, 1.0, unit).total
+            less = clipped_rows(vectors[:-1], 1.0, None if unit is None else unit[:-1]).total
+            assert float(torch.linalg.vector_norm(whole - less)) < 1 - 2.0**-12
+
+
+@pytest.mark.parametrize("rows", [1, 7, 8, 9, 33, 1000])
+def test_a_rows_log_odds_do_not_depend_on_how_many_rows_there_are(rows: int) -> None:
+    """Under a theta whose terms cancel but for their rounding, which alone says where a row counts."""
+    rng = np.random.default_rng(0)
+    half, weights = rng.uniform(-1, 1, (1000, 50)), 1e16 * rng.normal(size=50)
+    inputs, targets = torch.from_numpy(np.hstack([half, half])).float(), torch.from_numpy(rng.integers(0, 2, 1000))
+    theta = np.concatenate([np.zeros(100), weights, -weights, [0.0, 0.0]])
+    vectors = counted(inputs, targets, theta, 2, 0.0, 10.0)
+    assert int((vectors.sum(0) > 20).sum()) >= 8  # they lie all over the knots
+    assert torch.equal(counted(inputs[:rows], targets[:rows], theta, 2, 0.0, 10.0), vectors[:rows])
+    order = torch.from_numpy(rng.permutation(1000))
+    assert torch.equal(counted(inputs[order], targets[order], theta, 2, 0.0, 10.0), vectors[order])
+
+
+def test_the_two_likeliest_classes_are_those() -> None:
+    scores = torch.tensor([[1.0, 2.0, 3.0], [3.0, 1.0, 2.0], [2.0, 3.0, 1.0], [1.0, 1.0, 1.0], [0.0, 5.0, 5.0]])
+    best, second = two_likeliest(scores)
+    assert best.tolist() == [2, 0, 1, 0, 1] and second.tolist() == [1, 2, 0, 1, 2]
+
+
+def test_recalibration_costs_a_round_each_and_is_refused_where_there_are_no_risks() -> None:
+
+    def made(*options: str) -> Any:
+        return make_client(compose([*SMALL, "num_rounds=20", *options]))
+
+    client, plain = made(), made("strategy.client.recalibration=0")
+    assert client.counts_from == 19 and plain.counts_from == 21  # of a run without there is no such round
+    assert plain.planned_events(20) == client.planned_events(20)
+    assert made("num_rounds=9").counts_from == 10
+    # noise sqrt(5) sigma against 2 % of 456 rows; a given number of rounds does not ask
+    assert [made(f"strategy.client.noise_multiplier={sigma}").counts_from for sigma in (4.06, 4.08)] == [19, 21]
+    assert made("strategy.client.noise_multiplier=9", "strategy.client.recalibration=3").counts_from == 18
+    central = ("strategy.client.form=central", "strategy.client.sampling_rate=0.5")
+    assert [made(*central, f"strategy.client.noise_multiplier={sigma}").counts_from for sigma in (4.5, 4.6)] == [
+        19,
+        21,
+    ]
+    unscaled = made("strategy.client.scale_inputs=false")  # its first rounds are no sums of inputs
+    assert unscaled.traits.vectors_down == 3 and not unscaled.scales and client.scales
+    for options in (["dataset=diabetes"], ["model=mlp"], ["dataset=digits"]):
+        with pytest.raises(OptionError, match=r"recalibration=2: .*model=linear .* allowed: null, 0"):
+            make_client(compose([*SMALL, "strategy.client.recalibration=2", *options]))
+    with pytest.raises(OptionError, match="recalibration=4: leaves no round"):
+        make_client(compose([*SMALL, "strategy.client.recalibration=4"]))
+
+
+@pytest.mark.parametrize("options", [(), ("strategy.client.scale_inputs=false",), ("strategy.client.form=local",)])
+def test_a_tables_risks_are_right_where_clipping_alone_makes_them_wrong(
+    options: tuple[str, ...], tmp_path: Path
+) -> None:
+    given = ["experiment=hospitals", "dataset=practices", "operations.report=false", "privacy.target_epsilon=2"]
+    finals = []
+    for name, more in (("with", ()), ("without", ("strategy.client.recalibration=0",))):
+        start_run(compose([*given, "evaluate.every=0", *options, *more]), tmp_path / name)
+        summary = json.loads((tmp_path / name / "summary.json").read_text())
+        assert summary["privacy"]["verified_epsilon"] <= 2.0
+        finals.append(summary["metrics"]["final"])
+    assert 0.8 < finals[0]["slope"] < 1.25
+    assert abs(math.log(finals[0]["slope"])) < abs(math.log(finals[1]["slope"]))
+    assert finals[0]["brier"] < finals[1]["brier"] + 1e-3
+
+
+def test_a_run_that_ends_between_its_counts_goes_on_to_the_same_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first counts are in the checkpoint. And masks change no bit of a recalibrated model."""
+    options = [*SMALL, "num_rounds=12", "checkpoint.every=1", "evaluate.every=0"]
+    start_run(compose(options), tmp_path / "whole")
+    start_run(compose([*options, "strategy.secure_sum=protocol"]), tmp_path / "masked")
+    plain = DPSum._recalibrated
+
+    def cut(self: DPSum, theta: Any, mean: Any) -> Any:
+        if self.current.number == 12:
+            raise KeyboardInterrupt
+        return plain(self, theta, mean)
+
+    monkeypatch.setattr(DPSum, "_recalibrated", cut)
+    with pytest.raises(KeyboardInterrupt):
+        start_run(compose(options), tmp_path / "cut")
+    monkeypatch.setattr(DPSum, "_recalibrated", plain)
+    resume_run(tmp_path / "cut")
+    models = [load_file(tmp_path / name / "model.safetensors") for name in ("whole", "masked", "cut")]
+    for name, tensor in models[0].items():
+        assert torch.equal(tensor, models[1][name]) and torch.equal(tensor, models[2][name])
+    lines = [(tmp_path / name / "ledger.jsonl").read_text().splitlines() for name in ("whole", "cut")]
+    assert len(lines[0]) == len(lines[1])
+
+
+@pytest.mark.parametrize("persons", [False, True])
+@pytest.mark.parametrize("value", HOSTILE)
+def test_a_row_moves_what_leaves_a_site_in_a_round_of_counts_by_the_bound_at_most(value: float, persons: bool) -> None:
+    """Of the client itself, whatever comes down; and an honest row moves it by nearly as much as it may."""
+    noiseless = ("num_rounds=12", "strategy.client.form=local", "strategy.client.noise_multiplier=0")
+    noiseless += ("strategy.client.scale_inputs=false",)
+    config, rng = compose([*SMALL, *noiseless, "strategy.client.clip_norm=0.01"]), np.random.default_rng(0)
+    inputs, targets = torch.from_numpy(rng.uniform(-1, 1, (41, 30))).float(), torch.from_numpy(rng.integers(0, 2, 41))
+    inputs[-1] = value
+    persons_of = torch.arange(41) // 2 if persons else None
+
+    def leaving(rows: int, theta: np.ndarray, number: int = 12) -> torch.Tensor:
+        data = LocalData(inputs[:rows], targets[:rows], None if persons_of is None else persons_of[:rows])
+        client = make_client(config, make_site(load_data=lambda _: data))
+        client.scaling = Scaling(np.full(30, value), np.zeros(30), 2)  # type: ignore[attr-defined]
+        try:
+            next(client.steps(torch.from_numpy(theta).float(), None, Request(number)))  # type: ignore[arg-type]
+        except StopIteration as end:
+            return end.value.value.double()  # type: ignore[no-any-return]
+        raise AssertionError("a round of counts asks for no gradients")
+
+    with pytest.raises(AssertionError, match="gradients"), np.errstate(invalid="ignore"):
+        leaving(40, rng.normal(size=62), 1)  # scale_inputs=false: the first rounds are of gradients
+    grid = make_client(config).grid  # type: ignore[attr-defined]
+    for theta in (rng.normal(size=62), np.full(62, value)):
+        moved = float(torch.linalg.vector_norm(leaving(41, theta) - leaving(40, theta)))
+        assert moved <= grid.l2() / grid.steps
+        assert persons or moved > 0.7
+
+
+def test_the_server_knows_the_noise_in_its_counts() -> None:
+    """sqrt(5) sigma in a count of rows, of a sample or not, that are divided by the expected rows on the way."""
+    for rate, form, noise in ((1.0, "ddgauss", 3 * math.sqrt(5)), (0.5, "central", 3.0)):
+        people: dict[str, Any] = {"num_clients": 5, "clients_per_round": 5, "risk_classes": 2, "outputs": 2}
+        people |= {"num_examples": staticmethod(lambda client: 2000), "flat_inputs": 30}
+        given = (f"strategy.client.sampling_rate={rate}", f"strategy.client.form={form}", "num_rounds=20")
+        strategy = DPSum.__new__(DPSum)
+        strategy.options = compose([*SMALL, *given, "strategy.client.noise_multiplier=3"]).strategy.options  # type: ignore[assignment]
+        strategy.population = type("Population", (), people)()  # type: ignore[assignment]
+        assert strategy.trained == 18
+        theta, counts = np.ones(62, np.float32), np.arange(20.0)
+        strategy.current = type("Round", (), {"number": 19, "theta": theta})()  # type: ignore[assignment]
+        strategy.coming_down(ArrayRecord())
+        assert strategy._recalibrated(theta, np.pad(counts, (0, 42)) / (10_000 * rate)) is theta
+        assert strategy.curves[0].noise == pytest.approx(noise) and np.allclose(
+            strategy.curves[0].counts.ravel(), counts
+        )

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
+import numpy as np
+import pandas as pd
 import pytest
 import torch
 from safetensors.torch import load_file
 from sklearn.metrics import root_mean_squared_error
 
+import fedpriv
+from fedpriv.common.errors import OptionError
 from fedpriv.config.compose import compose
 from fedpriv.engines.worker import Worker
 from fedpriv.mechanisms.tasks import Regression
+from fedpriv.report.plots import draw_risks
 from fedpriv.report.reading import read_run
 from fedpriv.report.run_summary import Summary
+from fedpriv.report.tables import confusion_rows
 from fedpriv.report.words import leading_of_round
 from fedpriv.runs.start import start_run
 from fedpriv.runs.summary import miscalibration
@@ -80,6 +87,92 @@ def test_a_table_of_patients_is_told_site_by_site_and_of_a_number_nobody_tells_a
     assert run.result.worst_site == (sites[0]["site"], sites[0]["value"])
     page = (tmp_path / "run" / "private" / "report.html").read_text()
     assert "Site by site" in page and f"test examples of {sites[0]['site']}" in page and "rmse on the test set" in page
+
+
+PATIENTS = "target: {column: ill, task: classification, classes: [yes, no], positive: yes}\n" + (
+    "columns: {age: {range: [20, 80]}, sex: {values: [f, m, '<i>']}, note: {ignore: true}}\n"
+)
+
+
+def patients(folder: Path, schema: str = PATIENTS) -> list[str]:
+    rng = np.random.default_rng(0)
+    rows = [(int(rng.integers(20, 81)), "fm"[int(rng.integers(2))]) for _ in range(300)]
+    told = (
+        f"{age},{'' if age == 50 else sex},x,{'yes' if age + rng.normal(0, 15) > 60 else 'no'}" for age, sex in rows
+    )
+    (folder / "t.csv").write_text("age,sex,note,ill\n" + "\n".join(told) + "\n")
+    (folder / "s.yaml").write_text(schema)
+    return [*SMALL, "dataset=table", f"dataset.root={folder / 't.csv'}", f"dataset.schema_file={folder / 's.yaml'}"]
+
+
+def test_a_report_shows_risks_groups_and_coefficients(tmp_path: Path) -> None:
+    options = ["evaluate.by=sex", "evaluate.threshold=0.3", "local.epochs=20"]
+    start_run(compose([*patients(tmp_path), *options]), tmp_path / "run")
+    run, folder = read_run(tmp_path / "run"), tmp_path / "run"
+    assert run.summary is not None
+    metrics, model = run.summary["metrics"], fedpriv.load(folder).model
+    groups = {one["group"]: one for one in metrics["groups"]}
+    assert set(groups) == {"f", "m", "missing"} and sum(one["examples"] for one in groups.values()) == 60
+    assert [one["accuracy"] for one in metrics["groups"]] == sorted(one["accuracy"] for one in groups.values())
+    right = sum(one["accuracy"] * one["examples"] for one in groups.values()) / 60
+    assert right == pytest.approx(run.summary["accuracy"]["final"])
+    shown = [groups[name]["accuracy"] for name in ("f", "m")]
+    assert shown[0] != shown[1]
+    # rows of a class, each below and above the threshold, where the first class is the outcome
+    (tn, fp), (fn, tp) = metrics["risks"]["confusion"]
+    share = sum(count * part for count, _, part in metrics["risks"]["calibration"]) / 60
+    assert tn + fp + fn + tp == 60 and (fn + tp) / 60 == pytest.approx(share) and tp > fn and tn > fp
+    # odds ratios as the saved model's own probabilities give them
+    ratios = {(one["column"], one["change"]): one["value"] for one in run.summary["coefficients"]}
+    assert set(ratios) == {("age", "+ 6"), ("sex", "m for f"), ("sex", "<i> for f")}
+
+    def odds(age: int, sex: str) -> float:
+        risk = float(model.probability(pd.DataFrame({"age": [age], "sex": [sex], "note": ["x"]}), "yes")[0])
+        return risk / (1 - risk)
+
+    assert ratios["age", "+ 6"] == pytest.approx(odds(46, "f") / odds(40, "f"), rel=1e-4) and ratios["age", "+ 6"] > 1
+    assert ratios["sex", "m for f"] == pytest.approx(odds(40, "m") / odds(40, "f"), rel=1e-4)
+    public, private = ((folder / name).read_text() for name in ("report.html", "private/report.html"))
+    for words in ("Right and wrong at a risk of 0.3", "Group by group", "ROC curve", "in tenths by risk"):
+        assert words in private and words not in public  # exact figures of test rows are not for outsiders
+    for page in (public, private):
+        assert "fedpriv ask logistic:TARGET" in page and "There is no interval" in page
+        assert "&lt;i&gt; for f" in page and "<i> for f" not in page
+    assert not (folder / "roc.png").exists() and (folder / "private" / "roc.png").exists()
+    assert json.loads((folder / "summary.json").read_text())["metrics"]["risks"] is None
+
+
+def test_a_regressions_coefficients_are_in_the_targets_units(tmp_path: Path) -> None:
+    schema = PATIENTS.replace("{column: ill, task: classification, classes: [yes, no], positive: yes}", "TARGET")
+    schema = schema.replace("TARGET", "{column: age, task: regression, range: [0, 100]}").replace(
+        "age: {range: [20, 80]}", "ill: {values: [no, yes]}"
+    )
+    start_run(compose([*patients(tmp_path, schema), "local.epochs=5"]), tmp_path / "run")
+    effects = {one["change"]: one for one in read_run(tmp_path / "run").summary["coefficients"]}  # type: ignore[index]
+    model, row = fedpriv.load(tmp_path / "run").model, {"sex": ["f", "f"], "note": ["x", "x"], "ill": ["yes", "no"]}
+    yes, no = model.predict(pd.DataFrame(row))
+    assert effects["yes for no"]["kind"] == "difference"
+    assert effects["yes for no"]["value"] == pytest.approx(float(yes - no), rel=1e-3)
+    assert "fedpriv ask linear:TARGET" in (tmp_path / "run" / "report.html").read_text()
+
+
+@pytest.mark.parametrize("name", ["age", "note", "height"])
+def test_groups_are_of_a_column_of_categories(name: str, tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match=f"evaluate.by={name}: .* allowed: null, sex"):
+        start_run(compose([*patients(tmp_path), f"evaluate.by={name}"]), tmp_path / "run")
+    with pytest.raises(OptionError, match=r"evaluate\.threshold=1"):
+        compose([*SMALL, "evaluate.threshold=1"])
+
+
+@pytest.mark.parametrize("part", ["roc", "calibration", "confusion", "threshold"])
+@pytest.mark.parametrize("value", [None, [[1]], [["x", 2, 3]], "no", [[1, "inf"], [2, 3]]])
+def test_broken_figures_of_risks_are_left_out(part: str, value: object, tmp_path: Path) -> None:
+    whole = {"threshold": 0.5, "confusion": [[1, 2], [3, 4]], "roc": [[0, 0], [1, 1]], "calibration": [[5, 0.5, 0.5]]}
+    result = Summary.model_validate({"metrics": {"risks": whole}})
+    assert result.metrics.risks.known and len(draw_risks(result.metrics.risks, tmp_path)) == 2
+    broken = Summary.model_validate({"metrics": {"risks": whole | {part: value}}}).metrics.risks
+    assert confusion_rows(broken) == [] or not getattr(broken, part)
+    assert draw_risks(broken, tmp_path) == []
 
 
 def test_a_column_of_sites_divides_the_test_rows_too(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from scipy.special import expit
 from sklearn.linear_model import LogisticRegression
 
 from fedpriv.mechanisms.tasks import PADDING, Classification, Multilabel, NextToken, Regression
-from fedpriv.training.task_metrics import LARGEST, calibration, leading, metrics, needed
+from fedpriv.training.task_metrics import LARGEST, calibration, leading, metrics, needed, risk_figures
 
 
 def test_two_classes_have_more_than_accuracy() -> None:
@@ -90,3 +90,23 @@ def test_tokens_that_are_not_there_count_for_nothing() -> None:
     outputs = torch.tensor([[[5.0, 0.0], [0.0, 5.0], [5.0, 0.0]]])
     found = metrics(task, needed(task, outputs), torch.tensor([[0, 0, PADDING]]), math.log(3.0))
     assert found["accuracy"] == 0.5 and found["perplexity"] == pytest.approx(3.0)
+
+
+def test_figures_of_risks_worked_out_by_hand() -> None:
+    """Ten rows with risks 0.05, 0.15, ..., 0.95, of which those of 0.35 and of 0.55 and more have the outcome."""
+    risks = np.arange(10) / 10 + 0.05
+    targets = np.array([0, 0, 0, 1, 0, 1, 1, 1, 1, 1])
+    odds = np.log(risks / (1 - risks))
+    found = risk_figures(odds, targets, 0.3)
+    assert found["threshold"] == 0.3 and found["confusion"] == [[3, 1], [0, 6]]
+    assert risk_figures(odds, targets, 0.4)["confusion"] == [[3, 1], [1, 5]]
+    assert risk_figures(odds, targets, 0.65 - 1e-9)["confusion"] == [[4, 0], [2, 4]]  # reached is yes
+    assert np.allclose([row[1] for row in found["calibration"]], risks)
+    assert [row[2] for row in found["calibration"]] == targets.tolist()
+    assert found["roc"] == [[0, 0], [0, 0.166667], [0, 0.833333], [0.25, 0.833333], [0.25, 1], [1, 1]]
+    many = np.random.default_rng(0).normal(size=5000)
+    assert (
+        len(risk_figures(many, (many + np.random.default_rng(1).normal(size=5000) > 0).astype(int), 0.5)["roc"]) == 101
+    )
+    one = risk_figures(odds[:3], np.ones(3, dtype=int), 0.5)  # of one class there is no curve
+    assert one["roc"] == [] and one["confusion"] == [[0, 0], [3, 0]] and len(one["calibration"]) == 3
