@@ -195,6 +195,11 @@ ELSEWHERE: tuple[tuple[str, str, str | None], ...] = (
         "tests/data/test_hub.py::test_shakespeares_characters_are_clients_that_predict_the_next_letter",
     ),
     (
+        r"python -m tools\.risks_figure .*",
+        "minutes",
+        "tests/methods/test_dpsum.py::test_the_tool_prints_ranks_and_risks",
+    ),
+    (
         r"python tools/text_figure\.py|python -m benchmarks\.bench_text",
         "minutes",
         "tests/system/test_benchmarks.py::test_text_models_are_measured",

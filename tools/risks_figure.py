@@ -1,6 +1,6 @@
 """Ranks and risks of `dpsum` on a table of two classes: the figures of docs/tables.md.
 
-    python tools/risks_figure.py [splits=20] [OPTION=VALUE ...]
+    python -m tools.risks_figure [splits=20] [OPTION=VALUE ...]
 
 Options are those of `experiment=hospitals`, as `dataset=practices privacy.target_epsilon=2`; a split is a seed. Printed
 are means over the splits of accuracy in %, AUC and Brier score with 95 % intervals (Student's t), and the median of the

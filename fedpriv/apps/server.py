@@ -359,6 +359,9 @@ class Evaluated:
     def by_site(self, theta: FloatVector) -> list[Any]:
         return []
 
+    def details(self, theta: FloatVector) -> dict[str, Any]:
+        return {}
+
 
 class AppGrid:
     """Any grid of Flower's, whose nodes run an app with the method's client half (`ClientGrid`).

@@ -16,6 +16,7 @@ from fedpriv.common.messages import FloatVector
 from fedpriv.config.schema import Config
 from fedpriv.data import FederatedData
 from fedpriv.data.asked import Asks
+from fedpriv.mechanisms.tasks import Classification
 from fedpriv.training.resident import has_room
 from fedpriv.training.sequential import FlatModel, inputs_of
 from fedpriv.training.task_metrics import leading, log_odds, metrics, needed, risk_figures
@@ -122,9 +123,10 @@ class Evaluator:
         task, found = self.worker.model.task, dict[str, Any]()
         if isinstance(task, Asks) or not len(self.targets):
             return found
-        two = log_odds(task, self._outputs(theta, self.inputs, self.targets)[0], self.targets)
-        if two is not None:
-            found["risks"] = risk_figures(*two, self.worker.config.evaluate.threshold)
+        if isinstance(task, Classification) and task.num_outputs == 2:
+            two = log_odds(task, self._outputs(theta, self.inputs, self.targets)[0], self.targets)
+            if two is not None:
+                found["risks"] = risk_figures(*two, self.worker.config.evaluate.threshold)
         groups = [(name, rows, self._score(theta, self.inputs[rows], self.targets[rows])) for name, rows in self.groups]
         sign = 1 if task.more_is_better else -1  # of a group without the metric: last
         groups.sort(key=lambda one: math.inf if one[2].value is None else sign * one[2].value)

@@ -39,6 +39,7 @@ from fedpriv.runs.start import resume_run, start_run
 from fedpriv.training.sequential import LocalData
 from fedpriv.training.task_metrics import calibration
 from strategies.dpsum import DPSum
+from tools import risks_figure
 
 SMALL = (
     "strategy=dpsum", "dataset=breast_cancer", "model=linear", "num_clients=5", "clients_per_round=5", "num_rounds=4",
@@ -693,3 +694,14 @@ def test_the_server_knows_the_noise_in_its_counts() -> None:
         assert strategy.curves[0].noise == pytest.approx(noise) and np.allclose(
             strategy.curves[0].counts.ravel(), counts
         )
+
+
+def test_the_tool_prints_ranks_and_risks(capsys: pytest.CaptureFixture[str]) -> None:
+    risks_figure.main(["splits=1", "dataset=practices", "privacy.target_epsilon=8"])
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("|")]
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines]
+    table = {name: cells for name, *cells in rows}
+    assert list(table)[2:] == ["dpsum", "without recalibration", "no privacy", "difference"]
+    slopes = {name: float(table[name][3]) for name in list(table)[2:5]}
+    assert abs(slopes["dpsum"] - 1) < 0.25 and slopes["without recalibration"] < 0.75
+    assert all(float(table[name][1].split()[0]) > 0.75 for name in slopes)
