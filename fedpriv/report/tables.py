@@ -159,7 +159,8 @@ def cross_tables(result: Summary) -> list[tuple[str, list[str], list[list[str]]]
             continue
         shown = iter(cells.values())
         rows = [[row, *(_cell(kind, *next(shown)) for _ in sides[1])] for row in sides[0]]
-        tables.append((one.question, ["", *sides[1]], rows[:200]))
+        side = " and ".join(one.question.split(":")[1:-1]) if kind == "table" else "class"
+        tables.append((one.question, [side, *sides[1]], rows[:200]))
     return tables
 
 

@@ -712,7 +712,7 @@ def test_a_rows_score_does_not_depend_on_the_rows_beside_it(learned: Path) -> No
 def test_a_model_that_draws_is_refused(learned: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Drawing(torch.nn.Module):
         def forward(self, rows: torch.Tensor) -> torch.Tensor:
-            return rows[:, :2] + torch.rand(1)
+            return rows[:, :2] + torch.rand(2)
 
     model = load_model(learned / "model")
     assert isinstance(model, TableModel)
