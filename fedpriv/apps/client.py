@@ -78,8 +78,8 @@ _TERMS = "fedpriv-terms"  # in Context.state: digest of the terms that the clien
 
 #: Methods that no app can use, and why.
 NOT_IN_APPS = {
-    "ask": "trains no model: its numbers are answers about tables; allowed: fedpriv.ask (docs/statistics.md)",
-    "moments": "makes a linear head of one sum over rows; allowed: python -m fedpriv (docs/features.md)",
+    "ask": "trains no model: it sums what rows say; allowed: fedpriv.ask (docs/statistics.md)",
+    "moments": "trains no model: it sums what rows say; allowed: python -m fedpriv (docs/features.md)",
     "fedonce": "trains a linear model on public features of its own; allowed: python -m fedpriv (docs/fedonce.md)",
 }
 

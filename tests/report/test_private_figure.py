@@ -210,6 +210,12 @@ NOT_KEPT = (
     (ONCE, "| `experiment=private_mnist_sum`", "experiment=private_mnist_sum"),
     (ONCE, "| `experiment=private_mnist_trusted`", "experiment=private_mnist_trusted"),
     (ONCE, "If a sum may lack", "experiment=private_mnist_sum strategy.server.min_replies=900"),
+    (
+        FEATURES_PAGE,
+        "The second command's test accuracy",
+        "experiment=hospitals strategy=moments model=moments engine.trainer=auto num_rounds=1",
+    ),
+    ("docs/tables.md", "`strategy.client.recalibration` is how many", "experiment=hospitals dataset=practices"),
     ("docs/methods.md", "| AGN, guarantee fixed", "experiment=agn_mnist_private scale=small"),
     (WEIGHTS, "| single images, epsilon 3", "experiment=example_cifar"),
     (
