@@ -297,11 +297,11 @@ def _moments(config: ModelConfig, shape: Shape, classes: int) -> nn.Module:
 
 
 _BUILDERS = {
-    "moments": _moments,
     "linear": _linear,
     "softmax": _softmax,
     "mlp": _mlp,
     "constant": _constant,
+    "moments": _moments,
     "cnn": _cnn,
     "cnn_agn": _cnn_agn,
     "resnet18": _resnet18,
