@@ -29,10 +29,9 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+import scipy
 import torch
 from numpy.typing import NDArray
-from scipy import special
-from scipy.optimize import least_squares
 from torch import Tensor
 
 #: Most and fewest knots of the log odds; the outermost stand this many widths from the centre.
@@ -139,7 +138,7 @@ def fit(curves: Sequence[Curve], intercept: bool = True) -> tuple[float, float]:
     centre, width = (curves[-1].centre if intercept else 0.0), curves[-1].width
 
     def probabilities(found: Vector, odds: Vector) -> Vector:
-        return np.asarray(special.expit(centre + found[0] + math.exp(found[1]) * (odds - centre)))
+        return np.asarray(scipy.special.expit(centre + found[0] + math.exp(found[1]) * (odds - centre)))
 
     found, free = np.zeros(2), np.array([intercept, True])
     for _ in range(STEPS):
@@ -163,7 +162,7 @@ def fit(curves: Sequence[Curve], intercept: bool = True) -> tuple[float, float]:
                 sides += test @ curve.counts[1] - expected @ curve.counts.sum(0)
             return np.concatenate([np.linalg.solve(half, sides[free]), some / PRIOR])
 
-        found[free] = least_squares(residuals, found[free], bounds=(-MOST, MOST)).x
+        found[free] = scipy.optimize.least_squares(residuals, found[free], bounds=(-MOST, MOST)).x
     slope = math.exp(found[1])
     return (centre + float(found[0]) - slope * centre if intercept else 0.0), slope
 
