@@ -29,7 +29,6 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-import scipy
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
@@ -135,10 +134,13 @@ def fit(curves: Sequence[Curve], intercept: bool = True) -> tuple[float, float]:
     are taken in units of their standard deviation, with a normal prior around no change: if noise hides everything,
     nothing changes.
     """
+    from scipy.optimize import least_squares  # a quarter of a second to import: only where it is solved
+    from scipy.special import expit
+
     centre, width = (curves[-1].centre if intercept else 0.0), curves[-1].width
 
     def probabilities(found: Vector, odds: Vector) -> Vector:
-        return np.asarray(scipy.special.expit(centre + found[0] + math.exp(found[1]) * (odds - centre)))
+        return np.asarray(expit(centre + found[0] + math.exp(found[1]) * (odds - centre)))
 
     found, free = np.zeros(2), np.array([intercept, True])
     for _ in range(STEPS):
@@ -162,7 +164,7 @@ def fit(curves: Sequence[Curve], intercept: bool = True) -> tuple[float, float]:
                 sides += test @ curve.counts[1] - expected @ curve.counts.sum(0)
             return np.concatenate([np.linalg.solve(half, sides[free]), some / PRIOR])
 
-        found[free] = scipy.optimize.least_squares(residuals, found[free], bounds=(-MOST, MOST)).x
+        found[free] = least_squares(residuals, found[free], bounds=(-MOST, MOST)).x
     slope = math.exp(found[1])
     return (centre + float(found[0]) - slope * centre if intercept else 0.0), slope
 
