@@ -14,8 +14,9 @@ from fedpriv.common.command_line import importing
 from fedpriv.config.compose import compose
 from fedpriv.engines.worker import Worker
 
-#: Of no use before the first round of a simulation in one process has ended.
-LATER = ("matplotlib", "jinja2", "scipy", "ray", "datasets", "pandas", "dp_accounting", "torchvision", "torch._dynamo")
+#: Of no use before the first round of a simulation in one process has ended. scipy itself loads its parts at their use.
+LATER = ("matplotlib", "jinja2", "ray", "datasets", "pandas", "dp_accounting", "torchvision", "torch._dynamo")
+LATER = (*LATER, "scipy.special", "scipy.optimize", "scipy.stats", "scipy.linalg")
 
 #: The default job as a command, which is interrupted after its first round.
 SCRIPT = """
