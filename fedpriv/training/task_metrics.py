@@ -6,8 +6,8 @@ import math
 from typing import Any
 
 import numpy as np
+import scipy
 import torch
-from scipy import special
 from torch import Tensor
 
 from fedpriv.mechanisms.tasks import PADDING, Classification, Multilabel, NextToken, Regression, Survival, Task
@@ -82,7 +82,7 @@ def risk_figures(odds: np.ndarray, targets: np.ndarray, threshold: float) -> dic
     """
     from sklearn.metrics import confusion_matrix, roc_curve  # takes a second
 
-    risks = special.expit(odds)
+    risks = scipy.special.expit(odds)
     roc = np.stack(roc_curve(targets, odds)[:2], axis=1) if _both(targets) else np.zeros((0, 2))
     kept = np.unique(np.linspace(0, len(roc) - 1, min(CORNERS, len(roc))).astype(int))
     tenths = [part for part in np.array_split(np.argsort(odds, kind="stable"), 10) if len(part)]
@@ -109,7 +109,7 @@ def of_two(odds: np.ndarray, targets: np.ndarray) -> dict[str, float]:
     """Of the positive class (targets 1), with its log odds float64 [n]."""
     from sklearn import metrics as known  # takes a second
 
-    share, rate = special.expit(odds), float(targets.mean())
+    share, rate = scipy.special.expit(odds), float(targets.mean())
     guessed = odds > 0
     found = {
         "balanced_accuracy": float(known.balanced_accuracy_score(targets, guessed)) if _both(targets) else 0.5,
@@ -133,7 +133,7 @@ def calibration(odds: np.ndarray, targets: np.ndarray) -> tuple[float, float] | 
     x = np.stack([np.ones_like(odds), (odds - odds.mean()) / scale], axis=1)
     found = np.zeros(2)
     for _ in range(STEPS):
-        share = special.expit(x @ found)
+        share = scipy.special.expit(x @ found)
         try:
             step = np.linalg.solve((x * (share * (1 - share))[:, None]).T @ x, x.T @ (targets - share))
         except np.linalg.LinAlgError:
