@@ -24,7 +24,7 @@ from fedpriv.client.contract import Release
 from fedpriv.client.summing import RowSumClient
 from fedpriv.common.messages import Request
 from fedpriv.config.methods import MomentsOptions
-from fedpriv.mechanisms.clipped_sums import PHYSICAL_NUMBERS, ClippedSum
+from fedpriv.mechanisms.clipped_sums import PHYSICAL_NUMBERS, ClippedSum, excess
 from fedpriv.mechanisms.scaling import clipped_rows
 from fedpriv.training.moments import bound_of, vectors
 from fedpriv.training.sequential import Clipping
@@ -35,6 +35,9 @@ class MomentsClient(AskClient):
 
     options: MomentsOptions  # type: ignore[assignment]
     traits = RowSumClient.traits
+
+    def excess(self, rows: int) -> float:
+        return excess(rows)
 
     def steps(self, theta: Tensor, state: Any, request: Request) -> Generator[Clipping, ClippedSum, Release]:
         """Of no gradients, so nothing is asked for. Whole numbers (int64 [d]) leave, of form=local float32."""

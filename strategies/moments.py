@@ -17,6 +17,7 @@ import numpy as np
 from fedpriv.common.messages import FloatVector
 from fedpriv.common.replies import Reply
 from fedpriv.config.methods import MomentsOptions
+from fedpriv.mechanisms.clipped_sums import excess
 from fedpriv.server.row_sums import RowSumServer
 
 
@@ -24,6 +25,9 @@ class Moments(RowSumServer):
     """theta <- theta + (sum - theta)/t in round t; tau <- sigma sqrt(noises/t)."""
 
     options: MomentsOptions  # type: ignore[assignment]
+
+    def excess(self, rows: int) -> float:
+        return excess(rows)
 
     def aggregate(self, theta: FloatVector, replies: Sequence[Reply]) -> FloatVector:
         total, number, options = self.mean(theta.size, replies), self.current.number, self.options

@@ -41,7 +41,7 @@ AT_TWO_NODES = (
     "What was spent is about data of this machine. A unit with data at two machines has spent both: where each adds "
     "noise of its own twice the Renyi divergence (of Gaussians mu times the square root of 2), in a sum twice the "
     "distance (mu times 2). Runs with privacy.across_sites=S were charged for data at up to S machines, as they "
-    "declared; no machine sees another's data to check it."
+    "declared, at which the same options run; no machine sees another's data or options to check it."
 )
 OF_SUMS = {
     "ideal": "The server adds up in the clear: the epsilon of a sum holds against whoever sees no more than sums.",

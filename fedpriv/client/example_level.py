@@ -13,8 +13,10 @@ A person (example) at S sites (`privacy.across_sites`) is in S such releases of 
 its own, which compose adaptively: S times the event of one. q is then that of the smallest site, since a ledger's total
 must bound that of S unlike sites. A smaller q' costs no more: of an output drawn at q keep it with probability q'/q,
 else draw noise alone; that takes (1 - q) N(0) + q N(C) to (1 - q') N(0) + q' N(C), and N(0) to itself. With all events
-alike, at most S R are released to S sites of at most R rounds each. Noise that changes over rounds has no such order:
-refused (`check_across_sites`).
+alike, at most S R are released to S sites of at most R rounds each. Events that differ have no such order: many rounds
+of little cost at one site and one of much cost at another can cost a person more than S times either. So noise that
+changes over rounds is refused (`fedpriv.client.build.sites_of_a_unit`), and so is a server that announces more noise
+than a site has (`prepare`).
 
 Symbols: sigma_t -> noise_multiplier (standard deviation / Theta), Theta -> clip_norm, H -> local.batch_size,
 n_j -> num_examples, eta -> local.lr, s_b -> count_noise, eta_C -> clip_lr.
@@ -173,7 +175,8 @@ class ExampleLevelClient(Client):
     def prepare(self, request: Request, down: Sequence[Tensor] = ()) -> None:
         """Takes the round's sigma_t as the server announces it (its own sigma_0 where it announces none).
 
-        Raises `UnsafeNoise` for anything that is no finite number or below what this client's guarantee counts on.
+        Raises `UnsafeNoise` for anything that is no finite number or below what this client's guarantee counts on; at
+        several sites for more noise than this, too.
         """
         announced = request.options.get(SIGMA, self.noise_multiplier)
         least = self.smallest_sigma(self.round)
@@ -181,6 +184,9 @@ class ExampleLevelClient(Client):
             raise UnsafeNoise(f"the server announces noise {shown(announced)}")
         if announced < 0 or announced < least * (1 - 1e-9):
             raise UnsafeNoise(f"the server announces noise {announced:g}, this client releases with at least {least:g}")
+        if self.run.across_sites > 1 and announced > least * (1 + 1e-9):
+            words = "and privacy.across_sites counts sites that all release with the same"
+            raise UnsafeNoise(f"the server announces noise {announced:g}, this client has {least:g}, {words}")
         self.sigma = float(announced)
 
     # --- what it costs (unit example, add-or-remove-one, observer server) --------------------------------

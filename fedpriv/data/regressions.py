@@ -76,6 +76,14 @@ MOST_SUM = 2.0**40
 MOST_ERRORS = 1e4
 
 
+def weighed(z: np.ndarray, theta: np.ndarray) -> np.ndarray:
+    """z theta [n], number by number: a row's bits depend on the row alone, which no product of matrices promises."""
+    total = np.zeros(len(z))
+    for column, factor in zip(z.T, theta, strict=True):
+        total += column * factor
+    return total
+
+
 @dataclass(frozen=True)
 class Column:
     """A column of a regression. values: the categories, the first is what others are compared with; none: numbers in
@@ -211,7 +219,7 @@ class Moments:
         weight = np.ones(len(z))
         if self.link is not None and self.theta is not None:
             target = self.columns[-1]
-            mean, weight = self.link.of(self.theta[0] + z[:, :-1] @ self.theta[1:], self.theta)
+            mean, weight = self.link.of(self.theta[0] + weighed(z[:, :-1], self.theta[1:]), self.theta)
             z[:, -1] = (target.middle + target.half * z[:, -1]) / self.link.most - mean
         return self.products(z, weight)
 
@@ -343,7 +351,7 @@ class Hazards(Moments):
         k, baseline, (top, _) = self.intervals, self._baseline, self.near()
         middle = math.log(baseline.mean())
         z = np.concatenate([column.numbers(one) for column, one in zip(self.columns[1:-1], x, strict=True)], axis=1)
-        eta = z @ self.theta[k:]
+        eta = weighed(z, self.theta[k:])
         share = np.exp(-np.maximum(0.0, middle + eta))  # h
         most = np.exp(np.minimum(eta, -middle))  # h exp(eta), which does not overflow
         place = np.minimum(np.ceil(np.nan_to_num(times) * k - 1e-9).clip(1) - 1, k - 1)

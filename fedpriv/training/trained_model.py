@@ -413,12 +413,15 @@ def scorer(weights: str, sha256: str | None, schema: TableSchema) -> TableModel:
 
     sha256: of that file, None: any. schema: by which the rows that are asked are read. Raises `RunFolderError` for a
     folder without a finished model, another file, and a model of other columns, of clients' own layers, of no classes
-    or numbers of a table, or that says another score of the same row the second time.
+    or numbers of a table, of a user's code, or that says another score of the same row the second time.
     """
     file = Path(weights)
     folder = file.parent
     if file.name != MODEL_FILES[0]:
         raise RunFolderError(f"{file}: allowed: {MODEL_FILES[0]} of a run's folder, with what lies beside it")
+    if is_file_in(folder, "config.yaml") and read_config(folder).model.name == "custom":
+        words = "its model is a user's code, which may keep something of one row for the next"
+        raise RunFolderError(f"{folder}: model=custom: {words}; allowed: a model of the project")
     model = load_model(folder)
     try:
         with open_in(folder, file.name) as opened:

@@ -14,7 +14,7 @@ from scipy import stats
 from fedpriv.common.errors import OptionError
 from fedpriv.data.asked import answers, contributions
 from fedpriv.data.questions import ROWS, Values, parse
-from fedpriv.data.regressions import CRITICAL, Column, Fit, Groups, Hazards, Moments, Z
+from fedpriv.data.regressions import CRITICAL, Column, Fit, Groups, Hazards, Moments, Z, weighed
 from fedpriv.data.table_schema import schema_of
 from fedpriv.privacy.gaussian_dp import gaussian_mu
 from tools import inference_figure
@@ -519,3 +519,10 @@ def test_the_truth_of_the_tool_is_that_of_its_tables() -> None:
         columns = table(400_000, np.random.default_rng(1), name)
         fit = MOMENTS.fit(MOMENTS.vectors(columns).sum(axis=0), 0.0)
         assert fit.coefficients == pytest.approx(TRUTH, abs=0.005)
+
+
+def test_a_rows_bits_depend_on_the_row_alone() -> None:
+    z, theta = np.random.default_rng(0).normal(size=(37, 8)), np.random.default_rng(1).normal(size=8)
+    together = weighed(z, theta)
+    assert all(weighed(z[row : row + 1], theta)[0] == together[row] for row in range(37))
+    assert np.allclose(together, z @ theta)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -25,6 +26,7 @@ from fedpriv.client.contract import UnsafeNoise
 from fedpriv.client.memory import read_memory
 from fedpriv.mechanisms.noise import KEPT_BACK, SeededNoise
 from fedpriv.mechanisms.trusted_sums import with_count
+from fedpriv.privacy.composition import compose as compose_events
 from fedpriv.privacy.events import NoBound, PoissonGaussian
 from fedpriv.training.sequential import SequentialTrainer
 from strategies.dpfl_agn import DPFLAGN
@@ -206,6 +208,26 @@ def test_constant_noise_takes_no_less_than_its_own(kind: Any) -> None:
     ask(client, 1, noise_multiplier=2.0)  # more is welcome, and costs less
     (entry,) = booked(client)
     assert (entry.event.multiplier, entry.realised.multiplier) == (1.0, 2.0)
+
+
+@pytest.mark.parametrize("kind", [DPSGDClient, AGNClient])
+def test_a_site_of_several_releases_with_its_own_noise_alone(kind: Any) -> None:
+    """Many rounds with more noise at one site and one round at another cost a person more than twice either."""
+    client = at_work(kind)
+    client.run = replace(client.run, across_sites=2)
+    with pytest.raises(UnsafeNoise, match="sites that all release with the same"):
+        ask(client, 1, noise_multiplier=2.0)
+    ask(client, 1, noise_multiplier=1.0)
+    (entry,) = booked(client)
+    assert entry.event.count == 2 * client.local_steps and entry.realised is None
+    sampled = partial(PoissonGaussian, threat=entry.event.threat, sampling_rate=0.01)
+    dear, cheap = sampled(multiplier=0.4), sampled(multiplier=2.0, count=27_160)
+    alone = [epsilon_of([replace(event, count=2 * event.count)]) for event in (dear, cheap)]
+    assert epsilon_of([dear, cheap]) > 1.2 * max(alone)
+
+
+def epsilon_of(events: list[Any]) -> float:
+    return compose_events(events, 1e-5).epsilon
 
 
 def test_published_noise_may_decay_as_fast_as_it_says_and_no_faster() -> None:

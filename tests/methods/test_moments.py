@@ -17,12 +17,15 @@ from sklearn.neighbors import NearestCentroid
 
 from clients.moments import _blocks
 from fedpriv.__main__ import main
+from fedpriv.client.build import make_client
 from fedpriv.common.errors import OptionError
 from fedpriv.common.run_files import mapping_in
 from fedpriv.config.compose import compose
 from fedpriv.engines.worker import Worker
+from fedpriv.mechanisms.clipped_sums import excess
 from fedpriv.mechanisms.scaling import clipped_rows
 from fedpriv.training.moments import SHARES, Moments, bound_of, units, vectors
+from strategies.moments import Moments as MomentsServer
 
 HEADS = ("auto", "lda", "ridge", "mean")
 RUN = ("strategy=moments", "model=moments", "dataset=digits", "dataset.train_examples=null", "num_clients=5")
@@ -203,3 +206,9 @@ def test_other_tasks_are_refused_before_a_round(task: str, words: str, monkeypat
     monkeypatch.setattr(type(worker.data.dataset.task), "name", task)
     with pytest.raises(OptionError, match=words):
         _ = worker.model
+
+
+def test_more_rows_than_their_sum_is_proved_for_cost_more() -> None:
+    client = make_client(compose(RUN))
+    assert client.excess(2**16) == 0 and client.excess(10**7) == excess(10**7) > 0.05  # type: ignore[attr-defined]
+    assert MomentsServer.excess(None, 10**7) == excess(10**7)  # type: ignore[arg-type]

@@ -721,6 +721,15 @@ def test_a_model_that_draws_is_refused(learned: Path, monkeypatch: pytest.Monkey
         scorer(str(learned / "model/model.safetensors"), None, read_schema(learned / "schema.yaml"))
 
 
+def test_a_users_own_code_is_not_asked_for_scores(learned: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may keep something of one row, by which it scores all others; nor is it loaded to find that out."""
+    config = compose(["model=custom", "model.path=math.sqrt", "dataset=breast_cancer"])
+    monkeypatch.setattr(trained_model, "read_config", lambda folder: config)
+    monkeypatch.delattr(trained_model, "load_model")
+    with pytest.raises(RunFolderError, match="model=custom: its model is a user's code"):
+        scorer(str(learned / "model/model.safetensors"), None, read_schema(learned / "schema.yaml"))
+
+
 def test_a_regression_is_scored_by_its_errors(tmp_path: Path) -> None:
     schema = SCHEMA | {
         "target": {"column": "weight", "task": "regression", "range": [0, 200]},
