@@ -23,12 +23,14 @@ from forked import COMMAND, TESTS, Forks, forks
 from processes import wait_until
 
 from fedpriv.client import base as client
+from fedpriv.client.memories import StoredMemories
 from fedpriv.common import files, versions
 from fedpriv.common.checksums import write_sums
 from fedpriv.common.errors import RunFailed, RunFolderError
 from fedpriv.common.messages import Request
 from fedpriv.config.compose import compose, read_config
 from fedpriv.config.schema import Config
+from fedpriv.engines.grid import Contexts
 from fedpriv.privacy import ledger
 from fedpriv.report.live import task as live_task
 from fedpriv.runs import folder as run_folder
@@ -131,7 +133,33 @@ def dies_before_change(number: int) -> Callable[[], None]:
     return install
 
 
+def dies_spilling(call: int, written: bool) -> Callable[[], None]:
+    """Of states next to nothing stays in memory, and the ``call``-th that goes into the file is deadly: before it, or
+    when SQLite has it and nobody knows.
+    """
+
+    def install() -> None:
+        made, write, calls = Contexts.__init__, StoredMemories.write, iter(range(1, 10**6))
+
+        def small(self, *arguments, **options):
+            made(self, *arguments, **options)
+            self.most = 1
+
+        def deadly(self, *arguments):
+            last = next(calls) == call
+            if written or not last:
+                write(self, *arguments)
+            if last:
+                die()
+
+        Contexts.__init__, StoredMemories.write = small, deadly
+
+    return install
+
+
 PHASES = {
+    "before a state of round 2 is spilled": dies_spilling(5, written=False),
+    "a state of round 4 was spilled": dies_spilling(9, written=True),
     "before anything but config.yaml": dies_at(Session, "__init__", 1),
     "first client of the first round": dies_at(client.Client, "check_budget", 1),
     "a client's training in the middle of a round": dies_at(client.Client, "check_budget", 3 * 4 + 2),
