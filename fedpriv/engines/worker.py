@@ -288,6 +288,8 @@ class Worker:
         if chosen.name == "moments" and (task := dataset.task.name) not in ("classification", "regression"):
             words = f"makes heads for classes or for a number, and this task is {task}; allowed: dpsum"
             raise OptionError("strategy", "moments", words)
+        if chosen.name == "moments" and task == "regression" and chosen.head not in ("auto", "ridge"):
+            raise OptionError("model.head", chosen.head, "is for classes; of a number as the target: auto or ridge")
         statistics = may_keep_statistics(config)
         outputs, baseline = len(dataset.classes), dataset.task.baseline
         module = build_model(

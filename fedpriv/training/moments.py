@@ -75,7 +75,7 @@ class Moments(nn.Module):
 
     def __init__(self, inputs: int, outputs: int, bound: float, head: Head) -> None:
         super().__init__()
-        self.inputs, self.bound, self.head = inputs, bound, head if outputs > 1 or head == "mean" else "ridge"
+        self.inputs, self.bound, self.head = inputs, bound, head if outputs > 1 else "ridge"
         self.share = SHARES[head]
         self.first = nn.Parameter(torch.zeros(outputs, inputs + 1))
         if self.share < 1:

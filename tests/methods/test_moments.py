@@ -208,6 +208,15 @@ def test_other_tasks_are_refused_before_a_round(task: str, words: str, monkeypat
         _ = worker.model
 
 
+@pytest.mark.parametrize("head", ["lda", "mean"])
+def test_a_head_for_classes_is_refused_where_the_target_is_a_number(head: str) -> None:
+    options = [option for option in RUN if not option.startswith("dataset")]
+    with pytest.raises(
+        OptionError, match=f"model.head={head}: is for classes; of a number as the target: auto or ridge"
+    ):
+        _ = Worker(compose([*options, "dataset=diabetes", f"model.head={head}"])).model
+
+
 def test_more_rows_than_their_sum_is_proved_for_cost_more() -> None:
     client = make_client(compose(RUN))
     assert client.excess(2**16) == 0 and client.excess(10**7) == excess(10**7) > 0.05  # type: ignore[attr-defined]
