@@ -63,7 +63,7 @@ class DPSumClient(RowSumClient):
     options: DPSumOptions  # type: ignore[assignment]
     traits = Traits(needs_facts=True, clips_examples=True, bound_to_rounds=MEAN_OF_MODELS)
     scaling: Scaling | None = None  # of this participation
-    scales = False  # whether rounds 1 and 2 are about the inputs
+    input_rounds = 0  # rounds for the inputs' means, and as many after them for their deviations
     counts_from: float = math.inf  # the first round that recalibrates
 
     def __init__(self, options: Any, run: RunFacts) -> None:
@@ -72,9 +72,9 @@ class DPSumClient(RowSumClient):
             return
         facts, options = run.facts, self.options
         noise = options.mean_noise(facts.total_examples, facts.clients_per_round, facts.num_clients)
-        scales, last = options.scales(facts.flat_inputs), options.recalibrates(facts.risk_classes, noise)
-        self.scales, self.counts_from = scales, self.options.rounds - last + 1
-        if scales or last:  # theta, m and ln s, as long as theta
+        first, last = options.input_rounds(facts.flat_inputs), options.recalibrates(facts.risk_classes, noise)
+        self.input_rounds, self.counts_from = first, self.options.rounds - last + 1
+        if first or last:  # theta, m and ln s, as long as theta
             self.traits = replace(self.traits, vectors_down=3)
 
     @property
@@ -105,9 +105,9 @@ class DPSumClient(RowSumClient):
             bound = 1.0
             found = clipped_rows(self._counted(theta, data), bound, data.unit)
             total = torch.nn.functional.pad(found.total, (0, len(theta) - len(found.total)))
-        elif self.scaling is not None and self.scales and request.round <= 2:
+        elif self.scaling is not None and request.round <= 2 * self.input_rounds:
             rows, bound = data.inputs.flatten(1), self.scaling.bound
-            if request.round == 2:
+            if request.round > self.input_rounds:
                 rows = (rows - torch.from_numpy(self.scaling.shift).float()).abs()
             found = clipped_rows(rows, bound, data.unit)
             total = torch.nn.functional.pad(found.total, (0, len(theta) - rows.shape[1]))

@@ -39,6 +39,8 @@ from fedpriv.server.row_sums import RowSumServer
 
 #: Largest eta; length of what the noise makes of theta; noise deviations that are added to an input's own.
 LARGEST_STEP, NOISE_LENGTH, HIDDEN = 6.0, 4.0, 2.0
+#: Whether a linear model whose inputs are scaled starts from zero.
+START = "drawn"
 
 
 class DPSum(RowSumServer):
@@ -50,7 +52,7 @@ class DPSum(RowSumServer):
     summed: NDArray[np.float64] | None = None  # of the models to be averaged [d]
     count: int = 0
     shift: NDArray[np.float64] | None = None  # m [k]
-    log_scale: NDArray[np.float64] | None = None  # ln s [k]
+    deviation: NDArray[np.float64] | None = None  # noisy mean of |x - m| [k]
     asked: Curve | None = None  # what this round counts
     curves: tuple[Curve, ...] = ()  # what earlier rounds counted
 
@@ -85,22 +87,32 @@ class DPSum(RowSumServer):
         return self.options.rounds - self.options.recalibrates(self.population.risk_classes, self.noise)
 
     @property
+    def input_rounds(self) -> int:
+        """Rounds for the inputs' means, and as many after them for their deviations."""
+        return self.options.input_rounds(self.population.flat_inputs)
+
+    @property
     def scaling(self) -> Scaling | None:
         """What inputs are scaled by in this round."""
-        outputs, inputs = self.population.outputs, self.population.flat_inputs
-        if not self.options.scales(inputs):
+        if not self.input_rounds:
             return None
-        zeros = np.zeros(inputs)
-        shift, log_scale = (zeros if found is None else found for found in (self.shift, self.log_scale))
-        return Scaling(shift, log_scale, outputs)
+        zeros = np.zeros(self.population.flat_inputs)
+        scaling = Scaling(zeros if self.shift is None else self.shift, zeros, self.population.outputs)
+        if self.deviation is None:
+            return scaling
+        hidden = HIDDEN * self.noise / math.sqrt(self.input_rounds) * scaling.bound
+        log_scale = np.log(self.deviation.clip(0) + hidden + 1e-3)
+        return replace(scaling, log_scale=log_scale.astype(np.float32).astype(np.float64))  # as clients get it
 
     @property
     def input_sums(self) -> tuple[NDArray[np.float64], float, float] | None:
-        """(round 1's noisy sum of the inputs [k], its noise's standard deviation, rows in it); None without one."""
+        """(The noisy sum of the inputs [k], its noise's standard deviation, rows in it), the mean of the rounds so far
+        that asked for it; None without one.
+        """
         if self.shift is None or (scaling := self.scaling) is None:
             return None
-        rows = self.expected(self.population.clients_per_round)
-        return self.shift * rows, self.noise * scaling.bound * rows, rows
+        rows, rounds = self.expected(self.population.clients_per_round), min(self.current.number, self.input_rounds)
+        return self.shift * rows, self.noise / math.sqrt(max(1, rounds)) * scaling.bound * rows, rows
 
     # --- a round -------------------------------------------------------------------------------------------
 
@@ -122,13 +134,14 @@ class DPSum(RowSumServer):
         mean, number, scaling = self.mean(theta.size, replies), self.current.number, self.scaling
         if number > self.trained:
             return self._recalibrated(theta, mean)
-        if scaling is not None and number <= 2:
+        if scaling is not None and number <= 2 * self.input_rounds:
             found = mean[: len(scaling.shift)] * scaling.bound
-            if number == 1:
-                self.shift = found.astype(np.float32).astype(np.float64)  # as clients get it
+            if number <= self.input_rounds:
+                self.shift = self._mean_with(self.shift, found, number)
             else:
-                spread = found.clip(0) + HIDDEN * self.noise * scaling.bound + 1e-3
-                self.log_scale = np.log(spread).astype(np.float32).astype(np.float64)
+                self.deviation = self._mean_with(self.deviation, found, number - self.input_rounds)
+            if START == "zero" and len(self.population.layers) == 1:
+                return np.zeros_like(theta)
             return self.move(theta, np.zeros(theta.size))
         update = -self.step(theta.size) * mean
         moved = self.move(theta, update if scaling is None else scaling.back(update))
@@ -138,6 +151,12 @@ class DPSum(RowSumServer):
             if number == self.trained:
                 return (self.summed / self.count).astype(np.float32)
         return moved
+
+    @staticmethod
+    def _mean_with(before: NDArray[np.float64] | None, found: NDArray[np.float64], count: int) -> NDArray[np.float64]:
+        """The mean of so many rounds, of which ``before`` is that of all but this; float32, as clients get it."""
+        mean = found if before is None else before + (found - before) / count
+        return mean.astype(np.float32).astype(np.float64)
 
     def _next_curve(self, theta: FloatVector) -> Curve:
         """What this round asks of the log odds: where they lie by the inputs' means and deviations (of unscaled inputs
@@ -174,12 +193,12 @@ class DPSum(RowSumServer):
         self.count = int(state.get("averaged", 0))
 
     def vectors(self) -> dict[str, NDArray[Any]]:
-        kept = {name: getattr(self, name) for name in ("summed", "shift", "log_scale")}
+        kept = {name: getattr(self, name) for name in ("summed", "shift", "deviation")}
         curves = {f"curve_{place}": curve.packed() for place, curve in enumerate(self.curves)}
         return super().vectors() | {name: vector for name, vector in kept.items() if vector is not None} | curves
 
     def load_vectors(self, vectors: Mapping[str, NDArray[Any]]) -> None:
         super().load_vectors(vectors)
-        self.summed, self.shift, self.log_scale = (vectors.get(name) for name in ("summed", "shift", "log_scale"))
+        self.summed, self.shift, self.log_scale = (vectors.get(name) for name in ("summed", "shift", "deviation"))
         places = range(sum(name.startswith("curve_") for name in vectors))
         self.curves = tuple(Curve.of(vectors[f"curve_{place}"]) for place in places)

@@ -432,6 +432,8 @@ class SkellamOptions(WholeGaussianOptions):
 
 #: A run of fewer rounds has none to spare for its inputs or its risks.
 FEWEST_SCALED = 10
+#: Of so many rounds one is for the inputs' means, and one for their deviations; of a shorter run one each, too.
+STATISTICS = 20
 #: Rounds that its risks get, where a round's noise is at most this share of the rows: more would make them worse.
 RECALIBRATION, MOST_NOISE = 2, 0.02
 
@@ -459,9 +461,12 @@ class DPSumOptions(RowSumOptions):
     def rate(self) -> float:
         return self.sampling_rate
 
-    def scales(self, flat_inputs: int) -> bool:
-        """Whether `scale_inputs` applies to this run; flat_inputs: as `PublicFacts`."""
-        return self.scale_inputs and self.rounds >= FEWEST_SCALED and flat_inputs > 0
+    def input_rounds(self, flat_inputs: int) -> int:
+        """Rounds for the inputs' means, and as many for their deviations; 0 where `scale_inputs` does not apply.
+        flat_inputs: as `PublicFacts`.
+        """
+        applies = self.scale_inputs and self.rounds >= FEWEST_SCALED and flat_inputs > 0
+        return max(1, self.rounds // STATISTICS) if applies else 0
 
     def mean_noise(self, rows: int, sites: int, clients: int) -> float:
         """Standard deviation of the noise in a round's mean, in units of the bound: of so many sites, of clients that
