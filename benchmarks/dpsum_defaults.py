@@ -40,7 +40,7 @@ import json
 import math
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
@@ -62,12 +62,13 @@ from fedpriv.config.schema import Config
 from fedpriv.engines.worker import Worker
 from fedpriv.mechanisms.noise import clip_factors
 from fedpriv.mechanisms.recalibration import counted, parts
+from fedpriv.mechanisms.scaling import Scaling
 from fedpriv.runs.preparation import make_strategy, resolve
 from fedpriv.server.round import Round
 
 RESULTS = Path(__file__).parent / "results" / "dpsum_defaults.jsonl"
 SETTINGS = list(product((4.0, 6.0, 8.0, 12.0), ("drawn", "zero"), (1, 2)))
-LARGEST = (6.0, 4.0, 3.0, 2.0)
+LARGEST, QUIET, STEPS = (6.0, 4.0, 3.0, 2.0), (2, 8, 1000), "ddgauss, largest step"
 EPSILONS, FORMS, SEEDS = (0.5, 1, 2, 8), ("ddgauss", "local"), range(6)
 POPULATION, TEST = 22_000, 2_000
 
@@ -96,8 +97,8 @@ def by_logit(columns: Callable[[np.random.Generator], NDArray[np.float64]], stre
 
 def factors(random: np.random.Generator) -> NDArray[np.float64]:
     """30 columns of 4 factors, skewed."""
-    found = random.normal(size=(POPULATION, 4)) @ random.normal(size=(4, 30)) + 0.5 * random.normal(size=(POPULATION, 30))
-    return np.asarray(np.exp(0.2 * found))
+    common = random.normal(size=(POPULATION, 4)) @ random.normal(size=(4, 30))
+    return np.asarray(np.exp(0.2 * (common + 0.5 * random.normal(size=(POPULATION, 30)))))
 
 
 def skewed(random: np.random.Generator) -> NDArray[np.float64]:
@@ -124,10 +125,18 @@ TABLES: dict[str, tuple[Callable[[], Rows], int, str]] = {
     "few rows": (classes(n_features=10, n_informative=5, n_clusters_per_class=1, random_state=1), 300, "accuracy"),
     "many rows": (classes(n_features=12, n_informative=6, n_redundant=4, flip_y=0.1, random_state=2), 4000, "accuracy"),
     "many columns": (classes(n_features=50, n_informative=12, n_redundant=20, random_state=3), 700, "accuracy"),
-    "few columns": (classes(n_features=4, n_informative=3, n_redundant=0, n_clusters_per_class=1, random_state=4), 400, "accuracy"),
+    "few columns": (
+        classes(n_features=4, n_informative=3, n_redundant=0, n_clusters_per_class=1, random_state=4),
+        400,
+        "accuracy",
+    ),
     "factors": (by_logit(factors, 6.0), 500, "accuracy"),
     "skewed": (by_logit(skewed, 3.0), 600, "accuracy"),
-    "rare class": (classes(n_features=15, n_informative=6, weights=[0.93], n_clusters_per_class=1, random_state=7), 1500, "auc"),
+    "rare class": (
+        classes(n_features=15, n_informative=6, weights=[0.93], n_clusters_per_class=1, random_state=7),
+        1500,
+        "auc",
+    ),
     "rare marks": (by_logit(rare_marks, 1.5), 2000, "accuracy"),
     "3 or 8": (digits(3, 8), 250, "accuracy"),
     "4 or 9": (digits(4, 9), 250, "accuracy"),
@@ -197,48 +206,32 @@ class Direct:
         parts = {"train": dataset.train, "test": dataset.test}
         return {name: (np.array(part.inputs, float), np.array(part.targets)) for name, part in parts.items()}
 
-    def theta(self, seed: int) -> FloatVector:
-        """Of the last model."""
+    def theta(self, seed: int, start: str) -> FloatVector:
+        """Of the last model. start: zero, or drawn as it was before this study."""
         server = make_strategy(self.config, self.worker)
         assert isinstance(server, strategies.dpsum.DPSum)
         (inputs, targets), random = self.rows["train"], np.random.default_rng(seed)
-        theta, bound, rounds = self.worker.initial_parameters(), self.config.strategy.options.clip_norm, self.config.num_rounds
-        for number in range(1, rounds + 1):
+        theta, bound = self.worker.initial_parameters(), server.options.clip_norm
+        for number in range(1, server.options.rounds + 1):
             server.current = Round(number, theta)
             down = unpack_vector(server.coming_down(pack_vector(theta))).astype(np.float64).reshape(3, -1)
+            scaling = server.scaling
+            assert scaling is not None
             if number > server.trained:
-                vectors = counted(
-                    torch.from_numpy(inputs), torch.from_numpy(targets), down[0], len(down[0]) // (inputs.shape[1] + 1),
-                    float(down[1, 0]), math.exp(down[2, 0]),
-                ).numpy()
-                total = vectors.sum(0)
+                examples, curve = map(torch.from_numpy, (inputs, targets)), (float(down[1, 0]), math.exp(down[2, 0]))
+                total = counted(*examples, down[0], scaling.outputs, *curve).numpy().sum(0)
             elif number <= 2 * server.input_rounds:
-                scaling = server.scaling
-                assert scaling is not None
                 rows = inputs if number <= server.input_rounds else np.abs(inputs - down[1, : inputs.shape[1]])
                 total = clipped(rows, np.ones((len(rows), 1)), scaling.bound)[0] / scaling.bound
             else:
-                total = self._gradients(server, theta, inputs, targets, bound) / bound
+                total = gradients(scaling, theta, inputs, targets, bound) / bound
             mean = np.pad(total, (0, len(theta) - len(total))) / len(inputs)
             mean += server.noise * random.normal(size=len(theta))
             server.mean = lambda size, replies, mean=mean: mean  # type: ignore[method-assign, misc]
             theta = server.aggregate(theta, [])
+            if start == "drawn" and number <= 2 * server.input_rounds:
+                theta = self.worker.initial_parameters()
         return theta
-
-    def _gradients(
-        self, server: strategies.dpsum.DPSum, theta: FloatVector, inputs: NDArray[Any], targets: NDArray[Any], bound: float
-    ) -> NDArray[np.float64]:
-        scaling = server.scaling
-        assert scaling is not None
-        moved = scaling.forward(theta).astype(np.float64)
-        scaled = (inputs - scaling.shift) / np.exp(scaling.log_scale)
-        weights, biases = parts(moved, scaling.outputs)
-        errors = scaled @ weights.T + biases
-        if scaling.outputs == 1:
-            errors -= targets.reshape(-1, 1)
-        else:
-            errors = softmax(errors, axis=1) - np.eye(scaling.outputs)[targets]
-        return np.concatenate([part.ravel() for part in clipped(np.hstack([scaled, np.ones((len(scaled), 1))]), errors, bound, True)])
 
     def score(self, theta: FloatVector, name: str) -> float:
         """In points, of the test rows."""
@@ -254,15 +247,25 @@ class Direct:
         return 100 * float((found.argmax(1) == targets).mean())
 
 
-def clipped(
-    rows: NDArray[np.float64], errors: NDArray[np.float64], bound: float, last_apart: bool = False
-) -> list[NDArray[np.float64]]:
-    """The sum over rows [n, k] of errors [n, o] x row, each clipped to ``bound``: [o, k], or of the first k - 1 columns
-    and of the last one.
-    """
+def gradients(
+    scaling: Scaling, theta: FloatVector, inputs: NDArray[Any], targets: NDArray[Any], bound: float
+) -> NDArray[np.float64]:
+    """The sum of clipped gradients [d]."""
+    weights, biases = parts(scaling.forward(theta).astype(np.float64), scaling.outputs)
+    scaled = (inputs - scaling.shift) / np.exp(scaling.log_scale)
+    errors = scaled @ weights.T + biases
+    if scaling.outputs == 1:
+        errors -= targets.reshape(-1, 1)
+    else:
+        errors = softmax(errors, axis=1) - np.eye(scaling.outputs)[targets]
+    total = clipped(np.hstack([scaled, np.ones((len(scaled), 1))]), errors, bound)
+    return np.concatenate([total[:, :-1].ravel(), total[:, -1]])
+
+
+def clipped(rows: NDArray[np.float64], errors: NDArray[np.float64], bound: float) -> NDArray[np.float64]:
+    """The sum [o, k] over rows [n, k] of errors [n, o] x row, each clipped to ``bound``."""
     lengths = torch.from_numpy(np.linalg.norm(rows, axis=1) * np.linalg.norm(errors, axis=1))
-    total = (errors * clip_factors(lengths, bound).numpy()[:, None]).T @ rows
-    return [total[:, :-1], total[:, -1]] if last_apart else [total[0]]
+    return np.asarray((errors * clip_factors(lengths, bound).numpy()[:, None]).T @ rows)
 
 
 def cells(part: int, parts: int) -> Iterator[tuple[str, int]]:
@@ -270,7 +273,10 @@ def cells(part: int, parts: int) -> Iterator[tuple[str, int]]:
     return ((name, seed) for place, (seed, name) in enumerate(every) if place % parts == part)
 
 
-def done() -> dict[tuple[str, int, float, str], list[float]]:
+Found = dict[tuple[str, int, float, str], list[float]]
+
+
+def done() -> Found:
     """(table, seed, epsilon, form) -> the score of each setting."""
     lines = RESULTS.read_text().splitlines() if RESULTS.exists() else []
     return {(name, seed, epsilon, form): scores for name, seed, epsilon, form, scores in map(json.loads, lines)}
@@ -281,26 +287,30 @@ def add(*line: Any) -> None:
         file.write(json.dumps(line) + "\n")
 
 
-def set_to(length: float, start: str, rounds: int, largest: float = 6.0) -> None:
-    strategies.dpsum.NOISE_LENGTH, strategies.dpsum.LARGEST_STEP = length, largest
-    strategies.dpsum.START = start
-    fedpriv.config.methods.STATISTICS = 20 // rounds
-
-
-def study(part: int, parts: int) -> None:
-    found = done()
+def study(part: int, parts: int, steps: bool) -> None:
+    """steps: of the largest step, with the defaults."""
+    found, cases = done(), list(product(QUIET, (STEPS,)) if steps else product(EPSILONS, FORMS))
     for name, seed in cells(part, parts):
         with tempfile.TemporaryDirectory() as folder:
             options = write(name, seed, Path(folder))
-            for epsilon, form in product(EPSILONS, FORMS):
+            for epsilon, form in cases:
                 if (name, seed, epsilon, form) in found:
                     continue
-                run = Direct.of([*options, f"privacy.target_epsilon={epsilon}", f"strategy.client.form={form}"])
-                scores = []
-                for setting in SETTINGS:
-                    set_to(*setting)
-                    scores.append(round(run.score(run.theta(seed), TABLES[name][2]), 3))
+                scores, way = [], FORMS[0] if steps else form
+                run = Direct.of([*options, f"privacy.target_epsilon={epsilon}", f"strategy.client.form={way}"])
+                for setting in LARGEST if steps else SETTINGS:
+                    start = _set(setting)
+                    scores.append(round(run.score(run.theta(seed, start), TABLES[name][2]), 3))
                 add(name, seed, epsilon, form, scores)
+
+
+def _set(setting: float | tuple[float, str, int]) -> str:
+    """Takes a setting, or a largest step; returns the start."""
+    if isinstance(setting, float):
+        strategies.dpsum.LARGEST_STEP = setting
+        return "zero"
+    strategies.dpsum.NOISE_LENGTH, fedpriv.config.methods.STATISTICS = setting[0], 20 // setting[2]
+    return setting[1]
 
 
 def regrets(scores: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -311,34 +321,43 @@ def regrets(scores: NDArray[np.float64]) -> NDArray[np.float64]:
     return (best[0] - halves[1] + best[1] - halves[0]) / 2
 
 
-def choose(found: dict[tuple[str, int, float, str], list[float]]) -> None:
-    """Prints what the rule says: a line for each setting."""
-    places = sorted({(name, epsilon, form) for name, _, epsilon, form in found}, key=str)
+def choose(found: Found) -> tuple[float, str, int]:
+    """What the rule says; prints a line for each setting."""
+    changes = [sum(now != then for now, then in zip(setting, SETTINGS[0], strict=True)) for setting in SETTINGS]
+    chosen = best_of(found, FORMS, list(zip(changes, SETTINGS, strict=True)))
+    return SETTINGS[chosen]
+
+
+def choose_largest(found: Found) -> float:
+    """The largest step by the rule, with the setting that was chosen."""
+    return LARGEST[best_of(found, (STEPS,), [(place > 0, step) for place, step in enumerate(LARGEST)])]
+
+
+def best_of(found: Found, forms: Sequence[str], settings: Sequence[tuple[Any, Any]]) -> int:
+    """Place of the best setting by mean regret, of equally good ones the first by (changes, setting). Prints them."""
+    places = sorted({(name, epsilon, form) for name, _, epsilon, form in found if form in forms}, key=str)
     scores = np.array([[found[name, seed, epsilon, form] for seed in SEEDS] for name, epsilon, form in places])
     table = np.array([regrets(cell) for cell in scores])
     means, worst = table.mean(0), table.max(0)
-    allowed = worst <= 2
-    goal = np.where(allowed, means, np.inf) if allowed.any() else worst
-    near = [place for place in range(len(SETTINGS)) if goal[place] - goal.min() < 0.1]
-    chosen = min(near, key=lambda place: (_changes(SETTINGS[place]), SETTINGS[place][0]))
-    print("| noise length | start | rounds | score | mean regret | worst | where |\n|---|---|---|---|---|---|---|")
-    for place, (length, start, rounds) in enumerate(SETTINGS):
+    goal = np.where(worst <= 2, means, np.inf) if (worst <= 2).any() else worst
+    near = [place for place in range(len(settings)) if goal[place] - goal.min() < 0.1]
+    chosen = min(near, key=lambda place: settings[place])
+    print("| setting | mean score | mean regret | worst | where |\n|---|---|---|---|---|")
+    for place, (_, setting) in enumerate(settings):
+        shown = ", ".join(map(str, setting)) if isinstance(setting, tuple) else setting
+        figures = f"{scores[..., place].mean():.2f} | {means[place]:.2f} | {worst[place]:.2f}"
         where = ", ".join(map(str, places[int(table[:, place].argmax())]))
-        figures = f"{scores[..., place].mean():.2f} | {means[place]:.2f} | {worst[place]:.2f} | {where}"
-        print(f"| {length:g} | {start} | {rounds} | {figures} |{' chosen' if place == chosen else ''}")
-
-
-def _changes(setting: tuple[float, str, int]) -> int:
-    """From what was before."""
-    return sum(now != then for now, then in zip(setting, SETTINGS[0], strict=True))
+        print(f"| {shown} | {figures} | {where} |{' chosen' if place == chosen else ''}")
+    return chosen
 
 
 def main(arguments: list[str]) -> None:
     given = next((item.removeprefix("part=") for item in arguments if item.startswith("part=")), "0/1")
     first, _, all_parts = given.partition("/")
     if "choose" not in arguments:
-        study(int(first), int(all_parts))
-    choose(done())
+        study(int(first), int(all_parts), "steps" in arguments)
+    if len(done()) == len(SEEDS) * len(TABLES) * (len(EPSILONS) * len(FORMS) + len(QUIET)):
+        print(choose(done()), choose_largest(done()))
 
 
 if __name__ == "__main__":

@@ -38,9 +38,7 @@ from fedpriv.mechanisms.scaling import Scaling
 from fedpriv.server.row_sums import RowSumServer
 
 #: Largest eta; length of what the noise makes of theta; noise deviations that are added to an input's own.
-LARGEST_STEP, NOISE_LENGTH, HIDDEN = 6.0, 4.0, 2.0
-#: Whether a linear model whose inputs are scaled starts from zero.
-START = "drawn"
+LARGEST_STEP, NOISE_LENGTH, HIDDEN = 6.0, 12.0, 2.0
 
 
 class DPSum(RowSumServer):
@@ -140,9 +138,8 @@ class DPSum(RowSumServer):
                 self.shift = self._mean_with(self.shift, found, number)
             else:
                 self.deviation = self._mean_with(self.deviation, found, number - self.input_rounds)
-            if START == "zero" and len(self.population.layers) == 1:
-                return np.zeros_like(theta)
-            return self.move(theta, np.zeros(theta.size))
+            linear = len(self.population.layers) == 1
+            return np.zeros_like(theta) if linear else self.move(theta, np.zeros(theta.size))
         update = -self.step(theta.size) * mean
         moved = self.move(theta, update if scaling is None else scaling.back(update))
         if number > self.trained * (1 - self.options.average):
@@ -199,6 +196,6 @@ class DPSum(RowSumServer):
 
     def load_vectors(self, vectors: Mapping[str, NDArray[Any]]) -> None:
         super().load_vectors(vectors)
-        self.summed, self.shift, self.log_scale = (vectors.get(name) for name in ("summed", "shift", "deviation"))
+        self.summed, self.shift, self.deviation = (vectors.get(name) for name in ("summed", "shift", "deviation"))
         places = range(sum(name.startswith("curve_") for name in vectors))
         self.curves = tuple(Curve.of(vectors[f"curve_{place}"]) for place in places)

@@ -433,7 +433,7 @@ class SkellamOptions(WholeGaussianOptions):
 #: A run of fewer rounds has none to spare for its inputs or its risks.
 FEWEST_SCALED = 10
 #: Of so many rounds one is for the inputs' means, and one for their deviations; of a shorter run one each, too.
-STATISTICS = 20
+STATISTICS = 10
 #: Rounds that its risks get, where a round's noise is at most this share of the rows: more would make them worse.
 RECALIBRATION, MOST_NOISE = 2, 0.02
 
