@@ -2,9 +2,11 @@
 
 The server learns the noisy sum over all sites' examples (`fedpriv.server.row_sums`), and moves theta against it.
 
-With scale_inputs round 1 gives the inputs' noisy means m, round 2 their noisy mean deviations |x - m|; steps of all
-later rounds are those of inputs (x - m)/s with s = deviation + 2 tau + 0.001, where tau is the noise's standard
-deviation in a deviation: an input that the noise hides is not blown up.
+With scale_inputs the first R rounds, a tenth, give the inputs' noisy means m, the next R their noisy mean deviations
+|x - m|: each is the mean of its rounds, whose noises are independent, so its own is less by sqrt(R). All rounds have
+the same noise and the same price: 2 R of T rounds are the statistics' share of the budget, and nothing else is charged.
+Steps of all later rounds are those of inputs (x - m)/s with s = deviation + 2 tau + 0.001, where tau is the noise's
+standard deviation in a deviation: an input that the noise hides is not blown up. A linear model starts from zero.
 
 With recalibration the last rounds (2 on a table of classes) train nothing: the first asks where the log odds lie, the
 second asks closer by, and the model that remains is scaled and shifted by the fit to both
@@ -12,10 +14,12 @@ second asks closer by, and the model that remains is scaled and shifted by the f
 
 The learning rate where strategy.server.lr=null. One round's noise moves theta by eta nu in length, where nu = sigma'
 sqrt(d)/n is that of the noise in the mean gradient in units of C; after T rounds it has moved it by about eta nu
-sqrt(T). eta = min(6, 4/(nu sqrt(T))), a tenth of 6 where the output is one number in [-1, 1] (logits are longer).
-The two numbers, C, the factor 2 and T = 20 were chosen on other tables than those in the docs (docs/tables.md).
+sqrt(T). eta = min(6, 12/(nu sqrt(T))), a tenth of 6 where the output is one number in [-1, 1] (logits are longer). Both
+numbers, R and the start were chosen by the rule of `benchmarks.dpsum_defaults` on tables that no page reports; C, the
+factor 2 and T = 20 on others (docs/tables.md).
 
-Symbols: G -> the sum in units of C, n -> expected rows, sigma' -> the sum's noise / C, eta -> strategy.server.lr.
+Symbols: R -> `DPSumOptions.input_rounds`, G -> the sum in units of C, n -> expected rows, sigma' -> the sum's noise /
+C, eta -> strategy.server.lr.
 """
 
 from __future__ import annotations

@@ -432,7 +432,7 @@ class SkellamOptions(WholeGaussianOptions):
 
 #: A run of fewer rounds has none to spare for its inputs or its risks.
 FEWEST_SCALED = 10
-#: Of so many rounds one is for the inputs' means, and one for their deviations; of a shorter run one each, too.
+#: Of so many rounds one is for the inputs' means, and one for their deviations.
 STATISTICS = 10
 #: Rounds that its risks get, where a round's noise is at most this share of the rows: more would make them worse.
 RECALIBRATION, MOST_NOISE = 2, 0.02
@@ -448,8 +448,8 @@ class DPSumOptions(RowSumOptions):
         gt=0, le=1, description="central, local: probability with which each example takes part in a round"
     )
     scale_inputs: bool = Field(
-        description="rounds 1 and 2 release means and deviations of the inputs, by which these are centred and scaled; "
-        f"of models linear and mlp in runs of {FEWEST_SCALED} rounds and more"
+        description="the first fifth of the rounds releases means and deviations of the inputs, by which these are "
+        f"centred and scaled; of models linear and mlp in runs of {FEWEST_SCALED} rounds and more"
     )
     recalibration: int | None = Field(
         ge=0,
