@@ -214,12 +214,15 @@ class Direct:
         parts = {"train": dataset.train, "test": dataset.test}
         return {name: (np.array(part.inputs, float), np.array(part.targets)) for name, part in parts.items()}
 
-    def theta(self, seed: int, start: str) -> FloatVector:
-        """Of the last model. start: zero, or drawn as it was before this study."""
+    def theta(self, seed: int, start: str, falls: bool = False) -> FloatVector:
+        """Of the last model. start: zero, or drawn as it was before this study. falls: whether steps fall linearly where
+        noise decides them; the squares of their shares have the mean 1.
+        """
         server = make_strategy(self.config, self.worker)
         assert isinstance(server, strategies.dpsum.DPSum)
         (inputs, targets), random = self.rows["train"], np.random.default_rng(seed)
         theta, bound = self.worker.initial_parameters(), server.options.clip_norm
+        length, training = strategies.dpsum.NOISE_LENGTH, server.trained - 2 * server.input_rounds
         for number in range(1, server.options.rounds + 1):
             server.current = Round(number, theta)
             down = unpack_vector(server.coming_down(pack_vector(theta))).astype(np.float64).reshape(3, -1)
@@ -236,9 +239,13 @@ class Direct:
             mean = np.pad(total, (0, len(theta) - len(total))) / len(inputs)
             mean += server.noise * random.normal(size=len(theta))
             server.mean = lambda size, replies, mean=mean: mean  # type: ignore[method-assign, misc]
+            if falls:
+                share = (server.trained + 1 - number) / math.sqrt((training + 1) * (2 * training + 1) / 6)
+                strategies.dpsum.NOISE_LENGTH = length * (1 if number <= 2 * server.input_rounds else share)
             theta = server.aggregate(theta, [])
             if start == "drawn" and number <= 2 * server.input_rounds:
                 theta = self.worker.initial_parameters()
+        strategies.dpsum.NOISE_LENGTH = length
         return theta
 
     def score(self, theta: FloatVector, name: str) -> float:
@@ -288,9 +295,9 @@ def shapes(part: int, parts: int) -> None:
                 run = Direct.of([*options, f"privacy.target_epsilon={epsilon}", f"strategy.client.form={form}"])
                 scores, score = [], TABLES[name][2]
                 for length, falls, average in SHAPES:
-                    strategies.dpsum.NOISE_LENGTH, strategies.dpsum.FALLS = length, falls
+                    strategies.dpsum.NOISE_LENGTH = length
                     shaped = Direct(run.config.with_options(average=average), run.worker)
-                    theta = shaped.theta(seed, "zero")
+                    theta = shaped.theta(seed, "zero", falls)
                     both = score == "accuracy" and len(np.unique(run.rows["test"][1])) == 2
                     scores.append(
                         round(
@@ -363,6 +370,12 @@ def choose(found: Found) -> tuple[float, str, int]:
     return SETTINGS[chosen]
 
 
+def choose_shape(found: Found) -> tuple[float, bool, float]:
+    """Noise length, whether steps fall, share of the models in the mean, by the rule."""
+    changes = [(length != 12) + falls + (average != 0.5) for length, falls, average in SHAPES]
+    return SHAPES[best_of(found, [f"{form}, shape" for form in FORMS], list(zip(changes, SHAPES, strict=True)))]
+
+
 def choose_largest(found: Found) -> float:
     """The largest step by the rule, with the setting that was chosen."""
     return LARGEST[best_of(found, (STEPS,), [(place > 0, step) for place, step in enumerate(LARGEST)])]
@@ -393,8 +406,8 @@ def main(arguments: list[str]) -> None:
         return shapes(int(first), int(all_parts))
     if "choose" not in arguments:
         study(int(first), int(all_parts), "steps" in arguments)
-    if len(done()) == len(SEEDS) * len(TABLES) * (len(EPSILONS) * len(FORMS) + len(QUIET)):
-        print(choose(done()), choose_largest(done()))
+    for of in (choose, choose_shape, choose_largest):
+        print(of(done()), "\n")
 
 
 if __name__ == "__main__":

@@ -43,8 +43,6 @@ from fedpriv.server.row_sums import RowSumServer
 
 #: Largest eta; length of what the noise makes of theta; noise deviations that are added to an input's own.
 LARGEST_STEP, NOISE_LENGTH, HIDDEN = 6.0, 12.0, 2.0
-#: Whether steps fall linearly where noise decides them.
-FALLS = False
 
 
 class DPSum(RowSumServer):
@@ -82,18 +80,8 @@ class DPSum(RowSumServer):
             return 1.0
         most = LARGEST_STEP / 10 if self.population.classes == 1 else LARGEST_STEP
         length = self.noise * math.sqrt(size * self.trained)
-        eta = min(most, NOISE_LENGTH * self.share / length) if length else most
+        eta = min(most, NOISE_LENGTH / length) if length else most
         return eta * (1 - options.momentum) if options.optimizer == "momentum" else eta
-
-    @property
-    def share(self) -> float:
-        """Of this round's step: falls linearly, and the squares of all have the mean 1."""
-        first = 2 * self.input_rounds
-        rounds = self.trained - first
-        if not FALLS or self.current.number <= first:
-            return 1.0
-        left = rounds + 1 - (self.current.number - first)
-        return left / math.sqrt((rounds + 1) * (2 * rounds + 1) / 6)
 
     @property
     def trained(self) -> int:

@@ -47,6 +47,8 @@ def test_the_defaults_are_what_the_rule_says(capsys: pytest.CaptureFixture[str])
     found = study.done()
     length, start, rounds = study.choose(found)
     assert (length, start, 20 // rounds) == (dpsum.NOISE_LENGTH, "zero", methods.STATISTICS)
+    average = compose(["experiment=hospitals"]).strategy.options.average  # type: ignore[attr-defined]
+    assert study.choose_shape(found) == (dpsum.NOISE_LENGTH, False, average)
     assert study.choose_largest(found) == dpsum.LARGEST_STEP
     lines = [line for line in capsys.readouterr().out.splitlines() if line.endswith("chosen")]
-    assert [float(line.split("|")[6]) <= 2 for line in lines] == [True, True]
+    assert [float(line.split("|")[4]) <= 2 for line in lines] == [True] * 3
