@@ -1,4 +1,10 @@
-"""How the defaults of `dpsum` on tables are chosen: `python -m benchmarks.dpsum_defaults [part=0/2] [choose]`.
+"""How the defaults of `dpsum` on tables are chosen.
+
+    python -m benchmarks.dpsum_defaults [part=0/2] [shapes | steps]   # runs what is missing of the first, second, third
+    python -m benchmarks.dpsum_defaults choose                        # prints what the rules say
+
+A part of the runs may go on in another process; `benchmarks/results/dpsum_defaults.jsonl` has the scores of a cell's
+settings, for one seed, in each line.
 
 **The rule**, written before any of its runs.
 
@@ -215,8 +221,8 @@ class Direct:
         return {name: (np.array(part.inputs, float), np.array(part.targets)) for name, part in parts.items()}
 
     def theta(self, seed: int, start: str, falls: bool = False) -> FloatVector:
-        """Of the last model. start: zero, or drawn as it was before this study. falls: whether steps fall linearly where
-        noise decides them; the squares of their shares have the mean 1.
+        """Of the last model. start: zero, or drawn as it was before this study. falls: whether steps fall linearly
+        where noise decides them; the squares of their shares have the mean 1.
         """
         server = make_strategy(self.config, self.worker)
         assert isinstance(server, strategies.dpsum.DPSum)
@@ -229,8 +235,9 @@ class Direct:
             scaling = server.scaling
             assert scaling is not None
             if number > server.trained:
-                examples, curve = map(torch.from_numpy, (inputs, targets)), (float(down[1, 0]), math.exp(down[2, 0]))
-                total = counted(*examples, down[0], scaling.outputs, *curve).numpy().sum(0)
+                examples, classes = torch.from_numpy(inputs), torch.from_numpy(targets)
+                centre, width = float(down[1, 0]), math.exp(down[2, 0])
+                total = counted(examples, classes, down[0], scaling.outputs, centre, width).numpy().sum(0)
             elif number <= 2 * server.input_rounds:
                 rows = inputs if number <= server.input_rounds else np.abs(inputs - down[1, : inputs.shape[1]])
                 total = clipped(rows, np.ones((len(rows), 1)), scaling.bound)[0] / scaling.bound
@@ -401,13 +408,14 @@ def best_of(found: Found, forms: Sequence[str], settings: Sequence[tuple[Any, An
 
 def main(arguments: list[str]) -> None:
     given = next((item.removeprefix("part=") for item in arguments if item.startswith("part=")), "0/1")
-    first, _, all_parts = given.partition("/")
-    if "shapes" in arguments:
-        return shapes(int(first), int(all_parts))
-    if "choose" not in arguments:
-        study(int(first), int(all_parts), "steps" in arguments)
-    for of in (choose, choose_shape, choose_largest):
-        print(of(done()), "\n")
+    part, parts = map(int, given.split("/"))
+    if "choose" in arguments:
+        for of in (choose, choose_shape, choose_largest):
+            print(of(done()), "\n")
+    elif "shapes" in arguments:
+        shapes(part, parts)
+    else:
+        study(part, parts, "steps" in arguments)
 
 
 if __name__ == "__main__":
