@@ -1,6 +1,6 @@
 """How the defaults of `dpsum` on tables are chosen.
 
-    python -m benchmarks.dpsum_defaults [part=0/2] [shapes | steps | floors]   # runs what is missing
+    python -m benchmarks.dpsum_defaults [part=0/2] [shapes | steps]   # runs what is missing of the first, second, third
     python -m benchmarks.dpsum_defaults choose                        # prints what the rules say
 
 A part of the runs may go on in another process; `benchmarks/results/dpsum_defaults.jsonl` has the scores of a cell's
@@ -45,12 +45,6 @@ changes from 12, equal and half.
 *Then*, with the chosen setting: the largest step (`strategies.dpsum.LARGEST_STEP`) of 6, 4, 3, 2 at epsilon 2, 8 and
 1,000 in the secure sum, same tables, scores and seeds; the smallest mean regret (as above), and 6 where it is within
 0.1 points of that.
-
-*Last*, written when the steps were known, and that with less noise flchain's AUC is 0.003 lower in the sum: a mark that
-few rows have has a small deviation, by which it is divided, so that its rows' gradients are long and their steps
-overshoot. What is added to a deviation beside the noise's (`strategies.dpsum.FLOOR`): 0.001, 0.03, 0.1, 0.3 of inputs
-in [-1, 1], at epsilon 2, 8 and 1,000 in the secure sum; the score of two classes is the mean of accuracy and AUC. The
-smallest mean regret, of equally good ones the smallest.
 """
 
 from __future__ import annotations
@@ -89,7 +83,6 @@ RESULTS = Path(__file__).parent / "results" / "dpsum_defaults.jsonl"
 SETTINGS = list(product((4.0, 6.0, 8.0, 12.0), ("drawn", "zero"), (1, 2)))
 SHAPES, LOUD = list(product((8.0, 12.0, 16.0, 24.0), (False, True), (0.5, 1.0))), (0.5, 1, 2)
 LARGEST, QUIET, STEPS = (6.0, 4.0, 3.0, 2.0), (2, 8, 1000), "ddgauss, largest step"
-ADDED, FLOORS = (1e-3, 0.03, 0.1, 0.3), "ddgauss, floor"
 EPSILONS, FORMS, SEEDS = (0.5, 1, 2, 8), ("ddgauss", "local"), range(6)
 POPULATION, TEST = 22_000, 2_000
 
@@ -262,11 +255,6 @@ class Direct:
         strategies.dpsum.NOISE_LENGTH = length
         return theta
 
-    def score_of(self, theta: FloatVector, name: str) -> float:
-        """As `score`, of two classes the mean of accuracy and AUC."""
-        both = name == "accuracy" and len(np.unique(self.rows["test"][1])) == 2
-        return round(float(np.mean([self.score(theta, one) for one in (("accuracy", "auc") if both else (name,))])), 3)
-
     def score(self, theta: FloatVector, name: str) -> float:
         """In points, of the test rows."""
         inputs, targets = self.rows["test"]
@@ -302,29 +290,31 @@ def clipped(rows: NDArray[np.float64], errors: NDArray[np.float64], bound: float
     return np.asarray((errors * clip_factors(lengths, bound).numpy()[:, None]).T @ rows)
 
 
-def shapes(part: int, parts: int, floors: bool) -> None:
-    """Of the steps' shape, or of what is added to a deviation."""
+def shapes(part: int, parts: int) -> None:
+    """Of the steps' shape."""
     found = done()
-    cases = (
-        product(QUIET, [(FORMS[0], FLOORS)]) if floors else product(LOUD, [(form, f"{form}, shape") for form in FORMS])
-    )
-    every = list(cases)
     for name, seed in cells(part, parts):
         with tempfile.TemporaryDirectory() as folder:
             options = write(name, seed, Path(folder))
-            for epsilon, (form, label) in every:
-                if (name, seed, epsilon, label) in found:
+            for epsilon, form in product(LOUD, FORMS):
+                if (name, seed, epsilon, f"{form}, shape") in found:
                     continue
                 run = Direct.of([*options, f"privacy.target_epsilon={epsilon}", f"strategy.client.form={form}"])
-                scores = []
-                for floor in ADDED if floors else ():
-                    strategies.dpsum.FLOOR = floor
-                    scores.append(run.score_of(run.theta(seed, "zero"), TABLES[name][2]))
-                for length, falls, average in () if floors else SHAPES:
+                scores, score = [], TABLES[name][2]
+                for length, falls, average in SHAPES:
                     strategies.dpsum.NOISE_LENGTH = length
                     shaped = Direct(run.config.with_options(average=average), run.worker)
-                    scores.append(run.score_of(shaped.theta(seed, "zero", falls), TABLES[name][2]))
-                add(name, seed, epsilon, label, scores)
+                    theta = shaped.theta(seed, "zero", falls)
+                    both = score == "accuracy" and len(np.unique(run.rows["test"][1])) == 2
+                    scores.append(
+                        round(
+                            float(
+                                np.mean([run.score(theta, one) for one in (("accuracy", "auc") if both else (score,))])
+                            ),
+                            3,
+                        )
+                    )
+                add(name, seed, epsilon, f"{form}, shape", scores)
 
 
 def cells(part: int, parts: int) -> Iterator[tuple[str, int]]:
@@ -398,11 +388,6 @@ def choose_largest(found: Found) -> float:
     return LARGEST[best_of(found, (STEPS,), [(place > 0, step) for place, step in enumerate(LARGEST)])]
 
 
-def choose_floor(found: Found) -> float:
-    """What is added to a deviation, by the rule."""
-    return ADDED[best_of(found, (FLOORS,), [(0, floor) for floor in ADDED])]
-
-
 def best_of(found: Found, forms: Sequence[str], settings: Sequence[tuple[Any, Any]]) -> int:
     """Place of the best setting by mean regret, of equally good ones the first by (changes, setting). Prints them."""
     places = sorted({(name, epsilon, form) for name, _, epsilon, form in found if form in forms}, key=str)
@@ -425,10 +410,10 @@ def main(arguments: list[str]) -> None:
     given = next((item.removeprefix("part=") for item in arguments if item.startswith("part=")), "0/1")
     part, parts = map(int, given.split("/"))
     if "choose" in arguments:
-        for of in (choose, choose_shape, choose_largest, choose_floor):
+        for of in (choose, choose_shape, choose_largest):
             print(of(done()), "\n")
-    elif "shapes" in arguments or "floors" in arguments:
-        shapes(part, parts, "floors" in arguments)
+    elif "shapes" in arguments:
+        shapes(part, parts)
     else:
         study(part, parts, "steps" in arguments)
 

@@ -41,10 +41,8 @@ from fedpriv.mechanisms.recalibration import Curve, closer, first_curve, fit, re
 from fedpriv.mechanisms.scaling import Scaling
 from fedpriv.server.row_sums import RowSumServer
 
-#: Largest eta; length of what the noise makes of theta.
-LARGEST_STEP, NOISE_LENGTH = 6.0, 12.0
-#: Noise deviations that are added to an input's own; what is added beside them.
-HIDDEN, FLOOR = 2.0, 1e-3
+#: Largest eta; length of what the noise makes of theta; noise deviations that are added to an input's own.
+LARGEST_STEP, NOISE_LENGTH, HIDDEN = 6.0, 12.0, 2.0
 
 
 class DPSum(RowSumServer):
@@ -105,7 +103,7 @@ class DPSum(RowSumServer):
         if self.deviation is None:
             return scaling
         hidden = HIDDEN * self.noise / math.sqrt(self.input_rounds) * scaling.bound
-        log_scale = np.log(self.deviation.clip(0) + hidden + FLOOR)
+        log_scale = np.log(self.deviation.clip(0) + hidden + 1e-3)
         return replace(scaling, log_scale=log_scale.astype(np.float32).astype(np.float64))  # as clients get it
 
     @property

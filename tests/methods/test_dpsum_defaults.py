@@ -18,7 +18,7 @@ from strategies import dpsum
 @pytest.fixture(autouse=True)
 def _defaults(monkeypatch: pytest.MonkeyPatch) -> None:
     """Constants that a study sets are put back."""
-    for module, name in ((dpsum, "NOISE_LENGTH"), (dpsum, "LARGEST_STEP"), (methods, "STATISTICS")):
+    for module, name in ((dpsum, "NOISE_LENGTH"), (methods, "STATISTICS")):
         monkeypatch.setattr(module, name, getattr(module, name))
 
 
