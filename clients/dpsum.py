@@ -7,22 +7,22 @@ paper's own method: examples are protected as in the first, at the price of a su
 Who adds the noise and who learns what (form): `fedpriv.client.summing`.
 
 Symbols: C -> clip_norm, sigma -> noise_multiplier (one noise's), k -> noises = min_replies - colluders, q ->
-sampling_rate, R -> `RowSumGrid.steps`, m and s -> `fedpriv.mechanisms.scaling`.
+sampling_rate, R -> `DPSumOptions.input_rounds`, m and s -> `fedpriv.mechanisms.scaling`.
 
 With unit person a row is a person below: C bounds the mean of its rows' gradients, and `rows` counts persons
 (`fedpriv.mechanisms.clipped_sums` has the proof).
 
-What is summed. With scale_inputs the first two rounds are about the inputs x [k], each row clipped to length B =
-sqrt(k/3), that of a row spread evenly over [-1, 1]: round 1 sums x, round 2 |x - m|, where m is the mean that round 1
-released; unused numbers are zero. With recalibration the last rounds count rows by the model's log odds and class, of
-length 1 each (proof: `fedpriv.mechanisms.recalibration`); their centre and ln width come in place of m and ln s. All
-other rounds sum gradients in units of C, of the inputs (x - m)/s where a server sends m and s. No round depends on
-anything of the data but through what earlier rounds released.
+What is summed. With scale_inputs the first 2 R rounds are about the inputs x [k], each row clipped to length B =
+sqrt(k/3), that of a row spread evenly over [-1, 1]: R rounds sum x, R rounds |x - m|, where m is the mean that the
+first R released; unused numbers are zero. With recalibration the last rounds count rows by the model's log odds and
+class, of length 1 each (proof: `fedpriv.mechanisms.recalibration`); their centre and ln width come in place of m and
+ln s. All other rounds sum gradients in units of C, of the inputs (x - m)/s where a server sends m and s. No round
+depends on anything of the data but through what earlier rounds released.
 
 The private count of lost cells. Of a table's column of categories one input is 1 where the schema does not name the
-cell ("other"). That input is a coordinate of the x of round 1, so the count of lost cells is a coordinate of a sum that
-leaves anyway: the vector is clipped to B with it, and moves by at most B however many of its coordinates count
-something. It costs nothing beside round 1, and what the run says of it (`fedpriv.runs.summary.lost_cells`) is
+cell ("other"). That input is a coordinate of the first rounds' x, so the count of lost cells is a coordinate of a sum
+that leaves anyway: the vector is clipped to B with it, and moves by at most B however many of its coordinates count
+something. It costs nothing beside these rounds, and what the run says of it (`fedpriv.runs.summary.lost_cells`) is
 post-processing.
 
 Why it costs what it does. Given what the server sent, which is a function of earlier sums, a site's whole numbers move
@@ -63,7 +63,7 @@ class DPSumClient(RowSumClient):
     options: DPSumOptions  # type: ignore[assignment]
     traits = Traits(needs_facts=True, clips_examples=True, bound_to_rounds=MEAN_OF_MODELS)
     scaling: Scaling | None = None  # of this participation
-    scales = False  # whether rounds 1 and 2 are about the inputs
+    input_rounds = 0  # rounds for the inputs' means, and as many after them for their deviations
     counts_from: float = math.inf  # the first round that recalibrates
 
     def __init__(self, options: Any, run: RunFacts) -> None:
@@ -72,9 +72,9 @@ class DPSumClient(RowSumClient):
             return
         facts, options = run.facts, self.options
         noise = options.mean_noise(facts.total_examples, facts.clients_per_round, facts.num_clients)
-        scales, last = options.scales(facts.flat_inputs), options.recalibrates(facts.risk_classes, noise)
-        self.scales, self.counts_from = scales, self.options.rounds - last + 1
-        if scales or last:  # theta, m and ln s, as long as theta
+        first, last = options.input_rounds(facts.flat_inputs), options.recalibrates(facts.risk_classes, noise)
+        self.input_rounds, self.counts_from = first, self.options.rounds - last + 1
+        if first or last:  # theta, m and ln s, as long as theta
             self.traits = replace(self.traits, vectors_down=3)
 
     @property
@@ -105,9 +105,9 @@ class DPSumClient(RowSumClient):
             bound = 1.0
             found = clipped_rows(self._counted(theta, data), bound, data.unit)
             total = torch.nn.functional.pad(found.total, (0, len(theta) - len(found.total)))
-        elif self.scaling is not None and self.scales and request.round <= 2:
+        elif self.scaling is not None and request.round <= 2 * self.input_rounds:
             rows, bound = data.inputs.flatten(1), self.scaling.bound
-            if request.round == 2:
+            if request.round > self.input_rounds:
                 rows = (rows - torch.from_numpy(self.scaling.shift).float()).abs()
             found = clipped_rows(rows, bound, data.unit)
             total = torch.nn.functional.pad(found.total, (0, len(theta) - rows.shape[1]))

@@ -2,9 +2,11 @@
 
 The server learns the noisy sum over all sites' examples (`fedpriv.server.row_sums`), and moves theta against it.
 
-With scale_inputs round 1 gives the inputs' noisy means m, round 2 their noisy mean deviations |x - m|; steps of all
-later rounds are those of inputs (x - m)/s with s = deviation + 2 tau + 0.001, where tau is the noise's standard
-deviation in a deviation: an input that the noise hides is not blown up.
+With scale_inputs the first R rounds, a tenth, give the inputs' noisy means m, the next R their noisy mean deviations
+|x - m|: each is the mean of its rounds, whose noises are independent, so its own is less by sqrt(R). All rounds have
+the same noise and the same price: 2 R of T rounds are the statistics' share of the budget, and nothing else is charged.
+Steps of all later rounds are those of inputs (x - m)/s with s = deviation + 2 tau + 0.001, where tau is the noise's
+standard deviation in a deviation: an input that the noise hides is not blown up. A linear model starts from zero.
 
 With recalibration the last rounds (2 on a table of classes) train nothing: the first asks where the log odds lie, the
 second asks closer by, and the model that remains is scaled and shifted by the fit to both
@@ -12,10 +14,12 @@ second asks closer by, and the model that remains is scaled and shifted by the f
 
 The learning rate where strategy.server.lr=null. One round's noise moves theta by eta nu in length, where nu = sigma'
 sqrt(d)/n is that of the noise in the mean gradient in units of C; after T rounds it has moved it by about eta nu
-sqrt(T). eta = min(6, 4/(nu sqrt(T))), a tenth of 6 where the output is one number in [-1, 1] (logits are longer).
-The two numbers, C, the factor 2 and T = 20 were chosen on other tables than those in the docs (docs/tables.md).
+sqrt(T). eta = min(6, 12/(nu sqrt(T))), a tenth of 6 where the output is one number in [-1, 1] (logits are longer). Both
+numbers, R and the start were chosen by the rule of `benchmarks.dpsum_defaults` on tables that no page reports; C, the
+factor 2 and T = 20 on others (docs/tables.md).
 
-Symbols: G -> the sum in units of C, n -> expected rows, sigma' -> the sum's noise / C, eta -> strategy.server.lr.
+Symbols: R -> `DPSumOptions.input_rounds`, G -> the sum in units of C, n -> expected rows, sigma' -> the sum's noise /
+C, eta -> strategy.server.lr.
 """
 
 from __future__ import annotations
@@ -38,7 +42,7 @@ from fedpriv.mechanisms.scaling import Scaling
 from fedpriv.server.row_sums import RowSumServer
 
 #: Largest eta; length of what the noise makes of theta; noise deviations that are added to an input's own.
-LARGEST_STEP, NOISE_LENGTH, HIDDEN = 6.0, 4.0, 2.0
+LARGEST_STEP, NOISE_LENGTH, HIDDEN = 6.0, 12.0, 2.0
 
 
 class DPSum(RowSumServer):
@@ -50,7 +54,7 @@ class DPSum(RowSumServer):
     summed: NDArray[np.float64] | None = None  # of the models to be averaged [d]
     count: int = 0
     shift: NDArray[np.float64] | None = None  # m [k]
-    log_scale: NDArray[np.float64] | None = None  # ln s [k]
+    deviation: NDArray[np.float64] | None = None  # noisy mean of |x - m| [k]
     asked: Curve | None = None  # what this round counts
     curves: tuple[Curve, ...] = ()  # what earlier rounds counted
 
@@ -85,22 +89,32 @@ class DPSum(RowSumServer):
         return self.options.rounds - self.options.recalibrates(self.population.risk_classes, self.noise)
 
     @property
+    def input_rounds(self) -> int:
+        """Rounds for the inputs' means, and as many after them for their deviations."""
+        return self.options.input_rounds(self.population.flat_inputs)
+
+    @property
     def scaling(self) -> Scaling | None:
         """What inputs are scaled by in this round."""
-        outputs, inputs = self.population.outputs, self.population.flat_inputs
-        if not self.options.scales(inputs):
+        if not self.input_rounds:
             return None
-        zeros = np.zeros(inputs)
-        shift, log_scale = (zeros if found is None else found for found in (self.shift, self.log_scale))
-        return Scaling(shift, log_scale, outputs)
+        zeros = np.zeros(self.population.flat_inputs)
+        scaling = Scaling(zeros if self.shift is None else self.shift, zeros, self.population.outputs)
+        if self.deviation is None:
+            return scaling
+        hidden = HIDDEN * self.noise / math.sqrt(self.input_rounds) * scaling.bound
+        log_scale = np.log(self.deviation.clip(0) + hidden + 1e-3)
+        return replace(scaling, log_scale=log_scale.astype(np.float32).astype(np.float64))  # as clients get it
 
     @property
     def input_sums(self) -> tuple[NDArray[np.float64], float, float] | None:
-        """(round 1's noisy sum of the inputs [k], its noise's standard deviation, rows in it); None without one."""
+        """(The noisy sum of the inputs [k], its noise's standard deviation, rows in it), the mean of the rounds so far
+        that asked for it; None without one.
+        """
         if self.shift is None or (scaling := self.scaling) is None:
             return None
-        rows = self.expected(self.population.clients_per_round)
-        return self.shift * rows, self.noise * scaling.bound * rows, rows
+        rows, rounds = self.expected(self.population.clients_per_round), min(self.current.number, self.input_rounds)
+        return self.shift * rows, self.noise / math.sqrt(max(1, rounds)) * scaling.bound * rows, rows
 
     # --- a round -------------------------------------------------------------------------------------------
 
@@ -122,14 +136,14 @@ class DPSum(RowSumServer):
         mean, number, scaling = self.mean(theta.size, replies), self.current.number, self.scaling
         if number > self.trained:
             return self._recalibrated(theta, mean)
-        if scaling is not None and number <= 2:
+        if scaling is not None and number <= 2 * self.input_rounds:
             found = mean[: len(scaling.shift)] * scaling.bound
-            if number == 1:
-                self.shift = found.astype(np.float32).astype(np.float64)  # as clients get it
+            if number <= self.input_rounds:
+                self.shift = self._mean_with(self.shift, found, number)
             else:
-                spread = found.clip(0) + HIDDEN * self.noise * scaling.bound + 1e-3
-                self.log_scale = np.log(spread).astype(np.float32).astype(np.float64)
-            return self.move(theta, np.zeros(theta.size))
+                self.deviation = self._mean_with(self.deviation, found, number - self.input_rounds)
+            linear = len(self.population.layers) == 1
+            return np.zeros_like(theta) if linear else self.move(theta, np.zeros(theta.size))
         update = -self.step(theta.size) * mean
         moved = self.move(theta, update if scaling is None else scaling.back(update))
         if number > self.trained * (1 - self.options.average):
@@ -138,6 +152,12 @@ class DPSum(RowSumServer):
             if number == self.trained:
                 return (self.summed / self.count).astype(np.float32)
         return moved
+
+    @staticmethod
+    def _mean_with(before: NDArray[np.float64] | None, found: NDArray[np.float64], count: int) -> NDArray[np.float64]:
+        """The mean of so many rounds, of which ``before`` is that of all but this; float32, as clients get it."""
+        mean = found if before is None else before + (found - before) / count
+        return mean.astype(np.float32).astype(np.float64)
 
     def _next_curve(self, theta: FloatVector) -> Curve:
         """What this round asks of the log odds: where they lie by the inputs' means and deviations (of unscaled inputs
@@ -174,12 +194,12 @@ class DPSum(RowSumServer):
         self.count = int(state.get("averaged", 0))
 
     def vectors(self) -> dict[str, NDArray[Any]]:
-        kept = {name: getattr(self, name) for name in ("summed", "shift", "log_scale")}
+        kept = {name: getattr(self, name) for name in ("summed", "shift", "deviation")}
         curves = {f"curve_{place}": curve.packed() for place, curve in enumerate(self.curves)}
         return super().vectors() | {name: vector for name, vector in kept.items() if vector is not None} | curves
 
     def load_vectors(self, vectors: Mapping[str, NDArray[Any]]) -> None:
         super().load_vectors(vectors)
-        self.summed, self.shift, self.log_scale = (vectors.get(name) for name in ("summed", "shift", "log_scale"))
+        self.summed, self.shift, self.deviation = (vectors.get(name) for name in ("summed", "shift", "deviation"))
         places = range(sum(name.startswith("curve_") for name in vectors))
         self.curves = tuple(Curve.of(vectors[f"curve_{place}"]) for place in places)

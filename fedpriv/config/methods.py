@@ -432,6 +432,8 @@ class SkellamOptions(WholeGaussianOptions):
 
 #: A run of fewer rounds has none to spare for its inputs or its risks.
 FEWEST_SCALED = 10
+#: Of so many rounds one is for the inputs' means, and one for their deviations.
+STATISTICS = 10
 #: Rounds that its risks get, where a round's noise is at most this share of the rows: more would make them worse.
 RECALIBRATION, MOST_NOISE = 2, 0.02
 
@@ -446,8 +448,8 @@ class DPSumOptions(RowSumOptions):
         gt=0, le=1, description="central, local: probability with which each example takes part in a round"
     )
     scale_inputs: bool = Field(
-        description="rounds 1 and 2 release means and deviations of the inputs, by which these are centred and scaled; "
-        f"of models linear and mlp in runs of {FEWEST_SCALED} rounds and more"
+        description="the first fifth of the rounds releases means and deviations of the inputs, by which these are "
+        f"centred and scaled; of models linear and mlp in runs of {FEWEST_SCALED} rounds and more"
     )
     recalibration: int | None = Field(
         ge=0,
@@ -459,9 +461,12 @@ class DPSumOptions(RowSumOptions):
     def rate(self) -> float:
         return self.sampling_rate
 
-    def scales(self, flat_inputs: int) -> bool:
-        """Whether `scale_inputs` applies to this run; flat_inputs: as `PublicFacts`."""
-        return self.scale_inputs and self.rounds >= FEWEST_SCALED and flat_inputs > 0
+    def input_rounds(self, flat_inputs: int) -> int:
+        """Rounds for the inputs' means, and as many for their deviations; 0 where `scale_inputs` does not apply.
+        flat_inputs: as `PublicFacts`.
+        """
+        applies = self.scale_inputs and self.rounds >= FEWEST_SCALED and flat_inputs > 0
+        return max(1, self.rounds // STATISTICS) if applies else 0
 
     def mean_noise(self, rows: int, sites: int, clients: int) -> float:
         """Standard deviation of the noise in a round's mean, in units of the bound: of so many sites, of clients that

@@ -285,7 +285,7 @@ def lost_cells(
             counts.append({"column": name, "cells": float(total[place]), "low": low, "high": high})
             many += [name] if low > MOST_LOST * rows else []
         start += schema.width(column)
-    words = "by the sums of round 1 more than a fifth of the cells are lost (of a value that the schema does not name)"
+    words = "by the first rounds more than a fifth of the cells are lost (of a value that the schema does not name)"
     return counts, f"WARNING: {', '.join(many)}: {words}" if many else ""
 
 

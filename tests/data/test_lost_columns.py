@@ -163,7 +163,7 @@ def test_first_sums_hold_a_private_count_of_lost_cells(share: float, tmp_path: P
     trained = ROWS - round(0.1 * ROWS)
     assert count["column"] == "sex" and count["low"] <= share * trained <= count["high"]
     assert count["high"] - count["low"] < 0.25 * trained and count["cells"] not in (0, share * trained)
-    assert ("sex: by the sums of round 1 more than a fifth" in (summary["note"] or "")) == (share == 0.6)
+    assert ("sex: by the first rounds more than a fifth" in (summary["note"] or "")) == (share == 0.6)
     assert summary["privacy"]["verified_epsilon"] <= 8  # the same as of any other run of these options
 
 

@@ -36,6 +36,8 @@ from fedpriv.privacy.events import EVERY_CLIENT, Threat
 from fedpriv.privacy.gaussian_dp import gaussian_epsilon
 from fedpriv.privacy.sum_grid import RowSumGrid
 from fedpriv.runs.start import resume_run, start_run
+from fedpriv.server.optimizers import Optimizer
+from fedpriv.server.round import Round
 from fedpriv.training.sequential import LocalData
 from fedpriv.training.task_metrics import calibration
 from strategies.dpsum import DPSum
@@ -45,6 +47,8 @@ SMALL = (
     "strategy=dpsum", "dataset=breast_cancer", "model=linear", "num_clients=5", "clients_per_round=5", "num_rounds=4",
     "engine=inprocess", "operations.report=false", "privacy.delta=1e-4", "strategy.server.min_replies=5",
 )  # fmt: skip
+
+HOSTILE = [0.0, 1e30, -1e30, float("nan"), float("inf")]
 
 
 def grid(**changes: Any) -> RowSumGrid:
@@ -247,7 +251,7 @@ def test_a_scaled_model_is_the_same_function() -> None:
 
 
 def test_the_learning_rate_follows_the_noise() -> None:
-    """eta nu sqrt(T) = 4, up to 6 (0.6 for a regression); an lr that is given is taken."""
+    """eta nu sqrt(T) = 12, up to 6 (0.6 for a regression); an lr that is given is taken."""
     strategy = DPSum.__new__(DPSum)
     people: dict[str, Any] = {
         "num_clients": 5,
@@ -262,11 +266,10 @@ def test_the_learning_rate_follows_the_noise() -> None:
         strategy.options = compose([*SMALL, "num_rounds=20", *options]).strategy.options  # type: ignore[assignment]
         return strategy.step(62)
 
-    eta = step("strategy.client.noise_multiplier=20")
-    assert eta * (20 * math.sqrt(5) * math.sqrt(62) / 455) * math.sqrt(20) == pytest.approx(4.0)
-    assert step("strategy.client.noise_multiplier=20", "strategy.client.form=central") == pytest.approx(
-        eta * math.sqrt(5)
-    )
+    eta = step("strategy.client.noise_multiplier=60")
+    assert eta * (60 * math.sqrt(5) * math.sqrt(62) / 455) * math.sqrt(20) == pytest.approx(12.0)
+    central = step("strategy.client.noise_multiplier=60", "strategy.client.form=central")
+    assert central == pytest.approx(eta * math.sqrt(5))
     assert step("strategy.client.noise_multiplier=0.1") == 6.0
     assert step("strategy.client.noise_multiplier=0.1", classes=1) == pytest.approx(0.6)
     assert step("strategy.client.noise_multiplier=20", "strategy.server.lr=3.0") == 1.0
@@ -310,6 +313,74 @@ def test_the_first_rounds_tell_the_inputs_means_and_deviations(tmp_path: Path) -
     shift, scale = (next(value for name, value in vectors.items() if name.endswith(end)) for end in ("shift", "scale"))
     assert np.allclose(shift, rows.mean(0), atol=1e-3)
     assert np.allclose(np.exp(scale), (rows - shift).abs().mean(0) + 1e-3, atol=0.01)
+
+
+def served(rounds: int, layers: int = 1) -> DPSum:
+    """The server half with noise, of 5 x 91 rows with 30 inputs."""
+    strategy = DPSum.__new__(DPSum)
+    options = [*SMALL, f"num_rounds={rounds}", "strategy.client.noise_multiplier=20"]
+    strategy.options = compose(options).strategy.options  # type: ignore[assignment]
+    strategy.optimizer = Optimizer(strategy.options)
+    people: dict[str, Any] = {"num_clients": 5, "clients_per_round": 5, "classes": 2, "flat_inputs": 30, "outputs": 2}
+    people |= {"risk_classes": 0, "num_examples": staticmethod(lambda client: 91), "layers": (slice(0, 62),) * layers}
+    strategy.population = type("Population", (), people)()  # type: ignore[assignment]
+    return strategy
+
+
+def test_each_statistic_of_the_inputs_is_the_mean_of_its_rounds() -> None:
+    """Of 20 rounds two each, with noise less by sqrt(2) in the mean. Checkpoints hold them; a linear theta is zero."""
+    rng, strategy = np.random.default_rng(0), served(20)
+    theta, means = rng.normal(size=62).astype(np.float32), rng.uniform(0.1, 0.3, (4, 62))
+    bound = math.sqrt(30 / 3)
+    for number, mean in enumerate(means, 1):
+        strategy.current = Round(number, theta)
+        strategy.mean = lambda size, replies, mean=mean: mean  # type: ignore[method-assign, misc]
+        assert not strategy.aggregate(theta, []).any()
+        found = strategy.input_sums
+        assert found is not None and found[1] == approx(20 * math.sqrt(5) * bound / math.sqrt(min(number, 2)))
+        if number == 3:  # a run may go on here
+            again = served(20)
+            again.load_vectors(strategy.vectors())
+            strategy = again
+    scaling = strategy.scaling
+    assert scaling is not None
+    assert np.allclose(scaling.shift, means[:2, :30].mean(0) * bound, atol=1e-6)
+    hidden = 2 * (20 * math.sqrt(5) / 455) / math.sqrt(2) * bound
+    assert np.allclose(np.exp(scaling.log_scale), means[2:, :30].mean(0) * bound + hidden + 1e-3, rtol=1e-5)
+    strategy = served(20, layers=2)  # an mlp would not move from zero
+    strategy.mean = lambda size, replies: means[0]  # type: ignore[method-assign]
+    strategy.current = Round(1, theta)
+    assert np.array_equal(strategy.aggregate(theta, []), theta)
+    assert [served(rounds).input_rounds for rounds in (9, 10, 19, 20, 40)] == [0, 1, 1, 2, 4]
+
+
+@pytest.mark.parametrize("value", HOSTILE)
+def test_a_row_moves_what_leaves_a_site_in_a_round_of_statistics_by_the_bound_at_most(value: float) -> None:
+    """Rounds 1 and 2 of 20 sum the inputs, 3 and 4 their distances from what came down."""
+    noiseless = ("num_rounds=20", "strategy.client.form=local", "strategy.client.noise_multiplier=0")
+    config, rng = compose([*SMALL, *noiseless]), np.random.default_rng(0)
+    inputs, shift = torch.from_numpy(rng.uniform(-1, 1, (41, 30))).float(), rng.uniform(-1, 1, 30)
+    inputs[-1] = value
+
+    def leaving(rows: int, number: int) -> torch.Tensor:
+        data = LocalData(inputs[:rows], torch.zeros(rows, dtype=torch.int64))
+        client = make_client(config, make_site(load_data=lambda _: data))
+        client.scaling = Scaling(shift, np.zeros(30), 2)  # type: ignore[attr-defined]
+        try:
+            next(client.steps(torch.zeros(62), None, Request(number)))  # type: ignore[arg-type]
+        except StopIteration as end:
+            return end.value.value.double()  # type: ignore[no-any-return]
+        raise AssertionError("gradients")
+
+    grid = make_client(config).grid  # type: ignore[attr-defined]
+    for number in range(1, 5):
+        whole, without = leaving(41, number), leaving(40, number)
+        assert float(torch.linalg.vector_norm(whole - without)) <= grid.l2() / grid.steps
+        rows = inputs[:40] if number <= 2 else (inputs[:40] - torch.from_numpy(shift).float()).abs()
+        rows = rows * clip_factors(rows.double().norm(dim=1), math.sqrt(10)).unsqueeze(1)
+        assert np.allclose(without[:30], rows.sum(0) / math.sqrt(10), atol=1e-3)
+    with pytest.raises(AssertionError, match="gradients"):
+        leaving(40, 5)
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -540,9 +611,6 @@ def test_noise_moves_a_calibration_to_no_side() -> None:
     assert 0.4 < np.median(noisy(1e4)) < 2.0  # nothing but noise: the prior keeps the model near what it was
 
 
-HOSTILE = [0.0, 1e30, -1e30, float("nan"), float("inf")]
-
-
 @pytest.mark.parametrize("unit", [None, torch.arange(41) // 2])
 @pytest.mark.parametrize("value", HOSTILE)
 def test_a_row_or_person_moves_the_counts_by_less_than_one(value: float, unit: torch.Tensor | None) -> None:
@@ -597,7 +665,7 @@ def test_recalibration_costs_a_round_each_and_is_refused_where_there_are_no_risk
         21,
     ]
     unscaled = made("strategy.client.scale_inputs=false")  # its first rounds are no sums of inputs
-    assert unscaled.traits.vectors_down == 3 and not unscaled.scales and client.scales
+    assert unscaled.traits.vectors_down == 3 and (unscaled.input_rounds, client.input_rounds) == (0, 2)
     for options in (["dataset=diabetes"], ["model=mlp"], ["dataset=digits"]):
         with pytest.raises(OptionError, match=r"recalibration=2: .*model=linear .* allowed: null, 0"):
             make_client(compose([*SMALL, "strategy.client.recalibration=2", *options]))
