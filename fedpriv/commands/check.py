@@ -4,6 +4,8 @@
     fedpriv check my_app/privacy.py:release epsilon=8 delta=1e-5
     fedpriv check --fail-above 8 --epsilon 8 my_app.privacy.release
 
+    fedpriv check init PATH [out=check_targets.py]   lists where a repository releases something, and writes targets
+
 TARGET is a function release(update, rng), or another object that the checks know (docs/check.md). It runs in a process
 of its own, without a network where the system allows that, on inputs that the check makes. Options may be written with
 dashes too: --epsilon 8, --fail-above 8.
@@ -31,6 +33,7 @@ Without fail_above=, the exit code is 0 whatever is found, and 1 if nothing coul
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Literal
@@ -38,16 +41,31 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from fedpriv.checking.asking import CheckOptions
+from fedpriv.checking.candidates import candidates, targets
 from fedpriv.checking.child import check_name
 from fedpriv.checking.findings import NOT_CHECKED
 from fedpriv.checking.result import write_check
+from fedpriv.commands.schema import write_new
 from fedpriv.common.command_line import DONE, FAILED, check_place, command, shown
 from fedpriv.common.errors import OptionError
 from fedpriv.common.printing import say
 
 
 @command
-def main(
+def init(path: Path, *, out: Path = Path("check_targets.py")) -> None:
+    found = candidates(path)
+    if not found:
+        raise OptionError(
+            "PATH", path, "holds no function that draws noise and clips, and no strategy, filter, mod or app"
+        )
+    for one in found:
+        say(f"{one.file}:{one.line} {one.name}: {one.seen}")
+    write_new(out, targets(path.resolve(), found, shown(out)).encode())
+    say(f"wrote {out} with {len(found)} targets; fill in each ..., and check one by its name")
+
+
+@command
+def check(
     target: str,
     *,
     options: CheckOptions,
@@ -59,24 +77,28 @@ def main(
     check_place("out", str(folder))
     if unverified is not None and fail_above is None:
         raise OptionError("unverified", unverified, "belongs to fail_above=")
-    check = check_name(target, options.question, options.limits)
-    for one in check.findings:
+    made = check_name(target, options.question, options.limits)
+    for one in made.findings:
         say(f"{one.severity}: {one.name}: {one.text}")
         if one.severity == "fault" and one.remedy:
             say(f"    to mend it: {one.remedy}")
-    for layer in check.layers:
+    for layer in made.layers:
         could = f" It could show at most: {layer.could_show}." if layer.could_show else ""
         cut = f" {layer.cut_in_words}" if layer.cut else ""
         say(f"{layer.name}: {layer.words}{could}{cut}")
-    pages = write_check(check, folder)
+    pages = write_check(made, folder)
     say(f"report: {shown(pages[-1])}")
-    say(check.last_line)
+    say(made.last_line)
     if fail_above is None:
-        return FAILED if check.verdict == NOT_CHECKED else DONE
-    why = check.why_above(fail_above, unverified or "fail")
+        return FAILED if made.verdict == NOT_CHECKED else DONE
+    why = made.why_above(fail_above, unverified or "fail")
     if why is not None:
         say(f"fails: {why}")
     return DONE if why is None else FAILED
+
+
+def main(arguments: Sequence[str]) -> int:
+    return init(arguments[1:]) if arguments[:1] == ["init"] else check(arguments)
 
 
 if __name__ == "__main__":
