@@ -188,7 +188,8 @@ def _cpu(pid: int) -> float:
 def question_of(value: Mapping[str, Any]) -> Question:
     """Of `dataclasses.asdict`, through JSON."""
     claim = value["claim"]
-    return Question(**{**value, "dims": tuple(value["dims"]), "claim": Claim(**claim) if claim else None})
+    lists = {name: tuple(value[name]) for name in ("dims", "also")}
+    return Question(**{**value, **lists, "claim": Claim(**claim) if claim else None})
 
 
 def main(descriptor: int) -> None:

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from scipy.stats import beta
 
 from fedpriv.checking.findings import Finding, finding
-from fedpriv.checking.subject import Budget, Claim, Numbers, Pair, Played, Question, Subject, stopwatch
+from fedpriv.checking.reading import Numbers, Played, is_word
+from fedpriv.checking.subject import Budget, Claim, Pair, Question, Subject, stopwatch
 from fedpriv.privacy.gaussian_dp import gaussian_epsilon
 
 Bools = NDArray[np.bool_]
@@ -47,11 +48,6 @@ class Columns:
         """[n, k]."""
         rows = [np.concatenate([np.zeros(0), *(np.ravel(one.numbers[name]) for name in self.names)]) for one in plays]
         return np.stack(rows)
-
-
-def is_word(record: str) -> bool:
-    """A record whose numbers are hashes: they are equal or not, and have no size."""
-    return record.startswith("form.") or record.endswith(".text")
 
 
 @dataclass(frozen=True)
@@ -328,6 +324,26 @@ def _coarse(two: Two, column: int) -> bool:
         if min(common[0][0], common[1][0]) >= MOST_CALLS and apart and np.ptp(left) > 4 * grid:
             return True
     return False
+
+
+#: Fewest plays from which low bits are looked at.
+BIT_PLAYS = 40
+
+
+def low_bits(two: Two) -> Bools:
+    """Columns of numbers that vary, of which one of the eight lowest bits is 1 under every seed with the one input, and
+    0 with the other: of 32-bit floats where all are such.
+    """
+    none = np.zeros(len(two.records), bool)
+    if len(two.left) < BIT_PLAYS:
+        return none
+    sides = [two.left, two.right]
+    single = np.all([(side == side.astype(np.float32)).all(0) for side in sides], axis=0)
+    for columns, kind, whole in ((single, np.float32, np.int32), (~single, np.float64, np.int64)):
+        bits = [np.ascontiguousarray(side[:, columns], kind).view(whole).astype(np.uint8) for side in sides]
+        ones, some = ([rule.reduce(part, axis=0) for part in bits] for rule in (np.bitwise_and, np.bitwise_or))
+        none[columns] = ((ones[0] & ~some[1]) | (ones[1] & ~some[0])) != 0
+    return none & two.varying
 
 
 def moved_noise(two: Two) -> bool:
@@ -629,7 +645,11 @@ def ended(
     """At most one finding, of the pair in which one number moves most. played: pairs, what left, and which columns of
     all that leaves are in it.
     """
-    usable = [(moved_most(two), pair, two, finite) for pair, two, finite in played if _covered(question, pair)]
+    usable = [
+        (moved_most(two), pair, two, finite)
+        for pair, two, finite in played
+        if question.claim is None or question.covers(pair)
+    ]
     if not usable:
         return []
     size, pair, two, finite = max(usable, key=lambda one: one[0])
@@ -665,10 +685,6 @@ def ended(
     if not found.abrupt:
         return [finding("moves-more-than-claimed:reach", seen=seen)]
     return [finding("noise-ends", "fault" if refuted else "doubt", seen=seen, end=found.end)]
-
-
-def _covered(question: Question, pair: Pair) -> bool:
-    return question.claim is None or question.claim.covers(pair)
 
 
 def moved_most(two: Two) -> float:

@@ -14,6 +14,9 @@ scope=       call or run: what the claim is about (call); a run needs calls=
 calls=       calls of a run
 adjacency=   of the claim: replace-one, zero-out or add-or-remove-one; without it, one update against none refutes it
 unit=        of the claim: client (all that one client has) or example
+form=        what the target takes: update, data (rows and targets), clients (a list of their data) or rows; without
+             it, what unit= says is tried first, then the others
+also=        what is read beside what it returns: printed, files (of a scratch folder that it works in), or both
 bound=       L2 norm of the updates that the target gets, where its caller clips them
 dims=        lengths of the updates that are tried (16,256)
 trials=      calls of each input for the audit, at most (20000)
@@ -25,7 +28,7 @@ fail_above=  exit with 1 if a fault is found, nothing could be checked, an epsil
 unverified=  fail or pass: with fail_above=, what becomes of a target whose epsilon nothing bounds from above (fail)
 out=         folder of check.json, report.md and report.html (outputs/check/<date-time>)
 
-Without fail_above=, the exit code is 0 whatever is found, and 1 if nothing could be checked.
+Without fail_above=, the exit code is 0 if no fault is found, and 1 if one is, or nothing could be checked.
 """
 
 from __future__ import annotations
@@ -39,7 +42,7 @@ from pydantic import Field
 
 from fedpriv.checking.asking import CheckOptions
 from fedpriv.checking.child import check_name
-from fedpriv.checking.findings import NOT_CHECKED
+from fedpriv.checking.findings import NO_FAULT
 from fedpriv.checking.result import write_check
 from fedpriv.common.command_line import DONE, FAILED, check_place, command, shown
 from fedpriv.common.errors import OptionError
@@ -60,6 +63,7 @@ def main(
     if unverified is not None and fail_above is None:
         raise OptionError("unverified", unverified, "belongs to fail_above=")
     check = check_name(target, options.question, options.limits)
+    say(f"taken as {check.facts.get('form', 'nothing: it was not called')}")
     for one in check.findings:
         say(f"{one.severity}: {one.name}: {one.text}")
         if one.severity == "fault" and one.remedy:
@@ -72,7 +76,7 @@ def main(
     say(f"report: {shown(pages[-1])}")
     say(check.last_line)
     if fail_above is None:
-        return FAILED if check.verdict == NOT_CHECKED else DONE
+        return DONE if check.verdict == NO_FAULT else FAILED
     why = check.why_above(fail_above, unverified or "fail")
     if why is not None:
         say(f"fails: {why}")

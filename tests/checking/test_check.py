@@ -22,9 +22,10 @@ from fedpriv.checking.checks import check_object
 from fedpriv.checking.findings import KINDS, Finding
 from fedpriv.checking.functions import NotTaken, recognises_update
 from fedpriv.checking.generators import seeded
+from fedpriv.checking.reading import played
 from fedpriv.checking.replay import calls_of, replay
 from fedpriv.checking.result import Check
-from fedpriv.checking.subject import Budget, Claim, Question, played
+from fedpriv.checking.subject import Budget, Claim, Question
 from fedpriv.common.errors import OptionError
 
 SMALL = Question(dims=(8,), trials=1000)
