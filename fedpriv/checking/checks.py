@@ -13,7 +13,7 @@ from fedpriv.checking.findings import Finding, finding
 from fedpriv.checking.functions import NotTaken, recognises
 from fedpriv.checking.generators import Held, generator_states, put_back
 from fedpriv.checking.replay import Replay, calls_of, has_series, replay, runs_of
-from fedpriv.checking.result import Check, Layer
+from fedpriv.checking.result import LEAST_COVERAGE, Check, Layer
 from fedpriv.checking.sampled import Sampled, sample
 from fedpriv.checking.statistics import ended
 from fedpriv.checking.subject import Budget, Claim, Question, Recognised, Subject
@@ -157,10 +157,9 @@ def _checked(target: Any, question: Question, name: str, budget: Budget, told: T
     findings += [*seen.findings, *_against_verified(subject, question, verified, seen)]
     infinite = any(one.severity == "fault" and "epsilon is infinite" in one.text for one in findings)
     best = seen.best(question)
-    return replace(
+    check = replace(
         check,
         findings=merged(findings),
-        why_not=None if faulty or best or subject.recognised else _no_time(subject, played, seen),
         layers=[*check.layers, replace(_sampled_layer(seen), cut=budget.taken())],
         audited=math.inf if infinite else best[1].epsilon_lower if best else None,
         covered=best is None or infinite or question.covers(best[0]),
@@ -168,6 +167,7 @@ def _checked(target: Any, question: Question, name: str, budget: Budget, told: T
         attainable=seen.attainable,
         sharper=seen.sharper.to_json() if seen.sharper is not None else None,
     )
+    return check if faulty or subject.recognised else replace(check, why_not=_no_time(check))
 
 
 def _begin_with_one_that_plays(subject: Subject) -> None:
@@ -197,14 +197,12 @@ def _runs(subject: Subject, question: Question, played: Replay, budget: Budget) 
         return [finding("raises:calls", words=words)]
 
 
-def _no_time(subject: Subject, played: Replay, seen: Sampled) -> str | None:
+def _no_time(check: Check) -> str | None:
     """Why a check that found nothing looked at next to nothing."""
-    if seen.why_not is not None or played.pairs >= min(2, len(subject.pairs)):
+    if check.audited is not None or check.coverage is None or check.coverage >= LEAST_COVERAGE:
         return None
-    return (
-        f"its time went into the start: {played.pairs} of {len(subject.pairs)} pairs of inputs was played, and nothing "
-        "sampled: give it more time with seconds="
-    )
+    share = 100 * check.coverage
+    return f"its time went into the start: it looked at {share:.0f} % of a full check: give it more time with seconds="
 
 
 def _first(subject: Subject) -> str:

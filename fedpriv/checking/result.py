@@ -122,7 +122,8 @@ class Check:
 
     @property
     def _cut_audit(self) -> bool:
-        return self.audited is not None and any(layer.cut for layer in self.layers if layer.name == "sampled")
+        bound = self.audited is not None and math.isfinite(self.audited)
+        return bound and any(layer.cut for layer in self.layers if layer.name == "sampled")
 
     def __str__(self) -> str:
         return self.last_line

@@ -461,7 +461,31 @@ def distance_of(two: Two, more: Callable[[int], Numbers], budget: Budget) -> Dis
     least = 1 / (1 + error) if error < 1 else 0.0
     pure = float((np.abs(moved) / scales).sum()) * math.sqrt(2)
     shared = max(1.0, correlated)
+    joint = _joint(noise, moved / scales, chosen.records) if law == "Gaussian" else None
+    if joint is not None and joint[0] * joint[1] > size / shared * least:
+        return Distance(joint[0], law, pure / shared, joint[1])
     return Distance(size / shared, law, pure / shared, least)
+
+
+def _joint(noise: Numbers, moved: Numbers, records: NDArray[np.str_]) -> tuple[float, float] | None:
+    """(distance, its least factor) where records of one length, such as several calls, have noise in common from record
+    to record, alike for each of their numbers: that of all together. None: there are no such records.
+    """
+    names, sizes = np.unique(records, return_counts=True)
+    draws = len(noise) * int(sizes[0])
+    if len(names) < 2 or np.ptp(sizes) > 0 or draws < 20 * len(names):
+        return None
+    order = np.argsort(records, kind="stable")
+    scaled = (noise / noise.std(0))[:, order].reshape(len(noise), len(names), -1)
+    together = np.einsum("ntk,nuk->tu", scaled, scaled) / draws
+    parts = moved[order].reshape(len(names), -1)
+    try:
+        square = float(np.einsum("tk,tu,uk->", parts, np.linalg.inv(together), parts))
+    except np.linalg.LinAlgError:
+        return None
+    # the inverse of an estimate is too long
+    size = math.sqrt(max(0.0, square) * (draws - len(names) - 1) / draws)
+    return size, 1 / (1 + ERRORS / math.sqrt(2 * (draws - len(names))))
 
 
 def law_of(noise: Numbers) -> Literal["Gaussian", "Laplace"] | None:
