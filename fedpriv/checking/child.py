@@ -128,6 +128,7 @@ def _run(
                 child.stdin.close()
             return _watch(child, pipe, said, limits, stage, below)
         finally:
+            _cpu(child.pid, below)
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(child.pid, signal.SIGKILL)
             for one in below:  # also those that left its group

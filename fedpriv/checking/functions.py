@@ -448,11 +448,13 @@ def _words(tried: Tried) -> str:
     for form, error in tried:
         by_text.setdefault(_said(error), []).append(form)
     first = _said(telling[0] if telling else tried[0][1])
+    if len(by_text) == 1:
+        return first
     others = "; ".join(
         f"{forms[0]}{f' and {len(forms) - 1} more forms' if len(forms) > 1 else ''}: {text[:120]}"
         for text, forms in list(by_text.items())[:6] if text != first
     )  # fmt: skip
-    return f"{first} (with {by_text[first][0]}{'; ' + others if others else ''})"
+    return f"{first} (with {by_text[first][0]}; {others})"
 
 
 def _said(error: Exception) -> str:

@@ -60,6 +60,8 @@ def is_word(record: str) -> bool:
 
 #: Deeper structures, and records beyond so many, are not read.
 DEEPEST, MOST = 12, 10_000
+#: Bytes of floats whose sizes are this far apart are none, in powers of two.
+MOST_SCATTER = 12.0
 #: What is known by its text.
 TEXTS = (str, Enum, PurePath, type)
 _NUMBER = re.compile(r"(?<![\w.])[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?(?![\w.])|\b(?:nan|inf)\b")
@@ -151,7 +153,7 @@ class _Reader:
             self.exact[name] = read.astype(np.int64).ravel()  # unsigned ones modulo 2^64
 
     def _part(self, name: str, value: Any, within: tuple[int, ...]) -> None:
-        if isinstance(value, bytes | bytearray | memoryview):
+        if isinstance(value, bytes | bytearray):
             value = _of_bytes(bytes(value))
             if value is None or isinstance(value, bytes):
                 self._not_read(name, value)
@@ -190,7 +192,7 @@ class _Reader:
                 return {**columns, "index": value.index.to_numpy(), **getattr(value, "attrs", {})}, "frame"
             beside = {"index": value.index.to_numpy(), "name": value.name} if hasattr(kind, "iloc") else {}
             return {"values": value.to_numpy(), **beside}, "frame"
-        if isinstance(value, array.array) or (hasattr(kind, "__array__") and not isinstance(value, list | tuple)):
+        if isinstance(value, array.array | memoryview) or (hasattr(kind, "__array__") and not isinstance(value, list | tuple)):
             return np.asarray(value), "array"
         if isinstance(value, Iterable) and not _own_iteration(kind):
             if hasattr(value, "_fields"):
@@ -298,10 +300,12 @@ def _of_bytes(value: bytes) -> Any:
     with suppress(UnicodeDecodeError):
         if (text := value.decode()).isprintable() or not set(text) - set(map(chr, range(32, 127))) - set("\n\r\t"):
             return text
-    kinds = [kind for kind in (np.float32, np.float64) if len(value) % kind().itemsize == 0 < len(value)]
-    sizes = {kind: _scatter(np.frombuffer(value, kind)) for kind in kinds}
-    best = min(sizes, key=lambda kind: sizes[kind], default=None)
-    return value if best is None or sizes[best] > 12 else np.frombuffer(value, best).copy()
+    kinds = [kind for kind in (np.float64, np.float32) if len(value) % kind().itemsize == 0 < len(value)]
+    scatter = {kind: _scatter(np.frombuffer(value, kind)) for kind in kinds}
+    if len(kinds) == 2 and not np.frombuffer(value, np.float32)[::2].any():  # float64 of few bits
+        del scatter[np.float32]
+    best = min(scatter, key=lambda kind: scatter[kind], default=None)
+    return value if best is None or scatter[best] > MOST_SCATTER else np.frombuffer(value, best).copy()
 
 
 def _scatter(numbers: NDArray[Any]) -> float:
