@@ -192,7 +192,7 @@ class _Reader:
                 return {**columns, "index": value.index.to_numpy(), **getattr(value, "attrs", {})}, "frame"
             beside = {"index": value.index.to_numpy(), "name": value.name} if hasattr(kind, "iloc") else {}
             return {"values": value.to_numpy(), **beside}, "frame"
-        if isinstance(value, array.array | memoryview) or (hasattr(kind, "__array__") and not isinstance(value, list | tuple)):
+        if isinstance(value, array.array | memoryview) or hasattr(kind, "__array__"):
             return np.asarray(value), "array"
         if isinstance(value, Iterable) and not _own_iteration(kind):
             if hasattr(value, "_fields"):

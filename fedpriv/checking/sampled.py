@@ -169,7 +169,7 @@ def sample(
     measured; where the time is short, the others are sampled.
     """
     found = Sampled()
-    pairs = list(subject.pairs[:MOST_LOOKS])
+    pairs = sorted(subject.pairs[:MOST_LOOKS], key=lambda pair: not question.covers(pair))
     try:
         subject.trials(pairs[0].left, 2, question.seed)
         with stopwatch() as taken:
