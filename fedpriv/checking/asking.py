@@ -29,6 +29,10 @@ class CheckOptions:
     adjacency: Literal["replace-one", "zero-out", "add-or-remove-one"] | None = None
     unit: Literal["client", "example"] | None = None
     bound: Annotated[float | None, Field(gt=0, allow_inf_nan=False)] = None
+    form: Literal["update", "data", "clients", "rows"] | None = None
+    also: Annotated[
+        tuple[Literal["printed", "files"], ...], BeforeValidator(_split), Field(description="printed, files or both")
+    ] = ()
     dims: Annotated[
         tuple[Length, ...], BeforeValidator(_split), Field(description="lengths from 1 to 1,000,000 with commas")
     ] = Question.dims
@@ -52,7 +56,8 @@ class CheckOptions:
         if self.epsilon is not None:
             delta, scope = 1e-5 if self.delta is None else self.delta, self.scope or "call"
             claim = Claim(self.epsilon, delta, scope, adjacency=self.adjacency, unit=self.unit)
-        return Question(claim, self.delta, self.calls, self.dims, self.trials, self.confidence, self.seed, self.bound)
+        same = ("delta", "calls", "dims", "trials", "confidence", "seed", "bound", "form", "also")
+        return Question(claim, **{name: getattr(self, name) for name in same})
 
     @property
     def limits(self) -> Limits:

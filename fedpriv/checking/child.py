@@ -16,9 +16,10 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import ModuleType
@@ -31,7 +32,7 @@ from fedpriv.checking.subject import Claim, Question
 from fedpriv.common.command_line import nearest
 from fedpriv.common.errors import FedprivError, OptionError
 from fedpriv.common.places import ROOT
-from fedpriv.common.systems import resource
+from fedpriv.common.systems import fcntl, resource
 
 _CODE = "import sys; sys.path[:0] = ['', {root!r}]; from fedpriv.checking.child import main; main({descriptor})"
 #: What the environment of a target says: one thread, no GPU.
@@ -45,6 +46,8 @@ LOOK, IDLE = 0.2, 25.0
 PATIENCE = 6.0
 #: For a target that takes long.
 SHORTER = "give it fewer steps and fewer data, or more time with seconds="
+#: Bytes of what a target prints that are kept.
+MOST_SAID = 2**26
 #: Seconds that a child keeps for writing down what it found.
 RESERVE = 3.0
 
@@ -102,8 +105,12 @@ def _run(
         "target": target, "question": asdict(question), "seconds": limits.seconds, "memory": limits.memory,
         "first_only": first_only,
     }  # fmt: skip
-    code = _CODE.format(root=str(ROOT), descriptor=writing)
-    with tempfile.TemporaryFile() as said, os.fdopen(reading, "rb", buffering=0) as pipe:
+    import psutil
+
+    code, below = _CODE.format(root=str(ROOT), descriptor=writing), set[Any]()
+    with tempfile.TemporaryFile() as said, os.fdopen(reading, "rb", buffering=0) as pipe, _ended_by_signals():
+        if fcntl is not None:
+            fcntl.fcntl(said, fcntl.F_SETFL, fcntl.fcntl(said, fcntl.F_GETFL) | os.O_APPEND)
         child = subprocess.Popen(
             [sys.executable, "-c", code],
             stdin=subprocess.PIPE,
@@ -119,16 +126,43 @@ def _run(
             with suppress(BrokenPipeError):
                 child.stdin.write(json.dumps(given).encode())
                 child.stdin.close()
-            return _watch(child, pipe, said, limits, stage)
+            return _watch(child, pipe, said, limits, stage, below)
         finally:
+            _cpu(child.pid, below)
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(child.pid, signal.SIGKILL)
+            for one in below:  # also those that left its group
+                with suppress(psutil.Error):
+                    one.kill()
             child.wait()
 
 
+@contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """SIGTERM ends the block as an error does, so that no child is left."""
+    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
+        yield
+        return
+
+    def leave(number: int, frame: Any) -> None:
+        raise SystemExit(128 + number)
+
+    signal.signal(signal.SIGTERM, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
 def _watch(
-    child: subprocess.Popen[bytes], pipe: IO[bytes], said: IO[bytes], limits: Limits, stage: Callable[[str], None]
+    child: subprocess.Popen[bytes],
+    pipe: IO[bytes],
+    said: IO[bytes],
+    limits: Limits,
+    stage: Callable[[str], None],
+    below: set[Any],
 ) -> tuple[Check | None, str | None]:
+    """below: gets the processes that the child has begun."""
     last: Check | None = None
     where, rest, ended = "starting", b"", False
     began = worked = time.monotonic()
@@ -148,7 +182,9 @@ def _watch(
                 last = Check.from_json(told["check"]) if "check" in told else last
                 ended = ended or bool(told.get("ended"))
                 stage(where)
-        now, used = time.monotonic(), _cpu(child.pid)
+        now, used = time.monotonic(), _cpu(child.pid, below)
+        if os.fstat(said.fileno()).st_size > MOST_SAID:
+            said.truncate(0)
         if used > cpu + 0.05:
             cpu, worked = used, now
         if used > limits.seconds + RESERVE:
@@ -168,14 +204,17 @@ def _watch(
     return last, with_hint(f"its process ended with {how} ({where}){': ' + tail if tail else ''}")
 
 
-def _cpu(pid: int) -> float:
-    """Seconds of CPU that a process and its descendants have used; what has ended counts for its parent."""
+def _cpu(pid: int, below: set[Any]) -> float:
+    """Seconds of CPU that a process and its descendants have used; what has ended counts for its parent. below: gets
+    the descendants.
+    """
     import psutil
 
     total = 0.0
     with suppress(psutil.Error):
         process = psutil.Process(pid)
-        for one in (process, *process.children(recursive=True)):
+        below |= (found := set(process.children(recursive=True)))
+        for one in (process, *found):
             with suppress(psutil.Error):
                 times = one.cpu_times()
                 total += times.user + times.system + times.children_user + times.children_system
@@ -188,7 +227,8 @@ def _cpu(pid: int) -> float:
 def question_of(value: Mapping[str, Any]) -> Question:
     """Of `dataclasses.asdict`, through JSON."""
     claim = value["claim"]
-    return Question(**{**value, "dims": tuple(value["dims"]), "claim": Claim(**claim) if claim else None})
+    lists = {name: tuple(value[name]) for name in ("dims", "also")}
+    return Question(**{**value, **lists, "claim": Claim(**claim) if claim else None})
 
 
 def main(descriptor: int) -> None:

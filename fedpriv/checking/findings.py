@@ -254,12 +254,19 @@ recognised note norm-moves-away
 replayed doubt not-finite
     With {pair}, what leaves holds numbers that are infinite or NaN.
     > Clip in a way that holds for every update, also for one that is very long.
+replayed doubt not-read
+    Not read: {what}. What these hold is not judged.
+    > Return arrays, numbers, texts, or containers and records of these.
 replayed note not-shown
     {text}
 replayed fault number-without-noise:bare
     With {pair}, {moved} moved with the data and never changed in {plays} calls with other seeds: it leaves without
     noise; epsilon is infinite.
     > Add noise to every number that leaves, or do not send it.
+replayed fault number-without-noise:bits
+    With {pair}, a low bit of {low} is the same in {plays} calls with other seeds, and another with the other input: it
+    leaves without noise; epsilon is infinite.
+    > Write nothing into the bits of a number that has noise.
 replayed fault number-without-noise:broken
     Of updates that hold NaN or infinity, {count} finite numbers leave without noise, equal under {seeds} seeds and
     others for another update; epsilon is infinite.

@@ -45,9 +45,10 @@ class Check:
 
     claimed: epsilon that the user or the recognised wrapper claims; None: none. verified: an upper bound from what was
     recognised, None: nothing that has a proof was recognised; infinite: it has no bound. audited: the lower bound of
-    sampling (infinite where a replay saw a number without noise), None: nothing was sampled. measured: what the noise
-    and the largest move that replays saw would cost if both are what they seem, an estimate and no bound. sharper: a
-    lower bound that assumes a law of the noise, which it names (`fedpriv.privacy.trade_offs.SharperBound`).
+    sampling (infinite where a replay saw a number without noise), None: nothing was sampled; covered: of a pair that
+    the claim covers, else of two units, twice. measured: what the largest move of such pairs that replays saw costs at
+    least, if the noise is Gaussian as it seems. sharper: a lower bound that assumes a law of the noise, which it names
+    (`fedpriv.privacy.trade_offs.SharperBound`). coverage: the share of a full check that was made.
     """
 
     target: str
@@ -62,6 +63,8 @@ class Check:
     attainable: float | None = None
     measured: float | None = None
     sharper: Mapping[str, Any] | None = None
+    covered: bool = True
+    coverage: float | None = None
     confidence: float = 0.95
     why_not: str | None = None
     facts: Mapping[str, str] = field(default_factory=dict)
@@ -80,6 +83,10 @@ class Check:
         """The whole check in one sentence."""
         three = (("claimed", self.claimed), ("verified", self.verified), ("audited", self.audited))
         figures = ", ".join(f"{name} {figure_in_words(value)}" for name, value in three)
+        if self._cut_audit and self.attainable is not None:
+            figures += f" of at most {self.attainable:.3g}"
+        if self.coverage is not None and self.coverage < 0.995:
+            figures += f"; looked at {100 * self.coverage:.0f} % of a full check"
         if self.verdict == FAULTS:
             names = ", ".join(dict.fromkeys(finding.name for finding in self.faults))
             return f"{FAULTS}: {names} (epsilon: {figures})"
@@ -96,18 +103,27 @@ class Check:
         """
         if self.verdict != "no fault found":
             return self.last_line
-        if self.audited is not None and self.audited > limit:
+        if self.coverage is not None and self.coverage < LEAST_COVERAGE:
+            return f"it looked at {100 * self.coverage:.0f} % of a full check: give it more time with seconds="
+        if self.audited is not None and self.audited > limit * (1 if self.covered else 2):
             return f"the audited epsilon {self.audited:.3g} is above {limit:g}"
         if self.verified is not None and self.verified > limit:
             return f"the verified epsilon {figure_in_words(self.verified)} is above {limit:g}"
         if self.measured is not None and self.measured > limit:
-            return f"the epsilon {self.measured:.3g} of the noise that was measured is above {limit:g}"
+            return f"the epsilon of the noise that was measured, at least {self.measured:.3g}, is above {limit:g}"
         if self.verified is None and self.audited is None:
             made = next((layer.words for layer in self.layers if layer.name == "sampled"), "")
             return f"no epsilon is verified, and none is audited. {made}".strip()
         if self.verified is None and unverified == "fail":
             return "no epsilon is verified: nothing bounds it from above (unverified=pass lets this through)"
+        if self.verified is None and self._cut_audit and (self.attainable or 0.0) <= limit:
+            return f"the audit was cut short, and could show at most {self.attainable:.3g}: more time with seconds="
         return None
+
+    @property
+    def _cut_audit(self) -> bool:
+        bound = self.audited is not None and math.isfinite(self.audited)
+        return bound and any(layer.cut for layer in self.layers if layer.name == "sampled")
 
     def __str__(self) -> str:
         return self.last_line
@@ -140,6 +156,8 @@ class Check:
         )
 
 
+#: A check that looked at less says nothing.
+LEAST_COVERAGE = 0.1
 #: Epsilons of a check, which may be infinite.
 FIGURES = ("claimed", "verified", "audited", "attainable", "measured")
 
@@ -166,7 +184,7 @@ def figures(check: Check) -> list[tuple[str, str, str]]:
         ("claimed", figure_in_words(check.claimed), claimed),
         ("verified", figure_in_words(check.verified), "an upper bound from what was recognised"),
         ("audited", figure_in_words(check.audited), f"a lower bound from outputs, {100 * check.confidence:g} %{most}"),
-        ("measured", figure_in_words(check.measured), "an estimate: Gaussian noise, and what moved most in replays"),
+        ("measured", figure_in_words(check.measured), "at least, if all noise is Gaussian: what moved most in replays"),
     ]
 
 
@@ -175,7 +193,8 @@ def facts(check: Check) -> dict[str, Any]:
 
 
 def markdown(check: Check) -> str:
-    lines = [f"# Check of {check.target}", "", f"**{check.last_line}**", "", f"A {check.kind}; delta {check.delta:g}."]
+    kind = f"A {check.kind}, taken as {check.facts.get('form', 'unknown')}; delta {check.delta:g}."
+    lines = [f"# Check of {check.target}", "", f"**{check.last_line}**", "", kind]
     lines += [
         "",
         "| epsilon | | |",

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from scipy.stats import beta
 
 from fedpriv.checking.findings import Finding, finding
-from fedpriv.checking.subject import Budget, Claim, Numbers, Pair, Played, Question, Subject, stopwatch
+from fedpriv.checking.reading import Numbers, Played, is_word
+from fedpriv.checking.subject import Budget, Claim, Pair, Question, Subject, stopwatch
 from fedpriv.privacy.gaussian_dp import gaussian_epsilon
 
 Bools = NDArray[np.bool_]
@@ -47,11 +48,6 @@ class Columns:
         """[n, k]."""
         rows = [np.concatenate([np.zeros(0), *(np.ravel(one.numbers[name]) for name in self.names)]) for one in plays]
         return np.stack(rows)
-
-
-def is_word(record: str) -> bool:
-    """A record whose numbers are hashes: they are equal or not, and have no size."""
-    return record.startswith("form.") or record.endswith(".text")
 
 
 @dataclass(frozen=True)
@@ -330,6 +326,26 @@ def _coarse(two: Two, column: int) -> bool:
     return False
 
 
+#: Fewest plays from which low bits are looked at.
+BIT_PLAYS = 40
+
+
+def low_bits(two: Two) -> Bools:
+    """Columns of numbers that vary, of which one of the eight lowest bits is 1 under every seed with the one input, and
+    0 with the other: of 32-bit floats where all are such.
+    """
+    none = np.zeros(len(two.records), bool)
+    if len(two.left) < BIT_PLAYS:
+        return none
+    sides = [two.left, two.right]
+    single = np.all([(side == side.astype(np.float32)).all(0) for side in sides], axis=0)
+    for columns, kind, whole in ((single, np.float32, np.int32), (~single, np.float64, np.int64)):
+        bits = [np.ascontiguousarray(side[:, columns], kind).view(whole).astype(np.uint8) for side in sides]
+        ones, some = ([rule.reduce(part, axis=0) for part in bits] for rule in (np.bitwise_and, np.bitwise_or))
+        none[columns] = ((ones[0] & ~some[1]) | (ones[1] & ~some[0])) != 0
+    return none & two.varying
+
+
 def moved_noise(two: Two) -> bool:
     """Whether both inputs have the same noise, added: what differs between them is the same under every seed."""
     if not two.repeatable or not two.varying.any():
@@ -445,7 +461,31 @@ def distance_of(two: Two, more: Callable[[int], Numbers], budget: Budget) -> Dis
     least = 1 / (1 + error) if error < 1 else 0.0
     pure = float((np.abs(moved) / scales).sum()) * math.sqrt(2)
     shared = max(1.0, correlated)
+    joint = _joint(noise, moved / scales, chosen.records) if law == "Gaussian" else None
+    if joint is not None and joint[0] * joint[1] > size / shared * least:
+        return Distance(joint[0], law, pure / shared, joint[1])
     return Distance(size / shared, law, pure / shared, least)
+
+
+def _joint(noise: Numbers, moved: Numbers, records: NDArray[np.str_]) -> tuple[float, float] | None:
+    """(distance, its least factor) where records of one length, such as several calls, have noise in common from record
+    to record, alike for each of their numbers: that of all together. None: there are no such records.
+    """
+    names, sizes = np.unique(records, return_counts=True)
+    draws = len(noise) * int(sizes[0])
+    if len(names) < 2 or np.ptp(sizes) > 0 or draws < 20 * len(names):
+        return None
+    order = np.argsort(records, kind="stable")
+    scaled = (noise / noise.std(0))[:, order].reshape(len(noise), len(names), -1)
+    together = np.einsum("ntk,nuk->tu", scaled, scaled) / draws
+    parts = moved[order].reshape(len(names), -1)
+    try:
+        square = float(np.einsum("tk,tu,uk->", parts, np.linalg.inv(together), parts))
+    except np.linalg.LinAlgError:
+        return None
+    # the inverse of an estimate is too long
+    size = math.sqrt(max(0.0, square) * (draws - len(names) - 1) / draws)
+    return size, 1 / (1 + ERRORS / math.sqrt(2 * (draws - len(names))))
 
 
 def law_of(noise: Numbers) -> Literal["Gaussian", "Laplace"] | None:
@@ -629,7 +669,11 @@ def ended(
     """At most one finding, of the pair in which one number moves most. played: pairs, what left, and which columns of
     all that leaves are in it.
     """
-    usable = [(moved_most(two), pair, two, finite) for pair, two, finite in played if _covered(question, pair)]
+    usable = [
+        (moved_most(two), pair, two, finite)
+        for pair, two, finite in played
+        if question.claim is None or question.covers(pair)
+    ]
     if not usable:
         return []
     size, pair, two, finite = max(usable, key=lambda one: one[0])
@@ -665,10 +709,6 @@ def ended(
     if not found.abrupt:
         return [finding("moves-more-than-claimed:reach", seen=seen)]
     return [finding("noise-ends", "fault" if refuted else "doubt", seen=seen, end=found.end)]
-
-
-def _covered(question: Question, pair: Pair) -> bool:
-    return question.claim is None or question.claim.covers(pair)
 
 
 def moved_most(two: Two) -> float:

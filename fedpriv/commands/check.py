@@ -3,7 +3,6 @@
     fedpriv check my_app.privacy:release
     fedpriv check my_app/privacy.py:release epsilon=8 delta=1e-5
     fedpriv check --fail-above 8 --epsilon 8 my_app.privacy.release
-
     fedpriv check init PATH [out=check_targets.py]   lists where a repository releases something, and writes targets
 
 TARGET is a function release(update, rng), or another object that the checks know (docs/check.md). It runs in a process
@@ -16,6 +15,9 @@ scope=       call or run: what the claim is about (call); a run needs calls=
 calls=       calls of a run
 adjacency=   of the claim: replace-one, zero-out or add-or-remove-one; without it, one update against none refutes it
 unit=        of the claim: client (all that one client has) or example
+form=        what the target takes: update, data (rows and targets), clients (a list of their data) or rows; without
+             it, what unit= says is tried first, then the others
+also=        what is read beside what it returns: printed, files (of a scratch folder that it works in), or both
 bound=       L2 norm of the updates that the target gets, where its caller clips them
 dims=        lengths of the updates that are tried (16,256)
 trials=      calls of each input for the audit, at most (20000)
@@ -27,7 +29,7 @@ fail_above=  exit with 1 if a fault is found, nothing could be checked, an epsil
 unverified=  fail or pass: with fail_above=, what becomes of a target whose epsilon nothing bounds from above (fail)
 out=         folder of check.json, report.md and report.html (outputs/check/<date-time>)
 
-Without fail_above=, the exit code is 0 whatever is found, and 1 if nothing could be checked.
+Without fail_above=, the exit code is 0 if no fault is found, and 1 if one is, or nothing could be checked.
 """
 
 from __future__ import annotations
@@ -43,7 +45,7 @@ from pydantic import Field
 from fedpriv.checking.asking import CheckOptions
 from fedpriv.checking.candidates import candidates, targets
 from fedpriv.checking.child import check_name
-from fedpriv.checking.findings import NOT_CHECKED
+from fedpriv.checking.findings import NO_FAULT
 from fedpriv.checking.result import write_check
 from fedpriv.commands.schema import write_new
 from fedpriv.common.command_line import DONE, FAILED, check_place, command, shown
@@ -78,6 +80,7 @@ def check(
     if unverified is not None and fail_above is None:
         raise OptionError("unverified", unverified, "belongs to fail_above=")
     made = check_name(target, options.question, options.limits)
+    say(f"taken as {made.facts.get('form', 'nothing: it was not called')}")
     for one in made.findings:
         say(f"{one.severity}: {one.name}: {one.text}")
         if one.severity == "fault" and one.remedy:
@@ -90,7 +93,7 @@ def check(
     say(f"report: {shown(pages[-1])}")
     say(made.last_line)
     if fail_above is None:
-        return FAILED if made.verdict == NOT_CHECKED else DONE
+        return DONE if made.verdict == NO_FAULT else FAILED
     why = made.why_above(fail_above, unverified or "fail")
     if why is not None:
         say(f"fails: {why}")
