@@ -9,6 +9,7 @@ from pydantic import BeforeValidator, Field
 
 from fedpriv.checking.child import Limits
 from fedpriv.checking.subject import Claim, Question, Scope
+from fedpriv.common.command_line import Existing
 from fedpriv.common.errors import OptionError
 
 Length = Annotated[int, Field(ge=1, le=10**6)]
@@ -42,6 +43,8 @@ class CheckOptions:
     seconds: Annotated[float, Field(ge=5, le=86400)] = Limits.seconds
     memory: Annotated[float, Field(ge=0.5, le=4096)] = Limits.memory
 
+    python: Existing | None = None
+
     def __post_init__(self) -> None:
         """Raises `OptionError` for an option that needs another."""
         about = {name: value for name in ("scope", "adjacency", "unit") if (value := getattr(self, name)) is not None}
@@ -61,4 +64,4 @@ class CheckOptions:
 
     @property
     def limits(self) -> Limits:
-        return Limits(self.seconds, self.memory)
+        return Limits(self.seconds, self.memory, python=self.python)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import importlib
 import math
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 from fedpriv.checking.findings import Finding, finding
 from fedpriv.checking.functions import NotTaken, recognises
 from fedpriv.checking.generators import Held, generator_states, put_back
+from fedpriv.checking.player import RemoteTarget
 from fedpriv.checking.replay import Replay, calls_of, has_series, replay, runs_of
 from fedpriv.checking.result import LEAST_COVERAGE, Check, Layer
 from fedpriv.checking.sampled import Sampled, sample
@@ -37,8 +39,8 @@ ADAPTERS: tuple[tuple[str, str | None], ...] = (
 
 def subject_of(target: Any, question: Question) -> Subject | None:
     """The subject of a target, or None where no adapter knows its kind."""
-    import sys
-
+    if isinstance(target, RemoteTarget):
+        return target.subject(question)
     for name, package in ADAPTERS:
         if package is not None and package not in sys.modules:
             continue

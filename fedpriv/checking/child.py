@@ -6,9 +6,6 @@ has a check: the last one that was told, or one line of words.
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
-import inspect
 import json
 import os
 import select
@@ -18,18 +15,17 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from types import ModuleType
 from typing import IO, Any
 
 from fedpriv.checking.checks import check_object, could_not, merged, with_hint
 from fedpriv.checking.findings import finding
+from fedpriv.checking.player import RemoteTarget, load_target, question_of
 from fedpriv.checking.result import Check, Layer
-from fedpriv.checking.subject import Claim, Question
-from fedpriv.common.command_line import nearest
+from fedpriv.checking.subject import Question
 from fedpriv.common.errors import FedprivError, OptionError
 from fedpriv.common.places import ROOT
 from fedpriv.common.systems import fcntl, resource
@@ -54,11 +50,14 @@ RESERVE = 3.0
 
 @dataclass(frozen=True)
 class Limits:
-    """seconds: of CPU, the target's imports included. memory: GiB. idle: seconds of the clock without any CPU time."""
+    """seconds: of CPU, the target's imports included. memory: GiB. idle: seconds of the clock without any CPU time.
+    python: the interpreter that has the target's libraries; None: this one.
+    """
 
     seconds: float = 45.0
     memory: float = 8.0
     idle: float = IDLE
+    python: Path | None = None
 
 
 def check_name(
@@ -103,7 +102,7 @@ def _run(
     reading, writing = os.pipe()
     given = {
         "target": target, "question": asdict(question), "seconds": limits.seconds, "memory": limits.memory,
-        "first_only": first_only,
+        "first_only": first_only, "python": limits.python and str(limits.python),
     }  # fmt: skip
     import psutil
 
@@ -224,13 +223,6 @@ def _cpu(pid: int, below: set[Any]) -> float:
 # --- the child ----------------------------------------------------------------------------------------------------
 
 
-def question_of(value: Mapping[str, Any]) -> Question:
-    """Of `dataclasses.asdict`, through JSON."""
-    claim = value["claim"]
-    lists = {name: tuple(value[name]) for name in ("dims", "also")}
-    return Question(**{**value, **lists, "claim": Claim(**claim) if claim else None})
-
-
 def main(descriptor: int) -> None:
     """The child: reads what is asked from its standard input, and writes lines to ``descriptor``."""
     given = json.loads(sys.stdin.buffer.read())
@@ -244,10 +236,8 @@ def main(descriptor: int) -> None:
 
     question, name = question_of(given["question"]), given["target"]
     try:
-        from fedpriv.checking.child import load_target
-
         tell(stage="loading")
-        target = load_target(name)
+        target = RemoteTarget(given["python"], name) if given["python"] else load_target(name)
     except OptionError as error:
         tell(mistake=[error.option, str(error.value), error.allowed])
         return
@@ -300,87 +290,3 @@ def _without_network() -> str:
     except OSError as error:
         return f"open: this system gives no namespaces ({error.strerror})"
     return "cut off"
-
-
-# --- loading ----------------------------------------------------------------------------------------------------------
-# A target by its name: `module:attribute`, `path/file.py:attribute`, or dotted, `package.module.attribute`.
-
-FORMS = "allowed: module:attribute, path/file.py:attribute, or dotted as in package.module.attribute"
-
-
-def load_target(name: str) -> Any:
-    """Imports what ``name`` says. Raises `OptionError`; what the target's module raises at its import goes through."""
-    place, colon, attribute = name.rpartition(":")
-    if name.endswith(".py") and not colon:
-        return _only(_file(name), name)
-    if colon and place.endswith(".py"):
-        return _attribute(_file(place), attribute, name)
-    if not name or not all(part.isidentifier() for part in name.replace(":", ".").split(".")):
-        raise OptionError("target", name, FORMS)
-    if colon:
-        return _attribute(_module(place, name), attribute, name)
-    parts = name.split(".")
-    for count in range(len(parts), 0, -1):
-        prefix = ".".join(parts[:count])
-        if _exists(prefix):
-            module = _module(prefix, name)
-            return _attribute(module, ".".join(parts[count:]), name) if count < len(parts) else _only(module, name)
-    raise OptionError(
-        "target", name, f"there is no module {parts[0]} in {os.getcwd()} or among what is installed; {FORMS}"
-    )
-
-
-def _exists(module: str) -> bool:
-    try:
-        return importlib.util.find_spec(module) is not None
-    except (ModuleNotFoundError, ValueError, AttributeError):
-        return False
-
-
-def _module(module: str, name: str) -> ModuleType:
-    if not _exists(module):
-        raise OptionError("target", name, f"there is no module {module}; {FORMS}")
-    return importlib.import_module(module)
-
-
-def _file(place: str) -> ModuleType:
-    path = Path(place)
-    if not path.is_file():
-        raise OptionError("target", place, f"there is no such file; {FORMS}")
-    sys.path.insert(0, str(path.parent.resolve()))
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    if spec is None or spec.loader is None:
-        raise OptionError("target", place, f"is no Python file; {FORMS}")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[path.stem] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-def _attribute(module: ModuleType, attribute: str, name: str) -> Any:
-    found: Any = module
-    for part in attribute.split("."):
-        if not hasattr(found, part):
-            known = [one for one in vars(found) if not one.startswith("_")] if hasattr(found, "__dict__") else []
-            shown = ", ".join(known[:12]) or "nothing"
-            raise OptionError(
-                "target", name, f"{module.__name__} has no {attribute}{nearest(part, known)}; it has {shown}"
-            )
-        found = getattr(found, part)
-    return _only(found, name) if isinstance(found, ModuleType) else found
-
-
-def _only(module: ModuleType, name: str) -> Any:
-    """The one function or object of a module's own. Raises `OptionError` where there are several."""
-    own = {
-        key: value
-        for key, value in vars(module).items()
-        if not key.startswith("_")
-        and (getattr(value, "__module__", None) == module.__name__ or not hasattr(value, "__name__"))
-        and callable(value)
-        and not inspect.ismodule(value)
-    }
-    if len(own) != 1:
-        shown = ", ".join(own) or "no function"
-        raise OptionError("target", name, f"is a module; say what of it is checked: {name}:NAME (it has {shown})")
-    return next(iter(own.values()))

@@ -99,14 +99,14 @@ def forms_of_update(torch: Any | None) -> Sequence[tuple[str, Callable[[Numbers]
         forms.append(("a torch tensor", lambda v: torch.tensor(v, dtype=torch.float32)))
     forms += [
         ("a list of NumPy arrays", lambda v: in_layers(np.array(v, np.float32))),
-        ("a dict of NumPy arrays", lambda v: dict(zip(("a", "b"), in_layers(np.array(v, np.float32)), strict=True))),
+        ("a dict of NumPy arrays", lambda v: dict(zip(("a", "b"), in_layers(np.array(v, np.float32))))),
     ]
     if torch is not None:
         forms += [
             ("a list of torch tensors", lambda v: [torch.tensor(p, dtype=torch.float32) for p in in_layers(v)]),
             (
                 "a dict of torch tensors",
-                lambda v: {n: torch.tensor(p, dtype=torch.float32) for n, p in zip("ab", in_layers(v), strict=True)},
+                lambda v: {n: torch.tensor(p, dtype=torch.float32) for n, p in zip("ab", in_layers(v))},
             ),
         ]
     return [*forms, ("a list of numbers", lambda v: [float(x) for x in v]), ("a number", lambda v: float(v[0]))]
@@ -145,14 +145,14 @@ def _of_the_package(method: Any, result: Any) -> Any:
 
 def as_function(target: Any) -> Filters | None:
     """A filter, or a list of filters, as a function of a dict of arrays; None for any other target."""
-    filters = list(target) if isinstance(target, list | tuple) else [target]
+    filters = list(target) if isinstance(target, (list, tuple)) else [target]
     methods = [getattr(one, name, None) for one in filters for name in ("process", "process_dxo")]
     found = [method for method in methods if inspect.ismethod(method) and not inspect.isclass(method.__self__)]
     return Filters(filters) if filters and len({id(one.__self__) for one in found}) == len(filters) else None
 
 
 #: seed (None: of the operating system) -> what is passed as rng.
-MakeRng = Callable[[int | None], Any]
+MakeRng = Callable[[Any], Any]
 #: (the target, update, rng) -> what is released.
 Convention = Callable[[Any, Any, Any], Any]
 
@@ -191,7 +191,7 @@ class ReleaseFunction(Subject):
     def series(self, data: Sequence[Any], seed: int | None) -> list[Played]:
         with seeded(seed):
             call, rngs = self.fresh(), self._rngs(seed, len(data))
-            return [self._call(call, one, rng) for one, rng in zip(data, rngs, strict=True)]
+            return [self._call(call, one, rng) for one, rng in zip(data, rngs)]
 
     def _call(self, call: Callable[[Any, Any], Any], data: Any, rng: Any) -> Played:
         return released(partial(call, copy.deepcopy(data), rng), self.also)
@@ -417,7 +417,7 @@ def _accepted(
                 if passes and len(conventions) > 1 and not _decides(trial, form(direction(size))):
                     break
                 left = sum(len(part) for name, part in first.numbers.items() if not is_word(name))
-                trial.other_size = isinstance(form(direction(size)), list | dict) and left != size
+                trial.other_size = isinstance(form(direction(size)), (list, dict)) and left != size
                 return words, form, trial
             else:
                 continue
@@ -443,7 +443,7 @@ def _words(tried: Tried) -> str:
     """The error that says most first, not the one of a form of input that was not meant; then those of other forms."""
     if not tried:
         return "it takes none of the inputs that a check tries"
-    telling = [error for _, error in tried if not isinstance(error, TypeError | AttributeError | IndexError)]
+    telling = [error for _, error in tried if not isinstance(error, (TypeError, AttributeError, IndexError))]
     by_text: dict[str, list[str]] = {}
     for form, error in tried:
         by_text.setdefault(_said(error), []).append(form)

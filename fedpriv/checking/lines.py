@@ -6,12 +6,13 @@ import os
 import random
 import sys
 import sysconfig
-from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
+from collections.abc import Mapping
+from typing import Any, Callable
 
 import numpy as np
 
 #: (file, line)
-Line = Tuple[str, int]
+Line = tuple[str, int]
 #: Code of others: of a target that lies there, its own package is not.
 _OTHERS = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 _HERE = os.path.dirname(os.path.abspath(__file__))
@@ -26,14 +27,14 @@ class Lines:
     """
 
     def __init__(self, own: str, values: Mapping[str, Any]) -> None:
-        self.numbers: Dict[str, Line] = {}
-        self.draws: List[Line] = []
+        self.numbers: dict[str, Line] = {}
+        self.draws: list[Line] = []
         self._own = os.path.abspath(own)
         self._wanted = {name: np.asarray(value, np.float64).ravel() for name, value in values.items()}
-        self._last: Dict[int, int] = {}  # line of each frame that has just run
-        self._seen: Dict[Tuple[int, str], int] = {}
-        self._states: Dict[int, Any] = {}
-        self._before: Optional[Callable[..., Any]] = None
+        self._last: dict[int, int] = {}  # line of each frame that has just run
+        self._seen: dict[tuple[int, str], int] = {}
+        self._states: dict[int, Any] = {}
+        self._before: Callable[..., Any] | None = None
 
     def __enter__(self) -> Lines:
         self._before = sys.gettrace()
@@ -43,7 +44,7 @@ class Lines:
     def __exit__(self, *_: object) -> None:
         sys.settrace(self._before)
 
-    def _call(self, frame: Any, event: str, argument: Any) -> Optional[Callable[..., Any]]:
+    def _call(self, frame: Any, event: str, argument: Any) -> Callable[..., Any] | None:
         file = frame.f_code.co_filename
         if not file.startswith(self._own) and (file.startswith((*_OTHERS, _HERE)) or not os.path.isabs(file)):
             return None
@@ -61,7 +62,13 @@ class Lines:
                     self._seen[id(frame), name] = id(value)
                     self._held(value, place)
             if event == "return":
-                parts = argument.values() if isinstance(argument, dict) else argument if isinstance(argument, (list, tuple)) else ()
+                parts = (
+                    argument.values()
+                    if isinstance(argument, dict)
+                    else argument
+                    if isinstance(argument, (list, tuple))
+                    else ()
+                )
                 for value in (argument, *parts):
                     self._held(value, (place[0], frame.f_lineno))
             self._last[id(frame)] = frame.f_lineno
@@ -89,14 +96,21 @@ class Lines:
             self._states[key] = state
         return changed
 
-    def _now(self, frame: Any) -> List[Tuple[int, Any]]:
+    def _now(self, frame: Any) -> list[tuple[int, Any]]:
         torch = sys.modules.get("torch")
-        found = [(0, hash(random.getstate())), (1, np.random.get_state()[1].tobytes() + bytes([np.random.get_state()[2] % 256]))]
+        found: list[tuple[int, Any]] = [
+            (0, hash(random.getstate())),
+            (1, str(np.random.get_state(legacy=False))),  # noqa: NPY002
+        ]
         if torch is not None:
             found.append((2, torch.get_rng_state().numpy().tobytes()))
         held = list(frame.f_locals.values())
         for one in held[:]:
-            held += list(getattr(one, "__dict__", {}).values()) if type(one).__module__ == frame.f_globals.get("__name__") else []
+            held += (
+                list(getattr(one, "__dict__", {}).values())
+                if type(one).__module__ == frame.f_globals.get("__name__")
+                else []
+            )
         for one in held:
             if isinstance(one, np.random.Generator):
                 found.append((id(one), repr(one.bit_generator.state)))

@@ -130,7 +130,7 @@ class _Reader:
         if hasattr(value, "detach") and hasattr(value, "cpu"):
             value = value.detach().cpu()
             value = (value.to_dense() if value.is_sparse else value).float().numpy() if _half(value) else value.numpy()
-        if isinstance(value, bool | int | float | complex | np.generic | np.ndarray):
+        if isinstance(value, (bool, int, float, complex, np.generic, np.ndarray)):
             extra = _attributes(value) if type(value).__module__ not in ("builtins", "numpy") else {}
             read = np.asarray(value)
             if read.dtype.kind in "biufc":
@@ -139,7 +139,7 @@ class _Reader:
             elif read.dtype.names:
                 value = {key: read[key] for key in read.dtype.names}
             else:
-                value = read.tolist() if isinstance(value, np.ndarray | np.generic) else str(value)
+                value = read.tolist() if isinstance(value, (np.ndarray, np.generic)) else str(value)
             if isinstance(value, dict) and not value:
                 return
         self._part(name, value, (*within, id(value)))
@@ -153,7 +153,7 @@ class _Reader:
             self.exact[name] = read.astype(np.int64).ravel()  # unsigned ones modulo 2^64
 
     def _part(self, name: str, value: Any, within: tuple[int, ...]) -> None:
-        if isinstance(value, bytes | bytearray):
+        if isinstance(value, (bytes, bytearray)):
             value = _of_bytes(bytes(value))
             if value is None or isinstance(value, bytes):
                 self._not_read(name, value)
@@ -190,26 +190,29 @@ class _Reader:
             if hasattr(kind, "iloc") and value.ndim == 2:
                 columns = {f"{key}": value.iloc[:, place].to_numpy() for place, key in enumerate(value.columns)}
                 return {**columns, "index": value.index.to_numpy(), **getattr(value, "attrs", {})}, "frame"
-            beside = {"index": value.index.to_numpy(), "name": value.name} if hasattr(kind, "iloc") else {}
-            return {"values": value.to_numpy(), **beside}, "frame"
-        if isinstance(value, array.array | memoryview) or hasattr(kind, "__array__"):
+            named = {"index": value.index.to_numpy(), "name": value.name} if hasattr(kind, "iloc") else {}
+            return {"values": value.to_numpy(), **named}, "frame"
+        if isinstance(value, (array.array, memoryview)) or hasattr(kind, "__array__"):
             return np.asarray(value), "array"
         if isinstance(value, Iterable) and not _own_iteration(kind):
             if hasattr(value, "_fields"):
-                return dict(zip(value._fields, value, strict=True)), "mapping"
-            if isinstance(value, set | frozenset):
+                return dict(zip(value._fields, value)), "mapping"
+            if isinstance(value, (set, frozenset)):
                 value = sorted(value, key=repr)
             parts = list(islice(value, MOST))
             if parts and not hasattr(value, "__dict__") and all(type(one) in (float, int, bool) for one in parts):
                 return np.array([float(one) for one in parts]), "array"
-            return {**dict(enumerate(parts)), **(_attributes(value) if isinstance(value, list | tuple) else {})}, "list"
+            return {
+                **dict(enumerate(parts)),
+                **(_attributes(value) if isinstance(value, (list, tuple)) else {}),
+            }, "list"
         if not self.objects and not is_dataclass(value):
             return {}, "record"
         return (None if _opaque(value) else _attributes(value)), "record"
 
     def _text(self, name: str, text: str, within: tuple[int, ...]) -> None:
         with suppress(ValueError, RecursionError):
-            if text[:1] in "[{" and isinstance(found := json.loads(text), list | dict):
+            if text[:1] in "[{" and isinstance(found := json.loads(text), (list, dict)):
                 self.read(name, found, within)
                 return
         numbers = [float(one) for one in _NUMBER.findall(text)]
@@ -268,7 +271,7 @@ def _slots(value: Any) -> list[tuple[str, str]]:
 
 def _attributes(value: Any) -> dict[str, Any]:
     """Of an object, those in slots included; none of a class, a module or a function."""
-    if isinstance(value, type | ModuleType) or inspect.isroutine(value):
+    if isinstance(value, (type, ModuleType)) or inspect.isroutine(value):
         return {}
     found = {name: getattr(value, attribute) for name, attribute in _slots(value) if hasattr(value, attribute)}
     return {**found, **getattr(value, "__dict__", {})}

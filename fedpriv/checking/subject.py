@@ -7,6 +7,7 @@ adapter is a file of this package with ``recognises(target, question) -> Subject
 
 from __future__ import annotations
 
+import pprint
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 
 from fedpriv.checking.findings import Finding
-from fedpriv.checking.generators import seeded, seeds_of
+from fedpriv.checking.generators import digest_of_states, seeded, seeds_of
 from fedpriv.checking.reading import Numbers, Played
 
 if TYPE_CHECKING:
@@ -163,6 +164,22 @@ class Subject(ABC):
         """
         raise NotImplementedError
 
+    def unseeded(self, data: Any, seed: int) -> tuple[Played, Sequence[str]]:
+        """A play that seeds nothing while the process's generators begin at ``seed``; digests of their states."""
+        with seeded(seed):
+            return self.play(data, None)[0], digest_of_states()
+
+    def text(self, data: Any) -> str:
+        """An input, for a person."""
+        with np.printoptions(threshold=10_000, precision=17):
+            return pprint.pformat(data, width=120)
+
+    def lines(self, data: Any, seed: int, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Of the target's source: "numbers", by name the (file, line) where those of ``values`` are made in a play, and
+        "draws", where noise is drawn. Empty where an adapter cannot tell.
+        """
+        return {}
+
     def trials(self, data: Any, n: int, seed: int) -> Numbers:
         """[n, k]: everything that leaves in each of n independent single calls, by default a loop over `play`."""
         return np.stack([self.play(data, one)[0].flat() for one in seeds_of(seed, n)])
@@ -210,8 +227,16 @@ def claim_of(recognised: Sequence[Recognised], question: Question, source: str, 
 # --- budget -----------------------------------------------------------------------------------------------------------
 # Seconds of CPU that a check may take, divided among its parts.
 
-#: Seconds of CPU of this process.
-clock = time.process_time
+
+class Elsewhere:
+    """Seconds of CPU that a target's own process has used for the check."""
+
+    seconds = 0.0
+
+
+def clock() -> float:
+    """Seconds of CPU of this process and of the target's."""
+    return time.process_time() + Elsewhere.seconds
 
 
 #: What a check does, in this order, and the weight of each part in its time: what one leaves, the later ones share.
