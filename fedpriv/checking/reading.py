@@ -58,8 +58,8 @@ def is_word(record: str) -> bool:
     return record.startswith("form.") or record.endswith(".text")
 
 
-#: Deeper structures, and records beyond so many, are not read.
-DEEPEST, MOST = 12, 10_000
+#: Deeper structures, and records beyond so many, are not read; a generator of so many values has no end.
+DEEPEST, MOST, ENDLESS = 12, 10_000, 10**7
 #: Bytes of floats whose sizes are this far apart are none, in powers of two.
 MOST_SCATTER = 12.0
 #: What is known by its text.
@@ -90,19 +90,15 @@ def released(call: Callable[[], Any], also: Sequence[str] = ()) -> Played:
     """What a call gives. also: "printed": what it prints too; "files": what it leaves in its working folder, which is a
     scratch folder then.
     """
-    process = os.getpid()
     if not also:
-        left = call()
-        if os.getpid() != process:  # the target forked, and this is the copy
-            os._exit(0)
-        return played("released", left)
+        return played("released", _called(call))
     said, before, beside = io.StringIO(), os.getcwd(), dict[str, Any]()
     with tempfile.TemporaryDirectory() as scratch:
         try:
             if "files" in also:
                 os.chdir(scratch)
             with redirect_stdout(said), redirect_stderr(said):
-                beside["returned"] = call()
+                beside["returned"] = _called(call)
         finally:
             os.chdir(before)
         beside |= {"printed": said.getvalue()} if "printed" in also else {}
@@ -111,20 +107,31 @@ def released(call: Callable[[], Any], also: Sequence[str] = ()) -> Played:
         return played("released", beside)
 
 
+def _called(call: Callable[[], Any]) -> Any:
+    process, left = os.getpid(), call()
+    if os.getpid() != process:  # the target forked, and this is the copy
+        os._exit(0)
+    return left
+
+
 class _Reader:
     def __init__(self, objects: bool) -> None:
         self.numbers: dict[str, Numbers] = {}
         self.exact: dict[str, NDArray[np.int64]] = {}
         self.form: list[Any] = []
         self.unread: list[str] = []
-        self.objects = objects
+        self.objects, self.full = objects, False
 
     def read(self, name: str, value: Any, within: tuple[int, ...]) -> None:
         """within: ids of what holds the value, which is not read again inside itself."""
         if value is None or id(value) in within:
             self.form.append("none")
             return
-        if len(self.numbers) > MOST or len(within) > DEEPEST:
+        if len(self.numbers) > MOST:
+            self.unread += [] if self.full else [f"more than {MOST:,} records at {name}"]
+            self.full = True
+            return
+        if len(within) > DEEPEST:
             self._not_read(name, value)
             return
         if hasattr(value, "detach") and hasattr(value, "cpu"):
@@ -199,7 +206,9 @@ class _Reader:
                 return dict(zip(value._fields, value)), "mapping"
             if isinstance(value, (set, frozenset)):
                 value = sorted(value, key=repr)
-            parts = list(islice(value, MOST))
+            parts = list(islice(value, ENDLESS) if hasattr(kind, "__next__") else value)
+            if len(parts) == ENDLESS and hasattr(kind, "__next__"):
+                raise ValueError(f"what is returned yields {ENDLESS:,} values or more")
             if parts and not hasattr(value, "__dict__") and all(type(one) in (float, int, bool) for one in parts):
                 return np.array([float(one) for one in parts]), "array"
             return {

@@ -41,6 +41,7 @@ from fedpriv.checking.statistics import (
     repeated_rows,
     scale_ratio,
     spread,
+    together,
     twins,
     vanishing,
 )
@@ -606,22 +607,17 @@ def _less_noise(calls: Sequence[Two], question: Question) -> list[Finding]:
     deviations = noise.std(1)  # [calls, k]
     if not (deviations > 0).all():
         return found
-    together = np.einsum("trk,urk->tu", noise / deviations[:, None], noise / deviations[:, None]) / noise[0].size
     lengths = moved / deviations
-    try:
-        joint = float(np.einsum("tk,tu,uk->", lengths, np.linalg.inv(together), lengths))
-    except np.linalg.LinAlgError:
-        return found
-    alone = float((lengths**2).sum())
-    size = noise[0].size  # of each call's noise; an inverse of T x T from that many is too long by 1 / (1 - T/size)
-    if size > 20 * len(calls) and alone > 0 and joint > 2 * alone / (1 - len(calls) / size):
+    joint = together((noise / deviations[:, None]).swapaxes(0, 1), lengths)
+    alone, size = float(np.linalg.norm(lengths)), noise[0].size
+    if joint is not None and size > 20 * len(calls) and alone > 0 and joint > math.sqrt(2) * alone:
         per_call = claim is not None and claim.scope == "call"
         found.append(
             finding(
                 "noise-cancels-between-calls",
                 None if per_call else "doubt",
                 calls=len(calls),
-                times=(joint / alone) ** 0.5,
+                times=joint / alone,
             )
         )
     return found

@@ -456,36 +456,46 @@ def distance_of(two: Two, more: Callable[[int], Numbers], budget: Budget) -> Dis
     error = ERRORS / math.sqrt(2 * (len(left) - 1) * (len(scales) if alike else 1))
     if law == "Laplace":  # its deviation is less sure, and sqrt(2) times its scale
         error *= math.sqrt(2.5)
-    together = noise @ (moved / scales**2)
-    correlated = float(together.std(ddof=1)) / max(size, 1e-300) if size else 1.0
+    weighted = noise @ (moved / scales**2)
+    correlated = float(weighted.std(ddof=1)) / max(size, 1e-300) if size else 1.0
     least = 1 / (1 + error) if error < 1 else 0.0
     pure = float((np.abs(moved) / scales).sum()) * math.sqrt(2)
     shared = max(1.0, correlated)
     joint = _joint(noise, moved / scales, chosen.records) if law == "Gaussian" else None
-    if joint is not None and joint[0] * joint[1] > size / shared * least:
-        return Distance(joint[0], law, pure / shared, joint[1])
+    unsure = ERRORS / math.sqrt(2 * (len(left) - 1))
+    if joint is not None and joint / (1 + unsure) > size / shared * least:
+        return Distance(joint, law, pure / shared, 1 / (1 + unsure))
     return Distance(size / shared, law, pure / shared, least)
 
 
-def _joint(noise: Numbers, moved: Numbers, records: NDArray[np.str_]) -> tuple[float, float] | None:
-    """(distance, its least factor) where records of one length, such as several calls, have noise in common from record
-    to record, alike for each of their numbers: that of all together. None: there are no such records.
+def _joint(noise: Numbers, moved: Numbers, records: NDArray[np.str_]) -> float | None:
+    """The distance of all together where records of one length, such as several calls, have noise in common from record
+    to record. None: there are no such records.
     """
     names, sizes = np.unique(records, return_counts=True)
-    draws = len(noise) * int(sizes[0])
-    if len(names) < 2 or np.ptp(sizes) > 0 or draws < 20 * len(names):
+    if len(names) < 2 or np.ptp(sizes) > 0 or len(noise) * sizes[0] < 20 * len(names):
         return None
     order = np.argsort(records, kind="stable")
     scaled = (noise / noise.std(0))[:, order].reshape(len(noise), len(names), -1)
-    together = np.einsum("ntk,nuk->tu", scaled, scaled) / draws
-    parts = moved[order].reshape(len(names), -1)
+    return together(scaled, moved[order].reshape(len(names), -1))
+
+
+def together(scaled: Numbers, moved: Numbers) -> float | None:
+    """The distance of all of t calls of k numbers each, whose noise is correlated from call to call, alike for each
+    number: of noise [n, t, k] and moves [t, k] in deviations; where it is not alike, that of the same sum of all
+    numbers, which is less. None: a combination of calls has no noise.
+    """
+    count, calls, size = scaled.shape
+    shared = np.einsum("ntk,nuk->tu", scaled, scaled) / (count * size)
     try:
-        square = float(np.einsum("tk,tu,uk->", parts, np.linalg.inv(together), parts))
+        weights = np.linalg.inv(shared) @ moved
     except np.linalg.LinAlgError:
         return None
+    square = max(0.0, float((weights * moved).sum()))
     # the inverse of an estimate is too long
-    size = math.sqrt(max(0.0, square) * (draws - len(names) - 1) / draws)
-    return size, 1 / (1 + ERRORS / math.sqrt(2 * (draws - len(names))))
+    alike = math.sqrt(square * max(0.0, 1 - (calls + 1) / (count * size)))
+    deviation = float(np.einsum("ntk,tk->n", scaled, weights).std(ddof=1))
+    return min(alike, square / deviation) if deviation > 0 else None
 
 
 def law_of(noise: Numbers) -> Literal["Gaussian", "Laplace"] | None:
