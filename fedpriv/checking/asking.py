@@ -44,6 +44,7 @@ class CheckOptions:
     memory: Annotated[float, Field(ge=0.5, le=4096)] = Limits.memory
 
     python: Existing | None = None
+    show: str | None = None
 
     def __post_init__(self) -> None:
         """Raises `OptionError` for an option that needs another."""
@@ -59,7 +60,7 @@ class CheckOptions:
         if self.epsilon is not None:
             delta, scope = 1e-5 if self.delta is None else self.delta, self.scope or "call"
             claim = Claim(self.epsilon, delta, scope, adjacency=self.adjacency, unit=self.unit)
-        same = ("delta", "calls", "dims", "trials", "confidence", "seed", "bound", "form", "also")
+        same = ("delta", "calls", "dims", "trials", "confidence", "seed", "bound", "form", "also", "show")
         return Question(claim, **{name: getattr(self, name) for name in same})
 
     @property

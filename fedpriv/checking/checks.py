@@ -14,6 +14,7 @@ from fedpriv.checking.findings import Finding, finding
 from fedpriv.checking.functions import NotTaken, recognises
 from fedpriv.checking.generators import Held, generator_states, put_back
 from fedpriv.checking.player import RemoteTarget
+from fedpriv.checking.reading import is_word
 from fedpriv.checking.replay import Replay, calls_of, has_series, replay, runs_of
 from fedpriv.checking.result import LEAST_COVERAGE, Check, Layer
 from fedpriv.checking.sampled import Sampled, sample
@@ -132,6 +133,8 @@ def _checked(target: Any, question: Question, name: str, budget: Budget, told: T
         layers=[Layer("recognised", bool(subject.recognised), verified.words)],
         facts={"form": subject.name, "observer": subject.observer, "first_release": _first(subject)},
     )  # fmt: skip
+    if question.show is not None:
+        check = replace(check, facts={**check.facts, "shown": _shown(subject, question.show)})
     told(check)
     if first_only:
         return check
@@ -169,7 +172,38 @@ def _checked(target: Any, question: Question, name: str, budget: Budget, told: T
         attainable=seen.attainable,
         sharper=seen.sharper.to_json() if seen.sharper is not None else None,
     )
+    check = replace(check, findings=[_placed(subject, one) for one in check.findings])
     return check if faulty or subject.recognised else replace(check, why_not=_no_time(check))
+
+
+def _placed(subject: Subject, one: Finding) -> Finding:
+    """A fault with the line that makes its number, or that draws the noise."""
+    if one.severity != "fault":
+        return one
+    data = next((pair.right for pair in subject.pairs if pair.name == one.pair), subject.pairs[-1].right)
+    try:
+        play = subject.play(data, 1)[0]
+        values = {name: play.numbers[name] for name in one.records if name in play.numbers}
+        lines = subject.lines(data, 1, values)
+    except Exception:  # of the target's own
+        return one
+    found = list(lines.get("numbers", {}).values()) or ([] if one.records else lines.get("draws", []))
+    return replace(one, place=f"{found[0][0]}:{found[0][1]}") if found else one
+
+
+def _shown(subject: Subject, name: str) -> str:
+    """A pair, and what leaves with it, to be pasted. Raises `NotTaken` where there is no such pair."""
+    pair = next((one for one in subject.pairs if one.name == name), None)
+    if pair is None:
+        names = "; ".join(dict.fromkeys(one.name for one in subject.pairs))
+        raise NotTaken(f"show={name}: there is no such pair of inputs; allowed: {names}")
+    lines = [f"# {pair.name} ({pair.adjacency}, {pair.unit}), of {subject.name}; rng begins at 1, too",
+             "random.seed(1); np.random.seed(1)  # and torch.manual_seed(1)"]  # fmt: skip
+    for side, data in (("left", pair.left), ("right", pair.right)):
+        lines.append(f"{side} = {subject.text(data)}")
+        play = subject.play(data, 1)[0]
+        lines += [f"# {key} = {values.tolist()}" for key, values in play.numbers.items() if not is_word(key)]
+    return "\n".join(lines)
 
 
 def _begin_with_one_that_plays(subject: Subject) -> None:

@@ -20,7 +20,8 @@ class Finding:
 
     name: stable identifier in kebab-case, the same for the same fault in every target. severity: a fault breaks the
     claim or any bound; a doubt may, depending on what the check cannot see; a note is for the reader. text: what was
-    seen, with its numbers. remedy: how to mend it.
+    seen, with its numbers. remedy: how to mend it. pair: of neighbours with which it was seen, and the records whose
+    numbers leave; place: "FILE:LINE" of the target where these are made, or the noise is drawn, where that was found.
     """
 
     layer: Layer
@@ -28,15 +29,25 @@ class Finding:
     severity: Severity
     text: str
     remedy: str = ""
+    pair: str = ""
+    records: Sequence[str] = ()
+    place: str = ""
+
+
+#: Doubts that nearly every program gives: the command names them in one line.
+USUAL = ("broken-number-leaves", "global-generator")
 
 
 def finding(key: str, severity: Severity | None = None, /, **figures: Any) -> Finding:
     """A finding of the table. key: its name, with ":" and a word where several sentences have one name; severity: where
-    it is not the table's; figures: what the sentence's places hold.
+    it is not the table's; figures: what the sentence's places hold; records: as `Finding` has them.
     """
     layer, usual, text, remedy = KINDS[key]
+    records, pair = figures.pop("records", ()), figures.get("pair", "")
     text, remedy = (part.format(**figures) if figures else part for part in (text, remedy))
-    return Finding(layer, key.partition(":")[0], severity or usual, text, remedy)
+    return Finding(
+        layer, key.partition(":")[0], severity or usual, text, remedy, getattr(pair, "name", pair), tuple(records)
+    )
 
 
 def conclusion(findings: Sequence[Finding], checked: bool) -> str:

@@ -13,7 +13,7 @@ import random
 import re
 import sys
 import typing
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from types import SimpleNamespace
@@ -22,6 +22,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from fedpriv.checking.generators import Memory, copied, seeded, seeds_of
+from fedpriv.checking.lines import Lines
 from fedpriv.checking.reading import Numbers, Played, is_word, released
 from fedpriv.checking.subject import Pair, Probe, Question, Subject
 from fedpriv.common.errors import FedprivError
@@ -177,6 +178,7 @@ def refuse_ours(mods: Iterable[Any]) -> None:
 class ReleaseFunction(Subject):
     """call: (update, rng) -> what is released. fresh: gives a call without memory of earlier ones. also: of
     `fedpriv.checking.reading.released`. other_size: an update is taken in parts, and has not as many numbers as leave.
+    file: of its source.
     """
 
     kind: ClassVar[str] = "release function"
@@ -184,6 +186,7 @@ class ReleaseFunction(Subject):
     rng: MakeRng = field(default=lambda seed: None)
     also: tuple[str, ...] = ()
     other_size: bool = False
+    file: str = ""
 
     def play(self, data: Any, seed: int | None, calls: int = 1) -> list[Played]:
         return self.series([data] * calls, seed)
@@ -192,6 +195,11 @@ class ReleaseFunction(Subject):
         with seeded(seed):
             call, rngs = self.fresh(), self._rngs(seed, len(data))
             return [self._call(call, one, rng) for one, rng in zip(data, rngs)]
+
+    def lines(self, data: Any, seed: int, values: Mapping[str, Any]) -> dict[str, Any]:
+        with Lines(self.file, values) as seen:
+            self.play(data, seed)
+        return {"numbers": seen.numbers, "draws": seen.draws}
 
     def _call(self, call: Callable[[Any, Any], Any], data: Any, rng: Any) -> Played:
         return released(partial(call, copy.deepcopy(data), rng), self.also)
@@ -231,19 +239,29 @@ def recognises(target: Any, question: Question) -> Subject | None:
         order = ["clients", "update", "data", "rows"]
     elif unit == "example" or loop_like(target):
         order = ["data", "clients", "update", "rows"]
-    of_list = None
+    of_list: ReleaseFunction | None = None
     for kind in order:
         seek = recognises_update if kind == "update" else partial(recognises_data, kind=kind)
-        found = seek(target, question, tried=tried)
+        found: ReleaseFunction | None = seek(target, question, tried=tried)
         if found is None:
             continue
-        if kind == order[0] == "update" and len(order) > 1 and isinstance(found, ReleaseFunction) and found.other_size:
+        if kind == order[0] == "update" and len(order) > 1 and found.other_size:
             of_list = found
             continue
-        return found if kind != "rows" or of_list is None else of_list
+        of_list = found if kind != "rows" or of_list is None else of_list
+        break
     if of_list is None:
         raise NotTaken(_words(tried))
+    of_list.file = source_of(target)
     return of_list
+
+
+def source_of(target: Any) -> str:
+    """The file of a function, or of an object's class; empty where there is none."""
+    try:
+        return inspect.getsourcefile(inspect.unwrap(target) if inspect.isroutine(target) else type(target)) or ""
+    except TypeError:
+        return ""
 
 
 def loop_like(target: Any) -> bool:
@@ -761,7 +779,7 @@ class DataFunction(ReleaseFunction):
 
 def recognises_data(
     target: Any, question: Question, kind: str | None = None, tried: Tried | None = None
-) -> Subject | None:
+) -> ReleaseFunction | None:
     """A subject for a callable that takes a data set, or None where it takes none of those that are tried. kind: of
     `Form`, those alone. tried: gets the target's errors.
     """

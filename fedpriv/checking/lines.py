@@ -19,7 +19,7 @@ _HERE = os.path.dirname(os.path.abspath(__file__))
 
 
 class Lines:
-    """Context that traces what is called inside. own: the folder or file of the target.
+    """Context that traces what is called inside. own: the file of the target.
 
     values: by name, numbers [k] whose line is looked for. numbers: for each the first line after which a variable, or
     what a function returns, holds exactly them. draws: lines after which a generator of the process, or one that a
@@ -46,7 +46,7 @@ class Lines:
 
     def _call(self, frame: Any, event: str, argument: Any) -> Callable[..., Any] | None:
         file = frame.f_code.co_filename
-        if not file.startswith(self._own) and (file.startswith((*_OTHERS, _HERE)) or not os.path.isabs(file)):
+        if file != self._own and (file.startswith((*_OTHERS, _HERE)) or not os.path.isabs(file)):
             return None
         self._last[id(frame)] = frame.f_lineno
         self._changed(frame)

@@ -96,7 +96,8 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def _serve(name: str, asked: IO[bytes], answers: IO[bytes]) -> None:
-    subject: Subject | None = None
+    target, subject = None, None
+    sys.path.insert(0, "")
     while True:
         try:
             message, _ = receive(asked)
@@ -104,8 +105,10 @@ def _serve(name: str, asked: IO[bytes], answers: IO[bytes]) -> None:
             return
         arrays: list[np.ndarray] = []
         try:
-            if message["do"] == "recognise":
-                subject = recognises(load_target(name), question_of(message["question"]))
+            if message["do"] == "load":
+                target, reply = load_target(name), {}
+            elif message["do"] == "recognise":
+                subject = recognises(target, question_of(message["question"]))
                 reply = _described(subject)
             else:
                 assert subject is not None
@@ -160,19 +163,21 @@ def _input(subject: Subject, place: Sequence[Any]) -> Any:
 
 
 class RemoteTarget:
-    """A target in another interpreter. Raises `OptionError` where that has no numpy or is too old."""
+    """A target in another interpreter. Raises `OptionError` where that has no numpy or is too old, or has no such
+    target, and what the target's module raises.
+    """
 
     def __init__(self, python: str, name: str) -> None:
-        self.python, self.name = python, name
         version = _version(python)
         if version < OLDEST:
             words = f"is Python {'.'.join(map(str, version))}; allowed: 3.9 and newer"
             raise OptionError("python", python, words)
+        self.process = _Process(python, name)
+        self.process.ask({"do": "load"})
 
     def subject(self, question: Question) -> Subject | None:
         """Raises `NotTaken` with the target's own errors."""
-        process = _Process(self.python, self.name)
-        reply, _ = process.ask({"do": "recognise", "question": asdict(question)})
+        reply, _ = self.process.ask({"do": "recognise", "question": asdict(question)})
         if not reply:
             return None
         pairs = [
@@ -184,7 +189,7 @@ class RemoteTarget:
             for n, one in enumerate(reply["probes"])
         ]
         kind = RemoteSeries if reply["series"] else RemoteSubject
-        return kind(name=reply["name"], pairs=pairs, probes=probes, claim=question.claim, process=process)
+        return kind(name=reply["name"], pairs=pairs, probes=probes, claim=question.claim, process=self.process)
 
 
 def _version(python: str) -> tuple[int, ...]:
@@ -207,11 +212,7 @@ class _Process:
         to, asked = os.pipe()
         answers, back = os.pipe()
         command = [python, archive, str(to), str(back), name]
-        environment = {
-            **os.environ,
-            "PYTHONPATH": os.pathsep.join(part for part in ("", os.environ.get("PYTHONPATH")) if part),
-        }
-        self._child = subprocess.Popen(command, pass_fds=(to, back), env=environment, stdin=subprocess.DEVNULL)
+        self._child = subprocess.Popen(command, pass_fds=(to, back), stdin=subprocess.DEVNULL)
         os.close(to)
         os.close(back)
         self._asked, self._answers, self._cpu = os.fdopen(asked, "wb"), os.fdopen(answers, "rb"), 0.0

@@ -250,7 +250,7 @@ async def _awaited(value: Any) -> Any:
 def _own_iteration(kind: type) -> bool:
     """An object with attributes that can be iterated as well: a data set, a loader."""
     slots = any(hasattr(one, "__dict__") and "__dict__" in vars(one) for one in kind.__mro__)
-    return slots and not issubclass(kind, list | tuple | set | frozenset | deque) and not hasattr(kind, "__next__")
+    return slots and not issubclass(kind, (list, tuple, set, frozenset, deque)) and not hasattr(kind, "__next__")
 
 
 def _opaque(value: Any) -> bool:

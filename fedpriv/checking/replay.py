@@ -233,7 +233,7 @@ def _bare(
         _symbols(subject, question, pair, two, moved, found, budget)
         return
     if not (numbers & ~two.fixed_left).any() and not (numbers & ~two.fixed_right).any():
-        found.says("no-randomness", plays=len(two.left), pair=pair.name)
+        found.says("no-randomness", plays=len(two.left), pair=pair.name, records=_named(two, moved))
         return
     counts = np.array([str(record).rpartition(".")[2].startswith(COUNTS) for record in two.records])
     counts &= subject.counts_differ and pair.unit != "example"
@@ -241,7 +241,18 @@ def _bare(
         of_clients = question.claim is not None and question.claim.unit == "client"
         found.says("number-without-noise:count" if of_clients else "number-without-noise:counts", pair=pair.name)
     if (moved & ~counts).any():
-        found.says("number-without-noise:bare", pair=pair.name, moved=_some(two, moved & ~counts), plays=len(two.left))
+        bare_ones = moved & ~counts
+        figures: dict[str, Any] = {
+            "moved": _some(two, bare_ones),
+            "records": _named(two, bare_ones),
+            "plays": len(two.left),
+        }
+        found.says("number-without-noise:bare", None, pair=pair.name, **figures)
+
+
+def _named(two: Two, columns: Bools) -> list[str]:
+    """Records of these columns."""
+    return [str(one) for one in np.unique(two.records[columns])]
 
 
 def _symbols(
@@ -512,7 +523,7 @@ def length_probe(subject: Subject, probe: Probe, question: Question, budget: Bud
         worst = int(np.argmax(np.where(growing, steps[-1], -1)))
         figures = {"growing": growing.sum(), "record": records[worst], "step": steps[-1, worst]}
         ends = {"shorter": probe.lengths[-2], "longer": probe.lengths[-1]}
-        found.append(finding("unbounded-sensitivity", probe=probe, **figures, **ends))
+        found.append(finding("unbounded-sensitivity", probe=probe, **figures, **ends, records=[str(records[worst])]))
     scale = np.median(spreads, axis=1)
     if scale[0] > 0 and scale[-1] > 30 * scale[0] and scale[-1] > 10 * scale[-2]:
         found.append(finding("noise-depends-on-data:grows", probe=probe.name, first=scale[0], last=scale[-1]))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 
 from fedpriv.checking.findings import FAULTS, NOT_CHECKED, Finding, conclusion, json_number
 from fedpriv.checking.subject import Claim
+from fedpriv.common.errors import OptionError
 from fedpriv.common.files import write_atomic
 from fedpriv.report.rendering import rendered
 
@@ -172,7 +174,7 @@ def figure_in_words(value: float | None) -> str:
 # --- page -------------------------------------------------------------------------------------------------------------
 # A check as one page, in Markdown and HTML, and as one JSON file.
 
-FILES = ("check.json", "report.md", "report.html")
+FILES = ("check.json", "check.sarif", "report.md", "report.html")
 
 
 def figures(check: Check) -> list[tuple[str, str, str]]:
@@ -215,10 +217,64 @@ def _listed(check: Check, layer: str) -> list[str]:
     lines: list[str] = []
     for one in check.findings:
         if one.layer == layer:
-            lines += ["", f"- {one.severity} `{one.name}`: {one.text}"]
+            at = f" ({one.place})" if one.place else ""
+            lines += ["", f"- {one.severity} `{one.name}`: {one.text}{at}"]
             if one.remedy:
                 lines.append(f"  To mend it: {one.remedy}")
     return lines
+
+
+#: SARIF 2.1.0 and GitHub's commands have words of their own for how much a finding weighs.
+LEVELS = {"fault": "error", "doubt": "warning", "note": "note"}
+
+
+def sarif(check: Check) -> dict[str, Any]:
+    """The findings as SARIF 2.1.0 (OASIS), which code hosts show at the lines of the source."""
+    rules, results = {}, []
+    for one in check.findings:
+        rules[one.name] = {
+            "id": one.name,
+            "shortDescription": {"text": one.name},
+            "help": {"text": one.remedy or one.text},
+        }
+        found: dict[str, Any] = {"ruleId": one.name, "level": LEVELS[one.severity], "message": {"text": one.text}}
+        if one.place:
+            file, _, line = one.place.rpartition(":")
+            where = {"artifactLocation": {"uri": _relative(file)}, "region": {"startLine": int(line)}}
+            found["locations"] = [{"physicalLocation": where}]
+        found["partialFingerprints"] = {"fedprivCheck/v1": f"{check.target} {one.layer} {one.name}"}
+        results.append(found)
+    driver = {"name": "fedpriv check", "rules": list(rules.values())}
+    schema = "https://json.schemastore.org/sarif-2.1.0.json"
+    return {"$schema": schema, "version": "2.1.0", "runs": [{"tool": {"driver": driver}, "results": results}]}
+
+
+def log_lines(check: Check) -> list[str]:
+    """Faults and doubts as GitHub Actions reads them from a log."""
+    lines = []
+    for one in check.findings:
+        if one.severity != "note":
+            file, _, line = one.place.rpartition(":")
+            place = f"file={_relative(file)},line={line}," if one.place else ""
+            text = one.text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+            lines.append(f"::{LEVELS[one.severity]} {place}title={one.name}::{text}")
+    return lines
+
+
+def _relative(file: str) -> str:
+    relative = os.path.relpath(file)
+    return (file if relative.startswith("..") else relative).replace(os.sep, "/")
+
+
+def accepted(check: Check, baseline: Path) -> set[str]:
+    """Names of the doubts that an earlier check of the target had. Raises `OptionError`."""
+    try:
+        earlier = Check.from_json(json.loads(baseline.read_text(encoding="utf-8")))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise OptionError("baseline", baseline, f"must be the check.json of an earlier check ({error})") from None
+    if earlier.target != check.target:
+        raise OptionError("baseline", baseline, f"is of {earlier.target}; allowed: a check of {check.target}")
+    return {one.name for one in earlier.findings if one.severity == "doubt"}
 
 
 def write_check(check: Check, folder: Path) -> list[Path]:
@@ -226,6 +282,7 @@ def write_check(check: Check, folder: Path) -> list[Path]:
     folder.mkdir(parents=True, exist_ok=True)
     contents = (
         json.dumps(check.as_json(), indent=1, allow_nan=False) + "\n",
+        json.dumps(sarif(check), indent=1) + "\n",
         markdown(check),
         rendered("check.html", **facts(check)),
     )

@@ -58,7 +58,7 @@ class Question:
 
     claim None: nothing is claimed. bound: the L2 norm of an update that the caller guarantees (it is clipped before);
     None: an update may be of any length. form: of what a function takes, those that are tried; None: all. also: what is
-    read beside what a function returns.
+    read beside what a function returns. show: name of a pair whose inputs are wanted as a text.
     """
 
     claim: Claim | None = None
@@ -71,6 +71,7 @@ class Question:
     bound: float | None = None
     form: Literal["update", "data", "clients", "rows"] | None = None
     also: tuple[Literal["printed", "files"], ...] = ()
+    show: str | None = None
 
     def covers(self, pair: Pair) -> bool:
         """Whether a figure of a pair is one of the claim, or without a claim of one unit against none."""

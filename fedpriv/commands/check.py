@@ -27,13 +27,17 @@ seconds=     of CPU for everything (45)
 memory=      GiB for the target (8)
 fail_above=  exit with 1 if a fault is found, nothing could be checked, an epsilon is above this, or none is verified
 unverified=  fail or pass: with fail_above=, what becomes of a target whose epsilon nothing bounds from above (fail)
-out=         folder of check.json, report.md and report.html (outputs/check/<date-time>)
+baseline=    check.json of an earlier check: its doubts are accepted; with it, a doubt of another name fails
+show=        name of a pair of inputs: prints both and what leaves with them, to be pasted
+python=      the interpreter that has the target's libraries; it needs Python 3.9 and numpy (functions alone)
+out=         folder of check.json, check.sarif, report.md and report.html (outputs/check/<date-time>)
 
 Without fail_above=, the exit code is 0 if no fault is found, and 1 if one is, or nothing could be checked.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from datetime import datetime
@@ -45,10 +49,10 @@ from pydantic import Field
 from fedpriv.checking.asking import CheckOptions
 from fedpriv.checking.candidates import candidates, targets
 from fedpriv.checking.child import check_name
-from fedpriv.checking.findings import NO_FAULT
-from fedpriv.checking.result import write_check
+from fedpriv.checking.findings import NO_FAULT, USUAL
+from fedpriv.checking.result import accepted, log_lines, write_check
 from fedpriv.commands.schema import write_new
-from fedpriv.common.command_line import DONE, FAILED, check_place, command, shown
+from fedpriv.common.command_line import DONE, FAILED, Existing, check_place, command, shown
 from fedpriv.common.errors import OptionError
 from fedpriv.common.printing import say
 
@@ -73,6 +77,7 @@ def check(
     options: CheckOptions,
     fail_above: Annotated[float | None, Field(ge=0)] = None,
     unverified: Literal["fail", "pass"] | None = None,
+    baseline: Existing | None = None,
     out: Path | None = None,
 ) -> int:
     folder = out or Path(f"outputs/check/{datetime.now():%Y-%m-%d_%H-%M-%S}")
@@ -81,10 +86,27 @@ def check(
         raise OptionError("unverified", unverified, "belongs to fail_above=")
     made = check_name(target, options.question, options.limits)
     say(f"taken as {made.facts.get('form', 'nothing: it was not called')}")
+    known = set() if baseline is None else accepted(made, baseline)
     for one in made.findings:
+        if one.severity == "doubt" and one.name in {*known, *USUAL}:
+            continue
         say(f"{one.severity}: {one.name}: {one.text}")
+        if one.place:
+            say(f"    at {shown(Path(one.place))}")
         if one.severity == "fault" and one.remedy:
             say(f"    to mend it: {one.remedy}")
+    doubts = {one.name for one in made.findings if one.severity == "doubt"}
+    for words, names in (
+        ("accepted doubts", doubts & known),
+        ("doubts as of most programs", (doubts - known) & {*USUAL}),
+    ):
+        if names:
+            say(f"{words}: {', '.join(sorted(names))}")
+    if "shown" in made.facts:
+        say(made.facts["shown"])
+    if os.environ.get("GITHUB_ACTIONS") == "true":
+        for line in log_lines(made):
+            say(line)
     for layer in made.layers:
         could = f" It could show at most: {layer.could_show}." if layer.could_show else ""
         cut = f" {layer.cut_in_words}" if layer.cut else ""
@@ -92,12 +114,20 @@ def check(
     pages = write_check(made, folder)
     say(f"report: {shown(pages[-1])}")
     say(made.last_line)
-    if fail_above is None:
-        return DONE if made.verdict == NO_FAULT else FAILED
+    new = doubts - known if baseline is not None else set()
+    if new:
+        say(f"fails: {baseline} has no doubt {', '.join(sorted(new))}")
+    if fail_above is None or new:
+        return DONE if made.verdict == NO_FAULT and not new else FAILED
     why = made.why_above(fail_above, unverified or "fail")
     if why is not None:
         say(f"fails: {why}")
     return DONE if why is None else FAILED
+
+
+def console() -> None:
+    """The command of the wheel fedpriv-check."""
+    sys.exit(main(sys.argv[1:]))
 
 
 def main(arguments: Sequence[str]) -> int:

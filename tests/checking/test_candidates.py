@@ -1,4 +1,4 @@
-"""`fedpriv check init`: places of a repository that release something are listed, and can be checked by what is written."""
+"""`fedpriv check init`: what a repository releases is listed, and can be checked by what is written."""
 
 from __future__ import annotations
 
