@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from checking.check_targets import DOUBTFUL, FAULTY, SOUND, noisy, rare_flips, secure
+from checking.check_targets import DOUBTFUL, FAULTY, SOUND, clipped, noisy, rare_flips, secure
 from checking.renaming import renamed
 
 import fedpriv
@@ -164,6 +164,39 @@ def test_every_form_is_told_with_its_own_error_the_most_telling_first() -> None:
     words = str(check(broken).why_not)
     assert words.startswith("KeyError: 'missing' (with a NumPy array and a NumPy generator; ")
     assert "a dict of NumPy arrays" in words and "AttributeError: 'dict' object has no attribute 'nothing'" in words
+
+
+def test_every_call_gets_a_seed_of_its_own() -> None:
+    def by_seed(update: Any, seed: Any) -> Any:
+        return clipped(update) + np.random.RandomState(seed).normal(0, 4, update.shape)
+
+    def by_torch(update: Any, seed: int) -> Any:
+        return clipped(update) + torch.randn(8, generator=torch.Generator().manual_seed(seed)).numpy() * 4
+
+    for target in (by_seed, by_torch):
+        subject = recognises_update(target, SMALL)
+        assert subject is not None and subject.name.endswith("and a seed")
+        trials = subject.trials(np.ones(8), 20, 1)[:, 1:]
+        calls = [one.flat()[1:] for one in subject.play(np.ones(8), 1, calls=20)]
+        assert len(np.unique(trials, axis=0)) == len(np.unique(calls, axis=0)) == 20
+
+
+def test_a_notebooks_function_is_checked() -> None:
+    """No file, a module whose names another cell binds, and two classes of one name."""
+    cells = """
+class Sent:
+    def __init__(self, values): self.values = values
+First = Sent
+class Sent:
+    def __init__(self, values): self.others = values
+def release(update, rng):
+    noise = rng.normal(0, 6, (2, *update.shape))
+    return [First(clipped(update) + noise[0]), Sent(clipped(update) + noise[1])]
+"""
+    names: dict[str, Any] = {"__name__": "__main__", "clipped": clipped}
+    exec(cells, names)
+    found = check(names["release"], epsilon=1, dims=(8,), trials=400, seconds=10)
+    assert found.verdict == "no fault found", found.last_line
 
 
 def test_rare_flips_are_no_missing_noise() -> None:

@@ -255,6 +255,7 @@ def rows_alone(rows: Any, rng: Any) -> Any:
 
 
 def layers(update: Any, rng: Any) -> Any:
+    assert isinstance(update, list)
     return [layer / max(1.0, np.linalg.norm(layer)) + rng.normal(0, 4, layer.shape) for layer in update]
 
 

@@ -8,6 +8,8 @@ import decimal
 import io
 import json
 import struct
+import subprocess
+import sys
 from collections import deque, namedtuple
 from dataclasses import dataclass
 from pathlib import Path
@@ -174,3 +176,11 @@ def test_what_is_printed_and_written_is_read_where_it_is_asked_for() -> None:
     assert one.numbers["released.printed.numbers"] == LOSS
     assert one.numbers["released.files.loss.json.loss"] == 2 * LOSS
     assert not Path("loss.json").exists()
+
+
+def test_what_plays_a_target_needs_numpy_alone() -> None:
+    """Loading, inputs, plays and reading: what judges, and the libraries of targets, are not imported for them."""
+    asked = "import sys, fedpriv.checking.functions; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, check=True)
+    imported = set(done.stdout.split())
+    assert "numpy" in imported and not imported & {"scipy", "torch", "pandas", "pydantic", "flwr", "fedpriv.privacy"}
