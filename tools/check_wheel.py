@@ -2,8 +2,8 @@
 
     python -m tools.check_wheel [out=build/dist]
 
-It holds the files that the command imports and nothing more, so it needs five packages; the target's own libraries are
-where the target is (`python=PATH`). It is a part of fedpriv under the same names, and is installed where fedpriv is not.
+It holds the files that the command imports and nothing more, so it needs five packages; the target's own libraries may
+be in another interpreter (`python=PATH`). It is a part of fedpriv under the same names: install one or the other.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ NEEDED = ("numpy", "scipy", "pydantic", "jinja2", "psutil")
 #: Prints the files of fedpriv that a check needs, those that it imports late included.
 IMPORTS = """
 import sys
-import fedpriv.commands.check, fedpriv.checking.player, fedpriv.guard.kernel
+import fedpriv.commands.check, fedpriv.checking.opacus_loops, fedpriv.checking.lines, fedpriv.guard.kernel
 print("\\n".join(one.__file__ for name, one in sys.modules.items() if name.partition(".")[0] == "fedpriv"))
 """
 
@@ -35,7 +35,7 @@ build-backend = "hatchling.build"
 [project]
 name = "fedpriv-check"
 version = "{version}"
-description = "Checks of differentially private code: what it claims, what an audit measures, what leaves without noise"
+description = "Checks of differentially private code: what it claims, what an audit measures, what has no noise"
 readme = "README.md"
 requires-python = ">=3.11"
 license = "Apache-2.0"
@@ -53,7 +53,7 @@ def lay_out(folder: Path) -> list[str]:
     """Copies the files and their project into an empty folder; their names."""
     printed = subprocess.run([sys.executable, "-c", IMPORTS], cwd=ROOT, capture_output=True, text=True, check=True)
     files = [Path(line).relative_to(ROOT) for line in printed.stdout.split()]
-    pages = [ROOT / "fedpriv/report/pages" / f"check.html.md"]
+    pages = (ROOT / "fedpriv/report/pages").glob("*.md")
     with (ROOT / "pyproject.toml").open("rb") as stream:
         project = tomllib.load(stream)["project"]
     needed = [one for one in project["dependencies"] if one.startswith(NEEDED)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import importlib
+import importlib.util
 import math
 import sys
 from collections.abc import Callable, Sequence
@@ -44,6 +44,8 @@ def subject_of(target: Any, question: Question) -> Subject | None:
         return target.subject(question)
     for name, package in ADAPTERS:
         if package is not None and package not in sys.modules:
+            continue
+        if importlib.util.find_spec(name) is None:  # of the wheel fedpriv-check
             continue
         found: Subject | None = importlib.import_module(name).recognises(target, question)
         if found is not None:
