@@ -461,7 +461,7 @@ def distance_of(two: Two, more: Callable[[int], Numbers], budget: Budget) -> Dis
     least = 1 / (1 + error) if error < 1 else 0.0
     pure = float((np.abs(moved) / scales).sum()) * math.sqrt(2)
     shared = max(1.0, correlated)
-    joint = _joint(noise, moved / scales, chosen.records) if law == "Gaussian" else None
+    joint = _joint(noise, moved, chosen.records) if law == "Gaussian" else None
     unsure = ERRORS / math.sqrt(2 * (len(left) - 1))
     if joint is not None and joint / (1 + unsure) > size / shared * least:
         return Distance(joint, law, pure / shared, 1 / (1 + unsure))
@@ -476,8 +476,9 @@ def _joint(noise: Numbers, moved: Numbers, records: NDArray[np.str_]) -> float |
     if len(names) < 2 or np.ptp(sizes) > 0 or len(noise) * sizes[0] < 20 * len(names):
         return None
     order = np.argsort(records, kind="stable")
-    scaled = (noise / noise.std(0))[:, order].reshape(len(noise), len(names), -1)
-    return together(scaled, moved[order].reshape(len(names), -1))
+    own = noise.std(0)  # a common deviation of all would distort sums of few
+    scaled = (noise / own)[:, order].reshape(len(noise), len(names), -1)
+    return together(scaled, (moved / own)[order].reshape(len(names), -1))
 
 
 def together(scaled: Numbers, moved: Numbers) -> float | None:
