@@ -73,6 +73,11 @@ COMMANDS: dict[str, Command] = {
     "new": Command("NAME", "the files of a method of one's own, to be changed"),
     "reproduce": Command("paper=NAME", "a paper's experiments"),
     "leaderboard": Command("[board=NAME]", "all methods at equal verified epsilon"),
+    "explain-epsilon": Command(
+        "EPSILON rounds=N ...",
+        "which reading of a setting gives a printed epsilon",
+        "fedpriv.commands.explain_epsilon:main",
+    ),
     "dme": Command("[n=10 ...]", "mean estimation by every quantiser"),
     "papers": Command("", "where each equation is in the code"),
     "deploy": Command(

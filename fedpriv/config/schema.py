@@ -238,6 +238,14 @@ class CheckpointConfig(Options):
 
 #: Of `Config.digest`. Raised where an option comes, goes or is written otherwise: older digests then find nothing.
 DIGEST_VERSION = 2
+#: Options that came since, with the value that all runs before had: such a run keeps its digest.
+YOUNGER = {
+    ("privacy", "across_sites"): 1,
+    ("evaluate", "threshold"): 0.5,
+    ("evaluate", "by"): None,
+    ("model", "head"): "auto",
+    ("model", "bound"): None,
+}
 
 
 class Config(Options):
@@ -306,6 +314,9 @@ class Config(Options):
             content.pop(group)
         for place in ("root", "cache", "download"):
             content["dataset"].pop(place)
+        for (group, option), before in YOUNGER.items():
+            if content[group][option] == before:
+                content[group].pop(option)
         return content
 
     def digest(self) -> str:

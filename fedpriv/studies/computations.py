@@ -28,6 +28,7 @@ from fedpriv.config.halves import locate
 from fedpriv.config.method_pairs import target
 from fedpriv.mechanisms import laws, quantisation
 from fedpriv.privacy.gaussian_dp import gaussian_epsilon
+from fedpriv.privacy.readings import opacus_renyi
 
 #: The halves of the methods whose equations are asked here.
 FEDCAD = locate(target("fedcad", "client"), "strategy.client._target_")
@@ -205,6 +206,13 @@ def fedcad_variance(participations: float) -> dict[str, float]:
         largest, before = max(largest, float(variance.max())), variance
         order = max(order, float((variance[:-1] / variance[1:]).max()))
     return {"gap": gap, "largest": largest, "order": order}
+
+
+def fedcad_printed(noise: float, rounds: float, delta: float) -> dict[str, float]:
+    """Fed-CAD, section VII: the only reading that gives its three printed epsilons (`fedpriv explain-epsilon`): Opacus'
+    RDP accountant of ten local steps in every round, Poisson batches of 60 of 600, and noise of ten times sigma.
+    """
+    return {"epsilon": opacus_renyi(10 * noise, 60 / 600, 10 * int(rounds), delta)}
 
 
 def fedcad_release(participations: float) -> dict[str, float]:
@@ -450,7 +458,7 @@ COMPUTATIONS: Mapping[str, Callable[..., dict[str, float]]] = {
     one.__name__: one
     for one in (
         *(adaptive_diff, least_correlation, worst_variance, exact_mean, nbafl_extreme, fedcad_variance, fedcad_release),
-        *(fedcad_consecutive, adpfl_sensitivity, adpfl_upload, adpfl_equation8, adpfl_constant, agn_theorem),
+        *(fedcad_printed, fedcad_consecutive, adpfl_sensitivity, adpfl_upload, adpfl_equation8, adpfl_constant, agn_theorem),
         *(partial_laplace, weight_sum, budget_ratio, one_bit, shared_bits),
     )
 }
