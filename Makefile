@@ -1,7 +1,7 @@
 # `make help` lists the targets. CI calls the same targets as a person.
 .DEFAULT_GOAL := help
 .PHONY: help install run browser test test-fast test-times test-gpu stress deploy-demo deploy-demo-tables reproduce leaderboard docs lint \
-	format bench bench-privacy papers map wheel audit-packages lock clean
+	format bench bench-privacy papers map wheel check-wheel audit-packages lock clean
 
 PYTHON ?= python3
 PY := .venv/bin/python
@@ -103,6 +103,9 @@ map: install ## docs/architecture.svg: the rooms and floors of the code, drawn f
 
 wheel: install ## the wheel and the source distribution, in build/dist
 	PATH="$$PWD/.venv/bin:$$PATH" $(PY) -m uv build --quiet --no-build-isolation -o build/dist
+
+check-wheel: install ## the wheel fedpriv-check, of `fedpriv check` alone, in build/dist
+	PATH="$$PWD/.venv/bin:$$PATH" $(PY) -m tools.check_wheel
 
 audit-packages: install ## known weaknesses of all locked packages, and lists of materials (SBOM) in build/dist; needs the network
 	@mkdir -p build/dist

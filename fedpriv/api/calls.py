@@ -700,8 +700,8 @@ def check(target: Any, **options: Any) -> CheckResult:
     """Checks a target: its name ("module:attribute", "path/file.py:attribute", "package.module.attribute"), which runs
     in a process of its own with limits, or the object itself, which runs in this process without any.
 
-    options: as of `fedpriv check --help`: epsilon, delta, scope, calls, adjacency, unit, bound, dims, trials,
-    confidence, seed, seconds, memory. Raises `OptionError`; what a target raises becomes the verdict "could not check".
+    options: as of `fedpriv check --help`, but for fail_above, unverified and out. Raises `OptionError`; what a target
+    raises becomes the verdict "could not check".
     """
     read = read_options(CheckOptions, options)
     if isinstance(target, str):

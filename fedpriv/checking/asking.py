@@ -9,6 +9,7 @@ from pydantic import BeforeValidator, Field
 
 from fedpriv.checking.child import Limits
 from fedpriv.checking.subject import Claim, Question, Scope
+from fedpriv.common.command_line import Existing
 from fedpriv.common.errors import OptionError
 
 Length = Annotated[int, Field(ge=1, le=10**6)]
@@ -29,6 +30,10 @@ class CheckOptions:
     adjacency: Literal["replace-one", "zero-out", "add-or-remove-one"] | None = None
     unit: Literal["client", "example"] | None = None
     bound: Annotated[float | None, Field(gt=0, allow_inf_nan=False)] = None
+    form: Literal["update", "data", "clients", "rows"] | None = None
+    also: Annotated[
+        tuple[Literal["printed", "files"], ...], BeforeValidator(_split), Field(description="printed, files or both")
+    ] = ()
     dims: Annotated[
         tuple[Length, ...], BeforeValidator(_split), Field(description="lengths from 1 to 1,000,000 with commas")
     ] = Question.dims
@@ -37,6 +42,9 @@ class CheckOptions:
     seed: Annotated[int, Field(ge=0, le=2**31 - 1)] = Question.seed
     seconds: Annotated[float, Field(ge=5, le=86400)] = Limits.seconds
     memory: Annotated[float, Field(ge=0.5, le=4096)] = Limits.memory
+
+    python: Existing | None = None
+    show: str | None = None
 
     def __post_init__(self) -> None:
         """Raises `OptionError` for an option that needs another."""
@@ -52,8 +60,9 @@ class CheckOptions:
         if self.epsilon is not None:
             delta, scope = 1e-5 if self.delta is None else self.delta, self.scope or "call"
             claim = Claim(self.epsilon, delta, scope, adjacency=self.adjacency, unit=self.unit)
-        return Question(claim, self.delta, self.calls, self.dims, self.trials, self.confidence, self.seed, self.bound)
+        same = ("delta", "calls", "dims", "trials", "confidence", "seed", "bound", "form", "also", "show")
+        return Question(claim, **{name: getattr(self, name) for name in same})
 
     @property
     def limits(self) -> Limits:
-        return Limits(self.seconds, self.memory)
+        return Limits(self.seconds, self.memory, python=self.python)

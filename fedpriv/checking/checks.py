@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import hashlib
-import importlib
-import inspect
+import importlib.util
 import math
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from fedpriv.checking.findings import Finding, finding
-from fedpriv.checking.functions import NotTaken, recognises_data, recognises_update
+from fedpriv.checking.functions import NotTaken, recognises
 from fedpriv.checking.generators import Held, generator_states, put_back
-from fedpriv.checking.replay import Replay, calls_of, replay, runs_of
-from fedpriv.checking.result import Check, Layer
+from fedpriv.checking.player import RemoteTarget
+from fedpriv.checking.reading import is_word
+from fedpriv.checking.replay import Replay, calls_of, has_series, replay, runs_of
+from fedpriv.checking.result import LEAST_COVERAGE, Check, Layer
 from fedpriv.checking.sampled import Sampled, sample
+from fedpriv.checking.statistics import ended
 from fedpriv.checking.subject import Budget, Claim, Question, Recognised, Subject
 from fedpriv.privacy.auditor import ROUNDING
 from fedpriv.privacy.composition import compose
@@ -37,39 +40,19 @@ ADAPTERS: tuple[tuple[str, str | None], ...] = (
 
 def subject_of(target: Any, question: Question) -> Subject | None:
     """The subject of a target, or None where no adapter knows its kind."""
-    import sys
-
+    if isinstance(target, RemoteTarget):
+        return target.subject(question)
     for name, package in ADAPTERS:
         if package is not None and package not in sys.modules:
+            continue
+        if importlib.util.find_spec(name) is None:  # of the wheel fedpriv-check
             continue
         found: Subject | None = importlib.import_module(name).recognises(target, question)
         if found is not None:
             return found
-    if loop_like(target) and (of_data := recognises_data(target, question)) is not None:
-        return of_data
-    try:
-        return recognises_update(target, question)
-    except NotTaken as error:
-        if isinstance(error.__cause__, OSError) or (of_data := recognises_data(target, question)) is None:
-            raise
-        return of_data
+    return recognises(target, question)
 
 
-def loop_like(target: Any) -> bool:
-    """Whether a function needs no argument and takes one: what it works on may be left out, as a loop's data are."""
-    if inspect.isclass(target) or not callable(target):
-        return False
-    try:
-        parameters = list(inspect.signature(target).parameters.values())
-    except (TypeError, ValueError):
-        return False
-    places = [one for one in parameters if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
-    return bool(places) and all(one.default is not one.empty for one in places)
-
-
-#: Share of what the pairs leave of the time, for calls, generators and dishonest inputs; of what these leave, for
-#: several calls together; the rest samples.
-CALLS_SHARE, RUNS_SHARE = 0.35, 0.35
 #: One of each name is shown, with how many more there were.
 _ORDER = {"fault": 0, "doubt": 1, "note": 2}
 #: Told after each part of a check what is known by then.
@@ -105,8 +88,6 @@ def check_object(
     except MemoryError:
         return could_not(name, question, "it asks for more memory than a check allows")
     except Exception as error:
-        from fedpriv.checking.functions import NotTaken
-
         text = " ".join(str(error).split())[:400]
         words = text if isinstance(error, NotTaken) else f"{type(error).__name__}: {text}"
         return could_not(name, question, with_hint(words))
@@ -145,6 +126,7 @@ def _checked(target: Any, question: Question, name: str, budget: Budget, told: T
         return could_not(name, question, f"no adapter recognises it; a target is {kinds}")
     claim = question.claim or subject.claim or _claim_of(subject.recognised)
     question = replace(question, claim=claim)
+    _begin_with_one_that_plays(subject)
     verified = verify(subject.recognised, question)
     findings = [*subject.notes, *verified.findings]
     check = Check(
@@ -153,6 +135,8 @@ def _checked(target: Any, question: Question, name: str, budget: Budget, told: T
         layers=[Layer("recognised", bool(subject.recognised), verified.words)],
         facts={"form": subject.name, "observer": subject.observer, "first_release": _first(subject)},
     )  # fmt: skip
+    if question.show is not None:
+        check = replace(check, facts={**check.facts, "shown": _shown(subject, question.show)})
     told(check)
     if first_only:
         return check
@@ -162,30 +146,85 @@ def _checked(target: Any, question: Question, name: str, budget: Budget, told: T
         return check if subject.recognised else replace(check, why_not="it has no neighbouring inputs to compare")
     played = replay(subject, question, budget)
     findings += played.findings
-    check = replace(check, findings=merged(findings), measured=played.epsilon)
+    check = replace(check, findings=merged(findings), measured=played.epsilon, coverage=budget.coverage)
     told(check)
-    findings += calls_of(subject, question, played.repeatable, budget.share(CALLS_SHARE))
-    findings += _runs(subject, question, played, budget.share(RUNS_SHARE))
+    findings += calls_of(subject, question, played.repeatable, budget.part("calls"))
+    if not any(one.severity == "fault" for one in played.findings):
+        findings += ended(subject, question, played.kept, budget.part("ends"))
+    if has_series(subject):
+        findings += _runs(subject, question, played, budget.part("runs"))
     if Held.found:  # told before sampling, which a target may never end
         findings.append(finding("held-generator"))
-    check = replace(check, findings=merged(findings), layers=[*check.layers, _replay_layer(subject, played, budget)])
+    layers = [*check.layers, _replay_layer(subject, played, budget)]
+    check = replace(check, findings=merged(findings), layers=layers, coverage=budget.coverage)
     told(check)
     faulty = any(one.severity == "fault" for one in findings)
-    seen = sample(
-        subject, question, budget, faulty=faulty, laws={name: one.law for name, one in played.distances.items()}
-    )
+    laws = {name: one.law for name, one in played.distances.items()}
+    seen = sample(subject, question, budget.part("sampled"), faulty=faulty, laws=laws)
     findings += [*seen.findings, *_against_verified(subject, question, verified, seen)]
     infinite = any(one.severity == "fault" and "epsilon is infinite" in one.text for one in findings)
-    best = seen.best
-    return replace(
+    best = seen.best(question)
+    check = replace(
         check,
         findings=merged(findings),
-        why_not=None if faulty or best or subject.recognised else _no_time(subject, played, seen),
         layers=[*check.layers, replace(_sampled_layer(seen), cut=budget.taken())],
         audited=math.inf if infinite else best[1].epsilon_lower if best else None,
+        covered=best is None or infinite or question.covers(best[0]),
+        coverage=budget.coverage,
         attainable=seen.attainable,
         sharper=seen.sharper.to_json() if seen.sharper is not None else None,
     )
+    check = replace(check, findings=[_placed(subject, one) for one in check.findings])
+    return check if faulty or subject.recognised else replace(check, why_not=_no_time(check))
+
+
+def _placed(subject: Subject, one: Finding) -> Finding:
+    """A fault with the line that makes its number, or that draws the noise."""
+    if one.severity != "fault":
+        return one
+    data = next((pair.right for pair in subject.pairs if pair.name == one.pair), subject.pairs[-1].right)
+    try:
+        play = subject.play(data, 1)[0]
+        values = {name: play.numbers[name] for name in one.records if name in play.numbers}
+        lines = subject.lines(data, 1, values)
+    except Exception:  # of the target's own
+        return one
+    found = list(lines.get("numbers", {}).values()) or ([] if one.records else lines.get("draws", []))
+    return replace(one, place=f"{found[0][0]}:{found[0][1]}") if found else one
+
+
+def _shown(subject: Subject, name: str) -> str:
+    """A pair, and what leaves with it, to be pasted. Raises `NotTaken` where there is no such pair."""
+    pair = next((one for one in subject.pairs if one.name == name), None)
+    if pair is None:
+        names = "; ".join(dict.fromkeys(one.name for one in subject.pairs))
+        raise NotTaken(f"show={name}: there is no such pair of inputs; allowed: {names}")
+    lines = [f"# {pair.name} ({pair.adjacency}, {pair.unit}), of {subject.name}; rng begins at 1, too",
+             "random.seed(1); np.random.seed(1)  # and torch.manual_seed(1)"]  # fmt: skip
+    for side, data in (("left", pair.left), ("right", pair.right)):
+        lines.append(f"{side} = {subject.text(data)}")
+        play = subject.play(data, 1)[0]
+        lines += [f"# {key} = {values.tolist()}" for key, values in play.numbers.items() if not is_word(key)]
+    return "\n".join(lines)
+
+
+def _begin_with_one_that_plays(subject: Subject) -> None:
+    """Takes the first pairs away with both of whose inputs the target raises. Raises what it raises with all."""
+    first = None
+    for number, pair in enumerate(subject.pairs):
+        for data in (pair.left, pair.right):
+            try:
+                subject.play(data, 1)
+            except Exception as error:
+                first = first or error
+                continue
+            subject.pairs = subject.pairs[number:]
+            if number:
+                words = f"{type(first).__name__}: {' '.join(str(first).split())[:200]}"
+                subject.notes = [*subject.notes, finding("raises:pair", pair=pair.name, both="", words=words)]
+            return
+    if first is not None:
+        raise first
 
 
 def _runs(subject: Subject, question: Question, played: Replay, budget: Budget) -> list[Finding]:
@@ -196,14 +235,12 @@ def _runs(subject: Subject, question: Question, played: Replay, budget: Budget) 
         return [finding("raises:calls", words=words)]
 
 
-def _no_time(subject: Subject, played: Replay, seen: Sampled) -> str | None:
+def _no_time(check: Check) -> str | None:
     """Why a check that found nothing looked at next to nothing."""
-    if seen.why_not is not None or played.pairs >= min(2, len(subject.pairs)):
+    if check.audited is not None or check.coverage is None or check.coverage >= LEAST_COVERAGE:
         return None
-    return (
-        f"its time went into the start: {played.pairs} of {len(subject.pairs)} pairs of inputs was played, and nothing "
-        "sampled: give it more time with seconds="
-    )
+    share = 100 * check.coverage
+    return f"its time went into the start: it looked at {share:.0f} % of a full check: give it more time with seconds="
 
 
 def _first(subject: Subject) -> str:
@@ -273,9 +310,10 @@ def verify(recognised: Sequence[Recognised], question: Question) -> _Verified:
 
 def _against_verified(subject: Subject, question: Question, verified: _Verified, seen: Sampled) -> list[Finding]:
     """Where sampling shows more than what was recognised allows, the code does something else than it seems to."""
-    if verified.epsilon is None or not math.isfinite(verified.epsilon) or seen.best is None:
+    best = seen.best()
+    if verified.epsilon is None or not math.isfinite(verified.epsilon) or best is None:
         return []
-    pair, found = seen.best
+    pair, found = best
     if found.epsilon_lower <= verified.epsilon * (1 + ROUNDING):
         return []
     return [finding("more-than-recognised", pair=pair.name, least=found.epsilon_lower, verified=verified.epsilon)]
@@ -288,13 +326,13 @@ def _replay_layer(subject: Subject, played: Replay, budget: Budget) -> Layer:
     seeds = "under the same seeds" if played.repeatable else "without seeds: its randomness cannot be repeated"
     words = f"{len(subject.pairs)} pairs of neighbouring inputs, {played.plays} calls of each {seeds}."
     if played.epsilon is not None:
-        words += f" The noise is Gaussian, and what moved most costs an epsilon of {played.epsilon:.3g} (an estimate)."
+        words += f" The noise is Gaussian, and what moved most costs an epsilon of at least {played.epsilon:.3g}."
     could = "numbers and combinations of numbers without noise, in the inputs that were tried; no small excess"
     return Layer("replayed", True, words, could, budget.taken())
 
 
 def _sampled_layer(seen: Sampled) -> Layer:
-    best = seen.best
+    best = seen.best()
     if best is None:
         return Layer("sampled", False, f"Not made: {seen.why_not or 'no time was left'}.")
     pair, found = best

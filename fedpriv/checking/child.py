@@ -6,9 +6,6 @@ has a check: the last one that was told, or one line of words.
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
-import inspect
 import json
 import os
 import select
@@ -16,22 +13,22 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from types import ModuleType
 from typing import IO, Any
 
 from fedpriv.checking.checks import check_object, could_not, merged, with_hint
 from fedpriv.checking.findings import finding
+from fedpriv.checking.player import RemoteTarget, load_target, question_of
 from fedpriv.checking.result import Check, Layer
-from fedpriv.checking.subject import Claim, Question
-from fedpriv.common.command_line import nearest
+from fedpriv.checking.subject import Question
 from fedpriv.common.errors import FedprivError, OptionError
 from fedpriv.common.places import ROOT
-from fedpriv.common.systems import resource
+from fedpriv.common.systems import fcntl, resource
 
 _CODE = "import sys; sys.path[:0] = ['', {root!r}]; from fedpriv.checking.child import main; main({descriptor})"
 #: What the environment of a target says: one thread, no GPU.
@@ -45,17 +42,22 @@ LOOK, IDLE = 0.2, 25.0
 PATIENCE = 6.0
 #: For a target that takes long.
 SHORTER = "give it fewer steps and fewer data, or more time with seconds="
+#: Bytes of what a target prints that are kept.
+MOST_SAID = 2**26
 #: Seconds that a child keeps for writing down what it found.
 RESERVE = 3.0
 
 
 @dataclass(frozen=True)
 class Limits:
-    """seconds: of CPU, the target's imports included. memory: GiB. idle: seconds of the clock without any CPU time."""
+    """seconds: of CPU, the target's imports included. memory: GiB. idle: seconds of the clock without any CPU time.
+    python: the interpreter that has the target's libraries; None: this one.
+    """
 
     seconds: float = 45.0
     memory: float = 8.0
     idle: float = IDLE
+    python: Path | None = None
 
 
 def check_name(
@@ -100,10 +102,14 @@ def _run(
     reading, writing = os.pipe()
     given = {
         "target": target, "question": asdict(question), "seconds": limits.seconds, "memory": limits.memory,
-        "first_only": first_only,
+        "first_only": first_only, "python": limits.python and str(limits.python),
     }  # fmt: skip
-    code = _CODE.format(root=str(ROOT), descriptor=writing)
-    with tempfile.TemporaryFile() as said, os.fdopen(reading, "rb", buffering=0) as pipe:
+    import psutil
+
+    code, below = _CODE.format(root=str(ROOT), descriptor=writing), set[Any]()
+    with tempfile.TemporaryFile() as said, os.fdopen(reading, "rb", buffering=0) as pipe, _ended_by_signals():
+        if fcntl is not None:
+            fcntl.fcntl(said, fcntl.F_SETFL, fcntl.fcntl(said, fcntl.F_GETFL) | os.O_APPEND)
         child = subprocess.Popen(
             [sys.executable, "-c", code],
             stdin=subprocess.PIPE,
@@ -119,16 +125,43 @@ def _run(
             with suppress(BrokenPipeError):
                 child.stdin.write(json.dumps(given).encode())
                 child.stdin.close()
-            return _watch(child, pipe, said, limits, stage)
+            return _watch(child, pipe, said, limits, stage, below)
         finally:
+            _cpu(child.pid, below)
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(child.pid, signal.SIGKILL)
+            for one in below:  # also those that left its group
+                with suppress(psutil.Error):
+                    one.kill()
             child.wait()
 
 
+@contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """SIGTERM ends the block as an error does, so that no child is left."""
+    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
+        yield
+        return
+
+    def leave(number: int, frame: Any) -> None:
+        raise SystemExit(128 + number)
+
+    signal.signal(signal.SIGTERM, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
 def _watch(
-    child: subprocess.Popen[bytes], pipe: IO[bytes], said: IO[bytes], limits: Limits, stage: Callable[[str], None]
+    child: subprocess.Popen[bytes],
+    pipe: IO[bytes],
+    said: IO[bytes],
+    limits: Limits,
+    stage: Callable[[str], None],
+    below: set[Any],
 ) -> tuple[Check | None, str | None]:
+    """below: gets the processes that the child has begun."""
     last: Check | None = None
     where, rest, ended = "starting", b"", False
     began = worked = time.monotonic()
@@ -148,7 +181,9 @@ def _watch(
                 last = Check.from_json(told["check"]) if "check" in told else last
                 ended = ended or bool(told.get("ended"))
                 stage(where)
-        now, used = time.monotonic(), _cpu(child.pid)
+        now, used = time.monotonic(), _cpu(child.pid, below)
+        if os.fstat(said.fileno()).st_size > MOST_SAID:
+            said.truncate(0)
         if used > cpu + 0.05:
             cpu, worked = used, now
         if used > limits.seconds + RESERVE:
@@ -168,14 +203,17 @@ def _watch(
     return last, with_hint(f"its process ended with {how} ({where}){': ' + tail if tail else ''}")
 
 
-def _cpu(pid: int) -> float:
-    """Seconds of CPU that a process and its descendants have used; what has ended counts for its parent."""
+def _cpu(pid: int, below: set[Any]) -> float:
+    """Seconds of CPU that a process and its descendants have used; what has ended counts for its parent. below: gets
+    the descendants.
+    """
     import psutil
 
     total = 0.0
     with suppress(psutil.Error):
         process = psutil.Process(pid)
-        for one in (process, *process.children(recursive=True)):
+        below |= (found := set(process.children(recursive=True)))
+        for one in (process, *found):
             with suppress(psutil.Error):
                 times = one.cpu_times()
                 total += times.user + times.system + times.children_user + times.children_system
@@ -183,12 +221,6 @@ def _cpu(pid: int) -> float:
 
 
 # --- the child ----------------------------------------------------------------------------------------------------
-
-
-def question_of(value: Mapping[str, Any]) -> Question:
-    """Of `dataclasses.asdict`, through JSON."""
-    claim = value["claim"]
-    return Question(**{**value, "dims": tuple(value["dims"]), "claim": Claim(**claim) if claim else None})
 
 
 def main(descriptor: int) -> None:
@@ -204,10 +236,8 @@ def main(descriptor: int) -> None:
 
     question, name = question_of(given["question"]), given["target"]
     try:
-        from fedpriv.checking.child import load_target
-
         tell(stage="loading")
-        target = load_target(name)
+        target = RemoteTarget(given["python"], name) if given["python"] else load_target(name)
     except OptionError as error:
         tell(mistake=[error.option, str(error.value), error.allowed])
         return
@@ -260,87 +290,3 @@ def _without_network() -> str:
     except OSError as error:
         return f"open: this system gives no namespaces ({error.strerror})"
     return "cut off"
-
-
-# --- loading ----------------------------------------------------------------------------------------------------------
-# A target by its name: `module:attribute`, `path/file.py:attribute`, or dotted, `package.module.attribute`.
-
-FORMS = "allowed: module:attribute, path/file.py:attribute, or dotted as in package.module.attribute"
-
-
-def load_target(name: str) -> Any:
-    """Imports what ``name`` says. Raises `OptionError`; what the target's module raises at its import goes through."""
-    place, colon, attribute = name.rpartition(":")
-    if name.endswith(".py") and not colon:
-        return _only(_file(name), name)
-    if colon and place.endswith(".py"):
-        return _attribute(_file(place), attribute, name)
-    if not name or not all(part.isidentifier() for part in name.replace(":", ".").split(".")):
-        raise OptionError("target", name, FORMS)
-    if colon:
-        return _attribute(_module(place, name), attribute, name)
-    parts = name.split(".")
-    for count in range(len(parts), 0, -1):
-        prefix = ".".join(parts[:count])
-        if _exists(prefix):
-            module = _module(prefix, name)
-            return _attribute(module, ".".join(parts[count:]), name) if count < len(parts) else _only(module, name)
-    raise OptionError(
-        "target", name, f"there is no module {parts[0]} in {os.getcwd()} or among what is installed; {FORMS}"
-    )
-
-
-def _exists(module: str) -> bool:
-    try:
-        return importlib.util.find_spec(module) is not None
-    except (ModuleNotFoundError, ValueError, AttributeError):
-        return False
-
-
-def _module(module: str, name: str) -> ModuleType:
-    if not _exists(module):
-        raise OptionError("target", name, f"there is no module {module}; {FORMS}")
-    return importlib.import_module(module)
-
-
-def _file(place: str) -> ModuleType:
-    path = Path(place)
-    if not path.is_file():
-        raise OptionError("target", place, f"there is no such file; {FORMS}")
-    sys.path.insert(0, str(path.parent.resolve()))
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    if spec is None or spec.loader is None:
-        raise OptionError("target", place, f"is no Python file; {FORMS}")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[path.stem] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-def _attribute(module: ModuleType, attribute: str, name: str) -> Any:
-    found: Any = module
-    for part in attribute.split("."):
-        if not hasattr(found, part):
-            known = [one for one in vars(found) if not one.startswith("_")] if hasattr(found, "__dict__") else []
-            shown = ", ".join(known[:12]) or "nothing"
-            raise OptionError(
-                "target", name, f"{module.__name__} has no {attribute}{nearest(part, known)}; it has {shown}"
-            )
-        found = getattr(found, part)
-    return _only(found, name) if isinstance(found, ModuleType) else found
-
-
-def _only(module: ModuleType, name: str) -> Any:
-    """The one function or object of a module's own. Raises `OptionError` where there are several."""
-    own = {
-        key: value
-        for key, value in vars(module).items()
-        if not key.startswith("_")
-        and (getattr(value, "__module__", None) == module.__name__ or not hasattr(value, "__name__"))
-        and callable(value)
-        and not inspect.ismodule(value)
-    }
-    if len(own) != 1:
-        shown = ", ".join(own) or "no function"
-        raise OptionError("target", name, f"is a module; say what of it is checked: {name}:NAME (it has {shown})")
-    return next(iter(own.values()))

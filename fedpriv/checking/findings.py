@@ -20,7 +20,8 @@ class Finding:
 
     name: stable identifier in kebab-case, the same for the same fault in every target. severity: a fault breaks the
     claim or any bound; a doubt may, depending on what the check cannot see; a note is for the reader. text: what was
-    seen, with its numbers. remedy: how to mend it.
+    seen, with its numbers. remedy: how to mend it. pair: of neighbours with which it was seen, and the records whose
+    numbers leave; place: "FILE:LINE" of the target where these are made, or the noise is drawn, where that was found.
     """
 
     layer: Layer
@@ -28,15 +29,25 @@ class Finding:
     severity: Severity
     text: str
     remedy: str = ""
+    pair: str = ""
+    records: Sequence[str] = ()
+    place: str = ""
+
+
+#: Doubts that nearly every program gives: the command names them in one line.
+USUAL = ("broken-number-leaves", "global-generator")
 
 
 def finding(key: str, severity: Severity | None = None, /, **figures: Any) -> Finding:
     """A finding of the table. key: its name, with ":" and a word where several sentences have one name; severity: where
-    it is not the table's; figures: what the sentence's places hold.
+    it is not the table's; figures: what the sentence's places hold; records: as `Finding` has them.
     """
     layer, usual, text, remedy = KINDS[key]
+    records, pair = figures.pop("records", ()), figures.get("pair", "")
     text, remedy = (part.format(**figures) if figures else part for part in (text, remedy))
-    return Finding(layer, key.partition(":")[0], severity or usual, text, remedy)
+    return Finding(
+        layer, key.partition(":")[0], severity or usual, text, remedy, getattr(pair, "name", pair), tuple(records)
+    )
 
 
 def conclusion(findings: Sequence[Finding], checked: bool) -> str:
@@ -254,12 +265,19 @@ recognised note norm-moves-away
 replayed doubt not-finite
     With {pair}, what leaves holds numbers that are infinite or NaN.
     > Clip in a way that holds for every update, also for one that is very long.
+replayed doubt not-read
+    Not read: {what}. What these hold is not judged.
+    > Return arrays, numbers, texts, or containers and records of these.
 replayed note not-shown
     {text}
 replayed fault number-without-noise:bare
     With {pair}, {moved} moved with the data and never changed in {plays} calls with other seeds: it leaves without
     noise; epsilon is infinite.
     > Add noise to every number that leaves, or do not send it.
+replayed fault number-without-noise:bits
+    With {pair}, a low bit of {low} is the same in {plays} calls with other seeds, and another with the other input: it
+    leaves without noise; epsilon is infinite.
+    > Write nothing into the bits of a number that has noise.
 replayed fault number-without-noise:broken
     Of updates that hold NaN or infinity, {count} finite numbers leave without noise, equal under {seeds} seeds and
     others for another update; epsilon is infinite.

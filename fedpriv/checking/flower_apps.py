@@ -42,9 +42,10 @@ from fedpriv.checking.flower_messages import (
 from fedpriv.checking.flower_mods import known_mods
 from fedpriv.checking.functions import NotTaken, refuse_ours
 from fedpriv.checking.generators import Memory
+from fedpriv.checking.reading import Numbers
 from fedpriv.checking.replay import COUNTS
 from fedpriv.checking.statistics import bare_names
-from fedpriv.checking.subject import Numbers, Pair, Question, Recognised, RoundsSubject, Subject, claim_of
+from fedpriv.checking.subject import Pair, Question, Recognised, RoundsSubject, Subject, claim_of
 from fedpriv.engines.grid import RUN_ID, empty_context
 
 # --- bare apps --------------------------------------------------------------------------------------------------------

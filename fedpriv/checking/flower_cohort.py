@@ -30,7 +30,7 @@ from fedpriv.checking.flower_messages import (
     reply,
     values_in,
 )
-from fedpriv.checking.subject import Numbers
+from fedpriv.checking.reading import Numbers
 from fedpriv.engines.grid import RUN_ID, identify_server, stamp
 
 #: What every round's message holds beside what the strategy adds; a round's number is public.

@@ -23,7 +23,8 @@ from numpy.typing import NDArray
 
 from fedpriv.checking.findings import Finding, finding
 from fedpriv.checking.generators import copied
-from fedpriv.checking.subject import Numbers, Pair, Probe, Subject
+from fedpriv.checking.reading import Numbers
+from fedpriv.checking.subject import Pair, Probe, Subject
 from fedpriv.engines.grid import RUN_ID, empty_context, identify_server, stamp
 
 Arrays = Mapping[str, NDArray[Any]]

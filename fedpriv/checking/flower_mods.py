@@ -33,7 +33,8 @@ from fedpriv.checking.flower_messages import (
 )
 from fedpriv.checking.functions import NotTaken, refuse_ours
 from fedpriv.checking.generators import Memory, seeded
-from fedpriv.checking.subject import Numbers, Question, Recognised, RoundsSubject, Subject, claim_of
+from fedpriv.checking.reading import Numbers
+from fedpriv.checking.subject import Question, Recognised, RoundsSubject, Subject, claim_of
 from fedpriv.privacy.events import Gaussian, Threat
 from fedpriv.privacy.gaussian_dp import gaussian_epsilon
 

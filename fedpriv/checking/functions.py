@@ -1,8 +1,8 @@
-"""Adapter of functions ``release(update, rng)``: an update in, what is released out.
+"""Adapter of functions ``release(update, rng)``: an update in, what is released out; and of functions of data.
 
 The update may be an array, a tensor, a list or a dict of these; rng a NumPy or torch generator, a seed, or missing: the
 first combination that the function takes without an error is used. A class without arguments whose objects can be
-called is such a function with a state of its own.
+called is such a function with a state of its own. Which forms are asked first, `recognises` says.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import random
 import re
 import sys
 import typing
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from types import SimpleNamespace
 from typing import Any, ClassVar
@@ -22,7 +22,9 @@ from typing import Any, ClassVar
 import numpy as np
 
 from fedpriv.checking.generators import Memory, copied, seeded, seeds_of
-from fedpriv.checking.subject import Numbers, Pair, Played, Probe, Question, Subject, played
+from fedpriv.checking.lines import Lines
+from fedpriv.checking.reading import Numbers, Played, is_word, released
+from fedpriv.checking.subject import Pair, Probe, Question, Subject
 from fedpriv.common.errors import FedprivError
 
 # --- update inputs ----------------------------------------------------------------------------------------------------
@@ -98,14 +100,14 @@ def forms_of_update(torch: Any | None) -> Sequence[tuple[str, Callable[[Numbers]
         forms.append(("a torch tensor", lambda v: torch.tensor(v, dtype=torch.float32)))
     forms += [
         ("a list of NumPy arrays", lambda v: in_layers(np.array(v, np.float32))),
-        ("a dict of NumPy arrays", lambda v: dict(zip(("a", "b"), in_layers(np.array(v, np.float32)), strict=True))),
+        ("a dict of NumPy arrays", lambda v: dict(zip(("a", "b"), in_layers(np.array(v, np.float32))))),
     ]
     if torch is not None:
         forms += [
             ("a list of torch tensors", lambda v: [torch.tensor(p, dtype=torch.float32) for p in in_layers(v)]),
             (
                 "a dict of torch tensors",
-                lambda v: {n: torch.tensor(p, dtype=torch.float32) for n, p in zip("ab", in_layers(v), strict=True)},
+                lambda v: {n: torch.tensor(p, dtype=torch.float32) for n, p in zip("ab", in_layers(v))},
             ),
         ]
     return [*forms, ("a list of numbers", lambda v: [float(x) for x in v]), ("a number", lambda v: float(v[0]))]
@@ -144,14 +146,14 @@ def _of_the_package(method: Any, result: Any) -> Any:
 
 def as_function(target: Any) -> Filters | None:
     """A filter, or a list of filters, as a function of a dict of arrays; None for any other target."""
-    filters = list(target) if isinstance(target, list | tuple) else [target]
+    filters = list(target) if isinstance(target, (list, tuple)) else [target]
     methods = [getattr(one, name, None) for one in filters for name in ("process", "process_dxo")]
     found = [method for method in methods if inspect.ismethod(method) and not inspect.isclass(method.__self__)]
     return Filters(filters) if filters and len({id(one.__self__) for one in found}) == len(filters) else None
 
 
 #: seed (None: of the operating system) -> what is passed as rng.
-MakeRng = Callable[[int | None], Any]
+MakeRng = Callable[[Any], Any]
 #: (the target, update, rng) -> what is released.
 Convention = Callable[[Any, Any, Any], Any]
 
@@ -174,11 +176,17 @@ def refuse_ours(mods: Iterable[Any]) -> None:
 
 @dataclass
 class ReleaseFunction(Subject):
-    """call: (update, rng) -> what is released. fresh: gives a call without memory of earlier ones."""
+    """call: (update, rng) -> what is released. fresh: gives a call without memory of earlier ones. also: of
+    `fedpriv.checking.reading.released`. other_size: an update is taken in parts, and has not as many numbers as leave.
+    file: of its source.
+    """
 
     kind: ClassVar[str] = "release function"
     fresh: Callable[[], Callable[[Any, Any], Any]] = field(default=lambda: lambda update, rng: update)
     rng: MakeRng = field(default=lambda seed: None)
+    also: tuple[str, ...] = ()
+    other_size: bool = False
+    file: str = ""
 
     def play(self, data: Any, seed: int | None, calls: int = 1) -> list[Played]:
         return self.series([data] * calls, seed)
@@ -186,13 +194,21 @@ class ReleaseFunction(Subject):
     def series(self, data: Sequence[Any], seed: int | None) -> list[Played]:
         with seeded(seed):
             call, rngs = self.fresh(), self._rngs(seed, len(data))
-            return [played("released", call(copy.deepcopy(one), rng)) for one, rng in zip(data, rngs, strict=True)]
+            return [self._call(call, one, rng) for one, rng in zip(data, rngs)]
+
+    def lines(self, data: Any, seed: int, values: Mapping[str, Any]) -> dict[str, Any]:
+        with Lines(self.file, values) as seen:
+            self.play(data, seed)
+        return {"numbers": seen.numbers, "draws": seen.draws}
+
+    def _call(self, call: Callable[[Any, Any], Any], data: Any, rng: Any) -> Played:
+        return released(partial(call, copy.deepcopy(data), rng), self.also)
 
     def trials(self, data: Any, n: int, seed: int) -> Numbers:
         (seed,) = seeds_of(seed, 1)
         with seeded(seed):
             rngs = self._rngs(seed, n)
-            return np.stack([played("released", self.fresh()(copy.deepcopy(data), rng)).flat() for rng in rngs])
+            return np.stack([self._call(self.fresh(), data, rng).flat() for rng in rngs])
 
     def _rngs(self, seed: int | None, n: int) -> list[Any]:
         """Calls share a generator; where seeds are passed, each call has one of its own."""
@@ -200,27 +216,91 @@ class ReleaseFunction(Subject):
         return list(seeds_of(rng, n)) if isinstance(rng, int) else [rng] * n
 
 
-def recognises_update(target: Any, question: Question) -> Subject | None:
-    """A subject for each callable that takes an update. Raises `NotTaken` with the target's own error."""
+#: What was tried: (form, the target's error).
+Tried = list[tuple[str, Exception]]
+
+
+def recognises(target: Any, question: Question) -> Subject | None:
+    """A subject for each callable that takes an update or data; None: it is not called. The forms of ``question.form``
+    alone, or those of the claim's unit first; data first, too, where they may be left out, or where an update is taken
+    as a list whose numbers are not those that leave. Raises `NotTaken` with the target's own errors.
+    """
     filters = as_function(target)
     target = target if filters is None else filters
     if not callable(target):
         return None
-    fresh, function = fresh_callable(target)
-    words, form, convention, rng = _accepted(fresh, function)
-    pairs, probes = [], []
+    unit, tried = question.claim and question.claim.unit, Tried()
+    order = ["update", "data", "clients", "rows"]
+    if filters is not None:
+        order = ["update"]
+    elif question.form is not None:
+        order = [question.form]
+    elif unit == "client" and not inspect.isclass(target):
+        order = ["clients", "update", "data", "rows"]
+    elif unit == "example" or loop_like(target):
+        order = ["data", "clients", "update", "rows"]
+    of_list: ReleaseFunction | None = None
+    for kind in order:
+        seek = recognises_update if kind == "update" else partial(recognises_data, kind=kind)
+        found: ReleaseFunction | None = seek(target, question, tried=tried)
+        if found is None:
+            continue
+        if kind == order[0] == "update" and len(order) > 1 and found.other_size:
+            of_list = found
+            continue
+        of_list = found if kind != "rows" or of_list is None else of_list
+        break
+    if of_list is None:
+        raise NotTaken(_words(tried))
+    of_list.file = source_of(target)
+    return of_list
+
+
+def source_of(target: Any) -> str:
+    """The file of a function, or of an object's class; empty where there is none."""
+    try:
+        return inspect.getsourcefile(inspect.unwrap(target) if inspect.isroutine(target) else type(target)) or ""
+    except TypeError:
+        return ""
+
+
+def loop_like(target: Any) -> bool:
+    """Whether a function needs no argument and takes one: what it works on may be left out, as a loop's data are."""
+    if inspect.isclass(target):
+        return False
+    try:
+        parameters = list(inspect.signature(target).parameters.values())
+    except (TypeError, ValueError):
+        return False
+    places = [one for one in parameters if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
+    return bool(places) and all(one.default is not one.empty for one in places)
+
+
+def recognises_update(target: Any, question: Question, tried: Tried | None = None) -> ReleaseFunction | None:
+    """A subject for a callable that takes an update. tried: gets the errors of others, for which None is given; without
+    it `NotTaken` is raised.
+    """
+    errors = Tried() if tried is None else tried
+    try:
+        fresh, function = fresh_callable(target)
+        found = _accepted(fresh, function, question, errors)
+    except NotTaken as error:
+        if isinstance(error.__cause__, OSError):
+            raise
+        errors.append(("an update", error))
+        found = None
+    if found is None:
+        if tried is None:
+            raise NotTaken(_words(errors))
+        return None
+    words, form, trial = found
     unit = (question.claim and question.claim.unit) or "client"
+    trial.pairs, trial.probes = [], []
     for dimension in (1,) if words.startswith("a number") else question.dims:
-        pairs += update_pairs(dimension, form, question.bound, unit)
-        probes += update_probes(dimension, form, question.bound)
-    return ReleaseFunction(
-        name=f"a function of {words}",
-        pairs=pairs,
-        probes=probes,
-        claim=question.claim,
-        fresh=lambda: partial(convention, fresh()),
-        rng=rng,
-    )
+        trial.pairs += update_pairs(dimension, form, question.bound, unit)
+        trial.probes += update_probes(dimension, form, question.bound)
+    trial.name, trial.claim = f"a function of {words}", question.claim
+    return trial
 
 
 def fresh_callable(target: Any) -> tuple[Callable[[], Any], Any]:
@@ -260,10 +340,9 @@ def _generators(torch: Any) -> list[tuple[str, MakeRng]]:
 
     found: list[tuple[str, MakeRng]] = [("a NumPy generator", np.random.default_rng)]
     if torch is not None:
-        from fedpriv.mechanisms.noise import SeededNoise
-
         found.append(("a torch generator", of_torch))
-        found.append(("a noise source", lambda seed: SeededNoise(_fresh_bits(62) if seed is None else seed)))
+    if own := sys.modules.get("fedpriv.mechanisms.noise"):
+        found.append(("a noise source", lambda seed: own.SeededNoise(_fresh_bits(62) if seed is None else seed)))
     return [
         *found,
         ("a Python generator", lambda seed: random.SystemRandom() if seed is None else random.Random(seed)),
@@ -328,35 +407,45 @@ def _conventions(function: Any) -> list[tuple[bool, Convention]]:
     return [*found, *([(True, second)] if any_place else []), (False, alone)]
 
 
-def _accepted(fresh: Callable[[], Any], function: Any) -> tuple[str, Callable[[Numbers], Any], Convention, MakeRng]:
-    """(words, form of the update, convention, rng) of the first combination that works; a generator that may be left
-    out is passed only if it changes the result. Raises `NotTaken`.
+def _accepted(
+    fresh: Callable[[], Any], function: Any, question: Question, tried: Tried
+) -> tuple[str, Callable[[Numbers], Any], ReleaseFunction] | None:
+    """(words, form of the update, subject) of the first combination that works; a generator that may be left out is
+    passed only if it changes the result. Raises `NotTaken`.
     """
     torch = sys.modules.get("torch")
-    errors: list[Exception] = []
     size = 16
     conventions = _conventions(function)
     for passes, convention in conventions:
         for of_rng, rng in generators_of(torch, function) if passes else [("", lambda seed: None)]:
             for of_form, form in forms_of_update(torch):
-                trial = ReleaseFunction("", (), fresh=lambda c=convention: partial(c, fresh()), rng=rng)  # type: ignore[misc]
+                call = lambda c=convention: partial(c, fresh())  # noqa: E731
+                trial = ReleaseFunction("", (), fresh=call, rng=rng, also=question.also)
+                words = f"{of_form} and {of_rng}" if passes else of_form
                 try:
-                    first = trial.play(form(direction(size)), 1)[0].flat()
+                    first = trial.play(form(direction(size)), 1)[0]
                 except OSError as error:  # a file or a network that is not there, whatever the form of its input
-                    raise NotTaken(_words([error])) from error
+                    raise NotTaken(_words([(words, error)])) from error
                 except Exception as error:
-                    errors.append(error)
+                    tried.append((words, error))
                     continue
-                if len(first) < 2:  # its form alone
-                    errors.append(NotTaken("nothing that is returned is a number"))
+                if not first.tells:
+                    tried.append((words, nothing_read(first)))
                     continue
                 if passes and len(conventions) > 1 and not _decides(trial, form(direction(size))):
                     break
-                return f"{of_form} and {of_rng}" if passes else of_form, form, convention, rng
+                left = sum(len(part) for name, part in first.numbers.items() if not is_word(name))
+                trial.other_size = isinstance(form(direction(size)), (list, dict)) and left != size
+                return words, form, trial
             else:
                 continue
             break
-    raise NotTaken(_words(errors))
+    return None
+
+
+def nothing_read(seen: Played) -> NotTaken:
+    what = f"; not read: {', '.join(seen.unread[:3])}" if seen.unread else ""
+    return NotTaken(f"nothing that is returned is a number{what}")
 
 
 def _decides(trial: ReleaseFunction, data: Any) -> bool:
@@ -364,18 +453,31 @@ def _decides(trial: ReleaseFunction, data: Any) -> bool:
     seen = []
     for own in (1, 2):
         with seeded(1):
-            seen.append(played("released", trial.fresh()(copy.deepcopy(data), trial.rng(own))).flat())
+            seen.append(trial._call(trial.fresh(), data, trial.rng(own)).flat())
     return not np.array_equal(seen[0], seen[1], equal_nan=True)
 
 
-def _words(errors: Sequence[Exception]) -> str:
-    """The error that says most: not the one of a form of input that was not meant."""
-    telling = [error for error in errors if not isinstance(error, TypeError | AttributeError | IndexError)]
-    if not errors:
+def _words(tried: Tried) -> str:
+    """The error that says most first, not the one of a form of input that was not meant; then those of other forms."""
+    if not tried:
         return "it takes none of the inputs that a check tries"
-    chosen = telling[0] if telling else errors[0]
-    text = " ".join(str(chosen).split())[:300]
-    return text if isinstance(chosen, NotTaken) else f"{type(chosen).__name__}: {text}"
+    telling = [error for _, error in tried if not isinstance(error, (TypeError, AttributeError, IndexError))]
+    by_text: dict[str, list[str]] = {}
+    for form, error in tried:
+        by_text.setdefault(_said(error), []).append(form)
+    first = _said(telling[0] if telling else tried[0][1])
+    if len(by_text) == 1:
+        return first
+    others = "; ".join(
+        f"{forms[0]}{f' and {len(forms) - 1} more forms' if len(forms) > 1 else ''}: {text[:120]}"
+        for text, forms in list(by_text.items())[:6] if text != first
+    )  # fmt: skip
+    return f"{first} (with {by_text[first][0]}; {others})"
+
+
+def _said(error: Exception) -> str:
+    text = " ".join(str(error).split())[:300]
+    return text if isinstance(error, NotTaken) else f"{type(error).__name__}: {text}"
 
 
 # --- data inputs ------------------------------------------------------------------------------------------------------
@@ -405,13 +507,14 @@ Play = Callable[[Any, int], Played]
 class Form:
     """How rows and targets are given. classes: targets are 0 and 1, whole numbers; else any number.
 
-    make: (rows [n, d], targets [n]) -> the arguments. clients: its one argument is a list of clients' data.
+    make: (rows [n, d], targets [n]) -> the arguments. kind: "data"; "clients": its one argument is a list of clients'
+    data; "rows": there are no targets.
     """
 
     words: str
     classes: bool
     make: Callable[[Numbers, Numbers], tuple[Any, ...]]
-    clients: bool = False
+    kind: str = "data"
 
 
 def ordinary(numbers: int, rows: int = ROWS) -> tuple[Numbers, Numbers]:
@@ -453,15 +556,16 @@ def data_pairs(form: Form, numbers: int, question: Question, play: Play, wide: b
                 Pair(f"a row of zeros, which has no part, against {how}", made(*base), made(*extreme), "zero-out",
                      "example")
             )  # fmt: skip
-        found.append(
-            Pair(f"{how} against one of another target", made(*with_row(base, row, other)), made(*extreme),
-                 "replace-one", "example")
-        )  # fmt: skip
+        if form.kind != "rows":
+            found.append(
+                Pair(f"{how} against one of another target", made(*with_row(base, row, other)), made(*extreme),
+                     "replace-one", "example")
+            )  # fmt: skip
     rows, row = ordinary(numbers), EXTREME * pattern(numbers)
     with_it, opposite = with_row(rows, row, rows[1][0]), with_row(rows, -row, rows[1][0])
     found.append(Pair("an extreme row against its opposite", made(*with_it), made(*opposite), "replace-one", "example"))
     found += telling_rows(form, numbers, play)
-    if form.clients and question.claim is not None and question.claim.unit == "client":
+    if form.kind == "clients" and question.claim is not None and question.claim.unit == "client":
         found += client_pairs(form, numbers, question.claim.adjacency == "add-or-remove-one")
     if question.claim is not None and question.claim.adjacency == "add-or-remove-one":
         x, y = (part[::-1].copy() for part in with_it)  # the last row: the others stay in their places
@@ -497,7 +601,8 @@ def client_pairs(form: Form, numbers: int, removed: bool) -> list[Pair]:
 
 def telling_rows(form: Form, numbers: int, play: Play) -> list[Pair]:
     """A long row against a short one where the others are half long, half short: a rule that looks at the raw gradients
-    of all, such as a median of their norms, is tipped by it. Of two places of the half the one that moves more.
+    of all, such as a median of their norms, is tipped by it. Of two places of the half the one that moves more, against
+    the smaller of what leaves.
     """
     name, tried = "a long row against a short one among rows of both", []
     for long in (ROWS // 2 - 1, ROWS // 2):
@@ -508,7 +613,8 @@ def telling_rows(form: Form, numbers: int, play: Play) -> list[Pair]:
         sides = form.make(*data), form.make(*with_row(data, pattern(numbers), 0.0))
         try:
             one, other = (play(side, 1).flat() for side in sides)
-            moved = float(np.linalg.norm(one - other)) if one.shape == other.shape else 0.0
+            least = max(min(float(np.linalg.norm(one)), float(np.linalg.norm(other))), 1e-300)
+            moved = float(np.linalg.norm(one - other)) / least if one.shape == other.shape else 0.0
         except Exception:  # of the target's own
             continue
         tried.append((moved, Pair(name, *sides, "replace-one", "example")))
@@ -560,7 +666,7 @@ def data_probes(form: Form, numbers: int) -> list[Probe]:
     unit = pattern(numbers) / np.sqrt(numbers)
     grown = [made(*with_row(base, length * unit, 1.0)) for length in GROWING]
     probes = [Probe("a longer row", "length", grown, GROWING)]
-    if not form.classes:
+    if not form.classes and form.kind != "rows":
         grown = [made(*with_row(quiet(numbers), unit, length)) for length in GROWING]
         probes.append(Probe("a larger target", "length", grown, GROWING))
     broken = []
@@ -582,11 +688,15 @@ def forms() -> Iterator[Form]:
         for shape in shapes:
             for kind in ("a column of numbers", "numbers", "classes"):
                 make = partial(_tensors, kind=kind, shape=shape)
-                yield Form(f"{shape}, rows and {kind}", kind == "classes", make, shape.startswith("a list of"))
+                of = "clients" if shape.startswith("a list of") else "data"
+                yield Form(f"{shape}, rows and {kind}", kind == "classes", make, of)
     yield Form("a pair of arrays, rows and targets", False, lambda x, y: ((x.copy(), y.copy()),))
     yield Form("two arrays, rows and targets", False, lambda x, y: (x.copy(), y.copy()))
     arrays = "a list of clients' arrays"
-    yield Form(arrays, False, lambda x, y: ([(a.copy(), b.copy()) for a, b in _clients(x, y)],), clients=True)
+    yield Form(arrays, False, lambda x, y: ([(a.copy(), b.copy()) for a, b in _clients(x, y)],), "clients")
+    yield Form("an array of rows", False, lambda x, y: (x.copy(),), "rows")
+    if torch := sys.modules.get("torch"):
+        yield Form("a tensor of rows", False, lambda x, y: (torch.tensor(x, dtype=torch.float32),), "rows")
 
 
 def _clients(rows: Any, targets: Any) -> list[tuple[Any, Any]]:
@@ -661,30 +771,44 @@ class DataFunction(ReleaseFunction):
         if calls > 1:
             raise NotImplementedError
         with seeded(seed):
-            return [played("released", self.fresh()(copy.deepcopy(data), self.rng(seed)))]
+            return [self._call(self.fresh(), data, self.rng(seed))]
 
     def one(self, data: Any, seed: int) -> Played:
         return self.play(data, seed)[0]
 
 
-def recognises_data(target: Any, question: Question) -> Subject | None:
-    """A subject for a callable that takes a data set, or None where it takes none of those that are tried."""
-    fresh, function = fresh_callable(target)
-    wanted = [NUMBERS]
+def recognises_data(
+    target: Any, question: Question, kind: str | None = None, tried: Tried | None = None
+) -> ReleaseFunction | None:
+    """A subject for a callable that takes a data set, or None where it takes none of those that are tried. kind: of
+    `Form`, those alone. tried: gets the target's errors.
+    """
+    try:
+        fresh, function = fresh_callable(target)
+    except NotTaken:
+        return None
+    wanted, tried = [NUMBERS], [] if tried is None else tried
     for numbers in wanted:
         for form in forms():
+            if kind not in (None, form.kind):
+                continue
             for of_rng, rng in _rngs(function, len(form.make(*ordinary(numbers)))):
-                trial = DataFunction("", (), fresh=partial(_passes, fresh, bool(of_rng)), rng=rng)
-                if not _takes(trial, form, numbers, wanted):
+                call = partial(_passes, fresh, bool(of_rng))
+                trial = DataFunction(f"a function of {form.words}", (), fresh=call, rng=rng, also=question.also)
+                if not _takes(trial, form, numbers, wanted, tried):
                     continue
                 form = _unmixed(trial, form, numbers)
+                if not form.classes and not _plays(
+                    trial, form.make(*with_row(quiet(numbers), pattern(numbers), TARGET))
+                ):
+                    form = replace(form, classes=True)  # its numbers are names of classes
                 trial.name = f"a function of {form.words}" + (f" and {of_rng}" if of_rng else "")
                 trial.claim = question.claim
                 wide = _takes(trial, form, WIDE, []) and _plays(trial, form.make(*quiet(WIDE, 1)))
                 trial.pairs = data_pairs(form, numbers, question, trial.one, wide)
                 trial.probes = data_probes(form, numbers)
                 return trial
-        if numbers == wanted[-1] == NUMBERS:
+        if numbers == wanted[-1] == NUMBERS and kind != "clients":
             wanted += OTHER_NUMBERS
     return None
 
@@ -713,11 +837,15 @@ def _rngs(function: Any, arguments: int) -> Iterator[tuple[str, MakeRng]]:
             yield from generators_of(sys.modules.get("torch"), function)
 
 
-def _takes(trial: DataFunction, form: Form, numbers: int, wanted: list[int]) -> bool:
-    """Whether a call gives numbers. wanted: gets the length of rows that an error of the target asks for."""
+def _takes(trial: DataFunction, form: Form, numbers: int, wanted: list[int], tried: Tried | None = None) -> bool:
+    """Whether a call gives numbers. wanted: gets the length of rows that an error of the target asks for; tried: the
+    error.
+    """
     try:
-        return len(trial.one(form.make(*ordinary(numbers)), 1).flat()) > 1  # more than its form
+        return trial.one(form.make(*ordinary(numbers)), 1).tells
     except Exception as error:  # of the target's own, for data that it was not meant for
+        if tried is not None:
+            tried.append((trial.name.removeprefix("a function of "), error))
         found = WANTED.search(str(error))
         if found and int(found[1]) not in wanted and wanted:
             wanted.append(int(found[1]))
@@ -726,7 +854,7 @@ def _takes(trial: DataFunction, form: Form, numbers: int, wanted: list[int]) -> 
 
 def _plays(trial: DataFunction, data: Any) -> bool:
     try:
-        return len(trial.one(data, 1).flat()) > 1
+        return trial.one(data, 1).tells
     except Exception:
         return False
 

@@ -68,7 +68,7 @@ def copied(target: Any, memory: dict[int, Any] | None = None) -> Any:
 
 def _from_the_system(found: Any) -> bool:
     """Whether it is a generator that was seeded with 64 bits or more."""
-    if isinstance(found, np.random.Generator | np.random.RandomState):
+    if isinstance(found, (np.random.Generator, np.random.RandomState)):
         bits = found.bit_generator if isinstance(found, np.random.Generator) else found._bit_generator
         entropy = getattr(getattr(bits, "seed_seq", None), "entropy", None)
         return isinstance(entropy, int) and entropy >= 2**64
@@ -132,7 +132,7 @@ MOST_BYTES = 2**24
 
 def is_plain(value: Any, depth: int = 0) -> bool:
     """Numbers, texts, arrays, and containers of these: what can be copied without meaning anything else."""
-    if value is None or isinstance(value, bool | int | float | complex | str | bytes | np.generic):
+    if value is None or isinstance(value, (bool, int, float, complex, str, bytes, np.generic)):
         return True
     if isinstance(value, np.ndarray) or _is_tensor(value):
         return bool(value.nbytes <= MOST_BYTES) and not (isinstance(value, np.ndarray) and value.dtype.hasobject)
@@ -140,7 +140,7 @@ def is_plain(value: Any, depth: int = 0) -> bool:
         return False
     if isinstance(value, dict):
         return all(is_plain(part, depth + 1) for part in value.values())
-    if isinstance(value, list | tuple | set | frozenset):
+    if isinstance(value, (list, tuple, set, frozenset)):
         return all(is_plain(part, depth + 1) for part in value)
     return False
 
@@ -182,7 +182,7 @@ class Memory:
                 self._object(value, module)
         for defaults in (getattr(function, "__defaults__", None), getattr(function, "__kwdefaults__", None)):
             for value in defaults.values() if isinstance(defaults, dict) else defaults or ():
-                if isinstance(value, list | dict | set | np.ndarray) and is_plain(value):
+                if isinstance(value, (list, dict, set, np.ndarray)) and is_plain(value):
                     self._in_place(value)
         if getattr(function, "__dict__", None) and callable(function) and not isinstance(function, type):
             self._attributes(function)
@@ -194,10 +194,10 @@ class Memory:
             back()
 
     def _remember(self, own: dict[str, Any], name: str, value: Any, module: str | None) -> None:
-        if isinstance(value, list | dict | set | np.ndarray) and is_plain(value):
+        if isinstance(value, (list, dict, set, np.ndarray)) and is_plain(value):
             self._in_place(value)
         if is_plain(value):
-            kept = value if isinstance(value, list | dict | set | np.ndarray) else copy.deepcopy(value)
+            kept = value if isinstance(value, (list, dict, set, np.ndarray)) else copy.deepcopy(value)
             self._back.append(lambda: own.__setitem__(name, kept))
         else:
             self._object(value, module)

@@ -49,7 +49,8 @@ from fedpriv.checking.findings import Finding, finding
 from fedpriv.checking.functions import WANTED, NotTaken, forms, ordinary
 from fedpriv.checking.generators import Memory, seeded
 from fedpriv.checking.opacus_recorder import Change, LoopRecord, Recorder, Source, Step, recording
-from fedpriv.checking.subject import Numbers, Pair, Played, Question, Recognised, Subject, played
+from fedpriv.checking.reading import Numbers, Played, played
+from fedpriv.checking.subject import Pair, Question, Recognised, Subject
 from fedpriv.privacy.composition import compose
 from fedpriv.privacy.events import Event, Gaussian, NoBound, PoissonGaussian, Threat
 
@@ -93,12 +94,16 @@ class OpacusLoop(Subject):
 
 
 def recognises(target: Any, question: Question) -> Subject | None:
-    """A subject, or None where no DPOptimizer steps while the target runs. Raises `NotTaken` in the loop's words."""
-    if not _uses_opacus(target):
+    """A subject, or None where no DPOptimizer with noise steps while the target runs, or another optimiser steps with
+    what may be noise of the loop's own. Raises `NotTaken` in the loop's words.
+    """
+    if question.form not in (None, "data") or not _uses_opacus(target):
         return None
     loop = _Loop(target)
     record = loop.first(question.seed)
     if record is None or not record.noisy:
+        return None
+    if loop.takes_data and (not any(step.std > 0 for step in record.noisy) or _own_noise(loop, record, question.seed)):
         return None
     findings = _replay(loop, record, question.seed)
     sources = list(dict.fromkeys(lot.source for step in record.noisy for lot in step.lots))
@@ -153,6 +158,7 @@ class _Loop:
 
     def __init__(self, target: Any) -> None:
         self.target, self.memory, self.data = target, Memory(target), ()
+        self.takes_data = any(one.kind in (0, 1) for one in inspect.signature(target).parameters.values())
 
     def run(self, recorder: Recorder, seed: int | None) -> LoopRecord:
         """One execution from the state in which the loop's module was. Raises what the loop raises."""
@@ -178,7 +184,7 @@ class _Loop:
                     errors.append(error)
                     wanted = WANTED.search(str(error))
                     lengths += [int(wanted[1])] if wanted and int(wanted[1]) not in lengths else []
-        if needed:
+        if self.takes_data:
             return None
         text = " ".join(str(errors[0]).split())[:300]
         raise NotTaken(f"the loop ended with {type(errors[0]).__name__}: {text}") from errors[0]
@@ -213,6 +219,17 @@ def _replay(loop: _Loop, base: LoopRecord, seed: int) -> list[Finding]:
     if any(_same_noise(a, b) for a, b in zip(*plain, strict=False)):
         found.append(finding("noise-repeats:loop"))
     return list({one.name: one for one in reversed(found)}.values())[::-1]
+
+
+def _own_noise(loop: _Loop, base: LoopRecord, seed: int) -> bool:
+    """Whether the first step of another optimiser has another gradient where only what is drawn after its backward pass
+    is drawn from other seeds: it may have the loop's own noise, which the replay of what leaves judges.
+    """
+    place = next((number for number, step in enumerate(base.steps) if not step.private), None)
+    if place is None:
+        return False
+    runs = [loop.run(Recorder(place + 1, SECONDS, redraw=(place, other)), seed).steps for other in (1, 2)]
+    return all(len(one) > place for one in runs) and not _same(*(one[place].applied for one in runs))
 
 
 def _same_noise(one: Step, other: Step) -> bool:

@@ -19,7 +19,7 @@ from typing import Any, Literal
 import numpy as np
 
 from fedpriv.checking.generators import begin_torch
-from fedpriv.checking.subject import Numbers, played
+from fedpriv.checking.reading import Numbers, played
 
 #: Coordinates kept of each vector, evenly spread.
 KEPT = 20_000
@@ -126,7 +126,7 @@ class Enough(BaseException):
 class Recorder:
     """steps, seconds: when a loop has shown enough. tape: noisy sums [steps][parameters], written, or if ``playing``
     taken over. change: of the data sets of these numbers (``training``). resync: seeds the generators anew after each
-    step, so that executions on neighbouring data draw alike.
+    step, so that executions on neighbouring data draw alike; redraw: (step, seed), after the backward pass of a step.
     """
 
     def __init__(
@@ -138,9 +138,11 @@ class Recorder:
         change: Change | None = None,
         training: frozenset[int] = frozenset(),
         resync: int | None = None,
+        redraw: tuple[int, int] | None = None,
     ) -> None:
         self.record, self.steps, self.seconds = LoopRecord(), steps, seconds
         self.tape, self.playing, self.change, self.training, self.resync = tape, playing, change, training, resync
+        self.redraw = redraw
         self.begun = time.process_time()
         self.draws: dict[int, int] = {}
         self._kept: list[Any] = []  # what ids are taken of
@@ -219,6 +221,8 @@ class Recorder:
         self._last = None
         if self._random[0] is not None:
             self._random = (None, self._random[1] or self._random[0] != _random_state())
+        if self.redraw is not None and self.redraw[0] == len(self.record.steps):
+            _seed_all(self.redraw[1])
 
     # --- optimisers --------------------------------------------------------------------------------------------------
 

@@ -17,7 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedpriv.checking.findings import Finding, Severity, finding
-from fedpriv.checking.generators import Held, digest_of_states, seeded, seeds_of
+from fedpriv.checking.generators import Held, seeds_of
+from fedpriv.checking.reading import Numbers, Played, is_word
 from fedpriv.checking.statistics import (
     FLOAT32,
     VERY_OTHER_SCALE,
@@ -34,24 +35,23 @@ from fedpriv.checking.statistics import (
     doubled,
     ended,
     few_values,
-    is_word,
     least_ratio,
+    low_bits,
     remainders,
     repeated_rows,
     scale_ratio,
     spread,
+    together,
     twins,
     vanishing,
 )
-from fedpriv.checking.subject import Budget, Claim, Numbers, Pair, Played, Probe, Question, Subject, stopwatch
+from fedpriv.checking.subject import Budget, Claim, Pair, Probe, Question, Subject, stopwatch
 
 #: Plays of each input, and the fewest from which anything is concluded.
 MOST_PLAYS, FEWEST_PLAYS = 96, 6
-#: Share of the time of a check. A target of which there is time for so few plays is hardly sampled: it is replayed for
-#: longer, three quarters of that for plays of one input that tell the law of the noise; else half of it.
-PAIRS_SHARE, SLOW_SHARE, SLOW = 0.3, 0.6, 2000
-#: Share of what pairs leave of it for calls that show where noise ends.
-ENDS_SHARE = 0.1
+#: A target of which there is time for so few plays is hardly sampled: its pairs have this weight in the time, and three
+#: quarters of that for plays of one input that tell the law of the noise; else half of it.
+SLOW, SLOW_WEIGHT = 2000, 100.0
 #: Further plays where a symbol never changed.
 MORE_PLAYS = 4000
 #: Pairs for which these are made.
@@ -67,7 +67,8 @@ COUNTS = ("num_examples", "num-examples")
 class Replay:
     """What the layer saw. pairs: that were played; plays: of each input. repeatable: equal seeds gave equal numbers.
     distances: of each pair to both of whose inputs the same noise of a known law is added. epsilon: of Gaussian noise,
-    at the check's delta.
+    at the check's delta, at least: of pairs that the claim covers, were the noise as large as its error allows. kept:
+    pairs, what left, which columns of all are in it.
     """
 
     plays: int = 0
@@ -77,6 +78,7 @@ class Replay:
     distances: dict[str, Distance] = field(default_factory=dict)
     epsilon: float | None = None
     long_looks: int = 0
+    kept: list[tuple[Pair, Two, Bools]] = field(default_factory=list)
 
     def says(self, key: str, severity: Severity | None = None, **figures: Any) -> None:
         self.findings.append(finding(key, severity, **figures))
@@ -99,45 +101,47 @@ def plays_of(subject: Subject, data: object, seeds: Sequence[int]) -> Iterator[P
 
 
 def replay(subject: Subject, question: Question, budget: Budget) -> Replay:
-    """Plays every pair and judges it. budget: of the whole check. Raises what the target raises on the
-    first honest input.
+    """Plays every pair and judges it; pairs with both of whose inputs the target raises are taken from the subject.
+    budget: of the whole check. Raises what the target raises with all of them.
     """
     found = Replay()
-    subject.play(subject.pairs[0].left, 1)
+    first = subject.play(subject.pairs[0].left, 1)[0]
+    if first.unread:
+        found.says("not-read", what=", ".join(first.unread[:5]))
     with stopwatch() as taken:
         found.repeatable = is_repeatable(subject, subject.pairs[0].left)
     one = max(taken[0] / 2, 1e-5)
     slow = budget.left / one < SLOW
-    whole, kept = budget, list[tuple[Pair, Two, Bools]]()
-    budget = budget.share(SLOW_SHARE if slow else PAIRS_SHARE)
+    budget = budget.part("pairs", SLOW_WEIGHT if slow else None)
     affordable = int(budget.left / one / (2 * len(subject.pairs))) // (4 if slow else 2)
     found.plays = budget.allowed("calls of each input", affordable, MOST_PLAYS, FEWEST_PLAYS)
     seeds = seeds_of(question.seed, found.plays)
-    done = 0
+    done, raised = 0, []
     for pair in subject.pairs:
         if done and budget.left < one * found.plays:
             break
         done += 1
         played = _play_pair(subject, pair, seeds, found)
-        if played is not None:
+        if isinstance(played, tuple):
             two, finite = played
-            kept.append((pair, two, finite))
+            found.kept.append((pair, two, finite))
             # further plays of this pair leave the others the time for theirs
             others = len(subject.pairs) - done
-            further = Budget((budget.left - 2 * one * found.plays * others) / (1 + others), budget.cut)
+            further = budget.share(max(0.0, 1 - 2 * one * found.plays * others / max(budget.left, 1e-9)) / (1 + others))
             _judge(subject, question, pair, two, found, further)
             if not found_fault(found):
                 more = [partial(_more, subject, data, finite, question) for data in (pair.left, pair.right)]
                 found.findings += against_scale(question.claim, pair, two, more)
             _distance(subject, question, pair, two, finite, found, further)
+        elif played is not None:
+            raised.append(pair)
     found.pairs = done
-    if done < len(subject.pairs):
-        budget.cut.append(f"pairs of neighbouring inputs: {done} of {len(subject.pairs)}")
+    budget.made("pairs of neighbouring inputs", done, len(subject.pairs))
+    if len(raised) < len(subject.pairs):
+        subject.pairs = [pair for pair in subject.pairs if not any(pair is one for one in raised)]
     # where several calls can be played, what a run of them costs is seen there (replay_runs)
     single = question.claim is None or question.claim.scope == "call" or type(subject).series is not Subject.series
     against_claim(subject, found, question, 1 if single else question.calls or 1)
-    if not found_fault(found):
-        found.findings += ended(subject, question, kept, whole.share(ENDS_SHARE))
     return found
 
 
@@ -151,9 +155,11 @@ def _more(subject: Subject, data: object, finite: Bools, question: Question, man
     return found[np.isfinite(found).all(1)]
 
 
-def _play_pair(subject: Subject, pair: Pair, seeds: Sequence[int], found: Replay) -> tuple[Two, Bools] | None:
-    """The plays, and which of their columns are finite and kept. None where there is nothing to compare, which is then
-    a finding.
+def _play_pair(
+    subject: Subject, pair: Pair, seeds: Sequence[int], found: Replay
+) -> tuple[Two, Bools] | Exception | None:
+    """The plays, and which of their columns are finite and kept. None where there is too little to compare, which is
+    then a finding; the error where neither input is ever played.
     """
     left, right = (list(plays_of(subject, data, seeds)) for data in (pair.left, pair.right))
     raised = [[isinstance(play, Exception) for play in side] for side in (left, right)]
@@ -163,6 +169,8 @@ def _play_pair(subject: Subject, pair: Pair, seeds: Sequence[int], found: Replay
         both = "" if raised[0] == raised[1] else " with one of two neighbouring inputs and not with the other"
         found.says("raises:pair", pair=pair.name, both=both, words=words)
         keep = [n for n in range(len(seeds)) if not raised[0][n] and not raised[1][n]]
+        if all(map(all, raised)):
+            return error if isinstance(error, Exception) else None
         left, right = [left[n] for n in keep], [right[n] for n in keep]
     plays = [[play for play in side if isinstance(play, Played)] for side in (left, right)]
     if len(plays[0]) < FEWEST_PLAYS:
@@ -211,6 +219,9 @@ def _judge(subject: Subject, question: Question, pair: Pair, two: Two, found: Re
     finer, grid = remainders(two)
     if finer.any():
         found.says("noise-on-a-grid", pair=pair.name, finer=_some(two, finer), grid=grid)
+    low = low_bits(two)
+    if low.any():
+        found.says("number-without-noise:bits", pair=pair.name, low=_some(two, low), plays=len(two.left))
     _shared(pair, two, found)
 
 
@@ -222,7 +233,7 @@ def _bare(
         _symbols(subject, question, pair, two, moved, found, budget)
         return
     if not (numbers & ~two.fixed_left).any() and not (numbers & ~two.fixed_right).any():
-        found.says("no-randomness", plays=len(two.left), pair=pair.name)
+        found.says("no-randomness", plays=len(two.left), pair=pair.name, records=_named(two, moved))
         return
     counts = np.array([str(record).rpartition(".")[2].startswith(COUNTS) for record in two.records])
     counts &= subject.counts_differ and pair.unit != "example"
@@ -230,7 +241,18 @@ def _bare(
         of_clients = question.claim is not None and question.claim.unit == "client"
         found.says("number-without-noise:count" if of_clients else "number-without-noise:counts", pair=pair.name)
     if (moved & ~counts).any():
-        found.says("number-without-noise:bare", pair=pair.name, moved=_some(two, moved & ~counts), plays=len(two.left))
+        bare_ones = moved & ~counts
+        figures: dict[str, Any] = {
+            "moved": _some(two, bare_ones),
+            "records": _named(two, bare_ones),
+            "plays": len(two.left),
+        }
+        found.says("number-without-noise:bare", None, pair=pair.name, **figures)
+
+
+def _named(two: Two, columns: Bools) -> list[str]:
+    """Records of these columns."""
+    return [str(one) for one in np.unique(two.records[columns])]
 
 
 def _symbols(
@@ -296,8 +318,9 @@ def against_claim(subject: Subject, found: Replay, question: Question, calls: in
         return
     claim = question.claim
     name, largest = max(found.distances.items(), key=lambda one: one[1].size)
-    if largest.law == "Gaussian":
-        found.epsilon = largest.epsilon(question.at_delta)
+    covered = {pair.name for pair in subject.pairs if question.covers(pair)}
+    sizes = [one for pair, one in found.distances.items() if pair in covered and one.law == "Gaussian"]
+    found.epsilon = max((one.epsilon(question.at_delta, least=True) for one in sizes), default=None)
     if largest.size > NO_PROTECTION and not found_fault(found):
         _unprotected(name, largest.size, found)
     if claim is None or not math.isfinite(claim.epsilon):
@@ -347,8 +370,10 @@ def _some(two: Two, columns: np.ndarray) -> str:
 
 #: Rows of calls at least, numbers of a call that are compared, at most and at least.
 FEWEST_ROWS, MOST, FEWEST = 6, 12, 3
-#: Share of the time. Differences within this part of the noise are equal.
-SHARE, EQUAL = 0.4, 1e-5
+#: Which calls have the other input, in turn: any two calls have different ones in some row.
+PATTERNS = ("010101010101", "001100110011", "000011110011", "111100110000")
+#: Differences within this part of the noise are equal.
+EQUAL = 1e-5
 #: Vectors of two rows are equal by chance with a probability below this.
 CHANCE = 1e-6
 
@@ -356,23 +381,26 @@ CHANCE = 1e-6
 def shared_by_calls(subject: Subject, question: Question, budget: Budget) -> list[Finding]:
     """At most one finding; none where a subject has no series (NotImplementedError) or is too slow."""
     pair = subject.pairs[0]
-    inputs = [pair.left, pair.right] * (CALLS // 2)
+    inputs = [[(pair.left, pair.right)[int(one)] for one in pattern] for pattern in PATTERNS]
     with stopwatch() as taken:
-        subject.series(inputs, 1)
-    rows = budget.allowed(f"rows of {CALLS} calls on two inputs", SHARE * budget.left / max(taken[0], 1e-5), ROWS)
+        subject.series(inputs[0], 1)
+    rows = budget.allowed(f"rows of {CALLS} calls on two inputs", budget.left / max(taken[0], 1e-5), ROWS)
     if rows < FEWEST_ROWS:
         return []
-    calls = [subject.series(inputs, seed) for seed in seeds_of(question.seed + 8, rows)]
+    calls = [subject.series(inputs[n % len(inputs)], seed) for n, seed in enumerate(seeds_of(question.seed + 8, rows))]
+    other = np.array([[one == "1" for one in PATTERNS[n % len(inputs)]] for n in range(rows)])
     columns = Columns.of([one for row in calls for one in row])
     words = np.array([is_word(str(name)) for name in columns.records], bool)
     values = np.stack([columns.matrix(row) for row in calls])  # [rows, calls, k]
     kept = ~words & np.isfinite(values).all((0, 1))
     for place in (0, 1):
-        kept &= ~constant(values[:, place]) & ~atoms(values[:, place])
+        alike = values[other[:, place] == other[0, place], place]
+        kept &= ~constant(alike) & ~atoms(alike)
     values = values[:, :, np.flatnonzero(kept)[:MOST]]
     if values.shape[2] < FEWEST:
         return []
-    left, right = values[:, 0::2, None], values[:, None, 1::2]
+    left = values[~other].reshape(rows, CALLS // 2, 1, -1)
+    right = values[other].reshape(rows, 1, CALLS // 2, -1)
     scale = values.std(0).mean(0)
     counts = [repeats(side.reshape(rows, -1, values.shape[2]), EQUAL * scale) for side in (right - left, right + left)]
     found, of = max(counts), left.shape[1] * right.shape[2]
@@ -417,20 +445,21 @@ GENERATORS = ("Python's", "NumPy's", "torch's")
 
 
 def calls_of(subject: Subject, question: Question, repeatable: bool, budget: Budget) -> list[Finding]:
-    """Everything that is not about a single pair, as far as the budget goes."""
+    """Everything that is not about a single pair, the cheapest first, each with an equal part of what is left."""
     found: list[Finding] = []
-    steps: list[Callable[[], list[Finding]]] = [partial(generators, subject, repeatable)]
+    steps: list[Callable[[Budget], list[Finding]]] = [lambda share: generators(subject, repeatable)]
     lengths = [probe for probe in subject.probes if probe.kind == "length"]
-    steps += [partial(length_probe, subject, probe, question, budget) for probe in lengths]
-    steps += [partial(rows_of_calls, subject, question, repeatable, budget)]
-    steps += [partial(step, subject, question, budget) for step in (shared_by_calls, memory)]
-    steps += [partial(broken_probe, subject, probe) for probe in subject.probes if probe.kind == "broken"]
+    broken = [probe for probe in subject.probes if probe.kind == "broken"]
+    steps += [lambda share, probe=probe: length_probe(subject, probe, question, share) for probe in lengths]  # type: ignore[misc]
+    steps += [lambda share, probe=probe: broken_probe(subject, probe) for probe in broken]  # type: ignore[misc]
+    steps += [partial(step, subject, question) for step in (memory, shared_by_calls)]
+    steps += [partial(rows_of_calls, subject, question, repeatable)]
     for number, step in enumerate(steps):
         if budget.left <= 0:
-            budget.cut.append(f"kinds of replays beyond pairs: {number} of {len(steps)}")
+            budget.made("kinds of replays beyond pairs", number, len(steps))
             break
         try:
-            found += step()
+            found += step(budget.share(1 / (len(steps) - number)))
         except NotImplementedError:
             continue
         except Exception as error:
@@ -447,12 +476,8 @@ def generators(subject: Subject, repeatable: bool) -> list[Finding]:
     data, found = subject.pairs[0].left, []
     if not repeatable:
         found.append(finding("cannot-be-seeded"))
-    with seeded(1):
-        first, before = subject.play(data, None)[0].flat(), digest_of_states()
-    with seeded(1):
-        again = subject.play(data, None)[0].flat()
-    with seeded(2):
-        other, after = subject.play(data, None)[0].flat(), digest_of_states()
+    (one, before), (same_seed, _), (another, after) = (subject.unseeded(data, seed) for seed in (1, 1, 2))
+    first, again, other = one.flat(), same_seed.flat(), another.flat()
     same = first.shape == again.shape and np.array_equal(first, again, equal_nan=True)
     fixed = first.shape == other.shape and np.array_equal(first, other, equal_nan=True)
     if same and not fixed and not Held.found:  # a copy's own generator follows from the seed by the check's doing
@@ -470,7 +495,7 @@ def length_probe(subject: Subject, probe: Probe, question: Question, budget: Bud
     """Whether what leaves goes on moving, or its noise goes on growing, while an input grows."""
     with stopwatch() as taken:
         subject.play(probe.data[-1], 1)
-    affordable = 0.3 * budget.left / max(taken[0], 1e-5) / len(probe.data)
+    affordable = budget.left / max(taken[0], 1e-5) / len(probe.data)
     plays = budget.allowed("calls of each length", affordable, PROBE_PLAYS, 4)
     seeds = seeds_of(question.seed + 1, plays)
     played = [[subject.play(data, seed)[0] for seed in seeds] for data in probe.data]
@@ -498,7 +523,7 @@ def length_probe(subject: Subject, probe: Probe, question: Question, budget: Bud
         worst = int(np.argmax(np.where(growing, steps[-1], -1)))
         figures = {"growing": growing.sum(), "record": records[worst], "step": steps[-1, worst]}
         ends = {"shorter": probe.lengths[-2], "longer": probe.lengths[-1]}
-        found.append(finding("unbounded-sensitivity", probe=probe, **figures, **ends))
+        found.append(finding("unbounded-sensitivity", probe=probe, **figures, **ends, records=[str(records[worst])]))
     scale = np.median(spreads, axis=1)
     if scale[0] > 0 and scale[-1] > 30 * scale[0] and scale[-1] > 10 * scale[-2]:
         found.append(finding("noise-depends-on-data:grows", probe=probe.name, first=scale[0], last=scale[-1]))
@@ -561,7 +586,7 @@ def rows_of_calls(subject: Subject, question: Question, repeatable: bool, budget
     pair = subject.pairs[0]
     with stopwatch() as taken:
         subject.play(pair.left, 1, calls=2)
-    rows = budget.allowed(f"rows of {CALLS} calls", 0.4 * budget.left / max(taken[0] / 2, 1e-5) / (2 * CALLS), ROWS)
+    rows = budget.allowed(f"rows of {CALLS} calls", 0.8 * budget.left / max(taken[0] / 2, 1e-5) / (2 * CALLS), ROWS)
     if rows < 6:
         return []
     seeds = seeds_of(question.seed + 2, rows)
@@ -593,22 +618,17 @@ def _less_noise(calls: Sequence[Two], question: Question) -> list[Finding]:
     deviations = noise.std(1)  # [calls, k]
     if not (deviations > 0).all():
         return found
-    together = np.einsum("trk,urk->tu", noise / deviations[:, None], noise / deviations[:, None]) / noise[0].size
     lengths = moved / deviations
-    try:
-        joint = float(np.einsum("tk,tu,uk->", lengths, np.linalg.inv(together), lengths))
-    except np.linalg.LinAlgError:
-        return found
-    alone = float((lengths**2).sum())
-    size = noise[0].size  # of each call's noise; an inverse of T x T from that many is too long by 1 / (1 - T/size)
-    if size > 20 * len(calls) and alone > 0 and joint > 2 * alone / (1 - len(calls) / size):
+    joint = together((noise / deviations[:, None]).swapaxes(0, 1), lengths)
+    alone, size = float(np.linalg.norm(lengths)), noise[0].size
+    if joint is not None and size > 20 * len(calls) and alone > 0 and joint > math.sqrt(2) * alone:
         per_call = claim is not None and claim.scope == "call"
         found.append(
             finding(
                 "noise-cancels-between-calls",
                 None if per_call else "doubt",
                 calls=len(calls),
-                times=(joint / alone) ** 0.5,
+                times=joint / alone,
             )
         )
     return found
@@ -661,7 +681,7 @@ def memory(subject: Subject, question: Question, budget: Budget) -> list[Finding
     for number, earlier in enumerate((pair.left, pair.right)):
         for seed in seeds:
             if budget.left <= 0:
-                budget.cut.append("a look at what one call tells of the one before: not made")
+                budget.made("calls that tell of the one before", number * len(seeds), 2 * len(seeds))
                 return []
             plays[number].append(subject.series([earlier, pair.left], seed)[1])
     columns = Columns.of([*plays[0], *plays[1]])
@@ -686,8 +706,9 @@ def memory(subject: Subject, question: Question, budget: Budget) -> list[Finding
 # without the noise that it was paid with, noise that is used twice, a difference or sum of messages that has none. The
 # judges are those of single calls (`fedpriv.checking.replay`), on the numbers of all calls together.
 
-#: Calls that are looked at together; numbers of each that are (those that the data move most).
-RUN_CALLS, NUMBERS = 4, 4
+#: Calls that are looked at together, and at most where the claim is about a run of them; numbers of each that are
+#: (those that the data move most).
+RUN_CALLS, MOST_RUN_CALLS, NUMBERS = 4, 16, 4
 #: A target with time for fewer calls is not looked at.
 FEWEST_RUN_CALLS = 3000
 #: Plays from which these are chosen, and of the differences of whole numbers.
@@ -729,14 +750,15 @@ def runs_of(subject: Subject, question: Question, single: Replay, budget: Budget
     with stopwatch() as taken:
         subject.series([subject.pairs[0].left] * 2, 1)
     if budget.left / max(taken[0] / 2, 1e-6) < FEWEST_RUN_CALLS:
-        budget.cut.append(f"a look at {calls} calls together: not made")
+        budget.made(f"looks at {calls} calls together", 0, 1)
         return []
     pairs = _pairs(subject, question)
     for number, (pair, chosen) in enumerate(pairs):
-        share = budget.share(1 / (len(pairs) - number))
+        share = budget.share(1 / (len(pairs) - number), ("pairs", "ends"))
         run = Run(name=subject.name, pairs=_series(pair, calls), of=subject, chosen=chosen, stateful=subject.stateful)
         asked = replace(question, claim=_claim_of_run(question, calls))
         played = replay(run, asked, share)
+        played.findings += [] if found_fault(played) else ended(run, asked, played.kept, share)
         findings += [replace(one, name=NAMES.get(one.name, one.name)) for one in played.findings]
         findings += _extrapolated(subject, question, single, played, pair, calls)
         findings += _ring(subject, pair, question)
@@ -760,7 +782,7 @@ def has_series(subject: Subject) -> bool:
 
 def _calls(question: Question) -> int:
     run = question.claim is not None and question.claim.scope == "run"
-    return max(2, min(RUN_CALLS, question.calls or RUN_CALLS)) if run else RUN_CALLS
+    return max(2, min(MOST_RUN_CALLS, question.calls or RUN_CALLS)) if run else RUN_CALLS
 
 
 def _claim_of_run(question: Question, calls: int) -> Claim | None:

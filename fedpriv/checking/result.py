@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 
 from fedpriv.checking.findings import FAULTS, NOT_CHECKED, Finding, conclusion, json_number
 from fedpriv.checking.subject import Claim
+from fedpriv.common.errors import OptionError
 from fedpriv.common.files import write_atomic
 from fedpriv.report.rendering import rendered
 
@@ -45,9 +47,10 @@ class Check:
 
     claimed: epsilon that the user or the recognised wrapper claims; None: none. verified: an upper bound from what was
     recognised, None: nothing that has a proof was recognised; infinite: it has no bound. audited: the lower bound of
-    sampling (infinite where a replay saw a number without noise), None: nothing was sampled. measured: what the noise
-    and the largest move that replays saw would cost if both are what they seem, an estimate and no bound. sharper: a
-    lower bound that assumes a law of the noise, which it names (`fedpriv.privacy.trade_offs.SharperBound`).
+    sampling (infinite where a replay saw a number without noise), None: nothing was sampled; covered: of a pair that
+    the claim covers, else of two units, twice. measured: what the largest move of such pairs that replays saw costs at
+    least, if the noise is Gaussian as it seems. sharper: a lower bound that assumes a law of the noise, which it names
+    (`fedpriv.privacy.trade_offs.SharperBound`). coverage: the share of a full check that was made.
     """
 
     target: str
@@ -62,6 +65,8 @@ class Check:
     attainable: float | None = None
     measured: float | None = None
     sharper: Mapping[str, Any] | None = None
+    covered: bool = True
+    coverage: float | None = None
     confidence: float = 0.95
     why_not: str | None = None
     facts: Mapping[str, str] = field(default_factory=dict)
@@ -80,6 +85,10 @@ class Check:
         """The whole check in one sentence."""
         three = (("claimed", self.claimed), ("verified", self.verified), ("audited", self.audited))
         figures = ", ".join(f"{name} {figure_in_words(value)}" for name, value in three)
+        if self._cut_audit and self.attainable is not None:
+            figures += f" of at most {self.attainable:.3g}"
+        if self.coverage is not None and self.coverage < 0.995:
+            figures += f"; looked at {100 * self.coverage:.0f} % of a full check"
         if self.verdict == FAULTS:
             names = ", ".join(dict.fromkeys(finding.name for finding in self.faults))
             return f"{FAULTS}: {names} (epsilon: {figures})"
@@ -96,18 +105,27 @@ class Check:
         """
         if self.verdict != "no fault found":
             return self.last_line
-        if self.audited is not None and self.audited > limit:
+        if self.coverage is not None and self.coverage < LEAST_COVERAGE:
+            return f"it looked at {100 * self.coverage:.0f} % of a full check: give it more time with seconds="
+        if self.audited is not None and self.audited > limit * (1 if self.covered else 2):
             return f"the audited epsilon {self.audited:.3g} is above {limit:g}"
         if self.verified is not None and self.verified > limit:
             return f"the verified epsilon {figure_in_words(self.verified)} is above {limit:g}"
         if self.measured is not None and self.measured > limit:
-            return f"the epsilon {self.measured:.3g} of the noise that was measured is above {limit:g}"
+            return f"the epsilon of the noise that was measured, at least {self.measured:.3g}, is above {limit:g}"
         if self.verified is None and self.audited is None:
             made = next((layer.words for layer in self.layers if layer.name == "sampled"), "")
             return f"no epsilon is verified, and none is audited. {made}".strip()
         if self.verified is None and unverified == "fail":
             return "no epsilon is verified: nothing bounds it from above (unverified=pass lets this through)"
+        if self.verified is None and self._cut_audit and (self.attainable or 0.0) <= limit:
+            return f"the audit was cut short, and could show at most {self.attainable:.3g}: more time with seconds="
         return None
+
+    @property
+    def _cut_audit(self) -> bool:
+        bound = self.audited is not None and math.isfinite(self.audited)
+        return bound and any(layer.cut for layer in self.layers if layer.name == "sampled")
 
     def __str__(self) -> str:
         return self.last_line
@@ -140,6 +158,8 @@ class Check:
         )
 
 
+#: A check that looked at less says nothing.
+LEAST_COVERAGE = 0.1
 #: Epsilons of a check, which may be infinite.
 FIGURES = ("claimed", "verified", "audited", "attainable", "measured")
 
@@ -154,7 +174,7 @@ def figure_in_words(value: float | None) -> str:
 # --- page -------------------------------------------------------------------------------------------------------------
 # A check as one page, in Markdown and HTML, and as one JSON file.
 
-FILES = ("check.json", "report.md", "report.html")
+FILES = ("check.json", "check.sarif", "report.md", "report.html")
 
 
 def figures(check: Check) -> list[tuple[str, str, str]]:
@@ -166,7 +186,7 @@ def figures(check: Check) -> list[tuple[str, str, str]]:
         ("claimed", figure_in_words(check.claimed), claimed),
         ("verified", figure_in_words(check.verified), "an upper bound from what was recognised"),
         ("audited", figure_in_words(check.audited), f"a lower bound from outputs, {100 * check.confidence:g} %{most}"),
-        ("measured", figure_in_words(check.measured), "an estimate: Gaussian noise, and what moved most in replays"),
+        ("measured", figure_in_words(check.measured), "at least, if all noise is Gaussian: what moved most in replays"),
     ]
 
 
@@ -175,7 +195,8 @@ def facts(check: Check) -> dict[str, Any]:
 
 
 def markdown(check: Check) -> str:
-    lines = [f"# Check of {check.target}", "", f"**{check.last_line}**", "", f"A {check.kind}; delta {check.delta:g}."]
+    kind = f"A {check.kind}, taken as {check.facts.get('form', 'unknown')}; delta {check.delta:g}."
+    lines = [f"# Check of {check.target}", "", f"**{check.last_line}**", "", kind]
     lines += [
         "",
         "| epsilon | | |",
@@ -196,10 +217,64 @@ def _listed(check: Check, layer: str) -> list[str]:
     lines: list[str] = []
     for one in check.findings:
         if one.layer == layer:
-            lines += ["", f"- {one.severity} `{one.name}`: {one.text}"]
+            at = f" ({one.place})" if one.place else ""
+            lines += ["", f"- {one.severity} `{one.name}`: {one.text}{at}"]
             if one.remedy:
                 lines.append(f"  To mend it: {one.remedy}")
     return lines
+
+
+#: SARIF 2.1.0 and GitHub's commands have words of their own for how much a finding weighs.
+LEVELS = {"fault": "error", "doubt": "warning", "note": "note"}
+
+
+def sarif(check: Check) -> dict[str, Any]:
+    """The findings as SARIF 2.1.0 (OASIS), which code hosts show at the lines of the source."""
+    rules, results = {}, []
+    for one in check.findings:
+        rules[one.name] = {
+            "id": one.name,
+            "shortDescription": {"text": one.name},
+            "help": {"text": one.remedy or one.text},
+        }
+        found: dict[str, Any] = {"ruleId": one.name, "level": LEVELS[one.severity], "message": {"text": one.text}}
+        if one.place:
+            file, _, line = one.place.rpartition(":")
+            where = {"artifactLocation": {"uri": _relative(file)}, "region": {"startLine": int(line)}}
+            found["locations"] = [{"physicalLocation": where}]
+        found["partialFingerprints"] = {"fedprivCheck/v1": f"{check.target} {one.layer} {one.name}"}
+        results.append(found)
+    driver = {"name": "fedpriv check", "rules": list(rules.values())}
+    schema = "https://json.schemastore.org/sarif-2.1.0.json"
+    return {"$schema": schema, "version": "2.1.0", "runs": [{"tool": {"driver": driver}, "results": results}]}
+
+
+def log_lines(check: Check) -> list[str]:
+    """Faults and doubts as GitHub Actions reads them from a log."""
+    lines = []
+    for one in check.findings:
+        if one.severity != "note":
+            file, _, line = one.place.rpartition(":")
+            place = f"file={_relative(file)},line={line}," if one.place else ""
+            text = one.text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+            lines.append(f"::{LEVELS[one.severity]} {place}title={one.name}::{text}")
+    return lines
+
+
+def _relative(file: str) -> str:
+    relative = os.path.relpath(file)
+    return (file if relative.startswith("..") else relative).replace(os.sep, "/")
+
+
+def accepted(check: Check, baseline: Path) -> set[str]:
+    """Names of the doubts that an earlier check of the target had. Raises `OptionError`."""
+    try:
+        earlier = Check.from_json(json.loads(baseline.read_text(encoding="utf-8")))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise OptionError("baseline", baseline, f"must be the check.json of an earlier check ({error})") from None
+    if earlier.target != check.target:
+        raise OptionError("baseline", baseline, f"is of {earlier.target}; allowed: a check of {check.target}")
+    return {one.name for one in earlier.findings if one.severity == "doubt"}
 
 
 def write_check(check: Check, folder: Path) -> list[Path]:
@@ -207,6 +282,7 @@ def write_check(check: Check, folder: Path) -> list[Path]:
     folder.mkdir(parents=True, exist_ok=True)
     contents = (
         json.dumps(check.as_json(), indent=1, allow_nan=False) + "\n",
+        json.dumps(sarif(check), indent=1) + "\n",
         markdown(check),
         rendered("check.html", **facts(check)),
     )

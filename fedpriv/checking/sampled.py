@@ -18,8 +18,9 @@ from numpy.typing import NDArray
 
 from fedpriv.attacks.trial_features import MOST_FEATURES
 from fedpriv.checking.findings import Finding, finding
+from fedpriv.checking.reading import Numbers, Played
 from fedpriv.checking.statistics import repeated_rows
-from fedpriv.checking.subject import Budget, Numbers, Pair, Played, Question, Subject, stopwatch
+from fedpriv.checking.subject import Budget, Pair, Question, Subject, stopwatch
 from fedpriv.privacy.auditor import Audit, Fit, audit, epsilon_bound, sampled_score
 from fedpriv.privacy.events import PoissonGaussian
 from fedpriv.privacy.scaled_noise import family_of
@@ -123,9 +124,10 @@ class Sampled:
     findings: list[Finding] = field(default_factory=list)
     why_not: str | None = None
 
-    @property
-    def best(self) -> tuple[Pair, Audit] | None:
-        return max(self.audits, key=lambda one: one[1].epsilon_lower, default=None)
+    def best(self, of: Question | None = None) -> tuple[Pair, Audit] | None:
+        """The largest bound; of pairs that a question covers, where there are such."""
+        covered = [one for one in self.audits if of is not None and of.covers(one[0])]
+        return max(covered or self.audits, key=lambda one: one[1].epsilon_lower, default=None)
 
     @property
     def sharper(self) -> SharperBound | None:
@@ -167,7 +169,7 @@ def sample(
     measured; where the time is short, the others are sampled.
     """
     found = Sampled()
-    pairs = list(subject.pairs[:MOST_LOOKS])
+    pairs = sorted(subject.pairs[:MOST_LOOKS], key=lambda pair: not question.covers(pair))
     try:
         subject.trials(pairs[0].left, 2, question.seed)
         with stopwatch() as taken:
@@ -175,7 +177,7 @@ def sample(
         one = max(taken[0] / 8, 1e-6)
         looks = max(1, min(len(pairs), int(budget.left / one / (2.6 * WANTED_TRIALS))))
         if looks < len(pairs):
-            budget.cut.append(f"pairs that are sampled: {looks} of {len(pairs)}")
+            budget.made("pairs that are sampled", looks, len(pairs))
             pairs = _chosen(subject, question, laws, looks, budget, one)
         affordable = int(budget.left / one / (2.6 * len(pairs)))
         trials = budget.allowed("calls of each input for the audit", affordable, question.trials)
@@ -185,25 +187,32 @@ def sample(
             return found
         for number, pair in enumerate(pairs):
             if budget.left <= 0:
+                budget.made("pairs that are sampled", number, len(pairs))
                 break
-            one_audit = _audit(subject, question, pair, trials, number, question.confidence, len(pairs), laws)
+            try:
+                one_audit = _audit(subject, question, pair, trials, number, question.confidence, len(pairs), laws)
+            except Exception as error:  # of the target's own, with this pair
+                found.why_not = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+                continue
             found.audits.append((pair, one_audit))
-            if number == 0:
+            if len(found.audits) == 1:
                 _repeated(subject, question, pair, trials, found)
             limit = question.claim.epsilon if question.claim else math.inf
-            apart = one_audit.epsilon_lower > APART * one_audit.attainable
-            refuted = faulty or any(one.name == "claim-refuted" and one.severity == "fault" for one in found.findings)
-            if not refuted and (one_audit.epsilon_lower > limit or (apart and math.isfinite(limit))):
-                if _refuted(question, pair, one_audit, 2 * len(pairs), found):
-                    continue
-                most = int(budget.left / one / 2.6)
-                more = max(trials if apart else min(trials, most), min(MOST_TRIALS, int(0.4 * most)))
-                second = more >= FEWEST_TRIALS and _refuted(
-                    question, pair, _audit(subject, question, pair, more, number, 1 - 1 / SURE, 1, laws),
-                    2 * len(pairs), found,
-                )  # fmt: skip
-                if not second and one_audit.epsilon_lower > limit:
-                    found.findings.append(_perhaps(question, pair, one_audit, limit))
+            if faulty or any(one.name == "claim-refuted" and one.severity == "fault" for one in found.findings):
+                continue
+            apart, above = one_audit.epsilon_lower > APART * one_audit.attainable, one_audit.epsilon_lower > limit
+            if not above and not (apart and math.isfinite(limit)):
+                continue
+            if _refuted(question, pair, one_audit, 2 * len(pairs), found) or not question.covers(pair):
+                continue
+            most = int(budget.left / one / 2.6)
+            more = max(trials if apart else min(trials, most), min(MOST_TRIALS, int(0.4 * most)))
+            second = more >= FEWEST_TRIALS and _refuted(
+                question, pair, _audit(subject, question, pair, more, number, 1 - 1 / SURE, 1, laws), 2 * len(pairs),
+                found,
+            )  # fmt: skip
+            if not second and above:
+                found.findings.append(_perhaps(question, pair, one_audit, limit))
     except Exception as error:
         found.why_not = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
     return found

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from scipy.stats import beta
 
 from fedpriv.checking.findings import Finding, finding
-from fedpriv.checking.subject import Budget, Claim, Numbers, Pair, Played, Question, Subject, stopwatch
+from fedpriv.checking.reading import Numbers, Played, is_word
+from fedpriv.checking.subject import Budget, Claim, Pair, Question, Subject, stopwatch
 from fedpriv.privacy.gaussian_dp import gaussian_epsilon
 
 Bools = NDArray[np.bool_]
@@ -47,11 +48,6 @@ class Columns:
         """[n, k]."""
         rows = [np.concatenate([np.zeros(0), *(np.ravel(one.numbers[name]) for name in self.names)]) for one in plays]
         return np.stack(rows)
-
-
-def is_word(record: str) -> bool:
-    """A record whose numbers are hashes: they are equal or not, and have no size."""
-    return record.startswith("form.") or record.endswith(".text")
 
 
 @dataclass(frozen=True)
@@ -330,6 +326,26 @@ def _coarse(two: Two, column: int) -> bool:
     return False
 
 
+#: Fewest plays from which low bits are looked at.
+BIT_PLAYS = 40
+
+
+def low_bits(two: Two) -> Bools:
+    """Columns of numbers that vary, of which one of the eight lowest bits is 1 under every seed with the one input, and
+    0 with the other: of 32-bit floats where all are such.
+    """
+    none = np.zeros(len(two.records), bool)
+    if len(two.left) < BIT_PLAYS:
+        return none
+    sides = [two.left, two.right]
+    single = np.all([(side == side.astype(np.float32)).all(0) for side in sides], axis=0)
+    for columns, kind, whole in ((single, np.float32, np.int32), (~single, np.float64, np.int64)):
+        bits = [np.ascontiguousarray(side[:, columns], kind).view(whole).astype(np.uint8) for side in sides]
+        ones, some = ([rule.reduce(part, axis=0) for part in bits] for rule in (np.bitwise_and, np.bitwise_or))
+        none[columns] = ((ones[0] & ~some[1]) | (ones[1] & ~some[0])) != 0
+    return none & two.varying
+
+
 def moved_noise(two: Two) -> bool:
     """Whether both inputs have the same noise, added: what differs between them is the same under every seed."""
     if not two.repeatable or not two.varying.any():
@@ -440,12 +456,47 @@ def distance_of(two: Two, more: Callable[[int], Numbers], budget: Budget) -> Dis
     error = ERRORS / math.sqrt(2 * (len(left) - 1) * (len(scales) if alike else 1))
     if law == "Laplace":  # its deviation is less sure, and sqrt(2) times its scale
         error *= math.sqrt(2.5)
-    together = noise @ (moved / scales**2)
-    correlated = float(together.std(ddof=1)) / max(size, 1e-300) if size else 1.0
+    weighted = noise @ (moved / scales**2)
+    correlated = float(weighted.std(ddof=1)) / max(size, 1e-300) if size else 1.0
     least = 1 / (1 + error) if error < 1 else 0.0
     pure = float((np.abs(moved) / scales).sum()) * math.sqrt(2)
     shared = max(1.0, correlated)
+    joint = _joint(noise, moved, chosen.records) if law == "Gaussian" else None
+    unsure = ERRORS / math.sqrt(2 * (len(left) - 1))
+    if joint is not None and joint / (1 + unsure) > size / shared * least:
+        return Distance(joint, law, pure / shared, 1 / (1 + unsure))
     return Distance(size / shared, law, pure / shared, least)
+
+
+def _joint(noise: Numbers, moved: Numbers, records: NDArray[np.str_]) -> float | None:
+    """The distance of all together where records of one length, such as several calls, have noise in common from record
+    to record. None: there are no such records.
+    """
+    names, sizes = np.unique(records, return_counts=True)
+    if len(names) < 2 or np.ptp(sizes) > 0 or len(noise) * sizes[0] < 20 * len(names):
+        return None
+    order = np.argsort(records, kind="stable")
+    own = noise.std(0)  # a common deviation of all would distort sums of few
+    scaled = (noise / own)[:, order].reshape(len(noise), len(names), -1)
+    return together(scaled, (moved / own)[order].reshape(len(names), -1))
+
+
+def together(scaled: Numbers, moved: Numbers) -> float | None:
+    """The distance of all of t calls of k numbers each, whose noise is correlated from call to call, alike for each
+    number: of noise [n, t, k] and moves [t, k] in deviations; where it is not alike, that of the same sum of all
+    numbers, which is less. None: a combination of calls has no noise.
+    """
+    count, calls, size = scaled.shape
+    shared = np.einsum("ntk,nuk->tu", scaled, scaled) / (count * size)
+    try:
+        weights = np.linalg.inv(shared) @ moved
+    except np.linalg.LinAlgError:
+        return None
+    square = max(0.0, float((weights * moved).sum()))
+    # the inverse of an estimate is too long
+    alike = math.sqrt(square * max(0.0, 1 - (calls + 1) / (count * size)))
+    deviation = float(np.einsum("ntk,tk->n", scaled, weights).std(ddof=1))
+    return min(alike, square / deviation) if deviation > 0 else None
 
 
 def law_of(noise: Numbers) -> Literal["Gaussian", "Laplace"] | None:
@@ -629,7 +680,11 @@ def ended(
     """At most one finding, of the pair in which one number moves most. played: pairs, what left, and which columns of
     all that leaves are in it.
     """
-    usable = [(moved_most(two), pair, two, finite) for pair, two, finite in played if _covered(question, pair)]
+    usable = [
+        (moved_most(two), pair, two, finite)
+        for pair, two, finite in played
+        if question.claim is None or question.covers(pair)
+    ]
     if not usable:
         return []
     size, pair, two, finite = max(usable, key=lambda one: one[0])
@@ -665,10 +720,6 @@ def ended(
     if not found.abrupt:
         return [finding("moves-more-than-claimed:reach", seen=seen)]
     return [finding("noise-ends", "fault" if refuted else "doubt", seen=seen, end=found.end)]
-
-
-def _covered(question: Question, pair: Pair) -> bool:
-    return question.claim is None or question.claim.covers(pair)
 
 
 def moved_most(two: Two) -> float:

@@ -7,24 +7,24 @@ adapter is a file of this package with ``recognises(target, question) -> Subject
 
 from __future__ import annotations
 
-import hashlib
-import inspect
+import pprint
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field, is_dataclass
-from types import ModuleType
-from typing import Any, ClassVar, Literal
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedpriv.checking.findings import Finding
-from fedpriv.checking.generators import seeded, seeds_of
-from fedpriv.privacy.events import Event
+from fedpriv.checking.generators import digest_of_states, seeded, seeds_of
+from fedpriv.checking.reading import Numbers, Played
 
-Numbers = NDArray[np.float64]
+if TYPE_CHECKING:
+    from fedpriv.privacy.events import Event
+
 Scope = Literal["call", "run"]
 
 
@@ -57,7 +57,8 @@ class Question:
     """What the user asks: the claim, delta and calls of a run, the lengths of updates to try, the seed of the check.
 
     claim None: nothing is claimed. bound: the L2 norm of an update that the caller guarantees (it is clipped before);
-    None: an update may be of any length.
+    None: an update may be of any length. form: of what a function takes, those that are tried; None: all. also: what is
+    read beside what a function returns. show: name of a pair whose inputs are wanted as a text.
     """
 
     claim: Claim | None = None
@@ -68,29 +69,18 @@ class Question:
     confidence: float = 0.95
     seed: int = 0
     bound: float | None = None
+    form: Literal["update", "data", "clients", "rows"] | None = None
+    also: tuple[Literal["printed", "files"], ...] = ()
+    show: str | None = None
+
+    def covers(self, pair: Pair) -> bool:
+        """Whether a figure of a pair is one of the claim, or without a claim of one unit against none."""
+        return self.claim.covers(pair) if self.claim else pair.adjacency != "replace-one"
 
     @property
     def at_delta(self) -> float:
         """delta at which every figure of the check is given."""
         return self.delta if self.delta is not None else self.claim.delta if self.claim else 1e-5
-
-
-@dataclass(frozen=True)
-class Played:
-    """One call of a target: everything that leaves in it.
-
-    numbers: by name, flat float64 arrays: "released", "arrays.0", "metrics.loss", "num_examples". Texts, names and
-    shapes that leave are turned into numbers (a hash) under "form.*"; a number that an observer knows beforehand
-    (a round's number, a public constant) is left out. exact: whole numbers of 64 bits, which those have rounded.
-    """
-
-    numbers: Mapping[str, Numbers]
-    exact: Mapping[str, NDArray[np.int64]] = field(default_factory=dict)
-
-    def flat(self) -> Numbers:
-        """All numbers [k], in the order of their names."""
-        parts = [np.ravel(self.numbers[name]) for name in sorted(self.numbers)]
-        return np.concatenate(parts) if parts else np.zeros(0)
 
 
 @dataclass(frozen=True)
@@ -175,100 +165,25 @@ class Subject(ABC):
         """
         raise NotImplementedError
 
+    def unseeded(self, data: Any, seed: int) -> tuple[Played, Sequence[str]]:
+        """A play that seeds nothing while the process's generators begin at ``seed``; digests of their states."""
+        with seeded(seed):
+            return self.play(data, None)[0], digest_of_states()
+
+    def text(self, data: Any) -> str:
+        """An input, for a person."""
+        with np.printoptions(threshold=10_000, precision=17):
+            return pprint.pformat(data, width=120)
+
+    def lines(self, data: Any, seed: int, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Of the target's source: "numbers", by name the (file, line) where those of ``values`` are made in a play, and
+        "draws", where noise is drawn. Empty where an adapter cannot tell.
+        """
+        return {}
+
     def trials(self, data: Any, n: int, seed: int) -> Numbers:
         """[n, k]: everything that leaves in each of n independent single calls, by default a loop over `play`."""
         return np.stack([self.play(data, one)[0].flat() for one in seeds_of(seed, n)])
-
-
-# --- numbers ----------------------------------------------------------------------------------------------------------
-# What a target returns, as named numbers.
-
-#: Deeper structures are one text; records beyond these are not read.
-DEEPEST, MOST = 6, 10_000
-
-
-def hash_number(value: object) -> float:
-    """A text or any other object as one number in [0, 1): equal for equal ones."""
-    return float(int.from_bytes(hashlib.sha256(repr(value).encode()).digest()[:6], "big")) / 2**48
-
-
-def played(name: str, value: Any, objects: bool = True) -> Played:
-    """All numbers of a value under names that begin with ``name``; ``form.NAME`` is its structure as a number.
-
-    A mapping gives the numbers of its values under their keys, a sequence under places, a model, an optimiser or an
-    accountant its state, a data frame its values, any other object its attributes (not without ``objects``). None is no
-    number. Texts are hashed; what has none of these is known by its class alone.
-    """
-    found, form = _Found(), list[Any]()
-    found.exact, found.objects = {}, objects
-    _collect(name, value, found, form, 0)
-    found[f"form.{name}"] = np.array([hash_number(form)])
-    return Played(dict(found), found.exact)
-
-
-class _Found(dict[str, Numbers]):
-    """Numbers by name, and whole numbers as they are."""
-
-    exact: dict[str, NDArray[np.int64]]
-    objects: bool
-
-
-def _collect(name: str, value: Any, found: _Found, form: list[Any], depth: int) -> None:
-    if value is None or len(found) > MOST:
-        form.append("none")
-        return
-    if hasattr(value, "detach") and hasattr(value, "cpu"):
-        value = value.detach().cpu()
-        value = (value.to_dense() if value.is_sparse else value).float().numpy() if _half(value) else value.numpy()
-    elif callable(getattr(type(value), "state_dict", None)):
-        value = dict(value.state_dict())
-    elif hasattr(type(value), "to_numpy") and hasattr(type(value), "iloc"):
-        value = value.to_numpy()
-    if isinstance(value, bool | int | float | complex | np.generic | np.ndarray):
-        array = np.asarray(value)
-        if array.dtype.kind == "c":
-            array = array.view(array.real.dtype) if array.ndim else np.array([array.real, array.imag])
-        if array.dtype.kind in "biuf":
-            form.append((array.dtype.kind, array.shape))
-            found[name] = array.astype(np.float64).ravel()
-            if array.dtype.kind in "iu" and array.dtype.itemsize == 8:
-                found.exact[name] = array.astype(np.int64).ravel()  # unsigned ones modulo 2^64
-            return
-        value = array.tolist()
-    if isinstance(value, list | tuple | set | frozenset) and depth < DEEPEST:
-        if value and all(isinstance(part, bool | int | float | np.generic) for part in value):
-            _collect(name, np.array([float(part) for part in value]), found, form, depth + 1)
-            return
-        form.append(("sequence", len(value)))
-        value = dict(enumerate(value))
-    elif isinstance(value, Mapping):
-        form.append(("mapping", [str(key) for key in value]))
-    elif not isinstance(value, str | bytes) and (found.objects or is_dataclass(value)) and depth < DEEPEST:
-        value = _attributes(value) or type(value).__name__
-        form.append("record")
-    if isinstance(value, Mapping) and depth < DEEPEST:
-        for key, part in value.items():
-            _collect(f"{name}.{key}", part, found, form, depth + 1)
-    elif found.objects or isinstance(value, str | bytes):
-        form.append("text")
-        found[f"{name}.text"] = np.array([hash_number(value)])
-
-
-def _half(value: Any) -> bool:
-    return bool(value.is_sparse) or str(value.dtype) in ("torch.bfloat16", "torch.float16")
-
-
-def _attributes(value: Any) -> dict[str, Any]:
-    """Of an object, those in slots included; none of a class, a module or a function."""
-    if isinstance(value, type | ModuleType) or inspect.isroutine(value):
-        return {}
-    slots = [name for kind in type(value).__mro__ for name in _names(getattr(kind, "__slots__", ()))]
-    found = {name: getattr(value, name) for name in slots if name[:2] != "__" and hasattr(value, name)}
-    return {**found, **getattr(value, "__dict__", {})}
-
-
-def _names(slots: Any) -> tuple[str, ...]:
-    return (slots,) if isinstance(slots, str) else tuple(slots)
 
 
 # --- rounds -----------------------------------------------------------------------------------------------------------
@@ -313,33 +228,66 @@ def claim_of(recognised: Sequence[Recognised], question: Question, source: str, 
 # --- budget -----------------------------------------------------------------------------------------------------------
 # Seconds of CPU that a check may take, divided among its parts.
 
-#: Seconds of CPU of this process.
-clock = time.process_time
+
+class Elsewhere:
+    """Seconds of CPU that a target's own process has used for the check."""
+
+    seconds = 0.0
+
+
+def clock() -> float:
+    """Seconds of CPU of this process and of the target's."""
+    return time.process_time() + Elsewhere.seconds
+
+
+#: What a check does, in this order, and the weight of each part in its time: what one leaves, the later ones share.
+PARTS: Mapping[str, float] = MappingProxyType({"pairs": 30, "calls": 20, "ends": 8, "runs": 15, "sampled": 27})
 
 
 class Budget:
-    """CPU seconds of this process from now on. cut: in words, what was done less often for want of time; a share has
-    the list of the whole.
+    """CPU seconds of this process from now on. cut: in words, what was done less often for want of time; looked: the
+    least share of what was wanted that a part did. Shares of a budget have these two of the whole.
     """
 
-    def __init__(self, seconds: float, cut: list[str] | None = None) -> None:
-        self._end = clock() + seconds
-        self.cut = [] if cut is None else cut
+    def __init__(self, seconds: float, parts: Sequence[str] = tuple(PARTS), of: Budget | None = None) -> None:
+        self._end, self._parts = clock() + seconds, parts
+        self.name: str = of.name if of else parts[0]
+        self.cut: list[str] = of.cut if of else []
+        self.looked: dict[str, float] = of.looked if of else {}
 
     @property
     def left(self) -> float:
         return max(0.0, self._end - clock())
 
-    def share(self, part: float) -> Budget:
+    @property
+    def coverage(self) -> float:
+        """The share of a full check that was made: of the parts that were begun, by their weights."""
+        return sum(PARTS[one] * share for one, share in self.looked.items()) / sum(PARTS[one] for one in self.looked)
+
+    def part(self, name: str, weight: float | None = None) -> Budget:
+        """What is left for a part, among itself and those that follow."""
+        later = sum(PARTS[one] for one in self._parts[self._parts.index(name) + 1 :])
+        mine = PARTS[name] if weight is None else weight
+        found = Budget(self.left * mine / (mine + later), of=self)
+        if len(self._parts) == len(PARTS):  # of the whole check
+            found.name = name
+            self.looked.setdefault(name, 1.0)
+        return found
+
+    def share(self, part: float, parts: Sequence[str] = tuple(PARTS)[:1]) -> Budget:
         """A budget of this part of what is left."""
-        return Budget(self.left * part, self.cut)
+        return Budget(self.left * part, parts, of=self)
 
     def allowed(self, what: str, affordable: float, wanted: int, least: int = 0) -> int:
         """How many of ``wanted`` are made, at least ``least``; fewer than that are told in `cut`."""
         many = max(min(wanted, least), min(wanted, int(affordable)))
+        self.made(what, many, wanted)
+        return many
+
+    def made(self, what: str, many: int, wanted: int) -> None:
         if many < wanted:
             self.cut.append(f"{what}: {many:,} of {wanted:,}")
-        return many
+            self.looked[self.name] = min(self.looked.get(self.name, 1.0), many / wanted)
 
     def taken(self) -> tuple[str, ...]:
         """What is in `cut`, which is empty then."""

@@ -458,8 +458,8 @@ COMPUTATIONS: Mapping[str, Callable[..., dict[str, float]]] = {
     one.__name__: one
     for one in (
         *(adaptive_diff, least_correlation, worst_variance, exact_mean, nbafl_extreme, fedcad_variance, fedcad_release),
-        *(fedcad_printed, fedcad_consecutive, adpfl_sensitivity, adpfl_upload, adpfl_equation8, adpfl_constant, agn_theorem),
-        *(partial_laplace, weight_sum, budget_ratio, one_bit, shared_bits),
+        *(fedcad_consecutive, adpfl_sensitivity, adpfl_upload, adpfl_equation8, adpfl_constant, agn_theorem),
+        *(partial_laplace, weight_sum, budget_ratio, one_bit, shared_bits, fedcad_printed),
     )
 }
 

@@ -227,7 +227,7 @@ FAULTY: Mapping[Any, set[str]] = MappingProxyType(
         with_loss: {"number-without-noise"},
         bare_in_object: {"number-without-noise"},
         bare_in_slot: {"no-randomness"},
-        with_text: {"form-depends-on-data"},
+        with_text: {"number-without-noise"},
         other_length: {"form-depends-on-data"},
         few_seeds: {"noise-repeats"},
         grows_slowly: {"unbounded-sensitivity"},
@@ -292,6 +292,27 @@ class Holder:
 
 
 of_an_instance = Holder()
+
+
+def forks(update: Any, rng: Any) -> Any:
+    import os
+
+    os.fork()  # the copy goes on as well
+    return noisy(update, rng)
+
+
+def chats(update: Any, rng: Any) -> Any:
+    print("." * 1_000_000)
+    return noisy(update, rng)
+
+
+def leaves_a_child(update: Any) -> Any:
+    import os
+    import subprocess
+    import sys
+
+    told = f"import os, time; open({os.environ['LEFT']!r}, 'w').write(f'{{os.getpid()}}\\n'); time.sleep(3600)"
+    subprocess.Popen([sys.executable, "-c", told], start_new_session=True).wait()
 
 
 def hangs(update: Any) -> Any:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from checking.check_targets import DOUBTFUL, FAULTY, SOUND, noisy, rare_flips, secure
+from checking.check_targets import DOUBTFUL, FAULTY, SOUND, clipped, noisy, rare_flips, secure
 from checking.renaming import renamed
 
 import fedpriv
@@ -23,8 +23,8 @@ from fedpriv.checking.findings import KINDS, Finding
 from fedpriv.checking.functions import NotTaken, recognises_update
 from fedpriv.checking.generators import seeded
 from fedpriv.checking.replay import calls_of, replay
-from fedpriv.checking.result import Check
-from fedpriv.checking.subject import Budget, Claim, Question, played
+from fedpriv.checking.result import Check, Layer
+from fedpriv.checking.subject import Budget, Claim, Question
 from fedpriv.common.errors import OptionError
 
 SMALL = Question(dims=(8,), trials=1000)
@@ -71,17 +71,6 @@ def test_every_sentence_of_the_table_is_said_with_all_that_it_holds() -> None:
         places = {place for part in KINDS[key][2:] for _, place, _, _ in Formatter().parse(part) if place}
         assert None in given or {place.partition(".")[0] for place in places} == given, key
     assert used == set(KINDS)
-
-
-def test_models_data_frames_and_named_tuples_are_read() -> None:
-    pandas = pytest.importorskip("pandas")
-    frame, model = pandas.DataFrame({"a": [1.0, 2.0]}), torch.nn.Linear(2, 1)
-    numbers = played("released", {"frame": frame, "model": model, "kind": torch.nn.Linear}).numbers
-    assert numbers["released.frame"].tolist() == [1.0, 2.0]
-    assert numbers["released.model.weight"] == pytest.approx(model.weight.detach().numpy().ravel())
-    assert set(numbers) == {"form.released", "released.frame", "released.kind.text", "released.model.bias",
-                            "released.model.weight"}  # fmt: skip
-    assert np.array_equal(played("x", object()).flat(), played("x", object()).flat())  # no address
 
 
 def test_noise_that_cancels_refutes_a_cost_per_call() -> None:
@@ -166,9 +155,84 @@ def test_what_a_target_raises_is_one_line() -> None:
         recognises_update(lambda: 3, SMALL)
 
 
+def test_every_form_is_told_with_its_own_error_the_most_telling_first() -> None:
+    def broken(update: Any, rng: Any) -> Any:
+        if not isinstance(update, np.ndarray):
+            return update.nothing
+        raise KeyError("missing")
+
+    words = str(check(broken).why_not)
+    assert words.startswith("KeyError: 'missing' (with a NumPy array and a NumPy generator; ")
+    assert "a dict of NumPy arrays" in words and "AttributeError: 'dict' object has no attribute 'nothing'" in words
+
+
+def test_every_call_gets_a_seed_of_its_own() -> None:
+    def by_seed(update: Any, seed: Any) -> Any:
+        return clipped(update) + np.random.RandomState(seed).normal(0, 4, update.shape)
+
+    def by_torch(update: Any, seed: int) -> Any:
+        return clipped(update) + torch.randn(8, generator=torch.Generator().manual_seed(seed)).numpy() * 4
+
+    for target in (by_seed, by_torch):
+        subject = recognises_update(target, SMALL)
+        assert subject is not None and subject.name.endswith("and a seed")
+        trials = subject.trials(np.ones(8), 20, 1)[:, 1:]
+        calls = [one.flat()[1:] for one in subject.play(np.ones(8), 1, calls=20)]
+        assert len(np.unique(trials, axis=0)) == len(np.unique(calls, axis=0)) == 20
+
+
+def test_a_notebooks_function_is_checked() -> None:
+    """No file, a module whose names another cell binds, and two classes of one name."""
+    cells = """
+class Sent:
+    def __init__(self, values): self.values = values
+First = Sent
+class Sent:
+    def __init__(self, values): self.others = values
+def release(update, rng):
+    noise = rng.normal(0, 6, (2, *update.shape))
+    return [First(clipped(update) + noise[0]), Sent(clipped(update) + noise[1])]
+"""
+    names: dict[str, Any] = {"__name__": "__main__", "clipped": clipped}
+    exec(cells, names)
+    found = check(names["release"], epsilon=1, dims=(8,), trials=400, seconds=10)
+    assert found.verdict == "no fault found", found.last_line
+
+
 def test_rare_flips_are_no_missing_noise() -> None:
     assert all(one.severity != "fault" for one in replayed(rare_flips))
     assert "no-randomness" not in {one.name for one in replayed(rare_flips)}
+
+
+def test_what_was_measured_is_the_lower_end_of_pairs_that_the_claim_covers() -> None:
+    """One update against none costs 0.95; opposite ones, 2 apart, cost 2.0 and are not what is claimed."""
+    found = check(noisy, epsilon=1, adjacency="zero-out", dims=(8,), trials=400, seconds=10)
+    assert found.measured is not None and 0.7 < found.measured < 0.95
+    assert found.why_above(1, "pass") is None
+    both = check(noisy, epsilon=2.1, adjacency="replace-one", dims=(8,), trials=400, seconds=10)
+    assert both.measured is not None and 1.6 < both.measured < 2.01
+
+
+def test_a_low_bit_of_a_number_with_noise_is_seen() -> None:
+    def marked(update: Any, rng: Any) -> Any:
+        sent = noisy(update, rng).astype(np.float32)
+        bits = sent.view(np.int32)
+        bits[0] = bits[0] & ~1 | int(update[0] > 0)
+        return sent
+
+    assert faults(replayed(marked)) == {"number-without-noise"}
+    assert faults(replayed(lambda update, rng: noisy(update, rng).astype(np.float32))) == set()
+
+
+def test_inputs_with_which_the_target_raises_do_not_end_the_check() -> None:
+    def picky(update: Any, rng: Any) -> Any:
+        if abs(update[0]) > 100 and abs(update[0]) < 5000:  # opposite updates, which come first
+            raise ValueError("too long")
+        return {"sent": noisy(update, rng), "loss": float(update[0])}
+
+    found = check(picky, epsilon=1, dims=(8,), trials=400, seconds=10)
+    said = {one.name for one in found.findings}
+    assert {"number-without-noise", "raises"} <= said and found.audited == np.inf
 
 
 def test_a_limit_fails_what_is_above_it_and_what_nobody_verified() -> None:
@@ -179,6 +243,11 @@ def test_a_limit_fails_what_is_above_it_and_what_nobody_verified() -> None:
     assert "no epsilon is verified" in str(Check(**base, audited=1.0).why_above(8))
     assert Check(**base, audited=1.0).why_above(8, "pass") is None
     assert "measured" in str(Check(**base, audited=1.0, measured=9.0).why_above(8, "pass"))
+    assert Check(**base, audited=12.0, covered=False).why_above(8, "pass") is None  # of two units, where one is claimed
+    assert "looked at 9 %" in str(Check(**base, audited=1.0, coverage=0.09).why_above(8, "pass"))
+    cut = Check(**base, audited=0.0, attainable=2.3, coverage=0.4, layers=[Layer("sampled", True, "", cut=["few"])])
+    assert "could show at most 2.3" in str(cut.why_above(8, "pass")) and cut.why_above(2, "pass") is None
+    assert "audited 0 of at most 2.3; looked at 40 % of a full check" in cut.last_line
     assert "none is audited" in str(Check(**base).why_above(8, "pass"))
     fault = Finding("replayed", "no-randomness", "fault", "text")
     assert "faults found" in str(Check(**base, verified=3.0, findings=[fault]).why_above(8))
@@ -279,7 +348,7 @@ def test_a_check_without_time_for_two_pairs_has_checked_nothing() -> None:
 
     none = check_object(bare, Question(claim=Claim(1.0, 1e-5), dims=(8,)), seconds=0.001)
     assert none.verdict == "could not check"
-    assert "1 of" in str(none.why_not)
+    assert "of a full check" in str(none.why_not)
     assert (
         check_object(bare, Question(claim=Claim(1.0, 1e-5), dims=(8,), trials=400), seconds=10).verdict
         == "faults found"

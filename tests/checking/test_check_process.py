@@ -5,9 +5,15 @@ and the pytest fixture.
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
+import time
 from importlib.metadata import entry_points
 from pathlib import Path
 
+import psutil
 import pytest
 
 from fedpriv.checking import child
@@ -51,6 +57,28 @@ def test_whatever_a_target_does_a_check_ends_in_words(name: str, words: str) -> 
 
 
 @pytest.mark.slow
+def test_a_target_that_forks_or_prints_much_is_checked_once() -> None:
+    for name in ("forks", "chats"):
+        found = check_name(f"{TARGETS}:{name}", SMALL, Limits(seconds=15, memory=4))
+        assert found.verdict == "no fault found", (name, found.last_line)
+
+
+@pytest.mark.slow
+def test_a_signal_ends_what_a_target_left_running(tmp_path: Path) -> None:
+    """A child in a session of its own, which notes its number once it runs."""
+    noted, environment = tmp_path / "pid", {**os.environ, "LEFT": str(tmp_path / "pid")}
+    command = [sys.executable, "-m", "fedpriv", "check", f"{TARGETS}:leaves_a_child", f"out={tmp_path}"]
+    with subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL) as check:
+        while not (noted.is_file() and noted.read_text().endswith("\n")):
+            assert check.poll() is None
+            time.sleep(0.1)
+        left = psutil.Process(int(noted.read_text()))
+        check.terminate()
+        assert check.wait() == 128 + signal.SIGTERM
+    assert not left.is_running() or left.status() == psutil.STATUS_ZOMBIE
+
+
+@pytest.mark.slow
 def test_a_generator_seeded_at_import_repeats_in_every_process() -> None:
     found = check_name(f"{TARGETS}:of_the_module", SMALL)
     assert [one.name for one in found.faults] == ["noise-repeats-between-processes"]
@@ -73,6 +101,12 @@ def test_the_command_writes_its_pages_and_keeps_the_limit(tmp_path: Path, capsys
     for page in ("report.md", "report.html"):
         text = (tmp_path / page).read_text()
         assert "number-without-noise" in text and "claimed 8, verified none, audited infinite" in text
+
+
+def test_a_fault_ends_with_1_and_the_form_is_the_first_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    given = ["dims=8", "trials=400", "seconds=15", f"out={tmp_path}"]
+    assert [main([f"{TARGETS}:{name}", *given]) for name in ("noisy", "with_loss", "needs_more")] == [0, 1, 1]
+    assert capsys.readouterr().out.startswith("taken as a function of a NumPy array and a NumPy generator\n")
 
 
 def test_the_words_of_a_call() -> None:

@@ -10,9 +10,10 @@ import torch
 from checking.renaming import renamed
 from torch.utils.data import DataLoader, Dataset
 
-from fedpriv.checking.checks import check_object, loop_like, subject_of
+from fedpriv.checking.checks import check_object, subject_of
 from fedpriv.checking.findings import FAULTS, NO_FAULT, NOT_CHECKED
-from fedpriv.checking.functions import DataFunction, forms, is_null, recognises_data
+from fedpriv.checking.functions import DataFunction, forms, is_null, loop_like, recognises_data, telling_rows
+from fedpriv.checking.reading import Played
 from fedpriv.checking.replay import length_probe, replay
 from fedpriv.checking.subject import Budget, Claim, Question
 
@@ -236,6 +237,86 @@ def test_noise_divided_by_the_random_batch_is_found_in_the_steps() -> None:
     claim = Claim(2.9, 1e-5, "run", adjacency="add-or-remove-one")
     said = check_object(steps, Question(claim=claim, calls=1, trials=2000), seconds=25)
     assert "claim-refuted" in {one.name for one in said.faults}, said.findings
+
+
+# --- which form is asked ------------------------------------------------------------------------------------------
+
+
+def row_sum(data: Any, rng: Any) -> Any:
+    """A sum of clipped rows, without the targets: a list of two layers is taken as well."""
+    rows, _ = data
+    rows = np.asarray(rows, float)
+    rows = rows / np.maximum(1.0, np.linalg.norm(rows, axis=1, keepdims=True))
+    return rows.sum(0) + rng.normal(0, 3.74, rows.shape[1])
+
+
+def rows_alone(rows: Any, rng: Any) -> Any:
+    return row_sum((rows, None), rng)
+
+
+def layers(update: Any, rng: Any) -> Any:
+    assert isinstance(update, list)
+    return [layer / max(1.0, np.linalg.norm(layer)) + rng.normal(0, 4, layer.shape) for layer in update]
+
+
+def of_both(parts: Any, rng: Any) -> Any:
+    """Clips rows, whether they are given as one data set or as those of clients."""
+    total = 0
+    for part in parts:
+        rows = np.atleast_2d(part[0] if isinstance(part, tuple) else part)
+        total = total + (rows / np.maximum(1, np.linalg.norm(rows, axis=1, keepdims=True))).sum(0)[:1]
+    return total + rng.normal(0, 3.74, 1)
+
+
+@pytest.mark.parametrize(
+    ("target", "unit", "form", "words"),
+    [
+        (row_sum, None, None, "a pair of"),
+        (row_sum, "example", None, "a pair of"),
+        (row_sum, None, "update", "a list of NumPy arrays"),
+        (rows_alone, None, None, "an array of rows"),
+        (layers, None, None, "a list of NumPy arrays"),
+        (layers, "client", None, "a list of NumPy arrays"),
+        (of_both, "client", None, "a list of clients'"),
+        (of_both, "example", None, "a pair of"),
+        (of_both, None, "clients", "a list of clients'"),
+    ],
+)
+def test_the_form_is_that_of_the_claims_unit(target: Any, unit: str | None, form: Any, words: str) -> None:
+    subject = subject_of(target, Question(claim=Claim(1.0, 1e-5, unit=unit), form=form))
+    assert subject is not None and subject.name.startswith(f"a function of {words}"), subject.name
+
+
+@pytest.mark.parametrize("unit", [None, "example"])
+def test_a_sound_sum_of_clipped_rows_is_no_fault(unit: str | None) -> None:
+    claim = Claim(1.001, 1e-5, unit=unit)
+    said = check_object(row_sum, Question(claim=claim, trials=400), seconds=15)
+    assert said.verdict == NO_FAULT, said.findings
+
+
+def test_targets_that_are_names_of_classes_are_kept_small() -> None:
+    def logistic(data: Any) -> Any:
+        rows, wanted = data[0].float(), data[1].long()
+        gradients = (torch.softmax(torch.zeros(len(rows), 2), 1) - torch.eye(2)[wanted])[:, :1] * rows
+        total = (gradients / gradients.norm(dim=1, keepdim=True).clamp(min=1)).sum(0)
+        return total + 4.0 * torch.randn(len(total))
+
+    said = check_object(logistic, Question(claim=Claim(1.0, 1e-5, adjacency="zero-out"), trials=400), seconds=15)
+    assert said.verdict == NO_FAULT and "raises" not in {one.name for one in said.findings}, said.findings
+
+
+@pytest.mark.parametrize("middle", [np.median, lambda sizes: np.sort(sizes)[7]])
+def test_of_two_telling_places_the_one_that_tells_most_is_kept(middle: Any) -> None:
+    """A raw median of the rows' lengths as the clip, which one row moves from 1,000 to 500, or from 500 to 1."""
+    form = next(one for one in forms() if one.words == "a pair of arrays, rows and targets")
+
+    def clipped_sum(data: Any, seed: int) -> Played:
+        clip = middle(np.linalg.norm(data[0][0], axis=1))
+        return Played({"released": clip * np.random.default_rng(seed).normal(0, 40, 4)})
+
+    (pair,) = telling_rows(form, 4, clipped_sum)
+    one, other = (np.linalg.norm(clipped_sum(side, 1).flat()) for side in (pair.left, pair.right))
+    assert max(one / other, other / one) > 400
 
 
 # --- clients ------------------------------------------------------------------------------------------------------

@@ -18,7 +18,8 @@ from flwr.supercore import differential_privacy
 from fedpriv.checking import flower_messages
 from fedpriv.checking.flower_messages import LARGE, Trained, plain
 from fedpriv.checking.flower_mods import ModSubject, known_mods, local_std, recognises
-from fedpriv.checking.subject import Numbers, Question
+from fedpriv.checking.reading import Numbers
+from fedpriv.checking.subject import Question
 from fedpriv.privacy.gaussian_dp import gaussian_epsilon
 
 SMALL_QUESTION = Question(dims=(16,))

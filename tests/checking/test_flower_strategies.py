@@ -15,8 +15,9 @@ from flwr.serverapp.strategy import dp_adaptive_clipping
 
 from fedpriv.checking.flower_messages import LARGE, SMALL, Trained, plain
 from fedpriv.checking.flower_strategies import StrategySubject, adaptive_epsilon, cohort, recognises
+from fedpriv.checking.reading import Numbers
 from fedpriv.checking.replay import replay
-from fedpriv.checking.subject import Budget, Claim, Numbers, Question
+from fedpriv.checking.subject import Budget, Claim, Question
 from fedpriv.privacy.gaussian_dp import gaussian_epsilon
 
 QUESTION = Question(dims=(16,))

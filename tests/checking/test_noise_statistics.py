@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fedpriv.checking.reading import Played
 from fedpriv.checking.sampled import Parts
 from fedpriv.checking.statistics import Two, distance_of, doubled, law_of, remainders
-from fedpriv.checking.subject import Budget, Claim, Played
+from fedpriv.checking.subject import Budget, Claim
 from fedpriv.privacy.gaussian_dp import gaussian_epsilon
 
 Draw = Callable[[Any, tuple[int, int]], Any]

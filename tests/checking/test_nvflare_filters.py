@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedpriv.checking.functions import NotTaken, ReleaseFunction, as_function, recognises_update
+from fedpriv.checking.functions import NotTaken, ReleaseFunction, as_function, recognises
 from fedpriv.checking.subject import Question
 
 UPDATE = {"a": np.ones((2, 2)), "b": np.full(3, 2.0)}
@@ -45,7 +45,7 @@ def test_a_chain_is_applied_in_its_order() -> None:
 
 
 def test_every_play_begins_with_a_fresh_filter_and_calls_of_one_play_share_it() -> None:
-    subject = recognises_update(OfTheResult(), Question(dims=(16,)))
+    subject = recognises(OfTheResult(), Question(dims=(16,)))
     assert isinstance(subject, ReleaseFunction)
     for _ in range(2):
         played = subject.play(subject.pairs[0].left, 1, calls=2)
@@ -60,11 +60,11 @@ def test_other_objects_are_no_filters() -> None:
 
 def test_a_filter_that_blocks_everything_could_not_be_checked() -> None:
     with pytest.raises(NotTaken, match="number"):
-        recognises_update(Blocks(), Question(dims=(16,)))
+        recognises(Blocks(), Question(dims=(16,)))
 
 
 @pytest.mark.nvflare
 def test_the_package_where_it_is_installed() -> None:
     percentile = importlib.import_module("nvflare.app_common.filters.percentile_privacy")
-    subject = recognises_update(percentile.PercentilePrivacy(), Question(dims=(16,)))
+    subject = recognises(percentile.PercentilePrivacy(), Question(dims=(16,)))
     assert subject is not None and subject.pairs

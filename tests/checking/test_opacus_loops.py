@@ -15,11 +15,12 @@ from opacus.optimizers import DPOptimizer
 from opacus.utils.uniform_sampler import UniformWithReplacementSampler
 from torch.utils.data import DataLoader
 
+from fedpriv.checking.checks import check_object
 from fedpriv.checking.generators import seeded
 from fedpriv.checking.opacus_loops import OpacusLoop, cost_of, recognises
 from fedpriv.checking.opacus_recorder import LoopRecord, Recorder, recording
 from fedpriv.checking.sampled import known_laws, sample
-from fedpriv.checking.subject import Budget, Question
+from fedpriv.checking.subject import Budget, Claim, Question
 from fedpriv.privacy.composition import compose
 from fedpriv.privacy.events import Gaussian, PoissonGaussian
 
@@ -178,3 +179,39 @@ def by_hand(update: Any, rng: Any) -> Any:
 def test_functions_in_which_no_private_optimiser_steps_are_left_to_other_adapters() -> None:
     assert recognises(math.sqrt, Question()) is None
     assert recognises(by_hand, Question()) is None
+
+
+def own_noise(data: Any, multiplier: float, steps_of: str) -> Any:
+    """A linear model by rows' gradients that a piece of Opacus gives, clipped by hand to 1; noise of 8 by hand."""
+    rows, wanted = data
+    model = examples.GradSampleModule(torch.nn.Linear(rows.shape[1], 1, bias=False))
+    torch.nn.init.zeros_(model._module.weight)
+    plain = torch.optim.SGD(model.parameters(), lr=0.1)
+    private = DPOptimizer(plain, noise_multiplier=multiplier, max_grad_norm=1.0, expected_batch_size=len(rows))
+    for _ in range(2):
+        private.zero_grad()
+        ((model(rows).reshape(-1) - wanted.reshape(-1)) ** 2).sum().backward()
+        (weight,) = model.parameters()
+        if steps_of == "a plain optimiser":
+            each = weight.grad_sample.flatten(1)
+            each = each / each.norm(dim=1, keepdim=True).clamp(min=1)
+            weight.grad, weight.grad_sample = (each.sum(0) + 8 * torch.randn(each.shape[1])).view_as(weight), None
+            plain.step()
+        else:
+            private.step()
+            weight.data += 0.8 * torch.randn_like(weight)
+    return weight.detach().clone()
+
+
+@pytest.mark.parametrize("steps_of", ["a plain optimiser", "a private one without noise"])
+def test_a_loop_with_noise_of_its_own_is_judged_by_what_leaves(steps_of: str) -> None:
+    """mu 1/8 twice: epsilon 0.62."""
+
+    def train(data: Any) -> Any:
+        if steps_of == "a plain optimiser":  # a private optimiser steps as well
+            examples.epochs(*examples.made()[1:], 1)
+        return own_noise(data, 0.0, steps_of)
+
+    asked = Question(claim=Claim(0.7, 1e-5, adjacency="zero-out"), trials=400)
+    assert recognises(train, asked) is None
+    assert check_object(train, asked, seconds=15).verdict == "no fault found"

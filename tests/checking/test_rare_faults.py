@@ -14,10 +14,11 @@ from flwr.server.strategy import FedAvg
 from fedpriv.checking.checks import check_object
 from fedpriv.checking.flower_strategies import StrategySubject, moved, telling_cohorts
 from fedpriv.checking.functions import Form, recognises_update, telling_rows
+from fedpriv.checking.reading import Played
 from fedpriv.checking.replay import repeats, replay, shared_by_calls
 from fedpriv.checking.result import Check
 from fedpriv.checking.statistics import ERROR, Two, lower, reach_of, upper
-from fedpriv.checking.subject import Budget, Claim, Played, Question
+from fedpriv.checking.subject import Budget, Claim, Question
 
 CLAIMED = Question(claim=Claim(4.4, 1e-5, adjacency="replace-one"), dims=(16,))
 

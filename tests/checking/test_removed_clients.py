@@ -13,9 +13,10 @@ from scipy.stats import chi2
 from fedpriv.checking.flower_cohort import Cohort
 from fedpriv.checking.flower_messages import Trained, plain
 from fedpriv.checking.flower_strategies import StrategySubject, known_strategy
+from fedpriv.checking.reading import Numbers
 from fedpriv.checking.replay import replay
 from fedpriv.checking.statistics import Two, independent_numbers, length_epsilon, scale_of
-from fedpriv.checking.subject import Budget, Claim, Numbers, Question
+from fedpriv.checking.subject import Budget, Claim, Question
 from fedpriv.privacy.gaussian_dp import gaussian_epsilon
 from tests.checking.test_flower_strategies import Noisy
 

@@ -9,7 +9,7 @@ import pytest
 from checking.renaming import renamed
 
 from fedpriv.checking.functions import recognises_update
-from fedpriv.checking.replay import replay, runs_of
+from fedpriv.checking.replay import replay, runs_of, shared_by_calls
 from fedpriv.checking.subject import Budget, Claim, Question
 
 RUN = Question(claim=Claim(12.5, 1e-5, "run", adjacency="replace-one"), calls=4, dims=(8,))
@@ -102,6 +102,37 @@ class MaskedTwice:
         return in_the_ring(update) + self.mask
 
 
+class ComesAgain:
+    """The noise of four calls again in the next four."""
+
+    def __init__(self) -> None:
+        self.noise: list[Any] = []
+        self.calls = 0
+
+    def __call__(self, update: Any, rng: Any) -> Any:
+        self.noise += [rng.normal(0, 4, update.shape)] if self.calls < 4 else []
+        self.calls += 1
+        return clipped(update) + self.noise[(self.calls - 1) % 4]
+
+
+class Tree:
+    """Sums of updates under a binary tree's noise for so many; then the tree starts again, and the sum goes on."""
+
+    def __init__(self, leaves: int = 4) -> None:
+        self.leaves, self.calls, self.sum, self.nodes = leaves, 0, 0.0, dict[Any, Any]()
+
+    def __call__(self, update: Any, rng: Any) -> Any:
+        self.sum = self.sum + clipped(update)
+        self.nodes = self.nodes if self.calls % self.leaves else {}
+        at, low, noise = self.calls % self.leaves + 1, 0, 0.0
+        self.calls += 1
+        for size in (8, 4, 2, 1):
+            if at & size:
+                self.nodes.setdefault((size, low), rng.normal(0, 4 * np.sqrt(np.log2(self.leaves) + 1), update.shape))
+                noise, low = noise + self.nodes[size, low], low + size
+        return self.sum + noise
+
+
 def faults(target: Any, question: Question = RUN) -> set[str]:
     subject = recognises_update(target, question)
     assert subject is not None
@@ -128,6 +159,19 @@ def test_what_several_calls_show_is_found_whatever_it_is_called(target: Any) -> 
 @pytest.mark.parametrize("target", [SentMomentum, CarriedInside, masked], ids=lambda target: target.__name__)
 def test_a_state_that_was_paid_for_is_no_fault(target: Any) -> None:
     assert faults(target) == set()
+
+
+def test_noise_that_comes_again_after_four_calls_is_found() -> None:
+    subject = recognises_update(ComesAgain, RUN)
+    assert subject is not None
+    assert [one.name for one in shared_by_calls(subject, RUN, Budget(20))] == ["noise-repeats-between-calls"]
+
+
+@pytest.mark.parametrize(("leaves", "expected"), [(8, set()), (4, {"moves-more-than-claimed"})])
+def test_a_tree_that_starts_again_within_the_run_costs_twice(leaves: int, expected: set[str]) -> None:
+    """One update against none in each of eight calls: mu 1.20 by one tree, epsilon 5.4, and 1.76 by two, 8.5."""
+    question = Question(claim=Claim(6.0, 1e-5, "run", adjacency="zero-out"), calls=8, dims=(8,))
+    assert faults(Tree(leaves), question) == expected
 
 
 def test_a_claim_per_call_adds_up() -> None:

@@ -35,7 +35,9 @@ def test_a_reading_is_found_again_from_what_it_prints(name: str) -> None:
     assert "batch x sigma" in wanted.named and wanted.epsilons == pytest.approx(given, abs=5e-4)
 
 
-@pytest.mark.parametrize(("multiplier", "rate", "count"), [(3.0, 0.1, 300), (1.1, 0.1, 30), (0.6, 0.01, 3), (9.0, 1.0, 5)])
+@pytest.mark.parametrize(
+    ("multiplier", "rate", "count"), [(3.0, 0.1, 300), (1.1, 0.1, 30), (0.6, 0.01, 3), (9.0, 1.0, 5)]
+)
 def test_a_few_orders_give_what_opacus_gives_by_all(multiplier: float, rate: float, count: int) -> None:
     accountant = RDPAccountant()
     accountant.history = [(multiplier, rate, count)]

@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 from rotation import together
 
+from tools.check_wheel import lay_out
+
 ROOT = Path(__file__).resolve().parents[2]
 SMALL = ("num_clients=4", "clients_per_round=4", "num_rounds=2", "engine=inprocess")
 QUICK = (*SMALL, "operations.report=false")
@@ -121,3 +123,38 @@ def test_a_node_does_not_look_into_its_working_directory(python: Path, folder: P
     )
     printed = said(python, folder, "-c", code)
     assert printed.count("nothing there") == 3 and "site-packages/fedpriv/clients/fedcad.py" in printed
+
+
+THEIR_CODE = """
+def release(update, rng):
+    return {"u": 0 * update + rng.normal(0, 1, update.shape), "loss": float(update.sum())}
+"""
+ALONE = """
+import sys
+
+class Few:
+    def find_spec(self, name, path=None, target=None):
+        if name in ("torch", "flwr", "opacus", "ray", "hydra", "omegaconf", "sklearn", "pandas", "dp_accounting"):
+            raise ModuleNotFoundError(name)
+
+sys.meta_path.insert(0, Few())
+sys.path[:0] = ["alone", "."]
+import fedpriv.commands.check, their_code
+from fedpriv.checking.checks import check_object
+from fedpriv.checking.subject import Question
+print(check_object(their_code.release, Question(dims=(4,), trials=400), seconds=5))
+print(fedpriv.__file__)
+"""
+
+
+def test_the_check_alone_needs_few_packages(tmp_path: Path) -> None:
+    """The files of the wheel fedpriv-check, where torch, Flower and Opacus cannot be imported."""
+    names = lay_out(tmp_path / "alone")
+    assert "fedpriv/checking/player.py" in names
+    assert not any(name.startswith(("fedpriv/runs", "fedpriv/api")) for name in names)
+    (tmp_path / "their_code.py").write_text(THEIR_CODE)
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", ALONE], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert "faults found: number-without-noise" in done.stdout, done.stderr
+    assert "alone/fedpriv/__init__.py" in done.stdout
