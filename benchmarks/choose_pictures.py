@@ -1,4 +1,4 @@
-"""How the options of `private_cifar_sum` and `private_cifar_trusted` were chosen: on training pictures that are held out.
+"""How the options of CIFAR-10 in a secure sum, and with a trusted server, were chosen: on held-out training pictures.
 
     python -m benchmarks.choose_pictures grid data=PICTURES [trust=sum]      # then rounds, then final
     python -m benchmarks.choose_pictures show
@@ -6,11 +6,12 @@
 PICTURES has a folder cifar10 (dataset=image_folder) of 20,000 training and 4,000 test pictures. Lines of JSON in
 benchmarks/results/choices.jsonl, each written as its run ends; what is there is not run again.
 
-The rule, written before any of these runs. 4,000 of the 20,000 training pictures, 400 of each class, are held out; 1,000
-clients share the other 16,000, so that cohorts and noise are those of the experiment. All accuracies below are on the
-held-out pictures. The test pictures are read by `benchmarks.bench_backbones`, after the choice is committed. Features are
-those of the network that has seen no data, mirrored, with the map of drawings. Trust is a secure sum of all 1,000 clients in
-every round (FedOnce by Gaussians), or a server that adds the noise (DP-FedAvg, all 1,000 expected in a round).
+The rule, written before any of these runs. 4,000 of the 20,000 training pictures, 400 of each class, are held out;
+1,000 clients share the other 16,000, so that cohorts and noise are those of the experiment. All accuracies below are on
+the held-out pictures. The test pictures are read by `benchmarks.bench_backbones`, after the choice is committed.
+Features are those of the network that has seen no data, mirrored, with the map of drawings. Trust is a secure sum of
+all 1,000 clients in every round (FedOnce by Gaussians), or a server that adds the noise (DP-FedAvg, all 1,000 expected
+in a round).
 
 1. grid: every candidate of `GRID` at epsilon 1 and 8, seed 100. For each trust and epsilon the best one goes on.
 2. rounds: these with half and twice as many rounds, and the same step. For each trust and epsilon the best one goes on,
@@ -30,6 +31,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import mean
+from typing import Any
 
 import fedpriv
 from fedpriv.studies.data import held_out
@@ -46,7 +48,7 @@ TRUST = {
     "server": ("experiment=private_mnist_trusted", "dataset=image_folder"),
 }
 #: By name; "as it was" are the options of the earlier figures of docs/public_weights.md.
-STEPS = {
+STEPS: dict[str, dict[str, tuple[str, ...]]] = {
     "sum": {
         **{f"auto, tau {tau}": (f"strategy.server.scale={tau}",) for tau in (48, 100, 200)},
         **{f"step {step}": (f"strategy.server.step={step}",) for step in (5, 10, 15, 25)},
@@ -61,7 +63,7 @@ STEPS = {
 }
 ROUNDS = {"sum": 16, "server": 40}
 BEFORE = {"sum": (100, 0.25, "auto, tau 48", 16), "server": (100, 0.25, "rate 400", 16)}
-OTHER = {"rate 400": ("strategy.server.learning_rate=400",)}
+OTHER: dict[str, tuple[str, ...]] = {"rate 400": ("strategy.server.learning_rate=400",)}
 #: (dims, exponent, name of the step, rounds)
 Setting = tuple[int, float, str, int]
 GRID: dict[str, tuple[Setting, ...]] = {
@@ -72,7 +74,7 @@ GRID: dict[str, tuple[Setting, ...]] = {
 }
 
 
-def lines() -> list[dict[str, object]]:
+def lines() -> list[dict[str, Any]]:
     return [json.loads(line) for line in RESULTS.open()] if RESULTS.is_file() else []
 
 
@@ -81,7 +83,7 @@ def found(trust: str, epsilon: float, seeds: Sequence[int], on: str = "held out"
     values: dict[Setting, dict[int, float]] = {}
     for line in lines():
         if (line["on"], line["trust"], line["epsilon"]) == (on, trust, epsilon) and line["seed"] in seeds:
-            values.setdefault(tuple(line["setting"]), {})[line["seed"]] = line["accuracy"]  # type: ignore[arg-type, index, assignment]
+            values.setdefault(tuple(line["setting"]), {})[line["seed"]] = line["accuracy"]
     return {one: [mine[seed] for seed in seeds] for one, mine in values.items() if len(mine) == len(seeds)}
 
 
