@@ -1,6 +1,6 @@
 """How the options of CIFAR-10 in a secure sum, and with a trusted server, were chosen: on held-out training pictures.
 
-    python -m benchmarks.choose_pictures grid data=PICTURES [trust=sum]      # then rounds, then final
+    python -m benchmarks.choose_pictures grid data=PICTURES [trust=sum]      # then final
     python -m benchmarks.choose_pictures show
 
 PICTURES has a folder cifar10 (dataset=image_folder) of 20,000 training and 4,000 test pictures. Lines of JSON in
@@ -11,143 +11,189 @@ The rule, written before any of these runs. 4,000 of the 20,000 training picture
 the held-out pictures. The test pictures are read by `benchmarks.bench_backbones`, after the choice is committed.
 Features are those of the network that has seen no data, mirrored, with the map of drawings. Trust is a secure sum of
 all 1,000 clients in every round (FedOnce by Gaussians), or a server that adds the noise (DP-FedAvg, all 1,000 expected
-in a round).
+in a round). `simulated` computes such a run in one array: the product's arithmetic, at a hundredth of its time.
 
-1. grid: every candidate of `GRID` at epsilon 1 and 8, seed 100. For each trust and epsilon the best one goes on.
-2. rounds: these with half and twice as many rounds, and the same step. For each trust and epsilon the best one goes on,
-   of the grid and these: at most two finalists for each trust. What is used before this study is a finalist too.
-3. final: all finalists at epsilon 1, 2, 4 and 8 with seeds 101, 102 and 103.
-4. For each trust the finalist with the largest mean over epsilons and seeds becomes the experiment's, at every
+1. grid: every candidate of `GRID` at epsilon 1, 2, 4 and 8, seed 100.
+2. final: the three best of each epsilon, the three best in the mean over epsilons, and what was used before this study
+   (`BEFORE`), at all four epsilons with seeds 101 to 105.
+3. For each trust the finalist with the largest mean over epsilons and seeds becomes the experiment's, at every
    epsilon: few constants are worth a little accuracy. Only where another finalist is better by a point in the mean of
-   the three seeds, and better for each of them, does an option follow epsilon: `features.dims=auto` by the formula of
-   `fedpriv/config/feature_dims.py` if dims is what tells the two apart, otherwise the page names both settings.
+   the five seeds, and better for each of them, does an option follow epsilon: `features.dims=auto` by the formula of
+   `fedpriv/config/feature_dims.py` if dims tells the two apart, otherwise the page names both settings.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import sys
-import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import mean
 from typing import Any
 
-import fedpriv
-from fedpriv.studies.data import held_out
+import numpy as np
+from numpy.typing import NDArray
+
+from fedpriv.config.compose import compose
+from fedpriv.data.load import load_dataset
+from fedpriv.data.networks import drawings_map
+from fedpriv.data.partition import divide_by_class
+from fedpriv.privacy.gaussian_dp import gaussian_mu
+from strategies.fedonce import step_of
 
 RESULTS = Path(__file__).parent / "results" / "choices.jsonl"
-HELD_OUT, EPSILONS, FIRST_SEED, FINAL_SEEDS = 4000, (1, 2, 4, 8), 100, (101, 102, 103)
-#: What both have, whoever is trusted.
-PICTURES = (
-    *("features=processes", "features.map=drawings", "features.mirror=true", "features.normalise=none"),
-    *("dataset.auxiliary=0", "engine=inprocess", "operations.report=false", "evaluate.every=0", "checkpoint.every=0"),
-)
-TRUST = {
-    "sum": ("experiment=private_mnist_sum", "dataset=image_folder"),
-    "server": ("experiment=private_mnist_trusted", "dataset=image_folder"),
-}
-#: By name; "as it was" are the options of the earlier figures of docs/public_weights.md.
-STEPS: dict[str, dict[str, tuple[str, ...]]] = {
-    "sum": {
-        **{f"auto, tau {tau}": (f"strategy.server.scale={tau}",) for tau in (48, 100, 200)},
-        **{f"step {step}": (f"strategy.server.step={step}",) for step in (5, 10, 15, 25)},
-    },
-    "server": {
-        f"rate {rate}, momentum": (
-            *(f"strategy.server.learning_rate={rate}", "strategy.server.optimizer=momentum"),
-            "strategy.server.momentum=0.8",
-        )
-        for rate in (40, 80, 160, 320)
-    },
-}
-ROUNDS = {"sum": 16, "server": 40}
-BEFORE = {"sum": (100, 0.25, "auto, tau 48", 16), "server": (100, 0.25, "rate 400", 16)}
-OTHER: dict[str, tuple[str, ...]] = {"rate 400": ("strategy.server.learning_rate=400",)}
-#: (dims, exponent, name of the step, rounds)
+HELD_OUT, EPSILONS, FIRST_SEED, FINAL_SEEDS, BEST = 0.2, (1, 2, 4, 8), 100, (101, 102, 103, 104, 105), 3
+CLIENTS, CLASSES, DELTA = 1000, 10, 1e-5
+#: Of both experiments: local training, and the trusted server's C.
+LOCAL_STEPS, LOCAL_RATE, CLIP_NORM = 5, 60.0, 0.05
+SPREAD, MOMENTUM = 2.0, 0.8
+MOST = 360
+
+#: (dims, exponent, step, rounds). step: of a sum its length, or "auto TAU"; of the server its rate, "RATE plain" or
+#: with momentum.
 Setting = tuple[int, float, str, int]
+STEPS = {
+    "sum": (("auto 48", "auto 100", "auto 200", "5", "10", "15", "20", "30"), (16, 32)),
+    "server": (("40", "80", "160", "320", "640"), (20, 40)),
+}
+BEFORE: dict[str, Setting] = {"sum": (100, 0.25, "auto 48", 16), "server": (100, 0.25, "400 plain", 16)}
 GRID: dict[str, tuple[Setting, ...]] = {
     trust: tuple(
-        (dims, e, step, ROUNDS[trust]) for dims in (100, 200, 360) for e in (0.25, 0.5) for step in STEPS[trust]
+        (dims, exponent, step, number)
+        for dims in (100, 200, MOST)
+        for exponent in (0.25, 0.4, 0.5, 0.6)
+        for number in rounds
+        for step in steps
     )
-    for trust in TRUST
+    for trust, (steps, rounds) in STEPS.items()
 }
+
+Floats = NDArray[np.float32]
+
+
+class Pictures:
+    """Features in all directions of the map, unweighted, of the pictures to train on and of those held out."""
+
+    def __init__(self, data: Path) -> None:
+        options = ("features=processes", "features.map=drawings", "features.mirror=true", "model=softmax")
+        where = ("dataset=image_folder", f"dataset.root={data / 'cifar10'}", "dataset.size=32", "dataset.auxiliary=0")
+        config = compose([*options, *where, f"features.dims={MOST}", "features.exponent=0"])
+        whole = load_dataset(config.dataset, 0, config.features).train
+        assert whole.features is not None
+        train, held = divide_by_class(np.asarray(whole.targets), HELD_OUT, 0)
+        self.train, self.held = whole.features[train], whole.features[held]
+        self.labels, self.held_labels = (np.asarray(whole.targets)[rows] for rows in (train, held))
+        self._weights = np.linalg.norm(drawings_map(MOST, 1.0).matrix, axis=0)
+
+    def weighed(self, dims: int, exponent: float) -> tuple[Floats, Floats]:
+        """What `features.dims` and `features.exponent` make of both."""
+        weights = self._weights[:dims] ** exponent
+
+        def unit(rows: Floats) -> Floats:
+            return rows / np.linalg.norm(rows, axis=1, keepdims=True).clip(1e-12)
+
+        return unit(self.train[:, :dims] * weights), unit(self.held[:, :dims] * weights)
+
+
+def simulated(pictures: Pictures, trust: str, setting: Setting, epsilon: float, seed: int) -> float:
+    """Accuracy in % on the held-out pictures. The clients' updates are A'Z with coefficients A [clients, n, C] and a
+    client's features Z [n, d] (`fedpriv.training.full_batch`).
+    """
+    dims, exponent, step, rounds = setting
+    train, held = pictures.weighed(dims, exponent)
+    random = np.random.default_rng(seed)
+    order = random.permutation(len(train))[: len(train) // CLIENTS * CLIENTS]
+    flat = train[order]
+    z = flat.reshape(CLIENTS, -1, dims)
+    wanted = np.eye(CLASSES, dtype=np.float32)[pictures.labels[order]].reshape(CLIENTS, -1, CLASSES)
+    kernel = z @ z.transpose(0, 2, 1)
+    mu, size = gaussian_mu(epsilon, DELTA), dims * CLASSES
+    name, _, more = step.partition(" ")
+    error = float(more) ** 2 if name == "auto" else 0.0
+    spread = SPREAD**2 * error
+    theta, velocity = np.zeros((CLASSES, dims)), np.zeros((CLASSES, dims))
+    for _ in range(rounds):
+        start = (flat @ theta.astype(np.float32).T).reshape(wanted.shape)
+        a = np.zeros_like(wanted)
+        for _ in range(LOCAL_STEPS):
+            shares = np.exp(start + kernel @ a)
+            a += LOCAL_RATE / z.shape[1] * (wanted - shares / shares.sum(2, keepdims=True))
+        lengths = np.sqrt((a * (kernel @ a)).sum((1, 2)))
+        if trust == "sum":  # directions, and each client's own noise, of which the sum has CLIENTS times the variance
+            std = 2 * math.sqrt(rounds / CLIENTS) / mu
+            a /= lengths[:, None, None]
+            noise = std / math.sqrt(CLIENTS)
+            if name == "auto":
+                length, error = step_of(error, spread, (1 - 1 / CLASSES) * size * std**2, CLIENTS)
+            else:
+                length = float(name)
+        else:
+            a *= np.minimum(1 / LOCAL_RATE, CLIP_NORM / lengths)[:, None, None]
+            noise = CLIP_NORM * math.sqrt(rounds) / mu / CLIENTS
+            length = float(name)
+        moved = a.reshape(-1, CLASSES).T @ flat / CLIENTS + random.normal(0, noise, (CLASSES, dims))
+        velocity = (MOMENTUM if trust == "server" and more != "plain" else 0) * velocity + length * moved
+        theta += velocity
+    return 100 * float((np.argmax(held @ theta.T, 1) == pictures.held_labels).mean())
 
 
 def lines() -> list[dict[str, Any]]:
     return [json.loads(line) for line in RESULTS.open()] if RESULTS.is_file() else []
 
 
-def found(trust: str, epsilon: float, seeds: Sequence[int], on: str = "held out") -> dict[Setting, list[float]]:
+def found(trust: str, epsilon: float, seeds: Sequence[int]) -> dict[Setting, list[float]]:
     """Setting -> accuracies in %, of those that have all seeds."""
     values: dict[Setting, dict[int, float]] = {}
     for line in lines():
-        if (line["on"], line["trust"], line["epsilon"]) == (on, trust, epsilon) and line["seed"] in seeds:
+        if (line["trust"], line["epsilon"]) == (trust, epsilon) and line["seed"] in seeds:
             values.setdefault(tuple(line["setting"]), {})[line["seed"]] = line["accuracy"]
     return {one: [mine[seed] for seed in seeds] for one, mine in values.items() if len(mine) == len(seeds)}
-
-
-def best(trust: str, epsilon: float) -> Setting:
-    values = found(trust, epsilon, (FIRST_SEED,))
-    return max(values, key=lambda one: values[one][0])
 
 
 def asked(part: str, trust: str) -> Iterator[tuple[Setting, float, int]]:
     """The runs of a part, in their order."""
     if part == "grid":
-        yield from ((one, epsilon, FIRST_SEED) for epsilon in (8, 1) for one in GRID[trust])
-    elif part == "rounds":
-        for epsilon in (8, 1):
-            in_grid = {one: value for one, value in found(trust, epsilon, (FIRST_SEED,)).items() if one in GRID[trust]}
-            dims, exponent, step, rounds = max(in_grid, key=lambda one: in_grid[one][0])
-            yield from (((dims, exponent, step, other), epsilon, FIRST_SEED) for other in (rounds // 2, 2 * rounds))
-    else:
-        finalists = dict.fromkeys([BEFORE[trust], *(best(trust, epsilon) for epsilon in (8, 1))])
-        yield from ((one, epsilon, seed) for seed in FINAL_SEEDS for epsilon in EPSILONS for one in finalists)
+        yield from ((one, epsilon, FIRST_SEED) for one in GRID[trust] for epsilon in EPSILONS)
+        return
+    by_epsilon = {epsilon: found(trust, epsilon, (FIRST_SEED,)) for epsilon in EPSILONS}
+    whole = {one: mean(values[one][0] for values in by_epsilon.values()) for one in GRID[trust]}
+    finalists = [BEFORE[trust], *sorted(whole, key=whole.__getitem__)[-BEST:]]
+    for values in by_epsilon.values():
+        finalists += sorted(GRID[trust], key=lambda one, v=values: v[one][0])[-BEST:]  # type: ignore[misc]
+    yield from (
+        (one, epsilon, seed) for one in dict.fromkeys(finalists) for epsilon in EPSILONS for seed in FINAL_SEEDS
+    )
 
 
-def accuracy(options: Sequence[str]) -> float:
-    with tempfile.TemporaryDirectory() as folder:
-        run = fedpriv.run([*options], folder=Path(folder) / "run", quiet=True)
-        return 100 * float(run.summary["accuracy"]["final"])
-
-
-def study(part: str, trust: str, data: Path) -> None:
-    where = ("dataset=image_folder", f"dataset.root={data / 'cifar10'}", "dataset.size=32")
-    with tempfile.TemporaryDirectory() as folder:
-        split, _ = held_out(where, "cifar10", HELD_OUT, 0, Path(folder))
-        for setting, epsilon, seed in asked(part, trust):
-            key = {"on": "held out", "trust": trust, "setting": list(setting), "epsilon": epsilon, "seed": seed}
-            if any(key.items() <= line.items() for line in lines()):
-                continue
-            dims, exponent, step, rounds = setting
-            own = (f"features.dims={dims}", f"features.exponent={exponent}", f"num_rounds={rounds}", f"seed={seed}")
-            more = (*(STEPS[trust] | OTHER)[step], f"privacy.target_epsilon={epsilon}", f"dataset.split={split}")
-            write(key, (*TRUST[trust], *where[1:], *PICTURES, *own, *more))
-
-
-def write(key: dict[str, object], options: Sequence[str]) -> None:
-    line = json.dumps(key | {"accuracy": round(accuracy(options), 2)})
-    print(line, flush=True)
-    with RESULTS.open("a") as out:
-        out.write(line + "\n")
+def study(part: str, trust: str, pictures: Pictures) -> None:
+    done = {(tuple(line["setting"]), line["epsilon"], line["seed"]) for line in lines() if line["trust"] == trust}
+    for setting, epsilon, seed in asked(part, trust):
+        if (setting, epsilon, seed) not in done:
+            accuracy = round(simulated(pictures, trust, setting, epsilon, seed), 2)
+            line = {"trust": trust, "setting": setting, "epsilon": epsilon, "seed": seed, "accuracy": accuracy}
+            with RESULTS.open("a") as out:
+                out.write(json.dumps(line) + "\n")
 
 
 def show() -> None:
-    for trust in TRUST:
+    """The finalists of each trust, by their mean over epsilons."""
+    for trust in STEPS:
         for seeds in ((FIRST_SEED,), FINAL_SEEDS):
-            by_epsilon = {epsilon: found(trust, epsilon, seeds) for epsilon in EPSILONS}
-            for one in sorted({one for values in by_epsilon.values() for one in values}):
-                cells = [f"{mean(values[one]):6.2f}" if one in values else "     -" for values in by_epsilon.values()]
-                print(f"{trust:7s}{len(seeds)} seeds {one!s:40s}" + " ".join(cells))
+            by_epsilon = [found(trust, epsilon, seeds) for epsilon in EPSILONS]
+            table = {one: [mean(values[one]) for values in by_epsilon if one in values] for one in by_epsilon[0]}
+            for one in sorted(table, key=lambda one: -mean(table[one])):
+                cells = " ".join(f"{value:6.2f}" for value in (*table[one], mean(table[one])))
+                print(f"{trust:7s}{len(seeds)} {one!s:32s}{cells}")
 
 
 def main(arguments: Sequence[str]) -> None:
     part, given = arguments[0], dict(one.split("=", 1) for one in arguments[1:])
     if part == "show":
         return show()
-    for trust in [given["trust"]] if "trust" in given else TRUST:
-        study(part, trust, Path(given["data"]))
+    pictures = Pictures(Path(given["data"]))
+    for trust in [given["trust"]] if "trust" in given else STEPS:
+        study(part, trust, pictures)
     return None
 
 
