@@ -56,10 +56,10 @@ CLIENTS, CLASSES, DELTA = 1000, 10, 1e-5
 #: Of both experiments: local training, and the trusted server's C.
 LOCAL_STEPS, LOCAL_RATE, CLIP_NORM = 5, 60.0, 0.05
 SPREAD, MOMENTUM = 2.0, 0.8
-MOST, LONGEST = 360, 30.0
+MOST, LONGEST, HALF = 360, 30.0, 0.5
 
-#: (dims, exponent, step, rounds). step: of a sum its length, "auto TAU" or "noise K"; of the server its rate, "noise K",
-#: "noise K plain" or "RATE plain": without momentum.
+#: (dims, exponent, step, rounds). step: of a sum its length, "auto TAU" or "noise K"; of the server its rate, "noise
+#: K", "noise K plain" or "RATE plain": without momentum.
 Setting = tuple[int, float, str, int]
 STEPS = {
     "sum": (("auto 48", "auto 100", "auto 200", "5", "10", "15", "20", "30"), (16, 32)),
@@ -209,6 +209,21 @@ def score(shared: Shared, many: bool, seeds: Sequence[int], plain: bool = True) 
     return mean(means) if all(means) else 0.0
 
 
+def chosen() -> dict[str, Setting]:
+    """What the last step of the rule takes, by trust."""
+    best = {
+        (many, plain): max((score(shared, many, FINAL_SEEDS, plain), shared) for shared in SHARED)
+        for many in (False, True)
+        for plain in (True, False)
+    }
+    many = max(best[True, p] for p in (True, False))[0] - max(best[False, p] for p in (True, False))[0] >= HALF
+    plain = best[many, False][0] - best[many, True][0] < HALF
+    shared = best[many, plain][1]
+    return {
+        trust: next(one for one in forms(trust, shared, plain) if one[3] == ROUNDS[trust][many]) for trust in ROUNDS
+    }
+
+
 def study(part: str, trust: str, pictures: Pictures) -> None:
     done = {(tuple(line["setting"]), line["epsilon"], line["seed"]) for line in lines() if line["trust"] == trust}
     for setting, epsilon, seed in asked(part, trust):
@@ -225,6 +240,7 @@ def show() -> None:
         for shared in sorted(SHARED, key=lambda one: -score(one, True, seeds)):
             means = [score(shared, many, seeds, plain) for many in (False, True) for plain in (True, False)]
             print(f"both   {len(seeds)} {shared!s:32s}" + " ".join(f"{value:6.2f}" for value in means))
+    print(f"chosen {chosen()}")
     for trust in STEPS:
         for seeds in ((FIRST_SEED,), FINAL_SEEDS):
             by_epsilon = [found(trust, epsilon, seeds) for epsilon in EPSILONS]
