@@ -74,8 +74,9 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
 
 
 def accuracy(options: Sequence[str]) -> float:
+    quick = ("checkpoint.every=0", "evaluate.every=0", "operations.report=false", "engine=inprocess")
     with tempfile.TemporaryDirectory() as folder:
-        run = fedpriv.run([*options, "checkpoint.every=0", "evaluate.every=0"], folder=Path(folder) / "run", quiet=True)
+        run = fedpriv.run([*options, *quick], folder=Path(folder) / "run", quiet=True)
         return 100 * float(run.summary["accuracy"]["final"])
 
 

@@ -27,8 +27,8 @@ in few directions (``effective_dims``) less: a map was made to use all of its ow
 `DIMS_PER_CLASS` for each class, and of the directions of the pink map, which knows less of the pictures than the stroke
 map, `PER_PINK_DIRECTION` count for each.
 
-Where all clients speak in every round, as in a secure sum, their scatter is the same each time and the rule stops early.
-step=noise takes equal steps, by the noise alone (`fedpriv.server.optimizers.step_by_noise`).
+Where all clients speak in every round, as in a secure sum, their scatter is the same each time, and the rule stops
+early. step=noise takes equal steps, by the noise alone (`fedpriv.server.optimizers.step_by_noise`).
 """
 
 from __future__ import annotations
