@@ -88,8 +88,8 @@ def cifar_rows(data: Path, seeds: Sequence[int]) -> list[tuple[dict[str, object]
     public = (f"features.weights={data / NETWORK}", "features.trained_on=pictures of CIFAR-100", "features.size=32")
     rows: list[tuple[dict[str, object], tuple[str, ...]]] = []
     for seed in seeds:
-        for trust, experiment in CHOSEN.items():
-            for epsilon in EPSILONS[::-1]:
+        for epsilon in EPSILONS[::-1]:
+            for trust, experiment in CHOSEN.items():
                 row = {"part": "cifar", "trust": trust, "known": CHOSEN_NAME, "epsilon": epsilon, "seed": seed}
                 own = (f"privacy.target_epsilon={epsilon}", f"seed={seed}")
                 rows.append((row, (experiment, *pictures(data, "cifar10"), *own)))
