@@ -9,7 +9,8 @@ PICTURES has a folder cifar10 and a folder cifar100 (dataset=image_folder). Line
 benchmarks/results/backbones.jsonl; what is there already is not run again.
 
 cifar: 20,000 pictures for training, 4,000 for testing; clients are 1,000 with 20 pictures each. No option was chosen
-for these rows: those of the experiments that they name, with the dimensions of `features` below for all epsilons.
+for these rows: those of the experiments that they name, with the dimensions of `features` below for all epsilons. Only
+those of `CHOSEN`, with our network, have options that were chosen on training pictures (`benchmarks.choose_pictures`).
 The stand-in network is a ResNet-18 of torchvision, trained here on 8,000 pictures of CIFAR-100, which this experiment
 calls public. CIFAR-100 has none of CIFAR-10's classes, and no picture of it.
 
@@ -58,6 +59,9 @@ FEATURES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         ("features=backbone", "features.map=pink", "features.dims=400", "features.exponent=0.25"),
     ),
 }
+#: Trust -> an experiment, in rows of their own.
+CHOSEN = {"a secure sum": "experiment=private_cifar_sum", "the server": "experiment=private_cifar_trusted"}
+CHOSEN_NAME = "our network, options chosen"
 SMALL = ("num_clients=1000", "clients_per_round=125", "num_rounds=8")
 ONCE = ("strategy=fedonce", "features=none", "model=linear", "strategy.server.participation=once")
 ELSEWHERE: dict[str, tuple[str, ...]] = {
@@ -70,8 +74,9 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
 
 
 def accuracy(options: Sequence[str]) -> float:
+    quick = ("checkpoint.every=0", "evaluate.every=0", "operations.report=false", "engine=inprocess")
     with tempfile.TemporaryDirectory() as folder:
-        run = fedpriv.run([*options, "checkpoint.every=0", "evaluate.every=0"], folder=Path(folder) / "run", quiet=True)
+        run = fedpriv.run([*options, *quick], folder=Path(folder) / "run", quiet=True)
         return 100 * float(run.summary["accuracy"]["final"])
 
 
@@ -81,8 +86,13 @@ def pictures(data: Path, name: str) -> tuple[str, ...]:
 
 def cifar_rows(data: Path, seeds: Sequence[int]) -> list[tuple[dict[str, object], tuple[str, ...]]]:
     public = (f"features.weights={data / NETWORK}", "features.trained_on=pictures of CIFAR-100", "features.size=32")
-    rows = []
+    rows: list[tuple[dict[str, object], tuple[str, ...]]] = []
     for seed in seeds:
+        for epsilon in EPSILONS[::-1]:
+            for trust, experiment in CHOSEN.items():
+                row = {"part": "cifar", "trust": trust, "known": CHOSEN_NAME, "epsilon": epsilon, "seed": seed}
+                own = (f"privacy.target_epsilon={epsilon}", f"seed={seed}")
+                rows.append((row, (experiment, *pictures(data, "cifar10"), *own)))
         for trust, options in TRUST.items():
             for known, (of_clients, of_pictures) in FEATURES.items():
                 features = of_pictures if trust == "one picture" else of_clients

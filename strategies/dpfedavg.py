@@ -32,6 +32,7 @@ from fedpriv.mechanisms.noise import add_normal_to_sum
 from fedpriv.mechanisms.trusted_sums import split_for_count, within
 from fedpriv.server.clip_rules import Quantile
 from fedpriv.server.gradient import NoisyGradientServer
+from fedpriv.server.optimizers import step_by_noise
 from fedpriv.server.round import NO_HOOKS, Hooks, Population
 
 
@@ -56,6 +57,17 @@ class DPFedAvg(NoisyGradientServer):
             return None
         public = (asked.clip_norm, asked.floor, asked.norm_bound)
         return Quantile(*public, clip_lr=asked.clip_lr, target=asked.target_quantile)
+
+    def rate(self, size: int) -> float:
+        """By the noise of a round's mean, if so asked; momentum adds up 1/(1 - momentum) steps."""
+        asked = self.options
+        if asked.learning_rate != "noise":
+            return float(asked.learning_rate)
+        noise = self.noise_multiplier * self.clip_norm * size**0.5 / self.population.clients_per_round
+        adds_up = 1 / (1 - asked.momentum) if asked.optimizer == "momentum" else 1.0
+        found = step_by_noise(noise * adds_up, self.population.num_rounds, self.clip_norm)
+        self.current.figures["learning_rate"] = found
+        return found
 
     def gradient(self, size: int, replies: Sequence[Reply]) -> NDArray[np.float64]:
         if not self.rule:

@@ -228,6 +228,11 @@ RULES: tuple[Rule, ...] = (
          NoisyGradientOptions),
     Rule("central-replies", "strategy.server.min_replies", lambda c, o: o.form == "central" and o.min_replies != 1,
          "with form=central, stopping on few replies would reveal the sample size; allowed: 1", NoisyGradientOptions),
+    Rule("noise-rate", "strategy.server.learning_rate",
+         lambda c, o: o.learning_rate == "noise"
+         and not (o.form == "central" and o.clipping == "fixed" and o.optimizer in ("sgd", "momentum")),
+         "needs strategy.client.form=central, strategy.server.clipping=fixed, strategy.server.optimizer=sgd or momentum"
+         "; allowed: a number", DPFedAvgOptions),
     Rule("central-quantile", "strategy.server.clipping",
          lambda c, o: o.clipping == "quantile" and o.form != "central",
          "dpfedavg adapts the clip norm only with strategy.client.form=central; allowed: fixed, or strategy=fedldp, "

@@ -28,6 +28,14 @@ SecureSum = Literal["assumed", "ideal", "protocol"]
 MOST_EPSILON = 500
 
 
+def _length(option: str, given: Any, *words: str) -> Any:
+    """A step's length, or a word for how it is found. Raises `OptionError`."""
+    number = isinstance(given, int | float) and not isinstance(given, bool)
+    if given not in words and not (number and 0 < given <= 1e9):
+        raise OptionError(option, given, f"must be {', '.join(words)}, or more than 0 and at most 1e9")
+    return given
+
+
 # --- secure sums: who holds it, and in which numbers ---------------------------------------------------------
 
 
@@ -200,7 +208,13 @@ class NoisyGradientOptions(WeighedSumOptions, GaussianGradientOptions):
 
 
 class DPFedAvgOptions(CentralClippingOptions, NoisyGradientOptions):
-    pass
+    learning_rate: Any = on_server("eta of the server's step along the mean gradient; central: noise: by the noise")
+
+    @field_validator("learning_rate", mode="after")
+    @classmethod
+    def _rate_is_positive(cls, rate: Any) -> Any:
+        rate = _length("strategy.server.learning_rate", rate, "noise")
+        return rate if rate == "noise" else float(rate)
 
 
 class ScaffoldOptions(NoisyGradientOptions):
@@ -232,7 +246,7 @@ class PrivUnitOptions(UnitOptions):
 
 
 class FedOnceOptions(UnitOptions):
-    step: Any = on_server("how far the mean direction moves theta: a number, or auto: by the rule")
+    step: Any = on_server("how far the mean direction moves theta: a number; auto: by the rule; noise: by the noise")
     scale: float = on_server("auto: tau, expected distance of the best model from zero", gt=0)
     spread: float = on_server("auto: rho, how far clients' own best models lie apart, in units of tau", ge=0)
     effective_dims: Any = on_server(
@@ -244,10 +258,7 @@ class FedOnceOptions(UnitOptions):
     @field_validator("step", mode="after")
     @classmethod
     def _step_is_positive(cls, step: Any) -> Any:
-        number = isinstance(step, int | float) and not isinstance(step, bool)
-        if step != "auto" and not (number and 0 < step <= 1e9):
-            raise OptionError("strategy.server.step", step, "must be auto, or more than 0 and at most 1e9")
-        return step
+        return _length("strategy.server.step", step, "auto", "noise")
 
     @field_validator("effective_dims", mode="after")
     @classmethod

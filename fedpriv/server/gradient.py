@@ -42,7 +42,11 @@ class GradientServer(FederatedStrategy):
 
     def aggregate(self, theta: FloatVector, replies: Sequence[Reply]) -> FloatVector:
         gradient = self.gradient(theta.size, replies)
-        return self.move(theta, -(self.options.learning_rate * gradient))
+        return self.move(theta, -(self.rate(theta.size) * gradient))
+
+    def rate(self, size: int) -> float:
+        """eta."""
+        return self.options.learning_rate
 
     def gradient(self, size: int, replies: Sequence[Reply]) -> NDArray[np.float64]:
         """What the server's step is along (float64 [size])."""

@@ -14,6 +14,7 @@ Symbols: Delta_t -> update, eta -> lr, beta -> momentum, m_t and v_t -> first an
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import numpy as np
@@ -24,6 +25,23 @@ from fedpriv.config.options import MethodOptions
 Floats = NDArray[np.float64]
 #: strategy.server.lr where it is null. With adam and yogi every coordinate moves by about so much in a round.
 USUAL_LR = {"sgd": 1.0, "momentum": 1.0, "adam": 0.01, "yogi": 0.01}
+
+#: Of `step_by_noise`: K, and how far a message of the largest length may move the model, both of features of length
+#: one. Found on held-out training pictures of CIFAR-10, by the rule in `benchmarks/choose_pictures.py`.
+NOISE_LENGTH, LONGEST_STEP = 60.0, 30.0
+
+
+def step_by_noise(noise: float, rounds: int | None, longest: float) -> float:
+    """The length of equal steps along the noisy mean of each round, from public numbers alone: the noise of all rounds
+    together moves the model by `NOISE_LENGTH`.
+
+    With noise of ``noise`` in a mean, independent from round to round, T steps of length s add noise of s noise sqrt(T)
+    (lengths in R^d, root mean squares), so s = K/(noise sqrt(T)); a message of length ``longest``, the largest there
+    is, moves the model by no more than `LONGEST_STEP`.
+    """
+    assert rounds is not None  # of every run
+    even = NOISE_LENGTH / (noise * math.sqrt(rounds)) if noise > 0 else math.inf
+    return min(even, LONGEST_STEP / longest)
 
 
 class Optimizer:

@@ -41,6 +41,7 @@ BREAKING = {
     "central-sampling": "strategy=dpfedavg strategy.client.form=central strategy.server.client_sampling=fixed",
     "central-replies": "strategy=dpfedavg strategy.client.form=central strategy.server.client_sampling=poisson "
     "strategy.server.min_replies=3",
+    "noise-rate": "strategy=dpfedavg strategy.server.learning_rate=noise",
     "central-quantile": "strategy=dpfedavg strategy.server.clipping=quantile",
     "central-clip-norm": "strategy=dpfedavg strategy.client.form=central strategy.server.client_sampling=poisson "
     "strategy.server.clipping=quantile strategy.server.norm_bound=1 strategy.client.clip_norm=99.0",

@@ -26,6 +26,7 @@ from fedpriv.mechanisms.noise import SeededNoise, add_normal_to_sum, clip, grid_
 from fedpriv.privacy.composition import compose as compose_events
 from fedpriv.privacy.events import EVERY_CLIENT, PoissonGaussian, Threat
 from fedpriv.runs.planning import make_plan, with_target
+from fedpriv.server.optimizers import LONGEST_STEP, NOISE_LENGTH
 from fedpriv.server.round import Population, Round
 from strategies.dpfedavg import DPFedAvg
 
@@ -75,7 +76,7 @@ def test_every_coordinate_has_noise(run: Run):
 # --- central -------------------------------------------------------------------------------------------------
 
 
-def central(clients: int = 20, size: int = 5, learning_rate: float = 0.5, **changes: Any) -> DPFedAvg:
+def central(clients: int = 20, size: int = 5, learning_rate: Any = 0.5, **changes: Any) -> DPFedAvg:
     options = {"form": "central", "epsilon": 1.0, "claimed_delta": 1e-5, "clip_norm": 1.0, "noise_multiplier": 2.0}
     population = Population(3, clients, size, lambda client: 10)
     made = making.server(
@@ -95,6 +96,25 @@ def test_the_step_is_the_noisy_sum_over_the_expected_number_of_clients():
         assert steps[count].std() == pytest.approx(2.0, rel=0.02)  # sigma C, whatever the sample
     sums = [float((steps[count] - steps[0]).sum() / math.sqrt(theta.size)) for count in (1, 3)]
     assert sums == pytest.approx([1.0, 3.0], abs=0.02)  # the same noise key: it cancels
+
+
+@pytest.mark.parametrize("momentum", [None, 0.8])
+def test_steps_by_noise_let_the_noise_of_the_whole_run_move_the_model_by_one_length(momentum: float | None) -> None:
+    """Nobody replies: all that moves the model is noise. Momentum's last steps are cut off. Then a message is so long
+    beside the noise that the longest step is taken.
+    """
+    more = {} if momentum is None else {"optimizer": "momentum", "momentum": momentum}
+    made = central(learning_rate="noise", **more)
+    made.population = replace(made.population, num_rounds=40)
+    theta = np.zeros(30_000, np.float32)
+    for number in range(1, 41):
+        made.current = Round(number, theta)
+        theta = made.aggregate(theta, [])
+    assert np.linalg.norm(theta) == pytest.approx(NOISE_LENGTH, rel=0.02 if momentum is None else 0.1)
+    quiet = central(learning_rate="noise", clip_norm=0.5, noise_multiplier=1e-6)
+    quiet.population = replace(quiet.population, num_rounds=40)
+    quiet.aggregate(theta, [])
+    assert quiet.current.figures["learning_rate"] == LONGEST_STEP / 0.5
 
 
 def test_every_round_is_booked_once_for_every_client(run: Run):

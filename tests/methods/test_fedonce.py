@@ -6,6 +6,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from fedpriv.mechanisms.noise import SeededNoise
 from fedpriv.mechanisms.unit_cap import best_cap
 from fedpriv.privacy.composition import compose as compose_events
 from fedpriv.runs.planning import make_plan, with_target
+from fedpriv.server.optimizers import LONGEST_STEP, NOISE_LENGTH
 from fedpriv.server.round import Population, Round
 from fedpriv.training.sequential import LocalData, Training
 from strategies.fedonce import FedOnce, step_of
@@ -111,6 +113,23 @@ def test_the_server_moves_by_its_step_and_remembers_its_error() -> None:
     assert other.error == left
     fixed = server(step=3.0)
     assert fixed.aggregate(np.ones(40, np.float32), [Reply(0, one, 10, {}, 0)])[3] == 7.0
+
+
+def test_steps_by_noise_are_equal_and_their_noise_has_one_length() -> None:
+    one, silent = np.zeros(40, np.float32), np.zeros(40, np.float32)
+    one[3] = 2.0
+    for mechanism in ("privunit", "gaussian"):
+        half = server(step="noise", mechanism=mechanism, epsilon=0.5)
+        half.population = replace(half.population, num_rounds=7)
+        noise = (server(mechanism=mechanism, epsilon=0.5, effective_dims=None).noise(40) / 0.75 / 10) ** 0.5
+        for vector in (one, silent):
+            moved = half.aggregate(np.zeros(40, np.float32), [Reply(k, vector, 10, {}, 0) for k in range(10)])
+            assert half.step * noise * 7**0.5 == pytest.approx(NOISE_LENGTH)
+            assert moved[3] == pytest.approx(vector[3] * half.step)
+    quiet = server(step="noise", mechanism="gaussian", epsilon=1e5)
+    quiet.population = replace(quiet.population, num_rounds=7)
+    quiet.aggregate(np.zeros(40, np.float32), [Reply(0, one, 10, {}, 0)])
+    assert quiet.step == LONGEST_STEP
 
 
 # --- whole runs ------------------------------------------------------------------------------------------

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 from picture_sets import write_mnist
 
-from benchmarks import bench_backbones
+from benchmarks import bench_backbones, choose_pictures
 from fedpriv.config.compose import compose
 from fedpriv.data import maps
+from fedpriv.server.optimizers import LONGEST_STEP, NOISE_LENGTH
 from tools import private_runs
 from tools.private_figure import ROOT, Row, draw, interval, measured, ranked, rows
 from tools.private_runs import EPSILONS, FIGURES, read
@@ -142,6 +143,19 @@ def test_the_picture_is_drawn_from_the_results(tmp_path: Path) -> None:
     assert points == committed, "the committed picture is stale: python -m tools.private_figure draws it"
 
 
+def test_the_experiments_of_cifar_are_what_the_rule_chose() -> None:
+    """Of the committed runs on held-out pictures; and the server's constants are those of the rule's candidates."""
+    assert LONGEST_STEP == choose_pictures.LONGEST
+    for trust, experiment in (("sum", "private_cifar_sum"), ("server", "private_cifar_trusted")):
+        dims, exponent, step, rounds = choose_pictures.chosen()[trust]
+        found = compose([f"experiment={experiment}"])
+        assert (found.features.dims, found.features.exponent, found.num_rounds) == (dims, exponent, rounds)
+        options = found.strategy.options
+        assert (options.step if trust == "sum" else options.learning_rate) == "noise"
+        assert step == f"noise {NOISE_LENGTH:g}" + (" plain" if trust == "server" else "")
+        assert (options.optimizer, found.num_clients) == ("sgd", choose_pictures.CLIENTS)
+
+
 # --- commands beside figures -----------------------------------------------------------------------------
 
 #: In a part of a page: an option that says which run it is, and a figure that a run gave.
@@ -175,6 +189,14 @@ def of_cifar(known: str, epsilon: float, seeds: int) -> tuple[str, list[float]]:
     return " ".join(options), [line["accuracy"] for line in lines]
 
 
+def of_chosen(trust: str, epsilon: float, seeds: int) -> tuple[str, list[float]]:
+    """Of the same file, the experiments whose options a rule chose."""
+    wanted = {"trust": trust, "known": bench_backbones.CHOSEN_NAME, "epsilon": epsilon}
+    lines = [line for line in read(bench_backbones.RESULTS) if wanted.items() <= line.items()]
+    assert sorted(line["seed"] for line in lines) == list(range(seeds))
+    return bench_backbones.CHOSEN[trust], [line["accuracy"] for line in lines]
+
+
 #: (page, beginning of the part, its options, which of its figures, epsilon, record, its row, its seeds).
 RECORDED = (
     ("README.md", f"    .venv/bin/fedpriv {DIGITS}", DIGITS, 0, 8, of_mnist, "digits", 16),
@@ -186,6 +208,11 @@ RECORDED = (
     ("README.md", "| CIFAR-10, `experiment=private_cifar`", CIFAR, 0, 8, of_cifar, "our network", 3),
     (WEIGHTS, "| all images of a client", CIFAR, 0, 8, of_cifar, "our network", 3),
     (FEATURES_PAGE, "`experiment=private_cifar` has", CIFAR, 0, 8, of_cifar, "our network", 3),
+    *(
+        (FEATURES_PAGE, f"| `{experiment}`", experiment, n, 2**n, of_chosen, trust, 3)
+        for trust, experiment in bench_backbones.CHOSEN.items()
+        for n in range(4)
+    ),
     ("docs/privunit.md", "On CIFAR-10, ", CIFAR, 0, 8, of_cifar, "our network", 3),
 )
 #: Figures whose runs were not kept: (page, beginning of the part, the options that the page gives them).
