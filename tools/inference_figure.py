@@ -9,8 +9,9 @@ five (each site its own). A coefficient that the answer leaves out counts for no
 columns that stay.
 
 Links: of the uniform table yes or no by the logistic probability of -1 + 1.5 a - b + 0.5 g, and counts up to 8 of mean
-exp(0.5 + 0.8 a - 0.5 b + 0.3 g), in two rounds; the truth is that of the model without the columns that left it. Hazards: times of constant hazards exp(-0.4 + 0.8 a - 0.5 b + 0.5 g) up
-to 1, censored evenly between 0.2 and 1.6, in three intervals; shown are a, b and g.
+exp(0.5 + 0.8 a - 0.5 b + 0.3 g), in two rounds; the truth is that of the model without the columns that left it.
+Hazards: times of constant hazards exp(-0.4 + 0.8 a - 0.5 b + 0.5 g) up to 1, censored evenly between 0.2 and 1.6, in
+three intervals; shown are a, b and g.
 
 Groups: of the uniform table's rows five groups by chance, of which the last may have another slope of a; how often Q of
 a is beyond 95 % of chi-squared of four degrees, where all are equal and where that slope is 0.3 more.
@@ -217,7 +218,9 @@ def _tests(found: tuple[np.ndarray, ...]) -> tuple[np.ndarray, ...]:
 SITES = tuple("12345")
 
 
-def group_trials(name: str, rows: int, epsilon: float, noises: int, draws: int, more: float = 0.0, seed: int = 0) -> float:
+def group_trials(
+    name: str, rows: int, epsilon: float, noises: int, draws: int, more: float = 0.0, seed: int = 0
+) -> float:
     """How often Q of the slope of a is beyond its 95 % point. name: linear, or of `LINKS`."""
     inner, rounds = (MOMENTS, 1) if name == "linear" else (LINKS[name][0], 2)
     std, rng = math.sqrt(noises * rounds) / gaussian_mu(epsilon, DELTA), np.random.default_rng(seed)

@@ -250,8 +250,8 @@ class Moments:
         return Fit(matrix, self.parts * (std * self.length), spread, known)
 
     def zoomed(self, total: np.ndarray, std: float) -> Moments:
-        """As the next round asks: near the beta that this round's sum gives, drawn to 0 as far as the noise goes. What is
-        not told from a combination of the others stays where it was: it would lead the others astray.
+        """As the next round asks: near the beta that this round's sum gives, drawn to 0 as far as the noise goes. What
+        is not told from a combination of the others stays where it was: it would lead the others astray.
         """
         assert self.link is not None
         whole = self.fit(np.clip(np.nan_to_num(total), -MOST_SUM, MOST_SUM), std)
@@ -295,7 +295,9 @@ class Moments:
         names = ", ".join(self.names[place] for place in kept if self.names[place] in self.compared)
         if moved <= FAR or not names:
             return []
-        return [f"{names}: far from where the last round asked ({moved:.2g} in log odds or logarithms): no interval holds"]
+        return [
+            f"{names}: far from where the last round asked ({moved:.2g} in log odds or logarithms): no interval holds"
+        ]
 
     def answer(self, total: np.ndarray, std: float, spread: int = 1) -> dict[str, Any]:
         """What `fedpriv.data.asked.Answer` says of it: coefficients in the units of the columns."""

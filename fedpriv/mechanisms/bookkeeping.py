@@ -303,8 +303,8 @@ KINDS: dict[type[nn.Module], tuple[Callable[[_Seen], Tensor], Callable[[_Seen, T
 
 
 def filled(values: Tensor, size: int) -> Tensor:
-    """values [b, ...] and zeros, ``size`` rows in all: a copy, whose place in memory does not tell where they stood. Rows
-    of numbers [b, i] begin at multiples of `ALIGNED` numbers: kernels of a CPU follow the place of a row's first one.
+    """values [b, ...] and zeros, ``size`` rows in all: a copy, whose place in memory does not tell where they stood.
+    Rows of numbers [b, i] begin at multiples of `ALIGNED` numbers: kernels of a CPU follow the place of a row's first.
     """
     aligned = values.ndim == 2 and values.is_floating_point()
     width = [-(-values.shape[1] // ALIGNED) * ALIGNED] if aligned else values.shape[1:]
