@@ -274,7 +274,7 @@ class Moments:
         whole = self.fit(total, std, spread)
         kept = whole.identified()
         fit, theta = whole.only(kept), np.zeros(len(self.names)) if self.theta is None else self.theta
-        held = [place for place in np.flatnonzero(theta) if place not in kept]
+        held = [place for place, one in enumerate(theta) if one and place not in kept]
         if self.link is not None and held:  # R M^ t has beta_k - theta_k of these as well
             size = len(kept) + 1
             unknown = np.zeros((len(held), size, size))
@@ -318,7 +318,7 @@ class Moments:
         p_values = scipy.stats.chi2.sf(zero, 1)
         values, (low, high) = offset + scale * values, offset + scale * ends
         told = np.isfinite(low) & np.isfinite(high)
-        held = [] if self.theta is None else [place for place in np.flatnonzero(self.theta) if place not in kept]
+        held = [] if self.theta is None else [place for place, one in enumerate(self.theta) if one and place not in kept]
         told[0] &= not any(owners[place - 1].middle for place in held)  # where such a column is 0 is not told either
         if left := [name for place, name in enumerate(self.names) if place not in np.array(kept)[told]]:
             remarks += self.left(left)
