@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import shutil
+from hashlib import sha256
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +21,9 @@ counter: {counter}
 budgets:
   - {{unit: example, delta: 1.0e-4, max_epsilon: {max_epsilon}, adjacency: add-or-remove-one, observer: secure-sum}}
 accountant: renyi
-strategies: [dpsum]
+strategies: [dpsum, ask]
+queries: {{kinds: [linear, survival, score], columns: [diagnosis, mean radius, mean area], share: 0.9}}
+weights: []
 bundles: [{bundle}]
 schemas: [{schema}]
 limits:
@@ -59,6 +62,30 @@ class Hospitals(Rehearsal):
             "strategy.client.noise_multiplier=3.87 strategy.server.lr=6 engine.round_timeout=900",
         )
         return " ".join((*own, *more))
+
+    def approve(self, trained: Path) -> None:
+        """Every node gets a copy of a run's folder, and a policy that names its weights."""
+        for number in range(self.nodes):
+            place = shutil.copytree(trained, self.folder / f"model-{number}", ignore=shutil.ignore_patterns("private"))
+            model = place / "model.safetensors"
+            entry = f"{{sha256: {sha256(model.read_bytes()).hexdigest()}, file: {model}, trained_on: the hospitals}}"
+            policy = self.policy(number)
+            policy.write_text(policy.read_text().replace("weights: []", f"weights: [{entry}]"))
+
+    def asking(self, trained: Path, run_dir: Path) -> str:
+        """The options of a run that asks."""
+        counts, model = ",".join(map(str, self.counts)), trained / "model.safetensors"
+        return " ".join(
+            (
+                "strategy=ask strategy.secure_sum=protocol dataset=on_nodes privacy.delta=1e-4 num_rounds=1",
+                "'strategy.client.questions=[linear:mean area:mean radius,survival:mean area:diagnosis,score:run]'",
+                f"model.weights={model} model.weights_sha256={sha256(model.read_bytes()).hexdigest()}",
+                "model.trained_on=hospitals strategy.client.noise_multiplier=1.5 engine.round_timeout=900",
+                f"dataset.schema_file={self.folder / 'schema.yaml'} dataset.schema_digest={self.schema}",
+                f"dataset.examples=[{counts}] num_clients={self.nodes} clients_per_round={self.nodes}",
+                f"strategy.server.min_replies={self.nodes} run_dir={run_dir}",
+            )
+        )
 
 
 def write_tables(folder: Path, nodes: int, rows: int | None = None) -> list[int]:

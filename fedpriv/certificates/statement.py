@@ -73,7 +73,10 @@ def of_run(folder: Path) -> dict[str, Any]:
         raise RunFolderError(f"{run.ledger.path}: {words}: it was changed since the run wrote it")
     if not content.torn:
         check_undivided(content, run.ledger.path)
-    accounts, privacy = Accounts(config, run), summary["privacy"]
+    privacy = summary["privacy"]
+    said = Threat(**{name: privacy[name] for name in WORDS})
+    known = any(entry.event.threat == said for entry in content.entries)  # else the method is asked, and its data read
+    accounts = Accounts(config, run, said if known else None)
     protections = [_protection(accounts.verified(), accounts.threat, config.privacy.max_epsilon, privacy)]
     others = accounts.under_further_threats().items()
     protections += [_protection(found, threat, None, None) | {"delta": privacy["delta"]} for threat, found in others]

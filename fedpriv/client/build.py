@@ -325,7 +325,8 @@ def example_counts(config: Config) -> np.ndarray:
     """
     persons, cap, across = unit_of(config) == "person", config.privacy.rows_per_person, sites_of_a_unit(config)
     parts = (config.dataset.model_dump_json(), config.partition.model_dump_json(), config.num_clients, config.seed)
-    key = repr((*parts, persons, cap, across))
+    asks = isinstance(config.strategy.options, AskOptions)  # of all rows, those of tests too
+    key = repr((*parts, persons, cap, across, asks))
     if key not in _counts:
         data = load_federated(config)
         if unit_of(config) != "client":

@@ -32,9 +32,9 @@ asks for the sums of w x x' and x r, where r is y minus its mean at beta = theta
 and w the variance there over the largest, in [0, 1] (`Link`). In place of y stands r, and numbers without it are
 multiplied by w: no vector is longer than above, whatever theta a server sends, and rounds are the adaptive composition
 that `fedpriv.data.questions` has. R M^ t with t = (-(beta - theta) times the largest slope, 1) is the score at beta up
-to second order in beta - theta; its variance is that of the model. What is second order no interval holds: it counts
-where beta is hardly told at all. Columns that are not told stay at theta, and the intervals of the others allow for
-`HELD`.
+to second order in beta - theta; its variance is that of the model. What is second order no interval holds: an answer
+says where it counts (`far`). Columns that a round does not tell from the others keep their theta. At 0 they leave the
+model, as in a linear regression; of others, which earlier rounds told, the intervals allow for `HELD`.
 
 A unit that adds the mean of its rows' vectors has its residuals' mean square in sigma^2; the variance of a mean is no
 larger. With a cap L on rows, a person's L residuals may be one, and sigma^2 counts L times (Cauchy-Schwarz).
@@ -60,14 +60,16 @@ CRITICAL = Z**2
 NOT_TOLD = "not told from a combination of the others (collinear, constant, or too rare for this noise)"
 #: Of times where no number is asked for.
 HAZARD_INTERVALS = 3
-#: Of one that leaves a later round.
-HELD_BACK = "held at what earlier rounds gave"
+#: Of those that leave the model, and of those that leave a later round.
+GONE, HELD_BACK = "left out of the model", "held at what earlier rounds gave"
 #: Coefficients at most.
 MOST_COEFFICIENTS = 64
 #: Keeps V from being 0 where there is no noise.
 TINY = 1e-9
 #: Of beta near which a later round asks, in the schema's scale.
 MOST_BETA = 20.0
+#: Of linear predictors (log odds, log means) in a last round, root mean square, from which on an answer says so.
+FAR = 1.0
 #: Standard deviation of the beta that stay as earlier rounds gave them, in the schema's scale: a bet, not measured.
 HELD = 1.0
 #: Of a number that a server says is a sum.
@@ -248,31 +250,54 @@ class Moments:
         return Fit(matrix, self.parts * (std * self.length), spread, known)
 
     def zoomed(self, total: np.ndarray, std: float) -> Moments:
-        """As the next round asks: near the beta that this round's sum gives, drawn to 0 as far as the noise goes."""
+        """As the next round asks: near the beta that this round's sum gives, drawn to 0 as far as the noise goes. What
+        is not told from a combination of the others stays where it was: it would lead the others astray.
+        """
         assert self.link is not None
-        matrix = np.tensordot(np.clip(np.nan_to_num(total), -MOST_SUM, MOST_SUM) * self.length, self.parts, axes=1)
-        matrix += np.diag([0.0, *[self.drawn * std * self.length] * (len(self.names) - 1), 0.0])
-        theta = self.moved(Fit(matrix, self.parts))
+        whole = self.fit(np.clip(np.nan_to_num(total), -MOST_SUM, MOST_SUM), std)
+        kept = whole.identified()
+        fit = whole.only(kept)
+        ridge = np.diag([0.0, *[self.drawn * std * self.length] * (len(kept) - 1), 0.0])
+        theta = np.zeros(len(self.names)) if self.theta is None else self.theta.copy()
+        theta[kept] = self.moved(replace(fit, matrix=fit.matrix + ridge), kept)
         return replace(self, theta=np.round(np.clip(theta, -MOST_BETA, MOST_BETA) * 1024) / 1024)
 
-    def moved(self, fit: Fit) -> np.ndarray:
-        """beta by Newton's method."""
+    def moved(self, fit: Fit, kept: Sequence[int]) -> np.ndarray:
+        """beta of these columns by Newton's method."""
         assert self.link is not None
         if self.theta is None:
             return self.link.start(fit)
-        return np.asarray(self.theta + fit.coefficients / self.near()[0])
+        return np.asarray(self.theta[kept] + fit.coefficients / self.near()[0])
 
     def told(self, total: np.ndarray, std: float, spread: int = 1) -> tuple[Fit, list[int]]:
         """(what is fitted, its numbers of z)."""
         whole = self.fit(total, std, spread)
         kept = whole.identified()
-        fit, held = whole.only(kept), [place for place in range(len(self.names)) if place not in kept]
-        if self.link is not None and self.theta is not None and held:  # R M^ t has beta_k - theta_k of these as well
+        fit, theta = whole.only(kept), np.zeros(len(self.names)) if self.theta is None else self.theta
+        held = [place for place, one in enumerate(theta) if one and place not in kept]
+        if self.link is not None and held:  # R M^ t has beta_k - theta_k of these as well
             size = len(kept) + 1
             unknown = np.zeros((len(held), size, size))
             unknown[:, -1, :-1] = whole.matrix[np.ix_(held, kept)] * (self.near()[0] * HELD)
             fit = replace(fit, noise=np.concatenate([fit.noise, unknown + np.swapaxes(unknown, 1, 2)]))
         return fit, kept
+
+    def left(self, names: Sequence[str]) -> list[str]:
+        """In words, which are not in the answer: out of the model, or as earlier rounds gave them."""
+        held = [] if self.theta is None else [name for name in names if self.theta[self.names.index(name)]]
+        gone = [name for name in names if name not in held]
+        return [f"{', '.join(some)}: {NOT_TOLD}; {what}" for some, what in ((gone, GONE), (held, HELD_BACK)) if some]
+
+    def far(self, fit: Fit, kept: Sequence[int]) -> list[str]:
+        """In words, where beta lies so far from theta that intervals, which hold to second order, are of no use."""
+        step = fit.coefficients / self.near()[0]
+        moved = math.sqrt(step @ fit.moments @ step / fit.rows)
+        names = ", ".join(self.names[place] for place in kept if self.names[place] in self.compared)
+        if moved <= FAR or not names:
+            return []
+        return [
+            f"{names}: far from where the last round asked ({moved:.2g} in log odds or logarithms): no interval holds"
+        ]
 
     def answer(self, total: np.ndarray, std: float, spread: int = 1) -> dict[str, Any]:
         """What `fedpriv.data.asked.Answer` says of it: coefficients in the units of the columns."""
@@ -283,9 +308,8 @@ class Moments:
         units = np.diag([1.0, *(1 / column.half for column in owners)])  # from the scale of the schema to the columns'
         units[0, 1:] = [-column.middle / column.half for column in owners]
         scale, offset = target.half, target.middle * (np.arange(len(units)) == 0)
-        gone = "left out of the model"
         if self.link is not None and self.theta is not None:  # the first number is a sum of weights, not of rows
-            remarks, gone = [], HELD_BACK
+            remarks = self.far(fit, kept)
             scale, offset = 1 / self.near()[0], units @ self.theta
         units, offset = units[np.ix_(kept, kept)], offset[kept]
         values, errors = units @ fit.coefficients, np.sqrt(np.einsum("ij,jk,ik->i", units, fit.errors, units))
@@ -294,8 +318,10 @@ class Moments:
         p_values = scipy.stats.chi2.sf(zero, 1)
         values, (low, high) = offset + scale * values, offset + scale * ends
         told = np.isfinite(low) & np.isfinite(high)
+        held = [] if self.theta is None else [place for place, one in enumerate(self.theta) if one and place not in kept]
+        told[0] &= not any(owners[place - 1].middle for place in held)  # where such a column is 0 is not told either
         if left := [name for place, name in enumerate(self.names) if place not in np.array(kept)[told]]:
-            remarks.append(f"{', '.join(left)}: {NOT_TOLD}; {gone}")
+            remarks += self.left(left)
         numbers = {"values": values, "low": low, "high": high, "errors": scale * errors, "p_values": p_values}
         names = tuple(self.names[place] for place in np.array(kept)[told])
         return {name: one[told] for name, one in numbers.items()} | {"names": names, "remarks": tuple(remarks)}
@@ -364,7 +390,7 @@ class Hazards(Moments):
         total[:, 1 + len(self.owners) + len(self.squares) - 1] = 0.0  # 2 r^2 - 1
         return total
 
-    def moved(self, fit: Fit) -> np.ndarray:
+    def moved(self, fit: Fit, kept: Sequence[int]) -> np.ndarray:
         """beta by Newton's method, after one factor for all hazards that makes as many events as there were."""
         assert self.theta is not None
         known, residuals = fit.matrix[:-1, :-1] * self.near()[0], fit.matrix[:-1, -1]
@@ -372,7 +398,7 @@ class Hazards(Moments):
         factor = float(np.clip((expected + residuals[0]) / expected, 0.05, 20.0))
         step = np.linalg.lstsq(known * factor, residuals - (factor - 1) * known[:, 0], rcond=None)[0]
         step[0] += math.log(factor)
-        return np.asarray(self.theta + step)
+        return np.asarray(self.theta[kept] + step)
 
     def answer(self, total: np.ndarray, std: float, spread: int = 1) -> dict[str, Any]:
         """Logarithms of hazard ratios; the ratios in the remarks."""
@@ -388,7 +414,11 @@ class Hazards(Moments):
         left = [name for name in own if name not in names]
         return numbers | {
             "names": names,
-            "remarks": (*told, *([f"{', '.join(left)}: {NOT_TOLD}; {HELD_BACK}"] if left else [])),
+            "remarks": (
+                *told,
+                *(remark for remark in found["remarks"] if NOT_TOLD not in remark),
+                *self.left(left),
+            ),
         }
 
 

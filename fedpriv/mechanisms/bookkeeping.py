@@ -24,6 +24,9 @@ from fedpriv.mechanisms.tasks import CLASSES, Task
 #: Bound on the rounding error of a ghost-clipped example's part of the sum, in units of the clip bound.
 DRIFT = 2.0**-28
 
+#: Products of rows this wide, or a multiple of it, give equal rows equal bits (each way looks whether it is so).
+ALIGNED = 8
+
 #: Unit roundoff of float64.
 ROUNDOFF = 2.0**-53
 
@@ -300,5 +303,12 @@ KINDS: dict[type[nn.Module], tuple[Callable[[_Seen], Tensor], Callable[[_Seen, T
 
 
 def filled(values: Tensor, size: int) -> Tensor:
-    """values [b, ...] and zeros, ``size`` rows in all: a copy, whose place in memory does not tell where they stood."""
-    return torch.cat([values, values.new_zeros(size - len(values), *values.shape[1:])])
+    """values [b, ...] and zeros, ``size`` rows in all: a copy, whose place in memory does not tell where they stood.
+    Rows of numbers [b, i] begin at multiples of `ALIGNED` numbers: kernels of a CPU follow the place of a row's first.
+    """
+    aligned = values.ndim == 2 and values.is_floating_point()
+    width = [-(-values.shape[1] // ALIGNED) * ALIGNED] if aligned else values.shape[1:]
+    copy = values.new_zeros(size, *width)
+    rows = copy[:, : values.shape[1]] if aligned else copy
+    rows[: len(values)] = values
+    return rows

@@ -40,12 +40,13 @@ def opacus_totals(config: Config) -> OpacusTotals | None:
 class Accounts:
     """The ledger of a run's folder and what follows from it.
 
-    threat: the method's own. seconds: spent on ledger and composition so far.
+    threat: the method's own; what a finished run says of it needs no data. seconds: spent on ledger and composition so
+    far.
     """
 
-    def __init__(self, config: Config, folder: RunFolder) -> None:
+    def __init__(self, config: Config, folder: RunFolder, threat: Threat | None = None) -> None:
         self.config, self.folder = config, folder
-        self.threat, self.seconds = make_client(config).threat, 0.0
+        self.threat, self.seconds = threat or make_client(config).threat, 0.0
         self.deployed = config.dataset.name == "on_nodes"
         self._running = RunningTotals(config.privacy.delta)  # under the method's own threat
         self._opacus = opacus_totals(config)

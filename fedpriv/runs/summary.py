@@ -121,6 +121,8 @@ def divergence(score: Score) -> dict[str, str]:
 def miscalibration(score: Score) -> dict[str, str]:
     """{miscalibrated: in words}, from the published metrics alone; empty of a model whose probabilities are of use."""
     brier, base = score.metrics.get("brier"), score.metrics.get("base_brier")
+    if base == 0:
+        return {"miscalibrated": "all test rows are of one class: no metric says how well the other is told from it"}
     if brier is None or base is None or brier <= base:
         return {}
     words = f"the Brier score {brier:.3g} is worse than {base:.3g}, that of the base rate for everyone"

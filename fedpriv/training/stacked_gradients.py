@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fedpriv.mechanisms.bookkeeping import filled
+from fedpriv.mechanisms.bookkeeping import ALIGNED, filled
 from fedpriv.mechanisms.clipped_sums import ClippedSum, computes_apart, not_apart
 from fedpriv.mechanisms.noise import clip_factors, in_threads
 from fedpriv.mechanisms.quiet_vmap import quiet_vmap
@@ -21,10 +21,6 @@ from fedpriv.mechanisms.tasks import CLASSES, Classification, Multilabel, Regres
 
 #: How closely a model's gradients under vmap must agree with its ordinary ones before they are used.
 TOLERANCE = 1e-3
-
-#: Products of rows this wide, or a multiple of it, give equal rows equal bits (`Chain.block` looks whether it is so).
-ALIGNED = 8
-
 
 #: The most rows of a block: products of fewer rows take longer for each.
 LARGEST_BLOCK = 2**10

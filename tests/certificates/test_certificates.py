@@ -125,6 +125,25 @@ def changed(certificate: Json, path: tuple[Any, ...], value: Any) -> Json:
     return found
 
 
+def test_a_run_whose_table_is_gone_has_its_certificate(tmp_path: Path) -> None:
+    from conftest import NO_REPORT
+
+    from fedpriv.config.compose import compose
+    from fedpriv.runs.start import start_run
+
+    table, schema = tmp_path / "t.csv", tmp_path / "s.yaml"
+    table.write_text("a,y\n" + "".join(f"{row % 7},{row % 2}\n" for row in range(40)))
+    schema.write_text("target: {column: y, task: classification, classes: ['0', '1']}\ncolumns: {a: {range: [0, 7]}}\n")
+    of_sum = ("strategy=dpsum", "num_clients=2", "clients_per_round=2", "strategy.server.min_replies=2", "num_rounds=1")
+    of_table = ("dataset=table", f"dataset.root={table}", f"dataset.schema_file={schema}", f"dataset.cache={tmp_path}")
+    noise = ("model=linear", "strategy.client.noise_multiplier=8", "privacy.delta=1e-4")
+    start_run(compose([NO_REPORT, *of_sum, *of_table, *noise]), tmp_path / "run")
+    before = statement.of_run(tmp_path / "run")
+    table.unlink()
+    schema.unlink()
+    assert statement.of_run(tmp_path / "run") == before
+
+
 def test_a_runs_certificate_is_verified(of_run: Json, verdict: Callable[..., tuple[int, str]]) -> None:
     code, told = verdict(of_run, f"key={MINE.public}")
     assert code == 0 and "equal" in told and told.endswith("verified\n")

@@ -14,7 +14,19 @@ from scipy import stats
 from fedpriv.common.errors import OptionError
 from fedpriv.data.asked import answers, contributions
 from fedpriv.data.questions import ROWS, Values, parse
-from fedpriv.data.regressions import CRITICAL, Column, Fit, Groups, Hazards, Moments, Z, weighed
+from fedpriv.data.regressions import (
+    CRITICAL,
+    HELD_BACK,
+    NOT_TOLD,
+    Column,
+    Fit,
+    Groups,
+    Hazards,
+    Link,
+    Moments,
+    Z,
+    weighed,
+)
 from fedpriv.data.table_schema import schema_of
 from fedpriv.privacy.gaussian_dp import gaussian_mu
 from tools import inference_figure
@@ -237,7 +249,7 @@ def test_without_noise_rounds_reach_the_greatest_likelihood(name: str) -> None:
 
 @pytest.mark.parametrize(("name", "noises"), [("logistic", 1), ("logistic", 5), ("poisson", 1), ("hazards", 1)])
 def test_their_intervals_hold_the_truth(name: str, noises: int) -> None:
-    held, answered = link_trials(name, 3000, 1.0, noises, 150)
+    held, _, answered = link_trials(name, 3000, 1.0, noises, 150)
     assert ((held > 0.89) | (answered < 0.5)).all() and answered[0] == 1 and answered[-3:].max() > 0.9
 
 
@@ -248,6 +260,48 @@ def test_a_column_that_separates_has_a_finite_answer() -> None:
         moments, total = after("logistic", [a, b, g, np.sign(a)], 2, std)
         found = moments.answer(total, std)
         assert all(np.isfinite(found[one]).all() for one in ("values", "low", "high", "errors", "p_values"))
+
+
+@pytest.mark.parametrize("name", ["logistic", "poisson", "hazards"])
+def test_of_two_equal_columns_later_rounds_ask_about_one(name: str) -> None:
+    """Noise alone told them apart by opposite coefficients, and the one that stayed was refuted to be 0."""
+    (moments, _), std, wrong = LINKS[name], 1.0, 0
+    first = 1 if name == "hazards" else 0
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        columns = linked(name, 1500, rng)
+        columns[first] = columns[first + 1] = rng.uniform(-1, 1, 1500)  # of no effect
+        total = moments.vectors(columns).sum(axis=0)
+        later = moments.zoomed(total + rng.normal(0, std, len(total)), std)
+        total = later.vectors(columns).sum(axis=0) + rng.normal(0, std, len(total))
+        fit, kept = later.told(total, std)
+        place = next((kept.index(k) for k in (len(moments.names) - 3, len(moments.names) - 2) if k in kept), None)
+        if place is not None:
+            assert later.theta is not None
+            low, high = fit.interval(np.eye(len(kept))[place]) + later.theta[kept[place]] * later.near()[0]
+            wrong += not low <= 0 <= high
+    assert wrong <= 4
+
+
+def test_a_group_far_from_the_others_says_that_its_interval_does_not_hold() -> None:
+    """One site has no "yes": its log odds are below -4, and one step from those of all ends at -2.6."""
+    rng = np.random.default_rng(0)
+    columns, site = linked("logistic", 600, rng), rng.integers(0, len(SITES), 600)
+    columns[-1] = np.where(site == 0, -1.0, 1 - 2.0 * (rng.random(600) < 0.5))
+    groups = Groups(LINKS["logistic"][0], SITES)
+    for number in range(2):
+        total = groups.vectors([site, *columns]).sum(axis=0) + rng.normal(0, 0.5, groups.size)
+        groups = groups if number else groups.zoomed(total, 0.5)
+    far = [remark for remark in groups.answer(total, 0.5)["remarks"] if "no interval holds" in remark]
+    assert any(remark.startswith("1: ") for remark in far) and not any(remark.startswith("2: ") for remark in far)
+
+
+def test_an_intercept_at_a_value_of_a_held_column_is_not_told() -> None:
+    columns = [np.full(3000, 0.5), np.sign(np.random.default_rng(0).random(3000) - 0.7)]
+    moments = Moments((Column("a", 10.0, 2.0), Column("y", 0.5, 0.5)), Link("logistic"), np.array([-1.0, 0.5]))
+    answer = moments.answer(moments.vectors(columns).sum(axis=0), 0.3)
+    assert not answer["names"]
+    assert answer["remarks"] == (f"intercept, a: {NOT_TOLD}; {HELD_BACK}",)
 
 
 @pytest.mark.parametrize("name", [*LINKS])

@@ -54,6 +54,11 @@ def test_a_model_worse_than_the_base_rate_says_so(brier: float | None, said: boo
     assert ("Brier score 0.29 is worse than 0.25" in miscalibration(score).get("miscalibrated", "")) == said
 
 
+def test_test_rows_of_one_class_are_told_and_not_judged_by_a_base_rate_of_none() -> None:
+    score = Score({"brier": 2e-9, "base_brier": 0.0, "accuracy": 1.0}, "accuracy", True)
+    assert miscalibration(score)["miscalibrated"].startswith("all test rows are of one class")
+
+
 @pytest.mark.parametrize(
     ("dataset", "shown", "absent"), [("breast_cancer", "auc", ""), ("diabetes", "rmse", "accuracy")]
 )

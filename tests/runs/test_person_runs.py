@@ -110,6 +110,15 @@ def test_as_rows_twice_the_rows_are_other_counts_and_another_epsilon(tmp_path: P
     )
 
 
+def test_questions_are_about_all_persons_whatever_was_counted_before(tmp_path: Path) -> None:
+    of_table = [option for option in table(tmp_path) if option != "model=linear"]
+    counts = [
+        example_counts(compose([*method, *of_table])).sum()
+        for method in (["strategy=dpsgd"], ["strategy=ask", "strategy.client.questions=[count]"])
+    ]
+    assert counts == [32, 40]  # a fifth of the rows is kept for tests of a model
+
+
 def test_counts_and_sampling_are_of_persons(tmp_path: Path) -> None:
     config = compose(["strategy=dpsgd", *table(tmp_path)])
     counts, data = example_counts(config), load_federated(config)

@@ -456,6 +456,15 @@ def test_a_place_with_another_kernel_is_found_in_any_model(mode: str, monkeypatc
                 way.settle(shape, torch.device("cpu"))
 
 
+@pytest.mark.parametrize("outputs", [1, 2, 7])
+def test_a_table_of_any_width_is_computed_in_whole_blocks(outputs: int) -> None:
+    """Kernels of some CPUs follow where a row begins: of 10, 21 or 30 columns even single rows were refused there."""
+    for inputs in range(1, 41):
+        way = PerExampleGradients(nn.Linear(inputs, outputs), block=32, task=task_of(outputs))
+        way.settle((inputs,), torch.device("cpu"))
+        assert way.physical == 32
+
+
 def test_a_sum_is_computed_in_the_threads_of_its_look_and_in_memory_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     way, before, seen = PerExampleGradients(pictures(1, 3), block=4), torch.get_num_threads(), []
     inputs, targets = torch.randn(4, 1, 8, 8), torch.zeros(4, dtype=torch.int64)
