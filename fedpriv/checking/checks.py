@@ -88,7 +88,7 @@ def check_object(
     except MemoryError:
         return could_not(name, question, "it asks for more memory than a check allows")
     except Exception as error:
-        text = " ".join(str(error).split())[:400]
+        text = " ".join(str(error).split())[: 1000 if isinstance(error, NotTaken) else 400]
         words = text if isinstance(error, NotTaken) else f"{type(error).__name__}: {text}"
         return could_not(name, question, with_hint(words))
     finally:

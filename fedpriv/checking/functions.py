@@ -829,6 +829,8 @@ def _rngs(function: Any, arguments: int) -> Iterator[tuple[str, MakeRng]]:
         parameters = []
     places = [one for one in parameters if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
     needed = [one for one in places if one.default is one.empty]
+    if parameters and len(places) < arguments and not any(one.kind is one.VAR_POSITIONAL for one in parameters):
+        return
     if len(needed) <= arguments:
         yield "", lambda seed: None
     if len(places) > arguments and len(needed) in (arguments, arguments + 1):
