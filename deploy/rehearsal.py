@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import numpy as np
 from PIL import Image
@@ -100,7 +100,7 @@ class Rehearsal:
         self._finished_before = 0
         self._prepare(policy, max_epsilon)
 
-    def __enter__(self) -> Rehearsal:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exception: object) -> None:

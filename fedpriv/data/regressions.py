@@ -318,7 +318,9 @@ class Moments:
         p_values = scipy.stats.chi2.sf(zero, 1)
         values, (low, high) = offset + scale * values, offset + scale * ends
         told = np.isfinite(low) & np.isfinite(high)
-        held = [] if self.theta is None else [place for place, one in enumerate(self.theta) if one and place not in kept]
+        held = (
+            [] if self.theta is None else [place for place, one in enumerate(self.theta) if one and place not in kept]
+        )
         told[0] &= not any(owners[place - 1].middle for place in held)  # where such a column is 0 is not told either
         if left := [name for place, name in enumerate(self.names) if place not in np.array(kept)[told]]:
             remarks += self.left(left)
