@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import importlib.abc
 import importlib.machinery
 import math
 import os
@@ -28,7 +29,8 @@ def code(repository: str, module: str, below: str = "") -> Any:
     if place not in sys.path:
         sys.path.insert(0, place)
         for name in [name for name in sys.modules if name.split(".")[0] in {"utils", "models", "data", "config", "nn"}]:
-            del sys.modules[name]  # names that every repository uses
+            if not isinstance(sys.modules[name], _Lent):
+                del sys.modules[name]  # names that every repository uses
     return importlib.import_module(module)
 
 
@@ -46,8 +48,23 @@ class _Lent(types.ModuleType):
         return getattr(_Anything("lent", (), {}), name)
 
 
+class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Modules below a lent one are lent as well."""
+
+    def find_spec(self, name: str, path: Any, target: Any = None) -> importlib.machinery.ModuleSpec | None:
+        above = sys.modules.get(name.rpartition(".")[0])
+        return importlib.machinery.ModuleSpec(name, self, is_package=True) if isinstance(above, _Lent) else None
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> _Lent:
+        return _Lent(spec.name)
+
+    def exec_module(self, module: types.ModuleType) -> None: ...
+
+
 def lend(*names: str, **given: Any) -> None:
     """Modules that are not installed here: any name of them is an empty class, but for what is ``given``."""
+    if not any(isinstance(one, _Finder) for one in sys.meta_path):
+        sys.meta_path.append(_Finder())
     for name in names:
         module = _Lent(name)
         module.__path__ = []

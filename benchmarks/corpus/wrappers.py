@@ -149,29 +149,23 @@ def epsilon_as_noise_high(data: Any) -> Any:
     return _noise_is(10.0, data)
 
 
-def _rows(data: Any, loop: str, optimiser: Any) -> Any:
+def own_optimiser(data: Any) -> Any:
     import torch
+    from torch.func import functional_call, grad, vmap
 
-    lend("pytorch_memlab")
     rows, targets = classes(data)
     model = line(rows.shape[1])
-    options = SimpleNamespace(batch_size=len(rows), sigma=2.0, log_interval=1, verbose=False)
-    train = getattr(code("heyyjudes/dp-sgd", "train", "per-sample-grad/src"), loop)
-    train(options, model, "cpu", [(rows, targets)], optimiser(model), 0, torch.nn.functional.cross_entropy)
+
+    def loss(values: Any, row: Any, wanted: Any) -> Any:
+        return torch.nn.functional.cross_entropy(functional_call(model, values, (row[None],)), wanted[None])
+
+    values = {name: value.detach() for name, value in model.named_parameters()}
+    gradients = vmap(grad(loss), in_dims=(None, 0, 0))(values, rows, targets)
+    make = code("heyyjudes/dp-sgd", "gradcnn.dpsgd", "per-sample-grad/src").make_optimizer
+    for name, value in model.named_parameters():
+        value.bgrad = gradients[name] / len(rows)
+    make(torch.optim.SGD, 2.0, 1.0)(model.parameters(), lr=0.1).step()
     return model.state_dict()
-
-
-def naive_rows(data: Any) -> Any:
-    import torch
-
-    make = code("heyyjudes/dp-sgd", "gradcnn.dpsgd", "per-sample-grad/src").make_optimizer(torch.optim.SGD, 2.0, 1.0)
-    return _rows(data, "train_naive", lambda model: make(model.parameters(), lr=0.1))
-
-
-def naive_rows_small_memory(data: Any) -> Any:
-    import torch
-
-    return _rows(data, "train_naive_sm", lambda model: torch.optim.SGD(model.parameters(), lr=0.1))
 
 
 def two_backward_passes(data: Any) -> Any:
@@ -201,8 +195,7 @@ def engine_for_transformers(data: Any) -> Any:
         def all(cls) -> list[Any]:
             return [value for name, value in vars(cls).items() if not name.startswith("_")]
 
-    lend("transformers", "transformers.modeling_outputs", "transformers.utils", "transformers.pytorch_utils")
-    lend("transformers.models", "transformers.models.opt", "transformers.models.opt.modeling_opt")
+    lend("transformers")
     lend("ml_swissknife", utils=SimpleNamespace(ContainerMeta=Names, handle_unused_kwargs=lambda _: None))
     lend("opt_einsum", contract=torch.einsum)
     engine = code("lxuechen/private-transformers", "private_transformers.privacy_engine").PrivacyEngine
@@ -224,6 +217,7 @@ def local_steps_by_round_seed(data: Any) -> Any:
         value.data.zero_()
     users = code(name, "flearn.users.user_avg")
     user = users.UserAVG(0, rows_and_targets, rows_and_targets, (model, "mclr"), 1.0, 0.1, 0.0, 1, "Gaussian", 0, False)
+    code(name, "utils.autograd_hacks").add_hooks(user.model)
     user.set_parameters(model)
     user.train_dp(2.0, 0, 1.0)
     return user.delta_model
@@ -523,6 +517,7 @@ def adapter(update: Any) -> Any:
     from flwr.client import Client
     from flwr.common import Code, FitIns, FitRes, Status, ndarrays_to_parameters, parameters_to_ndarrays
 
+    lend("flwr.common.parameter", ndarrays_to_parameters=ndarrays_to_parameters, parameters_to_ndarrays=parameters_to_ndarrays)
     moved = ndarrays_to_parameters([_vector(update).astype(np.float32)])
 
     class Fixed(Client):
