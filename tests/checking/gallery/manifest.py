@@ -463,3 +463,17 @@ ROWS = [
     Row("sorbus", "filter", False, "arrays", 2.0, "upper",
         "Report noisy max (Dwork and Roth 2014, 3.3), epsilon 1, and Laplace noise on the entry, epsilon 1."),
 ]  # fmt: skip
+
+#: Of every faulty program, in a word, what its fault is.
+KINDS = {
+    "no noise": "ems exe fulda garonne havel moldau naab nahe saar sado tweed unstrut ure weser wey wye murg inn guadiana "
+    "linth allen cocker agger birs doller ecker gurk",
+    "sensitivity": "aisne amstel glomma kemi marne rhone somme trent tyne vah vienne gave lot nith po acer alnus corylus "
+    "juglans fils taxus",
+    "too little noise": "brenta cher clyde salzach sarthe sieg traun yare leda",
+    "known or repeated noise": "douro ebro eden isar lune mersey neisse saale spey vecht isel betula fagus",
+    "noise that follows the data": "aare derwent mosel ardeche nene bann ilex quercus tilia",
+    "noise that ends, or a grid": "lech lippe fraxinus ginkgo",
+    "whether something is sent": "seine kander carya cedrus larix",
+    "account": "allier cam dee esk",
+}
