@@ -71,7 +71,13 @@ def main(arguments: Sequence[str]) -> None:
                 raise SystemExit(f"{folder}: its commit is {found}, and the truth is of {commits[row['repository']]}")
             said = run(f"benchmarks.corpus.wrappers:{row['name']}", row["claim"], seconds, environment)
             known = {name: row[name] for name in ("name", "form", "truth")}
-            line = {**known, "commit": commit(), "seconds": seconds, "outcome": outcome(row["truth"], said["verdict"]), **said}
+            line = {
+                **known,
+                "commit": commit(),
+                "seconds": seconds,
+                "outcome": outcome(row["truth"], said["verdict"]),
+                **said,
+            }
             made[row["name"], seconds] = line
             with out.open("a") as lines:
                 lines.write(json.dumps(line) + "\n")
@@ -81,7 +87,10 @@ def main(arguments: Sequence[str]) -> None:
         for truth in ("faulty", "sound"):
             here = [one for one in made.values() if one["seconds"] == seconds and one["truth"] == truth]
             counts = {word: [one["name"] for one in here if one["outcome"] == word] for word in OUTCOMES}
-            print(f"  {truth}: {len(here)}; " + "; ".join(f"{word} {len(names)}" for word, names in counts.items() if names))
+            print(
+                f"  {truth}: {len(here)}; "
+                + "; ".join(f"{word} {len(names)}" for word, names in counts.items() if names)
+            )
             for word in ("missed", "accused", "could not check"):
                 if counts[word]:
                     print(f"    {word}: {', '.join(counts[word])}")

@@ -47,7 +47,9 @@ def checked(file: Path, seconds: float) -> dict[str, Any]:
     return run(f"{file}:target", claim_of(file), seconds)
 
 
-def run(target: str, claim: Mapping[str, Any], seconds: float, environment: Mapping[str, str] | None = None) -> dict[str, Any]:
+def run(
+    target: str, claim: Mapping[str, Any], seconds: float, environment: Mapping[str, str] | None = None
+) -> dict[str, Any]:
     """What `fedpriv check` says of a target, in short."""
     options = [f"{name}={claim[name]}" for name in OPTIONS if claim.get(name) is not None]
     with tempfile.TemporaryDirectory() as folder:

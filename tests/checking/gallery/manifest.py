@@ -466,8 +466,8 @@ ROWS = [
 
 #: Of every faulty program, in a word, what its fault is.
 KINDS = {
-    "no noise": "ems exe fulda garonne havel moldau naab nahe saar sado tweed unstrut ure weser wey wye murg inn guadiana "
-    "linth allen cocker agger birs doller ecker gurk",
+    "no noise": "ems exe fulda garonne havel moldau naab nahe saar sado tweed unstrut ure weser wey wye murg inn "
+    "guadiana linth allen cocker agger birs doller ecker gurk",
     "sensitivity": "aisne amstel glomma kemi marne rhone somme trent tyne vah vienne gave lot nith po acer alnus corylus "
     "juglans fils taxus",
     "too little noise": "brenta cher clyde salzach sarthe sieg traun yare leda",
