@@ -79,9 +79,12 @@ def main(arguments: Sequence[str]) -> None:
                 **said,
             }
             made[row["name"], seconds] = line
+            text = (
+                json.dumps(line).replace(str(where), "FOLDER").replace(sys.prefix, "PYTHON")
+            )  # no place of this machine
             with out.open("a") as lines:
-                lines.write(json.dumps(line) + "\n")
-            print(json.dumps(line)[:300], flush=True)
+                lines.write(f"{text}\n")
+            print(text[:300], flush=True)
     for seconds in sorted({seconds for _, seconds in made}):
         print(f"{seconds:g} seconds:")
         for truth in ("faulty", "sound"):
