@@ -20,7 +20,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-OPTIONS = ("epsilon", "delta", "scope", "calls", "adjacency", "unit")
+OPTIONS = ("epsilon", "delta", "scope", "calls", "adjacency", "unit", "bound")
 
 
 def loaded(file: Path) -> ModuleType:
@@ -43,25 +43,23 @@ def claim_of(file: Path) -> Mapping[str, Any]:
 
 
 def checked(file: Path, seconds: float) -> dict[str, Any]:
-    """The check's own JSON in short, by its command."""
-    claim = claim_of(file)
+    """The check's own JSON of a program in short, by its command."""
+    return run(f"{file}:target", claim_of(file), seconds)
+
+
+def run(
+    target: str, claim: Mapping[str, Any], seconds: float, environment: Mapping[str, str] | None = None
+) -> dict[str, Any]:
+    """What `fedpriv check` says of a target, in short."""
     options = [f"{name}={claim[name]}" for name in OPTIONS if claim.get(name) is not None]
     with tempfile.TemporaryDirectory() as folder:
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
         made = subprocess.run(
-            [
-                sys.executable,
-                "-m",
-                "fedpriv",
-                "check",
-                f"{file}:target",
-                *options,
-                f"seconds={seconds}",
-                f"out={folder}",
-            ],
+            [sys.executable, "-m", "fedpriv", "check", target, *options, f"seconds={seconds}", f"out={folder}"],
             capture_output=True,
             text=True,
             check=False,
+            env=environment,
         )
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         found = Path(folder) / "check.json"

@@ -462,4 +462,27 @@ ROWS = [
     # beside allen: what is not chosen is zero, not bare
     Row("sorbus", "filter", False, "arrays", 2.0, "upper",
         "Report noisy max (Dwork and Roth 2014, 3.3), epsilon 1, and Laplace noise on the entry, epsilon 1."),
+    # reduced from public code of which the check said the wrong thing, written anew
+    Row("mincio", "release-torch-bare", False, "vector", gaussian(1.0), "exact",
+        "Gaussian mechanism in 32-bit floats. A number that is none switches the clip off, and long ones beside it "
+        "swallow the small noise: a doubt about broken updates, and nothing for others."),
+    Row("oglio", "release", True, "vector", 4 + log1p(-DELTA * 2**16), "lower",
+        "Clipped by the L2 norm, Laplace noise for the L1 norm, claimed at a delta above zero (figure: sixteen equal "
+        "numbers, where all sixteen losses are 1/4 with chance 2^-16)."),
+    Row("brembo", "loop", True, "dataset", gaussian(20.0), "lower",
+        "An engine that is imported at run time gets a twentieth of the noise."),
 ]  # fmt: skip
+
+#: Of every faulty program, in a word, what its fault is.
+KINDS = {
+    "no noise": "ems exe fulda garonne havel moldau naab nahe saar sado tweed unstrut ure weser wey wye "
+    "murg inn guadiana linth allen cocker agger birs doller ecker gurk",
+    "sensitivity": "aisne amstel glomma kemi marne rhone somme trent tyne vah vienne gave lot nith po acer "
+    "alnus corylus juglans fils taxus oglio",
+    "too little noise": "brenta cher clyde salzach sarthe sieg traun yare leda brembo",
+    "known or repeated noise": "douro ebro eden isar lune mersey neisse saale spey vecht isel betula fagus",
+    "noise that follows the data": "aare derwent mosel ardeche nene bann ilex quercus tilia",
+    "noise that ends, or a grid": "lech lippe fraxinus ginkgo",
+    "whether something is sent": "seine kander carya cedrus larix",
+    "account": "allier cam dee esk",
+}
