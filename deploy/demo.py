@@ -8,6 +8,7 @@ ledger are checked, and everything is stopped.
 
 from __future__ import annotations
 
+import csv
 import json
 import sys
 import tempfile
@@ -84,7 +85,8 @@ def rehearse_tables(folder: Path, say: Callable[[str], None]) -> None:
     more = folder / "predicted.csv"
     if predict([f"run={run_dir}", str(folder / "server/test.csv"), f"out={more}"]):
         raise Failed("predict gave no table")
-    say(f"predicted: {more.read_text().splitlines()[1].rpartition(';')[0].rpartition(';')[2]} is the first row's class")
+    first = next(csv.DictReader(more.read_text().splitlines(), delimiter=";"))
+    say(f"predicted: {first['diagnosis predicted']} is the first row's class")
 
 
 def check_tables(machines: Rehearsal, run_dir: Path, say: Callable[[str], None]) -> None:

@@ -5,6 +5,7 @@ called.
 from __future__ import annotations
 
 import ast
+import pickle
 import re
 from pathlib import Path
 from string import Formatter
@@ -71,6 +72,14 @@ def test_every_sentence_of_the_table_is_said_with_all_that_it_holds() -> None:
         places = {place for part in KINDS[key][2:] for _, place, _, _ in Formatter().parse(part) if place}
         assert None in given or {place.partition(".")[0] for place in places} == given, key
     assert used == set(KINDS)
+
+
+def test_a_pickle_is_read_and_not_run() -> None:
+    """Its numbers, and the floats of an array in it; what it would call is not called."""
+    made = pickle.dumps({"loss": 0.25, "update": np.array([1.5, -2.0])})
+    numbers = played("x", made).numbers
+    assert any(0.25 in values for values in numbers.values()) and any(-2.0 in values for values in numbers.values())
+    assert played("x", b"\x80\x04cbuiltins\nexit\n(tR.").numbers  # exit() where it is run
 
 
 def test_noise_that_cancels_refutes_a_cost_per_call() -> None:
