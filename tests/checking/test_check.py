@@ -23,6 +23,7 @@ from fedpriv.checking.checks import check_object
 from fedpriv.checking.findings import KINDS, Finding
 from fedpriv.checking.functions import NotTaken, recognises_update
 from fedpriv.checking.generators import seeded
+from fedpriv.checking.reading import played
 from fedpriv.checking.replay import calls_of, replay
 from fedpriv.checking.result import Check, Layer
 from fedpriv.checking.subject import Budget, Claim, Question
