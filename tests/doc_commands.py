@@ -170,7 +170,7 @@ ELSEWHERE: tuple[tuple[str, str, str | None], ...] = (
         "tests/runs/test_asking.py::test_ranges_of_a_schema_come_from_private_quantiles",
     ),
     (
-        r"python -m tools\.inference_figure( only=(survival|score|linear|links (seed=400|draws=500)|groups draws=300))?",
+        r"python -m tools\.inference_figure( only=(survival|score|linear|(links|groups) \w+=\d+))?",
         "minutes",
         "tests/data/test_survival.py::test_the_figures_tool_runs",
     ),
