@@ -19,6 +19,7 @@ import pytest
 from fedpriv.checking import child
 from fedpriv.checking.child import Limits, check_name, load_target
 from fedpriv.checking.subject import Question
+from fedpriv.commands.check import check as command
 from fedpriv.commands.check import main
 from fedpriv.common.command_line import read_arguments
 from fedpriv.common.errors import OptionError
@@ -110,9 +111,9 @@ def test_a_fault_ends_with_1_and_the_form_is_the_first_line(tmp_path: Path, caps
 
 
 def test_the_words_of_a_call() -> None:
-    words, options = read_arguments(main, ["--fail-above", "8", "my_app.mod"])
+    words, options = read_arguments(command, ["--fail-above", "8", "my_app.mod"])
     assert (words, options["fail_above"]) == (["my_app.mod"], 8)
-    words, options = read_arguments(main, ["a.py:b", "epsilon=3", "--delta=1e-6"])
+    words, options = read_arguments(command, ["a.py:b", "epsilon=3", "--delta=1e-6"])
     assert (words, options["options"].epsilon, options["options"].delta) == (["a.py:b"], 3, 1e-6)
     for wrong, words in (
         (["a:b", "--epsilom", "3"], "did you mean epsilon"),
@@ -121,7 +122,7 @@ def test_the_words_of_a_call() -> None:
         (["a:b", "--epsilon"], "needs a value"),
     ):
         with pytest.raises(OptionError, match=words):
-            read_arguments(main, wrong)
+            read_arguments(command, wrong)
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from fedpriv.checking.functions import Form, recognises_update, telling_rows
 from fedpriv.checking.reading import Played
 from fedpriv.checking.replay import repeats, replay, shared_by_calls
 from fedpriv.checking.result import Check
-from fedpriv.checking.statistics import ERROR, Two, lower, reach_of, upper
+from fedpriv.checking.statistics import ERROR, Two, ended, lower, reach_of, upper
 from fedpriv.checking.subject import Budget, Claim, Question
 
 CLAIMED = Question(claim=Claim(4.4, 1e-5, adjacency="replace-one"), dims=(16,))
@@ -57,7 +57,8 @@ def within_a_range(update: Any, rng: Any) -> Any:
 def test_noise_that_ends_refutes_a_claim(target: Any, expected: bool) -> None:
     subject = recognises_update(target, CLAIMED)
     assert subject is not None
-    found = {one.name: one.severity for one in replay(subject, CLAIMED, Budget(40)).findings}
+    played = replay(subject, CLAIMED, Budget(40))
+    found = {one.name: one.severity for one in (*played.findings, *ended(subject, CLAIMED, played.kept, Budget(20)))}
     assert (found.get("noise-ends") == "fault") == expected
 
 
