@@ -83,7 +83,7 @@ def test_every_command_is_there_and_tells_its_options(name: str, fedpriv: Fedpri
 #: Options that a command reads; what shell completion offers is read off its help.
 READ = {
     "audit": [audit.audit, guard_costs.audit],
-    "check": [check.main],
+    "check": [check.check, check.init],
     "certificate": [certificate.main],
     "reproduce": [reproduce.main],
     "leaderboard": [leaderboard.main],
