@@ -235,13 +235,23 @@ def scale_ratio(two: Two) -> tuple[str, float]:
     judged = two.varying & ~atoms(two.left) & ~atoms(two.right)
     for record in np.unique(two.records[judged]):
         columns = judged & (two.records == record)
-        first, second = (float(np.sqrt((spread(part[:, columns]) ** 2).mean())) for part in (two.left, two.right))
-        if min(first, second) <= 0 or _rounding_only(two, columns):
+        sides = two.left[:, columns], two.right[:, columns]
+        scales = [[float(np.sqrt((spread(part) ** 2).mean())) for part in parts] for parts in (sides, _signed(*sides))]
+        if min(scales[0]) <= 0 or _rounding_only(two, columns):
             continue
-        ratio = max(first / second, second / first)
+        scale = min(scales, key=max)
+        ratio = max(scale) / max(min(scale), 1e-300)
         if ratio > worst:
             worst, where = ratio, str(record)
     return where, worst
+
+
+def _signed(*sides: Numbers) -> Sequence[Numbers]:
+    """Whole numbers modulo a power of two as signed ones: about zero they go around. Others as they are."""
+    if any((part < 0).any() or (part != np.floor(part)).any() for part in sides):
+        return sides
+    half = 2.0 ** math.floor(math.log2(max(1.0, *(float(part.max()) for part in sides))))
+    return [(part + half) % (2 * half) - half for part in sides]
 
 
 def _rounding_only(two: Two, columns: Bools) -> bool:

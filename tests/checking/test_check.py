@@ -75,6 +75,17 @@ def test_every_sentence_of_the_table_is_said_with_all_that_it_holds() -> None:
     assert used == set(KINDS)
 
 
+@pytest.mark.parametrize(("grows", "names"), [(False, set()), (True, {"noise-depends-on-data"})])
+def test_noise_that_goes_around_a_modulus_has_one_scale(grows: bool, names: set[str]) -> None:
+    def modular(update: Any, rng: Any) -> Any:
+        length = np.linalg.norm(update)
+        whole = np.trunc(64 * update / max(1.0, length)).astype(np.int64)
+        scale = 128.0 * (1 + min(length, 100.0) * grows)
+        return (whole + np.rint(rng.normal(0.0, scale, whole.shape)).astype(np.int64)) % 2**20
+
+    assert faults(replayed(modular)) & {"noise-depends-on-data"} == names
+
+
 def test_a_pickle_is_read_and_not_run() -> None:
     """Its numbers, and the floats of an array in it; what it would call is not called."""
     made = pickle.dumps({"loss": 0.25, "update": np.array([1.5, -2.0])})
