@@ -253,6 +253,7 @@ FITTING = {
     "model=gru": {"dataset.train_examples": "40", "local.batch_size": "4"},
     "_cifar": {"dataset": "digits", "dataset.train_examples": "40", "local.batch_size": "4"},
     "_cifar_sum": {"strategy.server.min_replies": "4"},
+    "min_replies=5": {"strategy.server.min_replies": "4"},
     "partition=resampled": {"partition.examples_per_client": "60"},
     "attack.keep_snapshots": {"dataset.train_examples": "400"},
     "bandwidth=5": {"num_clients": "20", "clients_per_round": "2", "num_rounds": "10"},
