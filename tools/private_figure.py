@@ -12,7 +12,7 @@ from pathlib import Path
 import matplotlib as mpl
 import numpy as np
 
-from fedpriv.studies.front_page import FEATURES
+from fedpriv.studies.pages import FEATURES
 from tools.private_runs import EPSILONS, FIGURES, read
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -13,7 +13,7 @@ workers   runs at a time; 0: one per core
 out       folder; an interrupted call resumes there, and finished runs are not repeated, whatever the code is now
           (a run that runs.parquet marks as superseded is repeated)
 
-Writes README.md, leaderboard.csv, figures, results.json and runs.parquet. Each run has its own folder in OUT/runs.
+Writes README.md, leaderboard.csv, results.json and runs.parquet. Each run has its own folder in OUT/runs.
 Beside papers (RESULTS/leaderboard, RESULTS/PAPER) the head of RESULTS/README.md says what all of them found.
 """
 
@@ -50,7 +50,6 @@ def main(
     from fedpriv.studies.pages import write_boards
     from fedpriv.studies.results import write_results
     from fedpriv.studies.runner import study_runs
-    from fedpriv.studies.study_plots import draw_board
 
     with stop.handled():
         plans = boards.read_boards(board, boards.BOARDS, scale)
@@ -60,9 +59,6 @@ def main(
                 say("\n".join(effort(prepared, runs)), flush=True)
                 return
             results, records = carry_out(prepared, runs)
-    plots = [draw_board(one, out) if one.entries else None for one in results.boards]
-    with_plots = [one.model_copy(update={"plot": plot}) for one, plot in zip(results.boards, plots, strict=True)]
-    results = results.model_copy(update={"boards": tuple(with_plots)})
     write_results(out, results, records)
     write_boards(results, out)
     if out.name == LEADERBOARD:

@@ -20,8 +20,6 @@ BLUE, VERMILLION, GREEN, PURPLE, ORANGE, SKY, BLACK = (
     "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000",
 )  # fmt: skip
 PALETTE = (BLUE, VERMILLION, GREEN, PURPLE, ORANGE, SKY, BLACK)
-#: Where seven do not do.
-VIOLET, BROWN = "#6a4fc4", "#8c5a2b"
 INK, SOFT, DOTS, FAINT, PAPER = "#33363b", "#5c6169", "#9a9da3", "#d9dadc", "#ffffff"
 
 #: Colour -> the one that takes its place on a dark page.
@@ -30,8 +28,6 @@ DARK = {
     VERMILLION: "#ff9d5c",
     GREEN: "#4fd0a5",
     PURPLE: "#e39ac4",
-    VIOLET: "#a48bf0",
-    BROWN: "#c99664",
     ORANGE: "#f0b63c",
     SKY: "#b9e2fa",
     BLACK: "#f2f2ef",

@@ -9,11 +9,12 @@ from every STUDY/results.json in the folder; `fedpriv.reproduce` and `fedpriv.le
 from __future__ import annotations
 
 import math
+import re
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from fedpriv.common.command_line import command, shown
 from fedpriv.common.errors import OptionError, RunFolderError
@@ -21,16 +22,34 @@ from fedpriv.common.files import write_atomic
 from fedpriv.common.printing import say
 from fedpriv.report.pictures import Picture
 from fedpriv.report.words import figure
-from fedpriv.studies.pages import OUTCOMES, best, by_question, idea_of, ideas_counted, in_percent, nearest, rendered
-from fedpriv.studies.results import RESULTS_FILE, Board, Entry, Leaderboard, PaperResults, read_study
+from fedpriv.studies.pages import (
+    OUTCOMES,
+    SECTIONS,
+    best,
+    by_question,
+    first_sentence,
+    idea_of,
+    ideas_counted,
+    in_numbers,
+    in_percent,
+    metric_name,
+    nearest,
+    on_features,
+    rendered,
+    short,
+)
+from fedpriv.studies.results import RESULTS_FILE, Board, Claim, ClaimKind, Leaderboard, PaperResults, read_study
 from fedpriv.studies.verdicts import LEVEL
 
 LEADERBOARD = "leaderboard"
 BEGIN, END = "<!-- found: begin", "<!-- found: end -->"
 #: Epsilons of the first table.
 EPSILONS = (0.5, 2.0, 8.0)
-#: In the name of a method that reads public features: with the stroke map, and without it.
-FEATURES = ("strokes", "edges")
+#: What was trained in the paper's own setting.
+TRAINED = ("training", "own")
+#: Words of a claim on what is private, at what price.
+PROMISES = re.compile(r"private|\bcosts?\b|[)ε]-LDP|gives \(ε|budget of")
+VERDICTS = ("holds", "does not hold", "not decided")
 #: What is searched for every method: steps, and by how much an upload is bounded.
 COMMON_OPTIONS = {
     *("local.lr", "strategy.server.lr", "strategy.server.learning_rate"),
@@ -55,28 +74,79 @@ def head(papers: Mapping[str, PaperResults], boards: Sequence[Board], picture: P
     ideas = [entry for board in boards for entry in board.entries if entry.idea == "paper"]
     searched = {idea_of(entry.label) for entry in ideas if not entry.chosen.keys() <= COMMON_OPTIONS}
     ranked = [board for board in boards if board.entries]
+    trained = [(name, it, one) for name, it in papers.items() for one in it.listed if one.section == TRAINED]
     return rendered(
         "front",
         picture=picture,
         papers=papers,
         boards=boards,
         claims=claims,
-        answers=[_answer_row(board) for board in ranked if not board.private],
+        ideas=[_idea_row(name, paper, boards) for name, paper in papers.items()],
+        trained=[one for _, _, one in trained],
+        held=[f"{_link(name, it)}: {short(one.claim)}" for name, it, one in trained if one.verdict == "holds"],
+        elsewhere=[_link(name, it) for name, it in papers.items() if name not in {name for name, _, _ in trained}],
+        answers=[_answer_row(board) for board in ranked],
         printed=_printed(papers),
         duels=[ended[one] for one in OUTCOMES] if ended else [],  # type: ignore[index]
         defaults=sorted({idea_of(entry.label) for entry in ideas} - searched),
-        choices=_choices(ranked),
         prices=[one.tuning.composed for board in ranked for one in board.at(8.0) if one.tuning],
-        totals=[_totals(name, paper) for name, paper in papers.items()],
-        ideas=ideas_counted(boards),
+        leaks=[f"{_link(name, it)}: {first_sentence(it.leak)}" for name, it in papers.items()],
+        totals=[*(_totals(_link(n, it), it.listed) for n, it in papers.items()), _totals("all", claims)],
     )
 
 
+def _link(name: str, paper: PaperResults) -> str:
+    return f"[{_method(paper)}]({name}/README.md)"
+
+
+def _method(paper: PaperResults) -> str:
+    return paper.title.partition(":")[0]
+
+
+def _idea_row(name: str, paper: PaperResults, boards: Sequence[Board]) -> list[str]:
+    """Is its published guarantee true, what does the repaired one cost, how does it do against plain methods, was it
+    trained in the paper's own setting.
+    """
+    places = {one.section for one in paper.listed}
+    kept = [one.verdict == "holds" for one in promises(paper)]
+    whose = {idea_of(one.label): one.paper for board in boards for one in board.entries if one.idea == "paper"}
+    duels = [f"{idea} {in_numbers(n)}" for idea, n in ideas_counted(boards).items() if whose[idea] == _method(paper)]
+    return [
+        _link(name, paper) + paper.title.removeprefix(_method(paper)),
+        f"**{'yes' if all(kept) else 'in part' if any(kept) else 'no'}**: {sum(kept)} of {len(kept)} claims hold",
+        _repaired(paper),
+        "<br>".join(duels) or "–",
+        "no" if TRAINED not in places else "in part" if ("training", "another") in places else "yes",
+    ]
+
+
+def promises(paper: PaperResults) -> list[Claim]:
+    """Claims on what is private, at what price."""
+    return [one for one in paper.listed if one.section == ("mathematics", "own") and PROMISES.search(one.claim)]
+
+
+def _repaired(paper: PaperResults) -> str:
+    """Verified epsilons of the repaired method at the paper's own noise, in brackets what is claimed; the repair in
+    words where none is planned.
+    """
+    for table in paper.tables:
+        rows = {row.name: row.cells for row in table.rows}
+        if table.kind == "plan" and "repaired" in rows:
+            costs = []
+            for column, one, *cells in zip(table.columns, rows["repaired"], *rows.values(), strict=True):
+                claimed = [cell.measured.mean for cell in cells[: "claimed" in rows] if cell.measured]
+                said = [cell.reported for cell in cells if cell.reported is not None] + claimed
+                cost = figure(one.measured and one.measured.mean) + f" [{figure(said[0])}]" * bool(said)
+                costs.append(f"{column}: {cost}" if len(table.columns) > 1 else cost)
+            return f"{table.title.removeprefix('The epsilon of ')}:<br>{'<br>'.join(costs)}"
+    return first_sentence(paper.repair)
+
+
 def _answer_row(board: Board) -> list[str]:
-    """What is reached at which epsilon, on a board whose epsilon does not hold the choice of options."""
+    """What is reached at which epsilon."""
     question = next(question for question, here in by_question([board]) if here)
     link = f"{question.title}: [{board.title}]({LEADERBOARD}/{question.file})"
-    by = "" if board.metric == "accuracy" else f" ({board.metric.replace('_', ' ').upper()})"
+    by = "" if board.metric == "accuracy" else f" ({metric_name(board)})"
     free = " / ".join(_value(one) for one in (board.on_features, board.reference) if one)
     cells = [_answer(board, epsilon) for epsilon in EPSILONS]
     return [link + by, *cells, free, f"[command]({LEADERBOARD}/README.md#commands)"]
@@ -95,7 +165,7 @@ def _answer(board: Board, epsilon: float) -> str:
     first = best(here)
     if first and (first.accuracy.mean or 0.0) < alone:
         return f"stay alone: {_value(board.alone)} (best: {_value(first.accuracy)})"
-    featured = [entry for entry in here if any(name in entry.method for name in FEATURES)]
+    featured = [entry for entry in here if on_features(entry)]
     parts = [best(featured), best([entry for entry in here if entry not in featured])]
     said = " / ".join(_value(one.accuracy) for one in parts if one)
     return said if target == epsilon else f"at {figure(target)}: {said}"
@@ -121,34 +191,15 @@ def _printed(papers: Mapping[str, PaperResults]) -> dict[str, Any]:
     return {"missed": missed, "reached": reached, "another": "all" if another == count else another}
 
 
-def _choices(boards: Sequence[Board]) -> list[tuple[Entry, Entry]]:
-    """Of each board whose epsilon holds the choice of options: its best plain entry, and the same on a board of the
-    same threat model whose epsilon does not.
-    """
-    found = []
-    for board in (board for board in boards if board.private):
-        entries = board.at(nearest(board))
-        here = best([one for one in entries if one.idea == "plain"]) or best(entries)
-        free = [
-            one for other in boards if _threat(other) == _threat(board) and not other.private for one in other.entries
-        ]
-        same = [one for one in free if here and (one.method, one.target) == (here.method, here.target)]
-        found += [(here, same[0])] if here and same else []
-    return found
-
-
-def _threat(board: Board) -> tuple[str, str, str, float]:
-    return board.unit, board.adjacency, board.observer, board.delta
-
-
-def _totals(name: str, paper: PaperResults) -> list[str]:
-    """Verdicts on its claims, the two settings apart."""
-    count = Counter((claim.place, claim.verdict) for claim in paper.listed)
-    verdicts = ("holds", "does not hold", "not decided")
-    settings = [" / ".join(str(count[place, one]) for one in verdicts) for place in ("own", "another")]  # type: ignore[index]
-    untested = sum(claim.place == "not" for claim in paper.listed)
-    link = f"[{paper.title.partition(':')[0]}]({name}/README.md)"
-    return [link, str(len(paper.listed)), *settings, str(untested)]
+def _totals(name: str, claims: Sequence[Claim]) -> list[str]:
+    """Verdicts on claims, kind by kind; the two settings apart."""
+    ended: dict[Any, Counter[str]] = {place: Counter() for place in SECTIONS}
+    for one in claims:
+        ended[one.section][one.kind if one.place == "not" else one.verdict] += 1
+    own, another, proved, elsewhere, tables = (in_numbers(ended[place], VERDICTS) for place in list(SECTIONS)[:-1])
+    if ended["mathematics", "another"]:
+        proved += f" ({elsewhere} in another setting)"
+    return [name, own, another, proved, tables, in_numbers(ended["", "not"], get_args(ClaimKind))]
 
 
 # --- the file ----------------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from importlib.resources import files
 from io import StringIO
 from pathlib import Path
 from statistics import median
+from string import ascii_lowercase
 from typing import Any
 
 from jinja2 import Environment, FunctionLoader, StrictUndefined
@@ -41,12 +42,11 @@ def _templates() -> Environment:
         "median": median,
         "in_percent": in_percent,
         "gap": lambda gap: plus_minus(gap.mean or 0.0, gap.half_width),
-        "idea_row": lambda row: (row[0], *(str(row[1][one]) for one in OUTCOMES)),
-        "is_measured": is_measured,
+        "first_sentence": first_sentence,
         "distinct": distinct,
     }
-    found.globals |= {"table": markdown_table, "counted_by_place": counted_by_place, "counted": counted}
-    found.globals |= {"commits": stored.commits_in_words, "ideas_counted": ideas_counted}
+    found.globals |= {"table": markdown_table, "counted_by_section": counted_by_section, "counted": counted}
+    found.globals |= {"commits": stored.commits_in_words, "ideas_counted": ideas_counted, "in_numbers": in_numbers}
     return found
 
 
@@ -77,11 +77,14 @@ def in_percent(accuracy: Estimate) -> str:
 
 # --- a paper -----------------------------------------------------------------------------------------------
 
-#: Where a claim was tested -> the heading of its table.
-PLACES: Mapping[str, str] = {
-    "own": "In the paper's own setting, or without one",
-    "another": "In another setting",
-    "not": "Not tested here",
+#: Kind of a claim, and where it was tested -> the heading of its table. "": not tested.
+SECTIONS: Mapping[tuple[str, str], str] = {
+    ("training", "own"): "Training, in the paper's own setting",
+    ("training", "another"): "Training, in another setting",
+    ("mathematics", "own"): "Mathematics",
+    ("mathematics", "another"): "Mathematics, in another setting",
+    ("tables", "own"): "The paper's own tables",
+    ("", "not"): "Not tested here",
 }
 #: A verdict of one claim and of several.
 SEVERAL = {
@@ -98,49 +101,84 @@ def counted(claims: Sequence[Claim]) -> str:
     return ", ".join(f"{count[one]} {words[count[one] > 1]}" for one, words in SEVERAL.items() if count[one])  # type: ignore[index]
 
 
-def counted_by_place(claims: Sequence[Claim]) -> list[str]:
-    """A line for each setting, with its verdicts."""
-    parts = {name: [claim for claim in claims if claim.place == name] for name in PLACES}
-    said = [f"{PLACES[name]}: {len(some)}, {counted(some)}." for name, some in parts.items() if some and name != "not"]
-    return said + ([f"Cannot be tested here: {len(parts['not'])}."] if parts["not"] else [])
+def sections(claims: Sequence[Claim]) -> dict[str, list[Claim]]:
+    """Heading -> its claims, of which there are some. The two settings, and the kinds, are never added up."""
+    found = {words: [one for one in claims if one.section == place] for place, words in SECTIONS.items()}
+    return {words: some for words, some in found.items() if some}
+
+
+def counted_by_section(claims: Sequence[Claim]) -> list[str]:
+    """A sentence for each heading, with its verdicts, or the kinds of what is not tested."""
+    kinds = Counter(one.kind for one in claims if one.place == "not")
+    said = {words: counted(some) for words, some in sections(claims).items()}
+    said[SECTIONS["", "not"]] = ", ".join(f"{count} {kind}" for kind, count in kinds.items())
+    return [f"{words}: {len(some)}, {said[words]}." for words, some in sections(claims).items()]
+
+
+def first_sentence(words: str) -> str:
+    return f"{words.partition('. ')[0].rstrip('.')}."
 
 
 def paper_page(it: PaperResults) -> str:
-    marks = {setting: "" for claim in it.listed if (setting := claim.setting)}
+    parts = dict.fromkeys(part for claim in it.claims for part in claim.setting.split("; ") if part)
     raised = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
+    marks = {part: str(number).translate(raised) for number, part in enumerate(parts, 1)}
     moved = [one for one in it.listed if one.before not in (None, "new", one.verdict)]
+    measured = [one for one in it.tables if is_measured(one)]
+    notes = Counter(note for one in measured for note in (*one.notes, *distinct(one, "missing")))
+    shared, not_run = [note for note, times in notes.items() if times > 1], dict[str, list[str]]()
+    for one in it.tables:
+        if one not in measured:
+            not_run.setdefault("; ".join(distinct(one, "missing")), []).append(f"{one.title} ({one.source})")
     return rendered(
         "paper",
         it=it,
         origin=it.provenance.model_copy(
             update={"versions": {n: v for n, v in it.provenance.versions.items() if n != stored.DIGEST}}
         ),
-        places=PLACES,
-        marks={setting: str(number).translate(raised) for number, setting in enumerate(marks, 1)},
-        moved=[(one.claim, one.before, one.verdict, one.rule or "the protocol's margins") for one in moved],
+        marks=marks,
+        moved=[(short(one.claim), one.before, one.verdict, one.rule or "the protocol's margins") for one in moved],
         new=[one for one in it.listed if one.before == "new"],
-        beyond=[_beyond_row(one) for one in it.claims if one.beyond],
+        beyond=[_beyond_row(one, marks) for one in it.claims if one.beyond],
+        shared=dict(zip(shared, ascii_lowercase, strict=False)),
+        not_run=not_run,
+        sections=sections(it.listed),
         claim_rows=_claim_rows,
         is_measured=is_measured,
         how=_how,
+        notes_of=_notes_of,
         cell_rows=_cell_rows,
         distinct=distinct,
     )
 
 
-def _beyond_row(one: Claim) -> tuple[str, ...]:
-    setting = f" Not the paper's setting: {one.setting}." if one.setting else ""
-    return one.claim, one.beyond + (f" (before: {one.before})" if one.before else ""), one.words + setting
+def short(claim: str) -> str:
+    """Without how it was read."""
+    return claim.partition(" (read")[0]
 
 
-def _claim_rows(claims: Sequence[Claim], place: str, marks: Mapping[str, str]) -> Iterator[tuple[str, ...]]:
+def _marked(claim: Claim, marks: Mapping[str, str]) -> str:
+    """What was measured, with the marks of what is not the paper's setting."""
+    return " ".join((claim.words, *(marks[part] for part in claim.setting.split("; ") if part)))
+
+
+def _beyond_row(one: Claim, marks: Mapping[str, str]) -> tuple[str, ...]:
+    return one.claim, one.beyond + (f" (before: {one.before})" if one.before else ""), _marked(one, marks)
+
+
+def _notes_of(table: Table, shared: Mapping[str, str]) -> str:
+    """By their letters, of notes that other tables have too."""
+    own = [shared[note] for note in (*table.notes, *distinct(table, "missing")) if note in shared]
+    return f"Notes: {', '.join(own)}." if own else ""
+
+
+def _claim_rows(claims: Sequence[Claim], marks: Mapping[str, str]) -> Iterator[tuple[str, ...]]:
     for claim in claims:
-        if claim.place == place:
-            quotes = " … ".join(f"“{quote}”" for quote in claim.quote)
-            lines = f", line {', '.join(map(str, dict.fromkeys(claim.line)))}" if claim.line else ""
-            where = f"{claim.source}{lines}"
-            mark = f" {marks[claim.setting]}" if claim.setting else ""
-            yield claim.claim, f"{quotes} ({where})" if quotes else where, f"**{claim.verdict}**", claim.words + mark
+        quotes = " … ".join(f"“{quote}”" for quote in claim.quote)
+        lines = f", line {', '.join(map(str, dict.fromkeys(claim.line)))}" if claim.line else ""
+        where = f"{claim.source}{lines}"
+        verdict = f"**{claim.verdict}**" + (f", {claim.kind}" if claim.place == "not" else "")
+        yield claim.claim, f"{quotes} ({where})" if quotes else where, verdict, _marked(claim, marks)
 
 
 def is_measured(table: Table) -> bool:
@@ -236,6 +274,8 @@ QUESTIONS = (
     Question("one_example.md", "One example", "What do messages show of one picture or row?", unit="example"),
     Question("one_person.md", "One person", "What do messages show of a person with several rows?", unit="person"),
 )
+#: In the name of a method that reads public features: with the stroke map, and without it.
+FEATURES = ("strokes", "edges")
 #: Of a duel, in the order of the columns.
 OUTCOMES = ("beats", "loses to", "not decided")
 
@@ -247,6 +287,10 @@ def by_question(boards: Sequence[Board]) -> list[tuple[Question, list[Board]]]:
 def nearest(board: Board, wanted: float = 8.0) -> float:
     """Its target with entries that is nearest to a wanted one, in ratio."""
     return min({one.target for one in board.entries}, key=lambda target: (abs(math.log(target / wanted)), target))
+
+
+def on_features(entry: Entry) -> bool:
+    return any(name in entry.method for name in FEATURES)
 
 
 def best(entries: Sequence[Entry]) -> Entry | None:
@@ -269,6 +313,11 @@ def ideas_counted(boards: Sequence[Board]) -> dict[str, Counter[str]]:
     return dict(sorted(found.items()))
 
 
+def in_numbers(count: Mapping[Any, int], names: Iterable[str] = OUTCOMES) -> str:
+    """Such as won/lost/open."""
+    return "/".join(str(count.get(one, 0)) for one in names)
+
+
 def board_pages(it: Leaderboard) -> dict[str, str]:
     """File -> its text."""
     questions = by_question(it.boards)
@@ -280,15 +329,13 @@ def board_pages(it: Leaderboard) -> dict[str, str]:
                 question=question,
                 boards=boards,
                 threat=_threat,
-                metric=_metric,
+                metric=metric_name,
                 outcome=outcome,
-                duel_rows=_duel_rows,
-                best_words=_best_words,
-                entry_header=_entry_header,
-                entry_rows=_entry_rows,
-                better_below=_better_below,
+                board_rows=_board_rows,
+                remarks=_remarks,
+                searches=_searches,
                 seeds_of=_seeds_of,
-                reasons=_reasons,
+                as_published=_as_published,
             )
     return found
 
@@ -305,58 +352,65 @@ def _anchor(title: str) -> str:
     return "".join(letter for letter in title.lower().replace(" ", "-") if letter.isalnum() or letter == "-")
 
 
-def _metric(board: Board) -> str:
-    return board.metric.replace("_", " ")
+def metric_name(board: Board) -> str:
+    """Of what a board ranks by; AUC and the like in capitals."""
+    words = board.metric.replace("_", " ")
+    return words.upper() if len(words) == 3 else words
 
 
-def _duel_rows(board: Board) -> Iterator[tuple[str, ...]]:
-    labels = {entry.method: entry.label for entry in board.entries}
-    for duel in board.duels:
-        points = plus_minus(duel.difference.mean or 0.0, duel.difference.half_width)
-        sure = "" if duel.adjusted is None else f"{duel.adjusted:.2g}"
-        one, other = (labels.get(method, method) for method in (duel.method, duel.against))
-        yield figure(duel.target), one, other, points, sure, duel.outcome
+def _board_rows(board: Board) -> Iterator[list[str]]:
+    """Of each method its accuracies, the best at the largest target first."""
+    targets = sorted({entry.target for entry in board.entries})
+    cells = {(entry.label, entry.target): entry for entry in board.entries}
+    for label in dict.fromkeys(one.label for target in targets[::-1] for one in board.at(target)):
+        own = [cells.get((label, target)) for target in targets]
+        known = [entry for entry in own if entry]
+        marks = " (ours)" * (known[0].paper == "this project") + " \\*" * any(entry.own_plan for entry in known)
+        yield [label + marks, *("–" if entry is None else _board_cell(entry, board) for entry in own)]
 
 
-def _best_words(entries: Sequence[Entry]) -> str:
-    plain = next((entry for entry in entries if entry.idea == "plain"), entries[0])
-    said = f"{entries[0].label} {in_percent(entries[0].accuracy)}"
-    return said + (f"; plain: {plain.label} {in_percent(plain.accuracy)}" if plain is not entries[0] else "")
+def _board_cell(entry: Entry, board: Board) -> str:
+    mean = in_percent(entry.accuracy).removesuffix(" %")
+    site = f", worst site {in_percent(entry.worst_site).removesuffix(' %')}" if entry.worst_site else ""
+    fewer = entry.tried is not None and board.trials is not None and entry.tried < board.trials
+    failed = f" ({entry.tried} of {board.trials} trials: the others failed)" if fewer else ""
+    tied, anew = "=" * (entry.tied and entry.rank > 1), " †" * bool(entry.superseded)
+    return (f"**{mean}**" if entry.rank == 1 else mean) + tied + site + failed + anew
 
 
-def _entry_header(board: Board, entries: Sequence[Entry]) -> list[str]:
-    sites = ["worst site"] if any(entry.worst_site for entry in entries) else []
-    priced = ["with its search"] if any(entry.tuning for entry in entries) else []
-    return ["", "method", "paper", _metric(board), *sites, "verified epsilon", *priced]
+#: How near a search came to guessing.
+GUESSED = re.compile(r": the best of \d+ trials has [\d.]+ % on held-out examples")
 
 
-def _entry_rows(board: Board, entries: Sequence[Entry]) -> Iterator[list[str]]:
-    header = _entry_header(board, entries)
-    for entry in entries:
-        fewer = entry.tried is not None and board.trials is not None and entry.tried < board.trials
-        failed = f" ({entry.tried} of {board.trials} trials: the others failed)" if fewer else ""
-        site = in_percent(entry.worst_site) if entry.worst_site else "–"
-        price = "–"
-        if entry.tuning:
-            random = entry.tuning.random
-            price = f"{figure(entry.tuning.composed)}; {figure(random) if math.isfinite(random) else '–'}"
-        yield [
-            f"{entry.rank}{'=' if entry.tied and entry.rank > 1 else ''}",
-            entry.label + (" \\*" if entry.own_plan else "") + failed,
-            entry.paper,
-            in_percent(entry.accuracy),
-            *([site] if "worst site" in header else []),
-            figure(entry.verified_epsilon) + (" †" if entry.superseded else ""),
-            *([price] if "with its search" in header else []),
-        ]
-
-
-def _better_below(board: Board, entries: Sequence[Entry]) -> list[str]:
+def _remarks(board: Board) -> Iterator[str]:
+    """What the rows alone do not say: less epsilon that did better, edges, what is to be made anew or is not ranked."""
     there = {(one.method, one.target): one for one in board.entries}
-    smaller = ((entry, there.get((entry.method, entry.better_at or 0.0))) for entry in entries)
-    return [
-        f"{entry.label} ({in_percent(one.accuracy)} at epsilon {figure(one.target)})" for entry, one in smaller if one
-    ]
+    smaller = [(one, there.get((one.method, one.better_at or 0.0))) for one in board.entries]
+    better = [f"{one.label} at {figure(one.target)} ({figure(less.target)})" for one, less in smaller if less]
+    edges = [f"{one.label} at {figure(one.target)}" for one in board.entries if one.at_edge]
+    if better:
+        yield f"More accurate at a smaller epsilon (in brackets), so the search chose badly: {'; '.join(better)}."
+    if edges:
+        yield f"Searches that ended at an edge of what they tried: {'; '.join(edges)}."
+    for one in board.entries:
+        if one.superseded:
+            yield f"†: {one.label} at {figure(one.target)}, to be made anew: {one.superseded}"
+    found: dict[str, list[str]] = {}
+    for left in (left for left in board.left if left.variant == "repaired"):
+        at = "" if left.target is None else f" at {figure(left.target)}"
+        found.setdefault(GUESSED.sub(" in every trial", left.reason), []).append(left.label + at)
+    for why, who in found.items():
+        yield f"Not ranked: {'; '.join(who)}: {why}"
+
+
+def _searches(board: Board) -> str:
+    """What the choice of options would cost, composed, at each target."""
+    prices: dict[float, list[float]] = {}
+    for entry in board.entries:
+        if entry.tuning:
+            prices.setdefault(entry.target, []).append(entry.tuning.composed)
+    ends = {target: dict.fromkeys(map(figure, (min(some), max(some)))) for target, some in prices.items()}
+    return "; ".join(f"{figure(target)} becomes {' to '.join(end)}" for target, end in ends.items())
 
 
 def _seeds_of(board: Board) -> str:
@@ -364,15 +418,14 @@ def _seeds_of(board: Board) -> str:
     return f"{' or '.join(map(str, numbers))} seed{'' if numbers == [1] else 's'}"
 
 
-def _reasons(boards: Sequence[Board], variant: str) -> list[tuple[str, str, str]]:
-    """What the boards do not rank, or what methods are as published: on each board, those of one reason together."""
-    found: dict[tuple[str, str], dict[str, None]] = {}
-    for board in boards:
-        for one in board.left:
-            if one.variant == variant:
-                who = one.label + ("" if one.target is None else f" at epsilon {figure(one.target)}")
-                found.setdefault((board.title, one.reason), {})[who] = None
-    return [(title, "; ".join(who), why) for (title, why), who in found.items()]
+def _as_published(board: Board) -> str:
+    """Epsilon, and the papers' ideas that have it as published, on features or not; others have no such price."""
+    ideas, found = {entry.method: entry.idea for entry in board.entries}, dict[str, dict[str, None]]()
+    for left in board.left:
+        if left.variant == "published" and ideas.get(left.method, "paper") == "paper":
+            price = left.reason if left.reason.startswith("epsilon ") else "no bound"
+            found.setdefault(price, {})[re.sub(", features( of edges)?", "", left.label)] = None
+    return ". ".join(f"{price[0].upper()}{price[1:]}: {'; '.join(who)}" for price, who in found.items())
 
 
 COLUMNS = (

@@ -15,7 +15,7 @@ from fedpriv.config.compose import CONF
 from fedpriv.config.explain import first_option_error
 from fedpriv.studies.data import held_out, where
 from fedpriv.studies.jobs import Job
-from fedpriv.studies.results import Verdict
+from fedpriv.studies.results import ClaimKind, Verdict
 
 FOLDER = CONF / "reproduction"
 #: More looks than this would cost more than they give (`fedpriv.studies.statistics`).
@@ -355,6 +355,24 @@ class Paper(Spec):
                 yield where, f"no such column: {figure.column}"
             if figure.kind == "lines" and len(figure.x) != len(table.columns):
                 yield where, f"x has one number for each of {len(table.columns)} columns"
+
+    def kind_of(self, claim: ClaimSpec) -> ClaimKind:
+        """What decides a claim. One that nothing tests is of the kind of the cells beside it, without any of training,
+        since it would take runs.
+        """
+        if claim.test.kind in ("printed", "ordered"):
+            return "tables"
+        cells = claim.test.cells or list(_flat(claim.beside))
+        return "training" if not cells or any(map(self._is_learned, cells)) else "mathematics"
+
+    def _is_learned(self, place: Place) -> bool:
+        """Whether a figure is of a network that was trained. Bounds on privacy and counts of bytes follow from a run's
+        options, whatever it learns; what is computed from pictures trains.
+        """
+        table, row, column = place
+        spec = self.tables[table]
+        counted = MEASURES.get(spec.measure_of(row, column), ())[:1] in (("privacy",), ("traffic",))
+        return not counted and (spec.kind in ("train", "attack") or (spec.kind == "computed" and bool(spec.dataset)))
 
     def looks(self, table: str, scale: Scale, wanted: int | None = None) -> tuple[int, ...]:
         """Seeds in all at each look that is planned for a table; what is computed needs no spread. wanted: of the

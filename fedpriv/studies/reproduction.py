@@ -266,6 +266,7 @@ def _claim(name: str, claim: ClaimSpec, found: Measured, settled: Outcome) -> Cl
         name=name,
         verdict=settled.verdict,
         words=". ".join(part.rstrip(".") for part in words if part) + ".",
+        kind=found.paper.kind_of(claim),
         difference=settled.difference,
         unit="points" if unit == "%" else unit,
         p=sure,

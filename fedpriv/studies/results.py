@@ -39,6 +39,10 @@ Number = Annotated[float, BeforeValidator(number), PlainSerializer(_json, when_u
 
 Verdict = Literal["holds", "does not hold", "not decided", "cannot be tested here"]
 
+#: What decides a claim: the tables that its paper prints, mathematics (proofs, exact prices, counts, audits of a
+#: mechanism, errors without training), or networks that were trained.
+ClaimKind = Literal["training", "mathematics", "tables"]
+
 
 class Stored(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -180,6 +184,7 @@ class Claim(Stored):
     source: str
     verdict: Verdict
     words: str
+    kind: ClaimKind
     difference: Estimate | None = None
     unit: str = ""
     p: float | None = None
@@ -194,6 +199,11 @@ class Claim(Stored):
     def place(self) -> Literal["own", "another", "not"]:
         """Where it was tested; the two settings are never added up (docs/results/protocol.md, section 2)."""
         return "not" if self.verdict == "cannot be tested here" else "another" if self.setting else "own"
+
+    @property
+    def section(self) -> tuple[str, str]:
+        """(kind, where it was tested): under what it is counted; of all that is not tested here together."""
+        return "" if self.place == "not" else self.kind, self.place
 
 
 class PaperResults(Stored):
@@ -322,7 +332,6 @@ class Board(Stored):
     alone: Estimate | None = None
     entries: tuple[Entry, ...]
     left: tuple[Left, ...] = ()
-    plot: Figure | None = None
     ahead: Mapping[float, Estimate] = {}
     duels: tuple[Duel, ...] = ()
     chance: float | None = None

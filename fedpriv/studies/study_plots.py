@@ -1,4 +1,4 @@
-"""The pictures of studies, as SVG: a paper's figures redrawn, a board, all boards, and errors of mean estimation.
+"""The pictures of studies, as SVG: a paper's figures redrawn, all boards, and errors of mean estimation.
 
 Every interval is the 95 % t-interval over seeds, of paired differences where a figure is of differences. What a paper
 prints for the same cells stands beside it as hollow marks, at the end of a curve where it is a final accuracy.
@@ -7,6 +7,7 @@ prints for the same cells stands beside it as hollow marks, at the end of a curv
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import cycle
@@ -24,24 +25,21 @@ from fedpriv.common.files import drawn, write_atomic
 from fedpriv.report.pictures import (
     BLACK,
     BLUE,
-    BROWN,
     FAINT,
     GREEN,
     INK,
     ORANGE,
     PALETTE,
-    PAPER,
     PURPLE,
     SKY,
     VERMILLION,
-    VIOLET,
     Picture,
     themed,
 )
 from fedpriv.report.plots import blank_figure, draw_line, log_axis
 from fedpriv.report.words import figure as in_figures
 from fedpriv.studies.mean_estimation import Curve
-from fedpriv.studies.pages import best
+from fedpriv.studies.pages import best, by_question, metric_name, on_features
 from fedpriv.studies.papers import FigureSpec, Paper, Place
 from fedpriv.studies.reproduction import Measured
 from fedpriv.studies.results import Board, Entry, Estimate, Figure, RunRecord
@@ -290,149 +288,68 @@ def _captions(spec: FigureSpec, shown_lines: Sequence[Line]) -> Iterable[str]:
 
 # --- boards ------------------------------------------------------------------------------------------------
 
-#: idea -> (color, marker, words)
-IDEAS = {
-    "plain": (BLUE, "o", "plain methods"),
-    "paper": (VERMILLION, "s", "ideas of the papers"),
-    "rival": (GREEN, "D", "rivals"),
-}
-
-
-def draw_board(board: Board, folder: Path) -> Figure:
-    """A panel for each epsilon, a row for each method, the most accurate at the largest epsilon first; every panel
-    begins below its worst method, so that differences can be seen.
-    """
-    labels = list(dict.fromkeys(one.label for target in sorted(board.targets)[::-1] for one in board.at(target)))
-    targets = sorted({entry.target for entry in board.entries})
-    width = max(7.4, 3.2 + 2.3 * len(targets))
-    canvas = Canvas(figsize=(width, 1.6 + 0.27 * len(labels)), facecolor="white")
-    canvas.set_layout_engine("constrained", h_pad=0.08, w_pad=0.08)
-    FigureCanvasAgg(canvas)
-    panels: Sequence[Axes] = canvas.subplots(1, len(targets), sharey=True, squeeze=False)[0]
-    for axes, target in zip(panels, targets, strict=True):
-        _panel(axes, board, labels, target)
-    panels[0].set_yticks(range(len(labels)), labels, fontsize=9)
-    panels[0].set_ylim(len(labels) - 0.4, -0.6)
-    canvas.suptitle(board.title, x=0.01, ha="left", fontsize=12, fontweight="bold", color=INK)
-    known: dict[str, Any] = {}
-    for axes in panels:
-        known = dict(zip(*reversed(axes.get_legend_handles_labels()), strict=True)) | known
-    columns = 5 if width > 9 else 3
-    canvas.legend(known.values(), known.keys(), loc="outside lower right", ncols=columns, frameon=False, fontsize=9)
-    file = f"{FOLDER}/{board.name}.svg"
-    (folder / FOLDER).mkdir(parents=True, exist_ok=True)
-    save(canvas, folder / file)
-    three = {at: [f"{one.label} {one.accuracy.mean or 0.0:.1f} %" for one in board.at(at)[:3]] for at in targets}
-    bests = "; ".join(f"epsilon {in_figures(at)}: {', '.join(some)}" for at, some in three.items())
-    alt = f"Accuracy of {len(labels)} methods, a panel for each verified epsilon. The best: {bests}."
-    caption = "Bars: 95 % intervals over seeds. Each panel has an axis of its own."
-    return Figure(name=board.name, file=file, alt=alt, caption=caption)
-
-
-def _panel(axes: Axes, board: Board, labels: Sequence[str], target: float) -> None:
-    ends = []
-    for entry in board.at(target):
-        color, marker, words = IDEAS[entry.idea]
-        mean, half = entry.accuracy.mean or 0.0, entry.accuracy.half_width or 0.0
-        ends += [mean - half, mean + half]
-        axes.errorbar(
-            [mean], [labels.index(entry.label)], xerr=[[half], [min(half, 100 - mean)]], color=color, marker=marker,
-            ms=5, lw=1.4, capsize=2, ls="none", label=words,
-        )  # fmt: skip
-    levels = (
-        (board.reference, "-", "FedAvg without privacy"),
-        (board.on_features, "-.", "the same on features"),
-        (board.alone, (0, (5, 2)), "every client by itself"),
-        (board.chance and Estimate(n=1, mean=board.chance), (0, (2, 2)), "guessing"),
-    )
-    for level, style, words in levels:
-        if level and level.mean is not None:
-            axes.axvline(level.mean, color=INK, lw=1.2, ls=style, label=words)
-            ends += [level.mean] if words != "guessing" else []
-    axes.set_title(f"epsilon {in_figures(target)}", fontsize=10, color=INK)
-    axes.set_xlim(max(0.0, min(ends) - 3.0), min(100.0, max(ends) + 3.0))
-    axes.xaxis.set_major_locator(MaxNLocator(nbins=4, integer=True))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda tick, _: f"{tick:.0f} %"))
-    axes.grid(axis="both", color=FAINT, lw=0.7)
-    axes.set_axisbelow(True)
-    axes.tick_params(colors=INK, length=0, labelsize=9)
-    axes.spines[["top", "right", "left", "bottom"]].set_visible(False)
-
-
-#: Who sees what, in few words.
-OBSERVERS = {
-    "server": "the server",
-    "server+members": "the server and other clients",
-    "secure-sum": "whoever sees the sums",
-    "trusted-server": "outsiders",
-    "public": "the public",
-}
-#: Words of a line of each board, its marker, size and style, and whose entries it is of: methods of this project by how
-#: their names begin. Marks lie around each other where one entry has several roles.
+#: Color, marker and words of a line, and whose entries it is of: on equal inputs each.
 ROLES = (
-    ("the best method", "o", 5.0, "-", lambda entry: True),
-    ("the best plain method", "o", 9.5, ":", lambda entry: entry.idea == "plain"),
-    ("FedOnce, this project's own", "D", 10.5, "--", lambda entry: entry.method.startswith("fedonce")),
+    (BLUE, "o", "plain methods", lambda entry: entry.idea == "plain" and not on_features(entry)),
+    (VERMILLION, "s", "ideas of the papers", lambda entry: entry.idea == "paper" and not on_features(entry)),
+    (GREEN, "D", "rivals", lambda entry: entry.idea == "rival" and not on_features(entry)),
+    (PURPLE, "^", "on public features", on_features),
 )
 
 
 def draw_overview(boards: Sequence[Board], folder: Path) -> Picture | None:
-    """Accuracy against verified epsilon, a colour for each board: overview.svg; None where no board has an entry."""
-    ranked = [board for board in boards if board.entries]
-    if not ranked:
+    """Accuracy against verified epsilon, a panel for each board, in rows by who is trusted: overview.svg, in letters
+    that a telephone shows; None where no board has an entry. What is no accuracy has an axis of its own.
+    """
+    rows = [(one.title, some) for one, here in by_question(boards) if (some := [b for b in here if b.entries])]
+    if not rows:
         return None
-    inches = (8.4, 4.2 + 0.2 * (3 + len(ranked)))
-    canvas, axes = blank_figure("Accuracy at equal verified epsilon", "test accuracy in %", inches=inches)
-    colors = dict(zip([board.name for board in ranked], cycle((*PALETTE, VIOLET, BROWN))))
-    handles = []
-    for place, board in enumerate(ranked):
-        color, apart = colors[board.name], 1.03 ** (place - (len(ranked) - 1) / 2)  # side by side
-        for words, marker, size, style, role in ROLES[::-1]:
-            entries = of_role(board, role)
-            axes.errorbar(
-                [apart * one.verified_epsilon for one in entries], [one.accuracy.mean or 0.0 for one in entries],
-                yerr=[one.accuracy.half_width or 0.0 for one in entries], color=color, ls=style, lw=1.6, capsize=2,
-                elinewidth=1, marker=marker, ms=size, mfc=color if words == ROLES[0][0] else "none",
-            )  # fmt: skip
-        who = f"{board.title}: {of_role(board)[-1].label} (observer: {OBSERVERS[board.observer]})"
-        handles.append(Line2D([], [], color=color, lw=4, label=who))
-    for words, marker, size, style, _ in ROLES:
-        fill = INK if words == ROLES[0][0] else PAPER
-        handles.append(Line2D([], [], color=INK, ls=style, marker=marker, ms=size, mfc=fill, label=words))
-    axes.set_xscale("log")
-    axes.set_xlabel("verified epsilon of the whole run, logarithmic")
-    _ticks(axes, sorted({entry.target for board in ranked for entry in board.entries}))
-    axes.set_ylim(top=min(axes.get_ylim()[1], 101.0), bottom=max(0.0, axes.get_ylim()[0]))
-    axes.grid(axis="x", color=FAINT, lw=0.5)
-    canvas.legend(handles=handles, loc="outside lower left", frameon=False, fontsize=9, labelcolor=INK, ncols=1)
+    heights = [0.35 + 1.65 * math.ceil(len(here) / 2) for _, here in rows]
+    canvas = Canvas(figsize=(4.3, 0.5 + sum(heights)), facecolor="white", layout="constrained")
+    FigureCanvasAgg(canvas)
+    parts = canvas.subfigures(len(rows), 1, height_ratios=heights, squeeze=False)[:, 0]
+    for part, (title, here) in zip(parts, rows, strict=True):
+        part.suptitle(title, x=0.01, ha="left", fontsize=11, fontweight="bold", color=INK)
+        for place, board in enumerate(here):
+            _overview_panel(part.add_subplot(math.ceil(len(here) / 2), 2, place + 1), board)
+    handles = [Line2D([], [], color=color, marker=mark, ms=4, label=words) for color, mark, words, _ in ROLES]
+    handles.append(Line2D([], [], color=INK, ls=(0, (4, 2)), lw=1.2, label="without privacy"))
+    canvas.legend(handles=handles, loc="outside lower left", frameon=False, fontsize=10, labelcolor=INK, ncols=2)
     save(canvas, folder / "overview.svg")
-    last = [(board.title, of_role(board)[-1]) for board in ranked]
-    points = (f"{t}: {one.label} {one.accuracy.mean or 0.0:.1f} % at {in_figures(one.target)}" for t, one in last)
-    alt = f"Accuracy against verified epsilon, logarithmic. The best at each board's largest: {'; '.join(points)}."
-    return Picture("overview.svg", alt, _overview_caption(ranked))
+    last = [(board, of_role(board, bool)[-1]) for _, here in rows for board in here]
+    points = (f"{b.title}: {one.label} {one.accuracy.mean or 0.0:.1f} % at {in_figures(one.target)}" for b, one in last)
+    alt = f"Accuracy or AUC against verified epsilon, by who is trusted. The best at the largest: {'; '.join(points)}."
+    caption = (
+        "The best of each board's plain methods, papers' ideas and rivals, and of all on features, over the verified "
+        "epsilon of a run, logarithmic. Bars: 95 % intervals over seeds. Epsilons of two panels are not comparable."
+    )
+    return Picture("overview.svg", alt, caption)
 
 
-def of_role(board: Board, role: Any = ROLES[0][4]) -> list[Entry]:
+def _overview_panel(axes: Axes, board: Board) -> None:
+    for color, marker, _, role in ROLES:
+        if entries := of_role(board, role):
+            x, means = [one.verified_epsilon for one in entries], [one.accuracy.mean or 0.0 for one in entries]
+            half = [one.accuracy.half_width or 0.0 for one in entries]
+            axes.errorbar(x, means, yerr=half, color=color, lw=1.4, capsize=2, elinewidth=1, marker=marker, ms=4)
+    free = board.on_features or board.reference
+    axes.axhline(free.mean or 0.0, color=INK, lw=1.2, ls=(0, (4, 2)), zorder=1)
+    axes.set_xscale("log")
+    targets = sorted({entry.target for entry in board.entries})
+    _ticks(axes, targets if len(targets) < 5 else targets[::2])
+    axes.set_xlim(targets[0] / 1.6, targets[-1] * 1.6)
+    axes.set_ylim(*((0, 102) if board.metric == "accuracy" else (50, 102)))
+    axes.set_ylabel(f"{metric_name(board)}, %", fontsize=10, color=INK)
+    axes.set_title(textwrap.fill(board.title, 22), fontsize=10, color=INK, loc="left")
+    axes.grid(color=FAINT, lw=0.7)
+    axes.tick_params(colors=INK, length=0, labelsize=10)
+    axes.spines[["top", "right", "left", "bottom"]].set_visible(False)
+
+
+def of_role(board: Board, role: Any) -> list[Entry]:
     """The most accurate entry of a role at each target where there is one."""
     targets = sorted({entry.target for entry in board.entries})
     return [one for target in targets if (one := best([entry for entry in board.at(target) if role(entry)]))]
-
-
-def _overview_caption(boards: Sequence[Board]) -> str:
-    said = [
-        "Bars: 95 % intervals over seeds; colours are drawn side by side. Epsilons of different observers, or of a "
-        "client and an example, are not comparable: lines of one colour are."
-    ]
-    kinds = {
-        "One picture or row is protected in: {}; elsewhere all of a client's.": lambda one: one.unit == "example",
-        "In place of accuracy: {}.": lambda one: one.metric != "accuracy",
-        "Accuracy of the clients' own models: {}.": lambda one: one.measure == "personalised",
-        "The choice of options is within epsilon: {}.": lambda one: one.private,
-    }
-    for words, belongs in kinds.items():
-        named = [one.title + (f", {one.metric}" if "In place" in words else "") for one in boards if belongs(one)]
-        said += [words.format("; ".join(named))] if named else []
-    return " ".join(said)
 
 
 # --- mean estimation ---------------------------------------------------------------------------------------
