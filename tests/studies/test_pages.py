@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import re
 from pathlib import Path
@@ -9,10 +10,11 @@ from typing import Any
 
 import pytest
 
+from fedpriv.report.words import plus_minus
 from fedpriv.studies import front_page, papers
 from fedpriv.studies.boards import read_boards
-from fedpriv.studies.front_page import BEGIN, END, head, main, read, refresh, refresh_beside
-from fedpriv.studies.pages import board_pages, ideas_counted, markdown_table, paper_page
+from fedpriv.studies.front_page import BEGIN, END, head, main, promises, read, refresh, refresh_beside
+from fedpriv.studies.pages import board_pages, ideas_counted, in_numbers, markdown_table, paper_page
 from fedpriv.studies.results import Board, Entry, Estimate, Leaderboard, PaperResults, RunRecord, read_runs, read_study
 
 RESULTS = Path(__file__).resolve().parents[2] / "docs" / "results"
@@ -85,8 +87,23 @@ def test_the_committed_head_is_what_the_committed_results_give(committed: Studie
     made = head(*committed, draw_overview(committed[1], tmp_path)).rstrip("\n")
     assert page.startswith(f"# Results\n\n{made}\n") and made.startswith(BEGIN) and made.endswith(END)
     assert (RESULTS / "overview.svg").is_file()
-    prose = [line for line in made.split("\n") if line[:1] not in ("|", "!", "<") and not line.startswith("Bars: ")]
-    assert len(" ".join(prose).split()) <= 250
+    above = page.partition("\n| idea |")[0]
+    assert len(above.split()) <= 600
+    assert re.sub("[*]", "", made.split("\n")[2]).startswith("Trained in a paper's own setting, ")
+
+
+def test_no_page_of_the_boards_is_long() -> None:
+    """What few read is in results.json and leaderboard.csv: the command of every row, every test and every price."""
+    files = list((RESULTS / "leaderboard").glob("*.md"))
+    assert len(files) == 5 and all(len(file.read_text(encoding="utf-8").split()) <= 2000 for file in files)
+    boards = read_study(RESULTS / "leaderboard", Leaderboard).boards
+    with (RESULTS / "leaderboard" / "leaderboard.csv").open(encoding="utf-8") as file:
+        commands = {(row["board"], row["method"], float(row["target"])): row["command"] for row in csv.DictReader(file)}
+    assert commands == {(b.name, one.method, one.target): one.command for b in boards for one in b.entries}
+    text = "".join(file.read_text(encoding="utf-8") for file in files)
+    assert all(
+        f"{plus_minus(e.accuracy.mean or 0.0, e.accuracy.half_width)}" in text for b in boards for e in b.entries
+    )
 
 
 def test_no_result_names_a_place_of_its_machine() -> None:
@@ -106,20 +123,61 @@ def test_the_results_stay_small() -> None:
 
 
 def test_totals_are_those_of_the_papers_pages(committed: Studies) -> None:
-    """By other code: from the JSON itself, findings beyond the papers left out, the two settings apart."""
-    claims = [json.loads((RESULTS / name / "results.json").read_text())["claims"] for name in committed[0]]
-    every = [claim for paper in claims for claim in paper if not claim.get("beyond")]
+    """By other code: from the JSON itself, findings beyond the papers left out, kinds and the two settings apart."""
+    names = list(committed[0])
+    claims = [json.loads((RESULTS / name / "results.json").read_text())["claims"] for name in names]
+    given = [[claim for claim in paper if not claim.get("beyond")] for paper in claims]
     made = head(*committed)
-    assert f"- Of {len(every)} claims of {len(claims)} papers" in made
-    rows = [line for line in made.split("\n") if line.startswith("| [") and "[command]" not in line]
-    for row, paper, own in zip(rows, committed[0], claims, strict=True):
-        numbers = [int(number) for cell in row.split("|")[2:6] for number in cell.split(" / ")]
-        given = [claim for claim in own if not claim.get("beyond")]
-        tested = [claim for claim in given if claim["verdict"] != "cannot be tested here"]
-        assert f"]({paper}/README.md)" in row and numbers[0] == len(given) == sum(numbers[1:])
-        for place, other in ((1, False), (4, True)):
-            here = [claim["verdict"] for claim in tested if bool(claim.get("setting")) is other]
-            assert numbers[place : place + 3] == [here.count(one) for one in ("holds", "does not hold", "not decided")]
+    assert f"The {sum(map(len, given))} claims of {len(names)} papers" in made
+    table = made.partition("| paper |")[2].split("\n\n")[0].split("\n")[2:]
+    for row, paper, own in zip(table, [*names, "all"], [*given, [one for some in given for one in some]], strict=True):
+
+        def ended(kind: str, another: bool, own: Any = own) -> str:
+            here = [one["verdict"] for one in own if one["kind"] == kind and bool(one.get("setting")) is another]
+            return "/".join(str(here.count(one)) for one in ("holds", "does not hold", "not decided"))
+
+        never = [one["kind"] for one in own if one["verdict"] == "cannot be tested here"]
+        proved = ended("mathematics", True)
+        cells = [ended("training", False), ended("training", True), ended("mathematics", False)]
+        cells[2] += "" if proved == "0/0/0" else f" ({proved} in another setting)"
+        cells += [ended("tables", False), "/".join(map(str, map(never.count, ("training", "mathematics", "tables"))))]
+        assert row.strip("| ").split(" | ")[1:] == cells and (paper == "all" or f"]({paper}/README.md)" in row)
+
+
+def test_a_paper_in_answers(committed: Studies) -> None:
+    studies, boards = committed
+    rows = [line for line in head(studies, boards).split("\n") if line.startswith("| [")][: len(studies)]
+    _, agn, _, _, cad = (row.strip("| ").split(" | ")[1:] for row in rows)
+    assert cad[0].startswith("**in part**: ") and "MNIST, σ = 0.3, 30 rounds: 276 [2.72]" in cad[1]
+    counted = ideas_counted(boards)
+    assert cad[2] == f"Fed-CAD {in_numbers(counted['Fed-CAD'])}" and cad[3] in ("yes", "in part")
+    assert agn[1].startswith("The noise has a public floor") and agn[2].count("<br>") == 2 and agn[3] == "no"
+
+    def true(*verdicts: str) -> str:
+        one = next(claim for claim in promises(studies["fedcad"]))
+        claims = tuple(one.model_copy(update={"verdict": verdict}) for verdict in verdicts)
+        made = head({"fedcad": studies["fedcad"].model_copy(update={"claims": claims})}, boards)
+        return re.findall(r"[*]{2}(yes|no|in part)[*]{2}: (.*?) \|", made)[0]
+
+    assert true("holds", "holds") == ("yes", "2 of 2 claims hold") and true("does not hold") == (
+        "no",
+        "0 of 1 claims hold",
+    )
+    assert true("holds", "not decided")[0] == "in part"
+
+
+#: Claims on what is private, at what price. Whoever adds one to a paper sees here whether the page counts it.
+PROMISED = {
+    "adpfl": {"private", "private_run", "constant"},
+    "agn": {"epsilon_agn", "theorem1", "lemma3"},
+    "coqfl": {"theorem1", "private"},
+    "fedags": {"theorem1", "private", "theorem2"},
+    "fedcad": {"epsilon_03", "epsilon_05", "epsilon_fmnist", "same_cost"},
+}
+
+
+def test_the_claims_of_a_guarantee_are_these(committed: Studies) -> None:
+    assert {name: {claim.name for claim in promises(paper)} for name, paper in committed[0].items()} == PROMISED
 
 
 def estimate(mean: float) -> Estimate:
@@ -163,11 +221,8 @@ def test_sentences_follow_the_figures(committed: Studies) -> None:
         sum(ideas[one] for ideas in ideas_counted(boards).values()) for one in ("beats", "loses to", "not decided")
     ]
     assert f"{sum(counts)} pairwise tests: {counts[0]} won, {counts[1]} lost, {counts[2]} open" in head(studies, boards)
-    public = [board for board in boards if not board.private]
-    bare = [b.model_copy(update={"entries": tuple(entry(e, tuning=None) for e in b.entries)}) for b in public]
-    assert "No epsilon of a board counts the choice" in head({}, bare) and "Options chosen privately" not in head(
-        {}, bare
-    )
+    bare = [b.model_copy(update={"entries": tuple(entry(e, tuning=None) for e in b.entries)}) for b in boards]
+    assert "No epsilon of a board counts the choice" in head({}, bare)
     paper = studies["fedcad"]
     table = paper.tables[0].model_copy(update={"unit": "%", "another": False})
     cell = table.rows[0].cells[0].model_copy(update={"measured": Estimate(n=3, mean=80.0), "reported": 81.0})

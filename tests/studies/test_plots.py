@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from matplotlib.container import ErrorbarContainer
 from matplotlib.figure import Figure
 
 from fedpriv.studies import study_plots as plots
+from fedpriv.studies.pages import by_question
 from fedpriv.studies.papers import Paper, Place
 from fedpriv.studies.reproduction import Measured
 from fedpriv.studies.results import Board, Leaderboard, RunRecord, read_study
@@ -199,37 +201,44 @@ def boards() -> list[Board]:
     return list(read_study(RESULTS / "leaderboard", Leaderboard).boards)
 
 
-def test_every_entry_is_a_dot_where_it_belongs(boards: list[Board], drawn: list[Figure], tmp_path: Path) -> None:
-    """And every line without a target is in every panel."""
-    board = next(one for one in boards if one.alone and one.entries)
-    figure = plots.draw_board(board, tmp_path)
-    panels = drawn[0].axes
-    labels = [text.get_text() for text in panels[0].get_yticklabels()]
-    targets = sorted({entry.target for entry in board.entries})
-    assert len(panels) == len(targets) and labels[0] == board.at(max(targets))[0].label
-    for axes, target in zip(panels, targets, strict=True):
-        dots = {(bar[0].get_xdata()[0], labels[int(bar[0].get_ydata()[0])]) for bar in axes.containers}  # type: ignore[attr-defined]
-        assert dots == {(entry.accuracy.mean, entry.label) for entry in board.at(target)}
-        levels = {line.get_label(): line.get_xdata()[0] for line in axes.lines if len(set(line.get_xdata())) == 1}  # type: ignore[arg-type]
-        assert {board.reference.mean, board.alone.mean if board.alone else None} <= set(levels.values())
-    assert figure.file == f"figures/{board.name}.svg" and board.at(max(targets))[0].label in figure.alt
-
-
-def test_the_overview_has_every_boards_lines(boards: list[Board], drawn: list[Figure], tmp_path: Path) -> None:
+def test_the_overview_has_a_panel_for_each_board(boards: list[Board], drawn: list[Figure], tmp_path: Path) -> None:
+    """By who is trusted; what each role has at each target stands in its board's own panel."""
     picture = plots.draw_overview(boards, tmp_path)
     assert picture is not None and plots.draw_overview([], tmp_path) is None
-    labels = [text.get_text() for text in drawn[0].legends[0].get_texts()]
+    panels = {" ".join(axes.get_title("left").split()): axes for axes in drawn[0].axes}
+    assert list(panels) == [board.title for _, here in by_question(boards) for board in here]
+    assert [part.get_suptitle() for part in drawn[0].subfigs] == [
+        one.title for one, here in by_question(boards) if here
+    ]
     for board in boards:
-        best = plots.of_role(board)
-        assert [entry.rank for entry in best] == [1] * len(best)
-        assert any(label.startswith(f"{board.title}: {best[-1].label} (") for label in labels)
-    bars = [bar for bar in drawn[0].axes[0].containers if isinstance(bar, ErrorbarContainer)]
-    assert len(bars) == 3 * len(boards)
-    private = [board.title for board in boards if board.private]
-    assert private and f"The choice of options is within epsilon: {'; '.join(private)}." in picture.caption
+        lines = [list(bar[0].get_ydata()) for bar in panels[board.title].containers]  # type: ignore[attr-defined]
+        assert lines == [
+            [one.accuracy.mean for one in own] for *_, r in plots.ROLES if (own := plots.of_role(board, r))
+        ]
+        best = max((entry.accuracy.mean or 0.0) for entry in board.entries)
+        assert max(map(max, lines)) == best and board.title in picture.alt
+
+
+def test_an_auc_stands_on_no_axis_of_accuracies(boards: list[Board], drawn: list[Figure], tmp_path: Path) -> None:
+    plots.draw_overview(boards, tmp_path)
+    labels = {board.title: "AUC, %" if board.metric == "auc" else "accuracy, %" for board in boards}
+    assert "AUC, %" in labels.values()
+    assert {" ".join(axes.get_title("left").split()): axes.get_ylabel() for axes in drawn[0].axes} == labels
+
+
+def test_a_telephone_shows_letters_of_eleven_pixels(boards: list[Board], tmp_path: Path) -> None:
+    """Where 358 of its 390 pixels are the page's."""
+    plots.draw_overview(boards, tmp_path)
+    text = (tmp_path / "overview.svg").read_text()
+    width = float(re.findall(r'width="([\d.]+)pt"', text)[0])
+    sizes = {float(size) for size in re.findall(r"font-size: ([\d.]+)px", text)}
+    assert sizes and min(sizes) * 358 / width >= 11
 
 
 def test_the_same_results_give_the_same_file(boards: list[Board], tmp_path: Path) -> None:
-    board = min(boards, key=lambda one: len(one.entries))
-    files = [(tmp_path / name / plots.draw_board(board, tmp_path / name).file).read_bytes() for name in "ab"]
-    assert files[0] == files[1] and len(files[0]) < 100_000
+    files = []
+    for name in "ab":
+        (tmp_path / name).mkdir()
+        plots.draw_overview(boards, tmp_path / name)
+        files.append((tmp_path / name / "overview.svg").read_bytes())
+    assert files[0] == files[1] and len(files[0]) < 150_000

@@ -409,3 +409,31 @@ REFUTING = {
 def test_a_bound_refutes_only_with_a_reason(paper: str) -> None:
     claims = papers.load(paper).claims
     assert {name for name, claim in claims.items() if claim.test.decides} == REFUTING[paper]
+
+
+@pytest.mark.parametrize(
+    ("test", "table", "kind"),
+    [
+        ({"kind": "printed", "gains": [[["t/a/c"], ["t/b/c"]]], "says": [1]}, {}, "tables"),
+        ({"kind": "ordered", "rows": [["t/a/c", "t/b/c"]]}, {}, "tables"),
+        ({"kind": "better", "pairs": PAIR}, {}, "training"),
+        ({"kind": "at_most", "cell": "t/a/c", "bound": 1}, {"kind": "attack", "measure": "figure:x"}, "training"),
+        ({"kind": "better", "pairs": PAIR}, {"kind": "dme"}, "mathematics"),
+        ({"kind": "at_most", "cell": "t/a/c", "bound": 1}, {"kind": "plan"}, "mathematics"),
+        ({"kind": "at_most", "cell": "t/a/c", "bound": 1}, {"kind": "audit"}, "mathematics"),
+        ({"kind": "at_most", "cell": "t/a/c", "bound": 1}, {"kind": "computed"}, "mathematics"),
+        (
+            {"kind": "at_most", "cell": "t/a/c", "bound": 1},
+            {"kind": "computed", "dataset": "mnist"},
+            "training",
+        ),  # from pictures
+        ({"kind": "at_most", "cell": "t/a/c", "bound": 1}, {"measure": "bytes_up"}, "mathematics"),
+        ({"kind": "at_most", "cell": "t/a/c", "bound": 1}, {"measure": "verified_epsilon"}, "mathematics"),
+        ({"kind": "cannot", "why": "hours"}, {}, "training"),
+        ({"kind": "cannot", "why": "no size", "beside": ["t/a/c"]}, {"kind": "plan"}, "mathematics"),
+    ],
+)
+def test_the_kind_of_a_claim_follows_from_its_test_and_tables(test: Any, table: Any, kind: str) -> None:
+    beside = test.pop("beside", [])
+    found = Cells({"x": {"test": test, "beside": beside}}, {}, t=table).paper
+    assert found.kind_of(found.claims["x"]) == kind
