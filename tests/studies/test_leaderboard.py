@@ -312,9 +312,8 @@ def test_failed_trials_are_counted_and_a_missing_accuracy_is_no_zero(tmp_path: P
     records = records_of(key, found, whole)
     assert not isinstance(records, str) and accuracies(key, records) == {0: 50.0, 1: 60.0}
     entry = entry_of(key, found, records)
-    board = SimpleNamespace(trials=2, metric="accuracy")
-    ((_, label, *_),) = pages._entry_rows(board, [entry])  # type: ignore[arg-type]
-    assert label.endswith("(1 of 2 trials: the others failed)") and entry.superseded is None
+    cell = pages._board_cell(entry, SimpleNamespace(trials=2))  # type: ignore[arg-type]
+    assert cell.endswith(" (1 of 2 trials: the others failed)") and entry.superseded is None
     marked = {seed: run.model_copy(update={"superseded": "why"}) for seed, run in records.items()}
     assert entry_of(key, found, marked).superseded == "why"
 
@@ -355,8 +354,8 @@ def test_a_board_ranks_by_its_measure_and_shows_the_worst_site(
     assert (entry.worst_site is None) == (metrics["leading"] == "rmse")
     if entry.worst_site is not None:
         assert entry.worst_site.mean == pytest.approx(70.0)
-        ((*_, site, _),) = pages._entry_rows(SimpleNamespace(trials=2, metric="auc"), [entry])  # type: ignore[arg-type]
-        assert site == "70.0 ± 0.0 %"
+        cell = pages._board_cell(entry, SimpleNamespace(trials=2))  # type: ignore[arg-type]
+        assert cell.endswith(", worst site 70.0 ± 0.0")
 
 
 def test_a_tables_final_runs_are_tested_on_rows_that_no_choice_saw(tmp_path: Path) -> None:

@@ -106,8 +106,8 @@ def test_the_setting_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     page = (tmp_path / "out" / "made_up" / "README.md").read_text()
     assert "`python -m fedpriv.reproduce paper=made_up scale=small seeds=2`" in page
     row = next(line for line in page.split("\n") if line.startswith("| Much noise is better"))
-    assert row.endswith("¹ |") and "Corrected p" in row
-    assert page.count("¹ Not the paper's setting: ours; 2 rounds in place of 200.") == 1
+    assert row.endswith(" ¹ ² |") and "Corrected p" in row
+    assert page.count("¹ Not the paper's setting: ours.") == page.count("² Not the paper's setting: 2 rounds in") == 1
     little, gap = (page.partition("It has ")[2].split(", ")[place] for place in (0, 1))
     assert little.endswith(" %") and gap.startswith("+") and gap.endswith(" points more") and ", 0 printed." in page
 
