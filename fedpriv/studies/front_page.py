@@ -27,7 +27,6 @@ from fedpriv.studies.pages import (
     SECTIONS,
     best,
     by_question,
-    first_sentence,
     idea_of,
     ideas_counted,
     in_numbers,
@@ -90,7 +89,6 @@ def head(papers: Mapping[str, PaperResults], boards: Sequence[Board], picture: P
         duels=[ended[one] for one in OUTCOMES] if ended else [],  # type: ignore[index]
         defaults=sorted({idea_of(entry.label) for entry in ideas} - searched),
         prices=[one.tuning.composed for board in ranked for one in board.at(8.0) if one.tuning],
-        leaks=[f"{_link(name, it)}: {first_sentence(it.leak)}" for name, it in papers.items()],
         totals=[*(_totals(_link(n, it), it.listed) for n, it in papers.items()), _totals("all", claims)],
     )
 
@@ -139,7 +137,7 @@ def _repaired(paper: PaperResults) -> str:
                 cost = figure(one.measured and one.measured.mean) + f" [{figure(said[0])}]" * bool(said)
                 costs.append(f"{column}: {cost}" if len(table.columns) > 1 else cost)
             return f"{table.title.removeprefix('The epsilon of ')}:<br>{'<br>'.join(costs)}"
-    return first_sentence(paper.repair)
+    return paper.repair
 
 
 def _answer_row(board: Board) -> list[str]:
@@ -165,8 +163,7 @@ def _answer(board: Board, epsilon: float) -> str:
     first = best(here)
     if first and (first.accuracy.mean or 0.0) < alone:
         return f"stay alone: {_value(board.alone)} (best: {_value(first.accuracy)})"
-    featured = [entry for entry in here if on_features(entry)]
-    parts = [best(featured), best([entry for entry in here if entry not in featured])]
+    parts = [best([entry for entry in here if on_features(entry) is featured]) for featured in (True, False)]
     said = " / ".join(_value(one.accuracy) for one in parts if one)
     return said if target == epsilon else f"at {figure(target)}: {said}"
 

@@ -42,11 +42,14 @@ def _templates() -> Environment:
         "median": median,
         "in_percent": in_percent,
         "gap": lambda gap: plus_minus(gap.mean or 0.0, gap.half_width),
-        "first_sentence": first_sentence,
         "distinct": distinct,
     }
-    found.globals |= {"table": markdown_table, "counted_by_section": counted_by_section, "counted": counted}
-    found.globals |= {"commits": stored.commits_in_words, "ideas_counted": ideas_counted, "in_numbers": in_numbers}
+    found.globals |= {"table": markdown_table, "counted": counted, "in_numbers": in_numbers, "how": _how}
+    found.globals |= {"claim_rows": _claim_rows, "notes_of": _notes_of, "cell_rows": _cell_rows}
+    found.globals |= {"commits": stored.commits_in_words, "ideas_counted": ideas_counted, "threat": _threat}
+    found.globals |= {"metric": metric_name, "outcome": outcome, "board_rows": _board_rows, "remarks": _remarks}
+    found.globals |= {"searches": _searches, "seeds_of": _seeds_of, "as_published": _as_published}
+    found.globals |= {"nearest": nearest, "anchor": _anchor}
     return found
 
 
@@ -107,18 +110,6 @@ def sections(claims: Sequence[Claim]) -> dict[str, list[Claim]]:
     return {words: some for words, some in found.items() if some}
 
 
-def counted_by_section(claims: Sequence[Claim]) -> list[str]:
-    """A sentence for each heading, with its verdicts, or the kinds of what is not tested."""
-    kinds = Counter(one.kind for one in claims if one.place == "not")
-    said = {words: counted(some) for words, some in sections(claims).items()}
-    said[SECTIONS["", "not"]] = ", ".join(f"{count} {kind}" for kind, count in kinds.items())
-    return [f"{words}: {len(some)}, {said[words]}." for words, some in sections(claims).items()]
-
-
-def first_sentence(words: str) -> str:
-    return f"{words.partition('. ')[0].rstrip('.')}."
-
-
 def paper_page(it: PaperResults) -> str:
     parts = dict.fromkeys(part for claim in it.claims for part in claim.setting.split("; ") if part)
     raised = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
@@ -143,12 +134,7 @@ def paper_page(it: PaperResults) -> str:
         shared=dict(zip(shared, ascii_lowercase, strict=False)),
         not_run=not_run,
         sections=sections(it.listed),
-        claim_rows=_claim_rows,
-        is_measured=is_measured,
-        how=_how,
-        notes_of=_notes_of,
-        cell_rows=_cell_rows,
-        distinct=distinct,
+        measured=measured,
     )
 
 
@@ -321,22 +307,10 @@ def in_numbers(count: Mapping[Any, int], names: Iterable[str] = OUTCOMES) -> str
 def board_pages(it: Leaderboard) -> dict[str, str]:
     """File -> its text."""
     questions = by_question(it.boards)
-    found = {"README.md": rendered("boards", it=it, by_question=questions, nearest=nearest, anchor=_anchor)}
+    found = {"README.md": rendered("boards", it=it, by_question=questions)}
     for question, boards in questions:
         if boards:
-            found[question.file] = rendered(
-                "question",
-                question=question,
-                boards=boards,
-                threat=_threat,
-                metric=metric_name,
-                outcome=outcome,
-                board_rows=_board_rows,
-                remarks=_remarks,
-                searches=_searches,
-                seeds_of=_seeds_of,
-                as_published=_as_published,
-            )
+            found[question.file] = rendered("question", question=question, boards=boards)
     return found
 
 

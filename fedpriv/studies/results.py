@@ -130,13 +130,11 @@ class TableRow(Stored):
 
 
 class Ordering(Stored):
-    """The order that a paper reports in a column, and the measured one. Of its pairs: agreeing: as reported, beyond
-    doubt (95 %); contradicted: the other way round beyond doubt; open: neither.
+    """Pairs of a column's rows. agreeing: ordered as reported, beyond doubt (95 %); contradicted: the other way round
+    beyond doubt; open: neither.
     """
 
     column: str
-    reported: tuple[str, ...]
-    measured: tuple[str, ...]
     agreeing: int
     contradicted: int
     open: int

@@ -316,9 +316,9 @@ def draw_overview(boards: Sequence[Board], folder: Path) -> Picture | None:
     handles.append(Line2D([], [], color=INK, ls=(0, (4, 2)), lw=1.2, label="without privacy"))
     canvas.legend(handles=handles, loc="outside lower left", frameon=False, fontsize=10, labelcolor=INK, ncols=2)
     save(canvas, folder / "overview.svg")
-    last = [(board, of_role(board, bool)[-1]) for _, here in rows for board in here]
-    points = (f"{b.title}: {one.label} {one.accuracy.mean or 0.0:.1f} % at {in_figures(one.target)}" for b, one in last)
-    alt = f"Accuracy or AUC against verified epsilon, by who is trusted. The best at the largest: {'; '.join(points)}."
+    alt = (
+        "Accuracy, or what else a board ranks by, against verified epsilon: a panel for each board of the table above."
+    )
     caption = (
         "The best of each board's plain methods, papers' ideas and rivals, and of all on features, over the verified "
         "epsilon of a run, logarithmic. Bars: 95 % intervals over seeds. Epsilons of two panels are not comparable."
@@ -332,8 +332,8 @@ def _overview_panel(axes: Axes, board: Board) -> None:
             x, means = [one.verified_epsilon for one in entries], [one.accuracy.mean or 0.0 for one in entries]
             half = [one.accuracy.half_width or 0.0 for one in entries]
             axes.errorbar(x, means, yerr=half, color=color, lw=1.4, capsize=2, elinewidth=1, marker=marker, ms=4)
-    free = board.on_features or board.reference
-    axes.axhline(free.mean or 0.0, color=INK, lw=1.2, ls=(0, (4, 2)), zorder=1)
+    for free in filter(None, (board.reference, board.on_features)):
+        axes.axhline(free.mean or 0.0, color=INK, lw=1.2, ls=(0, (4, 2)), zorder=1)
     axes.set_xscale("log")
     targets = sorted({entry.target for entry in board.entries})
     _ticks(axes, targets if len(targets) < 5 else targets[::2])

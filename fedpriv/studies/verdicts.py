@@ -427,17 +427,7 @@ def ordering(column: str, rows: Mapping[str, Values], reported: Mapping[str, flo
         return None
     sides = {(a, b): Sides() if rows[b].guesses else _compared(rows[a], rows[b]) for a, b in pairs}
     counts = Counter(decided(one) for one in both_sides(sides).values())
-    shared = set.intersection(*(set(rows[name].by_seed) for name in names))  # others' luck is no order
-    seeds = {name: sorted(shared) or list(rows[name].by_seed) for name in names}
-    means = {name: sum(rows[name].by_seed[seed] for seed in own) / len(own) for name, own in seeds.items()}
-    return Ordering(
-        column=column,
-        reported=tuple(rows[name].row for name in names),
-        measured=tuple(rows[name].row for name in sorted(names, key=lambda name: -means[name])),
-        agreeing=counts[HOLDS],
-        contradicted=counts[FAILS],
-        open=counts[OPEN],
-    )
+    return Ordering(column=column, agreeing=counts[HOLDS], contradicted=counts[FAILS], open=counts[OPEN])
 
 
 # --- in figures --------------------------------------------------------------------------------------------

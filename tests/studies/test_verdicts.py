@@ -247,9 +247,6 @@ def test_an_ordering_counts_its_pairs() -> None:
     assert counts(high=99.0, low=98.0, noisy=97.0) == (1, 0, 2)
     assert counts(learns=99.0, guess=98.0) == (0, 0, 1) and counts(learns=98.0, guess=99.0) == (0, 1, 0)
     assert counts(high=99.0) is None and counts(high=99.0, low=99.0) is None and counts(high=99.0, gone=98.0) is None
-    lucky = {"high": values("high", 90.0, 91.0), "low": values("low", 89.0, 90.0, 97.0, 98.0)}  # two have no rival
-    found = ordering("column", lucky, {"high": 99.0, "low": 98.0})
-    assert found is not None and found.measured == ("high", "low")
 
 
 # --- rows of a paper ---------------------------------------------------------------------------------------
