@@ -115,7 +115,7 @@ def paper_page(it: PaperResults) -> str:
     raised = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
     marks = {part: str(number).translate(raised) for number, part in enumerate(parts, 1)}
     moved = [one for one in it.listed if one.before not in (None, "new", one.verdict)]
-    measured = [one for one in it.tables if is_measured(one)]
+    measured = [one for one in it.tables if any(cell.measured for _, _, cell in one.cells)]
     notes = Counter(note for one in measured for note in (*one.notes, *distinct(one, "missing")))
     shared, not_run = [note for note, times in notes.items() if times > 1], dict[str, list[str]]()
     for one in it.tables:
@@ -165,10 +165,6 @@ def _claim_rows(claims: Sequence[Claim], marks: Mapping[str, str]) -> Iterator[t
         where = f"{claim.source}{lines}"
         verdict = f"**{claim.verdict}**" + (f", {claim.kind}" if claim.place == "not" else "")
         yield claim.claim, f"{quotes} ({where})" if quotes else where, verdict, _marked(claim, marks)
-
-
-def is_measured(table: Table) -> bool:
-    return any(cell.measured is not None for _, _, cell in table.cells)
 
 
 def distinct(table: Table, what: str) -> list[str]:
