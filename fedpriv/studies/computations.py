@@ -12,12 +12,13 @@ import inspect
 import itertools
 import math
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import torch
 from scipy.optimize import linprog, minimize_scalar
-from scipy.stats import binom, chi2, norm
+from scipy.stats import binom, chi2, norm, t
 from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
@@ -27,6 +28,7 @@ from fedpriv.common.printing import say
 from fedpriv.config.halves import locate
 from fedpriv.config.method_pairs import target
 from fedpriv.mechanisms import laws, quantisation
+from fedpriv.mechanisms.noise import SeededNoise
 from fedpriv.privacy.gaussian_dp import gaussian_epsilon
 from fedpriv.privacy.readings import opacus_renyi
 
@@ -399,7 +401,11 @@ def fedcad_consecutive(overrides: Sequence[str], clients: float, rounds: float, 
     With c_i = |Delta_i - Delta_(i-1)| of one client in consecutive rounds: cases, how many there are; below, in how
     many c_i is less than |Delta_i| and |Delta_(i-1)|; ratio and mean_ratio, the largest and the mean of c_i over the
     lesser of the two; change, the largest c_i; first, peak and last: the mean of c_i over clients in its first, its
-    largest and its last round; peak_round: that of the largest; ends: the larger of first and last over peak.
+    largest and its last round; peak_round: that of the largest.
+
+    rise_and_fall, at most 1 if the means first rise rapidly and then fall slowly: the largest of first over peak; the
+    rounds until the peak over those after it; and 1 + (e - m)/peak, with e the mean of the last third of the rounds, m
+    that of the third around the peak, and e - m the upper end of its 95 % interval over clients.
     """
     from fedpriv.config.compose import compose
     from fedpriv.data.load import load_dataset
@@ -439,8 +445,51 @@ def fedcad_consecutive(overrides: Sequence[str], clients: float, rounds: float, 
         "peak": max(means),
         "peak_round": float(2 + int(np.argmax(means))),
         "last": means[-1],
-        "ends": max(means[0], means[-1]) / max(means),
+        "rise_and_fall": _rise_and_fall(np.asarray(changes)),
     }
+
+
+def _rise_and_fall(changes: np.ndarray) -> float:
+    """Of changes [rounds, clients]: see `fedcad_consecutive`."""
+    means, third = changes.mean(1), len(changes) // 3
+    peak = int(means.argmax())
+    start = min(max(peak - third // 2, 0), len(changes) - third)
+    falls = changes[-third:].mean(0) - changes[start : start + third].mean(0)
+    upper = falls.mean() + t.ppf(0.975, len(falls) - 1) * falls.std(ddof=1) / math.sqrt(len(falls))
+    after = len(changes) - 1 - peak
+    return max(means[0] / means[peak], peak / after if after else math.inf, 1 + upper / means[peak])
+
+
+def fedcad_overhead(repeats: float) -> dict[str, float]:
+    """What Fed-CAD's correlated noise costs beside Fed-LDP's fresh noise, on the network of `fedcad_consecutive`: the
+    least times of a later release of each (ms), of one epoch on 600 pictures (ms), and the difference of the releases
+    in percent of that epoch. Times are this machine's.
+    """
+    from fedpriv.client.build import make_client
+    from fedpriv.config.compose import compose
+    from fedpriv.training.models import build_model
+
+    config = compose(["dataset=mnist", "model=cnn"])
+    model = build_model(config.model, (1, 28, 28), 10, seed=0)
+    start = parameters_to_vector(model.parameters()).detach().clone()
+    images, labels = torch.zeros(EXAMPLES, 1, 28, 28), torch.zeros(EXAMPLES).long()
+    spent = {"epoch": _least(lambda: _trained(model, start, images, labels), repeats)}
+    for name in ("fedldp", "fedcad"):
+        client = make_client(compose([f"strategy={name}", "privacy.variant=published"]), examples=EXAMPLES)
+        noise = SeededNoise(0)
+        kept = client.perturb(start, None, noise).state
+        spent[name] = _least(lambda client=client, kept=kept, noise=noise: client.perturb(start, kept, noise), repeats)
+    return spent | {"overhead": 100 * (spent["fedcad"] - spent["fedldp"]) / spent["epoch"]}
+
+
+def _least(work: Callable[[], object], repeats: float) -> float:
+    """In milliseconds; the first time warms up."""
+    times = [0.0] * (int(repeats) + 1)
+    for one in range(len(times)):
+        began = time.perf_counter()
+        work()
+        times[one] = 1000 * (time.perf_counter() - began)
+    return min(times[1:])
 
 
 def _trained(model: nn.Module, start: Tensor, images: Tensor, labels: Tensor) -> Tensor:
@@ -459,7 +508,7 @@ COMPUTATIONS: Mapping[str, Callable[..., dict[str, float]]] = {
     for one in (
         *(adaptive_diff, least_correlation, worst_variance, exact_mean, nbafl_extreme, fedcad_variance, fedcad_release),
         *(fedcad_consecutive, adpfl_sensitivity, adpfl_upload, adpfl_equation8, adpfl_constant, agn_theorem),
-        *(partial_laplace, weight_sum, budget_ratio, one_bit, shared_bits, fedcad_printed),
+        *(partial_laplace, weight_sum, budget_ratio, one_bit, shared_bits, fedcad_printed, fedcad_overhead),
     )
 }
 

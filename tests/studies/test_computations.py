@@ -16,7 +16,7 @@ from clients.fedcad import FedCADClient
 from fedpriv.common.errors import OptionError
 from fedpriv.mechanisms.noise import SeededNoise, clip
 from fedpriv.studies import computations
-from fedpriv.studies.computations import (
+from fedpriv.studies.computations import _rise_and_fall, (
     adaptive_diff,
     adpfl_constant,
     adpfl_equation8,
@@ -279,8 +279,29 @@ def test_consecutive_updates_are_counted(pictures: object) -> None:
     assert found["cases"] == 4 and 0 <= found["below"] <= 4
     assert found["mean_ratio"] <= found["ratio"]
     assert (found["ratio"] < 1) is (found["below"] == 4)
-    assert found["ends"] == max(found["first"], found["last"]) / found["peak"]
     assert 0 < found["first"] <= found["peak"] and found["last"] <= found["peak"] and found["peak"] <= found["change"]
+
+
+@pytest.mark.parametrize(
+    ("means", "so"),
+    [
+        ([1, 4, 5, 5, 4, 4, 3, 3, 2, 2, 1, 1], True),
+        ([5, 4, 4, 4, 3, 3, 3, 2, 2, 2, 1, 1], False),  # never rises
+        ([1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 4, 4], False),  # rises more slowly than it falls
+        ([1, 4, 5, 5, 5, 5, 5, 5, 5, 5, 5, 5], False),  # stays
+        ([1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 5, 6], False),  # rises to its end
+    ],
+)
+def test_a_rise_and_a_fall_are_told(means: list[float], so: bool) -> None:
+    spread = np.random.default_rng(0).normal(0, 0.1, (12, 8))
+    assert (_rise_and_fall(np.array(means, float)[:, None] + spread) <= 1) is so
+    assert _rise_and_fall(np.array(means, float)[:, None] + 300 * spread) > 1  # nothing is sure
+
+
+def test_a_release_is_compared_with_an_epoch() -> None:
+    found = compute(["what=fedcad_overhead", "repeats=2"])
+    assert found["overhead"] == pytest.approx(100 * (found["fedcad"] - found["fedldp"]) / found["epoch"])
+    assert 0 < found["fedldp"] < found["epoch"]
 
 
 # --- NbAFL against an example whose numbers have no bound: the proof's steps, tried on real training --------
