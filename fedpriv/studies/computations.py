@@ -403,9 +403,9 @@ def fedcad_consecutive(overrides: Sequence[str], clients: float, rounds: float, 
     lesser of the two; change, the largest c_i; first, peak and last: the mean of c_i over clients in its first, its
     largest and its last round; peak_round: that of the largest.
 
-    rise_and_fall, at most 1 if the means first rise rapidly and then fall slowly: the largest of first over peak; the
-    rounds until the peak over those after it; and 1 + (e - m)/peak, with e the mean of the last third of the rounds, m
-    that of the third around the peak, and e - m the upper end of its 95 % interval over clients.
+    rise_and_fall, at most 1 if the means first rise rapidly and then fall slowly: with m the mean over the third of the
+    rounds around the peak, the largest of three: 1 + (e - m)/m of the first round and of the last third of the rounds,
+    e - m being the upper end of a 95 % interval over clients; and the rounds until the peak over those after it.
     """
     from fedpriv.config.compose import compose
     from fedpriv.data.load import load_dataset
@@ -451,13 +451,17 @@ def fedcad_consecutive(overrides: Sequence[str], clients: float, rounds: float, 
 
 def _rise_and_fall(changes: np.ndarray) -> float:
     """Of changes [rounds, clients]: see `fedcad_consecutive`."""
-    means, third = changes.mean(1), len(changes) // 3
-    peak = int(means.argmax())
+    third, peak = max(1, len(changes) // 3), int(changes.mean(1).argmax())
     start = min(max(peak - third // 2, 0), len(changes) - third)
-    falls = changes[-third:].mean(0) - changes[start : start + third].mean(0)
-    upper = falls.mean() + t.ppf(0.975, len(falls) - 1) * falls.std(ddof=1) / math.sqrt(len(falls))
+    top = changes[start : start + third].mean(0)
+
+    def surely_below(some: np.ndarray) -> float:
+        less = some - top
+        half = t.ppf(0.975, len(less) - 1) * less.std(ddof=1) / math.sqrt(len(less))
+        return float(1 + (less.mean() + half) / top.mean())
+
     after = len(changes) - 1 - peak
-    return max(means[0] / means[peak], peak / after if after else math.inf, 1 + upper / means[peak])
+    return max(surely_below(changes[0]), peak / after if after else math.inf, surely_below(changes[-third:].mean(0)))
 
 
 def fedcad_overhead(repeats: float) -> dict[str, float]:

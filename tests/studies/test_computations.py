@@ -16,7 +16,8 @@ from clients.fedcad import FedCADClient
 from fedpriv.common.errors import OptionError
 from fedpriv.mechanisms.noise import SeededNoise, clip
 from fedpriv.studies import computations
-from fedpriv.studies.computations import _rise_and_fall, (
+from fedpriv.studies.computations import (
+    _rise_and_fall,
     adaptive_diff,
     adpfl_constant,
     adpfl_equation8,
