@@ -149,7 +149,8 @@ class ClaimSpec(Spec):
     of the paper, and has no verdict. before: the verdict of the list before the protocol, "new" for what was not on it;
     where it is another one, on runs, it counts only if fresh seeds confirm it (docs/results/protocol.md, section 6).
     rule: that moved it. late: the list's own verdict, too, came from a rule that was made after its seeds. confirm:
-    table -> the table with fresh seeds.
+    table -> the table with fresh seeds; refute: the only pairs that are there, by number: where one of them fails, the
+    claim does.
     """
 
     claim: str
@@ -164,12 +165,19 @@ class ClaimSpec(Spec):
     rule: str = ""
     late: bool = False
     confirm: Mapping[str, str] = {}
+    refute: Numbers = ()
 
     def confirming(self) -> ClaimSpec | None:
         """The same on fresh seeds, if it is planned."""
         if not self.confirm:
             return None
-        changed = {name: _elsewhere(getattr(self.test, name), self.confirm) for name in ("pairs", "cell")}
+        pairs, reported = self.test.pairs, self.test.reported
+        if self.refute:
+            pairs, reported = ([some[i] for i in self.refute if i < len(some)] for some in (pairs, reported))
+        changed = {
+            name: _elsewhere(value, self.confirm) for name, value in (("pairs", tuple(pairs)), ("cell", self.test.cell))
+        }
+        changed["reported"] = tuple(reported)
         return self.model_copy(update={"test": self.test.model_copy(update=changed)})
 
     @property

@@ -136,7 +136,7 @@ def outcomes(study: Study) -> dict[str, Outcome]:
     moved = [name for name, one in settled.items() if _is_moved(claims[name], one, study.paper)]
     fresh = {name: again for name in moved if (again := claims[name].confirming()) is not None}
     confirmed = settle({name: decide(claim, study) for name, claim in fresh.items()})
-    changed = {name: _confirmed(settled[name], confirmed.get(name)) for name in moved}
+    changed = {name: _confirmed(settled[name], confirmed.get(name), claims[name].refute) for name in moved}
     return found | settled | changed
 
 
@@ -166,11 +166,11 @@ def _is_moved(claim: ClaimSpec, outcome: Outcome, paper: Paper) -> bool:
     return strong and not fresh and claim.before is not None and (claim.late or claim.before != outcome.verdict)
 
 
-def _confirmed(outcome: Outcome, fresh: Outcome | None) -> Outcome:
+def _confirmed(outcome: Outcome, fresh: Outcome | None, refute: Sequence[int]) -> Outcome:
     late = f"{outcome.words}. By a rule made after these seeds it {outcome.verdict}"
     if fresh is None or not fresh.estimated:
         return replace(outcome, verdict=OPEN, words=f"{late}; open until fresh seeds say so as well")
-    if fresh.verdict == outcome.verdict:
+    if fresh.verdict == outcome.verdict and not (refute and outcome.verdict == HOLDS):
         return replace(outcome, words=f"{late}, and fresh seeds say so as well: {fresh.words}")
     return replace(outcome, verdict=OPEN, words=f"{late}, which fresh seeds do not confirm: {fresh.words}")
 

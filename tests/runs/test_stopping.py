@@ -156,7 +156,6 @@ def test_a_worker_hands_an_interruption_to_who_waits_for_it() -> None:
     assert (there.signum, there.args) == (signal.SIGTERM, ("in round 3",))
 
 
-
 def test_after_a_checkpoint_the_grace_goes_on():
     with pytest.raises(Stopped), stop.handled(), stop.graceful(0.2):
         with stop.resting():

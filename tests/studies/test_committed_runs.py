@@ -294,6 +294,14 @@ class Committed(Measured):
 
 
 @pytest.mark.parametrize("paper", sorted(PAPERS))
+def test_what_waits_for_fresh_seeds_names_their_table(paper: str) -> None:
+    study = Committed(paper)
+    for claim in study.__dict__["stored"].claims:
+        if "open until fresh seeds" in claim.words:
+            assert study.paper.claims[claim.name].confirm, claim.name
+
+
+@pytest.mark.parametrize("paper", sorted(PAPERS))
 def test_the_committed_verdicts_and_tables_come_out_again_from_the_committed_runs(paper: str) -> None:
     study = Committed(paper)
     stored, found = study.__dict__["stored"], outcomes(study)
