@@ -109,14 +109,34 @@ def _grouped(p: Sequence[float]) -> float:
 
 
 def worst_variance(epsilon: float) -> dict[str, float]:
-    """The largest variance of a pair's mean over all weights, over that of independent answers, as the number of shared
-    bits grows; by the closed forms of both (Lemma 2), on a fine grid that holds the corners and the centre.
+    """The largest variance of a pair's mean over all weights, over that of independent answers."""
+    alone, paired = _variances(epsilon)
+    return {"ratio": float(paired.max() / alone.max()), "pointwise": float((paired / alone).max())}
+
+
+def half_budget(epsilon: float) -> dict[str, float]:
+    """A pair at half of epsilon against independent answers at epsilon: the mean and the largest variance of the mean
+    over all weights; in what share of the weights (%) the pair has more, and at most how many times as much.
+    """
+    (_, paired), (alone, _) = _variances(epsilon / 2), _variances(epsilon)
+    return {
+        **{"mean": float(paired.mean()), "mean_alone": float(alone.mean())},
+        **{"largest": float(paired.max()), "largest_alone": float(alone.max())},
+        "worse": 100 * float((paired > alone * (1 + 1e-12)).mean()),
+        "ratio": float((paired / alone).max()),
+    }
+
+
+def _variances(epsilon: float) -> tuple[np.ndarray, np.ndarray]:
+    """Of the mean of two independent answers, and of a pair as the number of shared bits grows, by the closed forms of
+    both (Lemma 2): for weights in [-1, 1] on a fine grid that holds the corners and the centre.
     """
     p = 0.5 + np.linspace(-1.0, 1.0, 401) * quantisation.tanh_half(epsilon) / 2
     first, second = np.meshgrid(p, p)
     alone = first * (1 - first) + second * (1 - second)
     paired = alone + 2 * (laws.both_high(first, second, 0.0, None) - first * second)
-    return {"ratio": float(paired.max() / alone.max()), "pointwise": float((paired / alone).max())}
+    size = float(quantisation.step(1.0, epsilon)) ** 2  # of the mean of two answers +step or -step
+    return size * alone, size * paired
 
 
 def exact_mean(epsilon: float, bits: float) -> dict[str, float]:
@@ -510,7 +530,16 @@ def _trained(model: nn.Module, start: Tensor, images: Tensor, labels: Tensor) ->
 COMPUTATIONS: Mapping[str, Callable[..., dict[str, float]]] = {
     one.__name__: one
     for one in (
-        *(adaptive_diff, least_correlation, worst_variance, exact_mean, nbafl_extreme, fedcad_variance, fedcad_release),
+        *(
+            adaptive_diff,
+            least_correlation,
+            worst_variance,
+            half_budget,
+            exact_mean,
+            nbafl_extreme,
+            fedcad_variance,
+            fedcad_release,
+        ),
         *(fedcad_consecutive, adpfl_sensitivity, adpfl_upload, adpfl_equation8, adpfl_constant, agn_theorem),
         *(partial_laplace, weight_sum, budget_ratio, one_bit, shared_bits, fedcad_printed, fedcad_overhead),
     )

@@ -29,6 +29,7 @@ from fedpriv.studies.computations import (
     exact_mean,
     fedcad_release,
     fedcad_variance,
+    half_budget,
     least_correlation,
     main,
     nbafl_extreme,
@@ -124,6 +125,23 @@ def test_the_worst_variance_of_a_pair(epsilon: float) -> None:
     power = math.exp(epsilon)
     expected = 0.5 if epsilon >= math.log(3) else 4 * (power - 1) / (power + 1) ** 2
     assert worst_variance(epsilon)["ratio"] == pytest.approx(expected, abs=2e-5)
+
+
+def test_half_of_the_budget_is_enough_in_the_mean_and_not_for_every_pair_of_weights() -> None:
+    found = half_budget(2.0)
+    rng, draws = np.random.default_rng(0), 400_000
+    for weights in [(1.0, -1.0), (0.5, 0.5), (-0.9, -0.9)]:  # the laws, drawn
+        variances = []
+        for epsilon, together in ((1.0, True), (2.0, False)):
+            size = 1 / np.tanh(epsilon / 2)
+            p = 0.5 + np.array(weights) / (2 * size)
+            u, v = rng.random((2, draws))
+            high = np.stack([u < p[0], (1 - u if together else v) < p[1]])
+            variances.append(float((size * (2 * high - 1)).mean(0).var()))
+        assert variances[0] <= 1.02 * found["largest"] and variances[1] <= 1.02 * found["largest_alone"]
+        assert variances[0] / variances[1] <= 1.02 * found["ratio"]
+    assert found["mean"] < found["mean_alone"] and found["largest"] > found["largest_alone"]
+    assert 30 < found["worse"] < 40 and half_budget(0.25)["worse"] == 0
 
 
 @pytest.mark.parametrize("bits", [0, 1, 4, 8])
