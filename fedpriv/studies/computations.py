@@ -421,7 +421,7 @@ def fedcad_consecutive(overrides: Sequence[str], clients: float, rounds: float, 
     With c_i = |Delta_i - Delta_(i-1)| of one client in consecutive rounds: cases, how many there are; below, in how
     many c_i is less than |Delta_i| and |Delta_(i-1)|; ratio and mean_ratio, the largest and the mean of c_i over the
     lesser of the two; change, the largest c_i; first, peak and last: the mean of c_i over clients in its first, its
-    largest and its last round; peak_round: that of the largest.
+    largest and its last round; peak_round: that of the largest; mean: of all; round I: of each.
 
     rise_and_fall, at most 1 if the means first rise rapidly and then fall slowly: with m the mean over the third of the
     rounds around the peak, the largest of three: 1 + (e - m)/m of the first round and of the last third of the rounds,
@@ -465,8 +465,9 @@ def fedcad_consecutive(overrides: Sequence[str], clients: float, rounds: float, 
         "peak": max(means),
         "peak_round": float(2 + int(np.argmax(means))),
         "last": means[-1],
+        "mean": float(np.mean(means)),
         "rise_and_fall": _rise_and_fall(np.asarray(changes)),
-    }
+    } | {f"round {i}": mean for i, mean in enumerate(means, 2)}
 
 
 def _rise_and_fall(changes: np.ndarray) -> float:
