@@ -120,8 +120,10 @@ def half_budget(epsilon: float) -> dict[str, float]:
     """
     (_, paired), (alone, _) = _variances(epsilon / 2), _variances(epsilon)
     return {
-        **{"mean": float(paired.mean()), "mean_alone": float(alone.mean())},
-        **{"largest": float(paired.max()), "largest_alone": float(alone.max())},
+        "mean": float(paired.mean()),
+        "mean_alone": float(alone.mean()),
+        "largest": float(paired.max()),
+        "largest_alone": float(alone.max()),
         "worse": 100 * float((paired > alone * (1 + 1e-12)).mean()),
         "ratio": float((paired / alone).max()),
     }
