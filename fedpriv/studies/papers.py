@@ -171,13 +171,13 @@ class ClaimSpec(Spec):
         """The same on fresh seeds, if it is planned."""
         if not self.confirm:
             return None
-        pairs, reported = self.test.pairs, self.test.reported
-        if self.refute:
-            pairs, reported = ([some[i] for i in self.refute if i < len(some)] for some in (pairs, reported))
+        kept = self.refute or range(len(self.test.pairs))
+        pairs = tuple(self.test.pairs[number] for number in kept)
         changed = {
-            name: _elsewhere(value, self.confirm) for name, value in (("pairs", tuple(pairs)), ("cell", self.test.cell))
+            "pairs": _elsewhere(pairs, self.confirm),
+            "cell": _elsewhere(self.test.cell, self.confirm),
+            "reported": tuple(self.test.reported[number] for number in kept if number < len(self.test.reported)),
         }
-        changed["reported"] = tuple(reported)
         return self.model_copy(update={"test": self.test.model_copy(update=changed)})
 
     @property
