@@ -386,6 +386,39 @@ def test_some_pairs_on_fresh_seeds_refute_a_claim_and_do_not_confirm_it(
     assert Cells(tests, cells, u={}, fresh={"first_seed": 100}).outcomes["x"].verdict == verdict
 
 
+@pytest.mark.parametrize(
+    ("first", "second", "verdict"),
+    [
+        ((HIGH, LOW), (LOW, HIGH), HOLDS),
+        ((LOW, HIGH), (HIGH, LOW), HOLDS),
+        ((LOW, HIGH), (LOW, HIGH), FAILS),
+        ((LOW, HIGH), (NOISY, HIGH), OPEN),
+        ((NOISY, HIGH), (NOISY, LOW), OPEN),
+    ],
+)
+def test_of_two_readings_the_better_one_counts(
+    first: tuple[Values, Values], second: tuple[Values, Values], verdict: str
+) -> None:
+    test, other = ({"kind": "better", "pairs": [[f"{table}/a/c", f"{table}/b/c"]]} for table in "tu")
+    cells = dict(zip(("t/a", "t/b", "u/a", "u/b"), (*first, *second), strict=True))
+    study = Cells({"x": {"test": test, "otherwise": other}}, cells, u={})
+    assert study.outcomes["x"].verdict == verdict and "By the other reading: " in study.outcomes["x"].words
+    alone = {
+        name: decide(study.paper.claims["x"].model_copy(update={"test": one, "otherwise": None}), study).p
+        for name, one in (("t", study.paper.claims["x"].test), ("u", study.paper.claims["x"].otherwise))
+    }
+    if verdict == HOLDS:  # two chances
+        assert study.outcomes["x"].p == pytest.approx(2 * min(p for p in alone.values() if p is not None))
+
+
+def test_the_mean_of_cells_is_compared_seed_by_seed() -> None:
+    pairs = [[["t/a/c", "t/b/c"], "u/a/c"]]
+    cells = {A: HIGH, B: LOW, "u/a": values("between", 84.0, 85.2, 86.1), "u/b": FLAT}
+    found = Cells({"x": {"test": {"kind": "better", "pairs": pairs}}}, cells, u={}).outcomes["x"]
+    assert found.difference is not None and found.difference.mean == pytest.approx(0.9, abs=0.05)
+    assert found.words.startswith("high (mean of 2) − ")
+
+
 def test_findings_beyond_the_paper_are_in_no_family() -> None:
     weak = {"test": {"kind": "better", "pairs": PAIR}}
     cells = {A: values("weak", 91.0, 91.9, 93.2), B: HIGH}
