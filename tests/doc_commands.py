@@ -115,6 +115,11 @@ ELSEWHERE: tuple[tuple[str, str, str | None], ...] = (
         "tests/system/test_rehearsal.py::test_the_approved_app_trains_on_the_nodes_own_pictures",
     ),
     (
+        r"python -m fedpriv leaf .*",
+        "needs the files of LEAF",
+        "tests/data/test_leaf.py::test_every_user_is_a_client_with_its_own_rows",
+    ),
+    (
         r"python -m fedpriv\.attack .*",
         "trains shadow models",
         "tests/attacks/test_attack_command.py::test_every_attack_knows_an_overfitted_model_and_is_at_chance_on_another",

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import FrameType
+from typing import Any
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -31,6 +32,10 @@ class Stopped(KeyboardInterrupt):
     def __init__(self, signum: int, *words: str) -> None:
         super().__init__(*words)
         self.signum = signum
+
+    def __reduce__(self) -> tuple[type[Stopped], tuple[Any, ...]]:
+        """A worker process hands it to the one that waits for it."""
+        return type(self), (self.signum, *self.args)
 
 
 def signal_of(stop: KeyboardInterrupt) -> int:

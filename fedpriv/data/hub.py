@@ -45,32 +45,44 @@ FETCHED = {
 }
 #: Names that splits may have; the first one present is used.
 TRAIN, TEST = ("train", "training"), ("test", "validation", "valid", "val")
+#: Types of a column that says whose a picture is.
+OWNERS = ("string", "large_string", "bool", *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)))
 ROWS = 256  # rows read from the table at a time
 
 
 @dataclass(frozen=True)
 class _Layout:
-    """Where the pictures are: columns and splits. test: None where the training split is to be divided."""
+    """Where the pictures are: columns and splits. test: None where the training split is to be divided; owner: a column
+    that divides them among clients.
+    """
 
     image: str
     label: str
+    owner: str | None
     train: str
     test: str | None
 
 
-def huggingface(config: DatasetConfig, seed: int) -> Source:
+def huggingface(config: DatasetConfig, seed: int, owner: str | None = None) -> Source:
     """Finds the set, after fetching it if requested. Raises `DataError`, `OptionError`."""
     root = _set_folder(config)
     files = _found_files(config, root)
     identity: dict[str, Any] = {
         "name": "huggingface",
         "files": files,
-        "wanted": [config.subset, config.image_column, config.label_column, config.train_split, config.test_split],
+        "wanted": [
+            config.subset,
+            config.image_column,
+            config.label_column,
+            owner,
+            config.train_split,
+            config.test_split,
+        ],
         "datasets": version("datasets"),
     }
 
     def write(folder: Path) -> None:
-        (folder / "layout.json").write_text(json.dumps(asdict(_look_up(config, root))))
+        (folder / "layout.json").write_text(json.dumps(asdict(_look_up(config, root, owner))))
 
     def read(folder: Path) -> _Layout:
         return _Layout(**json.loads((folder / "layout.json").read_text()))
@@ -160,10 +172,17 @@ def _fetch_set(config: DatasetConfig, root: Path) -> None:
 # --- what the set holds ----------------------------------------------------------------------------------
 
 
-def _look_up(config: DatasetConfig, root: Path) -> _Layout:
+def _look_up(config: DatasetConfig, root: Path, owner: str | None) -> _Layout:
     """Reads the set's metadata, no picture."""
     (train, test), features = _splits(config, root)
-    return _Layout(_column(config, features, "pictures"), _column(config, features, "labels"), train, test)
+    if owner is not None and getattr(features.get(owner), "dtype", "") not in OWNERS:
+        columns = ", ".join(
+            f"{name} ({getattr(kind, 'dtype', type(kind).__name__)})" for name, kind in features.items()
+        )
+        raise OptionError(
+            "partition.column", owner, f"must be a column of whole numbers or strings; there are {columns}"
+        )
+    return _Layout(_column(config, features, "pictures"), _column(config, features, "labels"), owner, train, test)
 
 
 def _splits(config: DatasetConfig, root: Path) -> tuple[tuple[str, str | None], dict[str, Any]]:
@@ -263,9 +282,10 @@ def _read(config: DatasetConfig, root: Path, layout: _Layout, seed: int) -> Pict
         classes, place = _classes(layout, train.data.column(layout.label), train.features[layout.label])
         parts = [_labels(split, tables[split].data.column(layout.label), place) for split in names]
         rows = [np.arange(len(labels)) for labels in parts]
+        whose = [_owners(split, tables[split], layout.owner) for split in names] if layout.owner else []
         if layout.test is None:
             names, rows = names * 2, [*divide_by_class(parts[0], config.test_fraction, seed)]
-            parts = [parts[0][chosen] for chosen in rows]
+            parts, whose = ([some[0][chosen] for chosen in rows] if some else [] for some in (parts, whose))
         kept = stack.pop_all()
 
     def pictures() -> Iterator[Encoded]:
@@ -276,7 +296,16 @@ def _read(config: DatasetConfig, root: Path, layout: _Layout, seed: int) -> Pict
         with kept:
             yield from decoded(pictures, config, f"pictures of {config.hub_name or root}")
 
-    return PictureStream(classes, np.concatenate(parts), len(rows[0]), blocks())
+    owners = np.concatenate(whose) if whose else None
+    return PictureStream(classes, np.concatenate(parts), len(rows[0]), blocks(), owners)
+
+
+def _owners(split: str, table: Any, column: str) -> np.ndarray:
+    """str [n]: whose each picture is. Raises `DataError` where one is missing."""
+    values, names = table.data.column(column).to_pylist(), getattr(table.features[column], "names", None)
+    if missing := sum(value is None for value in values):
+        raise DataError(f"split {split}: {missing} of {len(values)} pictures have no {column}, which divides them")
+    return np.array([names[value] if names else str(value) for value in values])
 
 
 def _classes(layout: _Layout, column: Any, feature: Any) -> tuple[tuple[str, ...], dict[Any, int]]:

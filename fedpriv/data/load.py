@@ -64,8 +64,8 @@ def load_dataset(
     """
     if config.is_table:
         return load_table(config, seed, site_column, whole)
-    pool, classes, num_train = _pictures(config, find_source(config, seed), features)
-    return _of_pictures(config, pool.between(0, num_train), pool.between(num_train, len(pool)), classes)
+    pool, classes, num_train, sites = _pictures(config, find_source(config, seed, site_column), features)
+    return _of_pictures(config, pool.between(0, num_train), pool.between(num_train, len(pool)), classes, sites)
 
 
 def load_pool(
@@ -76,26 +76,28 @@ def load_pool(
         dataset = load_table(config, seed, site_column)
         both = dataset.train.and_then(dataset.test)
         return replace(dataset, train=both, test=both)
-    pool, classes, _ = _pictures(config, find_source(config, seed), features)
-    return _of_pictures(config, pool, pool, classes)
+    pool, classes, _, sites = _pictures(config, find_source(config, seed, site_column), features)
+    return _of_pictures(config, pool, pool, classes, sites)
 
 
 def _pictures(
     config: DatasetConfig, source: Source, features: FeaturesConfig | None
-) -> tuple[Examples, tuple[str, ...], int]:
-    """(a source's pictures with their features, names of the classes, number of training examples: the first)."""
-    pictures, classes, num_train = load_pictures(source, cache_folder(config))
+) -> tuple[Examples, tuple[str, ...], int, tuple[str, ...]]:
+    """`load_pictures`, with the pictures' features."""
+    pictures, classes, num_train, sites = load_pictures(source, cache_folder(config))
     rows = feature_rows(features, pictures.inputs, source.identity, cache_folder(config))
-    return replace(pictures, features=rows), classes, num_train
+    return replace(pictures, features=rows), classes, num_train, sites
 
 
-def _of_pictures(config: DatasetConfig, train: Examples, test: Examples, classes: tuple[str, ...]) -> Dataset:
+def _of_pictures(
+    config: DatasetConfig, train: Examples, test: Examples, classes: tuple[str, ...], sites: tuple[str, ...] = ()
+) -> Dataset:
     channels = train.inputs.shape[1]
     # Constants, never the mean of the pictures at hand: those are private, and a statistic of them inside
     # every model would be a release that is in no ledger.
     mean, std = NORMALISATION.get(config.name, ((0.5,) * channels, (0.5,) * channels))
     shape = None if train.features is None else train.features.shape
-    return Dataset(config.hub_name or config.name, train, test, of_classes(classes), mean, std, shape)
+    return Dataset(config.hub_name or config.name, train, test, of_classes(classes), mean, std, shape, sites)
 
 
 def load_federated(config: Config, auxiliary: int = 0) -> FederatedData:

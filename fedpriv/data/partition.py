@@ -98,7 +98,9 @@ def by_column(
     clients; their rows at one of them stay together. Raises `OptionError`.
     """
     if examples.site is None:
-        raise OptionError("partition", "column", "only a table has columns; allowed with dataset=table")
+        raise OptionError(
+            "partition", "column", "the examples have no columns; allowed with dataset=table, huggingface and custom"
+        )
     if len(sites) != num_clients:
         shown = ", ".join(sites[:8]) + (", ..." if len(sites) > 8 else "")
         words = f"the column {config.column} has {len(sites)} values ({shown}): one client each"

@@ -55,43 +55,61 @@ _FASHION_CLASSES = (
 )  # fmt: skip
 
 
-def find_source(config: DatasetConfig, seed: int) -> Source:
-    """The source of the configuration. Cheap: looks at names, sizes and times of files, reads no picture."""
+#: What divides the pictures of dataset=custom, where its function says whose each is.
+CLIENT = "client"
+
+
+def find_source(config: DatasetConfig, seed: int, column: str | None = None) -> Source:
+    """The source of the configuration, with a column that divides the pictures among clients. Cheap: looks at names,
+    sizes and times of files, reads no picture. Raises `DataError`, `OptionError`.
+    """
+    if column is not None and config.name not in ("huggingface", "custom"):
+        words = f"pictures of {config.name} have no columns; allowed with dataset=table, huggingface and custom"
+        raise OptionError("partition", "column", words)
     if config.name == "digits":
         return Source({"name": "digits", "scikit-learn": installed("scikit-learn")}, _read_digits)
     if config.name == "image_folder":
         return image_folder(config, seed)
     if config.name == "huggingface":
-        return huggingface(config, seed)
+        return huggingface(config, seed, column)
     if config.name == "custom":
         # No identity, so never cached: what a function returns can depend on anything.
-        return Source(None, lambda: _read_custom(config.path or "null"))
+        if column not in (None, CLIENT):
+            words = f"the function's third array says whose each picture is; allowed: {CLIENT}"
+            raise OptionError("partition.column", column, words)
+        return Source(None, lambda: _read_custom(config.path or "null", column is not None))
     return _published(config)
 
 
-def load_pictures(source: Source, folder: Path) -> tuple[Examples, tuple[str, ...], int]:
-    """(the pictures of `source`, training examples first; names of the classes; number of training examples):
-    memory-mapped from the cache `folder`, decoded into it first where needed. A source without an identity is decoded
-    into memory only.
+def load_pictures(source: Source, folder: Path) -> tuple[Examples, tuple[str, ...], int, tuple[str, ...]]:
+    """(the pictures of `source`, training examples first; names of the classes; number of training examples; names of
+    the clients among whom a column divides them): memory-mapped from the cache `folder`, decoded into it first where
+    needed. A source without an identity is decoded into memory only.
     """
     identity = source.identity
     if identity is None:
         stream = source.decode()
-        return Examples(np.concatenate(list(stream.blocks)), stream.labels), stream.classes, stream.num_train
+        site, sites = stream.sites
+        examples = Examples(np.concatenate(list(stream.blocks)), stream.labels, site=site)
+        return examples, stream.classes, stream.num_train, sites
 
     def write(unfinished: Path) -> None:
         log.info("decoding the pictures of %s into %s", identity["name"], folder)
         stream = source.decode()
         write_rows(unfinished / "images.npy", len(stream.labels), "u1", stream.blocks)
         np.save(unfinished / "labels.npy", stream.labels)
-        about = {"classes": stream.classes, "num_train": stream.num_train}
+        site, sites = stream.sites
+        if site is not None:
+            np.save(unfinished / "site.npy", site)
+        about = {"classes": stream.classes, "num_train": stream.num_train, "sites": sites}
         (unfinished / "about.json").write_text(json.dumps(about))
 
-    def read(path: Path) -> tuple[Examples, tuple[str, ...], int]:
+    def read(path: Path) -> tuple[Examples, tuple[str, ...], int, tuple[str, ...]]:
         about = json.loads((path / "about.json").read_text())
         images = np.load(path / "images.npy", mmap_mode="r", allow_pickle=False)
         labels = np.load(path / "labels.npy", allow_pickle=False)
-        return Examples(images, labels), tuple(about["classes"]), about["num_train"]
+        site = np.load(path / "site.npy", allow_pickle=False) if about["sites"] else None
+        return Examples(images, labels, site=site), tuple(about["classes"]), about["num_train"], tuple(about["sites"])
 
     return stored(folder / "pictures", identity, write, read)
 
@@ -111,8 +129,9 @@ def _read_digits() -> PictureStream:
 # --- the user's own function -----------------------------------------------------------------------------
 
 
-def _read_custom(path: str) -> PictureStream:
-    """Calls the function at the dotted `path` for both splits and checks what it returns.
+def _read_custom(path: str, divided: bool) -> PictureStream:
+    """Calls the function at the dotted `path` for both splits and checks what it returns. divided: it must say whose
+    each picture is.
 
     Raises `OptionError` for dataset.path that says what is wrong.
     """
@@ -124,7 +143,9 @@ def _read_custom(path: str) -> PictureStream:
         raise OptionError("dataset.path", path, words) from error
     if not callable(function):
         raise OptionError("dataset.path", path, f"must be a function, is a {type(function).__name__}")
-    (train, train_labels), (test, test_labels) = (_call(path, function, split) for split in ("train", "test"))
+    (train, train_labels, whose), (test, test_labels, others) = (
+        _call(path, function, split, divided) for split in ("train", "test")
+    )
     labels = np.concatenate([train_labels, test_labels])
     num_classes, present = int(labels.max()) + 1, np.unique(labels)
     if train.shape[1:] != test.shape[1:]:
@@ -135,26 +156,32 @@ def _read_custom(path: str) -> PictureStream:
         absent = int(np.flatnonzero(present != np.arange(len(present)))[0])
         words = f"labels must be 0, 1, 2, ... without a gap up to {num_classes - 1}; there is no picture of {absent}"
     else:
-        return PictureStream(tuple(map(str, range(num_classes))), labels, len(train_labels), [train, test])
+        owners = np.concatenate([whose, others]) if divided else None
+        return PictureStream(tuple(map(str, range(num_classes))), labels, len(train_labels), [train, test], owners)
     raise OptionError("dataset.path", path, words)
 
 
-def _call(path: str, function: Any, split: str) -> tuple[np.ndarray, np.ndarray]:
+def _call(path: str, function: Any, split: str, divided: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     try:
         result = function(split)
     except Exception as error:
         raise OptionError("dataset.path", path, f"{split!r}: raised {type(error).__name__}: {error}") from error
-    if not isinstance(result, tuple) or len(result) != 2:
-        raise OptionError("dataset.path", path, f"{split!r}: must return (images, labels), not {type(result).__name__}")
-    images, labels = (np.asarray(part) for part in result)
+    wanted = "(images, labels, clients)" if divided else "(images, labels)"
+    if not isinstance(result, tuple) or not 2 + divided <= len(result) <= 3:
+        what = f"{len(result)} values" if isinstance(result, tuple) else type(result).__name__
+        raise OptionError("dataset.path", path, f"{split!r}: must return {wanted}, not {what}")
+    images, labels, *more = (np.asarray(part) for part in result)
+    owners = np.asarray(more[0]) if more else np.zeros(len(labels), np.int64)
     if images.dtype != np.uint8 or images.ndim != 4 or 0 in images.shape:
         problem = f"images must be uint8 [n, channels, height, width], are {images.dtype} {list(images.shape)}"
     elif labels.dtype.kind not in "iu" or labels.shape != (len(images),):
         problem = f"labels must be integers [{len(images)}], one per picture, are {labels.dtype} {list(labels.shape)}"
     elif labels.min() < 0:
         problem = f"labels must be 0, 1, 2, ..., the smallest is {labels.min()}"
+    elif owners.dtype.kind not in "iuU" or owners.shape != labels.shape:
+        problem = f"clients must be integers or strings [{len(labels)}], are {owners.dtype} {list(owners.shape)}"
     else:
-        return images, labels.astype(np.int64)
+        return images, labels.astype(np.int64), owners.astype(str)
     raise OptionError("dataset.path", path, f"{split!r}: {problem}")
 
 

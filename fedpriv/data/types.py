@@ -301,13 +301,25 @@ class PictureStream:
     """A data set while it is being decoded: the training examples first, then the test examples.
 
     labels: int64 [n]; blocks: uint8 [some, c, h, w] one after the other, n pictures in all, so that a set
-    larger than memory can be written to disk. Errors in a picture are raised while iterating.
+    larger than memory can be written to disk. Errors in a picture are raised while iterating. owners: names [n] of a
+    column that divides the pictures among clients.
     """
 
     classes: tuple[str, ...]
     labels: np.ndarray
     num_train: int
     blocks: Iterable[np.ndarray]
+    owners: np.ndarray | None = None
+
+    @property
+    def sites(self) -> tuple[np.ndarray | None, tuple[str, ...]]:
+        """(`Examples.site`, the owners' names): of those that have training pictures; -1 of anybody else's."""
+        if self.owners is None:
+            return None, ()
+        names, numbers = np.unique(self.owners[: self.num_train], return_inverse=True)
+        place = {name: number for number, name in enumerate(names)}
+        others = [place.get(owner, -1) for owner in self.owners[self.num_train :]]
+        return np.concatenate([numbers, np.array(others, np.int64)]), tuple(map(str, names))
 
 
 @dataclass(frozen=True)

@@ -240,7 +240,7 @@ def check_sampler(config: Config, data: FederatedData) -> None:
             raise OptionError(
                 "local.batch_size",
                 config.local.batch_size,
-                f"local.sampler=poisson: the smallest client has {fewest} examples",
+                f"local.sampler=poisson: the smallest client has {fewest} examples; local.sampler=shuffle needs none",
             )
 
 

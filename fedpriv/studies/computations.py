@@ -12,12 +12,15 @@ import inspect
 import itertools
 import math
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
 from scipy.optimize import linprog, minimize_scalar
-from scipy.stats import binom, chi2, norm
+from scipy.stats import binom, chi2, norm, t
 from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
@@ -27,6 +30,7 @@ from fedpriv.common.printing import say
 from fedpriv.config.halves import locate
 from fedpriv.config.method_pairs import target
 from fedpriv.mechanisms import laws, quantisation
+from fedpriv.mechanisms.noise import SeededNoise
 from fedpriv.privacy.gaussian_dp import gaussian_epsilon
 from fedpriv.privacy.readings import opacus_renyi
 
@@ -107,14 +111,36 @@ def _grouped(p: Sequence[float]) -> float:
 
 
 def worst_variance(epsilon: float) -> dict[str, float]:
-    """The largest variance of a pair's mean over all weights, over that of independent answers, as the number of shared
-    bits grows; by the closed forms of both (Lemma 2), on a fine grid that holds the corners and the centre.
+    """The largest variance of a pair's mean over all weights, over that of independent answers."""
+    alone, paired = _variances(epsilon)
+    return {"ratio": float(paired.max() / alone.max()), "pointwise": float((paired / alone).max())}
+
+
+def half_budget(epsilon: float) -> dict[str, float]:
+    """A pair at half of epsilon against independent answers at epsilon: the mean and the largest variance of the mean
+    over all weights; in what share of the weights (%) the pair has more, and at most how many times as much.
+    """
+    (_, paired), (alone, _) = _variances(epsilon / 2), _variances(epsilon)
+    return {
+        "mean": float(paired.mean()),
+        "mean_alone": float(alone.mean()),
+        "largest": float(paired.max()),
+        "largest_alone": float(alone.max()),
+        "worse": 100 * float((paired > alone * (1 + 1e-12)).mean()),
+        "ratio": float((paired / alone).max()),
+    }
+
+
+def _variances(epsilon: float) -> tuple[np.ndarray, np.ndarray]:
+    """Of the mean of two independent answers, and of a pair as the number of shared bits grows, by the closed forms of
+    both (Lemma 2): for weights in [-1, 1] on a fine grid that holds the corners and the centre.
     """
     p = 0.5 + np.linspace(-1.0, 1.0, 401) * quantisation.tanh_half(epsilon) / 2
     first, second = np.meshgrid(p, p)
     alone = first * (1 - first) + second * (1 - second)
     paired = alone + 2 * (laws.both_high(first, second, 0.0, None) - first * second)
-    return {"ratio": float(paired.max() / alone.max()), "pointwise": float((paired / alone).max())}
+    size = float(quantisation.step(1.0, epsilon)) ** 2  # of the mean of two answers +step or -step
+    return size * alone, size * paired
 
 
 def exact_mean(epsilon: float, bits: float) -> dict[str, float]:
@@ -399,7 +425,11 @@ def fedcad_consecutive(overrides: Sequence[str], clients: float, rounds: float, 
     With c_i = |Delta_i - Delta_(i-1)| of one client in consecutive rounds: cases, how many there are; below, in how
     many c_i is less than |Delta_i| and |Delta_(i-1)|; ratio and mean_ratio, the largest and the mean of c_i over the
     lesser of the two; change, the largest c_i; first, peak and last: the mean of c_i over clients in its first, its
-    largest and its last round; peak_round: that of the largest; ends: the larger of first and last over peak.
+    largest and its last round; peak_round: that of the largest; mean: of all; round I: of each.
+
+    rise_and_fall, at most 1 if the means first rise rapidly and then fall slowly: with m the mean over the third of the
+    rounds around the peak, the largest of three: 1 + (e - m)/m of the first round and of the last third of the rounds,
+    e - m being the upper end of a 95 % interval over clients; and the rounds until the peak over those after it.
     """
     from fedpriv.config.compose import compose
     from fedpriv.data.load import load_dataset
@@ -439,8 +469,56 @@ def fedcad_consecutive(overrides: Sequence[str], clients: float, rounds: float, 
         "peak": max(means),
         "peak_round": float(2 + int(np.argmax(means))),
         "last": means[-1],
-        "ends": max(means[0], means[-1]) / max(means),
-    }
+        "mean": float(np.mean(means)),
+        "rise_and_fall": _rise_and_fall(np.asarray(changes)),
+    } | {f"round {i}": mean for i, mean in enumerate(means, 2)}
+
+
+def _rise_and_fall(changes: np.ndarray) -> float:
+    """Of changes [rounds, clients]: see `fedcad_consecutive`."""
+    third, peak = max(1, len(changes) // 3), int(changes.mean(1).argmax())
+    start = min(max(peak - third // 2, 0), len(changes) - third)
+    top = changes[start : start + third].mean(0)
+
+    def surely_below(some: np.ndarray) -> float:
+        less = some - top
+        half = t.ppf(0.975, len(less) - 1) * less.std(ddof=1) / math.sqrt(len(less))
+        return float(1 + (less.mean() + half) / top.mean())
+
+    after = len(changes) - 1 - peak
+    return max(surely_below(changes[0]), peak / after if after else math.inf, surely_below(changes[-third:].mean(0)))
+
+
+def fedcad_overhead(repeats: float) -> dict[str, float]:
+    """What Fed-CAD's correlated noise costs beside Fed-LDP's fresh noise, on the network of `fedcad_consecutive`: the
+    least times of a later release of each (ms), of one epoch on 600 pictures (ms), and the difference of the releases
+    in percent of that epoch. Times are this machine's.
+    """
+    from fedpriv.client.build import make_client
+    from fedpriv.config.compose import compose
+    from fedpriv.training.models import build_model
+
+    config = compose(["dataset=mnist", "model=cnn"])
+    model = build_model(config.model, (1, 28, 28), 10, seed=0)
+    start = parameters_to_vector(model.parameters()).detach().clone()
+    images, labels = torch.zeros(EXAMPLES, 1, 28, 28), torch.zeros(EXAMPLES).long()
+    spent = {"epoch": _least(lambda: _trained(model, start, images, labels), repeats)}
+    for name, own in (("fedldp", ()), ("fedcad", ("strategy.client.obsolete_factor=0.4",))):
+        client: Any = make_client(compose([f"strategy={name}", "privacy.variant=published", *own]), examples=EXAMPLES)
+        noise = SeededNoise(0)
+        kept = client.perturb(start, None, noise).state
+        spent[name] = _least(partial(client.perturb, start, kept, noise), repeats)
+    return spent | {"overhead": 100 * (spent["fedcad"] - spent["fedldp"]) / spent["epoch"]}
+
+
+def _least(work: Callable[[], object], repeats: float) -> float:
+    """In milliseconds; the first time warms up."""
+    times = [0.0] * (int(repeats) + 1)
+    for one in range(len(times)):
+        began = time.perf_counter()
+        work()
+        times[one] = 1000 * (time.perf_counter() - began)
+    return min(times[1:])
 
 
 def _trained(model: nn.Module, start: Tensor, images: Tensor, labels: Tensor) -> Tensor:
@@ -457,9 +535,18 @@ def _trained(model: nn.Module, start: Tensor, images: Tensor, labels: Tensor) ->
 COMPUTATIONS: Mapping[str, Callable[..., dict[str, float]]] = {
     one.__name__: one
     for one in (
-        *(adaptive_diff, least_correlation, worst_variance, exact_mean, nbafl_extreme, fedcad_variance, fedcad_release),
+        *(
+            adaptive_diff,
+            least_correlation,
+            worst_variance,
+            half_budget,
+            exact_mean,
+            nbafl_extreme,
+            fedcad_variance,
+            fedcad_release,
+        ),
         *(fedcad_consecutive, adpfl_sensitivity, adpfl_upload, adpfl_equation8, adpfl_constant, agn_theorem),
-        *(partial_laplace, weight_sum, budget_ratio, one_bit, shared_bits, fedcad_printed),
+        *(partial_laplace, weight_sum, budget_ratio, one_bit, shared_bits, fedcad_printed, fedcad_overhead),
     )
 }
 

@@ -65,6 +65,11 @@ def _flat(value: Any) -> Iterator[Place]:
             yield from _flat(part)
 
 
+def places(cell: Any) -> list[Place]:
+    """A cell, or those whose mean stands for one."""
+    return list(_flat(cell))
+
+
 def _elsewhere(value: Any, tables: Mapping[str, str]) -> Any:
     """The same cells in other tables."""
     if isinstance(value, tuple) and value and isinstance(value[0], str):
@@ -92,7 +97,8 @@ TESTS: Mapping[str, tuple[set[str], set[str]]] = {
 class Test(Spec):
     """What decides a claim (`fedpriv.studies.verdicts`).
 
-    better: of each of ``pairs`` of cells the first is larger, by a paired difference over seeds. reported: differences
+    better: of each of ``pairs`` of cells the first is larger, by a paired difference over seeds; a list of cells in
+    place of one: the mean of them, seed by seed. reported: differences
     that the paper prints, in the order of the pairs. It fails also without an effect: where the difference lies within
     M of 0. M is the printed gain, else ``smallest``, the smallest gain that the paper prints for the same two methods
     elsewhere. grows: of each pair of pairs ((a, b), (c, d)): a - b is larger than c - d. similar: of each pair the
@@ -149,7 +155,8 @@ class ClaimSpec(Spec):
     of the paper, and has no verdict. before: the verdict of the list before the protocol, "new" for what was not on it;
     where it is another one, on runs, it counts only if fresh seeds confirm it (docs/results/protocol.md, section 6).
     rule: that moved it. late: the list's own verdict, too, came from a rule that was made after its seeds. confirm:
-    table -> the table with fresh seeds.
+    table -> the table with fresh seeds; refute: the only pairs that are there, by number: where one of them fails, the
+    claim does. otherwise: a second reading, the better of the two counts.
     """
 
     claim: str
@@ -158,25 +165,34 @@ class ClaimSpec(Spec):
     quote: Words = ()
     line: Numbers = ()
     because: str = ""
+    otherwise: Test | None = None
     beside: Nested = ()
     beyond: str = ""
     before: Verdict | Literal["new"] | None = None
     rule: str = ""
     late: bool = False
     confirm: Mapping[str, str] = {}
+    refute: Numbers = ()
 
     def confirming(self) -> ClaimSpec | None:
         """The same on fresh seeds, if it is planned."""
         if not self.confirm:
             return None
-        changed = {name: _elsewhere(getattr(self.test, name), self.confirm) for name in ("pairs", "cell")}
+        kept = self.refute or range(len(self.test.pairs))
+        pairs = tuple(self.test.pairs[number] for number in kept)
+        changed = {
+            "pairs": _elsewhere(pairs, self.confirm),
+            "cell": _elsewhere(self.test.cell, self.confirm),
+            "reported": tuple(self.test.reported[number] for number in kept if number < len(self.test.reported)),
+        }
         return self.model_copy(update={"test": self.test.model_copy(update=changed)})
 
     @property
     def rests_on(self) -> list[Place]:
         """All cells of its verdict and its words."""
         fresh = self.confirming()
-        return [*self.test.cells, *self.beside, *self.test.printed, *(fresh.test.cells if fresh else ())]
+        second = self.otherwise.cells if self.otherwise else ()
+        return [*self.test.cells, *second, *self.beside, *self.test.printed, *(fresh.test.cells if fresh else ())]
 
 
 class Line(Spec):

@@ -10,10 +10,11 @@ from functools import cache
 from itertools import takewhile
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 from fedpriv.report.words import figure, number, pick
 from fedpriv.studies.jobs import Job
-from fedpriv.studies.papers import MEASURES, PERCENT, Best, ClaimSpec, Paper, Place, Scale, TableSpec, plan
+from fedpriv.studies.papers import MEASURES, PERCENT, Best, ClaimSpec, Paper, Place, Scale, TableSpec, places, plan
 from fedpriv.studies.results import Cell, Claim, PaperResults, RunRecord, Table, TableRow, provenance
 from fedpriv.studies.runner import NOT_RUN, Failure, Found, Runs
 from fedpriv.studies.statistics import estimate, paired
@@ -278,8 +279,9 @@ def _claim(name: str, claim: ClaimSpec, found: Measured, settled: Outcome) -> Cl
 def _unequal(claim: ClaimSpec, found: Measured) -> str:
     """Of accuracies that are compared: the verified epsilons of their runs, where they are not the same."""
 
-    def price(place: Place) -> float | None:
-        verified = [number(pick(record.summary, "privacy", "verified_epsilon")) for record in found.of(place)]
+    def price(cell: Any) -> float | None:
+        runs = [record for place in places(cell) for record in found.of(place)]
+        verified = [number(pick(record.summary, "privacy", "verified_epsilon")) for record in runs]
         return max((one for one in verified if one is not None), default=None)
 
     pairs = claim.test.pairs if claim.test.kind in ("better", "similar") else ()

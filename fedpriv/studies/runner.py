@@ -32,6 +32,8 @@ RECORD_FILE = "record.json"
 #: Of the summary of a plan that is refused: why, in words.
 REFUSED = "refused"
 NOT_RUN = "it has not been run yet"
+#: What is computed for each round, and drawn over them.
+ROUND = "round "
 #: Where the jobs' own folders are, below the study's.
 RUNS = "runs"
 
@@ -90,6 +92,8 @@ def carry_out(job: Job, folder: Path) -> RunRecord:
         (row["round"], number(row.get("accuracy")), number(row.get("loss"))) for row in (run.rounds if run else ())
     ]
     norms = [(row["round"], number(row.get("update_norm"))) for row in (run.rounds if run else ())]
+    rounds = [name for name in figures if name.startswith(ROUND)]
+    norms += [(int(name.removeprefix(ROUND)), number(figures.pop(name))) for name in rounds]
     record = _record(
         job,
         summary,

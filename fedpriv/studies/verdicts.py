@@ -14,7 +14,7 @@ from statistics import fmean
 from typing import Any, Literal, Protocol, TypeVar
 
 from fedpriv.report.words import figure, plus_minus, two_digits
-from fedpriv.studies.papers import MOVES_LEVELS, ClaimSpec, Paper, Place, Scale, Test
+from fedpriv.studies.papers import MOVES_LEVELS, ClaimSpec, Paper, Place, Scale, Test, places
 from fedpriv.studies.results import Estimate, Ordering, Verdict
 from fedpriv.studies.statistics import (
     FAMILY_ERROR,
@@ -136,7 +136,7 @@ def outcomes(study: Study) -> dict[str, Outcome]:
     moved = [name for name, one in settled.items() if _is_moved(claims[name], one, study.paper)]
     fresh = {name: again for name in moved if (again := claims[name].confirming()) is not None}
     confirmed = settle({name: decide(claim, study) for name, claim in fresh.items()})
-    changed = {name: _confirmed(settled[name], confirmed.get(name)) for name in moved}
+    changed = {name: _confirmed(settled[name], confirmed.get(name), claims[name].refute) for name in moved}
     return found | settled | changed
 
 
@@ -166,17 +166,31 @@ def _is_moved(claim: ClaimSpec, outcome: Outcome, paper: Paper) -> bool:
     return strong and not fresh and claim.before is not None and (claim.late or claim.before != outcome.verdict)
 
 
-def _confirmed(outcome: Outcome, fresh: Outcome | None) -> Outcome:
+def _confirmed(outcome: Outcome, fresh: Outcome | None, refute: Sequence[int]) -> Outcome:
     late = f"{outcome.words}. By a rule made after these seeds it {outcome.verdict}"
     if fresh is None or not fresh.estimated:
         return replace(outcome, verdict=OPEN, words=f"{late}; open until fresh seeds say so as well")
-    if fresh.verdict == outcome.verdict:
+    if fresh.verdict == outcome.verdict and not (refute and outcome.verdict == HOLDS):
         return replace(outcome, words=f"{late}, and fresh seeds say so as well: {fresh.words}")
     return replace(outcome, verdict=OPEN, words=f"{late}, which fresh seeds do not confirm: {fresh.words}")
 
 
 def decide(claim: ClaimSpec, study: Study) -> Outcome:
-    """Before the correction for the other claims of the paper."""
+    """Before the correction for the other claims of the paper. Of two readings the better one counts: the claim holds
+    if it does by one of them (Bonferroni), and fails if it does by both.
+    """
+    if claim.otherwise is not None:
+        one, other = (
+            decide(claim.model_copy(update={"test": test, "otherwise": None}), study)
+            for test in (claim.test, claim.otherwise)
+        )
+        if one.sides is None or other.sides is None or CANNOT in (one.verdict, other.verdict):
+            return other if one.verdict == CANNOT else one
+        better_of = Sides(
+            min(1.0, 2 * min(one.sides.holds, other.sides.holds)), max(one.sides.fails, other.sides.fails)
+        )
+        words = f"{one.words}. By the other reading: {other.words}"
+        return settle({0: Outcome(OPEN, words, sides=better_of, level=one.level and other.level)})[0]
     test = claim.test
     if test.kind == "cannot":
         return Outcome(CANNOT, test.why, estimated=False)
@@ -194,10 +208,20 @@ def decide(claim: ClaimSpec, study: Study) -> Outcome:
         return at_least(study.values(test.cells[0]), float(test.bound), own)  # type: ignore[arg-type]
     if test.kind == "grows":
         return grows([[(study.values(a), study.values(b)) for a, b in gain] for gain in test.pairs])
-    pairs = [(study.values(a), study.values(b)) for a, b in test.pairs]
+    pairs = [(_mean(a, study), _mean(b, study)) for a, b in test.pairs]
     if test.kind == "similar":
         return similar(pairs, test.within, not test.size or own)
     return better(pairs, test.reported, _margins(test, pairs, own))
+
+
+def _mean(cell: Any, study: Study) -> Values:
+    """Of one cell its values, of several their mean, seed by seed."""
+    first, *others = (study.values(place) for place in places(cell))
+    if not others:
+        return first
+    seeds = set(first.by_seed).intersection(*(one.by_seed for one in others))
+    means = {seed: fmean([first.by_seed[seed], *(one.by_seed[seed] for one in others)]) for seed in sorted(seeds)}
+    return replace(first, by_seed=means, column=f"mean of {len(others) + 1}", intervals={})
 
 
 def own_levels(claim: ClaimSpec, study: Study) -> bool:

@@ -19,9 +19,10 @@ from rotation import together
 
 import fedpriv
 from fedpriv.common.errors import DataError, OptionError
+from fedpriv.config.compose import compose
 from fedpriv.config.data_schema import KNOWN_SETS, DatasetConfig
 from fedpriv.data import Dataset
-from fedpriv.data.load import load_dataset
+from fedpriv.data.load import load_dataset, load_federated
 from fedpriv.data.sources import chosen_classes
 from fedpriv.training.sequential import normalise
 
@@ -389,6 +390,27 @@ def test_a_function_of_the_user(own_module):
     assert data.mean == (0.5, 0.5)
     own_module(lambda split: own(split, count=9))  # never from the cache
     assert len(load("custom", path="own_pictures.load").train) == 9
+
+
+@pytest.mark.parametrize("names", [["anna", "bo", "anna", "bo", "anna", "bo"], [5, 4, 5, 4, 5, 4]])
+def test_a_function_of_the_user_says_whose_each_picture_is(own_module, names: list[str] | list[int]):
+    own_module(lambda split: (*own(split), np.array(names[: len(own(split)[1])])))
+    options = ["dataset=custom", "dataset.path=own_pictures.load", "dataset.auxiliary=0", "partition=column"]
+    few = ["partition.column=client", "num_clients=2", "clients_per_round=2", "strategy=fedavg"]
+    data = load_federated(compose([*options, *few]))
+    assert data.dataset.sites == tuple(sorted({str(name) for name in names}))
+    first = int(str(names[0]) == data.dataset.sites[1])
+    assert data.train_indices(first).tolist() == [0, 2, 4]
+    assert len(load("custom", path="own_pictures.load").train) == 6  # whoever does not ask reads two of the three
+    with pytest.raises(OptionError, match=r"^partition.column=writer: .*allowed: client"):
+        load_federated(compose([*options, *few, "partition.column=writer"]))
+    for wrong, words in (
+        (own, r"must return \(images, labels, clients\), not 2 values"),
+        (lambda split: (*own(split), np.zeros(2)), "clients must be integers or strings"),
+    ):
+        own_module(wrong)
+        with pytest.raises(OptionError, match=words):
+            load_federated(compose([*options, *few]))
 
 
 def change(**arrays):

@@ -314,6 +314,60 @@ def test_a_run_on_a_set_of_the_hub(cli: Callable[..., Outcome], write: Write, tm
     assert outcome.err.startswith("fedpriv: dataset.hub_name=nobody/nothing: this set has not been fetched")
 
 
+def written(folder: Path, writers: list[Any], test: list[Any] = ()) -> Path:  # type: ignore[assignment]
+    """A set whose pictures have a writer; the class of picture k is k mod 3."""
+    (folder / "data").mkdir(parents=True)
+    for split, whose in (("train", writers), ("test", test)):
+        if whose:
+            images = pa.array([as_png(picture) for picture in pictures(len(whose), 0)], IMAGE)
+            columns = {"image": images, "label": [k % 3 for k in range(len(whose))], "writer": whose}
+            pq.write_table(pa.table(columns), folder / f"data/{split}-00000-of-00001.parquet")
+    return folder
+
+
+def by_writer(folder: Path, clients: int, *options: str) -> FederatedData:
+    named = ["dataset.image_column=image", "dataset.label_column=label", "model=linear"]
+    sites = ["partition=column", "partition.column=writer", f"num_clients={clients}", f"clients_per_round={clients}"]
+    return load_rows(folder, None, *named, *sites, *options)
+
+
+@pytest.mark.parametrize("kind", [str, int])
+def test_the_writers_of_pictures_are_clients(tmp_path: Path, kind: type) -> None:
+    whose = [kind(k % 4) for k in range(40)]
+    root = written(tmp_path / "set", whose, [kind(7), *whose[:5]])
+    for _ in range(2):  # read anew, and from the cache
+        data = by_writer(root, 4)
+        assert data.dataset.sites == ("0", "1", "2", "3")
+        for client in range(4):
+            assert set(data.train_indices(client)) == {k for k in range(40) if k % 4 == client}
+        assert data.dataset.test.site is not None and data.dataset.test.site.tolist() == [-1, 0, 1, 2, 3, 0]
+    with pytest.raises(OptionError, match=r"^num_clients=3: the column writer has 4 values \(0, 1, 2, 3\)"):
+        by_writer(root, 3)
+    with pytest.raises(OptionError, match=r"^partition.column=image: must be .* there are image \(dict\), label"):
+        by_writer(root, 4, "partition.column=image")
+    with pytest.raises(OptionError, match=r"^partition=column: pictures of digits have no columns"):
+        load_federated(compose(["dataset=digits", "partition=column", "partition.column=writer"]))
+
+
+def test_writers_of_one_and_of_many_pictures(tmp_path: Path) -> None:
+    """3,500 of them, as in the field's first benchmark; whoever has test pictures alone is no client."""
+    whose = [f"f{k:04d}" for k in range(3500)] + ["f0000"] * 400
+    root = written(tmp_path / "set", whose)
+    words = "^num_clients=3: the column writer has .* one client each"
+    with pytest.raises(OptionError, match=words) as found:
+        by_writer(root, 3)
+    clients = int(str(found.value).split(" has ")[1].split()[0])
+    data = by_writer(root, clients)
+    sizes = [data.num_examples(client) for client in range(clients)]
+    assert 2700 < clients < 2900 and max(sizes) > 300 and min(sizes) == 1
+    assert sum(sizes) == len(data.dataset.train)
+
+
+def test_a_picture_without_a_writer_is_told(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="split train: 2 of 10 pictures have no writer, which divides them"):
+        by_writer(written(tmp_path / "set", [None, None, *"abcdabcd"]), 4)
+
+
 # --- Tables and texts of the hub, from small files of the form that the sets have.
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import random
 import signal
 import sys
@@ -148,6 +149,11 @@ def test_a_checkpoint_is_written_whole_however_short_the_grace(
     assert checkpoints(tmp_path / "here") == ([] if second else ["round-000003"])
     goes_on = "begins anew: no checkpoint" if second else "goes on from the last checkpoint"
     assert outcome.err.splitlines()[-1] == f"fedpriv: stopped by SIGTERM; resume=here {goes_on}"
+
+
+def test_a_worker_hands_an_interruption_to_who_waits_for_it() -> None:
+    there = pickle.loads(pickle.dumps(Stopped(signal.SIGTERM, "in round 3")))
+    assert (there.signum, there.args) == (signal.SIGTERM, ("in round 3",))
 
 
 def test_after_a_checkpoint_the_grace_goes_on():

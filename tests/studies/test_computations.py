@@ -17,6 +17,7 @@ from fedpriv.common.errors import OptionError
 from fedpriv.mechanisms.noise import SeededNoise, clip
 from fedpriv.studies import computations
 from fedpriv.studies.computations import (
+    _rise_and_fall,
     adaptive_diff,
     adpfl_constant,
     adpfl_equation8,
@@ -28,6 +29,7 @@ from fedpriv.studies.computations import (
     exact_mean,
     fedcad_release,
     fedcad_variance,
+    half_budget,
     least_correlation,
     main,
     nbafl_extreme,
@@ -123,6 +125,23 @@ def test_the_worst_variance_of_a_pair(epsilon: float) -> None:
     power = math.exp(epsilon)
     expected = 0.5 if epsilon >= math.log(3) else 4 * (power - 1) / (power + 1) ** 2
     assert worst_variance(epsilon)["ratio"] == pytest.approx(expected, abs=2e-5)
+
+
+def test_half_of_the_budget_is_enough_in_the_mean_and_not_for_every_pair_of_weights() -> None:
+    found = half_budget(2.0)
+    rng, draws = np.random.default_rng(0), 400_000
+    for weights in [(1.0, -1.0), (0.5, 0.5), (-0.9, -0.9)]:  # the laws, drawn
+        variances = []
+        for epsilon, together in ((1.0, True), (2.0, False)):
+            size = 1 / np.tanh(epsilon / 2)
+            p = 0.5 + np.array(weights) / (2 * size)
+            u, v = rng.random((2, draws))
+            high = np.stack([u < p[0], (1 - u if together else v) < p[1]])
+            variances.append(float((size * (2 * high - 1)).mean(0).var()))
+        assert variances[0] <= 1.02 * found["largest"] and variances[1] <= 1.02 * found["largest_alone"]
+        assert variances[0] / variances[1] <= 1.02 * found["ratio"]
+    assert found["mean"] < found["mean_alone"] and found["largest"] > found["largest_alone"]
+    assert 30 < found["worse"] < 40 and half_budget(0.25)["worse"] == 0
 
 
 @pytest.mark.parametrize("bits", [0, 1, 4, 8])
@@ -279,8 +298,29 @@ def test_consecutive_updates_are_counted(pictures: object) -> None:
     assert found["cases"] == 4 and 0 <= found["below"] <= 4
     assert found["mean_ratio"] <= found["ratio"]
     assert (found["ratio"] < 1) is (found["below"] == 4)
-    assert found["ends"] == max(found["first"], found["last"]) / found["peak"]
     assert 0 < found["first"] <= found["peak"] and found["last"] <= found["peak"] and found["peak"] <= found["change"]
+
+
+@pytest.mark.parametrize(
+    ("means", "so"),
+    [
+        ([1, 4, 5, 5, 4, 4, 3, 3, 2, 2, 1, 1], True),
+        ([5, 4, 4, 4, 3, 3, 3, 2, 2, 2, 1, 1], False),  # never rises
+        ([1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 4, 4], False),  # rises more slowly than it falls
+        ([1, 4, 5, 5, 5, 5, 5, 5, 5, 5, 5, 5], False),  # stays
+        ([1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 5, 6], False),  # rises to its end
+    ],
+)
+def test_a_rise_and_a_fall_are_told(means: list[float], so: bool) -> None:
+    spread = np.random.default_rng(0).normal(0, 0.1, (12, 8))
+    assert (_rise_and_fall(np.array(means, float)[:, None] + spread) <= 1) is so
+    assert _rise_and_fall(np.array(means, float)[:, None] + 300 * spread) > 1  # nothing is sure
+
+
+def test_a_release_is_compared_with_an_epoch() -> None:
+    found = compute(["what=fedcad_overhead", "repeats=2"])
+    assert found["overhead"] == pytest.approx(100 * (found["fedcad"] - found["fedldp"]) / found["epoch"])
+    assert 0 < found["fedldp"] < found["epoch"]
 
 
 # --- NbAFL against an example whose numbers have no bound: the proof's steps, tried on real training --------

@@ -370,6 +370,52 @@ def test_a_verdict_of_a_later_rule_needs_fresh_seeds() -> None:
     assert found.verdict == HOLDS  # made after the rule
 
 
+@pytest.mark.parametrize(
+    ("before", "fresh", "verdict"),
+    [((LOW, HIGH), (LOW, HIGH), FAILS), ((LOW, HIGH), (HIGH, LOW), OPEN), ((HIGH, LOW), (HIGH, LOW), OPEN)],
+)
+def test_some_pairs_on_fresh_seeds_refute_a_claim_and_do_not_confirm_it(
+    before: tuple[Values, Values], fresh: tuple[Values, Values], verdict: str
+) -> None:
+    of_two = {"kind": "better", "pairs": [["t/a/c", "t/b/c"], ["u/a/c", "u/b/c"]], "reported": [1, 2]}
+    tests = {"x": {"test": of_two, "before": "not decided", "confirm": {"u": "fresh"}, "refute": [1]}}
+    cells = {A: HIGH, B: LOW, "u/a": before[0], "u/b": before[1], "fresh/a": fresh[0], "fresh/b": fresh[1]}
+    assert Cells(tests, cells, u={}, fresh={"first_seed": 100}).outcomes["x"].verdict == verdict
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "verdict"),
+    [
+        ((HIGH, LOW), (LOW, HIGH), HOLDS),
+        ((LOW, HIGH), (HIGH, LOW), HOLDS),
+        ((LOW, HIGH), (LOW, HIGH), FAILS),
+        ((LOW, HIGH), (NOISY, HIGH), OPEN),
+        ((NOISY, HIGH), (NOISY, LOW), OPEN),
+    ],
+)
+def test_of_two_readings_the_better_one_counts(
+    first: tuple[Values, Values], second: tuple[Values, Values], verdict: str
+) -> None:
+    test, other = ({"kind": "better", "pairs": [[f"{table}/a/c", f"{table}/b/c"]]} for table in "tu")
+    cells = dict(zip(("t/a", "t/b", "u/a", "u/b"), (*first, *second), strict=True))
+    study = Cells({"x": {"test": test, "otherwise": other}}, cells, u={})
+    assert study.outcomes["x"].verdict == verdict and "By the other reading: " in study.outcomes["x"].words
+    alone = {
+        name: decide(study.paper.claims["x"].model_copy(update={"test": one, "otherwise": None}), study).p
+        for name, one in (("t", study.paper.claims["x"].test), ("u", study.paper.claims["x"].otherwise))
+    }
+    if verdict == HOLDS:  # two chances
+        assert study.outcomes["x"].p == pytest.approx(2 * min(p for p in alone.values() if p is not None))
+
+
+def test_the_mean_of_cells_is_compared_seed_by_seed() -> None:
+    pairs = [[["t/a/c", "t/b/c"], "u/a/c"]]
+    cells = {A: HIGH, B: LOW, "u/a": values("between", 84.0, 85.2, 86.1), "u/b": FLAT}
+    found = Cells({"x": {"test": {"kind": "better", "pairs": pairs}}}, cells, u={}).outcomes["x"]
+    assert found.difference is not None and found.difference.mean == pytest.approx(0.9, abs=0.05)
+    assert found.words.startswith("high (mean of 2) − ")
+
+
 def test_findings_beyond_the_paper_are_in_no_family() -> None:
     weak = {"test": {"kind": "better", "pairs": PAIR}}
     cells = {A: values("weak", 91.0, 91.9, 93.2), B: HIGH}
