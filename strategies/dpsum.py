@@ -143,7 +143,7 @@ class DPSum(RowSumServer):
             else:
                 self.deviation = self._mean_with(self.deviation, found, number - self.input_rounds)
             linear = len(self.population.layers) == 1
-            return np.zeros_like(theta) if linear else self.move(theta, np.zeros(theta.size))
+            return self.move(np.zeros_like(theta) if linear else theta, np.zeros(theta.size))
         update = -self.step(theta.size) * mean
         moved = self.move(theta, update if scaling is None else scaling.back(update))
         if number > self.trained * (1 - self.options.average):

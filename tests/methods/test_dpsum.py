@@ -17,6 +17,7 @@ from pytest import approx
 from reference.federation import make_site
 from safetensors.torch import load_file
 
+import fedpriv
 from fedpriv.attacks.release_audit import audit_config, further_pairs
 from fedpriv.client.build import make_client
 from fedpriv.common.errors import OptionError
@@ -773,3 +774,11 @@ def test_the_tool_prints_ranks_and_risks(capsys: pytest.CaptureFixture[str]) -> 
     slopes = {name: float(table[name][3]) for name in list(table)[2:5]}
     assert abs(slopes["dpsum"] - 1) < 0.25 and slopes["without recalibration"] < 0.75
     assert all(float(table[name][1].split()[0]) > 0.75 for name in slopes)
+
+
+@pytest.mark.parametrize("own", ["lr=3.0", "optimizer=adam", "optimizer=momentum"])
+def test_a_step_of_ones_own_is_taken_by_a_linear_model_too(own: str, tmp_path: Path) -> None:
+    """Also after the rounds that ask for the inputs, in which nothing moves."""
+    made = [one for one in SMALL if not one.startswith(("num_rounds", "strategy.client.noise"))]
+    options = [*made, "num_rounds=6", "privacy.target_epsilon=8", f"strategy.server.{own}"]
+    assert fedpriv.run(options, folder=tmp_path / "run", quiet=True).accuracy > 0.8
