@@ -159,8 +159,7 @@ def _checked(target: Any, question: Question, name: str, budget: Budget, told: T
     check = replace(check, findings=merged(findings), layers=layers, coverage=budget.coverage)
     told(check)
     faulty = any(one.severity == "fault" for one in findings)
-    laws = {name: one.law for name, one in played.distances.items()}
-    seen = sample(subject, question, budget.part("sampled"), faulty=faulty, laws=laws)
+    seen = sample(subject, question, budget.part("sampled"), faulty=faulty, distances=played.distances)
     findings += [*seen.findings, *_against_verified(subject, question, verified, seen)]
     infinite = any(one.severity == "fault" and "epsilon is infinite" in one.text for one in findings)
     best = seen.best(question)
@@ -326,7 +325,7 @@ def _replay_layer(subject: Subject, played: Replay, budget: Budget) -> Layer:
     seeds = "under the same seeds" if played.repeatable else "without seeds: its randomness cannot be repeated"
     words = f"{len(subject.pairs)} pairs of neighbouring inputs, {played.plays} calls of each {seeds}."
     if played.epsilon is not None:
-        words += f" The noise is Gaussian, and what moved most costs an epsilon of at least {played.epsilon:.3g}."
+        words += f" By the law of its noise, what moved most costs an epsilon of at least {played.epsilon:.3g}."
     could = "numbers and combinations of numbers without noise, in the inputs that were tried; no small excess"
     return Layer("replayed", True, words, could, budget.taken())
 

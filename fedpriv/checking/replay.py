@@ -66,9 +66,8 @@ COUNTS = ("num_examples", "num-examples")
 @dataclass
 class Replay:
     """What the layer saw. pairs: that were played; plays: of each input. repeatable: equal seeds gave equal numbers.
-    distances: of each pair to both of whose inputs the same noise of a known law is added. epsilon: of Gaussian noise,
-    at the check's delta, at least: of pairs that the claim covers, were the noise as large as its error allows. kept:
-    pairs, what left, which columns of all are in it.
+    distances: of each pair. epsilon: at the check's delta, at least: of pairs that the claim covers to which noise of a
+    known law is added, were it as large as its error allows. kept: pairs, what left, which columns of all are in it.
     """
 
     plays: int = 0
@@ -303,11 +302,8 @@ def _distance(
     subject: Subject, question: Question, pair: Pair, two: Two, finite: Bools, found: Replay, budget: Budget
 ) -> None:
     seen = distance_of(two, partial(_more, subject, pair.left, finite, question), budget)
-    if seen.law is not None:
-        before = found.distances.get(pair.name, seen)
-        found.distances[pair.name] = max(before, seen, key=lambda one: one.pure if one.law == "Laplace" else one.size)
-    elif seen.size > NO_PROTECTION and not found_fault(found):
-        _unprotected(pair.name, seen.size, found)
+    before = found.distances.get(pair.name, seen)
+    found.distances[pair.name] = max(before, seen, key=lambda one: (one.epsilon(question.at_delta), one.size))
 
 
 def against_claim(subject: Subject, found: Replay, question: Question, calls: int) -> None:
@@ -319,10 +315,10 @@ def against_claim(subject: Subject, found: Replay, question: Question, calls: in
     claim = question.claim
     name, largest = max(found.distances.items(), key=lambda one: one[1].size)
     covered = {pair.name for pair in subject.pairs if question.covers(pair)}
-    sizes = [one for pair, one in found.distances.items() if pair in covered and one.law == "Gaussian"]
+    sizes = [one for pair, one in found.distances.items() if pair in covered and one.law is not None]
     found.epsilon = max((one.epsilon(question.at_delta, least=True) for one in sizes), default=None)
     if largest.size > NO_PROTECTION and not found_fault(found):
-        _unprotected(name, largest.size, found)
+        found.says("unbounded-sensitivity:beyond", name=name, distance=largest.size)
     if claim is None or not math.isfinite(claim.epsilon):
         return
     of = "one call" if calls == 1 else f"{calls} calls"
@@ -342,10 +338,6 @@ def against_claim(subject: Subject, found: Replay, question: Question, calls: in
             figures = {"least": least, "of": of, "why": why, "epsilon": worst.epsilon(held.delta, calls)}
             found.says("moves-more-than-claimed", severity, name=name, worst=worst, held=held, claim=claim, **figures)
             return
-
-
-def _unprotected(name: str, distance: float, found: Replay) -> None:
-    found.says("unbounded-sensitivity:beyond", name=name, distance=distance)
 
 
 def found_fault(found: Replay) -> bool:
@@ -840,7 +832,7 @@ def _extrapolated(
     """A claim about a run of more calls, where each call has noise of its own: its distance grows with the root."""
     claim = question.claim
     one, every = single.distances.get(pair.name), run.distances.get(f"{pair.name}, in each of {calls} calls")
-    if claim is None or claim.scope != "run" or one is None or every is None:
+    if claim is None or claim.scope != "run" or one is None or every is None or one.law is None:
         return []
     alone = every.size / math.sqrt(calls)
     if not one.size or abs(alone / one.size - 1) > FRESH_NOISE:

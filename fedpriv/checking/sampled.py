@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from fedpriv.attacks.trial_features import MOST_FEATURES
 from fedpriv.checking.findings import Finding, finding
 from fedpriv.checking.reading import Numbers, Played
-from fedpriv.checking.statistics import repeated_rows
+from fedpriv.checking.statistics import Distance, repeated_rows
 from fedpriv.checking.subject import Budget, Pair, Question, Subject, stopwatch
 from fedpriv.privacy.auditor import Audit, Fit, audit, epsilon_bound, sampled_score
 from fedpriv.privacy.events import PoissonGaussian
@@ -162,11 +162,10 @@ def sample(
     question: Question,
     budget: Budget,
     faulty: bool = False,
-    laws: Mapping[str, str | None] = MappingProxyType({}),
+    distances: Mapping[str, Distance] = MappingProxyType({}),
 ) -> Sampled:
     """Audits the first pairs. What a target raises becomes `Sampled.why_not`. faulty: replays have found a fault, so
-    that no further trials are needed to refute a claim. laws: of the noise of pairs that replays have
-    measured; where the time is short, the others are sampled.
+    that no further trials are needed to refute a claim. distances: of the pairs that replays have seen.
     """
     found = Sampled()
     pairs = sorted(subject.pairs[:MOST_LOOKS], key=lambda pair: not question.covers(pair))
@@ -178,7 +177,7 @@ def sample(
         looks = max(1, min(len(pairs), int(budget.left / one / (2.6 * WANTED_TRIALS))))
         if looks < len(pairs):
             budget.made("pairs that are sampled", looks, len(pairs))
-            pairs = _chosen(subject, question, laws, looks, budget, one)
+            pairs = _chosen(subject, question, distances, looks, budget, one)
         affordable = int(budget.left / one / (2.6 * len(pairs)))
         trials = budget.allowed("calls of each input for the audit", affordable, question.trials)
         if trials < FEWEST_TRIALS:
@@ -190,7 +189,7 @@ def sample(
                 budget.made("pairs that are sampled", number, len(pairs))
                 break
             try:
-                one_audit = _audit(subject, question, pair, trials, number, question.confidence, len(pairs), laws)
+                one_audit = _audit(subject, question, pair, trials, number, question.confidence, len(pairs), distances)
             except Exception as error:  # of the target's own, with this pair
                 found.why_not = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
                 continue
@@ -208,7 +207,8 @@ def sample(
             most = int(budget.left / one / 2.6)
             more = max(trials if apart else min(trials, most), min(MOST_TRIALS, int(0.4 * most)))
             second = more >= FEWEST_TRIALS and _refuted(
-                question, pair, _audit(subject, question, pair, more, number, 1 - 1 / SURE, 1, laws), 2 * len(pairs),
+                question, pair, _audit(subject, question, pair, more, number, 1 - 1 / SURE, 1, distances),
+                2 * len(pairs),
                 found,
             )  # fmt: skip
             if not second and above:
@@ -219,19 +219,23 @@ def sample(
 
 
 def _chosen(
-    subject: Subject, question: Question, laws: Mapping[str, str | None], looks: int, budget: Budget, one: float
+    subject: Subject, question: Question, distances: Mapping[str, Distance], looks: int, budget: Budget, one: float
 ) -> list[Pair]:
-    """The pairs that a few plays of their own tell apart best, of those that may refute the claim and whose noise no
-    replay has measured; the first ones where there is no time for that. one: seconds of a call.
+    """Of the pairs that may refute the claim those whose noise no replay has measured, which a few plays of their own
+    tell apart best; where there are none, or no time for that, those that replays saw move most. one: seconds of a call.
     """
 
     def useful(pair: Pair) -> tuple[bool, bool]:
-        return question.claim is not None and not question.claim.covers(pair), pair.name in laws
+        return question.claim is not None and not question.claim.covers(pair), distances[pair.name].law is not None
 
+    def far(pair: Pair) -> tuple[float, float]:
+        return distances[pair.name].epsilon(question.at_delta), distances[pair.name].size
+
+    distances = {pair.name: distances.get(pair.name, Distance()) for pair in subject.pairs}
     least = min(map(useful, subject.pairs))
-    pairs = [pair for pair in subject.pairs if useful(pair) == least]
+    pairs = sorted((pair for pair in subject.pairs if useful(pair) == least), key=far, reverse=True)
     plays = min(CHOICE, int(CHOICE_SHARE * budget.left / one / (4 * len(pairs))))
-    if looks >= len(pairs) or plays < FEWEST_CHOICE:
+    if least[1] or looks >= len(pairs) or plays < FEWEST_CHOICE:
         return pairs[:looks]
     return sorted(pairs, key=lambda pair: -_apart(subject, pair, question.seed, plays))[:looks]
 
@@ -270,10 +274,10 @@ def _audit(
     number: int,
     confidence: float,
     looks: int,
-    laws: Mapping[str, str | None],
+    distances: Mapping[str, Distance],
 ) -> Audit:
     seed = (question.seed * 1000 + number) * 2 + 1_000_003 * (confidence != question.confidence)
-    families, scores = known_laws(subject, pair, laws)
+    families, scores = known_laws(subject, pair, distances)
     pilot = min(PILOT, max(LEAST_PILOT, int(PILOT_SHARE * trials)))
     return audit(
         sampler(subject, pair, seed, pilot),
@@ -287,7 +291,9 @@ def _audit(
     )
 
 
-def known_laws(subject: Subject, pair: Pair, laws: Mapping[str, str | None]) -> tuple[list[Family], dict[str, Fit]]:
+def known_laws(
+    subject: Subject, pair: Pair, distances: Mapping[str, Distance]
+) -> tuple[list[Family], dict[str, Fit]]:
     """(families of trade-off curves, scores) of what is known of the noise: what the recognised part releases, as many
     times as a trial has numbers; or the Gaussian that replays saw. A wrong family spoils its own bound alone, which is
     given beside the one that assumes nothing; a wrong score costs power.
@@ -298,7 +304,7 @@ def known_laws(subject: Subject, pair: Pair, laws: Mapping[str, str | None]) -> 
         part = replace(events[0], count=min(width, events[0].count))
         family = family_of([part])
         return ([family] if family is not None else []), dict(sampled_score([part], part.count))
-    return ([GAUSSIAN] if laws.get(pair.name) == "Gaussian" else []), {}
+    return ([GAUSSIAN] if distances.get(pair.name, Distance()).law == "Gaussian" else []), {}
 
 
 def _refuted(question: Question, pair: Pair, seen: Audit, looks: int, found: Sampled) -> bool:
