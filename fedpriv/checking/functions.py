@@ -66,11 +66,15 @@ def update_pairs(dimension: int, form: Callable[[Numbers], Any], bound: float | 
 
 
 def update_probes(dimension: int, form: Callable[[Numbers], Any], bound: float | None) -> list[Probe]:
-    """A vector that grows, one along a single coordinate that grows, and vectors with what is no number."""
+    """A vector that grows, one along a single coordinate that grows, and vectors with what is no number, among others of
+    any length.
+    """
     u = direction(dimension)
     broken = []
-    for value, sign in ((np.nan, 1), (np.inf, 1), (-np.inf, 1), (np.nan, -1), (np.inf, -1)):
-        one = sign * LENGTHS[-1] * u
+    for value, length in [(one, LENGTHS[-1]) for one in (np.nan, np.inf, -np.inf)] + [
+        (one, sign) for one in (np.nan, np.inf) for sign in (1, -1)
+    ]:
+        one = length * u
         one[0] = value
         broken.append(form(one))
     probes = [Probe("broken numbers", "broken", broken)]

@@ -37,6 +37,7 @@ from fedpriv.checking.statistics import (
     few_values,
     least_ratio,
     low_bits,
+    precision,
     remainders,
     repeated_rows,
     scale_ratio,
@@ -544,7 +545,7 @@ def broken_probe(subject: Subject, probe: Probe) -> list[Finding]:
 
 def _broken_bare(subject: Subject, probe: Probe) -> list[Finding]:
     """Finite numbers that leave without noise where another of the same update is none, and are other ones for other
-    updates; honest updates leave with noise there.
+    updates; honest updates leave with noise there, that is no smaller than the last bit of these.
     """
     rows = []
     for data in (subject.pairs[0].left, *probe.data):
@@ -558,6 +559,8 @@ def _broken_bare(subject: Subject, probe: Probe) -> list[Finding]:
     for place, one in enumerate(rows[1:], 1):
         for other in rows[place + 1 :]:
             whole = np.isfinite(one).all(0) & np.isfinite(other).all(0)
+            sides = one[:, whole], other[:, whole]
+            whole[whole] = precision(*sides) * np.abs(sides).max((0, 1)) < rows[0].std(0)[whole]
             bare_ones = noisy & whole & (one == one[0]).all(0) & (other == other[0]).all(0) & (one[0] != other[0])
             if bare_ones.any():
                 return [finding("number-without-noise:broken", count=int(bare_ones.sum()), seeds=len(BROKEN_SEEDS))]

@@ -164,6 +164,19 @@ def test_an_update_that_is_not_finite_is_a_doubt() -> None:
     assert "broken-number-switches-off-clipping" not in {one.name for one in replayed(noisy)}
 
 
+@pytest.mark.parametrize("bare", [False, True])
+def test_noise_that_short_floats_swallow_was_added(bare: bool) -> None:
+    """Beside a broken number the clipping is off, and what is as long as 1e8 has no place for noise of 0.05."""
+
+    def target(update: torch.Tensor) -> torch.Tensor:
+        short = update.float() * min(1.0, 0.05 / torch.linalg.vector_norm(update.float()))
+        return short if bare and short.isnan().any() else short + torch.normal(0.0, 0.05, size=short.shape)
+
+    found = replayed(target)
+    assert faults(found) == ({"number-without-noise"} if bare else set())
+    assert "broken-number-switches-off-clipping" in {one.name for one in found}
+
+
 def test_what_a_target_raises_is_one_line() -> None:
     def broken(update: Any) -> Any:
         raise ZeroDivisionError("of no use")
