@@ -174,7 +174,7 @@ def _checked(target: Any, question: Question, name: str, budget: Budget, told: T
         sharper=seen.sharper.to_json() if seen.sharper is not None else None,
     )
     check = replace(check, findings=[_placed(subject, one) for one in check.findings])
-    return check if faulty or subject.recognised else replace(check, why_not=_no_time(check))
+    return check if faulty or subject.recognised else replace(check, why_not=_no_price(check, seen))
 
 
 def _placed(subject: Subject, one: Finding) -> Finding:
@@ -234,12 +234,19 @@ def _runs(subject: Subject, question: Question, played: Replay, budget: Budget) 
         return [finding("raises:calls", words=words)]
 
 
-def _no_time(check: Check) -> str | None:
-    """Why a check that found nothing looked at next to nothing."""
-    if check.audited is not None or check.coverage is None or check.coverage >= LEAST_COVERAGE:
+def _no_price(check: Check, seen: Sampled) -> str | None:
+    """Why a check that found nothing says nothing: it looked at next to nothing, or neither replays nor sampling nor a
+    proof gave its noise a price that could be held against the claim.
+    """
+    if check.audited is not None:
         return None
-    share = 100 * check.coverage
-    return f"its time went into the start: it looked at {share:.0f} % of a full check: give it more time with seconds="
+    if check.coverage is not None and check.coverage < LEAST_COVERAGE:
+        share = 100 * check.coverage
+        return f"its time went into the start: it looked at {share:.0f} % of a full check: give it more time with seconds="
+    if check.claim is None or not math.isfinite(check.claim.epsilon) or check.measured is not None:
+        return None
+    why = seen.why_not or "no time was left"
+    return f"nothing was compared with the claim: no replay could price its noise, and sampling was not made ({why})"
 
 
 def _first(subject: Subject) -> str:
