@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import inspect
 import math
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
 from fedpriv.checking.findings import Finding, finding
 from fedpriv.checking.functions import NotTaken, recognises
-from fedpriv.checking.generators import Held, generator_states, put_back
+from fedpriv.checking.generators import Held, generator_states, put_back, seeded
 from fedpriv.checking.player import RemoteTarget
 from fedpriv.checking.reading import is_word
 from fedpriv.checking.replay import Replay, calls_of, has_series, replay, runs_of
@@ -28,10 +30,10 @@ from fedpriv.privacy.events import Event
 # The adapters: each turns one kind of target into a `Subject`. The first that recognises the target has it.
 
 #: Files with ``recognises(target, question) -> Subject | None``, the most special first. A row for each adapter. Each
-#: is asked only if the package in its second place is imported by then (a target of that kind imports it itself). Last
-#: come functions of an update, and of data.
-ADAPTERS: tuple[tuple[str, str | None], ...] = (
-    ("fedpriv.checking.opacus_loops", None),
+#: is asked only if the package in its second place is imported by then: a target of that kind imports it itself, at the
+#: latest when it is called. Last come functions of an update, and of data.
+ADAPTERS: tuple[tuple[str, str], ...] = (
+    ("fedpriv.checking.opacus_loops", "opacus"),
     ("fedpriv.checking.flower_apps", "flwr"),
     ("fedpriv.checking.flower_strategies", "flwr"),
     ("fedpriv.checking.flower_mods", "flwr"),
@@ -39,18 +41,37 @@ ADAPTERS: tuple[tuple[str, str | None], ...] = (
 
 
 def subject_of(target: Any, question: Question) -> Subject | None:
-    """The subject of a target, or None where no adapter knows its kind."""
+    """The subject of a target, or None where no adapter knows its kind. Raises `NotTaken` with the target's errors."""
     if isinstance(target, RemoteTarget):
         return target.subject(question)
+    there, found, none = _imported(), None, None
+    if (special := _special(target, question, there)) is not None:
+        return special
+    try:
+        found = recognises(target, question)
+    except NotTaken as error:
+        none = error
+        with seeded(1), suppress(Exception):  # what it imports, where it needs nothing
+            inspect.signature(target).bind()
+            target()
+    found = _special(target, question, _imported() - there) or found
+    if found is None and none is not None:
+        raise none
+    return found
+
+
+def _imported() -> set[str]:
+    return {package for _, package in ADAPTERS if package in sys.modules}
+
+
+def _special(target: Any, question: Question, packages: set[str]) -> Subject | None:
+    """Of the first adapter of these packages that knows the target; some are not in the wheel fedpriv-check."""
     for name, package in ADAPTERS:
-        if package is not None and package not in sys.modules:
-            continue
-        if importlib.util.find_spec(name) is None:  # of the wheel fedpriv-check
-            continue
-        found: Subject | None = importlib.import_module(name).recognises(target, question)
-        if found is not None:
-            return found
-    return recognises(target, question)
+        if package in packages and importlib.util.find_spec(name) is not None:
+            found: Subject | None = importlib.import_module(name).recognises(target, question)
+            if found is not None:
+                return found
+    return None
 
 
 #: One of each name is shown, with how many more there were.
@@ -174,7 +195,7 @@ def _checked(target: Any, question: Question, name: str, budget: Budget, told: T
         sharper=seen.sharper.to_json() if seen.sharper is not None else None,
     )
     check = replace(check, findings=[_placed(subject, one) for one in check.findings])
-    return check if faulty or subject.recognised else replace(check, why_not=_no_price(check, seen))
+    return replace(check, why_not=no_price(check, seen.why_not or "no time was left"))
 
 
 def _placed(subject: Subject, one: Finding) -> Finding:
@@ -234,18 +255,20 @@ def _runs(subject: Subject, question: Question, played: Replay, budget: Budget) 
         return [finding("raises:calls", words=words)]
 
 
-def _no_price(check: Check, seen: Sampled) -> str | None:
+def no_price(check: Check, why: str) -> str | None:
     """Why a check that found nothing says nothing: it looked at next to nothing, or neither replays nor sampling nor a
-    proof gave its noise a price that could be held against the claim.
+    proof gave its noise a price that could be held against the claim. why: nothing was sampled.
     """
-    if check.audited is not None:
+    claim, recognised = check.claim, check.layers[0].ran
+    if check.faults or check.audited is not None:
         return None
-    if check.coverage is not None and check.coverage < LEAST_COVERAGE:
+    if not recognised and check.coverage is not None and check.coverage < LEAST_COVERAGE:
         share = 100 * check.coverage
         return f"its time went into the start: it looked at {share:.0f} % of a full check: give it more time with seconds="
-    if check.claim is None or not math.isfinite(check.claim.epsilon) or check.measured is not None:
+    if claim is None or math.isinf(claim.epsilon) or check.measured is not None:
         return None
-    why = seen.why_not or "no time was left"
+    if check.verified is not None and check.verified <= claim.epsilon * (1 + ROUNDING):
+        return None
     return f"nothing was compared with the claim: no replay could price its noise, and sampling was not made ({why})"
 
 

@@ -112,6 +112,8 @@ CHOICE, FEWEST_CHOICE, CHOICE_SHARE = 64, 12, 0.25
 SURE = 1e5
 #: Inputs that are told apart as well as so many trials can show are sampled again, more often; at most so often.
 APART, MOST_TRIALS = 0.97, 400_000
+#: Sampled noise of a smaller multiplier has no curves: they would take minutes, and end far below what it costs.
+LEAST_MULTIPLIER = 0.25
 #: A number beyond this counts as infinite.
 LARGEST = 1e30
 
@@ -302,7 +304,7 @@ def known_laws(
     if len(events) == 1 == len(subject.recognised) and isinstance(events[0], PoissonGaussian):
         width = subject.trials(pair.left, 2, 1).shape[1]
         part = replace(events[0], count=min(width, events[0].count))
-        family = family_of([part])
+        family = family_of([part]) if part.multiplier >= LEAST_MULTIPLIER else None
         return ([family] if family is not None else []), dict(sampled_score([part], part.count))
     return ([GAUSSIAN] if distances.get(pair.name, Distance()).law == "Gaussian" else []), {}
 
