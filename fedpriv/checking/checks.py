@@ -17,7 +17,7 @@ from fedpriv.checking.functions import NotTaken, recognises
 from fedpriv.checking.generators import Held, generator_states, put_back, seeded
 from fedpriv.checking.player import RemoteTarget
 from fedpriv.checking.reading import is_word
-from fedpriv.checking.replay import Replay, calls_of, has_series, replay, runs_of
+from fedpriv.checking.replay import Replay, calls_of, has_series, plays_of, raises, replay, runs_of
 from fedpriv.checking.result import LEAST_COVERAGE, Check, Layer
 from fedpriv.checking.sampled import Sampled, sample
 from fedpriv.checking.statistics import ended
@@ -229,20 +229,18 @@ def _shown(subject: Subject, name: str) -> str:
 
 
 def _begin_with_one_that_plays(subject: Subject) -> None:
-    """Takes the first pairs away with both of whose inputs the target raises. Raises what it raises with all."""
-    first = None
+    """Takes the first pairs away with an input of which the target raises, and tells of them. Raises what it raises
+    first where there are no others.
+    """
+    first, notes = None, []
     for number, pair in enumerate(subject.pairs):
-        for data in (pair.left, pair.right):
-            try:
-                subject.play(data, 1)
-            except Exception as error:
-                first = first or error
-                continue
-            subject.pairs = subject.pairs[number:]
-            if number:
-                words = f"{type(first).__name__}: {' '.join(str(first).split())[:200]}"
-                subject.notes = [*subject.notes, finding("raises:pair", pair=pair.name, both="", words=words)]
+        (left,), (right,) = (plays_of(subject, data, (1,)) for data in (pair.left, pair.right))
+        error = next((one for one in (left, right) if isinstance(one, Exception)), None)
+        if error is None:
+            subject.pairs, subject.notes = subject.pairs[number:], [*subject.notes, *notes]
             return
+        first = first or error
+        notes.append(raises(pair, error, isinstance(left, Exception) and isinstance(right, Exception)))
     if first is not None:
         raise first
 

@@ -802,9 +802,8 @@ def recognises_data(
                 if not _takes(trial, form, numbers, wanted, tried):
                     continue
                 form = _unmixed(trial, form, numbers)
-                if not form.classes and not _plays(
-                    trial, form.make(*with_row(quiet(numbers), pattern(numbers), TARGET))
-                ):
+                large = [with_row(quiet(numbers), pattern(numbers), one) for one in (TARGET, -TARGET)]
+                if not all(_plays(trial, form.make(*data)) for data in large):
                     form = replace(form, classes=True)  # its numbers are names of classes
                 trial.name = f"a function of {form.words}" + (f" and {of_rng}" if of_rng else "")
                 trial.claim = question.claim

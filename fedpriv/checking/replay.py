@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import pairwise
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -100,9 +100,16 @@ def plays_of(subject: Subject, data: object, seeds: Sequence[int]) -> Iterator[P
             yield error
 
 
+def raises(pair: Pair, error: Exception, both: bool) -> Finding:
+    """both: alike with both inputs."""
+    one = "" if both else " with one of two neighbouring inputs and not with the other"
+    words = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+    return finding("raises:pair", pair=pair.name, both=one, words=words)
+
+
 def replay(subject: Subject, question: Question, budget: Budget) -> Replay:
-    """Plays every pair and judges it; pairs with both of whose inputs the target raises are taken from the subject.
-    budget: of the whole check. Raises what the target raises with all of them.
+    """Plays every pair and judges it; pairs with an input of which the target always raises are taken from the subject.
+    budget: of the whole check.
     """
     found = Replay()
     first = subject.play(subject.pairs[0].left, 1)[0]
@@ -133,7 +140,7 @@ def replay(subject: Subject, question: Question, budget: Budget) -> Replay:
                 more = [partial(_more, subject, data, finite, question) for data in (pair.left, pair.right)]
                 found.findings += against_scale(question.claim, pair, two, more)
             _distance(subject, question, pair, two, finite, found, further)
-        elif played is not None:
+        elif played == "raised":
             raised.append(pair)
     found.pairs = done
     budget.made("pairs of neighbouring inputs", done, len(subject.pairs))
@@ -157,20 +164,18 @@ def _more(subject: Subject, data: object, finite: Bools, question: Question, man
 
 def _play_pair(
     subject: Subject, pair: Pair, seeds: Sequence[int], found: Replay
-) -> tuple[Two, Bools] | Exception | None:
+) -> tuple[Two, Bools] | Literal["raised"] | None:
     """The plays, and which of their columns are finite and kept. None where there is too little to compare, which is
-    then a finding; the error where neither input is ever played.
+    then a finding; "raised" where an input is never played.
     """
     left, right = (list(plays_of(subject, data, seeds)) for data in (pair.left, pair.right))
     raised = [[isinstance(play, Exception) for play in side] for side in (left, right)]
     if any(map(any, raised)):
         error = next(play for play in (*left, *right) if isinstance(play, Exception))
-        words = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
-        both = "" if raised[0] == raised[1] else " with one of two neighbouring inputs and not with the other"
-        found.says("raises:pair", pair=pair.name, both=both, words=words)
+        found.findings.append(raises(pair, error, raised[0] == raised[1]))
+        if any(map(all, raised)):
+            return "raised"
         keep = [n for n in range(len(seeds)) if not raised[0][n] and not raised[1][n]]
-        if all(map(all, raised)):
-            return error if isinstance(error, Exception) else None
         left, right = [left[n] for n in keep], [right[n] for n in keep]
     plays = [[play for play in side if isinstance(play, Played)] for side in (left, right)]
     if len(plays[0]) < FEWEST_PLAYS:

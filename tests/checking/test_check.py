@@ -269,6 +269,25 @@ def test_inputs_with_which_the_target_raises_do_not_end_the_check() -> None:
     assert {"number-without-noise", "raises"} <= said and found.audited == np.inf
 
 
+@pytest.mark.parametrize("way", ["opposite", "none"])
+def test_a_pair_with_one_side_of_which_the_target_raises_is_left_out_and_told(way: str) -> None:
+    """opposite: of the first pair; none: of later ones."""
+
+    def target(update: Any, rng: Any) -> Any:
+        if update[0] < -1 if way == "opposite" else not update.any():
+            raise ValueError("of no use")
+        return noisy(update, rng)
+
+    question = Question(claim=Claim(4.4, 1e-5, adjacency="replace-one"), dims=(8,), trials=400)
+    found = check_object(target, question, seconds=15)
+    told = [one.text for one in found.findings if one.name == "raises"]
+    assert found.verdict == "no fault found" and found.audited is not None and len(told) == 1
+    assert "with one of two neighbouring inputs and not with the other (ValueError: of no use)" in told[0]
+    sampled = next(one for one in found.layers if one.name == "sampled")
+    assert sampled.words.startswith("3 pairs" if way == "opposite" else "4 pairs")
+
+
+
 def test_a_limit_fails_what_is_above_it_and_what_nobody_verified() -> None:
     base: dict[str, Any] = {"target": "t", "kind": "k", "delta": 1e-5}
     assert Check(**base, verified=3.0, audited=1.0).why_above(8) is None
