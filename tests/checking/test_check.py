@@ -274,7 +274,7 @@ def test_a_pair_with_one_side_of_which_the_target_raises_is_left_out_and_told(wa
     """opposite: of the first pair; none: of later ones."""
 
     def target(update: Any, rng: Any) -> Any:
-        if update[0] < -1 if way == "opposite" else not update.any():
+        if update[1] < -1 if way == "opposite" else not update.any():
             raise ValueError("of no use")
         return noisy(update, rng)
 
@@ -284,7 +284,7 @@ def test_a_pair_with_one_side_of_which_the_target_raises_is_left_out_and_told(wa
     assert found.verdict == "no fault found" and found.audited is not None and len(told) == 1
     assert "with one of two neighbouring inputs and not with the other (ValueError: of no use)" in told[0]
     sampled = next(one for one in found.layers if one.name == "sampled")
-    assert sampled.words.startswith("3 pairs" if way == "opposite" else "4 pairs")
+    assert sampled.words.startswith("2 pairs" if way == "opposite" else "4 pairs")
 
 
 
