@@ -7,6 +7,7 @@ from __future__ import annotations
 import ast
 import pickle
 import re
+import sys
 from pathlib import Path
 from string import Formatter
 from typing import Any
@@ -153,6 +154,19 @@ def test_a_seeded_play_begins_torch_where_its_own_seeding_does_and_ends_where_it
     with seeded(5):
         assert torch.equal(torch.rand(3), expected)
     assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_torch_that_a_play_imports_is_left_as_an_import_leaves_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not where the play has seeded it: two processes would have the same noise."""
+    drawn, state = [], torch.get_rng_state()
+    for _ in range(2):
+        monkeypatch.delitem(sys.modules, "torch")
+        with seeded(1):
+            monkeypatch.setitem(sys.modules, "torch", torch)
+            torch.manual_seed(7)
+        drawn.append(torch.rand(4).tolist())
+    torch.set_rng_state(state)
+    assert drawn[0] != drawn[1]
 
 
 def test_an_update_that_is_not_finite_is_a_doubt() -> None:
