@@ -262,7 +262,9 @@ def no_price(check: Check, why: str) -> str | None:
         return None
     if not recognised and check.coverage is not None and check.coverage < LEAST_COVERAGE:
         share = 100 * check.coverage
-        return f"its time went into the start: it looked at {share:.0f} % of a full check: give it more time with seconds="
+        return (
+            f"its time went into the start: it looked at {share:.0f} % of a full check: give it more time with seconds="
+        )
     if claim is None or math.isinf(claim.epsilon) or check.measured is not None:
         return None
     if check.verified is not None and check.verified <= claim.epsilon * (1 + ROUNDING):

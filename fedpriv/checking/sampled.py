@@ -293,9 +293,7 @@ def _audit(
     )
 
 
-def known_laws(
-    subject: Subject, pair: Pair, distances: Mapping[str, Distance]
-) -> tuple[list[Family], dict[str, Fit]]:
+def known_laws(subject: Subject, pair: Pair, distances: Mapping[str, Distance]) -> tuple[list[Family], dict[str, Fit]]:
     """(families of trade-off curves, scores) of what is known of the noise: what the recognised part releases, as many
     times as a trial has numbers; or the Gaussian that replays saw. A wrong family spoils its own bound alone, which is
     given beside the one that assumes nothing; a wrong score costs power.

@@ -301,7 +301,6 @@ def test_a_pair_with_one_side_of_which_the_target_raises_is_left_out_and_told(wa
     assert sampled.words.startswith("2 pairs" if way == "opposite" else "4 pairs")
 
 
-
 def test_a_limit_fails_what_is_above_it_and_what_nobody_verified() -> None:
     base: dict[str, Any] = {"target": "t", "kind": "k", "delta": 1e-5}
     assert Check(**base, verified=3.0, audited=1.0).why_above(8) is None

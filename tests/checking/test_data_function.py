@@ -99,6 +99,23 @@ def decay_by_targets(data: Any = None) -> Any:
     return descent(data) * (1 - 0.01 * np.abs(data[1]).mean())
 
 
+def standardised(data: Any = None) -> Any:
+    """The mean of all rows moves with one."""
+    rows, targets = data
+    return descent((rows - rows.mean(0), targets), steps=1)
+
+
+def as_a_model(data: Any = None, noise: float = 2.0) -> Any:
+    weights = torch.as_tensor(descent(data, noise), dtype=torch.float32)
+    model = torch.nn.Linear(len(weights), 1, bias=False)
+    model.weight.data = weights[None]
+    return model
+
+
+def as_a_bare_model(data: Any = None) -> Any:
+    return as_a_model(data, noise=0.02)
+
+
 #: Four steps with noise of twice the clip: mu 1, epsilon 4.38.
 CLAIM = Claim(4.4, 1e-5, "run", adjacency="zero-out")
 
@@ -121,6 +138,9 @@ def faults(target: Any, claim: Claim | None = CLAIM, seconds: float = 30) -> set
         (half_the_noise, "moves-more-than-claimed"),
         (longer_clip, "moves-more-than-claimed"),
         (decay_by_targets, "noise-depends-on-data"),
+        (standardised, "moves-more-than-claimed"),
+        (as_a_model, None),
+        (as_a_bare_model, "moves-more-than-claimed"),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )

@@ -189,6 +189,9 @@ def by_hand(update: Any, rng: Any) -> Any:
 def test_functions_in_which_no_private_optimiser_steps_are_left_to_other_adapters() -> None:
     assert recognises(math.sqrt, Question()) is None
     assert recognises(by_hand, Question()) is None
+    claim = Claim(1.0, 1e-5, adjacency="zero-out")
+    said = check_object(by_hand, Question(claim=claim, dims=(8,), trials=400), seconds=15)
+    assert (said.verdict, said.kind) == ("no fault found", "release function")
 
 
 ELSEWHERE = """
