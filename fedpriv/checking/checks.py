@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-from fedpriv.checking.findings import Finding, finding
+from fedpriv.checking.findings import Finding, Severity, finding, words_of
 from fedpriv.checking.functions import NotTaken, recognises
 from fedpriv.checking.generators import Held, generator_states, put_back, seeded
 from fedpriv.checking.player import RemoteTarget
@@ -173,7 +173,10 @@ def _checked(target: Any, question: Question, name: str, budget: Budget, told: T
     if not any(one.severity == "fault" for one in played.findings):
         findings += ended(subject, question, played.kept, budget.part("ends"))
     if has_series(subject):
-        findings += _runs(subject, question, played, budget.part("runs"))
+        try:
+            findings += runs_of(subject, question, played, budget.part("runs"))
+        except Exception as error:
+            findings.append(finding("raises:calls", words=words_of(error)))
     if Held.found:  # told before sampling, which a target may never end
         findings.append(finding("held-generator"))
     layers = [*check.layers, _replay_layer(subject, played, budget)]
@@ -243,14 +246,6 @@ def _begin_with_one_that_plays(subject: Subject) -> None:
         notes.append(raises(pair, error, isinstance(left, Exception) and isinstance(right, Exception)))
     if first is not None:
         raise first
-
-
-def _runs(subject: Subject, question: Question, played: Replay, budget: Budget) -> list[Finding]:
-    try:
-        return runs_of(subject, question, played, budget)
-    except Exception as error:
-        words = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
-        return [finding("raises:calls", words=words)]
 
 
 def no_price(check: Check, why: str) -> str | None:
@@ -325,15 +320,8 @@ def verify(recognised: Sequence[Recognised], question: Question) -> _Verified:
     words += f" For {scope}, epsilon is at most {epsilon:.4g} at delta {question.at_delta:g}."
     words += "".join(f" It has no bound: {why}." for why in reasons)
     if claim is not None and epsilon > claim.epsilon * (1 + ROUNDING) and claim.delta == question.at_delta:
-        findings.append(
-            finding(
-                "claim-not-verified",
-                "doubt" if math.isfinite(epsilon) else "fault",
-                claim=claim,
-                verified=epsilon,
-                scope=scope,
-            )
-        )
+        severity: Severity = "doubt" if math.isfinite(epsilon) else "fault"
+        findings.append(finding("claim-not-verified", severity, claim=claim, verified=epsilon, scope=scope))
     return _Verified(epsilon, words, findings)
 
 

@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpriv.checking.findings import Finding, Severity, finding
+from fedpriv.checking.findings import Finding, Severity, finding, words_of
 from fedpriv.checking.generators import Held, seeds_of
 from fedpriv.checking.reading import Numbers, Played, is_word
 from fedpriv.checking.statistics import (
@@ -103,8 +103,7 @@ def plays_of(subject: Subject, data: object, seeds: Sequence[int]) -> Iterator[P
 def raises(pair: Pair, error: Exception, both: bool) -> Finding:
     """both: alike with both inputs."""
     one = "" if both else " with one of two neighbouring inputs and not with the other"
-    words = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
-    return finding("raises:pair", pair=pair.name, both=one, words=words)
+    return finding("raises:pair", pair=pair.name, both=one, words=words_of(error))
 
 
 def replay(subject: Subject, question: Question, budget: Budget) -> Replay:
@@ -461,8 +460,7 @@ def calls_of(subject: Subject, question: Question, repeatable: bool, budget: Bud
         except NotImplementedError:
             continue
         except Exception as error:
-            words = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
-            found.append(finding("raises:replay", words=words))
+            found.append(finding("raises:replay", words=words_of(error)))
     return found
 
 
@@ -624,12 +622,7 @@ def _less_noise(calls: Sequence[Two], question: Question) -> list[Finding]:
     if joint is not None and size > 20 * len(calls) and alone > 0 and joint > math.sqrt(2) * alone:
         per_call = claim is not None and claim.scope == "call"
         found.append(
-            finding(
-                "noise-cancels-between-calls",
-                None if per_call else "doubt",
-                calls=len(calls),
-                times=joint / alone,
-            )
+            finding("noise-cancels-between-calls", None if per_call else "doubt", calls=len(calls), times=joint / alone)
         )
     return found
 

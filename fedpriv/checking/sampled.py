@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedpriv.attacks.trial_features import MOST_FEATURES
-from fedpriv.checking.findings import Finding, finding
+from fedpriv.checking.findings import Finding, finding, words_of
 from fedpriv.checking.reading import Numbers, Played
 from fedpriv.checking.statistics import Distance, repeated_rows
 from fedpriv.checking.subject import Budget, Pair, Question, Subject, stopwatch
@@ -193,7 +193,7 @@ def sample(
             try:
                 one_audit = _audit(subject, question, pair, trials, number, question.confidence, len(pairs), distances)
             except Exception as error:  # of the target's own, with this pair
-                found.why_not = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+                found.why_not = words_of(error)
                 continue
             found.audits.append((pair, one_audit))
             if len(found.audits) == 1:
@@ -216,7 +216,7 @@ def sample(
             if not second and above:
                 found.findings.append(_perhaps(question, pair, one_audit, limit))
     except Exception as error:
-        found.why_not = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+        found.why_not = words_of(error)
     return found
 
 
