@@ -235,7 +235,7 @@ def _begin_with_one_that_plays(subject: Subject) -> None:
     """Takes the first pairs away with an input of which the target raises, and tells of them. Raises what it raises
     first where there are no others.
     """
-    first, notes = None, []
+    first, notes = None, list[Finding]()
     for number, pair in enumerate(subject.pairs):
         (left,), (right,) = (plays_of(subject, data, (1,)) for data in (pair.left, pair.right))
         error = next((one for one in (left, right) if isinstance(one, Exception)), None)

@@ -66,9 +66,7 @@ def update_pairs(dimension: int, form: Callable[[Numbers], Any], bound: float | 
 
 
 def update_probes(dimension: int, form: Callable[[Numbers], Any], bound: float | None) -> list[Probe]:
-    """A vector that grows, one along a single coordinate that grows, and vectors with what is no number, among others of
-    any length.
-    """
+    """A vector that grows, one along a coordinate that grows, and long and short vectors with what is no number."""
     u = direction(dimension)
     broken = []
     for value, length in [(one, LENGTHS[-1]) for one in (np.nan, np.inf, -np.inf)] + [

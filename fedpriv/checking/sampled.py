@@ -224,7 +224,7 @@ def _chosen(
     subject: Subject, question: Question, distances: Mapping[str, Distance], looks: int, budget: Budget, one: float
 ) -> list[Pair]:
     """Of the pairs that may refute the claim those whose noise no replay has measured, which a few plays of their own
-    tell apart best; where there are none, or no time for that, those that replays saw move most. one: seconds of a call.
+    tell apart best; where there are none, or no time for that, those that replays saw move most. one: seconds a call.
     """
 
     def useful(pair: Pair) -> tuple[bool, bool]:

@@ -417,9 +417,9 @@ def follows(noise: Numbers, law: Law) -> bool:
 # Where two neighbouring inputs differ under every seed by the same numbers, the noise is added, and the same for both.
 # If it looks Gaussian or Laplace, independent from number to number, its cost is known: with distance mu in deviations,
 # that of a Gaussian mechanism [Balle and Wang 2018]; with the moves over the scales, that of Laplace noise
-# (`laplace_epsilon`; at delta 0 their sum [Dwork et al. 2006]). Correlated noise is found by the deviation of the sum of
-# all numbers weighted by their moves: what one weighted sum shows, everything shows. Of Laplace noise, which has no such
-# sum of a known law, the number that moves most is priced alone where it is correlated, or its sizes are.
+# (`laplace_epsilon`; at delta 0 their sum [Dwork et al. 2006]). Correlated noise is found by the deviation of the sum
+# of all numbers weighted by their moves: what one weighted sum shows, everything shows. Where Laplace noise, or its
+# sizes, are correlated, the number that moves most is priced alone.
 
 #: Plays of one input from which deviations are taken, where time allows, and at least; the share of the time for more
 #: of them, and for the least.

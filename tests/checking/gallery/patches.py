@@ -2126,7 +2126,8 @@ class CentralByExamples(FedAvg):
         weights = np.asarray(counts) / sum(counts)
         std = self.multiplier * self.clip / len(moves)
         mean = {key: sum(w * move[key] for w, move in zip(weights, moves, strict=True)) for key in moves[0]}
-        new = {key: np.random.normal(part, std) + (self.sent[key].numpy() if self.sent else 0.0) for key, part in mean.items()}
+        start = {key: self.sent[key].numpy() if self.sent else 0.0 for key in mean}
+        new = {key: np.random.normal(part, std) + start[key] for key, part in mean.items()}
         return ArrayRecord({key: Array(np.asarray(value)) for key, value in new.items()}), None
 @@ 41 1
 target = CentralByExamples()
@@ -2380,7 +2381,7 @@ class CentralMomentum(FedAvg):
         total: dict[str, np.ndarray] = {}
 @@ 28 11
             move = {
-                key: np.nan_to_num(record[key].numpy().astype(np.float64) - (self.sent[key].numpy() if self.sent else 0.0))
+                key: np.nan_to_num(record[key].numpy() - (self.sent[key].numpy() if self.sent else 0.0)).astype(float)
                 for key in record
             }
             length = np.sqrt(sum(float(np.sum(part**2)) for part in move.values()))
