@@ -21,6 +21,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from fedpriv.checking.findings import words_of
 from fedpriv.checking.generators import Memory, copied, seeded, seeds_of
 from fedpriv.checking.lines import Lines
 from fedpriv.checking.reading import Numbers, Played, is_word, released
@@ -478,8 +479,7 @@ def _words(tried: Tried) -> str:
 
 
 def _said(error: Exception) -> str:
-    text = " ".join(str(error).split())[:300]
-    return text if isinstance(error, NotTaken) else f"{type(error).__name__}: {text}"
+    return " ".join(str(error).split())[:300] if isinstance(error, NotTaken) else words_of(error)
 
 
 # --- data inputs ------------------------------------------------------------------------------------------------------

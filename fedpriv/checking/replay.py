@@ -564,7 +564,9 @@ def _broken_bare(subject: Subject, probe: Probe) -> list[Finding]:
             whole = np.isfinite(one).all(0) & np.isfinite(other).all(0)
             sizes = np.maximum(np.abs(one), np.abs(other)).max(0)
             long = precision(one[:, whole], other[:, whole]) * sizes >= rows[0].std(0)
-            bare_ones = noisy & whole & ~long & (one == one[0]).all(0) & (other == other[0]).all(0) & (one[0] != other[0])
+            bare_ones = (
+                noisy & whole & ~long & (one == one[0]).all(0) & (other == other[0]).all(0) & (one[0] != other[0])
+            )
             if bare_ones.any():
                 return [finding("number-without-noise:broken", count=int(bare_ones.sum()), seeds=len(BROKEN_SEEDS))]
     return []

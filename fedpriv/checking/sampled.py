@@ -104,10 +104,8 @@ MOST_LOOKS, WANTED_TRIALS = 6, 2000
 #: With fewer trials nothing could be learned.
 FEWEST_TRIALS = 400
 #: Plays from which it is learned which numbers never change, and where to look among many: at most, at least, and a
-#: share of the trials. Plays from which it is learned which pairs to sample, where there is no time for all: at most,
-#: at least, and their share of it.
+#: share of the trials.
 PILOT, LEAST_PILOT, PILOT_SHARE = 512, 96, 0.1
-CHOICE, FEWEST_CHOICE, CHOICE_SHARE = 64, 12, 0.25
 #: One in so many sound targets is called faulty by sampling.
 SURE = 1e5
 #: Inputs that are told apart as well as so many trials can show are sampled again, more often; at most so often.
@@ -179,7 +177,7 @@ def sample(
         looks = max(1, min(len(pairs), int(budget.left / one / (2.6 * WANTED_TRIALS))))
         if looks < len(pairs):
             budget.made("pairs that are sampled", looks, len(pairs))
-            pairs = _chosen(subject, question, distances, looks, budget, one)
+            pairs = _chosen(subject, question, distances)[:looks]
         affordable = int(budget.left / one / (2.6 * len(pairs)))
         trials = budget.allowed("calls of each input for the audit", affordable, question.trials)
         if trials < FEWEST_TRIALS:
@@ -214,43 +212,23 @@ def sample(
                 found,
             )  # fmt: skip
             if not second and above:
-                found.findings.append(_perhaps(question, pair, one_audit, limit))
+                figures = {"percent": 100 * question.confidence, "limit": limit}
+                found.findings.append(finding("claim-perhaps-refuted", pair=pair, seen=one_audit, **figures))
     except Exception as error:
         found.why_not = words_of(error)
     return found
 
 
-def _chosen(
-    subject: Subject, question: Question, distances: Mapping[str, Distance], looks: int, budget: Budget, one: float
-) -> list[Pair]:
-    """Of the pairs that may refute the claim those whose noise no replay has measured, which a few plays of their own
-    tell apart best; where there are none, or no time for that, those that replays saw move most. one: seconds a call.
+def _chosen(subject: Subject, question: Question, distances: Mapping[str, Distance]) -> list[Pair]:
+    """The pairs that may refute the claim first, of these those whose noise has no law that replays know, and of these
+    those that replays saw move most.
     """
 
-    def useful(pair: Pair) -> tuple[bool, bool]:
-        return question.claim is not None and not question.claim.covers(pair), distances[pair.name].law is not None
+    def order(pair: Pair) -> tuple[bool, bool, float, float]:
+        seen, covered = distances.get(pair.name, Distance()), question.claim is None or question.claim.covers(pair)
+        return not covered, seen.law is not None, -seen.epsilon(question.at_delta), -seen.size
 
-    def far(pair: Pair) -> tuple[float, float]:
-        return distances[pair.name].epsilon(question.at_delta), distances[pair.name].size
-
-    distances = {pair.name: distances.get(pair.name, Distance()) for pair in subject.pairs}
-    least = min(map(useful, subject.pairs))
-    pairs = sorted((pair for pair in subject.pairs if useful(pair) == least), key=far, reverse=True)
-    plays = min(CHOICE, int(CHOICE_SHARE * budget.left / one / (4 * len(pairs))))
-    if least[1] or looks >= len(pairs) or plays < FEWEST_CHOICE:
-        return pairs[:looks]
-    return sorted(pairs, key=lambda pair: -_apart(subject, pair, question.seed, plays))[:looks]
-
-
-def _apart(subject: Subject, pair: Pair, seed: int, plays: int) -> float:
-    """How far the means of the best feature are apart, in deviations; 0 where it cannot be sampled."""
-    try:
-        draw = sampler(subject, pair, seed, plays)
-        first, second = (draw(world, plays, seed + 31 + world) for world in (False, True))
-    except Exception:  # of the target's own
-        return 0.0
-    spread = first.std(0) + second.std(0)
-    return float((np.abs(first.mean(0) - second.mean(0)) / np.maximum(spread, 1e-300)).max())
+    return sorted(subject.pairs, key=order)
 
 
 def sampler(subject: Subject, pair: Pair, seed: int, pilot: int = PILOT) -> Callable[[bool, int, int], Numbers]:
@@ -324,10 +302,6 @@ def _refuted(question: Question, pair: Pair, seen: Audit, looks: int, found: Sam
         )
     )
     return True
-
-
-def _perhaps(question: Question, pair: Pair, seen: Audit, limit: float) -> Finding:
-    return finding("claim-perhaps-refuted", pair=pair, seen=seen, percent=100 * question.confidence, limit=limit)
 
 
 def bound_at(found: Audit, confidence: float) -> float:
