@@ -795,7 +795,7 @@ def recognises_data(
             if kind not in (None, form.kind):
                 continue
             for of_rng, rng in _rngs(function, len(form.make(*ordinary(numbers)))):
-                call = partial(_passes, fresh, bool(of_rng))
+                call = lambda rng_too=bool(of_rng): partial(_called, fresh(), rng_too)  # noqa: E731
                 trial = DataFunction(f"a function of {form.words}", (), fresh=call, rng=rng, also=question.also)
                 if not _takes(trial, form, numbers, wanted, tried):
                     continue
@@ -812,10 +812,6 @@ def recognises_data(
         if numbers == wanted[-1] == NUMBERS and kind != "clients":
             wanted += OTHER_NUMBERS
     return None
-
-
-def _passes(fresh: Callable[[], Any], rng_too: bool) -> Any:
-    return partial(_called, fresh(), rng_too)
 
 
 def _called(function: Any, rng_too: bool, data: tuple[Any, ...], rng: Any) -> Any:

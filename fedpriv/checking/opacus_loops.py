@@ -106,23 +106,19 @@ def recognises(target: Any, question: Question) -> Subject | None:
     if loop.takes_data and (not any(step.std > 0 for step in record.noisy) or _own_noise(loop, record, question.seed)):
         return None
     findings = _replay(loop, record, question.seed)
+    leak = next((one.text for one in findings), None)
+    if record.cut:
+        findings.append(finding("not-shown", text=f"The loop was {record.cut}: what it does later is not seen."))
     sources = list(dict.fromkeys(lot.source for step in record.noisy for lot in step.lots))
     canary = _canary_of(record, sources)
     name = "an example whose gradient is one coordinate as long as any, in the data or not"
     return OpacusLoop(
         name=f"an Opacus training loop of {len(record.steps):,} steps",
         pairs=[] if canary is None else [Pair(name, True, False, "add-or-remove-one", "example")],
-        recognised=recognised_of(record, question, sources, next((one.text for one in findings), None)),
+        recognised=recognised_of(record, question, sources, leak),
         claim=question.claim,
         observer="public",
-        notes=[
-            *findings,
-            *(
-                [finding("not-shown", text=f"The loop was {record.cut}: what it does later is not seen.")]
-                if record.cut
-                else []
-            ),
-        ],
+        notes=findings,
         record=record,
         canary=canary,
     )

@@ -460,8 +460,8 @@ def laplace_epsilon(ratios: tuple[float, ...], delta: float, calls: int = 1) -> 
     increasing in each, at least P[S] - exp(epsilon) Q[S] for any event S. Every step below lowers it:
 
     - r becomes a smaller one: delta of a number is 1 - exp((epsilon-r)/2) for |epsilon| < r, increasing in r; so the
-      smaller is a post-processing of the larger [Blackwell 1953], and the products as well. At most 1 - `ALIKE`, so
-      that few differ, and down to a whole number n of steps h of the grid.
+      smaller is a post-processing of the larger [Blackwell 1953]. By at most 1 - `ALIKE`, so that few differ, and down
+      to a whole number n of steps h of the grid.
     - Where L is within h/2 of ih, |i| < n, that alone is told: a post-processing, of loss ih to the bit, as
       Q/P = (exp(-a/2) - exp(-b/2)) / (exp(b/2) - exp(a/2)) = exp(-(a+b)/2) of a < L < b. What is within h/2 of +-r is
       rounded down (so near r, within 3h/2).
