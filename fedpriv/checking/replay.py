@@ -236,7 +236,8 @@ def _bare(
         _symbols(subject, question, pair, two, moved, found, budget)
         return
     if not (numbers & ~two.fixed_left).any() and not (numbers & ~two.fixed_right).any():
-        found.says("no-randomness", plays=len(two.left), pair=pair.name, records=_named(two, moved))
+        names = np.unique(two.records[moved]).tolist()
+        found.says("no-randomness", plays=len(two.left), pair=pair.name, records=names)
         return
     counts = np.array([str(record).rpartition(".")[2].startswith(COUNTS) for record in two.records])
     counts &= subject.counts_differ and pair.unit != "example"
@@ -245,13 +246,8 @@ def _bare(
         found.says("number-without-noise:count" if of_clients else "number-without-noise:counts", pair=pair.name)
     if (moved & ~counts).any():
         bare_ones = moved & ~counts
-        figures = {"moved": _some(two, bare_ones), "records": _named(two, bare_ones)}
-        found.says("number-without-noise:bare", pair=pair.name, plays=len(two.left), **figures)
-
-
-def _named(two: Two, columns: Bools) -> list[str]:
-    """Records of these columns."""
-    return [str(one) for one in np.unique(two.records[columns])]
+        some, names = _some(two, bare_ones), np.unique(two.records[bare_ones]).tolist()
+        found.says("number-without-noise:bare", pair=pair.name, moved=some, records=names, plays=len(two.left))
 
 
 def _symbols(
