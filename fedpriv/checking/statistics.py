@@ -466,8 +466,8 @@ def laplace_epsilon(ratios: tuple[float, ...], delta: float, calls: int = 1) -> 
       Q/P = (exp(-a/2) - exp(-b/2)) / (exp(b/2) - exp(a/2)) = exp(-(a+b)/2) of a < L < b. What is within h/2 of +-r is
       rounded down (so near r, within 3h/2).
     - The sum is on a circle of `LOSSES` points. If not all of it fits there, what goes around is further than `HALF`
-      roots of sum r^2 from its mean: 2 exp(-`HALF`^2/2) at most [Hoeffding 1963]. This and what 64-bit floats may err
-      by are taken off.
+      roots of sum r^2 from its mean: 2 exp(-`HALF`^2/2) at most [Hoeffding 1963]. This and what 64-bit floats err by,
+      in all points together, are `slack`: taken from P[S], and added to Q[S] with the least loss of S.
     """
     if delta == 0 or not any(ratios):
         return calls * sum(ratios)
@@ -491,8 +491,8 @@ def laplace_epsilon(ratios: tuple[float, ...], delta: float, calls: int = 1) -> 
     masses, losses = masses[above][::-1], losses[above][::-1]
     slack = 2 * math.exp(-(HALF**2) / 2) + 2.0**-48 * math.sqrt(LOSSES) * (len(counts) + sum(counts.values()))
     seen = np.cumsum(masses) - delta - slack
-    shown = np.log(seen[seen > 0]) - np.logaddexp.accumulate(np.log(masses) - losses)[seen > 0]
-    return float(np.max(shown, initial=0.0))
+    under_q = np.logaddexp(np.logaddexp.accumulate(np.log(masses) - losses), math.log(slack) - losses)
+    return float(np.max(np.log(seen[seen > 0]) - under_q[seen > 0], initial=0.0))
 
 
 def distance_of(two: Two, more: Callable[[int], Numbers], budget: Budget) -> Distance:
