@@ -20,7 +20,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-OPTIONS = ("epsilon", "delta", "scope", "calls", "adjacency", "unit", "bound")
+OPTIONS = ("epsilon", "delta", "scope", "calls", "adjacency", "unit", "bound", "form")
 
 
 def loaded(file: Path) -> ModuleType:

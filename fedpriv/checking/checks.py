@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import inspect
 import math
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-from fedpriv.checking.findings import Finding, finding
+from fedpriv.checking.findings import Finding, Severity, finding, words_of
 from fedpriv.checking.functions import NotTaken, recognises
-from fedpriv.checking.generators import Held, generator_states, put_back
+from fedpriv.checking.generators import Held, generator_states, put_back, seeded
 from fedpriv.checking.player import RemoteTarget
 from fedpriv.checking.reading import is_word
-from fedpriv.checking.replay import Replay, calls_of, has_series, replay, runs_of
+from fedpriv.checking.replay import Replay, calls_of, has_series, plays_of, raises, replay, runs_of
 from fedpriv.checking.result import LEAST_COVERAGE, Check, Layer
 from fedpriv.checking.sampled import Sampled, sample
 from fedpriv.checking.statistics import ended
@@ -28,10 +30,10 @@ from fedpriv.privacy.events import Event
 # The adapters: each turns one kind of target into a `Subject`. The first that recognises the target has it.
 
 #: Files with ``recognises(target, question) -> Subject | None``, the most special first. A row for each adapter. Each
-#: is asked only if the package in its second place is imported by then (a target of that kind imports it itself). Last
-#: come functions of an update, and of data.
-ADAPTERS: tuple[tuple[str, str | None], ...] = (
-    ("fedpriv.checking.opacus_loops", None),
+#: is asked only if the package in its second place is imported by then: a target of that kind imports it itself, at the
+#: latest when it is called. Last come functions of an update, and of data.
+ADAPTERS: tuple[tuple[str, str], ...] = (
+    ("fedpriv.checking.opacus_loops", "opacus"),
     ("fedpriv.checking.flower_apps", "flwr"),
     ("fedpriv.checking.flower_strategies", "flwr"),
     ("fedpriv.checking.flower_mods", "flwr"),
@@ -39,18 +41,37 @@ ADAPTERS: tuple[tuple[str, str | None], ...] = (
 
 
 def subject_of(target: Any, question: Question) -> Subject | None:
-    """The subject of a target, or None where no adapter knows its kind."""
+    """The subject of a target, or None where no adapter knows its kind. Raises `NotTaken` with the target's errors."""
     if isinstance(target, RemoteTarget):
         return target.subject(question)
+    there, found, none = _imported(), None, None
+    if (special := _special(target, question, there)) is not None:
+        return special
+    try:
+        found = recognises(target, question)
+    except NotTaken as error:
+        none = error
+        with seeded(1), suppress(Exception):  # what it imports, where it needs nothing
+            inspect.signature(target).bind()
+            target()
+    found = _special(target, question, _imported() - there) or found
+    if found is None and none is not None:
+        raise none
+    return found
+
+
+def _imported() -> set[str]:
+    return {package for _, package in ADAPTERS if package in sys.modules}
+
+
+def _special(target: Any, question: Question, packages: set[str]) -> Subject | None:
+    """Of the first adapter of these packages that knows the target; some are not in the wheel fedpriv-check."""
     for name, package in ADAPTERS:
-        if package is not None and package not in sys.modules:
-            continue
-        if importlib.util.find_spec(name) is None:  # of the wheel fedpriv-check
-            continue
-        found: Subject | None = importlib.import_module(name).recognises(target, question)
-        if found is not None:
-            return found
-    return recognises(target, question)
+        if package in packages and importlib.util.find_spec(name) is not None:
+            found: Subject | None = importlib.import_module(name).recognises(target, question)
+            if found is not None:
+                return found
+    return None
 
 
 #: One of each name is shown, with how many more there were.
@@ -152,15 +173,17 @@ def _checked(target: Any, question: Question, name: str, budget: Budget, told: T
     if not any(one.severity == "fault" for one in played.findings):
         findings += ended(subject, question, played.kept, budget.part("ends"))
     if has_series(subject):
-        findings += _runs(subject, question, played, budget.part("runs"))
+        try:
+            findings += runs_of(subject, question, played, budget.part("runs"))
+        except Exception as error:
+            findings.append(finding("raises:calls", words=words_of(error)))
     if Held.found:  # told before sampling, which a target may never end
         findings.append(finding("held-generator"))
     layers = [*check.layers, _replay_layer(subject, played, budget)]
     check = replace(check, findings=merged(findings), layers=layers, coverage=budget.coverage)
     told(check)
     faulty = any(one.severity == "fault" for one in findings)
-    laws = {name: one.law for name, one in played.distances.items()}
-    seen = sample(subject, question, budget.part("sampled"), faulty=faulty, laws=laws)
+    seen = sample(subject, question, budget.part("sampled"), faulty=faulty, distances=played.distances)
     findings += [*seen.findings, *_against_verified(subject, question, verified, seen)]
     infinite = any(one.severity == "fault" and "epsilon is infinite" in one.text for one in findings)
     best = seen.best(question)
@@ -175,7 +198,7 @@ def _checked(target: Any, question: Question, name: str, budget: Budget, told: T
         sharper=seen.sharper.to_json() if seen.sharper is not None else None,
     )
     check = replace(check, findings=[_placed(subject, one) for one in check.findings])
-    return check if faulty or subject.recognised else replace(check, why_not=_no_time(check))
+    return replace(check, why_not=no_price(check, seen.why_not or "no time was left"))
 
 
 def _placed(subject: Subject, one: Finding) -> Finding:
@@ -209,38 +232,39 @@ def _shown(subject: Subject, name: str) -> str:
 
 
 def _begin_with_one_that_plays(subject: Subject) -> None:
-    """Takes the first pairs away with both of whose inputs the target raises. Raises what it raises with all."""
-    first = None
+    """Takes the first pairs away with an input of which the target raises, and tells of them. Raises what it raises
+    first where there are no others.
+    """
+    first, notes = None, list[Finding]()
     for number, pair in enumerate(subject.pairs):
-        for data in (pair.left, pair.right):
-            try:
-                subject.play(data, 1)
-            except Exception as error:
-                first = first or error
-                continue
-            subject.pairs = subject.pairs[number:]
-            if number:
-                words = f"{type(first).__name__}: {' '.join(str(first).split())[:200]}"
-                subject.notes = [*subject.notes, finding("raises:pair", pair=pair.name, both="", words=words)]
+        (left,), (right,) = (plays_of(subject, data, (1,)) for data in (pair.left, pair.right))
+        error = next((one for one in (left, right) if isinstance(one, Exception)), None)
+        if error is None:
+            subject.pairs, subject.notes = subject.pairs[number:], [*subject.notes, *notes]
             return
+        first = first or error
+        notes.append(raises(pair, error, isinstance(left, Exception) and isinstance(right, Exception)))
     if first is not None:
         raise first
 
 
-def _runs(subject: Subject, question: Question, played: Replay, budget: Budget) -> list[Finding]:
-    try:
-        return runs_of(subject, question, played, budget)
-    except Exception as error:
-        words = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
-        return [finding("raises:calls", words=words)]
-
-
-def _no_time(check: Check) -> str | None:
-    """Why a check that found nothing looked at next to nothing."""
-    if check.audited is not None or check.coverage is None or check.coverage >= LEAST_COVERAGE:
+def no_price(check: Check, why: str) -> str | None:
+    """Why a check that found nothing says nothing: it looked at next to nothing, or neither replays nor sampling nor a
+    proof gave its noise a price that could be held against the claim. why: nothing was sampled.
+    """
+    claim, recognised = check.claim, check.layers[0].ran
+    if check.faults or check.audited is not None:
         return None
-    share = 100 * check.coverage
-    return f"its time went into the start: it looked at {share:.0f} % of a full check: give it more time with seconds="
+    if not recognised and check.coverage is not None and check.coverage < LEAST_COVERAGE:
+        share = 100 * check.coverage
+        return (
+            f"its time went into the start: it looked at {share:.0f} % of a full check: give it more time with seconds="
+        )
+    if claim is None or math.isinf(claim.epsilon) or check.measured is not None:
+        return None
+    if check.verified is not None and check.verified <= claim.epsilon * (1 + ROUNDING):
+        return None
+    return f"nothing was compared with the claim: no replay could price its noise, and sampling was not made ({why})"
 
 
 def _first(subject: Subject) -> str:
@@ -296,15 +320,8 @@ def verify(recognised: Sequence[Recognised], question: Question) -> _Verified:
     words += f" For {scope}, epsilon is at most {epsilon:.4g} at delta {question.at_delta:g}."
     words += "".join(f" It has no bound: {why}." for why in reasons)
     if claim is not None and epsilon > claim.epsilon * (1 + ROUNDING) and claim.delta == question.at_delta:
-        findings.append(
-            finding(
-                "claim-not-verified",
-                "doubt" if math.isfinite(epsilon) else "fault",
-                claim=claim,
-                verified=epsilon,
-                scope=scope,
-            )
-        )
+        severity: Severity = "doubt" if math.isfinite(epsilon) else "fault"
+        findings.append(finding("claim-not-verified", severity, claim=claim, verified=epsilon, scope=scope))
     return _Verified(epsilon, words, findings)
 
 
@@ -326,7 +343,7 @@ def _replay_layer(subject: Subject, played: Replay, budget: Budget) -> Layer:
     seeds = "under the same seeds" if played.repeatable else "without seeds: its randomness cannot be repeated"
     words = f"{len(subject.pairs)} pairs of neighbouring inputs, {played.plays} calls of each {seeds}."
     if played.epsilon is not None:
-        words += f" The noise is Gaussian, and what moved most costs an epsilon of at least {played.epsilon:.3g}."
+        words += f" By the law of its noise, what moved most costs an epsilon of at least {played.epsilon:.3g}."
     could = "numbers and combinations of numbers without noise, in the inputs that were tried; no small excess"
     return Layer("replayed", True, words, could, budget.taken())
 

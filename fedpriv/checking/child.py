@@ -21,7 +21,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import IO, Any
 
-from fedpriv.checking.checks import check_object, could_not, merged, with_hint
+from fedpriv.checking.checks import check_object, could_not, merged, no_price, with_hint
 from fedpriv.checking.findings import finding
 from fedpriv.checking.player import RemoteTarget, load_target, question_of
 from fedpriv.checking.result import Check, Layer
@@ -75,7 +75,7 @@ def check_name(
         if "replayed" in missing and not last.faults and not any(one.layer == "replayed" for one in last.findings):
             return could_not(target, question, why, last.kind)
         layers = [*last.layers, *(Layer(name, False, f"Not ended: {why}.") for name in missing)]
-        last = replace(last, layers=layers)
+        last = replace(last, layers=layers, why_not=no_price(last, why) if "sampled" in missing else last.why_not)
     names = {one.name for one in last.findings}
     if names & {"cannot-be-seeded", "global-generator", "held-generator"} and "no-randomness" not in names:
         last = _in_another_process(last, target, question, limits, stage)

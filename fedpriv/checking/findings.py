@@ -50,6 +50,10 @@ def finding(key: str, severity: Severity | None = None, /, **figures: Any) -> Fi
     )
 
 
+def words_of(error: BaseException) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+
+
 def conclusion(findings: Sequence[Finding], checked: bool) -> str:
     """`FAULTS` where any finding is a fault; `NOT_CHECKED` where no layer could look; else `NO_FAULT`."""
     if any(finding.severity == "fault" for finding in findings):

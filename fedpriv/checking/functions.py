@@ -21,6 +21,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from fedpriv.checking.findings import words_of
 from fedpriv.checking.generators import Memory, copied, seeded, seeds_of
 from fedpriv.checking.lines import Lines
 from fedpriv.checking.reading import Numbers, Played, is_word, released
@@ -66,11 +67,13 @@ def update_pairs(dimension: int, form: Callable[[Numbers], Any], bound: float | 
 
 
 def update_probes(dimension: int, form: Callable[[Numbers], Any], bound: float | None) -> list[Probe]:
-    """A vector that grows, one along a single coordinate that grows, and vectors with what is no number."""
+    """A vector that grows, one along a coordinate that grows, and long and short vectors with what is no number."""
     u = direction(dimension)
     broken = []
-    for value, sign in ((np.nan, 1), (np.inf, 1), (-np.inf, 1), (np.nan, -1), (np.inf, -1)):
-        one = sign * LENGTHS[-1] * u
+    for value, length in [(one, LENGTHS[-1]) for one in (np.nan, np.inf, -np.inf)] + [
+        (one, sign) for one in (np.nan, np.inf) for sign in (1, -1)
+    ]:
+        one = length * u
         one[0] = value
         broken.append(form(one))
     probes = [Probe("broken numbers", "broken", broken)]
@@ -476,8 +479,7 @@ def _words(tried: Tried) -> str:
 
 
 def _said(error: Exception) -> str:
-    text = " ".join(str(error).split())[:300]
-    return text if isinstance(error, NotTaken) else f"{type(error).__name__}: {text}"
+    return " ".join(str(error).split())[:300] if isinstance(error, NotTaken) else words_of(error)
 
 
 # --- data inputs ------------------------------------------------------------------------------------------------------
@@ -793,14 +795,13 @@ def recognises_data(
             if kind not in (None, form.kind):
                 continue
             for of_rng, rng in _rngs(function, len(form.make(*ordinary(numbers)))):
-                call = partial(_passes, fresh, bool(of_rng))
+                call = lambda rng_too=bool(of_rng): partial(_called, fresh(), rng_too)  # noqa: E731
                 trial = DataFunction(f"a function of {form.words}", (), fresh=call, rng=rng, also=question.also)
                 if not _takes(trial, form, numbers, wanted, tried):
                     continue
                 form = _unmixed(trial, form, numbers)
-                if not form.classes and not _plays(
-                    trial, form.make(*with_row(quiet(numbers), pattern(numbers), TARGET))
-                ):
+                large = [with_row(quiet(numbers), pattern(numbers), one) for one in (TARGET, -TARGET)]
+                if not all(_plays(trial, form.make(*data)) for data in large):
                     form = replace(form, classes=True)  # its numbers are names of classes
                 trial.name = f"a function of {form.words}" + (f" and {of_rng}" if of_rng else "")
                 trial.claim = question.claim
@@ -811,10 +812,6 @@ def recognises_data(
         if numbers == wanted[-1] == NUMBERS and kind != "clients":
             wanted += OTHER_NUMBERS
     return None
-
-
-def _passes(fresh: Callable[[], Any], rng_too: bool) -> Any:
-    return partial(_called, fresh(), rng_too)
 
 
 def _called(function: Any, rng_too: bool, data: tuple[Any, ...], rng: Any) -> Any:

@@ -108,8 +108,11 @@ def generator_states() -> tuple[Any, Any, Any]:
 def put_back(states: tuple[Any, Any, Any]) -> None:
     random.setstate(states[0])
     np.random.set_state(states[1])  # noqa: NPY002
-    if (torch := sys.modules.get("torch")) and states[2] is not None:
-        torch.set_rng_state(states[2])
+    if torch := sys.modules.get("torch"):
+        if states[2] is None:  # imported in the meantime
+            torch.default_generator.seed()
+        else:
+            torch.set_rng_state(states[2])
 
 
 def digest_of_states() -> tuple[str, str, str]:

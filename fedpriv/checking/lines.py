@@ -106,11 +106,8 @@ class Lines:
             found.append((2, torch.get_rng_state().numpy().tobytes()))
         held = list(frame.f_locals.values())
         for one in held[:]:
-            held += (
-                list(getattr(one, "__dict__", {}).values())
-                if type(one).__module__ == frame.f_globals.get("__name__")
-                else []
-            )
+            if type(one).__module__ == frame.f_globals.get("__name__"):
+                held += list(getattr(one, "__dict__", {}).values())
         for one in held:
             if isinstance(one, np.random.Generator):
                 found.append((id(one), repr(one.bit_generator.state)))

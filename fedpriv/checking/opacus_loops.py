@@ -97,7 +97,7 @@ def recognises(target: Any, question: Question) -> Subject | None:
     """A subject, or None where no DPOptimizer with noise steps while the target runs, or another optimiser steps with
     what may be noise of the loop's own. Raises `NotTaken` in the loop's words.
     """
-    if question.form not in (None, "data") or not _uses_opacus(target):
+    if question.form not in (None, "data") or not inspect.isroutine(target):
         return None
     loop = _Loop(target)
     record = loop.first(question.seed)
@@ -106,48 +106,22 @@ def recognises(target: Any, question: Question) -> Subject | None:
     if loop.takes_data and (not any(step.std > 0 for step in record.noisy) or _own_noise(loop, record, question.seed)):
         return None
     findings = _replay(loop, record, question.seed)
+    leak = next((one.text for one in findings), None)
+    if record.cut:
+        findings.append(finding("not-shown", text=f"The loop was {record.cut}: what it does later is not seen."))
     sources = list(dict.fromkeys(lot.source for step in record.noisy for lot in step.lots))
     canary = _canary_of(record, sources)
     name = "an example whose gradient is one coordinate as long as any, in the data or not"
     return OpacusLoop(
         name=f"an Opacus training loop of {len(record.steps):,} steps",
         pairs=[] if canary is None else [Pair(name, True, False, "add-or-remove-one", "example")],
-        recognised=recognised_of(record, question, sources, next((one.text for one in findings), None)),
+        recognised=recognised_of(record, question, sources, leak),
         claim=question.claim,
         observer="public",
-        notes=[
-            *findings,
-            *(
-                [finding("not-shown", text=f"The loop was {record.cut}: what it does later is not seen.")]
-                if record.cut
-                else []
-            ),
-        ],
+        notes=findings,
         record=record,
         canary=canary,
     )
-
-
-def _uses_opacus(target: Any) -> bool:
-    """Whether a function, its module or a function that the module has names Opacus. Only what it does counts then."""
-    function = getattr(target, "__func__", target)
-    code, variables = getattr(function, "__code__", None), getattr(function, "__globals__", {})
-    return code is not None and (_names_opacus(code) or any(map(_of_opacus, list(variables.values()))))
-
-
-def _names_opacus(code: Any) -> bool:
-    inner = [one for one in code.co_consts if hasattr(one, "co_names")]
-    return any(name.partition(".")[0] == "opacus" for name in code.co_names) or any(map(_names_opacus, inner))
-
-
-def _of_opacus(value: Any) -> bool:
-    name = getattr(value, "__name__", "") if inspect.ismodule(value) else getattr(value, "__module__", None)
-    if str(name).partition(".")[0] in ("opacus", "torch", "numpy"):
-        return str(name).partition(".")[0] == "opacus"
-    code = getattr(value, "__code__", None)
-    others = list(getattr(value, "__globals__", {}).values())
-    modules = [getattr(one, "__name__" if inspect.ismodule(one) else "__module__", None) for one in others]
-    return (code is not None and _names_opacus(code)) or any(str(one).partition(".")[0] == "opacus" for one in modules)
 
 
 # --- executions ----------------------------------------------------------------------------------------------------

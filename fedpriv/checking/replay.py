@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import pairwise
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpriv.checking.findings import Finding, Severity, finding
+from fedpriv.checking.findings import Finding, Severity, finding, words_of
 from fedpriv.checking.generators import Held, seeds_of
 from fedpriv.checking.reading import Numbers, Played, is_word
 from fedpriv.checking.statistics import (
@@ -37,6 +37,7 @@ from fedpriv.checking.statistics import (
     few_values,
     least_ratio,
     low_bits,
+    precision,
     remainders,
     repeated_rows,
     scale_ratio,
@@ -66,9 +67,8 @@ COUNTS = ("num_examples", "num-examples")
 @dataclass
 class Replay:
     """What the layer saw. pairs: that were played; plays: of each input. repeatable: equal seeds gave equal numbers.
-    distances: of each pair to both of whose inputs the same noise of a known law is added. epsilon: of Gaussian noise,
-    at the check's delta, at least: of pairs that the claim covers, were the noise as large as its error allows. kept:
-    pairs, what left, which columns of all are in it.
+    distances: of each pair. epsilon: at the check's delta, at least: of pairs that the claim covers to which noise of a
+    known law is added, were it as large as its error allows. kept: pairs, what left, which columns of all are in it.
     """
 
     plays: int = 0
@@ -87,9 +87,8 @@ class Replay:
 def is_repeatable(subject: Subject, data: object) -> bool:
     """Whether equal seeds give equal numbers."""
     first, second = (subject.play(data, 12345)[0] for _ in range(2))
-    return first.numbers.keys() == second.numbers.keys() and all(
-        np.array_equal(first.numbers[name], second.numbers[name], equal_nan=True) for name in first.numbers
-    )
+    same = first.numbers.keys() == second.numbers.keys()
+    return same and np.array_equal(first.flat(), second.flat(), equal_nan=True)
 
 
 def plays_of(subject: Subject, data: object, seeds: Sequence[int]) -> Iterator[Played | Exception]:
@@ -100,9 +99,15 @@ def plays_of(subject: Subject, data: object, seeds: Sequence[int]) -> Iterator[P
             yield error
 
 
+def raises(pair: Pair, error: Exception, both: bool) -> Finding:
+    """both: alike with both inputs."""
+    one = "" if both else " with one of two neighbouring inputs and not with the other"
+    return finding("raises:pair", pair=pair.name, both=one, words=words_of(error))
+
+
 def replay(subject: Subject, question: Question, budget: Budget) -> Replay:
-    """Plays every pair and judges it; pairs with both of whose inputs the target raises are taken from the subject.
-    budget: of the whole check. Raises what the target raises with all of them.
+    """Plays every pair and judges it; pairs with an input of which the target always raises are taken from the subject.
+    budget: of the whole check.
     """
     found = Replay()
     first = subject.play(subject.pairs[0].left, 1)[0]
@@ -133,7 +138,7 @@ def replay(subject: Subject, question: Question, budget: Budget) -> Replay:
                 more = [partial(_more, subject, data, finite, question) for data in (pair.left, pair.right)]
                 found.findings += against_scale(question.claim, pair, two, more)
             _distance(subject, question, pair, two, finite, found, further)
-        elif played is not None:
+        elif played == "raised":
             raised.append(pair)
     found.pairs = done
     budget.made("pairs of neighbouring inputs", done, len(subject.pairs))
@@ -157,20 +162,18 @@ def _more(subject: Subject, data: object, finite: Bools, question: Question, man
 
 def _play_pair(
     subject: Subject, pair: Pair, seeds: Sequence[int], found: Replay
-) -> tuple[Two, Bools] | Exception | None:
+) -> tuple[Two, Bools] | Literal["raised"] | None:
     """The plays, and which of their columns are finite and kept. None where there is too little to compare, which is
-    then a finding; the error where neither input is ever played.
+    then a finding; "raised" where an input is never played.
     """
     left, right = (list(plays_of(subject, data, seeds)) for data in (pair.left, pair.right))
     raised = [[isinstance(play, Exception) for play in side] for side in (left, right)]
     if any(map(any, raised)):
         error = next(play for play in (*left, *right) if isinstance(play, Exception))
-        words = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
-        both = "" if raised[0] == raised[1] else " with one of two neighbouring inputs and not with the other"
-        found.says("raises:pair", pair=pair.name, both=both, words=words)
+        found.findings.append(raises(pair, error, raised[0] == raised[1]))
+        if any(map(all, raised)):
+            return "raised"
         keep = [n for n in range(len(seeds)) if not raised[0][n] and not raised[1][n]]
-        if all(map(all, raised)):
-            return error if isinstance(error, Exception) else None
         left, right = [left[n] for n in keep], [right[n] for n in keep]
     plays = [[play for play in side if isinstance(play, Played)] for side in (left, right)]
     if len(plays[0]) < FEWEST_PLAYS:
@@ -233,7 +236,8 @@ def _bare(
         _symbols(subject, question, pair, two, moved, found, budget)
         return
     if not (numbers & ~two.fixed_left).any() and not (numbers & ~two.fixed_right).any():
-        found.says("no-randomness", plays=len(two.left), pair=pair.name, records=_named(two, moved))
+        names = np.unique(two.records[moved]).tolist()
+        found.says("no-randomness", plays=len(two.left), pair=pair.name, records=names)
         return
     counts = np.array([str(record).rpartition(".")[2].startswith(COUNTS) for record in two.records])
     counts &= subject.counts_differ and pair.unit != "example"
@@ -242,17 +246,8 @@ def _bare(
         found.says("number-without-noise:count" if of_clients else "number-without-noise:counts", pair=pair.name)
     if (moved & ~counts).any():
         bare_ones = moved & ~counts
-        figures: dict[str, Any] = {
-            "moved": _some(two, bare_ones),
-            "records": _named(two, bare_ones),
-            "plays": len(two.left),
-        }
-        found.says("number-without-noise:bare", None, pair=pair.name, **figures)
-
-
-def _named(two: Two, columns: Bools) -> list[str]:
-    """Records of these columns."""
-    return [str(one) for one in np.unique(two.records[columns])]
+        some, names = _some(two, bare_ones), np.unique(two.records[bare_ones]).tolist()
+        found.says("number-without-noise:bare", pair=pair.name, moved=some, records=names, plays=len(two.left))
 
 
 def _symbols(
@@ -303,11 +298,8 @@ def _distance(
     subject: Subject, question: Question, pair: Pair, two: Two, finite: Bools, found: Replay, budget: Budget
 ) -> None:
     seen = distance_of(two, partial(_more, subject, pair.left, finite, question), budget)
-    if seen.law is not None:
-        before = found.distances.get(pair.name, seen)
-        found.distances[pair.name] = max(before, seen, key=lambda one: one.pure if one.law == "Laplace" else one.size)
-    elif seen.size > NO_PROTECTION and not found_fault(found):
-        _unprotected(pair.name, seen.size, found)
+    before = found.distances.get(pair.name, seen)
+    found.distances[pair.name] = max(before, seen, key=lambda one: (one.epsilon(question.at_delta), one.size))
 
 
 def against_claim(subject: Subject, found: Replay, question: Question, calls: int) -> None:
@@ -319,10 +311,10 @@ def against_claim(subject: Subject, found: Replay, question: Question, calls: in
     claim = question.claim
     name, largest = max(found.distances.items(), key=lambda one: one[1].size)
     covered = {pair.name for pair in subject.pairs if question.covers(pair)}
-    sizes = [one for pair, one in found.distances.items() if pair in covered and one.law == "Gaussian"]
+    sizes = [one for pair, one in found.distances.items() if pair in covered and one.law is not None]
     found.epsilon = max((one.epsilon(question.at_delta, least=True) for one in sizes), default=None)
     if largest.size > NO_PROTECTION and not found_fault(found):
-        _unprotected(name, largest.size, found)
+        found.says("unbounded-sensitivity:beyond", name=name, distance=largest.size)
     if claim is None or not math.isfinite(claim.epsilon):
         return
     of = "one call" if calls == 1 else f"{calls} calls"
@@ -342,10 +334,6 @@ def against_claim(subject: Subject, found: Replay, question: Question, calls: in
             figures = {"least": least, "of": of, "why": why, "epsilon": worst.epsilon(held.delta, calls)}
             found.says("moves-more-than-claimed", severity, name=name, worst=worst, held=held, claim=claim, **figures)
             return
-
-
-def _unprotected(name: str, distance: float, found: Replay) -> None:
-    found.says("unbounded-sensitivity:beyond", name=name, distance=distance)
 
 
 def found_fault(found: Replay) -> bool:
@@ -463,8 +451,7 @@ def calls_of(subject: Subject, question: Question, repeatable: bool, budget: Bud
         except NotImplementedError:
             continue
         except Exception as error:
-            words = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
-            found.append(finding("raises:replay", words=words))
+            found.append(finding("raises:replay", words=words_of(error)))
     return found
 
 
@@ -552,7 +539,7 @@ def broken_probe(subject: Subject, probe: Probe) -> list[Finding]:
 
 def _broken_bare(subject: Subject, probe: Probe) -> list[Finding]:
     """Finite numbers that leave without noise where another of the same update is none, and are other ones for other
-    updates; honest updates leave with noise there.
+    updates; honest updates leave with noise there, that is no smaller than the last bit of these.
     """
     rows = []
     for data in (subject.pairs[0].left, *probe.data):
@@ -566,7 +553,11 @@ def _broken_bare(subject: Subject, probe: Probe) -> list[Finding]:
     for place, one in enumerate(rows[1:], 1):
         for other in rows[place + 1 :]:
             whole = np.isfinite(one).all(0) & np.isfinite(other).all(0)
-            bare_ones = noisy & whole & (one == one[0]).all(0) & (other == other[0]).all(0) & (one[0] != other[0])
+            sizes = np.maximum(np.abs(one), np.abs(other)).max(0)
+            long = precision(one[:, whole], other[:, whole]) * sizes >= rows[0].std(0)
+            bare_ones = (
+                noisy & whole & ~long & (one == one[0]).all(0) & (other == other[0]).all(0) & (one[0] != other[0])
+            )
             if bare_ones.any():
                 return [finding("number-without-noise:broken", count=int(bare_ones.sum()), seeds=len(BROKEN_SEEDS))]
     return []
@@ -624,12 +615,7 @@ def _less_noise(calls: Sequence[Two], question: Question) -> list[Finding]:
     if joint is not None and size > 20 * len(calls) and alone > 0 and joint > math.sqrt(2) * alone:
         per_call = claim is not None and claim.scope == "call"
         found.append(
-            finding(
-                "noise-cancels-between-calls",
-                None if per_call else "doubt",
-                calls=len(calls),
-                times=joint / alone,
-            )
+            finding("noise-cancels-between-calls", None if per_call else "doubt", calls=len(calls), times=joint / alone)
         )
     return found
 
@@ -840,7 +826,7 @@ def _extrapolated(
     """A claim about a run of more calls, where each call has noise of its own: its distance grows with the root."""
     claim = question.claim
     one, every = single.distances.get(pair.name), run.distances.get(f"{pair.name}, in each of {calls} calls")
-    if claim is None or claim.scope != "run" or one is None or every is None:
+    if claim is None or claim.scope != "run" or one is None or every is None or one.law is None:
         return []
     alone = every.size / math.sqrt(calls)
     if not one.size or abs(alone / one.size - 1) > FRESH_NOISE:

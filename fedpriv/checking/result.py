@@ -186,7 +186,7 @@ def figures(check: Check) -> list[tuple[str, str, str]]:
         ("claimed", figure_in_words(check.claimed), claimed),
         ("verified", figure_in_words(check.verified), "an upper bound from what was recognised"),
         ("audited", figure_in_words(check.audited), f"a lower bound from outputs, {100 * check.confidence:g} %{most}"),
-        ("measured", figure_in_words(check.measured), "at least, if all noise is Gaussian: what moved most in replays"),
+        ("measured", figure_in_words(check.measured), "at least, by the law of its noise: what moved most in replays"),
     ]
 
 

@@ -17,9 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedpriv.attacks.trial_features import MOST_FEATURES
-from fedpriv.checking.findings import Finding, finding
+from fedpriv.checking.findings import Finding, finding, words_of
 from fedpriv.checking.reading import Numbers, Played
-from fedpriv.checking.statistics import repeated_rows
+from fedpriv.checking.statistics import Distance, repeated_rows
 from fedpriv.checking.subject import Budget, Pair, Question, Subject, stopwatch
 from fedpriv.privacy.auditor import Audit, Fit, audit, epsilon_bound, sampled_score
 from fedpriv.privacy.events import PoissonGaussian
@@ -104,14 +104,14 @@ MOST_LOOKS, WANTED_TRIALS = 6, 2000
 #: With fewer trials nothing could be learned.
 FEWEST_TRIALS = 400
 #: Plays from which it is learned which numbers never change, and where to look among many: at most, at least, and a
-#: share of the trials. Plays from which it is learned which pairs to sample, where there is no time for all: at most,
-#: at least, and their share of it.
+#: share of the trials.
 PILOT, LEAST_PILOT, PILOT_SHARE = 512, 96, 0.1
-CHOICE, FEWEST_CHOICE, CHOICE_SHARE = 64, 12, 0.25
 #: One in so many sound targets is called faulty by sampling.
 SURE = 1e5
 #: Inputs that are told apart as well as so many trials can show are sampled again, more often; at most so often.
 APART, MOST_TRIALS = 0.97, 400_000
+#: Sampled noise of a smaller multiplier has no curves: they would take minutes, and end far below what it costs.
+LEAST_MULTIPLIER = 0.25
 #: A number beyond this counts as infinite.
 LARGEST = 1e30
 
@@ -162,11 +162,10 @@ def sample(
     question: Question,
     budget: Budget,
     faulty: bool = False,
-    laws: Mapping[str, str | None] = MappingProxyType({}),
+    distances: Mapping[str, Distance] = MappingProxyType({}),
 ) -> Sampled:
     """Audits the first pairs. What a target raises becomes `Sampled.why_not`. faulty: replays have found a fault, so
-    that no further trials are needed to refute a claim. laws: of the noise of pairs that replays have
-    measured; where the time is short, the others are sampled.
+    that no further trials are needed to refute a claim. distances: of the pairs that replays have seen.
     """
     found = Sampled()
     pairs = sorted(subject.pairs[:MOST_LOOKS], key=lambda pair: not question.covers(pair))
@@ -178,7 +177,7 @@ def sample(
         looks = max(1, min(len(pairs), int(budget.left / one / (2.6 * WANTED_TRIALS))))
         if looks < len(pairs):
             budget.made("pairs that are sampled", looks, len(pairs))
-            pairs = _chosen(subject, question, laws, looks, budget, one)
+            pairs = _chosen(subject, question, distances)[:looks]
         affordable = int(budget.left / one / (2.6 * len(pairs)))
         trials = budget.allowed("calls of each input for the audit", affordable, question.trials)
         if trials < FEWEST_TRIALS:
@@ -190,9 +189,9 @@ def sample(
                 budget.made("pairs that are sampled", number, len(pairs))
                 break
             try:
-                one_audit = _audit(subject, question, pair, trials, number, question.confidence, len(pairs), laws)
+                one_audit = _audit(subject, question, pair, trials, number, question.confidence, len(pairs), distances)
             except Exception as error:  # of the target's own, with this pair
-                found.why_not = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+                found.why_not = words_of(error)
                 continue
             found.audits.append((pair, one_audit))
             if len(found.audits) == 1:
@@ -208,43 +207,28 @@ def sample(
             most = int(budget.left / one / 2.6)
             more = max(trials if apart else min(trials, most), min(MOST_TRIALS, int(0.4 * most)))
             second = more >= FEWEST_TRIALS and _refuted(
-                question, pair, _audit(subject, question, pair, more, number, 1 - 1 / SURE, 1, laws), 2 * len(pairs),
+                question, pair, _audit(subject, question, pair, more, number, 1 - 1 / SURE, 1, distances),
+                2 * len(pairs),
                 found,
             )  # fmt: skip
             if not second and above:
-                found.findings.append(_perhaps(question, pair, one_audit, limit))
+                figures = {"percent": 100 * question.confidence, "limit": limit}
+                found.findings.append(finding("claim-perhaps-refuted", pair=pair, seen=one_audit, **figures))
     except Exception as error:
-        found.why_not = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+        found.why_not = words_of(error)
     return found
 
 
-def _chosen(
-    subject: Subject, question: Question, laws: Mapping[str, str | None], looks: int, budget: Budget, one: float
-) -> list[Pair]:
-    """The pairs that a few plays of their own tell apart best, of those that may refute the claim and whose noise no
-    replay has measured; the first ones where there is no time for that. one: seconds of a call.
+def _chosen(subject: Subject, question: Question, distances: Mapping[str, Distance]) -> list[Pair]:
+    """The pairs that may refute the claim first, of these those whose noise has no law that replays know, and of these
+    those that replays saw move most.
     """
 
-    def useful(pair: Pair) -> tuple[bool, bool]:
-        return question.claim is not None and not question.claim.covers(pair), pair.name in laws
+    def order(pair: Pair) -> tuple[bool, bool, float, float]:
+        seen, covered = distances.get(pair.name, Distance()), question.claim is None or question.claim.covers(pair)
+        return not covered, seen.law is not None, -seen.epsilon(question.at_delta), -seen.size
 
-    least = min(map(useful, subject.pairs))
-    pairs = [pair for pair in subject.pairs if useful(pair) == least]
-    plays = min(CHOICE, int(CHOICE_SHARE * budget.left / one / (4 * len(pairs))))
-    if looks >= len(pairs) or plays < FEWEST_CHOICE:
-        return pairs[:looks]
-    return sorted(pairs, key=lambda pair: -_apart(subject, pair, question.seed, plays))[:looks]
-
-
-def _apart(subject: Subject, pair: Pair, seed: int, plays: int) -> float:
-    """How far the means of the best feature are apart, in deviations; 0 where it cannot be sampled."""
-    try:
-        draw = sampler(subject, pair, seed, plays)
-        first, second = (draw(world, plays, seed + 31 + world) for world in (False, True))
-    except Exception:  # of the target's own
-        return 0.0
-    spread = first.std(0) + second.std(0)
-    return float((np.abs(first.mean(0) - second.mean(0)) / np.maximum(spread, 1e-300)).max())
+    return sorted(subject.pairs, key=order)
 
 
 def sampler(subject: Subject, pair: Pair, seed: int, pilot: int = PILOT) -> Callable[[bool, int, int], Numbers]:
@@ -270,10 +254,10 @@ def _audit(
     number: int,
     confidence: float,
     looks: int,
-    laws: Mapping[str, str | None],
+    distances: Mapping[str, Distance],
 ) -> Audit:
     seed = (question.seed * 1000 + number) * 2 + 1_000_003 * (confidence != question.confidence)
-    families, scores = known_laws(subject, pair, laws)
+    families, scores = known_laws(subject, pair, distances)
     pilot = min(PILOT, max(LEAST_PILOT, int(PILOT_SHARE * trials)))
     return audit(
         sampler(subject, pair, seed, pilot),
@@ -287,7 +271,7 @@ def _audit(
     )
 
 
-def known_laws(subject: Subject, pair: Pair, laws: Mapping[str, str | None]) -> tuple[list[Family], dict[str, Fit]]:
+def known_laws(subject: Subject, pair: Pair, distances: Mapping[str, Distance]) -> tuple[list[Family], dict[str, Fit]]:
     """(families of trade-off curves, scores) of what is known of the noise: what the recognised part releases, as many
     times as a trial has numbers; or the Gaussian that replays saw. A wrong family spoils its own bound alone, which is
     given beside the one that assumes nothing; a wrong score costs power.
@@ -296,9 +280,9 @@ def known_laws(subject: Subject, pair: Pair, laws: Mapping[str, str | None]) -> 
     if len(events) == 1 == len(subject.recognised) and isinstance(events[0], PoissonGaussian):
         width = subject.trials(pair.left, 2, 1).shape[1]
         part = replace(events[0], count=min(width, events[0].count))
-        family = family_of([part])
+        family = family_of([part]) if part.multiplier >= LEAST_MULTIPLIER else None
         return ([family] if family is not None else []), dict(sampled_score([part], part.count))
-    return ([GAUSSIAN] if laws.get(pair.name) == "Gaussian" else []), {}
+    return ([GAUSSIAN] if distances.get(pair.name, Distance()).law == "Gaussian" else []), {}
 
 
 def _refuted(question: Question, pair: Pair, seen: Audit, looks: int, found: Sampled) -> bool:
@@ -318,10 +302,6 @@ def _refuted(question: Question, pair: Pair, seen: Audit, looks: int, found: Sam
         )
     )
     return True
-
-
-def _perhaps(question: Question, pair: Pair, seen: Audit, limit: float) -> Finding:
-    return finding("claim-perhaps-refuted", pair=pair, seen=seen, percent=100 * question.confidence, limit=limit)
 
 
 def bound_at(found: Audit, confidence: float) -> float:

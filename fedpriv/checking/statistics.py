@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Literal
 
 import numpy as np
@@ -414,9 +416,10 @@ def follows(noise: Numbers, law: Law) -> bool:
 #
 # Where two neighbouring inputs differ under every seed by the same numbers, the noise is added, and the same for both.
 # If it looks Gaussian or Laplace, independent from number to number, its cost is known: with distance mu in deviations,
-# that of a Gaussian mechanism [Balle and Wang 2018]; with the sum of the moves over the scales, pure epsilon of Laplace
-# noise [Dwork et al. 2006]. Correlated noise is found by the deviation of the sum of all numbers weighted by their
-# moves: what one weighted sum shows, everything shows.
+# that of a Gaussian mechanism [Balle and Wang 2018]; with the moves over the scales, that of Laplace noise
+# (`laplace_epsilon`; at delta 0 their sum [Dwork et al. 2006]). Correlated noise is found by the deviation of the sum
+# of all numbers weighted by their moves: what one weighted sum shows, everything shows. Where Laplace noise, or its
+# sizes, are correlated, the number that moves most is priced alone.
 
 #: Plays of one input from which deviations are taken, where time allows, and at least; the share of the time for more
 #: of them, and for the least.
@@ -427,21 +430,69 @@ ERRORS = 4.5
 
 @dataclass(frozen=True)
 class Distance:
-    """size: in deviations of the noise; pure: the sum of moves over Laplace scales. least: what both are at least a
-    factor of, were the noise as large as its error allows. law: None: no noise of a known law is added.
+    """size: in deviations of the noise; ratios: of Laplace noise, the moves over its scales. least: what all of these
+    are at least a factor of, were the noise as large as its error allows. law: None: no noise of a known law is added.
     """
 
     size: float = 0.0
     law: Literal["Gaussian", "Laplace"] | None = None
-    pure: float = 0.0
+    ratios: tuple[float, ...] = ()
     least: float = 0.0
 
     def epsilon(self, delta: float, calls: int = 1, least: bool = False) -> float:
-        """Of so many calls with noise of their own. Laplace noise at delta 0 alone; above it 0, which is no bound."""
+        """Of so many calls with noise of their own; 0 where no law is known."""
         factor = self.least if least else 1.0
         if self.law == "Gaussian":
             return gaussian_epsilon(self.size * factor * math.sqrt(calls), delta)
-        return self.pure * factor * calls if self.law == "Laplace" and delta == 0 else 0.0
+        return laplace_epsilon(tuple(factor * one for one in self.ratios), delta, calls)
+
+
+#: Points of the grid of losses; half its width in roots of the sum of squared ratios; ratios are equal up to this.
+LOSSES, HALF, ALIKE = 2**16, 8.0, 0.99
+
+
+@lru_cache(maxsize=256)
+def laplace_epsilon(ratios: tuple[float, ...], delta: float, calls: int = 1) -> float:
+    """The epsilon that independent Laplace noises cost at least, of ``calls`` times these |move| / scale.
+
+    Let L be the loss ln dP/dQ of one number of ratio r, under P. It is r with probability 1/2, -r with exp(-r)/2, and
+    in between P[L <= l] = F(l) = exp((l-r)/2)/2. Losses add up, and delta(epsilon) = E[(1 - exp(epsilon - sum L))+],
+    increasing in each, at least P[S] - exp(epsilon) Q[S] for any event S. Every step below lowers it:
+
+    - r becomes a smaller one: delta of a number is 1 - exp((epsilon-r)/2) for |epsilon| < r, increasing in r; so the
+      smaller is a post-processing of the larger [Blackwell 1953]. By at most 1 - `ALIKE`, so that few differ, and down
+      to a whole number n of steps h of the grid.
+    - Where L is within h/2 of ih, |i| < n, that alone is told: a post-processing, of loss ih to the bit, as
+      Q/P = (exp(-a/2) - exp(-b/2)) / (exp(b/2) - exp(a/2)) = exp(-(a+b)/2) of a < L < b. What is within h/2 of +-r is
+      rounded down (so near r, within 3h/2).
+    - The sum is on a circle of `LOSSES` points. If not all of it fits there, what goes around is further than `HALF`
+      roots of sum r^2 from its mean: 2 exp(-`HALF`^2/2) at most [Hoeffding 1963]. This and what 64-bit floats err by,
+      in all points together, are `slack`: taken from P[S], and added to Q[S] with the least loss of S.
+    """
+    if delta == 0 or not any(ratios):
+        return calls * sum(ratios)
+    largest = max(ratios)
+    levels = [math.ceil(math.log(one / largest) / math.log(ALIKE) - 1e-9) for one in ratios if one > 0]
+    counts = {largest * ALIKE**level: calls * many for level, many in Counter(levels).items()}
+    most = sum(many * one for one, many in counts.items())
+    half = HALF * math.sqrt(sum(many * one**2 for one, many in counts.items()))
+    step = 2.1 * min(half, most) / LOSSES
+    mean, wave = 0.0, np.ones(LOSSES // 2 + 1, complex)
+    for ratio, many in counts.items():
+        n = int(ratio / step)
+        below = np.exp((np.arange(1 - n, n) - 0.5 - n) * step / 2) / 2
+        law = np.diff(np.concatenate([[0.0], below, [0.5, 1.0]])) if n else np.ones(1)
+        mean += many * float(law @ np.arange(-n, n + 1))
+        wave *= np.fft.rfft(np.roll(np.pad(law, (0, LOSSES - 2 * n - 1)), -n)) ** many
+    first = (round(mean) if half < most else 0) - LOSSES // 2
+    masses = np.roll(np.fft.irfft(wave, LOSSES), -first)
+    losses = step * (first + np.arange(LOSSES))
+    above = (losses > 0) & (masses > 0)
+    masses, losses = masses[above][::-1], losses[above][::-1]
+    slack = 2 * math.exp(-(HALF**2) / 2) + 2.0**-48 * math.sqrt(LOSSES) * (len(counts) + sum(counts.values()))
+    seen = np.cumsum(masses) - delta - slack
+    under_q = np.logaddexp(np.logaddexp.accumulate(np.log(masses) - losses), math.log(slack) - losses)
+    return float(np.max(np.log(seen[seen > 0]) - under_q[seen > 0], initial=0.0))
 
 
 def distance_of(two: Two, more: Callable[[int], Numbers], budget: Budget) -> Distance:
@@ -469,13 +520,17 @@ def distance_of(two: Two, more: Callable[[int], Numbers], budget: Budget) -> Dis
     weighted = noise @ (moved / scales**2)
     correlated = float(weighted.std(ddof=1)) / max(size, 1e-300) if size else 1.0
     least = 1 / (1 + error) if error < 1 else 0.0
-    pure = float((np.abs(moved) / scales).sum()) * math.sqrt(2)
     shared = max(1.0, correlated)
-    joint = _joint(noise, moved, chosen.records) if law == "Gaussian" else None
     unsure = ERRORS / math.sqrt(2 * (len(left) - 1))
+    if law == "Laplace":
+        ratios = math.sqrt(2) * np.abs(moved) / scales
+        alone = shared > 1 + unsure or _together(noise)
+        ratios = ratios.max(keepdims=True) if alone else ratios / shared
+        return Distance(size / shared, law, tuple(ratios.tolist()), least)
+    joint = _joint(noise, moved, chosen.records)
     if joint is not None and joint / (1 + unsure) > size / shared * least:
-        return Distance(joint, law, pure / shared, 1 / (1 + unsure))
-    return Distance(size / shared, law, pure / shared, least)
+        return Distance(joint, law, least=1 / (1 + unsure))
+    return Distance(size / shared, law, least=least)
 
 
 def _joint(noise: Numbers, moved: Numbers, records: NDArray[np.str_]) -> float | None:

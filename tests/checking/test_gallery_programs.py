@@ -16,6 +16,8 @@ from flwr.supercore.task_identity import TaskIdentity
 from opacus.accountants import RDPAccountant
 from scipy.stats import norm, skellam
 
+from fedpriv.checking.reading import played
+
 MANIFEST = pathlib.Path(__file__).parent / "gallery" / "manifest.py"
 
 
@@ -79,8 +81,7 @@ def play_release(module, row):
 
         return [module.target(torch.as_tensor(update), torch.Generator().manual_seed(1)).numpy()]
     arguments = () if row.form == "release-bare" else (np.random.default_rng(1),)
-    answer = module.target(update, *arguments)
-    return answer if isinstance(answer, list) else [answer]
+    return list(played("released", module.target(update, *arguments)).numbers.values())
 
 
 def play_mod(module, row):
@@ -133,7 +134,7 @@ def play_loop(module, row):
     published = answer[0] if isinstance(answer, tuple) else answer
     if isinstance(answer, tuple):
         assert 0 < answer[-1] <= module.CLAIM["epsilon"]  # the author's own figure, as reported by the program
-    return [value.numpy() for value in published] if isinstance(published, list) else [published.numpy()]
+    return list(played("published", published).numbers.values())
 
 
 def play_filter(module, row):

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import reduce
 from typing import Any
 
 import numpy as np
 import pytest
+from dp_accounting.pld.privacy_loss_distribution import from_laplace_mechanism
 
 from fedpriv.checking.reading import Played
 from fedpriv.checking.sampled import Parts
-from fedpriv.checking.statistics import Two, distance_of, doubled, law_of, remainders
+from fedpriv.checking.statistics import Two, distance_of, doubled, laplace_epsilon, law_of, remainders
 from fedpriv.checking.subject import Budget, Claim
 from fedpriv.privacy.gaussian_dp import gaussian_epsilon
 
@@ -56,8 +58,42 @@ def test_distances_in_deviations_and_in_scales() -> None:
     assert gauss.law == "Gaussian" and gauss.size == pytest.approx(1.0, rel=0.1)
     assert gauss.epsilon(1e-5, least=True) < gaussian_epsilon(1.0, 1e-5) < 1.1 * gauss.epsilon(1e-5)
     laplace = distance_of(moved(rng.laplace(0, 2, (200, 16)), 2.0), lambda many: np.zeros((0, 0)), Budget(5))
-    assert laplace.law == "Laplace" and laplace.pure == pytest.approx(4.0, rel=0.15)  # 16 numbers moved by 1/2, scale 2
-    assert laplace.epsilon(0.0, least=True) < 4.0 and laplace.epsilon(1e-5) == 0.0
+    assert laplace.law == "Laplace" and laplace.epsilon(0.0) == pytest.approx(4.0, rel=0.15)  # 16 moved by 1/2, scale 2
+    assert laplace.epsilon(0.0, least=True) < 4.0
+    assert laplace.epsilon(1e-5, least=True) < laplace_epsilon((0.25,) * 16, 1e-5) < 1.1 * laplace.epsilon(1e-5)
+
+
+@pytest.mark.parametrize("delta", [1e-9, 1e-5, 0.1])
+@pytest.mark.parametrize("ratio", [0.01, 0.3, 1.0, 50.0])
+def test_one_laplace_number_has_its_closed_form(ratio: float, delta: float) -> None:
+    truth = max(0.0, ratio + 2 * np.log1p(-delta))  # delta = 1 - exp((epsilon - ratio) / 2)
+    assert 0.995 * truth - 1e-4 <= laplace_epsilon((ratio,), delta) <= truth
+
+
+def whole(parts: list[tuple[float, int]], interval: float) -> Any:
+    """Of so many numbers of each ratio together, by another library, from above."""
+    made = [from_laplace_mechanism(1 / one, value_discretization_interval=interval) for one, _ in parts]
+    each = [law.self_compose(many) for law, (_, many) in zip(made, parts, strict=True)]
+    return reduce(lambda one, other: one.compose(other), each)
+
+
+@pytest.mark.parametrize(
+    "parts", [[(1 / 16, 256)], [(0.5, 3)], [(3.0, 40)], [(1.0, 2), (0.1, 50), (0.037, 700)], [(1 / 64, 4096)]]
+)
+@pytest.mark.parametrize("delta", [1e-6, 1e-3])
+def test_many_laplace_numbers_are_priced_from_below(parts: list[tuple[float, int]], delta: float) -> None:
+    ratios = tuple(one for one, many in parts for _ in range(many))
+    above = whole(parts, min(one for one, _ in parts) / 300).get_epsilon_for_delta(delta)
+    assert 0.98 * above < laplace_epsilon(ratios, delta) < above
+    assert laplace_epsilon(ratios, delta, calls=2) == pytest.approx(laplace_epsilon(ratios * 2, delta), rel=1e-6)
+
+
+def test_laplace_numbers_that_draw_together_are_priced_by_one_of_them() -> None:
+    rng = np.random.default_rng(4)
+    one, scales = rng.laplace(0, 2, (400, 1)), np.sqrt(rng.exponential(size=(400, 1)))
+    for noise in (np.repeat(one, 16, axis=1), scales * rng.normal(0, 2, (400, 16))):
+        seen = distance_of(moved(noise, 2.0), lambda many: np.zeros((0, 0)), Budget(5))
+        assert seen.law == "Laplace" and 0.2 < seen.epsilon(0.0) < 0.4  # one number moved by 1/2
 
 
 def test_copies_of_a_number_tell_nothing_more() -> None:

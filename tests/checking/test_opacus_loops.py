@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 import math
+import sys
 from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +19,7 @@ from opacus.optimizers import DPOptimizer
 from opacus.utils.uniform_sampler import UniformWithReplacementSampler
 from torch.utils.data import DataLoader
 
+from fedpriv.checking import checks
 from fedpriv.checking.checks import check_object
 from fedpriv.checking.generators import seeded
 from fedpriv.checking.opacus_loops import OpacusLoop, cost_of, recognises
@@ -130,9 +135,14 @@ def test_a_sampled_loop_has_a_sharper_bound_by_its_own_law() -> None:
     families, scores = known_laws(subject, subject.pairs[0], {})
     assert [one.name for one in families] == ["sampled Gaussian"] and len(scores) == 1
     found = sample(subject, Question(trials=4000), Budget(30))
-    assert found.best is not None and found.sharper is not None
-    assert found.best[1].epsilon_lower < found.sharper.epsilon_lower < 5.46
+    best = found.best()
+    assert best is not None and found.sharper is not None
+    assert best[1].epsilon_lower < found.sharper.epsilon_lower < 5.46
     assert "sampled as the ledger says" in found.sharper.assumes
+    (event,) = (one.event for one in subject.recognised)
+    assert isinstance(event, PoissonGaussian)
+    subject.recognised = [replace(subject.recognised[0], event=replace(event, multiplier=0.05))]
+    assert known_laws(subject, subject.pairs[0], {})[0] == []  # its curves would take minutes
 
 
 @pytest.mark.parametrize("loop", [examples.poisson, examples.fixed_batches], ids=lambda one: one.__name__)
@@ -179,6 +189,49 @@ def by_hand(update: Any, rng: Any) -> Any:
 def test_functions_in_which_no_private_optimiser_steps_are_left_to_other_adapters() -> None:
     assert recognises(math.sqrt, Question()) is None
     assert recognises(by_hand, Question()) is None
+    claim = Claim(1.0, 1e-5, adjacency="zero-out")
+    said = check_object(by_hand, Question(claim=claim, dims=(8,), trials=400), seconds=15)
+    assert (said.verdict, said.kind) == ("no fault found", "release function")
+
+
+ELSEWHERE = """
+import importlib
+
+def train():
+    return importlib.import_module("parts_of_a_loop").run()
+
+def train_on(data=None):
+    return importlib.import_module("parts_of_a_loop").run(data)
+"""
+PARTS = """
+import sys
+from checking import opacus_examples as examples
+from torch.utils.data import DataLoader
+
+def run(data=None):
+    sys.modules["comes_late"] = examples
+    loader = DataLoader(data, batch_size=16) if data is not None else None
+    engine, model, optimiser, loader = examples.made(loader=loader)
+    examples.epochs(model, optimiser, loader, 1)
+    return model
+"""
+
+
+@pytest.mark.parametrize("name", ["train", "train_on"])
+@pytest.mark.parametrize("late", [True, False])
+def test_a_loop_whose_opacus_is_imported_elsewhere_is_recorded(
+    name: str, late: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """late: only when the loop is called."""
+    (tmp_path / "elsewhere.py").write_text(ELSEWHERE)
+    (tmp_path / "parts_of_a_loop.py").write_text(PARTS)
+    monkeypatch.syspath_prepend(tmp_path)
+    for module in ("elsewhere", "parts_of_a_loop", "comes_late"):
+        monkeypatch.delitem(sys.modules, module, raising=False)
+    monkeypatch.setattr(checks, "ADAPTERS", (("fedpriv.checking.opacus_loops", "comes_late" if late else "opacus"),))
+    subject = checks.subject_of(getattr(importlib.import_module("elsewhere"), name), Question())
+    assert isinstance(subject, OpacusLoop) and subject.record.noisy
+    monkeypatch.delitem(sys.modules, "comes_late")
 
 
 def own_noise(data: Any, multiplier: float, steps_of: str) -> Any:

@@ -16,7 +16,7 @@ from fedpriv.checking.flower_strategies import StrategySubject, moved, telling_c
 from fedpriv.checking.functions import Form, recognises_update, telling_rows
 from fedpriv.checking.reading import Played
 from fedpriv.checking.replay import repeats, replay, shared_by_calls
-from fedpriv.checking.result import Check
+from fedpriv.checking.result import LEAST_COVERAGE, Check
 from fedpriv.checking.statistics import ERROR, Two, ended, lower, reach_of, upper
 from fedpriv.checking.subject import Budget, Claim, Question
 
@@ -199,6 +199,21 @@ def test_a_check_says_what_it_had_no_time_for() -> None:
     assert any(one.startswith("calls of each input: ") and one.endswith(" of 96") for one in replayed.cut)
     assert "seconds=" in replayed.cut_in_words
     assert Check.from_json(short.as_json()) == short
+
+
+@pytest.mark.parametrize("claimed", [4.4, None])
+def test_a_claim_that_nothing_was_compared_with_could_not_be_checked(claimed: float | None) -> None:
+    """What is more than noise that is added is priced by sampling alone, for which there is no time."""
+
+    def target(update: Any, rng: Any) -> Any:
+        return rng.uniform(0.5, 1.0) * clipped(update) + 2.0 * rng.standard_normal(update.shape)
+
+    claim = Claim(claimed, 1e-5, adjacency="zero-out") if claimed else None
+    short, long = (check_object(target, Question(claim, dims=(8,), trials=400), seconds=one) for one in (0.08, 60.0))
+    assert (short.audited, short.measured, long.verdict) == (None, None, "no fault found")
+    assert short.coverage is not None and short.coverage > LEAST_COVERAGE
+    assert short.verdict == ("could not check" if claimed else "no fault found")
+    assert claimed is None or "too few trials" in short.last_line
 
 
 def test_every_pair_is_replayed_before_further_calls_of_one_take_the_time() -> None:

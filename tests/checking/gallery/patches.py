@@ -1948,6 +1948,453 @@ CLAIM = {"epsilon": 6.6, "delta": 1e-5, "scope": "run", "calls": 2, "adjacency":
     move = np.nan_to_num(weight - start, nan=0.0, posinf=0.0, neginf=0.0)
 @@ 31 1
             "metrics": MetricRecord({"num-examples": 20}),
+=== auk from marne
+@@ 1 1
+"""A client whose clip follows the usual length of its updates."""
+@@ 5 1
+CLAIM = {"epsilon": 4.4, "delta": 1e-5, "scope": "run", "calls": 4, "adjacency": "replace-one"}
+@@ 8 3
+class Follower:
+    def __init__(self, sigma: float = 4.0, decay: float = 0.9) -> None:
+        self.clip = 1.0
+        self.sigma = sigma
+        self.decay = decay
+@@ 13 6
+        length = float(np.linalg.norm(update))
+        sent = update * min(1.0, self.clip / max(length, 1e-12))
+        sent = sent + rng.normal(0.0, self.sigma * self.clip, size=update.shape)
+        if np.isfinite(length):
+            self.clip = self.decay * self.clip + (1 - self.decay) * length
+        return sent
+@@ 21 1
+target = Follower()
+=== bittern from dane
+@@ 1 4
+"""DP-FTRL: running sums of clipped gradients with noise from a binary tree."""
+@@ 8 1
+CLAIM = {"epsilon": 2.0, "delta": 1e-5, "scope": "run", "calls": 4, "adjacency": "zero-out"}
+@@ 11 3
+class TreeNoise:
+    def __init__(self, std: float) -> None:
+        self.std, self.step, self.nodes = std, 0, {}
+@@ 15 3
+    def __call__(self, shape: tuple[int, ...], rng: np.random.Generator) -> np.ndarray:
+        self.step += 1
+        height = (self.step & -self.step).bit_length() - 1
+        for lower in range(height):
+            self.nodes.pop(lower, None)
+        self.nodes[height] = rng.normal(0.0, self.std, size=shape)
+        return np.sum(list(self.nodes.values()), axis=0)
+@@ 20 4
+class Leader:
+    def __init__(self, clip: float = 1.0, multiplier: float = 2.0, rate: float = 0.5) -> None:
+        self.clip, self.rate = clip, rate
+        self.tree = TreeNoise(multiplier * clip)
+        self.total = None
+@@ 25 8
+    def __call__(self, gradient: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        gradient = gradient / max(1.0, np.linalg.norm(gradient) / self.clip)
+        self.total = gradient if self.total is None else self.total + gradient
+        return -self.rate * (self.total + self.tree(gradient.shape, rng))
+@@ 35 1
+target = Leader()
+=== crake from eden
+@@ 1 3
+"""Every layer gets its share of the clip, and noise for its share."""
+@@ 7 1
+CLAIM = {"epsilon": 4.4, "delta": 1e-5, "scope": "call", "adjacency": "zero-out"}
+@@ 9 4
+MULTIPLIER = 1.0
+@@ 16 5
+    share = CLIP / np.sqrt(len(update))
+    sent = []
+    for layer in update:
+        length = np.linalg.norm(layer)
+        clipped = layer * min(1.0, share / (length + 1e-12))
+        sent.append(clipped + rng.normal(0.0, MULTIPLIER * share, size=layer.shape))
+    return sent
+=== dunlin from oglio
+@@ 1 1
+"""What a client hands to a secure sum: whole numbers modulo a power of two."""
+@@ 5 2
+CLAIM = {"epsilon": 4.4, "delta": 1e-5, "scope": "call", "adjacency": "zero-out"}
+CLIP = 1.0
+SCALE = 10.0
+MULTIPLIER = 1.0
+MODULUS = 2**16
+@@ 10 3
+    length = np.linalg.norm(update)
+    values = update * min(1.0, CLIP / max(length, 1e-12))
+    whole = np.rint(values * SCALE).astype(np.int64)
+    noise = np.rint(rng.normal(0.0, MULTIPLIER * CLIP * SCALE, size=whole.shape)).astype(np.int64)
+    return (whole + noise) % MODULUS
+=== egret from dane
+@@ 1 4
+"""Shared body, personal head: the head is no part of the federated model."""
+@@ 11 3
+class PersonalisedClient:
+    def __init__(self, clip: float = 1.0, multiplier: float = 2.0, personal: int = 1) -> None:
+        self.clip = clip
+        self.multiplier = multiplier
+        self.personal = personal
+@@ 15 3
+    def privatise(self, layers: list[np.ndarray], rng: np.random.Generator) -> list[np.ndarray]:
+        length = np.sqrt(sum(float(np.sum(layer**2)) for layer in layers))
+        factor = 1.0 / max(1.0, length / self.clip)
+        return [layer * factor + rng.normal(0.0, self.multiplier * self.clip, size=layer.shape) for layer in layers]
+
+    def __call__(self, update: list[np.ndarray], rng: np.random.Generator) -> dict[str, list[np.ndarray]]:
+        body, head = update[: -self.personal], update[-self.personal :]
+        return {"shared": self.privatise(body, rng), "checkpoint": [layer.copy() for layer in head]}
+@@ 20 16
+target = PersonalisedClient()
+=== fulmar from thames
+@@ 1 1
+"""Private local training: three full batches, clipped and noised gradients."""
+@@ 4 1
+@@ 8 1
+CLAIM = {"epsilon": 3.8, "delta": 1e-5, "scope": "run", "calls": 1, "adjacency": "zero-out", "unit": "example"}
+CLIP, MULTIPLIER, STEPS = 1.0, 2.0, 3
+@@ 11 4
+def own_rows() -> TensorDataset:
+    source = torch.Generator().manual_seed(11)
+    rows = torch.randn(16, 4, generator=source)
+    return TensorDataset(rows, (rows[:, 0] > 0).float())
+@@ 17 2
+def train(dataset: TensorDataset | None = None) -> dict[str, torch.Tensor]:
+    dataset = dataset if dataset is not None else own_rows()
+    rows = len(dataset)
+    loader = DataLoader(dataset, batch_size=rows)
+    model = nn.Linear(dataset[0][0].numel(), 1)
+@@ 21 24
+    optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(STEPS):
+        for inputs, targets in loader:
+            optimiser.zero_grad()
+            loss = nn.functional.mse_loss(model(inputs.float()).squeeze(-1), targets.float())
+            loss.backward()
+            nn.utils.clip_grad_norm_(model.parameters(), CLIP)
+            for parameter in model.parameters():
+                parameter.grad += torch.randn_like(parameter) * (MULTIPLIER * CLIP / rows)
+            optimiser.step()
+    return {name: value.detach().clone() for name, value in model.state_dict().items()}
+=== gannet from saane
+@@ 1 1
+"""Private least squares that stops when it is good enough."""
+@@ 3 3
+import numpy as np
+@@ 7 5
+CLAIM = {"epsilon": 3.4, "delta": 1e-5, "scope": "run", "calls": 1, "adjacency": "zero-out", "unit": "example"}
+@@ 14 4
+def rows_of_its_own() -> tuple[np.ndarray, np.ndarray]:
+    source = np.random.default_rng(3)
+    features = source.standard_normal((16, 4))
+    return features, features @ np.array([1.0, -1.0, 0.5, 0.0])
+@@ 20 30
+def train(data: tuple[np.ndarray, np.ndarray] | None = None) -> dict:
+    features, labels = (np.asarray(part, dtype=np.float64) for part in (data or rows_of_its_own()))
+    labels = labels.reshape(len(features))
+    weights, rng, steps = np.zeros(features.shape[1]), np.random.default_rng(), 0
+    while steps < 10:
+        errors = features @ weights - labels
+        if np.mean(errors**2) < 0.5:
+            break
+        gradients = errors[:, None] * features
+        lengths = np.linalg.norm(gradients, axis=1, keepdims=True)
+        total = np.sum(gradients / np.maximum(1.0, lengths), axis=0)
+        weights = weights - 0.05 * (total + rng.normal(0.0, 4.0, size=weights.shape))
+        steps += 1
+    return {"weights": weights, "steps": steps}
+=== harrier from traun
+@@ 1 1
+"""Central privacy on the server: clip every reply, average, add noise."""
+@@ 10 2
+class CentralByExamples(FedAvg):
+    def __init__(self, clip: float = 1.0, multiplier: float = 2.0) -> None:
+@@ 13 4
+        self.clip, self.multiplier, self.sent = clip, multiplier, None
+@@ 19 1
+        self.sent = arrays
+@@ 23 1
+        moves, counts = [], []
+@@ 28 11
+            start = {key: self.sent[key].numpy() if self.sent else 0.0 for key in record}
+            move = {key: np.asarray(record[key].numpy() - start[key], dtype=np.float64) for key in record}
+            length = np.sqrt(sum(float(np.sum(part**2)) for part in move.values()))
+            moves.append({key: part / max(1.0, length / self.clip) for key, part in move.items()})
+            counts.append(float(next(iter(reply.content.metric_records.values()))["num-examples"]))
+        weights = np.asarray(counts) / sum(counts)
+        std = self.multiplier * self.clip / len(moves)
+        mean = {key: sum(w * move[key] for w, move in zip(weights, moves, strict=True)) for key in moves[0]}
+        start = {key: self.sent[key].numpy() if self.sent else 0.0 for key in mean}
+        new = {key: np.random.normal(part, std) + start[key] for key, part in mean.items()}
+        return ArrayRecord({key: Array(np.asarray(value)) for key, value in new.items()}), None
+@@ 41 1
+target = CentralByExamples()
+=== ibis from saale
+@@ 1 1
+"""A Flower mod: clipping and noise for the weights; the smallest array, a bias, is too small to tell much."""
+@@ 7 1
+CLIP = 1.0
+@@ 11 1
+    before = {key: array.numpy() for key, array in next(iter(msg.content.array_records.values())).items()}
+@@ 15 13
+    name, after = next(iter(reply.content.array_records.items()))
+    moves = {key: after[key].numpy().astype(np.float64) - before[key] for key in after}
+    smallest = min(moves, key=lambda key: moves[key].size)
+    large = [key for key in moves if key != smallest]
+    length = np.sqrt(sum(float(np.sum(moves[key] ** 2)) for key in large))
+    source = np.random.default_rng()
+    for key in large:
+        clipped = moves[key] / max(1.0, length / CLIP)
+        moves[key] = clipped + source.normal(0.0, 2.0 * CLIP, size=clipped.shape)
+    reply.content[name] = ArrayRecord({key: Array(np.asarray(before[key] + move)) for key, move in moves.items()})
+    for metrics in list(reply.content.metric_records):
+        reply.content[metrics] = MetricRecord({"num-examples": 1})
+=== jacana from eden
+@@ 1 1
+"""Adaptive clipping: a noisy bit says whether the clip was long enough."""
+@@ 7 2
+CLAIM = {"epsilon": 2.0, "delta": 1e-5, "scope": "call", "adjacency": "replace-one"}
+@@ 11 2
+class Quantile:
+    """Median of lengths by geometric steps; the update's noise pays for everything."""
+
+    def __init__(self, clip: float = 1.0, multiplier: float = 4.0, bit_std: float = 0.5, step: float = 0.2) -> None:
+        self.clip = clip
+        self.multiplier = multiplier
+        self.bit_std = bit_std
+        self.step = step
+
+    def __call__(self, update: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, float]:
+        length = float(np.linalg.norm(update))
+        below = 1.0 if length <= self.clip else 0.0
+        sent = update / max(1.0, length / self.clip) + rng.normal(0.0, self.multiplier * self.clip, size=update.shape)
+        share = below + rng.normal(0.0, self.bit_std)
+        self.clip = self.clip * math.exp(-self.step * (share - 0.5))
+        return sent, self.clip
+@@ 15 6
+target = Quantile()
+=== knot from marne
+@@ 1 1
+"""Gaussian noise is slow for large models: a bank of noise is drawn once."""
+@@ 5 1
+CLAIM = {"epsilon": 3.0, "delta": 1e-5, "scope": "run", "calls": 32, "adjacency": "zero-out"}
+@@ 8 3
+class Bank:
+    def __init__(self, size: int = 48, clip: float = 1.0, multiplier: float = 8.0) -> None:
+        self.size, self.clip, self.multiplier = size, clip, multiplier
+        self.rows: np.ndarray | None = None
+
+    def draw(self, count: int, rng: np.random.Generator) -> np.ndarray:
+        if self.rows is None or self.rows.shape[1] != count:
+            self.rows = rng.normal(0.0, self.multiplier * self.clip, size=(self.size, count))
+        return self.rows[rng.integers(self.size)] * rng.choice((-1.0, 1.0))
+@@ 13 6
+        clipped = update * min(1.0, self.clip / (np.linalg.norm(update) + 1e-12))
+        return clipped + self.draw(update.size, rng).reshape(update.shape)
+@@ 21 1
+target = Bank()
+=== limpkin from eden
+@@ 1 3
+"""Compression before privacy: the largest entries are sent, clipped and noised."""
+@@ 11 10
+def target(update: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    keep = max(1, update.size // 4)
+    chosen = np.argsort(-np.abs(update), kind="stable")[:keep]
+    values = update[chosen]
+    values = values / max(1.0, np.linalg.norm(values) / CLIP)
+    sent = np.zeros(update.size)
+    sent[chosen] = values + rng.normal(0.0, 2.0 * CLIP, size=keep)
+    return sent
+=== merlin from marne
+@@ 1 1
+"""DP-FTRL: running sums of clipped gradients with noise from a binary tree, paid for every node."""
+@@ 5 1
+CLAIM = {"epsilon": 2.4, "delta": 1e-5, "scope": "run", "calls": 4, "adjacency": "zero-out"}
+
+
+class TreeNoise:
+    def __init__(self, std: float) -> None:
+        self.std, self.step, self.nodes = std, 0, {}
+
+    def __call__(self, shape: tuple[int, ...], rng: np.random.Generator) -> np.ndarray:
+        self.step += 1
+        height = (self.step & -self.step).bit_length() - 1
+        for lower in range(height):
+            self.nodes.pop(lower, None)
+        self.nodes[height] = rng.normal(0.0, self.std, size=shape)
+        return np.sum(list(self.nodes.values()), axis=0)
+@@ 9 2
+    def __init__(self, clip: float = 1.0, multiplier: float = 8.0, rate: float = 0.5, beta: float = 0.9) -> None:
+        self.clip, self.rate, self.beta = clip, rate, beta
+        self.tree = TreeNoise(multiplier * clip)
+        self.total, self.velocity = 0.0, 0.0
+@@ 12 7
+    def __call__(self, gradient: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        self.total = self.total + gradient / max(1.0, np.linalg.norm(gradient) / self.clip)
+        self.velocity = self.beta * self.velocity + self.total + self.tree(gradient.shape, rng)
+        return -self.rate * self.velocity
+=== noddy from eden
+@@ 1 3
+"""Every layer gets its share of the clip, and noise for the whole of it."""
+@@ 9 4
+MULTIPLIER = 2.0
+@@ 16 5
+    share = CLIP / np.sqrt(len(update))
+    sent = []
+    for layer in update:
+        length = np.linalg.norm(layer)
+        clipped = layer * min(1.0, share / (length + 1e-12))
+        sent.append(clipped + rng.normal(0.0, MULTIPLIER * CLIP, size=layer.shape))
+    return sent
+=== osprey from eden
+@@ 1 1
+"""Adaptive clipping: a noisy bit says whether the clip was long enough, and is paid for."""
+@@ 7 2
+CLAIM = {"epsilon": 3.0, "delta": 1e-5, "scope": "call", "adjacency": "replace-one"}
+@@ 11 2
+class Quantile:
+    def __init__(self, clip: float = 1.0, multiplier: float = 4.0, bit_std: float = 2.0, step: float = 0.2) -> None:
+        self.clip, self.multiplier, self.bit_std, self.step = clip, multiplier, bit_std, step
+
+    def __call__(self, update: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, float]:
+        length = float(np.linalg.norm(update))
+        below = 1.0 if length <= self.clip else 0.0
+        sent = update / max(1.0, length / self.clip) + rng.normal(0.0, self.multiplier * self.clip, size=update.shape)
+        share = below + rng.normal(0.0, self.bit_std)
+        self.clip = min(10.0, max(0.01, self.clip * math.exp(-self.step * (share - 0.5))))
+        return sent, self.clip
+@@ 15 6
+target = Quantile()
+=== plover from saane
+@@ 1 1
+"""Private local training by hand: gradients of rows, clipped, summed, noised; the model is returned."""
+@@ 6 0
+from torch.utils.data import TensorDataset
+@@ 7 5
+CLAIM = {"epsilon": 1.7, "delta": 1e-5, "scope": "run", "calls": 1, "adjacency": "zero-out", "unit": "example"}
+CLIP, MULTIPLIER, STEPS, ROWS = 1.0, 4.0, 3, 16
+@@ 14 4
+def own_rows() -> TensorDataset:
+    source = torch.Generator().manual_seed(13)
+    rows = torch.randn(ROWS, 4, generator=source)
+    return TensorDataset(rows, rows.sum(dim=1))
+@@ 20 2
+def train(dataset: TensorDataset | None = None) -> nn.Module:
+    rows, targets = (dataset if dataset is not None else own_rows()).tensors
+    rows, targets = rows.float(), targets.float().reshape(len(rows))
+    model = nn.Linear(rows.shape[1], 1)
+    nn.init.zeros_(model.weight)
+    nn.init.zeros_(model.bias)
+@@ 23 2
+    def loss(parameters, row, wanted):
+        return (functional_call(model, parameters, (row,)).squeeze() - wanted).square()
+@@ 26 18
+@@ 45 5
+        parameters = {name: value.detach() for name, value in model.named_parameters()}
+        per_row = vmap(grad(loss), in_dims=(None, 0, 0))(parameters, rows, targets)
+        lengths = torch.sqrt(sum(part.flatten(1).square().sum(1) for part in per_row.values()))
+        factors = torch.clamp(CLIP / (lengths + 1e-6), max=1.0)
+        with torch.no_grad():
+            for name, value in model.named_parameters():
+                total = torch.einsum("i,i...->...", factors, per_row[name])
+                value -= 0.1 / ROWS * (total + torch.randn_like(value) * MULTIPLIER * CLIP)
+    return model
+=== quail from saane
+@@ 1 1
+"""Private training by hand with random batches: every row takes part in a step with chance one half."""
+@@ 3 3
+import numpy as np
+@@ 7 5
+CLAIM = {"epsilon": 2.9, "delta": 1e-5, "scope": "run", "calls": 1, "adjacency": "add-or-remove-one", "unit": "example"}
+RATE, MULTIPLIER, CLIP, EXPECTED = 0.5, 2.0, 1.0, 8.0
+@@ 14 4
+def rows_of_its_own() -> tuple[np.ndarray, np.ndarray]:
+    source = np.random.default_rng(17)
+    features = source.standard_normal((16, 4))
+    return features, features @ np.array([0.5, 0.0, -1.0, 1.0])
+@@ 20 30
+def train(data: tuple[np.ndarray, np.ndarray] | None = None) -> list[np.ndarray]:
+    features, labels = (np.asarray(part, dtype=np.float64) for part in (data or rows_of_its_own()))
+    labels = labels.reshape(len(features))
+    weights, rng, history = np.zeros(features.shape[1]), np.random.default_rng(), []
+    for _ in range(4):
+        taken = rng.random(len(features)) < RATE
+        gradients = (features[taken] @ weights - labels[taken])[:, None] * features[taken]
+        lengths = np.linalg.norm(gradients, axis=1, keepdims=True)
+        total = np.sum(gradients / np.maximum(1.0, lengths / CLIP), axis=0)
+        weights = weights - 0.1 * (total + rng.normal(0.0, MULTIPLIER * CLIP, size=weights.shape)) / EXPECTED
+        history.append(weights.copy())
+    return history
+=== ruff from oglio
+@@ 1 1
+"""What a client hands to a secure sum: whole numbers modulo a power of two, rounded towards zero."""
+@@ 5 2
+CLAIM = {"epsilon": 2.0, "delta": 1e-5, "scope": "call", "adjacency": "zero-out"}
+CLIP = 1.0
+SCALE = 64.0
+MULTIPLIER = 2.0
+MODULUS = 2**20
+@@ 10 3
+    length = np.linalg.norm(update)
+    values = update * min(1.0, CLIP / max(length, 1e-12))
+    whole = np.trunc(values * SCALE).astype(np.int64)
+    noise = np.rint(rng.normal(0.0, MULTIPLIER * CLIP * SCALE, size=whole.shape)).astype(np.int64)
+    return (whole + noise) % MODULUS
+=== snipe from dane
+@@ 1 4
+"""Shared body, personal head: the head stays with its client, which counts its rounds."""
+@@ 11 3
+class Message:
+    __slots__ = ("layers", "round")
+@@ 15 3
+    def __init__(self, layers: list[np.ndarray], round: int) -> None:
+        self.layers = layers
+        self.round = round
+@@ 20 4
+class PersonalisedClient:
+    def __init__(self, clip: float = 1.0, multiplier: float = 2.0) -> None:
+        self.clip, self.multiplier, self.round, self.head = clip, multiplier, 0, None
+@@ 25 8
+    def __call__(self, update: list[np.ndarray], rng: np.random.Generator) -> Message:
+        body, self.head = update[:-1], update[-1].copy()
+        self.round += 1
+        length = np.sqrt(sum(float(np.sum(layer**2)) for layer in body))
+        factor = 1.0 / max(1.0, length / self.clip)
+        noise = [rng.normal(0.0, self.multiplier * self.clip, size=layer.shape) for layer in body]
+        return Message([layer * factor + drawn for layer, drawn in zip(body, noise, strict=True)], self.round)
+@@ 35 1
+target = PersonalisedClient()
+=== teal from traun
+@@ 1 1
+"""Central privacy on the server with momentum: clip every reply, sum, add noise, and let the server's step follow."""
+@@ 10 2
+class CentralMomentum(FedAvg):
+    def __init__(self, clients: int = 50, clip: float = 1.0, multiplier: float = 2.0, beta: float = 0.9) -> None:
+@@ 13 4
+        self.clients, self.clip, self.multiplier, self.beta = clients, clip, multiplier, beta
+        self.sent, self.velocity = None, {}
+@@ 19 1
+        self.sent = arrays
+@@ 23 1
+        total: dict[str, np.ndarray] = {}
+@@ 28 11
+            move = {
+                key: np.nan_to_num(record[key].numpy() - (self.sent[key].numpy() if self.sent else 0.0)).astype(float)
+                for key in record
+            }
+            length = np.sqrt(sum(float(np.sum(part**2)) for part in move.values()))
+            for key, part in move.items():
+                total[key] = total.get(key, 0.0) + part / max(1.0, length / self.clip)
+        new = {}
+        for key, part in total.items():
+            noisy = (part + np.random.normal(0.0, self.multiplier * self.clip, size=np.shape(part))) / self.clients
+            self.velocity[key] = self.beta * self.velocity.get(key, 0.0) + noisy
+            new[key] = Array(np.asarray((self.sent[key].numpy() if self.sent else 0.0) + self.velocity[key]))
+        return ArrayRecord(new), None
+@@ 41 1
+target = CentralMomentum()
 '''
 
 
