@@ -778,7 +778,7 @@ def test_the_tool_prints_ranks_and_risks(capsys: pytest.CaptureFixture[str]) -> 
 
 @pytest.mark.parametrize("own", ["lr=3.0", "optimizer=adam", "optimizer=momentum"])
 def test_a_step_of_ones_own_is_taken_by_a_linear_model_too(own: str, tmp_path: Path) -> None:
-    """Also after the rounds that ask for the inputs, in which nothing moves."""
-    made = [one for one in SMALL if not one.startswith(("num_rounds", "strategy.client.noise"))]
-    options = [*made, "num_rounds=6", "privacy.target_epsilon=8", f"strategy.server.{own}"]
+    """Also in the rounds that ask for the inputs, in which nothing moves, and in those that recalibrate."""
+    made = [one for one in SMALL if not one.startswith("num_rounds")]
+    options = [*made, "num_rounds=12", "strategy.client.recalibration=2", "privacy.target_epsilon=8", f"strategy.server.{own}"]
     assert fedpriv.run(options, folder=tmp_path / "run", quiet=True).finished
