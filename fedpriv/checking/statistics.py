@@ -525,7 +525,11 @@ def distance_of(two: Two, more: Callable[[int], Numbers], budget: Budget) -> Dis
     if law == "Laplace":
         ratios = math.sqrt(2) * np.abs(moved) / scales
         alone = shared > 1 + unsure or _together(noise)
-        ratios = ratios.max(keepdims=True) if alone else ratios / shared
+        if alone:  # one number's deviation, as often as it is repeated
+            ratios, error = ratios.max(keepdims=True), math.sqrt(2.5) * unsure
+            least = 1 / (1 + error) if error < 1 else 0.0
+        else:
+            ratios = ratios / shared
         return Distance(size / shared, law, tuple(ratios.tolist()), least)
     joint = _joint(noise, moved, chosen.records)
     if joint is not None and joint / (1 + unsure) > size / shared * least:

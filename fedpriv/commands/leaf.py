@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import io
 import json
+import shlex
 import shutil
 import sys
 from collections.abc import Callable, Iterator
@@ -68,9 +69,10 @@ def main(folder: Path, *, out: Path, images: Path | None = None) -> None:
         shutil.rmtree(out, ignore_errors=True)
         raise
     few = min(10, len(users))
-    say(f"{out}: {len(users)} users with training rows. A run in which each is a client:")
+    each = "each is a client" if files["test"] else "each that keeps training rows is a client (it says how many do)"
+    say(f"{out}: {len(users)} users with training rows. A run in which {each}:")
     say(
-        f"python -m fedpriv dataset=huggingface dataset.root={out} {kind.options} partition=column "
+        f"python -m fedpriv dataset=huggingface dataset.root={shlex.quote(str(out))} {kind.options} partition=column "
         f"partition.column={kind.owner} num_clients={len(users)} clients_per_round={few} local.sampler=shuffle"
     )
 
@@ -84,7 +86,7 @@ def write(file: Path, kind: Kind, target: Path, split: str) -> set[str]:
     for user, number, x, y in rows_of(file):
         try:
             cells = kind.cells(x, y) | {kind.owner: user}
-        except (ValueError, TypeError, IndexError, KeyError, OSError) as error:
+        except (ValueError, TypeError, IndexError, KeyError, OverflowError, OSError) as error:
             raise DataError(f"{file}: {user}, row {number}: {error}") from None
         for name, cell in cells.items():
             columns.setdefault(name, []).append(cell)
@@ -165,7 +167,7 @@ def _text(cell: Any) -> str:
 def _file(images: Path, name: Any) -> bytes:
     """A picture of the folder, and of no other place."""
     path = images / Path(_text(name)).name
-    if path.name != name or not path.is_file():
+    if path.name != name or path.is_symlink() or not path.is_file():
         raise ValueError(f"there is no picture {name} in {images}")
     return path.read_bytes()
 

@@ -231,7 +231,7 @@ class ResampledPartition(PartitionBase):
 
 class ColumnPartition(PartitionBase):
     name: Literal["column"]
-    column: str = Field(description="table: column whose values are the clients")
+    column: str = Field(description="column whose values are the clients")
 
 
 PartitionConfig = Annotated[

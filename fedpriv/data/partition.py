@@ -105,6 +105,9 @@ def by_column(
         shown = ", ".join(sites[:8]) + (", ..." if len(sites) > 8 else "")
         words = f"the column {config.column} has {len(sites)} values ({shown}): one client each"
         raise OptionError("num_clients", num_clients, words)
+    if nobody := int((examples.site < 0).sum()):
+        words = f"{nobody} of the examples that dataset.split trains on are of nobody with training examples of the set"
+        raise OptionError("partition.column", config.column, words)
     unit = np.arange(len(examples)) if examples.unit is None else examples.unit
     persons = np.unique(unit, return_inverse=True)[1]
     _, first, member = np.unique(persons * len(sites) + examples.site, return_index=True, return_inverse=True)

@@ -171,7 +171,7 @@ def _call(path: str, function: Any, split: str, divided: bool) -> tuple[np.ndarr
         what = f"{len(result)} values" if isinstance(result, tuple) else type(result).__name__
         raise OptionError("dataset.path", path, f"{split!r}: must return {wanted}, not {what}")
     images, labels, *more = (np.asarray(part) for part in result)
-    owners = np.asarray(more[0]) if more else np.zeros(len(labels), np.int64)
+    owners = np.asarray(more[0]) if divided else np.zeros(len(labels), np.int64)
     if images.dtype != np.uint8 or images.ndim != 4 or 0 in images.shape:
         problem = f"images must be uint8 [n, channels, height, width], are {images.dtype} {list(images.shape)}"
     elif labels.dtype.kind not in "iu" or labels.shape != (len(images),):

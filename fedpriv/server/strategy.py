@@ -241,7 +241,8 @@ class FederatedStrategy(Strategy):
             return pack_vector(current.theta), None
         up, theta = self._goes_up(), current.theta.copy()
         theta[up] = self.aggregate(current.theta[up], accepted)
-        if not self.optimizer.plain and self.optimizer.steps == 0:  # later ones may do without, as dpsum's last do
+        # Later rounds may do without, as dpsum's last do.
+        if not self.optimizer.plain and self.optimizer.steps == 0 and current.number == 1:
             words = f"{type(self).__name__}.aggregate takes a step of its own (not by `move`): sgd, with lr=null"
             raise OptionError("strategy.server.optimizer", self.optimizer.name, words)
         deque(accepted, maxlen=0)  # to the end, where it is seen who is missing

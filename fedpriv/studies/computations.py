@@ -489,16 +489,17 @@ def _rise_and_fall(changes: np.ndarray) -> float:
     return max(surely_below(changes[0]), peak / after if after else math.inf, surely_below(changes[-third:].mean(0)))
 
 
-def fedcad_overhead(repeats: float) -> dict[str, float]:
+def fedcad_overhead(overrides: Sequence[str], repeats: float) -> dict[str, float]:
     """What Fed-CAD's correlated noise costs beside Fed-LDP's fresh noise, on the network of `fedcad_consecutive`: the
     least times of a later release of each (ms), of one epoch on 600 pictures (ms), and the difference of the releases
-    in percent of that epoch. Times are this machine's.
+    in percent of that epoch. Times are this machine's. overrides: where the pictures are, of which only the
+    size counts.
     """
     from fedpriv.client.build import make_client
     from fedpriv.config.compose import compose
     from fedpriv.training.models import build_model
 
-    config = compose(["dataset=mnist", "model=cnn"])
+    config = compose([*overrides, "model=cnn"])
     model = build_model(config.model, (1, 28, 28), 10, seed=0)
     start = parameters_to_vector(model.parameters()).detach().clone()
     images, labels = torch.zeros(EXAMPLES, 1, 28, 28), torch.zeros(EXAMPLES).long()
@@ -563,7 +564,8 @@ def compute(options: Sequence[str]) -> dict[str, float]:
         raise OptionError(what, ", ".join(given), f"needs {', '.join(names)}")
     try:
         numbers = {name: float(value) for name, value in given.items()}
-        return COMPUTATIONS[what](*([pictures] if what == "fedcad_consecutive" else []), **numbers)
+        trains = "overrides" in inspect.signature(COMPUTATIONS[what]).parameters
+        return COMPUTATIONS[what](*([pictures] if trains else []), **numbers)
     except ValueError as error:
         raise OptionError(what, ", ".join(given.values()), str(error)) from None
 

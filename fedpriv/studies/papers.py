@@ -155,8 +155,7 @@ class ClaimSpec(Spec):
     of the paper, and has no verdict. before: the verdict of the list before the protocol, "new" for what was not on it;
     where it is another one, on runs, it counts only if fresh seeds confirm it (docs/results/protocol.md, section 6).
     rule: that moved it. late: the list's own verdict, too, came from a rule that was made after its seeds. confirm:
-    table -> the table with fresh seeds; refute: the only pairs that are there, by number: where one of them fails, the
-    claim does. otherwise: a second reading, the better of the two counts.
+    table -> the table with fresh seeds. otherwise: a second reading, both over seeds; the better of the two counts.
     """
 
     claim: str
@@ -172,20 +171,26 @@ class ClaimSpec(Spec):
     rule: str = ""
     late: bool = False
     confirm: Mapping[str, str] = {}
-    refute: Numbers = ()
 
     def confirming(self) -> ClaimSpec | None:
         """The same on fresh seeds, if it is planned."""
         if not self.confirm:
             return None
-        kept = self.refute or range(len(self.test.pairs))
-        pairs = tuple(self.test.pairs[number] for number in kept)
-        changed = {
-            "pairs": _elsewhere(pairs, self.confirm),
-            "cell": _elsewhere(self.test.cell, self.confirm),
-            "reported": tuple(self.test.reported[number] for number in kept if number < len(self.test.reported)),
+        tests = {
+            name: test
+            and test.model_copy(
+                update={part: _elsewhere(getattr(test, part), self.confirm) for part in ("pairs", "cell")}
+            )
+            for name, test in (("test", self.test), ("otherwise", self.otherwise))
         }
-        return self.model_copy(update={"test": self.test.model_copy(update=changed)})
+        return self.model_copy(update=tests)
+
+    @model_validator(mode="after")
+    def _over_seeds(self) -> Self:
+        kinds = {test.kind for test in (self.test, self.otherwise) if test and self.otherwise}
+        if not kinds <= {"better", "similar", "grows"}:
+            raise ValueError(f"otherwise: readings over seeds are compared, not {', '.join(sorted(kinds))}")
+        return self
 
     @property
     def rests_on(self) -> list[Place]:

@@ -136,7 +136,7 @@ def outcomes(study: Study) -> dict[str, Outcome]:
     moved = [name for name, one in settled.items() if _is_moved(claims[name], one, study.paper)]
     fresh = {name: again for name in moved if (again := claims[name].confirming()) is not None}
     confirmed = settle({name: decide(claim, study) for name, claim in fresh.items()})
-    changed = {name: _confirmed(settled[name], confirmed.get(name), claims[name].refute) for name in moved}
+    changed = {name: _confirmed(settled[name], confirmed.get(name)) for name in moved}
     return found | settled | changed
 
 
@@ -166,11 +166,11 @@ def _is_moved(claim: ClaimSpec, outcome: Outcome, paper: Paper) -> bool:
     return strong and not fresh and claim.before is not None and (claim.late or claim.before != outcome.verdict)
 
 
-def _confirmed(outcome: Outcome, fresh: Outcome | None, refute: Sequence[int]) -> Outcome:
+def _confirmed(outcome: Outcome, fresh: Outcome | None) -> Outcome:
     late = f"{outcome.words}. By a rule made after these seeds it {outcome.verdict}"
     if fresh is None or not fresh.estimated:
         return replace(outcome, verdict=OPEN, words=f"{late}; open until fresh seeds say so as well")
-    if fresh.verdict == outcome.verdict and not (refute and outcome.verdict == HOLDS):
+    if fresh.verdict == outcome.verdict:
         return replace(outcome, words=f"{late}, and fresh seeds say so as well: {fresh.words}")
     return replace(outcome, verdict=OPEN, words=f"{late}, which fresh seeds do not confirm: {fresh.words}")
 
@@ -184,11 +184,11 @@ def decide(claim: ClaimSpec, study: Study) -> Outcome:
             decide(claim.model_copy(update={"test": test, "otherwise": None}), study)
             for test in (claim.test, claim.otherwise)
         )
-        if one.sides is None or other.sides is None or CANNOT in (one.verdict, other.verdict):
-            return other if one.verdict == CANNOT else one
-        better_of = Sides(
-            min(1.0, 2 * min(one.sides.holds, other.sides.holds)), max(one.sides.fails, other.sides.fails)
-        )
+        told = [found.sides for found in (one, other) if found.sides is not None and found.verdict != CANNOT]
+        if not told:
+            return one
+        fails = max(sides.fails for sides in told) if len(told) == 2 else 1.0
+        better_of = Sides(min(1.0, 2 * min(sides.holds for sides in told)), fails)
         words = f"{one.words}. By the other reading: {other.words}"
         return settle({0: Outcome(OPEN, words, sides=better_of, level=one.level and other.level)})[0]
     test = claim.test

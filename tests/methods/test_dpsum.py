@@ -780,5 +780,11 @@ def test_the_tool_prints_ranks_and_risks(capsys: pytest.CaptureFixture[str]) -> 
 def test_a_step_of_ones_own_is_taken_by_a_linear_model_too(own: str, tmp_path: Path) -> None:
     """Also in the rounds that ask for the inputs, in which nothing moves, and in those that recalibrate."""
     made = [one for one in SMALL if not one.startswith("num_rounds")]
-    options = [*made, "num_rounds=12", "strategy.client.recalibration=2", "privacy.target_epsilon=8", f"strategy.server.{own}"]
+    options = [
+        *made,
+        "num_rounds=12",
+        "strategy.client.recalibration=2",
+        "privacy.target_epsilon=8",
+        f"strategy.server.{own}",
+    ]
     assert fedpriv.run(options, folder=tmp_path / "run", quiet=True).finished

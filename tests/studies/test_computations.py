@@ -318,7 +318,7 @@ def test_a_rise_and_a_fall_are_told(means: list[float], so: bool) -> None:
 
 
 def test_a_release_is_compared_with_an_epoch() -> None:
-    found = compute(["what=fedcad_overhead", "repeats=2"])
+    found = compute(["what=fedcad_overhead", "dataset=mnist", "repeats=2"])
     assert found["overhead"] == pytest.approx(100 * (found["fedcad"] - found["fedldp"]) / found["epoch"])
     assert 0 < found["fedldp"] < found["epoch"]
 

@@ -371,19 +371,6 @@ def test_a_verdict_of_a_later_rule_needs_fresh_seeds() -> None:
 
 
 @pytest.mark.parametrize(
-    ("before", "fresh", "verdict"),
-    [((LOW, HIGH), (LOW, HIGH), FAILS), ((LOW, HIGH), (HIGH, LOW), OPEN), ((HIGH, LOW), (HIGH, LOW), OPEN)],
-)
-def test_some_pairs_on_fresh_seeds_refute_a_claim_and_do_not_confirm_it(
-    before: tuple[Values, Values], fresh: tuple[Values, Values], verdict: str
-) -> None:
-    of_two = {"kind": "better", "pairs": [["t/a/c", "t/b/c"], ["u/a/c", "u/b/c"]], "reported": [1, 2]}
-    tests = {"x": {"test": of_two, "before": "not decided", "confirm": {"u": "fresh"}, "refute": [1]}}
-    cells = {A: HIGH, B: LOW, "u/a": before[0], "u/b": before[1], "fresh/a": fresh[0], "fresh/b": fresh[1]}
-    assert Cells(tests, cells, u={}, fresh={"first_seed": 100}).outcomes["x"].verdict == verdict
-
-
-@pytest.mark.parametrize(
     ("first", "second", "verdict"),
     [
         ((HIGH, LOW), (LOW, HIGH), HOLDS),
@@ -391,6 +378,8 @@ def test_some_pairs_on_fresh_seeds_refute_a_claim_and_do_not_confirm_it(
         ((LOW, HIGH), (LOW, HIGH), FAILS),
         ((LOW, HIGH), (NOISY, HIGH), OPEN),
         ((NOISY, HIGH), (NOISY, LOW), OPEN),
+        ((LEARNS, GUESS), (LOW, HIGH), OPEN),  # of the first nothing is known
+        ((LEARNS, GUESS), (HIGH, LOW), HOLDS),
     ],
 )
 def test_of_two_readings_the_better_one_counts(
