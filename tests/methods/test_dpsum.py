@@ -307,8 +307,8 @@ def test_the_first_rounds_tell_the_inputs_means_and_deviations(tmp_path: Path) -
     quiet = ("strategy.client.noise_multiplier=0", "num_rounds=10", "evaluate.every=0")
     config = compose([*SMALL, *quiet, "dataset=practices", "checkpoint.every=10"])
     start_run(config, tmp_path / "run")
-    kept = next((tmp_path / "run" / "checkpoints").rglob("*.safetensors"))
-    vectors = load_file(kept)
+    kept = (tmp_path / "run" / "checkpoints").rglob("*.safetensors")
+    vectors = {name: vector for file in kept for name, vector in load_file(file).items()}
     rows = torch.from_numpy(np.array(load_federated(config).dataset.train.inputs))
     rows = rows * clip_factors(rows.double().norm(dim=1), math.sqrt(11 / 3)).unsqueeze(1)
     shift, scale = (next(value for name, value in vectors.items() if name.endswith(end)) for end in ("shift", "scale"))
