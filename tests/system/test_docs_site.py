@@ -95,9 +95,9 @@ CUT = """() => [...document.querySelectorAll('.md-content :is(pre > code, img, p
   .filter((one) => !one.closest('table')).map((one) => one.outerHTML.slice(0, 80))"""
 
 
-def test_the_results_begin_with_a_picture(site: Path) -> None:
+def test_the_results_begin_with_their_answer(site: Path) -> None:
     article = (site / "results/index.html").read_text().partition("<article")[2]
-    assert article.index("<img") < article.index("<table")
+    assert article.index("own setting, ") < article.index("<table") < article.index("<img")
 
 
 def locked(file: str) -> dict[str, str]:
