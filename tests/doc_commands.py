@@ -364,7 +364,13 @@ def elsewhere(command: str) -> tuple[str, str | None] | None:
 
 
 #: Targets of `fedpriv check` that pages show for their faults.
-FAULTY = {"my_release.py:release_with_loss", "my_release:release_with_loss", "formula:release", "loops:fixed_batches", "rounds:Release"}
+FAULTY = {
+    "my_release.py:release_with_loss",
+    "my_release:release_with_loss",
+    "formula:release",
+    "loops:fixed_batches",
+    "rounds:Release",
+}
 
 
 class Shop:
@@ -420,6 +426,8 @@ class Shop:
         return code, printed
 
     def _fedpriv(self, given: list[str]) -> int:
+        if given and given[0] == "explain-epsilon":  # a command that is no module's name
+            return self._another("explain_epsilon", given[1:])
         options = dict(word.partition("=")[::2] for word in given if "=" in word)
         if "resume" in options:
             interrupted(Path(options["resume"]))
