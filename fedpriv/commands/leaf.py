@@ -29,6 +29,7 @@ import numpy as np
 from fedpriv.common.command_line import command
 from fedpriv.common.errors import DataError, OptionError
 from fedpriv.common.printing import say
+from fedpriv.config.own_options import CONF
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -136,16 +137,20 @@ def kind_of(row: tuple[str, int, Any, Any], images: Path | None) -> Kind:
         smiles = ("no smile", "smile")
         return Kind("user", lambda x, y: _picture(_file(images, x), y, smiles), f"{pictures} model=cnn", smiles)
     if isinstance(x, str) and isinstance(y, str):
-        schema = "dataset.schema_file=conf/schema/shakespeare.yaml model=gru"
-        return Kind("character_id", lambda x, y: {"x": _text(x), "y": _text(y)}, schema)
+        return Kind("character_id", lambda x, y: {"x": _text(x), "y": _text(y)}, f"{_schema('shakespeare')} model=gru")
     if isinstance(x, list) and len(x) == SIDE * SIDE:
         return Kind("user", lambda x, y: _picture(_drawn(x), y, CHARACTERS), f"{pictures} model=cnn", CHARACTERS)
     if isinstance(x, list) and len(x) > 4 and isinstance(x[4], str):  # id, date, query, user, text
-        schema = "dataset.schema_file=conf/schema/sent140.yaml model=linear"
         moods = ("negative", "positive")
-        return Kind("user", lambda x, y: {"text": _text(x[4]), "label": moods[_class(y, moods)]}, schema)
+        cells = lambda x, y: {"text": _text(x[4]), "label": moods[_class(y, moods)]}  # noqa: E731
+        return Kind("user", cells, f"{_schema('sent140')} model=linear")
     words = "the rows are of none of FEMNIST, CelebA, Shakespeare and Sent140, which are allowed"
     raise OptionError("folder", f"x={str(x)[:40]}", words)
+
+
+def _schema(name: str) -> str:
+    """An option that holds in every folder."""
+    return f"dataset.schema_file={shlex.quote(str(CONF / 'schema' / f'{name}.yaml'))}"
 
 
 def _picture(content: bytes, y: Any, classes: tuple[str, ...]) -> dict[str, Any]:

@@ -178,3 +178,18 @@ def test_the_noise_of_a_step_is_alone_in_a_difference() -> None:
     assert first.shape[1] <= 64
     apart = np.abs(first.mean(0) - second.mean(0)) / np.maximum(first.std(0) + second.std(0), 1e-12)
     assert apart.max() > 3 and np.sum(apart > 1) == 2  # of it, and the least of all steps
+
+
+def test_one_draw_that_is_sent_in_many_columns_is_measured_once() -> None:
+    """Its deviation is as unsure as that of one number, however often it is repeated."""
+
+    def of(seed: int, k: int = 200, plays: int = 96) -> float:
+        def draw(count: int) -> Any:
+            return np.repeat(np.random.default_rng((seed, count)).laplace(size=(count, 1)), k, 1)
+
+        noise = draw(plays)
+        seen = distance_of(two(noise, noise + 2), draw, Budget(1e9))
+        return seen.epsilon(1e-6, least=True) if seen.law == "Laplace" else 0.0
+
+    found = [of(seed) for seed in range(60)]
+    assert max(found) <= 2 and max(found) > 1

@@ -23,6 +23,7 @@ from fedpriv.config.data_schema import HUB_TABLES, DatasetConfig
 from fedpriv.config.own_options import CONF
 from fedpriv.data import Dataset, hub
 from fedpriv.data.load import load_dataset, load_federated
+from fedpriv.data.partition import Split, write_split
 from fedpriv.data.table_schema import read_schema
 from fedpriv.data.types import FederatedData
 
@@ -361,6 +362,14 @@ def test_writers_of_one_and_of_many_pictures(tmp_path: Path) -> None:
     sizes = [data.num_examples(client) for client in range(clients)]
     assert 2700 < clients < 2900 and max(sizes) > 300 and min(sizes) == 1
     assert sum(sizes) == len(data.dataset.train)
+
+
+def test_a_split_does_not_train_on_pictures_of_nobody(tmp_path: Path) -> None:
+    """Who has pictures in the set's test part alone is no client."""
+    root = written(tmp_path / "set", [*"abababababab"], [*"zza"])
+    write_split(tmp_path / "split.npz", Split(np.array([0, 1, 2, 3, 12, 13]), np.array([5, 14])))
+    with pytest.raises(OptionError, match=r"^partition.column=writer: 2 of the examples that dataset.split trains on"):
+        by_writer(root, 2, f"dataset.split={tmp_path / 'split.npz'}")
 
 
 def test_a_picture_without_a_writer_is_told(tmp_path: Path) -> None:

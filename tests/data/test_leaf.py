@@ -48,20 +48,24 @@ def leaf(folder: Path, name: str, change: Callable[[dict[str, Any]], Any] = lamb
     return folder
 
 
-def converted(folder: Path, name: str, capsys: pytest.CaptureFixture[str], *options: str) -> FederatedData:
+def converted(
+    folder: Path, name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> FederatedData:
+    """By the command that is printed, in another folder than the project's."""
+    monkeypatch.chdir(folder)
     source = leaf(folder / name, name)
     more = [f"images={source / 'raw/img_align_celeba'}"] if name == "celeba" else []
     assert main([str(source), f"out={folder / 'set'}", *more]) == 0
     words = capsys.readouterr().out.splitlines()[-1].removeprefix("python -m fedpriv ").split()
     own = ["dataset.auxiliary=0", "strategy=fedavg", f"dataset.cache={folder / 'cache'}"]
-    return load_federated(compose([*words, *own, *options]))
+    return load_federated(compose([*words, *own]))
 
 
 @pytest.mark.parametrize("name", ROWS)
 def test_every_user_is_a_client_with_its_own_rows(
-    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    data = converted(tmp_path, name, capsys)
+    data = converted(tmp_path, name, capsys, monkeypatch)
     assert data.dataset.sites == tuple(f"user {user}" for user in range(6))
     assert [data.num_examples(client) for client in range(6)] == list(range(4, 10))
     assert len(data.dataset.test) == 12

@@ -397,6 +397,13 @@ def test_of_two_readings_the_better_one_counts(
         assert study.outcomes["x"].p == pytest.approx(2 * min(p for p in alone.values() if p is not None))
 
 
+def test_a_second_reading_of_what_needs_no_seeds_is_refused() -> None:
+    exact, pairs = {"kind": "at_most", "cell": "t/a/c", "bound": 1}, {"kind": "better", "pairs": PAIR}
+    for test, other in ((exact, pairs), (pairs, exact)):
+        with pytest.raises(ValueError, match="otherwise: readings over seeds are compared, not at_most"):
+            Cells({"x": {"test": test, "otherwise": other}}, {})
+
+
 def test_the_mean_of_cells_is_compared_seed_by_seed() -> None:
     pairs = [[["t/a/c", "t/b/c"], "u/a/c"]]
     cells = {A: HIGH, B: LOW, "u/a": values("between", 84.0, 85.2, 86.1), "u/b": FLAT}
