@@ -68,7 +68,7 @@ def form(reply: Message) -> Any:
 
 def test_what_leaves_is_the_mean_of_clipped_differences_in_the_apps_form(tmp_path: Path) -> None:
     network = machines(tmp_path, clip=0.5)
-    network.boxed.app = lambda message, context, rows: (np.array([2.0 * len(rows), 1, 2]), np.array(5.0))
+    network.boxed.app = lambda message, context, rows: (np.array([2.0 + len(rows), 1, 2]), np.array(5.0))
     found = arrays_of(network.ask())
     assert found["w"].dtype == np.float32 and found["b"].dtype == np.float64 and found["b"].shape == ()
     assert found["w"] == pytest.approx([0.5, 1, 2], abs=1e-4) and found["b"] == pytest.approx(5)
