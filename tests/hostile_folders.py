@@ -102,6 +102,9 @@ NAMED: dict[str, dict[str, Any]] = {
     "a network's code": {
         "features": {"name": "backbone", "architecture": "theirs.evil.net", "weights": "w.safetensors", "layer": None}
     },
+    "a division's code": {
+        "partition": {"name": "partitioner", "test_fraction": 0.0, "partitioner": PWNED, "arguments": {}}
+    },
     "a wide layer": {"model.name": "mlp", "model.hidden": 2_000_000_000},
     "a log": {"operations.log_file": "outside/log"},
     "a cache": {"dataset.cache": "outside/cache"},

@@ -39,6 +39,7 @@ FORBIDDEN = (
     *("privacy.rng=secure", "privacy.rng=seeded", "dataset.root=/etc", "dataset.cache=/tmp", "dataset.download=true"),
     *("strategy.client._target_=os.mkdir", "strategy.server={_target_:os.mkdir}", "+strategy.client._target_=os.mkdir"),
     *("dataset.path=os.getcwd", "dataset=custom", "model=custom", "model.path=os.getcwd", "dataset=image_folder"),
+    *("partition=partitioner", "partition.partitioner=os.getcwd"),
     *("dataset=huggingface", "dataset.hub_name=x/y", "dataset.revision=main"),
     *("engine.address=auto", "engine.faults=[{round:1,client:0,kind:drop}]", "dataset.split=/etc/passwd", "run_dir=x"),
     *("hydra.run.dir=/tmp", "+experiment=fedcad_mnist", "~seed", "seed=1,2", "privacy.target_epsilon=1"),

@@ -234,8 +234,26 @@ class ColumnPartition(PartitionBase):
     column: str = Field(description="column whose values are the clients")
 
 
+class PartitionerPartition(PartitionBase):
+    name: Literal["partitioner"]
+    partitioner: str = Field(
+        description="a partitioner of flwr-datasets, or package.module.NAME of one of your own, or of a function "
+        "(labels, num_clients, seed) -> rows of each client"
+    )
+    arguments: dict[str, Any] = Field(default={}, description="what it is given beside the usual")
+    column: str | None = Field(
+        default=None, description="column of the table that a partitioner divides by (null: the target)"
+    )
+
+
 PartitionConfig = Annotated[
-    IidPartition | DirichletPartition | PathologicalPartition | ShardsPartition | ResampledPartition | ColumnPartition,
+    IidPartition
+    | DirichletPartition
+    | PathologicalPartition
+    | ShardsPartition
+    | ResampledPartition
+    | ColumnPartition
+    | PartitionerPartition,
     Field(discriminator="name"),
 ]
 

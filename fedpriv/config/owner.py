@@ -125,6 +125,7 @@ def refuse_code(config: Config, folder: Path, said: Collection[str]) -> None:
         "model.path": config.model.path,
         "dataset.path": config.dataset.path,
         "features.architecture": getattr(config.features, "architecture", None),
+        "partition.partitioner": getattr(config.partition, "partitioner", None),
         "strategy.server._target_": config.strategy.server,
         "strategy.client._target_": config.strategy.client,
     }

@@ -43,7 +43,7 @@ ARCHITECTURE, REMOTE_ARCHITECTURE = "features.architecture", re.compile(r"[a-z0-
 #: What a report repeats, unquoted; the same letters.
 TRAINED_ON, REMOTE_TEXT = ("model.trained_on", "features.trained_on"), re.compile(r"[A-Za-z0-9_.+:/%@ -]{1,256}")
 #: Choices that mean a path or a function of the machine's own user, or an address that it would ask.
-LOCAL_CHOICES = ("custom", "huggingface", "image_folder")
+LOCAL_CHOICES = ("custom", "huggingface", "image_folder", "partitioner")
 #: Folders and files of the server's own machine, which no client's looks at.
 REMOTE_FOLDERS = ("run_dir", "dataset.test_root", "dataset.schema_file", "model.weights", "features.weights")
 #: What these may be: absolute paths. Hydra's grammar cannot escape these letters either.

@@ -36,8 +36,15 @@ def source_files(config: Config) -> dict[str, str]:
     As this process first saw them: what it has imported does not change with a file.
     """
     named = [config.strategy.server, config.strategy.client, config.dataset.path, config.model.path]
-    tops = {path.partition(".")[0] for path in (*named, config.features.architecture) if path and "." in path}
+    named += [config.features.architecture, getattr(config.partition, "partitioner", None)]
+    tops = {path.partition(".")[0] for path in named if path and "." in path}
     return dict(_digests(tuple(sorted(tops - {*METHOD_PACKAGES})), own_methods()))
+
+
+def files_of(path: str) -> dict[str, str]:
+    """As `source_files`: of the user's own, those that the code at this dotted path may use."""
+    found = _digests((path.partition(".")[0],), own_methods())
+    return {name: digest for name, digest in found if name.split("/")[0] not in (PACKAGE.name, *METHOD_PACKAGES)}
 
 
 def difference(then: Mapping[str, str], now: Mapping[str, str]) -> str:

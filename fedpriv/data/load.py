@@ -111,7 +111,7 @@ def load_federated(config: Config, auxiliary: int = 0) -> FederatedData:
         asks_of(config)  # refused before any row is read
     if options.name == "on_nodes":
         return _load_on_nodes(config, auxiliary)
-    column = config.partition.column if isinstance(config.partition, ColumnPartition) else None
+    column = getattr(config.partition, "column", None)
     if options.split is None:
         dataset = load_dataset(options, config.seed, config.features, column, whole=asks)
         rows = chosen_examples(len(dataset.train), options.train_examples, config.seed)
@@ -133,7 +133,7 @@ def load_federated(config: Config, auxiliary: int = 0) -> FederatedData:
             chosen, config.partition, dataset.sites, config.num_clients, config.seed
         )
     else:
-        labels = labels_of(chosen, dataset.task, config.partition)
+        labels = labels_of(chosen, dataset.task, config.partition, dataset.sites)
         partition = partition_clients(
             labels, config.partition, config.num_clients, config.seed, cache_folder(options), chosen.unit
         )

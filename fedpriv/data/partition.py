@@ -5,6 +5,7 @@ computed once and cached.
 from __future__ import annotations
 
 import hashlib
+import inspect
 import warnings
 from dataclasses import dataclass
 from functools import lru_cache
@@ -15,6 +16,7 @@ from zipfile import BadZipFile
 import numpy as np
 
 from fedpriv.common.errors import DataError, OptionError
+from fedpriv.common.places import load_module
 from fedpriv.common.versions import installed
 from fedpriv.config.checks import check_resampled
 from fedpriv.config.data_schema import (
@@ -22,10 +24,12 @@ from fedpriv.config.data_schema import (
     DirichletPartition,
     IidPartition,
     PartitionBase,
+    PartitionerPartition,
     PathologicalPartition,
     ResampledPartition,
     ShardsPartition,
 )
+from fedpriv.config.source_files import files_of
 from fedpriv.data.cache import stored
 from fedpriv.data.types import Examples, Partition, generator
 from fedpriv.data.types import ResampledPartition as Resampled
@@ -40,8 +44,8 @@ def partition_clients(
     cache: Path,
     unit: np.ndarray | None = None,
 ) -> Partition | Resampled:
-    """Partitions the training examples with these `labels` (int64 [n]) among the clients; all rows of a ``unit`` (int64
-    [n]) go to one client, and to one of its two parts. A unit's label is that of its first row.
+    """Partitions the training examples with these `labels` ([n], of `labels_of`) among the clients; all rows of a
+    ``unit`` (int64 [n]) go to one client, and to one of its two parts. A unit's label is that of its first row.
 
     Deterministic in its arguments. With `iid` and `dirichlet` every example belongs to exactly one client. With
     `shards` those left over by the division into equal shards are unused, with `pathological` those of classes
@@ -62,15 +66,18 @@ def partition_clients(
         return Resampled(len(labels), examples, _num_test(examples, config.test_fraction), num_clients, seed)
     _check(labels, config, num_clients)
     identity = {
-        "labels": hashlib.sha256(np.ascontiguousarray(labels, dtype=np.int64).tobytes()).hexdigest(),
+        "labels": hashlib.sha256(np.ascontiguousarray(labels).tobytes()).hexdigest(),
         "partition": config.model_dump(),
         "num_clients": num_clients,
         "seed": seed,
         "versions": {library: installed(library) for library in ("flwr-datasets", "datasets", "numpy")},
     }
+    own = isinstance(config, PartitionerPartition)
+    if own and "." in config.partitioner:
+        identity["files"] = files_of(config.partitioner)
 
     def write(unfinished: Path) -> None:
-        clients = _with_flwr_datasets(labels, config, num_clients, seed)
+        clients = (_by_name if own else _with_flwr_datasets)(labels, config, num_clients, seed)
         partition = _split_each(clients, config.test_fraction, seed)
         np.savez(unfinished / "partition.npz", **vars(partition))
 
@@ -81,8 +88,16 @@ def partition_clients(
     return stored(cache / "partitions", identity, write, read)
 
 
-def labels_of(examples: Examples, task: Task, config: PartitionBase) -> np.ndarray:
-    """What a partition divides by (int64 [n]): classes; of other targets nothing, so that only some partitions can."""
+def labels_of(examples: Examples, task: Task, config: PartitionBase, sites: tuple[str, ...] = ()) -> np.ndarray:
+    """What a partition divides by ([n]): classes (int64); of other targets nothing, so that only some partitions can.
+    A partitioner by name divides by targets as they are, or by its column (texts).
+    """
+    if isinstance(config, PartitionerPartition):
+        if config.column is None:
+            return examples.targets
+        if examples.site is None or (examples.site < 0).any():
+            raise OptionError("partition.column", config.column, "not every training example has a value of it")
+        return np.array(sites)[examples.site]
     if isinstance(task, Classification):
         return examples.targets
     if not isinstance(config, IidPartition | ResampledPartition):
@@ -173,6 +188,16 @@ def _num_test(examples: int, test_fraction: float) -> int:
 
 def _with_flwr_datasets(labels: np.ndarray, config: PartitionBase, num_clients: int, seed: int) -> list[np.ndarray]:
     """Rows (int64) of every client."""
+    partitioner, parts_per_client = _partitioner(config, labels, num_clients, seed)
+    try:
+        parts = _parts(partitioner, labels, seed)
+    except ValueError as error:
+        raise _impossible(config, num_clients, len(labels), error) from error
+    return [np.concatenate(parts[start : start + parts_per_client]) for start in range(0, len(parts), parts_per_client)]
+
+
+def _parts(partitioner: Any, labels: np.ndarray, seed: int) -> list[np.ndarray]:
+    """Rows (int64) of every part that a partitioner of flwr-datasets makes of the column "label"."""
     # Imported here: it loads pandas, pyarrow and seaborn, takes at least seven seconds, and is not needed by the
     # workers, which find the finished partition in the cache.
     import datasets
@@ -180,16 +205,10 @@ def _with_flwr_datasets(labels: np.ndarray, config: PartitionBase, num_clients: 
     # Shuffled before any partitioner: IidPartitioner hands out contiguous blocks: from a set sorted by class,
     # each client would get one class.
     order = generator(seed, "partition").permutation(len(labels))
-    table = datasets.Dataset.from_dict({"label": labels[order], "row": order})
-    partitioner, parts_per_client = _partitioner(config, labels, num_clients, seed)
-    partitioner.dataset = table
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # one per attempt of Dirichlet; real problems are raised
-        try:
-            parts = [np.array(partitioner.load_partition(part)["row"][:]) for part in range(partitioner.num_partitions)]
-        except ValueError as error:
-            raise _impossible(config, num_clients, len(labels), error) from error
-    return [np.concatenate(parts[start : start + parts_per_client]) for start in range(0, len(parts), parts_per_client)]
+        partitioner.dataset = datasets.Dataset.from_dict({"label": labels[order], "row": order})
+        return [np.array(partitioner.load_partition(part)["row"][:]) for part in range(partitioner.num_partitions)]
 
 
 def _partitioner(config: PartitionBase, labels: np.ndarray, num_clients: int, seed: int) -> tuple[Any, int]:
@@ -217,6 +236,45 @@ def _partitioner(config: PartitionBase, labels: np.ndarray, num_clients: int, se
             chosen = {"num_classes_per_partition": classes, "class_assignment_mode": mode}
             return flwr.PathologicalPartitioner(num_clients * parts, **chosen, **common), parts
     raise TypeError(f"no partitioner for {type(config).__name__}")
+
+
+def _by_name(labels: np.ndarray, config: PartitionerPartition, num_clients: int, seed: int) -> list[np.ndarray]:
+    """Rows (int64) of every client, by a partitioner of flwr-datasets or code of the user's. Raises `OptionError`."""
+    from flwr_datasets import partitioner as flwr
+
+    module, _, name = config.partitioner.rpartition(".")
+    known = sorted(one for one in flwr.__all__ if one != "Partitioner" and not one.startswith("Vertical"))
+    if not module and name not in known:
+        words = f"no such partitioner of rows; allowed: {', '.join(known)}, or package.module.NAME"
+        raise OptionError("partition.partitioner", config.partitioner, words)
+    try:
+        found = getattr(load_module(module) if module else flwr, name)
+        if isinstance(found, type) and issubclass(found, flwr.Partitioner):
+            drawn = int(generator(seed, "partitioner").integers(2**31))
+            usual = {"num_partitions": num_clients, "partition_by": "label", "seed": drawn}
+            takes = inspect.signature(found).parameters
+            partitioner = found(**{word: value for word, value in usual.items() if word in takes} | config.arguments)
+            given = _parts(partitioner, labels, seed)
+        else:
+            given = found(labels, num_clients, seed, **config.arguments)
+        parts = [np.asarray(rows, dtype=np.int64).ravel() for rows in given]
+    except OptionError:
+        raise
+    except Exception as error:  # a library's or the user's code
+        words = f"raised {type(error).__name__}: {error}"
+        raise OptionError("partition.partitioner", config.partitioner, words) from error
+    held = np.concatenate([np.zeros(0, np.int64), *parts])
+    if len(parts) != num_clients:
+        raise OptionError("num_clients", num_clients, f"{config.partitioner} makes {len(parts)} clients")
+    if empty := [client for client, rows in enumerate(parts) if not len(rows)]:
+        words = f"client {empty[0]} has no example"
+    elif len(np.unique(held)) < len(held):
+        words = "clients share examples"
+    elif not 0 <= held.min() <= held.max() < len(labels):
+        words = f"rows must be 0 to {len(labels) - 1}, not {held.min()} to {held.max()}"
+    else:
+        return parts
+    raise OptionError("partition.partitioner", config.partitioner, words)
 
 
 def _impossible(config: PartitionBase, num_clients: int, examples: int, error: ValueError) -> OptionError:

@@ -274,11 +274,15 @@ def _targets(
     columns = [Cells(table.column(each), f"{name}: column {each}", decimal, marks) for each in target.names]
     cells = columns[0]
     if target.task == "multilabel":
-        labels = [column.codes(("0", "1"))[0] for column in columns]
-        for column, codes in zip(columns, labels, strict=True):
-            if (codes < 0).any():
-                raise DataError(f"{column.where}, row {_first(codes < 0)}: a label must be 0 or 1")
-        return np.stack(labels, axis=1).astype(np.float32), ""
+        labels, unknown = zip(*(column.codes(("0", "1")) for column in columns), strict=True)
+        refused = schema.missing == "refuse"
+        for column, codes, gone in zip(columns, labels, unknown, strict=True):
+            if (wrong := (codes < 0) & (~gone | refused)).any():
+                words = "0 or 1" if refused else "0, 1 or missing (unknown)"
+                raise DataError(f"{column.where}, row {_first(wrong)}: a label must be {words}")
+        counted = zip(target.columns, unknown, strict=True)
+        said = [f"{label}: {gone.sum()} of {len(gone)} rows have no label" for label, gone in counted if gone.any()]
+        return np.where(unknown, np.nan, labels).T.astype(np.float32), "; ".join(said)
     if target.task == "next_token":
         return next_tokens(schema, cells.column, cells.where), ""
     if target.task == "classification":

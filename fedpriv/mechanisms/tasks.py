@@ -98,7 +98,9 @@ class Classification(Task):
 
 @dataclass(frozen=True)
 class Multilabel(Task):
-    """Any of k labels; the loss is the mean over them of the logistic loss. Targets float32 [k] of 0 and 1."""
+    """Any of k labels; the loss is the mean over them of the logistic loss, 0 of a label that nobody knows. Targets
+    float32 [k] of 0, 1 and NaN for unknown ones.
+    """
 
     name: ClassVar[str] = "multilabel"
     leading: ClassVar[str] = "auc"
@@ -111,7 +113,9 @@ class Multilabel(Task):
     def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
         from torch.nn import functional
 
-        return functional.binary_cross_entropy_with_logits(outputs, targets, reduction="none").mean(-1)
+        known = ~targets.isnan()
+        each = functional.binary_cross_entropy_with_logits(outputs, targets.where(known, 0.0), reduction="none")
+        return (each * known).mean(-1)
 
 
 @dataclass(frozen=True)

@@ -101,7 +101,8 @@ def _of_classes(task: Classification, outputs: Tensor, targets: Tensor) -> tuple
 
 
 def _of_labels(task: Multilabel, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-    return task.losses(outputs, targets), (torch.sigmoid(outputs) - targets).div_(task.num_outputs)
+    slope = (torch.sigmoid(outputs) - targets).masked_fill_(targets.isnan(), 0.0)
+    return task.losses(outputs, targets), slope.div_(task.num_outputs)
 
 
 def _of_number(task: Regression, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:

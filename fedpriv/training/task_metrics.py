@@ -39,10 +39,10 @@ def metrics(task: Task, outputs: Tensor, targets: Tensor, loss: float) -> dict[s
     classification: accuracy; of two classes also auc, balanced_accuracy, f1 (of the positive class, else the second),
     brier (mean squared error of its probability), base_brier (of the base rate for everyone) and slope (of the logistic
     regression of the class on the model's log odds: 1 is calibrated, below 1 too sure of itself). multilabel: auc and
-    average_precision, means over the labels of which both values occur. regression: rmse, mae in the target's units,
-    r2. next_token: perplexity, accuracy of the most likely token. survival: c_index (`concordance`), brier (mean of
-    `brier_scores` at the ends of the intervals), base_brier (of the Kaplan-Meier curve for everyone) and survival_error
-    (mean predicted survival at the end, less the curve's).
+    average_precision, means over the labels of which both values are known. regression: rmse, mae in the target's
+    units, r2. next_token: perplexity, accuracy of the most likely token. survival: c_index (`concordance`), brier (mean
+    of `brier_scores` at the ends of the intervals), base_brier (of the Kaplan-Meier curve for everyone) and
+    survival_error (mean predicted survival at the end, less the curve's).
     """
     found = {"loss": min(loss, LARGEST) if loss == loss else LARGEST}
     if isinstance(task, Classification):
@@ -148,10 +148,11 @@ def calibration(odds: np.ndarray, targets: np.ndarray) -> tuple[float, float] | 
 def _of_labels(outputs: np.ndarray, targets: np.ndarray) -> dict[str, float]:
     from sklearn import metrics as known
 
-    able = [label for label in range(targets.shape[1]) if _both(targets[:, label])]
-    if not able:
+    labelled = ~np.isnan(targets.T)
+    pairs = [(targets[rows, label], outputs[rows, label]) for label, rows in enumerate(labelled)]
+    pairs = [pair for pair in pairs if _both(pair[0])]
+    if not pairs:
         return {}
-    pairs = [(targets[:, label], outputs[:, label]) for label in able]
     return {
         "auc": float(np.mean([known.roc_auc_score(*pair) for pair in pairs])),
         "average_precision": float(np.mean([known.average_precision_score(*pair) for pair in pairs])),

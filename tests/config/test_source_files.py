@@ -83,8 +83,10 @@ def test_the_users_pictures_model_and_network_are_among_them(tmp_path: Path) -> 
     write(tmp_path, {"mine.py": "import other\n", "other.py": "", "net.py": "", "deep/net.py": ""})
     options = ["dataset=custom", "dataset.path=mine.load", "model=custom", "model.path=net.build", "strategy=fedavg"]
     network = ["features=backbone", "features.architecture=deep.net.Net", "features.trained_on=x"]
+    division = ["partition=partitioner", "partition.partitioner=cut.halves"]
+    write(tmp_path, {"cut.py": ""})
     with with_own_methods(tmp_path):
-        assert users(*options, *network) == {"mine.py", "other.py", "net.py", "deep/net.py"}
+        assert users(*options, *network, *division) == {"mine.py", "other.py", "net.py", "deep/net.py", "cut.py"}
 
 
 THEN = {f"{letter}.py": "1" for letter in "abcdefgh"}

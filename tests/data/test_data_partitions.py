@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 from xml.sax.saxutils import escape
 
@@ -15,12 +16,15 @@ from PIL import Image
 from scipy import stats
 
 from fedpriv.common.errors import OptionError
+from fedpriv.common.places import with_own_methods
 from fedpriv.common.printing import printable
+from fedpriv.config.compose import compose
 from fedpriv.config.data_schema import (
     DatasetConfig,
     DirichletPartition,
     IidPartition,
     PartitionBase,
+    PartitionerPartition,
     PathologicalPartition,
     ShardsPartition,
 )
@@ -237,6 +241,111 @@ def test_impossible_requests_are_refused_with_the_numbers(
         partition_clients(SORTED_LABELS, kind, num_clients, 0, tmp_path)
     assert not list(tmp_path.rglob("*.npz"))
     assert not recwarn.list
+
+
+# --- partitioners by name ----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def own_code(tmp_path: Path) -> Iterator[Path]:
+    """A folder whose modules this process, and those that it starts, import."""
+    folder = tmp_path / "own"
+    folder.mkdir()
+    with with_own_methods(folder):
+        yield folder
+    sys.modules.pop("own_division", None)
+
+
+def named(partitioner: str, column: str | None = None, **arguments: Any) -> PartitionerPartition:
+    return PartitionerPartition(
+        name="partitioner", test_fraction=0.0, partitioner=partitioner, arguments=arguments, column=column
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "sizes"),
+    [
+        (named("LinearPartitioner"), [80 * k for k in range(1, 6)]),
+        (named("SizePartitioner", partition_sizes=[1, 2, 3, 4, 500]), [1, 2, 3, 4, 500]),
+        (named("DirichletPartitioner", alpha=1e6, min_partition_size=1), None),
+        (named("InnerDirichletPartitioner", partition_sizes=[100, 200, 300, 400, 200], alpha=0.5), None),
+        (named("NaturalIdPartitioner"), None),
+        (named("GroupedNaturalIdPartitioner", group_size=2), [240] * 5),
+        (named("ContinuousPartitioner", strictness=0.5), None),
+        (named("own_division.Blocks"), [240] * 5),
+        (named("own_division.blocks", first=40), [40, 290, 290, 290, 290]),
+    ],
+    ids=lambda kind: getattr(kind, "partitioner", ""),
+)
+def test_partitioners_by_name(kind: PartitionerPartition, sizes: list[int] | None, tmp_path: Path, own_code: Path):
+    (own_code / "own_division.py").write_text(
+        "import numpy as np\nfrom flwr_datasets.partitioner import IidPartitioner\n"
+        "class Blocks(IidPartitioner):\n    pass\n"
+        "def blocks(labels, num_clients, seed, first):\n"
+        "    rest = np.arange(first, len(labels))\n"
+        "    return [np.arange(first), *np.array_split(rest, num_clients - 1)]\n"
+    )
+    clients = 10 if kind.partitioner == "NaturalIdPartitioner" else 5
+    partition = partition_clients(SORTED_LABELS, kind, clients, 3, tmp_path)
+    held = [len(rows) for rows in rows_of(partition)]
+    assert len(held) == clients and (sizes is None or held == sizes)
+    rows = np.concatenate(rows_of(partition))
+    assert len(np.unique(rows)) == len(rows) == sum(held)
+    if "NaturalId" in kind.partitioner:  # whole classes
+        assert set(table_of(partition, SORTED_LABELS).ravel().tolist()) == {0, 120}
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        (named("LinearPartitionr"), r"^partition\.partitioner=LinearPartitionr: no such .*allowed: Continuous.*Square"),
+        (named("VerticalEvenPartitioner"), "no such partitioner of rows"),
+        (named("SizePartitioner", sizes=[1]), r"raised TypeError: .*sizes"),
+        (named("SizePartitioner", partition_sizes=[1, 2]), "^num_clients=5: SizePartitioner makes 2 clients"),
+        (named("no_module.here"), "raised ModuleNotFoundError"),
+        (named("own_division.shared"), "clients share examples"),
+        (named("own_division.empty"), "client 4 has no example"),
+        (named("own_division.outside"), "rows must be 0 to 1199, not -1 to"),
+        (named("own_division.fails"), "raised ZeroDivisionError"),
+    ],
+    ids=lambda kind: getattr(kind, "partitioner", ""),
+)
+def test_what_is_no_division_is_refused(kind: PartitionerPartition, words: str, tmp_path: Path, own_code: Path):
+    (own_code / "own_division.py").write_text(
+        "def shared(labels, num_clients, seed):\n    return [[0]] * num_clients\n"
+        "def empty(labels, num_clients, seed):\n    return [[0], [1], [2], [3], []]\n"
+        "def outside(labels, num_clients, seed):\n    return [[0], [1], [2], [3], [-1]]\n"
+        "def fails(labels, num_clients, seed):\n    return 1 / 0\n"
+    )
+    with pytest.raises(OptionError, match=words):
+        partition_clients(SORTED_LABELS, kind, 5, 0, tmp_path)
+    assert not list(tmp_path.rglob("*.npz"))
+
+
+def test_an_edit_of_the_users_function_is_another_division(tmp_path: Path, own_code: Path):
+    sizes = []
+    for first in (40, 50):
+        code = f"    return [range({first}), range({first}, 1200)]  # {first * 'x'}\n"
+        (own_code / "own_division.py").write_text("def blocks(labels, num_clients, seed):\n" + code)
+        told = "from pathlib import Path; import numpy as np; from fedpriv.config.data_schema import *\n"
+        told += "from fedpriv.data.partition import partition_clients\n"
+        told += "kind = PartitionerPartition(name='partitioner', test_fraction=0, partitioner='own_division.blocks')\n"
+        told += f"print(len(partition_clients(np.zeros(1200, int), kind, 2, 0, Path({str(tmp_path)!r})).train(0)))"
+        run = subprocess.run([sys.executable, "-c", told], capture_output=True, text=True, check=True)
+        sizes.append(int(run.stdout))
+    assert sizes == [40, 50]
+
+
+def test_a_table_is_divided_by_groups_of_a_columns_values(tmp_path: Path):
+    options = ["dataset=practices", f"dataset.cache={tmp_path}", "partition=partitioner", "partition.column=practice"]
+    groups = ["partition.partitioner=GroupedNaturalIdPartitioner", "partition.arguments={group_size: 2}"]
+    data = load_federated(compose([*options, *groups, "num_clients=5", "clients_per_round=5"]))
+    column = ["partition=column", options[-1], "num_clients=10", "clients_per_round=5"]
+    site = load_federated(compose([*options[:2], *column]))
+    alone = [set(site.partition.train(client).tolist()) for client in range(10)]
+    for client in range(5):
+        rows = set(data.partition.train(client).tolist())
+        assert sum(one <= rows for one in alone) == 2 and len(rows) == sum(len(one) for one in alone if one <= rows)
 
 
 # --- the cache -------------------------------------------------------------------------------------------

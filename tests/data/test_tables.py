@@ -210,8 +210,23 @@ def test_labels_of_several_columns(tmp_path: Path) -> None:
     found = encode_file(tmp_path / "t.csv", schema_of(said, "test"))
     assert found.targets is not None and found.targets.tolist() == [[1, 0], [1, 0]]
     (tmp_path / "t.csv").write_text("age,asthma,copd\n3,1,2\n")
-    with pytest.raises(DataError, match="column copd, row 1: a label must be 0 or 1"):
+    with pytest.raises(DataError, match=r"column copd, row 1: a label must be 0, 1 or missing \(unknown\)"):
         encode_file(tmp_path / "t.csv", schema_of(said, "test"))
+
+
+def test_a_label_that_nobody_knows(tmp_path: Path) -> None:
+    said: dict[str, object] = {
+        "target": {"columns": ["asthma", "copd"], "task": "multilabel"},
+        "columns": {"age": {"range": [0, 100]}},
+        "missing_values": [-1],
+    }
+    (tmp_path / "t.csv").write_text("age,asthma,copd\n3,1,\n4,-1,0\n5,NA,\n")
+    found = encode_file(tmp_path / "t.csv", schema_of(said, "test"))
+    assert found.targets is not None and found.targets.dtype == np.float32
+    np.testing.assert_array_equal(found.targets, [[1, np.nan], [np.nan, 0], [np.nan, np.nan]])
+    assert found.remarks == ("asthma: 2 of 3 rows have no label; copd: 2 of 3 rows have no label",)
+    with pytest.raises(DataError, match="column asthma, row 2: a label must be 0 or 1"):
+        encode_file(tmp_path / "t.csv", schema_of(said | {"missing": "refuse"}, "test"))
 
 
 def test_a_check_says_what_happens_to_the_rows(tmp_path: Path) -> None:
@@ -234,7 +249,7 @@ OPTIONS = ("num_clients=2", "clients_per_round=2", "num_rounds=1", "engine=inpro
         ),
         (["dataset=breast_cancer", "features=gradients"], r"features=gradients: of pictures"),
         (["dataset=diabetes", "partition=dirichlet"], r"partition=dirichlet: task=regression has no classes"),
-        (["dataset=digits", "partition=column", "partition.column=x"], "only a table has columns"),
+        (["dataset=digits", "partition=column", "partition.column=x"], "pictures of digits have no columns"),
         (["dataset=table"], r"dataset\.schema_file=null"),
         (["dataset=diabetes", "strategy=pfl", "model=mlp", "dataset.auxiliary=20"], "distils class probabilities"),
     ],

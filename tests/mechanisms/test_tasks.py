@@ -24,7 +24,9 @@ def targets_of(task: Task, n: int) -> Tensor:
     if isinstance(task, Classification):
         return torch.randint(0, 3, (n,), generator=RANDOM)
     if isinstance(task, Multilabel):
-        return torch.randint(0, 2, (n, 2), generator=RANDOM).float()
+        labels = torch.randint(0, 2, (n, 2), generator=RANDOM).float()
+        labels[::2, 0] = torch.nan  # unknown
+        return labels
     return torch.randn(n, generator=RANDOM)
 
 

@@ -49,7 +49,7 @@ def people() -> pandas.DataFrame:
             "ill": np.where(old, "yes", np.where(age > 35, "-1", "=no")),
             "stay": age / 3,
             "pain": old.astype(int),
-            "fever": 1 - old.astype(int),
+            "fever": [None if number % 5 == 0 else int(not one) for number, one in enumerate(old)],  # partly labelled
         }
     )
 

@@ -65,6 +65,8 @@ class Case:
         targets = self.task.blank(count)
         if targets.is_floating_point():
             targets = torch.rand(targets.shape, generator=random).round()
+            if isinstance(self.task, Multilabel):
+                targets[::3, 0] = torch.nan  # unknown
         else:
             targets = torch.randint(0, self.task.num_outputs, targets.shape, generator=random)
         unit = torch.randperm(count, generator=random) // 2 * 7 if self.persons else None

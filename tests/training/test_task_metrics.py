@@ -83,6 +83,8 @@ def test_labels_are_averaged_where_both_values_occur() -> None:
     outputs = torch.tensor([[0.1, 1.0], [0.9, 1.0], [0.4, 1.0]])
     found = metrics(Multilabel(("x", "y")), outputs, torch.tensor([[0.0, 1.0], [1.0, 1.0], [0.0, 1.0]]), 0.3)
     assert found["auc"] == 1.0 and found["average_precision"] == 1.0
+    partly = torch.tensor([[0.0, torch.nan], [1.0, 1.0], [torch.nan, 1.0]])
+    assert metrics(Multilabel(("x", "y")), outputs, partly, 0.3) == {"loss": 0.3, "auc": 1.0, "average_precision": 1.0}
 
 
 def test_tokens_that_are_not_there_count_for_nothing() -> None:
