@@ -72,12 +72,15 @@ def partition_clients(
         "seed": seed,
         "versions": {library: installed(library) for library in ("flwr-datasets", "datasets", "numpy")},
     }
-    own = isinstance(config, PartitionerPartition)
-    if own and "." in config.partitioner:
-        identity["files"] = files_of(config.partitioner)
+    named = config if isinstance(config, PartitionerPartition) else None
+    if named is not None and "." in named.partitioner:
+        identity["files"] = files_of(named.partitioner)
 
     def write(unfinished: Path) -> None:
-        clients = (_by_name if own else _with_flwr_datasets)(labels, config, num_clients, seed)
+        if named is None:
+            clients = _with_flwr_datasets(labels, config, num_clients, seed)
+        else:
+            clients = _by_name(labels, named, num_clients, seed)
         partition = _split_each(clients, config.test_fraction, seed)
         np.savez(unfinished / "partition.npz", **vars(partition))
 
