@@ -66,7 +66,7 @@ class GradientClient(Client):
 
     def releasing(self, theta: Tensor, trained: Trained, state: Any, noise: NoiseSource) -> Release:
         """What is up for release is g = sum of the gradients of the local steps [..., d]."""
-        gradient = finite_or_zero(trained.sent / -self._site().trainer.config.lr)
+        gradient = finite_or_zero(trained.sent / -self._site().trainer.lr)
         self.loss = torch.as_tensor(trained.figures["train_loss"], dtype=torch.float64)
         release = self.release(gradient, state, noise)
         figures = {**trained.figures, "update_norm": l2_norm(gradient)}

@@ -281,6 +281,8 @@ class Method:
     def begin(self, request: Request, down: Sequence[Tensor] = ()) -> None:
         """A new exchange, which is prepared for. down: as of `prepare`."""
         self.round, self.measuring, self.reported = max(1, request.round), request.exchange == STATISTICS, {}
+        if self.site is not None:
+            self.site.trainer.round = self.round
         self.prepare(request, down)
 
     @property

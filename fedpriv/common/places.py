@@ -19,6 +19,9 @@ from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
+from typing import Any
+
+from fedpriv.common.errors import OptionError
 
 PACKAGE = Path(__file__).resolve().parents[1]
 #: What Python must have on its path to import this package.
@@ -150,6 +153,16 @@ def load_module(name: str) -> ModuleType:
     if folder and package not in METHOD_PACKAGES and own.is_file() and not own.samefile(module.__file__ or os.devnull):
         raise ImportError(f"{own} is called as the installed module {name}: rename it")
     return module
+
+
+def code_at(option: str, path: str | None) -> Any:
+    """What an option's dotted path, package.module.NAME, names. Raises `OptionError`."""
+    module, _, name = (path or "").rpartition(".")
+    try:
+        return getattr(load_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        words = f"must be the dotted path of code, package.module.NAME ({error})"
+        raise OptionError(option, "null" if path is None else path, words) from error
 
 
 def _is_in(folder: Path, name: str) -> bool:

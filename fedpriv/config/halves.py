@@ -15,8 +15,9 @@ from typing import Any, get_type_hints
 from pydantic import Field, create_model
 
 from fedpriv.common.errors import OptionError
-from fedpriv.common.places import load_module
+from fedpriv.common.places import code_at, load_module
 from fedpriv.config.method_pairs import joined, target
+from fedpriv.config.methods import ExampleLevelOptions
 from fedpriv.config.options import MethodOptions, Options
 from fedpriv.config.schema import Config
 from fedpriv.config.strategy_options import HALVES, Half, OwnOptions, checked, field_of, following
@@ -100,6 +101,30 @@ def locate(target: str, option: str) -> type[Any]:
     if not isinstance(found, type):
         raise OptionError(option, target, "is not a class")
     return found
+
+
+def check_local(config: Config) -> None:
+    """Raises `OptionError` where the method does not admit what the user said of local training: an own function
+    may do anything with a client's examples, so only what hides whole clients hides what it does.
+    """
+    traits, local = half_class(config, "client").traits, config.local
+    for option, path in config.code.items():
+        if option in ("local.train", "local.loss", "evaluate.metrics") and not callable(code_at(option, path)):
+            raise OptionError(option, path, "must be a function")
+    no_steps = traits.clips_examples and not isinstance(config.strategy.options, ExampleLevelOptions)
+    without = "makes no local steps"
+    by_examples = "protects single examples, whose gradients it clips itself"
+    by_gradient = "releases the gradient of its steps, whatever the rate"
+    for option, value, usual, why in (
+        ("train", local.train, None, by_examples if traits.clips_examples else ""),
+        ("train", local.train, None, by_gradient if traits.releases_gradient else ""),
+        ("schedule", local.schedule, "constant", by_gradient if traits.releases_gradient else ""),
+        ("schedule", local.schedule, "constant", without if no_steps else ""),
+        ("clipping", local.clipping, "fedpriv", "knows its own losses" if local.loss is not None else ""),
+    ):
+        if value != usual and why:
+            words = f"strategy={config.strategy.name} {why}" if option != "clipping" else f"{why}, not local.loss"
+            raise OptionError(f"local.{option}", value, f"{words}; allowed: {'null' if usual is None else usual}")
 
 
 #: An auxiliary split larger than this says no more about a loss that is read every round.

@@ -122,10 +122,7 @@ def refuse_code(config: Config, folder: Path, said: Collection[str]) -> None:
     that the user gave.
     """
     named = {
-        "model.path": config.model.path,
-        "dataset.path": config.dataset.path,
-        "features.architecture": getattr(config.features, "architecture", None),
-        "partition.partitioner": getattr(config.partition, "partitioner", None),
+        **config.code,
         "strategy.server._target_": config.strategy.server,
         "strategy.client._target_": config.strategy.client,
     }

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from fedpriv.common.errors import OptionError
 from fedpriv.config.compose import REMOTE_GROUPS, compose
 from fedpriv.config.own_options import CONF, group_choices
-from fedpriv.config.schema import Config
+from fedpriv.config.schema import CODE, Config
 
 #: Value options that a remote caller may set, beside `REMOTE_GROUPS`; paths, targets, noise source and groups that load
 #: code are not among them.
@@ -83,6 +83,7 @@ def compose_remote(overrides: Sequence[str]) -> Config:
             allowed = REMOTE_TEXT.fullmatch(given) is not None
         else:
             allowed = REMOTE_OPTIONS.fullmatch(key) is not None and REMOTE_VALUE.fullmatch(given) is not None
+            allowed = allowed and key not in CODE
         if not allowed:
             raise OptionError(_printable(key), _printable(given), "this cannot be set from outside the app")
     return compose(overrides)

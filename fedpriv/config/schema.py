@@ -92,9 +92,26 @@ class LocalConfig(Options):
     steps: int | None = Field(default=None, ge=1, description="batches in a round; null: as many as epochs have")
     batch_size: int = Field(ge=1, description="examples in a batch (expected number under Poisson sampling)")
     lr: float = Field(gt=0, description="learning rate of local SGD")
+    schedule: Literal["constant", "linear", "cosine"] = Field(
+        default="constant", description="of lr over the rounds: down to lr/num_rounds, or along half a cosine"
+    )
     momentum: float = Field(ge=0, lt=1, description="momentum of local SGD, reset every round")
     sampler: Literal["shuffle", "poisson"] = Field(description="how batches are drawn")
     clipping: Library = Field(default="fedpriv", description="whose formulas give the gradients of single examples")
+    loss: str | None = Field(
+        default=None, description="package.module.NAME of a function (outputs, targets) -> loss of each example"
+    )
+    train: str | None = Field(
+        default=None,
+        description="package.module.NAME of a function (model, inputs, targets, told) that trains the model in place; "
+        "not where single examples are protected",
+    )
+
+    def rate(self, server_round: int, num_rounds: int) -> float:
+        """The learning rate of a round, 1 to num_rounds."""
+        done = min(1.0, (server_round - 1) / num_rounds)
+        shares = {"constant": 1.0, "linear": 1 - done, "cosine": (1 + math.cos(math.pi * done)) / 2}
+        return self.lr * shares[self.schedule]
 
 
 #: What can be planned to go wrong; `fedpriv.engines.faults` says what each of them does.
@@ -215,6 +232,12 @@ class EvaluateConfig(Options):
     by: str | None = Field(
         default=None, description="a table's column of categories, for each of which the report has the metrics"
     )
+    metrics: str | None = Field(
+        default=None, description="package.module.NAME of a function (outputs, targets) -> {name: number}"
+    )
+    patience: int | None = Field(
+        default=None, ge=1, description="end after so many evaluations without a better one (only without privacy)"
+    )
 
 
 class CheckpointConfig(Options):
@@ -223,6 +246,7 @@ class CheckpointConfig(Options):
         "end; 0: only where a signal stops the run)"
     )
     keep: int = Field(ge=1, description="newest checkpoints that are kept")
+    best: bool = Field(default=False, description="keep the model of the best evaluation as best.safetensors")
 
     @field_validator("every", mode="before")
     @classmethod
@@ -245,7 +269,17 @@ YOUNGER = {
     ("evaluate", "by"): None,
     ("model", "head"): "auto",
     ("model", "bound"): None,
+    ("local", "schedule"): "constant",
+    ("local", "loss"): None,
+    ("local", "train"): None,
+    ("evaluate", "metrics"): None,
+    ("evaluate", "patience"): None,
 }
+#: Options that may name code, as package.module.NAME: never from outside, of others' folders only where it is trusted.
+CODE = (
+    *("model.path", "dataset.path", "features.architecture", "partition.partitioner"),
+    *("local.loss", "local.train", "evaluate.metrics"),
+)
 
 
 class Config(Options):
@@ -318,6 +352,13 @@ class Config(Options):
             if content[group][option] == before:
                 content[group].pop(option)
         return content
+
+    @property
+    def code(self) -> dict[str, str]:
+        """What `CODE` names here: option -> dotted path."""
+        parts = {option: option.split(".") for option in CODE}
+        named = {option: getattr(getattr(self, group), name, None) for option, (group, name) in parts.items()}
+        return {option: path for option, path in named.items() if path and "." in path}
 
     def digest(self) -> str:
         """SHA-256 of everything that decides the result. One seed gives the same bits wherever clients are computed."""

@@ -35,9 +35,8 @@ def source_files(config: Config) -> dict[str, str]:
 
     As this process first saw them: what it has imported does not change with a file.
     """
-    named = [config.strategy.server, config.strategy.client, config.dataset.path, config.model.path]
-    named += [config.features.architecture, getattr(config.partition, "partitioner", None)]
-    tops = {path.partition(".")[0] for path in named if path and "." in path}
+    named = [config.strategy.server, config.strategy.client, *config.code.values()]
+    tops = {path.partition(".")[0] for path in named if "." in path}
     return dict(_digests(tuple(sorted(tops - {*METHOD_PACKAGES})), own_methods()))
 
 

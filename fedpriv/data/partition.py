@@ -16,7 +16,7 @@ from zipfile import BadZipFile
 import numpy as np
 
 from fedpriv.common.errors import DataError, OptionError
-from fedpriv.common.places import load_module
+from fedpriv.common.places import code_at
 from fedpriv.common.versions import installed
 from fedpriv.config.checks import check_resampled
 from fedpriv.config.data_schema import (
@@ -250,8 +250,8 @@ def _by_name(labels: np.ndarray, config: PartitionerPartition, num_clients: int,
     if not module and name not in known:
         words = f"no such partitioner of rows; allowed: {', '.join(known)}, or package.module.NAME"
         raise OptionError("partition.partitioner", config.partitioner, words)
+    found = code_at("partition.partitioner", config.partitioner) if module else getattr(flwr, name)
     try:
-        found = getattr(load_module(module) if module else flwr, name)
         if isinstance(found, type) and issubclass(found, flwr.Partitioner):
             drawn = int(generator(seed, "partitioner").integers(2**31))
             usual = {"num_partitions": num_clients, "partition_by": "label", "seed": drawn}

@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 
 from fedpriv.common.errors import DataError, OptionError
-from fedpriv.common.places import load_module
+from fedpriv.common.places import code_at
 from fedpriv.common.versions import installed
 from fedpriv.config.data_schema import DatasetConfig
 from fedpriv.data.cache import cache_folder, stored, write_rows
@@ -135,12 +135,7 @@ def _read_custom(path: str, divided: bool) -> PictureStream:
 
     Raises `OptionError` for dataset.path that says what is wrong.
     """
-    module, _, name = path.rpartition(".")
-    try:
-        function = getattr(load_module(module), name)
-    except (ImportError, AttributeError, ValueError) as error:
-        words = f"must be the dotted path of a function, package.module.name ({error})"
-        raise OptionError("dataset.path", path, words) from error
+    function = code_at("dataset.path", path)
     if not callable(function):
         raise OptionError("dataset.path", path, f"must be a function, is a {type(function).__name__}")
     (train, train_labels, whose), (test, test_labels, others) = (

@@ -46,7 +46,8 @@ from fedpriv.common.messages import (
     shown,
     unpack_vector,
 )
-from fedpriv.config.halves import auxiliary_examples, half_class
+from fedpriv.common.places import code_at
+from fedpriv.config.halves import auxiliary_examples, check_local, half_class
 from fedpriv.config.methods import METHODS
 from fedpriv.config.participation import participation_limit
 from fedpriv.config.schema import Config
@@ -55,7 +56,7 @@ from fedpriv.data import FederatedData
 from fedpriv.data.load import check_declared, load_federated
 from fedpriv.engines.grid import empty_context, memory_folder
 from fedpriv.mechanisms.device_errors import failed
-from fedpriv.mechanisms.tasks import Classification, NextToken
+from fedpriv.mechanisms.tasks import Classification, NextToken, with_loss
 from fedpriv.secure_sum.sum_session import SumRefused
 from fedpriv.training.allocator import keep_freed_memory
 from fedpriv.training.language_models import text_of
@@ -290,13 +291,17 @@ class Worker:
             raise OptionError("strategy", "moments", words)
         if chosen.name == "moments" and task == "regression" and chosen.head not in ("auto", "ridge"):
             raise OptionError("model.head", chosen.head, "is for classes; of a number as the target: auto or ridge")
+        check_local(config)
+        trained = dataset.task
+        if config.local.loss is not None:
+            trained = with_loss(trained, code_at("local.loss", config.local.loss))
         statistics = may_keep_statistics(config)
         outputs, baseline = len(dataset.classes), dataset.task.baseline
         module = build_model(
             chosen, dataset.shape, outputs, config.seed, text, statistics=statistics, baseline=baseline
         )
         device = resolve_device(config.engine.device)
-        model = FlatModel(module, device, prefers_channels_last(chosen.name, device), dataset.task, dataset.vocabulary)
+        model = FlatModel(module, device, prefers_channels_last(chosen.name, device), trained, dataset.vocabulary)
         self._initial = model.theta.detach().cpu().clone()
         return model
 
@@ -320,11 +325,12 @@ class Worker:
         if self.config.engine.trainer == "vectorised":  # torch.func: a second that only this trainer needs
             from fedpriv.training.vectorised import VectorisedTrainer as kind
         inner = kind(self.model, self.config.local, self.config.engine.precision)
-        if not client_class(self.config).traits.whole_batches:
-            return inner
-        from fedpriv.training.full_batch import FullBatchTrainer
+        if client_class(self.config).traits.whole_batches:
+            from fedpriv.training.full_batch import FullBatchTrainer
 
-        return FullBatchTrainer(inner)
+            inner = FullBatchTrainer(inner)
+        inner.num_rounds = self.config.num_rounds
+        return inner
 
     @cached_property
     def maker(self) -> ClientMaker:

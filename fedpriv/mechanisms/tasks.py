@@ -8,9 +8,11 @@ where it computes: who only names a task needs none.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, ClassVar
 
+from fedpriv.common.errors import OptionError
 from fedpriv.common.printing import printable
 
 if TYPE_CHECKING:
@@ -29,6 +31,8 @@ class Task:
     leading: ClassVar[str] = "loss"
     more_is_better: ClassVar[bool] = False
     target_dtype: ClassVar[str] = "float32"
+    #: Whether `losses` is a user's function (`with_loss`), of which nothing is known.
+    own_loss: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "labels", tuple(map(printable, self.labels)))
@@ -231,3 +235,19 @@ TASKS: dict[str, type[Task]] = {kind.name: kind for kind in KINDS}
 
 def of_classes(labels: tuple[str, ...], positive: str | None = None) -> Classification:
     return replace(CLASSES, labels=labels, positive=positive)
+
+
+def with_loss(task: Task, losses: Callable[[Tensor, Tensor], Tensor]) -> Task:
+    """The task with another loss: ``losses(outputs, targets)`` of a batch gives each example's own, float [n]."""
+    rest = {name: getattr(Task, name) for name in ("mean_loss", "total_loss")}
+
+    def checked(self: Task, outputs: Tensor, targets: Tensor) -> Tensor:
+        found = losses(outputs, targets)
+        if found.shape != targets.shape[: targets.ndim - len(self.target_shape)]:
+            words = f"must give the loss of each of {len(targets)} examples, gave the form {tuple(found.shape)}"
+            raise OptionError("local.loss", getattr(losses, "__name__", "function"), words)
+        return found
+
+    kind = type(f"Own{type(task).__name__}", (type(task),), {**rest, "losses": checked, "own_loss": True})
+    found: Task = kind(**{field.name: getattr(task, field.name) for field in fields(task)})
+    return found

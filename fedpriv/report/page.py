@@ -113,6 +113,7 @@ def _run_page(
         sites=[
             [str(one.site), in_metric(leading, one.value), f"{one.examples or 0:,.0f}"] for one in result.metrics.sites
         ],
+        spread={name.replace("_", " "): in_metric(leading, value) for name, value in result.metrics.spread.items()},
         confusion=confusion_rows(result.metrics.risks),
         threshold=figure(result.metrics.risks.threshold),
         groups=group_rows(result),

@@ -228,6 +228,7 @@ class Metrics(Part):
     more_is_better: Flag = False
     final: Numbers = {}
     sites: Listed[Site] = []
+    spread: Numbers = {}
     risks: Risks = Risks()
     groups: Annotated[list[dict[str, Any]], BeforeValidator(_parts)] = []
 

@@ -54,7 +54,8 @@ SUMMARY: Kinds = {
     **dict.fromkeys(("versions", "commit", "note", "stages", "lost", "diverged", "miscalibrated"), RELEASED),
     "coefficients": RELEASED,
     "accuracy": {"final": RELEASED, "best_on_test": RELEASED, "*": DATA},
-    "metrics": {"sites": DATA, "risks": DATA, "groups": DATA, "*": RELEASED},
+    "best_round": RELEASED,
+    "metrics": {"sites": DATA, "spread": DATA, "risks": DATA, "groups": DATA, "*": RELEASED},
     "asked": {"replied": COHORT},
     "privacy": {
         "clients_stopped": COHORT,
@@ -70,6 +71,7 @@ SUMMARY: Kinds = {
 #: Of a run's folder. Tables below it hold for the two files of that name.
 FILES: Mapping[str, str] = {
     **dict.fromkeys(("config.yaml", "ledger.jsonl", "model.safetensors", "classes.json", "tokenizer.json"), RELEASED),
+    "best.safetensors": RELEASED,
     **dict.fromkeys(("metrics.jsonl", "summary*.json", "stages.json", "SHA256SUMS", "snapshots"), RELEASED),
     **dict.fromkeys(("report.html", "*.png", "*.svg", "answers.csv", "*certificate*", "run-name"), RELEASED),
     **dict.fromkeys(("tracking", "tracking.json", ".lock", ".start.json", ".owner", ".hydra", "attempt"), RELEASED),

@@ -380,6 +380,10 @@ class RunFolder:
         """model.safetensors: the parameters under the model's own names, and what is frozen of it."""
         write_atomic(self.path / "model.safetensors", _named(theta, layout, frozen))
 
+    def save_best(self, theta: FloatVector, layout: Layout) -> None:
+        """best.safetensors: the global model of the best evaluation so far, as a snapshot has it."""
+        write_atomic(self.path / "best.safetensors", _named(theta, layout))
+
     def save_facts(self, dataset: Dataset) -> None:
         """classes.json: what using the model needs besides its parameters; public facts only. After `save_model`: the
         digests of both are written with it.

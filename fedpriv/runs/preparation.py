@@ -330,13 +330,15 @@ def choose_trainer(config: Config, worker: Worker) -> Choice:
 def _by_hand(config: Config, worker: Worker) -> bool:
     from fedpriv.training.stacked_gradients import Chain
 
-    return config.engine.precision == "float32" and Chain.of(worker.model.module) is not None
+    return config.engine.precision == "float32" and Chain.of(worker.model.module, worker.model.task) is not None
 
 
 def _why_not(config: Config, worker: Worker) -> str | None:
     """What besides the model forbids vectorised training, in words."""
     if config.engine.name == "flower":
         return "engine=flower gives every client a message of its own, one at a time"
+    if config.local.train is not None:
+        return "local.train trains one client at a time"
     if config.local.clipping == "opacus":
         return "local.clipping=opacus clips client by client: its formulas know one set of parameters"
     if client_class(config).traits.clips_examples and not _by_hand(config, worker):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,7 +16,7 @@ from flwr.serverapp import Grid
 from fedpriv.client.build import exchanges_of
 from fedpriv.client.memories import Book, ClientMemories, between_rounds, charged
 from fedpriv.common.doing import counted, doing
-from fedpriv.common.errors import ClusterLost, RunFailed
+from fedpriv.common.errors import ClusterLost, FedprivError, OptionError, RunFailed
 from fedpriv.common.files import write_atomic
 from fedpriv.common.messages import ATTEMPTS_PER_START, FloatVector, pack_vector
 from fedpriv.common.stopping import stop
@@ -65,6 +66,10 @@ def _in_run_audit(worker: Worker) -> InRunAudit:
     return InRunAudit(worker)
 
 
+class Settled(FedprivError):
+    """Nothing got better for a while: the run ends here, as it was asked to."""
+
+
 class Session:
     """The server side of one run, from its first (or first repeated) round to its report."""
 
@@ -90,6 +95,12 @@ class Session:
         self.evaluate = Evaluator(worker)
         self.score: Score | None = None
         self.best = checkpoint.run["best"] if checkpoint else None
+        self.best_round = checkpoint.run.get("best_round") if checkpoint else None
+        self.in_vain = checkpoint.run.get("in_vain", 0) if checkpoint else 0  # evaluations since the best
+        if config.evaluate.patience is not None and math.isfinite(plan.verified_epsilon):
+            words = "results would decide how many rounds are sent, and a guarantee is one of num_rounds, fixed before"
+            words += "; allowed: null (checkpoint.best=true keeps the best model)"
+            raise OptionError("evaluate.patience", config.evaluate.patience, words)
         self.accounts = Accounts(config, folder)
         self.accounts.plan(plan.costliest, plan.verified_epsilon, plan.accountant == "filter")
         self.note = folder.remark
@@ -206,6 +217,8 @@ class Session:
                     on_round=self._end_round,
                 )
                 self.memories.collect_entries(sorted(self.overdue), self.accounts.book)
+            except Settled as settled:
+                self.remark(str(settled))
             except BudgetsSpent as spent:
                 self.remark(str(spent))
                 self._collect(self.strategy.current)
@@ -254,7 +267,7 @@ class Session:
         score = self._evaluate(current.theta) if last or (every and current.number % every == 0) else None
         self.score = score  # None: what finish() reports belongs to the last round and to no earlier one
         if score:
-            self.best = score.best_of(self.best)
+            self._note_best(score, current)
         epsilon = self.accounts.verified().maximum if last else self.accounts.epsilon_so_far()
         row = metrics_row(current, score, epsilon, self.accounts.by_opacus(tight=False))
         shown = self.folder.metrics.append(row)
@@ -274,6 +287,18 @@ class Session:
         self._draw_labels()
         if not last:
             self.live.round_ended(current.number)
+        if not last and self.in_vain >= (config.evaluate.patience or math.inf):
+            words = f"ended after round {current.number}: {self.in_vain} evaluations without a better one than that of"
+            raise Settled(f"{words} round {self.best_round} (evaluate.patience)")
+
+    def _note_best(self, score: Score, current: Round) -> None:
+        """Whether this evaluation is the best so far, whose model is kept where the user asked for it."""
+        before, self.best = self.best, score.best_of(self.best)
+        self.in_vain += 1
+        if self.best != before:
+            self.best_round, self.in_vain = current.number, 0
+            if self.config.checkpoint.best:
+                self.folder.save_best(self.worker.whole_model(current.theta), self.worker.model.layout)
 
     def _draw_labels(self) -> None:
         """Who holds what, once, after a first round: importing matplotlib would delay it by as much as a model's
@@ -295,6 +320,7 @@ class Session:
 
     def _save_checkpoint(self, current: Round) -> None:
         run = {"best": self.best, "stopped": sorted(self.stopped)}
+        run |= {"best_round": self.best_round, "in_vain": self.in_vain}
         checkpoint = Checkpoint(
             current.number,
             current.theta,
@@ -385,6 +411,7 @@ class Session:
                 **summary_figures(rows),
             },
             "loss": {"final": score.metrics.get("loss")},
+            **({"best_round": self.best_round} if config.checkpoint.best else {}),
             **(divergence(score) if self.worker.data.dataset.task.name != "ask" else {}),
             **miscalibration(score),
             **metrics_figures(score, best, self.evaluate.by_site(whole), self.evaluate.details(whole)),

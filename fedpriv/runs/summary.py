@@ -25,7 +25,7 @@ from fedpriv.mechanisms.tasks import Classification, Regression, Task
 from fedpriv.privacy.claimed import Claim
 from fedpriv.privacy.composition import Verified
 from fedpriv.privacy.opacus_accounts import OpacusFigure
-from fedpriv.report.client_accuracy import PERSONAL, round_figures
+from fedpriv.report.client_accuracy import PERSONAL, round_figures, spread_over_clients
 from fedpriv.runs.accounts import Accounts
 from fedpriv.runs.planning import Plan, of_the_model
 from fedpriv.server.round import Round
@@ -138,7 +138,11 @@ def metrics_figures(
     if not score.further and not sites and not details:
         return {}
     better = {"more_is_better": score.more_is_better, "best_on_test": best}
-    by_site = {"sites": [vars(site) for site in sites]} if sites else {}
+    by_site: dict[str, Any] = {"sites": [vars(site) for site in sites]} if sites else {}
+    if sites:
+        sign = 1 if score.more_is_better else -1
+        spread = spread_over_clients({number: sign * site.value for number, site in enumerate(sites)})
+        by_site["spread"] = {name: value if name == "std" else sign * value for name, value in spread.items()}
     return {"metrics": {"leading": score.leading, **better, "final": score.further, **by_site, **details}}
 
 

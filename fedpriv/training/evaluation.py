@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+import re
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -13,6 +14,7 @@ from torch import Tensor
 
 from fedpriv.common.errors import OptionError
 from fedpriv.common.messages import FloatVector
+from fedpriv.common.places import code_at
 from fedpriv.config.schema import Config
 from fedpriv.data import FederatedData
 from fedpriv.data.asked import Asks
@@ -21,6 +23,8 @@ from fedpriv.training.resident import has_room
 from fedpriv.training.sequential import FlatModel, inputs_of
 from fedpriv.training.task_metrics import leading, log_odds, metrics, needed, risk_figures
 
+#: Names of a user's metrics.
+OWN_NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")
 #: Sites (clients with test examples of their own) whose metrics are told one by one.
 MOST_SITES = 100
 
@@ -168,7 +172,10 @@ class Evaluator:
         if isinstance(task, Asks):  # nothing is predicted
             return Score({}, self.leading, task.more_is_better)
         outputs, loss = self._outputs(theta, all_inputs, all_targets)
-        return Score(metrics(task, outputs, all_targets, loss), self.leading, task.more_is_better)
+        found = metrics(task, outputs, all_targets, loss)
+        if (path := self.worker.config.evaluate.metrics) is not None:
+            found |= _of_user(path, outputs, all_targets, found)
+        return Score(found, self.leading, task.more_is_better)
 
     def _outputs(self, theta: FloatVector, all_inputs: Tensor, all_targets: Tensor) -> tuple[Tensor, float]:
         """(outputs as `needed` has them, mean loss)."""
@@ -182,3 +189,19 @@ class Evaluator:
                 total_loss += float(model.task.total_loss(outputs, targets))
                 found.append(needed(model.task, outputs))
         return torch.cat(found), total_loss / len(all_targets)
+
+
+def _of_user(path: str, outputs: Tensor, targets: Tensor, known: Collection[str]) -> dict[str, float]:
+    """What the function at ``path`` says of all test examples, beside ``known`` metrics. Raises `OptionError`."""
+    try:
+        given = code_at("evaluate.metrics", path)(outputs.clone(), targets.clone())
+        found = {str(name): float(value) for name, value in given.items()}
+    except OptionError:
+        raise
+    except Exception as error:  # the user's code
+        raise OptionError("evaluate.metrics", path, f"raised {type(error).__name__}: {error}") from error
+    wrong = [name for name in found if not math.isfinite(found[name]) or not OWN_NAME.fullmatch(name) or name in known]
+    if wrong:
+        words = f"{wrong[0]}={found[wrong[0]]}: a name is of letters, digits and _ and new, and a number is finite"
+        raise OptionError("evaluate.metrics", path, words)
+    return found

@@ -54,15 +54,16 @@ class FullBatchTrainer(SequentialTrainer):
     def train(self, asked: Training) -> LocalResult:
         """As `SequentialTrainer.train`, up to the last digits."""
         if not self._takes_whole(asked):
-            return self.inner.train(asked)
+            return self.train_all([asked])[0]
         config, device = self.config, self.model.theta.device
         inputs, targets = asked.data.inputs.to(device).flatten(1), asked.data.targets.to(device)
         weights = asked.theta.to(device).view(-1, inputs.shape[1])
-        update, loss = softmax_update(weights, inputs, targets, config.lr, config.steps or config.epochs)
+        update, loss = softmax_update(weights, inputs, targets, self.lr, config.steps or config.epochs)
         return LocalResult(update.flatten().cpu(), loss)
 
     def train_all(self, requests: Sequence[Training]) -> list[LocalResult]:
         """Several clients' `train`; those that ``inner`` trains, as one computation if it does so."""
+        self.inner.round, self.inner.num_rounds = self.round, self.num_rounds
         whole = [self._takes_whole(one) for one in requests]
         left = [one for one, here in zip(requests, whole, strict=True) if not here]
         others = iter(self.inner.train_all(left) if left else ())
@@ -72,6 +73,7 @@ class FullBatchTrainer(SequentialTrainer):
         """Whether each step is one on all examples, of a model that this file knows."""
         config = self.config
         plain = config.sampler == "shuffle" and not config.momentum and self.precision == "float32"
+        plain = plain and config.train is None
         if not plain or asked.proximal_mu or asked.drift is not None:
             return False
         if not 0 < len(asked.data) <= config.batch_size:

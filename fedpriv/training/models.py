@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from fedpriv.common.errors import OptionError
-from fedpriv.common.places import load_module
+from fedpriv.common.places import code_at
 from fedpriv.config.schema import ModelConfig
 from fedpriv.mechanisms.device_errors import NO_MEMORY
 from fedpriv.mechanisms.film import Film
@@ -312,11 +312,7 @@ _BUILDERS = {
 def _custom(config: ModelConfig, shape: Shape, classes: int, text: Text | None, weights: bool) -> nn.Module:
     if config.path is None:
         raise OptionError("model.path", "null", "custom needs the dotted path of a function, package.module.name")
-    module, _, name = config.path.rpartition(".")
-    try:
-        build = getattr(load_module(module), name)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise OptionError("model.path", config.path, f"cannot be imported ({error})") from None
+    build = code_at("model.path", config.path)
     try:
         model = build(shape, classes, *(() if text is None else (text.vocabulary,)))
         if not isinstance(model, nn.Module):

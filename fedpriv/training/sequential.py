@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
@@ -14,7 +16,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fedpriv.common.errors import DataError
+from fedpriv.common.errors import DataError, OptionError
+from fedpriv.common.places import code_at
 from fedpriv.config.schema import LocalConfig
 from fedpriv.data.types import Dataset, Examples
 from fedpriv.mechanisms.clipped_sums import ClippedSum, block_on_gpu, made_up
@@ -105,6 +108,20 @@ class Training:
     rng: np.random.Generator
     proximal_mu: float = 0.0
     drift: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class Told:
+    """What a function of the user's (`local.train`) is told: the round, 1 to num_rounds, its learning rate, the options
+    `local`, a generator seeded for this client and round, and FedProx's mu (else 0).
+    """
+
+    round: int
+    num_rounds: int
+    lr: float
+    local: LocalConfig
+    rng: np.random.Generator
+    proximal_mu: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -266,12 +283,20 @@ class SequentialTrainer:
     are always float32, so what is clipped, noised and sent has the same dtype.
     """
 
+    #: Of the participation at hand, and of how many (`Method.begin`, the worker).
+    round, num_rounds = 1, 1
+
     def __init__(self, model: FlatModel, config: LocalConfig, precision: str = "float32") -> None:
         self.model, self.config, self.precision = model, config, precision
         self._per_example: dict[bool, PerExampleGradients] = {}
         by_hand = precision == "float32" and config.clipping != "opacus"
         self._chain = Chain.of(model.module, model.task) if by_hand else None
         self._linear = LinearGradient.of(model) if precision == "float32" else None
+
+    @property
+    def lr(self) -> float:
+        """Learning rate of this round."""
+        return self.config.rate(self.round, self.num_rounds)
 
     def clipped_sum(
         self,
@@ -317,7 +342,9 @@ class SequentialTrainer:
         """
         if units not in self._per_example:
             # Opacus' formulas, or gradients that are formed: of a person's rows they are added before they are clipped.
-            mode = "opacus" if self.config.clipping == "opacus" else "vmap" if units else None
+            # With a user's loss, too: of one example alone nobody else's row can be in it.
+            formed = units or self.model.task.own_loss
+            mode = "opacus" if self.config.clipping == "opacus" else "vmap" if formed else None
             model, expected = self.model, self.config.batch_size
             block = block_for(expected, BLOCK if model.vocabulary is None else BLOCK_OF_TEXT)
             if model.theta.is_cuda:
@@ -357,7 +384,27 @@ class SequentialTrainer:
             torch.default_generator.manual_seed(seed)  # torch.manual_seed records a stack trace, a millisecond
             if device.type == "cuda":
                 torch.cuda.default_generators[device.index or 0].manual_seed(seed)
+            if self.config.train is not None:
+                return self._by_function(self.config.train, asked)
             return self._train(asked.theta, asked.data, asked.rng, asked.proximal_mu, asked.drift)
+
+    def _by_function(self, path: str, asked: Training) -> LocalResult:
+        """Training by the user's function, on a copy of the model: what it leaves there meets no other client."""
+        if asked.drift is not None:
+            words = "the method adds a vector to every gradient, which a function's own training does not"
+            raise OptionError("local.train", path, f"{words}; allowed: null")
+        model, device = self.model, self.model.theta.device
+        if not len(asked.data):
+            return LocalResult(torch.zeros(asked.theta.shape), 0.0)
+        model.load(asked.theta.to(device))
+        own = copy.deepcopy(model.module).train()
+        told = Told(self.round, self.num_rounds, self.lr, self.config, asked.rng, asked.proximal_mu)
+        loss = code_at("local.train", path)(own, asked.data.inputs.to(device), asked.data.targets.to(device), told)
+        ends = [parameter.detach().reshape(-1).float() for parameter in own.parameters()]
+        if (left := sum(map(len, ends))) != len(model.theta):
+            raise OptionError("local.train", path, f"left {left} parameters, of {len(model.theta)}")
+        update = torch.cat(ends).to(device) - model.theta
+        return LocalResult(update.cpu(), float(loss) if isinstance(loss, int | float | Tensor) else math.nan)
 
     def _batches(self, examples: int, rng: np.random.Generator) -> Sequence[Tensor]:
         """Rows (int64 [b]) of each batch that is not empty, moved to the model's device in one copy (a GPU would wait
@@ -400,7 +447,7 @@ class SequentialTrainer:
                 step = model.grad
                 if velocity is not None:
                     step = velocity.mul_(config.momentum).add_(model.grad)
-                model.theta.add_(step, alpha=-config.lr)
+                model.theta.add_(step, alpha=-self.lr)
             total_loss += loss.detach()
             batches += 1
         return LocalResult((model.theta - start).cpu(), float(total_loss) / batches if batches else 0.0)

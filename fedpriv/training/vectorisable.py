@@ -24,7 +24,7 @@ def obstacle(model: FlatModel, shape: tuple[int, ...]) -> str | None:
             return f"layer {name} is {type(layer).__name__}, whose random numbers would not be each client's own"
         if any(not parameter.requires_grad for parameter in layer.parameters(recurse=False)):
             return f"layer {name} has parameters that are not trained"
-    if Chain.of(module) is not None:
+    if Chain.of(module, model.task) is not None:
         return None
     entered = ["the model"]  # layers entered so far: the last one is where it failed
 

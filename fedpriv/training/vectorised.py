@@ -274,7 +274,7 @@ class VectorisedTrainer(SequentialTrainer):
         """(updates float32 [c, d], mean losses float64 [c]) of SGD from ``starts`` [c, d] with ``drifts`` [c, d]; the
         first client has the most batches. out: where the updates are to lie.
         """
-        config, device = self.config, self.model.theta.device
+        config, device, lr = self.config, self.model.theta.device, self.lr
         self.model.module.train()
         counts = torch.tensor([len(one.batches) for one in work])
         if len(work) < FEWEST:
@@ -297,10 +297,10 @@ class VectorisedTrainer(SequentialTrainer):
                     own, theta, start = gradient.first(active), thetas[number][:active], begun[number][:active]
                     if velocities is None:
                         if mu:
-                            theta.lerp_(start, config.lr * mu)
-                        own.add_to(theta, -config.lr, 1.0)
+                            theta.lerp_(start, lr * mu)
+                        own.add_to(theta, -lr, 1.0)
                         if pulls is not None:
-                            theta.add_(pulls[number][:active], alpha=-config.lr)
+                            theta.add_(pulls[number][:active], alpha=-lr)
                         continue
                     velocity = velocities[number][:active]
                     own.add_to(velocity, 1.0, config.momentum)
@@ -308,7 +308,7 @@ class VectorisedTrainer(SequentialTrainer):
                         velocity.add_(theta - start, alpha=mu)
                     if pulls is not None:
                         velocity.add_(pulls[number][:active])
-                    theta.add_(velocity, alpha=-config.lr)
+                    theta.add_(velocity, alpha=-lr)
                 losses[:active] += step_losses[:active]
         many, place = len(counts), 0
         updates = torch.empty(many, starts.shape[1]) if out is None else out
