@@ -433,6 +433,8 @@ def check_resampled(partition: ResampledPartition, examples: int) -> None:
 
 # --- what is allowed and probably not meant --------------------------------------------------------------
 
+#: Bound of a row's gradient above which training by `dpsum` all but stands still (rows have lengths of about one).
+LARGEST_CLIP = 10.0
 #: Above it, whatever the number of units, a guarantee fails more often than people expect.
 LARGEST_DELTA = 0.01
 
@@ -444,6 +446,11 @@ def doubts(config: Config) -> list[str]:
         known, _ = KNOWN_SETS.get(config.dataset.name, (0, 0))
         units, what = config.dataset.train_examples or sum(config.dataset.examples) or known, "examples"
     found = []
+    if isinstance(config.strategy.options, DPSumOptions) and (c := config.strategy.options.clip_norm) > LARGEST_CLIP:
+        words = (
+            f"strategy.client.clip_norm={c:g}: the step is in units of it, so gradients that are much shorter hardly"
+        )
+        found.append(f"{words} move the model; usual is 0.3 to 4")
     if target is not None and target < delta:
         words = f"privacy.target_epsilon={target:g} is below privacy.delta={delta:g}: delta alone is the guarantee"
         found.append(words)

@@ -186,7 +186,7 @@ class GradientOptions(MethodOptions):
     learning_rate: float = on_server("eta of the server's step along the mean gradient", gt=0)
     epsilon: float = Field(ge=1e-6, le=1e6, description="what one round is to cost")
     claimed_delta: float = Field(gt=0, lt=1, description="delta of that cost, repaired")
-    clip_norm: float = Field(ge=SMALLEST, description="C: L2 bound of the accumulated gradient")
+    clip_norm: float = Field(ge=SMALLEST, description="C: L2 bound of the accumulated gradient, update / local.lr")
     sensitivity: Literal["clip", "per_example"] = Field(
         description="published: DeltaS of the noise, 2C, or 2C/n_k (no sensitivity of anything)"
     )

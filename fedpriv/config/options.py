@@ -55,6 +55,10 @@ class MethodOptions(Options):
     beta1: float = on_server("optimizer=adam, yogi: of the mean update, FedOpt's 0.9", default=0.9, ge=0, lt=1)
     beta2: float = on_server("optimizer=adam, yogi: of its squares, FedOpt's 0.99", default=0.99, ge=0, lt=1)
     tau: float = on_server("optimizer=adam, yogi: adaptivity, FedOpt's 0.001", default=0.001, gt=0)
+    bias_correction: bool = on_server(
+        "optimizer=adam, yogi: moments start at 0 and are divided by 1 - beta^t, as Flower's FedAdam has it",
+        default=False,
+    )
 
     @property
     def groups(self) -> int:

@@ -10,6 +10,8 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+from functools import reduce
+from operator import getitem
 from typing import Annotated, Any, Literal, get_args
 
 from pydantic import Discriminator, Field, Tag, field_validator
@@ -269,6 +271,7 @@ YOUNGER = {
     ("evaluate", "by"): None,
     ("model", "head"): "auto",
     ("model", "bound"): None,
+    ("strategy", "server", "bias_correction"): False,
     ("local", "schedule"): "constant",
     ("local", "loss"): None,
     ("local", "train"): None,
@@ -348,9 +351,10 @@ class Config(Options):
             content.pop(group)
         for place in ("root", "cache", "download"):
             content["dataset"].pop(place)
-        for (group, option), before in YOUNGER.items():
-            if content[group][option] == before:
-                content[group].pop(option)
+        for (*above, option), before in YOUNGER.items():
+            group = reduce(getitem, above, content)
+            if group.get(option, before) == before:
+                group.pop(option, None)
         return content
 
     @property

@@ -53,7 +53,7 @@ class Optimizer:
         self.name = options.optimizer
         self.lr = USUAL_LR[self.name] if options.lr is None else float(options.lr)
         self.momentum, self.tau = options.momentum, options.tau
-        self.betas = options.beta1, options.beta2
+        self.betas, self.corrects = (options.beta1, options.beta2), options.bias_correction
         self.steps = 0
         self._kept: dict[str, Floats] = {}
 
@@ -73,22 +73,27 @@ class Optimizer:
             return self.lr * velocity
         beta1, beta2 = self.betas
         first = self._state("first", 0.0, size)[part]
-        second = self._state("second", self.tau**2, size)[part]
+        second = self._state("second", 0.0 if self.corrects else self.tau**2, size)[part]
         first[:] = beta1 * first + (1 - beta1) * update  # [FedOpt, Alg. 2]
         squared = update * update
         if self.name == "adam":
             second[:] = beta2 * second + (1 - beta2) * squared
         else:
             second -= (1 - beta2) * squared * np.sign(second - squared)
-        return self.lr * first / (np.sqrt(second) + self.tau)
+        lr = self.lr
+        if self.corrects:
+            done = self._state("steps", 0.0, 1)
+            done += 1
+            lr *= math.sqrt(1 - beta2 ** done[0]) / (1 - beta1 ** done[0])  # [Adam, Alg. 1, and the note below it]
+        return lr * first / (np.sqrt(second) + self.tau)
 
     def vectors(self) -> dict[str, Floats]:
-        """What a checkpoint must hold: first and second, as far as the rule has them."""
+        """What a checkpoint must hold: first, second and steps, as far as the rule has them."""
         return {f"optimizer.{name}": kept for name, kept in self._kept.items()}
 
     def load_vectors(self, vectors: Mapping[str, Floats]) -> None:
         """Takes back what `vectors` gave."""
-        for name in ("first", "second"):
+        for name in ("first", "second", "steps"):
             if (kept := vectors.get(f"optimizer.{name}")) is not None:
                 self._kept[name] = np.array(kept, np.float64)
 
