@@ -352,9 +352,9 @@ class Config(Options):
         for place in ("root", "cache", "download"):
             content["dataset"].pop(place)
         for (*above, option), before in YOUNGER.items():
-            group = reduce(getitem, above, content)
-            if group.get(option, before) == before:
-                group.pop(option, None)
+            options: dict[str, Any] = reduce(getitem, above, content)
+            if options.get(option, before) == before:
+                options.pop(option, None)
         return content
 
     @property

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fedpriv.mechanisms.noise import NoiseSource, SeededNoise, Shape, as_size
+from fedpriv.mechanisms.noise import CPU, NoiseSource, SeededNoise, Shape, as_size
 
 
 class CohortNoise(NoiseSource):
@@ -38,9 +38,9 @@ class CohortNoise(NoiseSource):
         rows = self._rows(shape)
         return torch.stack([source.uniform(rows) for source in self.sources])
 
-    def fine_normal(self, shape: Shape, std: float) -> torch.Tensor:
+    def fine_normal(self, shape: Shape, std: float, device: torch.device = CPU) -> torch.Tensor:
         rows = self._rows(shape)
-        return torch.stack([source.fine_normal(rows, std) for source in self.sources])
+        return torch.stack([source.fine_normal(rows, std, device) for source in self.sources])
 
     def laplace(self, shape: Shape, scale: float = 1.0) -> torch.Tensor:
         rows = self._rows(shape)

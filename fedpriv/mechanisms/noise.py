@@ -6,7 +6,7 @@ global state and no default seed. `SeededNoise` is addressed by a key (seed, cli
 repeats bit for bit; `SecureNoise` (fedpriv/mechanisms/secure_noise.py) never repeats.
 
 Shapes: vectors [..., d], whose leading dimensions are independent trials or clients. `Shape` is a tuple or an int, `()`
-is a scalar. Noise is drawn on the CPU.
+is a scalar. Noise is drawn on the CPU; seeded noise for a long sum on a GPU is drawn there (`MANY`).
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ import torch
 from numpy.typing import NDArray
 
 Shape = int | Sequence[int]
+CPU = torch.device("cpu")
 
 # --- clipping ---------------------------------------------------------------------------------------------
 
@@ -122,6 +123,9 @@ LAPLACE_BITS = 16
 #: Numbers rounded to a grid at a time: the several passes then stay in a core's cache.
 IN_CACHE = 2**14
 
+#: Length of a sum from which seeded noise is drawn on the sum's own device: the CPU needs two milliseconds for fewer.
+MANY = 2**18
+
 #: Standard deviation, in steps of the grid, of the second Gaussian of `NoiseSource.fine_normal`.
 DITHER = 4.0
 
@@ -159,8 +163,8 @@ def add_normal_finely(values: torch.Tensor, std: float, noise: NoiseSource) -> t
     `add_normal`'s it would be sqrt(d) * std / 2^19, which is 0.4 of a clip norm for a ResNet at multiplier 64.
     The result is on the grid, or rounded to float64 from there, which is post-processing (`NoiseSource.fine_normal`).
     """
-    step, noisy = fine_step(std), noise.fine_normal(values.shape, std).to(values.device)
-    if step == 0 or values.is_cuda:  # a GPU divides, adds and multiplies to the CPU's bits
+    step, noisy = fine_step(std), noise.fine_normal(values.shape, std, values.device)
+    if step == 0 or values.device.type != "cpu":  # a GPU divides, adds and multiplies to the CPU's bits
         return noisy.add_(values if step == 0 else (values.double() / step).trunc_().mul_(step))
     for part, some in zip(noisy.view(-1).split(IN_CACHE), values.reshape(-1).split(IN_CACHE), strict=True):
         part += (some.double() / step).trunc_().mul_(step)
@@ -227,7 +231,7 @@ class NoiseSource(ABC):
         found: NDArray[np.uint64] = (halves[0] << np.uint64(32)) | halves[1]
         return found
 
-    def fine_normal(self, shape: Shape, std: float) -> torch.Tensor:
+    def fine_normal(self, shape: Shape, std: float, device: torch.device = CPU) -> torch.Tensor:
         """Gaussians of mean 0 and standard deviation ``std`` or slightly more on multiples of `fine_step` (float64).
 
         Z = Z1 + Z2: Z1 is `normal` on its grid of step h = `grid_step(std)`, Z2 `normal` of standard deviation
@@ -241,7 +245,7 @@ class NoiseSource(ABC):
         factor, the law of G + U1 rounded to step f, with G ~ N(0, S^2) and S > std. On top of values that are
         multiples of f this is post-processing of a Gaussian mechanism with more noise than ``std``.
         """
-        return self.normal(shape, std).double() + self.normal(shape, DITHER * grid_step(std)).double()
+        return (self.normal(shape, std).double() + self.normal(shape, DITHER * grid_step(std)).double()).to(device)
 
     def integers(self, low: int, high: int, shape: Shape) -> torch.Tensor:
         """Integers in {low, ..., high - 1} (int64); exactly uniform for a power of two, else within 2^-21."""
@@ -301,6 +305,9 @@ class SeededNoise(NoiseSource):
     not enough: it keeps the low 32 bits of a seed, so among 100,000 keys one pair would be expected to share its noise.
     """
 
+    #: Counters that `on_device` has used.
+    _counted = 0
+
     def __init__(self, *key: int | str) -> None:
         encoded = encode_key(*key)
         for registry in tuple(_registries):
@@ -331,9 +338,28 @@ class SeededNoise(NoiseSource):
         """As `normal` of standard deviation 1, into a contiguous float32 tensor of at least one dimension."""
         torch.randn(out.shape, generator=self._generator, out=out)
 
-    def fine_normal(self, shape: Shape, std: float) -> torch.Tensor:
-        """`normal` without a grid: seeded noise does not have to protect its low bits."""
-        return self.normal(shape, std).double()
+    def on_device(self, shape: Shape, std: float, device: torch.device) -> torch.Tensor:
+        """Gaussians [shape], float32, made on this device: a further stream of the same key, by
+        `fedpriv.mechanisms.philox`, whose bits are the same on all devices. On a CPU it takes five times as long as
+        `normal`, on a GPU less than to draw that many on the CPU and to move them.
+        """
+        from fedpriv.mechanisms import philox
+
+        size = as_size(shape)
+        first, second, *stream = np.frombuffer(hashlib.shake_256(self._encoded + b"philox").digest(16), "<u4").tolist()
+        count = -(-math.prod(size) // 4)
+        drawn = philox.words((first, second), (stream[0], stream[1]), self._counted, count, device)
+        self._counted += count
+        some = drawn[: math.prod(size)].split(IN_CACHE if device.type == "cpu" else max(1, len(drawn)))
+        return torch.cat([philox.gaussians(part).mul_(std).float() for part in some]).view(size)
+
+    def fine_normal(self, shape: Shape, std: float, device: torch.device = CPU) -> torch.Tensor:
+        """`normal` without a grid: seeded noise does not have to protect its low bits. From `MANY` numbers on it is
+        `on_device`, on every device, so that a GPU's run has the noise of the CPU's.
+        """
+        if math.prod(as_size(shape)) < MANY:
+            return self.normal(shape, std).double().to(device)
+        return self.on_device(shape, std, device).double()
 
     def uniform(self, shape: Shape) -> torch.Tensor:
         return torch.rand(as_size(shape), generator=self._generator, dtype=torch.float64).clamp_(min=2.0**-54)

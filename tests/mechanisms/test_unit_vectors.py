@@ -16,7 +16,7 @@ from torch import Tensor
 import fedpriv.mechanisms.privunit as privunit
 from fedpriv.common.errors import OptionError
 from fedpriv.mechanisms.cohort_noise import CohortNoise
-from fedpriv.mechanisms.noise import NoiseSource, SeededNoise, Shape
+from fedpriv.mechanisms.noise import CPU, NoiseSource, SeededNoise, Shape
 from fedpriv.mechanisms.privunit import direction, private_unit, release_unit, uniform_of, with_exact_tails
 from fedpriv.mechanisms.secure_noise import SecureNoise
 from fedpriv.mechanisms.unit_cap import best_cap, tail_quantile
@@ -278,7 +278,7 @@ class Tape(NoiseSource):
     def normal(self, shape: Shape, std: float = 1.0) -> Tensor:
         return self._rows(shape, lambda source, rest: source.normal(rest, std))
 
-    def fine_normal(self, shape: Shape, std: float) -> Tensor:
+    def fine_normal(self, shape: Shape, std: float, device: torch.device = CPU) -> Tensor:
         return self._rows(shape, lambda source, rest: source.fine_normal(rest, std))
 
     def uniform(self, shape: Shape) -> Tensor:

@@ -10,7 +10,7 @@ from flwr.serverapp.strategy import FedAdam, FedAvg
 from fedpriv.config.compose import compose
 from fedpriv.server.optimizers import Optimizer
 
-OPTIONS = "strategy=fedavg strategy.server.optimizer=adam strategy.server.lr=0.1 strategy.server.tau=0.001".split()
+OPTIONS = ["strategy=fedavg", "strategy.server.optimizer=adam", "strategy.server.lr=0.1", "strategy.server.tau=0.001"]
 
 
 def made(*options: str) -> Optimizer:
