@@ -69,7 +69,7 @@ class DPFLAGNClient(ExampleLevelClient):
             many = len(clipped.norms)  # examples or persons
             within = (clipped.norms <= state.clip_norm).double().sum() - many / 2 if self.is_adaptive else None
             step = self.noisy_step(clipped.total, within, self.sigma, state.clip_norm, noise)
-            change, state = self.descend(step.gradient, state, site.trainer.lr)
+            change, state = self.descend(step.gradient, state, site.trainer.lr, theta + update)
             update, state = update + change, replace(state, clip_norm=self.next_clip_norm(state.clip_norm, step))
             losses, drawn = losses + clipped.loss * many, drawn + many
             norms += float(clipped.norms.nan_to_num(0.0, 0.0, 0.0).sum())
@@ -94,7 +94,9 @@ class DPFLAGNClient(ExampleLevelClient):
         ).float()  # [DPFL-AGN, Alg. 1 line 12]
         return NoisyStep(gradient, self.noisy_share(within, noise))
 
-    def descend(self, gradient: Tensor, state: TrainingState, lr: float) -> tuple[Tensor, TrainingState]:
+    def descend(
+        self, gradient: Tensor, state: TrainingState, lr: float, at: Tensor | None = None
+    ) -> tuple[Tensor, TrainingState]:
         beta1, beta2, t = self.options.adam_beta1, self.options.adam_beta2, state.steps + 1
         m = beta1 * state.m + (1 - beta1) * gradient  # [DPFL-AGN, Alg. 1 line 13] [DPFL-AGN, eq. 6]
         v = beta2 * state.v + (1 - beta2) * gradient.square()  # [DPFL-AGN, Alg. 1 line 14] [DPFL-AGN, eq. 7]

@@ -127,8 +127,10 @@ class ExampleLevelClient(Client):
             return None
         return add_normal_finely(within, self.options.count_noise, noise) / self.facts.batch_size
 
-    def descend(self, gradient: Tensor, state: TrainingState, lr: float) -> tuple[Tensor, TrainingState]:
-        """(what a noisy gradient [..., d] adds to the model, the state after it): here theta <- theta - lr * g."""
+    def descend(
+        self, gradient: Tensor, state: TrainingState, lr: float, at: Tensor | None = None
+    ) -> tuple[Tensor, TrainingState]:
+        """(what a noisy gradient [..., d] at a model ``at`` adds to it, the state after it): here theta - lr * g."""
         return -lr * gradient, replace(state, steps=state.steps + 1)
 
     def multiplier(self, sigma: float) -> float:

@@ -357,6 +357,16 @@ class AdamOptions(ExampleLevelOptions):
     adam_beta2: float = Field(ge=0, lt=1, description="Adam's beta_2", json_schema_extra={"name": "beta2"})
 
 
+class AGNOptions(AdamOptions):
+    noise_corrected: bool = Field(
+        default=False, description="take the noise's own second moment off Adam's (DP-AdamBC)"
+    )
+    correction_floor: float = Field(
+        default=1e-8, gt=0, description="noise_corrected: least second moment of a gradient"
+    )
+    weight_decay: float = Field(default=0.0, ge=0, description="AdamW's, times the learning rate and the parameters")
+
+
 class DecayingOptions(ExampleLevelOptions):
     decay: float = Field(gt=0, le=1, description="rho: factor by which the noise falls")
     floor: float = Field(gt=0, le=1, description="repaired: smallest sigma_t / sigma_0")
@@ -545,7 +555,7 @@ METHODS: dict[str, type[MethodOptions]] = {
     "moments": MomentsOptions,
     "dpfedsnlc": DPFedSNLCOptions,
     "dpsgd": ExampleLevelOptions,
-    "agn": AdamOptions,
+    "agn": AGNOptions,
     "anr": DecayingOptions,
     "dpfl_agn": DPFLAGNOptions,
     "nbafl": NbAFLOptions,

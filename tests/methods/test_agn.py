@@ -24,6 +24,7 @@ from clients.dpfl_agn import DPFLAGNClient
 from clients.dpsgd import DPSGDClient
 from fedpriv.client.contract import UnsafeNoise
 from fedpriv.client.memory import read_memory
+from fedpriv.common.errors import OptionError
 from fedpriv.mechanisms.noise import KEPT_BACK, SeededNoise
 from fedpriv.mechanisms.trusted_sums import with_count
 from fedpriv.privacy.composition import compose as compose_events
@@ -92,6 +93,36 @@ def test_adam_against_torch_on_given_gradients() -> None:
     assert state.steps == 7
     plain, after = at_work(DPSGDClient).descend(gradients[0], state, 0.5)
     assert torch.equal(plain, -0.5 * gradients[0]) and after.steps == 8
+
+
+def test_the_noises_second_moment_is_taken_off_and_weights_decay_as_adamws() -> None:
+    """Gradients of 0.01 and 0.0001 behind noise of 0.5: Adam's steps follow the noise, the corrected ones the sign."""
+    client = at_work(AGNClient, noise_corrected=True, correction_floor=1e-9, noise_multiplier=1.0)
+    noise = client.sigma * client.clip_norm / client.facts.batch_size
+    random = torch.Generator().manual_seed(3)
+    true = torch.tensor([0.4, -0.1]).repeat(4000)
+    plain, state, kept = at_work(AGNClient), client.fresh_state(true), client.fresh_state(true)
+    for _ in range(3000):
+        gradient = true + noise * torch.randn(len(true), generator=random)
+        change, state = client.descend(gradient, state, 1.0)
+        biased, kept = plain.descend(gradient, kept, 1.0)
+    v_hat = state.v / (1 - client.options.adam_beta2**state.steps)
+    found = [float((v_hat - noise**2)[place::2].mean()) for place in (0, 1)]
+    assert found == pytest.approx([0.16, 0.01], rel=0.2)
+    ratio = lambda steps: float(steps[0::2].mean() / steps[1::2].mean())  # noqa: E731
+    assert ratio(biased) < -1.5 and abs(ratio(change) + 1) < abs(ratio(biased) + 1)  # Adam's own: -1, the signs
+    parameter = torch.full((5,), 2.0, requires_grad=True)
+    theirs = torch.optim.AdamW([parameter], lr=0.01, betas=(0.9, 0.999), weight_decay=0.1)
+    decaying, ours = at_work(AGNClient, weight_decay=0.1), torch.full((5,), 2.0)
+    state = decaying.fresh_state(ours)
+    for gradient in torch.randn(6, 5, generator=random):
+        parameter.grad = gradient.clone()
+        theirs.step()
+        change, state = decaying.descend(gradient, state, 0.01, ours)
+        ours = ours + change
+        assert torch.allclose(ours, parameter.detach(), atol=1e-6)
+    with pytest.raises(OptionError, match="noise_corrected=true: clipping=adaptive moves the noise"):
+        at_work(AGNClient, noise_corrected=True, clipping="adaptive")
 
 
 def test_an_empty_batch_still_releases_noise() -> None:
