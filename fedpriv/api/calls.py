@@ -10,6 +10,7 @@ import inspect
 import io
 import logging
 import math
+import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
@@ -18,6 +19,7 @@ from datetime import datetime
 from functools import cached_property, wraps
 from io import BytesIO
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import numpy as np
@@ -40,7 +42,7 @@ from fedpriv.common.verbosity import speaking
 from fedpriv.config.compose import COMMANDS, compose, parse, read_config
 from fedpriv.config.owner import trust
 from fedpriv.config.question_words import ask_options, quoted
-from fedpriv.config.schema import Config
+from fedpriv.config.schema import CODE, Config
 from fedpriv.data.table_schema import TableSchema
 from fedpriv.privacy.canaries import CanaryAudit
 from fedpriv.report import compare
@@ -444,17 +446,38 @@ INSTEAD = {
 }
 
 
+def paths_of(code: Mapping[str, Callable[..., Any]]) -> list[str]:
+    """Options that name functions, by their dotted paths. Raises `OptionError` for one that no other process finds."""
+    found = []
+    for option, function in code.items():
+        module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", "")
+        if option not in CODE:
+            raise OptionError("code", option, f"names no code; allowed: {', '.join(CODE)}")
+        if module in (None, "__main__") or getattr(sys.modules.get(str(module)), name, None) is not function:
+            words = "must be a function of a module's top, which other processes import: write it into a file"
+            raise OptionError(option, name or repr(function), words)
+        found.append(f"{option}={module}.{name}")
+    return found
+
+
 @checked
-def run(options: Sequence[str] = (), *, folder: str | Path | None = None, quiet: bool = False) -> Run:
-    """Trains. options: as on the command line, ``["strategy=fedcad", "num_rounds=10"]``. folder: where the run is
-    written; None: ``outputs/<date>/<time>-<strategy>-<dataset>``. quiet: no progress.
+def run(
+    options: Sequence[str] = (),
+    *,
+    code: Mapping[str, Any] = MappingProxyType({}),
+    folder: str | Path | None = None,
+    quiet: bool = False,
+) -> Run:
+    """Trains. options: as on the command line, ``["strategy=fedcad", "num_rounds=10"]``. code: functions of yours by
+    the option that names them, ``{"local.train": mine.train}``. folder: where the run is written; None:
+    ``outputs/<date>/<time>-<strategy>-<dataset>``. quiet: no progress.
 
     Raises `OptionError` for a wrong option, `DataError` for data that cannot be read, `RunFolderError` for a folder in
     use, `RunFailed` where the run cannot go on. After KeyboardInterrupt (once: at the end of the round, twice: at once)
     and after `RunFailed` the folder is there: `resume_run` goes on from its last checkpoint.
     """
     with _guest(quiet):
-        config = _one_run(options)
+        config = _one_run([*options, *paths_of(code)])
         target = folder_of(folder) if folder is not None else _new_folder(config)
         from fedpriv.runs.start import start_run
 

@@ -209,6 +209,22 @@ def test_an_own_loss_is_the_same_in_both_trainers(tmp_path: Path) -> None:
     assert abs(plain - found["sequential"]) > 0.01
 
 
+def test_functions_are_given_in_python_too(tmp_path: Path) -> None:
+    import own_training
+
+    import fedpriv
+
+    code = {"local.train": own_training.train, "evaluate.metrics": own_training.top2}
+    run = fedpriv.run([*SMALL, "strategy=fedavg"], code=code, folder=tmp_path / "run", quiet=True)
+    assert run.config.local.train == "own_training.train" and run.summary["metrics"]["final"]["top2"] > 0
+    for wrong, words in (
+        ({"local.train": lambda: None}, "must be a function of a module's top"),
+        ({"local.lr": own_training.train}, r"^code=local\.lr: names no code; allowed: model\.path"),
+    ):
+        with pytest.raises(OptionError, match=words):
+            fedpriv.run([*SMALL, "strategy=fedavg"], code=wrong, quiet=True)
+
+
 def test_rates_of_a_schedule() -> None:
     assert [local(schedule="linear").rate(t, 4) for t in range(1, 5)] == pytest.approx([0.1, 0.075, 0.05, 0.025])
     cosine = [0.05 * (1 + math.cos(math.pi * t / 4)) for t in range(4)]
