@@ -134,6 +134,11 @@ def _dispatch(arguments: list[str]) -> int:
         say(__version__)
         return DONE
     multirun = flags.multirun
+    said: dict[str, str] = {}
+    for key, value in map(key_and_value, overrides):
+        if said.setdefault(key, value) != value:
+            say(f"fedpriv: {key} is given as {said[key]} and as {value}: the last one counts", file=sys.stderr)
+        said[key] = value
     commands = {key: value for key, value in map(key_and_value, overrides) if key in COMMANDS}
     for command, work in (("resume", _resume), ("rerun", _rerun), ("extend", _extend)):
         if commands.get(command, "null") != "null":

@@ -124,6 +124,10 @@ def listed(table: dict[str, Command], before: str) -> str:
     return "\n".join(f"  {left[name]:<{width}}  {command.words}" for name, command in table.items())
 
 
+#: What other programs call some of the commands.
+MEANT = {"train": "run", "simulate": "run", "evaluate": "report", "infer": "predict"}
+
+
 def unknown(word: str, choices: dict[str, Sequence[str]]) -> OptionError:
     """The answer to a first word that is no command. choices: group -> names that an option may have."""
     for group, names in choices.items():
@@ -132,7 +136,7 @@ def unknown(word: str, choices: dict[str, Sequence[str]]) -> OptionError:
     if os.path.isdir(word):
         words = f"a folder is no command; did you mean fedpriv report {word}, or fedpriv resume={word}?"
         return OptionError(word, "", words)
-    hint = nearest(word, COMMANDS) or "."
+    hint = re.sub("|".join(MEANT), lambda found: MEANT[found[0]], nearest(word, [*COMMANDS, *MEANT])) or "."
     return OptionError(word, "", f"there is no such command{hint} Commands: {', '.join(COMMANDS)}, or option=value")
 
 

@@ -221,6 +221,7 @@ def _split(arguments: Sequence[str], names: Sequence[str], overrides: bool) -> t
         word = rest.pop(0)
         name, equals, value = word.removeprefix("--").partition("=")
         dashes, name = word.startswith("--"), name.replace("-", "_") if word.startswith("--") else name
+        name = short if (short := name.removeprefix("dataset.")) in names and equals else name  # as a run has it
         if name in names and (equals or dashes):
             if not equals and not rest:
                 raise OptionError(word, "", "needs a value")

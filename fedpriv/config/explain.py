@@ -73,10 +73,20 @@ def _allowed(error: Any) -> str:
     return _IN_WORDS.get(kind) or str(error["msg"]).replace("Input should be", "must be")
 
 
+#: What people call a unit of privacy.
+MEANT = {
+    "patient": "person",
+    "user": "person",
+    "subject": "person",
+    "example": "row",
+    "record": "row",
+    "site": "client",
+}
+
+
 def _nearest(error: Any) -> str:
-    close = difflib.get_close_matches(
-        str(error["input"]).lower(), re.findall(r"'([^']+)'", error["ctx"]["expected"]), 1
-    )
+    given, allowed = str(error["input"]).lower(), re.findall(r"'([^']+)'", error["ctx"]["expected"])
+    close = [MEANT[given]] if MEANT.get(given) in allowed else difflib.get_close_matches(given, allowed, 1)
     return f" (did you mean {close[0]}?)" if close else ""
 
 

@@ -80,6 +80,9 @@ def half(tmp_path_factory: pytest.TempPathFactory) -> Path:
         # commands
         ("audti|run=x", "audti: there is no such command; did you mean audit?"),
         ("reprot|x", "reprot: there is no such command; did you mean report or reproduce?"),
+        ("trian", "trian: there is no such command; did you mean run?"),
+        ("privacy.unit=patient", "allowed: row, person or client (did you mean person?)"),
+        ("schema|file|dataset.decimal=dot", "decimal=dot: allowed: point, comma"),
         ("fedcad", "fedcad: there is no such command; did you mean strategy=fedcad?"),
         ("cifar10", "did you mean dataset=cifar10?"),
         ("empty", "empty: a folder is no command; did you mean fedpriv report empty"),
@@ -229,3 +232,10 @@ def test_a_target_below_delta_is_warned_of(tmp_path, capfd) -> None:
     assert capfd.readouterr().err == warning
     assert main(["plan", *SMALL, "privacy.target_epsilon=1"]) == 0
     assert capfd.readouterr().err == ""
+
+
+def test_an_option_that_is_given_twice_is_told(capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan=true", "num_rounds=2", "seed=1", "seed=1", "num_rounds=3"]) == 0
+    said = capfd.readouterr()
+    assert said.err == "fedpriv: num_rounds is given as 2 and as 3: the last one counts\n"
+    assert "rounds            3" in said.out
