@@ -48,6 +48,7 @@ from fedpriv.privacy.canaries import CanaryAudit
 from fedpriv.report import compare
 from fedpriv.report.compare import COMPARISON_NOTE, TextTable, comparison_tables
 from fedpriv.report.views import PRIVATE
+from fedpriv.report.words import often
 
 if TYPE_CHECKING:
     from fedpriv.certificates.making import Certificate
@@ -268,7 +269,7 @@ class Plan:
             ("claimed epsilon", shown(self.claimed_epsilon)),
             ("verified epsilon", f"{shown(self.verified_epsilon)} (median client {shown(self.verified_median)})"),
             ("audited epsilon", "–"),
-            ("a client takes part", f"{self.participations[0]} to {self.participations[1]} times"),
+            ("a client takes part", often(*self.participations)),
             ("bytes up / down", f"{self.bytes_up:,} / {self.bytes_down:,}"),
             ("estimated training", f"{self.seconds:.0f} s on one worker"),
             *(("reason", reason) for reason in self.reasons),

@@ -14,8 +14,8 @@ from fedpriv.report.words import figure, in_metric, many, percent, threat_senten
 
 #: Of the subtitle, as far as they are known: of the summary, or of the configuration while there is none.
 FACTS = {
-    "model": "model {}", "num_parameters": "{} parameters", "num_clients": "{} clients",
-    "trained": "trained: {}", "clients_per_round": "{} per round", "rounds": "{} rounds", "seed": "seed {}",
+    "model": "model {}", "num_parameters": "{} parameter", "num_clients": "{} client",
+    "trained": "trained: {}", "clients_per_round": "{} per round", "rounds": "{} round", "seed": "seed {}",
 }  # fmt: skip
 OPTIONS = {"model": ("model", "name"), "rounds": ("num_rounds",)}
 
@@ -85,10 +85,15 @@ def _title(run: RunFolder, accuracy: float | None, metrics: Mapping[str, str]) -
 
 def _subtitle(run: RunFolder) -> str:
     words = []
+    nothing_learned = ("model", "num_parameters", "seed") if run.result.answers is not None else ()
     for name, form in FACTS.items():
+        if name in nothing_learned:
+            continue
         value = getattr(run.result, name)
         value = pick(run.config, *OPTIONS.get(name, (name,))) if value is None else value
         if value is not None:
+            counts = form.startswith("{} ") and "per" not in form and isinstance(value, int)
+            form = form if not counts else many(value, form.removeprefix("{} "))
             words.append(form.format(f"{value:,}" if isinstance(value, int) else value))
     known = run.result.public_knowledge
     return " · ".join([*words, *([f"public knowledge: {known}"] if known not in (None, "none") else [])])

@@ -61,6 +61,13 @@ def many(count: int, noun: str) -> str:
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
+def often(least: int, most: int) -> str:
+    """ "once", "3 times", "1 to 4 times"."""
+    if least == most:
+        return "once" if most == 1 else f"{most:,} times"
+    return f"{least:,} to {most:,} times"
+
+
 def figure(value: float | None, absent: str = "–") -> str:
     """Three significant digits, ∞ for infinite."""
     if value is None:

@@ -18,6 +18,7 @@ from fedpriv.data.networks import read_weights
 from fedpriv.deployment.policy import Policy
 from fedpriv.engines.worker import Worker
 from fedpriv.report.live.progress import figure
+from fedpriv.report.words import often
 from fedpriv.runs.planning import Elsewhere, Plan, make_plan, plan_elsewhere, with_target
 from fedpriv.runs.round_updates import refuse_unseen
 from fedpriv.server.optimizers import Optimizer
@@ -403,7 +404,7 @@ def plan_rows(config: Config, policy: Policy | None = None) -> dict[str, str]:
         "method": f"{config.method} ({config.privacy.variant}), {config.model.name}, {config.dataset.name}",
         **_public_knowledge(config),
         "rounds": f"{config.num_rounds}, {config.clients_asked} of {config.num_clients} clients each; "
-        f"a client takes part {plan.participations[0]} to {plan.participations[1]} times",
+        f"a client takes part {often(*plan.participations)}",
         "parameters": _parameters(worker),
         "claimed epsilon": claimed,
         "verified epsilon": f"{figure(plan.verified_epsilon)} (median {figure(plan.verified_median)}; "
