@@ -1,0 +1,177 @@
+"""Runs every job by fedpriv and by its peers, and writes parity/results.json and the table of docs/parity.md.
+
+    python -m parity [PYTHON] [JOB...]
+
+PYTHON: of the peers' environment, build/parity/env/bin/python if none is named. What was run already lies in
+build/parity/JOB and is not run again: an interrupted call goes on. Exit code 1 where a pair does not agree (`rule`).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import fedpriv
+from fedpriv.config.compose import compose
+from fedpriv.engines.worker import Worker
+from fedpriv.training.sequential import normalise
+from parity import rule
+from parity.jobs import COMMON, JOBS, SEEDS
+
+ROOT = Path(__file__).resolve().parents[1]
+BUILD, RESULTS, PAGE = ROOT / "build/parity", ROOT / "parity/results.json", ROOT / "docs/parity.md"
+BEGIN, END = "<!-- the table of parity/results.json, by `make parity` -->", "<!-- end of the table -->"
+PEERS = {"flower": "flwr", "loop": "torch", "opacus": "opacus", "pfl": "pfl", "sklearn": "scikit-learn"}
+
+
+def export(options: Sequence[str], seeds: Iterable[int], folder: Path) -> None:
+    """What the peers read (`parity.peers`): each seed's clients, rows and first model, and the job's numbers."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for seed in seeds:
+        worker = Worker(compose([*COMMON, *options, f"seed={seed}"]))
+        config, data, chosen = worker.config, worker.data, worker.config.strategy.options
+        train, test = data.dataset.train, data.dataset.test.chosen(data.test)
+        owner = np.full(len(train), -1)
+        for client in range(config.num_clients):
+            owner[data.train_indices(client)] = client
+        _, trained = worker.initial_model, owner >= 0
+        layers = [parameter.detach().clone().numpy() for parameter in worker.model.module.parameters()]
+        np.savez(
+            folder / f"{seed}.npz",
+            x=normalise(train.inputs[trained], data.dataset.mean, data.dataset.std).flatten(1).numpy(),
+            y=train.targets[trained].astype(np.int64),
+            owner=owner[trained],
+            x_test=normalise(test.inputs, data.dataset.mean, data.dataset.std).flatten(1).numpy(),
+            y_test=test.targets.astype(np.int64),
+            **{f"layer{number}": layer for number, layer in enumerate(layers)},
+        )
+    adam = {"lr": chosen.lr, "betas": (chosen.beta1, chosen.beta2), "tau": chosen.tau}
+    terms = {
+        "method": config.strategy.name,
+        "rounds": config.num_rounds,
+        "clients": config.num_clients,
+        "cohort": config.clients_per_round,
+        "poisson": chosen.client_sampling == "poisson",
+        "lr": config.local.lr,
+        "batch": config.local.batch_size,
+        "steps": config.local.steps,
+        "local_steps": getattr(chosen, "local_steps", None),
+        "mu": getattr(chosen, "proximal_mu", 0.0),
+        "adam": adam if chosen.optimizer == "adam" else None,
+        "clip": getattr(chosen, "clip_norm", None),
+        "noise": getattr(chosen, "noise_multiplier", None),
+        "delta": config.privacy.delta,
+        "layers": len(layers),
+        "rows": int(trained.sum()),
+    }
+    (folder / "terms.json").write_text(json.dumps(terms, indent=1))
+
+
+def ours(options: Sequence[str], seeds: Iterable[int], folder: Path) -> dict[str, Any]:
+    """fedpriv's accuracy of each seed, and the verified epsilon."""
+    accuracy, epsilons = [], set()
+    for seed in seeds:
+        shutil.rmtree(folder, ignore_errors=True)
+        summary = fedpriv.run([*COMMON, *options, f"seed={seed}"], folder=folder, quiet=True).summary
+        accuracy.append(summary["accuracy"]["final"])
+        epsilons.add(summary["privacy"]["verified_epsilon"])
+    (epsilon,) = epsilons
+    shutil.rmtree(folder)
+    return {"accuracy": accuracy, "epsilon": epsilon if isinstance(epsilon, float) else None}
+
+
+def theirs(python: str, peer: str, folder: Path) -> dict[str, Any]:
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    command = [python, "-m", f"parity.by_{peer}", str(folder)]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(command)}\n{done.stdout}\n{done.stderr}")
+    return dict(json.loads(done.stdout.splitlines()[-1]))
+
+
+def versions(python: str) -> dict[str, str]:
+    names = ("torch", *PEERS.values())
+    code = f"import json, importlib.metadata as m; print(json.dumps({{n: m.version(n) for n in {names!r}}}))"
+    return dict(json.loads(subprocess.run([python, "-c", code], capture_output=True, text=True, check=True).stdout))
+
+
+def once(file: Path, make: Any) -> dict[str, Any]:
+    if not file.exists():
+        found = make()
+        file.write_text(json.dumps(found))
+    return dict(json.loads(file.read_text()))
+
+
+def measured(job: str, python: str) -> dict[str, Any]:
+    folder, options, planted = BUILD / job, JOBS[job].options, JOBS[job].planted
+    if not (folder / "terms.json").exists():
+        export(options, SEEDS, folder)
+    found = {
+        "fedpriv": once(folder / "fedpriv.json", lambda: ours(options, SEEDS, folder / "run")),
+        "planted": once(folder / "planted.json", lambda: ours([*options, *planted], SEEDS, folder / "run")),
+    }
+    for peer in JOBS[job].peers:
+        found[peer] = once(folder / f"{peer}.json", lambda peer=peer: theirs(python, peer, folder))
+        print(f"parity: {job} by {peer} is done", flush=True)
+    return found
+
+
+def faults(results: dict[str, Any]) -> dict[tuple[str, str], str | None]:
+    """(job, peer) -> what is wrong, or None."""
+    found = {}
+    for name, job in JOBS.items():
+        mine = results[name]["fedpriv"]
+        for peer, accountant in job.peers.items():
+            other, planted = results[name][peer], results[name]["planted"]["accuracy"]
+            epsilons = (None if accountant == "none" else mine["epsilon"], other["epsilon"])
+            found[name, peer] = rule.fault(mine["accuracy"], other["accuracy"], planted, epsilons, accountant)
+    return found
+
+
+def table(results: dict[str, Any]) -> str:
+    head = "| job | peer | fedpriv | peer | difference | with the planted fault | epsilon | peer | |"
+    lines, wrong = [head, "|---|---|---|---|---|---|---|---|---|"], faults(results)
+    for name, job in JOBS.items():
+        mine, planted = results[name]["fedpriv"], results[name]["planted"]["accuracy"]
+        for peer, accountant in job.peers.items():
+            other = results[name][peer]
+            means = [f"{np.mean(one['accuracy']):.3f}" for one in (mine, other)]
+            gaps = [rule.difference(one, other["accuracy"]) for one in (mine["accuracy"], planted)]
+            shown = [f"{gap.mean:+.3f} [{gap.low:+.3f}, {gap.high:+.3f}]" for gap in gaps]
+            epsilons = ["", ""]
+            if accountant != "none":
+                epsilons = [f"{one['epsilon']:.3f}" for one in (mine, other)]
+            verdict = "agrees" if wrong[name, peer] is None else f"**{wrong[name, peer]}**"
+            lines.append("| " + " | ".join([f"`{name}`", peer, *means, *shown, *epsilons, verdict]) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def write(results: dict[str, Any]) -> None:
+    RESULTS.write_text(json.dumps(results, indent=1) + "\n")
+    before, _, rest = PAGE.read_text().partition(BEGIN)
+    PAGE.write_text(before + BEGIN + "\n\n" + table(results) + "\n" + END + rest.partition(END)[2])
+
+
+def main(arguments: Sequence[str]) -> int:
+    jobs = [argument for argument in arguments if argument in JOBS]
+    python = next((argument for argument in arguments if argument not in JOBS), str(BUILD / "env/bin/python"))
+    results = {job: measured(job, python) for job in jobs or JOBS}
+    if jobs:
+        return 0
+    write(results | {"versions": versions(python)})
+    found = {pair: words for pair, words in faults(results).items() if words is not None}
+    for (job, peer), words in found.items():
+        print(f"parity: {job} by {peer}: {words}")
+    return int(bool(found))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
