@@ -2,12 +2,14 @@
 
     python -m parity [PYTHON] [JOB...]
 
-PYTHON: of the peers' environment, build/parity/env/bin/python if none is named. What was run already lies in
-build/parity/JOB and is not run again: an interrupted call goes on. Exit code 1 where a pair does not agree (`rule`).
+PYTHON: of the peers' environment, build/parity/env/bin/python if none is named. JOB: measures these alone, and writes
+nothing outside build/. What was measured lies in build/parity/DIGEST/JOB, with a digest of fedpriv, the jobs and the
+peers' modules: an interrupted call goes on, and a changed line starts anew. Exit code 1 where a pair does not agree.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -97,6 +99,15 @@ def theirs(python: str, peer: str, folder: Path) -> dict[str, Any]:
     return dict(json.loads(done.stdout.splitlines()[-1]))
 
 
+def digest() -> str:
+    """Of all that decides what is measured."""
+    folders = ("fedpriv", "strategies", "clients", "conf")
+    files = [file for folder in folders for file in (ROOT / folder).rglob("*") if file.suffix in (".py", ".yaml")]
+    files += [ROOT / "parity" / name for name in ("jobs.py", "peers.py", "requirements.txt")]
+    files += (ROOT / "parity").glob("by_*.py")
+    return hashlib.sha256(b"\0".join(file.read_bytes() for file in sorted(files))).hexdigest()[:12]
+
+
 def versions(python: str) -> dict[str, str]:
     names = ("torch", *PEERS.values())
     code = f"import json, importlib.metadata as m; print(json.dumps({{n: m.version(n) for n in {names!r}}}))"
@@ -110,8 +121,8 @@ def once(file: Path, make: Any) -> dict[str, Any]:
     return dict(json.loads(file.read_text()))
 
 
-def measured(job: str, python: str) -> dict[str, Any]:
-    folder, options, planted = BUILD / job, JOBS[job].options, JOBS[job].planted
+def measured(job: str, folder: Path, python: str) -> dict[str, Any]:
+    options, planted = JOBS[job].options, JOBS[job].planted
     if not (folder / "terms.json").exists():
         export(options, SEEDS, folder)
     found = {
@@ -163,7 +174,8 @@ def write(results: dict[str, Any]) -> None:
 def main(arguments: Sequence[str]) -> int:
     jobs = [argument for argument in arguments if argument in JOBS]
     python = next((argument for argument in arguments if argument not in JOBS), str(BUILD / "env/bin/python"))
-    results = {job: measured(job, python) for job in jobs or JOBS}
+    folder = BUILD / digest()
+    results = {job: measured(job, folder / job, python) for job in jobs or JOBS}
     if jobs:
         return 0
     write(results | {"versions": versions(python)})

@@ -54,7 +54,7 @@ class Seed:
 
     def accuracy(self, theta: Theta) -> float:
         with torch.no_grad():
-            return float((self.model(theta)(self.x_test).argmax(1) == self.y_test).float().mean())
+            return float((self.model(theta)(self.x_test).argmax(1) == self.y_test).double().mean())
 
     def batches(self, client: int) -> Iterator[np.ndarray]:
         """One epoch, or as many as ``steps`` batches need: permutations cut into batches."""

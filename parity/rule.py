@@ -36,7 +36,7 @@ class Difference:
 
     @property
     def within(self) -> bool:
-        return -MARGIN < self.low and self.high < MARGIN
+        return self.low > -MARGIN and self.high < MARGIN
 
 
 def difference(ours: Sequence[float], theirs: Sequence[float]) -> Difference:
