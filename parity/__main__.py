@@ -44,17 +44,14 @@ def export(options: Sequence[str], seeds: Iterable[int], folder: Path) -> None:
         owner = np.full(len(train), -1)
         for client in range(config.num_clients):
             owner[data.train_indices(client)] = client
-        _, trained = worker.initial_model, owner >= 0
+        trained = owner >= 0
         layers = [parameter.detach().clone().numpy() for parameter in worker.model.module.parameters()]
-        np.savez(
-            folder / f"{seed}.npz",
-            x=normalise(train.inputs[trained], data.dataset.mean, data.dataset.std).flatten(1).numpy(),
-            y=train.targets[trained].astype(np.int64),
-            owner=owner[trained],
-            x_test=normalise(test.inputs, data.dataset.mean, data.dataset.std).flatten(1).numpy(),
-            y_test=test.targets.astype(np.int64),
-            **{f"layer{number}": layer for number, layer in enumerate(layers)},
-        )
+        arrays: dict[str, Any] = {f"layer{number}": layer for number, layer in enumerate(layers)}
+        arrays |= {"owner": owner[trained], "y": train.targets[trained].astype(np.int64)}
+        arrays["y_test"] = test.targets.astype(np.int64)
+        for name, inputs in (("x", train.inputs[trained]), ("x_test", test.inputs)):
+            arrays[name] = normalise(inputs, data.dataset.mean, data.dataset.std).flatten(1).numpy()
+        np.savez(folder / f"{seed}.npz", **arrays)
     adam = {"lr": chosen.lr, "betas": (chosen.beta1, chosen.beta2), "tau": chosen.tau}
     terms = {
         "method": config.strategy.name,

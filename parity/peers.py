@@ -78,8 +78,8 @@ class Seed:
             gradients = torch.autograd.grad(loss, parameters)
             with torch.no_grad():
                 for n, (parameter, gradient) in enumerate(zip(parameters, gradients, strict=True)):
-                    step = gradient + mu * (parameter - theta[n]) + (0 if drift is None else drift[n])
-                    parameter -= self.terms["lr"] * step
+                    step = gradient + mu * (parameter - theta[n])
+                    parameter.sub_(step if drift is None else step + drift[n], alpha=self.terms["lr"])
         return [after.detach() - before for after, before in zip(parameters, theta, strict=True)]
 
 
