@@ -40,6 +40,7 @@ def export(options: Sequence[str], seeds: Iterable[int], folder: Path) -> None:
     for seed in seeds:
         worker = Worker(compose([*COMMON, *options, f"seed={seed}"]))
         config, data, chosen = worker.config, worker.data, worker.config.strategy.options
+        assert config.local.steps or config.local.epochs == 1, "peers know steps, or one epoch"
         train, test = data.dataset.train, data.dataset.test.chosen(data.test)
         owner = np.full(len(train), -1)
         for client in range(config.num_clients):

@@ -7,11 +7,13 @@ import torch
 from parity.peers import Seed, Theta, main
 
 
-def run(seed: Seed) -> float:
+def trained(seed: Seed) -> Theta:
+    """The model after the last round."""
     terms, theta = seed.terms, seed.start
     zeros = [torch.zeros_like(array) for array in theta]
     control, own = zeros, [zeros] * terms["clients"]  # SCAFFOLD's c and c_i
-    first, second = zeros, zeros  # FedAdam's m and v
+    tau = terms["adam"]["tau"] if terms["adam"] else 0.0
+    first, second = zeros, [array + tau**2 for array in zeros]  # FedAdam's m and v
     for _ in range(terms["rounds"]):
         if terms["poisson"]:
             cohort = (seed.rng.random(terms["clients"]) < terms["cohort"] / terms["clients"]).nonzero()[0]
@@ -38,12 +40,12 @@ def run(seed: Seed) -> float:
         if terms["adam"] is None:
             theta = add(theta, mean, 1)
             continue
-        (beta1, beta2), tau = terms["adam"]["betas"], terms["adam"]["tau"]
+        beta1, beta2 = terms["adam"]["betas"]
         first = [beta1 * m + (1 - beta1) * d for m, d in zip(first, mean, strict=True)]
         second = [beta2 * v + (1 - beta2) * d * d for v, d in zip(second, mean, strict=True)]
         step = [m / (v.sqrt() + tau) for m, v in zip(first, second, strict=True)]
         theta = add(theta, step, terms["adam"]["lr"])
-    return seed.accuracy(theta)
+    return theta
 
 
 def add(one: Theta, other: Theta, times: float) -> Theta:
@@ -51,4 +53,4 @@ def add(one: Theta, other: Theta, times: float) -> Theta:
 
 
 if __name__ == "__main__":
-    main(run, lambda terms: None)
+    main(lambda seed: seed.accuracy(trained(seed)), lambda terms: None)
