@@ -1,10 +1,10 @@
 """Runs every job by fedpriv and by its peers, and writes parity/results.json and the table of docs/parity.md.
 
-    python -m parity [PYTHON] [JOB...]
+    python -m parity [JOB...]
 
-PYTHON: of the peers' environment, build/parity/env/bin/python if none is named. JOB: measures these alone, and writes
-nothing outside build/. What was measured lies in build/parity/DIGEST/JOB, with a digest of fedpriv, the jobs and the
-peers' modules: an interrupted call goes on, and a changed line starts anew. Exit code 1 where a pair does not agree.
+JOB: measures these alone, and writes nothing outside build/. What was measured lies in build/parity/DIGEST/JOB, with a
+digest of fedpriv, the jobs and the peers' modules: an interrupted call goes on, and a changed line starts anew. Exit
+code 1 where a pair does not agree, 2 for an unknown job.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from parity.jobs import COMMON, JOBS, SEEDS
 ROOT = Path(__file__).resolve().parents[1]
 BUILD, RESULTS, PAGE = ROOT / "build/parity", ROOT / "parity/results.json", ROOT / "docs/parity.md"
 BEGIN, END = "<!-- the table of parity/results.json, by `make parity` -->", "<!-- end of the table -->"
-PEERS = {"flower": "flwr", "loop": "torch", "opacus": "opacus", "pfl": "pfl", "sklearn": "scikit-learn"}
+PYTHON = BUILD / "env/bin/python"
 
 
 def export(options: Sequence[str], seeds: Iterable[int], folder: Path) -> None:
@@ -88,9 +88,9 @@ def ours(options: Sequence[str], seeds: Iterable[int], folder: Path) -> dict[str
     return {"accuracy": accuracy, "epsilon": epsilon if isinstance(epsilon, float) else None}
 
 
-def theirs(python: str, peer: str, folder: Path) -> dict[str, Any]:
+def theirs(peer: str, folder: Path) -> dict[str, Any]:
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-    command = [python, "-m", f"parity.by_{peer}", str(folder)]
+    command = [str(PYTHON), "-m", f"parity.by_{peer}", str(folder)]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
     if done.returncode:
         raise RuntimeError(f"{' '.join(command)}\n{done.stdout}\n{done.stderr}")
@@ -106,20 +106,14 @@ def digest() -> str:
     return hashlib.sha256(b"\0".join(file.read_bytes() for file in sorted(files))).hexdigest()[:12]
 
 
-def versions(python: str) -> dict[str, str]:
-    names = ("torch", *PEERS.values())
-    code = f"import json, importlib.metadata as m; print(json.dumps({{n: m.version(n) for n in {names!r}}}))"
-    return dict(json.loads(subprocess.run([python, "-c", code], capture_output=True, text=True, check=True).stdout))
-
-
 def once(file: Path, make: Any) -> dict[str, Any]:
     if not file.exists():
-        found = make()
-        file.write_text(json.dumps(found))
+        file.with_suffix(".tmp").write_text(json.dumps(make()))
+        file.with_suffix(".tmp").replace(file)
     return dict(json.loads(file.read_text()))
 
 
-def measured(job: str, folder: Path, python: str) -> dict[str, Any]:
+def measured(job: str, folder: Path) -> dict[str, Any]:
     options, planted = JOBS[job].options, JOBS[job].planted
     if not (folder / "terms.json").exists():
         export(options, SEEDS, folder)
@@ -128,7 +122,7 @@ def measured(job: str, folder: Path, python: str) -> dict[str, Any]:
         "planted": once(folder / "planted.json", lambda: ours([*options, *planted], SEEDS, folder / "run")),
     }
     for peer in JOBS[job].peers:
-        found[peer] = once(folder / f"{peer}.json", lambda peer=peer: theirs(python, peer, folder))
+        found[peer] = once(folder / f"{peer}.json", lambda peer=peer: theirs(peer, folder))
         print(f"parity: {job} by {peer} is done", flush=True)
     return found
 
@@ -146,8 +140,11 @@ def faults(results: dict[str, Any]) -> dict[tuple[str, str], str | None]:
 
 
 def table(results: dict[str, Any]) -> str:
+    lines = ["| job | what it is | planted fault |", "|---|---|---|"]
+    lines += [f"| `{name}` | {job.what} | `{' '.join(job.planted)}` |" for name, job in JOBS.items()]
     head = "| job | peer | fedpriv | peer | difference | with the planted fault | epsilon | peer | |"
-    lines, wrong = [head, "|---|---|---|---|---|---|---|---|---|"], faults(results)
+    lines += ["", head, "|---|---|---|---|---|---|---|---|---|"]
+    wrong = faults(results)
     for name, job in JOBS.items():
         mine, planted = results[name]["fedpriv"], results[name]["planted"]["accuracy"]
         for peer, accountant in job.peers.items():
@@ -169,14 +166,15 @@ def write(results: dict[str, Any]) -> None:
     PAGE.write_text(before + BEGIN + "\n\n" + table(results) + "\n" + END + rest.partition(END)[2])
 
 
-def main(arguments: Sequence[str]) -> int:
-    jobs = [argument for argument in arguments if argument in JOBS]
-    python = next((argument for argument in arguments if argument not in JOBS), str(BUILD / "env/bin/python"))
+def main(jobs: Sequence[str]) -> int:
+    if unknown := set(jobs) - JOBS.keys():
+        print(f"parity: no such job: {', '.join(sorted(unknown))}; there are {', '.join(JOBS)}")
+        return 2
     folder = BUILD / digest()
-    results = {job: measured(job, folder / job, python) for job in jobs or JOBS}
+    results = {job: measured(job, folder / job) for job in jobs or JOBS}
     if jobs:
         return 0
-    write(results | {"versions": versions(python)})
+    write(results)
     found = {pair: words for pair, words in faults(results).items() if words is not None}
     for (job, peer), words in found.items():
         print(f"parity: {job} by {peer}: {words}")
