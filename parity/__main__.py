@@ -76,16 +76,16 @@ def export(options: Sequence[str], seeds: Iterable[int], folder: Path) -> None:
 
 
 def ours(options: Sequence[str], seeds: Iterable[int], folder: Path) -> dict[str, Any]:
-    """fedpriv's accuracy of each seed, and the verified epsilon."""
+    """fedpriv's accuracy of each seed, and the verified epsilon: None where it is infinite or not the same of all."""
     accuracy, epsilons = [], set()
     for seed in seeds:
         shutil.rmtree(folder, ignore_errors=True)
         summary = fedpriv.run([*COMMON, *options, f"seed={seed}"], folder=folder, quiet=True).summary
         accuracy.append(summary["accuracy"]["final"])
         epsilons.add(summary["privacy"]["verified_epsilon"])
-    (epsilon,) = epsilons
     shutil.rmtree(folder)
-    return {"accuracy": accuracy, "epsilon": epsilon if isinstance(epsilon, float) else None}
+    first, *others = epsilons
+    return {"accuracy": accuracy, "epsilon": first if isinstance(first, float) and not others else None}
 
 
 def theirs(peer: str, folder: Path) -> dict[str, Any]:
