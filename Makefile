@@ -89,7 +89,7 @@ bench-privacy: install ## accounting, noise and auditor: agreement with other ac
 	$(PY) benchmarks/bench_noise.py
 	$(PY) benchmarks/bench_auditor.py
 
-parity: install ## the same jobs by pfl, Opacus, Flower's strategies, scikit-learn and a plain loop: accuracy and epsilon (a quarter of an hour)
+parity: install ## the same jobs by pfl, Opacus, Flower's strategies, scikit-learn and a plain loop: accuracy and epsilon (half an hour)
 	@test -x build/parity/env/bin/python || $(PY) -m uv venv --quiet --no-config --python $(PY) build/parity/env
 	@$(PY) -m uv pip install --quiet --no-config --python build/parity/env/bin/python --require-hashes -r parity/requirements.txt
 	OMP_NUM_THREADS=1 $(PY) -m parity $(ARGS)

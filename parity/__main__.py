@@ -1,10 +1,10 @@
 """Runs every job by fedpriv and by its peers, and writes parity/results.json and the table of docs/parity.md.
 
-    python -m parity [JOB...]
+    python -m parity [JOB...] [seeds=FIRST-LAST]
 
-JOB: measures these alone, and writes nothing outside build/. What was measured lies in build/parity/DIGEST/JOB, with a
-digest of fedpriv, the jobs and the peers' modules: an interrupted call goes on, and a changed line starts anew. Exit
-code 1 where a pair does not agree, 2 for an unknown job.
+JOB, seeds: measures these alone, prints the table and writes nothing outside build/. What was measured lies in
+build/parity/DIGEST, with a digest of fedpriv, the jobs and the peers' modules: an interrupted call goes on, and a
+changed line starts anew. Exit code 1 where a pair does not agree, 2 for an unknown argument.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -113,13 +114,13 @@ def once(file: Path, make: Any) -> dict[str, Any]:
     return dict(json.loads(file.read_text()))
 
 
-def measured(job: str, folder: Path) -> dict[str, Any]:
+def measured(job: str, folder: Path, seeds: Sequence[int]) -> dict[str, Any]:
     options, planted = JOBS[job].options, JOBS[job].planted
     if not (folder / "terms.json").exists():
-        export(options, SEEDS, folder)
+        export(options, seeds, folder)
     found = {
-        "fedpriv": once(folder / "fedpriv.json", lambda: ours(options, SEEDS, folder / "run")),
-        "planted": once(folder / "planted.json", lambda: ours([*options, *planted], SEEDS, folder / "run")),
+        "fedpriv": once(folder / "fedpriv.json", lambda: ours(options, seeds, folder / "run")),
+        "planted": once(folder / "planted.json", lambda: ours([*options, *planted], seeds, folder / "run")),
     }
     for peer in JOBS[job].peers:
         found[peer] = once(folder / f"{peer}.json", lambda peer=peer: theirs(peer, folder))
@@ -130,7 +131,7 @@ def measured(job: str, folder: Path) -> dict[str, Any]:
 def faults(results: dict[str, Any]) -> dict[tuple[str, str], str | None]:
     """(job, peer) -> what is wrong, or None."""
     found = {}
-    for name, job in JOBS.items():
+    for name, job in ((name, JOBS[name]) for name in results):
         mine = results[name]["fedpriv"]
         for peer, accountant in job.peers.items():
             other, planted = results[name][peer], results[name]["planted"]["accuracy"]
@@ -141,11 +142,11 @@ def faults(results: dict[str, Any]) -> dict[tuple[str, str], str | None]:
 
 def table(results: dict[str, Any]) -> str:
     lines = ["| job | what it is | planted fault |", "|---|---|---|"]
-    lines += [f"| `{name}` | {job.what} | `{' '.join(job.planted)}` |" for name, job in JOBS.items()]
+    lines += [f"| `{name}` | {job.what} | `{' '.join(job.planted)}` |" for name, job in JOBS.items() if name in results]
     head = "| job | peer | fedpriv | peer | difference | with the planted fault | epsilon | peer | |"
     lines += ["", head, "|---|---|---|---|---|---|---|---|---|"]
     wrong = faults(results)
-    for name, job in JOBS.items():
+    for name, job in ((name, JOBS[name]) for name in results):
         mine, planted = results[name]["fedpriv"], results[name]["planted"]["accuracy"]
         for peer, accountant in job.peers.items():
             other = results[name][peer]
@@ -166,19 +167,19 @@ def write(results: dict[str, Any]) -> None:
     PAGE.write_text(before + BEGIN + "\n\n" + table(results) + "\n" + END + rest.partition(END)[2])
 
 
-def main(jobs: Sequence[str]) -> int:
-    if unknown := set(jobs) - JOBS.keys():
-        print(f"parity: no such job: {', '.join(sorted(unknown))}; there are {', '.join(JOBS)}")
-        return 2
+def main(arguments: Sequence[str]) -> int:
+    jobs, seeds = [job for job in JOBS if job in arguments], SEEDS
     folder = BUILD / digest()
-    results = {job: measured(job, folder / job) for job in jobs or JOBS}
-    if jobs:
-        return 0
-    write(results)
-    found = {pair: words for pair, words in faults(results).items() if words is not None}
-    for (job, peer), words in found.items():
-        print(f"parity: {job} by {peer}: {words}")
-    return int(bool(found))
+    for argument in (argument for argument in arguments if argument not in JOBS):
+        if not (asked := re.fullmatch(r"seeds=(\d+)-(\d+)", argument)) or int(asked[2]) < int(asked[1]) + 4:
+            print(f"parity: {argument}; allowed: {', '.join(JOBS)}, and seeds=FIRST-LAST, at least five")
+            return 2
+        seeds, folder = range(int(asked[1]), int(asked[2]) + 1), folder / argument
+    results = {job: measured(job, folder / job, seeds) for job in jobs or JOBS}
+    print(table(results))
+    if not arguments:
+        write(results)
+    return int(any(faults(results).values()))
 
 
 if __name__ == "__main__":

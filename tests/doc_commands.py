@@ -67,7 +67,7 @@ ELSEWHERE: tuple[tuple[str, str, str | None], ...] = (
     ),
     (
         r"make parity.*",
-        "a quarter of an hour, and an environment of its own",
+        "half an hour, and an environment of its own",
         "tests/studies/test_parity.py::test_a_plain_loop_without_chance_ends_where_fedpriv_does",
     ),
     (

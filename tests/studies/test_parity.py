@@ -56,16 +56,17 @@ def test_no_verdict_of_missing_accuracies(ours: list[float]) -> None:
         rule.difference(PEER[:4], PEER[:4])
 
 
-def test_an_unknown_job_is_named(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["fedavg", "fedavgg"]) == 2
-    assert "no such job: fedavgg; there are sgd, fedavg, " in capsys.readouterr().out
+@pytest.mark.parametrize("wrong", ["fedavgg", "seeds=3", "seeds=3-6", "seeds=9-3"])
+def test_an_unknown_argument_is_named(wrong: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["fedavg", wrong]) == 2
+    assert f"parity: {wrong}; allowed: sgd, fedavg, " in capsys.readouterr().out
 
 
 def test_the_page_shows_the_committed_results() -> None:
     results = json.loads(RESULTS.read_text())
     shown = PAGE.read_text().partition(BEGIN)[2].partition(END)[0]
     assert shown.strip() == table(results).strip()
-    assert {pair: words for pair, words in faults(results).items() if words} == {}
+    assert results.keys() == JOBS.keys() and {pair: words for pair, words in faults(results).items() if words} == {}
     of = [found["accuracy"] for job in JOBS for name, found in results[job].items()]
     assert {len(accuracies) for accuracies in of} == {len(SEEDS)}
     assert all(set(results[job]) == {"fedpriv", "planted", *JOBS[job].peers} for job in JOBS)
