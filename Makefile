@@ -1,7 +1,7 @@
 # `make help` lists the targets. CI calls the same targets as a person.
 .DEFAULT_GOAL := help
 .PHONY: help install run browser test test-fast test-times test-gpu stress deploy-demo deploy-demo-tables reproduce leaderboard docs lint \
-	format bench bench-privacy papers map wheel check-wheel audit-packages lock clean
+	format bench bench-privacy parity papers map wheel check-wheel audit-packages lock clean
 
 PYTHON ?= python3
 PY := .venv/bin/python
@@ -89,6 +89,11 @@ bench-privacy: install ## accounting, noise and auditor: agreement with other ac
 	$(PY) benchmarks/bench_noise.py
 	$(PY) benchmarks/bench_auditor.py
 
+parity: install ## the same jobs by pfl, Opacus, Flower's strategies, scikit-learn and a plain loop: accuracy and epsilon (half an hour)
+	@test -x build/parity/env/bin/python || $(PY) -m uv venv --quiet --no-config --python $(PY) build/parity/env
+	@$(PY) -m uv pip install --quiet --no-config --python build/parity/env/bin/python --require-hashes -r parity/requirements.txt
+	OMP_NUM_THREADS=1 $(PY) -m parity $(ARGS)
+
 reproduce: install ## every paper's experiments at scale=small: tables, figures and verdicts in results/ (under an hour on two cores)
 	$(PY) -m fedpriv.reproduce paper=all scale=small $(ARGS)
 
@@ -120,9 +125,10 @@ audit-packages: install ## known weaknesses of all locked packages, and lists of
 
 LOCK = $(PY) -m uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header
 
-lock: install ## resolve requirements.in into requirements.txt, what servers need into deploy/requirements.txt, and nodes into deploy/node.txt
+lock: install ## resolve requirements.in into requirements.txt, parity's likewise, what servers need into deploy/requirements.txt, and nodes into deploy/node.txt
 	$(PY) -m tools.pins none
 	$(LOCK) requirements.in -o requirements.txt
+	$(LOCK) parity/requirements.in -o parity/requirements.txt
 	$(LOCK) pyproject.toml --extra simulation -c requirements.txt -o deploy/requirements.txt
 	$(LOCK) pyproject.toml --extra node -c requirements.txt -o deploy/node.txt
 	$(PY) -m tools.pins

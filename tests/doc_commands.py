@@ -66,6 +66,11 @@ ELSEWHERE: tuple[tuple[str, str, str | None], ...] = (
         "tests/system/test_benchmarks.py::test_the_table_of_a_small_benchmark",
     ),
     (
+        r"make parity.*",
+        "half an hour, and an environment of its own",
+        "tests/studies/test_parity.py::test_a_plain_loop_without_chance_ends_where_fedpriv_does",
+    ),
+    (
         r"make reproduce.*|python -m fedpriv\.reproduce .*",
         "runs a paper's experiments",
         "tests/studies/test_reproduction.py::test_tables_verdicts_and_figures_are_written",

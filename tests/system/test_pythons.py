@@ -98,7 +98,7 @@ def test_a_node_can_be_installed_from_a_folder_of_wheels() -> None:
 
 
 def test_no_module_is_imported_that_a_later_python_lacks() -> None:
-    folders = ("fedpriv", "strategies", "clients", "benchmarks", "deploy", "tools", "tests")
+    folders = ("fedpriv", "strategies", "clients", "benchmarks", "deploy", "parity", "tools", "tests")
     used: dict[str, str] = {}
     for path in (path for folder in folders for path in (ROOT / folder).rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_bytes())):
