@@ -18,7 +18,9 @@ from fedpriv.common.errors import FedprivError, OptionError
 from fedpriv.common.messages import MalformedMessage
 from fedpriv.config.schema import LocalConfig
 from fedpriv.mechanisms.tasks import CLASSES, Task
+from fedpriv.training.models import give_logits
 from fedpriv.training.sequential import FlatModel, LocalData, LocalResult, SequentialTrainer, Training
+from fedpriv.training.trained_part import freeze_marked
 
 #: (arrays, number of examples) or (arrays, number of examples, metrics).
 Trained = tuple[Any, ...]
@@ -87,17 +89,20 @@ class Trainer:
     options, and each example's own gradient where a method clips those.
 
     Args:
-        model: a torch module. Its parameters are the arrays that travel, under their names.
+        model: a torch module. Its parameters with ``requires_grad`` are the arrays that travel, under their names. All
+            others become buffers of the same name: they are neither clipped, given noise nor sent. Buffers stay here.
         loss: of outputs and targets; a loss of torch.nn. None: cross-entropy.
         data: this client's training examples: (inputs [n, ...], targets [n, ...]), a dataset of pairs, or a loader of
             batches, each a pair or a dictionary of two. They are read once, in order.
 
     Raises:
-        OptionError: for data that are no pairs, and for a loss without `reduction`.
+        OptionError: for data that are no pairs, for a loss without `reduction`, and for a model of which nothing is
+            trained.
     """
 
     def __init__(self, model: nn.Module, loss: Any, data: Any) -> None:
         self.model, self.task, self.data = model, task_of(loss), _gathered(data)
+        freeze_marked(model, type(model).__name__)
         self._made: tuple[Any, SequentialTrainer] | None = None
 
     @property
@@ -115,8 +120,11 @@ class Trainer:
         """The trainer of a run. Raises `OptionError` where the server's model is another."""
         own = tuple((name, tuple(part.shape)) for name, part in self.model.named_parameters())
         if own != form.floats:
-            words = "the server's arrays must be this model's parameters: ArrayRecord(dict(model.named_parameters()))"
+            trained = "{name: p for name, p in model.named_parameters() if p.requires_grad}"
+            words = f"the server's arrays must be this model's trained parameters: ArrayRecord({trained})"
             raise OptionError("initial_arrays", [name for name, _ in form.floats][:5], words)
+        if self._made is None:
+            give_logits(self.model.cpu().eval(), type(self.model).__name__, self.data.inputs[:2])
         if self._made is None or self._made[0] != local:
             self._made = local, SequentialTrainer(FlatModel(self.model, task=self.task), local)
         return self._made[1]

@@ -33,9 +33,11 @@ import torch
 from torch import Tensor, fx, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from fedpriv.mechanisms.bookkeeping import mixed
 from fedpriv.mechanisms.device_errors import failed
 from fedpriv.mechanisms.quiet_vmap import quiet_vmap
 from fedpriv.mechanisms.tasks import CLASSES, Task
+from fedpriv.mechanisms.traced_functions import TracedFunctions
 
 #: What a tensor that nobody has filled may be used for: to be overwritten.
 FILLS = ("fill", "bernoulli", "zero", "uniform", "normal", "copy", "full", "exponential", "random")
@@ -96,16 +98,19 @@ class FrozenGradient:
         return trained, others | self.buffers
 
     @classmethod
-    def of(cls, module: nn.Module, image: Tensor, label: Tensor, task: Task = CLASSES) -> FrozenGradient:
-        """Raises `Unfit`."""
+    def of(
+        cls, module: nn.Module, image: Tensor, label: Tensor, task: Task = CLASSES, precision: str = "float32"
+    ) -> FrozenGradient:
+        """precision: of the products, whose rounding is in the list. Raises `Unfit`."""
         from torch.fx.experimental.proxy_tensor import make_fx  # a second that only such models need
 
         def loss_of(
             trained: dict[str, Tensor], others: dict[str, Tensor], image: Tensor, label: Tensor
         ) -> tuple[Tensor, Tensor]:
             values = {place: (others | trained)[name] for place, name in places.items()}
-            logits = torch.func.functional_call(module, values, (image.unsqueeze(0),), tie_weights=False)
-            loss = task.mean_loss(logits, label.unsqueeze(0))
+            with mixed(image.device, precision):
+                logits = torch.func.functional_call(module, values, (image.unsqueeze(0),), tie_weights=False)
+                loss = task.mean_loss(logits, label.unsqueeze(0))
             return loss, loss.detach()
 
         for name, value in (*module.named_parameters(), *module.named_buffers()):
@@ -114,7 +119,8 @@ class FrozenGradient:
         places, image = _places(module), image.clone()
         gradient, given = torch.func.grad(loss_of, has_aux=True), (*tensors_of(module), image, label)
         try:
-            with sdpa_kernel(SDPBackend.MATH):  # attention as products, which vmap knows, and without random numbers
+            # Attention as products, which vmap knows, and without random numbers.
+            with sdpa_kernel(SDPBackend.MATH), _said_to_be_traced(), TracedFunctions():
                 try:
                     graph = make_fx(torch.func.functionalize(gradient))(*given)
                 except RuntimeError as error:
@@ -133,6 +139,18 @@ class FrozenGradient:
         random = any(torch.Tag.nondeterministic_seeded in node.target.tags for node in nodes)
         alone = random or any("as_strided" in node.target._schema.name for node in nodes)
         return cls(graph, {name: value.detach().clone() for name, value in module.named_buffers()}, random, alone)
+
+
+@contextmanager
+def _said_to_be_traced() -> Iterator[None]:
+    """Within, code that asks torch whether it is being compiled hears yes: transformers' models then take no step by
+    whether a mask is full.
+    """
+    before, torch.compiler._is_compiling_flag = torch.compiler._is_compiling_flag, True
+    try:
+        yield
+    finally:
+        torch.compiler._is_compiling_flag = before
 
 
 def dense(gradient: Tensor) -> Tensor:

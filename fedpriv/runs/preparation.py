@@ -223,13 +223,11 @@ def check_model(config: Config, worker: Worker) -> None:
 
 
 def check_precision(config: Config) -> None:
-    """Raises `OptionError` for mixed precision where per-example gradients are clipped: the norm that is compared with
-    the bound and the gradient that is summed would be rounded apart.
-    """
+    """Raises `OptionError` for mixed precision with Opacus' formulas, whose gradients are not proved to stay apart."""
     asked = config.engine.precision
-    if asked != "float32" and client_class(config).traits.clips_examples:
-        words = f"{config.strategy.name} clips the gradients of single examples, and their norms must be exact"
-        raise OptionError("engine.precision", asked, f"{words}; allowed: float32")
+    if asked != "float32" and config.local.clipping == "opacus":
+        words = "local.clipping=opacus has gradients of single examples in float32; allowed: float32"
+        raise OptionError("engine.precision", asked, words)
 
 
 def check_sampler(config: Config, data: FederatedData) -> None:

@@ -464,7 +464,7 @@ def test_model_train_and_requires_grad_freeze_together(train: str) -> None:
 def test_a_frozen_parameter_with_two_names_in_one_layer_is_frozen_under_both() -> None:
     model = nn.Linear(4, 4)
     model.again = model.weight.requires_grad_(False)
-    freeze_marked(model, ModelConfig(name="custom", path="own.two_names"))
+    freeze_marked(model, "own.two_names")
     assert [name for name, _ in model.named_parameters()] == ["bias"]
     assert {*frozen_tensors(model)} == {"weight", "again"}
 
