@@ -74,6 +74,9 @@ class ModelConfig(Options):
     lora_layers: tuple[str, ...] = Field(
         default=(), description="train=lora, ffa_lora: names of the layers, or the ends of their names; []: all"
     )
+    buffers: Literal["averaged", "local"] = Field(
+        default="averaged", description="BatchNorm: averaged, statistics too, or local: its layers are the last block"
+    )
     weights: str | None = Field(
         default=None, description="file of a state dict (.safetensors, .pt, .pth) that training starts from; public"
     )

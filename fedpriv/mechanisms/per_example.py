@@ -24,10 +24,11 @@ fl(S) the computed one. Then |fl S(D+e) - fl S(D)| <= w_e |c_e| + err(D+e) + err
 gamma(n) = n u/(1 - n u) bound a float64 sum of n products, in any order (Higham 2002, section 3.1): by gamma(n)
 times the sum of their absolute values. Lengths are Euclidean.
 
-1. Gradients that are formed (GroupNorm, LayerNorm, RMSNorm, FiLM, Embedding, biases, explicit Conv2d, vmap): c_k is the float32
-   tensor itself, however badly it was computed, and the same tensor is measured and summed. Norm and sum are float64:
-   the norm is right within gamma(d), the sum within gamma(b) sum_k w_k |c_k|. (An Embedding's c_k is kept as p rows, no
-   two of one token that are not zero: a row of the sum has one term of each example. Its other rows are zero exactly.)
+1. Gradients that are formed (GroupNorm, LayerNorm, RMSNorm, FiLM, Embedding, biases, explicit Conv2d, vmap): c_k is
+   the float32 tensor itself, however badly it was computed, and the same tensor is measured and summed. Norm and sum
+   are float64: the norm is right within gamma(d), the sum within gamma(b) sum_k w_k |c_k|. (An Embedding's c_k is kept
+   as p rows, no two of one token that are not zero: a row of the sum has one term of each example. Its other rows are
+   zero exactly.)
 2. Linear: c_k = g x^T, |c_k| = |g| |x|, and its terms do not cancel within an example: as 1.
 3. Conv2d, and Linear of several positions, by ghost clipping: c_k = sum_p g_p x_p^T. With the mass
    A = sum_p |g_p| |x_p|, every entry of the Gram matrices X^T X and G^T G is right within gamma(i) |x_p| |x_q| and

@@ -16,10 +16,10 @@ all k. The examples are rowwise. Every step below maps rowwise tensors and publi
   dimension, and each is b. (Of unequal ranks it would align rows with something else: refused.)
 - Conv2d, GroupNorm, pooling on inputs of the rank at which torch calls the first dimension the batch, Linear on at
   least two dimensions (it acts on the last alone), LayerNorm and RMSNorm on more dimensions than they normalise (the
-  last ones, each vector of them by its own mean and deviation, or root mean square), Embedding on numbers [b, ...] (each is replaced by the row of the table
-  that it names), FiLM (a factor and a summand for each channel); their parameters, trained or not, are the same for all
-  rows. An Embedding that scales by how often a number occurs in
-  the batch, or shortens rows of its table when they are read, is refused.
+  last ones, each vector of them by its own mean and deviation, or root mean square), Embedding on numbers [b, ...]
+  (each is replaced by the row of the table that it names), FiLM (a factor and a summand for each channel); their
+  parameters, trained or not, are the same for all rows. An Embedding that scales by how often a number occurs in the
+  batch, or shortens rows of its table when they are read, is refused.
 - attention (`scaled_dot_product_attention`, without dropout) on tensors [b, ..., t, i] of one rank, the mask too: for
   each index of all dimensions but the last two it is softmax(Q K' / sqrt(i) + M) V of the matrices there, and the
   first of these dimensions is b in each of them, so row k of the result is made of row k alone.

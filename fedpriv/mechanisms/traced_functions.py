@@ -86,7 +86,7 @@ def _recurrent(
     for layer in range(layers):
         if layer and dropout:
             steps = functional.dropout(steps, dropout, training)
-        outputs = []
+        outputs: list[Tensor] = []
         for _ in range(directions):
             own = weights[each * len(ends) : each * (len(ends) + 1)]
             state = tuple(part[len(ends)] for part in (states if lstm else (states,)))

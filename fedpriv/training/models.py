@@ -13,6 +13,7 @@ import math
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -88,7 +89,7 @@ def build_model(
         train_part(model, config)
         freeze_marked(model, config.path or config.name)
     if statistics:
-        return with_running_statistics(model, config.name)
+        return with_running_statistics(model, config.name, config.buffers == "local")
     refuse_batch_norm(model, config.name)
     return model
 
@@ -138,9 +139,11 @@ def refuse_batch_norm(model: nn.Module, name: str) -> None:
             raise OptionError("model", name, f"layer {layer} is {type(module).__name__}, {words}; {allowed}")
 
 
-def with_running_statistics(model: nn.Module, name: str) -> nn.Module:
+def with_running_statistics(model: nn.Module, name: str, local: bool = False) -> nn.Module:
     """The model whose running means and variances are parameters that no gradient moves. So they are coordinates as all
     others are: batches move them, they travel and are averaged with their layer, or stay with the client with it.
+    local: the layers that have them become the last block, which a method can keep with the client (FedBN: Li et al.,
+    ICLR 2021).
 
     Raises `OptionError` for a layer that normalises by batches and has none, or whose statistics depend on how many
     batches there were, which no average says.
@@ -157,7 +160,34 @@ def with_running_statistics(model: nn.Module, name: str) -> nn.Module:
         for statistic in ("running_mean", "running_var"):
             value = module._buffers.pop(statistic)
             module.register_parameter(statistic, nn.Parameter(value, requires_grad=False))
+    if local:
+        norms = {id(part): part for part in model.modules() if _normalises_by_batches(part)}
+        for part in list(model.modules()):
+            for child, layer in part._modules.items():
+                if id(layer) in norms:
+                    part._modules[child] = _Elsewhere(norms[id(layer)])
+        if norms:
+            model.add_module("local_norms", _Kept(norms.values()))
     return model
+
+
+class _Elsewhere(nn.Module):
+    """A layer's place in the computation; its parameters are in another module."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.__dict__["layer"] = layer
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        outputs: Tensor = self.__dict__["layer"](inputs)
+        return outputs
+
+
+class _Kept(nn.ModuleList):
+    """Layers that are computed elsewhere: here, as the last block of a sequence, it gives what it got."""
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return inputs
 
 
 def _normalises_by_batches(module: nn.Module) -> bool:
@@ -348,7 +378,7 @@ def _custom(config: ModelConfig, shape: Shape, classes: int, text: Text | None, 
 
 def _moves_statistics_alone(model: nn.Module, name: str, call: Callable[[], Tensor]) -> Tensor:
     """What a call in training gives; buffers are afterwards as before. Raises `OptionError` for a buffer that it moves,
-    other than running statistics: it would pass from client to client, with their examples in it, and never be averaged.
+    other than running statistics: it would pass from client to client, their examples in it, and never be averaged.
     """
     before = {key: value.clone() for key, value in model.named_buffers()}
     model.train()
@@ -372,7 +402,7 @@ def give_logits(model: nn.Module, name: str, examples: Tensor, padding: int | No
     found = model(examples)
     if isinstance(found, Tensor) or not isinstance(getattr(found, "logits", None), Tensor):
         return found  # type: ignore[no-any-return]
-    kind, config = type(model), getattr(model, "config", None)
+    kind, config = type(model), cast(Any, getattr(model, "config", None))
     own = getattr(config, "pad_token_id", None)
     if padding is not None and own not in (None, padding):
         words = f"its configuration pads with {own}, and texts here are padded with {padding}"

@@ -66,9 +66,6 @@ def train_part(model: nn.Module, config: ModelConfig) -> nn.Module:
 
     Raises `OptionError` where there is nothing before the head, or nothing that an adapter belongs to.
     """
-    if config.lora_layers and config.train not in LORA:
-        words = f"model.train={config.train} adds no product to a layer; allowed: [], or model.train=lora|ffa_lora"
-        raise OptionError("model.lora_layers", list(config.lora_layers), words)
     if config.train == "all":
         return model
     head = head_of(model)[1]
@@ -229,8 +226,7 @@ def _width(layer: nn.Module) -> tuple[int, int]:
     """(inputs, outputs) of a linear layer."""
     if isinstance(layer, nn.Linear):
         return layer.in_features, layer.out_features
-    inputs, outputs = layer.weight.shape  # type: ignore[union-attr,operator]
-    return inputs, outputs
+    return tuple(layer.weight.shape)  # type: ignore[return-value,union-attr,arg-type]
 
 
 def _drops_out(layer: nn.Module) -> bool:
