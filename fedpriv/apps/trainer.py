@@ -63,17 +63,22 @@ class FunctionTrainer:
 
 @dataclass(frozen=True)
 class ReducedLoss(Task):
-    """Any loss of torch's with a ``reduction``: its mean over whatever it has for one example."""
+    """Any loss of torch's with a ``reduction``: its mean over whatever it has for one example. like: targets [n, ...],
+    whose form is public.
+    """
 
     loss: Any = None
-    target_dtype = "int64"
+    like: Any = None
+
+    def blank(self, *shape: int) -> Tensor:
+        return torch.zeros(*shape, *self.like.shape[1:], dtype=self.like.dtype)
 
     def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
         found: Tensor = self.loss(outputs, targets)
         return found.flatten(1).mean(1) if found.ndim > 1 else found
 
 
-def task_of(loss: Any) -> Task:
+def task_of(loss: Any, targets: Tensor) -> Task:
     """Raises `OptionError` for a loss that has none for a single example."""
     if loss is None or (type(loss) is nn.CrossEntropyLoss and loss.weight is None and not loss.label_smoothing):
         return CLASSES
@@ -81,7 +86,7 @@ def task_of(loss: Any) -> Task:
         raise OptionError("loss", type(loss).__name__, "a loss of torch.nn with `reduction`: CrossEntropyLoss(), ...")
     each = copy(loss)
     each.reduction = "none"
-    return ReducedLoss(loss=each)
+    return ReducedLoss(loss=each, like=targets[:0])
 
 
 class Trainer:
@@ -101,7 +106,8 @@ class Trainer:
     """
 
     def __init__(self, model: nn.Module, loss: Any, data: Any) -> None:
-        self.model, self.task, self.data = model, task_of(loss), _gathered(data)
+        self.model, self.data = model, _gathered(data)
+        self.task = task_of(loss, self.data.targets)
         freeze_marked(model, type(model).__name__)
         self._made: tuple[Any, SequentialTrainer] | None = None
 
@@ -116,6 +122,13 @@ class Trainer:
         chosen = torch.from_numpy(np.asarray(rows))
         return LocalData(self.data.inputs[chosen], self.data.targets[chosen])
 
+    def _vocabulary(self) -> int | None:
+        """Of whole numbers as inputs, how many the model surely reads: never from the data."""
+        if self.data.inputs.is_floating_point():
+            return None
+        tables = [part.num_embeddings for part in self.model.modules() if isinstance(part, nn.Embedding)]
+        return int(getattr(getattr(self.model, "config", None), "vocab_size", min(tables, default=2)))
+
     def of(self, form: Form, local: LocalConfig) -> SequentialTrainer:
         """The trainer of a run. Raises `OptionError` where the server's model is another."""
         own = tuple((name, tuple(part.shape)) for name, part in self.model.named_parameters())
@@ -126,7 +139,8 @@ class Trainer:
         if self._made is None:
             give_logits(self.model.cpu().eval(), type(self.model).__name__, self.data.inputs[:2])
         if self._made is None or self._made[0] != local:
-            self._made = local, SequentialTrainer(FlatModel(self.model, task=self.task), local)
+            flat = FlatModel(self.model, task=self.task, vocabulary=self._vocabulary())
+            self._made = local, SequentialTrainer(flat, local)
         return self._made[1]
 
 
