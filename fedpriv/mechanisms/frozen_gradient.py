@@ -35,7 +35,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from fedpriv.mechanisms.bookkeeping import mixed
 from fedpriv.mechanisms.device_errors import failed
-from fedpriv.mechanisms.quiet_vmap import quiet_vmap
+from fedpriv.mechanisms.quiet_vmap import quiet_vmap, said_to_be_traced
 from fedpriv.mechanisms.tasks import CLASSES, Task
 from fedpriv.mechanisms.traced_functions import TracedFunctions
 
@@ -120,7 +120,7 @@ class FrozenGradient:
         gradient, given = torch.func.grad(loss_of, has_aux=True), (*tensors_of(module), image, label)
         try:
             # Attention as products, which vmap knows, and without random numbers.
-            with sdpa_kernel(SDPBackend.MATH), _said_to_be_traced(), TracedFunctions():
+            with sdpa_kernel(SDPBackend.MATH), said_to_be_traced(), TracedFunctions():
                 try:
                     graph = make_fx(torch.func.functionalize(gradient))(*given)
                 except RuntimeError as error:
@@ -139,18 +139,6 @@ class FrozenGradient:
         random = any(torch.Tag.nondeterministic_seeded in node.target.tags for node in nodes)
         alone = random or any("as_strided" in node.target._schema.name for node in nodes)
         return cls(graph, {name: value.detach().clone() for name, value in module.named_buffers()}, random, alone)
-
-
-@contextmanager
-def _said_to_be_traced() -> Iterator[None]:
-    """Within, code that asks torch whether it is being compiled hears yes: transformers' models then take no step by
-    whether a mask is full.
-    """
-    before, torch.compiler._is_compiling_flag = torch.compiler._is_compiling_flag, True
-    try:
-        yield
-    finally:
-        torch.compiler._is_compiling_flag = before
 
 
 def dense(gradient: Tensor) -> Tensor:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from conftest import ledger_of, summary_of
@@ -19,7 +20,7 @@ import fedpriv.client.build
 import fedpriv.data.load
 from fedpriv.common.errors import OptionError
 from fedpriv.config.compose import compose
-from fedpriv.config.schema import ModelConfig
+from fedpriv.config.schema import LocalConfig, ModelConfig
 from fedpriv.mechanisms.noise import KEPT_BACK
 from fedpriv.mechanisms.per_example import PerExampleGradients
 from fedpriv.mechanisms.tasks import PADDING, NextToken, of_classes
@@ -27,6 +28,9 @@ from fedpriv.runs.start import start_run
 from fedpriv.training.flat_model import layout_of
 from fedpriv.training.language_models import Text
 from fedpriv.training.models import build_model
+from fedpriv.training.sequential import FlatModel, LocalData, SequentialTrainer, Training
+from fedpriv.training.vectorisable import obstacle
+from fedpriv.training.vectorised import VectorisedTrainer
 
 transformers = pytest.importorskip("transformers")
 CLASSES = 3
@@ -199,6 +203,18 @@ def test_what_no_model_has_is_refused_in_one_line(name: str, options: dict[str, 
     with pytest.raises(OptionError, match=words) as refused:
         built(name, **{"train": "lora", **options})
     assert len(str(refused.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize("name", ["bert", "gpt2"])
+def test_many_clients_train_at_once_as_one_after_the_other(name: str) -> None:
+    model = FlatModel(built(name, "lora"), vocabulary=VOCABULARY)
+    assert obstacle(model, (TOKENS,)) is None
+    ids, labels = texts()
+    local = LocalConfig(epochs=2, batch_size=3, lr=0.1, momentum=0.0, sampler="shuffle")
+    asked = [Training(model.theta.clone(), LocalData(ids[:n], labels[:n]), np.random.default_rng(n)) for n in (5, 4)]
+    one, other = (kind(model, local).train_all(asked) for kind in (SequentialTrainer, VectorisedTrainer))
+    for first, second in zip(one, other, strict=True):
+        torch.testing.assert_close(first.update, second.update, rtol=1e-4, atol=1e-6)
 
 
 def test_layers_are_named_by_the_ends_of_their_names() -> None:
