@@ -211,9 +211,11 @@ def test_many_clients_train_at_once_as_one_after_the_other(name: str) -> None:
     assert obstacle(model, (TOKENS,)) is None
     ids, labels = texts()
     local = LocalConfig(epochs=2, batch_size=3, lr=0.1, momentum=0.0, sampler="shuffle")
-    asked = [Training(model.theta.clone(), LocalData(ids[:n], labels[:n]), np.random.default_rng(n)) for n in (5, 4)]
-    one, other = (kind(model, local).train_all(asked) for kind in (SequentialTrainer, VectorisedTrainer))
-    for first, second in zip(one, other, strict=True):
+    start, found = model.theta.clone(), []
+    for kind in (SequentialTrainer, VectorisedTrainer):
+        asked = [Training(start, LocalData(ids[:n], labels[:n]), np.random.default_rng(n)) for n in (5, 4)]
+        found.append(kind(model, local).train_all(asked))
+    for first, second in zip(*found, strict=True):
         torch.testing.assert_close(first.update, second.update, rtol=1e-4, atol=1e-6)
 
 
