@@ -16,7 +16,8 @@ What the list reads beside parameters, input and target (buffers, tables) are co
 (`as_strided`) sees the memory around a tensor: then every example is computed by itself, on a copy of its input.
 
 A step that depends on a value in Python (`if x.max() > 1`, `float(x)`), or whose number of results does
-(`x[x > 0]`), is no list: refused. Random numbers (dropout) are drawn for each example by itself, from a seed that
+(`x[x > 0]`), is no list: refused. (Packed sequences, whose steps do, are computed at all places:
+`fedpriv.mechanisms.traced_functions`.) Random numbers (dropout) are drawn for each example by itself, from a seed that
 follows from the parameters, its input and its target alone. Drawn from one stream for all, an example would move the
 numbers of those after it, and a node's stream begins where everybody's does.
 """
@@ -118,6 +119,14 @@ class FrozenGradient:
                 raise Unfit(f"{name} is a tensor of a class of its own ({type(value).__name__})")
         places, image = _places(module), image.clone()
         gradient, given = torch.func.grad(loss_of, has_aux=True), (*tensors_of(module), image, label)
+        entered = ["the model itself"]  # the last one is where it failed
+        hooks = [
+            part.register_forward_pre_hook(
+                lambda layer, _, name=name: entered.append(f"{name}, {type(layer).__name__}")
+            )
+            for name, part in module.named_modules()
+            if name
+        ]
         try:
             # Attention as products, which vmap knows, and without random numbers.
             with sdpa_kernel(SDPBackend.MATH), said_to_be_traced(), TracedFunctions():
@@ -130,7 +139,11 @@ class FrozenGradient:
         except Exception as error:  # the user's code
             if failed(error):
                 raise
-            raise Unfit(f"one example's gradient is no fixed list of operations ({_in_words(error)})") from None
+            words = f"at {entered[-1]}: {_in_words(error)}"
+            raise Unfit(f"one example's gradient is no fixed list of operations ({words})") from None
+        finally:
+            for hook in hooks:
+                hook.remove()
         for node in graph.graph.nodes:
             if (reason := _objection(node)) is not None:
                 raise Unfit(reason)

@@ -236,6 +236,8 @@ class PerExampleGradients:
         """Chooses the mode and the physical batch once, from public facts and random examples."""
         random = torch.Generator().manual_seed(0)
         inputs = made_up(3, *shape, vocabulary=self.vocabulary, random=random).to(device)
+        if self.vocabulary is not None:
+            inputs[1, ..., (inputs.shape[-1] + 1) // 2 :] = 0  # texts of several lengths
         targets = self.task.blank(3).to(device)
         if self.mode == "opacus":
             return self._settle_opacus(inputs, targets)

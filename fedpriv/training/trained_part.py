@@ -12,7 +12,7 @@ part:
 - lora: of every linear layer and convolution, a product of two narrow ones beside it (Hu et al., ICLR 2022), and the
   head. `model.lora_layers` names fewer of them.
 - ffa_lora: of that product the second factor alone, and the head; the first stays as it is drawn (Sun et al., ICLR
-  2024): then noise is added to a linear function of what is trained, and an average of products is their product.
+  2024). Then the product is linear in what is trained: clients' average product is the product of their average.
 
 All of them begin as the model was: scale 1, shift 0, up 0.
 """

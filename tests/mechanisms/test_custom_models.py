@@ -287,7 +287,7 @@ def gradient_with_zeros(module: nn.Module, image: Tensor, label: Tensor) -> Tens
     ("make", "words"),
     [
         (lambda: Of(mean_of_steps, rnn=nn.LSTM(8, 16, batch_first=True), head=head()), "other ones when it is asked"),
-        (lambda: packed(nn.LSTM, False, proj_size=4), r"packed LSTM with projections \(proj_size\)"),
+        (lambda: packed(nn.LSTM, False, proj_size=4), r"at rnn, LSTM: ValueError: a packed LSTM with projections"),
     ],
 )
 def test_packed_sequences_that_have_no_gradient_of_one_example_alone(make: Callable[[], nn.Module], words: str) -> None:
