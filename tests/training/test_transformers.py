@@ -63,7 +63,9 @@ def dropping(shape: tuple[int, ...], classes: int, vocabulary: int) -> nn.Module
 
 def with_peft(model: nn.Module, *names: str) -> nn.Module:
     peft = pytest.importorskip("peft")
-    return peft.get_peft_model(model, peft.LoraConfig(r=2, target_modules=[*names], task_type="SEQ_CLS"))
+    return peft.get_peft_model(
+        model, peft.LoraConfig(r=2, target_modules=[*names], task_type="SEQ_CLS", fan_in_fan_out="c_attn" in names)
+    )
 
 
 def bert_peft(*given: Any) -> nn.Module:
