@@ -232,7 +232,7 @@ MODELS: dict[str, tuple[Made, str]] = {
     "parametrised": (lambda: Of(simple, body=spectral(), head=head()), "vmap"),
     "weight norm": (lambda: with_body(nn.utils.parametrizations.weight_norm(nn.Linear(64, 16))), "vmap"),
     "packed lstm": (lambda: packed(nn.LSTM, False), "vmap"),
-    "packed lstm, two layers both ways": (lambda: packed(nn.LSTM, False, num_layers=2, bidirectional=True), "vmap"),
+    "packed lstm, two layers": (lambda: packed(nn.LSTM, False, num_layers=2), "vmap"),
     "packed lstm, without bias, padded": (lambda: packed(nn.LSTM, True, bias=False, bidirectional=True), "vmap"),
     "packed gru": (lambda: packed(nn.GRU, True, bidirectional=True), "vmap"),
     "packed rnn": (lambda: packed(nn.RNN, False, nonlinearity="relu"), "vmap"),
