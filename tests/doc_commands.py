@@ -261,6 +261,7 @@ FITTING = {
     "PICTURES": {"local.batch_size": "2", "dataset.auxiliary": "0"},
     "huggingface": {"local.batch_size": "2", "dataset.auxiliary": "0"},
     "round: 3": {"num_rounds": "3", "num_clients": "8", "clients_per_round": "8"},
+    "my_gpt2": {"dataset.train_examples": "40", "local.batch_size": "4"},
     "model=gru": {"dataset.train_examples": "40", "local.batch_size": "4"},
     "_cifar": {"dataset": "digits", "dataset.train_examples": "40", "local.batch_size": "4"},
     "_cifar_sum": {"strategy.server.min_replies": "4"},

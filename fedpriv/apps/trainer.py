@@ -18,7 +18,9 @@ from fedpriv.common.errors import FedprivError, OptionError
 from fedpriv.common.messages import MalformedMessage
 from fedpriv.config.schema import LocalConfig
 from fedpriv.mechanisms.tasks import CLASSES, Task
+from fedpriv.training.models import give_logits
 from fedpriv.training.sequential import FlatModel, LocalData, LocalResult, SequentialTrainer, Training
+from fedpriv.training.trained_part import freeze_marked
 
 #: (arrays, number of examples) or (arrays, number of examples, metrics).
 Trained = tuple[Any, ...]
@@ -61,17 +63,22 @@ class FunctionTrainer:
 
 @dataclass(frozen=True)
 class ReducedLoss(Task):
-    """Any loss of torch's with a ``reduction``: its mean over whatever it has for one example."""
+    """Any loss of torch's with a ``reduction``: its mean over whatever it has for one example. like: targets [n, ...],
+    whose form is public.
+    """
 
     loss: Any = None
-    target_dtype = "int64"
+    like: Any = None
+
+    def blank(self, *shape: int) -> Tensor:
+        return torch.zeros(*shape, *self.like.shape[1:], dtype=self.like.dtype)
 
     def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
         found: Tensor = self.loss(outputs, targets)
         return found.flatten(1).mean(1) if found.ndim > 1 else found
 
 
-def task_of(loss: Any) -> Task:
+def task_of(loss: Any, targets: Tensor) -> Task:
     """Raises `OptionError` for a loss that has none for a single example."""
     if loss is None or (type(loss) is nn.CrossEntropyLoss and loss.weight is None and not loss.label_smoothing):
         return CLASSES
@@ -79,7 +86,7 @@ def task_of(loss: Any) -> Task:
         raise OptionError("loss", type(loss).__name__, "a loss of torch.nn with `reduction`: CrossEntropyLoss(), ...")
     each = copy(loss)
     each.reduction = "none"
-    return ReducedLoss(loss=each)
+    return ReducedLoss(loss=each, like=targets[:0])
 
 
 class Trainer:
@@ -87,17 +94,21 @@ class Trainer:
     options, and each example's own gradient where a method clips those.
 
     Args:
-        model: a torch module. Its parameters are the arrays that travel, under their names.
+        model: a torch module. Its parameters with ``requires_grad`` are the arrays that travel, under their names. All
+            others become buffers of the same name: they are neither clipped, given noise nor sent. Buffers stay here.
         loss: of outputs and targets; a loss of torch.nn. None: cross-entropy.
         data: this client's training examples: (inputs [n, ...], targets [n, ...]), a dataset of pairs, or a loader of
             batches, each a pair or a dictionary of two. They are read once, in order.
 
     Raises:
-        OptionError: for data that are no pairs, and for a loss without `reduction`.
+        OptionError: for data that are no pairs, for a loss without `reduction`, and for a model of which nothing is
+            trained.
     """
 
     def __init__(self, model: nn.Module, loss: Any, data: Any) -> None:
-        self.model, self.task, self.data = model, task_of(loss), _gathered(data)
+        self.model, self.data = model, _gathered(data)
+        self.task = task_of(loss, self.data.targets)
+        freeze_marked(model, type(model).__name__)
         self._made: tuple[Any, SequentialTrainer] | None = None
 
     @property
@@ -111,14 +122,25 @@ class Trainer:
         chosen = torch.from_numpy(np.asarray(rows))
         return LocalData(self.data.inputs[chosen], self.data.targets[chosen])
 
+    def _vocabulary(self) -> int | None:
+        """Of whole numbers as inputs, how many the model surely reads: never from the data."""
+        if self.data.inputs.is_floating_point():
+            return None
+        tables = [part.num_embeddings for part in self.model.modules() if isinstance(part, nn.Embedding)]
+        return int(getattr(getattr(self.model, "config", None), "vocab_size", min(tables, default=2)))
+
     def of(self, form: Form, local: LocalConfig) -> SequentialTrainer:
         """The trainer of a run. Raises `OptionError` where the server's model is another."""
         own = tuple((name, tuple(part.shape)) for name, part in self.model.named_parameters())
         if own != form.floats:
-            words = "the server's arrays must be this model's parameters: ArrayRecord(dict(model.named_parameters()))"
+            trained = "{name: p for name, p in model.named_parameters() if p.requires_grad}"
+            words = f"the server's arrays must be this model's trained parameters: ArrayRecord({trained})"
             raise OptionError("initial_arrays", [name for name, _ in form.floats][:5], words)
+        if self._made is None:
+            give_logits(self.model.cpu().eval(), type(self.model).__name__, self.data.inputs[:2])
         if self._made is None or self._made[0] != local:
-            self._made = local, SequentialTrainer(FlatModel(self.model, task=self.task), local)
+            flat = FlatModel(self.model, task=self.task, vocabulary=self._vocabulary())
+            self._made = local, SequentialTrainer(flat, local)
         return self._made[1]
 
 

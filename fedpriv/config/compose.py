@@ -121,7 +121,7 @@ def validate(raw: dict[str, Any]) -> Config:
 
 
 #: Options whose values are lists.
-LISTS = (("engine", "faults"), ("dataset", "classes"), ("dataset", "examples"))
+LISTS = (("engine", "faults"), ("model", "lora_layers"), ("dataset", "classes"), ("dataset", "examples"))
 
 
 def _freeze_lists(raw: dict[str, Any]) -> dict[str, Any]:

@@ -17,7 +17,7 @@ REMOTE_OPTIONS = re.compile(
     r"seed|num_clients|clients_per_round|over_selection|num_rounds"
     r"|(local|evaluate|checkpoint)\.[a-z_]+"
     r"|partition\.(alpha|min_examples|examples_per_client|classes_per_client|shards_per_client|test_fraction)"
-    r"|model\.(hidden|second_hidden|groups|train|rank)"
+    r"|model\.(hidden|second_hidden|groups|train|rank|lora_layers|buffers)"
     r"|dataset\.(auxiliary|size|channels|background|white_level|test_fraction|train_examples|classes|examples)"
     r"|dataset\.(schema_digest|separator|decimal|encoding)"
     r"|features\.(map|normalise|mirror|dims|exponent)"

@@ -69,10 +69,16 @@ class ModelConfig(Options):
     path: str | None = Field(
         default=None, description="custom: dotted path of (shape, classes; of text: vocabulary) -> module"
     )
-    train: Literal["all", "head", "film", "lora", "bias"] = Field(
+    train: Literal["all", "head", "film", "lora", "ffa_lora", "bias"] = Field(
         default="all", description="what is trained; the rest stays as it is: no coordinate, no noise, not sent"
     )
-    rank: int = Field(default=4, ge=1, description="train=lora: rank of the products beside the frozen layers")
+    rank: int = Field(default=4, ge=1, description="train=lora, ffa_lora: rank of the products beside frozen layers")
+    lora_layers: tuple[str, ...] = Field(
+        default=(), description="train=lora, ffa_lora: names of the layers, or the ends of their names; []: all"
+    )
+    buffers: Literal["averaged", "local"] = Field(
+        default="averaged", description="BatchNorm: averaged, statistics too, or local: its layers are the last block"
+    )
     weights: str | None = Field(
         default=None, description="file of a state dict (.safetensors, .pt, .pth) that training starts from; public"
     )

@@ -10,6 +10,7 @@ e width of an embedding.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -62,7 +63,7 @@ class _Seen:
             type(layer) not in OF_SEQUENCES or (type(layer) is nn.Linear and calls[0][0].ndim == 2)
         ):
             return cls(layer, calls[0][0], gradients[0], most)
-        size = layer.normalized_shape if isinstance(layer, nn.LayerNorm) else (-1,)
+        size = getattr(layer, "normalized_shape", (-1,))
 
         def positions(parts: list[Tensor], own: Sequence[int]) -> Tensor:
             shaped = [x.reshape(len(x), -1, *(x.shape[-1:] if own == (-1,) else own)) for x in parts]
@@ -84,8 +85,15 @@ class Trace:
     steps: the model's, if they are known already. Raises `NotRowwise`.
     """
 
-    def __init__(self, module: nn.Module, most: int, steps: Rowwise | None = None, task: Task = CLASSES) -> None:
-        self.steps, self.most, self.task = steps or Rowwise(module), most, task
+    def __init__(
+        self,
+        module: nn.Module,
+        most: int,
+        steps: Rowwise | None = None,
+        task: Task = CLASSES,
+        precision: str = "float32",
+    ) -> None:
+        self.steps, self.most, self.task, self.precision = steps or Rowwise(module), most, task, precision
         self.layers = self.steps.layers
         self.seen: list[_Seen] = []
 
@@ -94,9 +102,10 @@ class Trace:
         calls: dict[int, list[tuple[Tensor, Tensor]]] = {id(layer): [] for layer in self.layers}
 
         def note(layer: nn.Module, inputs: Tensor, outputs: Tensor) -> None:
-            calls[id(layer)].append((inputs.detach(), outputs))
+            calls[id(layer)].append((_float32(inputs.detach()), outputs))
 
-        losses = self.task.losses(self.steps.run(inputs, note), targets)
+        with mixed(inputs.device, self.precision):
+            losses = self.task.losses(self.steps.run(inputs, note), targets)
         outputs = [output for layer in self.layers for _, output in calls[id(layer)]]
         found = iter(torch.autograd.grad(losses.sum(), outputs, allow_unused=True))
         self.seen = []
@@ -105,7 +114,8 @@ class Trace:
             gradients = [next(found) for _ in own]
             if all(gradient is None for gradient in gradients):
                 raise NotRowwise("a layer has no part in the logits")
-            whole = [torch.zeros_like(y) if g is None else g for g, (_, y) in zip(gradients, own, strict=True)]
+            both = zip(gradients, own, strict=True)
+            whole = [_float32(torch.zeros_like(y) if g is None else g) for g, (_, y) in both]
             self.seen.append(_Seen.of(layer, own, whole, self.most))
         return losses.detach()
 
@@ -135,6 +145,18 @@ class Trace:
     def numbers(self) -> int:
         """How many numbers this pass holds in memory: outputs are as many as their gradients."""
         return sum(t.numel() for seen in self.seen for t in (seen.gradient, *seen.tensors()))
+
+
+def mixed(device: torch.device, precision: str) -> AbstractContextManager[Any]:
+    """Within, products are computed in ``precision``, and every layer's parameters are rounded for each call anew."""
+    if precision == "float32":
+        return nullcontext()
+    return torch.autocast(device.type, getattr(torch, precision), cache_enabled=False)
+
+
+def _float32(x: Tensor) -> Tensor:
+    """The same numbers; token ids as they are."""
+    return x.float() if x.is_floating_point() else x
 
 
 def without(values: Tensor, broken: Tensor) -> Tensor:
@@ -243,9 +265,10 @@ def _group_norm_norms(seen: _Seen) -> Tensor:
 
 def _layer_norm_norms(seen: _Seen) -> Tensor:
     layer = seen.layer
-    normal = functional.layer_norm(seen.inputs, layer.normalized_shape, eps=layer.eps)
+    norm = functional.layer_norm if isinstance(layer, nn.LayerNorm) else functional.rms_norm
+    normal = norm(seen.inputs, layer.normalized_shape, eps=layer.eps)
     seen.kept = [(seen.gradient * normal).sum(1)]
-    if layer.bias is not None:
+    if getattr(layer, "bias", None) is not None:
         seen.kept.append(seen.gradient.sum(1))
     return torch.stack([squared_lengths(part) for part in seen.kept]).sum(0)
 
@@ -296,7 +319,7 @@ KINDS: dict[type[nn.Module], tuple[Callable[[_Seen], Tensor], Callable[[_Seen, T
     nn.Linear: (_linear_norms, _add_linear),
     nn.Conv2d: (_conv_norms, _add_conv),
     nn.GroupNorm: (_group_norm_norms, _add_kept),
-    nn.LayerNorm: (_layer_norm_norms, _add_kept),
+    **dict.fromkeys((nn.LayerNorm, nn.RMSNorm), (_layer_norm_norms, _add_kept)),
     Film: (_film_norms, _add_kept),
     nn.Embedding: (_embedding_norms, _add_embedding),
 }

@@ -16,7 +16,8 @@ What the list reads beside parameters, input and target (buffers, tables) are co
 (`as_strided`) sees the memory around a tensor: then every example is computed by itself, on a copy of its input.
 
 A step that depends on a value in Python (`if x.max() > 1`, `float(x)`), or whose number of results does
-(`x[x > 0]`), is no list: refused. Random numbers (dropout) are drawn for each example by itself, from a seed that
+(`x[x > 0]`), is no list: refused. (Packed sequences, whose steps do, are computed at all places:
+`fedpriv.mechanisms.traced_functions`.) Random numbers (dropout) are drawn for each example by itself, from a seed that
 follows from the parameters, its input and its target alone. Drawn from one stream for all, an example would move the
 numbers of those after it, and a node's stream begins where everybody's does.
 """
@@ -33,9 +34,11 @@ import torch
 from torch import Tensor, fx, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from fedpriv.mechanisms.bookkeeping import mixed
 from fedpriv.mechanisms.device_errors import failed
-from fedpriv.mechanisms.quiet_vmap import quiet_vmap
+from fedpriv.mechanisms.quiet_vmap import quiet_vmap, said_to_be_traced
 from fedpriv.mechanisms.tasks import CLASSES, Task
+from fedpriv.mechanisms.traced_functions import TracedFunctions
 
 #: What a tensor that nobody has filled may be used for: to be overwritten.
 FILLS = ("fill", "bernoulli", "zero", "uniform", "normal", "copy", "full", "exponential", "random")
@@ -96,16 +99,19 @@ class FrozenGradient:
         return trained, others | self.buffers
 
     @classmethod
-    def of(cls, module: nn.Module, image: Tensor, label: Tensor, task: Task = CLASSES) -> FrozenGradient:
-        """Raises `Unfit`."""
+    def of(
+        cls, module: nn.Module, image: Tensor, label: Tensor, task: Task = CLASSES, precision: str = "float32"
+    ) -> FrozenGradient:
+        """precision: of the products, whose rounding is in the list. Raises `Unfit`."""
         from torch.fx.experimental.proxy_tensor import make_fx  # a second that only such models need
 
         def loss_of(
             trained: dict[str, Tensor], others: dict[str, Tensor], image: Tensor, label: Tensor
         ) -> tuple[Tensor, Tensor]:
             values = {place: (others | trained)[name] for place, name in places.items()}
-            logits = torch.func.functional_call(module, values, (image.unsqueeze(0),), tie_weights=False)
-            loss = task.mean_loss(logits, label.unsqueeze(0))
+            with mixed(image.device, precision):
+                logits = torch.func.functional_call(module, values, (image.unsqueeze(0),), tie_weights=False)
+                loss = task.mean_loss(logits, label.unsqueeze(0))
             return loss, loss.detach()
 
         for name, value in (*module.named_parameters(), *module.named_buffers()):
@@ -113,8 +119,17 @@ class FrozenGradient:
                 raise Unfit(f"{name} is a tensor of a class of its own ({type(value).__name__})")
         places, image = _places(module), image.clone()
         gradient, given = torch.func.grad(loss_of, has_aux=True), (*tensors_of(module), image, label)
+        entered = ["the model itself"]  # the last one is where it failed
+        hooks = [
+            part.register_forward_pre_hook(
+                lambda layer, _, name=name: entered.append(f"{name}, {type(layer).__name__}")
+            )
+            for name, part in module.named_modules()
+            if name
+        ]
         try:
-            with sdpa_kernel(SDPBackend.MATH):  # attention as products, which vmap knows, and without random numbers
+            # Attention as products, which vmap knows, and without random numbers.
+            with sdpa_kernel(SDPBackend.MATH), said_to_be_traced(), TracedFunctions():
                 try:
                     graph = make_fx(torch.func.functionalize(gradient))(*given)
                 except RuntimeError as error:
@@ -124,7 +139,11 @@ class FrozenGradient:
         except Exception as error:  # the user's code
             if failed(error):
                 raise
-            raise Unfit(f"one example's gradient is no fixed list of operations ({_in_words(error)})") from None
+            words = f"at {entered[-1]}: {_in_words(error)}"
+            raise Unfit(f"one example's gradient is no fixed list of operations ({words})") from None
+        finally:
+            for hook in hooks:
+                hook.remove()
         for node in graph.graph.nodes:
             if (reason := _objection(node)) is not None:
                 raise Unfit(reason)

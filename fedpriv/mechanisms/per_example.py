@@ -7,7 +7,7 @@ product of its input and its output's gradient, so norms and the weighted sum fo
 - Conv2d: per-example gradients as batched matrix products of unfolded inputs, or, where the kernel is large relative
   to the example, the norm from Gram matrices (ghost clipping) and one more matrix product for the sum.
 - Linear over the positions of a sequence, and any layer that is called several times (each call a position): as Conv2d.
-- GroupNorm, LayerNorm, FiLM: two sums over positions.
+- GroupNorm, LayerNorm, RMSNorm, FiLM: two sums over positions.
 - Embedding: one row for each token of the example, the sum of its positions' gradients; the other rows are zero and are
   never formed, so it costs what the tokens cost.
 It is used for models that are proved to treat a batch's examples one by one (`fedpriv.mechanisms.rowwise`). Any other
@@ -24,10 +24,11 @@ fl(S) the computed one. Then |fl S(D+e) - fl S(D)| <= w_e |c_e| + err(D+e) + err
 gamma(n) = n u/(1 - n u) bound a float64 sum of n products, in any order (Higham 2002, section 3.1): by gamma(n)
 times the sum of their absolute values. Lengths are Euclidean.
 
-1. Gradients that are formed (GroupNorm, LayerNorm, FiLM, Embedding, biases, explicit Conv2d, vmap): c_k is the float32
-   tensor itself, however badly it was computed, and the same tensor is measured and summed. Norm and sum are float64:
-   the norm is right within gamma(d), the sum within gamma(b) sum_k w_k |c_k|. (An Embedding's c_k is kept as p rows, no
-   two of one token that are not zero: a row of the sum has one term of each example. Its other rows are zero exactly.)
+1. Gradients that are formed (GroupNorm, LayerNorm, RMSNorm, FiLM, Embedding, biases, explicit Conv2d, vmap): c_k is
+   the float32 tensor itself, however badly it was computed, and the same tensor is measured and summed. Norm and sum
+   are float64: the norm is right within gamma(d), the sum within gamma(b) sum_k w_k |c_k|. (An Embedding's c_k is kept
+   as p rows, no two of one token that are not zero: a row of the sum has one term of each example. Its other rows are
+   zero exactly.)
 2. Linear: c_k = g x^T, |c_k| = |g| |x|, and its terms do not cancel within an example: as 1.
 3. Conv2d, and Linear of several positions, by ghost clipping: c_k = sum_p g_p x_p^T. With the mass
    A = sum_p |g_p| |x_p|, every entry of the Gram matrices X^T X and G^T G is right within gamma(i) |x_p| |x_q| and
@@ -71,7 +72,7 @@ import torch
 from torch import Tensor, nn
 
 from fedpriv.common.errors import OptionError
-from fedpriv.mechanisms.bookkeeping import KINDS, Trace, add_rows, filled, squared_lengths, without
+from fedpriv.mechanisms.bookkeeping import KINDS, Trace, add_rows, filled, mixed, squared_lengths, without
 from fedpriv.mechanisms.clipped_sums import (
     NUMBERS_ON_GPU,
     PHYSICAL_NUMBERS,
@@ -97,7 +98,7 @@ BLOCK_OF_TEXT = 128
 COMMON = 16
 
 #: How closely a way must agree with the model's own gradients of single examples before it is used.
-TOLERANCE = 1e-3
+TOLERANCE = {"float32": 1e-3, "bfloat16": 2.0**-4}
 
 
 def block_for(expected: int, most: int = BLOCK) -> int:
@@ -131,7 +132,7 @@ class PerExampleGradients:
     model's own gradients is looked at on random examples (never on the client's) at random parameters; that no example
     moves the sum by more than the bound is proved, and rests on no look. physical: number of
     examples computed at a time, None: ``block``, or as many as `PHYSICAL_NUMBERS` hold. block: public, from the
-    expected batch size; never from the batch drawn.
+    expected batch size; never from the batch drawn. precision: of the products of forward and backward passes.
     """
 
     def __init__(
@@ -142,7 +143,9 @@ class PerExampleGradients:
         block: int = BLOCK,
         task: Task = CLASSES,
         vocabulary: int | None = None,
+        precision: str = "float32",
     ) -> None:
+        self.precision = precision
         self.module, self.mode, self.physical, self.block, self.task = module, mode, physical, block, task
         self.vocabulary = vocabulary
         self._settled = False
@@ -215,10 +218,13 @@ class PerExampleGradients:
         if self.mode != "bookkeeping":
             gradients, losses = self._gradients(inputs, targets)
             return [(name, squared_lengths(gradient)) for name, gradient in gradients.items()], losses
-        trace = Trace(self.module, self.physical or 1, self._steps, self.task)
+        trace = self._trace(self.physical or 1)
         losses = trace.run(inputs, targets)
         names = trace.steps.names
         return [(name, KINDS[type(seen.layer)][0](seen)) for name, seen in zip(names, trace.seen, strict=True)], losses
+
+    def _trace(self, most: int, steps: Rowwise | None = None) -> Trace:
+        return Trace(self.module, most, steps or self._steps, self.task, self.precision)
 
     def _median_norm(self, inputs: Tensor, targets: Tensor, unit: Tensor | None) -> float:
         norms = self.clipped_sum(inputs, targets, 1.0, unit=unit).norms
@@ -230,6 +236,8 @@ class PerExampleGradients:
         """Chooses the mode and the physical batch once, from public facts and random examples."""
         random = torch.Generator().manual_seed(0)
         inputs = made_up(3, *shape, vocabulary=self.vocabulary, random=random).to(device)
+        if self.vocabulary is not None:
+            inputs[1, ..., (inputs.shape[-1] + 1) // 2 :] = 0  # texts of several lengths
         targets = self.task.blank(3).to(device)
         if self.mode == "opacus":
             return self._settle_opacus(inputs, targets)
@@ -249,7 +257,7 @@ class PerExampleGradients:
     def _settle_bookkeeping(self, inputs: Tensor, targets: Tensor) -> None:
         """Raises `NotRowwise`, or `_Differs` where the steps are not the model's."""
         steps, before = Rowwise(self.module), self.physical
-        trace = Trace(self.module, len(targets), steps, self.task)
+        trace = self._trace(len(targets), steps)
         trace.run(inputs, targets)
         trace.squared_norms()
         given, self._steps, self.mode = self.mode, steps, "bookkeeping"
@@ -265,11 +273,11 @@ class PerExampleGradients:
         """With a block's own number of rows, on which a model's numbers may depend. Raises `_Differs`."""
         rows = torch.arange(size, device=targets.device) % len(targets)
         with self._elsewhere():
-            trace = Trace(self.module, size, self._steps, self.task)
+            trace = self._trace(size)
             trace.run(inputs[rows], targets[rows])
             norms, total = torch.sqrt(trace.squared_norms()), self._zeros(targets.device)
             trace.add_weighted_sum(torch.ones_like(norms), total)
-            _compare(norms, total, self._single_gradients(inputs[:size], targets[:size]))
+            self._compare(norms, total, self._single_gradients(inputs[:size], targets[:size]))
 
     def _settle_opacus(self, inputs: Tensor, targets: Tensor) -> None:
         """Raises `OptionError` for a model of which independence is not proved."""
@@ -285,7 +293,7 @@ class PerExampleGradients:
 
     def _settle_frozen(self, inputs: Tensor, targets: Tensor) -> None:
         """Raises `Unfit`, or `_Differs` where the model gives other gradients than it gave when it was frozen."""
-        frozen = FrozenGradient.of(self.module, inputs[0], targets[0], self.task)
+        frozen = FrozenGradient.of(self.module, inputs[0], targets[0], self.task, self.precision)
         self._many, alone = frozen.singly(), self.mode == "singly" or frozen.alone
         try:
             self._compare_formed(inputs, targets, frozen.random)
@@ -311,7 +319,7 @@ class PerExampleGradients:
             rows = [part.flatten(1) for part in self._gradients(inputs, targets)[0].values()]
             found = torch.cat(rows, 1).double()
             if not random:
-                _compare(found.norm(dim=1), found.sum(0), self._single_gradients(inputs, targets))
+                self._compare(found.norm(dim=1), found.sum(0), self._single_gradients(inputs, targets))
 
     def _choose_block(self, inputs: Tensor, targets: Tensor, numbers: int) -> None:
         """numbers: held for one example."""
@@ -339,7 +347,7 @@ class PerExampleGradients:
             if self.mode != "bookkeeping":
                 gradients, losses = self._gradients(some, of)
                 return [losses, *gradients.values()]
-            trace = Trace(self.module, size, self._steps, self.task)
+            trace = self._trace(size)
             losses = trace.run(some, of)
             trace.squared_norms()
             return [losses, *(part for seen in trace.seen for part in (seen.inputs, seen.gradient, *seen.kept))]
@@ -370,19 +378,29 @@ class PerExampleGradients:
         """The model's own gradients [b, d] of single examples; zeros of what is not trained."""
         found = []
         for image, label in zip(inputs, targets, strict=True):
-            loss = self.task.mean_loss(self.module(image.clone().unsqueeze(0)), label.unsqueeze(0))
+            with mixed(inputs.device, self.precision):
+                loss = self.task.mean_loss(self.module(image.clone().unsqueeze(0)), label.unsqueeze(0))
             trained = [parameter for parameter in self._parameters if parameter.requires_grad]
             own = dict(zip(map(id, trained), torch.autograd.grad(loss, trained, allow_unused=True), strict=True))
             parts = [(parameter, own.get(id(parameter))) for parameter in self._parameters]
             found.append(torch.cat([torch.zeros_like(p).reshape(-1) if g is None else dense(g) for p, g in parts]))
         return torch.stack(found)
 
+    def _compare(self, norms: Tensor, total: Tensor, gradients: Tensor) -> None:
+        """Raises `_Differs` where norms [b] or the sum [d] are not those of ``gradients`` [k, d], rows in turn."""
+        expected, rows = gradients.double(), torch.arange(len(norms), device=norms.device) % len(gradients)
+        lengths, apart = expected.norm(dim=1)[rows], (total - rows.bincount().double() @ expected).norm()
+        within = TOLERANCE[self.precision]
+        close = torch.allclose(norms, lengths, rtol=within, atol=1e-6, equal_nan=True)
+        if not close or apart > within * (lengths.sum() + 1e-6):
+            raise _Differs("its gradients are other ones when it is asked again")
+
     # --- book-keeping ------------------------------------------------------------------------------------
 
     def _add_by_bookkeeping(
         self, inputs: Tensor, targets: Tensor, real: int, bound: float, total: Tensor
     ) -> tuple[Tensor, float]:
-        trace = Trace(self.module, self.physical or 1, self._steps, self.task)
+        trace = self._trace(self.physical or 1)
         losses = trace.run(inputs, targets)
         norms = torch.sqrt(trace.squared_norms())
         broken = ~torch.isfinite(norms)
@@ -420,12 +438,3 @@ def _of_real(factors: Tensor, real: int) -> Tensor:
     """factors [b] with zeros for the block's padding."""
     factors[real:] = 0.0
     return factors
-
-
-def _compare(norms: Tensor, total: Tensor, gradients: Tensor) -> None:
-    """Raises `_Differs` where norms [b] or the sum [d] are not those of ``gradients`` [k, d], rows in turn."""
-    expected, rows = gradients.double(), torch.arange(len(norms), device=norms.device) % len(gradients)
-    lengths, apart = expected.norm(dim=1)[rows], (total - rows.bincount().double() @ expected).norm()
-    close = torch.allclose(norms, lengths, rtol=TOLERANCE, atol=1e-6, equal_nan=True)
-    if not close or apart > TOLERANCE * (lengths.sum() + 1e-6):
-        raise _Differs("its gradients are other ones when it is asked again")

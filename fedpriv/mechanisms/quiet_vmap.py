@@ -7,7 +7,8 @@ an issue on GitHub. Models are anybody's, and where such a model is slow, the ch
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import wraps
 from typing import Any
 
@@ -27,3 +28,15 @@ def quiet_vmap(function: Callable[..., Any], **options: Any) -> Callable[..., An
             return many(*given)
 
     return call
+
+
+@contextmanager
+def said_to_be_traced() -> Iterator[None]:
+    """Within, code that asks torch whether it is being compiled hears yes: transformers' models then take no step by
+    whether a mask is full.
+    """
+    before, torch.compiler._is_compiling_flag = torch.compiler._is_compiling_flag, True
+    try:
+        yield
+    finally:
+        torch.compiler._is_compiling_flag = before

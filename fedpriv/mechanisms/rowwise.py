@@ -15,11 +15,11 @@ all k. The examples are rowwise. Every step below maps rowwise tensors and publi
 - elementwise functions of one tensor, or of several of one rank: broadcasting aligns first dimension with first
   dimension, and each is b. (Of unequal ranks it would align rows with something else: refused.)
 - Conv2d, GroupNorm, pooling on inputs of the rank at which torch calls the first dimension the batch, Linear on at
-  least two dimensions (it acts on the last alone), LayerNorm on more dimensions than it normalises (the last ones, each
-  vector of them by its own mean and deviation), Embedding on numbers [b, ...] (each is replaced by the row of the table
-  that it names), FiLM (a factor and a summand for each channel); their parameters, trained or not, are the same for all
-  rows. An Embedding that scales by how often a number occurs in
-  the batch, or shortens rows of its table when they are read, is refused.
+  least two dimensions (it acts on the last alone), LayerNorm and RMSNorm on more dimensions than they normalise (the
+  last ones, each vector of them by its own mean and deviation, or root mean square), Embedding on numbers [b, ...]
+  (each is replaced by the row of the table that it names), FiLM (a factor and a summand for each channel); their
+  parameters, trained or not, are the same for all rows. An Embedding that scales by how often a number occurs in the
+  batch, or shortens rows of its table when they are read, is refused.
 - attention (`scaled_dot_product_attention`, without dropout) on tensors [b, ..., t, i] of one rank, the mask too: for
   each index of all dimensions but the last two it is softmax(Q K' / sqrt(i) + M) V of the matrices there, and the
   first of these dimensions is b in each of them, so row k of the result is made of row k alone.
@@ -195,9 +195,9 @@ POINTWISE = (
 POOLS = (nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d)
 #: Layers with parameters, and the rank of their inputs; of sequences, any that the layer leaves a first dimension.
 WITH_PARAMETERS: dict[type[nn.Module], int | None] = {nn.Conv2d: 4, nn.GroupNorm: 4}
-WITH_PARAMETERS |= dict.fromkeys((nn.Linear, nn.LayerNorm, nn.Embedding, Film))
+WITH_PARAMETERS |= dict.fromkeys((nn.Linear, nn.LayerNorm, nn.RMSNorm, nn.Embedding, Film))
 #: Those that may be called several times.
-OF_SEQUENCES = (nn.Linear, nn.LayerNorm, nn.Embedding)
+OF_SEQUENCES = (nn.Linear, nn.LayerNorm, nn.RMSNorm, nn.Embedding)
 LEAVES = (*POINTWISE, *POOLS, nn.Flatten, *WITH_PARAMETERS)
 #: What these layers call their tensors.
 TENSORS = ("weight", "bias", "scale", "shift")
@@ -276,7 +276,7 @@ class Rowwise:
             raise NotRowwise(f"{kind.__name__} is called with more than its input")
         (inputs,) = args
         rank = WITH_PARAMETERS.get(kind, 4 if kind in POOLS else None)
-        least = 1 + {nn.Linear: 1, Film: 1, nn.LayerNorm: len(getattr(layer, "normalized_shape", ()))}.get(kind, 0)
+        least = 1 + {nn.Linear: 1, Film: 1}.get(kind, len(getattr(layer, "normalized_shape", ())))
         if inputs.ndim < least or rank not in (None, inputs.ndim):
             raise NotRowwise(f"{kind.__name__} has an input of {inputs.ndim} dimensions")
         if isinstance(layer, Film) and layer.dim % inputs.ndim == 0:  # a factor by an example's place in the batch

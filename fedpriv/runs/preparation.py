@@ -44,7 +44,6 @@ def resolve(config: Config, folder: Path | None) -> tuple[Config, Worker, Plan]:
     doing("choosing the noise" if config.privacy.target_epsilon else "checking the options")
     config = with_target(config.model_copy(update={"model": model, "run_dir": str(folder) if folder else None}))
     check_sampler(config, worker.data)
-    check_precision(config)
     check_budget(config)
     refuse_unseen(config)
     check_faults(config)
@@ -219,18 +218,11 @@ def check_model(config: Config, worker: Worker) -> None:
         option, value = ("optimizer", optimizer.name) if optimizer.name != "sgd" else ("lr", optimizer.lr)
         words = "moves running statistics (BatchNorm) by more than their mean, a variance below 0 may come of it"
         raise OptionError(f"strategy.server.{option}", value, f"{words}; allowed: optimizer=sgd lr=1")
+    if config.model.buffers == "local" and worker.model.statistics is None:
+        words = "the model has no BatchNorm, whose layers would stay with their client; allowed: averaged"
+        raise OptionError("model.buffers", "local", words)
     if config.model.name == "custom" and clips:
         worker.trainer.per_example(worker.data.dataset.shape, units=worker.by_person)
-
-
-def check_precision(config: Config) -> None:
-    """Raises `OptionError` for mixed precision where per-example gradients are clipped: the norm that is compared with
-    the bound and the gradient that is summed would be rounded apart.
-    """
-    asked = config.engine.precision
-    if asked != "float32" and client_class(config).traits.clips_examples:
-        words = f"{config.strategy.name} clips the gradients of single examples, and their norms must be exact"
-        raise OptionError("engine.precision", asked, f"{words}; allowed: float32")
 
 
 def check_sampler(config: Config, data: FederatedData) -> None:

@@ -55,11 +55,15 @@ class Layers:
 
 @dataclass(frozen=True)
 class Layout:
-    """How a model's parameters lie in the flat vector: the blocks in order, and every tensor's place."""
+    """How a model's parameters lie in the flat vector: the blocks in order, and every tensor's place.
+
+    tied: (name, other name) of parameters that lie in the block of the first name, and are used in another one too.
+    """
 
     blocks: tuple[Block, ...]
     names: tuple[str, ...]
     shapes: tuple[tuple[int, ...], ...]
+    tied: tuple[tuple[str, str], ...] = ()
 
     @property
     def num_parameters(self) -> int:
@@ -68,7 +72,8 @@ class Layout:
     def last_blocks(self, count: int | None, option: str) -> slice:
         """The slice of the last ``count`` blocks; None: two, or one of a model that has only two.
 
-        Raises `OptionError` for ``option`` where no block would be left before them.
+        Raises `OptionError` for ``option`` where no block would be left before them, or a tied parameter would be of
+        both parts.
         """
         blocks = len(self.blocks)
         count = max(1, min(2, blocks - 1)) if count is None else count
@@ -81,6 +86,11 @@ class Layout:
                 count,
                 f"the model has {blocks} named block{'s' * (blocks != 1)} ({words}): at most {blocks - 1}",
             )
+        last = {block.name for block in self.blocks[-count:]}
+        for pair in self.tied:
+            if len({name.partition(".")[0] in last for name in pair}) == 2:
+                words = f"{pair[0]} and {pair[1]} are one parameter, which cannot both stay and travel: make two of it"
+                raise OptionError(option, count, f"{words}, or count {pair[0].partition('.')[0]} among them")
         return slice(self.blocks[-count].start, self.num_parameters)
 
     def split(self, flat: Tensor) -> Iterator[tuple[str, Tensor]]:
@@ -94,21 +104,19 @@ class Layout:
 
 def layout_of(model: nn.Module) -> Layout:
     """The layout of a model: a block is a child module, or a parameter of the model's own (a token, positions). A
-    parameter that two blocks share is refused.
+    parameter with two names is one coordinate, and lies in the block of its first name.
     """
     blocks, names, shapes, start = list[Block](), list[str](), list[tuple[int, ...]](), 0
-    known: dict[int, str] = {}
+    known, tied = dict[int, str](), list[tuple[str, str]]()
     for name, parameter in model.named_parameters(remove_duplicate=False):
         block = name.partition(".")[0]
         before = known.setdefault(id(parameter), name)
         if before != name:
-            if before.partition(".")[0] != block:
-                words = f"one parameter is {before} and {name}: keep both in one child module, or make two of it"
-                raise OptionError("model", type(model).__name__, words)
+            tied += [(before, name)] if before.partition(".")[0] != block else []
             continue
         names.append(name)
         shapes.append(tuple(parameter.shape))
         first = blocks.pop().start if blocks and blocks[-1].name == block else start
         start += parameter.numel()
         blocks.append(Block(block, first, start))
-    return Layout(tuple(blocks), tuple(names), tuple(shapes))
+    return Layout(tuple(blocks), tuple(names), tuple(shapes), tuple(tied))

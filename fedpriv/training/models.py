@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +21,7 @@ from torch import Tensor, nn
 from fedpriv.common.errors import OptionError
 from fedpriv.common.places import code_at
 from fedpriv.config.schema import ModelConfig
+from fedpriv.mechanisms.clipped_sums import made_up
 from fedpriv.mechanisms.device_errors import NO_MEMORY
 from fedpriv.mechanisms.film import Film
 from fedpriv.training import language_models
@@ -85,9 +87,9 @@ def build_model(
         if weights and config.weights is not None and config.name not in ("custom", "constant"):
             load_public(model, config)
         train_part(model, config)
-        freeze_marked(model, config)
+        freeze_marked(model, config.path or config.name)
     if statistics:
-        return with_running_statistics(model, config.name)
+        return with_running_statistics(model, config.name, config.buffers == "local")
     refuse_batch_norm(model, config.name)
     return model
 
@@ -137,9 +139,11 @@ def refuse_batch_norm(model: nn.Module, name: str) -> None:
             raise OptionError("model", name, f"layer {layer} is {type(module).__name__}, {words}; {allowed}")
 
 
-def with_running_statistics(model: nn.Module, name: str) -> nn.Module:
+def with_running_statistics(model: nn.Module, name: str, local: bool = False) -> nn.Module:
     """The model whose running means and variances are parameters that no gradient moves. So they are coordinates as all
     others are: batches move them, they travel and are averaged with their layer, or stay with the client with it.
+    local: the layers that have them become the last block, which a method can keep with the client (FedBN: Li et al.,
+    ICLR 2021).
 
     Raises `OptionError` for a layer that normalises by batches and has none, or whose statistics depend on how many
     batches there were, which no average says.
@@ -156,7 +160,34 @@ def with_running_statistics(model: nn.Module, name: str) -> nn.Module:
         for statistic in ("running_mean", "running_var"):
             value = module._buffers.pop(statistic)
             module.register_parameter(statistic, nn.Parameter(value, requires_grad=False))
+    if local:
+        norms = {id(part): part for part in model.modules() if _normalises_by_batches(part)}
+        for part in list(model.modules()):
+            for child, layer in part._modules.items():
+                if id(layer) in norms:
+                    part._modules[child] = _Elsewhere(norms[id(layer)])
+        if norms:
+            model.add_module("local_norms", _Kept(norms.values()))
     return model
+
+
+class _Elsewhere(nn.Module):
+    """A layer's place in the computation; its parameters are in another module."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.__dict__["layer"] = layer
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        outputs: Tensor = self.__dict__["layer"](inputs)
+        return outputs
+
+
+class _Kept(nn.ModuleList):
+    """Layers that are computed elsewhere: here, as the last block of a sequence, it gives what it got."""
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return inputs
 
 
 def _normalises_by_batches(module: nn.Module) -> bool:
@@ -321,10 +352,9 @@ def _custom(config: ModelConfig, shape: Shape, classes: int, text: Text | None, 
             load_public(model, config)
         if config.train != "all":
             without_batch_norm(model)  # a call in training would change its statistics
-        if any(map(_normalises_by_batches, model.modules())):
-            model.eval()  # here, too
-        with torch.no_grad():
-            logits = model(torch.zeros(2, *shape, dtype=torch.float32 if text is None else torch.int64))
+        random = torch.Generator().manual_seed(0)
+        examples = made_up(2, *shape, vocabulary=None if text is None else text.vocabulary, random=random)
+        logits = _moves_statistics_alone(model, config.path, lambda: give_logits(model, str(config.path), examples, 0))
     except OptionError:
         raise
     except RuntimeError as error:
@@ -340,6 +370,50 @@ def _custom(config: ModelConfig, shape: Shape, classes: int, text: Text | None, 
         words = f"must give logits [n, {', '.join(map(str, wanted))}], gave {tuple(logits.shape)} for n=2"
         raise OptionError("model.path", config.path, words)
     return model
+
+
+def _moves_statistics_alone(model: nn.Module, name: str, call: Callable[[], Tensor]) -> Tensor:
+    """What a call in training gives; buffers are afterwards as before. Raises `OptionError` for a buffer that it moves,
+    other than running statistics: it would pass from client to client, their examples in it, and never be averaged.
+    """
+    before = {key: value.clone() for key, value in model.named_buffers()}
+    model.train()
+    found = call()
+    for key, value in model.named_buffers():
+        layer = model.get_submodule(key.rpartition(".")[0])
+        if key in before and value.equal(before[key]):
+            continue
+        if key not in before or not _normalises_by_batches(layer):
+            words = f"a call moves {key}, a buffer of {type(layer).__name__}, and nothing says how it would be averaged"
+            raise OptionError("model", name, f"{words}; allowed: BatchNorm's running statistics, or no such buffer")
+        value.copy_(before[key])
+    return found
+
+
+@torch.no_grad()
+def give_logits(model: nn.Module, name: str, examples: Tensor, padding: int | None = None) -> Tensor:
+    """Logits of examples by a user's model. A model of transformers, whose output holds logits and more, gives its
+    logits alone from now on. It is told which token ids are ``padding``; None: those that its configuration says are.
+    """
+    found = model(examples)
+    if isinstance(found, Tensor) or not isinstance(getattr(found, "logits", None), Tensor):
+        return found  # type: ignore[no-any-return]
+    kind, config = type(model), cast(Any, getattr(model, "config", None))
+    own = getattr(config, "pad_token_id", None)
+    if padding is not None and own not in (None, padding):
+        words = f"its configuration pads with {own}, and texts here are padded with {padding}"
+        raise OptionError("model", name, f"{words}; allowed: pad_token_id={padding}")
+    pad = own if padding is None else padding
+    if hasattr(config, "pad_token_id"):
+        config.pad_token_id, config.use_cache = pad, False
+
+    def forward(self: nn.Module, inputs: Tensor) -> Tensor:
+        told = {} if pad is None or inputs.is_floating_point() else {"attention_mask": (inputs != pad).long()}
+        logits: Tensor = kind.forward(self, inputs, **told).logits
+        return logits
+
+    model.__class__ = type(kind.__name__, (kind,), {"forward": forward, "__module__": kind.__module__})
+    return model(examples)  # type: ignore[no-any-return]
 
 
 def _blocks(**layers: list[nn.Module]) -> nn.Module:

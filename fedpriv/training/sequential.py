@@ -349,7 +349,14 @@ class SequentialTrainer:
             block = block_for(expected, BLOCK if model.vocabulary is None else BLOCK_OF_TEXT)
             if model.theta.is_cuda:
                 block = block_on_gpu(expected)
-            found = PerExampleGradients(model.module, mode, block=block, task=model.task, vocabulary=model.vocabulary)
+            found = PerExampleGradients(
+                model.module,
+                mode,
+                block=block,
+                task=model.task,
+                vocabulary=model.vocabulary,
+                precision=self.precision,
+            )
             found.settle(shape, self.model.theta.device)
             self._per_example[units] = found
         return self._per_example[units]

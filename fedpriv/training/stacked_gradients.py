@@ -15,7 +15,7 @@ from torch.nn import functional
 from fedpriv.mechanisms.bookkeeping import ALIGNED, filled
 from fedpriv.mechanisms.clipped_sums import ClippedSum, computes_apart, not_apart
 from fedpriv.mechanisms.noise import clip_factors, in_threads
-from fedpriv.mechanisms.quiet_vmap import quiet_vmap
+from fedpriv.mechanisms.quiet_vmap import quiet_vmap, said_to_be_traced
 from fedpriv.mechanisms.rowwise import hooked
 from fedpriv.mechanisms.tasks import CLASSES, Classification, Multilabel, Regression, Task
 
@@ -342,7 +342,8 @@ class Mapped:
         self, thetas: Sequence[Tensor], inputs: Tensor, targets: Tensor, weights: Tensor
     ) -> tuple[Tensor, list[Whole]]:
         """As `Chain.gradients`, of examples [c, b, channels, height, width]."""
-        found, losses = self._gradients(list(thetas), inputs, targets, weights)
+        with said_to_be_traced():
+            found, losses = self._gradients(list(thetas), inputs, targets, weights)
         return losses.cumsum(1)[:, -1], [Whole(gradient) for gradient in found]
 
 

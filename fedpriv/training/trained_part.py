@@ -10,7 +10,9 @@ part:
   et al. 2023), or, in a model that has none, behind its convolutions and linear layers; and the head.
 - bias: summands behind the layers that have a bias (BitFit, Ben Zaken et al. 2022), and the head.
 - lora: of every linear layer and convolution, a product of two narrow ones beside it (Hu et al., ICLR 2022), and the
-  head.
+  head. `model.lora_layers` names fewer of them.
+- ffa_lora: of that product the second factor alone, and the head; the first stays as it is drawn (Sun et al., ICLR
+  2024). Then the product is linear in what is trained: clients' average product is the product of their average.
 
 All of them begin as the model was: scale 1, shift 0, up 0.
 """
@@ -28,25 +30,30 @@ from fedpriv.config.schema import ModelConfig
 from fedpriv.data.networks import head_of, read_weights, set_weights
 from fedpriv.mechanisms.film import Film
 
-NORMALISATIONS = (nn.GroupNorm, nn.LayerNorm, Film)
+NORMALISATIONS = (nn.GroupNorm, nn.LayerNorm, nn.RMSNorm, Film)
+#: (parent, name, layer)
+Place = tuple[nn.Module, str, nn.Module]
+LORA = ("lora", "ffa_lora")
 
 
 class Lora(nn.Module):
     """A frozen layer plus up(down(x)), where ``down`` has few outputs (``rank``) and ``up`` begins with zeros.
 
-    Hu et al. multiply by alpha / rank; with alpha = rank that is 1, and the learning rate does the rest.
+    layer: Linear, Conv2d, or GPT-2's Conv1D, which is linear. Hu et al. multiply by alpha / rank; with alpha = rank
+    that is 1, and the learning rate does the rest.
     """
 
-    def __init__(self, layer: nn.Linear | nn.Conv2d, rank: int) -> None:
+    def __init__(self, layer: nn.Module, rank: int) -> None:
         super().__init__()
         self.layer = layer
-        if isinstance(layer, nn.Linear):
-            self.down: nn.Module = nn.Linear(layer.in_features, rank, bias=False)
-            self.up: nn.Linear | nn.Conv2d = nn.Linear(rank, layer.out_features, bias=False)
-        else:
+        if isinstance(layer, nn.Conv2d):
             sizes = (layer.kernel_size, layer.stride, layer.padding, layer.dilation)
-            self.down = nn.Conv2d(layer.in_channels, rank, *sizes, bias=False)  # type: ignore[arg-type]
-            self.up = nn.Conv2d(rank, layer.out_channels, 1, bias=False)
+            self.down: nn.Module = nn.Conv2d(layer.in_channels, rank, *sizes, bias=False)  # type: ignore[arg-type]
+            self.up: nn.Linear | nn.Conv2d = nn.Conv2d(rank, layer.out_channels, 1, bias=False)
+        else:
+            inputs, outputs = _width(layer)
+            self.down = nn.Linear(inputs, rank, bias=False)
+            self.up = nn.Linear(rank, outputs, bias=False)
         nn.init.zeros_(self.up.weight)
 
     def forward(self, inputs: Tensor) -> Tensor:
@@ -74,20 +81,47 @@ def train_part(model: nn.Module, config: ModelConfig) -> nn.Module:
         _freeze(part)
     for parent, name, layer in list(_places(model, of_head)):
         if _drops_out(layer):
-            setattr(parent, name, nn.Identity())
+            off = nn.Identity()
+            off.p = 0.0  # type: ignore[assignment]  # attention reads it
+            setattr(parent, name, off)
     if config.train == "head":
         return model
-    places = list(_places(model, of_head))
-    replaced = 0
+    places = _lora_places(list(_places(model, of_head)), model, config)
+    normalised = any(isinstance(layer, NORMALISATIONS) for _, _, layer in places)
+    adapters: dict[int, nn.Module | None] = {}  # a layer that stands in two places is one layer
     for parent, name, layer in places:
-        adapted = _adapted(layer, config, any(isinstance(one, NORMALISATIONS) for _, _, one in places))
-        if adapted is not None:
+        if id(layer) not in adapters:
+            adapters[id(layer)] = _adapted(layer, config, normalised)
+        if (adapted := adapters[id(layer)]) is not None:
             setattr(parent, name, adapted)
-            replaced += 1
-    if not replaced:
-        what = {"bias": "layer with a bias", "lora": "linear layer or convolution"}.get(config.train, "layer")
-        raise OptionError("model.train", config.train, f"before its head the model {config.name} has no {what}")
+    if not any(adapters.values()):
+        what = {"bias": "layer with a bias", **dict.fromkeys(LORA, "linear layer or convolution")}
+        words = f"before its head the model {config.name} has no {what.get(config.train, 'layer')}"
+        raise OptionError("model.train", config.train, words)
     return model
+
+
+def _lora_places(places: list[Place], model: nn.Module, config: ModelConfig) -> list[Place]:
+    """Those that `model.lora_layers` names, by their whole name or its last parts; all, where it names none. Raises
+    `OptionError` for a name that no layer has on which an adapter fits, and for one that stands twice.
+    """
+    if not config.lora_layers:
+        return places
+    names = {id(layer): name for name, layer in model.named_modules()}
+    fits = [place for place in places if _takes_lora(place[2])]
+    ends = [f".{names[id(layer)]}" for _, _, layer in fits]
+    option, given = "model.lora_layers", list(config.lora_layers)
+    for name in given:
+        if given.count(name) > 1:
+            raise OptionError(option, given, f"names {name} twice; allowed: each name once")
+        if not any(end.endswith(f".{name}") for end in ends):
+            known = ", ".join(dict.fromkeys(end.rpartition(".")[2] for end in ends))
+            words = (
+                f"before its head the model has no linear layer or convolution {name}; allowed: {known}, or whole names"
+            )
+            raise OptionError(option, given, words)
+    wanted = tuple(f".{name}" for name in config.lora_layers)
+    return [place for place, end in zip(fits, ends, strict=True) if end.endswith(wanted)]
 
 
 def load_public(model: nn.Module, config: ModelConfig) -> str:
@@ -104,22 +138,24 @@ def load_public(model: nn.Module, config: ModelConfig) -> str:
 
 def trained_words(config: ModelConfig) -> str:
     """What is trained, for reports."""
+    beside = ", ".join(config.lora_layers) or "linear layers and convolutions"
     return {
         "all": "all",
         "head": "the head",
         "film": "a factor and a summand for each channel, and the head",
         "bias": "biases and the head",
-        "lora": f"products of rank {config.rank} beside linear layers and convolutions, and the head",
+        "lora": f"products of rank {config.rank} beside {beside}, and the head",
+        "ffa_lora": f"one factor of products of rank {config.rank} beside {beside}, and the head",
     }[config.train]
 
 
-def freeze_marked(model: nn.Module, config: ModelConfig) -> None:
+def freeze_marked(model: nn.Module, name: str) -> None:
     """Freezes every parameter with ``requires_grad=False``. Raises `OptionError` where no other is left."""
     for module in model.modules():
         _freeze(module, lambda parameter: not parameter.requires_grad)
     if next(model.parameters(), None) is None:
         words = "no parameter is left to train: requires_grad is False for all of them"
-        raise OptionError("model", config.path or config.name, words)
+        raise OptionError("model", name, words)
 
 
 def frozen_tensors(model: nn.Module) -> dict[str, Tensor]:
@@ -151,27 +187,46 @@ def _freeze(module: nn.Module, marked: Callable[[nn.Parameter], bool] = lambda p
             module.register_buffer(name, parameter.detach().clone())  # a tied weight stays what it is elsewhere
 
 
-def _places(model: nn.Module, without: set[int]) -> Iterator[tuple[nn.Module, str, nn.Module]]:
+def _places(model: nn.Module, without: set[int]) -> Iterator[Place]:
     """(parent, name, layer) of all modules but these."""
     for parent in model.modules():
-        for name, layer in parent.named_children():
-            if id(layer) not in without:
+        for name, layer in parent._modules.items():  # `named_children` has a layer of two names once
+            if layer is not None and id(layer) not in without:
                 yield parent, name, layer
 
 
 def _adapted(layer: nn.Module, config: ModelConfig, normalised: bool) -> nn.Module | None:
     """What takes the place of a layer; None: it stays."""
-    if config.train == "lora":
-        fits = type(layer) is nn.Linear or (
-            type(layer) is nn.Conv2d and layer.groups == 1 and layer.padding_mode == "zeros"
-        )
-        return Lora(layer, config.rank) if fits else None  # type: ignore[arg-type]
-    kinds: tuple[type[nn.Module], ...] = (*NORMALISATIONS, nn.Linear, nn.Conv2d)
-    if config.train == "film":
-        kinds = NORMALISATIONS if normalised else (nn.Linear, nn.Conv2d)
-    if type(layer) not in kinds or (config.train == "bias" and not _has_bias(layer)):
+    if config.train in LORA:
+        if not _takes_lora(layer):
+            return None
+        found = Lora(layer, config.rank)
+        if config.train == "ffa_lora":
+            _freeze(found.down)
+        return found
+    fits = type(layer) in NORMALISATIONS
+    if config.train == "bias" or not normalised:
+        fits = fits or type(layer) in (nn.Linear, nn.Conv2d) or _is_conv1d(layer)
+    if not fits or (config.train == "bias" and not _has_bias(layer)):
         return None
     return nn.Sequential(layer, Film(*_channels(layer), scales=config.train == "film"))
+
+
+def _takes_lora(layer: nn.Module) -> bool:
+    plain = type(layer) is nn.Conv2d and layer.groups == 1 and layer.padding_mode == "zeros"
+    return plain or type(layer) is nn.Linear or _is_conv1d(layer)
+
+
+def _is_conv1d(layer: nn.Module) -> bool:
+    """Whether this is GPT-2's linear layer, whose weight is [inputs, outputs]."""
+    return (type(layer).__module__, type(layer).__name__) == ("transformers.pytorch_utils", "Conv1D")
+
+
+def _width(layer: nn.Module) -> tuple[int, int]:
+    """(inputs, outputs) of a linear layer."""
+    if isinstance(layer, nn.Linear):
+        return layer.in_features, layer.out_features
+    return tuple(layer.weight.shape)  # type: ignore[return-value,union-attr,arg-type]
 
 
 def _drops_out(layer: nn.Module) -> bool:
@@ -189,9 +244,9 @@ def _has_bias(layer: nn.Module) -> bool:
 
 def _channels(layer: nn.Module) -> tuple[int, int]:
     """(how many, the dimension they lie in) of a layer's outputs."""
-    if isinstance(layer, nn.Linear):
-        return layer.out_features, -1
-    if isinstance(layer, nn.LayerNorm):
+    if isinstance(layer, nn.Linear) or _is_conv1d(layer):
+        return _width(layer)[1], -1
+    if isinstance(layer, nn.LayerNorm | nn.RMSNorm):
         return layer.normalized_shape[-1], -1
     if isinstance(layer, Film):
         return len(layer.shift), layer.dim

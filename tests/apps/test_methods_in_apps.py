@@ -447,3 +447,72 @@ def test_a_method_of_ones_own_runs_in_an_app(tmp_path: Path, monkeypatch: pytest
         assert strategy.privacy.verified == pytest.approx(gaussian_epsilon(np.sqrt(2) * 2 / 4.0, 1e-5), rel=1e-6)
         with pytest.raises(OptionError, match=r"sigma=3: mine has no such option; allowed: .*noise_multiplier"):
             server("mine")(sigma=3)
+
+
+# --- what is trained -------------------------------------------------------------------------------------------------
+
+
+def frozen_in_part() -> nn.Module:
+    model = net()
+    model[1].requires_grad_(False)
+    return model
+
+
+class Words(nn.Module):
+    """Cross-entropy of each token."""
+
+    reduction = "mean"
+
+    def forward(self, logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        return nn.functional.cross_entropy(logits.transpose(1, 2), targets, reduction=self.reduction)
+
+
+def gpt2() -> nn.Module:
+    """Of 38,816 numbers, of which peft trains 1,024."""
+    transformers, peft = pytest.importorskip("transformers"), pytest.importorskip("peft")
+    with torch.random.fork_rng():
+        torch.manual_seed(1)
+        config = transformers.GPT2Config(vocab_size=257, n_embd=32, n_layer=2, n_head=2, n_positions=128)
+        config.update({"bos_token_id": None, "eos_token_id": None})
+        lora = peft.LoraConfig(r=4, target_modules=["c_attn"], fan_in_fan_out=True)
+        return peft.get_peft_model(transformers.GPT2LMHeadModel(config), lora)
+
+
+TEXTS = torch.randint(0, 257, (24, 9), generator=torch.Generator().manual_seed(5))
+#: Model -> (it, its loss, its data, all numbers, numbers that are trained).
+IN_PART = {
+    "net": (frozen_in_part, None, ROWS, 163, 27),
+    "gpt2": (gpt2, Words(), (TEXTS[:, :-1], TEXTS[:, 1:]), 38_816, 1_024),
+}
+
+
+@pytest.mark.parametrize("method", ["fedavg", "fedldp", "dpsgd"])
+@pytest.mark.parametrize("name", IN_PART)
+def test_what_requires_no_gradient_is_clipped_given_noise_and_sent_by_nobody(name: str, method: str) -> None:
+    make, loss, data, whole, trained_numbers = IN_PART[name]
+    model = make()
+    assert sum(part.numel() for part in model.parameters()) == whole
+    trained = {key: part for key, part in model.named_parameters() if part.requires_grad}
+    frozen = {key: part.clone() for key, part in model.named_parameters() if not part.requires_grad}
+    work = flower.Trainer(model, loss, data)
+    nodes = AppNodes(ClientApp(lambda context: client(method)(work).to_client()), 1)
+    start = ArrayRecord({key: part.detach().clone() for key, part in trained.items()})
+    strategy = server(method)(min_available_nodes=1, local={"batch_size": 6})
+    result = strategy.start(nodes, start, 1, timeout=60)
+    sent = nodes.seen[-1][1].content.array_records["fitres.parameters"]["0"].numpy()
+    assert sent.size == trained_numbers and sent.any()
+    assert set(result.arrays) == set(trained)
+    assert all(torch.equal(model.state_dict()[key], value) for key, value in frozen.items())
+
+
+def test_a_server_that_sends_what_is_frozen_is_told_what_to_send() -> None:
+    work = flower.Trainer(frozen_in_part(), None, ROWS)
+    nodes = AppNodes(ClientApp(lambda context: client("fedldp")(work).to_client()), 1)
+    words = r"this model's trained parameters: ArrayRecord\(\{name: p for name, p in"
+    with pytest.raises(RunFailed, match=words):
+        server("fedldp")(min_available_nodes=1).start(nodes, initial(), 1, timeout=30)
+
+
+def test_a_trainer_of_a_model_that_is_frozen_whole_is_refused() -> None:
+    with pytest.raises(OptionError, match="Sequential: no parameter is left to train: requires_grad is False"):
+        flower.Trainer(net().requires_grad_(False), None, ROWS)

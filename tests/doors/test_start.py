@@ -16,7 +16,7 @@ from fedpriv.engines.worker import Worker
 
 #: Of no use before the first round of a simulation in one process has ended. scipy itself loads its parts at their use.
 LATER = ("matplotlib", "jinja2", "ray", "datasets", "pandas", "dp_accounting", "torchvision", "torch._dynamo")
-LATER = (*LATER, "scipy.special", "scipy.optimize", "scipy.stats", "scipy.linalg")
+LATER = (*LATER, "transformers", "peft", "scipy.special", "scipy.optimize", "scipy.stats", "scipy.linalg")
 
 #: The default job as a command, which is interrupted after its first round.
 SCRIPT = """

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.utils import parametrize
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from fedpriv.common.errors import OptionError
 from fedpriv.config.compose import compose
@@ -45,6 +46,31 @@ def frozen(layer: nn.Module) -> nn.Module:
 
 def last(net: Any, x: Tensor) -> Tensor:
     return net.head(net.rnn(x[:, 0])[0][:, -1])
+
+
+def packed(kind: type[nn.Module], padded: bool, **options: Any) -> nn.Module:
+    """Reads as many rows of a picture as its first column has positive numbers, one at least."""
+
+    def ends(net: Any, x: Tensor) -> Tensor:
+        rows = x[:, 0]
+        lengths = (rows[..., 0] > 0).sum(1).clamp(min=1).cpu()
+        sequence = pack_padded_sequence(rows, lengths, batch_first=True, enforce_sorted=False)
+        outputs, last = net.rnn(sequence)
+        if padded:
+            return net.head(pad_packed_sequence(outputs, batch_first=True, total_length=8)[0].sum(1))
+        last = last[0] if isinstance(last, tuple) else last
+        return net.head(torch.cat([last[-2], last[-1]], 1) if net.rnn.bidirectional else last[-1])
+
+    rnn = kind(8, 16, batch_first=True, **options)
+    return Of(ends, rnn=rnn, head=head(16 * (1 + rnn.bidirectional)))
+
+
+def mean_of_steps(net: Any, x: Tensor) -> Tensor:
+    """Depends on the longest example beside it: the places behind the end are as many as that one has."""
+    rows = x[:, 0]
+    lengths = (rows[..., 0] > 0).sum(1).clamp(min=1).cpu()
+    outputs, _ = net.rnn(pack_padded_sequence(rows, lengths, batch_first=True, enforce_sorted=False))
+    return net.head(pad_packed_sequence(outputs, batch_first=True)[0].mean(1))
 
 
 def recurrent(kind: type[nn.Module]) -> nn.Module:
@@ -205,6 +231,16 @@ MODELS: dict[str, tuple[Made, str]] = {
     "hooked": (lambda: Of(simple, body=steep(lambda: nn.Linear(64, 16))(), head=head()), "vmap"),
     "parametrised": (lambda: Of(simple, body=spectral(), head=head()), "vmap"),
     "weight norm": (lambda: with_body(nn.utils.parametrizations.weight_norm(nn.Linear(64, 16))), "vmap"),
+    "packed lstm": (lambda: packed(nn.LSTM, False), "vmap"),
+    "packed lstm, two layers": (lambda: packed(nn.LSTM, False, num_layers=2), "vmap"),
+    "packed lstm, without bias, padded": (lambda: packed(nn.LSTM, True, bias=False, bidirectional=True), "vmap"),
+    "packed gru": (lambda: packed(nn.GRU, True, bidirectional=True), "vmap"),
+    "packed rnn": (lambda: packed(nn.RNN, False, nonlinearity="relu"), "vmap"),
+    "rms norm": (
+        lambda: nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.RMSNorm(16), nn.Tanh(), head()),
+        "bookkeeping",
+    ),
+    "rms norm of places": (lambda: nn.Sequential(nn.RMSNorm((8, 8)), nn.Flatten(), head(64)), "bookkeeping"),
     "groups": (lambda: nn.Sequential(nn.Conv2d(1, 4, 3), nn.Conv2d(4, 4, 3, groups=2), nn.Flatten(), head(64)), "vmap"),
     "same padding": (lambda: nn.Sequential(nn.Conv2d(1, 2, 3, padding="same"), nn.Flatten(), head(128)), "vmap"),
     "one layer under two names": (shared, "bookkeeping"),
@@ -245,6 +281,18 @@ def gradient_with_zeros(module: nn.Module, image: Tensor, label: Tensor) -> Tens
             for p, g in zip(parameters, parts, strict=True)
         ]
     ).double()
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: Of(mean_of_steps, rnn=nn.LSTM(8, 16, batch_first=True), head=head()), "other ones when it is asked"),
+        (lambda: packed(nn.LSTM, False, proj_size=4), r"at rnn, LSTM: ValueError: a packed LSTM with projections"),
+    ],
+)
+def test_packed_sequences_that_have_no_gradient_of_one_example_alone(make: Callable[[], nn.Module], words: str) -> None:
+    with pytest.raises(OptionError, match=words):
+        PerExampleGradients(make()).settle(torch.Size(SHAPE), torch.device("cpu"))
 
 
 def dropping() -> nn.Module:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import Run, rows_of
+from conftest import Run, rows_of, summary_of
 from reference.federation import client_data
 from safetensors.numpy import load_file
 from torch import nn
@@ -48,10 +48,30 @@ def without_statistics(shape: tuple[int, ...], classes: int) -> nn.Module:
     return nn.Sequential(nn.Flatten(), nn.BatchNorm1d(64, track_running_stats=False), nn.Linear(64, classes))
 
 
+def without_norms(shape: tuple[int, ...], classes: int) -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.Linear(16, classes))
+
+
+class Counting(nn.Module):
+    """Keeps a mean of all that it has seen."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        self.calls.add_(inputs.detach().abs().mean())
+        return inputs
+
+
+def counting(shape: tuple[int, ...], classes: int) -> nn.Module:
+    return nn.Sequential(nn.Flatten(), Counting(), nn.Linear(64, classes))
+
+
 @pytest.fixture(autouse=True)
 def own(monkeypatch: pytest.MonkeyPatch) -> None:
     module = types.ModuleType("models_with_norms")
-    for function in (network, without_momentum, without_statistics):
+    for function in (network, without_momentum, without_statistics, without_norms, counting):
         setattr(module, function.__name__, function)
     monkeypatch.setitem(sys.modules, module.__name__, module)
 
@@ -111,6 +131,46 @@ def test_methods_without_privacy_train_average_and_load_it(name: str, run: Run) 
     moved = {layer for layer in ("1", "5.1") if np.abs(state[f"{layer}.running_mean"]).max() > 1e-3}
     assert moved == {"fedper": {"1"}, "pfl": {"1"}, "lgfedavg": {"5.1"}}.get(name, {"1", "5.1"})  # with their layers
     fedpriv.load(folder).model.probabilities(np.zeros((1, 1, 8, 8), np.uint8))
+
+
+def test_layers_that_normalise_stay_with_their_client(run: Run) -> None:
+    """FedBN: all else travels, and what the server has of them is what everybody began with."""
+    folder = run(*options("fedper", "model.buffers=local", "strategy.client.personal_layers=1"))
+    state, begun = load_file(folder / "model.safetensors"), network((1, 8, 8), 10).state_dict()
+    for place, layer in enumerate(("1", "5.1")):
+        for name in ("weight", "bias", *STATISTICS):
+            assert np.array_equal(state[f"local_norms.{place}.{name}"], begun[f"{layer}.{name}"].numpy()), name
+    assert all(not np.array_equal(state[name], begun[name].numpy()) for name in ("0.weight", "5.0.weight", "6.bias"))
+    assert summary_of(folder)["num_parameters"] - summary_of(folder)["num_shared"] == 4 * 6 + 4 * 8
+    assert fedpriv.load(folder).model.probabilities(np.zeros((1, 1, 8, 8), np.uint8)).shape == (1, 10)
+
+
+def test_a_place_of_a_layer_elsewhere_computes_what_the_layer_computes() -> None:
+    own, images = network((1, 8, 8), 10), pictures(8).inputs
+    moved = with_running_statistics(network((1, 8, 8), 10), "custom", local=True)
+    for _ in range(2):
+        assert torch.equal(own.train()(images), moved.train()(images))
+    assert torch.equal(own.eval()(images), moved.eval()(images))
+    assert [name for name, _ in moved.named_children()][-1] == "local_norms"
+
+
+@pytest.mark.parametrize(
+    ("name", "model", "words"),
+    [
+        ("fedavg", "network", "model.buffers=local: fedavg sends all layers, or others; allowed: averaged, or fedper"),
+        ("fedldp", "network", "model.buffers=local: fedldp sends all layers"),
+        ("adpfl", "network", "layer 1 is BatchNorm2d.*without clipping and noise"),
+        ("fedper", "without_norms", "the model has no BatchNorm"),
+        ("fedavg", "counting", "a call moves 1.calls, a buffer of Counting, and nothing says how.*BatchNorm's"),
+        ("fedldp", "counting", "a call moves 1.calls"),
+        ("dpsgd", "counting", "a call moves 1.calls"),
+    ],
+)
+def test_buffers_of_no_declared_kind_are_refused(name: str, model: str, words: str, run: Run) -> None:
+    local = () if model == "counting" else ("model.buffers=local",)
+    with pytest.raises(OptionError, match=words) as refused:
+        run(*options(name, *local, model=model))
+    assert len(str(refused.value).splitlines()) == 1
 
 
 def test_the_servers_statistics_are_the_mean_of_the_clients(run: Run) -> None:

@@ -275,11 +275,12 @@ def test_parameters_at_the_top_of_a_model_are_blocks_of_their_own() -> None:
     assert torch.equal(found["scale"], theta[:10]) and torch.equal(found["head.bias"], theta[-10:])
 
 
-def test_a_weight_that_two_blocks_share_is_refused() -> None:
+def test_a_weight_that_two_blocks_share_is_one_coordinate_of_the_first() -> None:
     tied = sequential(first=nn.Linear(4, 4), head=nn.Linear(4, 4))
     tied.head.weight = tied.first.weight  # type: ignore[union-attr]
-    with pytest.raises(OptionError, match=r"is first\.weight and head\.weight: keep both in one child"):
-        layout_of(tied)
+    layout = layout_of(tied)
+    assert layout.names == ("first.weight", "first.bias", "head.bias") and layout.num_parameters == 24
+    assert layout.tied == (("first.weight", "head.weight"),)
 
 
 # --- the flat vector -------------------------------------------------------------------------------------

@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 import torch
 from conftest import Outcome, Run, ledger_of, result_of
+from torch import nn
 
 from fedpriv.config.schema import LocalConfig, ModelConfig
 from fedpriv.data import Examples
+from fedpriv.mechanisms.per_example import PerExampleGradients
 from fedpriv.training.models import build_model
 from fedpriv.training.resident import Resident, fits
 from fedpriv.training.sequential import FlatModel, LocalData, LocalResult, SequentialTrainer, Training, normalise
@@ -68,12 +70,49 @@ def test_a_run_in_mixed_precision_has_the_same_account(trainer: str, run: Run) -
     assert "precision: bfloat16" in (mixed / "config.yaml").read_text()
 
 
+class Attention(nn.Module):
+    """Of rows of a picture; its way is a list of operations."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.to_all, self.head = nn.Linear(16, 48), nn.Linear(16, 10)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        parts = self.to_all(images[:, 0]).chunk(3, -1)
+        return self.head(nn.functional.scaled_dot_product_attention(*(part[:, None] for part in parts))[:, 0].mean(1))
+
+
+@pytest.mark.parametrize("name", ["mlp", "cnn", "attention"])
+def test_clipped_sums_in_mixed_precision_are_those_of_its_own_gradients(name: str) -> None:
+    """What is clipped and added up are the rounded passes' gradients: no example is longer than the bound."""
+    torch.manual_seed(0)
+    module = Attention() if name == "attention" else build_model(ModelConfig(name=name), (1, 16, 16), 10, 0)  # type: ignore[arg-type]
+    images, labels = torch.randn(6, 1, 16, 16), torch.arange(6)
+    exact, mixed = (PerExampleGradients(module, precision=kind) for kind in ("float32", "bfloat16"))
+    whole, rounded = (way.clipped_sum(images, labels, 1e9) for way in (exact, mixed))
+    assert mixed.mode == exact.mode == ("vmap" if name == "attention" else "bookkeeping")
+    assert 1e-5 < float((whole.total - rounded.total).norm() / whole.total.norm()) < 0.2
+    bound, total = float(rounded.norms.median()), torch.zeros_like(rounded.total)
+    for place in range(6):
+        one = mixed.clipped_sum(images[place : place + 1], labels[place : place + 1], bound)
+        assert one.norms[0] == rounded.norms[place] and float(one.total.norm()) <= bound
+        total += one.total
+    assert float((mixed.clipped_sum(images, labels, bound).total - total).norm()) < 1e-12 * bound
+
+
+def test_a_run_that_clips_examples_in_mixed_precision_has_the_same_account(run: Run) -> None:
+    exact, mixed = run("strategy=dpsgd"), run("strategy=dpsgd", "engine.precision=bfloat16")
+    assert ledger_of(exact) == ledger_of(mixed)
+    assert result_of(exact)["summary"]["privacy"] == result_of(mixed)["summary"]["privacy"]
+    assert result_of(exact)["model"] != result_of(mixed)["model"]
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [
         (
-            ["engine.precision=bfloat16", "strategy=dpsgd"],
-            "engine.precision=bfloat16: dpsgd clips the gradients of single",
+            ["engine.precision=bfloat16", "strategy=dpsgd", "local.clipping=opacus"],
+            "engine.precision=bfloat16: local.clipping=opacus forms gradients of single examples in float32",
         ),
         (["engine.precision=float16"], "engine.precision=float16: "),
     ],

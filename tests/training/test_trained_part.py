@@ -34,7 +34,7 @@ from fedpriv.training.trained_model import load_model
 from fedpriv.training.trained_part import freeze_marked, frozen_tensors, without_batch_norm
 from fedpriv.training.vectorised import VectorisedTrainer
 
-PARTS = ("head", "film", "lora", "bias")
+PARTS = ("head", "film", "lora", "ffa_lora", "bias")
 SHAPE = (1, 16, 16)
 #: Parameters of what is trained of a network with convolutions 1 -> 16 -> 32, Linear 32 -> 128 -> 10.
 RANK = 4
@@ -42,6 +42,7 @@ CNN = {
     "head": 128 * 10 + 10,
     "film": 2 * (16 + 32 + 128) + 1290,
     "lora": RANK * (25 + 16) + RANK * (16 * 25 + 32) + RANK * (32 + 128) + 1290,
+    "ffa_lora": RANK * (16 + 32 + 128) + 1290,
     "bias": 16 + 32 + 128 + 1290,
 }
 
@@ -152,6 +153,12 @@ class Normalised(nn.Module):
         return self.fc(self.middle(self.body(images)))
 
 
+def twice(shape: tuple[int, ...], classes: int) -> nn.Module:
+    layer = nn.Linear(256, 256)
+    layers = OrderedDict(flat=nn.Flatten(), body=nn.Sequential(layer, nn.ReLU(), layer), again=layer)
+    return nn.Sequential(OrderedDict(layers, head=nn.Linear(256, classes)))
+
+
 def normalised(shape: tuple[int, ...], classes: int) -> nn.Module:
     return Normalised(classes)
 
@@ -199,6 +206,14 @@ def test_layers_trained_in_part_and_constants_with_code_of_their_own_take_anothe
         change(layer)
         with pytest.raises(NotRowwise, match=words):
             Rowwise(nn.Sequential(layer, nn.Linear(4, 2)))
+
+
+def test_a_layer_in_two_places_gets_one_adapter() -> None:
+    model = made("lora", "custom", path="test_trained_part.twice")
+    body = model.get_submodule("body")
+    assert body.get_submodule("0") is body.get_submodule("2") is model.get_submodule("again")
+    assert layout_of(model).num_parameters == RANK * (256 + 256) + 2570
+    model.eval()(pictures(SHAPE, 2)[0])
 
 
 def test_film_leaves_each_row_to_itself() -> None:
@@ -464,7 +479,7 @@ def test_model_train_and_requires_grad_freeze_together(train: str) -> None:
 def test_a_frozen_parameter_with_two_names_in_one_layer_is_frozen_under_both() -> None:
     model = nn.Linear(4, 4)
     model.again = model.weight.requires_grad_(False)
-    freeze_marked(model, ModelConfig(name="custom", path="own.two_names"))
+    freeze_marked(model, "own.two_names")
     assert [name for name, _ in model.named_parameters()] == ["bias"]
     assert {*frozen_tensors(model)} == {"weight", "again"}
 
