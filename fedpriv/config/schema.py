@@ -277,6 +277,8 @@ YOUNGER = {
     ("evaluate", "by"): None,
     ("model", "head"): "auto",
     ("model", "bound"): None,
+    ("model", "lora_layers"): [],
+    ("model", "buffers"): "averaged",
     ("strategy", "server", "bias_correction"): False,
     ("strategy", "client", "noise_corrected"): False,
     ("strategy", "client", "correction_floor"): 1e-8,
