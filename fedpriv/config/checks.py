@@ -196,8 +196,8 @@ GROUPS = f"{SAMPLING}=poisson draws from one group of clients after the other"
 ROUNDS = "num_rounds={c.num_rounds} rounds of {c.clients_asked} clients"
 STEPS = "{c.strategy.name} takes strategy.client.local_steps noisy steps: "
 HIDDEN = "with {c.strategy.name} as configured the observer may know who takes part in which round, so that a secret "
-HIDDEN += "round of each pass amplifies nothing; allowed: fixed, poisson, or strategy.client.form=central of "
-HIDDEN += "strategy=dpfedavg and strategy=scaffold, whose server is trusted with the cohorts"
+HIDDEN += "round of each pass amplifies nothing; allowed: fixed, poisson, or strategy.client.form=central of a method "
+HIDDEN += "that has it (strategy=dpfedavg, scaffold, ...), whose server is trusted with the cohorts"
 
 # fmt: off
 RULES: tuple[Rule, ...] = (

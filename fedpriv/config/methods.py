@@ -206,6 +206,13 @@ class NoisyGradientOptions(WeighedSumOptions, GaussianGradientOptions):
         """Whether the guarantee rests on cohorts that outsiders do not know."""
         return self.form == "central"
 
+    @property
+    def beside(self) -> tuple[str, float] | None:
+        """(a number that a trusted server sums beside the gradients, its share of a round's cost), by the name that
+        `fedpriv.mechanisms.trusted_sums` gives it.
+        """
+        return None
+
 
 class DPFedAvgOptions(CentralClippingOptions, NoisyGradientOptions):
     learning_rate: Any = on_server("eta of the server's step along the mean gradient; central: noise: by the noise")
@@ -215,6 +222,19 @@ class DPFedAvgOptions(CentralClippingOptions, NoisyGradientOptions):
     def _rate_is_positive(cls, rate: Any) -> Any:
         rate = _length("strategy.server.learning_rate", rate, "noise")
         return rate if rate == "noise" else float(rate)
+
+    @property
+    def beside(self) -> tuple[str, float] | None:
+        return ("within", self.count_share) if self.clipping == "quantile" else None
+
+
+class DPFedEXPOptions(NoisyGradientOptions):
+    sensitivity: Literal["clip"] = Field(description="2C")
+    norm_share: float = on_server("central: share of a round's cost that the mean of squared norms gets", gt=0, lt=1)
+
+    @property
+    def beside(self) -> tuple[str, float] | None:
+        return ("square", self.norm_share) if self.form == "central" else None
 
 
 class ScaffoldOptions(NoisyGradientOptions):
@@ -535,6 +555,7 @@ METHODS: dict[str, type[MethodOptions]] = {
     "corrquant": OneBitOptions,
     "fedags": FedAGSOptions,
     "dpfedavg": DPFedAvgOptions,
+    "dpfedexp": DPFedEXPOptions,
     "scaffold": ScaffoldOptions,
     "dpftrl": DPFTRLOptions,
     "cpsgd": CpSGDOptions,

@@ -87,6 +87,7 @@ SYMBOLS: dict[str, dict[str, str]] = {
         "server.target_quantile": "gamma",
         "server.norm_bound": "B",
     },
+    "dpfedexp": {**_GRADIENT, "client.noise_multiplier": "sigma"},
     "scaffold": {
         "client.epsilon": "eps",
         "client.clip_norm": "C",

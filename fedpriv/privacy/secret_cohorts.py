@@ -24,6 +24,8 @@ from fedpriv.mechanisms.matrix_factors import Name, coefficients, moves
 from fedpriv.privacy.events import Gaussian
 
 TO_OUTSIDERS = Threat("client", "add-or-remove-one", "trusted-server")
+#: rho of a client's own Gaussian release of a vector of length C at multiplier 1, under replace-one: (2C)^2 / (2 C^2).
+OF_TWO_DATA_SETS = 2.0
 
 
 @dataclass(frozen=True)

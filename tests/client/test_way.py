@@ -53,6 +53,7 @@ MOST = {
     "cpsgd": (13, 15),
     "ddgauss": (13, 15),
     "dpfedavg": (12, 14),
+    "dpfedexp": (11, 13),
     "dpfedsnlc": (13, 15),
     "dpfl_agn": (14, 14),
     "dpftrl": (10, 12),

@@ -68,6 +68,7 @@ CLIENT_LEVEL = {
     "coqfl",
     "cpsgd",
     "dpfedavg",
+    "dpfedexp",
     "dpfedsnlc",
     "fedags",
     "fedcad",
