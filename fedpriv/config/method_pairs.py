@@ -37,7 +37,7 @@ NO_ALGORITHM = {
     **dict.fromkeys(
         ("dpsgd", "agn", "anr", "dpfl_agn"), "noise is in every local step, so there is no update without noise"
     ),
-    "dpfedexp": "its training, its release and its server's step are one method",
+    **dict.fromkeys(("dpfedexp", "dpfedsam", "dpzo"), "its training, its release and its server's step are one method"),
     "adpfl": "its clip norms, budgets and own layers are one method; pfl is it without noise",
     "nbafl": "its clients release clipped weights, and its server adds noise too",
     "fedonce": "its clients send one message, of statistics and not of an update",
@@ -47,22 +47,7 @@ NO_ALGORITHM = {
 #: Those that are no mechanism of a pair, and why.
 NO_MECHANISM = {
     **dict.fromkeys((*ALGORITHMS, "corrquant"), "it adds no noise"),
-    **{
-        name: NO_ALGORITHM[name]
-        for name in (
-            "scaffold",
-            "dpfedexp",
-            "dpsgd",
-            "agn",
-            "anr",
-            "dpfl_agn",
-            "fedonce",
-            "dpftrl",
-            "dpsum",
-            "ask",
-            "moments",
-        )
-    },
+    **NO_ALGORITHM,
     "adpfl": "its noise follows its own layers and its own exchange of statistics",
     "nbafl": "its noise is made for its own proximal term and for its server's noise",
     "fedags": "its choice of coordinates and its weights follow the losses of its own training",

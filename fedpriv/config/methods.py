@@ -237,6 +237,19 @@ class DPFedEXPOptions(NoisyGradientOptions):
         return ("square", self.norm_share) if self.form == "central" else None
 
 
+class DPFedSAMOptions(NoisyGradientOptions):
+    sensitivity: Literal["clip"] = Field(description="2C")
+    radius: float = Field(
+        ge=0, le=1e3, description="rho: how far up the gradient of a local step is taken; 0: DP-FedAvg"
+    )
+
+
+class DPZOOptions(NoisyGradientOptions):
+    sensitivity: Literal["clip"] = Field(description="2C")
+    directions: int = Field(ge=1, le=4096, description="K: public random directions, and numbers of a release")
+    smoothing: float = Field(gt=0, le=1e3, description="phi: losses are compared at w + phi z_k and w - phi z_k")
+
+
 class ScaffoldOptions(NoisyGradientOptions):
     steps: Any = follows("local.steps")
     control_norm: float = Field(
@@ -556,6 +569,8 @@ METHODS: dict[str, type[MethodOptions]] = {
     "fedags": FedAGSOptions,
     "dpfedavg": DPFedAvgOptions,
     "dpfedexp": DPFedEXPOptions,
+    "dpfedsam": DPFedSAMOptions,
+    "dpzo": DPZOOptions,
     "scaffold": ScaffoldOptions,
     "dpftrl": DPFTRLOptions,
     "cpsgd": CpSGDOptions,

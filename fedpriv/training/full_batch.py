@@ -72,7 +72,7 @@ class FullBatchTrainer(SequentialTrainer):
         """Whether each step is one on all examples, of a model that this file knows."""
         config = self.config
         plain = config.sampler == "shuffle" and not config.momentum and self.precision == "float32"
-        if not plain or asked.proximal_mu or asked.drift is not None:
+        if not plain or asked.proximal_mu or asked.drift is not None or asked.gradient is not None:
             return False
         if not 0 < len(asked.data) <= config.batch_size:
             return False

@@ -69,6 +69,8 @@ CLIENT_LEVEL = {
     "cpsgd",
     "dpfedavg",
     "dpfedexp",
+    "dpfedsam",
+    "dpzo",
     "dpfedsnlc",
     "fedags",
     "fedcad",
