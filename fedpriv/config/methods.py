@@ -147,18 +147,22 @@ class CentralClippingOptions(Options):
 
 
 class DPFTRLOptions(MethodOptions):
-    factor: Literal["identity", "sqrt", "banded", "blt"] = Field(
-        description="C: independent noise, the square root of the prefix sum, its band, or a few decaying buffers"
+    factor: Literal["identity", "sqrt", "banded", "bisr", "blt"] = Field(
+        description="C: independent noise, the square root of the prefix sum, its band, that of its inverse, or a few "
+        "decaying buffers"
     )
-    bandwidth: int | None = Field(ge=1, description="banded: rounds that share noise; null: the best for the run")
+    bandwidth: int | None = Field(
+        ge=1, description="banded, bisr: diagonals of C, of its inverse; null: the best for the run"
+    )
     buffers: int = Field(ge=1, le=8, description="blt: buffers")
     noise_multiplier: float = Field(
         ge=0, le=1e9, description="sigma: noise standard deviation / (C * sensitivity of the whole run)"
     )
     clip_norm: float = Field(ge=1e-6, description="C: L2 bound of a client's update")
     participation: Literal["once", "balanced", "cyclic"] = on_server("how often a client may take part")
-    client_sampling: Literal["fixed", "poisson"] = on_server(
-        "fixed: the guarantee needs no sample; poisson: a secret sample of one of bandwidth groups, which take turns"
+    client_sampling: Literal["fixed", "poisson", "balls"] = on_server(  # type: ignore[assignment]
+        "fixed: the guarantee needs no sample; poisson: a secret sample of one of bandwidth groups, which take turns; "
+        "balls: one secret round of each pass for every client, the same in all (balls in bins)"
     )
     weighting: Literal["uniform"] = on_server("weights of the mean over the replies")
     min_replies: int = on_server("1: the guarantee must not depend on how many clients replied", ge=1, le=1)
@@ -166,18 +170,23 @@ class DPFTRLOptions(MethodOptions):
 
     @property
     def secret_cohorts(self) -> bool:
+        """Whether who takes part in a round is secret."""
+        return self.client_sampling != "fixed"
+
+    @property
+    def takes_turns(self) -> bool:
         """Whether the cohort is a secret sample of one group."""
         return self.client_sampling == "poisson"
 
     @property
     def groups(self) -> int:
-        return (self.bandwidth or 1) if self.secret_cohorts else 1
+        return (self.bandwidth or 1) if self.takes_turns else 1
 
     def pattern(self, most: int, apart: int) -> tuple[int, int, int]:
-        """(T, k, b) of which the noise is a multiple of the sensitivity: of a client of known rounds all of them, at
-        most k and at least b apart; of a sampled one a single round.
+        """(T, k, b) of which the noise is a multiple of the sensitivity: of a client all of its rounds, at most k and
+        at least b apart; of one that is sampled anew a single round.
         """
-        return (self.rounds, 1, self.groups) if self.secret_cohorts else (self.rounds, most, apart)
+        return (self.rounds, 1, self.groups) if self.takes_turns else (self.rounds, most, apart)
 
 
 class GradientOptions(MethodOptions):

@@ -92,6 +92,8 @@ FURTHER = [
     ),
     ("strategy=dpfedexp", "strategy.client.form=central", "strategy.server.client_sampling=poisson"),
     ("strategy=dpftrl", "strategy.server.client_sampling=poisson", "strategy.client.bandwidth=1"),
+    ("strategy=dpftrl", "strategy.server.client_sampling=balls", "clients_per_round=7", "strategy.client.factor=bisr"),
+    ("strategy=dpzo", "strategy.client.form=central", "strategy.server.client_sampling=poisson"),
     (  # clients that come again have a control variate of their own, beside those that never took part
         *("strategy=scaffold", *UNEVEN, "strategy.client.noise_multiplier=0.2", "strategy.client.form=central"),
         "strategy.server.client_sampling=poisson",

@@ -41,6 +41,8 @@ SECRET = {
     "quantile": ("strategy=dpfedavg", *CENTRAL, "strategy.server.clipping=quantile"),
     "allocated": ("strategy=dpfedavg", *ALLOCATED),
     "scaffold": ("strategy=scaffold", *CENTRAL),
+    "extrapolated": ("strategy=dpfedexp", *CENTRAL),
+    "balls": ("strategy=dpftrl", "strategy.server.client_sampling=balls", "clients_per_round=2"),
     "groups": (
         *("strategy=dpftrl", "strategy.server.client_sampling=poisson", "strategy.client.bandwidth=2"),
         "clients_per_round=2",
