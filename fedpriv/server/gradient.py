@@ -131,8 +131,7 @@ class NoisyGradientServer(GradientServer):
         """
         if not self.central:
             return super().gradient(size, replies)
-        key = (self.population.seed, -1, self.current.number, self.population.attempt, "server")
-        noise, clip_norm, beside = self.population.noise(*key), self.clip_norm, self.options.beside
+        noise, clip_norm, beside = self.own_noise(), self.clip_norm, self.options.beside
         if beside is None:
             sent = (torch.from_numpy(reply.release) for reply in replies)
             return self.noisy_mean(sent, size, clip_norm, self.noise_multiplier, noise)
@@ -142,6 +141,11 @@ class NoisyGradientServer(GradientServer):
         numbers = (number.of(one, clip_norm).reshape(1) for one in all_sent)
         self.learn(float(add_normal_to_sum(numbers, 1, std, noise)) / self.population.clients_per_round, mean)
         return mean
+
+    def own_noise(self) -> NoiseSource:
+        """The server's, of this round."""
+        key = (self.population.seed, -1, self.current.number, self.population.attempt, "server")
+        return self.population.noise(*key)
 
     def learn(self, number: float, mean: NDArray[np.float64]) -> None:
         """Takes the second release of a round: the noisy mean, over q N, of the numbers beside the gradients, whose own
