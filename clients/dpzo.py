@@ -13,7 +13,7 @@ function of the client's data and of earlier releases, clipped to length C: two 
 replace-one, and a client that comes or goes moves the sum by at most C, in K dimensions with noise on each. The model's
 move is a function of the noisy s. With K = 1 it is the price of one number.
 
-Published and repaired are the same. Symbols: z_k -> directions, s -> coordinates, C -> clip_norm, phi -> smoothing.
+Published and repaired are the same. Symbols: K -> directions, z_k -> `Probes.rows`, C -> clip_norm, phi -> smoothing.
 """
 
 from __future__ import annotations

@@ -8,13 +8,14 @@ form=central: the server is trusted, samples the clients and adds the noise; out
 With D the mean of squared norms of the clipped gradients and m what becomes known of their mean, the step is longer by
 max(1, D/||m||^2): D is larger than ||m||^2 where clients' gradients point apart. D is never used without noise:
 
-- central: D is the noisy mean over q N of ||g'_k||^2, a second release of the round's sample: a client moves the sum of
-  ||g'_k||^2 by at most C^2, and both releases cost what the first alone would (`fedpriv.mechanisms.trusted_sums`).
+- central: D is the noisy mean of ||g'_k||^2 over the expected cohort, a second release of the round's sample: a client
+  moves the sum of ||g'_k||^2 by at most C^2, and both releases cost what the first alone would
+  (`fedpriv.mechanisms.trusted_sums`).
 - local: D = sum_k w_k ||c_k||^2 - d (sigma C)^2 of the releases c_k = g'_k + N(0, (sigma C)^2): unbiased, and free.
 
 The step is a function of releases, so a round costs what DP-FedAvg's does.
 
-Symbols: g'_k -> clipped, C -> clip_norm, sigma C -> noise_multiplier * clip_norm, q N -> clients_per_round.
+Symbols: g'_k -> clipped, C -> clip_norm, sigma C -> noise_multiplier * clip_norm.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ Optimization, 2024; L. Zhang, B. Li, K. K. Thekumparampil, S. Oh, N. He: DPZero,
 form=local: the client adds the noise; the server sees each client's numbers; nobody needs to be trusted.
 form=central: the server is trusted, samples the clients and adds the noise; outsiders see global models.
 
-Symbols: z_k -> directions, K -> directions (how many), s_k -> coordinates, C -> clip_norm, q N -> clients_per_round.
+Symbols: K -> directions, z_k -> `Probes.rows`, s_k -> `Probes.coordinates`, C -> clip_norm.
 """
 
 from __future__ import annotations
