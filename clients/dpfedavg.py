@@ -23,8 +23,7 @@ from clients.fedags import PrintedNoiseClient
 from fedpriv.client.contract import Release
 from fedpriv.client.gradient import NoisyGradientClient
 from fedpriv.config.methods import DPFedAvgOptions
-from fedpriv.mechanisms.noise import NoiseSource, add_normal_to_sum, clip
-from fedpriv.mechanisms.trusted_sums import noisy_sum, split_for_count, within
+from fedpriv.mechanisms.noise import NoiseSource, clip
 from fedpriv.privacy import claimed
 
 
@@ -34,27 +33,11 @@ class DPFedAvgClient(NoisyGradientClient, PrintedNoiseClient):
     options: DPFedAvgOptions
     in_rows = True
 
-    @property
-    def moves_clip(self) -> bool:
-        """Whether the trusted server moves C."""
-        return bool(self.options.clipping == "quantile")
-
     def release(self, update: Tensor, state: Any, noise: NoiseSource) -> Release:
-        if not self.moves_clip:
+        if self.options.clipping == "fixed":  # else the trusted server moves C
             return super().release(update, state, noise)
         value = clip(update, self.options.norm_bound)
         return Release(value, None, self.figures(value, torch.zeros_like(value)))
 
     def claim(self, participations: int, delta: float) -> claimed.Claim | None:
         return claimed.dpfedavg(self.printed_epsilon()) if self.form == "local" else None
-
-    def audit_release(self, length: float, state: Any, shape: tuple[int, int], noise: NoiseSource) -> Release:
-        """With a C that moves, the noisy count as well, for which a client of length 0 is absent."""
-        if not self.moves_clip:
-            return super().audit_release(length, state, shape, noise)
-        mine, drawn, later = self.sampled(length, state, shape, noise)
-        multiplier, count_noise = split_for_count(self.noise_multiplier, self.options.count_share)
-        total = noisy_sum([mine], shape, self.clip_norm, multiplier, noise)
-        counted = within(mine, self.clip_norm) * drawn[:, 0] * float(length != 0)
-        count = add_normal_to_sum([counted], (shape[0],), count_noise, noise)
-        return Release(total, later, statistics={"count": count})

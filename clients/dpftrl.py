@@ -5,7 +5,8 @@ ICML 2021; Denisov et al., NeurIPS 2022; Choquette-Choo et al., ICML 2023 (the m
 
 The server is trusted: it sees every clipped update and adds the noise, which is correlated over rounds; outsiders see
 all global models and may know who took part in which round. With strategy.server.client_sampling=poisson they must not:
-the server draws in secret from one fixed group of clients after the other (`fedpriv.privacy.secret_cohorts`).
+the server draws in secret from one fixed group of clients after the other (`fedpriv.privacy.secret_cohorts`); nor with
+client_sampling=balls: every client has one secret round of each pass, the same in all.
 
 What neighbours are: `num_clients` numbers are given out before the run. Where a client is not there, its number does
 not answer; cohorts, denominators and all other clients' rounds are the same. So its updates are replaced by zero.
@@ -28,8 +29,7 @@ from fedpriv.config.methods import DPFTRLOptions
 from fedpriv.mechanisms.matrix_factors import MatrixMechanism
 from fedpriv.mechanisms.noise import NoiseSource, clip, finite_or_zero
 from fedpriv.privacy import claimed
-from fedpriv.privacy.events import Event
-from fedpriv.privacy.secret_cohorts import TO_OUTSIDERS, group_events, round_events
+from fedpriv.privacy.secret_cohorts import TO_OUTSIDERS, run_events
 
 OF_ALL_ROUNDS = "the factor and its sensitivity, which the noise is measured by, are those of num_rounds (T) rounds"
 
@@ -51,13 +51,6 @@ class DPFTRLClient(Client):
         """(T, k, b)."""
         return self.options.pattern(self.facts.most, self.facts.apart)
 
-    @property
-    def sampled_events(self) -> tuple[Event | None, ...]:
-        """client_sampling=poisson: of each round."""
-        asked, facts = self.options, self.facts
-        place = (asked.rounds, asked.groups, facts.clients_per_round, facts.num_clients)
-        return group_events(*place, asked.noise_multiplier)
-
     def release(self, update: Tensor, state: Any, noise: NoiseSource) -> Release:
         clipped = clip(finite_or_zero(update), self.clip_norm)
         return Release(clipped, None, self.figures(clipped, torch.zeros_like(clipped)))
@@ -66,11 +59,9 @@ class DPFTRLClient(Client):
 
     def charges(self, state: Any) -> tuple[Charge, ...]:
         """What this round adds to the earlier ones."""
-        asked = self.options
-        if asked.secret_cohorts:
-            return tuple(Charge(event) for event in self.sampled_events[self.round - 1 : self.round] if event)
-        events = round_events(asked.factor, *self.pattern, asked.noise_multiplier, asked.bandwidth, asked.buffers)
-        return tuple(Charge(event) for event in events[self.round - 1 : self.round])
+        facts = self.facts
+        events = run_events(self.options, self.pattern, facts.clients_per_round, facts.num_clients)
+        return tuple(Charge(event) for own in events[self.round - 1 : self.round] for event in own)
 
     def claim(self, participations: int, delta: float) -> claimed.Claim | None:
         return None if self.options.secret_cohorts else claimed.dpftrl(self.noise_multiplier, delta)
@@ -80,8 +71,10 @@ class DPFTRLClient(Client):
     def worst_case_pairs(self, participations: int) -> list[Neighbours]:
         """The pattern of the proof, with one direction in all rounds."""
         _, most, apart = self.pattern
-        if self.options.secret_cohorts:  # by its coins in any of its group's rounds
+        if self.options.takes_turns:  # by its coins in any of its group's rounds
             most = participations
+        elif self.options.secret_cohorts:  # by its place in any round
+            most, apart = participations, 1
         there = tuple(float(i % apart == 0 and i // apart < most) for i in range(participations))
         return [Neighbours("with and without a client", (0.0,) * participations, there)]
 
@@ -89,8 +82,24 @@ class DPFTRLClient(Client):
         """The server's mechanism on sums that hold this client alone, as its state goes on: the rows w, of which every
         model is a function.
         """
+        asked, (_, _, apart) = self.options, self.pattern
+        if state is None:
+            places = (noise.uniform(shape[0]) * apart).long() if asked.client_sampling == "balls" else None
+            state = (self.mechanism(), places, 0)
+        mechanism, places, number = state
+        mine = self.release(on_all_axes(length * self.clip_norm, shape, self.audit_axes), None, noise).value
+        if places is not None:
+            mine = mine * (places == number % apart).float().unsqueeze(1)
+        elif asked.secret_cohorts:
+            rate = asked.groups * self.facts.clients_per_round / max(1, self.facts.num_clients)
+            mine = mine * (noise.uniform(shape[0]) < rate).float().unsqueeze(1)
+        released, _ = mechanism.release(mine.double(), noise)
+        return Release((released / (mechanism.std or 1.0)).float(), (mechanism, places, number + 1))
+
+    def mechanism(self) -> MatrixMechanism:
+        """The server's."""
         asked = self.options
-        mechanism = state or MatrixMechanism(
+        return MatrixMechanism(
             asked.factor,
             *self.pattern,
             noise_multiplier=self.noise_multiplier,
@@ -98,9 +107,3 @@ class DPFTRLClient(Client):
             bandwidth=asked.bandwidth,
             buffers=asked.buffers,
         )
-        mine = self.release(on_all_axes(length * self.clip_norm, shape, self.audit_axes), None, noise).value
-        if self.options.secret_cohorts:
-            rate = self.options.groups * self.facts.clients_per_round / max(1, self.facts.num_clients)
-            mine = mine * (noise.uniform(shape[0]) < rate).float().unsqueeze(1)
-        released, _ = mechanism.release(mine.double(), noise)
-        return Release((released / (mechanism.std or 1.0)).float(), mechanism)

@@ -60,7 +60,7 @@ class ScaffoldClient(NoisyGradientClient):
     """DP-FedAvg's client with control variates; no printed noise, as the papers have none for whole clients."""
 
     options: ScaffoldOptions
-    traits = replace(NoisyGradientClient.traits, State=ControlState, vectors_down=2)  # theta, c
+    traits = replace(NoisyGradientClient.traits, State=ControlState, vectors_down=2, own_steps=True)  # theta, c
     in_rows = True
     #: c [d] of this participation; None before the first (and in an audit of the release alone): zero.
     control: Tensor | None = None

@@ -5,13 +5,9 @@ form=central: the server is trusted, samples the clients and adds the noise; out
 With clipping=quantile the trusted server moves C to a quantile of the gradients' norms (Andrew, Thakkar, McMahan,
 Ramaswamy: Differentially Private Learning with Adaptive Clipping, NeurIPS 2021).
 
-Why a moving C costs nothing more. Of round t the server releases two numbers-with-noise of the same sample:
-S = sum_k clip(g_k, C^t) + N(0, (z C^t)^2) and B = sum_k (1[||g_k|| <= C^t] - 1/2) + N(0, s_b^2). C^t is a function of
-earlier releases, so given those it is a constant. Divided by their deviations, both are one Gaussian of deviation 1 in
-d + 1 dimensions, and adding or removing a client moves its mean by at most the square root of
-(C^t)^2/(z C^t)^2 + (1/2)^2/s_b^2 = z^-2 + (2 s_b)^-2, whatever C^t is. `split_for_count` chooses z and s_b such that
-this is sigma^-2: the round is one Poisson-sampled Gaussian of multiplier sigma, as with a fixed C, and rounds compose
-adaptively. The next C and the model are functions of the two.
+Why a moving C costs nothing more: beside the sum the server releases a count, sum_k (1[||g_k|| <= C^t] - 1/2), whose
+share of the round's cost the sum does without (`fedpriv.mechanisms.trusted_sums`). The next C and the model are
+functions of the two, and rounds compose adaptively.
 
 Symbols: C -> clip_norm, sigma C -> noise_multiplier * clip_norm, q -> sampling rate, N -> num_clients, b -> within,
 eta_C -> clip_lr, gamma -> target_quantile.
@@ -19,17 +15,12 @@ eta_C -> clip_lr, gamma -> target_quantile.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
-from fedpriv.common.replies import Reply
 from fedpriv.config.methods import DPFedAvgOptions
-from fedpriv.mechanisms.noise import add_normal_to_sum
-from fedpriv.mechanisms.trusted_sums import split_for_count, within
 from fedpriv.server.clip_rules import Quantile
 from fedpriv.server.gradient import NoisyGradientServer
 from fedpriv.server.optimizers import step_by_noise
@@ -69,18 +60,12 @@ class DPFedAvg(NoisyGradientServer):
         self.current.figures["learning_rate"] = found
         return found
 
-    def gradient(self, size: int, replies: Sequence[Reply]) -> NDArray[np.float64]:
-        if not self.rule:
-            return super().gradient(size, replies)
-        clip_norm = self.rule.clip_norm
-        multiplier, count_noise = split_for_count(self.noise_multiplier, self.options.count_share)
-        sent, noise = [torch.from_numpy(reply.release) for reply in replies], self.own_noise()
-        gradient = self.noisy_mean(sent, size, clip_norm, multiplier, noise)
-        counted = (within(one, clip_norm).reshape(1) for one in sent)
-        count = float(add_normal_to_sum(counted, 1, count_noise, noise))
-        share = 0.5 + count / self.population.clients_per_round
-        self.current.figures |= {"clip_norm": clip_norm} | self.rule.follow(share)
-        return gradient
+    def learn(self, number: float, mean: NDArray[np.float64]) -> None:
+        """The noisy count beside the gradients: the next C."""
+        assert self.rule is not None, "`beside` counts only where a rule moves C"
+        self.current.figures["clip_norm"] = self.rule.clip_norm
+        self.current.figures |= self.rule.follow(0.5 + number)
+        self.clip_norm = self.rule.clip_norm
 
     def state_dict(self) -> dict[str, Any]:
         return super().state_dict() | ({"clipping": self.rule.state_dict()} if self.rule else {})
@@ -89,3 +74,4 @@ class DPFedAvg(NoisyGradientServer):
         super().load_state_dict(state)
         if self.rule:
             self.rule.load_state_dict(state["clipping"])
+            self.clip_norm = self.rule.clip_norm

@@ -6,6 +6,7 @@ ICML 2021; Denisov et al., NeurIPS 2022; Choquette-Choo et al., ICML 2023 (the m
 The server is trusted: it sees every clipped update and adds the noise, which is correlated over rounds; outsiders see
 all global models and may know who took part in which round. client_sampling=poisson: the server draws in secret from
 one fixed group of clients after the other (Choquette-Choo et al., NeurIPS 2023; `fedpriv.privacy.secret_cohorts`).
+client_sampling=balls: every client has one secret round of each pass, the same in all (Chua et al. 2025).
 
 Symbols: C -> `fedpriv.mechanisms.matrix_factors`, K -> clients_per_round, T -> rounds.
 """
@@ -27,7 +28,7 @@ from fedpriv.config.methods import DPFTRLOptions
 from fedpriv.mechanisms.matrix_factors import MatrixMechanism, exact_sum
 from fedpriv.mechanisms.noise import clip
 from fedpriv.privacy.events import EVERY_CLIENT, Entry, Event, Gaussian
-from fedpriv.privacy.secret_cohorts import TO_OUTSIDERS, again_event, group_events, round_events
+from fedpriv.privacy.secret_cohorts import TO_OUTSIDERS, again_event, run_events
 from fedpriv.server.nodes import ClientGrid
 from fedpriv.server.round import NO_HOOKS, BudgetsSpent, Hooks, Population
 from fedpriv.server.strategy import FederatedStrategy
@@ -56,15 +57,11 @@ class DPFTRL(FederatedStrategy):
             bandwidth=asked.bandwidth,
             buffers=asked.buffers,
         )
-        self.events: Sequence[Event | None] = (
-            group_events(asked.rounds, asked.groups, size, population.num_clients, asked.noise_multiplier)
-            if asked.secret_cohorts
-            else round_events(asked.factor, *pattern, asked.noise_multiplier, asked.bandwidth, asked.buffers)
-        )
+        self.events = run_events(asked, pattern, size, population.num_clients)
         self.again = population.attempt > 0
         self.first: int | None = None  # the round that a resumed run begins with
 
-    def price(self) -> Event | None:
+    def price(self) -> tuple[Event, ...]:
         """Of the round's release, for every client.
 
         Where a resumed run cannot repeat its rounds bit for bit, their rows are released once more with other noise,
@@ -74,13 +71,14 @@ class DPFTRL(FederatedStrategy):
         """
         if not self.again:
             return self.events[self.current.number - 1]
-        if self.options.secret_cohorts:
+        if self.options.takes_turns:
             self.first = self.first or self.current.number
             place = self.current.number - self.first
-            return self.events[place] if place else again_event(self.options.noise_multiplier)
+            return self.events[place] if place else (again_event(self.options.noise_multiplier),)
         if self.population.attempt == self._charged_attempt:
-            return None
-        return Gaussian(threat=TO_OUTSIDERS, multiplier=self.options.noise_multiplier)
+            return ()
+        others = 2 if self.options.secret_cohorts else 1  # rounds of a client in other places than before
+        return (Gaussian(threat=TO_OUTSIDERS, multiplier=self.options.noise_multiplier / others),)
 
     _charged_attempt = -1
 
@@ -88,8 +86,7 @@ class DPFTRL(FederatedStrategy):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: ClientGrid
     ) -> Iterable[Message]:
         messages = super().configure_train(server_round, arrays, config, grid)
-        event = self.price()
-        if event is not None and not self.hooks.admits(event):
+        if (events := self.price()) and not self.hooks.admits(*events):
             raise BudgetsSpent(f"round {server_round}: the next global model would exceed privacy.max_epsilon")
         return messages
 
@@ -102,10 +99,12 @@ class DPFTRL(FederatedStrategy):
         noise = self.population.noise(*key)
         _, used = self.mechanism.release(total, noise)
         self.current.figures["server_noise_norm"] = std * theta.size**0.5  # of what this round adds to it
-        if (event := self.price()) is not None:
-            self._charged_attempt = self.population.attempt
-            number = self.current.number
-            self.current.entries = [Entry(number, EVERY_CLIENT, number, self.population.attempt, event)]
+        if events := self.price():
+            number, attempt = self.current.number, self.population.attempt
+            self._charged_attempt = attempt
+            self.current.entries = [
+                Entry(number, EVERY_CLIENT, sequence, attempt, event) for sequence, event in enumerate(events, number)
+            ]
         return self.move(theta, used.numpy() / self.population.clients_per_round)
 
     def vectors(self) -> dict[str, NDArray[Any]]:

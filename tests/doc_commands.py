@@ -501,7 +501,7 @@ class Shop:
 
     def prepare(self, command: Command) -> None:
         """What the page's reader has by then."""
-        if "share=" in command.text and "YOUR IDEA" in Path("clients/sparse.py").read_text():
+        if "client.share=" in command.text and "YOUR IDEA" in Path("clients/sparse.py").read_text():
             edit_sparse(Path(), (ROOT / command.page).read_text())
             del sys.modules["clients.sparse"]  # another command is another process
         if "multirun/DATE/TIME" in command.text:

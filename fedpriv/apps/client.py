@@ -115,7 +115,7 @@ def needs_a_trainer(kind: type[Client]) -> str | None:
     """Why an app's own training is not enough for a method, in words; None where it is."""
     if kind.traits.clips_examples:
         return "clips the gradient of each example"
-    return "adds a vector to every gradient" if kind.traits.vectors_down > 1 else None
+    return "takes local steps of its own" if kind.traits.own_steps else None
 
 
 class AppClient(OneNumPyClient):

@@ -37,8 +37,8 @@ class FunctionTrainer:
     def train_all(self, requests: Sequence[Training]) -> list[LocalResult]:
         """One client's training. Raises ValueError for what the function may not return."""
         (asked,) = requests
-        if asked.drift is not None:
-            words = "the method adds a vector to every gradient, which a function's own training does not"
+        if asked.drift is not None or asked.gradient is not None:
+            words = "the method changes every step of training, which a function's own does not"
             raise OptionError("train", getattr(self.train, "__name__", "function"), f"{words}; allowed: a Trainer")
         config = {**self.told, **({"proximal-mu": asked.proximal_mu} if asked.proximal_mu else {})}
         start = asked.theta.numpy()

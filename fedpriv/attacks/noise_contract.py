@@ -192,7 +192,7 @@ def listen(
     hides = issubclass(client_class(config), SelectingClient)
     heard = Heard(config, drawn=worker.drawn, examples=example_counts(config))
     in_sum = isinstance(strategy, SummingServer) and strategy.in_sum
-    decode = strategy.numbers_of if in_sum else strategy.decode  # type: ignore[attr-defined]
+    decode = strategy.numbers_of if in_sum else None if strategy.sends_few else strategy.decode  # type: ignore[attr-defined]
     grid = _Ear(config, make_apps(config)[1], heard, decode, hides)
     theta = worker.initial_parameters()
     with suppress(BudgetsSpent):

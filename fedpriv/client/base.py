@@ -19,6 +19,7 @@ from fedpriv.client.method import Method, Traits
 from fedpriv.client.one_path import Asked, Clip, Participation
 from fedpriv.common.messages import ATTEMPT, ROUND, STATISTICS, TRAIN, Outgoing, Request
 from fedpriv.config.methods import PersonalOptions
+from fedpriv.mechanisms.step_gradients import StepGradient
 from fedpriv.training.flat_model import Layers, Layout
 from fedpriv.training.sequential import Training
 
@@ -68,9 +69,10 @@ def alone(client: Method) -> Participation:
         theta: Tensor,
         mu: float,
         drifts: Tensor | None,
+        gradient: StepGradient | None,
     ) -> tuple[Tensor, Tensor]:
         start, drift = theta if theta.ndim == 1 else theta[0], None if drifts is None else drifts[0]
-        (found,) = site.trainer.train_all([Training(start, site.load_data(), rngs[0], mu, drift)])
+        (found,) = site.trainer.train_all([Training(start, site.load_data(), rngs[0], mu, drift, gradient)])
         return found.update.unsqueeze(0), torch.tensor([found.loss], dtype=torch.float64)
 
     clip: Clip = lambda requests: site.trainer.clipped_sums(requests)  # noqa: E731 - a trainer may have none

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from fedpriv.client.memory import MemoryStore, Waiting
 from fedpriv.common.errors import FedprivError
+from fedpriv.mechanisms.step_gradients import StepGradient
 from fedpriv.privacy.events import Event
 from fedpriv.training.flat_model import Layout
 from fedpriv.training.sequential import LocalData, SequentialTrainer
@@ -92,11 +93,12 @@ class LocalRule:
     """What a method adds to local training.
 
     proximal_mu: weight of mu/2 ||w - w^t||^2. drift: added to every gradient: [..., d], or [d] for all clients; None:
-    nothing.
+    nothing. gradient: what a step goes along; None: the gradient.
     """
 
     proximal_mu: float = 0.0
     drift: Tensor | None = None
+    gradient: StepGradient | None = None
 
 
 @dataclass(frozen=True)

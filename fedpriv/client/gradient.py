@@ -22,10 +22,10 @@ from fedpriv.client.method import Traits, on_all_axes
 from fedpriv.client.secure_sum import ONE_NOISE, SummedGaussians
 from fedpriv.common.packing import pack_selected, packed_bytes
 from fedpriv.config.methods import GradientOptions, NoisyGradientOptions, SelectingOptions
-from fedpriv.mechanisms.noise import NoiseSource, add_normal, clip, finite_or_zero, l2_norm
-from fedpriv.mechanisms.trusted_sums import noisy_sum
+from fedpriv.mechanisms.noise import NoiseSource, add_normal, add_normal_to_sum, clip, finite_or_zero, l2_norm
+from fedpriv.mechanisms.trusted_sums import NUMBERS, noisy_sum, split_for_number
 from fedpriv.privacy.events import Event, Gaussian, GumbelTopK, NoBound
-from fedpriv.privacy.secret_cohorts import TO_OUTSIDERS, SecretCohorts
+from fedpriv.privacy.secret_cohorts import OF_TWO_DATA_SETS, TO_OUTSIDERS, SecretCohorts
 
 
 class GradientClient(Client):
@@ -60,7 +60,7 @@ class GradientClient(Client):
 
     def round_rho(self) -> tuple[float, float]:
         """(rho of the Gaussian parts, rho of the others) of one round at multiplier 1."""
-        return 2.0, 0.0  # (2C)^2 / (2 C^2)
+        return OF_TWO_DATA_SETS, 0.0
 
     # --- the release ---------------------------------------------------------------------------------------
 
@@ -171,20 +171,21 @@ class NoisyGradientClient(SummedGaussians, GradientClient):
         return [Neighbours("with and without a client", (0.0,) * participations, (1.0,) * participations)]
 
     def audit_release(self, length: float, state: Any, shape: tuple[int, int], noise: NoiseSource) -> Release:
-        """form=central: the noisy sum over a cohort that may hold this client, as it is drawn, all others silent."""
+        """form=central: the noisy sum over a cohort that may hold this client, as it is drawn, all others silent; and
+        that of the numbers beside it, for which a client of length 0 is absent.
+        """
         if self.form == "local":
             return super().audit_release(length, state, shape, noise)
-        mine, _, later = self.sampled(length, state, shape, noise)
-        return Release(noisy_sum([mine], shape, self.clip_norm, self.noise_multiplier, noise), later)
-
-    def sampled(
-        self, length: float, state: Any, shape: tuple[int, int], noise: NoiseSource
-    ) -> tuple[Tensor, Tensor, Any]:
-        """(what the sum holds of this client [trials, d], whether it was drawn [trials, 1], the next round's state)."""
         gradient = on_all_axes(length * self.clip_norm, shape, self.audit_axes)
         among, later = self.cohorts.drawn(state, shape[0], noise)
-        drawn = among.float().unsqueeze(1)
-        return self.release(gradient, None, noise).value * drawn, drawn, later
+        mine = self.release(gradient, None, noise).value * among.float().unsqueeze(1)
+        if self.options.beside is None:
+            return Release(noisy_sum([mine], mine.shape, self.clip_norm, self.noise_multiplier, noise), later)
+        name, share = self.options.beside
+        multiplier, std = split_for_number(self.noise_multiplier, share, NUMBERS[name].most)
+        total = noisy_sum([mine], mine.shape, self.clip_norm, multiplier, noise)
+        number = NUMBERS[name].of(mine, self.clip_norm) * among * float(length != 0)
+        return Release(total, later, statistics={name: add_normal_to_sum([number], (shape[0],), std, noise)})
 
 
 #: Lengths in `worst_case_pairs` that stand for a gradient along one of the first two axes in a round that sends one.

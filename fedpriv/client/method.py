@@ -64,7 +64,8 @@ class Traits:
     why a run cannot be extended: what of its releases or noise was fixed by num_rounds. why_no_sum: why there is no
     account against whoever sees only a round's sum, where a reader may expect one. own_requests: a round tells each
     client something of its own, and no state is kept; clients that are rows are then prepared one by one
-    (`Method._each`).
+    (`Method._each`). own_steps: local steps are no SGD's, so that a function which trains in another way is no
+    training of the method's.
     """
 
     State: type[Any] | None = None
@@ -82,6 +83,7 @@ class Traits:
     bound_to_rounds: str | None = None
     why_no_sum: str = ""
     own_requests: bool = False
+    own_steps: bool = False
     #: Whether a round asks twice: for statistics of an update, then for its release.
     measures_first: bool = field(init=False)
     #: The exchange that brings the parameters.

@@ -50,6 +50,7 @@ from fedpriv.mechanisms.clipped_sums import ClippedSum
 from fedpriv.mechanisms.cohort_noise import CohortNoise
 from fedpriv.mechanisms.device_errors import nobodys_own
 from fedpriv.mechanisms.noise import finite_or_zero, l2_norm
+from fedpriv.mechanisms.step_gradients import StepGradient
 from fedpriv.privacy.events import Account, Entry
 from fedpriv.training.sequential import Clipping
 
@@ -120,9 +121,12 @@ class Answered:
 
 #: The method for these clients: of one alone, or of all rows of a computation.
 MakeMethod = Callable[[Sequence[Asked]], Method]
-#: Trains clients: (clients, their generators of batches, start [d] or [clients, d], mu, drifts [clients, d] or None) ->
-#: (updates float32 [clients, d], mean losses float64 [clients]).
-Train = Callable[[Sequence[int], Sequence[np.random.Generator], Tensor, float, Tensor | None], tuple[Tensor, Tensor]]
+#: Trains clients: (clients, their generators of batches, start [d] or [clients, d], mu, drifts [clients, d] or None,
+#: what their steps go along) -> (updates float32 [clients, d], mean losses float64 [clients]).
+Train = Callable[
+    [Sequence[int], Sequence[np.random.Generator], Tensor, float, Tensor | None, StepGradient | None],
+    tuple[Tensor, Tensor],
+]
 #: Sums of clipped gradients, one for each request.
 Clip = Callable[[Sequence[Clipping]], list[ClippedSum]]
 
@@ -334,7 +338,7 @@ class Participation:
     def _trained(self, groups: Sequence[_Group]) -> list[tuple[Tensor, Tensor]]:
         """(updates [rows, d], losses [rows]) of every group; those that train in the same form are one batch."""
         rules = [group.method.local(group.state) for group in groups]
-        forms = [(rule.proximal_mu, rule.drift is None) for rule in rules]
+        forms = [(rule.proximal_mu, rule.drift is None, id(rule.gradient)) for rule in rules]
         found: dict[int, tuple[Tensor, Tensor]] = {}
         for form in dict.fromkeys(forms):
             chosen = [number for number, own in enumerate(forms) if own == form]
@@ -342,7 +346,8 @@ class Participation:
             clients = [client for group in some for client in group.clients]
             rngs = [rng for group in some for rng in group.method.batches_of(group.request, group.clients)]
             pulls = [] if form[1] else [_each(groups[number], rules[number].drift) for number in chosen]
-            updates, losses = self.train(clients, rngs, _starts(some), form[0], torch.cat(pulls) if pulls else None)
+            drifts, gradient = torch.cat(pulls) if pulls else None, rules[chosen[0]].gradient
+            updates, losses = self.train(clients, rngs, _starts(some), form[0], drifts, gradient)
             sizes = [len(group.clients) for group in some]
             found |= zip(chosen, zip(updates.split(sizes), losses.split(sizes), strict=True), strict=True)
         return [found[number] for number in range(len(groups))]

@@ -121,10 +121,11 @@ def cohort_of(
     """Sorted ids of the clients asked in a round: where ``participation`` is "sampled", as ``sampling`` says."""
     if sampling == "poisson" and participation == "cyclic":
         return group_cohort(seed, server_round, num_clients, size, groups)
-    if sampling == "allocated":
+    if sampling in ("allocated", "balls"):
         rounds = num_clients // size
         number, place = divmod(server_round - 1, rounds)
-        return allocated_cohort((seed, number), place, num_clients, rounds)
+        key = (seed, number) if sampling == "allocated" else (seed,)
+        return allocated_cohort(key, place, num_clients, rounds)
     if participation == "sampled":
         return draw_cohort(seed, server_round, num_clients, size, sampling)
     if participation == "cyclic":

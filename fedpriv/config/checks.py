@@ -134,7 +134,7 @@ def _plan(c: Config, o: Any) -> str:
 def _uneven(c: Config, o: Any) -> list[int] | None:
     """The nearest numbers of clients per round that divide all, where passes of an allocation do not come out even."""
     clients, size = c.num_clients, c.clients_per_round
-    if o.client_sampling != "allocated" or clients % size == 0:
+    if o.client_sampling not in ("allocated", "balls") or clients % size == 0:
         return None
     return [next(k for k in way if clients % k == 0) for way in (range(size, 0, -1), range(size, clients + 1))]
 
@@ -197,8 +197,8 @@ GROUPS = f"{SAMPLING}=poisson draws from one group of clients after the other"
 ROUNDS = "num_rounds={c.num_rounds} rounds of {c.clients_asked} clients"
 STEPS = "{c.strategy.name} takes strategy.client.local_steps noisy steps: "
 HIDDEN = "with {c.strategy.name} as configured the observer may know who takes part in which round, so that a secret "
-HIDDEN += "round of each pass amplifies nothing; allowed: fixed, poisson, or strategy.client.form=central of "
-HIDDEN += "strategy=dpfedavg and strategy=scaffold, whose server is trusted with the cohorts"
+HIDDEN += "round of each pass amplifies nothing; allowed: fixed, poisson, or strategy.client.form=central of a method "
+HIDDEN += "that has it (strategy=dpfedavg, scaffold, ...), whose server is trusted with the cohorts"
 
 # fmt: off
 RULES: tuple[Rule, ...] = (
@@ -263,20 +263,25 @@ RULES: tuple[Rule, ...] = (
     Rule("unit-epsilon", "strategy.client.epsilon",
          lambda c, o: o.mechanism != "gaussian" and o.epsilon > MOST_EPSILON,
          f"of strategy.client.mechanism={{o.mechanism}}: at most {MOST_EPSILON}", UnitOptions),
-    Rule("groups-factor", "strategy.client.factor", lambda c, o: o.secret_cohorts and o.factor != "banded",
+    Rule("groups-factor", "strategy.client.factor", lambda c, o: o.takes_turns and o.factor != "banded",
          f"{GROUPS}, as many as a band is wide: banded", DPFTRLOptions),
-    Rule("groups-turns", PARTICIPATION, lambda c, o: o.secret_cohorts and o.participation != "cyclic",
+    Rule("groups-turns", PARTICIPATION, lambda c, o: o.takes_turns and o.participation != "cyclic",
          f"{GROUPS}; allowed: cyclic", DPFTRLOptions),
-    Rule("groups-limit", f"{PARTICIPATION}s", lambda c, o: o.secret_cohorts and o.participations is not None,
+    Rule("groups-limit", f"{PARTICIPATION}s", lambda c, o: o.takes_turns and o.participations is not None,
          f"{GROUPS}, and its coins decide how often a client takes part; allowed: null", DPFTRLOptions),
     Rule("groups-number", "strategy.client.bandwidth",
-         lambda c, o: o.secret_cohorts and (o.bandwidth is None or o.bandwidth > c.num_clients // c.clients_per_round)
+         lambda c, o: o.takes_turns and (o.bandwidth is None or o.bandwidth > c.num_clients // c.clients_per_round)
          and [c.num_clients // c.clients_per_round],
          f"{GROUPS}, bandwidth groups in all; allowed: 1 to num_clients/clients_per_round={{x[0]}}", DPFTRLOptions),
+    Rule("balls-turns", PARTICIPATION, lambda c, o: o.client_sampling == "balls" and o.participation != "cyclic",
+         f"{SAMPLING}=balls gives every client the same round of each pass; allowed: cyclic", DPFTRLOptions),
+    Rule("balls-limit", f"{PARTICIPATION}s", lambda c, o: o.client_sampling == "balls" and o.participations is not None,
+         f"{SAMPLING}=balls has one round of each pass for every client; allowed: null", DPFTRLOptions),
     Rule("band-replies", "over_selection", lambda c, o: c.over_selection > 1,
          "a replacement client would change the sum twice; allowed: 1", DPFTRLOptions),
-    Rule("no-band", "strategy.client.bandwidth", lambda c, o: o.bandwidth is not None and o.factor != "banded",
-         "strategy.client.factor={o.factor} has no band; allowed: null, or banded", DPFTRLOptions),
+    Rule("no-band", "strategy.client.bandwidth",
+         lambda c, o: o.bandwidth is not None and o.factor not in ("banded", "bisr"),
+         "strategy.client.factor={o.factor} has no band; allowed: null, or banded, bisr", DPFTRLOptions),
     Rule("band-rounds", "strategy.client.bandwidth",
          lambda c, o: o.bandwidth is not None and o.bandwidth > c.num_rounds,
          "at most num_rounds={c.num_rounds} is allowed", DPFTRLOptions),
@@ -369,12 +374,12 @@ RULES: tuple[Rule, ...] = (
          lambda c, o: o.client_sampling == "allocated"
          and not (isinstance(o, NoisyGradientOptions) and o.form == "central"), HIDDEN),
     Rule("allocated-even", "clients_per_round", _uneven,
-         f"{SAMPLING}=allocated has passes of num_clients={{c.num_clients}}/clients_per_round rounds; allowed: "
-         "divisors, such as {x[0]} and {x[1]}"),
+         f"{SAMPLING}={{o.client_sampling}} has passes of num_clients={{c.num_clients}}/clients_per_round rounds; "
+         "allowed: divisors, such as {x[0]} and {x[1]}"),
     Rule("allocated-long", "num_clients",
-         lambda c, o: o.client_sampling == "allocated" and c.num_clients // c.clients_per_round > MOST_ROUNDS
+         lambda c, o: o.client_sampling in ("allocated", "balls") and c.num_clients // c.clients_per_round > MOST_ROUNDS
          and c.num_clients // c.clients_per_round,
-         f"{SAMPLING}=allocated has passes of {{x}} rounds; at most {MOST_ROUNDS} are accounted for"),
+         f"{SAMPLING}={{o.client_sampling}} has passes of {{x}} rounds; at most {MOST_ROUNDS} are accounted for"),
     Rule("sampled-limit", f"{PARTICIPATION}s",
          lambda c, o: participation_of(c) == "sampled" and o.participations is not None,
          f"{PARTICIPATION}=sampled has no participation limit; allowed: null, or {PARTICIPATION}=balanced"),

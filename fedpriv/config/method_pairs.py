@@ -37,6 +37,7 @@ NO_ALGORITHM = {
     **dict.fromkeys(
         ("dpsgd", "agn", "anr", "dpfl_agn"), "noise is in every local step, so there is no update without noise"
     ),
+    **dict.fromkeys(("dpfedexp", "dpfedsam", "dpzo"), "its training, its release and its server's step are one method"),
     "adpfl": "its clip norms, budgets and own layers are one method; pfl is it without noise",
     "nbafl": "its clients release clipped weights, and its server adds noise too",
     "fedonce": "its clients send one message, of statistics and not of an update",
@@ -46,10 +47,7 @@ NO_ALGORITHM = {
 #: Those that are no mechanism of a pair, and why.
 NO_MECHANISM = {
     **dict.fromkeys((*ALGORITHMS, "corrquant"), "it adds no noise"),
-    **{
-        name: NO_ALGORITHM[name]
-        for name in ("scaffold", "dpsgd", "agn", "anr", "dpfl_agn", "fedonce", "dpftrl", "dpsum", "ask", "moments")
-    },
+    **NO_ALGORITHM,
     "adpfl": "its noise follows its own layers and its own exchange of statistics",
     "nbafl": "its noise is made for its own proximal term and for its server's noise",
     "fedags": "its choice of coordinates and its weights follow the losses of its own training",
@@ -127,10 +125,16 @@ def table() -> str:
         cells = ["yes" if why is None else f"no ({notes.setdefault(_why(why), len(notes) + 1)})" for why in whys]
         lines.append(f"| `{mechanism}` | {' | '.join(cells)} |")
     lines += ["", *(f"{number}. {why}" for why, number in notes.items())]
-    for of, refused in (("`strategy=`", NO_ALGORITHM), ("`privacy.mechanism=`", NO_MECHANISM)):
+    both = {name: why for name, why in NO_ALGORITHM.items() if NO_MECHANISM.get(name) == why}
+    for of, refused in (
+        ("`strategy=` and as `privacy.mechanism=`", both),
+        ("`strategy=`", NO_ALGORITHM),
+        ("`privacy.mechanism=`", NO_MECHANISM),
+    ):
         by_reason: dict[str, list[str]] = {}
         for name, why in refused.items():
-            by_reason.setdefault(why, []).append(f"`{name}`")
+            if name not in both or refused is both:
+                by_reason.setdefault(why, []).append(f"`{name}`")
         lines += ["", f"Refused as {of}:", ""]
         lines += [f"- {', '.join(names)}: {why}" for why, names in by_reason.items()]
     return "\n".join(lines)

@@ -147,18 +147,22 @@ class CentralClippingOptions(Options):
 
 
 class DPFTRLOptions(MethodOptions):
-    factor: Literal["identity", "sqrt", "banded", "blt"] = Field(
-        description="C: independent noise, the square root of the prefix sum, its band, or a few decaying buffers"
+    factor: Literal["identity", "sqrt", "banded", "bisr", "blt"] = Field(
+        description="C: independent noise, the square root of the prefix sum, its band, that of its inverse, or a few "
+        "decaying buffers"
     )
-    bandwidth: int | None = Field(ge=1, description="banded: rounds that share noise; null: the best for the run")
+    bandwidth: int | None = Field(
+        ge=1, description="banded, bisr: diagonals of C, of its inverse; null: the best for the run"
+    )
     buffers: int = Field(ge=1, le=8, description="blt: buffers")
     noise_multiplier: float = Field(
         ge=0, le=1e9, description="sigma: noise standard deviation / (C * sensitivity of the whole run)"
     )
     clip_norm: float = Field(ge=1e-6, description="C: L2 bound of a client's update")
     participation: Literal["once", "balanced", "cyclic"] = on_server("how often a client may take part")
-    client_sampling: Literal["fixed", "poisson"] = on_server(
-        "fixed: the guarantee needs no sample; poisson: a secret sample of one of bandwidth groups, which take turns"
+    client_sampling: Literal["fixed", "poisson", "balls"] = on_server(  # type: ignore[assignment]
+        "fixed: the guarantee needs no sample; poisson: a secret sample of one of bandwidth groups, which take turns; "
+        "balls: one secret round of each pass for every client, the same in all (balls in bins)"
     )
     weighting: Literal["uniform"] = on_server("weights of the mean over the replies")
     min_replies: int = on_server("1: the guarantee must not depend on how many clients replied", ge=1, le=1)
@@ -166,18 +170,23 @@ class DPFTRLOptions(MethodOptions):
 
     @property
     def secret_cohorts(self) -> bool:
+        """Whether who takes part in a round is secret."""
+        return self.client_sampling != "fixed"
+
+    @property
+    def takes_turns(self) -> bool:
         """Whether the cohort is a secret sample of one group."""
         return self.client_sampling == "poisson"
 
     @property
     def groups(self) -> int:
-        return (self.bandwidth or 1) if self.secret_cohorts else 1
+        return (self.bandwidth or 1) if self.takes_turns else 1
 
     def pattern(self, most: int, apart: int) -> tuple[int, int, int]:
-        """(T, k, b) of which the noise is a multiple of the sensitivity: of a client of known rounds all of them, at
-        most k and at least b apart; of a sampled one a single round.
+        """(T, k, b) of which the noise is a multiple of the sensitivity: of a client all of its rounds, at most k and
+        at least b apart; of one that is sampled anew a single round.
         """
-        return (self.rounds, 1, self.groups) if self.secret_cohorts else (self.rounds, most, apart)
+        return (self.rounds, 1, self.groups) if self.takes_turns else (self.rounds, most, apart)
 
 
 class GradientOptions(MethodOptions):
@@ -206,6 +215,13 @@ class NoisyGradientOptions(WeighedSumOptions, GaussianGradientOptions):
         """Whether the guarantee rests on cohorts that outsiders do not know."""
         return self.form == "central"
 
+    @property
+    def beside(self) -> tuple[str, float] | None:
+        """(a number that a trusted server sums beside the gradients, its share of a round's cost), by the name that
+        `fedpriv.mechanisms.trusted_sums` gives it.
+        """
+        return None
+
 
 class DPFedAvgOptions(CentralClippingOptions, NoisyGradientOptions):
     learning_rate: Any = on_server("eta of the server's step along the mean gradient; central: noise: by the noise")
@@ -215,6 +231,32 @@ class DPFedAvgOptions(CentralClippingOptions, NoisyGradientOptions):
     def _rate_is_positive(cls, rate: Any) -> Any:
         rate = _length("strategy.server.learning_rate", rate, "noise")
         return rate if rate == "noise" else float(rate)
+
+    @property
+    def beside(self) -> tuple[str, float] | None:
+        return ("within", self.count_share) if self.clipping == "quantile" else None
+
+
+class DPFedEXPOptions(NoisyGradientOptions):
+    sensitivity: Literal["clip"] = Field(description="2C")
+    norm_share: float = on_server("central: share of a round's cost that the mean of squared norms gets", gt=0, lt=1)
+
+    @property
+    def beside(self) -> tuple[str, float] | None:
+        return ("square", self.norm_share) if self.form == "central" else None
+
+
+class DPFedSAMOptions(NoisyGradientOptions):
+    sensitivity: Literal["clip"] = Field(description="2C")
+    radius: float = Field(
+        ge=0, le=1e3, description="rho: how far up the gradient of a local step is taken; 0: DP-FedAvg"
+    )
+
+
+class DPZOOptions(NoisyGradientOptions):
+    sensitivity: Literal["clip"] = Field(description="2C")
+    directions: int = Field(ge=1, le=4096, description="K: public random directions, and numbers of a release")
+    smoothing: float = Field(gt=0, le=1e3, description="phi: losses are compared at w + phi z_k and w - phi z_k")
 
 
 class ScaffoldOptions(NoisyGradientOptions):
@@ -545,6 +587,9 @@ METHODS: dict[str, type[MethodOptions]] = {
     "corrquant": OneBitOptions,
     "fedags": FedAGSOptions,
     "dpfedavg": DPFedAvgOptions,
+    "dpfedexp": DPFedEXPOptions,
+    "dpfedsam": DPFedSAMOptions,
+    "dpzo": DPZOOptions,
     "scaffold": ScaffoldOptions,
     "dpftrl": DPFTRLOptions,
     "cpsgd": CpSGDOptions,

@@ -87,6 +87,9 @@ SYMBOLS: dict[str, dict[str, str]] = {
         "server.target_quantile": "gamma",
         "server.norm_bound": "B",
     },
+    "dpfedexp": {**_GRADIENT, "client.noise_multiplier": "sigma"},
+    "dpfedsam": {**_GRADIENT, "client.noise_multiplier": "sigma", "client.radius": "rho", "local.steps": "K"},
+    "dpzo": {**_GRADIENT, "client.noise_multiplier": "sigma", "client.directions": "K", "client.smoothing": "phi"},
     "scaffold": {
         "client.epsilon": "eps",
         "client.clip_norm": "C",

@@ -56,6 +56,7 @@ from fedpriv.data import FederatedData
 from fedpriv.data.load import check_declared, load_federated
 from fedpriv.engines.grid import empty_context, memory_folder
 from fedpriv.mechanisms.device_errors import failed
+from fedpriv.mechanisms.step_gradients import StepGradient
 from fedpriv.mechanisms.tasks import Classification, NextToken, with_loss
 from fedpriv.secure_sum.sum_session import SumRefused
 from fedpriv.training.allocator import keep_freed_memory
@@ -500,9 +501,10 @@ class Worker:
         theta: torch.Tensor,
         mu: float,
         drifts: torch.Tensor | None,
+        gradient: StepGradient | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """(updates float32 [clients, d], mean losses float64 [clients]) of training from ``theta`` ([d] or [clients,
-        d]) with ``drifts`` [clients, d].
+        d]) with ``drifts`` [clients, d]; gradient: as `LocalRule`.
         """
         trainer = self.trainer
         if self.config.engine.trainer == "vectorised" and type(self).local_data is Worker.local_data:
@@ -515,12 +517,12 @@ class Worker:
                 read, read_at = (lambda places: self._normalised(together[places.numpy()])), torch.device("cpu")
                 if self.resident is not None:
                     read, read_at = self.resident.reader(together)
-                done = trainer.train_rows(theta, counts, read, self._pixels, rngs, mu, drifts, read_at)
+                done = trainer.train_rows(theta, counts, read, self._pixels, rngs, mu, drifts, read_at, gradient)
                 return done.updates, done.losses
         starts = theta.to(self.model.theta.device).expand(len(clients), -1)  # there once, not for each client
         pulls = drifts if drifts is not None else [None] * len(clients)
-        parts = zip(starts, map(self.local_data, clients), rngs, [mu] * len(clients), pulls, strict=True)
-        found = trainer.train_all([Training(*part) for part in parts])
+        parts = zip(starts, map(self.local_data, clients), rngs, pulls, strict=True)
+        found = trainer.train_all([Training(start, data, rng, mu, pull, gradient) for start, data, rng, pull in parts])
         losses = torch.tensor([result.loss for result in found], dtype=torch.float64)
         return torch.stack([result.update for result in found]), losses
 
@@ -648,7 +650,7 @@ def _differs(worker: Worker, clients: Sequence[int]) -> bool:
         made: Client = worker.maker.make(site, examples)
         return made
 
-    def train(some: Sequence[int], rngs: Any, theta: Tensor, mu: float, drifts: Tensor | None) -> tuple[Tensor, Tensor]:
+    def train(some: Sequence[int], rngs: Any, theta: Tensor, mu: float, drifts: Tensor | None, *others: Any) -> Any:
         own = updates[torch.tensor(some)]
         return own if drifts is None else own + drifts, torch.zeros(len(some), dtype=torch.float64)
 

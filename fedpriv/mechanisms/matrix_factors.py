@@ -25,7 +25,14 @@ exactly. The same holds of the first t rounds alone, whose matrix is C's upper l
 (v_0^2 + ... + v_(t-1)^2)^(1/2). That what enters later depends on what was released before changes nothing for
 independent normal noise and a lower triangular C (Denisov et al. 2022, Theorem 2.1).
 
-Symbols: c -> coefficients, v -> `moves`, T -> rounds, k -> most, b -> apart.
+bisr (banded inverse square root: Kalinin, McKenna, Upadhyay, Lampert 2025). C^-1 has p diagonals, the first p
+coefficients of the square root of 1 - x: 1, -f_1, ..., -f_(p-1), all f_j > 0. So c_0 = 1, c_n = sum for 1 <= j < p of
+f_j c_(n-j) > 0, and the proof above needs that c falls. Up to n = p - 1 no f_j is missing, so c is that of
+`square_root`, which falls. For n >= p - 1, c_(n+1) - c_n = sum for 1 <= j < p of f_j (c_(n+1-j) - c_(n-j)), a positive
+combination of the p - 1 differences before it, none of which is positive: by induction none ever is. What is remembered
+is 2 (p - 1) vectors: with y = C s, y_i = s_i + sum of f_j y_(i-j), and what is used is w_i - sum of f_j w_(i-j).
+
+Symbols: c -> coefficients, v -> `moves`, f -> `recursion`, T -> rounds, k -> most, b -> apart, p -> bandwidth.
 """
 
 from __future__ import annotations
@@ -44,7 +51,7 @@ from torch import Tensor
 from fedpriv.mechanisms.noise import NoiseSource, add_normal_finely, fine_step
 
 Floats = NDArray[np.float64]
-Name = Literal["identity", "sqrt", "banded", "blt"]
+Name = Literal["identity", "sqrt", "banded", "bisr", "blt"]
 
 #: Bandwidths that are tried where none is given.
 _TRIED = 40
@@ -59,6 +66,12 @@ def square_root(rounds: int) -> Floats:
     return np.concatenate([np.ones(1), np.cumprod((2 * steps - 1) / (2 * steps))])
 
 
+def recursion(bandwidth: int) -> Floats:
+    """f_1..f_(p-1) of bisr: sqrt(1 - x) = 1 - sum of f_j x^j, f_1 = 1/2, f_(j+1) = f_j (2j - 1)/(2j + 2)."""
+    steps = np.arange(1, bandwidth - 1)
+    return np.concatenate([np.full(min(1, bandwidth - 1), 0.5), 0.5 * np.cumprod((2 * steps - 1) / (2 * steps + 2))])
+
+
 def buffered(alphas: Floats, lambdas: Floats, rounds: int) -> Floats:
     """c_j = sum of alpha lambda^(j-1) from j = 1 on (a buffered linear Toeplitz matrix, Dvijotham et al. 2024)."""
     powers = lambdas[:, None] ** np.arange(rounds - 1)[None, :]
@@ -70,18 +83,31 @@ def coefficients(
     name: Name, rounds: int, most: int, apart: int, bandwidth: int | None = None, buffers: int = 3
 ) -> tuple[float, ...]:
     """c of a factor, as far as it is not zero. banded: the first ``bandwidth`` of `square_root` (None: as many as give
-    the least `error`). blt: with ``buffers`` pairs (alpha, lambda), found by search for the least error.
+    the least `error`); bisr: the same of the inverse. blt: with ``buffers`` pairs (alpha, lambda), found by search for
+    the least error.
     """
     if name == "identity" or rounds == 1:
         return (1.0,)
     if name == "sqrt":
         return tuple(square_root(rounds).tolist())
-    if name == "banded":
-        full, widths = square_root(rounds), _bandwidths(rounds, apart)
-        chosen = bandwidth or min(widths, key=lambda width: error(full[:width], rounds, most, apart))
-        return tuple(full[:chosen].tolist())
+    if name in ("banded", "bisr"):
+        chosen = bandwidth or best_width(name, rounds, most, apart)
+        return tuple(_of_width(name, rounds, chosen).tolist())
     alphas, lambdas = blt_pairs(rounds, most, apart, buffers)
     return tuple(buffered(np.array(alphas), np.array(lambdas), rounds).tolist())
+
+
+def _of_width(name: Name, rounds: int, width: int) -> Floats:
+    """c of banded and bisr."""
+    if name == "banded":
+        return square_root(rounds)[:width]
+    return inverse(np.concatenate([np.ones(1), -recursion(width)]), rounds)
+
+
+@lru_cache(maxsize=64)
+def best_width(name: Name, rounds: int, most: int, apart: int) -> int:
+    """p of the least `error` among those that are tried."""
+    return min(_bandwidths(rounds, apart), key=lambda width: error(_of_width(name, rounds, width), rounds, most, apart))
 
 
 def _bandwidths(rounds: int, apart: int) -> list[int]:
@@ -122,6 +148,19 @@ def moves(factor: Floats | tuple[float, ...], rounds: int, most: int, apart: int
     for place in range(0, rounds, apart)[:most]:
         total[place:] += row[: rounds - place]
     return total
+
+
+@lru_cache(maxsize=64)
+def overlaps(factor: tuple[float, ...], rounds: int, most: int, apart: int) -> tuple[float, float]:
+    """(largest <m_j, m_j>, largest <m_j, m_l> with j < l): m_j is how far the rows of C s are moved by a client that
+    takes part in rounds j, j + b, ..., k of them at most, with the same unit vector, j < b.
+    """
+    first = moves(factor, rounds, most, apart)
+    places = range(min(apart, rounds))
+    rows = np.stack([np.pad(first[: rounds - place], (place, 0)) for place in places])
+    products = rows @ rows.T
+    between = products[np.triu_indices(len(rows), 1)]
+    return float(products.diagonal().max()), float(between.max(initial=0.0))
 
 
 def sensitivity(factor: Floats | tuple[float, ...], rounds: int, most: int, apart: int) -> float:
@@ -224,6 +263,9 @@ class MatrixMechanism:
         factor = coefficients(name, rounds, most, apart, bandwidth, buffers)
         self.rounds, self.noise_multiplier = rounds, noise_multiplier
         self.std = noise_multiplier * clip_norm * sensitivity(factor, rounds, most, apart)
+        self.recursive = name == "bisr"  # then C^-1 has the band, and what is remembered is what came out
+        if self.recursive:
+            factor = (1.0, *recursion(bandwidth or best_width(name, rounds, most, apart)).tolist())
         pasts = []
         for _ in range(2):
             blt = name == "blt" and rounds > 1
@@ -241,10 +283,11 @@ class MatrixMechanism:
 
         All that is released is the first, and the second is a function of the first ones so far.
         """
-        released = add_normal_finely(total + self._sums.sum(total), self.std_for(total.shape[-1]), noise)
+        row = total + self._sums.sum(total)
+        released = add_normal_finely(row, self.std_for(total.shape[-1]), noise)
         used = released - self._used.sum(total)
-        self._sums.push(total)
-        self._used.push(used)
+        self._sums.push(row if self.recursive else total)
+        self._used.push(released if self.recursive else used)
         return released, used
 
     def vectors(self) -> dict[str, Floats]:

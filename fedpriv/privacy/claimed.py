@@ -182,6 +182,18 @@ def _log_moment(sigma: float, rate: float, order: int) -> float:
     return largest + math.log(math.fsum(math.exp(term - largest) for term in terms))
 
 
+def dpfedsam(noise_multiplier: float, sampling_rate: float, rounds: int, delta: float) -> Claim:
+    """DP-FedSAM (Shi et al. 2023), Theorem 2: Renyi curve of T rounds that draw each client with probability q, turned
+    into (epsilon, delta) by Balle et al. 2020, Theorem 21; the best whole order of 2..99 (its code tries 1.01 to 100).
+    """
+    best = math.inf
+    for order in range(2, 100):
+        curve = rounds * _log_moment(noise_multiplier, sampling_rate, order) / (order - 1)
+        spare = (math.log(delta) + math.log(order)) / (order - 1) - math.log((order - 1) / order)
+        best = min(best, curve - spare)
+    return Claim(max(0.0, best), "run", "DP-FedSAM, Theorem 2", delta)
+
+
 def nbafl(epsilon: float, delta: float) -> Claim:
     """NbAFL (Wei et al. 2020), Theorem 1: the (epsilon, delta) for which its noise was chosen, over T aggregations."""
     return Claim(epsilon, "run", "NbAFL, Theorem 1", delta)

@@ -17,13 +17,16 @@ from typing import TYPE_CHECKING, Any
 from fedpriv.privacy.events import AllocatedGaussian, Event, PoissonGaussian, Threat
 
 if TYPE_CHECKING:
+    from fedpriv.config.methods import DPFTRLOptions
     from fedpriv.mechanisms.noise import NoiseSource
 import math
 
-from fedpriv.mechanisms.matrix_factors import Name, coefficients, moves
+from fedpriv.mechanisms.matrix_factors import Name, coefficients, moves, overlaps
 from fedpriv.privacy.events import Gaussian
 
 TO_OUTSIDERS = Threat("client", "add-or-remove-one", "trusted-server")
+#: rho of a client's own Gaussian release of a vector of length C at multiplier 1, under replace-one: (2C)^2 / (2 C^2).
+OF_TWO_DATA_SETS = 2.0
 
 
 @dataclass(frozen=True)
@@ -105,7 +108,37 @@ released before they are at most a Gaussian of multiplier sigma, whatever the co
 run are therefore charged as two Gaussians of multiplier sigma, one for these rows and one, of every rate, for the new
 block; later ones as above.
 
-Symbols: c -> coefficients, q -> rate, b -> groups, K -> clients_per_round, N -> num_clients, T -> rounds.
+**Balls in bins** (Chua, Ghazi, Harrison, Kamath, Kumar, Leeman, Manurangsi, Sinha, Zhang: Balls-and-Bins Sampling for
+DP-SGD, 2025; Choquette-Choo, Ganesh, Haque, Steinke, Thakurta: Near Exact Privacy Amplification for Matrix Mechanisms,
+ICLR 2025, who estimate by sampling what is bounded here). Every client draws one of b = N/K places, uniformly and in
+secret, and takes part in the round of that place of every pass: rounds j, j + b, ... if it drew j.
+
+Fix the others' places and all batches. A client that drew j moves the rows of w, over the noise's deviation, by vectors
+mu_t(j) that are functions of the rows before, |mu_t(j)| <= v_t(j) = sum of c_(t-i) over its rounds i <= t. So with the
+client w has the density L = (1/b) sum_j L_j(T) over that without, L_j(t) = L_j(t-1) exp(<z_t, mu_t(j)> - |mu_t(j)|^2/2)
+with z_t standard normal without the client. Hockey sticks in both directions are E F(L) with F convex: (x - e^eps)_+
+and (1 - e^eps x)_+. The lemma (Kahane 1986): for weights a_j >= 0 and centred normal X, Y with E X_j X_l <= E Y_j Y_l,
+
+    E F(sum_j a_j exp(X_j - E X_j^2/2)) <= E F(sum_j a_j exp(Y_j - E Y_j^2/2)),
+
+since along Z = sqrt(1-t) X + sqrt(t) Y the derivative is half the sum over j, l of
+a_j a_l (E Y_j Y_l - E X_j X_l) E[F''(...) exp(Z_j - ...) exp(Z_l - ...)] >= 0. Given the rows before it, the last row
+has <mu_T(j), mu_T(l)> <= v_T(j) v_T(l), so the numbers v_T(j) zeta, with zeta normal in one dimension, take its place;
+given zeta they are weights, and the row before is the last: all rows are replaced, one after the other. Now L has the
+normal exponents of the vectors m_j = (v_1(j), ..., v_T(j)), and the lemma is used once more: with h the largest
+<m_j, m_l>, j not l, and g the largest |m_j|^2, the products h + (g - h) [j = l] are no smaller, nor is h for bins
+beyond the last round. They are those of one vector of square h, which every bin has, and of b others at right angles,
+of square g - h: a Gaussian beside an allocation of one pass. Noise is sigma sqrt(g), so their multipliers are
+sigma sqrt(g/h) and sigma sqrt(g/(g - h)). Both are booked with the first round: they pay for the run. The bound is
+exact for independent noise (h = 0); the more neighbouring rounds share noise, the nearer h is to g, and nothing is left
+to amplify.
+
+A resumed run that cannot repeat its rounds draws other places. Given all before, the rows after the checkpoint move by
+what the client did before it, in one place, and after it, in another: each at most sqrt(g). It is charged as a Gaussian
+of multiplier sigma/2.
+
+Symbols: c -> coefficients, q -> rate, b -> groups, K -> clients_per_round, N -> num_clients, T -> rounds, g, h ->
+`overlaps`.
 """
 
 
@@ -138,6 +171,37 @@ def group_events(
     return tuple(None if place % groups else event for place in range(rounds))
 
 
+@lru_cache(maxsize=64)
+def binned_events(
+    name: Name, rounds: int, most: int, apart: int, noise_multiplier: float, bandwidth: int | None, buffers: int
+) -> tuple[Event, ...]:
+    """Of a whole run by balls in bins, apart of them."""
+    whole, shared = overlaps(coefficients(name, rounds, most, apart, bandwidth, buffers), rounds, most, apart)
+    shared = min(whole, shared * (1 + 1e-12))  # rounding
+    common = Gaussian(
+        threat=TO_OUTSIDERS, multiplier=noise_multiplier * math.sqrt(whole / shared) if shared else math.inf
+    )
+    if apart == 1 or shared >= whole:  # everybody in every round
+        return (Gaussian(threat=TO_OUTSIDERS, multiplier=noise_multiplier),)
+    own = noise_multiplier * math.sqrt(whole / (whole - shared))
+    released = min(apart, rounds)
+    secret = AllocatedGaussian(threat=TO_OUTSIDERS, multiplier=own, rounds=apart, released=released)
+    return (secret, common) if shared else (secret,)
+
+
 def again_event(noise_multiplier: float) -> Gaussian:
     """Of the first b rounds of a resumed run whose groups are drawn anew."""
     return Gaussian(threat=TO_OUTSIDERS, multiplier=noise_multiplier / math.sqrt(2))
+
+
+def run_events(
+    options: DPFTRLOptions, pattern: tuple[int, int, int], clients_per_round: int, num_clients: int
+) -> tuple[tuple[Event, ...], ...]:
+    """What each round of dpftrl is charged with [T]."""
+    sigma, factor = options.noise_multiplier, (options.bandwidth, options.buffers)
+    if options.takes_turns:
+        turns = group_events(options.rounds, options.groups, clients_per_round, num_clients, sigma)
+        return tuple((event,) if event else () for event in turns)
+    if options.secret_cohorts:
+        return (binned_events(options.factor, *pattern, sigma, *factor), *((),) * (options.rounds - 1))
+    return tuple((event,) for event in round_events(options.factor, *pattern, sigma, *factor))

@@ -35,7 +35,9 @@ MEANINGS = {
 #: Kinds by name, for names below a name as a mapping. A name that is not here is `DATA`.
 Kinds = Mapping[str, Any]
 _METHOD_FIGURES = {
-    **dict.fromkeys(("clip_norm", "clip_floor_held", "share_within_clip", "server_noise_norm", "sigma"), RELEASED),
+    **dict.fromkeys(
+        ("clip_norm", "clip_floor_held", "share_within_clip", "server_noise_norm", "sigma", "extrapolation"), RELEASED
+    ),
     **dict.fromkeys(("public_loss", "centres", "radii", "control_norm", "step"), RELEASED),
     **dict.fromkeys(("groups", "keys_missing", "survivors", "dropped_before_upload", "dropped_after_upload"), COHORT),
 }

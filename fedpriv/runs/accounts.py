@@ -98,14 +98,14 @@ class Accounts:
 
     # --- what it comes to --------------------------------------------------------------------------------
 
-    def admits(self, event: Event) -> bool:
-        """Whether one more release of a trusted server keeps to `privacy.max_epsilon`."""
+    def admits(self, *events: Event) -> bool:
+        """Whether one more release of a trusted server, of these events, keeps to `privacy.max_epsilon`."""
         privacy = self.config.privacy
         if privacy.max_epsilon is None:
             return True
         plan = fixed_events_with_ends(self.config, [stage["rounds"] for stage in self.folder.stages()])
         budget = Budget(privacy.max_epsilon, privacy.delta, plan=tuple(plan))
-        return budget.admits(self._of_all, [event])
+        return budget.admits(self._of_all, list(events))
 
     def plan(self, costliest: tuple[History, ...], epsilon: float, by_filter: bool) -> None:
         """Tells what the whole run is planned to cost. by_filter: because clients stop before they exceed it."""

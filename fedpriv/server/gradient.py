@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterable, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -23,10 +24,10 @@ from fedpriv.common.packing import unpack_selected
 from fedpriv.common.replies import Reply
 from fedpriv.common.seeds import public_mask
 from fedpriv.config.methods import GradientOptions, NoisyGradientOptions, SelectingOptions
-from fedpriv.mechanisms.noise import NoiseSource
-from fedpriv.mechanisms.trusted_sums import noisy_sum
+from fedpriv.mechanisms.noise import NoiseSource, add_normal_to_sum
+from fedpriv.mechanisms.trusted_sums import NUMBERS, noisy_sum, split_for_number
 from fedpriv.privacy.events import EVERY_CLIENT, Entry, Event
-from fedpriv.privacy.secret_cohorts import SecretCohorts
+from fedpriv.privacy.secret_cohorts import OF_TWO_DATA_SETS, SecretCohorts
 from fedpriv.server.nodes import ClientGrid
 from fedpriv.server.round import NO_HOOKS, BudgetsSpent, Hooks, Population
 from fedpriv.server.strategy import FederatedStrategy
@@ -97,13 +98,19 @@ class NoisyGradientServer(GradientServer):
         super().__init__(population, options, hooks)
         self.central, self.clip_norm = self.options.form == "central", self.options.clip_norm
         self.steps_when_empty = self.secret_cohorts = self.options.secret_cohorts
-        if not self.central:
-            return
         self.drawn = SecretCohorts(self.options.client_sampling, population.num_clients, population.clients_per_round)
-        chosen = self.options.noise_multiplier
-        if chosen is None:
-            chosen = self.drawn.multiplier(self.options.epsilon, self.options.claimed_delta)
-        self.noise_multiplier = chosen
+
+    @cached_property
+    def noise_multiplier(self) -> float:
+        """Standard deviation / C; form=local: of each client's own noise, where no printed formula chooses it."""
+        asked = self.options
+        if asked.noise_multiplier is not None:
+            return asked.noise_multiplier
+        if self.central:
+            return self.drawn.multiplier(asked.epsilon, asked.claimed_delta)
+        from fedpriv.privacy.calibration import round_multiplier  # loads the accountants
+
+        return round_multiplier(asked.epsilon, asked.claimed_delta, OF_TWO_DATA_SETS)
 
     def event(self, server_round: int) -> Event:
         """What a round costs, or the pass that begins with it."""
@@ -124,13 +131,26 @@ class NoisyGradientServer(GradientServer):
         """
         if not self.central:
             return super().gradient(size, replies)
-        sent = (torch.from_numpy(reply.release) for reply in replies)
-        return self.noisy_mean(sent, size, self.clip_norm, self.noise_multiplier, self.own_noise())
+        noise, clip_norm, beside = self.own_noise(), self.clip_norm, self.options.beside
+        if beside is None:
+            sent = (torch.from_numpy(reply.release) for reply in replies)
+            return self.noisy_mean(sent, size, clip_norm, self.noise_multiplier, noise)
+        number, all_sent = NUMBERS[beside[0]], [torch.from_numpy(reply.release) for reply in replies]
+        multiplier, std = split_for_number(self.noise_multiplier, beside[1], number.most)
+        mean = self.noisy_mean(all_sent, size, clip_norm, multiplier, noise)
+        numbers = (number.of(one, clip_norm).reshape(1) for one in all_sent)
+        self.learn(float(add_normal_to_sum(numbers, 1, std, noise)) / self.population.clients_per_round, mean)
+        return mean
 
     def own_noise(self) -> NoiseSource:
         """The server's, of this round."""
         key = (self.population.seed, -1, self.current.number, self.population.attempt, "server")
         return self.population.noise(*key)
+
+    def learn(self, number: float, mean: NDArray[np.float64]) -> None:
+        """Takes the second release of a round: the noisy mean, over q N, of the numbers beside the gradients, whose own
+        noisy mean is ``mean`` [size].
+        """
 
     def noisy_mean(
         self, sent: Iterable[Tensor], size: int, clip_norm: float, multiplier: float, noise: NoiseSource

@@ -12,7 +12,7 @@ from fedpriv.common.errors import FedprivError
 from fedpriv.common.messages import FloatVector, Refused
 from fedpriv.common.replies import Reply
 from fedpriv.mechanisms.noise import NoiseSource, SeededNoise
-from fedpriv.privacy.events import Entry, Event, Threat
+from fedpriv.privacy.events import Entry, Threat
 from fedpriv.training.flat_model import Layers
 
 
@@ -110,7 +110,7 @@ class Hooks:
     on_disturbance: Callable[[], None] = lambda: None
     on_asking: Callable[[Sequence[int]], None] = lambda clients: None
     on_progress: Callable[[], None] = lambda: None
-    admits: Callable[[Event], bool] = lambda event: True
+    admits: Callable[..., bool] = lambda *events: True
     public_loss: Callable[[FloatVector], float] | None = None
     distil: Distil | None = None
     on_release: Callable[[Round, Reply], None] | None = None

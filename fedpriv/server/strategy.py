@@ -52,7 +52,8 @@ class FederatedStrategy(Strategy):
     statistics: tuple[str, ...] = ()
     #: (client, what arrived) -> its release (float32 [d]), where a method sends it in another form.
     decode: Callable[[int, Any], FloatVector] | None = None
-
+    #: Whether what arrives is float32 numbers, each with noise of its own, of which `decode` makes a longer vector.
+    sends_few: ClassVar[bool] = False
     #: Whether `weights`, where a method overrides it, asks for nothing but who replied and the declared examples. Then,
     #: as with the weights below, `mean` needs no reply before it weighs the first.
     public_weights: bool = False
@@ -361,6 +362,11 @@ class Cohorts:
         population, options = self.population, self.options
         hidden = secret and population.rng == "secure"
         asked = max(population.clients_asked, population.clients_per_round)
+        if options.client_sampling == "balls":  # one pass, again and again
+            if not self._key:
+                again = (population.attempt,) if population.attempt else ()
+                self._key = (secrets.randbits(128),) if hidden else (population.seed, *again)
+            return allocated_cohort(self._key, (server_round - 1) % self.rounds, population.num_clients, self.rounds)
         if options.client_sampling != "allocated":
             seed = secrets.randbits(128) if hidden else population.seed
             drawn = (options.client_sampling, options.participation, options.groups)

@@ -74,7 +74,7 @@ class FullBatchTrainer(SequentialTrainer):
         config = self.config
         plain = config.sampler == "shuffle" and not config.momentum and self.precision == "float32"
         plain = plain and config.train is None
-        if not plain or asked.proximal_mu or asked.drift is not None:
+        if not plain or asked.proximal_mu or asked.drift is not None or asked.gradient is not None:
             return False
         if not 0 < len(asked.data) <= config.batch_size:
             return False

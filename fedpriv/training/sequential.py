@@ -22,6 +22,7 @@ from fedpriv.config.schema import LocalConfig
 from fedpriv.data.types import Dataset, Examples
 from fedpriv.mechanisms.clipped_sums import ClippedSum, block_on_gpu, made_up
 from fedpriv.mechanisms.per_example import BLOCK, BLOCK_OF_TEXT, PerExampleGradients, block_for
+from fedpriv.mechanisms.step_gradients import StepGradient
 from fedpriv.mechanisms.tasks import CLASSES, PADDING, Classification, Task
 from fedpriv.training.flat_model import layout_of
 from fedpriv.training.persons import sums_of_persons
@@ -108,6 +109,7 @@ class Training:
     rng: np.random.Generator
     proximal_mu: float = 0.0
     drift: Tensor | None = None
+    gradient: StepGradient | None = None
 
 
 @dataclass(frozen=True)
@@ -380,7 +382,8 @@ class SequentialTrainer:
 
     def train(self, asked: Training) -> LocalResult:
         """SGD from ``theta`` [d]; with ``proximal_mu`` the loss has the term mu/2 * ||w - theta||^2 (FedProx), with
-        ``drift`` [d] the term <drift, w>: it is added to every gradient (SCAFFOLD).
+        ``drift`` [d] the term <drift, w>: it is added to every gradient (SCAFFOLD). ``gradient``: what a step goes
+        along.
 
         A client without examples, or whose batches are all empty, returns a zero update. Random layers (dropout) use
         only torch's global generator: it is seeded from ``rng`` here and restored.
@@ -393,12 +396,12 @@ class SequentialTrainer:
                 torch.cuda.default_generators[device.index or 0].manual_seed(seed)
             if self.config.train is not None:
                 return self._by_function(self.config.train, asked)
-            return self._train(asked.theta, asked.data, asked.rng, asked.proximal_mu, asked.drift)
+            return self._train(asked)
 
     def _by_function(self, path: str, asked: Training) -> LocalResult:
         """Training by the user's function, on a copy of the model: what it leaves there meets no other client."""
-        if asked.drift is not None:
-            words = "the method adds a vector to every gradient, which a function's own training does not"
+        if asked.drift is not None or asked.gradient is not None:
+            words = "the method changes every gradient, which a function's own training does not"
             raise OptionError("local.train", path, f"{words}; allowed: null")
         model, device = self.model, self.model.theta.device
         if not len(asked.data):
@@ -423,27 +426,36 @@ class SequentialTrainer:
             return ()
         return torch.from_numpy(np.concatenate(drawn)).to(self.model.theta.device).split([len(rows) for rows in drawn])
 
-    def _train(
-        self, theta: Tensor, data: LocalData, rng: np.random.Generator, proximal_mu: float, drift: Tensor | None
-    ) -> LocalResult:
-        model, config = self.model, self.config
+    def _train(self, asked: Training) -> LocalResult:
+        model, config, data, proximal_mu = self.model, self.config, asked.data, asked.proximal_mu
         device = model.theta.device
-        start = theta.to(device)
-        drift = None if drift is None else drift.to(device)
+        start = asked.theta.to(device)
+        drift = None if asked.drift is None else asked.drift.to(device)
         model.load(start)
         model.module.train()
         velocity = torch.zeros_like(model.grad) if config.momentum else None
-        total_loss, batches = torch.zeros((), device=device), 0
+        total_loss, batches, lr = torch.zeros((), device=device), 0, self.lr
         linear = self._linear if self._linear is not None and self._linear.holds else None
         inputs, labels = data.inputs.to(device), data.targets.to(device)
-        for index in self._batches(len(data), rng):
-            model.grad.zero_()
+
+        def loss_of(index: Tensor) -> Tensor:
+            with self._mixed():
+                return model.task.mean_loss(model(inputs[index]), labels[index])
+
+        def backward(index: Tensor) -> Tensor:
             if linear is not None:
-                loss = linear.add(inputs[index], labels[index])
+                return linear.add(inputs[index], labels[index])
+            loss = loss_of(index)
+            loss.backward()  # type: ignore[no-untyped-call]
+            return loss
+
+        for index in self._batches(len(data), asked.rng):
+            model.grad.zero_()
+            if asked.gradient is None:
+                loss = backward(index)
             else:
-                with self._mixed():
-                    loss = model.task.mean_loss(model(inputs[index]), labels[index])
-                loss.backward()  # type: ignore[no-untyped-call]
+                both = partial(backward, index), partial(loss_of, index)
+                loss = asked.gradient.alone(model.theta, model.grad, *both)
             with torch.no_grad():
                 if proximal_mu:
                     model.grad.add_(model.theta - start, alpha=proximal_mu)
@@ -454,7 +466,7 @@ class SequentialTrainer:
                 step = model.grad
                 if velocity is not None:
                     step = velocity.mul_(config.momentum).add_(model.grad)
-                model.theta.add_(step, alpha=-self.lr)
+                model.theta.add_(step, alpha=-lr)
             total_loss += loss.detach()
             batches += 1
         return LocalResult((model.theta - start).cpu(), float(total_loss) / batches if batches else 0.0)

@@ -80,6 +80,10 @@ class _Product:
     outputs: Tensor
     inputs: Tensor
 
+    @property
+    def value(self) -> Tensor:
+        return self.outputs.mT @ self.inputs
+
     def first(self, clients: int) -> _Product:
         """Of the first clients alone."""
         return _Product(self.outputs[:clients], self.inputs[:clients])
@@ -171,6 +175,11 @@ class Chain:
             if bias:
                 found.append(Whole(outputs.sum(1)))
         return _weighted(losses, weights), found
+
+    def losses(self, thetas: Sequence[Tensor], inputs: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
+        """Weighted losses [c] alone."""
+        logits = self._forward(thetas, inputs)[1]
+        return _weighted(self._slope(self.task, logits, targets)[0], weights)
 
     def rows(
         self, thetas: Sequence[Tensor], inputs: Tensor, targets: Tensor
@@ -333,7 +342,7 @@ class Mapped:
             losses = task.losses(logits, targets) * weights
             return losses.sum(), losses.detach()
 
-        self._gradients = quiet_vmap(torch.func.grad(loss, has_aux=True))
+        self._gradients, self._losses = quiet_vmap(torch.func.grad(loss, has_aux=True)), quiet_vmap(loss)
 
     def prepared(self, inputs: Tensor) -> Tensor:
         return inputs
@@ -345,6 +354,11 @@ class Mapped:
         with said_to_be_traced():
             found, losses = self._gradients(list(thetas), inputs, targets, weights)
         return losses.cumsum(1)[:, -1], [Whole(gradient) for gradient in found]
+
+    def losses(self, thetas: Sequence[Tensor], inputs: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
+        """As `Chain.losses`."""
+        losses: Tensor = self._losses(list(thetas), inputs, targets, weights)[1]
+        return losses.cumsum(1)[:, -1]
 
 
 def _leaves(module: nn.Module) -> Iterator[nn.Module]:

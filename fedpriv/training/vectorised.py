@@ -33,6 +33,7 @@ from torch import Tensor
 
 from fedpriv.config.schema import LocalConfig
 from fedpriv.mechanisms.clipped_sums import ClippedSum
+from fedpriv.mechanisms.step_gradients import StepGradient
 from fedpriv.training.persons import sums_of_persons
 from fedpriv.training.sequential import (
     Clipping,
@@ -43,7 +44,7 @@ from fedpriv.training.sequential import (
     Training,
     draw_batches,
 )
-from fedpriv.training.stacked_gradients import Chain, Mapped, block_for, one_thread
+from fedpriv.training.stacked_gradients import Chain, Mapped, Whole, block_for, one_thread
 
 T = TypeVar("T")
 
@@ -176,10 +177,11 @@ class VectorisedTrainer(SequentialTrainer):
         proximal_mu: float = 0.0,
         drifts: Tensor | None = None,
         read_at: torch.device = CPU,
+        gradient: StepGradient | None = None,
     ) -> Rows:
         """As `train` from ``theta`` ([d], or [clients, d]) for clients with so many ``examples``, whose examples, of so
         many ``pixels``, lie one client after the other in what ``read`` reads, which takes places on the device
-        ``read_at``; drifts: [clients, d].
+        ``read_at``; drifts: [clients, d]; gradient: what all of their steps go along.
         """
         found = Rows(torch.zeros(len(examples), theta.shape[-1]), torch.zeros(len(examples), dtype=torch.float64))
         waiting = deque(self._chunks(self._work(examples, rngs), pixels))
@@ -192,7 +194,7 @@ class VectorisedTrainer(SequentialTrainer):
             own = found.updates[places[0] : places[0] + len(places)] if in_a_row else None
             theirs = None if drifts is None else drifts[torch.tensor(places)]
             try:
-                updates, losses = self._train_chunk(starts, some, read, read_at, proximal_mu, theirs, own)
+                updates, losses = self._train_chunk(starts, some, read, read_at, proximal_mu, theirs, own, gradient)
             except torch.OutOfMemoryError:
                 if len(some) <= FEWEST:
                     raise
@@ -213,8 +215,8 @@ class VectorisedTrainer(SequentialTrainer):
         """As `train_rows`, for clients that bring their own examples. Raises ValueError for several forms."""
         if not requests:
             return []
-        if len({(one.proximal_mu, one.drift is None) for one in requests}) > 1:
-            raise ValueError("one batch has one mu, and all of its clients have a drift or none has")
+        if len({(one.proximal_mu, one.drift is None, id(one.gradient)) for one in requests}) > 1:
+            raise ValueError("one batch has one mu and one rule of steps, and all its clients have a drift or none has")
         drifts = [one.drift for one in requests if one.drift is not None]
         counts = [len(one.data) for one in requests]
         inputs = torch.cat([one.data.inputs for one in requests])
@@ -232,6 +234,7 @@ class VectorisedTrainer(SequentialTrainer):
             requests[0].proximal_mu,
             torch.stack(drifts) if drifts else None,
             inputs.device,
+            requests[0].gradient,
         )
         return [LocalResult(update, loss) for update, loss in zip(found.updates, found.losses.tolist(), strict=True)]
 
@@ -270,6 +273,7 @@ class VectorisedTrainer(SequentialTrainer):
         mu: float,
         drifts: Tensor | None = None,
         out: Tensor | None = None,
+        gradient: StepGradient | None = None,
     ) -> tuple[Tensor, Tensor]:
         """(updates float32 [c, d], mean losses float64 [c]) of SGD from ``starts`` [c, d] with ``drifts`` [c, d]; the
         first client has the most batches. out: where the updates are to lie.
@@ -290,11 +294,13 @@ class VectorisedTrainer(SequentialTrainer):
             inputs, targets = self._batch(read, table.places[step], table.blank[step], among)
             with torch.no_grad():
                 with self._mixed():
-                    step_losses, gradients = self.batched.gradients(
-                        [theta[:among] for theta in thetas], inputs, targets, table.weights[step, :among]
-                    )
-                for number, gradient in enumerate(gradients):
-                    own, theta, start = gradient.first(active), thetas[number][:active], begun[number][:active]
+                    here, batch = [theta[:among] for theta in thetas], (inputs, targets, table.weights[step, :among])
+                    if gradient is None:
+                        step_losses, gradients = self.batched.gradients(here, *batch)
+                    else:
+                        step_losses, gradients = self._steps_along(gradient, here, batch)
+                for number, found in enumerate(gradients):
+                    own, theta, start = found.first(active), thetas[number][:active], begun[number][:active]
                     if velocities is None:
                         if mu:
                             theta.lerp_(start, lr * mu)
@@ -321,6 +327,18 @@ class VectorisedTrainer(SequentialTrainer):
             part.copy_((theta[:many] - start[:many]).flatten(1))
             place += start[0].numel()
         return updates, (losses[:many].cpu() / counts).double()
+
+    def _steps_along(
+        self, rule: StepGradient, thetas: Sequence[Tensor], batch: tuple[Tensor, Tensor, Tensor]
+    ) -> tuple[Tensor, list[Whole]]:
+        """As `Chain.gradients`, of a rule of its own."""
+
+        def gradients(at: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
+            losses, found = self.batched.gradients(at, *batch)
+            return losses, [part.value for part in found]
+
+        losses, found = rule.stacked(thetas, gradients, lambda at: self.batched.losses(at, *batch))
+        return losses, [Whole(part) for part in found]
 
     def _batch(self, read: Read, places: Tensor, blank: Tensor | None, clients: int) -> tuple[Tensor, Tensor]:
         """Examples [c, b, ...] and labels [c, b] at these places (int64 [c * b]), those at ``blank`` zero."""

@@ -137,7 +137,9 @@ def test_the_table_is_that_of_the_code() -> None:
         assert ("public_loss=" in beside) == flower.strategy_of(method).needs_public_loss, method
         assert ("distil=" in beside) == ("distillation_epochs" in fields), method
         assert ("identity keys" in beside) == flower.client_of(method).kind().traits.needs_identity, method
-        assert ("trusts_server" in beside) == (method in ("dpftrl", "dpfedavg", "scaffold")), method
+        assert ("trusts_server" in beside) == (
+            method in ("dpftrl", "dpfedavg", "dpfedexp", "dpfedsam", "dpzo", "scaffold")
+        ), method
 
 
 # --- the snippets, on nodes in this process --------------------------------------------------------------------------

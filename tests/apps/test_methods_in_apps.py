@@ -30,7 +30,7 @@ from fedpriv.runs.preparation import resolve
 ROWS = torch.randn(24, 1, 4, 4, generator=torch.Generator().manual_seed(5)), torch.arange(24) % 3
 #: Method -> forms that it has not.
 BY_EXAMPLE = ("dpsgd", "agn", "anr", "dpfl_agn", "dpsum")
-REFUSED = dict.fromkeys((*BY_EXAMPLE, "scaffold"), ("function", "mod", "numpy")) | dict.fromkeys(
+REFUSED = dict.fromkeys((*BY_EXAMPLE, "scaffold", "dpfedsam", "dpzo"), ("function", "mod", "numpy")) | dict.fromkeys(
     ("ask", "fedonce", "moments"), ("function", "mod", "numpy", "trainer")
 )
 
@@ -398,7 +398,7 @@ Refuse = Callable[[], Any]
         (lambda: client("fedcad")(train, max_epsilon=3), r"max_epsilon=3: a budget needs folder="),
         (lambda: client("fedcad")(train, variant="mended"), r"variant=mended: allowed: repaired, published"),
         (lambda: client("dpsgd")(train), r"train=train: dpsgd clips the gradient of each example"),
-        (lambda: client("scaffold")(train), r"train=train: scaffold adds a vector to every gradient"),
+        (lambda: client("scaffold")(train), r"train=train: scaffold takes local steps of its own"),
         (lambda: flower.Trainer(net(), lambda a, b: 0, ROWS), r"loss=function: a loss of torch.nn"),
         (lambda: flower.Trainer(net(), None, 3), r"data=int: \(inputs, targets\)"),
         (lambda: server("fedcad")().start(nodes_anew(), ArrayRecord(), 1), "no float numbers"),

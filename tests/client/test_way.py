@@ -39,6 +39,7 @@ PROTOCOL = ("strategy.secure_sum=protocol", "num_clients=6", "clients_per_round=
 #: rounding that keeps the norm (whole_numbers). The last two have proofs, and together more lines than a file may have.
 #: dpfl_agn, agn, anr, dpsgd: the listing, which is one file, beside the family that prices examples. dpfedavg,
 #: dpfedsnlc: the file of DP-FedAGS, whose noise they have.
+#: dpzo, vectorised: steps along public directions stand beside the trainer of a cohort.
 #: cpsgd: its paper's file, the family of gradients, sums, rotation and rounding to levels.
 #: coqfl, corrquant: the paper's file, the family of one bit, the mathematics of bits, and keys with their cryptography.
 #: dpsum, sequential: gradients of single examples stand in four files (per_example, bookkeeping, rowwise, tasks), three
@@ -53,11 +54,14 @@ MOST = {
     "cpsgd": (13, 15),
     "ddgauss": (13, 15),
     "dpfedavg": (12, 14),
+    "dpfedexp": (11, 13),
+    "dpfedsam": (12, 14),
     "dpfedsnlc": (13, 15),
     "dpfl_agn": (14, 14),
     "dpftrl": (10, 12),
     "dpsgd": (14, 14),
     "dpsum": (14, 14),
+    "dpzo": (13, 15),
     "fedags": (12, 14),
     "fedavg": (9, 11),
     "fedcad": (12, 14),

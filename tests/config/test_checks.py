@@ -56,6 +56,8 @@ BREAKING = {
     "control-steps": "strategy=scaffold local.steps=null",
     "clip-norm": "strategy=fedldp strategy.server.clipping=adp strategy.client.clip_norm=99",
     "unit-epsilon": "strategy=privunit strategy.client.epsilon=501",
+    "balls-turns": "strategy=dpftrl strategy.server.client_sampling=balls strategy.server.participation=balanced",
+    "balls-limit": "strategy=dpftrl strategy.server.client_sampling=balls strategy.server.participations=3",
     "groups-factor": "strategy=dpftrl strategy.server.participation=cyclic strategy.server.client_sampling=poisson "
     "strategy.client.factor=sqrt",
     "groups-turns": f"{BAND} strategy.client.bandwidth=1 strategy.server.client_sampling=poisson "

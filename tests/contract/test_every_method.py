@@ -197,6 +197,8 @@ FURTHER_NOISELESS = (
     ("strategy=dpfedavg", "strategy.client.form=central", "strategy.server.client_sampling=poisson"),
     ("strategy=dpfedavg", "strategy.client.form=central", "strategy.server.client_sampling=allocated"),
     ("strategy=dpftrl", "strategy.server.client_sampling=poisson", "strategy.client.bandwidth=1"),
+    ("strategy=dpftrl", "strategy.server.client_sampling=balls"),
+    ("strategy=dpfedexp", "strategy.client.form=central", "strategy.server.client_sampling=poisson"),
     ("strategy=scaffold", "strategy.client.form=central", "strategy.server.client_sampling=poisson"),
     ("strategy=agn", "strategy.client.clipping=adaptive"),
 )

@@ -48,7 +48,21 @@ COHORT = (
 )
 #: Methods whose clients take part at once.
 AT_ONCE = (
-    *("coqfl", "corrquant", "cpsgd", "ddgauss", "dpfedavg", "dpfedsnlc", "dpftrl", "fedags", "fedavg", "fedcad"),
+    *(
+        "coqfl",
+        "corrquant",
+        "cpsgd",
+        "ddgauss",
+        "dpfedavg",
+        "dpfedexp",
+        "dpfedsam",
+        "dpfedsnlc",
+        "dpftrl",
+        "dpzo",
+        "fedags",
+        "fedavg",
+        "fedcad",
+    ),
     *("fedldp", "fedprox", "ldpfl", "nbafl", "privunit", "scaffold", "skellam"),
 )
 ROWS = [case for case in CASES if case[0].partition("=")[2] in AT_ONCE]
@@ -76,7 +90,10 @@ FURTHER = [
         *("strategy=dpfedavg", "strategy.client.form=central", "strategy.server.client_sampling=allocated"),
         "clients_per_round=7",
     ),
+    ("strategy=dpfedexp", "strategy.client.form=central", "strategy.server.client_sampling=poisson"),
     ("strategy=dpftrl", "strategy.server.client_sampling=poisson", "strategy.client.bandwidth=1"),
+    ("strategy=dpftrl", "strategy.server.client_sampling=balls", "clients_per_round=7", "strategy.client.factor=bisr"),
+    ("strategy=dpzo", "strategy.client.form=central", "strategy.server.client_sampling=poisson"),
     (  # clients that come again have a control variate of their own, beside those that never took part
         *("strategy=scaffold", *UNEVEN, "strategy.client.noise_multiplier=0.2", "strategy.client.form=central"),
         "strategy.server.client_sampling=poisson",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from fedpriv.mechanisms.matrix_factors import (
     error,
     exact_sum,
     moves,
+    recursion,
     sensitivity,
     square_root,
 )
@@ -29,7 +31,7 @@ from fedpriv.privacy.composition import compose
 from fedpriv.privacy.gaussian_dp import gaussian_epsilon
 from fedpriv.privacy.secret_cohorts import round_events
 
-NAMES = ("identity", "sqrt", "banded", "blt")
+NAMES = ("identity", "sqrt", "banded", "bisr", "blt")
 #: (T, k, b)
 PATTERNS = [(6, 1, 1), (6, 3, 1), (7, 2, 3), (8, 3, 2), (9, 3, 4), (8, 8, 1), (5, 2, 9)]
 
@@ -94,6 +96,33 @@ def test_coefficients_fall_and_are_not_negative(name: Any) -> None:
         assert found[0] == 1 and (np.diff(found) <= 0).all() and (found >= 0).all() and len(found) <= rounds
 
 
+@pytest.mark.parametrize("rounds", [2, 9, 40])
+def test_a_banded_inverse_falls_at_every_width(rounds: int) -> None:
+    """Its inverse has p diagonals, those of the root of 1 - x; exactly: in fractions, without rounding."""
+    for width in range(1, rounds + 1):
+        f = [Fraction(1, 2)] * (width > 1)
+        for j in range(1, width - 1):
+            f.append(f[-1] * Fraction(2 * j - 1, 2 * j + 2))
+        assert recursion(width) == pytest.approx([float(one) for one in f], rel=1e-14)
+        c = [Fraction(1)]
+        for n in range(1, rounds):
+            c.append(sum((f[j - 1] * c[n - j] for j in range(1, min(n, width - 1) + 1)), Fraction(0)))
+        assert all(0 <= later <= earlier for earlier, later in itertools.pairwise(c))
+        found = coefficients("bisr", rounds, 1, 1, width)
+        assert found == pytest.approx([float(one) for one in c], rel=1e-12, abs=1e-15)
+        assert c[:width] == [Fraction(math.comb(2 * n, n), 4**n) for n in range(width)]
+
+
+@pytest.mark.parametrize("pattern", [(7, 2, 3), (8, 3, 2), (9, 9, 1)], ids=str)
+@pytest.mark.parametrize("width", [2, 3, 5])
+def test_no_separated_pattern_moves_a_banded_inverse_further(pattern: tuple[int, int, int], width: int) -> None:
+    rounds, most, apart = pattern
+    factor = coefficients("bisr", rounds, most, apart, width)
+    whole = matrix(factor, rounds)
+    found = max(np.linalg.norm(whole @ np.isin(np.arange(rounds), one)) for one in patterns(rounds, most, apart))
+    assert found == pytest.approx(sensitivity(factor, rounds, most, apart), rel=1e-12)
+
+
 def test_a_factor_that_does_not_fall_would_break_the_bound() -> None:
     """(0, 2, ...) is not always the worst pattern: the proof's condition is needed."""
     rising = (0.1, 1.0, 1.0)
@@ -136,6 +165,7 @@ def test_error_is_that_of_the_matrices(name: Any) -> None:
 def test_the_best_band_is_no_worse_than_its_ends_and_all_beat_independent_noise(pattern: tuple[int, int, int]) -> None:
     found = {name: error(coefficients(name, *pattern), *pattern) for name in NAMES}  # type: ignore[arg-type]
     assert found["banded"] <= min(found["identity"], found["sqrt"]) + 1e-12
+    assert found["bisr"] <= min(found["identity"], found["sqrt"]) + 1e-9
     if pattern[1] == 1:  # log(T) against sqrt(T)
         assert max(found["sqrt"], found["blt"]) < 0.4 * found["identity"]
         assert found["blt"] < 1.01 * found["sqrt"]
@@ -183,6 +213,13 @@ def test_buffers_hold_what_all_rounds_would() -> None:
         full.push(vector)
         short.push(vector)
     assert len(short.vectors()) == 3 and len(full.vectors()) == 19
+
+
+def test_a_banded_inverse_remembers_as_many_vectors_as_its_band() -> None:
+    made = mechanism("bisr", 40, bandwidth=3)
+    for number in range(9):
+        made.release(torch.full((5,), float(number), dtype=torch.float64), SeededNoise(1, number))
+    assert len(made.vectors()) == 2 * 2
 
 
 @pytest.mark.parametrize("name", NAMES)

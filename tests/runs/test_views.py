@@ -9,6 +9,7 @@ import re
 import shutil
 import stat
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,8 @@ SECRET = {
     "quantile": ("strategy=dpfedavg", *CENTRAL, "strategy.server.clipping=quantile"),
     "allocated": ("strategy=dpfedavg", *ALLOCATED),
     "scaffold": ("strategy=scaffold", *CENTRAL),
+    "extrapolated": ("strategy=dpfedexp", *CENTRAL),
+    "balls": ("strategy=dpftrl", "strategy.server.client_sampling=balls", "clients_per_round=2"),
     "groups": (
         *("strategy=dpftrl", "strategy.server.client_sampling=poisson", "strategy.client.bandwidth=2"),
         "clients_per_round=2",
@@ -93,7 +96,9 @@ def seen(
 
     real, draw, monitors = gradient.noisy_sum, Cohorts.draw, list[Monitor]()
     monkeypatch.setattr(gradient, "noisy_sum", lambda sent, *rest: real(map(torch.zeros_like, sent), *rest))
-    monkeypatch.setattr("strategies.dpfedavg.within", lambda sent, clip_norm: torch.zeros(()))
+    for name, number in list(gradient.NUMBERS.items()):
+        nothing = replace(number, of=lambda sent, clip_norm: torch.zeros(()))
+        monkeypatch.setitem(gradient.NUMBERS, name, nothing)
     monkeypatch.setattr("strategies.dpftrl.clip", lambda vector, bound: torch.zeros_like(vector))
     monkeypatch.setitem(matplotlib.rcParams, "svg.hashsalt", "0")
     begin = Monitor.__init__

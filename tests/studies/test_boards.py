@@ -234,7 +234,11 @@ OWN = {
     "fedags": ("client.selection_share", "client.loss_share"),
 }
 #: Options that no rival has: they take further coordinates of the search's sequence.
-ALONE = {f"strategy.{option}" for own in (*OWN.values(), ("client.bandwidth",)) for option in own}
+ALONE = {
+    f"strategy.{option}"
+    for own in (*OWN.values(), ("client.bandwidth", "client.radius", "client.directions"))
+    for option in own
+}
 
 
 def test_the_search_covers_the_options_of_a_papers_own_mechanism() -> None:
