@@ -136,7 +136,7 @@ def _dispatch(arguments: list[str]) -> int:
     multirun = flags.multirun
     said: dict[str, str] = {}
     for key, value in map(key_and_value, overrides):
-        if said.setdefault(key, value) != value:
+        if said.setdefault(key, value) != value and not is_quiet():
             say(f"fedpriv: {key} is given as {said[key]} and as {value}: the last one counts", file=sys.stderr)
         said[key] = value
     commands = {key: value for key, value in map(key_and_value, overrides) if key in COMMANDS}
