@@ -14,7 +14,7 @@ import hashlib
 import math
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -34,6 +34,7 @@ from fedpriv.config.sum_checks import in_the_open
 from fedpriv.engines.grid import client_of
 from fedpriv.engines.inprocess import InProcessGrid
 from fedpriv.engines.worker import Worker, adopt, make_apps
+from fedpriv.mechanisms.tasks import PADDING
 from fedpriv.privacy.events import (
     Entry,
     NoBound,
@@ -88,21 +89,27 @@ class TwinWorker(Worker):
         rows = np.arange(1) if chosen is None else chosen
         if chosen is not None:
             self.drawn.append((client, rows))
-        vocabulary = self.data.dataset.vocabulary
-        images = torch.full((len(rows), *self.data.dataset.shape), self._read(self.other, vocabulary))
         if self.plain and len(rows):
             self.first.setdefault(client, int(rows[0]))
-        images[torch.from_numpy(rows == self.first.get(client, 0))] = self._read(self.value, vocabulary)
-        shape = self.model.task.target_shape
+        first = torch.from_numpy(rows == self.first.get(client, 0))
+        values = torch.full((len(rows),), self.other).masked_fill(first, self.value)
+        found = LocalData(values, torch.full((len(rows), *self.model.task.target_shape), self.label))
+        if self.data.dataset.vocabulary is not None:
+            found = self._texts(found)
+        shape = self.data.dataset.shape
+        inputs = found.inputs.view(-1, *[1] * len(shape)).expand(-1, *shape).contiguous()
         if self.by_person:  # each row is a person's, who has it several times
-            images, unit = images.repeat_interleave(ROWS, 0), torch.from_numpy(rows).repeat_interleave(ROWS)
-            return LocalData(images, torch.full((len(images), *shape), self.label), unit)
-        return LocalData(images, torch.full((len(rows), *shape), self.label))
+            inputs, targets = (part.repeat_interleave(ROWS, 0) for part in (inputs, found.targets))
+            return LocalData(inputs, targets, torch.from_numpy(rows).repeat_interleave(ROWS))
+        return replace(found, inputs=inputs)
 
-    @staticmethod
-    def _read(value: float, vocabulary: int | None) -> float | int:
-        """A text has token ids, the same for the same value."""
-        return value if vocabulary is None else 1 + int(abs(value) * 7) % (vocabulary - 1)
+    def _texts(self, found: LocalData) -> LocalData:
+        """Token ids, the same for the same value; of NaN padding, of which no target is known: its loss is 0."""
+        nothing, tokens = found.inputs.isnan(), self.data.dataset.vocabulary or 2
+        ids = 1 + (found.inputs.nan_to_num().abs() * 7).long() % (tokens - 1)
+        targets = found.targets.clone()
+        targets[nothing] = PADDING
+        return LocalData(ids.masked_fill(nothing, 0), targets)
 
 
 @dataclass

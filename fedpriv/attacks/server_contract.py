@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -36,11 +36,11 @@ class OneLoudWorker(TwinWorker):
 
     def __init__(self, config: Config, value: float, loud: int | None) -> None:
         super().__init__(config, value, 0)
-        self.loud = loud
+        self.loud, self.said = loud, value
 
     def local_data(self, client: int, chosen: np.ndarray | None = None) -> LocalData:
-        found = super().local_data(client, chosen)
-        return found if client == self.loud else replace(found, inputs=found.inputs * BROKEN)
+        self.value = self.other = self.said if client == self.loud else BROKEN
+        return super().local_data(client, chosen)
 
 
 @dataclass

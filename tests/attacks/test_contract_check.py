@@ -21,7 +21,7 @@ import strategies.dpftrl as dpftrl
 from clients.cpsgd import CpSGDClient
 from fedpriv.attacks.contract_check import check_contract
 from fedpriv.attacks.noise_amounts import booked_distance, less_later, too_long
-from fedpriv.attacks.noise_contract import Heard, bare_low_bits, listen, unlike_samples
+from fedpriv.attacks.noise_contract import Heard, TwinWorker, bare_low_bits, listen, unlike_samples
 from fedpriv.client.build import make_client
 from fedpriv.client.example_level import EXAMPLE_TO_SERVER
 from fedpriv.config.compose import compose
@@ -240,3 +240,19 @@ def test_a_fault_of_a_trusted_server_is_found(
 def test_what_a_server_releases_without_noise_is_booked_as_that() -> None:
     config = compose([*SMALL[:-1], "strategy=dpftrl", "strategy.client.noise_multiplier=0"])
     assert make_client(config).exact_leak() and "books no bound" in check_contract(config).skipped
+
+
+# --- texts -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("strategy", ["dpsgd", "dpsum"])
+def test_a_text_that_contributes_nothing(strategy: str) -> None:
+    """Token ids are never NaN: padding whose targets are unknown has no gradient, and other texts have one."""
+    options = ["dataset=docstrings_next", "model=gru", "num_clients=4", "clients_per_round=4", "num_rounds=1"]
+    contract = check_contract(with_target(compose([*options, f"strategy={strategy}", "privacy.target_epsilon=4"])))
+    assert contract.findings == ()
+    for value, moves in ((math.nan, False), (3.0, True)):
+        worker = TwinWorker(config_of("strategy=dpsgd", *options), value, 0)
+        data = worker.local_data(0, np.arange(2))
+        found = worker.trainer.clipped_sum(worker.initial_model, data, 1.0)
+        assert data.inputs.dtype == torch.int64 and bool(found.total.abs().sum() > 0) == moves
