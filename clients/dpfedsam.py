@@ -11,7 +11,7 @@ Published and repaired are the same. Where this departs from the paper: there m 
 and each adds N(0, sigma^2 C^2/m), and Theorem 2 has the law of Poisson samples; here cohorts are Poisson samples, so
 that the theorem holds, and the server adds the same noise in all, once.
 
-Symbols: rho -> radius, C -> clip_norm, sigma C -> noise_multiplier * clip_norm, q -> sampling rate.
+Symbols: rho -> sharpness, C -> clip_norm, sigma C -> noise_multiplier * clip_norm, q -> sampling rate.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class DPFedSAMClient(NoisyGradientClient):
     @cached_property
     def rule(self) -> LocalRule:
         """One object for all clients of a round, which are one computation."""
-        return LocalRule(gradient=Sharpness(self.options.radius) if self.options.radius else None)
+        return LocalRule(gradient=Sharpness(self.options.sharpness) if self.options.sharpness else None)
 
     def local(self, state: Any) -> LocalRule:
         return self.rule

@@ -248,7 +248,7 @@ class DPFedEXPOptions(NoisyGradientOptions):
 
 class DPFedSAMOptions(NoisyGradientOptions):
     sensitivity: Literal["clip"] = Field(description="2C")
-    radius: float = Field(
+    sharpness: float = Field(
         ge=0, le=1e3, description="rho: how far up the gradient of a local step is taken; 0: DP-FedAvg"
     )
 

@@ -88,7 +88,7 @@ SYMBOLS: dict[str, dict[str, str]] = {
         "server.norm_bound": "B",
     },
     "dpfedexp": {**_GRADIENT, "client.noise_multiplier": "sigma"},
-    "dpfedsam": {**_GRADIENT, "client.noise_multiplier": "sigma", "client.radius": "rho", "local.steps": "K"},
+    "dpfedsam": {**_GRADIENT, "client.noise_multiplier": "sigma", "client.sharpness": "rho", "local.steps": "K"},
     "dpzo": {**_GRADIENT, "client.noise_multiplier": "sigma", "client.directions": "K", "client.smoothing": "phi"},
     "scaffold": {
         "client.epsilon": "eps",

@@ -1,4 +1,4 @@
-"""DP-FedSAM: DP-FedAvg's price, the paper's theorem beside it, and DP-FedAvg itself at radius 0."""
+"""DP-FedSAM: DP-FedAvg's price, the paper's theorem beside it, and DP-FedAvg itself without it."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ def test_the_theorem_is_claimed_where_it_holds_and_stands_above_the_verified_fig
         assert summary_of(run(*small, *other))["privacy"]["claimed_epsilon"] is None
 
 
-def test_radius_0_is_dpfedavg_and_a_radius_moves_the_model_not_the_bill(run: Run) -> None:
+def test_sharpness_0_is_dpfedavg_and_some_moves_the_model_not_the_bill(run: Run) -> None:
     plain = run(*CENTRAL, "strategy=dpfedavg")
-    none, some = run(*CENTRAL, "strategy.client.radius=0"), run(*CENTRAL)
+    none, some = run(*CENTRAL, "strategy.client.sharpness=0"), run(*CENTRAL)
     assert result_of(none)["model"] == result_of(plain)["model"] != result_of(some)["model"]
     assert ledger_of(none) == ledger_of(plain) == ledger_of(some)
 

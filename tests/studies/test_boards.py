@@ -236,7 +236,7 @@ OWN = {
 #: Options that no rival has: they take further coordinates of the search's sequence.
 ALONE = {
     f"strategy.{option}"
-    for own in (*OWN.values(), ("client.bandwidth", "client.radius", "client.directions"))
+    for own in (*OWN.values(), ("client.bandwidth", "client.sharpness", "client.directions"))
     for option in own
 }
 
