@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import operator
 from functools import lru_cache
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedpriv.common.errors import OptionError
+from fedpriv.common.places import code_at
 from fedpriv.common.seeds import draw_cohort, generator
 
 #: How often a client may be asked: as a lottery says, once, or at most so many times.
@@ -117,8 +120,13 @@ def cohort_of(
     sampling: str,
     participation: str = "sampled",
     groups: int = 1,
+    own: str | None = None,
 ) -> list[int]:
-    """Sorted ids of the clients asked in a round: where ``participation`` is "sampled", as ``sampling`` says."""
+    """Sorted ids of the clients asked in a round: where ``participation`` is "sampled", as ``sampling`` says, or as the
+    function at the dotted path ``own`` does.
+    """
+    if own is not None:
+        return _of_user(own, server_round, num_clients, size, seed)
     if sampling == "poisson" and participation == "cyclic":
         return group_cohort(seed, server_round, num_clients, size, groups)
     if sampling in ("allocated", "balls"):
@@ -131,3 +139,26 @@ def cohort_of(
     if participation == "cyclic":
         return cyclic_cohort(seed, server_round, num_clients, size)
     return balanced_cohort(seed, server_round, num_clients, size)
+
+
+def _of_user(path: str, server_round: int, num_clients: int, size: int, seed: int) -> list[int]:
+    """Raises `OptionError` for what is no cohort, and for a function that answers otherwise when it is asked again:
+    the run was priced by its first answer.
+    """
+    option = "strategy.server.cohorts"
+    try:
+        found, again = (
+            sorted(operator.index(one) for one in code_at(option, path)(server_round, num_clients, size, seed))
+            for _ in range(2)
+        )
+    except OptionError:
+        raise
+    except Exception as error:  # the user's code
+        raise OptionError(option, path, f"round {server_round}: raised {type(error).__name__}: {error}") from error
+    if len(found) != size or len(set(found)) < size or not 0 <= found[0] <= found[-1] < num_clients:
+        words = f"round {server_round}: must give {size} different numbers from 0 to {num_clients - 1}"
+    elif found != again:
+        words = f"round {server_round}: gives other clients when it is asked again: draw by its seed alone"
+    else:
+        return found
+    raise OptionError(option, path, words)

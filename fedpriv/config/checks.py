@@ -380,6 +380,9 @@ RULES: tuple[Rule, ...] = (
          lambda c, o: o.client_sampling in ("allocated", "balls") and c.num_clients // c.clients_per_round > MOST_ROUNDS
          and c.num_clients // c.clients_per_round,
          f"{SAMPLING}={{o.client_sampling}} has passes of {{x}} rounds; at most {MOST_ROUNDS} are accounted for"),
+    Rule("own-cohorts", "strategy.server.cohorts",
+         lambda c, o: o.cohorts is not None and (o.client_sampling, o.participation) != ("fixed", "sampled"),
+         f"goes with {SAMPLING}=fixed and {PARTICIPATION}=sampled, whose guarantees rest on no sample; allowed: null"),
     Rule("sampled-limit", f"{PARTICIPATION}s",
          lambda c, o: participation_of(c) == "sampled" and o.participations is not None,
          f"{PARTICIPATION}=sampled has no participation limit; allowed: null, or {PARTICIPATION}=balanced"),

@@ -109,7 +109,7 @@ def check_local(config: Config) -> None:
     """
     traits, local = half_class(config, "client").traits, config.local
     for option, path in config.code.items():
-        if option in ("local.train", "local.loss", "evaluate.metrics") and not callable(code_at(option, path)):
+        if option.startswith(("local.", "evaluate.", "strategy.")) and not callable(code_at(option, path)):
             raise OptionError(option, path, "must be a function")
     no_steps = traits.clips_examples and not isinstance(config.strategy.options, ExampleLevelOptions)
     without = "makes no local steps"

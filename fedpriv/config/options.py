@@ -44,6 +44,11 @@ class MethodOptions(Options):
     )
     participation: Literal["sampled", "once", "balanced", "cyclic"] = on_server("how often a client may take part")
     participations: int | None = on_server("at most so often; null: as the rounds need", ge=1)
+    cohorts: str | None = on_server(
+        "package.module.NAME of a function (round, num_clients, size, seed) -> ids of the round's clients; with "
+        "client_sampling=fixed, which no guarantee rests on",
+        default=None,
+    )
     weighting: Literal["uniform", "examples"] = on_server("weights of the mean over the replies")
     optimizer: Literal["sgd", "momentum", "adam", "yogi"] = on_server(
         "how a round's update moves the global model", default="sgd"

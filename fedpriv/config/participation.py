@@ -43,7 +43,7 @@ def cohort(config: Config, server_round: int) -> list[int]:
 
     place = (config.seed, server_round, config.num_clients, config.clients_asked)
     options = config.strategy.options
-    return cohort_of(*place, options.client_sampling, participation_of(config), options.groups)
+    return cohort_of(*place, options.client_sampling, participation_of(config), options.groups, options.cohorts)
 
 
 def needed(config: Config) -> int:

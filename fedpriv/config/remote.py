@@ -83,7 +83,7 @@ def compose_remote(overrides: Sequence[str]) -> Config:
             allowed = REMOTE_TEXT.fullmatch(given) is not None
         else:
             allowed = REMOTE_OPTIONS.fullmatch(key) is not None and REMOTE_VALUE.fullmatch(given) is not None
-            allowed = allowed and key not in CODE
+            allowed = allowed and key not in CODE and not key.endswith(".cohorts")  # in either spelling
         if not allowed:
             raise OptionError(_printable(key), _printable(given), "this cannot be set from outside the app")
     return compose(overrides)

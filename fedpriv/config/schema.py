@@ -271,7 +271,7 @@ class CheckpointConfig(Options):
 #: Of `Config.digest`. Raised where an option comes, goes or is written otherwise: older digests then find nothing.
 DIGEST_VERSION = 2
 #: Options that came since, with the value that all runs before had: such a run keeps its digest.
-YOUNGER = {
+YOUNGER: dict[tuple[str, ...], object] = {
     ("privacy", "across_sites"): 1,
     ("evaluate", "threshold"): 0.5,
     ("evaluate", "by"): None,
@@ -280,6 +280,7 @@ YOUNGER = {
     ("model", "lora_layers"): [],
     ("model", "buffers"): "averaged",
     ("strategy", "server", "bias_correction"): False,
+    ("strategy", "server", "cohorts"): None,
     ("strategy", "client", "noise_corrected"): False,
     ("strategy", "client", "correction_floor"): 1e-8,
     ("strategy", "client", "weight_decay"): 0.0,
@@ -292,7 +293,7 @@ YOUNGER = {
 #: Options that may name code, as package.module.NAME: never from outside, of others' folders only where it is trusted.
 CODE = (
     *("model.path", "dataset.path", "features.architecture", "partition.partitioner"),
-    *("local.loss", "local.train", "evaluate.metrics"),
+    *("local.loss", "local.train", "evaluate.metrics", "strategy.server.cohorts"),
 )
 
 
@@ -371,8 +372,10 @@ class Config(Options):
     @property
     def code(self) -> dict[str, str]:
         """What `CODE` names here: option -> dotted path."""
-        parts = {option: option.split(".") for option in CODE}
-        named = {option: getattr(getattr(self, group), name, None) for option, (group, name) in parts.items()}
+        named = {
+            option: getattr(getattr(self, option.partition(".")[0]), option.split(".")[-1], None) for option in CODE
+        }
+        named["strategy.server.cohorts"] = getattr(self.strategy.options, "cohorts", None)
         return {option: path for option, path in named.items() if path and "." in path}
 
     def digest(self) -> str:

@@ -369,7 +369,7 @@ class Cohorts:
             return allocated_cohort(self._key, (server_round - 1) % self.rounds, population.num_clients, self.rounds)
         if options.client_sampling != "allocated":
             seed = secrets.randbits(128) if hidden else population.seed
-            drawn = (options.client_sampling, options.participation, options.groups)
+            drawn = (options.client_sampling, options.participation, options.groups, options.cohorts)
             return cohort_of(seed, server_round, population.num_clients, asked, *drawn)
         number, place = self._place(server_round)
         if place == 0 or not self._key:

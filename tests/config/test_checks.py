@@ -105,6 +105,7 @@ BREAKING = {
     "allocated-open": "strategy=dpfedavg strategy.server.client_sampling=allocated",
     "allocated-even": f"{ALLOCATED} num_clients=10 clients_per_round=3",
     "allocated-long": f"{ALLOCATED} dataset=custom dataset.path=a.b clients_per_round=1 num_clients=1000001",
+    "own-cohorts": "strategy=fedavg strategy.server.client_sampling=poisson strategy.server.cohorts=a.b",
     "sampled-limit": "strategy.server.participations=2",
     "planned-cohorts": f"{ONCE} {FEW} strategy.server.client_sampling=poisson",
     "once-limit": f"{ONCE} {FEW} strategy.server.participations=2",

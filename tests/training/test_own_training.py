@@ -75,6 +75,16 @@ def endless(outputs, targets):
     return {"x": float("inf")}
 
 number = 3
+
+def first(server_round, num_clients, size, seed):
+    return range(size)
+
+def other(server_round, num_clients, size, seed):
+    import secrets
+    return [secrets.randbelow(2**20) % num_clients for _ in range(size)] if size == 1 else range(1, size + 1)
+
+def twice(server_round, num_clients, size, seed):
+    return [0] * size
 """
 
 
@@ -161,6 +171,9 @@ def test_methods_that_protect_clients_take_any_training(strategy: str, tmp_path:
         ("strategy=fedavg local.loss=own_training.mean", r"^local\.loss=mean: must give the loss of each of"),
         ("strategy=dpsgd local.loss=own_training.branches", "told from another's for certain"),
         ("strategy=dpsgd local.loss=own_training.smooth local.clipping=opacus", "knows its own losses"),
+        ("strategy=fedavg clients_per_round=2 strategy.server.cohorts=own_training.twice", "must give 2 different"),
+        ("strategy=fedavg clients_per_round=1 num_rounds=40 strategy.server.cohorts=own_training.other", "asked again"),
+        ("strategy=fedavg strategy.server.cohorts=own_training.nobody", "has no attribute 'nobody'"),
         ("strategy=fedldp evaluate.patience=2", r"^evaluate\.patience=2: results would decide"),
         ("strategy=fedavg engine.trainer=vectorised local.train=own_training.train", "one client at a time"),
     ],
@@ -170,10 +183,13 @@ def test_what_a_method_does_not_admit_is_refused(options: str, words: str, tmp_p
         start_run(compose([*SMALL, *options.split()]), tmp_path / "run")
 
 
-@pytest.mark.parametrize("option", [option for option in CODE if option.startswith(("local.", "evaluate."))])
+@pytest.mark.parametrize(
+    "option", [option for option in CODE if option.startswith(("local.", "evaluate.", "strategy"))]
+)
 def test_nobody_from_outside_names_code(option: str) -> None:
-    with pytest.raises(OptionError, match="cannot be set from outside"):
-        compose_remote([f"{option}=os.getcwd"])
+    for spelling in {option, option.replace("server", "client")}:
+        with pytest.raises(OptionError, match="cannot be set from outside"):
+            compose_remote([f"{spelling}=os.getcwd"])
 
 
 @pytest.mark.parametrize("name", ["smooth", "centred"])
@@ -223,6 +239,21 @@ def test_functions_are_given_in_python_too(tmp_path: Path) -> None:
     ):
         with pytest.raises(OptionError, match=words):
             fedpriv.run([*SMALL, "strategy=fedavg"], code=wrong, quiet=True)
+
+
+def test_a_run_with_own_cohorts_is_priced_by_whom_they_ask(tmp_path: Path) -> None:
+    options = ["strategy=fedldp", "clients_per_round=2", "strategy.client.noise_multiplier=4"]
+    own = compose([*SMALL, *options, "strategy.server.cohorts=own_training.first"])
+    start_run(own, tmp_path / "own")
+    entries = [json.loads(line) for line in (tmp_path / "own/ledger.jsonl").read_text().splitlines()]
+    assert all(set(entry["clients"]) == {0, 1} for entry in entries if "clients" in entry) and len(entries) >= 3
+    always = compose([*SMALL, "strategy=fedldp", "strategy.client.noise_multiplier=4"])  # each client in every round
+    start_run(always, tmp_path / "always")
+    epsilons = [
+        json.loads((tmp_path / name / "summary.json").read_text())["privacy"]["verified_epsilon"]
+        for name in ("own", "always")
+    ]
+    assert epsilons[0] == epsilons[1]
 
 
 def test_rates_of_a_schedule() -> None:
