@@ -33,6 +33,8 @@ class FunctionTrainer:
         self.train, self.form, self.config, self.told = train, form, config, told
         #: That the function said it trained on.
         self.examples = 1
+        #: As of `SequentialTrainer`; the function's own rate is its own.
+        self.round, self.lr = 1, config.lr
 
     def train_all(self, requests: Sequence[Training]) -> list[LocalResult]:
         """One client's training. Raises ValueError for what the function may not return."""
