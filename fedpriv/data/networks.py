@@ -5,11 +5,12 @@ A picture's features are a fixed function of that picture, so they cost no priva
 clients' pictures. That is the user's word (`features.trained_on`), and every report repeats it.
 
 **Why pictures cannot meet.** torchvision's networks have no layer that joins the pictures of a batch once they are
-evaluated. Of a class of the user's this is not known: each picture is computed by itself, and the first of a block once
-more at its end, which shows a class that keeps something between pictures, on these pictures.
+evaluated. Of all others this is not known: each picture is computed by itself, and the first of a block once more at
+its end, which shows a network that keeps something between pictures, on these pictures.
 
-No code comes from the file: it holds tensors (`fedpriv.data.networks`), and the network is one of torchvision's or
-a class that the user names. It is evaluated as after training: no dropout, BatchNorm with the statistics of the file.
+No code comes from the file: it holds tensors, a configuration, or an ONNX graph (`fedpriv.data.onnx_graphs`), and the
+network is of torchvision, timm or transformers, or a class that the user names. It is evaluated as after training: no
+dropout, BatchNorm with the statistics of the file.
 
 Shapes: n pictures, c channels, h x w pixels, d features.
 """
@@ -19,12 +20,14 @@ from __future__ import annotations
 import hashlib
 import importlib
 import io
+import json
+import os
 import zipfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -40,14 +43,46 @@ from fedpriv.config.data_schema import FeaturesConfig
 from fedpriv.data.gradients import Floats
 from fedpriv.data.maps import Directions, FeatureMap, pink_map
 
+if TYPE_CHECKING:
+    from fedpriv.data.onnx_graphs import Graph
+
 Shape = tuple[int, int, int]
 #: Of pictures in grey: the network sees three equal channels.
 COLOURS = 3
 
 
+#: Architectures that a file beside the weights, or the file itself, has; and the beginning of timm's names.
+HUGGING_FACE, ONNX, TIMM = "huggingface", "onnx", "timm/"
+
+
 def backbone_dims(options: FeaturesConfig, shape: Shape) -> int:
     """d, from the architecture alone. Raises `OptionError`."""
-    return _dims(str(options.architecture), options.layer, _side(options, shape))
+    side = _side(options, shape)
+    if options.architecture == ONNX:
+        return _graph(options).dims(options.layer, side)
+    return _dims(options.architecture, options.layer, side, beside(options.architecture, options.weights))
+
+
+def public_digest(group: str, options: Any) -> str:
+    """SHA-256 of what an option group's weights are read from. Raises `OptionError` for a file that is of no use."""
+    architecture = getattr(options, "architecture", "")
+    if architecture == ONNX:
+        return _graph(options).sha256
+    config = beside(architecture, options.weights)
+    return read_weights(options.weights, f"{group}.weights", options.weights_sha256, config).sha256
+
+
+def beside(architecture: str, weights: str | None) -> bytes:
+    """The configuration that lies beside Hugging Face's weights; of other architectures nothing."""
+    if architecture != HUGGING_FACE:
+        return b""
+    return read_file(str(Path(str(weights)).parent / "config.json"), "features.weights", MOST_CONFIG)
+
+
+def _graph(options: FeaturesConfig) -> Graph:
+    from fedpriv.data.onnx_graphs import read_graph  # its library is an extra
+
+    return read_graph(str(options.weights), "features.weights", options.weights_sha256)
 
 
 def network_size(options: FeaturesConfig) -> int:
@@ -57,7 +92,7 @@ def network_size(options: FeaturesConfig) -> int:
     if options.name not in ("processes", "backbone"):
         return 0
     with torch.device("meta"):
-        network = ProcessNetwork() if options.name == "processes" else _network(str(options.architecture))
+        network = ProcessNetwork() if options.name == "processes" else network_of(options.architecture)
         return sum(value.numel() for value in network.state_dict().values())
 
 
@@ -65,14 +100,24 @@ def backbone_features(options: FeaturesConfig, shape: Shape) -> Callable[[Floats
     """The function of pictures in 0..1 [n, c, h, w] -> [n, d]. Raises `OptionError` for a file or layer that does not
     fit the architecture.
     """
-    network = _network(str(options.architecture))
-    found = read_weights(str(options.weights), "features.weights", options.weights_sha256)
-    free = "\0" if options.layer is not None else f"{_last_linear(network)}."
-    set_weights(network, found.tensors, free, "features.weights", str(options.weights), str(options.architecture))
-    read: Callable[[Tensor], Tensor] = _Reader(network.eval(), options.layer)
-    if "." in str(options.architecture):
-        read = partial(_singly, read, str(options.architecture))
-    return _function(read, options.mean, options.std, _side(options, shape))
+    architecture, option, side = options.architecture, "features.weights", _side(options, shape)
+    read: Callable[[Tensor], Tensor]
+    if architecture == ONNX:
+        read = _graph(options).reader(options.layer, side)
+    else:
+        config = beside(architecture, options.weights)
+        found = read_weights(str(options.weights), option, options.weights_sha256, config)
+        if architecture == HUGGING_FACE:
+            network: nn.Module
+            network = transformers_network(config, found.tensors, option, str(options.weights), options.layer)
+        else:
+            network = network_of(architecture)
+            free = "\0" if options.layer is not None else f"{_last_linear(network)}."
+            set_weights(network, found.tensors, free, option, str(options.weights), architecture)
+        read = _Reader(network.eval(), options.layer)
+    if architecture in (ONNX, HUGGING_FACE) or "." in architecture or "/" in architecture:
+        read = partial(_singly, read, architecture)
+    return _function(read, options.mean, options.std, side)
 
 
 def _singly(read: Callable[[Tensor], Tensor], architecture: str, pictures: Tensor) -> Tensor:
@@ -117,7 +162,9 @@ class _Reader:
     def __init__(self, network: nn.Module, layer: str | None) -> None:
         self._network, self._seen = network, list[Tensor]()
         named = dict(network.named_modules())
-        if layer is None:
+        if layer is None and isinstance(network, Encoder):
+            network.end.register_forward_hook(lambda module, given, found: self._seen.append(found))
+        elif layer is None:
             last = named[_last_linear(network)]
             last.register_forward_pre_hook(lambda module, given: self._seen.append(given[0]))
         elif layer not in named or not layer:
@@ -125,14 +172,23 @@ class _Reader:
             raise OptionError("features.layer", layer, f"the network has no such layer; allowed: {allowed}, and theirs")
         else:
             named[layer].register_forward_hook(lambda module, given, found: self._seen.append(found))
+        self._layer = layer
 
     def __call__(self, pictures: Tensor) -> Tensor:
         self._seen.clear()
         self._network(pictures)
         (found,) = self._seen[-1:]
-        if found.ndim == 4:
-            return found.mean((2, 3))
-        return found.mean(1) if found.ndim == 3 else found.flatten(1)
+        found = found[0] if isinstance(found, tuple) else found  # transformers' layers
+        if not isinstance(found, Tensor):
+            raise OptionError("features.layer", self._layer, "gives no tensor; allowed: a layer inside it")
+        return pooled(found)
+
+
+def pooled(found: Tensor) -> Tensor:
+    """[n, d] of maps [n, d, h, w] and of positions [n, p, d], their mean."""
+    if found.ndim == 4:
+        return found.mean((2, 3))
+    return found.mean(1) if found.ndim == 3 else found.flatten(1)
 
 
 def _last_linear(network: nn.Module) -> str:
@@ -145,12 +201,12 @@ def _last_linear(network: nn.Module) -> str:
 
 
 @lru_cache(maxsize=16)
-def _dims(architecture: str, layer: str | None, side: tuple[int, int]) -> int:
+def _dims(architecture: str, layer: str | None, side: tuple[int, int], config: bytes) -> int:
     with torch.device("meta"):
-        network = _network(architecture).eval()
+        network = network_of(architecture, config).eval()
         try:
             found = _Reader(network, layer)(torch.zeros(1, COLOURS, *side))
-        except (RuntimeError, ValueError, AssertionError) as error:
+        except (RuntimeError, ValueError, AssertionError, TypeError) as error:
             words = f"the network fails on pictures of {side[0]}x{side[1]} ({str(error).splitlines()[0][:120]})"
             raise OptionError("features.architecture", architecture, f"{words}; see features.size") from None
     return int(found.shape[1])
@@ -160,30 +216,132 @@ def _side(options: FeaturesConfig, shape: Shape) -> tuple[int, int]:
     return (shape[1], shape[2]) if options.size is None else (options.size, options.size)
 
 
-def _network(architecture: str) -> nn.Module:
-    """Of torchvision, without its weights, or of a class or function without arguments, package.module.name."""
-    module, _, name = architecture.rpartition(".")
-    if not module:
+def of_extra(package: str, option: str, value: object) -> Any:
+    """A package that only public weights need. Raises `OptionError`."""
+    try:
+        return importlib.import_module(package)
+    except ModuleNotFoundError:
+        raise OptionError(option, value, f"needs {package}: pip install 'fedpriv[public]'") from None
+
+
+def network_of(architecture: str, config: bytes = b"") -> nn.Module:
+    """Without its weights: of torchvision, timm/NAME, Hugging Face's ``config``, or a class or function without
+    arguments, package.module.name. Raises `OptionError`.
+    """
+    option, (module, _, name) = "features.architecture", architecture.rpartition(".")
+    if architecture == HUGGING_FACE:
+        return transformers_network(config)
+    if architecture.startswith(TIMM):
+        timm, name = of_extra("timm", option, architecture), architecture.removeprefix(TIMM)
+        if name.partition(".")[0] not in (known := timm.list_models()):  # and no place to fetch one from
+            words = f"no such network of timm; allowed: {TIMM}resnet18, ... ({len(known)})"
+            raise OptionError(option, architecture, words)
+        found = timm.create_model(name, pretrained=False)
+    elif not module:
         models: Any = importlib.import_module("torchvision.models")  # a second that only this needs
         known = list(models.list_models(module=models))
         some = ", ".join(one for one in known if one in ("resnet18", "resnet50", "convnext_tiny", "vit_b_16"))
         if architecture not in known:
-            words = f"no such network of torchvision; allowed: {some}, ... ({len(known)}), or package.module.Class"
-            raise OptionError("features.architecture", architecture, words)
+            others = f"{TIMM}NAME, {HUGGING_FACE}, {ONNX}, or package.module.Class"
+            words = f"no such network of torchvision; allowed: {some}, ... ({len(known)}), {others}"
+            raise OptionError(option, architecture, words)
         try:
             found = models.get_model(architecture, weights=None)
         except Exception as error:  # torchvision's regnets compute with tensors that a form alone does not have
             words = f"cannot be built without its weights ({type(error).__name__}); allowed: {some}, or another"
-            raise OptionError("features.architecture", architecture, words) from None
+            raise OptionError(option, architecture, words) from None
     else:
         try:
             found = getattr(load_module(module), name)()
         except Exception as error:  # the user's code
             words = f"cannot be built ({type(error).__name__}: {error})"
-            raise OptionError("features.architecture", architecture, words) from None
+            raise OptionError(option, architecture, words) from None
     if not isinstance(found, nn.Module):
-        raise OptionError("features.architecture", architecture, "must give a torch.nn.Module")
+        raise OptionError(option, architecture, "must give a torch.nn.Module")
     return found
+
+
+#: Families of transformers that are read: their code alone decides what a configuration does.
+FAMILIES = {
+    "text": "albert bert camembert deberta-v2 distilbert electra modernbert mpnet nomic_bert roberta xlm-roberta",
+    "pictures": "beit convnext convnextv2 deit dinov2 dinov2_with_registers mobilenet_v2 resnet swin swinv2 vit",
+}
+#: Names by which a configuration brings code, another network or another form of numbers.
+FOREIGN = ("auto_map", "implementation", "quantization", "backbone", "kernels")
+#: Bytes of a configuration, and of a file of weights.
+MOST_CONFIG, MOST_BYTES = 1 << 20, 4 << 30
+
+
+class Encoder(nn.Module):
+    """A network of transformers: pictures, or token ids [1, t], to its last layer's positions or maps."""
+
+    def __init__(self, network: nn.Module, text: bool) -> None:
+        super().__init__()
+        self.network, self.end, self.text = network, nn.Identity(), text
+
+    def forward(self, given: Tensor) -> Tensor:
+        named = {"input_ids": given, "attention_mask": torch.ones_like(given)} if self.text else {"pixel_values": given}
+        found: Tensor = self.end(self.network(**named).last_hidden_state)
+        return found
+
+
+def encoder_config(content: bytes, option: str, path: str, kind: str) -> dict[str, Any]:
+    """A config.json of a family of this ``kind``. Raises `OptionError` for what brings code or is of another family."""
+    try:
+        said = json.loads(content, object_pairs_hook=_once)
+        family = str(said["model_type"])
+    except (ValueError, TypeError, KeyError) as error:
+        raise OptionError(option, path, f"config.json beside it is no configuration ({error})") from None
+    if family not in FAMILIES[kind].split():
+        words = f"config.json beside it is of the family {family}; allowed for {kind}: {FAMILIES[kind]}"
+        raise OptionError(option, path, words)
+    said.pop("_attn_implementation_autoset", None)  # a note of earlier versions
+    if foreign := next((name for name in _names(said) if any(one in name for one in FOREIGN)), None):
+        raise OptionError(
+            option, path, f"config.json beside it says {foreign}, which fedpriv does not follow; remove it"
+        )
+    return dict(said)
+
+
+def _names(said: Any) -> list[str]:
+    """All names of a configuration with a value that is not false."""
+    if isinstance(said, dict):
+        return [name for key, value in said.items() if value for name in (str(key), *_names(value))]
+    return [name for one in said for name in _names(one)] if isinstance(said, list) else []
+
+
+def transformers_network(
+    config: bytes,
+    tensors: dict[str, Tensor] | None = None,
+    option: str = "features.weights",
+    path: str = "config.json",
+    layer: str | None = None,
+    kind: str = "pictures",
+) -> Encoder:
+    """The encoder of a configuration, with these weights if any are given. A head is left away; a pooler that the file
+    lacks is initialised where no ``layer`` is asked for, and never read. Raises `OptionError`.
+    """
+    said = encoder_config(config, option, path, kind)
+    transformers: Any = of_extra("transformers", option, path)
+    try:
+        made = transformers.CONFIG_MAPPING[said["model_type"]].from_dict(said)
+        maker = transformers.MODEL_MAPPING[type(made)]
+        if tensors is None:
+            return Encoder(maker._from_config(made, attn_implementation="eager"), kind == "text").eval()
+        transformers.utils.logging.set_verbosity_error()
+        transformers.utils.logging.disable_progress_bar()
+        how = {"attn_implementation": "eager", "dtype": torch.float32, "output_loading_info": True}
+        network, told = maker.from_pretrained(None, config=made, state_dict=tensors, **how)
+    except Exception as error:  # of a configuration that anybody may have made
+        words = f"cannot be built from config.json beside it ({' '.join(str(error).split())[:160]})"
+        raise OptionError(option, path, words) from None
+    lacking = {name for name in told["missing_keys"] if layer is not None or not name.startswith("pooler.")}
+    if wrong := sorted([*lacking, *(str(one[0]) for one in told["mismatched_keys"])]):
+        words = (
+            f"is of another model than config.json beside it: lacks, or has in another shape, {', '.join(wrong[:3])}"
+        )
+        raise OptionError(option, path, words)
+    return Encoder(network, kind == "text").eval()
 
 
 WIDTHS = (64, 128, 192)
@@ -290,6 +448,10 @@ def process_network() -> ProcessNetwork:
 
 
 SUFFIXES = (".safetensors", ".pt", ".pth")
+#: Types of tensors that are no code for other numbers.
+PLAIN = (torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.int32, torch.int64, torch.bool)
+#: What `DataParallel` and `torch.compile` write before every name.
+PREFIXES = ("module.", "_orig_mod.")
 
 
 @dataclass(frozen=True)
@@ -300,28 +462,54 @@ class Weights:
     sha256: str
 
 
-def read_weights(path: str, option: str, sha256: str | None = None) -> Weights:
+def read_file(path: str, option: str, most: int | None = None) -> bytes:
+    """A regular file of at most ``most`` bytes. Raises `OptionError`."""
+    most = most or MOST_BYTES
+    try:
+        with open_regular(Path(path)) as file:
+            if (size := os.fstat(file.fileno()).st_size) > most:
+                raise OptionError(option, path, f"has {size} bytes; at most {most} are allowed")
+            content = file.read()
+    except OSError as error:
+        raise OptionError(option, path, f"cannot be read ({error.strerror})") from None
+    if content.startswith(b"version https://git-lfs"):
+        raise OptionError(
+            option, path, "is a pointer of Git LFS and not the file; allowed: what `git lfs pull` fetches"
+        )
+    return content
+
+
+def checked_digest(content: bytes, path: str, option: str, sha256: str | None) -> str:
+    """Of the content. Raises `OptionError` where another is named."""
+    digest = hashlib.sha256(content).hexdigest()
+    if sha256 not in (None, digest):
+        raise OptionError(option, path, f"is another file: its SHA-256 is {digest}, and {sha256} is named")
+    return digest
+
+
+def read_weights(path: str, option: str, sha256: str | None = None, beside: bytes = b"") -> Weights:
     """The tensors of a safetensors file, or of a state dict that `torch.save` wrote, on the CPU.
 
-    sha256: what the file's digest must be. The bytes that are read are those of which the digest is taken. A
-    TorchScript archive and a pickle of anything but tensors hold code: they are refused, and none of it runs.
+    sha256: what the file's digest must be, with the content of files ``beside`` it behind its own. The bytes that are
+    read are those of which the digest is taken. A TorchScript archive and a pickle of anything but tensors hold code:
+    they are refused, and none of it runs.
 
     Raises `OptionError` for ``option``: no such file, another file, no weights, numbers that are not finite.
     """
     if Path(path).suffix not in SUFFIXES:
-        raise OptionError(option, path, f"is no file of weights; allowed: {', '.join(SUFFIXES)}")
-    try:
-        with open_regular(Path(path)) as file:
-            content = file.read()
-    except OSError as error:
-        raise OptionError(option, path, f"cannot be read ({error.strerror})") from None
-    digest = hashlib.sha256(content).hexdigest()
-    if sha256 not in (None, digest):
-        raise OptionError(option, path, f"is another file: its SHA-256 is {digest}, and {sha256} is named")
+        graph = " (of a graph: features.architecture=onnx)" if path.endswith(".onnx") else ""
+        raise OptionError(option, path, f"is no file of weights; allowed: {', '.join(SUFFIXES)}{graph}")
+    content = read_file(path, option)
+    digest = checked_digest(content + beside if beside else content, path, option, sha256)
     tensors = _tensors(content, path, option)
     if not tensors:
         raise OptionError(option, path, "holds no tensors")
     for name, value in tensors.items():
+        if value.layout != torch.strided or value.dtype not in PLAIN:
+            words = f"{name} is quantised or sparse ({value.dtype}); allowed: the network in plain numbers, as trained"
+            raise OptionError(option, path, words)
+        if value.numel() * value.element_size() > value.untyped_storage().nbytes():
+            raise OptionError(option, path, f"{name} claims {value.numel()} numbers, which the file does not hold")
         if value.is_floating_point() and not torch.isfinite(value).all():
             raise OptionError(option, path, f"{name} has numbers that are not finite")
     return Weights(tensors, digest)
@@ -336,6 +524,10 @@ def set_weights(model: nn.Module, given: dict[str, Tensor], free: str, option: s
     """
     given = {name: value for name, value in given.items() if not name.endswith("num_batches_tracked")}
     wanted = {name: value for name, value in model.state_dict().items() if not name.endswith("num_batches_tracked")}
+    while prefix := next((one for one in PREFIXES if given and all(name.startswith(one) for name in given)), None):
+        if any(name.startswith(prefix) for name in wanted):
+            break
+        given = {name.removeprefix(prefix): value for name, value in given.items()}
     fits = {name for name in wanted.keys() & given.keys() if wanted[name].shape == given[name].shape}
     for fault, names in (
         ("lacks", wanted.keys() - given.keys()),
@@ -358,19 +550,36 @@ def head_of(model: nn.Module) -> tuple[str, nn.Module]:
 def _tensors(content: bytes, path: str, option: str) -> dict[str, Tensor]:
     if path.endswith(".safetensors"):
         try:
+            json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")], object_pairs_hook=_once)
             return load(content)
-        except SafetensorError as error:
+        except (SafetensorError, ValueError, RecursionError) as error:
             raise OptionError(option, path, f"is no safetensors file ({error})") from None
     allowed = "allowed: a state dict of tensors, best as safetensors"
     if zipfile.is_zipfile(io.BytesIO(content)):
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
-            if any("/code/" in name for name in archive.namelist()):
+            names = archive.namelist()
+            if any("/code/" in name for name in names):
                 raise OptionError(option, path, f"is a TorchScript archive, which is code; {allowed}")
+            if sum(one.file_size for one in archive.infolist()) > len(content) or len({*names}) < len(names):
+                raise OptionError(option, path, f"is compressed, or has a part twice; {allowed}")
     try:
         found = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
     except Exception as error:  # of a file that anybody may have made
         reason = (str(error).splitlines() or [""])[0][:120]
         raise OptionError(option, path, f"holds more than tensors, or is damaged ({reason}); {allowed}") from None
+    if isinstance(found, dict) and isinstance(found.get("state_dict"), dict):
+        found = found["state_dict"]
     if not isinstance(found, dict) or not all(isinstance(value, Tensor) for value in found.values()):
-        raise OptionError(option, path, f"is no state dict; {allowed}")
+        inside = [str(name) for name, one in found.items() if isinstance(one, dict)] if isinstance(found, dict) else []
+        more = f", torch.save(torch.load(FILE)[{inside[0]!r}], NEW), say" if inside else ""
+        raise OptionError(option, path, f"is no state dict; {allowed}{more}")
     return {str(name): value.detach() for name, value in found.items()}
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A mapping of JSON. Raises ValueError for a name that stands twice."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"{next(name for name in names if names.count(name) > 1)} stands twice")
+    return found

@@ -14,7 +14,7 @@ from fedpriv.config.halves import half_class, method_options
 from fedpriv.config.methods import PFLOptions
 from fedpriv.config.schema import Config, FaultPlan
 from fedpriv.data import FederatedData, ResampledPartition
-from fedpriv.data.networks import read_weights
+from fedpriv.data.networks import public_digest
 from fedpriv.deployment.policy import Policy
 from fedpriv.engines.worker import Worker
 from fedpriv.report.live.progress import figure
@@ -86,8 +86,7 @@ def _named_weights(group: str, options: Any, needed: bool) -> Any:
     if not options.trained_on:
         words = "say what the weights were trained on: reports repeat it as public knowledge; allowed: a text"
         raise OptionError(f"{group}.trained_on", "null", words)
-    found = read_weights(options.weights, f"{group}.weights", options.weights_sha256)
-    return options.model_copy(update={"weights_sha256": found.sha256})
+    return options.model_copy(update={"weights_sha256": public_digest(group, options)})
 
 
 def _together(worker: Worker) -> str:

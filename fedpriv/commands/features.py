@@ -1,0 +1,163 @@
+"""`fedpriv features FILE`: what a file of public weights holds, and what features=backbone would read of it.
+
+    fedpriv features FILE [architecture=NAME] [layer=NAME] [size=224]
+
+Printed are the layers with their sizes for one picture, the layer that is read, the side of the pictures and the
+normalisation, where the file or one beside it tells them, and the options of a run. No code of the file runs.
+
+architecture=   of torchvision, timm/NAME, huggingface, onnx, or package.module.Class (left out: by the file and what
+                lies beside it; of a state dict the first network of torchvision that it fits)
+layer=          another layer than the input of the last linear one
+size=           side of the pictures (left out: as the file says, or 224)
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from fedpriv.common.command_line import Existing, command
+from fedpriv.common.errors import OptionError
+from fedpriv.common.printing import say
+
+#: Of a state dict so many of its tensors are shown, where no network is known that it fits.
+SHOWN = 20
+
+
+@command
+def main(file: Existing, *, architecture: str = "", layer: str | None = None, size: int | None = None) -> None:
+    from fedpriv.config.data_schema import FeaturesConfig
+    from fedpriv.data.networks import ONNX, backbone_dims, beside, read_weights
+
+    told = _told(file)
+    kind = architecture or str(told.get("architecture") or (ONNX if file.suffix == ".onnx" else ""))
+    if kind == ONNX:
+        from fedpriv.data.onnx_graphs import read_graph
+
+        graph = read_graph(str(file), "FILE")
+        say(f"{file}: an ONNX graph, opset {graph.opset}, {graph.numbers:,} numbers, SHA-256 {graph.sha256}")
+        rows = [(one.name, one.operation, one.size) for one in graph.layers]
+        default, told = graph.default, told | ({"side": graph.side[0]} if graph.side else {})
+    else:
+        found = read_weights(str(file), "FILE", None, beside(kind, str(file)))
+        numbers = sum(value.numel() for value in found.tensors.values())
+        say(f"{file}: {len(found.tensors)} tensors, {numbers:,} numbers, SHA-256 {found.sha256}")
+        kind = kind or _fitting(found.tensors)
+        if not kind:
+            shown = list(found.tensors.items())
+            say(_table([(name, "", _words(value.shape)) for name, value in shown[:SHOWN]]))
+            more = f"{len(shown) - SHOWN} more tensors; " if len(shown) > SHOWN else ""
+            say(
+                f"{more}fits no network of torchvision: architecture=timm/NAME or package.module.Class says which it is"
+            )
+            return
+        rows, default = [], "the input of the last linear layer"
+    side = size or int(told.get("side") or 224)
+    options = FeaturesConfig(
+        name="backbone", architecture=kind, weights=str(file), weights_sha256=None, layer=layer, size=side
+    )
+    if kind != ONNX:
+        rows = _sizes(options, side)
+        default = "the mean of its last layer" if kind == "huggingface" else default
+    say(_table(rows))
+    dims = backbone_dims(options, (3, side, side))
+    say(f"architecture: {kind}\nread: {layer or default}, {dims} features of a picture of {side}x{side}")
+    mean, std = told.get("mean"), told.get("std")
+    known = f"mean {mean}, std {std}" if mean and std else "not told (ImageNet's is the default; ask whoever made it)"
+    say(f"normalisation: {known}")
+    words = ["features=backbone", f"features.architecture={kind}", f"features.weights={file}", f"features.size={side}"]
+    words += [f"features.layer={layer}"] * (layer is not None)
+    if mean and std:
+        words += [f"features.{name}=[{','.join(map(str, values))}]" for name, values in (("mean", mean), ("std", std))]
+    say(shlex.join(["python", "-m", "fedpriv", *words, "features.trained_on=WHAT"]))
+
+
+def _told(file: Path) -> dict[str, Any]:
+    """architecture, side, mean and std that config.json or preprocessor_config.json beside the file tell."""
+    said = [_json(file.parent / name) for name in ("config.json", "preprocessor_config.json")]
+    told: dict[str, Any] = {}
+    if isinstance(said[0].get("pretrained_cfg"), dict) and "architecture" in said[0]:  # timm's
+        form = said[0]["pretrained_cfg"]
+        told = {"architecture": f"timm/{said[0]['architecture']}", "mean": form.get("mean"), "std": form.get("std")}
+        told["side"] = (form.get("input_size") or [0])[-1]
+    elif "model_type" in said[0]:
+        told = {"architecture": "huggingface", "side": said[0].get("image_size")}
+    told |= {name: said[1][f"image_{name}"] for name in ("mean", "std") if said[1].get(f"image_{name}")}
+    return told if file.suffix != ".onnx" else told | {"architecture": "onnx", "side": None}
+
+
+def _json(path: Path) -> dict[str, Any]:
+    """What stands in it; of what is no file of JSON nothing."""
+    if not path.is_file() or path.stat().st_size > 1 << 20:
+        return {}
+    try:
+        said = json.loads(path.read_bytes())
+    except ValueError:
+        raise OptionError("FILE", path, "is no JSON; allowed: the file as it was published, or none") from None
+    return said if isinstance(said, dict) else {}
+
+
+def _fitting(tensors: dict[str, Any]) -> str:
+    """The first network of torchvision whose names and shapes these are, apart from its head; or nothing."""
+    import torch
+
+    from fedpriv.data.networks import head_of, network_of
+
+    models: Any = __import__("torchvision.models", fromlist=["models"])
+    shapes = {name: tuple(value.shape) for name, value in tensors.items() if not name.endswith("num_batches_tracked")}
+    for architecture in models.list_models(module=models):
+        try:
+            with torch.device("meta"), warnings.catch_warnings(action="ignore"):
+                network = network_of(architecture)
+        except OptionError:
+            continue
+        head = head_of(network)[0]
+        named = network.state_dict().items()
+        wanted = {name: tuple(value.shape) for name, value in named if not name.endswith("num_batches_tracked")}
+        own = {name for name in wanted if not name.startswith(f"{head}.")}
+        if own == {name for name in shapes if not name.startswith(f"{head}.")} and all(
+            wanted[name] == shapes[name] for name in own
+        ):
+            return str(architecture)
+    return ""
+
+
+def _sizes(options: Any, side: int) -> list[tuple[str, str, str]]:
+    """Name, kind and output's size of every layer, for one picture; the file must fit them."""
+    import torch
+
+    from fedpriv.data.networks import backbone_features, beside, network_of
+
+    backbone_features(options, (3, side, side))
+    with torch.device("meta"):
+        network = network_of(options.architecture, beside(options.architecture, options.weights)).eval()
+        rows: list[tuple[str, str, str]] = []
+        for name, part in network.named_modules():
+            part.register_forward_hook(
+                lambda module, given, found, name=name: rows.append((name, type(module).__name__, _shape(found)))
+            )
+        network(torch.zeros(1, 3, side, side))
+    return [row for row in rows if row[0] and row[2] != "?"]
+
+
+def _shape(found: Any) -> str:
+    found = found[0] if isinstance(found, tuple) and found else found
+    return _words(found.shape) if hasattr(found, "shape") else "?"
+
+
+def _words(shape: Sequence[int]) -> str:
+    return " x ".join(map(str, shape)) or "1"
+
+
+def _table(rows: Sequence[tuple[str, str, str]]) -> str:
+    widths = [max((len(row[place]) for row in rows), default=0) for place in (0, 1)]
+    return "\n".join(f"  {name:<{widths[0]}}  {what:<{widths[1]}}  {size}" for name, what, size in rows)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
