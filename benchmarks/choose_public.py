@@ -16,7 +16,7 @@ of the network's makers (ImageNet's: 84.8). No mirror images: at 160 they gave n
 
 1. A secure sum, and a trusted server: as the experiments of `CHOSEN`, steps by the noise; one (dims, exponent) for both
    trusts, that with the largest mean over both at epsilon 1 and 8, in the simulation of `benchmarks.choose_pictures`.
-2. Nobody trusted: as `private_cifar`; the (dims, exponent) that is best at epsilon 8, then the scale that is, with these.
+2. Nobody trusted: as `private_cifar`; the (dims, exponent) that is best at epsilon 8, then the scale that is.
 3. One picture: as `example_cifar`; the (dims, exponent) that is best at epsilon 2, then the learning rate that is.
 """
 
@@ -77,7 +77,7 @@ class Known(Pictures):
         config = with_weights(compose([*network(data), *own, *pictures(data, "cifar10")]))
         whole = load_dataset(config.dataset, 0, config.features).train
         assert whole.features is not None
-        rows = whole.features
+        rows: Any = whole.features
         self.rows, self.held_rows = divide_by_class(np.asarray(whole.targets), HELD_OUT, 0)
         self.train, self.held = rows[self.rows], rows[self.held_rows]
         self.labels, self.held_labels = (np.asarray(whole.targets)[one] for one in (self.rows, self.held_rows))

@@ -66,10 +66,10 @@ def twice() -> bytes:
 def packed() -> bytes:
     """As `torch.save` writes, but compressed: a few bytes that become many."""
     out = io.BytesIO()
-    with zipfile.ZipFile(io.BytesIO(saved({"a": torch.zeros(100_000)}))) as read:
-        with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as written:
-            for name in read.namelist():
-                written.writestr(name, read.read(name))
+    read = zipfile.ZipFile(io.BytesIO(saved({"a": torch.zeros(100_000)})))
+    with read, zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as written:
+        for name in read.namelist():
+            written.writestr(name, read.read(name))
     return out.getvalue()
 
 
