@@ -32,7 +32,8 @@ SHOWN = 20
 @command
 def main(file: Existing, *, architecture: str = "", layer: str | None = None, size: int | None = None) -> None:
     from fedpriv.config.data_schema import FeaturesConfig
-    from fedpriv.data.networks import ONNX, backbone_dims, beside, read_weights
+    from fedpriv.data.networks import backbone_dims
+    from fedpriv.data.weights import ONNX, beside, read_weights
 
     told = _told(file)
     kind = architecture or str(told.get("architecture") or (ONNX if file.suffix == ".onnx" else ""))
@@ -106,7 +107,8 @@ def _fitting(tensors: dict[str, Any]) -> str:
     """The first network of torchvision whose names and shapes these are, apart from its head; or nothing."""
     import torch
 
-    from fedpriv.data.networks import head_of, network_of
+    from fedpriv.data.networks import network_of
+    from fedpriv.data.weights import head_of
 
     models: Any = __import__("torchvision.models", fromlist=["models"])
     shapes = {name: tuple(value.shape) for name, value in tensors.items() if not name.endswith("num_batches_tracked")}
@@ -131,7 +133,8 @@ def _sizes(options: Any, side: int) -> list[tuple[str, str, str]]:
     """Name, kind and output's size of every layer, for one picture; the file must fit them."""
     import torch
 
-    from fedpriv.data.networks import backbone_features, beside, network_of
+    from fedpriv.data.networks import backbone_features, network_of
+    from fedpriv.data.weights import beside
 
     backbone_features(options, (3, side, side))
     with torch.device("meta"):

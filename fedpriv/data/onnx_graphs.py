@@ -21,8 +21,10 @@ import torch
 from torch import Tensor
 
 from fedpriv.common.errors import OptionError
-from fedpriv.data.networks import COLOURS, ONNX, checked_digest, of_extra, pooled, read_file
+from fedpriv.data.weights import ONNX, checked_digest, of_extra, pooled, read_file
 
+#: Channels of a picture.
+COLOURS = 3
 #: Operations that draw, and parts of names of those that compute with coded numbers.
 DRAWS = ("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Bernoulli", "Multinomial")
 QUANTISED = ("Quantize", "QLinear", "Integer")

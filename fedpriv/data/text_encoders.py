@@ -1,6 +1,6 @@
 """Texts as vectors of a text encoder that somebody else has trained: a folder as Hugging Face publishes it.
 
-Read are config.json, model.safetensors and tokenizer.json: data, and no code of their own (`fedpriv.data.networks`).
+Read are config.json, model.safetensors and tokenizer.json: data, and no code of their own (`fedpriv.data.encoders`).
 A text's vector depends on that text alone: each is encoded by itself, on one thread. What the encoder was trained on is
 the user's word (``trained_on`` of the column), and every report repeats it.
 
@@ -75,7 +75,8 @@ class TextEncoder:
 @lru_cache(maxsize=4)
 def _facts(folder: str, length: int, state: Any) -> tuple[str, int]:
     """(digest, d), from the files alone."""
-    from fedpriv.data.networks import encoder_config, read_file
+    from fedpriv.data.encoders import encoder_config  # torch, as below
+    from fedpriv.data.weights import read_file
 
     digest, place = hashlib.sha256(), Path(folder)
     contents = {name: read_file(str(place / name), OPTION) for name in FILES}
@@ -95,7 +96,8 @@ def _loaded(folder: str, length: int, state: Any, sha256: str | None) -> tuple[A
     """(network, tokenizer)."""
     import tokenizers
 
-    from fedpriv.data.networks import read_file, read_weights, transformers_network
+    from fedpriv.data.encoders import transformers_network
+    from fedpriv.data.weights import read_file, read_weights
 
     place, weights = Path(folder), str(Path(folder) / FILES[0])
     config, rules = (read_file(str(place / name), OPTION) for name in FILES[1:])

@@ -24,11 +24,12 @@ from fedpriv.commands.features import main as features_command
 from fedpriv.common.errors import OptionError, PolicyRefused
 from fedpriv.config.compose import compose
 from fedpriv.config.data_schema import FeaturesConfig
-from fedpriv.data import networks
+from fedpriv.data import networks, weights
+from fedpriv.data.encoders import encoder_config
 from fedpriv.data.features import Features, known_beforehand
-from fedpriv.data.networks import encoder_config, read_weights
 from fedpriv.data.table_rows import encode_file
 from fedpriv.data.table_schema import read_schema
+from fedpriv.data.weights import read_weights
 from fedpriv.deployment.approved_weights import ApprovedWeights, with_own_weights
 from fedpriv.runs.preparation import with_weights
 
@@ -237,7 +238,7 @@ def test_without_the_extra_a_graph_says_what_to_install(monkeypatch: pytest.Monk
     def absent(name: str) -> Any:
         raise ModuleNotFoundError(name)
 
-    monkeypatch.setattr(networks.importlib, "import_module", absent)
+    monkeypatch.setattr(weights.importlib, "import_module", absent)
     with pytest.raises(OptionError, match=r"needs onnx: pip install 'fedpriv\[public\]'"):
         features_of(graph, "onnx")
 
