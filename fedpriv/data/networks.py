@@ -198,8 +198,8 @@ def network_of(architecture: str, config: bytes = b"") -> nn.Module:
         return transformers_network(config)
     if architecture.startswith(TIMM):
         timm, name = of_extra("timm", option, architecture), architecture.removeprefix(TIMM)
-        if name.partition(".")[0] not in (known := timm.list_models()):  # and no place to fetch one from
-            words = f"no such network of timm; allowed: {TIMM}resnet18, ... ({len(known)})"
+        if name not in (known := timm.list_models()):  # a place to fetch one from is no name
+            words = f"no such network of timm; allowed: {TIMM}resnet18, ... ({len(known)}, without the tag of weights)"
             raise OptionError(option, architecture, words)
         found = timm.create_model(name, pretrained=False)
     elif not module:
