@@ -33,49 +33,39 @@ SHOWN = 20
 def main(file: Existing, *, architecture: str = "", layer: str | None = None, size: int | None = None) -> None:
     from fedpriv.config.data_schema import FeaturesConfig
     from fedpriv.data.networks import backbone_dims
-    from fedpriv.data.weights import ONNX, beside, read_weights
+    from fedpriv.data.onnx_graphs import read_graph
+    from fedpriv.data.weights import HUGGING_FACE, ONNX, beside, read_weights
 
     told = _told(file)
-    kind = architecture or str(told.get("architecture") or (ONNX if file.suffix == ".onnx" else ""))
+    kind = architecture or str(told.get("architecture", ""))
     if kind == ONNX:
-        from fedpriv.data.onnx_graphs import read_graph
-
         graph = read_graph(str(file), "FILE")
         say(f"{file}: an ONNX graph, opset {graph.opset}, {graph.numbers:,} numbers, SHA-256 {graph.sha256}")
-        rows = [(one.name, one.operation, one.size) for one in graph.layers]
-        default, told = graph.default, told | ({"side": graph.side[0]} if graph.side else {})
+        told |= {"side": graph.side[0]} if graph.side else {}
     else:
         found = read_weights(str(file), "FILE", None, beside(kind, str(file)))
         numbers = sum(value.numel() for value in found.tensors.values())
         say(f"{file}: {len(found.tensors)} tensors, {numbers:,} numbers, SHA-256 {found.sha256}")
         kind = kind or _fitting(found.tensors)
         if not kind:
-            shown = list(found.tensors.items())
-            say(_table([(name, "", _words(value.shape)) for name, value in shown[:SHOWN]]))
-            more = f"{len(shown) - SHOWN} more tensors; " if len(shown) > SHOWN else ""
-            say(
-                f"{more}fits no network of torchvision: architecture=timm/NAME or package.module.Class says which it is"
-            )
+            say(_table([(name, "", _words(value.shape)) for name, value in [*found.tensors.items()][:SHOWN]]))
+            words = "fits no network of torchvision: architecture=timm/NAME or package.module.Class says which it is"
+            say(f"{'...; ' if len(found.tensors) > SHOWN else ''}{words}")
             return
-        rows, default = [], "the input of the last linear layer"
     side = size or int(told.get("side") or 224)
-    options = FeaturesConfig(
-        name="backbone", architecture=kind, weights=str(file), weights_sha256=None, layer=layer, size=side
-    )
-    if kind != ONNX:
-        rows = _sizes(options, side)
-        default = "the mean of its last layer" if kind == "huggingface" else default
-    say(_table(rows))
+    options = FeaturesConfig(name="backbone", architecture=kind, weights=str(file), layer=layer, size=side)
+    rows = [(one.name, one.operation, one.size) for one in graph.layers] if kind == ONNX else _sizes(options, side)
+    last = {ONNX: graph.default if kind == ONNX else "", HUGGING_FACE: "the mean of its last layer"}
+    read = layer or last.get(kind, "the input of the last linear layer")
     dims = backbone_dims(options, (3, side, side))
-    say(f"architecture: {kind}\nread: {layer or default}, {dims} features of a picture of {side}x{side}")
-    mean, std = told.get("mean"), told.get("std")
-    known = f"mean {mean}, std {std}" if mean and std else "not told (ImageNet's is the default; ask whoever made it)"
-    say(f"normalisation: {known}")
-    words = ["features=backbone", f"features.architecture={kind}", f"features.weights={file}", f"features.size={side}"]
-    words += [f"features.layer={layer}"] * (layer is not None)
-    if mean and std:
-        words += [f"features.{name}=[{','.join(map(str, values))}]" for name, values in (("mean", mean), ("std", std))]
-    say(shlex.join(["python", "-m", "fedpriv", *words, "features.trained_on=WHAT"]))
+    say(f"{_table(rows)}\narchitecture: {kind}\nread: {read}, {dims} features of a picture of {side}x{side}")
+    form = {name: told[name] for name in ("mean", "std") if told.get(name)}
+    known = ", ".join(f"{name} {values}" for name, values in form.items())
+    say(f"normalisation: {known or 'not told (by default that of ImageNet; ask whoever made it)'}")
+    chosen = [f"architecture={kind}", f"weights={file}", f"size={side}", *([f"layer={layer}"] if layer else [])]
+    chosen += [f"{name}=[{','.join(map(str, values))}]" for name, values in form.items()]
+    options_of_run = [f"features.{word}" for word in (*chosen, "trained_on=WHAT")]
+    say(shlex.join(["python", "-m", "fedpriv", "features=backbone", *options_of_run]))
 
 
 def _told(file: Path) -> dict[str, Any]:
@@ -89,7 +79,7 @@ def _told(file: Path) -> dict[str, Any]:
     elif "model_type" in said[0]:
         told = {"architecture": "huggingface", "side": said[0].get("image_size")}
     told |= {name: said[1][f"image_{name}"] for name in ("mean", "std") if said[1].get(f"image_{name}")}
-    return told if file.suffix != ".onnx" else told | {"architecture": "onnx", "side": None}
+    return told | ({"architecture": "onnx", "side": None} if file.suffix == ".onnx" else {})
 
 
 def _json(path: Path) -> dict[str, Any]:
@@ -111,22 +101,21 @@ def _fitting(tensors: dict[str, Any]) -> str:
     from fedpriv.data.weights import head_of
 
     models: Any = __import__("torchvision.models", fromlist=["models"])
-    shapes = {name: tuple(value.shape) for name, value in tensors.items() if not name.endswith("num_batches_tracked")}
+    shapes = {name: value.shape for name, value in tensors.items()}
     for architecture in models.list_models(module=models):
         try:
             with torch.device("meta"), warnings.catch_warnings(action="ignore"):
                 network = network_of(architecture)
         except OptionError:
             continue
-        head = head_of(network)[0]
-        named = network.state_dict().items()
-        wanted = {name: tuple(value.shape) for name, value in named if not name.endswith("num_batches_tracked")}
-        own = {name for name in wanted if not name.startswith(f"{head}.")}
-        if own == {name for name in shapes if not name.startswith(f"{head}.")} and all(
-            wanted[name] == shapes[name] for name in own
-        ):
+        head, named = f"{head_of(network)[0]}.", network.state_dict().items()
+        if _body({name: value.shape for name, value in named}, head) == _body(shapes, head):
             return str(architecture)
     return ""
+
+
+def _body(shapes: dict[str, Any], head: str) -> dict[str, Any]:
+    return {name: one for name, one in shapes.items() if not name.startswith(head) and not name.endswith("s_tracked")}
 
 
 def _sizes(options: Any, side: int) -> list[tuple[str, str, str]]:

@@ -22,8 +22,6 @@ from fedpriv.common.files import open_regular
 
 #: Architectures that a file beside the weights, or the file itself, has; and the beginning of timm's names.
 HUGGING_FACE, ONNX, TIMM = "huggingface", "onnx", "timm/"
-
-
 #: Bytes of a configuration, and of a file of weights.
 MOST_CONFIG, MOST_BYTES = 1 << 20, 4 << 30
 SUFFIXES = (".safetensors", ".pt", ".pth")
@@ -52,9 +50,7 @@ def read_file(path: str, option: str, most: int | None = None) -> bytes:
     except OSError as error:
         raise OptionError(option, path, f"cannot be read ({error.strerror})") from None
     if content.startswith(b"version https://git-lfs"):
-        raise OptionError(
-            option, path, "is a pointer of Git LFS and not the file; allowed: what `git lfs pull` fetches"
-        )
+        raise OptionError(option, path, "is a pointer of Git LFS; allowed: the file that `git lfs pull` fetches")
     return content
 
 
