@@ -57,6 +57,7 @@ class Graph:
         try:
             model = onnx.load_model_from_string(content)
             model = parts["inliner"].inline_local_functions(model)
+            del model.functions[:]
             self._check(model)
             parts["checker"].check_model(model)
             self._model = parts["shape_inference"].infer_shapes(model, data_prop=True)
@@ -89,7 +90,10 @@ class Graph:
                 self._refuse(f"{node.op_type} draws; allowed: a graph that gives a picture the same every time")
             if any(part in node.op_type for part in QUANTISED):
                 self._refuse(f"is quantised ({node.op_type}); allowed: the network in plain numbers, as it was trained")
-        for name in (*(one.name for one in model.graph.initializer), *_outputs(model.graph)):
+        for name in (
+            *(one.name for one in model.graph.initializer),
+            *(name for node in model.graph.node for name in node.output if name),
+        ):
             if name in seen:
                 self._refuse(f"{name} stands twice")
             seen.add(name)
@@ -102,15 +106,11 @@ class Graph:
 
     def _read_input(self, inputs: list[Any]) -> str:
         """Name of the pictures; sets what their form is. Raises `OptionError`."""
-        shape = self._known[inputs[0].name] if len(inputs) == 1 else ()
-        floats = inputs[0].type.tensor_type.elem_type == 1 if len(inputs) == 1 else False
+        one = inputs[0] if len(inputs) == 1 and inputs[0].type.tensor_type.elem_type == 1 else None  # float32
+        shape = self._known[one.name] if one is not None else ()
         self.last = len(shape) == 4 and shape[1] != COLOURS and shape[3] == COLOURS
-        if (
-            not floats
-            or len(shape) != 4
-            or shape[0] not in (None, 1)
-            or (shape[1] not in (None, COLOURS) and not self.last)
-        ):
+        fits = len(shape) == 4 and shape[0] in (None, 1) and (shape[1] in (None, COLOURS) or self.last)
+        if not fits:
             said = "; ".join(f"{one.name} {_words(self._known[one.name])}" for one in inputs) or "nothing"
             allowed = "allowed: one input of float32 pictures 1 x 3 x h x w, or 1 x h x w x 3"
             self._refuse(f"reads {said}; {allowed}")
@@ -122,9 +122,12 @@ class Graph:
         """What the last linear layer reads, or the output where the graph does not end in one."""
         graph = self._model.graph
         makes = {name: node for node in graph.node for name in node.output}
-        constant = weights | {name for name, node in makes.items() if node.op_type == "Constant"}
+        constant = set(weights)
+        for node in graph.node:
+            if all(name in constant for name in node.input if name):
+                constant |= set(node.output)
         name = last = graph.output[0].name
-        while (node := makes.get(name)) is not None:
+        while (node := makes.get(name)) is not None and name not in constant:
             fed = [one for one in node.input if one and one not in constant]
             if node.op_type in ("Gemm", "MatMul") and len(fed) == 1:
                 return str(fed[0])
@@ -225,10 +228,6 @@ def _nodes(graph: Any) -> Iterator[Any]:
         for attribute in node.attribute:
             for inner in (attribute.g, *attribute.graphs):
                 yield from _nodes(inner)
-
-
-def _outputs(graph: Any) -> Iterator[str]:
-    return (name for node in graph.node for name in node.output if name)
 
 
 def _tensors(graph: Any) -> Iterator[Any]:

@@ -21,7 +21,7 @@ from test_networks import CLASS, Small, options, pictures, trained, unit
 from torch import Tensor, nn
 
 from fedpriv.commands.features import main as features_command
-from fedpriv.common.errors import OptionError, PolicyRefused
+from fedpriv.common.errors import OptionError, PolicyRefused, RunFolderError
 from fedpriv.config.compose import compose
 from fedpriv.config.data_schema import FeaturesConfig
 from fedpriv.data import networks, weights
@@ -32,6 +32,7 @@ from fedpriv.data.table_schema import read_schema
 from fedpriv.data.weights import read_weights
 from fedpriv.deployment.approved_weights import ApprovedWeights, with_own_weights
 from fedpriv.runs.preparation import with_weights
+from fedpriv.training.trained_model import load_model
 
 
 def features_of(file: Path, architecture: str, **more: Any) -> np.ndarray:
@@ -137,6 +138,23 @@ def test_a_graph_of_any_side_another_layer_and_size(tmp_path: Path) -> None:
         for one, kind, layer in ((graph, "onnx", name), (file, CLASS, "stem"))
     )
     np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+def transposed(model: Any) -> None:
+    """The last layer's matrix as other exporters write it: turned round by an operation."""
+    onnx = pytest.importorskip("onnx")
+    last = model.graph.node[-1]
+    (matrix,) = (one for one in model.graph.initializer if one.name == last.input[1])
+    values = onnx.numpy_helper.to_array(matrix)
+    matrix.CopyFrom(onnx.numpy_helper.from_array(values.T.copy(), matrix.name))
+    model.graph.node.insert(0, onnx.helper.make_node("Transpose", [matrix.name], ["turned"], perm=[1, 0]))
+    model.graph.node[-1].input[1] = "turned"
+
+
+def test_the_last_linear_layer_is_found_behind_a_turned_matrix(tmp_path: Path) -> None:
+    network, file = trained(tmp_path)
+    graph = changed(exported(tmp_path, network), transposed)
+    np.testing.assert_allclose(features_of(graph, "onnx"), features_of(file, CLASS), atol=1e-5)
 
 
 class Together(Small):
@@ -425,6 +443,11 @@ def test_a_run_on_encoded_texts_says_what_the_encoder_knows(run: Run, tmp_path: 
     clients = ["num_clients=2", "clients_per_round=2", "num_rounds=1"]
     folder = Path(run("strategy=fedavg", "dataset=table", *table, *clients))
     known = json.loads((folder / "summary.json").read_text())["public_knowledge"]
+    model: Any = load_model(folder)
+    assert len(model.probabilities({"note": ["good soup", ""]})) == 2
+    (tmp_path / "bert/model.safetensors").unlink()
+    with pytest.raises(RunFolderError, match=r"the text encoder's .*model\.safetensors cannot be read"):
+        load_model(folder)
     assert known.startswith("column note: a text encoder (files with SHA-256") and known.endswith("web pages")
     assert known_beforehand(compose(["strategy=fedavg", "dataset=breast_cancer", "model=linear"])) == "none"
 
