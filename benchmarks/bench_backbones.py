@@ -1,6 +1,5 @@
 """Accuracy against epsilon by who is trusted and what is known beforehand, on CIFAR-10; and FedOnce on other sets.
 
-    python -m benchmarks.bench_backbones network data=PICTURES     # the stand-in for a user's public network
     python -m benchmarks.bench_backbones cifar data=PICTURES [seeds=0,1,2]
     python -m benchmarks.bench_backbones elsewhere data=PICTURES [seeds=0,1,2]
     python -m benchmarks.bench_backbones show
@@ -11,8 +10,7 @@ benchmarks/results/backbones.jsonl; what is there already is not run again.
 cifar: 20,000 pictures for training, 4,000 for testing; clients are 1,000 with 20 pictures each. No option was chosen
 for these rows: those of the experiments that they name, with the dimensions of `features` below for all epsilons. Only
 those of `CHOSEN`, with our network, have options that were chosen on training pictures (`benchmarks.choose_pictures`).
-The stand-in network is a ResNet-18 of torchvision, trained here on 8,000 pictures of CIFAR-100, which this experiment
-calls public. CIFAR-100 has none of CIFAR-10's classes, and no picture of it.
+A real public network has its own table (`benchmarks.choose_public`).
 
 elsewhere: every client speaks once, nobody is trusted; the options are those of FedOnce or of `private_cifar`.
 """
@@ -31,9 +29,7 @@ from fedpriv.report.compare import spread
 from fedpriv.report.words import plus_minus
 
 RESULTS = Path(__file__).parent / "results" / "backbones.jsonl"
-NETWORK = "resnet18-cifar100.safetensors"
 EPSILONS = (1, 2, 4, 8)
-EPOCHS, BATCH, RATE = 30, 64, 0.05
 
 TRUST: dict[str, tuple[str, ...]] = {
     "nobody": ("experiment=private_cifar",),
@@ -48,15 +44,12 @@ TRUST: dict[str, tuple[str, ...]] = {
     ),
     "one picture": ("experiment=example_cifar",),
 }
-#: dims: of clients; of single pictures. The results also have rows of `formulas`: local cosine transforms, now gone.
+#: dims: of clients; of single pictures. The results also have rows of `formulas` (local cosine
+#: transforms) and of a stand-in network, both now gone.
 FEATURES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "our network": (
         ("features=processes", "features.map=drawings", "features.dims=100", "features.exponent=0.25"),
         ("features=processes", "features.map=drawings", "features.dims=360", "features.exponent=0.5"),
-    ),
-    "stand-in network": (
-        ("features=backbone", "features.map=pink", "features.dims=100", "features.exponent=0.25"),
-        ("features=backbone", "features.map=pink", "features.dims=400", "features.exponent=0.25"),
     ),
 }
 #: Trust -> an experiment, in rows of their own.
@@ -85,7 +78,6 @@ def pictures(data: Path, name: str) -> tuple[str, ...]:
 
 
 def cifar_rows(data: Path, seeds: Sequence[int]) -> list[tuple[dict[str, object], tuple[str, ...]]]:
-    public = (f"features.weights={data / NETWORK}", "features.trained_on=pictures of CIFAR-100", "features.size=32")
     rows: list[tuple[dict[str, object], tuple[str, ...]]] = []
     for seed in seeds:
         for epsilon in EPSILONS[::-1]:
@@ -96,7 +88,7 @@ def cifar_rows(data: Path, seeds: Sequence[int]) -> list[tuple[dict[str, object]
         for trust, options in TRUST.items():
             for known, (of_clients, of_pictures) in FEATURES.items():
                 features = of_pictures if trust == "one picture" else of_clients
-                more = (*features, "features.mirror=true", *(public if known == "stand-in network" else ()))
+                more = (*features, "features.mirror=true")
                 for epsilon in EPSILONS:
                     row = {"part": "cifar", "trust": trust, "known": known, "epsilon": epsilon, "seed": seed}
                     own = (f"privacy.target_epsilon={epsilon}", f"seed={seed}")
@@ -113,41 +105,6 @@ def other_rows(data: Path, seeds: Sequence[int]) -> list[tuple[dict[str, object]
                 row = {"part": "elsewhere", "set": name, "epsilon": epsilon, "seed": seed}
                 rows.append((row, (*options, *source, f"privacy.target_epsilon={epsilon}", f"seed={seed}")))
     return rows
-
-
-def train_network(data: Path) -> None:
-    """The stand-in: crops and mirror images, SGD with momentum 0.9, a rate that falls as a cosine."""
-    import torch
-    import torchvision
-    from safetensors.torch import save_file
-    from torch import nn
-
-    torch.manual_seed(0)
-    shown = torchvision.transforms.Compose(
-        [
-            torchvision.transforms.RandomCrop(32, padding=4),
-            torchvision.transforms.RandomHorizontalFlip(),
-            torchvision.transforms.ToTensor(),
-            torchvision.transforms.Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
-        ]
-    )
-    examples = torchvision.datasets.ImageFolder(str(data / "cifar100" / "train"), shown)
-    model = torchvision.models.resnet18(num_classes=len(examples.classes))
-    optimiser = torch.optim.SGD(model.parameters(), lr=RATE, momentum=0.9, weight_decay=5e-4, nesterov=True)
-    loader: torch.utils.data.DataLoader[tuple[torch.Tensor, torch.Tensor]]
-    loader = torch.utils.data.DataLoader(examples, batch_size=BATCH, shuffle=True, drop_last=True)
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, EPOCHS * len(loader))
-    for epoch in range(EPOCHS):
-        losses = []
-        for inputs, targets in loader:
-            optimiser.zero_grad()
-            loss = nn.functional.cross_entropy(model(inputs), targets)
-            loss.backward()  # type: ignore[no-untyped-call]
-            optimiser.step()
-            schedule.step()
-            losses.append(loss.item())
-        print(f"epoch {epoch + 1} of {EPOCHS}: loss {mean(losses):.3f}", flush=True)
-    save_file({name: value.contiguous() for name, value in model.state_dict().items()}, data / NETWORK)
 
 
 def show() -> None:
@@ -168,8 +125,6 @@ def main(arguments: Sequence[str]) -> None:
     if part == "show":
         return show()
     data, seeds = Path(given["data"]), [int(one) for one in given.get("seeds", "0,1,2").split(",")]
-    if part == "network":
-        return train_network(data)
     done = []
     if RESULTS.is_file():
         done = [{k: v for k, v in json.loads(line).items() if k != "accuracy"} for line in RESULTS.open()]

@@ -71,6 +71,7 @@ COMMANDS: dict[str, Command] = {
         "FILE | check FILE schema_file=FILE | fill FILE ask=DIR", "draft or try a table's schema (docs/tables.md)"
     ),
     "export": Command("run=RUN_FOLDER out=FILE.pt2|FILE.onnx", "a run's model for other programs"),
+    "features": Command("FILE", "what a file of public weights holds (docs/public_weights.md)"),
     "leaf": Command("FOLDER out=SET", "a data set of LEAF, with its users (docs/your_data.md)"),
     "new": Command("NAME", "the files of a method of one's own, to be changed"),
     "reproduce": Command("paper=NAME", "a paper's experiments"),

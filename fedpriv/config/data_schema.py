@@ -150,7 +150,9 @@ class FeaturesConfig(Options):
     exponent: float = Field(
         default=0.5, ge=0, le=4, description="h of a direction's weight: strokes (b/(1+b))^h, pink variance^-h"
     )
-    weights: str | None = Field(default=None, description="backbone: file of a state dict (.safetensors, .pt, .pth)")
+    weights: str | None = Field(
+        default=None, description="backbone: file of a state dict (.safetensors, .pt, .pth), or .onnx"
+    )
     weights_sha256: str | None = Field(
         default=None, pattern="[0-9a-f]{64}", description="backbone: what its SHA-256 must be; null: what it is"
     )
@@ -158,7 +160,8 @@ class FeaturesConfig(Options):
         default=None, max_length=500, description="backbone: what the weights were trained on, for every report"
     )
     architecture: str = Field(
-        default="resnet18", description="backbone: a network of torchvision, or package.module.Class"
+        default="resnet18",
+        description="backbone: a network of torchvision, timm/NAME, huggingface, onnx, or package.module.Class",
     )
     layer: str | None = Field(
         default=None, description="backbone: whose output is read; null: the input of the last linear layer"

@@ -89,6 +89,13 @@ def known_beforehand(config: Config) -> str:
         digest = str(model.weights_sha256)[:12]
         does = "asks about" if isinstance(config.strategy.options, AskOptions) else "starts from"
         known.append(f"it {does} weights with SHA-256 {digest}, trained on: {model.trained_on}")
+    if config.dataset.is_table:
+        from fedpriv.data.table_rows import schema_of_dataset  # pyarrow's friends: not of a node's own process
+
+        for name, column in schema_of_dataset(config.dataset).inputs:
+            if column.text == "encoder":
+                what = f"a text encoder (files with SHA-256 {str(column.sha256)[:12]})"
+                known.append(f"column {name}: {what} trained on: {column.trained_on}")
     return "; ".join(known) or "none"
 
 
@@ -154,6 +161,10 @@ class Features:
         if self.options.name == "backbone":
             names += ["architecture", "layer", "size", "mean", "std", "weights_sha256"]
             network = {"torch": version("torch")}
+            if library := {"onnx": "onnxruntime", "huggingface": "transformers"}.get(self.options.architecture):
+                network[library] = version(library)
+            if self.options.architecture.startswith("timm/"):
+                network["timm"] = version("timm")
         if self.options.name == "processes":
             from fedpriv.data.networks import weights_digest
 

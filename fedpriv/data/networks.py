@@ -5,11 +5,12 @@ A picture's features are a fixed function of that picture, so they cost no priva
 clients' pictures. That is the user's word (`features.trained_on`), and every report repeats it.
 
 **Why pictures cannot meet.** torchvision's networks have no layer that joins the pictures of a batch once they are
-evaluated. Of a class of the user's this is not known: each picture is computed by itself, and the first of a block once
-more at its end, which shows a class that keeps something between pictures, on these pictures.
+evaluated. Of all others this is not known: each picture is computed by itself, and the first of a block once more at
+its end, which shows a network that keeps something between pictures, on these pictures.
 
-No code comes from the file: it holds tensors (`fedpriv.data.networks`), and the network is one of torchvision's or
-a class that the user names. It is evaluated as after training: no dropout, BatchNorm with the statistics of the file.
+No code comes from the file: it holds tensors, a configuration, or an ONNX graph (`fedpriv.data.onnx_graphs`), and the
+network is of torchvision, timm or transformers, or a class that the user names. It is evaluated as after training: no
+dropout, BatchNorm with the statistics of the file.
 
 Shapes: n pictures, c channels, h x w pixels, d features.
 """
@@ -18,27 +19,34 @@ from __future__ import annotations
 
 import hashlib
 import importlib
-import io
-import zipfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import lru_cache, partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load
 from torch import Tensor, nn
 from torch.nn import functional
 
 from fedpriv.common.errors import OptionError
-from fedpriv.common.files import open_regular
 from fedpriv.common.places import load_module, shipped_files
 from fedpriv.config.data_schema import FeaturesConfig
+from fedpriv.data.encoders import Encoder, transformers_network
 from fedpriv.data.gradients import Floats
 from fedpriv.data.maps import Directions, FeatureMap, pink_map
+from fedpriv.data.onnx_graphs import Graph, read_graph
+from fedpriv.data.weights import (
+    HUGGING_FACE,
+    ONNX,
+    TIMM,
+    beside,
+    head_of,
+    of_extra,
+    pooled,
+    read_weights,
+    set_weights,
+)
 
 Shape = tuple[int, int, int]
 #: Of pictures in grey: the network sees three equal channels.
@@ -47,7 +55,14 @@ COLOURS = 3
 
 def backbone_dims(options: FeaturesConfig, shape: Shape) -> int:
     """d, from the architecture alone. Raises `OptionError`."""
-    return _dims(str(options.architecture), options.layer, _side(options, shape))
+    side = _side(options, shape)
+    if options.architecture == ONNX:
+        return _graph(options).dims(options.layer, side)
+    return _dims(options.architecture, options.layer, side, beside(options.architecture, options.weights))
+
+
+def _graph(options: FeaturesConfig) -> Graph:
+    return read_graph(str(options.weights), "features.weights", options.weights_sha256)
 
 
 def network_size(options: FeaturesConfig) -> int:
@@ -57,7 +72,7 @@ def network_size(options: FeaturesConfig) -> int:
     if options.name not in ("processes", "backbone"):
         return 0
     with torch.device("meta"):
-        network = ProcessNetwork() if options.name == "processes" else _network(str(options.architecture))
+        network = ProcessNetwork() if options.name == "processes" else network_of(options.architecture)
         return sum(value.numel() for value in network.state_dict().values())
 
 
@@ -65,14 +80,24 @@ def backbone_features(options: FeaturesConfig, shape: Shape) -> Callable[[Floats
     """The function of pictures in 0..1 [n, c, h, w] -> [n, d]. Raises `OptionError` for a file or layer that does not
     fit the architecture.
     """
-    network = _network(str(options.architecture))
-    found = read_weights(str(options.weights), "features.weights", options.weights_sha256)
-    free = "\0" if options.layer is not None else f"{_last_linear(network)}."
-    set_weights(network, found.tensors, free, "features.weights", str(options.weights), str(options.architecture))
-    read: Callable[[Tensor], Tensor] = _Reader(network.eval(), options.layer)
-    if "." in str(options.architecture):
-        read = partial(_singly, read, str(options.architecture))
-    return _function(read, options.mean, options.std, _side(options, shape))
+    architecture, option, side = options.architecture, "features.weights", _side(options, shape)
+    read: Callable[[Tensor], Tensor]
+    if architecture == ONNX:
+        read = _graph(options).reader(options.layer, side)
+    else:
+        config = beside(architecture, options.weights)
+        found = read_weights(str(options.weights), option, options.weights_sha256, config)
+        if architecture == HUGGING_FACE:
+            network: nn.Module
+            network = transformers_network(config, found.tensors, option, str(options.weights), options.layer)
+        else:
+            network = network_of(architecture)
+            free = "\0" if options.layer is not None else f"{_last_linear(network)}."
+            set_weights(network, found.tensors, free, option, str(options.weights), architecture)
+        read = _Reader(network.eval(), options.layer)
+    if architecture in (ONNX, HUGGING_FACE) or "." in architecture or "/" in architecture:
+        read = partial(_singly, read, architecture)
+    return _function(read, options.mean, options.std, side)
 
 
 def _singly(read: Callable[[Tensor], Tensor], architecture: str, pictures: Tensor) -> Tensor:
@@ -117,7 +142,9 @@ class _Reader:
     def __init__(self, network: nn.Module, layer: str | None) -> None:
         self._network, self._seen = network, list[Tensor]()
         named = dict(network.named_modules())
-        if layer is None:
+        if layer is None and isinstance(network, Encoder):
+            network.end.register_forward_hook(lambda module, given, found: self._seen.append(found))
+        elif layer is None:
             last = named[_last_linear(network)]
             last.register_forward_pre_hook(lambda module, given: self._seen.append(given[0]))
         elif layer not in named or not layer:
@@ -125,14 +152,16 @@ class _Reader:
             raise OptionError("features.layer", layer, f"the network has no such layer; allowed: {allowed}, and theirs")
         else:
             named[layer].register_forward_hook(lambda module, given, found: self._seen.append(found))
+        self._layer = layer
 
     def __call__(self, pictures: Tensor) -> Tensor:
         self._seen.clear()
         self._network(pictures)
         (found,) = self._seen[-1:]
-        if found.ndim == 4:
-            return found.mean((2, 3))
-        return found.mean(1) if found.ndim == 3 else found.flatten(1)
+        found = found[0] if isinstance(found, tuple) else found  # transformers' layers
+        if not isinstance(found, Tensor):
+            raise OptionError("features.layer", self._layer, "gives no tensor; allowed: a layer inside it")
+        return pooled(found)
 
 
 def _last_linear(network: nn.Module) -> str:
@@ -145,12 +174,12 @@ def _last_linear(network: nn.Module) -> str:
 
 
 @lru_cache(maxsize=16)
-def _dims(architecture: str, layer: str | None, side: tuple[int, int]) -> int:
+def _dims(architecture: str, layer: str | None, side: tuple[int, int], config: bytes) -> int:
     with torch.device("meta"):
-        network = _network(architecture).eval()
+        network = network_of(architecture, config).eval()
         try:
             found = _Reader(network, layer)(torch.zeros(1, COLOURS, *side))
-        except (RuntimeError, ValueError, AssertionError) as error:
+        except (RuntimeError, ValueError, AssertionError, TypeError) as error:
             words = f"the network fails on pictures of {side[0]}x{side[1]} ({str(error).splitlines()[0][:120]})"
             raise OptionError("features.architecture", architecture, f"{words}; see features.size") from None
     return int(found.shape[1])
@@ -160,29 +189,40 @@ def _side(options: FeaturesConfig, shape: Shape) -> tuple[int, int]:
     return (shape[1], shape[2]) if options.size is None else (options.size, options.size)
 
 
-def _network(architecture: str) -> nn.Module:
-    """Of torchvision, without its weights, or of a class or function without arguments, package.module.name."""
-    module, _, name = architecture.rpartition(".")
-    if not module:
+def network_of(architecture: str, config: bytes = b"") -> nn.Module:
+    """Without its weights: of torchvision, timm/NAME, Hugging Face's ``config``, or a class or function without
+    arguments, package.module.name. Raises `OptionError`.
+    """
+    option, (module, _, name) = "features.architecture", architecture.rpartition(".")
+    if architecture == HUGGING_FACE:
+        return transformers_network(config)
+    if architecture.startswith(TIMM):
+        timm, name = of_extra("timm", option, architecture), architecture.removeprefix(TIMM)
+        if name not in (known := timm.list_models()):  # a place to fetch one from is no name
+            words = f"no such network of timm; allowed: {TIMM}resnet18, ... ({len(known)}, without the tag of weights)"
+            raise OptionError(option, architecture, words)
+        found = timm.create_model(name, pretrained=False)
+    elif not module:
         models: Any = importlib.import_module("torchvision.models")  # a second that only this needs
         known = list(models.list_models(module=models))
         some = ", ".join(one for one in known if one in ("resnet18", "resnet50", "convnext_tiny", "vit_b_16"))
         if architecture not in known:
-            words = f"no such network of torchvision; allowed: {some}, ... ({len(known)}), or package.module.Class"
-            raise OptionError("features.architecture", architecture, words)
+            others = f"{TIMM}NAME, {HUGGING_FACE}, {ONNX}, or package.module.Class"
+            words = f"no such network of torchvision; allowed: {some}, ... ({len(known)}), {others}"
+            raise OptionError(option, architecture, words)
         try:
             found = models.get_model(architecture, weights=None)
         except Exception as error:  # torchvision's regnets compute with tensors that a form alone does not have
             words = f"cannot be built without its weights ({type(error).__name__}); allowed: {some}, or another"
-            raise OptionError("features.architecture", architecture, words) from None
+            raise OptionError(option, architecture, words) from None
     else:
         try:
             found = getattr(load_module(module), name)()
         except Exception as error:  # the user's code
             words = f"cannot be built ({type(error).__name__}: {error})"
-            raise OptionError("features.architecture", architecture, words) from None
+            raise OptionError(option, architecture, words) from None
     if not isinstance(found, nn.Module):
-        raise OptionError("features.architecture", architecture, "must give a torch.nn.Module")
+        raise OptionError(option, architecture, "must give a torch.nn.Module")
     return found
 
 
@@ -284,93 +324,3 @@ def process_network() -> ProcessNetwork:
     network = ProcessNetwork()
     network.load_state_dict({name: value.float() for name, value in load(_content(WEIGHTS)).items()}, strict=False)
     return network.eval()
-
-
-# DOC """Weights that somebody else has trained: names and tensors from a file, and never code."""
-
-
-SUFFIXES = (".safetensors", ".pt", ".pth")
-
-
-@dataclass(frozen=True)
-class Weights:
-    """A state dict with the SHA-256 of the file that it was read from."""
-
-    tensors: dict[str, Tensor]
-    sha256: str
-
-
-def read_weights(path: str, option: str, sha256: str | None = None) -> Weights:
-    """The tensors of a safetensors file, or of a state dict that `torch.save` wrote, on the CPU.
-
-    sha256: what the file's digest must be. The bytes that are read are those of which the digest is taken. A
-    TorchScript archive and a pickle of anything but tensors hold code: they are refused, and none of it runs.
-
-    Raises `OptionError` for ``option``: no such file, another file, no weights, numbers that are not finite.
-    """
-    if Path(path).suffix not in SUFFIXES:
-        raise OptionError(option, path, f"is no file of weights; allowed: {', '.join(SUFFIXES)}")
-    try:
-        with open_regular(Path(path)) as file:
-            content = file.read()
-    except OSError as error:
-        raise OptionError(option, path, f"cannot be read ({error.strerror})") from None
-    digest = hashlib.sha256(content).hexdigest()
-    if sha256 not in (None, digest):
-        raise OptionError(option, path, f"is another file: its SHA-256 is {digest}, and {sha256} is named")
-    tensors = _tensors(content, path, option)
-    if not tensors:
-        raise OptionError(option, path, "holds no tensors")
-    for name, value in tensors.items():
-        if value.is_floating_point() and not torch.isfinite(value).all():
-            raise OptionError(option, path, f"{name} has numbers that are not finite")
-    return Weights(tensors, digest)
-
-
-def set_weights(model: nn.Module, given: dict[str, Tensor], free: str, option: str, path: str, kind: str) -> None:
-    """Sets a model's parameters and running statistics to those of a state dict of the same form.
-
-    free: beginning of the names of a part that may be missing or of another shape; then all of this part stays as it
-    was initialised. Raises `OptionError` for ``option`` with the file's ``path``, naming what does not belong to a
-    model of this ``kind``.
-    """
-    given = {name: value for name, value in given.items() if not name.endswith("num_batches_tracked")}
-    wanted = {name: value for name, value in model.state_dict().items() if not name.endswith("num_batches_tracked")}
-    fits = {name for name in wanted.keys() & given.keys() if wanted[name].shape == given[name].shape}
-    for fault, names in (
-        ("lacks", wanted.keys() - given.keys()),
-        ("has too much", given.keys() - wanted.keys()),
-        ("has in another shape", (wanted.keys() & given.keys()) - fits),
-    ):
-        if body := sorted(name for name in names if not name.startswith(free)):
-            words = f"{', '.join(body[:3])}{', ...' if len(body) > 3 else ''} ({len(body)} tensors)"
-            raise OptionError(option, path, f"is of another model than {kind}: what it {fault}: {words}")
-    if not fits >= {name for name in wanted if name.startswith(free)}:
-        fits = {name for name in fits if not name.startswith(free)}
-    model.load_state_dict({name: given[name].to(wanted[name].dtype) for name in fits}, strict=False)
-
-
-def head_of(model: nn.Module) -> tuple[str, nn.Module]:
-    """Name and module of the last block that has parameters."""
-    return [(name, block) for name, block in model.named_children() if any(True for _ in block.parameters())][-1]
-
-
-def _tensors(content: bytes, path: str, option: str) -> dict[str, Tensor]:
-    if path.endswith(".safetensors"):
-        try:
-            return load(content)
-        except SafetensorError as error:
-            raise OptionError(option, path, f"is no safetensors file ({error})") from None
-    allowed = "allowed: a state dict of tensors, best as safetensors"
-    if zipfile.is_zipfile(io.BytesIO(content)):
-        with zipfile.ZipFile(io.BytesIO(content)) as archive:
-            if any("/code/" in name for name in archive.namelist()):
-                raise OptionError(option, path, f"is a TorchScript archive, which is code; {allowed}")
-    try:
-        found = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
-    except Exception as error:  # of a file that anybody may have made
-        reason = (str(error).splitlines() or [""])[0][:120]
-        raise OptionError(option, path, f"holds more than tensors, or is damaged ({reason}); {allowed}") from None
-    if not isinstance(found, dict) or not all(isinstance(value, Tensor) for value in found.values()):
-        raise OptionError(option, path, f"is no state dict; {allowed}")
-    return {str(name): value.detach() for name, value in found.items()}

@@ -238,6 +238,8 @@ def _text(cells: Cells, column: Column, into: np.ndarray) -> None:
         part = into[start : start + len(block)]
         if column.text == "tokens":
             part[:] = column.rule.ids(block, part.shape[1])
+        elif column.text == "encoder":
+            part[:] = column.text_encoder.vectors(block, column.sha256)
         else:
             part[:] = hashed(block, column.dims).toarray()
 

@@ -6,7 +6,8 @@
       radius: {range: [0, 34]}   # clipped to the range, then scaled to [-1, 1]
       sex: {values: [f, m]}      # one input for each value, and one for all other values
       visited: {range: [2020-01-01, 2026-12-31]}
-      note: {text: hashed, dims: 256}     # or {text: tokens, length: 128}, for models of text
+      note: {text: hashed, dims: 256}     # or {text: tokens, length: 128}, for models of text; or an encoder's:
+      plan: {text: encoder, encoder: FOLDER, trained_on: web pages}
       ward: {ignore: true}
     missing: indicator           # a missing value is 0, and an input of its own says so; or: refuse
     missing_values: [-99]        # cells that say so, beside empty ones and NA
@@ -44,6 +45,7 @@ from pydantic import BeforeValidator, Field, ValidationError, model_validator
 from fedpriv.common.errors import OptionError
 from fedpriv.config.explain import first_option_error
 from fedpriv.config.options import Options
+from fedpriv.data.text_encoders import TextEncoder
 from fedpriv.data.texts import BYTES, MOST_IDS, MOST_TOKENS, WORDS, TokenRule, read_tokenizer
 
 #: What a person has still to fill in.
@@ -224,15 +226,26 @@ class Column(Options):
         description="of a range: what a missing value counts as, public or a private mean (null: the middle)",
     )
     values: Texts | None = Field(default=None, description="categories: one input each, and one for all others")
-    text: Literal["hashed", "tokens"] | None = Field(
-        default=None, description="free text: hashed words and letter groups, or a sequence of token ids"
+    text: Literal["hashed", "tokens", "encoder"] | None = Field(
+        default=None,
+        description="free text: hashed words and letter groups, token ids, or the vector of a text encoder",
     )
-    dims: int = Field(default=256, ge=8, le=MOST_INPUTS, description="hashed: number of inputs")
-    length: int | None = Field(default=None, ge=1, le=MOST_TOKENS, description="tokens: of a text so many (null: 128)")
+    dims: int = Field(
+        default=256, ge=8, le=MOST_INPUTS, description="hashed: number of inputs; encoder: as its configuration says"
+    )
+    length: int | None = Field(
+        default=None, ge=1, le=MOST_TOKENS, description="tokens, encoder: of a text so many (null: 128)"
+    )
+    encoder: str | None = Field(
+        default=None, min_length=1, description="encoder: its folder (config.json, model.safetensors, tokenizer.json)"
+    )
+    trained_on: str | None = Field(
+        default=None, min_length=1, max_length=500, description="encoder: what it was trained on, for every report"
+    )
     tokenizer: str | None = Field(default=None, min_length=1, description="bytes, words or a file (null: bytes)")
     buckets: int | None = Field(default=None, ge=1, le=MOST_IDS - 1, description="words: of their hash (null: 65536)")
     sha256: str | None = Field(
-        default=None, pattern="^[0-9a-f]{64}$", description="of the tokenizer's file (null: as it is)"
+        default=None, pattern="^[0-9a-f]{64}$", description="of the tokenizer's or encoder's files (null: as they are)"
     )
     ignore: Literal[True] | None = Field(default=None, description="not read by the model")
     missing: Literal["indicator", "refuse"] | None = Field(default=None, description="as the table's, for this column")
@@ -242,14 +255,16 @@ class Column(Options):
     @classmethod
     def _tokens_have_a_length(cls, given: Any) -> Any:
         """What is not said is filled in: the digest is that of a schema that says it."""
-        if not isinstance(given, dict) or given.get("text") != "tokens":
+        if not isinstance(given, dict) or given.get("text") not in ("tokens", "encoder"):
             return given
+        if given["text"] == "encoder":
+            return {"length": 128} | given
         filled = {"length": 128, "tokenizer": BYTES} | given
         return {"buckets": 1 << 16} | filled if filled["tokenizer"] == WORDS else filled
 
     @model_validator(mode="after")
     def _one_kind(self) -> Column:
-        tokens, words = self.text == "tokens", self.tokenizer == WORDS
+        tokens, words, encoded = self.text == "tokens", self.tokenizer == WORDS, self.text == "encoder"
         for name, fits, needs in (
             ("step", self.range is not None, "a range"),
             (
@@ -257,10 +272,12 @@ class Column(Options):
                 self.range is not None and self.missing != "refuse",
                 "a range whose missing values are not refused",
             ),
-            ("length", tokens, "text: tokens"),
+            ("length", tokens or encoded, "text: tokens or encoder"),
+            ("encoder", encoded, "text: encoder"),
+            ("trained_on", encoded, "text: encoder"),
             ("tokenizer", tokens, "text: tokens"),
             ("buckets", words, "tokenizer: words"),
-            ("sha256", tokens and not words and self.tokenizer != BYTES, "a tokenizer file"),
+            ("sha256", encoded or (tokens and not words and self.tokenizer != BYTES), "a tokenizer file or an encoder"),
         ):
             if getattr(self, name) is not None and not fits:
                 raise ValueError(f"{name} needs {needs}; leave it out")
@@ -268,6 +285,8 @@ class Column(Options):
         if len(kinds) != 1:
             given = " and ".join(kinds) or "none of them"
             raise ValueError(f"has {given}; allowed: exactly one of range, values, text, ignore")
+        if encoded and not (self.encoder and self.trained_on):
+            raise ValueError("text: encoder needs encoder (a folder) and trained_on, which every report repeats")
         check_range(self.range)
         check_texts(self.values, 1)
         check_texts(self.missing_values, 1)
@@ -287,6 +306,11 @@ class Column(Options):
     def rule(self) -> TokenRule:
         """Of a column of tokens."""
         return TokenRule(str(self.tokenizer), self.buckets or 0, self.sha256)
+
+    @property
+    def text_encoder(self) -> TextEncoder:
+        """Of a column of an encoder's vectors."""
+        return TextEncoder(str(self.encoder), self.length or 128)
 
     @property
     def open(self) -> bool:
@@ -484,7 +508,8 @@ class TableSchema(Options):
 
     def width(self, column: Column) -> int:
         """Number of inputs of a column."""
-        text, values = column.length or column.dims, len(column.values or ()) + 1
+        text = (column.length or 0) if column.text == "tokens" else column.dims
+        values = len(column.values or ()) + 1
         return {"range": 1, "text": text, "values": values, "ignore": 0}[column.kind] + self.indicated(column)
 
     @property
@@ -516,14 +541,14 @@ class TableSchema(Options):
     @property
     def _said(self) -> dict[str, Any]:
         """What the schema says in canonical texts: the same for two files that differ in comments, spelling or the name
-        of the tokenizer's file.
+        of files beside it.
         """
         dumped = self.model_dump(mode="json", exclude_none=True, exclude={"word", "answered"})
         for column in (*dumped["columns"].values(), dumped["target"], dumped):
             for name in {"values", "classes", "missing_values"} & column.keys():
                 column[name] = [canonical(text) for text in column[name]] if column[name] != OPEN else OPEN
             if "sha256" in column:
-                column["tokenizer"] = "file"
+                column["encoder" if "encoder" in column else "tokenizer"] = "file"
         return dumped
 
     @property
@@ -558,7 +583,11 @@ def read_schema(path: str | Path, unfilled: bool = False) -> TableSchema:
 
 
 def with_tokenizer(schema: TableSchema, folder: Path) -> TableSchema:
-    """The schema with its tokenizer's file, if any, as an absolute path with its SHA-256. Raises `OptionError`."""
+    """The schema with its tokenizer's file or its encoders' folders, if any, as absolute paths with their SHA-256.
+    Raises `OptionError`.
+    """
+    encoders = {name: _with_encoder(name, column, folder) for name, column in schema.inputs if column.text == "encoder"}
+    schema = schema.model_copy(update={"columns": schema.columns | encoders}) if encoders else schema
     name = next((name for name, column in schema.inputs if column.text == "tokens" and column.rule.has_file), None)
     if name is None:
         return schema
@@ -566,6 +595,18 @@ def with_tokenizer(schema: TableSchema, folder: Path) -> TableSchema:
     filled = column.model_copy(update={"tokenizer": str(file), "sha256": column.sha256 or read_tokenizer(file).sha256})
     _ = filled.rule.vocabulary  # the file is that of the digest
     return schema.model_copy(update={"columns": schema.columns | {name: filled}})
+
+
+def _with_encoder(name: str, column: Column, folder: Path) -> Column:
+    place = str((folder / str(column.encoder)).absolute())
+    found = column.model_copy(update={"encoder": place})
+    dims, sha256 = found.text_encoder.dims, found.text_encoder.sha256
+    if "dims" in column.model_fields_set and column.dims != dims:
+        raise OptionError(OPTION, f"{name}: dims={column.dims}", f"the encoder in {place} gives {dims}; leave it out")
+    if column.sha256 not in (None, sha256):
+        words = f"its files are others: their SHA-256 is {sha256}, and {column.sha256} is named"
+        raise OptionError(OPTION, f"{name}: encoder={place}", words)
+    return found.model_copy(update={"dims": dims, "sha256": sha256})
 
 
 @lru_cache(maxsize=8)  # a plan asks for the unit of every kind of client

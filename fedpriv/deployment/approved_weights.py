@@ -112,8 +112,9 @@ def _approved(weights: Sequence[ApprovedWeights], group: str, digest: str | None
 
 def _check_network(approved: ApprovedWeights, config: Config) -> None:
     features, dataset = config.features, config.dataset
-    if "." in features.architecture:
-        words = "a class is code that no policy names; allowed: a network of torchvision"
+    if features.architecture in ("onnx", "huggingface") or {".", "/"} & set(features.architecture):
+        what = "a class is code" if "." in features.architecture else "is a network"
+        words = f"{what} that no policy names; allowed: a network of torchvision"
         raise PolicyRefused(f"features.architecture={features.architecture}: {words}")
     option, side = "features.size", features.size
     if side is None:

@@ -14,7 +14,8 @@ from fedpriv.config.halves import half_class, method_options
 from fedpriv.config.methods import PFLOptions
 from fedpriv.config.schema import Config, FaultPlan
 from fedpriv.data import FederatedData, ResampledPartition
-from fedpriv.data.networks import read_weights
+from fedpriv.data.onnx_graphs import read_graph
+from fedpriv.data.weights import ONNX, beside, read_weights
 from fedpriv.deployment.policy import Policy
 from fedpriv.engines.worker import Worker
 from fedpriv.report.live.progress import figure
@@ -86,8 +87,13 @@ def _named_weights(group: str, options: Any, needed: bool) -> Any:
     if not options.trained_on:
         words = "say what the weights were trained on: reports repeat it as public knowledge; allowed: a text"
         raise OptionError(f"{group}.trained_on", "null", words)
-    found = read_weights(options.weights, f"{group}.weights", options.weights_sha256)
-    return options.model_copy(update={"weights_sha256": found.sha256})
+    option, architecture = f"{group}.weights", getattr(options, "architecture", "")
+    if architecture == ONNX:
+        digest = read_graph(options.weights, option, options.weights_sha256).sha256
+    else:
+        config = beside(architecture, options.weights)
+        digest = read_weights(options.weights, option, options.weights_sha256, config).sha256
+    return options.model_copy(update={"weights_sha256": digest})
 
 
 def _together(worker: Worker) -> str:

@@ -27,7 +27,7 @@ from torch.nn.modules.dropout import _DropoutNd
 
 from fedpriv.common.errors import OptionError
 from fedpriv.config.schema import ModelConfig
-from fedpriv.data.networks import head_of, read_weights, set_weights
+from fedpriv.data.weights import head_of, read_weights, set_weights
 from fedpriv.mechanisms.film import Film
 
 NORMALISATIONS = (nn.GroupNorm, nn.LayerNorm, nn.RMSNorm, Film)

@@ -112,8 +112,11 @@ def test_two_files_that_differ_in_comments_have_one_digest(tmp_path: Path) -> No
         (TOKENS + "{text: tokens, length: 4097}}", "length=4097: must be at most 4096"),
         (TOKENS + "{text: tokens, tokenizer: words}}", "task=next_token needs a as {text: tokens}, by bytes or a tok"),
         (TOKENS + "{text: tokens, buckets: 7}}", "buckets needs tokenizer: words; leave it out"),
-        (TOKENS + f"{{text: tokens, sha256: '{'0' * 64}'}}}}", "sha256 needs a tokenizer file; leave it out"),
-        (TOKENS + "{text: hashed, length: 7}}", "length needs text: tokens; leave it out"),
+        (
+            TOKENS + f"{{text: tokens, sha256: '{'0' * 64}'}}}}",
+            "sha256 needs a tokenizer file or an encoder; leave it out",
+        ),
+        (TOKENS + "{text: hashed, length: 7}}", "length needs text: tokens or encoder; leave it out"),
         (TOKENS + "{text: hashed}}", "task=next_token needs a"),
         (TOKENS + "{text: tokens}, b: {range: [0, 9]}}", "models read nothing else; ignore the others"),
         ("a: &x [1]\nb: *x", "anchors are not allowed"),

@@ -23,7 +23,7 @@ from fedpriv.common.identities import new_identity
 from fedpriv.config.compose import compose
 from fedpriv.config.remote import compose_remote_text
 from fedpriv.data import networks
-from fedpriv.data.networks import Weights, read_weights
+from fedpriv.data.weights import Weights, read_weights
 from fedpriv.deployment.approved_weights import ApprovedWeights, with_own_weights
 from fedpriv.deployment.data_ledger import Signer
 from fedpriv.deployment.gate import model_size, numbers_held
@@ -88,9 +88,9 @@ def read_from(patch: pytest.MonkeyPatch) -> list[str]:
     """The files of weights that are read from now on."""
     seen: list[str] = []
 
-    def read(path: str, option: str, sha256: str | None = None) -> Weights:
+    def read(path: str, option: str, sha256: str | None = None, beside: bytes = b"") -> Weights:
         seen.append(path)
-        return read_weights(path, option, sha256)
+        return read_weights(path, option, sha256, beside)
 
     patch.setattr(networks, "read_weights", read)
     patch.setattr(trained_part, "read_weights", read)

@@ -20,7 +20,7 @@ from fedpriv.common.errors import OptionError
 from fedpriv.config.compose import read_config
 from fedpriv.config.schema import LocalConfig, ModelConfig
 from fedpriv.data.load import load_federated
-from fedpriv.data.networks import read_weights
+from fedpriv.data.weights import read_weights
 from fedpriv.mechanisms.film import Film
 from fedpriv.mechanisms.noise import KEPT_BACK
 from fedpriv.mechanisms.per_example import PerExampleGradients
