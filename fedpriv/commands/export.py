@@ -97,7 +97,7 @@ def in_torch(module: nn.Module, example: Tensor, out: Path) -> Tensor:
 def in_onnx(module: nn.Module, example: Tensor, out: Path) -> Tensor:
     """As `in_torch`."""
     try:
-        import onnxruntime
+        import onnxruntime  # type: ignore[import-untyped]
         import onnxscript  # noqa: F401 - the exporter needs it
     except ImportError as error:
         raise OptionError("out", out, f"needs {error.name}: pip install '{EXTRA}'; or a file .pt2") from None

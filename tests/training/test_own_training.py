@@ -26,6 +26,7 @@ from fedpriv.mechanisms.tasks import CLASSES, with_loss
 from fedpriv.runs.start import start_run
 from fedpriv.training.sequential import FlatModel, LocalData, SequentialTrainer, Training
 from fedpriv.training.task_metrics import metrics
+from fedpriv.training.trained_model import load_model
 
 SMALL = ["num_clients=4", "clients_per_round=4", "num_rounds=3", "engine=inprocess", "operations.report=false"]
 OWN = """
@@ -329,3 +330,15 @@ def test_metrics_of_the_task_stay_beside_ones_own() -> None:
     outputs, targets = torch.randn(6, 3), torch.tensor([0, 1, 2, 0, 1, 2])
     task = with_loss(type(CLASSES)(("a", "b", "c")), lambda o, t: functional.cross_entropy(o, t, reduction="none"))
     assert set(metrics(task, outputs, targets, 1.0)) == {"accuracy", "loss"} and task.own_loss and not CLASSES.own_loss
+
+
+def test_a_model_in_onnx(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    import onnxruntime
+
+    start_run(compose([*SMALL, "strategy=fedavg", "num_rounds=1", "dataset=breast_cancer"]), tmp_path / "run")
+    assert export([f"run={tmp_path}/run", f"out={tmp_path}/model.onnx"]) == 0
+    assert "reads float32 [n, 30]" in capsys.readouterr().out
+    rows = np.linspace(-1, 1, 5 * 30, dtype=np.float32).reshape(5, 30)
+    (found,) = onnxruntime.InferenceSession(str(tmp_path / "model.onnx")).run(None, {"examples": rows})
+    network = load_model(tmp_path / "run").module
+    np.testing.assert_allclose(found, network(torch.from_numpy(rows)).detach().numpy(), rtol=1e-4, atol=1e-5)
