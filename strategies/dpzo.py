@@ -31,7 +31,9 @@ class DPZO(NoisyGradientServer):
     """theta <- theta - eta (1/K) sum_k s_k z_k, with s [K] what becomes known of the clients' numbers."""
 
     options: DPZOOptions
-    in_rows, sends_few = True, True
+    in_rows = True
+    #: What arrives is K numbers, each with noise of its own (`fedpriv.attacks.noise_contract` asks).
+    sends_few = True
 
     def __init__(self, population: Population, options: Any, hooks: Hooks = NO_HOOKS) -> None:
         super().__init__(population, options, hooks)

@@ -199,7 +199,8 @@ def listen(
     hides = issubclass(client_class(config), SelectingClient)
     heard = Heard(config, drawn=worker.drawn, examples=example_counts(config))
     in_sum = isinstance(strategy, SummingServer) and strategy.in_sum
-    decode = strategy.numbers_of if in_sum else None if strategy.sends_few else strategy.decode  # type: ignore[attr-defined]
+    few = getattr(strategy, "sends_few", False)
+    decode = strategy.numbers_of if in_sum else None if few else strategy.decode  # type: ignore[attr-defined]
     grid = _Ear(config, make_apps(config)[1], heard, decode, hides)
     theta = worker.initial_parameters()
     with suppress(BudgetsSpent):

@@ -115,12 +115,6 @@ class LocalConfig(Options):
         "not where single examples are protected",
     )
 
-    def rate(self, server_round: int, num_rounds: int) -> float:
-        """The learning rate of a round, 1 to num_rounds."""
-        done = min(1.0, (server_round - 1) / num_rounds)
-        shares = {"constant": 1.0, "linear": 1 - done, "cosine": (1 + math.cos(math.pi * done)) / 2}
-        return self.lr * shares[self.schedule]
-
 
 #: What can be planned to go wrong; `fedpriv.engines.faults` says what each of them does.
 FaultKind = Literal[

@@ -84,7 +84,9 @@ class Optimizer:
         if self.corrects:
             done = self._state("steps", 0.0, 1)
             done += 1
-            lr *= math.sqrt(1 - beta2 ** done[0]) / (1 - beta1 ** done[0])  # [Adam, Alg. 1, and the note below it]
+            lr *= math.sqrt(1 - beta2 ** done[0]) / (
+                1 - beta1 ** done[0]
+            )  # D. Kingma, J. Ba: Adam. ICLR 2015, end of section 2
         return lr * first / (np.sqrt(second) + self.tau)
 
     def vectors(self) -> dict[str, Floats]:

@@ -52,8 +52,6 @@ class FederatedStrategy(Strategy):
     statistics: tuple[str, ...] = ()
     #: (client, what arrived) -> its release (float32 [d]), where a method sends it in another form.
     decode: Callable[[int, Any], FloatVector] | None = None
-    #: Whether what arrives is float32 numbers, each with noise of its own, of which `decode` makes a longer vector.
-    sends_few: ClassVar[bool] = False
     #: Whether `weights`, where a method overrides it, asks for nothing but who replied and the declared examples. Then,
     #: as with the weights below, `mean` needs no reply before it weighs the first.
     public_weights: bool = False

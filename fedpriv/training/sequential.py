@@ -297,8 +297,11 @@ class SequentialTrainer:
 
     @property
     def lr(self) -> float:
-        """Learning rate of this round."""
-        return self.config.rate(self.round, self.num_rounds)
+        """Learning rate of this round, 1 to num_rounds, by `local.schedule`."""
+        config, done = self.config, min(1.0, (self.round - 1) / self.num_rounds)
+        if config.schedule == "constant":
+            return config.lr
+        return config.lr * (1 - done if config.schedule == "linear" else (1 + math.cos(math.pi * done)) / 2)
 
     def clipped_sum(
         self,

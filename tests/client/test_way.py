@@ -46,7 +46,7 @@ PROTOCOL = ("strategy.secure_sum=protocol", "num_clients=6", "clients_per_round=
 #: of them with proofs, beside exact noise in a sum.
 MOST = {
     "adpfl": (12, 12),
-    "agn": (14, 14),
+    "agn": (15, 15),
     "anr": (14, 14),
     "ask": (13, 13),
     "coqfl": (13, 15),

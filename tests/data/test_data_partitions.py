@@ -302,7 +302,7 @@ def test_partitioners_by_name(kind: PartitionerPartition, sizes: list[int] | Non
         (named("VerticalEvenPartitioner"), "no such partitioner of rows"),
         (named("SizePartitioner", sizes=[1]), r"raised TypeError: .*sizes"),
         (named("SizePartitioner", partition_sizes=[1, 2]), "^num_clients=5: SizePartitioner makes 2 clients"),
-        (named("no_module.here"), "raised ModuleNotFoundError"),
+        (named("no_module.here"), "must be the dotted path of code"),
         (named("own_division.shared"), "clients share examples"),
         (named("own_division.empty"), "client 4 has no example"),
         (named("own_division.outside"), "rows must be 0 to 1199, not -1 to"),

@@ -258,10 +258,14 @@ def test_a_run_with_own_cohorts_is_priced_by_whom_they_ask(tmp_path: Path) -> No
 
 
 def test_rates_of_a_schedule() -> None:
-    assert [local(schedule="linear").rate(t, 4) for t in range(1, 5)] == pytest.approx([0.1, 0.075, 0.05, 0.025])
-    cosine = [0.05 * (1 + math.cos(math.pi * t / 4)) for t in range(4)]
-    assert [local(schedule="cosine").rate(t, 4) for t in range(1, 5)] == pytest.approx(cosine)
-    assert {local().rate(t, 4) for t in range(1, 9)} == {0.1}
+    found = {}
+    for schedule in ("constant", "linear", "cosine"):
+        trainer, found[schedule] = SequentialTrainer(FlatModel(network()), local(schedule=schedule)), []
+        trainer.num_rounds = 4
+        for trainer.round in range(1, 5):
+            found[schedule].append(trainer.lr)
+    assert found["constant"] == [0.1] * 4 and found["linear"] == pytest.approx([0.1, 0.075, 0.05, 0.025])
+    assert found["cosine"] == pytest.approx([0.05 * (1 + math.cos(math.pi * t / 4)) for t in range(4)])
 
 
 @pytest.mark.parametrize("strategy", ["fedavg", "dpsgd"])
