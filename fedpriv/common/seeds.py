@@ -78,6 +78,8 @@ def draw_cohort(seed: int, server_round: int, num_clients: int, size: int, sampl
     ``fixed``: exactly ``size``, uniformly without replacement. ``poisson``: each with probability size/num_clients.
     Memory and time are proportional to the cohort, not to the population.
     """
+    if sampling == "fixed" and size == num_clients:
+        return list(range(num_clients))
     rng = generator(seed, server_round, "cohort")
     if sampling == "poisson":
         size = int(rng.binomial(num_clients, size / num_clients))

@@ -64,6 +64,8 @@ def schedule(config: Config) -> NDArray[np.int64]:
     limit, planned = participation_limit(config), config.strategy.options.client_sampling == "fixed"
     if limit is not None and planned:
         return np.broadcast_to(np.int64(limit), config.num_clients)
+    if planned and config.clients_asked == config.num_clients:
+        return np.broadcast_to(np.int64(config.num_rounds), config.num_clients)
     counts = np.zeros(config.num_clients, dtype=np.int64)
     for number in range(1, config.num_rounds + 1):
         counts[cohort(config, number)] += 1
