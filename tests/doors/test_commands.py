@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import pytest
-from conftest import NO_REPORT, SMALL, Outcome
+from conftest import NO_REPORT, SMALL, Outcome, said_once
 from pydantic import Field
 
 from fedpriv.__main__ import main
@@ -63,7 +63,7 @@ def fedpriv(capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pyte
     def call(*arguments: str) -> Outcome:
         capfd.readouterr()
         try:
-            code = main(arguments)
+            code = main(said_once(arguments))
         except SystemExit as ended:  # argparse
             code = int(ended.code or 0)
         return Outcome(code, *capfd.readouterr())
