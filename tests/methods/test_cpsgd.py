@@ -186,7 +186,7 @@ def test_a_message_of_another_length_or_with_too_large_a_number_is_refused():
 
 
 class Steps(FixedUpdates):
-    config = SimpleNamespace(lr=1.0)
+    config, lr = SimpleNamespace(lr=1.0), 1.0
 
 
 def test_what_arrives_is_the_gradient_plus_noise_of_the_stated_size():

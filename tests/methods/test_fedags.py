@@ -413,7 +413,7 @@ def test_half_the_selection_noise_is_caught(monkeypatch: pytest.MonkeyPatch):
 class Steps(FixedUpdates):
     """A trainer with a learning rate."""
 
-    config = SimpleNamespace(lr=0.5)
+    config, lr = SimpleNamespace(lr=0.5), 0.5
 
 
 def test_the_gradient_is_the_update_over_minus_the_learning_rate():
