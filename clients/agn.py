@@ -33,7 +33,7 @@ class AGNClient(DPFLAGNClient):
 
     def __init__(self, options: Any, run: RunFacts) -> None:
         super().__init__(options, run)
-        if getattr(options, "noise_corrected", False) and options.clipping != "fixed":
+        if isinstance(options, AGNOptions) and options.noise_corrected and options.clipping != "fixed":
             words = f"clipping={options.clipping} moves the noise that is taken off; allowed: false, or clipping=fixed"
             raise OptionError("strategy.client.noise_corrected", "true", words)
 
