@@ -13,6 +13,7 @@ size=           side of the pictures (left out: as the file says, or 224)
 
 from __future__ import annotations
 
+import importlib
 import json
 import shlex
 import sys
@@ -100,7 +101,7 @@ def _fitting(tensors: dict[str, Any]) -> str:
     from fedpriv.data.networks import network_of
     from fedpriv.data.weights import head_of
 
-    models: Any = __import__("torchvision.models", fromlist=["models"])
+    models: Any = importlib.import_module("torchvision.models")
     shapes = {name: value.shape for name, value in tensors.items()}
     for architecture in models.list_models(module=models):
         try:
