@@ -69,7 +69,7 @@ class DPFLAGNClient(ExampleLevelClient):
             many = len(clipped.norms)  # examples or persons
             within = (clipped.norms <= state.clip_norm).double().sum() - many / 2 if self.is_adaptive else None
             step = self.noisy_step(clipped.total, within, self.sigma, state.clip_norm, noise)
-            change, state = self.descend(step.gradient, state, site.trainer.lr, theta + update)
+            change, state = self.descend(step.gradient, state, site.trainer.lr, at.to(update.device))
             update, state = update + change, replace(state, clip_norm=self.next_clip_norm(state.clip_norm, step))
             losses, drawn = losses + clipped.loss * many, drawn + many
             norms += float(clipped.norms.nan_to_num(0.0, 0.0, 0.0).sum())

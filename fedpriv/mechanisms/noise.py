@@ -354,10 +354,11 @@ class SeededNoise(NoiseSource):
         return torch.cat([philox.gaussians(part).mul_(std).float() for part in some]).view(size)
 
     def fine_normal(self, shape: Shape, std: float, device: torch.device = CPU) -> torch.Tensor:
-        """`normal` without a grid: seeded noise does not have to protect its low bits. From `MANY` numbers on it is
-        `on_device`, on every device, so that a GPU's run has the noise of the CPU's.
+        """`normal` without a grid: seeded noise does not have to protect its low bits. Of vectors of `MANY` numbers it
+        is `on_device`, on every device, so that a GPU's run has the noise of the CPU's. A vector's own length decides,
+        so that an auditor's many trials are drawn as a run's one vector is.
         """
-        if math.prod(as_size(shape)) < MANY:
+        if math.prod(as_size(shape)[-1:]) < MANY:
             return self.normal(shape, std).double().to(device)
         return self.on_device(shape, std, device).double()
 

@@ -84,9 +84,8 @@ class Optimizer:
         if self.corrects:
             done = self._state("steps", 0.0, 1)
             done += 1
-            lr *= math.sqrt(1 - beta2 ** done[0]) / (
-                1 - beta1 ** done[0]
-            )  # D. Kingma, J. Ba: Adam. ICLR 2015, end of section 2
+            # D. Kingma, J. Ba: Adam. ICLR 2015, end of section 2
+            lr *= math.sqrt(1 - beta2 ** done[0]) / (1 - beta1 ** done[0])
         return lr * first / (np.sqrt(second) + self.tau)
 
     def vectors(self) -> dict[str, Floats]:

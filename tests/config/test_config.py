@@ -522,3 +522,22 @@ def test_a_file_is_read_again_when_it_has_changed(tmp_path: Path) -> None:
             assert tree["num_rounds"] == rounds
             tree["engine"]["faults"].append("spoilt")
             assert composed(parse(["experiment=mine"]))["engine"]["faults"] == [{"round": rounds}]
+
+
+#: The first digits of what runs had on 29 November 2026: results that were committed then are found by these.
+DIGESTS = {
+    "strategy=fedavg": "c3079552b8c7effc",
+    "strategy=fedcad": "08c56cdaccf25ecd",
+    "strategy=dpsgd": "9f59a3d3ce0350ec",
+    "strategy=agn": "b92a5c2ac5bd8aef",
+    "strategy=dpftrl": "f955ebb4f9b85048",
+    "strategy=dpsum": "68ce44517f1edd08",
+    "experiment=hospitals": "f5bf541f22594f36",
+    "features=backbone": "5d61e65095b717a2",
+}
+
+
+@pytest.mark.parametrize("choice", DIGESTS)
+def test_a_new_option_leaves_the_digests_of_older_runs(choice: str) -> None:
+    """`YOUNGER` in `fedpriv.config.schema` names it, with the value that all runs before had."""
+    assert compose([choice]).digest().startswith(DIGESTS[choice])

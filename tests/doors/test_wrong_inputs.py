@@ -239,3 +239,10 @@ def test_an_option_that_is_given_twice_is_told(capfd: pytest.CaptureFixture[str]
     said = capfd.readouterr()
     assert said.err == "fedpriv: num_rounds is given as 2 and as 3: the last one counts\n"
     assert "rounds            3" in said.out
+
+
+@pytest.mark.parametrize(("clip_norm", "doubted"), [(0.5, False), (100, True)])
+def test_a_bound_behind_which_dpsum_stands_still_is_doubted(clip_norm: float, doubted: bool) -> None:
+    options = ["strategy=dpsum", "dataset=breast_cancer", f"strategy.client.clip_norm={clip_norm}"]
+    found = "; ".join(doubts(compose(options)))
+    assert (f"strategy.client.clip_norm={clip_norm:g}: the step is in units of it" in found) == doubted

@@ -133,5 +133,7 @@ def test_long_noise_is_the_same_on_every_device(device: torch.device) -> None:
         here, there = SeededNoise(0, "x").fine_normal(length, 0.5), SeededNoise(0, "x").fine_normal(length, 0.5, device)
         assert there.device.type == device.type and torch.equal(here, there.cpu()) and here.dtype == torch.float64
     assert torch.equal(here, SeededNoise(0, "x").on_device(length, 0.5, CPU).double())
+    trials = SeededNoise(0, "x").fine_normal((4, MANY // 2), 0.5)  # an audit's, of a model that is drawn on the CPU
+    assert torch.equal(trials, SeededNoise(0, "x").normal((4, MANY // 2), 0.5).double())
     drawn = add_normal_finely(torch.ones(MANY, dtype=torch.float64, device=device), 3.0, SeededNoise(1)).cpu()
     assert abs(float(drawn.mean()) - 1) < 0.03 and float(drawn.std()) == pytest.approx(3, rel=0.01)
