@@ -60,6 +60,10 @@ def centred(outputs, targets):
     own = functional.cross_entropy(outputs, targets, reduction="none")
     return own - own.mean() + own.detach().mean()
 
+def by_share(outputs, targets):
+    own = functional.cross_entropy(outputs, targets, reduction="none")
+    return own * (1 + (targets == 2).float().mean())
+
 def branches(outputs, targets):
     own = functional.cross_entropy(outputs, targets, reduction="none")
     return own if float(own.sum()) > 1 else own * 0
@@ -194,15 +198,16 @@ def test_nobody_from_outside_names_code(option: str) -> None:
             compose_remote([f"{spelling}=os.getcwd"])
 
 
-@pytest.mark.parametrize("name", ["smooth", "centred"])
-def test_clipped_sums_of_an_own_loss_are_of_each_example_alone(name: str) -> None:
+@pytest.mark.parametrize("name", ["smooth", "centred", "by_share"])  # the last mixes rows of one class alone
+@pytest.mark.parametrize("bound", [0.5, 50.0])  # all are clipped, or none: then lengths are seen
+def test_clipped_sums_of_an_own_loss_are_of_each_example_alone(name: str, bound: float) -> None:
     """Also of a loss that mixes a batch's rows: whoever else is in it, an example moves the sum by its own gradient."""
     import own_training
 
     task = with_loss(type(CLASSES)(("a", "b", "c")), getattr(own_training, name))
     trainer = SequentialTrainer(FlatModel(network(), task=task), local(sampler="poisson"))
     theta, examples = trainer.model.theta.clone(), data(9)
-    found = trainer.clipped_sum(theta, examples, 0.5).total
+    found = trainer.clipped_sum(theta, examples, bound).total
     expected = torch.zeros_like(found)
     trainer.model.load(theta)
     for one, label in zip(examples.inputs, examples.targets, strict=True):
@@ -211,7 +216,7 @@ def test_clipped_sums_of_an_own_loss_are_of_each_example_alone(name: str) -> Non
             [part.flatten() for part in torch.autograd.grad(loss, [*trainer.model.module.parameters()])]
         )
         norm = float(gradient.norm())
-        expected += gradient.double() * (min(1.0, 0.5 * (1 - KEPT_BACK) / norm) if norm else 1.0)
+        expected += gradient.double() * (min(1.0, bound * (1 - KEPT_BACK) / norm) if norm else 1.0)
     assert torch.allclose(found, expected, atol=1e-6)
 
 
