@@ -163,8 +163,14 @@ def test_a_resumed_run_goes_on_with_its_c(run: Run, resumed: Callable[..., Path]
     assert result_of(resumed(*MOVING, "checkpoint.every=2", after=3)) == result_of(run(*MOVING, "checkpoint.every=2"))
 
 
-def test_an_audit_reaches_the_count_and_notices_if_it_has_no_noise(monkeypatch: pytest.MonkeyPatch) -> None:
-    config = compose([*MOVING, "clients_per_round=20", "strategy.server.count_share=0.9"])
+SQUARES = (*FIXED, "strategy=dpfedexp", "strategy.server.norm_share=0.9")
+
+
+@pytest.mark.parametrize("options", [(*MOVING, "strategy.server.count_share=0.9"), SQUARES], ids=["count", "squares"])
+def test_an_audit_reaches_a_number_beside_a_sum_and_notices_if_it_has_no_noise(
+    options: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = compose([*options, "clients_per_round=20"])
 
     def found() -> Any:
         return audit_config(config, trials=20_000, confidence=0.999, seed=1)[0]
