@@ -242,8 +242,9 @@ class Rehearsal:
 
     def wait_for_end(self) -> None:
         """Until the newest run's ServerApp has ended, with a result or without. Raises `Failed` where it does not."""
-        if not patiently(lambda: self._ended() or self.stopped("superlink"), self.signs_of_life) or not self._ended():
-            raise Failed(f"the run does not end:\n{self.log('superlink')}")
+        patiently(lambda: self._ended() or self.stopped("superlink"), self.signs_of_life)
+        if not self._ended():
+            raise Failed(f"the run does not end; {self._logs()}")
 
     def _ended(self) -> bool:
         return self._finished() > self._finished_before
@@ -260,8 +261,12 @@ class Rehearsal:
 
         patiently(decided, self.signs_of_life)
         if not reached:
-            logs = "\n".join(f"--- {name}\n{self.log(name)}" for name in self._running)
-            raise Failed(f"{otherwise}; the logs end:\n{logs}\n{self.server_log()}")
+            raise Failed(f"{otherwise}; {self._logs()}")
+
+    def _logs(self) -> str:
+        """How every machine's log ends, and whether it runs."""
+        logs = (f"--- {name}{' (stopped)' * self.stopped(name)}\n{self.log(name)}" for name in self._running)
+        return "\n".join(("the logs end:", *logs, "--- ServerApp", self.server_log()))
 
     def signs_of_life(self) -> int:
         """Bytes in all logs, ledgers and run folders; grows while anything happens."""
