@@ -242,7 +242,12 @@ class Rehearsal:
 
     def wait_for_end(self) -> None:
         """Until the newest run's ServerApp has ended, with a result or without. Raises `Failed` where it does not."""
-        patiently(lambda: self._ended() or self.stopped("superlink"), self.signs_of_life)
+        others = [name for name in self._running if name != "superlink"]
+
+        def decided() -> bool:
+            return self._ended() or self.stopped("superlink") or (bool(others) and all(map(self.stopped, others)))
+
+        patiently(decided, self.signs_of_life)
         if not self._ended():
             raise Failed(f"the run does not end; {self._logs()}")
 

@@ -27,6 +27,7 @@ import json
 import os
 import secrets
 import shutil
+import site
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -547,10 +548,13 @@ def note_trial(data: Path, digest: str, policy: Policy, client: int, trial: Tria
 
 
 def state_of(data: Path, policy: Policy) -> str:
-    """A digest of the data and of the installed packages as they are. Raises `DataError`, `LedgerRefused`."""
+    """A digest of the data and of the installed packages as they are, which no process changes for itself: libraries
+    add folders to ``sys.path``. Raises `DataError`, `LedgerRefused`.
+    """
     assert policy.guard is not None
     shards = Shards(data, policy.guard, read_salt(data, Path(policy.counter), used=lambda: True))
-    packages = sorted(f"{package.name} {package.version}" for package in distributions())
+    installed = distributions(path=site.getsitepackages())
+    packages = sorted({f"{package.name} {package.version}" for package in installed})
     return hashlib.sha256(json.dumps([shards.state(), packages]).encode()).hexdigest()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections import Counter
+from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
 
@@ -79,7 +80,7 @@ def check_tried(network: GuardedMachines, guard: Path | str) -> None:
 
 
 def test_reasons_are_counted_and_run_refuses_below_the_policys_share(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     app = app_that("without its key", tmp_path)
     network = machine(tmp_path, apps=[bundle_digest(app)])
@@ -103,6 +104,11 @@ def test_reasons_are_counted_and_run_refuses_below_the_policys_share(
     with pytest.raises(OptionError, match="nobody has tried it since its data or packages changed"):
         checked("any")
     assert "4 of 4 starts answered" in checked(app)
+    assert "nobody has tried" not in checked("any")
+    (tmp_path / "own" / "own-1.0.dist-info").mkdir(parents=True)
+    (tmp_path / "own" / "own-1.0.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: own\nVersion: 1.0\n")
+    monkeypatch.syspath_prepend(tmp_path / "own")  # of this process alone, as Ray adds its own; a node has it not
+    assert "own" in {package.name for package in distributions()}
     assert "nobody has tried" not in checked("any")
     write_policy(network, apps=[bundle_digest(app), "b" * 64], node_config={"num-partitions": 1})
     with pytest.raises(OptionError, match=r"bbbbbbbbbbbbbbbb: nobody has tried it under these rules: .*client=0"):
