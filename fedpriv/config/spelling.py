@@ -30,15 +30,16 @@ MEANT = {
 
 
 def meant(option: str, known: Sequence[str]) -> list[str]:
-    """The options, three at most, that a wrong name may stand for: that users call so, that have its last part, that
-    are spelled alike, or that have it in their last part.
+    """The options, three at most, that a wrong name may stand for: that users call so, that have its last part or have
+    it in their last part, first in its own group, or that are spelled alike.
     """
-    last = option.rpartition(".")[2].lower()
+    group, _, last = option.lower().rpartition(".")
     same = sorted((name for name in known if name.rpartition(".")[2] == last), key=len)
     called = [MEANT[last]] if MEANT.get(last) in (*known, "strategy", "dataset") else []
     alike = difflib.get_close_matches(option, known, 1)
     within = sorted((name for name in known if last in name.rpartition(".")[2].split("_")), key=len)
-    return next((found[:3] for found in (called, same, alike, within) if found), [])
+    here = [name for name in (*same, *within) if group and name.rpartition(".")[0] == group]
+    return next((found[:3] for found in (called, here, same, alike, within) if found), [])
 
 
 def as_typed(error: OptionError, given: Sequence[Override]) -> OptionError:

@@ -98,6 +98,8 @@ def _common_parent(folders: Sequence[Path]) -> Path:
 def _print(comparison: Comparison) -> None:
     for table in comparison_tables(comparison):
         _print_table(Console(), table)
+        for line in table.winners:
+            say(f"  {line}")
         for note in table.notes:
             say(f"  {note}")
     if comparison.groups:

@@ -6,6 +6,7 @@ Reads ``attacks`` of summary.json and the curves in ``attacks/*.json``; independ
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter
 
 from fedpriv.common.errors import RunFolderError
 from fedpriv.common.run_files import is_file_in, mapping_in
@@ -21,6 +23,7 @@ from fedpriv.report.pictures import (
     BLUE,
     DOTS,
     GREEN,
+    INCHES,
     INK,
     PALETTE,
     SOFT,
@@ -60,6 +63,9 @@ def attack_section(result: Summary) -> dict[str, Any] | None:
     if not kept:
         return None
     rates = dict.fromkeys(key for one in kept for key in one.figures if key.startswith("tpr_at_fpr_"))
+    said: dict[str, list[str]] = {}  # each verdict once, with the attacks that it is about
+    for one in kept:
+        said.setdefault(str(one.verdict or one.reason), []).append(str(one.attack))
     shown = [f"TPR at {100 * float(key.removeprefix('tpr_at_fpr_')):g} % FPR" for key in rates]
 
     def row(one: Attack) -> list[str]:
@@ -72,7 +78,7 @@ def attack_section(result: Summary) -> dict[str, Any] | None:
         "header": ["attack", "balanced accuracy", "AUC", *shown, "members + non-members"],
         "rows": [row(one) for one in kept],
         "guarantee": _guarantee(kept),
-        "verdicts": [f"{one.attack}: {one.verdict or one.reason}" for one in kept],
+        "verdicts": [f"{', '.join(attacks)}: {words}" for words, attacks in said.items()],
         "controls": [f"{one.attack}, {control_in_words(test)}" for one in kept for test in one.controls.values()],
     }
 
@@ -167,7 +173,7 @@ def draw_attacks(folder: Path) -> Picture | None:
     if not kept:
         remove_picture(folder / ROC.file)
         return None
-    canvas = Figure(figsize=(6, 5 + 0.1 * len(kept)), layout="constrained")
+    canvas = Figure(figsize=(INCHES, 4.4 + 0.2 * len(kept)), layout="constrained")
     FigureCanvasAgg(canvas)
     axes = canvas.add_subplot()
     rates = np.logspace(math.log10(LEAST), 0, 200)
@@ -175,17 +181,19 @@ def draw_attacks(folder: Path) -> Picture | None:
     promised = next((one["guarantee"] for one in kept if one.get("guarantee")), None)
     if promised:
         most = np.minimum(1.0, math.exp(min(promised["epsilon"], 700.0)) * rates + promised["delta"])
-        label = f"most that epsilon {figure(promised['epsilon'])} allows (unit: {promised['unit']})"
+        label = f"most that epsilon {figure(promised['epsilon'])} allows \n(unit: {promised['unit']})"
         axes.plot(rates, most, color=INK, linestyle="--", label=label)
     for one, colour in zip(kept, PALETTE, strict=False):
         false, true = (np.asarray(one["roc"][f"{side}_positive_rate"]) for side in ("false", "true"))
         label = f"{one['attack']} (AUC {one['figures']['auc']['value']:.3f})"
         axes.step(np.maximum(false, LEAST), np.maximum(true, LEAST), where="post", color=colour, label=label)
     axes.set(xscale="log", yscale="log", xlim=(LEAST, 1), ylim=(LEAST, 1))
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_formatter(FuncFormatter(lambda tick, _: f"{100 * tick:g} %"))
     axes.set_xlabel("false positive rate", color=INK)
     axes.set_ylabel("true positive rate", color=INK)
     axes.tick_params(which="both", colors=INK)
-    canvas.legend(loc="outside lower left", frameon=False, fontsize=9, labelcolor=INK)
+    canvas.legend(loc="outside lower left", frameon=False, fontsize=10, labelcolor=INK)
     axes.spines[["top", "right"]].set_visible(False)
     axes.spines[["left", "bottom"]].set_color(SOFT)
     save_themed(canvas, folder / ROC.file, dpi=150)
@@ -218,7 +226,7 @@ def draw_audit(rows: Sequence[AuditRow], path: Path | str, *, threat: str) -> No
     figures = [figure for row in rows for figure in (row.audit.epsilon_lower, row.claimed, row.verified)]
     finite = [figure for figure in figures if figure is not None and math.isfinite(figure)]
     infinity = 1.25 * max([*finite, 1.0])
-    figure = Figure(figsize=(8, 1.6 + 0.55 * len(rows)), layout="constrained")
+    figure = Figure(figsize=(INCHES, 1.9 + 0.9 * len(rows)), layout="constrained")
     axes = figure.add_subplot()
     for height, row in enumerate(rows):
         audited = min(row.audit.epsilon_lower, infinity)
@@ -228,21 +236,24 @@ def draw_audit(rows: Sequence[AuditRow], path: Path | str, *, threat: str) -> No
             if value is not None:
                 at = min(value, infinity)
                 axes.plot(at, height, marker=marker, color=colour, markersize=8, linestyle="", fillstyle="none", mew=2)
-    axes.set_yticks(range(len(rows)), [f"{row.name}\n{how(row.audit)}" for row in rows], fontsize=8)
-    axes.invert_yaxis()
+        axes.text(0, height - 0.3, f"{row.name}\n{how(row.audit)}", color=INK, fontsize=10, va="bottom")
+    axes.set_yticks([])
+    axes.set_ylim(len(rows) - 0.6, -0.9)
     axes.set_xlim(0, 1.05 * infinity)
     if any(figure == math.inf for figure in figures):
         ticks = [tick for tick in axes.get_xticks() if tick < 0.95 * infinity]
         axes.set_xticks([*ticks, infinity], [*(f"{tick:g}" for tick in ticks), "infinite"])
     axes.tick_params(colors=INK)
     axes.spines[["left", "bottom"]].set_color(SOFT)
-    axes.set_xlabel(f"epsilon at delta {rows[0].audit.delta:g} ({threat})" if rows else threat, color=INK)
+    axes.set_xlabel(
+        textwrap.fill(f"epsilon at delta {rows[0].audit.delta:g} ({threat})" if rows else threat, 42), color=INK
+    )
     for marker, colour, fill, label in (
         (">", BLUE, "full", "audited: at least"),
         ("D", VERMILLION, "none", "claimed"),
         ("s", GREEN, "none", "verified: at most"),
     ):
         axes.plot([], [], marker=marker, color=colour, fillstyle=fill, mew=2, linestyle="", label=label)
-    figure.legend(loc="outside upper center", ncols=3, frameon=False, labelcolor=INK)
+    figure.legend(loc="outside lower left", ncols=1, frameon=False, labelcolor=INK)
     axes.spines[["top", "right"]].set_visible(False)
     save_themed(figure, Path(path), dpi=150)

@@ -1,4 +1,10 @@
-"""Several runs side by side: grouped over seeds, one table per threat model; as text, CSV and LaTeX."""
+"""Several runs side by side: grouped over seeds, one table per threat model; as text, CSV and LaTeX.
+
+**Who wins.** Rows with equal verified epsilon are a level; its best mean comes first. Every other row is compared with
+it, paired over the seeds that both have. The best was chosen by these runs, so p is adjusted (Holm) over all pairs of
+rows of a level, all levels of the table together: whichever pairs are shown, the chance of any wrong "ahead" is at most
+`FAMILY_ERROR`.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +15,6 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass, replace
 from itertools import chain
 from pathlib import Path
-from statistics import mean, stdev
 from typing import Any
 from urllib.parse import quote
 
@@ -19,6 +24,7 @@ from fedpriv.common.run_files import fitting
 from fedpriv.config.methods import NOISE_OPTIONS
 from fedpriv.privacy.events import OTHER_ADJACENCY
 from fedpriv.report.epsilon_figures import unaudited
+from fedpriv.report.over_seeds import FAMILY_ERROR, Spread, holm, paired, spread, two_sided
 from fedpriv.report.reading import RunFolder, leaves, options_of_sweep, read_run
 from fedpriv.report.run_summary import Privacy, Summary, number, pick
 from fedpriv.report.words import (
@@ -27,12 +33,11 @@ from fedpriv.report.words import (
     figure,
     in_metric,
     leading_of_round,
-    percent,
+    many,
     promise,
-    seconds,
-    size,
     threat_sentence,
     threat_short,
+    two_digits,
 )
 
 #: Options that may differ within a group: the seed, and where and by which engine the runs were computed.
@@ -41,6 +46,13 @@ NOT_COMPARED = ("seed", "run_dir", "engine", "operations", "tracking")
 NOT_THERE, DIGITS = "–", 4
 #: Options in front of a row; further ones stand behind its epsilons.
 IN_FRONT = 3
+
+#: Verified epsilons of one level differ by at most this share.
+SAME_EPSILON = 0.02
+#: Options that move a method along its curve: rows that differ in nothing else are one method's.
+BUDGETS = frozenset(("target_epsilon", "epsilon", "noise_multiplier", "noise_std"))
+#: Rows that a sentence names; it counts the others.
+NAMED = 6
 
 #: Epsilons of a row, which are those of its threat model, and what is shown where a run has none.
 EPSILONS = ("claimed_epsilon", "verified_epsilon", "audited_epsilon")
@@ -58,22 +70,19 @@ FIGURES: Mapping[str, Callable[[Summary, Privacy], float | None]] = {
     "time_s": lambda result, _: result.timing.get("total_s"),
 }
 
+LATEX_NOTE = "Test results over seeds: mean ± standard deviation, and the 95 % interval of the mean (Student's t)."
+LATEX_BEST = (
+    "To the best: paired difference to the best row of equal verified ε, with its 95 % interval; p-values by Holm's "
+    "procedure. "
+)
+#: Columns that a LaTeX table leaves to its caption where all rows agree.
+MAY_BE_ALIKE = ("95 % interval", "to the best", "p", "claimed ε", "audited ε", "seeds")
 WARNING = "Epsilons of different threat models are not comparable: each has a table of its own."
 COMPARISON_NOTE = (
-    "± is one standard deviation over seeds; the interval is the 95% interval of the mean (Student's t). "
-    "comparison.csv has both for every column, comparison.tex is for a LaTeX document (booktabs)."
+    "Rows of equal verified ε stand together, the best first. ± is one standard deviation over seeds; the interval is "
+    "the 95 % interval of the mean (Student's t), not cut at 0 or 100. To the best: the difference to the best row of "
+    "equal ε, paired over seeds, with its 95 % interval; p is adjusted for all pairs of the table (Holm)."
 )
-
-
-@dataclass(frozen=True)
-class Spread:
-    """Mean over ``n`` seeds with spread. ``std`` (n - 1 in the denominator) and ``half_width`` of the 95% interval
-    of the mean (Student's t) are None for a single seed and where a value is infinite."""
-
-    n: int
-    mean: float | None
-    std: float | None = None
-    half_width: float | None = None
 
 
 @dataclass(frozen=True)
@@ -105,7 +114,8 @@ class Group:
 @dataclass(frozen=True)
 class Row:
     """A group under one threat model. figures: by name, ``metric`` is the leading one of the runs' task; leading: its
-    name. scopes: of its claims; reasons: why a bound is not finite.
+    name. scopes: of its claims; reasons: why a bound is not finite. to_best: its metric minus that of the best row
+    of equal epsilon, and the adjusted p-value (none for that row itself); None: no other row has an equal epsilon.
     """
 
     group: Group
@@ -114,6 +124,25 @@ class Row:
     reasons: Sequence[str]
     leading: str = "accuracy"
     more_is_better: bool = True
+    to_best: tuple[Spread, float | None] | None = None
+
+    @property
+    def epsilon(self) -> float:
+        """The verified one; a row without any comes after those without a finite one."""
+        found = self.figures["verified_epsilon"].mean
+        return math.nan if found is None else found
+
+    @property
+    def by_seed(self) -> dict[Any, float]:
+        """The leading metric of each run that has one."""
+        found = {run.config.get("seed"): run.result.leading[1] for run in self.group.runs}
+        return {seed: value for seed, value in found.items() if value is not None}
+
+    @property
+    def surely_behind(self) -> bool:
+        """Whether the best row of its level is ahead of it."""
+        gap, p = self.to_best or (Spread(0, None), None)
+        return p is not None and p <= FAMILY_ERROR and ((gap.mean or 0.0) < 0) == self.more_is_better
 
     @property
     def rank(self) -> float:
@@ -159,10 +188,39 @@ def compare(runs: Sequence[RunFolder]) -> Comparison:
                 records.setdefault(privacy.threat, []).append((result, privacy))
         for threat, found in records.items():
             threats.setdefault(threat, (found[0][1], []))[1].append(_row(group, found))
-    for _, rows in threats.values():
-        if len({row.leading for row in rows}) == 1:
-            rows.sort(key=lambda row: row.rank)
-    return Comparison(groups, list(threats.values()), left_out)
+    tables = [(threat, _compared(rows)) for threat, rows in threats.values()]
+    return Comparison(groups, tables, left_out)
+
+
+def levels(rows: Iterable[Row]) -> list[list[Row]]:
+    """Rows of equal verified epsilon, ascending."""
+    found: list[list[Row]] = []
+    for row in sorted(rows, key=lambda row: (math.isnan(row.epsilon), row.epsilon)):
+        first = found[-1][0].epsilon if found else None
+        same = first is not None and (row.epsilon <= first * (1 + SAME_EPSILON) or math.isnan(row.epsilon + first))
+        if same and math.isnan(row.epsilon) == math.isnan(first or 0.0):
+            found[-1].append(row)
+        else:
+            found.append([row])
+    return found
+
+
+def _compared(rows: Sequence[Row]) -> list[Row]:
+    """The rows, level by level, the best first, each with its difference to that one."""
+    if len({row.leading for row in rows}) > 1:
+        return [row for level in levels(rows) for row in level]
+    ordered = [sorted(level, key=lambda row: row.rank) for level in levels(rows)]
+    seeds = {id(row): row.by_seed for row in rows}
+    pairs = [
+        (one, other, paired(seeds[id(other)], seeds[id(one)]))
+        for level in ordered
+        for place, one in enumerate(level)
+        for other in level[place + 1 :]
+    ]
+    adjusted = holm([two_sided(found) for *_, found in pairs])
+    known = {(id(one), id(other)): (spread(found), p) for (one, other, found), p in zip(pairs, adjusted, strict=True)}
+    known |= {(id(one), id(one)): (Spread(len(seeds[id(one)]), 0.0), None) for one, *others in ordered if others}
+    return [replace(row, to_best=known.get((id(level[0]), id(row)))) for level in ordered for row in level]
 
 
 def compare_folders(paths: Sequence[Path]) -> Comparison:
@@ -182,20 +240,6 @@ def compare_folders(paths: Sequence[Path]) -> Comparison:
             runs.append(run)
     found = compare(runs)
     return replace(found, left_out=[*found.left_out, *left_out])
-
-
-def spread(values: Iterable[float | None]) -> Spread:
-    """Mean, standard deviation and half width of the 95% t-interval; missing values are ignored."""
-    known = [value for value in values if value is not None]
-    n = len(known)
-    if n == 0:
-        return Spread(0, None)
-    if n == 1 or not all(map(math.isfinite, known)):
-        return Spread(n, mean(known))
-    from scipy.special import stdtrit  # half a second to import, for which the end of a single run need not wait
-
-    std = stdev(known)
-    return Spread(n, mean(known), std, float(stdtrit(n - 1, 0.975)) * std / math.sqrt(n))
 
 
 def mean_curve(group: Group) -> tuple[list[int], list[float], list[float], str]:
@@ -329,41 +373,80 @@ def _repeats_another(name: str, table: Any) -> bool:
 
 @dataclass(frozen=True)
 class TextTable:
-    """A table ready to be shown. ``notes``: explanations of its rows in words, e.g. why a bound is not finite."""
+    """A table ready to be shown. ``notes``: explanations of its rows in words, e.g. why a bound is not finite.
+    ``winners``: for each epsilon with several rows, who is best and who is surely behind.
+    """
 
     title: str
     sentence: str
     header: Sequence[str]
     rows: Sequence[Sequence[str]]
     notes: Sequence[str]
+    winners: Sequence[str] = ()
 
 
 def comparison_tables(comparison: Comparison) -> list[TextTable]:
-    """One table per threat model, a row per group: accuracy, the three epsilons and the time over seeds."""
+    """One table per threat model, a row per group: accuracy, its difference to the best, and the three epsilons."""
     shown = {name for _, rows in comparison.tables for row in rows for name, found in row.figures.items() if found.n}
     tables = []
     for threat, rows in comparison.tables:
         leading = {row.leading for row in rows}
-        name = next(iter(leading)).replace("_", " ") if len(leading) == 1 else "metric"
+        name = _in_unit(*leading, *leading) if len(leading) == 1 else "metric"
         beside = any(row.figures["other_epsilon"].n for row in rows)
-        named = [_comparison_row(row, threat, shown, name, beside) for row in rows]
+        levelled = any(row.to_best for row in rows)
+        named = [_comparison_row(row, threat, shown, name, beside, levelled) for row in rows]
         about: dict[str, list[str]] = {}  # each reason once, with the groups that it concerns
         for row in rows:
             for reason in row.reasons:
                 about.setdefault(reason, []).append(row.group.label())
         notes = [f"{'; '.join(labels)}: {reason}" for reason, labels in about.items()]
         header, cells = [name for name, _ in named[0]], [[text for _, text in row] for row in named]
-        tables.append(TextTable(threat_short(threat), threat_sentence(threat), header, cells, notes))
+        winners = [_winner(level) for level in levels(rows) if len(level) > 1 and len(leading) == 1]
+        tables.append(TextTable(threat_short(threat), threat_sentence(threat), header, cells, notes, winners))
     return tables
 
 
+def _in_unit(title: str, metric: str = "accuracy") -> str:
+    """The column of a metric, whose cells have no unit."""
+    return f"{title.replace('_', ' ')}{', %' * (metric == 'accuracy')}"
+
+
+def _winner(level: Sequence[Row]) -> str:
+    """Of rows with equal epsilon, the best first: who is ahead of whom."""
+    best, *others = level
+    known = [row for row in others if row.figures["metric"].mean is not None]
+    behind, even = ([row for row in known if row.surely_behind == sure] for sure in (True, False))
+    budgets = [name for name in best.group.options if name.rpartition(".")[2] in BUDGETS]
+    if len({row.group.label(budgets) for row in level}) < len(level):
+        budgets = []  # they alone tell the rows apart
+
+    def named(rows: Sequence[Row]) -> str:
+        labels = [row.group.label(budgets) for row in rows]
+        more = f" and {many(len(labels) - NAMED, 'other')}" if len(labels) > NAMED else ""
+        return ", ".join(labels[:NAMED]) + more
+
+    epsilon = best.figures["verified_epsilon"].mean
+    at = f"At ε {figure(epsilon)} ({promise(epsilon)})" if epsilon is not None else "Without a verified ε"
+    if best.figures["metric"].mean is None:
+        return f"{at}: no run was evaluated."
+    mean = in_metric(best.leading, best.figures["metric"].mean)
+    words = [f"{at}, {named([best])} is best with {mean}"]
+    if behind:
+        words.append(f"surely ahead of {named(behind)}")
+    if even:
+        seeds = max((len(row.by_seed) for row in level), default=0)
+        why = "one seed tells nothing apart" if seeds < 2 else f"{seeds} seeds"
+        words.append(f"not told apart from {named(even)} ({why})")
+    return "; ".join(words) + "."
+
+
 def _comparison_row(
-    row: Row, threat: Privacy, shown: Collection[str], name: str, beside: bool
+    row: Row, threat: Privacy, shown: Collection[str], name: str, beside: bool, levelled: bool
 ) -> list[tuple[str, str]]:
     """(column, cell). shown: figures that any row has; name: of the column of the leading metric; beside: whether a row
-    of the table has an epsilon at the other adjacency.
+    of the table has an epsilon at the other adjacency; levelled: whether any has an equal epsilon.
     """
-    metric, time, first = row.figures["metric"], row.figures["time_s"], row.group.runs[0].result.privacy
+    metric, first = row.figures["metric"], row.group.runs[0].result.privacy
     partial = " (global part)" if any(run.result.untrained_layers for run in row.group.runs) else ""
     own = first.threat[:3] == threat.threat[:3]  # whose the offer is
     absent = (*ABSENT[:2], unaudited(first) if own else ABSENT[2])
@@ -377,37 +460,49 @@ def _comparison_row(
     if row.scopes and row.scopes != ["run"]:
         claimed += f" for {', '.join(SCOPES.get(scope, scope) for scope in row.scopes)}"
     options = list(zip(row.group.short_names, row.group.options.values(), strict=True))
-    further = {"worst site": (row.leading, "worst_site"), "personalised": ("accuracy", "personalised")}
+    further = {_in_unit("worst site", row.leading): (row.leading, "worst_site")}
+    further |= {_in_unit("personalised"): ("accuracy", "personalised")}
     return [
         *options[:IN_FRONT],
         (name, _metric(row.leading, metric) + partial),
-        ("95% interval", _interval(row.leading, metric)),
+        ("95 % interval", _interval(row.leading, metric)),
+        *(_difference(row) if levelled else ()),
         *((title, _metric(of, row.figures[key])) for title, (of, key) in further.items() if key in shown),
         ("claimed ε", claimed),
         ("verified ε", verified),
         *([(f"{OTHER_ADJACENCY[str(threat.adjacency)]} ε", epsilon("other_epsilon", NOT_THERE))] if beside else []),
         ("worth", promise(row.figures["verified_epsilon"].mean) or "–"),
         ("audited ε", audited),
-        ("time", seconds(time.mean) + ("" if time.std is None else f" ± {seconds(time.std)}")),
         ("seeds", str(len(row.group.runs))),
         *options[IN_FRONT:],
     ]
 
 
 def _metric(name: str, found: Spread) -> str:
-    text = in_metric(name, found.mean, "not evaluated" if name == "accuracy" else "–")
-    if found.std is None:
-        return text
-    return text + (f" ± {100 * found.std:.1f}" if name == "accuracy" else f" ± {found.std:.2g}")
+    if found.mean is None:
+        return "not evaluated" if name == "accuracy" else "–"
+    if name == "accuracy":
+        return f"{100 * found.mean:.1f}" + ("" if found.std is None else f" ± {100 * found.std:.1f}")
+    return f"{found.mean:.4g}" + ("" if found.std is None else f" ± {found.std:.2g}")
 
 
 def _interval(name: str, found: Spread) -> str:
     if found.mean is None or found.half_width is None:
         return "–"
-    low, high = found.mean - found.half_width, found.mean + found.half_width
-    if name != "accuracy":
-        return f"{low:.4g} to {high:.4g}"
-    return f"{100 * max(0.0, low):.1f}–{percent(min(1.0, high))}"
+    ends = found.mean - found.half_width, found.mean + found.half_width
+    return " to ".join(f"{100 * end:.1f}" if name == "accuracy" else f"{end:.4g}" for end in ends)
+
+
+def _difference(row: Row) -> list[tuple[str, str]]:
+    """(column, cell) of the difference to the best row of equal epsilon, and of its p-value."""
+    gap, p = row.to_best or (Spread(0, None), None)
+    if row.to_best and gap.mean == 0 and p is None:
+        found = "best"
+    elif gap.mean is None or gap.half_width is None:
+        found = "–"
+    else:
+        found = f"{_metric(row.leading, Spread(gap.n, gap.mean))} ({_interval(row.leading, gap)})"
+    return [("to the best", found), ("p", NOT_THERE if p is None else two_digits(p))]
 
 
 def write_csv(comparison: Comparison, file: Path) -> None:
@@ -424,6 +519,13 @@ def write_csv(comparison: Comparison, file: Path) -> None:
             facts = {**dict(zip(THREAT_KEYS, threat.threat, strict=True)), "claimed_scope": " ".join(row.scopes)}
             numbers = {f"{name}_{part}": known[name][part] for name in FIGURES for part in (*parts[1:], "n")}
             why = "; ".join(row.reasons)
+            gap, p = row.to_best or (Spread(0, None), None)
+            numbers |= {
+                "to_best_mean": gap.mean,
+                "to_best_ci95_half_width": gap.half_width,
+                "to_best_n": gap.n,
+                "to_best_p": p,
+            }
             lines.append({**row.group.values, **facts, "leading_metric": row.leading, **numbers, "reasons": why})
     table = DataFrame(lines, dtype=object).map(cell).rename(columns=cell)
     table.to_csv(file, index=False, lineterminator="\r\n")
@@ -438,16 +540,26 @@ LATEX = str.maketrans(
 
 
 def latex_tables(tables: Sequence[TextTable]) -> str:
-    """``\\input{comparison}``: one ``table`` for each threat model. Its caption names the threat model, so that no two
-    are mixed up.
+    """``\\input{comparison}``: one ``table`` for each threat model, with the columns in which rows differ. Its caption
+    has what is equal in all, and names the threat model, so that no two are mixed up.
     """
     from pandas import DataFrame
 
     def in_latex(table: TextTable) -> str:
-        cells = DataFrame([[cell.translate(LATEX) for cell in row] for row in table.rows])
-        header, columns = [name.translate(LATEX) for name in table.header], "l" * len(table.header)
-        caption = table.title.translate(LATEX)
-        text: str = cells.to_latex(index=False, header=header, caption=caption, column_format=columns)
+        every = dict(zip(table.header, zip(*table.rows, strict=True), strict=True))
+        alike = {name: cells[0] for name, cells in every.items() if name in MAY_BE_ALIKE and len({*cells}) == 1}
+        kept = {name: cells for name, cells in every.items() if name not in alike and name != "worth"}
+        told = [f"{name} {cell}" for name, cell in alike.items() if cell not in (NOT_THERE, "best")]
+        same = f"Of all rows: {', '.join(told)}. " if told else ""
+        best = LATEX_BEST if "to the best" in kept else ""
+        caption = f"{LATEX_NOTE} {best}{same}Threat model: {table.title}."
+        cells = DataFrame({name: [cell.translate(LATEX) for cell in column] for name, column in kept.items()})
+        text: str = cells.to_latex(
+            index=False,
+            header=[name.translate(LATEX) for name in kept],
+            caption=caption.translate(LATEX),
+            column_format="l" * len(kept),
+        )
         return text.replace("\\begin{table}\n", "\\begin{table}\n\\centering\n", 1)
 
     return "% Needs \\usepackage{booktabs}.\n" + "\n".join(map(in_latex, tables))
@@ -488,8 +600,8 @@ def runs_table(comparison: Comparison, folder: Path) -> tuple[list[str], list[li
         seen_by = [Cell(threat_short(run.result.privacy))] if several else []
         rows.append([*front, seed, *_figures(run.result), *options[IN_FRONT:], *seen_by])
     leading = {run.result.leading[0] for _, run in runs}
-    metric = next(iter(leading)).replace("_", " ") if len(leading) == 1 else "metric"
-    header = ["run", *names[:IN_FRONT], "seed", metric, "claimed ε", "verified ε", "audited ε", "sent", "time"]
+    metric = _in_unit(*leading, *leading) if len(leading) == 1 else "metric"
+    header = ["run", *names[:IN_FRONT], "seed", metric, "claimed ε", "verified ε", "audited ε", "sent, MiB", "time, s"]
     return [*header, *names[IN_FRONT:], *(["seen by"] if several else [])], rows
 
 
@@ -499,8 +611,8 @@ def _figures(result: Summary) -> list[Cell]:
     up, down = result.traffic.get("bytes_up"), result.traffic.get("bytes_down")
     total = None if up is None or down is None else up + down
     return [
-        Cell(in_metric(leading, value, "not evaluated"), value),
+        Cell(_metric(leading, Spread(1, value)), value),
         *(Cell(figure(getattr(privacy, name), words), getattr(privacy, name)) for name, words in epsilons),
-        Cell(size(total), total),
-        Cell(seconds(time), time),
+        Cell(figure(None if total is None else total / 2**20), total),
+        Cell(figure(time), time),
     ]

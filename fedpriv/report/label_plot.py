@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from fedpriv.data.types import FederatedData, ResampledPartition
-from fedpriv.report.pictures import FAINT, INK, SOFT, save_themed
+from fedpriv.report.pictures import FAINT, INCHES, INK, SOFT, save_themed
 
 MAX_BARS = 100  # clients; beyond, a bar would be thinner than its gap
 MAX_COLOURS = 20  # classes; beyond, their colours cannot be distinguished
@@ -42,7 +43,7 @@ def draw_label_distribution(data: FederatedData, path: Path | str) -> None:
     num_clients, num_classes = shown.shape
     bars = num_clients <= MAX_BARS and num_classes <= MAX_COLOURS
     rows_height = float(np.clip(0.13 * num_clients, 1.6, 11.0))
-    figure = Figure(figsize=(8.4, rows_height + 1.5), dpi=110, layout="constrained")
+    figure = Figure(figsize=(INCHES, rows_height + 1.7), dpi=110, layout="constrained")
     axes = figure.add_subplot()
     if bars:
         _draw_bars(axes, shown, data.dataset.classes)
@@ -51,8 +52,10 @@ def draw_label_distribution(data: FederatedData, path: Path | str) -> None:
     axes.set_ylabel("client", color=SOFT)
     axes.tick_params(colors=SOFT, length=0)
     axes.spines[:].set_visible(False)
-    figure.suptitle(f"Who holds what: {data.dataset.name}", x=0.01, ha="left", color=INK, fontsize=13, weight="bold")
-    axes.set_title(_summary(counts, len(shown), data.num_clients), loc="left", color=SOFT, fontsize=9, pad=8)
+    figure.suptitle(f"Who holds what: {data.dataset.name}", x=0.01, ha="left", color=INK, fontsize=12, weight="bold")
+    axes.set_title(
+        textwrap.fill(_summary(counts, len(shown), data.num_clients), 44), loc="left", color=SOFT, fontsize=10, pad=8
+    )
     save_themed(figure, Path(path))
 
 
@@ -73,7 +76,7 @@ def _draw_bars(axes: Axes, counts: np.ndarray, classes: tuple[str, ...]) -> None
     axes.grid(axis="x", color=FAINT, linewidth=0.8)
     axes.set_axisbelow(True)
     axes.legend(
-        title="class", loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False, fontsize=9, labelcolor=INK,
+        title="class", loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False, fontsize=10, labelcolor=INK,
         handlelength=1.0, handleheight=1.0, borderaxespad=0.2, alignment="left",
     )  # fmt: skip
 

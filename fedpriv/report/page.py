@@ -36,6 +36,7 @@ from fedpriv.report.run_summary import Privacy, mapping_of, number, pick
 from fedpriv.report.tables import HEADER, NOTE, answer_rows, confusion_rows, cross_tables, group_rows, replies
 from fedpriv.report.views import PRIVATE, seal
 from fedpriv.report.words import (
+    OBSERVERS,
     figure,
     in_metric,
     many,
@@ -45,6 +46,7 @@ from fedpriv.report.words import (
     threat_sentence,
     threat_short,
     threat_table,
+    unit_words,
     worth,
 )
 
@@ -165,7 +167,11 @@ def write_comparison(comparison: Comparison, folder: Path) -> list[Path]:
 def _privacy_section(privacy: Privacy) -> dict[str, Any]:
     infinite = float("inf") in (privacy.verified_epsilon, privacy.verified_at_claimed_scope)
     return {
-        "sentence": f"{threat_sentence(privacy)} {worth(privacy)}".strip(),
+        "sentence": threat_sentence(privacy),
+        "worth": worth(privacy),
+        "finite": privacy.verified_epsilon is not None and not infinite,
+        "observer_words": OBSERVERS.get(str(privacy.observer), f"“{privacy.observer}”"),
+        "unit_words": unit_words(privacy),
         "short": threat_short(privacy),
         "observer": str(privacy.observer),
         "figures": all_figures(privacy),

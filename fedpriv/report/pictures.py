@@ -37,6 +37,8 @@ DARK = {
     FAINT: "#41454c",
     PAPER: "#1c1e22",
 }
+#: Inches of a picture: on a phone's page, 332 pixels wide, letters of 10 points have 11 pixels.
+INCHES = 4.1
 #: Bytes of an SVG; a larger one (thousands of marks) is shown as PNG.
 MOST = 150_000
 

@@ -22,13 +22,14 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator, PercentFormatter
 
 from fedpriv.report.client_accuracy import last_known, spread_over_clients
-from fedpriv.report.compare import Comparison, Row, mean_curve
+from fedpriv.report.compare import BUDGETS, Comparison, Row, mean_curve
 from fedpriv.report.pictures import (
     BLACK,
     BLUE,
     DOTS,
     FAINT,
     GREEN,
+    INCHES,
     INK,
     ORANGE,
     PALETTE,
@@ -48,10 +49,8 @@ Series = tuple[Sequence[int], Sequence[float]]
 MANY = 500
 #: Bars of a histogram that are drawn.
 MOST_BARS = 100
-#: Letters of a legend's line in a comparison.
-WIDTH = 66
-#: Options that move a method along its curve: points that differ in nothing else belong to one.
-BUDGETS = frozenset(("target_epsilon", "epsilon", "noise_multiplier", "noise_std"))
+#: Letters of a legend's line.
+WIDTH = 42
 
 
 def draw_run(rounds: Sequence[Round], privacy: Privacy, folder: Path) -> list[Picture]:
@@ -257,8 +256,7 @@ def draw_metric(rounds: Sequence[Round], folder: Path) -> Picture | None:
     figure, axes = blank_figure(f"{name.capitalize() if name == 'accuracy' else name} on the test set")
     draw_line(axes, x, y, BLUE, f"test {name}")
     if name == "accuracy":
-        axes.set_ylim(0, 1.04)
-        axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=0, symbol=" %"))
+        _percent_axis(axes)
     axes.annotate(  # beside the axes: no line is there
         in_metric(name, y[-1]), (1, y[-1]), xycoords=("axes fraction", "data"), xytext=(4, 0),
         textcoords="offset points", va="center", color=BLUE, fontweight="bold", annotation_clip=False,
@@ -416,18 +414,15 @@ def draw_comparison(comparison: Comparison, folder: Path) -> Picture | None:
         return None
     names = {metric for *_, metric in bands}
     metric = next(iter(names)) if len(names) == 1 else "leading metric"
-    title = f"{metric.capitalize()} on the test set, mean over seeds"
-    figure, axes = blank_figure(title, inches=(6.2, 3.4 + 0.2 * len(bands)))
+    title = f"Mean {metric} on the test set"
+    figure, axes = blank_figure(title, inches=(INCHES, 2.8 + 0.2 * len(bands)))
     for (label, rounds, mean, std, _), (color, style) in zip(bands, _styles(), strict=False):
         draw_line(axes, rounds, mean, color, textwrap.fill(label, WIDTH), style)
-        low = [max(0.0, middle - half) for middle, half in zip(mean, std, strict=True)]
-        most = 1.0 if metric == "accuracy" else math.inf
-        high = [min(most, middle + half) for middle, half in zip(mean, std, strict=True)]
+        low, high = ([middle + side * half for middle, half in zip(mean, std, strict=True)] for side in (-1, 1))
         axes.fill_between(rounds, low, high, color=color, alpha=0.16, lw=0)
     if metric == "accuracy":
-        axes.set_ylim(max(0, axes.get_ylim()[0]), min(1.04, axes.get_ylim()[1]))
-        axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=0, symbol=" %"))
-    figure.legend(loc="outside lower left", frameon=False, fontsize=9, labelcolor=INK)
+        _percent_axis(axes)
+    figure.legend(loc="outside lower left", frameon=False, fontsize=10, labelcolor=INK)
     ends = ", ".join(f"{label} {in_metric(of, mean[-1])}" for label, _, mean, _, of in bands)
     alt = f"Line plot of mean test {metric} over rounds, one line per configuration; at the end: {ends}."
     return _saved(figure, folder, Picture("comparison.png", alt, "Band: one standard deviation over seeds."))
@@ -456,7 +451,7 @@ def _tradeoff(threat: Privacy, rows: Sequence[Row], folder: Path, file: str) -> 
         return None
     (name,) = names
     title = f"{name.replace('_', ' ').capitalize()} against epsilon"
-    figure, axes = blank_figure(title, inches=(6.2, 3.4 + 0.2 * len(curves)))
+    figure, axes = blank_figure(title, inches=(INCHES, 2.8 + 0.2 * (len(curves) + len(flat))))
     ordered = sorted(curves.items(), key=lambda item: min(epsilon for epsilon, _ in item[1]))
     words = []
     for (label, curve), (color, style) in zip(ordered, _styles(), strict=False):
@@ -480,8 +475,8 @@ def _tradeoff(threat: Privacy, rows: Sequence[Row], folder: Path, file: str) -> 
     axes.set_xlim(min(ticks) / 1.3, max(ticks) * 1.3)
     axes.grid(axis="x", color=FAINT, lw=0.8)
     if name == "accuracy":
-        axes.yaxis.set_major_formatter(PercentFormatter(1, symbol=" %"))
-    figure.legend(loc="outside lower left", frameon=False, fontsize=9, labelcolor=INK)
+        _percent_axis(axes)
+    figure.legend(loc="outside lower left", frameon=False, fontsize=10, labelcolor=INK)
     alt = f"Plot of {name} against the verified epsilon, {threat_short(threat)}: {'; '.join(words)}."
     caption = "Mean over seeds; bars: its 95 % interval (Student's t), where there are two seeds or more."
     return _saved(figure, folder, Picture(file, alt, caption))
@@ -490,12 +485,12 @@ def _tradeoff(threat: Privacy, rows: Sequence[Row], folder: Path, file: str) -> 
 # --- shared ----------------------------------------------------------------------------------------------
 
 
-def blank_figure(title: str, ylabel: str = "", inches: tuple[float, float] = (5.2, 3.3)) -> tuple[Figure, Axes]:
+def blank_figure(title: str, ylabel: str = "", inches: tuple[float, float] = (INCHES, 2.9)) -> tuple[Figure, Axes]:
     figure = Figure(figsize=inches, dpi=200, facecolor="white")
     figure.set_layout_engine("constrained", h_pad=0.1, w_pad=0.1)
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
-    axes.set_title(title, loc="left", fontsize=12, fontweight="bold", color=INK)
+    axes.set_title(textwrap.fill(title, int(9 * inches[0])), loc="left", fontsize=12, fontweight="bold", color=INK)
     axes.set_xlabel("round", color=INK)
     axes.set_ylabel(ylabel, color=INK)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=7))
@@ -535,8 +530,8 @@ def _styles() -> cycle[tuple[str, str]]:
 def _legend(figure: Figure) -> None:
     """Below the axes, where no line can be: as many columns as fit."""
     labels = figure.axes[0].get_legend_handles_labels()[1]
-    fit = sum(len(label) + 7 for label in labels) <= 64
-    figure.legend(loc="outside lower left", ncols=len(labels) if fit else 2, frameon=False, fontsize=9, labelcolor=INK)
+    fit = sum(len(label) + 7 for label in labels) <= WIDTH
+    figure.legend(loc="outside lower left", ncols=len(labels) if fit else 1, frameon=False, fontsize=10, labelcolor=INK)
 
 
 def _figures(rounds: Sequence[Round]) -> list[dict[str, Any]]:
@@ -557,6 +552,13 @@ def log_axis(axes: Axes, values: Sequence[float]) -> None:
     axes.set_yscale("log")
     axes.set_ylim(low, high)
     _plain_ticks(axes.yaxis, (1, 2, 5) if high / low < 100 else (1,))
+
+
+def _percent_axis(axes: Axes) -> None:
+    """The axis fits what is drawn; bars and bands end at 0 and 100 %."""
+    low, high = axes.get_ylim()
+    axes.set_ylim(max(0.0, low), min(1.0, high))
+    axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=0 if high - low > 0.06 else None, symbol=" %"))
 
 
 def _plain_ticks(axis: Any, subs: tuple[int, ...]) -> None:

@@ -140,7 +140,8 @@ def at_clients(unit: str, across: float | None) -> str:
 def unit_words(privacy: Privacy) -> str:
     """Whose data are protected; of persons by the word that the table's schema has for one."""
     words = at_clients(UNITS.get(str(privacy.unit), f"the unit “{privacy.unit}”"), privacy.across_sites)
-    return words.replace("one person", f"one {privacy.person or 'person'}")
+    named = (privacy.person or "").removesuffix("id").rstrip("_- ")  # a column's name
+    return words.replace("one person", f"one {named or 'person'}")
 
 
 def threat_short(privacy: Privacy) -> str:
@@ -153,9 +154,9 @@ def threat_short(privacy: Privacy) -> str:
 def threat_sentence(record: Privacy | Mapping[str, Any]) -> str:
     """The question that these epsilons answer, in words."""
     privacy = Privacy.model_validate(record)
-    _, adjacency, observer, delta = _words(privacy)
+    unit, adjacency, observer, delta = _words(privacy)
     return (
-        f"How well can an observer tell whether {unit_words(privacy)} was "
+        f"How well can an observer tell whether {unit_words(privacy)} {'were' if unit.startswith('person') else 'was'} "
         f"{ADJACENCIES.get(adjacency, f'changed (“{adjacency}”)')}? "
         f"The observer: {OBSERVERS.get(observer, f'“{observer}”')}. "
         f"The smaller the epsilon, the less it can tell; delta = {delta} is the additive slack."

@@ -39,7 +39,6 @@ Assumed: paired differences over seeds are independent and normal. `tests/studie
 from __future__ import annotations
 
 import math
-import warnings
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -49,12 +48,10 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedpriv.report.compare import spread
+from fedpriv.report.over_seeds import FAMILY_ERROR, holm, paired, spread, t_test, two_sided
 from fedpriv.report.words import plus_minus
 from fedpriv.studies.results import Duel, Estimate
 
-#: The chance of any wrong verdict among those of a family, on both sides together.
-FAMILY_ERROR = 0.05
 #: Below so many times the accuracy of guessing a method has not learned.
 GUESSING = 1.5
 
@@ -73,11 +70,6 @@ def estimate(values: Iterable[float]) -> Estimate:
     """Mean, standard deviation and half width of the 95 % t-interval over seeds."""
     found = spread(values)
     return Estimate(n=found.n, mean=found.mean, std=found.std, half_width=found.half_width)
-
-
-def paired(one: Mapping[int, float], other: Mapping[int, float]) -> list[float]:
-    """one - other, seed by seed: equal seeds have the same data, clients, cohorts and initial model."""
-    return [one[seed] - other[seed] for seed in sorted(one.keys() & other.keys())]
 
 
 def sequential(differences: ArrayLike, looks: Sequence[int] = (), margin: float = 0.0, by_sign: bool = False) -> Sides:
@@ -109,31 +101,6 @@ def sign_test(differences: ArrayLike) -> tuple[Any, Any]:
     return tuple(binom.sf(side - 1, above + below, 0.5) for side in (above, below))  # type: ignore[return-value]
 
 
-def t_test(differences: ArrayLike) -> tuple[Any, Any]:
-    """One-sided p-values against "the mean is at most 0" and "at least 0", of two differences or more (the last axis).
-    Equal ones have no spread to divide by: then that of the sign test, since a few that agree to the last digit prove
-    nothing of more.
-    """
-    from scipy.stats import ttest_1samp  # half a second to import
-
-    values = np.asarray(differences, dtype=float)
-    with warnings.catch_warnings(), np.errstate(all="ignore"):
-        warnings.simplefilter("ignore")  # no spread, or an infinite value: below
-        tested = ttest_1samp(values, 0.0, axis=-1)
-    sign, half = np.sign(values.mean(-1)), tested.pvalue / 2
-    equal = (values == values[..., :1]).all(-1)
-    same = np.where(sign == 0, 1.0, 0.5 ** values.shape[-1])
-    ahead, behind = np.where(equal, same, half), np.where(equal, 1.0, 1 - half)
-    finite = np.isfinite(values).all(-1)
-    holds, fails = (np.where(finite, np.where(sign > 0, *pair), 1.0)[()] for pair in ((ahead, behind), (behind, ahead)))
-    return holds, fails
-
-
-def two_sided(differences: Sequence[float]) -> float | None:
-    """The p-value of "the mean is 0" (`t_test`); None for fewer than two differences."""
-    return min(1.0, 2 * float(min(t_test(differences)))) if len(differences) > 1 else None
-
-
 def below(value: float, low: float, high: float, bound: float) -> Sides:
     """Of the claim that what ``value`` estimates, with the 95 % interval [low, high], is at most ``bound``; by the
     normal law of that width.
@@ -152,18 +119,6 @@ def together(parts: Sequence[Sides]) -> Sides:
     (an intersection-union test, which needs no correction).
     """
     return Sides(max(one.holds for one in parts), min(1.0, len(parts) * min(one.fails for one in parts)))
-
-
-def holm(values: Sequence[float | None]) -> list[float | None]:
-    """Adjusted p-values (Holm 1979): the i-th smallest times how many are left, never less than one before it. A
-    missing one counts as 1, and stays missing.
-    """
-    known = [1.0 if value is None else value for value in values]
-    adjusted, least = list(values), 0.0
-    for rank, place in enumerate(sorted(range(len(known)), key=known.__getitem__)):
-        least = max(least, min(1.0, (len(known) - rank) * known[place]))
-        adjusted[place] = None if values[place] is None else least
-    return adjusted
 
 
 def both_sides(found: Mapping[Key, Sides]) -> dict[Key, Sides]:

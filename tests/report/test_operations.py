@@ -304,7 +304,7 @@ def test_the_node_names_its_own_options(taken: int):
         ("log_format=json operations.log_file=no/such/folder", "operations.log_file=no/such/folder: cannot be written"),
         ("log_file=no/such/folder", "operations.log_file=no/such/folder: cannot be written"),  # a file alone is plain
         ("stop_grace=-1", "must be at least 0"),
-        ("metrics=1", "did you mean operations.metrics_port?"),
+        ("metrics=1", "did you mean operations.metrics_port or operations.metrics_address?"),
     ],
 )
 def test_a_wrong_option_is_one_line_and_nothing_is_begun(option: str, words: str, cli: Cli, tmp_path: Path, taken: int):

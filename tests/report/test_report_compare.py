@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import itertools
 import json
 import math
 
@@ -12,7 +13,16 @@ from report_runs import LEAKS, change_summary, make_run, privacy, sweep_of
 
 from fedpriv.config.compose import compose
 from fedpriv.report.__main__ import main
-from fedpriv.report.compare import compare, comparison_tables, mean_curve, rounded, runs_table, spread, telling
+from fedpriv.report.compare import (
+    compare,
+    comparison_tables,
+    latex_tables,
+    mean_curve,
+    rounded,
+    runs_table,
+    telling,
+)
+from fedpriv.report.over_seeds import holm, paired, spread, two_sided
 from fedpriv.report.reading import SWEEP_FILE, read_run
 from fedpriv.report.tables import plain_table
 
@@ -161,7 +171,7 @@ def test_a_sweep_gets_a_comparison_in_its_folder(tmp_path, capsys):
     make_run(sweep / "3", seed=3, rounds=3).joinpath("summary.json").write_text("{")
     assert main([str(sweep)]) == 0
     out = capsys.readouterr().out
-    assert "81.0 % ± 1.4" in out and "warning" not in out
+    assert "81.0 ± 1.4" in out and "warning" not in out
     assert f"left out: {sweep / '2'}: unfinished: 2 rounds so far" in out
     assert f"left out: {sweep / '3'}: summary.json: cannot be read" in out
     for name in ("comparison.html", "comparison.csv", "comparison.png"):
@@ -219,7 +229,7 @@ def runs_of(sweep):
 def test_a_sweep_shows_the_options_that_it_varied(tmp_path):
     asked, not_asked = (runs_of(sweep_of(tmp_path / name, options)) for name, options in (("a", ASKED), ("b", None)))
     (table,) = comparison_tables(compared(*asked))
-    assert table.header[:3] == ["strategy", "target_epsilon", "accuracy"] and table.header[-1] == "seeds"
+    assert table.header[:3] == ["strategy", "target_epsilon", "accuracy, %"] and table.header[-1] == "seeds"
     assert {row[1] for row in table.rows} == {"2", "8"}
     by_hand = comparison_tables(compared(*not_asked))[0].header
     assert by_hand[:2] == ["strategy", "target_epsilon"] and {row[-1] for row in table.rows} == {"2"}  # both seeds
@@ -234,7 +244,7 @@ def test_a_fourth_option_stands_behind_the_epsilons(tmp_path):
         for name in ("delta", "accountant", "clip_norm"):
             change(run, f"privacy.{name}", str(n))
     header = comparison_tables(compared(*runs))[0].header
-    assert header.index("accuracy") == 3 and header[-2] == "seeds"
+    assert header.index("accuracy, %") == 3 and header[-2] == "seeds"
     assert {*header[:3], header[-1]} == {"delta", "accountant", "clip_norm", "noise_multiplier"}
 
 
@@ -247,14 +257,14 @@ def test_every_run_has_a_row_with_what_it_is_sorted_by(tmp_path):
     make_run(tmp_path / "10-a", accuracy=0.5, record=privacy(verified_epsilon="inf", audited_epsilon=None))
     make_run(tmp_path / "9-b", accuracy=0.7, noise=0.3, seed=4, total_s=125.0)
     header, rows = runs_table(compared(tmp_path / "10-a", tmp_path / "9-b"), tmp_path)
-    assert header[:3] == ["run", "noise_multiplier", "seed"] and header[-1] == "time"
+    assert header[:3] == ["run", "noise_multiplier", "seed"] and header[-1] == "time, s"
     first, second = (dict(zip(header, row, strict=True)) for row in rows)
     assert (first["run"].text, first["run"].link) == ("9-b", "9-b/summary.json")
-    assert (first["noise_multiplier"].value, first["seed"].value, first["accuracy"].value) == (0.3, 4, 0.7)
-    assert (first["time"].value, second["verified ε"].key, second["verified ε"].text) == (125.0, "Infinity", "∞")
+    assert (first["noise_multiplier"].value, first["seed"].value, first["accuracy, %"].value) == (0.3, 4, 0.7)
+    assert (first["time, s"].value, second["verified ε"].key, second["verified ε"].text) == (125.0, "Infinity", "∞")
     assert (second["audited ε"].key, second["audited ε"].text) == ("", "not audited")
     traffic = json.loads((tmp_path / "9-b/summary.json").read_text())["traffic"]
-    assert first["sent"].value == traffic["bytes_up"] + traffic["bytes_down"]
+    assert first["sent, MiB"].value == traffic["bytes_up"] + traffic["bytes_down"]
 
 
 def test_runs_are_ranked_by_the_metric_that_leads(tmp_path):
@@ -273,4 +283,80 @@ def test_runs_are_ranked_by_the_metric_that_leads(tmp_path):
     assert [row[table.header.index("worst site")] for row in table.rows] == ["60.5", "65"]
     worse, better = make_run(tmp_path / "c", rounds=2, accuracy=0.8), make_run(tmp_path / "d", noise=0.3, rounds=2)
     (table,) = comparison_tables(compared(worse, better))
-    assert [row[table.header.index("accuracy")] for row in table.rows][1] == "80.0 %"
+    assert [row[table.header.index("accuracy, %")] for row in table.rows][1] == "80.0"
+
+
+# --- who wins at equal epsilon -----------------------------------------------------------------------------
+
+
+def cell_of(table, name):
+    return [row[table.header.index(name)] for row in table.rows]
+
+
+def three_methods(folder, epsilons=(2.0, 2.01, 8.0), below=0.02):
+    """Of each three seeds: noise 0.1 with 80, 81, 82 %, noise 0.2 2.0, 2.1 and 1.9 points below it, and noise 0.3."""
+    runs = []
+    for seed in range(3):
+        accuracies = 0.80 + seed / 100, 0.80 - below + seed / 100 + (0.0, -0.001, 0.001)[seed], 0.9
+        for place, (accuracy, epsilon) in enumerate(zip(accuracies, epsilons, strict=True)):
+            options = {"seed": seed, "noise": 0.1 * (place + 1), "accuracy": accuracy}
+            record = privacy(verified_epsilon=epsilon)
+            runs.append(make_run(folder / f"{place}-{seed}", rounds=2, record=record, **options))
+    return compared(*runs)
+
+
+def test_rows_of_equal_epsilon_are_compared_with_the_best_seed_by_seed(tmp_path):
+    comparison = three_methods(tmp_path)
+    (table,) = comparison_tables(comparison)
+    assert cell_of(table, "noise_multiplier") == ["0.1", "0.2", "0.3"]  # by epsilon, then the best first
+    # -2.0, -2.1, -1.9: mean -2.0, standard deviation 0.1; t of 4.302653 / sqrt(3) = 2.484 times it.
+    assert cell_of(table, "to the best") == ["best", "-2.0 (-2.2 to -1.8)", "–"]
+    gap, p = comparison.tables[0][1][1].to_best
+    assert (gap.mean, gap.half_width) == (pytest.approx(-0.02), pytest.approx(0.002484, rel=1e-3))
+    # t = -2.0 / (0.1 / sqrt(3)) = -34.6 with two degrees of freedom: p = 2 * 0.00041
+    assert p == pytest.approx(1 - 34.641 / math.sqrt(2 + 34.641**2), rel=1e-3)
+    words = "noise multiplier 0.1 is best with 81.0 %; surely ahead of noise multiplier 0.2."
+    assert table.winners == [f"At ε 2 (a real promise), {words}"]
+
+
+def test_epsilons_that_differ_are_not_compared(tmp_path):
+    (table,) = comparison_tables(three_methods(tmp_path, (8.0, 2.0, 2.05)))
+    assert cell_of(table, "noise_multiplier") == ["0.2", "0.3", "0.1"]
+    assert "to the best" not in table.header and not table.winners
+
+
+def test_all_pairs_that_could_have_been_shown_count(tmp_path):
+    """The same runs choose the best, so pairs without it count as well."""
+    rows = three_methods(tmp_path, (2.0,) * 3, below=0.0).tables[0][1]
+    p_values = [two_sided(paired(one.by_seed, other.by_seed)) for one, other in itertools.combinations(rows, 2)]
+    assert [row.to_best[1] for row in rows[1:]] == holm(p_values)[:2] != holm(p_values[:2])
+
+
+def test_one_seed_tells_nothing_apart(tmp_path):
+    runs = [make_run(tmp_path / str(n), rounds=2, noise=0.1 * n, accuracy=0.9 - 0.1 * n) for n in (1, 2)]
+    (table,) = comparison_tables(compared(*runs))
+    words = "noise multiplier 0.1 is best with 80.0 %; not told apart from noise multiplier 0.2"
+    assert table.winners == [f"At ε 31.5 (a weak promise), {words} (one seed tells nothing apart)."]
+    assert cell_of(table, "p") == ["–", "–"]
+
+
+def test_a_smaller_error_wins(tmp_path):
+    runs = []
+    for place, errors in enumerate(((55.5, 56.5, 57.7), (60.0, 61.0, 62.0))):
+        for seed, error in enumerate(errors):
+            metrics = {"leading": "rmse", "more_is_better": False, "final": {"rmse": error}}
+            folder = make_run(tmp_path / f"{place}-{seed}", seed=seed, noise=0.3 - 0.1 * place, rounds=2)
+            runs.append(change_summary(folder, accuracy={"final": None}, metrics=metrics))
+    (table,) = comparison_tables(compared(*runs))
+    assert cell_of(table, "to the best")[0] == "best" and cell_of(table, "to the best")[1].startswith("4.433 (")
+    assert "noise multiplier 0.3 is best with 56.57; surely ahead of noise multiplier 0.2" in table.winners[0]
+
+
+def test_a_latex_table_has_what_differs_and_its_caption_the_rest(tmp_path):
+    tables = comparison_tables(three_methods(tmp_path))
+    lines = latex_tables(tables).splitlines()
+    (line,) = [line for line in lines if line.startswith("noise")]
+    columns = ["noise\\_multiplier", "accuracy, \\%", "95 \\% interval", "to the best", "p", "verified $\\varepsilon$"]
+    assert line == " & ".join(columns) + " \\\\"
+    (caption,) = [line for line in lines if line.startswith("\\caption")]
+    assert "Of all rows: claimed $\\varepsilon$ 12.3, audited $\\varepsilon$ not audited, seeds 3. Threat" in caption

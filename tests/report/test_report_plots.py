@@ -13,9 +13,10 @@ import pytest
 from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.text import Text
 from report_runs import full_run, metrics, privacy, whole_page
 
-from fedpriv.report import attacks, pictures, plots, tables
+from fedpriv.report import attacks, label_plot, page, pictures, plots, tables
 from fedpriv.report.compare import Comparison, Group
 from fedpriv.report.pictures import BLUE
 from fedpriv.report.reading import RunFolder, read_run
@@ -363,3 +364,21 @@ def test_combinations_are_a_table_and_no_lines():
     model = summary_of(answer("score:run", ("rows", 5, 4, 6), *cells))
     assert tables.cross_tables(model)[0][2][0] == ["a", "0.250 (0.200 to 0.300)", "0.250 (0.200 to 0.300)"]
     assert [row[1] for row in tables.answer_rows(model, ["score:run"])] == ["rows"]
+
+
+def test_letters_are_read_on_a_phone(tmp_path, monkeypatch):
+    """Of every picture of a run's page, 332 pixels wide on a screen of 390: at least 11 pixels."""
+    seen = {}
+
+    def save(figure, file, **options):
+        points = [text.get_fontsize() for text in figure.findobj(Text) if text.get_visible() and text.get_text()]
+        seen[file.name] = min(points) * 332 / (72 * figure.get_size_inches()[0])
+
+    for module in (plots, attacks, label_plot):
+        monkeypatch.setattr(module, "save_themed", save)
+    monkeypatch.setattr(page, "shown", lambda folder, picture: picture)
+    folder = full_run(tmp_path / "run")
+    whole_page(folder)
+    plots.draw_comparison(bands(3), tmp_path)
+    assert {"audit.png", "labels.png", "accuracy.png", "noise.png", "comparison.png"} <= {*seen}
+    assert min(seen.values()) >= 10.95, seen
