@@ -5,10 +5,13 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from PIL import Image
 
 #: Findings of axe-core that keep somebody from reading a page.
 GRAVE = ("serious", "critical")
@@ -31,6 +34,10 @@ def chromium() -> Iterator[Any]:
         )
         yield browser
         browser.close()
+
+
+#: Without the shades of boxes that scroll, on which axe-core cannot tell a contrast.
+SHADES = ".card, .scroll { background: var(--card) !important } .md-typeset__scrollwrap { background: none !important }"
 
 
 class Watched:
@@ -64,6 +71,18 @@ class Watched:
         """Of the elements that are seen."""
         return [" ".join(one.inner_text().split()) for one in self.page.locator(f"{what}:visible").all()]
 
+    def shade(self, box: str) -> list[float]:
+        """How dark the right edge of the first such box is that scrolls: before it is scrolled, and at its end."""
+        wide = self.page.evaluate_handle(
+            "(box) => [...document.querySelectorAll(box)].find((one) => one.scrollWidth > one.clientWidth + 20)", box
+        ).as_element()
+        dark = []
+        for place in (0, 10_000):
+            wide.evaluate("(one, place) => one.scrollTo({left: place, behavior: 'instant'})", place)
+            pixels = np.asarray(Image.open(BytesIO(wide.screenshot())).convert("L"), dtype=float)
+            dark.append(float(np.median(pixels[:, -12]) - np.median(pixels[:, -3])))
+        return dark
+
     def decode(self) -> None:
         """Waits for all pictures; fails for one that is none."""
         pictures = "[...document.images].map((one) => { one.loading = 'eager'; return one.decode().then(() => true); })"
@@ -73,5 +92,6 @@ class Watched:
         """What axe-core finds serious or critical, with the first element of each."""
         from axe_playwright_python.sync_playwright import Axe
 
+        self.page.add_style_tag(content=SHADES)
         found = Axe().run(self.page, options={"preload": False}).response["violations"]
         return [f"{one['id']}: {one['nodes'][0]['html'][:120]}" for one in found if one["impact"] in GRAVE]

@@ -43,7 +43,7 @@ from fedpriv.config.compose import COMMANDS, compose, parse, read_config
 from fedpriv.config.owner import trust
 from fedpriv.config.question_words import ask_options, quoted
 from fedpriv.config.schema import CODE, Config
-from fedpriv.data.table_schema import TableSchema
+from fedpriv.data.table_schema import TableSchema, schema_of
 from fedpriv.privacy.canaries import CanaryAudit
 from fedpriv.report import compare
 from fedpriv.report.compare import COMPARISON_NOTE, TextTable, comparison_tables
@@ -55,6 +55,8 @@ if TYPE_CHECKING:
     from fedpriv.training.trained_model import TableModel, TrainedModel
 
 F = TypeVar("F", bound=Callable[..., Any])
+#: Options or questions. No Sequence[str]: a type checker takes one text for that, and a run does not.
+Given = list[str] | tuple[str, ...]
 
 
 def checked(function: F) -> F:
@@ -463,7 +465,7 @@ def paths_of(code: Mapping[str, Callable[..., Any]]) -> list[str]:
 
 @checked
 def run(
-    options: Sequence[str] = (),
+    options: Given = (),
     *,
     code: Mapping[str, Any] = MappingProxyType({}),
     folder: str | Path | None = None,
@@ -488,7 +490,7 @@ def run(
 
 
 @checked
-def resume_run(run: Run | str | Path, options: Sequence[str] = (), *, quiet: bool = False) -> Run:
+def resume_run(run: Run | str | Path, options: Given = (), *, quiet: bool = False) -> Run:
     """Goes on with an interrupted run from its newest checkpoint; it ends as if nothing had happened, bit for bit.
     options: of operations.*, tracking.* and of places on this machine (``dataset.root``), and ``engine=inprocess`` or
     ``engine=ray`` with ``engine.workers``, which end with the same bits.
@@ -504,7 +506,7 @@ def resume_run(run: Run | str | Path, options: Sequence[str] = (), *, quiet: boo
 
 
 @checked
-def extend_run(run: Run | str | Path, options: Sequence[str], *, quiet: bool = False) -> Run:
+def extend_run(run: Run | str | Path, options: Given, *, quiet: bool = False) -> Run:
     """More rounds for a run that has finished: ``["num_rounds=120"]``. They are priced, with all that was released
     before, before the first of them begins.
 
@@ -523,9 +525,7 @@ def extend_run(run: Run | str | Path, options: Sequence[str], *, quiet: bool = F
 
 
 @checked
-def rerun(
-    run: Run | str | Path, options: Sequence[str] = (), *, folder: str | Path | None = None, quiet: bool = False
-) -> Run:
+def rerun(run: Run | str | Path, options: Given = (), *, folder: str | Path | None = None, quiet: bool = False) -> Run:
     """Repeats a run, finished or not, in a folder of its own, with other values where options say so:
     ``["local.lr=0.05", "seed=1"]``. folder: as in `run`.
 
@@ -544,7 +544,7 @@ def rerun(
 
 
 @checked
-def plan_run(options: Sequence[str] = ()) -> Plan:
+def plan_run(options: Given = ()) -> Plan:
     """What a run would cost: epsilons, bytes, time. Trains nothing, releases nothing, writes nothing.
 
     Raises `OptionError`, `DataError`.
@@ -569,14 +569,14 @@ def plan_run(options: Sequence[str] = ()) -> Plan:
 
 @checked
 def audit_run(
-    run: Run | str | Path | Sequence[str],
+    run: Run | str | Path | Given,
     *,
     level: Literal["mechanism", "training"] = "mechanism",
     trials: int = 200_000,
     confidence: float = 0.95,
     participations: int | None = None,
     seed: int = 0,
-    places: Sequence[str] = (),
+    places: Given = (),
 ) -> Audit:
     """Attacks the release code (``level="mechanism"``), or a real run with canaries (``"training"``).
 
@@ -601,7 +601,7 @@ def audit_run(
 
 @checked
 def attack_run(
-    run: Run | str | Path, attack: str = "all", *, quiet: bool = False, places: Sequence[str] = (), **options: Any
+    run: Run | str | Path, attack: str = "all", *, quiet: bool = False, places: Given = (), **options: Any
 ) -> Attacks:
     """Membership inference against a finished run, with controls. attack: names with commas, or ``all`` that the run
     allows. places: as of `audit_run`. options: members, known_share, shadows, workers, seed, control_models,
@@ -679,12 +679,12 @@ def compare_runs(runs: Sequence[Run | str | Path]) -> Comparison:
 @checked
 def ask(
     table: Any,
-    questions: Sequence[str],
+    questions: Given,
     schema: TableSchema | Mapping[str, Any] | str | Path,
     epsilon: float,
     *,
     delta: float = 1e-5,
-    options: Sequence[str] = (),
+    options: Given = (),
     folder: str | Path | None = None,
     quiet: bool = True,
 ) -> Answers:
@@ -739,12 +739,12 @@ def check(target: Any, **options: Any) -> CheckResult:
 # --- parts -----------------------------------------------------------------------------------------------
 
 
-def _one_run(options: Sequence[str]) -> Config:
+def _one_run(options: Given) -> Config:
     _check_overrides(options)
     return compose(list(options))
 
 
-def _check_overrides(options: Sequence[str]) -> None:
+def _check_overrides(options: Given) -> None:
     """One value for each option, and nothing that is for the command line. Raises `OptionError`."""
     for override in parse(options):
         key, value = override.key_or_group, override.get_value_string() if not override.is_delete() else ""
@@ -821,9 +821,24 @@ def _file_of(table: Any, place: Path) -> Path:
     return place / "table.parquet"
 
 
+def _target_of(columns: Any) -> tuple[str, dict[str, Any]] | None:
+    """A column of numbers or categories as a target, where another one is left: a schema is written for a model, too.
+    Questions read it as they do a column.
+    """
+    usable = {name: one for name, one in columns.items() if "ignore" not in one} if isinstance(columns, Mapping) else {}
+    for name, one in usable.items() if len(usable) > 1 else ():
+        for kind, key, task in (("range", "range", "regression"), ("values", "classes", "classification")):
+            if {*one} == {kind}:
+                return name, {"column": name, "task": task, key: one[kind]}
+    return None
+
+
 def _schema_file(schema: Any, place: Path) -> Path:
     if isinstance(schema, str | Path):
         return Path(schema).expanduser().absolute()
     said = schema.model_dump(mode="json", exclude_none=True) if isinstance(schema, TableSchema) else dict(schema)
+    if "target" not in said and (askable := _target_of(said.get("columns"))):  # questions have none
+        said = {**said, "target": askable[1], "columns": {k: v for k, v in said["columns"].items() if k != askable[0]}}
+    schema_of(said, "a mapping", unfilled=True)
     (place / "schema.yaml").write_text(yaml.safe_dump(said, sort_keys=False), encoding="utf-8")
     return place / "schema.yaml"

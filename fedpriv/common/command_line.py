@@ -294,7 +294,7 @@ def _allowed(hint: Any, value: Any) -> str:
     if get_origin(kinds[0]) is Literal or kinds[0] is bool:
         names = ["true", "false"] if kinds[0] is bool else list(map(str, get_args(kinds[0])))
         return f"allowed: {', '.join(names)}{nearest(str(value), names)}"
-    if isinstance(value, str) and get_origin(kinds[-1]) is Sequence:
+    if isinstance(value, str) and get_origin(kinds[-1]) in (Sequence, tuple):
         return f'must be a list: ["{value}"]'
     signs = {"ge": "at least", "gt": "more than", "le": "at most", "lt": "less than"}
     limits = [limit for field in beside for limit in getattr(field, "metadata", ())]
@@ -310,10 +310,10 @@ def _in_words(kinds: Sequence[Any]) -> str:
     usual = {int: "a whole number", float: "a number"}
     names = [
         f"a list, each item {_in_words(_parts(get_args(kind)[0])[0])}"
-        if get_origin(kind) is Sequence
+        if get_origin(kind) in (Sequence, list)
         else usual.get(kind) or f"a {getattr(kind, '__name__', kind)}"
         for kind in kinds
-        if kind is not type(None)
+        if kind is not type(None) and get_origin(kind) is not tuple  # beside a list
     ]
     return " or ".join([", ".join(names[:-1]), names[-1]][len(names) == 1 :])
 

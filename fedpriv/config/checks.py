@@ -50,6 +50,7 @@ OWN_STEP = {
 }
 #: Models that read any numbers; all others read pictures.
 READ_VECTORS = ("auto", "linear", "softmax", "mlp", "moments", "constant", "custom")
+TRAINED = ("auto", "linear", "softmax", "mlp", "custom")
 LINEAR = ("softmax", "linear")
 
 
@@ -192,13 +193,13 @@ def _no_split(split: Any) -> bool:
 
 SAMPLING, PARTICIPATION = "strategy.server.client_sampling", "strategy.server.participation"
 SUM, CLIPPING = "strategy.secure_sum", "strategy.client.clip_norm"
-NO_BOUND = "has no privacy bound: privacy.variant=published, or "
+NO_BOUND = "has no privacy bound but as published; allowed: {}, or privacy.variant=published"
 GROUPS = f"{SAMPLING}=poisson draws from one group of clients after the other"
 ROUNDS = "num_rounds={c.num_rounds} rounds of {c.clients_asked} clients"
 STEPS = "{c.strategy.name} takes strategy.client.local_steps noisy steps: "
 HIDDEN = "with {c.strategy.name} as configured the observer may know who takes part in which round, so that a secret "
-HIDDEN += "round of each pass amplifies nothing; allowed: fixed, poisson, or strategy.client.form=central of a method "
-HIDDEN += "that has it (strategy=dpfedavg, scaffold, ...), whose server is trusted with the cohorts"
+HIDDEN += "round of each pass amplifies nothing; allowed: fixed, poisson, or strategy.client.form=central where a "
+HIDDEN += "method has it (strategy=dpfedavg; strategy=scaffold; ...), and its server is trusted with the cohorts"
 
 # fmt: off
 RULES: tuple[Rule, ...] = (
@@ -213,7 +214,7 @@ RULES: tuple[Rule, ...] = (
     Rule("example-steps", "local.steps", lambda c, o: c.local.steps is not None, f"{STEPS}null", ExampleLevelOptions),
     Rule("example-median", "strategy.client.clipping",
          lambda c, o: getattr(o, "clipping", "fixed") == "median" and _unbound(c),
-         f"{NO_BOUND}clipping=adaptive", ExampleLevelOptions),
+         NO_BOUND.format("adaptive"), ExampleLevelOptions),
     Rule("group-size", "strategy.client.group_size", lambda c, o: o.group_size > max(2, c.clients_per_round),
          "at most clients_per_round={c.clients_per_round} is allowed", CoQFLOptions),
     Rule("shuffle-delta", "strategy.client.shuffle_delta",
@@ -225,10 +226,11 @@ RULES: tuple[Rule, ...] = (
          lambda c, o: o.score_bound is not None and o.score_bound > o.clip_norm,
          "at most strategy.client.clip_norm={o.clip_norm}", SelectingOptions),
     Rule("central-sampling", SAMPLING, lambda c, o: o.form == "central" and o.client_sampling == "fixed",
-         "the guarantee of form=central rests on a secret draw of clients; allowed: poisson, allocated",
+         "the guarantee of strategy.client.form=central rests on a secret draw of clients; allowed: poisson, allocated",
          NoisyGradientOptions),
     Rule("central-replies", "strategy.server.min_replies", lambda c, o: o.form == "central" and o.min_replies != 1,
-         "with form=central, stopping on few replies would reveal the sample size; allowed: 1", NoisyGradientOptions),
+         "with strategy.client.form=central, stopping on few replies would reveal the sample size; allowed: 1",
+         NoisyGradientOptions),
     Rule("noise-rate", "strategy.server.learning_rate",
          lambda c, o: o.learning_rate == "noise"
          and not (o.form == "central" and o.clipping == "fixed" and o.optimizer in ("sgd", "momentum")),
@@ -243,13 +245,14 @@ RULES: tuple[Rule, ...] = (
          "strategy.server.floor={o.floor:g} to strategy.server.norm_bound={o.norm_bound:g}", DPFedAvgOptions),
     Rule("loss-share", "strategy.client.loss_share",
          lambda c, o: o.loss_weights and o.loss_share + o.selection_share >= 1,
-         "with selection_share={o.selection_share} it must leave something to the values", FedAGSOptions),
+         "with strategy.client.selection_share={o.selection_share} it must leave something to the values",
+         FedAGSOptions),
     Rule("published-noise", "strategy.client.noise", lambda c, o: _unbound(c) and o.noise != "gaussian",
-         f"{NO_BOUND}gaussian", FedAGSOptions),
+         NO_BOUND.format("gaussian"), FedAGSOptions),
     Rule("published-sensitivity", "strategy.client.sensitivity", lambda c, o: _unbound(c) and o.sensitivity != "clip",
-         f"{NO_BOUND}clip", GradientOptions),
+         NO_BOUND.format("clip"), GradientOptions),
     Rule("published-split", "strategy.client.epsilon_split",
-         lambda c, o: _unbound(c) and o.epsilon_split is not None, f"{NO_BOUND}null", FedAGSOptions),
+         lambda c, o: _unbound(c) and o.epsilon_split is not None, NO_BOUND.format("null"), FedAGSOptions),
     Rule("split-parts", "strategy.client.epsilon_split",
          lambda c, o: o.epsilon_split is not None and _no_split(o.epsilon_split),
          "must be three positive numbers, [eps1, eps2, eps3]", FedAGSOptions),
@@ -259,7 +262,7 @@ RULES: tuple[Rule, ...] = (
          "control variates are means over the same number of steps K at every client: at least 1", ScaffoldOptions),
     Rule("clip-norm", CLIPPING,
          lambda c, o: o.clipping != "fixed" and not o.floor <= o.clip_norm <= o.norm_bound,
-         "must be from strategy.server.floor={o.floor} to norm_bound={o.norm_bound}", ClippingOptions),
+         "must be from strategy.server.floor={o.floor} to strategy.server.norm_bound={o.norm_bound}", ClippingOptions),
     Rule("unit-epsilon", "strategy.client.epsilon",
          lambda c, o: o.mechanism != "gaussian" and o.epsilon > MOST_EPSILON,
          f"of strategy.client.mechanism={{o.mechanism}}: at most {MOST_EPSILON}", UnitOptions),
@@ -281,7 +284,8 @@ RULES: tuple[Rule, ...] = (
          "a replacement client would change the sum twice; allowed: 1", DPFTRLOptions),
     Rule("no-band", "strategy.client.bandwidth",
          lambda c, o: o.bandwidth is not None and o.factor not in ("banded", "bisr"),
-         "strategy.client.factor={o.factor} has no band; allowed: null, or banded, bisr", DPFTRLOptions),
+         "strategy.client.factor={o.factor} has no band; allowed: null, or strategy.client.factor=banded or bisr",
+         DPFTRLOptions),
     Rule("band-rounds", "strategy.client.bandwidth",
          lambda c, o: o.bandwidth is not None and o.bandwidth > c.num_rounds,
          "at most num_rounds={c.num_rounds} is allowed", DPFTRLOptions),
@@ -333,9 +337,9 @@ RULES: tuple[Rule, ...] = (
     Rule("features-map", "features.map", _not_used("map", "none"),
          "features=none leaves nothing to map; allowed: none, or features=gradients, processes or backbone"),
     Rule("features-upright", "features.normalise", _not_used("normalise", "none"),
-         "features=none leaves pictures as they are; allowed: none, or features=gradients, processes or backbone"),
+         "features=none leaves pictures as they are: leave it out, or features=gradients, processes or backbone"),
     Rule("features-mirror", "features.mirror", _not_used("mirror", False),
-         "features=none leaves pictures as they are; allowed: false, or features=gradients, processes or backbone"),
+         "features=none leaves pictures as they are: leave it out, or features=gradients, processes or backbone"),
     Rule("features-table", "features", lambda c, o: c.features.name != "none" and c.dataset.is_table,
          "of pictures, and dataset={c.dataset.name} is a table: none"),
     Rule("features-drawings", "features.map",
@@ -344,7 +348,7 @@ RULES: tuple[Rule, ...] = (
     Rule("mirrored-strokes", "features.mirror", lambda c, o: c.features.mirror and c.features.map == "strokes",
          "characters do not look alike mirrored; allowed: false, or features.map=none or pink"),
     Rule("features-model", "model", lambda c, o: c.features.name != "none" and c.model.name not in READ_VECTORS,
-         f"features={{c.features.name}} gives the model a vector and no picture; allowed: {', '.join(READ_VECTORS)}"),
+         f"features={{c.features.name}} gives the model a vector and no picture; allowed: {', '.join(TRAINED)}"),
     Rule("nodes-table-classes", "dataset.classes",
          lambda c, o: c.dataset.name == "on_nodes" and c.dataset.is_table and c.dataset.classes,
          "the schema names a table's classes: leave it out"),
@@ -375,7 +379,7 @@ RULES: tuple[Rule, ...] = (
          and not (isinstance(o, NoisyGradientOptions) and o.form == "central"), HIDDEN),
     Rule("allocated-even", "clients_per_round", _uneven,
          f"{SAMPLING}={{o.client_sampling}} has passes of num_clients={{c.num_clients}}/clients_per_round rounds; "
-         "allowed: divisors, such as {x[0]} and {x[1]}"),
+         "allowed: a divisor of num_clients, such as {x[0]} and {x[1]}"),
     Rule("allocated-long", "num_clients",
          lambda c, o: o.client_sampling in ("allocated", "balls") and c.num_clients // c.clients_per_round > MOST_ROUNDS
          and c.num_clients // c.clients_per_round,
@@ -403,7 +407,7 @@ RULES: tuple[Rule, ...] = (
          lambda c, o: c.strategy.secure_sum != "assumed" and o.sensitivity == "per_example",
          "clients of a sum add noise of one size; allowed: clip", CpSGDOptions),
     Rule("sum-sample", "strategy.client.sampling_rate", lambda c, o: o.whole and o.sampling_rate < 1,
-         "no law of a sample under form={o.form}'s whole-number noise is proved; allowed: 1, or "
+         "no law of a sample under strategy.client.form={o.form}'s whole-number noise is proved; allowed: 1, or "
          "strategy.client.form=central or local", DPSumOptions),
     Rule("sum-local", SUM, lambda c, o: o.form == "local" and c.strategy.secure_sum == "protocol",
          "with strategy.client.form=local each site's own sum is seen; allowed: ideal", RowSumOptions),

@@ -8,6 +8,7 @@ import re
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -38,6 +39,10 @@ if TYPE_CHECKING:
 
 #: A folder that holds one of these is a run's folder (``.hydra`` alone: a job that ended before its first file).
 MARKS = ("config.yaml", "metrics.jsonl", "summary.json", ".hydra")
+#: What tells a run that nobody named from a folder of another program.
+OWN = {"config.yaml": b"strategy:", "summary.json": b'"strategy"', "metrics.jsonl": b'"round"'}
+#: Folders that are looked into for runs.
+MOST_FOLDERS = 20_000
 
 #: Keys of a ledger line that are not parameters of its mechanism.
 NOT_PARAMETERS = {"round", "client", "clients", "sequence", "sequences", "attempt", "with_previous", "count"}
@@ -132,14 +137,32 @@ def _walk(folder: Path) -> list[Path]:
     if is_run(folder):
         return [folder]
     runs: list[Path] = []
-    for base, names, _ in os.walk(folder):  # which follows no link
+    strangers: list[Path] = []
+    for looked, (base, names, _) in enumerate(os.walk(folder)):  # which follows no link
+        if looked == MOST_FOLDERS:
+            raise RunFolderError(f"{folder}: more than {MOST_FOLDERS:,} folders; name a run's folder, or a sweep's")
         here = [Path(base, name) for name in sorted(names, key=_by_number) if not name.startswith(".")]
         if links := [child for child in here if child.is_symlink()]:
             say(f"fedpriv: left out, as it is a link: {', '.join(map(str, links))}", file=sys.stderr)
         here = [child for child in here if child not in links]
-        runs += [child for child in here if is_run(child)]
+        for child in filter(is_run, here):
+            (runs if _is_own(child) else strangers).append(child)
         names[:] = [child.name for child in here if not is_run(child)]
+    if strangers:
+        words = f"left out, as no run of fedpriv: {', '.join(map(str, strangers[:5]))}"
+        say(f"fedpriv: {words}{f' and {len(strangers) - 5} more' if len(strangers) > 5 else ''}", file=sys.stderr)
     return runs
+
+
+def _is_own(folder: Path) -> bool:
+    """Of a folder that nobody named: whether it is a job of a sweep, or a file in it reads as a run's."""
+    if (folder.parent / SWEEP_FILE).is_file():
+        return True
+    for name, word in OWN.items():
+        with suppress(OSError), (folder / name).open("rb") as file:
+            if word in file.read(1 << 16):
+                return True
+    return False
 
 
 def options_of_sweep(folder: Path) -> list[str] | None:

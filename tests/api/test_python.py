@@ -11,6 +11,7 @@ import os
 import signal
 import subprocess
 import sys
+import typing
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -216,6 +217,7 @@ def test_what_is_no_run_is_named(tmp_path: Path, finished: fedpriv.Run) -> None:
         (lambda run: fedpriv.audit_run(None), "run=None: must be a Run, a str, a Path or a list, each item a str$"),
         (lambda run: fedpriv.certify_run(run, verifier="maybe"), "verifier=maybe: allowed: true, false$"),
         (lambda run: fedpriv.ask({}, ["count"], {}, "x"), "epsilon=x: must be a number$"),
+        (lambda run: fedpriv.ask({}, ["count"], {}, 1.0), "dataset.schema_file=a mapping: target=: the option has no"),
         (lambda run: fedpriv.Run(3), "folder=3: must be a str or a Path$"),
         (lambda run: fedpriv.check(None), r"target=None: must be a name \(module:attribute\), or a function"),
         (
@@ -230,6 +232,22 @@ def test_an_argument_of_another_type_is_named(
 ) -> None:
     with pytest.raises(fedpriv.FedprivError, match=words):
         call(finished)
+
+
+@pytest.mark.parametrize("name", ["run", "plan_run", "rerun", "extend_run", "ask"])
+def test_a_type_checker_refuses_one_text_for_a_list(name: str) -> None:
+    """A str is a Sequence[str]: fedpriv.run("strategy=fedcad") must not pass."""
+    for given in ("options", "questions"):
+        kind = typing.get_type_hints(getattr(fedpriv, name)).get(given)
+        assert kind in (None, list[str] | tuple[str, ...])
+
+
+def test_questions_need_no_target() -> None:
+    table = {"ill": ["yes", "no", "yes", "no"] * 50, "age": [30, 40, 50, 60] * 50}
+    schema = {"columns": {"ill": {"values": ["no", "yes"]}, "age": {"range": [0, 100]}}}
+    answers = fedpriv.ask(table, ["count:ill:yes", "mean:age"], schema, 8.0, options=["privacy.rng=seeded"])
+    count, mean = (answer.values[0] for answer in answers.answers)
+    assert abs(count - 100) < 5 and abs(mean - 45) < 5
 
 
 def test_too_many_arguments_are_said_as_python_says_it() -> None:

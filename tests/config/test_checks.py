@@ -16,6 +16,7 @@ from fedpriv.config.compose import compose, option_names
 from fedpriv.config.methods import METHODS
 from fedpriv.config.schema import Config
 from fedpriv.config.strategy_options import followed, spelled
+from fedpriv.report.reading import leaves
 
 NODES = "dataset=on_nodes num_clients=2 clients_per_round=2 dataset.classes=[a,b] dataset.examples=[5,5] dataset.size=8"
 TABLE = "dataset=on_nodes num_clients=2 clients_per_round=2 dataset.schema_file=x dataset.examples=[5,5]"
@@ -153,6 +154,49 @@ def test_a_rule_refuses_with_option_value_and_what_is_allowed(name: str, monkeyp
         compose(given)
     except OptionError as other:
         assert str(other) != message
+
+
+OVERRIDE = re.compile(r"(?<![\w.=])([a-z_]+(?:\.[a-z_]+)*)=([\w.+|-]*\w|\[\])")
+VALUE = re.compile(r"null|true|false|\[\]|-?\d[\d.e+-]*|[a-z]\w*")
+
+
+def remedies(option: str, words: str) -> Iterator[tuple[str, str]]:
+    """(option, value) of each remedy that a refusal names, and of each option that it names as its reason: a bare word
+    is a value of the option before it.
+    """
+    reason, marked, allowed = words.rpartition("allowed: ")
+    if not marked:
+        reason, marked, allowed = words.rpartition(": ")
+    yield from OVERRIDE.findall(reason if marked else words)
+    for part in re.split(r"; |, or |, | or ", allowed):
+        if limit := re.fullmatch(r"(?:at most|at least) ([\d.e+-]+)(?: is allowed|)", part):
+            yield option, limit[1]
+        elif marked and (found := OVERRIDE.search(part)):
+            option = found[1]
+            yield from ((option, value) for value in found[2].split("|"))
+        elif marked and VALUE.fullmatch(part):
+            yield option, part
+
+
+@pytest.mark.parametrize("name", BREAKING)
+def test_every_remedy_of_a_refusal_is_applied(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a message tells to write is an option and a value, and that refusal does not come again."""
+    given = BREAKING[name].split()
+    with pytest.raises(OptionError) as refused:
+        compose(given)
+    with monkeypatch.context() as patch:
+        patch.setattr(checks, "RULES", ())
+        in_force = dict(leaves(compose(given).to_dict()))
+    for option, value in remedies(refused.value.option, refused.value.allowed):
+        known = in_force.get(option, in_force.get(f"{option}.name"))
+        if value in (str(known), f"{known:g}" if isinstance(known, float) else "") or re.search(r"\.\d", option):
+            continue  # a reason, as it is; or an element of a list, which no option sets
+        others = [override for override in given if override.lstrip("+").partition("=")[0] != option]
+        try:
+            compose([*others, f"{option}={value}"])
+        except OptionError as again:
+            assert str(again) != str(refused.value), f"{option}={value} is no remedy of: {again}"
+            assert again.option != option or str(again.value) != value, f"a wrong remedy: {again}"
 
 
 def outside(field: FieldInfo) -> Iterator[tuple[Any, str]]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import json
 import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
@@ -44,7 +45,7 @@ from fedpriv.commands.table import FLAG_NAMES as FLAGS
 from fedpriv.common.command_line import EXIT_CODES, Existing, options_of, read_arguments, read_options
 from fedpriv.common.errors import OptionError
 from fedpriv.common.verbosity import VARIABLE
-from fedpriv.config.compose import compose
+from fedpriv.config.compose import compose, option_names
 from fedpriv.config.methods import METHODS
 from fedpriv.config.options import AttackConfig
 from fedpriv.config.strategy_options import field_of, spelled
@@ -107,6 +108,37 @@ def test_help_and_completion_know_every_option_of_a_command(name: str) -> None:
     others = {"audit": {"strategy"}, "predict": {"death"}}.get(name, set())  # of a run; of an example
     known = {option for command in READ[name] for option in options_of(command).options}
     assert {word.rstrip("=") for word in offered if word.endswith("=")} - others == known
+
+
+#: Before a run's options: words of `fedpriv` itself.
+RUN_WORDS = ("option", "resume", "rerun", "extend", "run", "strategy")
+
+
+def commands_in_messages() -> Iterator[str]:
+    """What stands behind `fedpriv in a text of the package, with X for what is put in."""
+    for file in sorted((ROOT / "fedpriv").rglob("*.py")):
+        for one in ast.walk(ast.parse(file.read_text())):
+            parts = one.values if isinstance(one, ast.JoinedStr) else [one] if isinstance(one, ast.Constant) else []
+            text = "".join(str(part.value) if isinstance(part, ast.Constant) else "X" for part in parts)
+            yield from re.findall(r"`fedpriv ([^`]+)`", text)
+
+
+@pytest.mark.parametrize("said", sorted({*commands_in_messages()}))
+def test_a_command_that_a_text_names_is_there_with_its_options(said: str) -> None:
+    words = said.split()
+    place = words.index("deploy") + 1 if words[0] == "deploy" else 0
+    commands = DEPLOYMENT if place else COMMANDS
+    name = words[place] if len(words) > place else ""
+    options = [word.strip("[]").partition("=")[0] for word in words if "=" in word]
+    if name not in commands:  # a run, or any of them
+        assert (place and name in ("", "NAME")) or "=" in name or re.fullmatch(r"-.*|\[run\]", name), said
+        assert {*options} <= {*option_names([], ""), *RUN_WORDS}, said
+        return
+    command = commands[name]
+    subcommand = words[place + 1 :][:1] if name in ("node", "schema", "check") else []
+    known = {word.rstrip("=") for word in command.offers(name)}
+    assert not subcommand or re.search(r"[A-Z=.{]|--", subcommand[0]) or subcommand[0] in command.help(name), said
+    assert command.run_options or {*options} <= known | {"option"}, said
 
 
 def test_help_names_every_option_of_an_attack() -> None:

@@ -11,7 +11,8 @@ import pytest
 from report_runs import THREAT, make_run
 
 from fedpriv.common.errors import RunFolderError
-from fedpriv.report.reading import count_releases, find_runs, read_run
+from fedpriv.report import reading
+from fedpriv.report.reading import SWEEP_FILE, count_releases, find_runs, read_run
 from fedpriv.report.words import figure, number, seconds, size
 
 
@@ -78,9 +79,33 @@ def test_runs_are_found_in_the_order_of_a_sweep_and_once(tmp_path):
     (tmp_path / "sweep" / ".submitit" / "config.yaml").parent.mkdir()
     (tmp_path / "sweep" / ".submitit" / "config.yaml").write_text("")
     (tmp_path / "sweep" / "11" / ".hydra").mkdir(parents=True)
+    (tmp_path / "sweep" / SWEEP_FILE).write_text("{}")
     found = find_runs([tmp_path / "sweep", tmp_path / "sweep" / "2"])
     assert [run.name for run in found] == ["0", "2", "9-x", "10", "11", "12-x"]
     assert read_run(found[-2]).why_not_comparable == "config.yaml: missing"
+
+
+def test_folders_of_other_programs_are_no_runs(tmp_path, capsys):
+    """Where nobody named them: what another program of Hydra's left is told, and left out."""
+    run = make_run(tmp_path / "a" / "run", rounds=1)
+    (tmp_path / "b" / ".hydra").mkdir(parents=True)
+    (tmp_path / "c").mkdir()
+    (tmp_path / "c" / "config.yaml").write_text("model: bert\n")
+    assert find_runs([tmp_path]) == [run]
+    told = f"fedpriv: left out, as no run of fedpriv: {tmp_path / 'b'}, {tmp_path / 'c'}\n"
+    assert capsys.readouterr().err == told
+    assert find_runs([tmp_path / "c"]) == [tmp_path / "c"]  # named: told what is wrong with it
+    with pytest.raises(RunFolderError, match="no run in it"):
+        (tmp_path / "d" / "e" / ".hydra").mkdir(parents=True)
+        find_runs([tmp_path / "d"])
+
+
+def test_a_large_folder_is_not_walked_for_ever(tmp_path, monkeypatch):
+    monkeypatch.setattr(reading, "MOST_FOLDERS", 3)
+    for name in "abcd":
+        (tmp_path / name / "x").mkdir(parents=True)
+    with pytest.raises(RunFolderError, match="more than 3 folders; name a run's folder, or a sweep's"):
+        find_runs([tmp_path])
 
 
 def test_a_wrong_path_is_named(tmp_path):

@@ -66,6 +66,14 @@ def test_a_mailed_page_is_whole_and_can_be_read_by_everybody(
     assert watched.faults == []
 
 
+def test_a_table_on_a_phone_shows_that_it_scrolls(browser: Any, mailed: Path) -> None:
+    watched = Watched(browser.new_page(viewport=PHONE), mailed)
+    watched.open("report.html")
+    before, at_the_end = watched.shade(".card")
+    assert before > 10 and abs(at_the_end) < 3
+    watched.page.close()
+
+
 def test_a_long_reason_does_not_stretch_the_first_screen(browser: Any, tmp_path: Path) -> None:
     """Its first sentence is in the tile, all of it in the table below."""
     offer = {"reason": "whoever sees a secure sum alone sees no canary client's message"}
@@ -152,7 +160,7 @@ def test_a_click_or_a_key_on_a_head_sorts_the_runs(browser: Any, tmp_path: Path)
     assert order() == ["1-b", "0-a", "2-c", "3-d"]
     assert watched.page.locator("th[aria-sort=descending]").inner_text().startswith("verified")
     watched.page.set_viewport_size(PHONE)
-    watched.page.get_by_label("sorted by").select_option("accuracy, rising")
+    watched.page.get_by_label("sorted by").select_option("accuracy, %, rising")
     rows = watched.page.locator("table.sortable tbody td:first-child").all_inner_texts()
     assert rows == ["1-b", "3-d", "2-c", "0-a"] and watched.width() <= PHONE["width"]
     plain = browser.new_page(viewport=SCREEN, java_script_enabled=False)
