@@ -139,7 +139,7 @@ def test_a_model_of_the_users_own_trains_and_loads(run: Run, own_module: str):
         ("fedldp", "with_batch_norm", "BatchNorm1d"),
         ("fedavg", "wrong_output", r"logits \[n, 10\]"),
         ("fedavg", "raises", "raised ValueError: not today"),
-        ("fedavg", "nothing", "cannot be imported"),
+        ("fedavg", "nothing", "has no attribute .nothing."),
     ],
 )
 def test_what_a_model_of_the_users_own_must_not_be(strategy: str, path: str, words: str, run: Run, own_module: str):
