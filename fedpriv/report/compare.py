@@ -24,7 +24,7 @@ from fedpriv.common.run_files import fitting
 from fedpriv.config.methods import NOISE_OPTIONS
 from fedpriv.privacy.events import OTHER_ADJACENCY
 from fedpriv.report.epsilon_figures import unaudited
-from fedpriv.report.over_seeds import FAMILY_ERROR, Spread, holm, paired, spread, two_sided
+from fedpriv.report.over_seeds import FAMILY_ERROR, Spread, holm, paired, spread, two_sided_each
 from fedpriv.report.reading import RunFolder, leaves, options_of_sweep, read_run
 from fedpriv.report.run_summary import Privacy, Summary, number, pick
 from fedpriv.report.words import (
@@ -217,8 +217,13 @@ def _compared(rows: Sequence[Row]) -> list[Row]:
         for place, one in enumerate(level)
         for other in level[place + 1 :]
     ]
-    adjusted = holm([two_sided(found) for *_, found in pairs])
-    known = {(id(one), id(other)): (spread(found), p) for (one, other, found), p in zip(pairs, adjusted, strict=True)}
+    adjusted = holm(two_sided_each([found for *_, found in pairs]))
+    best = {id(level[0]) for level in ordered}
+    known = {
+        (id(one), id(other)): (spread(found), p)
+        for (one, other, found), p in zip(pairs, adjusted, strict=True)
+        if id(one) in best
+    }
     known |= {(id(one), id(one)): (Spread(len(seeds[id(one)]), 0.0), None) for one, *others in ordered if others}
     return [replace(row, to_best=known.get((id(level[0]), id(row)))) for level in ordered for row in level]
 
