@@ -69,4 +69,4 @@ def _serve(grid: Grid, context: Context) -> None:
 
     from fedpriv.commands.runs import finish
 
-    finish(summary, Path(str(config.run_dir)))  # the last lines of `flwr run --stream`
+    finish(summary, Path(str(config.run_dir)), str)  # the last lines of `flwr run --stream`

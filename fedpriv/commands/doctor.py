@@ -6,7 +6,7 @@
 The options are those of `fedpriv deploy superlink` and `fedpriv deploy node run`. Further options of a node are those
 of a run, which its policy, its data and its ledger are compared with. Call it as the user who is to run the service.
 Each line says "ok", "wrong" with the remedy, or "not looked at" with the reason. Nothing is written and nothing is
-booked; the SuperLink gets a question about its health, and one that the node signs. Exit code 1: something is wrong.
+booked; the SuperLink is asked about its health, and whether it knows the node's key. Exit code 1: something is wrong.
 """
 
 from __future__ import annotations
@@ -17,36 +17,38 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Mapping
-from importlib.metadata import PackageNotFoundError, metadata, requires
+from importlib.metadata import PackageNotFoundError, requires
 from pathlib import Path
 from typing import Annotated
 
 from pydantic import Field
 
+from fedpriv.commands import superlink as servers
 from fedpriv.commands.node import Client, Node, check_shards, identity_of, there
-from fedpriv.commands.superlink import (
-    CONTROL_HOST,
-    PROXIES,
-    Port,
-    bound,
-    check_certificate,
-    check_proxies,
-    superlink_arguments,
-)
 from fedpriv.common.command_line import DONE, FAILED, Existing, address_of, command, nearest
 from fedpriv.common.errors import DataError, FedprivError, OptionError, PolicyRefused
 from fedpriv.common.messages import NODE_REMEDIES, Refusal
 from fedpriv.common.places import installed_code_only
 from fedpriv.common.printing import say
 from fedpriv.common.versions import commit, installed, made_by
-from fedpriv.deployment.policy import Policy
 
-#: Bytes that a disk should have free: for messages, states, the app and logs.
-LEAST_FREE = 2**30
+#: MiB that a disk should have free: for messages, states, the app and logs.
+LEAST_FREE = 1024
+#: By a word of the error of a connection, what to do about it.
+UNREACHED = {
+    "mismatch": "use a name that the server's certificate has (`fedpriv deploy doctor server` lists them), or make one "
+    "with this name: `fedpriv deploy credentials server FOLDER host=NAME`",
+    "certificate": "ca.crt must be of the authority that signed the server's certificate, and no proxy may end TLS",
+    "": "start the SuperLink, and let firewalls pass its port; a site's proxy belongs into HTTPS_PROXY, a dead one not",
+}
 
 
 class NotLookedAt(Exception):
     """A check cannot be made here; says why."""
+
+
+def not_without_policy() -> str:
+    raise NotLookedAt("the policy must be right first")
 
 
 def printed(checks: Mapping[str, Callable[[], str]]) -> int:
@@ -68,64 +70,60 @@ def printed(checks: Mapping[str, Callable[[], str]]) -> int:
 
 def check_versions() -> str:
     from packaging.requirements import Requirement
-    from packaging.specifiers import SpecifierSet
 
-    here = {"Python": platform.python_version(), "flwr": installed("flwr")}
+    flwr, words = installed("flwr"), f"Python {platform.python_version()}, fedpriv {made_by(commit())}"
     try:
-        wanted = {one.name: one.specifier for one in map(Requirement, requires("fedpriv") or ()) if not one.marker}
-        wanted["Python"] = SpecifierSet(metadata("fedpriv")["Requires-Python"])
+        needed = map(Requirement, requires("fedpriv") or ())
+        wanted = next(one.specifier for one in needed if one.name == "flwr" and not one.marker)
     except PackageNotFoundError:
-        raise NotLookedAt(f"{here}: fedpriv is not installed as a package") from None
-    for name, version in here.items():
-        if not wanted[name].contains(version):
-            raise OptionError(name, version, f"fedpriv needs {wanted[name]}: `make install` brings the locked versions")
-    words = ", ".join(f"{name} {version}" for name, version in here.items())
-    return f"{words}, fedpriv {made_by(commit())}; the other machines' doctors must say the same of flwr and fedpriv"
+        raise NotLookedAt(f"flwr {flwr}, {words}, which is not installed as a package") from None
+    if not wanted.contains(flwr):
+        raise OptionError("flwr", flwr, f"fedpriv needs {wanted}: `make install` brings the locked versions")
+    return f"flwr {flwr}, {words}; on every machine the doctor should say the same of flwr and fedpriv"
 
 
 def check_keys(*keys: Path) -> str:
     for key in keys:
-        with key.open("rb"):
-            pass
+        key.open("rb").close()
         if key.stat().st_mode & 0o077:
             raise OptionError("credentials", key, f"other users may read or change this key: chmod 600 {key}")
     return f"{', '.join(key.name for key in keys)}: for this user alone"
 
 
 def proxies() -> str:
-    check_proxies()
-    return f"{', '.join(filter(os.environ.get, PROXIES[:-1])) or 'none'} in the environment"
+    servers.check_proxies()
+    return f"{', '.join(filter(os.environ.get, servers.PROXIES[:-1])) or 'none'} in the environment"
 
 
 def check_disk(*folders: Path) -> str:
-    least = float("inf")
+    free = {}
     for folder in folders:
         place = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+        free[place] = shutil.disk_usage(place).free >> 20
         if not os.access(place, os.W_OK | os.X_OK):
             raise OptionError("disk", place, "must be writable by the user of the service, who should call the doctor")
-        if (free := shutil.disk_usage(place).free) < LEAST_FREE:
-            raise OptionError("disk", place, f"{free >> 20} MiB are free: make room for {LEAST_FREE >> 20} MiB")
-        least = min(least, free)
-    return f"at least {least / 2**30:.1f} GiB are free"
+        if free[place] < LEAST_FREE:
+            raise OptionError("disk", place, f"{free[place]} MiB are free: make room for {LEAST_FREE} MiB")
+    return ", ".join(f"{mib} MiB free for {place}" for place, mib in free.items())
 
 
-def check_port(option: str, host: str, port: int, answers: Callable[[], object]) -> str:
-    """answers: raises where what listens there is not what is to listen there."""
+def check_port(option: str, host: str, port: int, ask: Callable[[], object]) -> str:
+    """ask: raises where what listens there is not what should."""
     import httpx
 
     try:
-        bound(option, host, port).close()
+        servers.bound(option, host, port).close()
         return f"{port} is free"
     except OptionError as busy:
         try:
-            answers()
+            ask()
         except (httpx.HTTPError, FedprivError, OSError):
             words = f"{busy.allowed}: stop what listens there (`ss -ltnp` names it), or choose another port"
             raise OptionError(option, port, words) from None
         return f"{port} answers already, as it should where the service runs"
 
 
-# --- a server -----------------------------------------------------------------------------------------------
+# --- a server and a node ------------------------------------------------------------------------------------
 
 
 @command
@@ -133,8 +131,8 @@ def server(
     *,
     credentials: Existing,
     host: str = "0.0.0.0",
-    port: Port = 8000,
-    control: Port = 8001,
+    port: servers.Port = 8000,
+    control: servers.Port = 8001,
     database: Path | None = None,
 ) -> int:
     from cryptography import x509
@@ -142,45 +140,28 @@ def server(
 
     from fedpriv.deployment.clock import ask
 
-    superlink_arguments(credentials, host, port, control)  # the database would be made
-    asked = CONTROL_HOST if address_of(host) in ("0.0.0.0", "::") else host
+    servers.superlink_arguments(credentials, host, port, control)  # without the database, which it would make
+    here, authority = servers.CONTROL_HOST, credentials / "ca.crt"
+    public = here if address_of(host) in ("0.0.0.0", "::") else host
 
     def certificate() -> str:
-        check_certificate(credentials)
+        servers.check_certificate(credentials)
         found = x509.load_pem_x509_certificate((credentials / "server.crt").read_bytes())
         names = found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
         shown = ", ".join(str(name.value) for name in names)
-        return f"until {found.not_valid_after_utc:%Y-%m-%d}; nodes may call the server {shown}, and nothing else"
-
-    def clock() -> str:
-        raise NotLookedAt("it is the clock that nodes must agree with; `timedatectl` says whether it is synchronised")
-
-    def by_tls(host: str, port: int) -> Callable[[], object]:
-        return lambda: ask(f"{host}:{port}", credentials / "ca.crt")
+        return f"until {found.not_valid_after_utc:%Y-%m-%d}, for nodes that call this server {shown}"
 
     return printed(
         {
             "versions": check_versions,
             "keys": lambda: check_keys(credentials / "server.key"),
             "certificate": certificate,
-            "clock": clock,
             "proxies": proxies,
-            "port": lambda: check_port("port", address_of(host), port, by_tls(asked, port)),
-            "control": lambda: check_port("control", CONTROL_HOST, control, by_tls(CONTROL_HOST, control)),
+            "port": lambda: check_port("port", address_of(host), port, lambda: ask(f"{public}:{port}", authority)),
+            "control": lambda: check_port("control", here, control, lambda: ask(f"{here}:{control}", authority)),
             "disk": lambda: check_disk(get_flwr_home(), *([database.parent] if database else [])),
         }
     )
-
-
-# --- a node -------------------------------------------------------------------------------------------------
-
-#: By a word of OpenSSL's error, what to do; last, where it is no certificate that is wrong.
-UNREACHED = {
-    "mismatch": "use a name that the server's certificate has (`fedpriv deploy doctor server` lists them), or make one "
-    "with this name: `fedpriv deploy credentials server FOLDER host=NAME`",
-    "certificate": "ca.crt must be of the authority that signed the server's certificate, and no proxy may end TLS",
-    "": "start the SuperLink, let this machine reach its port through firewalls, and behind a proxy set HTTPS_PROXY",
-}
 
 
 @command
@@ -194,41 +175,34 @@ def node(
 ) -> int:
     import httpx
 
-    from fedpriv.deployment.clock import NOT_REGISTERED, Answer, ClockRefused, Offset, ask, is_registered
+    from fedpriv.deployment.clock import NOT_REGISTERED, Answer, ClockRefused, ask, is_registered
 
-    authority, key = there(credentials / "ca.crt"), there(credentials / "node.key")
+    authority, key, here = there(credentials / "ca.crt"), there(credentials / "node.key"), servers.CONTROL_HOST
     answers: list[Answer] = []
 
     def reached() -> str:
         try:
             answers.append(ask(superlink, authority))
-        except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
+        except ImportError:
+            raise NotLookedAt("the proxies must be right first") from None
+        except (httpx.HTTPError, httpx.InvalidURL, ValueError, OSError) as error:
             remedy = next(words for word, words in UNREACHED.items() if word in str(error))
             raise OptionError("superlink", superlink, f"{error}: {remedy}") from None
         return f"answers, with a certificate for this name until {answers[0].ends}"
 
-    def offset() -> Offset:
-        if not answers or (found := answers[0].offset) is None:
-            raise NotLookedAt("the SuperLink did not say what time it is")
-        return found
-
     def clock() -> str:
-        if (found := offset()).refused:
-            raise ClockRefused(str(found))
-        return str(found)
+        if not answers or (offset := answers[0].offset) is None:
+            raise NotLookedAt("the SuperLink did not say what time it is")
+        if offset.refused:
+            raise ClockRefused(str(offset))
+        return str(offset)
 
     def registered() -> str:
-        if offset().refused or not answers[0].gated:
-            raise NotLookedAt("that takes `fedpriv deploy superlink` and a clock that agrees with its")
+        if not answers or not answers[0].gated or (answers[0].offset and answers[0].offset.refused):
+            raise NotLookedAt("that takes an answer of `fedpriv deploy superlink`, and a clock that agrees with its")
         if not is_registered(superlink, authority, key):
             raise OptionError("credentials", credentials, NOT_REGISTERED)
         return "the SuperLink knows this node's key"
-
-    def rules() -> Policy:
-        try:
-            return node.rules
-        except OptionError:
-            raise NotLookedAt("the policy must be right first") from None
 
     def policy() -> str:
         from fedpriv.deployment.approved_weights import check_files
@@ -237,48 +211,49 @@ def node(
         if not node.rules.bundles and node.rules.guard is None:
             words = "allowed: digests of apps, which `fedpriv deploy node bundle APP` prints"
             raise OptionError(f"{node.policy}: bundles", "[]", words)
-        return f"admits {', '.join(node.rules.strategies) or 'no method'}, by {len(node.rules.bundles)} bundles"
+        return f"admits {', '.join(node.rules.strategies) or 'no method'}, of {len(node.rules.bundles)} bundles"
 
     def ledger() -> str:
         from fedpriv.data.sources import chosen_classes
         from fedpriv.deployment.declaration import DeclaredTable, check_rows
 
         with node.ledger(identity_of(credentials)).seen(thorough=True) as found:
-            rules().accounting(found.accounting(), found.spent())
+            node.rules.accounting(found.accounting(), found.spent())
             if found.signer is None:
                 found.signs_heads()
             declared = found.declared()
             if isinstance(declared, DeclaredTable):
                 check_rows(declared, node.data)
-            elif declared.classes and (there := len(chosen_classes(node.data, declared.classes))) != declared.examples:
-                words = f"{there} pictures, declared were {declared.examples}; `declare` declares the new number"
+            elif declared.classes and (count := len(chosen_classes(node.data, declared.classes))) != declared.examples:
+                words = f"{count} pictures, declared were {declared.examples}; `declare` declares the new number"
                 raise DataError(f"{node.data}: {words}")
             return f"{found.spent().messages} messages have left, {declared.number} are declared"
 
     def run() -> str:
         if not overrides:
-            raise NotLookedAt("give the run's options behind these, as in strategy=fedldp num_rounds=20")
+            raise NotLookedAt("give the run's options after these, as in strategy=fedldp num_rounds=20")
         from fedpriv.config.remote import compose_remote
         from fedpriv.deployment.gate import would_refuse
         from fedpriv.runs.preparation import resolve
 
         config, _, plan = resolve(compose_remote(overrides), None)
         with node.ledger().seen() as found:
-            if wrong := would_refuse(rules(), config, plan.participations[1], (client, found)):
+            if wrong := would_refuse(node.rules, config, plan.participations[1], (client, found)):
                 raise PolicyRefused(f"{'; '.join(wrong)}; {NODE_REMEDIES[Refusal.POLICY]}")
         return "policy, declared data and what is left of the budgets admit all its rounds"
 
     def kernel() -> str:
         from fedpriv.guard.sandbox import available
 
-        if (guard := rules().guard) is None or guard.sandbox == "none":
+        if (guard := node.rules.guard) is None or guard.sandbox == "none":
             raise NotLookedAt("the policy has no section guard, or none with a sandbox")
         check_shards(guard, node.data)
         if (lacking := available()) is not None:
             raise OptionError("guard.sandbox", guard.sandbox, lacking)
         return "confines foreign apps; `fedpriv deploy node probe` tries whether they can tell each other anything"
 
-    return printed(
+    health, temporary = f"http://{here}:{port}/health", Path(tempfile.gettempdir())
+    code = printed(
         {
             "versions": check_versions,
             "keys": lambda: check_keys(key, *credentials.glob("identity.key")),
@@ -286,19 +261,17 @@ def node(
             "superlink": reached,
             "clock": clock,
             "registered": registered,
-            "port": lambda: check_port(
-                "port",
-                CONTROL_HOST,
-                port,
-                lambda: httpx.get(f"http://{CONTROL_HOST}:{port}/health", trust_env=False).raise_for_status(),
-            ),
+            "port": lambda: check_port("port", here, port, lambda: httpx.get(health, trust_env=False)),
             "policy": policy,
-            "ledger": ledger,
-            "run": run,
-            "kernel": kernel,
-            "disk": lambda: check_disk(node.data, Path(rules().counter).parent, Path(tempfile.gettempdir())),
         }
     )
+    further = {"ledger": ledger, "run": run, "kernel": kernel}
+    further["disk"] = lambda: check_disk(node.data, Path(node.rules.counter).parent, temporary)
+    try:
+        _ = node.rules
+    except OptionError:
+        further = dict.fromkeys(further, not_without_policy)
+    return max(code, printed(further))
 
 
 @command
