@@ -16,7 +16,8 @@ import platform
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, requires
 from pathlib import Path
 from typing import Annotated
@@ -47,83 +48,73 @@ class NotLookedAt(Exception):
     """A check cannot be made here; says why."""
 
 
-def not_without_policy() -> str:
-    raise NotLookedAt("the policy must be right first")
+class Doctor:
+    """Prints a line for each check. code: the exit code of those so far."""
 
+    code = DONE
 
-def printed(checks: Mapping[str, Callable[[], str]]) -> int:
-    """A line for each check, by what it returns or raises; the exit code."""
-    wrong = False
-    for name, check in checks.items():
+    @contextmanager
+    def check(self, name: str) -> Iterator[list[str]]:
+        """Context of one check, which raises what is wrong, or else fills the list with what was found."""
+        found: list[str] = []
+        state = "ok"
         try:
-            state, words = "ok", check()
+            yield found
         except NotLookedAt as reason:
-            state, words = "not looked at", str(reason)
+            state, found = "not looked at", [str(reason)]
         except (FedprivError, OSError) as error:
-            state, words, wrong = "wrong", str(error), True
-        say(f"{state:<13}  {name}: {' '.join(words.split())}", flush=True)
-    return FAILED if wrong else DONE
+            state, found, self.code = "wrong", [str(error)], FAILED
+        say(f"{state:<13}  {name}: {' '.join(' '.join(found).split())}", flush=True)
 
+    def see_machine(self, *keys: Path) -> None:
+        """Checks that a server and a node have in common."""
+        from packaging.requirements import Requirement
 
-# --- checks of both -----------------------------------------------------------------------------------------
+        with self.check("versions") as found:
+            flwr, others = installed("flwr"), f"Python {platform.python_version()}, fedpriv {made_by(commit())}"
+            try:
+                needed = map(Requirement, requires("fedpriv") or ())
+                wanted = next(one.specifier for one in needed if one.name == "flwr" and not one.marker)
+            except PackageNotFoundError:
+                raise NotLookedAt(f"flwr {flwr}, {others}, which is not installed as a package") from None
+            if not wanted.contains(flwr):
+                raise OptionError("flwr", flwr, f"fedpriv needs {wanted}: `make install` brings the locked versions")
+            found += [f"flwr {flwr}, {others}; on every machine the doctor should say the same of flwr and fedpriv"]
+        with self.check("keys") as found:
+            for key in keys:
+                key.open("rb").close()
+                if key.stat().st_mode & 0o077:
+                    raise OptionError("credentials", key, f"other users may read or change it: chmod 600 {key}")
+            found += [f"{', '.join(key.name for key in keys)}: for this user alone"]
+        with self.check("proxies") as found:
+            servers.check_proxies()
+            found += [f"{', '.join(filter(os.environ.get, servers.PROXIES[:-1])) or 'none'} in the environment"]
 
+    def see_port(self, option: str, host: str, port: int, ask: Callable[[], object]) -> None:
+        """ask: raises where what listens there is not what should."""
+        import httpx
 
-def check_versions() -> str:
-    from packaging.requirements import Requirement
+        with self.check(option) as found:
+            try:
+                servers.bound(option, host, port).close()
+                found += [f"{port} is free"]
+            except OptionError as busy:
+                try:
+                    ask()
+                except (httpx.HTTPError, FedprivError, OSError):
+                    remedy = "stop what listens there (`ss -ltnp` names it), or choose another port"
+                    raise OptionError(option, port, f"{busy.allowed}: {remedy}") from None
+                found += [f"{port} answers already, as it should where the service runs"]
 
-    flwr, words = installed("flwr"), f"Python {platform.python_version()}, fedpriv {made_by(commit())}"
-    try:
-        needed = map(Requirement, requires("fedpriv") or ())
-        wanted = next(one.specifier for one in needed if one.name == "flwr" and not one.marker)
-    except PackageNotFoundError:
-        raise NotLookedAt(f"flwr {flwr}, {words}, which is not installed as a package") from None
-    if not wanted.contains(flwr):
-        raise OptionError("flwr", flwr, f"fedpriv needs {wanted}: `make install` brings the locked versions")
-    return f"flwr {flwr}, {words}; on every machine the doctor should say the same of flwr and fedpriv"
-
-
-def check_keys(*keys: Path) -> str:
-    for key in keys:
-        key.open("rb").close()
-        if key.stat().st_mode & 0o077:
-            raise OptionError("credentials", key, f"other users may read or change this key: chmod 600 {key}")
-    return f"{', '.join(key.name for key in keys)}: for this user alone"
-
-
-def proxies() -> str:
-    servers.check_proxies()
-    return f"{', '.join(filter(os.environ.get, servers.PROXIES[:-1])) or 'none'} in the environment"
-
-
-def check_disk(*folders: Path) -> str:
-    free = {}
-    for folder in folders:
-        place = next(path for path in (folder, *folder.absolute().parents) if path.exists())
-        free[place] = shutil.disk_usage(place).free >> 20
-        if not os.access(place, os.W_OK | os.X_OK):
-            raise OptionError("disk", place, "must be writable by the user of the service, who should call the doctor")
-        if free[place] < LEAST_FREE:
-            raise OptionError("disk", place, f"{free[place]} MiB are free: make room for {LEAST_FREE} MiB")
-    return ", ".join(f"{mib} MiB free for {place}" for place, mib in free.items())
-
-
-def check_port(option: str, host: str, port: int, ask: Callable[[], object]) -> str:
-    """ask: raises where what listens there is not what should."""
-    import httpx
-
-    try:
-        servers.bound(option, host, port).close()
-        return f"{port} is free"
-    except OptionError as busy:
-        try:
-            ask()
-        except (httpx.HTTPError, FedprivError, OSError):
-            words = f"{busy.allowed}: stop what listens there (`ss -ltnp` names it), or choose another port"
-            raise OptionError(option, port, words) from None
-        return f"{port} answers already, as it should where the service runs"
-
-
-# --- a server and a node ------------------------------------------------------------------------------------
+    def see_disk(self, *folders: Path) -> None:
+        with self.check("disk") as found:
+            for folder in folders:
+                place = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+                if not os.access(place, os.W_OK | os.X_OK):
+                    raise OptionError("disk", place, "must be writable by the user who runs the service")
+                if (free := shutil.disk_usage(place).free >> 20) < LEAST_FREE:
+                    raise OptionError("disk", place, f"{free} MiB are free: make room for {LEAST_FREE} MiB")
+                found += [f"{place}: {free} MiB are free."]
 
 
 @command
@@ -141,27 +132,19 @@ def server(
     from fedpriv.deployment.clock import ask
 
     servers.superlink_arguments(credentials, host, port, control)  # without the database, which it would make
-    here, authority = servers.CONTROL_HOST, credentials / "ca.crt"
+    doctor, here, authority = Doctor(), servers.CONTROL_HOST, credentials / "ca.crt"
     public = here if address_of(host) in ("0.0.0.0", "::") else host
-
-    def certificate() -> str:
+    doctor.see_machine(credentials / "server.key")
+    with doctor.check("certificate") as found:
         servers.check_certificate(credentials)
-        found = x509.load_pem_x509_certificate((credentials / "server.crt").read_bytes())
-        names = found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        own = x509.load_pem_x509_certificate((credentials / "server.crt").read_bytes())
+        names = own.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
         shown = ", ".join(str(name.value) for name in names)
-        return f"until {found.not_valid_after_utc:%Y-%m-%d}, for nodes that call this server {shown}"
-
-    return printed(
-        {
-            "versions": check_versions,
-            "keys": lambda: check_keys(credentials / "server.key"),
-            "certificate": certificate,
-            "proxies": proxies,
-            "port": lambda: check_port("port", address_of(host), port, lambda: ask(f"{public}:{port}", authority)),
-            "control": lambda: check_port("control", here, control, lambda: ask(f"{here}:{control}", authority)),
-            "disk": lambda: check_disk(get_flwr_home(), *([database.parent] if database else [])),
-        }
-    )
+        found += [f"until {own.not_valid_after_utc:%Y-%m-%d}, for nodes that call this server {shown}"]
+    doctor.see_port("port", address_of(host), port, lambda: ask(f"{public}:{port}", authority))
+    doctor.see_port("control", here, control, lambda: ask(f"{here}:{control}", authority))
+    doctor.see_disk(get_flwr_home(), *([database.parent] if database else []))
+    return doctor.code
 
 
 @command
@@ -175,61 +158,68 @@ def node(
 ) -> int:
     import httpx
 
+    from fedpriv.deployment.approved_weights import check_files
     from fedpriv.deployment.clock import NOT_REGISTERED, Answer, ClockRefused, ask, is_registered
 
     authority, key, here = there(credentials / "ca.crt"), there(credentials / "node.key"), servers.CONTROL_HOST
-    answers: list[Answer] = []
-
-    def reached() -> str:
+    doctor, answer = Doctor(), Answer(None, "", gated=False)
+    doctor.see_machine(key, *credentials.glob("identity.key"))
+    with doctor.check("superlink") as found:
         try:
-            answers.append(ask(superlink, authority))
+            answer = ask(superlink, authority)
         except ImportError:
             raise NotLookedAt("the proxies must be right first") from None
         except (httpx.HTTPError, httpx.InvalidURL, ValueError, OSError) as error:
             remedy = next(words for word, words in UNREACHED.items() if word in str(error))
             raise OptionError("superlink", superlink, f"{error}: {remedy}") from None
-        return f"answers, with a certificate for this name until {answers[0].ends}"
-
-    def clock() -> str:
-        if not answers or (offset := answers[0].offset) is None:
+        found += [f"answers, with a certificate for this name until {answer.ends}"]
+    with doctor.check("clock") as found:
+        if answer.offset is None:
             raise NotLookedAt("the SuperLink did not say what time it is")
-        if offset.refused:
-            raise ClockRefused(str(offset))
-        return str(offset)
-
-    def registered() -> str:
-        if not answers or not answers[0].gated or (answers[0].offset and answers[0].offset.refused):
+        if answer.offset.refused:
+            raise ClockRefused(str(answer.offset))
+        found += [str(answer.offset)]
+    with doctor.check("registered") as found:
+        if not answer.gated or answer.offset is None or answer.offset.refused:
             raise NotLookedAt("that takes an answer of `fedpriv deploy superlink`, and a clock that agrees with its")
         if not is_registered(superlink, authority, key):
             raise OptionError("credentials", credentials, NOT_REGISTERED)
-        return "the SuperLink knows this node's key"
-
-    def policy() -> str:
-        from fedpriv.deployment.approved_weights import check_files
-
-        check_files(node.rules.weights, node.policy)
-        if not node.rules.bundles and node.rules.guard is None:
+        found += ["the SuperLink knows this node's key"]
+    doctor.see_port("port", here, port, lambda: httpx.get(f"http://{here}:{port}/health", trust_env=False))
+    policy = None
+    with doctor.check("policy") as found:
+        policy = node.rules
+        check_files(policy.weights, node.policy)
+        if not policy.bundles and policy.guard is None:
             words = "allowed: digests of apps, which `fedpriv deploy node bundle APP` prints"
             raise OptionError(f"{node.policy}: bundles", "[]", words)
-        return f"admits {', '.join(node.rules.strategies) or 'no method'}, of {len(node.rules.bundles)} bundles"
+        found += [f"admits {', '.join(policy.strategies) or 'no method'}, of {len(policy.bundles)} bundles"]
+    if policy is not None:
+        _see_data(doctor, node, credentials, client, overrides)
+    else:
+        with doctor.check("ledger, run, kernel, disk"):
+            raise NotLookedAt("the policy must be right first")
+    return doctor.code
 
-    def ledger() -> str:
-        from fedpriv.data.sources import chosen_classes
-        from fedpriv.deployment.declaration import DeclaredTable, check_rows
 
-        with node.ledger(identity_of(credentials)).seen(thorough=True) as found:
-            node.rules.accounting(found.accounting(), found.spent())
-            if found.signer is None:
-                found.signs_heads()
-            declared = found.declared()
-            if isinstance(declared, DeclaredTable):
-                check_rows(declared, node.data)
-            elif declared.classes and (count := len(chosen_classes(node.data, declared.classes))) != declared.examples:
-                words = f"{count} pictures, declared were {declared.examples}; `declare` declares the new number"
-                raise DataError(f"{node.data}: {words}")
-            return f"{found.spent().messages} messages have left, {declared.number} are declared"
+def _see_data(doctor: Doctor, node: Node, credentials: Path, client: int, overrides: tuple[str, ...]) -> None:
+    """What the policy is about."""
+    from fedpriv.data.sources import chosen_classes
+    from fedpriv.deployment.declaration import DeclaredTable, check_rows
 
-    def run() -> str:
+    policy, data = node.rules, node.data
+    with doctor.check("ledger") as found, node.ledger(identity_of(credentials)).seen(thorough=True) as ledger:
+        policy.accounting(ledger.accounting(), ledger.spent())
+        if ledger.signer is None:
+            ledger.signs_heads()
+        declared = ledger.declared()
+        if isinstance(declared, DeclaredTable):
+            check_rows(declared, data)
+        elif declared.classes and (count := len(chosen_classes(data, declared.classes))) != declared.examples:
+            words = f"{count} pictures, declared were {declared.examples}; `declare` declares the new number"
+            raise DataError(f"{data}: {words}")
+        found += [f"{ledger.spent().messages} messages have left, {declared.number} are declared"]
+    with doctor.check("run") as found:
         if not overrides:
             raise NotLookedAt("give the run's options after these, as in strategy=fedldp num_rounds=20")
         from fedpriv.config.remote import compose_remote
@@ -237,41 +227,20 @@ def node(
         from fedpriv.runs.preparation import resolve
 
         config, _, plan = resolve(compose_remote(overrides), None)
-        with node.ledger().seen() as found:
-            if wrong := would_refuse(node.rules, config, plan.participations[1], (client, found)):
+        with node.ledger().seen() as ledger:
+            if wrong := would_refuse(policy, config, plan.participations[1], (client, ledger)):
                 raise PolicyRefused(f"{'; '.join(wrong)}; {NODE_REMEDIES[Refusal.POLICY]}")
-        return "policy, declared data and what is left of the budgets admit all its rounds"
-
-    def kernel() -> str:
+        found += ["policy, declared data and what is left of the budgets admit all its rounds"]
+    with doctor.check("kernel") as found:
         from fedpriv.guard.sandbox import available
 
-        if (guard := node.rules.guard) is None or guard.sandbox == "none":
+        if (guard := policy.guard) is None or guard.sandbox == "none":
             raise NotLookedAt("the policy has no section guard, or none with a sandbox")
-        check_shards(guard, node.data)
+        check_shards(guard, data)
         if (lacking := available()) is not None:
             raise OptionError("guard.sandbox", guard.sandbox, lacking)
-        return "confines foreign apps; `fedpriv deploy node probe` tries whether they can tell each other anything"
-
-    health, temporary = f"http://{here}:{port}/health", Path(tempfile.gettempdir())
-    code = printed(
-        {
-            "versions": check_versions,
-            "keys": lambda: check_keys(key, *credentials.glob("identity.key")),
-            "proxies": proxies,
-            "superlink": reached,
-            "clock": clock,
-            "registered": registered,
-            "port": lambda: check_port("port", here, port, lambda: httpx.get(health, trust_env=False)),
-            "policy": policy,
-        }
-    )
-    further = {"ledger": ledger, "run": run, "kernel": kernel}
-    further["disk"] = lambda: check_disk(node.data, Path(node.rules.counter).parent, temporary)
-    try:
-        _ = node.rules
-    except OptionError:
-        further = dict.fromkeys(further, not_without_policy)
-    return max(code, printed(further))
+        found += ["confines foreign apps; `fedpriv deploy node probe` tries whether they can tell each other anything"]
+    doctor.see_disk(data, Path(policy.counter).parent, Path(tempfile.gettempdir()))
 
 
 @command

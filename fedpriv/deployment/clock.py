@@ -113,8 +113,9 @@ def ask(superlink: str, authority: Path) -> Answer:
         with httpx.Client(verify=secured, timeout=PATIENCE) as client:
             for _ in range(TIMES):
                 before = time.time()
-                answer = client.get(f"https://{superlink}/health")
-                ends = answer.extensions["network_stream"].get_extra_info("ssl_object").getpeercert()["notAfter"]
+                with client.stream("GET", f"https://{superlink}/health") as answer:
+                    tls = answer.extensions["network_stream"].get_extra_info("ssl_object")
+                    ends = tls.getpeercert()["notAfter"] if tls else ends
                 gated = CLOCK_HEADER in answer.headers
                 if (offset := offset_of(answer.headers, before, time.time())) is not None:
                     found.append(offset)

@@ -25,6 +25,7 @@ from fedpriv.commands import (
     check,
     credentials,
     dme,
+    doctor,
     export,
     guard_costs,
     leaderboard,
@@ -98,6 +99,7 @@ READ = {
     "credentials": [credentials.make, credentials.renew],
     "superlink": [superlink.main],
     "node": list(node.COMMANDS.values()),
+    "doctor": [doctor.server, doctor.node],
 }
 
 
