@@ -14,16 +14,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import httpx
-from cryptography.hazmat.primitives.serialization import load_ssh_private_key
 from flwr.common.constant import SYSTEM_TIME_TOLERANCE, TIMESTAMP_TOLERANCE
-from flwr.proto.run_pb2 import GetRunRequest
 from flwr.supernode.fleet_http_client import FleetHttpClient
-from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
-from fedpriv.common.errors import FedprivError, OptionError
+from fedpriv.common.errors import FedprivError
 from fedpriv.common.printing import printable
 from fedpriv.deployment.superlink_gate import CLOCK_HEADER
 
@@ -91,23 +88,15 @@ def measured(superlink: str, authority: Path) -> Offset | None:
     None where nobody answers. Raises `ClockRefused` where the certificate is not valid by this clock.
     """
     try:
-        return ask(superlink, authority).offset
+        return ask(superlink, authority)[0]
     except (httpx.HTTPError, httpx.InvalidURL, OSError):
         return None
 
 
-class Answer(NamedTuple):
-    """What a SuperLink said. ends: its certificate's last day, in OpenSSL's words; gated: it is behind our gate."""
-
-    offset: Offset | None
-    ends: str
-    gated: bool
-
-
-def ask(superlink: str, authority: Path) -> Answer:
-    """As `measured`. Raises `ClockRefused`, and what a connection raises."""
+def ask(superlink: str, authority: Path) -> tuple[Offset | None, str]:
+    """As `measured`, with the certificate's last day in OpenSSL's words. Raises what a connection raises, too."""
     found: list[Offset] = []
-    ends, gated = "", False
+    ends = ""
     try:
         secured = ssl.create_default_context(cafile=str(authority))
         with httpx.Client(verify=secured, timeout=PATIENCE) as client:
@@ -116,7 +105,6 @@ def ask(superlink: str, authority: Path) -> Answer:
                 with client.stream("GET", f"https://{superlink}/health") as answer:
                     tls = answer.extensions["network_stream"].get_extra_info("ssl_object")
                     ends = tls.getpeercert()["notAfter"] if tls else ends
-                gated = CLOCK_HEADER in answer.headers
                 if (offset := offset_of(answer.headers, before, time.time())) is not None:
                     found.append(offset)
     except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
@@ -127,25 +115,8 @@ def ask(superlink: str, authority: Path) -> Answer:
         if not found:
             raise
     if not found:
-        return Answer(None, ends, gated)
-    return Answer(Offset(max(one.least for one in found), min(one.most for one in found)), ends, gated)
-
-
-def is_registered(superlink: str, authority: Path, key: Path) -> bool:
-    """Whether our gate lets a request pass that this key (OpenSSH) signs; Flower refuses it, since it is of no node.
-    Raises `OptionError`, httpx.HTTPError.
-    """
-    try:
-        private = load_ssh_private_key(key.read_bytes(), None)
-        signs = NodeAuthHttpInterceptor(private, private.public_key())  # type: ignore[arg-type]
-    except (ValueError, TypeError, AttributeError) as error:
-        raise OptionError("credentials", key, f"cannot be read as a node's key ({error})") from None
-    with FleetHttpClient.from_server_address(superlink, False, authority.read_bytes(), [signs]) as client:
-        try:
-            client.GetRun(GetRunRequest())
-        except httpx.HTTPStatusError as error:
-            return CLOCK_HEADER not in error.response.headers
-    return True
+        return None, ends
+    return Offset(max(offset.least for offset in found), min(offset.most for offset in found)), ends
 
 
 def check_clock(superlink: str, authority: Path, say: Callable[[str], None]) -> None:

@@ -24,10 +24,10 @@ GUARD = {"apps": ["a" * 64], "unit": "row", "shards": 2, "clip": 1.0, "noise_mul
 
 
 class World:
-    """A node whose every check is well until a test breaks one. known: whether the SuperLink knows its key."""
+    """A node whose every check is well until a test breaks one."""
 
     def __init__(self, network: Machines, keys: Path) -> None:
-        self.network, self.keys, self.known = network, keys, True
+        self.network, self.keys = network, keys
         self.name, self.port = "localhost", free_ports(1)[0]
         self.run = network.overrides("num_rounds=1").split()
         self.taken: socket.socket | None = None
@@ -69,7 +69,7 @@ def test_a_node_that_can_start(world: World, tmp_path: Path, capsys: pytest.Capt
         world.run = []
         assert world.call(address) == 0
     assert contents(tmp_path) == before
-    assert [name for name, (state, _) in said.items() if state != "ok"] == ["kernel"], said
+    assert [name for name, (state, _) in said.items() if state != "ok"] == ["registered", "kernel"], said
     assert [*said] == [
         *("versions", "keys", "proxies", "superlink", "clock", "registered", "port", "policy"),
         *("ledger", "run", "kernel", "disk"),
@@ -106,7 +106,7 @@ def new_picture(world: World, patch: pytest.MonkeyPatch) -> None:
 Break = Callable[[World, pytest.MonkeyPatch], object]
 #: The check that finds it -> what breaks it, and the remedy.
 BROKEN: list[tuple[str, Break, str]] = [
-    ("versions", lambda w, p: p.setattr(doctor, "installed", lambda name: "1.42.0"), "fedpriv needs ~=1.41"),
+    ("versions", lambda w, p: p.setattr(doctor, "installed", lambda name: "1.42.0"), "fedpriv needs flwr~=1.41"),
     ("keys", lambda w, p: (w.keys / "node-0/node.key").chmod(0o640), "chmod 600 "),
     ("keys", lambda w, p: (w.keys / "node-0/identity.key").chmod(0o604), "identity.key"),
     ("proxies", lambda w, p: p.setenv("HTTPS_PROXY", "socks5://127.0.0.1:9"), "allowed: http://HOST:PORT"),
@@ -114,7 +114,6 @@ BROKEN: list[tuple[str, Break, str]] = [
     ("superlink", other_authority, "ca.crt must be of the authority"),
     ("superlink", lambda w, p: setattr(w, "name", "localhost:9/"), "start the SuperLink"),
     ("clock", late_clock, "ahead of the SuperLink's"),
-    ("registered", lambda w, p: setattr(w, "known", False), "`flwr supernode register`"),
     ("port", busy_port, "stop what listens there"),
     ("policy", lambda w, p: w.policy(variants=[]), "variants"),
     ("policy", lambda w, p: w.policy(bundles=[]), "`fedpriv deploy node bundle APP`"),
@@ -140,7 +139,7 @@ def test_what_would_stop_a_node(
     """One line says so; a run is wrong, too, where policy or ledger are."""
     damage(world, monkeypatch)
     capsys.readouterr()
-    with gate_by_tls(world.keys / "server", lambda key: world.known) as address:
+    with gate_by_tls(world.keys / "server") as address:
         assert world.call(address) == 1
     said = lines(capsys.readouterr().out)
     wrong = [name for name, (state, _) in said.items() if state == "wrong"]
@@ -203,8 +202,3 @@ def test_a_server_that_runs_is_no_fault(world: World, ports: list[str], capsys: 
         assert "answers already" in lines(capsys.readouterr().out)["port"][1]
         assert doctor.main([*call, "host=127.0.0.1", f"port={other.getsockname()[1]}"]) == 1
         assert "stop what listens there" in lines(capsys.readouterr().out)["port"][1]
-
-
-def test_a_machine_that_is_none(capsys: pytest.CaptureFixture[str]) -> None:
-    assert doctor.main(["nodes"]) == 2
-    assert capsys.readouterr().err == "fedpriv: MACHINE=nodes: allowed: server, node; did you mean node?\n"
