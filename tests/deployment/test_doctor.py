@@ -18,6 +18,7 @@ from deploy.rehearsal import free_ports
 from fedpriv.commands import doctor
 from fedpriv.commands.credentials import make_credentials
 from fedpriv.deployment import clock
+from fedpriv.deployment.data_ledger import signer_of
 from fedpriv.guard import sandbox
 
 GUARD = {"apps": ["a" * 64], "unit": "row", "shards": 2, "clip": 1.0, "noise_multiplier": 1.0}
@@ -99,6 +100,14 @@ def busy_port(world: World, patch: pytest.MonkeyPatch) -> None:
     world.port = world.taken.getsockname()[1]
 
 
+def lost_identity(world: World, patch: pytest.MonkeyPatch) -> None:
+    key, ledger = world.keys / "node-0/identity.key", world.network.ledger(0)
+    ledger.signer = signer_of(key, "credentials")
+    with ledger.held():
+        ledger.sign_on()
+    key.unlink()
+
+
 def new_picture(world: World, patch: pytest.MonkeyPatch) -> None:
     Image.new("L", (4, 4)).save(world.network.data(0) / "a/new.png")
 
@@ -110,7 +119,7 @@ BROKEN: list[tuple[str, Break, str]] = [
     ("keys", lambda w, p: (w.keys / "node-0/node.key").chmod(0o640), "chmod 600 "),
     ("keys", lambda w, p: (w.keys / "node-0/identity.key").chmod(0o604), "identity.key"),
     ("proxies", lambda w, p: p.setenv("HTTPS_PROXY", "socks5://127.0.0.1:9"), "allowed: http://HOST:PORT"),
-    ("superlink", other_name, "Hostname mismatch, certificate is not valid for 'hospital.example'"),
+    ("superlink", other_name, "use a name that the server's certificate has"),
     ("superlink", other_authority, "ca.crt must be of the authority"),
     ("superlink", lambda w, p: setattr(w, "name", "localhost:9/"), "start the SuperLink"),
     ("clock", late_clock, "ahead of the SuperLink's"),
@@ -118,9 +127,12 @@ BROKEN: list[tuple[str, Break, str]] = [
     ("policy", lambda w, p: w.policy(variants=[]), "variants"),
     ("policy", lambda w, p: w.policy(bundles=[]), "`fedpriv deploy node bundle APP`"),
     ("ledger", lambda w, p: shutil.rmtree(w.network.folder / "counters"), "the counter is missing"),
+    ("ledger", lambda w, p: shutil.rmtree(w.network.data(0) / ".fedpriv"), "fedpriv.node init` makes it"),
+    ("ledger", lost_identity, "whose key is not here"),
     ("ledger", new_picture, "`declare` declares"),
     ("run", lambda w, p: w.run.append("num_rounds=11"), "num_rounds=11: at most 10 (limits.max_rounds)"),
     ("run", lambda w, p: w.run.append("dataset.examples=[13]"), "client 0 has declared 12"),
+    ("run", lambda w, p: w.run.append("dataset.channels=3"), "this machine has declared ['a', 'b', 'c'], 4 and 1"),
     ("run", lambda w, p: w.run.append("nonsense=1"), "nonsense"),
     ("kernel", lambda w, p: (w.policy(guard=GUARD), p.setattr(sandbox, "available", lambda: "no bwrap")), "no bwrap"),
     ("disk", lambda w, p: p.setattr(doctor, "LEAST_FREE", 2**40), "make room for"),
