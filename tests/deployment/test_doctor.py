@@ -165,7 +165,7 @@ def test_a_run_is_held_against_what_is_left_of_the_budget(world: World, capsys: 
     with gate_by_tls(world.keys / "server") as address:
         assert world.call(address) == 1
     state, words = lines(capsys.readouterr().out)["run"]
-    assert state == "wrong" and "participation 1 of 1: the budget of max_epsilon=6" in words
+    assert state == "wrong" and "participation 1 of 1: the budget of 6" in words
 
 
 @pytest.fixture

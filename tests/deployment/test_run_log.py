@@ -61,7 +61,7 @@ def test_a_spent_budget_says_what_is_spent(machines: MACHINES, caplog: pytest.Lo
     network.serve(network.overrides("num_rounds=1", run="more"))
     assert network.booked(0) == 1
     (line,) = {message for message in caplog.messages if message.startswith("refused")}
-    assert "budget of max_epsilon=6 (client" in line and "would be exceeded: epsilon 4.377 is spent; remedy" in line
+    assert "the budget of 6 (client" in line and "exceeded: epsilon 4.377 of its max_epsilon is spent; remedy" in line
 
 
 def test_what_flower_itself_refuses_has_its_line_too(
