@@ -168,8 +168,9 @@ class Rehearsal:
         self._start("superlink", [sys.executable, "-m", "fedpriv.superlink", *options])
         self._wait_for("superlink", self.control)
         with ThreadPoolExecutor(self.nodes) as pool:
-            public = [str(self.keys / f"node-{number}" / "node.pub") for number in range(self.nodes)]
-            list(pool.map(lambda key: self.flwr("supernode", "register", key, "rehearsal"), public))
+            names = [f"node-{number}" for number in range(self.nodes)]
+            public = {name: str(self.keys / name / "node.pub") for name in names}
+            list(pool.map(lambda n: self.flwr("supernode", "register", public[n], "rehearsal", "--name", n), names))
 
     def superlink(self, number: int) -> str:
         """The SuperLink's address as a node knows it."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 from flwr.app import Context
@@ -64,4 +65,8 @@ def _serve(grid: Grid, context: Context) -> None:
     logging.getLogger("flwr").addFilter(OneLine())
     config = _config_of(context)
     _name_weights(config)
-    serve_flwr_run(grid, context, config)
+    summary = serve_flwr_run(grid, context, config)
+
+    from fedpriv.commands.runs import finish
+
+    finish(summary, Path(str(config.run_dir)), str)  # the last lines of `flwr run --stream`

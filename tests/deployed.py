@@ -7,15 +7,21 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Callable, Iterable
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import uvicorn
 from flwr.app import Context, Message, RecordDict
+from flwr.proto.node_pb2 import NodeInfo
 from PIL import Image
 
+from deploy.rehearsal import free_ports
 from fedpriv.app import client_app, server_app
 from fedpriv.commands.node import main as node_command
 from fedpriv.common.errors import RunFailed
@@ -26,6 +32,7 @@ from fedpriv.config.remote import compose_remote_text
 from fedpriv.deployment.data_ledger import DataLedger
 from fedpriv.deployment.gate import Node, model_size
 from fedpriv.deployment.policy import read_policy
+from fedpriv.deployment.superlink_gate import Gate, Limits
 from fedpriv.engines.grid import RUN_ID, identify_server, stamp
 from fedpriv.server.round import BudgetsSpent
 
@@ -136,6 +143,9 @@ class Grid:
     def get_node_ids(self) -> list[int]:
         return [700 + 11 * number for number in range(self.machines.count) if number not in self.away]
 
+    def get_nodes(self) -> list[NodeInfo]:
+        return [NodeInfo(node_id=node, name=f"site-{place}") for place, node in enumerate(self.get_node_ids())]
+
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
         sent = list(messages)
         self._waiting += self.send_and_receive(sent)
@@ -168,6 +178,29 @@ class Grid:
         reply = client_app(message, context(message.metadata.dst_node_id, config, self.overrides))
         stamp(reply, f"r{next(self._ids)}")
         return reply
+
+
+async def healthy(scope: Any, receive: Any, send: Any) -> None:
+    """An application that answers everything with 200."""
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await send({"type": "http.response.body"})
+
+
+@contextmanager
+def gate_by_tls(keys: Path) -> Iterator[str]:
+    """uvicorn behind TLS with the gate, as the SuperLink has them; its address. keys: the server's folder."""
+    (port,) = free_ports(1)
+    gate = Gate(healthy, ("127.0.0.1", 1), Limits(2**20, 2, 8), lambda key: True)
+    files = {f"ssl_{name}file": str(keys / f"server.{end}") for name, end in (("cert", "crt"), ("key", "key"))}
+    config = uvicorn.Config(gate, "127.0.0.1", port, lifespan="off", log_config=None, **files)  # type: ignore[arg-type]
+    running = uvicorn.Server(config)
+    thread = threading.Thread(target=running.run, daemon=True)
+    thread.start()
+    while not running.started:
+        time.sleep(0.01)
+    yield f"localhost:{port}"
+    running.should_exit = True
+    thread.join()
 
 
 #: What the fixture `machines` is.

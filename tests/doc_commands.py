@@ -156,6 +156,11 @@ ELSEWHERE: tuple[tuple[str, str, str | None], ...] = (
         "tests/system/test_rehearsal.py::test_the_approved_app_trains_on_the_nodes_own_pictures",
     ),
     (
+        r"python -m fedpriv\.doctor .*",
+        "needs a server and its nodes",
+        "tests/deployment/test_doctor.py::test_a_node_that_can_start",
+    ),
+    (
         r"python -m fedpriv\.node status .* superlink=.*",
         "needs a server",
         "tests/deployment/test_clock.py::test_status_says_that_clocks_agree_or_that_nobody_answers",

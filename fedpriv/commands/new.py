@@ -349,6 +349,8 @@ def main(name: str, *, folder: Path = Path("."), app: bool = False) -> None:
         say(f"`flwr run {folder / name} --stream` trains it; docs/flower.md has the rest")
     else:
         say(f"`fedpriv strategy={name}` trains with it, `fedpriv audit strategy={name}` attacks it")
+    bundle = f"`fedpriv deploy node bundle {folder / name if app else folder}`"
+    say(f"in a deployment: an app with other files is another bundle: {bundle} prints its digest for every policy.yaml")
 
 
 if __name__ == "__main__":

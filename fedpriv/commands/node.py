@@ -163,7 +163,7 @@ def probe() -> None:
 def init(*, node: Node, declaration: Declaration) -> int:
     policy, data = node.rules, node.data
     if policy.guard is not None:
-        _check_shards(policy.guard, data)
+        check_shards(policy.guard, data)
         _check_sandbox(policy.guard)
     warnings: list[str] = []
     declared = declaration.declared(data, warnings, policy.guard is not None)
@@ -185,7 +185,7 @@ def _warned(warnings: Sequence[str]) -> int:
     return LOST if warnings else DONE
 
 
-def _check_shards(guard: GuardPolicy, data: Path) -> None:
+def check_shards(guard: GuardPolicy, data: Path) -> None:
     """Raises `OptionError` for more shards than units, but with `single`; what is found stays on this machine."""
     if (found := count_units(data, guard)) < guard.shards and not guard.single:
         raise OptionError("guard.shards", guard.shards, f"at most one for each {guard.unit}, and there are {found}")
@@ -212,7 +212,7 @@ def _check_sandbox(guard: GuardPolicy) -> None:
 @command
 def declare(*, node: Node, declaration: Declaration, credentials: Existing | None = None) -> int:
     warnings: list[str] = []
-    with node.ledger(_signer(credentials) if credentials else None).held() as ledger:
+    with node.ledger(identity_of(credentials) if credentials else None).held() as ledger:
         ledger.sign_on()
         before = ledger.declared()
         kept = {name: value for name, value in vars(before).items() if name in hints_of(Declaration)}
@@ -259,7 +259,7 @@ def status(*, node: Node, superlink: str = "", credentials: Path = Path()) -> No
     if superlink:
         from fedpriv.deployment.clock import measured
 
-        say(f"clock: {measured(superlink, _there(credentials / 'ca.crt')) or superlink + ' does not answer'}")
+        say(f"clock: {measured(superlink, there(credentials / 'ca.crt')) or superlink + ' does not answer'}")
 
 
 def _forget_changed(node: Node) -> None:
@@ -323,7 +323,7 @@ def run(
     file, data, keys = (path.absolute() for path in (node.policy, node.data, credentials))
     node = Node(file, data)
     check_files(node.rules.weights, file)
-    with node.ledger(_signer(keys)).held(thorough=True) as ledger:
+    with node.ledger(identity_of(keys)).held(thorough=True) as ledger:
         ledger.sign_on()
         ledger.settle(node.rules)  # refusals happen now, not in the first round
         if isinstance(declared := ledger.declared(), DeclaredTable):
@@ -336,7 +336,7 @@ def run(
     guard_bundles(approved, partial(note_refusal, data))
     warn = partial(say, file=sys.stderr, flush=True)
     check_proxies()
-    check_clock(superlink, _there(keys / "ca.crt"), warn)
+    check_clock(superlink, there(keys / "ca.crt"), warn)
     refused = explain_refusals(warn)
     wait_to_activate(warn)
     config = {"partition-id": client, "policy": str(file), "data": str(data)}
@@ -348,8 +348,8 @@ def run(
             run_supernode(
                 [
                     *("--superlink", superlink),
-                    *("--root-certificates", str(_there(keys / "ca.crt"))),
-                    *("--auth-supernode-private-key", str(_there(keys / "node.key"))),
+                    *("--root-certificates", str(there(keys / "ca.crt"))),
+                    *("--auth-supernode-private-key", str(there(keys / "node.key"))),
                     *("--node-config", " ".join(f"{key}={json.dumps(value)}" for key, value in config.items())),
                 ],
                 port,
@@ -431,14 +431,14 @@ def _guarded(node: Node, guard: str) -> Approved:
         raise OptionError("guard", guard, "needs a section `guard` in the policy (docs/guard.md)")
     if rules.sandbox == "namespaces" and (lacking := available()) is not None:
         raise OptionError("guard.sandbox", "namespaces", lacking)
-    _check_shards(rules, node.data)
+    check_shards(rules, node.data)
     approved = Approved(node.policy, "any" if guard == "any" else bundle_digest(_app(guard)))
     if approved.guard != "any" and approved.guard not in approved:
         raise OptionError("guard", guard, f"{approved.guard} is not among the policy's guard.apps")
     return approved
 
 
-def _signer(credentials: Path) -> Signer | None:
+def identity_of(credentials: Path) -> Signer | None:
     """Who signs the ledger's heads: the identity among a node's credentials, if there is one."""
     key = credentials / "identity.key"
     return signer_of(key, "credentials") if key.exists() else None
@@ -464,7 +464,7 @@ def _metrics(address: str, port: int, node: Node) -> Iterator[None]:
         yield
 
 
-def _there(path: Path) -> Path:
+def there(path: Path) -> Path:
     if not path.exists():
         raise OptionError("credentials", str(path.parent), f"{path.name} is missing there")
     return path

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from datetime import datetime
 from pathlib import Path
@@ -332,8 +332,8 @@ def job(_: Any) -> float | None:
     return reached[-1] if reached else None
 
 
-def finish(summary: dict[str, Any], folder: Path) -> None:
-    """Prints the end of a run; with ``-q`` its last line alone."""
+def finish(summary: dict[str, Any], folder: Path, shown: Callable[[Path], str] = shown) -> None:
+    """Prints the end of a run; with ``-q`` its last line alone. shown: how a path is written."""
     report = folder / "report.html"
     for warning in filter(None, map(summary.get, ("diverged", "miscalibrated"))):
         say(f"fedpriv: {warning}", file=sys.stderr, flush=True)

@@ -26,7 +26,9 @@ import errno
 import functools
 import importlib
 import ipaddress
+import logging
 import os
+import re
 import socket
 import ssl
 import stat
@@ -60,6 +62,9 @@ MOST_MIB = 2047
 GRACE_SECONDS = 10
 #: Variables that would open another way in besides the two listeners, or trust a request's headers about its sender.
 UNSAFE_VARIABLES = ("FLWR_INTERNAL_GRPC_CONTROL_API", "FLWR_INTERNAL_GRPC_FLEET_API", "FORWARDED_ALLOW_IPS")
+
+#: Variables that httpx, Flower's HTTP client, goes by.
+PROXIES = ("all_proxy", "ALL_PROXY", "https_proxy", "HTTPS_PROXY", "http_proxy", "HTTP_PROXY", "no_proxy")
 
 
 def superlink_arguments(
@@ -171,8 +176,7 @@ def check_proxies() -> None:
     try:
         httpx.Client().close()
     except (ImportError, ValueError, httpx.InvalidURL) as error:
-        names = ("all_proxy", "ALL_PROXY", "https_proxy", "HTTPS_PROXY", "http_proxy", "HTTP_PROXY", "no_proxy")
-        given = " ".join(f"{name}={os.environ[name]}" for name in names if os.environ.get(name))
+        given = " ".join(f"{name}={os.environ[name]}" for name in PROXIES if os.environ.get(name))
         words = f"allowed: http://HOST:PORT of an HTTP proxy; in no_proxy hosts ({' '.join(str(error).split())})"
         raise OptionError("environment", given, words) from None
 
@@ -231,6 +235,7 @@ def _serve(control: tuple[str, int], limits: Any, sockets: list[socket.socket], 
     """
     os.umask(0o077)  # what runs write is for this user, too
     import uvicorn
+    from flwr.common.logger import FLOWER_LOGGER
     from flwr.supercore.http_logging import get_uvicorn_log_config
     from flwr.supercore.logger import console_handler
     from flwr.superlink.main import create_app
@@ -245,6 +250,7 @@ def _serve(control: tuple[str, int], limits: Any, sockets: list[socket.socket], 
     def is_registered(key: bytes) -> bool:
         return states.state().get_node_id_by_public_key(key) is not None
 
+    FLOWER_LOGGER.addFilter(NodeNames(lambda node: (one.name for one in states.state().get_node_info(node_ids=[node]))))
     gate, public = Gate(app, control, limits, is_registered), set[asyncio.Protocol]()
     connection = functools.partial(Connection, control=control, public=public, most=limits.connections)
     server = uvicorn.Server(
@@ -268,6 +274,24 @@ def _serve(control: tuple[str, int], limits: Any, sockets: list[socket.socket], 
     with _metrics(*metrics, gate, public, lambda: states_of(states.state())):
         server.run(sockets)
     return DONE if server.started and not died.is_set() else FAILED
+
+
+class NodeNames(logging.Filter):
+    """For Flower's logger: beside a node's id the name that `flwr supernode register --name` gave it.
+
+    of_node: the names of one id; a name is read once, since it never changes.
+    """
+
+    def __init__(self, of_node: Callable[[int], Iterable[str]]) -> None:
+        super().__init__()
+        self._name = functools.cache(lambda node: next(iter(of_node(node)), ""))
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if "node_id=" in (text := record.getMessage()):
+            node = re.search(r"node_id=(\d+)", text)
+            if node and (name := self._name(int(node[1]))):
+                record.msg, record.args = "%s", (text.replace(node[0], f"{node[0]} ({name})"),)
+        return True
 
 
 def states_of(link_state: Any) -> list[str]:

@@ -84,7 +84,7 @@ COMMANDS: dict[str, Command] = {
     "dme": Command("[n=10 ...]", "mean estimation by every quantiser"),
     "papers": Command("", "where each equation is in the code"),
     "deploy": Command(
-        "credentials|superlink|node", "on real machines (docs/deploy.md)", "fedpriv.commands.table:deploy"
+        "credentials|superlink|node|doctor", "on real machines (docs/deploy.md)", "fedpriv.commands.table:deploy"
     ),
     "help": Command("[METHOD|COMMAND]", "options of one method; how a command is used", "fedpriv.commands.help:main"),
 }
@@ -94,6 +94,7 @@ DEPLOYMENT: dict[str, Command] = {
     "credentials": Command("[server] FOLDER", "certificates and keys of a deployment"),
     "superlink": Command("credentials=DIR", "the server"),
     "node": Command("policy|bundle|init|declare|status|run", "a client's machine"),
+    "doctor": Command("server|node", "what would stop a server or a node, before it does"),
 }
 
 

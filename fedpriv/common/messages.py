@@ -85,6 +85,26 @@ class Refusal(IntEnum):
     UNSAFE_SUM = 111  # the server broke a rule of the secure sum
 
 
+#: What a node's operator can do about its own refusal. The other codes are those of simulations.
+NODE_REMEDIES = {
+    Refusal.FAILED: "mend what this names; the server may ask again",
+    Refusal.BUDGET_SPENT: "`fedpriv plan policy=FILE` finds a run that costs less; whether policy.yaml has a larger "
+    "max_epsilon or other limits is this machine's decision",
+    Refusal.STALE: "the server went back: let it resume its run from the newest checkpoint",
+    Refusal.UNSAFE_NOISE: "the server must keep to the noise_multiplier that the run's options name",
+    Refusal.UNSAFE_CLIP_NORM: "the server must keep to the clip_norm that the run's options name",
+    Refusal.POLICY: "submit the run with what is allowed, or change policy.yaml, which is read at the next message",
+    Refusal.LEDGER: "wait for another process with these data, or put data folder and counter back from one backup",
+    Refusal.BUNDLE: "read the app, then put its digest (`fedpriv deploy node bundle APP`) into policy.yaml: bundles",
+    Refusal.UNSAFE_SUM: "options, peers.json and limits.min_survivors must fit together on all machines",
+}
+
+
+def refusal_line(code: Refusal, reason: str) -> str:
+    """One line for the log of the node that refuses."""
+    return f"refused, {code.name.lower()}: {reason}; remedy: {NODE_REMEDIES[code]}"
+
+
 def place(server_round: int, attempt: int) -> tuple[int, int, int]:
     """Sort key of requests: a server that was started again may go back to an earlier round, and it is a later request
     all the same.

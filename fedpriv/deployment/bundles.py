@@ -174,7 +174,10 @@ def guard_bundles(approved: Container[str], note: Callable[[Refusal, str], None]
     def finish_task(state: InMemoryNodeState, task_id: int, sub_status: str, details: str) -> bool:
         finished = finish(state, task_id, sub_status, details)
         if finished and sub_status == SubStatus.FAILED:  # a message that the process could not read has no reply yet
+            held = len(state.msg_store)
             state._store_error_replies({task.run_id for task in state.get_tasks(task_ids=[task_id])}, failed)
+            if len(state.msg_store) > held:
+                note(Refusal.FAILED, details)
         return finished
 
     flower._pull_and_store_message = pull  # type: ignore[assignment]

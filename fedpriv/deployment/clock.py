@@ -87,13 +87,24 @@ def measured(superlink: str, authority: Path) -> Offset | None:
 
     None where nobody answers. Raises `ClockRefused` where the certificate is not valid by this clock.
     """
+    try:
+        return ask(superlink, authority)[0]
+    except (httpx.HTTPError, httpx.InvalidURL, OSError):
+        return None
+
+
+def ask(superlink: str, authority: Path) -> tuple[Offset | None, str]:
+    """As `measured`, with the certificate's last day in OpenSSL's words. Raises what a connection raises, too."""
     found: list[Offset] = []
+    ends = ""
     try:
         secured = ssl.create_default_context(cafile=str(authority))
         with httpx.Client(verify=secured, timeout=PATIENCE) as client:
             for _ in range(TIMES):
                 before = time.time()
-                answer = client.get(f"https://{superlink}/health")
+                with client.stream("GET", f"https://{superlink}/health") as answer:
+                    tls = answer.extensions["network_stream"].get_extra_info("ssl_object")
+                    ends = tls.getpeercert()["notAfter"] if tls else ends
                 if (offset := offset_of(answer.headers, before, time.time())) is not None:
                     found.append(offset)
     except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
@@ -101,9 +112,11 @@ def measured(superlink: str, authority: Path) -> Offset | None:
             now = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(time.time()))
             words = f"the certificate of {superlink} is not valid by this machine's clock, {now} UTC"
             raise ClockRefused(f"{words} ({printable(str(error))}): renew it, or {REMEDY}") from None
+        if not found:
+            raise
     if not found:
-        return None
-    return Offset(max(offset.least for offset in found), min(offset.most for offset in found))
+        return None, ends
+    return Offset(max(offset.least for offset in found), min(offset.most for offset in found)), ends
 
 
 def check_clock(superlink: str, authority: Path, say: Callable[[str], None]) -> None:

@@ -51,7 +51,7 @@ from pydantic import Field, ValidationError
 from fedpriv.common.chain import BEFORE, before, followed, row_of
 from fedpriv.common.errors import LedgerRefused
 from fedpriv.common.files import JsonLines, fsync_folder, read_regular, write_atomic
-from fedpriv.common.messages import Refusal, shown_text
+from fedpriv.common.messages import Refusal, refusal_line, shown_text
 from fedpriv.common.systems import AS_IT_IS, lock
 from fedpriv.config.options import Options
 from fedpriv.deployment.accounting import Accounting
@@ -372,6 +372,7 @@ class DataLedger:
     @contextmanager
     def seen(self, thorough: bool = False) -> Iterator[DataLedger]:
         """As `held`, but read-only; takes no lock. Raises `LedgerRefused`."""
+        self._require_folder()
         self._check(thorough)
         yield self
 
@@ -383,8 +384,7 @@ class DataLedger:
 
         thorough: read from its first line, and compare the running account with it.
         """
-        if not self.folder.is_dir():
-            raise LedgerRefused(f"{self.folder} is missing: `python -m fedpriv.node init` makes it, once")
+        self._require_folder()
         with private_file(self.folder / "lock") as file:
             wait_for_lock(file, self.folder)
             if self._check(thorough):
@@ -482,14 +482,18 @@ class DataLedger:
         if whole != tie.size:
             raise LedgerRefused(f"{self._lines.path}: another process writes into the ledger")
         head = {"ledger": tie.ledger, "bytes": tie.size, "lines": tie.lines, "chain": tie.chain}
-        head = signer.sign(head) if (signer := self._signs()) else head
+        head = signer.sign(head) if (signer := self.signs_heads()) else head
         write_atomic(self.counter, json.dumps(head) + "\n", mode=0o600)
         self._account.write(tie, known.balance)
         self._known = Known(tie, known.balance)
 
     # --- inside ------------------------------------------------------------------------------------------
 
-    def _signs(self) -> Signer | None:
+    def _require_folder(self) -> None:
+        if not self.folder.is_dir():
+            raise LedgerRefused(f"{self.folder} is missing: `python -m fedpriv.node init` makes it, once")
+
+    def signs_heads(self) -> Signer | None:
         """Who signs heads; None where nobody does. Raises `LedgerRefused` where the key is not here."""
         if not (named := self._known.balance.signer):
             return None
@@ -504,7 +508,7 @@ class DataLedger:
     def _append(self, row: dict[str, Any]) -> None:
         known = self._known
         if "signer" not in row:
-            self._signs()  # nothing is written that could not be confirmed
+            self.signs_heads()  # nothing is written that could not be confirmed
         known.tie = known.tie.followed_by(self._lines.append(row | {BEFORE: known.tie.chain}))
         known.balance.add(row)
 
@@ -622,7 +626,7 @@ def private_file(path: Path) -> TextIO:
 
 def note_refusal(data: Path, code: Refusal, reason: str) -> None:
     """Writes the reason into the local log and counts the code in the data folder."""
-    log.warning("refused, %s: %s", code.name.lower(), shown_text(reason, MOST_REASON))
+    log.warning("%s", refusal_line(code, shown_text(reason, MOST_REASON)))
     place = data / PRIVATE / REFUSALS
     # a full disk must not prevent a refusal from being sent; messages that are refused at once wait for each other
     with suppress(OSError, ValueError, LedgerRefused), private_file(place.with_name(f".{REFUSALS}.lock")) as file:

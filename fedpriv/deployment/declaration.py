@@ -36,7 +36,8 @@ class Declared:
         if dataset.is_table:
             return [f"dataset.schema_file={dataset.schema_file}: this machine has declared pictures and no table"]
         if (dataset.classes, dataset.size, dataset.channels) != (self.classes, self.size, self.channels):
-            return [f"dataset.classes, size and channels: declared were {self}"]
+            asked = f"dataset.classes={list(dataset.classes)} size={dataset.size} channels={dataset.channels}"
+            return [f"{asked}: this machine has declared {list(self.classes)}, {self.size} and {self.channels}"]
         return []
 
 

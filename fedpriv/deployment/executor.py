@@ -14,6 +14,7 @@ from __future__ import annotations
 import ctypes
 import gc
 import importlib
+import logging
 import os
 import secrets
 import signal
@@ -29,7 +30,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from fedpriv.common.errors import RunFailed
-from fedpriv.common.messages import Refusal
+from fedpriv.common.messages import MOST_REASON, Refusal, refusal_line, shown_text
 from fedpriv.common.places import HOME, ROOT, installed_code_only
 
 if TYPE_CHECKING:  # Flower takes seconds to import, and `end_with` must be called before
@@ -37,6 +38,8 @@ if TYPE_CHECKING:  # Flower takes seconds to import, and `end_with` must be call
     from flwr.supercore.superexec.executor import ExecutionSpec, LaunchResult
 
     from fedpriv.deployment.bundles import Approved, Loader
+
+log = logging.getLogger("fedpriv")
 
 #: What an approved app imports before it can answer a message. A missing entry costs only time.
 LIBRARIES = (
@@ -149,6 +152,7 @@ def _send_codes_alone() -> None:
 
     def push(client: Any, message: Any, context: Any) -> None:
         if message.has_error() and message.error.code < Refusal.FAILED:  # Flower's codes are below ours
+            log.warning("%s", refusal_line(Refusal.FAILED, shown_text(message.error.reason or "", MOST_REASON)))
             message.error = Error(int(Refusal.FAILED), Refusal.FAILED.name.lower())
         send(client, message, context)
 

@@ -118,11 +118,12 @@ def run_objections(policy: Policy, config: Config, examples: int) -> list[str]:
     return objections(policy, config, examples)
 
 
-def would_refuse(policy: Policy, config: Config, turns: int) -> list[str]:
+def would_refuse(policy: Policy, config: Config, turns: int, own: tuple[int, DataLedger] | None = None) -> list[str]:
     """What a node with this policy, no spent budget and the data that the run declares would refuse, by its own checks.
 
-    config: of the whole run, its noise chosen. turns: how often a client takes part at most. Each entry names the
-    clients, the option or price, and the bound.
+    config: of the whole run, its noise chosen. turns: how often a client takes part at most. own: of one node, its
+    client's number and its ledger, whose declaration and releases count. Each entry names the clients, the option or
+    price, and the bound.
     """
     dataset = config.dataset
     try:
@@ -131,26 +132,40 @@ def would_refuse(policy: Policy, config: Config, turns: int) -> list[str]:
     except PolicyRefused as refused:
         return [str(refused)]
     wrong = [] if policy.bundles or policy.guard else ["bundles: []: this policy approves of no app"]
-    if dataset.is_table:
+    if own is not None:
+        declared = own[1].declared()
+        wrong += [*declared.objections(dataset, policy), *_other_count(config, own[0], declared.examples)]
+    elif dataset.is_table:
         declared = DeclaredTable(0, "", str(dataset.schema_file))
         digest = dataset.schema_digest or declared.digest
         wrong += declared.objections(dataset.model_copy(update={"schema_digest": digest}), policy)
     maker = ClientMaker(config)
     counts: dict[str, list[str]] = {}
-    for examples in dict.fromkeys(dataset.examples):
+    for examples in dict.fromkeys(dataset.examples if own is None else [own[1].declared().examples]):
         client = maker.make(examples=examples)
         found = [*run_objections(policy, config, examples), *too_dear(policy, client)]
-        for words in found or over_budget(policy, config, client, turns):
+        for words in found or over_budget(policy, config, client, turns, own[1] if own else None):
             counts.setdefault(words, []).append(str(examples))
     return wrong + [f"of clients with {', '.join(numbers)} examples: {words}" for words, numbers in counts.items()]
 
 
-def over_budget(policy: Policy, config: Config, client: Client, turns: int) -> list[str]:
-    """Which participation of ``turns`` a node with an empty ledger refuses first, and why."""
-    booked, fixed, part = one_participation(client), policy.accounting(None, Spent()), query_share(policy, config)
+def _other_count(config: Config, client: int, declared: int) -> list[str]:
+    counts = list(config.dataset.examples)
+    if client < len(counts) and counts[client] == declared:
+        return []
+    return [f"dataset.examples={counts}: client {client} has declared {declared}"]
+
+
+def over_budget(
+    policy: Policy, config: Config, client: Client, turns: int, ledger: DataLedger | None = None
+) -> list[str]:
+    """Which participation of ``turns`` a node refuses first, and why. ledger: None is an empty one."""
+    before, fixed = (ledger.spent(), ledger.accounting()) if ledger else (Spent(), None)
+    booked, fixed, part = one_participation(client), policy.accounting(fixed, before), query_share(policy, config)
 
     def why(turn: int) -> str | None:
         spent = Spent()
+        spent.times.update(before.times)
         if turn:
             spent.add(booked, turn)
         return policy.refusal(spent, booked, (), fixed, part)
@@ -221,11 +236,9 @@ class Gate:
 
     def admit_options(self) -> None:
         """Checks the run's options against the policy and the declaration. Raises `PolicyRefused`."""
-        declared, dataset, own = self.ledger.declared(), self.config.dataset, self.node.client
-        wrong = run_objections(self.policy, self.config, declared.examples)
-        if not own < len(dataset.examples) or dataset.examples[own] != declared.examples:
-            wrong.append(f"dataset.examples={list(dataset.examples)}: client {own} has declared {declared.examples}")
-        if wrong:
+        examples = self.ledger.declared().examples
+        wrong = run_objections(self.policy, self.config, examples)
+        if wrong := wrong + _other_count(self.config, self.node.client, examples):
             raise PolicyRefused("; ".join(wrong))
 
     def admit(self, client: Client) -> None:

@@ -179,7 +179,9 @@ class Policy(Options):
                 return wrong
             if not self._filter(budget, fixed, part).admits(earlier.totals(budget.threat), events):
                 words = "" if part == 1 else f"{part:g} (queries.share) of "
-                return f"{words}the budget of {budget.max_epsilon:g} ({budget.name}) would be exceeded"
+                known = compose(earlier.totals(budget.threat), budget.delta).epsilon
+                words += f"the budget of {budget.max_epsilon:g} ({budget.name}) would be exceeded"
+                return f"{words}: epsilon {known:.4g} of its max_epsilon is spent"
         return None
 
     def _filter(self, budget: UnitBudget, fixed: Accounting | None = None, part: float = 1.0) -> Budget:

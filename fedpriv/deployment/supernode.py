@@ -21,6 +21,9 @@ from fedpriv.deployment.bundles import Approved
 #: Seconds for which a SuperLink counts a node that was killed as connected, and a little more; and between two trials.
 STILL_COUNTED, AGAIN = HEARTBEAT_PATIENCE * HEARTBEAT_DEFAULT_INTERVAL + 15, 5.0
 
+#: Errors that Flower logs where it sends the reply to a message that no app had: the refusal's own line says why.
+OF_NO_TASK = ("Cannot get processing duration", "Start time or end time for message ID")
+
 
 def wait_to_activate(say: Callable[[str], None], sleep: Callable[[float], None] = time.sleep) -> None:
     """From now on, this process's SuperNode asks again where the SuperLink does not activate it: one that was killed
@@ -64,6 +67,7 @@ def run_supernode(arguments: list[str], port: int, approved: Approved) -> None:
 
     os.umask(0o077)
     FLOWER_LOGGER.addFilter(PrintableLog())
+    FLOWER_LOGGER.addFilter(lambda record: not str(record.msg).startswith(OF_NO_TASK))
     with client_processes(port, approved) as isolation:
         sys.argv = ["flower-supernode", *arguments, "--host", "127.0.0.1", "--port", str(port), *isolation]
         flower_supernode()

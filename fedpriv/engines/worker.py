@@ -95,7 +95,7 @@ CODES: dict[type[Exception], Refusal] = {
     SumRefused: Refusal.UNSAFE_SUM,
 }
 
-Serve = Callable[[Grid, Context], None]
+Serve = Callable[[Grid, Context], object]
 #: Rows of each of these clients.
 Read = Callable[[Sequence[int]], Sequence[np.ndarray]]
 

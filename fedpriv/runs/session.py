@@ -178,12 +178,12 @@ class Session:
         _, client_app = make_apps(self.config)
         return InProcessGrid(self.config, client_app, self.folder.mark_disturbed)
 
-    def serve_flower(self, grid: Grid) -> None:
-        """As `serve`, on a grid of Flower's, and the end of the run."""
+    def serve_flower(self, grid: Grid) -> dict[str, Any]:
+        """As `serve`, on a grid of Flower's, and the end of the run; returns its summary."""
         from fedpriv.engines.flower import FileMemories
 
         self.serve(FlowerGrid(grid, self.strategy.population), self.planned or FileMemories(self.config))
-        self.finish()
+        return self.finish()
 
     def serve(self, grid: ClientGrid, memories_of: ClientMemories) -> None:
         """All rounds on a grid. An interruption leaves a folder that `resume` takes up."""

@@ -138,8 +138,8 @@ def _returned(config: Config, folder: RunFolder, worker: Worker, began: float, m
     return session
 
 
-def serve_flwr_run(grid: Grid, context: Context, config: Config) -> None:
-    """The server half inside `flwr run`: the grid is Flower's, the folder comes from ``run_dir``.
+def serve_flwr_run(grid: Grid, context: Context, config: Config) -> dict[str, Any]:
+    """The server half inside `flwr run`: the grid is Flower's, the folder comes from ``run_dir``. Returns the summary.
 
     A folder that holds an interrupted run with the same options is taken up at its newest checkpoint, so whatever
     restarts a server in mid-run says the same as it said first. A signal first lets the round end, as anywhere; then
@@ -151,7 +151,7 @@ def serve_flwr_run(grid: Grid, context: Context, config: Config) -> None:
     folder = RunFolder(Path(config.run_dir))
     with ended_by_flower(config.operations.stop_grace), locked(folder.path), watched(config, folder.path) as monitor:
         session = _taken_up(config, folder, began, monitor) or _prepare(config, folder, began, monitor)
-        session.serve_flower(grid)
+        return session.serve_flower(grid)
 
 
 def _taken_up(config: Config, folder: RunFolder, began: float, monitor: Monitor) -> Session | None:

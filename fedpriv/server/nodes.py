@@ -13,6 +13,7 @@ from flwr.serverapp import Grid
 
 from fedpriv.common.errors import OptionError, RunFailed
 from fedpriv.common.messages import MalformedMessage
+from fedpriv.common.printing import say
 from fedpriv.common.replies import read_identity, refusal_name
 from fedpriv.server.round import Population
 
@@ -66,7 +67,12 @@ class FlowerGrid:
         count, wait = self.population.num_clients, self.population.round_timeout
         if self.population.run and len(self.known or ()) < count:
             self.unnamed.clear()
-            self.known = find_partitions(self.grid, count, wait, self.known, self.unnamed)
+            before, self.known = self.known or {}, find_partitions(self.grid, count, wait, self.known, self.unnamed)
+            if self.known.keys() - before.keys():
+                names = {node.node_id: node.name for node in self.grid.get_nodes()}
+                for client in sorted(self.known.keys() - before.keys()):
+                    node = self.known[client]
+                    say(f"client {client} is SuperNode {node}{f', {name}' if (name := names.get(node)) else ''}")
         elif self.known is None:
             self.known = ask_partitions(self.grid, count, wait)
         self._clients = {node: client for client, node in self.known.items()}

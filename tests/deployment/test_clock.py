@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
-import threading
 import time
 from collections.abc import Iterator
 from datetime import timedelta
@@ -15,9 +14,8 @@ from typing import Any
 
 import httpx
 import pytest
-import uvicorn
 from cryptography.hazmat.primitives.asymmetric import ec
-from deployed import MACHINES
+from deployed import MACHINES, gate_by_tls, healthy
 from flwr.common.constant import SYSTEM_TIME_TOLERANCE, TIMESTAMP_TOLERANCE
 from flwr.proto.fleet_pb2 import PullMessagesRequest
 from flwr.supernode.fleet_http_client import FleetHttpClient
@@ -31,28 +29,13 @@ from fedpriv.deployment.clock import ClockRefused, Offset, check_clock, explain_
 from fedpriv.deployment.superlink_gate import CLOCK_HEADER, Gate, Limits
 
 
-async def healthy(scope: Any, receive: Any, send: Any) -> None:
-    await send({"type": "http.response.start", "status": 200, "headers": []})
-    await send({"type": "http.response.body"})
-
-
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SimpleNamespace]:
-    """uvicorn behind TLS with the gate, as the SuperLink has them; ``keys``: everybody's credentials."""
+    """``keys``: everybody's credentials."""
     keys = tmp_path_factory.mktemp("keys")
     make_credentials(keys, ["localhost"], 1, 2)
-    (port,) = free_ports(1)
-    gate = Gate(healthy, ("127.0.0.1", 1), Limits(2**20, 2, 8), lambda key: True)
-    files = {f"ssl_{name}file": str(keys / f"server/server.{end}") for name, end in (("cert", "crt"), ("key", "key"))}
-    config = uvicorn.Config(gate, "127.0.0.1", port, lifespan="off", log_config=None, **files)  # type: ignore[arg-type]
-    running = uvicorn.Server(config)
-    thread = threading.Thread(target=running.run, daemon=True)
-    thread.start()
-    while not running.started:
-        time.sleep(0.01)
-    yield SimpleNamespace(address=f"localhost:{port}", keys=keys, authority=keys / "node-0/ca.crt")
-    running.should_exit = True
-    thread.join()
+    with gate_by_tls(keys / "server") as address:
+        yield SimpleNamespace(address=address, keys=keys, authority=keys / "node-0/ca.crt")
 
 
 @pytest.fixture
@@ -155,7 +138,7 @@ def test_a_clock_that_is_years_off_makes_the_certificate_invalid(
     def fail(*given: Any, **named: Any) -> None:
         raise httpx.ConnectError(f"certificate verify failed: {words} (_ssl.c:1016)")
 
-    monkeypatch.setattr(httpx.Client, "get", fail)
+    monkeypatch.setattr(httpx.Client, "stream", fail)
     with pytest.raises(ClockRefused, match=rf"not valid by this machine's clock, \d{{4}}-.* UTC .*{words}"):
         measured(server.address, server.authority)
 

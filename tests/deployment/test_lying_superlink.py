@@ -148,16 +148,18 @@ def test_a_message_that_its_process_cannot_read_is_answered_with_a_code(
 ) -> None:
     monkeypatch.setattr(flower, "_pull_and_store_message", flower._pull_and_store_message)
     monkeypatch.setattr(InMemoryNodeState, "finish_task", InMemoryNodeState.finish_task)
-    guard_bundles({world.digest}, lambda code, words: None)
+    notes: list[tuple[Refusal, str]] = []
+    guard_bundles({world.digest}, lambda code, words: notes.append((code, words)))
     node = Node(world)
     with no_heartbeats():
         node.play(world.honest())
     (task,) = node.state.get_tasks()
     node.state.activate_task(task.task_id)
     assert not node.state.get_messages_legacy(is_reply=True)
-    assert node.state.finish_task(task.task_id, SubStatus.FAILED, "")
+    assert node.state.finish_task(task.task_id, SubStatus.FAILED, "it was killed")
     (reply,) = node.state.get_messages_legacy(is_reply=True)
     assert reply.error == Error(int(Refusal.FAILED), "failed") and reply.error.code != ErrorCode.UNKNOWN
+    assert notes == [(Refusal.FAILED, "it was killed")]
 
 
 def test_the_process_that_answers_asks_the_policy_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,6 +26,7 @@ from fedpriv.commands import (
     check,
     credentials,
     dme,
+    doctor,
     export,
     guard_costs,
     leaderboard,
@@ -99,6 +100,7 @@ READ = {
     "credentials": [credentials.make, credentials.renew],
     "superlink": [superlink.main],
     "node": list(node.COMMANDS.values()),
+    "doctor": [doctor.server, doctor.node],
 }
 
 

@@ -59,7 +59,9 @@ def test_help_on_a_new_method_says_its_name_once(made: Path) -> None:
 
 def test_the_command_names_the_files_that_it_made(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["mine", f"folder={folders(tmp_path)}"]) == 0
-    assert capsys.readouterr().out.splitlines()[:4] == [str(tmp_path / place) for place in PLACES]
+    said = capsys.readouterr().out.splitlines()
+    assert said[:4] == [str(tmp_path / place) for place in PLACES]
+    assert f"`fedpriv deploy node bundle {tmp_path}` prints its digest for every policy.yaml" in said[-1]
 
 
 def test_an_empty_folder_or_none_is_enough(tmp_path: Path) -> None:

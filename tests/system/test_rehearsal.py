@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -60,6 +61,8 @@ def test_a_tampered_bundle_is_neither_unpacked_nor_run(machines: Rehearsal, tmp_
         with machines.ledger(number).held() as ledger:
             assert ledger.releases() == []
         assert (machines.data(number) / ".fedpriv" / "refusals.json").read_text().startswith('{"bundle": ')
+        said = machines.log(f"node-{number}", 10**6)
+        assert "is not among the policy's bundles; remedy: read the app" in said and "ERROR" not in said
 
 
 def test_the_approved_app_trains_on_the_nodes_own_pictures(machines: Rehearsal) -> None:
@@ -68,6 +71,8 @@ def test_the_approved_app_trains_on_the_nodes_own_pictures(machines: Rehearsal) 
     machines.submit(machines.overrides(run_dir))
     machines.wait_for_summary(run_dir)
     check(machines, run_dir, said.append)
+    assert f"folder: {run_dir}" in machines.server_log() and ", node-0" in machines.server_log()
+    assert re.search(r"node_id=\d+ \(node-0\)", machines.log("superlink", 10**6))
     assert any("accuracy" in words for words in said)
 
 

@@ -1,0 +1,216 @@
+"""`fedpriv deploy doctor`: what would stop a server or a node has a line with its remedy, and nothing is changed."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import yaml
+from deployed import MACHINES, Machines, gate_by_tls
+from PIL import Image
+
+from deploy.rehearsal import free_ports
+from fedpriv.commands import doctor
+from fedpriv.commands.credentials import make_credentials
+from fedpriv.deployment import clock
+from fedpriv.deployment.data_ledger import signer_of
+from fedpriv.guard import sandbox
+
+GUARD = {"apps": ["a" * 64], "unit": "row", "shards": 2, "clip": 1.0, "noise_multiplier": 1.0}
+
+
+class World:
+    """A node whose every check is well until a test breaks one."""
+
+    def __init__(self, network: Machines, keys: Path) -> None:
+        self.network, self.keys = network, keys
+        self.name, self.port = "localhost", free_ports(1)[0]
+        self.run = network.overrides("num_rounds=1").split()
+        self.taken: socket.socket | None = None
+
+    def call(self, address: str) -> int:
+        own = (f"policy={self.network.policy(0)}", f"data={self.network.data(0)}", "client=0", f"port={self.port}")
+        where = (f"superlink={self.name}:{address.rpartition(':')[2]}", f"credentials={self.keys / 'node-0'}")
+        return doctor.main(["node", *own, *where, *self.run])
+
+    def policy(self, **changes: Any) -> None:
+        known = yaml.safe_load(self.network.policy(0).read_text())
+        self.network.policy(0).write_text(yaml.safe_dump(known | changes))
+
+
+@pytest.fixture
+def world(machines: MACHINES, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+    make_credentials(tmp_path / "keys", ["server.example"], 1, 2)
+    monkeypatch.setattr(doctor, "LEAST_FREE", 1)
+    yield World(machines(1, {"bundles": ["a" * 64]}), tmp_path / "keys")
+
+
+def lines(printed: str) -> dict[str, tuple[str, str]]:
+    """Of each check (its state, what was said)."""
+    rows = [(line[:13].strip(), *line[15:].split(": ", 1)) for line in printed.splitlines()]
+    return {name: (state, words) for state, name, words in rows}
+
+
+def contents(folder: Path) -> dict[Path, tuple[int, bytes]]:
+    return {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in folder.rglob("*") if path.is_file()}
+
+
+def test_a_node_that_can_start(world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its certificate, clock, key, policy, ledger and a run; no byte of its folders changes."""
+    capsys.readouterr()
+    before = contents(tmp_path)
+    with gate_by_tls(world.keys / "server") as address:
+        assert world.call(address) == 0
+        said = lines(capsys.readouterr().out)
+        world.run = []
+        assert world.call(address) == 0
+    assert contents(tmp_path) == before
+    assert [name for name, (state, _) in said.items() if state != "ok"] == ["registered", "kernel"], said
+    assert [*said] == [
+        *("versions", "keys", "proxies", "superlink", "clock", "registered", "port", "policy"),
+        *("ledger", "run", "kernel", "disk"),
+    ]
+    assert said["ledger"][1] == "0 messages have left, 12 pictures are declared"
+    assert lines(capsys.readouterr().out)["run"][0] == "not looked at"
+
+
+def other_authority(world: World, patch: pytest.MonkeyPatch) -> None:
+    make_credentials(world.keys / "other", ["localhost"], 1, 2)
+    shutil.copy(world.keys / "other/ca/ca.crt", world.keys / "node-0/ca.crt")
+
+
+def other_name(world: World, patch: pytest.MonkeyPatch) -> None:
+    found, world.name = socket.getaddrinfo, "hospital.example"
+    patch.setattr(socket, "getaddrinfo", lambda host, *more, **named: found("127.0.0.1", *more, **named))
+
+
+def late_clock(world: World, patch: pytest.MonkeyPatch) -> None:
+    shifted = {name: getattr(clock.time, name) for name in ("monotonic", "strftime", "gmtime")}
+    real = clock.time.time
+    patch.setattr(clock, "time", SimpleNamespace(time=lambda: real() + 8, **shifted))
+
+
+def busy_port(world: World, patch: pytest.MonkeyPatch) -> None:
+    world.taken = socket.create_server(("127.0.0.1", 0))
+    world.port = world.taken.getsockname()[1]
+
+
+def lost_identity(world: World, patch: pytest.MonkeyPatch) -> None:
+    key, ledger = world.keys / "node-0/identity.key", world.network.ledger(0)
+    ledger.signer = signer_of(key, "credentials")
+    with ledger.held():
+        ledger.sign_on()
+    key.unlink()
+
+
+def new_picture(world: World, patch: pytest.MonkeyPatch) -> None:
+    Image.new("L", (4, 4)).save(world.network.data(0) / "a/new.png")
+
+
+Break = Callable[[World, pytest.MonkeyPatch], object]
+#: The check that finds it -> what breaks it, and the remedy.
+BROKEN: list[tuple[str, Break, str]] = [
+    ("versions", lambda w, p: p.setattr(doctor, "installed", lambda name: "1.42.0"), "fedpriv needs flwr~=1.41"),
+    ("keys", lambda w, p: (w.keys / "node-0/node.key").chmod(0o640), "chmod 600 "),
+    ("keys", lambda w, p: (w.keys / "node-0/identity.key").chmod(0o604), "identity.key"),
+    ("proxies", lambda w, p: p.setenv("HTTPS_PROXY", "socks5://127.0.0.1:9"), "allowed: http://HOST:PORT"),
+    ("superlink", other_name, "use a name that the server's certificate has"),
+    ("superlink", other_authority, "ca.crt must be of the authority"),
+    ("superlink", lambda w, p: setattr(w, "name", "localhost:9/"), "start the SuperLink"),
+    ("clock", late_clock, "ahead of the SuperLink's"),
+    ("port", busy_port, "stop what listens there"),
+    ("policy", lambda w, p: w.policy(variants=[]), "variants"),
+    ("policy", lambda w, p: w.policy(bundles=[]), "`fedpriv deploy node bundle APP`"),
+    ("ledger", lambda w, p: shutil.rmtree(w.network.folder / "counters"), "the counter is missing"),
+    ("ledger", lambda w, p: shutil.rmtree(w.network.data(0) / ".fedpriv"), "fedpriv.node init` makes it"),
+    ("ledger", lost_identity, "whose key is not here"),
+    ("ledger", new_picture, "`declare` declares"),
+    ("run", lambda w, p: w.run.append("num_rounds=11"), "num_rounds=11: at most 10 (limits.max_rounds)"),
+    ("run", lambda w, p: w.run.append("dataset.examples=[13]"), "client 0 has declared 12"),
+    ("run", lambda w, p: w.run.append("dataset.channels=3"), "this machine has declared ['a', 'b', 'c'], 4 and 1"),
+    ("run", lambda w, p: w.run.append("nonsense=1"), "nonsense"),
+    ("kernel", lambda w, p: (w.policy(guard=GUARD), p.setattr(sandbox, "available", lambda: "no bwrap")), "no bwrap"),
+    ("disk", lambda w, p: p.setattr(doctor, "LEAST_FREE", 2**40), "make room for"),
+]
+
+
+@pytest.mark.parametrize(("check", "damage", "remedy"), BROKEN, ids=[f"{n}-{one[0]}" for n, one in enumerate(BROKEN)])
+def test_what_would_stop_a_node(
+    check: str,
+    damage: Break,
+    remedy: str,
+    world: World,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """One line says so; a run is wrong, too, where policy or ledger are."""
+    damage(world, monkeypatch)
+    capsys.readouterr()
+    with gate_by_tls(world.keys / "server") as address:
+        assert world.call(address) == 1
+    said = lines(capsys.readouterr().out)
+    wrong = [name for name, (state, _) in said.items() if state == "wrong"]
+    assert wrong[0] == check and {*wrong} <= {check, "run"} and remedy in said[check][1], said
+
+
+def test_a_run_is_held_against_what_is_left_of_the_budget(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    world.policy(budgets=[{"unit": "client", "delta": 1e-5, "max_epsilon": 6.0}])
+    world.network.serve(world.network.overrides("num_rounds=1"))
+    capsys.readouterr()
+    with gate_by_tls(world.keys / "server") as address:
+        assert world.call(address) == 1
+    state, words = lines(capsys.readouterr().out)["run"]
+    assert state == "wrong" and "participation 1 of 1: the budget of 6" in words
+
+
+@pytest.fixture
+def ports() -> list[str]:
+    return [f"{name}={port}" for name, port in zip(("port", "control"), free_ports(2), strict=True)]
+
+
+@pytest.mark.parametrize(
+    ("check", "damage", "remedy"),
+    [
+        ("", lambda keys: None, ""),
+        ("keys", lambda keys: (keys / "server.key").chmod(0o644), "chmod 600"),
+        ("certificate", lambda keys: make_credentials(keys / "new", ["localhost"], 0, 0), "certificate has expired"),
+        ("certificate", lambda keys: make_credentials(keys / "new", ["localhost"], 0, 2), "do not go together"),
+    ],
+    ids=["nothing", "key", "expired", "other key"],
+)
+def test_what_would_stop_a_server(
+    check: str,
+    damage: Callable[[Path], object],
+    remedy: str,
+    ports: list[str],
+    world: World,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    keys, new = world.keys / "server", world.keys / "server/new/server"
+    damage(keys)
+    if new.exists():
+        for name in ("server.crt", *(["server.key"] if "expired" in remedy else [])):
+            shutil.copy(new / name, keys / name)
+        shutil.copy(new / "ca.crt", keys / "ca.crt")
+    before = contents(world.keys)
+    capsys.readouterr()
+    assert doctor.main(["server", f"credentials={keys}", *ports, f"database={world.keys / 'x.db'}"]) == bool(check)
+    said = lines(capsys.readouterr().out)
+    assert [name for name, (state, _) in said.items() if state == "wrong"] == [check] * bool(check), said
+    assert remedy in said.get(check, ("", ""))[1] and contents(world.keys) == before
+    if not check:
+        assert said["certificate"][1].endswith("server.example, localhost, 127.0.0.1, ::1")
+
+
+def test_a_server_that_runs_is_no_fault(world: World, ports: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    call = ["server", f"credentials={world.keys / 'server'}", ports[1]]
+    with gate_by_tls(world.keys / "server") as address, socket.create_server(("127.0.0.1", 0)) as other:
+        assert doctor.main([*call, "host=127.0.0.1", f"port={address.rpartition(':')[2]}"]) == 0
+        assert "answers already" in lines(capsys.readouterr().out)["port"][1]
+        assert doctor.main([*call, "host=127.0.0.1", f"port={other.getsockname()[1]}"]) == 1
+        assert "stop what listens there" in lines(capsys.readouterr().out)["port"][1]
