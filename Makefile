@@ -77,8 +77,8 @@ lint: install ## ruff (lint and format), mypy, and the container files
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy
-	.venv/bin/hadolint deploy/*.Dockerfile
-	.venv/bin/compose-lint check --fail-on low deploy/compose.yaml
+	$(VENV)/bin/hadolint deploy/*.Dockerfile
+	$(VENV)/bin/compose-lint check --fail-on low deploy/compose.yaml
 
 format: install ## let ruff format and sort
 	$(PY) -m ruff check --fix .

@@ -5,7 +5,9 @@ version lacks. Only one Python runs these tests; CONTRIBUTING.md says which othe
 from __future__ import annotations
 
 import ast
+import json
 import re
+import subprocess
 import sys
 import tomllib
 from pathlib import Path
@@ -79,6 +81,15 @@ def test_the_version_is_the_same_everywhere() -> None:
         (named[file],) = re.findall(rf"(?m)^{pattern}", (ROOT / file).read_text())[:1] or [""]
     assert set(named.values()) == {PROJECT["version"]}, named
     assert (ROOT / "tests/deployment/upgrade" / PROJECT["version"] / "run.json").is_file()
+
+
+def test_the_list_of_materials_has_every_locked_package() -> None:
+    command = ["make", "-s", "-o", "install", "sbom", f"VENV={sys.prefix}"]
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
+    made = json.loads((ROOT / "build/dist/node.sbom.json").read_text())
+    packages = {(one["name"], one["version"]) for one in made["components"]}
+    assert packages == {*re.findall(r"(?m)^([\w.-]+)==([\w.]+)", (ROOT / "deploy/node.txt").read_text())}
+    assert made["metadata"]["component"]["version"] == PROJECT["version"]
 
 
 def locked(file: str, environment: dict[str, str]) -> dict[str, str]:
