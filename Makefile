@@ -1,10 +1,15 @@
 # `make help` lists the targets. CI calls the same targets as a person.
 .DEFAULT_GOAL := help
-.PHONY: help install run browser test test-fast test-times test-gpu stress deploy-demo deploy-demo-tables reproduce leaderboard docs lint \
-	format bench bench-privacy parity papers map wheel check-wheel audit-packages lock clean
+.PHONY: help install run browser test test-fast test-times test-pythons test-gpu stress deploy-demo deploy-demo-tables reproduce leaderboard \
+	docs lint format bench bench-privacy parity papers map wheel check-wheel sbom release audit-packages lock clean
 
 PYTHON ?= python3
-PY := .venv/bin/python
+VENV ?= .venv
+PY := $(VENV)/bin/python
+# Versions or paths. uv finds those that are installed, and downloads the others where it may.
+PYTHONS ?= 3.11 3.12 3.13
+# pyenv answers to the versions that are named here, else uv takes its python3.13 for broken.
+FRESH = PYENV_VERSION=$$(pyenv versions --bare 2>/dev/null | sort -rV | paste -sd: -) $(PY) -m uv venv --quiet --no-config
 # One process more than the two cores that CI has: some tests wait for other processes.
 JOBS ?= 3
 FIND_CHROMIUM = command -v chromium || command -v chromium-browser || command -v google-chrome
@@ -14,13 +19,13 @@ export FLWR_DISABLE_UPDATE_CHECK = 1
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 16
 
-install: .venv/installed ## everything into .venv, from requirements.txt (hashes are checked)
+install: $(VENV)/installed ## everything into .venv, from requirements.txt (hashes are checked)
 
 # The last line writes the bytecode of what a run imports: where Python may not, every start would compile torch anew.
-.venv/installed: requirements.txt pyproject.toml
-	@test -x $(PY) || $(PYTHON) -m venv .venv
-	@awk '/^[a-z]/ {on = /^uv==/} on' requirements.txt >.venv/uv.txt
-	@$(PY) -m uv --version >/dev/null 2>&1 || $(PY) -m pip install --quiet --disable-pip-version-check --require-hashes -r .venv/uv.txt
+$(VENV)/installed: requirements.txt pyproject.toml
+	@test -x $(PY) || $(PYTHON) -m venv $(VENV)
+	@awk '/^[a-z]/ {on = /^uv==/} on' requirements.txt >$(VENV)/uv.txt
+	@$(PY) -m uv --version >/dev/null 2>&1 || $(PY) -m pip install --quiet --disable-pip-version-check --require-hashes -r $(VENV)/uv.txt
 	@$(PY) -m uv pip install --quiet --python $(PY) --require-hashes -r requirements.txt
 	@$(PY) -m uv pip install --quiet --python $(PY) --no-deps --no-build-isolation -e .
 	@env -u PYTHONDONTWRITEBYTECODE $(PY) -c "import fedpriv.commands.runs, fedpriv.runs.start, fedpriv.engines.ray, fedpriv.report.page"
@@ -52,6 +57,10 @@ test-fast: install ## quick tests of the lower rooms, about a minute, for daily 
 test-times: ## runs all tests and writes which of them are slow (tests/slow_tests.txt)
 	$(MAKE) test ARGS="--list-slow $(ARGS)"
 
+test-pythons: install ## all tests on each of PYTHONS, in build/pythons (hours; a minute or two each: RUNS=test-fast)
+	@for one in $(PYTHONS); do place=build/pythons/$$(basename $$one); set -e; \
+		test -x $$place/bin/python || $(FRESH) --seed --python $$one $$place; $(MAKE) $(or $(RUNS),test) VENV=$$place; done
+
 test-gpu: install ## tests of the GPU paths; fails where there is no GPU
 	$(PY) -m pytest -m gpu $(ARGS)
 
@@ -68,8 +77,8 @@ lint: install ## ruff (lint and format), mypy, and the container files
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy
-	.venv/bin/hadolint deploy/*.Dockerfile
-	.venv/bin/compose-lint check --fail-on low deploy/compose.yaml
+	$(VENV)/bin/hadolint deploy/*.Dockerfile
+	$(VENV)/bin/compose-lint check --fail-on low deploy/compose.yaml
 
 format: install ## let ruff format and sort
 	$(PY) -m ruff check --fix .
@@ -107,16 +116,35 @@ map: install ## docs/architecture.svg: the rooms and floors of the code, drawn f
 	$(PY) -m tools.architecture
 
 wheel: install ## the wheel and the source distribution, in build/dist
-	PATH="$$PWD/.venv/bin:$$PATH" $(PY) -m uv build --quiet --no-build-isolation -o build/dist
+	PATH="$$PWD/$(VENV)/bin:$$PATH" $(PY) -m uv build --quiet --no-build-isolation -o build/dist
 
 check-wheel: install ## the wheel fedpriv-check, of `fedpriv check` alone, in build/dist
-	PATH="$$PWD/.venv/bin:$$PATH" $(PY) -m tools.check_wheel
+	PATH="$$PWD/$(VENV)/bin:$$PATH" $(PY) -m tools.check_wheel
 
-audit-packages: install ## known weaknesses of all locked packages, and lists of materials (SBOM) in build/dist; needs the network
+sbom: install ## lists of materials (SBOM, CycloneDX) of servers and nodes, from the locks, in build/dist
 	@mkdir -p build/dist
+	@for list in requirements node; do \
+		$(PY) -W ignore -m cyclonedx_py requirements --pyproject pyproject.toml --output-reproducible \
+			-o build/dist/$$list.sbom.json deploy/$$list.txt || exit 1; done
+
+release: install ## a release in build/dist (wheels, source, SBOM), tried with its locks on each of PYTHONS; docs in build/docs (minutes)
+	@rm -rf build/dist build/release
+	@$(MAKE) wheel check-wheel sbom docs
+	@$(MAKE) audit-packages || ! grep -q "^Found " build/audit.txt
+	@for one in $(PYTHONS); do place=build/release/$$(basename $$one); set -e; export FEDPRIV_HOME=$$PWD/build/release/home; \
+		$(FRESH) --python $$one $$place/full; $(FRESH) --python $$one $$place/check; \
+		$(PY) -m uv pip install --quiet --python $$place/full/bin/python --require-hashes -r deploy/requirements.txt; \
+		$(PY) -m uv pip install --quiet --python $$place/full/bin/python --no-deps build/dist/fedpriv-*.whl; \
+		$(PY) -m uv pip install --quiet --python $$place/check/bin/python -c requirements.txt build/dist/fedpriv_check-*.whl; \
+		(cd $$place && full/bin/fedpriv -q num_rounds=2 hydra.run.dir=run && full/bin/fedpriv certificate run && \
+			full/bin/fedpriv audit run=run trials=2000 && check/bin/fedpriv-check --help >/dev/null); \
+		echo "$$one: $$($$place/full/bin/fedpriv --version) works"; rm -rf $$place; done
+	@ls build/dist
+
+audit-packages: install ## known weaknesses of all locked packages; needs the network
 	@for list in requirements deploy/requirements deploy/node; do \
-		.venv/bin/pip-audit --strict --disable-pip --require-hashes --progress-spinner off -r $$list.txt -f cyclonedx-json \
-			-o build/dist/$$(basename $$(dirname $$list))-$$(basename $$list).sbom.json >build/audit.txt 2>&1; code=$$?; \
+		$(VENV)/bin/pip-audit --strict --disable-pip --require-hashes --progress-spinner off -r $$list.txt \
+			>build/audit.txt 2>&1; code=$$?; \
 		cat build/audit.txt; \
 		if [ $$code != 0 ] && ! grep -q "^Found " build/audit.txt; then \
 			echo "audit-packages: the database of advisories could not be reached: nothing is known of $$list.txt"; exit 2; \

@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from fedpriv.runs.flower_accountant import accountant
     from fedpriv.training.trained_model import TrainedModel
 
-__version__ = "0.1.0"
+__version__ = "1.0.0"
 
 
 def _keep_to_this_machine() -> None:

@@ -38,6 +38,7 @@ SHELLS = ("", "sh", "bash", "console")
 INLINE = re.compile(r"`((?:\.venv/bin/)?python -m [^`]+|(?:\.venv/bin/)?fedpriv [^`]*=[^`]*|make [a-z][^`]*)`")
 
 CONTAINERS = "tests/system/test_containers.py::test_a_documented_command_is_taken_by_its_program"
+CLUSTERS = "tests/system/test_clusters.py::test"
 #: Commands that are not carried out here: (the whole command, why, the test that does the same or None).
 ELSEWHERE: tuple[tuple[str, str, str | None], ...] = (
     (
@@ -54,6 +55,16 @@ ELSEWHERE: tuple[tuple[str, str, str | None], ...] = (
         r"pip (download|install) .*",
         "fetches packages",
         CONTAINERS,
+    ),
+    (
+        r"kubectl .*|sbatch .*|ray job submit --no-wait .*|.* runs/seeds/1",
+        "needs a cluster",
+        f"{CLUSTERS}_a_documented_command_is_taken",
+    ),
+    (
+        r"make (sbom|release)",
+        "writes into build/dist; a release takes minutes, and tries each Python",
+        "tests/system/test_pythons.py::test_the_list_of_materials_has_every_locked_package",
     ),
     (r"make install.*", "fetches packages; CI begins with it", None),
     (r"export [A-Z_]+=.*|umask [0-7]+", "sets up the shell it is typed in", CONTAINERS),

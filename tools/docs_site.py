@@ -10,6 +10,8 @@ from typing import Any
 
 from mkdocs.structure.files import File
 
+import fedpriv
+
 ROOT = Path(__file__).resolve().parents[1]
 #: Files outside docs/ -> their pages.
 ELSEWHERE = {
@@ -45,6 +47,12 @@ REFERENCE = {
     ),
 }
 _LINK = re.compile(r"\[([^\]]*)\]\(([^)\s#:]+)((?:#[^)\s]*)?)\)")
+
+
+def on_config(config: Any) -> Any:
+    """MkDocs' event: every page's head names the version that it is about."""
+    config.site_name = f"fedpriv {fedpriv.__version__}"
+    return config
 
 
 def on_files(files: Any, config: Any) -> Any:

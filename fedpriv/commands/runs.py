@@ -53,6 +53,7 @@ from fedpriv.runs.sweep import (
     planned,
     refuse_used,
     run_job,
+    take_gpu,
     which,
 )
 
@@ -302,6 +303,7 @@ def job(_: Any) -> float | None:
         config = compose(overrides)
         if parallel:  # a worker whose parent was killed would wait for its next job for ever
             end_with_parent(config.operations.stop_grace)
+            take_gpu(folder.parent)
         if sweep:
             warn(config)
             _start_ray_early(config)

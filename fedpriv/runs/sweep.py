@@ -8,8 +8,9 @@ import sys
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import BrokenExecutor
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from hydra.core.override_parser.types import Override
 from hydra.experimental.callback import Callback
@@ -21,6 +22,7 @@ from fedpriv.common.places import CONFIG_DIR
 from fedpriv.common.printing import say
 from fedpriv.common.run_files import mapping_in, refuse_links, text_in
 from fedpriv.common.stopping import stop
+from fedpriv.common.systems import lock
 from fedpriv.common.verbosity import is_quiet
 from fedpriv.config.compose import parse
 from fedpriv.config.owner import is_own, mark_own
@@ -89,6 +91,34 @@ def _broken(launch: Callable[[], object], only: Collection[int] | None = None) -
     return None
 
 
+def take_gpu(folder: Path) -> None:
+    """Gives this process, one of several that run a sweep's jobs, one of the machine's GPUs (or of those that
+    CUDA_VISIBLE_DEVICES names) for as long as it lives: the one that fewest of the others have. To be called before
+    torch touches a GPU.
+    """
+    import torch
+
+    said = os.environ.get("CUDA_VISIBLE_DEVICES")
+    gpus = list(map(str, range(torch.cuda.device_count()))) if said is None else [one for one in said.split(",") if one]
+    if _taken or len(gpus) < 2:
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    for share, (number, gpu) in ((share, one) for share in count(1) for one in enumerate(gpus)):
+        file = (folder / f".gpu-{number}-{share}").open("w")
+        try:
+            lock(file)
+        except OSError:
+            file.close()
+            continue
+        _taken.append(file)
+        os.environ["CUDA_VISIBLE_DEVICES"] = gpu
+        return
+
+
+#: The open file whose lock is this process's GPU.
+_taken: list[IO[str]] = []
+
+
 def left_out(job: Path) -> bool:
     """Whether the launcher's pass is not about the job with this folder."""
     path = job.parent / PASS_FILE
@@ -108,7 +138,8 @@ def sweep_ended(folder: Path, broken: str | None = None) -> None:
     """Says which jobs finished, failed, were left half-done and never began, and compares those that finished. broken:
     why the launcher ended before the last job.
     """
-    (folder / PASS_FILE).unlink(missing_ok=True)
+    for path in (folder / PASS_FILE, *folder.glob(".gpu-*")):
+        path.unlink(missing_ok=True)
     failures = {
         path.parent.name: text_in(path.parent, path.name).strip() for path in sorted(folder.glob(f"*/{FAILURE_FILE}"))
     }

@@ -1,7 +1,9 @@
-"""A new version on a node that has a ledger: it reads what each release wrote, continues, and forgets no cost.
+"""What each release wrote is read by this version: a node goes on from its ledger and forgets no cost; run folders and
+certificates of 1.0 and later are read for ever.
 
-upgrade/VERSION/ has a node's files after two rounds, as that release wrote them, and what was then true of them
-(expected.json). Before a release, `PYTHONPATH=.:tests python tests/deployment/test_upgrade.py FOLDER` writes its own.
+upgrade/VERSION/ has a node's files after two rounds, as that release wrote them, from 1.0 on its certificate, a run's
+folder and the run's, and what was then true of them (expected.json). Before a release,
+`PYTHONPATH=.:tests python tests/deployment/test_upgrade.py tests/deployment/upgrade/VERSION` writes its own.
 """
 
 from __future__ import annotations
@@ -15,16 +17,24 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import yaml
+from conftest import NO_REPORT, SMALL
 from deployed import POLICY, Machines, asker
 from flwr.app import Message
 
+import fedpriv
+from fedpriv.certificates import statement, verify_certificate
+from fedpriv.certificates.signing import OF_NODE, OF_RUN
+from fedpriv.certificates.statement import signed
 from fedpriv.common.chain import BEFORE, followed
 from fedpriv.common.errors import LedgerRefused
 from fedpriv.common.messages import Refusal
+from fedpriv.config.compose import compose
 from fedpriv.deployment.data_ledger import LEDGER_FORMAT, DataLedger, Signer
 from fedpriv.deployment.policy import read_policy
+from fedpriv.runs.start import start_run
 
 UPGRADE = Path(__file__).parent / "upgrade"
 RELEASES = sorted(path for path in UPGRADE.iterdir() if path.is_dir()) if UPGRADE.is_dir() else []
@@ -75,6 +85,20 @@ def state(network: Machines) -> dict[str, Any]:
     }
 
 
+def truths(folder: Path) -> dict[str, Any]:
+    """What of a run's folder must be the same whichever version reads it."""
+    run = fedpriv.load(folder)
+    likely = run.model.probabilities(np.arange(10 * 64, dtype=np.uint8).reshape(10, 1, 8, 8)).argmax(1)
+    return {
+        "accuracy": run.summary["accuracy"]["final"],
+        "epsilon": [run.claimed_epsilon, run.verified_epsilon],
+        "rounds": len(run.metrics),
+        "releases": len(run.ledger),
+        "options": vars(run.config.strategy.options),
+        "classes": likely.tolist(),
+    }
+
+
 def write_release(folder: Path) -> None:
     """A node's files after `ROUNDS` rounds, as this version writes them."""
     with tempfile.TemporaryDirectory() as place:
@@ -94,6 +118,17 @@ def write_release(folder: Path) -> None:
         policy = yaml.safe_load(network.policy(0).read_text()) | {"counter": "/COUNTER"}
         (folder / "policy.yaml").write_text(yaml.safe_dump(policy))
         expected: dict[str, Any] = {"answer": last, "before": state(network)}
+        of_node = signed(statement.of_node(network.policy(0), network.data(0)), SIGNER, OF_NODE)
+        (folder / "node.json").write_text(json.dumps(of_node, indent=1) + "\n")
+        options = (*SMALL, NO_REPORT, "strategy=fedldp", "num_rounds=2", "model=linear", "checkpoint.every=0")
+        run = folder / "run"
+        start_run(compose(list(options)), run)
+        (run / "config.yaml").write_text((run / "config.yaml").read_text().replace(str(run.resolve()), "/RUN"))
+        for name in (".owner", ".lock"):  # of this machine
+            (run / name).unlink()
+        of_run = signed(statement.of_run(run), SIGNER, OF_RUN)
+        (folder / "run.json").write_text(json.dumps(of_run, indent=1) + "\n")
+        expected["run"] = truths(run)
         answer(ask(ROUNDS + 1))
         expected["epsilon_after"] = state(network)["epsilon"]
         (folder / "expected.json").write_text(json.dumps(expected, indent=1) + "\n")
@@ -123,16 +158,49 @@ def test_a_ledger_of_an_earlier_release_has_the_same_cost(node: Any) -> None:
 
 
 def test_a_node_with_an_earlier_releases_files_goes_on(node: Any) -> None:
-    """A run's options have had another digest then: its next round is another run's to the node, whose ledger charges
-    it as it would have charged it then, and whose answer is repeated byte for byte and at no cost.
+    """Where a run's options had another digest then, its next round is another run's to the node, whose ledger charges
+    it as it would have charged it then. An answer is repeated byte for byte and at no cost, that of the release too.
     """
     network, expected = node
     ask = asking(network)
     first = answer(ask(ROUNDS))
-    assert first == answer(ask(ROUNDS)) and first != expected["answer"]
+    assert first == answer(ask(ROUNDS))
     assert ask(ROUNDS - 1).error.code == Refusal.STALE
+    if first == expected["answer"]:
+        assert network.booked(0) == ROUNDS
+        answer(ask(ROUNDS + 1))
     assert state(network)["epsilon"] == pytest.approx(expected["epsilon_after"], rel=1e-12)
     assert network.booked(0) == ROUNDS + 1
+
+
+@pytest.fixture(params=[path for path in RELEASES if (path / "run").is_dir()], ids=lambda path: path.name)
+def release(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(request.param, tmp_path / "release"))
+
+
+def test_a_run_folder_of_an_earlier_release_is_read(release: Path, tmp_path: Path) -> None:
+    """Its figures, model and report; it is repeated in a new folder, and has a certificate."""
+    expected = json.loads((release / "expected.json").read_text())["run"]
+    found = truths(release / "run")
+    assert found.pop("options").items() >= expected.pop("options").items()  # later versions may have more
+    assert found == expected
+    run = fedpriv.load(release / "run")
+    assert "fedldp" in run.report.read_text()
+    again = fedpriv.rerun(run, ["num_rounds=1"], folder=tmp_path / "again", quiet=True)
+    assert again.config.model.name == "linear" and 0 < (again.verified_epsilon or 0) < (run.verified_epsilon or 0)
+    then = json.loads((release / "run.json").read_text())
+    assert statement.of_run(release / "run")["protections"] == then["protections"]
+
+
+@pytest.mark.parametrize("name", ["run", "node"])
+def test_a_certificate_of_an_earlier_release_is_verified(
+    name: str, release: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert verify_certificate.main([str(release / f"{name}.json"), f"key={SIGNER.public}"]) == 0
+    capsys.readouterr()
+    text = (release / f"{name}.json").read_text()
+    (release / f"{name}.json").write_text(text.replace('"delta": 1e-05', '"delta": 1e-06'))
+    assert verify_certificate.main([str(release / f"{name}.json")]) == 1
 
 
 def further(network: Machines, line: dict[str, Any]) -> None:

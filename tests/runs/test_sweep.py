@@ -55,6 +55,21 @@ def data(split):
     return (digits.images * 15).astype(np.uint8)[half, None], digits.target[half]
 """
 
+#: Data that write down which GPUs their process sees.
+SEEING = """
+import os
+import numpy as np
+from sklearn.datasets import load_digits
+
+
+def data(split):
+    with open("seen", "a") as file:
+        file.write(os.environ["CUDA_VISIBLE_DEVICES"] + " ")
+    digits = load_digits()
+    half = slice(1400) if split == "train" else slice(1400, None)
+    return (digits.images * 15).astype(np.uint8)[half, None], digits.target[half]
+"""
+
 
 def jobs_of(folder: Path) -> list[str]:
     return sorted(path.parent.name for path in folder.glob("*/config.yaml"))
@@ -117,6 +132,40 @@ def test_jobs_in_other_processes_are_counted(cli: Cli, tmp_path: Path, run: Run)
     assert "sweep: 1 runs finished, 1 failed" in outcome.out and "1-fedcad-digits: exit code 2" in outcome.out
     assert "0-fedcad-digits: round 2/2  accuracy" in outcome.out  # lines of different jobs can be told apart
     assert result_of(tmp_path / "sweep" / "0-fedcad-digits") == result_of(run("num_rounds=2"))
+
+
+def test_processes_of_a_sweep_share_its_gpus_evenly(tmp_path: Path):
+    """No GPU is needed: the variable names them. A process that has ended gives its own back."""
+    code = (
+        "import os, sys; from pathlib import Path; from fedpriv.runs.sweep import take_gpu; take_gpu(Path('sweep'))\n"
+        "take_gpu(Path('sweep')); print(os.environ['CUDA_VISIBLE_DEVICES'], flush=True); sys.stdin.read()"
+    )
+
+    def begun() -> tuple[str, subprocess.Popen[str]]:
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+        environment = os.environ | {"CUDA_VISIBLE_DEVICES": "3,5"}
+        process = subprocess.Popen([sys.executable, "-c", code], cwd=tmp_path, env=environment, **pipes)
+        return process.stdout.readline().strip(), process
+
+    (first, one), (second, two), (third, three) = begun(), begun(), begun()
+    two.communicate()
+    (fourth, four) = begun()
+    for process in (one, three, four):
+        process.communicate()
+    assert (first, second, third, fourth) == ("3", "5", "3", "5")
+
+
+@pytest.mark.slow
+def test_a_job_in_another_process_sees_one_gpu(tmp_path: Path):
+    (tmp_path / "seeing.py").write_text(SEEING)
+    launcher = ("hydra/launcher=joblib", "hydra.launcher.n_jobs=2", "hydra.sweep.dir=sweep")
+    options = (*QUIET, "dataset=custom", "dataset.path=seeing.data", "num_rounds=1", "seed=0,1")
+    environment = os.environ | {"CUDA_VISIBLE_DEVICES": "3,5"}
+    command = [sys.executable, "-m", "fedpriv", "-m", *options, *launcher]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert set((tmp_path / "seen").read_text().split()) <= {"3", "5"}
+    assert not list((tmp_path / "sweep").glob(".gpu*"))
 
 
 @pytest.mark.parametrize(

@@ -46,6 +46,7 @@ def test_every_page_of_the_docs_is_there(site: Path) -> None:
     notebook = json.loads((ROOT / "docs/notebook.ipynb").read_text())
     heading = "".join(notebook["cells"][0]["source"]).splitlines()[0].lstrip("# ")
     assert heading in (site / "notebook.html").read_text()
+    assert f"fedpriv {fedpriv.__version__}" in (site / "tutorial.html").read_text()
 
 
 def test_the_reference_has_every_call(site: Path) -> None:

@@ -5,7 +5,9 @@ version lacks. Only one Python runs these tests; CONTRIBUTING.md says which othe
 from __future__ import annotations
 
 import ast
+import json
 import re
+import subprocess
 import sys
 import tomllib
 from pathlib import Path
@@ -62,7 +64,32 @@ def test_words_and_metadata_agree() -> None:
     for name in ("README.md", "CONTRIBUTING.md"):
         assert f"Python {SUPPORTED[0]} or later" in (ROOT / name).read_text(), name
     assert f"--universal --python-version {SUPPORTED[0]} " in (ROOT / "Makefile").read_text()
+    assert f"PYTHONS ?= {' '.join(SUPPORTED)}\n" in (ROOT / "Makefile").read_text()
     assert sys.version_info >= (3, 11)
+
+
+def test_the_version_is_the_same_everywhere() -> None:
+    """And its node's ledger, run folder and certificates are kept (`tests/deployment/test_upgrade.py`)."""
+    named = {"pyproject.toml": PROJECT["version"]}
+    for file, pattern in {
+        "fedpriv/__init__.py": r'__version__ = "(.*)"',
+        "CITATION.cff": r"version: (.*)",
+        "r/DESCRIPTION": r"Version: (.*)",
+        "CHANGELOG.md": r"## (\d\S*)",
+        "README.md": r".* Version (\d\S*):",
+    }.items():
+        (named[file],) = re.findall(rf"(?m)^{pattern}", (ROOT / file).read_text())[:1] or [""]
+    assert set(named.values()) == {PROJECT["version"]}, named
+    assert (ROOT / "tests/deployment/upgrade" / PROJECT["version"] / "run.json").is_file()
+
+
+def test_the_list_of_materials_has_every_locked_package() -> None:
+    command = ["make", "-s", "-o", "install", "sbom", f"VENV={sys.prefix}"]
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
+    made = json.loads((ROOT / "build/dist/node.sbom.json").read_text())
+    packages = {(one["name"], one["version"]) for one in made["components"]}
+    assert packages == {*re.findall(r"(?m)^([\w.-]+)==([\w.]+)", (ROOT / "deploy/node.txt").read_text())}
+    assert made["metadata"]["component"]["version"] == PROJECT["version"]
 
 
 def locked(file: str, environment: dict[str, str]) -> dict[str, str]:
