@@ -200,7 +200,7 @@ def test_a_users_datasets_py_stops_no_command(called: str, tmp_path: Path) -> No
 
 def test_the_users_folder_comes_last_and_is_put_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    sys.path[:0] = ["", str(tmp_path)]
+    monkeypatch.setattr(sys, "path", ["", str(tmp_path), str(ROOT)])  # no other test's entries
     before = list(sys.path)
     with with_own_methods():
         assert sys.path == [*(entry for entry in before if entry not in ("", str(tmp_path))), str(tmp_path)]
