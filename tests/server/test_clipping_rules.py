@@ -388,7 +388,7 @@ REFUSED = [
     (
         ["strategy.server.clipping=adp", "strategy.client.clip_norm=11"],
         "strategy.client.clip_norm",
-        "from strategy.server.floor=0.001 to norm_bound=10.0",
+        "from strategy.server.floor=0.001 to strategy.server.norm_bound=10.0",
     ),
 ]
 
