@@ -213,7 +213,6 @@ RECORDED = (
         for trust, experiment in bench_backbones.CHOSEN.items()
         for n in range(4)
     ),
-    ("docs/privunit.md", "On CIFAR-10, ", CIFAR, 0, 8, of_cifar, "our network", 3),
 )
 #: Figures whose runs were not kept: (page, beginning of the part, the options that the page gives them).
 NOT_KEPT = (
