@@ -9,7 +9,7 @@
     python -m benchmarks.guard_tables found     # five machines, 20 splits: what the search found, and Flower's own
     python -m benchmarks.guard_tables whole     # the same without shards: the laws of Flower's own wrappers
     python -m benchmarks.guard_tables practices # ten machines with made tables of 11, 50 and 200 columns
-    python -m benchmarks.guard_tables show      # the tables of docs/guard.md
+    python -m benchmarks.guard_tables show      # the tables of docs/guard_figures.md
 
 Lines of JSON in benchmarks/results/guard.jsonl, one for each run; what is there is not run again. The app runs in this
 process (its answers are the same in a sandbox), and shards, clipping, noise and account are the guard's own code.

@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 #: Options or questions. No Sequence[str]: a type checker takes one text for that, and a run does not.
-Given = list[str] | tuple[str, ...]
+Strings = list[str] | tuple[str, ...]
 
 
 def checked(function: F) -> F:
@@ -465,7 +465,7 @@ def paths_of(code: Mapping[str, Callable[..., Any]]) -> list[str]:
 
 @checked
 def run(
-    options: Given = (),
+    options: Strings = (),
     *,
     code: Mapping[str, Any] = MappingProxyType({}),
     folder: str | Path | None = None,
@@ -490,7 +490,7 @@ def run(
 
 
 @checked
-def resume_run(run: Run | str | Path, options: Given = (), *, quiet: bool = False) -> Run:
+def resume_run(run: Run | str | Path, options: Strings = (), *, quiet: bool = False) -> Run:
     """Goes on with an interrupted run from its newest checkpoint; it ends as if nothing had happened, bit for bit.
     options: of operations.*, tracking.* and of places on this machine (``dataset.root``), and ``engine=inprocess`` or
     ``engine=ray`` with ``engine.workers``, which end with the same bits.
@@ -506,7 +506,7 @@ def resume_run(run: Run | str | Path, options: Given = (), *, quiet: bool = Fals
 
 
 @checked
-def extend_run(run: Run | str | Path, options: Given, *, quiet: bool = False) -> Run:
+def extend_run(run: Run | str | Path, options: Strings, *, quiet: bool = False) -> Run:
     """More rounds for a run that has finished: ``["num_rounds=120"]``. They are priced, with all that was released
     before, before the first of them begins.
 
@@ -525,7 +525,9 @@ def extend_run(run: Run | str | Path, options: Given, *, quiet: bool = False) ->
 
 
 @checked
-def rerun(run: Run | str | Path, options: Given = (), *, folder: str | Path | None = None, quiet: bool = False) -> Run:
+def rerun(
+    run: Run | str | Path, options: Strings = (), *, folder: str | Path | None = None, quiet: bool = False
+) -> Run:
     """Repeats a run, finished or not, in a folder of its own, with other values where options say so:
     ``["local.lr=0.05", "seed=1"]``. folder: as in `run`.
 
@@ -544,7 +546,7 @@ def rerun(run: Run | str | Path, options: Given = (), *, folder: str | Path | No
 
 
 @checked
-def plan_run(options: Given = ()) -> Plan:
+def plan_run(options: Strings = ()) -> Plan:
     """What a run would cost: epsilons, bytes, time. Trains nothing, releases nothing, writes nothing.
 
     Raises `OptionError`, `DataError`.
@@ -569,14 +571,14 @@ def plan_run(options: Given = ()) -> Plan:
 
 @checked
 def audit_run(
-    run: Run | str | Path | Given,
+    run: Run | str | Path | Strings,
     *,
     level: Literal["mechanism", "training"] = "mechanism",
     trials: int = 200_000,
     confidence: float = 0.95,
     participations: int | None = None,
     seed: int = 0,
-    places: Given = (),
+    places: Strings = (),
 ) -> Audit:
     """Attacks the release code (``level="mechanism"``), or a real run with canaries (``"training"``).
 
@@ -601,7 +603,7 @@ def audit_run(
 
 @checked
 def attack_run(
-    run: Run | str | Path, attack: str = "all", *, quiet: bool = False, places: Given = (), **options: Any
+    run: Run | str | Path, attack: str = "all", *, quiet: bool = False, places: Strings = (), **options: Any
 ) -> Attacks:
     """Membership inference against a finished run, with controls. attack: names with commas, or ``all`` that the run
     allows. places: as of `audit_run`. options: members, known_share, shadows, workers, seed, control_models,
@@ -679,12 +681,12 @@ def compare_runs(runs: Sequence[Run | str | Path]) -> Comparison:
 @checked
 def ask(
     table: Any,
-    questions: Given,
+    questions: Strings,
     schema: TableSchema | Mapping[str, Any] | str | Path,
     epsilon: float,
     *,
     delta: float = 1e-5,
-    options: Given = (),
+    options: Strings = (),
     folder: str | Path | None = None,
     quiet: bool = True,
 ) -> Answers:
@@ -739,12 +741,12 @@ def check(target: Any, **options: Any) -> CheckResult:
 # --- parts -----------------------------------------------------------------------------------------------
 
 
-def _one_run(options: Given) -> Config:
+def _one_run(options: Strings) -> Config:
     _check_overrides(options)
     return compose(list(options))
 
 
-def _check_overrides(options: Given) -> None:
+def _check_overrides(options: Strings) -> None:
     """One value for each option, and nothing that is for the command line. Raises `OptionError`."""
     for override in parse(options):
         key, value = override.key_or_group, override.get_value_string() if not override.is_delete() else ""

@@ -86,7 +86,7 @@ def half(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("fedcad", "fedcad: there is no such command; did you mean strategy=fedcad?"),
         ("cifar10", "did you mean dataset=cifar10?"),
         ("empty", "empty: a folder is no command; did you mean fedpriv report empty"),
-        ("deploy|nod", "deploy=nod: allowed: credentials, superlink, node; did you mean node?"),
+        ("deploy|nod", "deploy=nod: allowed: credentials, superlink, node, doctor; did you mean node?"),
         ("help|fedcat", "help=fedcat: there is no such method, command or option; did you mean fedcad"),
         ("help|epsilon", "command or option; did you mean privacy.target_epsilon?"),
         ("papers|x=1", "x=1: no such option; allowed: none"),

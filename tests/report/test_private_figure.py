@@ -213,7 +213,6 @@ RECORDED = (
         for trust, experiment in bench_backbones.CHOSEN.items()
         for n in range(4)
     ),
-    ("docs/privunit.md", "On CIFAR-10, ", CIFAR, 0, 8, of_cifar, "our network", 3),
 )
 #: Figures whose runs were not kept: (page, beginning of the part, the options that the page gives them).
 NOT_KEPT = (
@@ -243,7 +242,7 @@ NOT_KEPT = (
         "experiment=hospitals strategy=moments model=moments engine.trainer=auto num_rounds=1",
     ),
     ("docs/tables.md", "`strategy.client.recalibration` is how many", "experiment=hospitals dataset=practices"),
-    ("docs/methods.md", "| AGN, guarantee fixed", "experiment=agn_mnist_private scale=small"),
+    ("docs/methods.md", "The paper's accuracies on MNIST", "experiment=agn_mnist_private scale=small"),
     (WEIGHTS, "| single images, epsilon 3", "experiment=example_cifar"),
     (
         WEIGHTS,
