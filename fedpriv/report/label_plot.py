@@ -43,7 +43,7 @@ def draw_label_distribution(data: FederatedData, path: Path | str) -> None:
     num_clients, num_classes = shown.shape
     bars = num_clients <= MAX_BARS and num_classes <= MAX_COLOURS
     rows_height = float(np.clip(0.13 * num_clients, 1.6, 11.0))
-    figure = Figure(figsize=(INCHES, rows_height + 1.7), dpi=110, layout="constrained")
+    figure = Figure(figsize=(INCHES, rows_height + 1.7), dpi=200, layout="constrained")
     axes = figure.add_subplot()
     if bars:
         _draw_bars(axes, shown, data.dataset.classes)

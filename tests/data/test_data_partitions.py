@@ -449,7 +449,7 @@ def test_the_picture_of_the_label_distribution_is_drawn(num_clients: int, num_cl
     draw_label_distribution(made_up(num_clients, num_classes), tmp_path / "labels.png")
     with Image.open(tmp_path / "labels.png") as picture:
         assert picture.format == "PNG"
-        assert picture.width > 600 and 200 < picture.height < 1600
+        assert picture.width > 600 and 200 < picture.height < 2600
         colours = len(set(map(tuple, np.asarray(picture.convert("RGB")).reshape(-1, 3)[::7].tolist())))
     assert colours > min(num_clients, num_classes, 20)
 
