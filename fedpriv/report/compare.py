@@ -1,9 +1,9 @@
 """Several runs side by side: grouped over seeds, one table per threat model; as text, CSV and LaTeX.
 
 **Who wins.** Rows with equal verified epsilon on the same data are a level; its best mean comes first. Every other row
-is compared with it, paired over the seeds that both have. The best was chosen by these runs, so p is adjusted (Holm) over all pairs of
-rows of a level, all levels of the table together: whichever pairs are shown, the chance of any wrong "ahead" is at most
-`FAMILY_ERROR`.
+is compared with it, paired over the seeds that both have. The best was chosen by these runs, so p is adjusted (Holm)
+over all pairs of rows of a level, all levels of the table together: whichever pairs are shown, the chance of any wrong
+"ahead" is at most `FAMILY_ERROR`.
 """
 
 from __future__ import annotations
