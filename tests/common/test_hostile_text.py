@@ -37,6 +37,7 @@ from fedpriv.deployment import supernode
 from fedpriv.deployment.bundles import Approved
 from fedpriv.deployment.policy import read_policy
 from fedpriv.report.__main__ import main as report_main
+from fedpriv.report.reading import find_runs
 
 
 @contextmanager
@@ -106,6 +107,15 @@ def test_a_pipe_in_a_class_folder_is_answered_and_the_lock_is_free(tmp_path: Pat
     with not_for_ever(60), pytest.raises(RunFailed):
         network.serve(network.overrides("dataset.examples=[12]"))
     assert network.booked(0) == 0
+
+
+def test_a_pipe_among_folders_of_runs_is_not_waited_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run, pipe = make_run(tmp_path / "run", rounds=1), tmp_path / "pipe"
+    pipe.mkdir()
+    os.mkfifo(pipe / "config.yaml")
+    with not_for_ever():
+        assert find_runs([tmp_path]) == [run]
+    assert capsys.readouterr().err == f"fedpriv: left out, as no run of fedpriv: {pipe}\n"
 
 
 # --- formulas ----------------------------------------------------------------------------------------------------
