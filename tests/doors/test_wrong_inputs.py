@@ -86,7 +86,7 @@ def half(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("fedcad", "fedcad: there is no such command; did you mean strategy=fedcad?"),
         ("cifar10", "did you mean dataset=cifar10?"),
         ("empty", "empty: a folder is no command; did you mean fedpriv report empty"),
-        ("deploy|nod", "deploy=nod: allowed: credentials, superlink, node; did you mean node?"),
+        ("deploy|nod", "deploy=nod: allowed: credentials, superlink, node, doctor; did you mean node?"),
         ("help|fedcat", "help=fedcat: there is no such method, command or option; did you mean fedcad"),
         ("help|epsilon", "command or option; did you mean privacy.target_epsilon?"),
         ("papers|x=1", "x=1: no such option; allowed: none"),
@@ -239,6 +239,8 @@ def test_an_option_that_is_given_twice_is_told(capfd: pytest.CaptureFixture[str]
     said = capfd.readouterr()
     assert said.err == "fedpriv: num_rounds is given as 2 and as 3: the last one counts\n"
     assert "rounds            3" in said.out
+    assert main(["predict", "run=one", "run=one", "run=two", "rows.csv", "out=new.csv"]) == 2
+    assert capfd.readouterr().err.startswith("fedpriv: run is given as one and as two: the last one counts\n")
 
 
 @pytest.mark.parametrize(("clip_norm", "doubted"), [(0.5, False), (100, True)])
