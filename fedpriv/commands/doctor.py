@@ -11,6 +11,7 @@ booked; the SuperLink is asked for its health. Exit code 1: something is wrong.
 
 from __future__ import annotations
 
+import errno
 import os
 import platform
 import shutil
@@ -25,7 +26,7 @@ from typing import Annotated
 from pydantic import Field
 
 from fedpriv.commands import superlink as servers
-from fedpriv.commands.node import Client, Node, check_shards, identity_of, there
+from fedpriv.commands.node import Client, Node, SuperLink, check_shards, identity_of, there
 from fedpriv.common.command_line import DONE, FAILED, Existing, address_of, command, nearest
 from fedpriv.common.errors import DataError, FedprivError, OptionError, PolicyRefused
 from fedpriv.common.messages import NODE_REMEDIES, Refusal
@@ -41,6 +42,14 @@ UNREACHED = {
     "with this name: `fedpriv deploy credentials server FOLDER host=NAME`",
     "certificate": "ca.crt must be of the authority that signed the server's certificate, and no proxy may end TLS",
     "": "start the SuperLink, and let firewalls pass its port; a site's proxy belongs into HTTPS_PROXY, a dead one not",
+}
+
+
+#: Why no socket was bound -> what to do about it.
+UNBOUND = {
+    errno.EADDRINUSE: "stop what listens there (`ss -ltnp` names it), or choose another port",
+    errno.EADDRNOTAVAIL: "host= must be an address of this machine",
+    errno.EACCES: "choose a port from 1024 on",
 }
 
 
@@ -96,15 +105,23 @@ class Doctor:
                 servers.bound(option, host, port).close()
                 found += [f"{port} is free"]
             except OptionError as busy:
+                number = next((one for one in UNBOUND if os.strerror(one) in busy.allowed), errno.EADDRINUSE)
+                wrong = OptionError(option, port, f"{busy.allowed}: {UNBOUND[number]}")
+                if number != errno.EADDRINUSE:
+                    raise wrong from None
                 try:
                     ask()
                 except (httpx.HTTPError, FedprivError, OSError):
-                    remedy = "stop what listens there (`ss -ltnp` names it), or choose another port"
-                    raise OptionError(option, port, f"{busy.allowed}: {remedy}") from None
+                    raise wrong from None
                 found += [f"{port} answers already, as it should where the service runs"]
 
-    def see_disk(self, *folders: Path) -> None:
+    def see_disk(self, *folders: Path, database: Path | None = None) -> None:
+        """database: which no service makes a folder for."""
         with self.check("disk") as found:
+            if database is not None:
+                folders = (*folders, place := database.absolute().parent)
+                if not place.is_dir():
+                    raise OptionError("database", database, f"there is no such folder: mkdir {place}")
             for folder in folders:
                 place = next(path for path in (folder, *folder.absolute().parents) if path.exists())
                 if not os.access(place, os.W_OK | os.X_OK):
@@ -140,7 +157,7 @@ def server(
         found += [f"until {own.not_valid_after_utc:%Y-%m-%d}, for nodes that call this server {shown}"]
     doctor.see_port("port", address_of(host), port, lambda: ask(f"{public}:{port}", authority))
     doctor.see_port("control", here, control, lambda: ask(f"{here}:{control}", authority))
-    doctor.see_disk(get_flwr_home(), *([database.parent] if database else []))
+    doctor.see_disk(get_flwr_home(), database=database)
     return doctor.code
 
 
@@ -148,7 +165,7 @@ def server(
 def node(
     *overrides: str,
     node: Node,
-    superlink: str,
+    superlink: SuperLink,
     credentials: Existing,
     client: Client,
     port: Annotated[int, Field(ge=1024, le=65535)] = 9094,

@@ -72,6 +72,9 @@ if TYPE_CHECKING:
 
 
 Client = Annotated[int, Field(ge=0, le=2**31)]
+SuperLink = Annotated[
+    str, Field(pattern=r"^(\[[\w:.%]+\]|[^\s/:@\[\]]+):\d{1,5}$", description="HOST:PORT, as in server.example:8000")
+]
 
 
 @dataclass(frozen=True)
@@ -306,7 +309,7 @@ def snapshot(policy_file: Path, data: Path, thorough: bool = False) -> NodeSnaps
 def run(
     *,
     node: Node,
-    superlink: str,
+    superlink: SuperLink,
     credentials: Existing,
     client: Client,
     port: Annotated[int, Field(ge=1024, le=65535)] = 9094,

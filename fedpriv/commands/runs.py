@@ -28,6 +28,7 @@ from fedpriv.common.command_line import (
     outcome,
     path_of,
     shown,
+    take,
 )
 from fedpriv.common.errors import OptionError, RunFailed, RunFolderError
 from fedpriv.common.files import write_atomic
@@ -137,9 +138,7 @@ def _dispatch(arguments: list[str]) -> int:
     multirun = flags.multirun
     said: dict[str, str] = {}
     for key, value in map(key_and_value, overrides):
-        if said.setdefault(key, value) != value and not is_quiet():
-            say(f"fedpriv: {key} is given as {said[key]} and as {value}: the last one counts", file=sys.stderr)
-        said[key] = value
+        take(said, key, value)
     commands = {key: value for key, value in map(key_and_value, overrides) if key in COMMANDS}
     for command, work in (("resume", _resume), ("rerun", _rerun), ("extend", _extend)):
         if commands.get(command, "null") != "null":

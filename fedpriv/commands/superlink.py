@@ -155,7 +155,7 @@ def check_certificate(keys: Path) -> None:
         serving.load_cert_chain(keys / "server.crt", keys / "server.key")
         asking = ssl.create_default_context(cafile=keys / "ca.crt")
     except ssl.SSLError as error:
-        raise refuse(f"server.crt, server.key and ca.crt do not go together ({error.reason})") from None
+        raise refuse(f"server.crt, server.key and ca.crt do not go together ({error.reason or error})") from None
     there, here = ssl.MemoryBIO(), ssl.MemoryBIO()
     server = serving.wrap_bio(there, here, server_side=True)
     client = asking.wrap_bio(here, there, server_hostname=CONTROL_HOST)

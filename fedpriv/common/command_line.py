@@ -23,7 +23,7 @@ from fedpriv.common import systems
 from fedpriv.common.errors import FedprivError, OptionError, RunFailed
 from fedpriv.common.printing import say
 from fedpriv.common.stopping import signal_of
-from fedpriv.common.verbosity import is_verbose
+from fedpriv.common.verbosity import is_quiet, is_verbose
 
 T = TypeVar("T")
 
@@ -225,12 +225,19 @@ def _split(arguments: Sequence[str], names: Sequence[str], overrides: bool) -> t
         if name in names and (equals or dashes):
             if not equals and not rest:
                 raise OptionError(word, "", "needs a value")
-            given[name] = value if equals else rest.pop(0)
+            take(given, name, value if equals else rest.pop(0))
         elif overrides or not (word.startswith("-") or (equals and (not name or name.isidentifier()))):
             others.append(word)
         else:
             raise no_such_option(word.partition("=")[0], value, names)
     return given, others
+
+
+def take(said: dict[str, str], name: str, value: str) -> None:
+    """Notes an option's value; tells where it had another."""
+    if said.get(name, value) != value and not is_quiet():
+        say(f"fedpriv: {name} is given as {said[name]} and as {value}: the last one counts", file=sys.stderr)
+    said[name] = value
 
 
 def no_such_option(name: str, value: object, names: Sequence[str]) -> OptionError:

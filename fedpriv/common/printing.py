@@ -52,6 +52,11 @@ class OneLine(logging.Filter):
 def say(*values: object, sep: str = " ", end: str = "\n", file: TextIO | None = None, flush: bool = False) -> None:
     """As the built-in ``print``; what a terminal would take for a command is written as Python writes it.
 
-    Names of classes, files and runs are anybody's: all that this project prints passes here.
+    Names of classes, files and runs are anybody's: all that this project prints passes here. So is what a terminal's
+    encoding lacks (an epsilon in ASCII).
     """
-    print(plain(sep.join(map(str, values))), end=end, file=file, flush=flush)
+    text = plain(sep.join(map(str, values)))
+    try:
+        print(text, end=end, file=file, flush=flush)
+    except UnicodeEncodeError:
+        print(text.encode("ascii", "backslashreplace").decode(), end=end, file=file, flush=flush)

@@ -58,6 +58,7 @@ HEAD = """\
 # (a clinical range, a code list), since models and noise are scaled by it.
 #   numbers and dates: range: [low, high]     categories: values: [a, b]
 #   free text: text: hashed, dims: 256        not for the model: ignore: true
+#   a target whose numbers are codes: task: classification, classes: [0, 1], positive: 1
 # {target} is taken as the target; `unit: COLUMN` protects all rows of a person together.
 """
 

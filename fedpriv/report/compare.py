@@ -1,9 +1,9 @@
 """Several runs side by side: grouped over seeds, one table per threat model; as text, CSV and LaTeX.
 
-**Who wins.** Rows with equal verified epsilon are a level; its best mean comes first. Every other row is compared with
-it, paired over the seeds that both have. The best was chosen by these runs, so p is adjusted (Holm) over all pairs of
-rows of a level, all levels of the table together: whichever pairs are shown, the chance of any wrong "ahead" is at most
-`FAMILY_ERROR`.
+**Who wins.** Rows with equal verified epsilon on the same data are a level; its best mean comes first. Every other row
+is compared with it, paired over the seeds that both have. The best was chosen by these runs, so p is adjusted (Holm)
+over all pairs of rows of a level, all levels of the table together: whichever pairs are shown, the chance of any wrong
+"ahead" is at most `FAMILY_ERROR`.
 """
 
 from __future__ import annotations
@@ -49,6 +49,8 @@ IN_FRONT = 3
 
 #: Verified epsilons of one level differ by at most this share.
 SAME_EPSILON = 0.02
+#: Options that say on what a run was tested; of the sets that everybody has, the folder does not.
+DATA, OWN_FILES = ("name", "hub_name", "subset", "path", "test_root"), ("table", "image_folder")
 #: Options that move a method along its curve: rows that differ in nothing else are one method's.
 BUDGETS = frozenset(("target_epsilon", "epsilon", "noise_multiplier", "noise_std"))
 #: Rows that a sentence names; it counts the others.
@@ -79,9 +81,9 @@ LATEX_BEST = (
 MAY_BE_ALIKE = ("95 % interval", "to the best", "p", "claimed ε", "audited ε", "seeds")
 WARNING = "Epsilons of different threat models are not comparable: each has a table of its own."
 COMPARISON_NOTE = (
-    "Rows of equal verified ε stand together, the best first. ± is one standard deviation over seeds; the interval is "
-    "the 95 % interval of the mean (Student's t), not cut at 0 or 100. To the best: the difference to the best row of "
-    "equal ε, paired over seeds, with its 95 % interval; p is adjusted for all pairs of the table (Holm)."
+    "Rows of equal verified ε on the same data stand together, the best first. ± is one standard deviation over seeds; "
+    "the interval is the 95 % interval of the mean (Student's t), not cut at 0 or 100. To the best: the difference to "
+    "the best of them, paired over seeds, with its 95 % interval; p is adjusted for all such pairs of the table (Holm)."
 )
 
 
@@ -139,6 +141,13 @@ class Row:
         return {seed: value for seed, value in found.items() if value is not None}
 
     @property
+    def data(self) -> list[str]:
+        """What tells whether two rows were tested on the same."""
+        dataset = self.group.runs[0].config.get("dataset") or {}
+        names = (*DATA, "root") if dataset.get("name") in OWN_FILES else DATA
+        return [str(dataset.get(name)) for name in names]
+
+    @property
     def surely_behind(self) -> bool:
         """Whether the best row of its level is ahead of it."""
         gap, p = self.to_best or (Spread(0, None), None)
@@ -193,13 +202,15 @@ def compare(runs: Sequence[RunFolder]) -> Comparison:
 
 
 def levels(rows: Iterable[Row]) -> list[list[Row]]:
-    """Rows of equal verified epsilon, ascending."""
+    """Rows of equal verified epsilon on the same data, ascending."""
     found: list[list[Row]] = []
     for row in sorted(rows, key=lambda row: (math.isnan(row.epsilon), row.epsilon)):
-        first = found[-1][0].epsilon if found else None
-        same = first is not None and (row.epsilon <= first * (1 + SAME_EPSILON) or math.isnan(row.epsilon + first))
-        if same and math.isnan(row.epsilon) == math.isnan(first or 0.0):
-            found[-1].append(row)
+        for level in found:
+            first, missing = level[0].epsilon, math.isnan(row.epsilon)
+            same = missing == math.isnan(first) and (missing or row.epsilon <= first * (1 + SAME_EPSILON))
+            if same and row.data == level[0].data:
+                level.append(row)
+                break
         else:
             found.append([row])
     return found

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from fedpriv.common.errors import CodeRefused, FedprivError, RunFolderError
+from fedpriv.common.files import open_regular
 from fedpriv.common.printing import say
 from fedpriv.common.run_files import (
     LONGEST,
@@ -159,7 +160,7 @@ def _is_own(folder: Path) -> bool:
     if (folder.parent / SWEEP_FILE).is_file():
         return True
     for name, word in OWN.items():
-        with suppress(OSError), (folder / name).open("rb") as file:
+        with suppress(OSError), open_regular(folder / name) as file:
             if word in file.read(1 << 16):
                 return True
     return False

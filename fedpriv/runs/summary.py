@@ -48,11 +48,11 @@ def privacy_figures(config: Config, plan: Plan, accounts: Accounts, stopped: int
         claim = client.claim(plan.participations[1], privacy.delta)
     by_opacus = accounts.by_opacus()
     added = {} if config.strategy.secure_sum == "assumed" else {"secure_sum": config.strategy.secure_sum}
+    across = {"across_sites": privacy.across_sites} if privacy.across_sites > 1 else {}
     return {
         **vars(client.threat),
         **added,
-        **person_word(config),
-        **({"across_sites": privacy.across_sites} if privacy.across_sites > 1 else {}),
+        **(protected := person_word(config) | across),
         **({} if by_opacus is None else {"opacus": by_opacus.to_json()}),
         **spent_before(config),
         "delta": privacy.delta,
@@ -74,6 +74,7 @@ def privacy_figures(config: Config, plan: Plan, accounts: Accounts, stopped: int
         "others": [
             {
                 **vars(threat),
+                **(protected if threat.unit == client.threat.unit else {}),
                 "delta": privacy.delta,
                 "verified_epsilon": json_number(verified.maximum),
                 "verified_median": json_number(verified.median),

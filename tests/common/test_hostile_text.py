@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import csv
+import io
 import json
 import logging
 import os
@@ -29,13 +30,14 @@ from fedpriv.common.errors import DataError, OptionError, RunFailed
 from fedpriv.common.files import open_regular
 from fedpriv.common.messages import Refusal
 from fedpriv.common.places import PACKAGE
-from fedpriv.common.printing import cell, printable
+from fedpriv.common.printing import cell, printable, say
 from fedpriv.data.decoding import Encoded, read_picture
 from fedpriv.data.sources import chosen_classes
 from fedpriv.deployment import supernode
 from fedpriv.deployment.bundles import Approved
 from fedpriv.deployment.policy import read_policy
 from fedpriv.report.__main__ import main as report_main
+from fedpriv.report.reading import find_runs
 
 
 @contextmanager
@@ -107,6 +109,15 @@ def test_a_pipe_in_a_class_folder_is_answered_and_the_lock_is_free(tmp_path: Pat
     assert network.booked(0) == 0
 
 
+def test_a_pipe_among_folders_of_runs_is_not_waited_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run, pipe = make_run(tmp_path / "run", rounds=1), tmp_path / "pipe"
+    pipe.mkdir()
+    os.mkfifo(pipe / "config.yaml")
+    with not_for_ever():
+        assert find_runs([tmp_path]) == [run]
+    assert capsys.readouterr().err == f"fedpriv: left out, as no run of fedpriv: {pipe}\n"
+
+
 # --- formulas ----------------------------------------------------------------------------------------------------
 
 
@@ -148,6 +159,12 @@ def test_printable_is_one_line_without_escapes() -> None:
     found = printable(EVIL)
     assert found.isprintable() and found.startswith(r"a\x1b[2J\x1b]0;t\x07\nfedpriv: all is well\r\u202eb\x9b")
     assert printable("Katze, \u732b") == "Katze, \u732b"
+
+
+def test_a_terminal_without_an_epsilon_gets_its_number() -> None:
+    terminal = io.TextIOWrapper(buffer := io.BytesIO(), "ascii", write_through=True)
+    say("verified \u03b5 2", "of 3", file=terminal)
+    assert buffer.getvalue() == b"verified \\u03b5 2 of 3\n"
 
 
 def test_predict_prints_no_escape(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

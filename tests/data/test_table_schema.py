@@ -156,7 +156,11 @@ def test_a_draft_of_odd_files_can_be_filled_in(tmp_path: Path) -> None:
     schema = read(tmp_path, text)  # two columns of a kind are no YAML anchor
     assert [name for name, _ in schema.inputs] == ["a", "b"] and schema.columns["c"].ignore
     (tmp_path / "t.csv").write_text("a,y,,\n1,2,,\n")  # separators at the ends of lines name no column
-    assert "target: {column: y, " in draft(tmp_path / "t.csv")
+    text = draft(tmp_path / "t.csv")
+    assert "target: {column: y, " in text
+    codes = text.partition("numbers are codes: ")[2].partition("\n")[0]  # in the place of what numbers get
+    filled = text.replace("task: regression, range: '?'", codes).replace("range: '?'", "range: [0, 1]")
+    assert read(tmp_path, filled).target.classes == ("0", "1")
     parquet.write_table(pa.table({}), tmp_path / "t.parquet")
     with pytest.raises(DataError, match="has no columns"):
         draft(tmp_path / "t.parquet")

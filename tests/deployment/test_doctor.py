@@ -121,7 +121,7 @@ BROKEN: list[tuple[str, Break, str]] = [
     ("proxies", lambda w, p: p.setenv("HTTPS_PROXY", "socks5://127.0.0.1:9"), "allowed: http://HOST:PORT"),
     ("superlink", other_name, "use a name that the server's certificate has"),
     ("superlink", other_authority, "ca.crt must be of the authority"),
-    ("superlink", lambda w, p: setattr(w, "name", "localhost:9/"), "start the SuperLink"),
+    ("superlink", lambda w, p: setattr(w, "name", "127.0.0.9"), "start the SuperLink"),
     ("clock", late_clock, "ahead of the SuperLink's"),
     ("port", busy_port, "stop what listens there"),
     ("policy", lambda w, p: w.policy(variants=[]), "variants"),
@@ -180,8 +180,9 @@ def ports() -> list[str]:
         ("keys", lambda keys: (keys / "server.key").chmod(0o644), "chmod 600"),
         ("certificate", lambda keys: make_credentials(keys / "new", ["localhost"], 0, 0), "certificate has expired"),
         ("certificate", lambda keys: make_credentials(keys / "new", ["localhost"], 0, 2), "do not go together"),
+        ("certificate", lambda keys: (keys / "server.crt").write_text("x"), "do not go together ([SSL]"),
     ],
-    ids=["nothing", "key", "expired", "other key"],
+    ids=["nothing", "key", "expired", "other key", "no certificate"],
 )
 def test_what_would_stop_a_server(
     check: str,
@@ -214,3 +215,22 @@ def test_a_server_that_runs_is_no_fault(world: World, ports: list[str], capsys: 
         assert "answers already" in lines(capsys.readouterr().out)["port"][1]
         assert doctor.main([*call, "host=127.0.0.1", f"port={other.getsockname()[1]}"]) == 1
         assert "stop what listens there" in lines(capsys.readouterr().out)["port"][1]
+
+
+def test_a_server_that_cannot_be_where_it_is_asked_to(
+    world: World, ports: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """No process is to be stopped for an address of another machine; a folder that is not there is not made."""
+    call = ["server", f"credentials={world.keys / 'server'}", *ports]
+    assert doctor.main([*call, "host=192.0.2.1"]) == 1
+    said = lines(capsys.readouterr().out)["port"][1]
+    assert "192.0.2.1" in said and "host= must be an address of this machine" in said and "stop what" not in said
+    assert doctor.main([*call, f"database={tmp_path / 'none/x.db'}"]) == 1
+    assert f"mkdir {tmp_path / 'none'}" in lines(capsys.readouterr().out)["disk"][1]
+
+
+@pytest.mark.parametrize("given", ["https://server.example:8000", "server.example", "server.example:80/x", ":8000"])
+def test_a_superlink_is_a_host_and_a_port(given: str, world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    own = (f"policy={world.network.policy(0)}", f"data={world.network.data(0)}", "client=0", f"superlink={given}")
+    assert doctor.main(["node", *own, f"credentials={world.keys / 'node-0'}"]) == 2
+    assert f"superlink={given}: must be HOST:PORT" in capsys.readouterr().err

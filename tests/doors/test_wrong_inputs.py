@@ -239,6 +239,8 @@ def test_an_option_that_is_given_twice_is_told(capfd: pytest.CaptureFixture[str]
     said = capfd.readouterr()
     assert said.err == "fedpriv: num_rounds is given as 2 and as 3: the last one counts\n"
     assert "rounds            3" in said.out
+    assert main(["predict", "run=one", "run=one", "run=two", "rows.csv", "out=new.csv"]) == 2
+    assert capfd.readouterr().err.startswith("fedpriv: run is given as one and as two: the last one counts\n")
 
 
 @pytest.mark.parametrize(("clip_norm", "doubted"), [(0.5, False), (100, True)])

@@ -325,6 +325,24 @@ def test_epsilons_that_differ_are_not_compared(tmp_path):
     assert "to the best" not in table.header and not table.winners
 
 
+def test_runs_on_other_data_are_not_compared(tmp_path):
+    """A row that is ahead on an easier table has beaten nobody: each set has a winner of its own."""
+    runs = []
+    for place, (name, root) in enumerate((("digits", None), ("table", "a.csv"), ("table", "b.csv"))):
+        for noise in (0.1, 0.2):
+            folder = make_run(tmp_path / f"{place}-{noise}", rounds=2, noise=noise, accuracy=0.9 - place / 10 - noise)
+            runs.append(change(change(folder, "dataset.name", name), "dataset.root", root))
+    runs.append(change(make_run(tmp_path / "moved", rounds=2, noise=0.3, accuracy=0.9), "dataset.name", "digits"))
+    change(runs[-1], "dataset.root", "/elsewhere")  # the folder of a set that everybody has
+    comparison = compared(*runs)
+    (table,) = comparison_tables(comparison)
+    best = [line.split(" is best with ")[1].partition(";")[0] for line in table.winners]
+    assert best == ["90.0 %", "70.0 %", "60.0 %"]
+    assert "digits" in table.winners[0] and "a.csv" in table.winners[1] and "b.csv" in table.winners[2]
+    gaps = [row.to_best[0].mean for row in comparison.tables[0][1]]
+    assert gaps == pytest.approx([0.0, -0.1, -0.2, 0.0, -0.1, 0.0, -0.1])
+
+
 def test_all_pairs_that_could_have_been_shown_count(tmp_path):
     """The same runs choose the best, so pairs without it count as well."""
     rows = three_methods(tmp_path, (2.0,) * 3, below=0.0).tables[0][1]

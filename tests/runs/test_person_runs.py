@@ -271,6 +271,9 @@ def test_a_person_at_several_clients_runs_where_the_sites_are_declared(tmp_path:
     single = run(tmp_path / "alone", [*method, *table(tmp_path / "one"), "num_clients=3", "clients_per_round=3"])[0]
     assert planned > 1.2 * single["privacy"]["verified_epsilon"] or method == ["strategy=dpsgd"]
     assert any("may be at up to 3 clients" in reason for reason in summary["privacy"]["reasons"])
+    others = summary["privacy"]["others"]  # of the server, beside the sum's: as comparable, and in the same words
+    assert all((other["across_sites"], other["person"]) == (3, "patient") for other in others)
+    assert len(others) == (method in FORMS[:2])
 
 
 def test_report_and_certificate_say_at_how_many_clients_a_person_may_be(tmp_path: Path) -> None:

@@ -93,6 +93,15 @@ def test_the_control_port_is_in_no_service_and_nodes_reach_the_server_alone() ->
     assert {port["port"] for port in (*server["ports"], *names["ports"])} == {8000, 53}
 
 
+def test_another_node_is_another_in_all_its_parts() -> None:
+    """By the command that the manifest names; a label of the first node would delete the second with it."""
+    (program,) = re.findall(r"\(sed '([^']*)'\)", (ROOT / "deploy/kubernetes/node.yaml").read_text())
+    for file in FILES:
+        if file.stem.startswith("node"):
+            done = subprocess.run(["sed", program, str(file)], check=True, capture_output=True, text=True)
+            assert "node-0" not in re.sub("(?m)^#.*", "", done.stdout) and "client=0" not in done.stdout, file.name
+
+
 # --- Slurm and Ray -----------------------------------------------------------------------------------------------
 
 
