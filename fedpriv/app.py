@@ -67,6 +67,6 @@ def _serve(grid: Grid, context: Context) -> None:
     _name_weights(config)
     summary = serve_flwr_run(grid, context, config)
 
-    from fedpriv.commands.runs import finish
+    from fedpriv.report.tables import print_end
 
-    finish(summary, Path(str(config.run_dir)), str)  # the last lines of `flwr run --stream`
+    print_end(summary, Path(str(config.run_dir)), str)  # the last lines of `flwr run --stream`

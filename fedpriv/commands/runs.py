@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from datetime import datetime
 from pathlib import Path
@@ -333,33 +333,10 @@ def job(_: Any) -> float | None:
     return reached[-1] if reached else None
 
 
-def finish(summary: dict[str, Any], folder: Path, shown: Callable[[Path], str] = shown) -> None:
-    """Prints the end of a run; with ``-q`` its last line alone. shown: how a path is written."""
-    report = folder / "report.html"
-    for warning in filter(None, map(summary.get, ("diverged", "miscalibrated"))):
-        say(f"fedpriv: {warning}", file=sys.stderr, flush=True)
-    if is_quiet():
-        say(f"report: {shown(report)}" if report.exists() else f"folder: {shown(folder)}", flush=True)
-        return
-    from rich.console import Console
+def finish(summary: dict[str, Any], folder: Path) -> None:
+    from fedpriv.report.tables import print_end  # rich
 
-    from fedpriv.report.reading import read_run
-    from fedpriv.report.run_summary import Summary
-    from fedpriv.report.tables import HEADER, NOTE, answer_rows, final_lines, final_table, rich_table
-
-    public = read_run(folder, private=False).summary
-    if public and public["timing"]["total_s"] is None:  # times tell who took part in secret cohorts
-        summary = dict(public)
-    console = Console()
-    if console.is_terminal:
-        if rows := answer_rows(Summary.model_validate(summary)):
-            console.print(rich_table("answers", HEADER, rows, NOTE))
-        console.print(final_table(summary))
-    else:
-        say("\n".join(final_lines(summary)))
-    if summary.get("note"):
-        say(f"note: {summary['note']}")
-    say(f"folder: {shown(folder)}\nreport: {shown(report) if report.exists() else 'none'}", flush=True)
+    print_end(summary, folder)
 
 
 def _refuse_others(command: str, folder: str, overrides: Sequence[str], flags: Sequence[str]) -> None:

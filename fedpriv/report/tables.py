@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Collection, Mapping, Sequence
+import sys
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
+from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from fedpriv.common.printing import plain
+from fedpriv.common.command_line import shown
+from fedpriv.common.printing import plain, say
+from fedpriv.common.verbosity import is_quiet
 from fedpriv.report.epsilon_figures import beside_verified, opacus_figure, three_figures
+from fedpriv.report.reading import read_run
 from fedpriv.report.run_summary import Risks, Summary, number
 from fedpriv.report.words import in_metric, percent, seconds, threat_short, worth
 
@@ -24,6 +30,29 @@ NOTE = (
     "nothing of other rows. That of a quantile holds its bin's edges too, that of a regression, of survival or of a "
     "model's score also holds what other rows of the same kind would give."
 )
+
+
+def print_end(summary: dict[str, Any], folder: Path, shown: Callable[[Path], str] = shown) -> None:
+    """Prints the end of a run; with ``-q`` its last line alone. shown: how a path is written."""
+    report = folder / "report.html"
+    for warning in filter(None, map(summary.get, ("diverged", "miscalibrated"))):
+        say(f"fedpriv: {warning}", file=sys.stderr, flush=True)
+    if is_quiet():
+        say(f"report: {shown(report)}" if report.exists() else f"folder: {shown(folder)}", flush=True)
+        return
+    public = read_run(folder, private=False).summary
+    if public and public["timing"]["total_s"] is None:  # times tell who took part in secret cohorts
+        summary = dict(public)
+    console = Console()
+    if console.is_terminal:
+        if rows := answer_rows(Summary.model_validate(summary)):
+            console.print(rich_table("answers", HEADER, rows, NOTE))
+        console.print(final_table(summary))
+    else:
+        say("\n".join(final_lines(summary)))
+    if summary.get("note"):
+        say(f"note: {summary['note']}")
+    say(f"folder: {shown(folder)}\nreport: {shown(report) if report.exists() else 'none'}", flush=True)
 
 
 def final_table(summary: Mapping[str, Any]) -> Table:

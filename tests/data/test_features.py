@@ -299,7 +299,7 @@ def test_a_cache_that_cannot_be_written_is_named(tmp_path: Path):
         (["features=gradients", "features.waves=3"], "features.waves", "no such option"),
         (["features=dct"], "features", "allowed: backbone, gradients, none, processes"),
         (["features=gradients", "model=cnn"], "model", "a vector and no picture"),
-        (["features=gradients", "model=resnet18"], "model", "auto, linear, softmax, mlp, moments, constant, custom"),
+        (["features=gradients", "model=resnet18"], "model", "auto, linear, softmax, mlp, custom"),
         (
             ["features=gradients", "features.map=strokes", "features.mirror=true"],
             "features.mirror",

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
-from conftest import NO_REPORT, SMALL, Outcome, Run, ledger_of, result_of, rows_of
+from conftest import NO_REPORT, SMALL, Outcome, Run, ledger_of, result_of, rows_of, said_once
 from forked import COMMAND, TESTS, Forks, forks
 from processes import wait_until
 
@@ -448,7 +448,7 @@ def test_rerun_of_a_calibrated_run_keeps_its_noise(run: Run, tmp_path: Path):
 
 @pytest.mark.slow
 def test_ctrl_c_of_the_real_process_is_130_and_a_message(forked: Forks, tmp_path: Path):
-    options = (*SMALL, "hydra.run.dir=run", "num_rounds=5000", "checkpoint.every=3")
+    options = said_once((*SMALL, "hydra.run.dir=run", "num_rounds=5000", "checkpoint.every=3"))
     child = forked.start(COMMAND, *options, folder=tmp_path)
     wait_until(lambda: list(tmp_path.glob("run/checkpoints/round-*")), child)
     os.kill(child, signal.SIGINT)
