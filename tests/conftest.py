@@ -7,6 +7,7 @@ import gc
 import hashlib
 import itertools
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -66,7 +67,7 @@ def pytest_collection(session: pytest.Session) -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Long files begin first (`LONGEST`). Deselects, rather than skips, what needs the real pictures, the texts of the
-    papers, NVFlare or Ray, where there are none: a skip is a fault here. So is what another commit runs (`rotation`).
+    papers, R, NVFlare or Ray, where there are none: a skip is a fault here. So is what other commits run (`rotation`).
     """
     root = Path(__file__).parent
     place = {root / name: number for number, name in enumerate(LONGEST)}
@@ -79,7 +80,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     gc.enable()
     papers = bool(os.environ.get("FEDPRIV_PAPERS")) or (SHARED / "papers" / "text").is_dir()
     packages = {name: find_spec(name) is not None for name in ("nvflare", "ray")}
-    there = {"pictures": _pictures_are_there(), "papers": papers, **packages}
+    rscript = shutil.which("Rscript") is not None
+    there = {"pictures": _pictures_are_there(), "papers": papers, "rscript": rscript, **packages}
     missing = [mark for mark, found in there.items() if not found]
     unavailable = [item for item in items if any(item.get_closest_marker(mark) for mark in missing)]
     if whole_suite(config):

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-pytestmark = pytest.mark.skipif(shutil.which("Rscript") is None, reason="needs R")
+pytestmark = pytest.mark.rscript
 
 
 @pytest.fixture(scope="module")
