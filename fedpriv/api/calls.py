@@ -827,8 +827,9 @@ def _target_of(columns: Any) -> tuple[str, dict[str, Any]] | None:
     """A column of numbers or categories as a target, where another one is left: a schema is written for a model, too.
     Questions read it as they do a column.
     """
-    usable = {name: one for name, one in columns.items() if "ignore" not in one} if isinstance(columns, Mapping) else {}
-    for name, one in usable.items() if len(usable) > 1 else ():
+    every = columns.items() if isinstance(columns, Mapping) else ()
+    usable = [(name, one) for name, one in every if isinstance(one, Mapping) and "ignore" not in one]
+    for name, one in usable if len(usable) > 1 else ():
         for kind, key, task in (("range", "range", "regression"), ("values", "classes", "classification")):
             if {*one} == {kind}:
                 return name, {"column": name, "task": task, key: one[kind]}

@@ -176,7 +176,8 @@ def too_far(config: Config, silent: Sequence[Models], values: Sequence[float]) -
 def beside_releases(config: Config, rounds: int, silent: Sequence[Models], values: Sequence[float]) -> list[str] | None:
     """Values of one client's pixels that change a model although all releases are as before: then the server uses more
     of a message than what becomes known of it. The releases are tried small, too, where noise hides nothing. None: of
-    another family of servers, which has no such functions.
+    another family of servers, which has no such functions. Not seen: what begins after ``rounds``, and what shows only
+    in updates shorter than C, since all that these values give are clipped.
     """
     seed, loud = next(((seed, one.cohort[0]) for seed, one in enumerate(silent) if one.cohort), (0, None))
     found, releases = [], Releases()

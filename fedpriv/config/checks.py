@@ -50,6 +50,7 @@ OWN_STEP = {
 }
 #: Models that read any numbers; all others read pictures.
 READ_VECTORS = ("auto", "linear", "softmax", "mlp", "moments", "constant", "custom")
+#: Of these, what a run trains whatever its method is.
 TRAINED = ("auto", "linear", "softmax", "mlp", "custom")
 LINEAR = ("softmax", "linear")
 

@@ -217,6 +217,10 @@ def test_what_is_no_run_is_named(tmp_path: Path, finished: fedpriv.Run) -> None:
         (lambda run: fedpriv.audit_run(None), "run=None: must be a Run, a str, a Path or a list, each item a str$"),
         (lambda run: fedpriv.certify_run(run, verifier="maybe"), "verifier=maybe: allowed: true, false$"),
         (lambda run: fedpriv.ask({}, ["count"], {}, "x"), "epsilon=x: must be a number$"),
+        (
+            lambda run: fedpriv.ask({}, ["count"], {"columns": {"a": None, "b": 3}}, 1.0),
+            "dataset.schema_file=a mapping: ",
+        ),
         (lambda run: fedpriv.ask({}, ["count"], {}, 1.0), "dataset.schema_file=a mapping: target=: the option has no"),
         (lambda run: fedpriv.Run(3), "folder=3: must be a str or a Path$"),
         (lambda run: fedpriv.check(None), r"target=None: must be a name \(module:attribute\), or a function"),
@@ -237,9 +241,9 @@ def test_an_argument_of_another_type_is_named(
 @pytest.mark.parametrize("name", ["run", "plan_run", "rerun", "extend_run", "ask"])
 def test_a_type_checker_refuses_one_text_for_a_list(name: str) -> None:
     """A str is a Sequence[str]: fedpriv.run("strategy=fedcad") must not pass."""
-    for given in ("options", "questions"):
-        kind = typing.get_type_hints(getattr(fedpriv, name)).get(given)
-        assert kind in (None, list[str] | tuple[str, ...])
+    hints = typing.get_type_hints(getattr(fedpriv, name))
+    given = ["options", *["questions"] * (name == "ask")]
+    assert [hints[one] for one in given] == [list[str] | tuple[str, ...]] * len(given)
 
 
 def test_questions_need_no_target() -> None:
