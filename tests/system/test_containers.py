@@ -30,7 +30,7 @@ BIN = Path(sys.executable).parent
 DOCKERFILES = [ROOT / "deploy/superlink.Dockerfile", ROOT / "deploy/supernode.Dockerfile"]
 COMPOSE = yaml.safe_load((ROOT / "deploy/compose.yaml").read_text())
 NODES = [name for name in COMPOSE["services"] if name.startswith("node-")]
-DEPLOY = "\n".join((ROOT / "docs" / name).read_text() for name in ("deploy.md", "upkeep.md"))
+DEPLOY = "\n".join((ROOT / "docs" / name).read_text() for name in ("deploy.md", "networks.md", "upkeep.md"))
 
 
 def instructions(file: Path) -> list[tuple[str, str]]:

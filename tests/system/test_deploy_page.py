@@ -11,8 +11,7 @@ The commands are read from the page. What is put in place of its words, and noth
   process: node 0's are typed);
 - NODE_ID and RUN_ID are what Flower prints.
 
-Not run: `flower-superlink ...`, which the page gives as what the line above it does; what changes the machine itself
-(`sudo`, `pip`); and `docker`, of which the second test runs what is inside.
+Not run: what changes the machine itself (`sudo`, `pip`); and `docker`, of which the second test runs what is inside.
 """
 
 from __future__ import annotations
@@ -199,7 +198,6 @@ def test_a_deployment_by_the_pages_own_commands(reader: Reader) -> None:
 
     # 2. The server
     reader.begin("superlink", reader.next("python -m fedpriv.superlink"))
-    assert reader.next("flower-superlink")
     (config,) = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
     file = reader.folder / "home/.flwr/config.toml"
     file.parent.mkdir(parents=True)
