@@ -187,10 +187,12 @@ async def healthy(scope: Any, receive: Any, send: Any) -> None:
 
 
 @contextmanager
-def gate_by_tls(keys: Path) -> Iterator[str]:
-    """uvicorn behind TLS with the gate, as the SuperLink has them; its address. keys: the server's folder."""
+def gate_by_tls(keys: Path, control: bool = False) -> Iterator[str]:
+    """uvicorn behind TLS with the gate, as the SuperLink has them; its address. keys: the server's folder. control: the
+    other of the two ports.
+    """
     (port,) = free_ports(1)
-    gate = Gate(healthy, ("127.0.0.1", 1), Limits(2**20, 2, 8), lambda key: True)
+    gate = Gate(healthy, ("127.0.0.1", port if control else 1), Limits(2**20, 2, 8), lambda key: True)
     files = {f"ssl_{name}file": str(keys / f"server.{end}") for name, end in (("cert", "crt"), ("key", "key"))}
     config = uvicorn.Config(gate, "127.0.0.1", port, lifespan="off", log_config=None, **files)  # type: ignore[arg-type]
     running = uvicorn.Server(config)

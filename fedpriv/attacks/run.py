@@ -36,7 +36,7 @@ def changed(options: AttackConfig, changes: Mapping[str, Any]) -> AttackConfig:
     try:
         return AttackConfig.model_validate(options.model_dump() | dict(changes))
     except ValidationError as error:
-        raise first_option_error(error, prefix=("attack",)) from None
+        raise first_option_error(error, ("attack",), AttackConfig) from None
 
 
 def attack_run(run: str, attack: str, changes: Mapping[str, Any], places: Sequence[str] = ()) -> int:

@@ -89,7 +89,8 @@ class Doctor:
         with self.check("keys") as found:
             for key in keys:
                 key.open("rb").close()
-                if key.stat().st_mode & 0o077:
+                seen = key.stat()  # a group may read what another user owns: so Kubernetes shares a Secret with a pod
+                if seen.st_mode & (0o037 if seen.st_uid != os.geteuid() else 0o077):
                     raise OptionError("credentials", key, f"other users may read or change it: chmod 600 {key}")
             found += [f"{', '.join(key.name for key in keys)}: for this user alone"]
         with self.check("proxies") as found:
@@ -173,7 +174,7 @@ def node(
     import httpx
 
     from fedpriv.deployment.approved_weights import check_files
-    from fedpriv.deployment.clock import ClockRefused, ask
+    from fedpriv.deployment.clock import ClockRefused, ask, open_to_all
 
     authority, key, here = there(credentials / "ca.crt"), there(credentials / "node.key"), servers.CONTROL_HOST
     doctor, offset = Doctor(), None
@@ -186,7 +187,11 @@ def node(
         except (httpx.HTTPError, httpx.InvalidURL, ValueError, OSError) as error:
             remedy = next(words for word, words in UNREACHED.items() if word in str(error))
             raise OptionError("superlink", superlink, f"{error}: {remedy}") from None
-        found += [f"answers, with a certificate for this name until {ends}"]
+        if open_to_all(superlink, authority):
+            words = "answers Flower's control API, by which anybody may run any program there"
+            remedy = "nodes call the server's `port`, and no other machine may reach its `control`"
+            raise OptionError("superlink", superlink, f"{words}: {remedy}")
+        found += [f"answers nodes alone, with a certificate for this name until {ends}"]
     with doctor.check("clock") as found:
         if offset is None:
             raise NotLookedAt("the SuperLink did not say what time it is")

@@ -94,7 +94,8 @@ NODE_REMEDIES = {
     Refusal.UNSAFE_NOISE: "the server must keep to the noise_multiplier that the run's options name",
     Refusal.UNSAFE_CLIP_NORM: "the server must keep to the clip_norm that the run's options name",
     Refusal.POLICY: "submit the run with what is allowed, or change policy.yaml, which is read at the next message",
-    Refusal.LEDGER: "wait for another process with these data, or put data folder and counter back from one backup",
+    Refusal.LEDGER: "wait for another process with these data; docs/upkeep.md says what may be put back of a ledger "
+    "and its counter",
     Refusal.BUNDLE: "read the app, then put its digest (`fedpriv deploy node bundle APP`) into policy.yaml: bundles",
     Refusal.UNSAFE_SUM: "options, peers.json and limits.min_survivors must fit together on all machines",
 }

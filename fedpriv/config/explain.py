@@ -5,15 +5,21 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, get_args
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from fedpriv.common.errors import OptionError
 
 
-def first_option_error(error: ValidationError, prefix: tuple[str, ...] = ()) -> OptionError:
-    first = error.errors(include_url=False)[0]
+def first_option_error(
+    error: ValidationError, prefix: tuple[str, ...] = (), model: type[BaseModel] | None = None
+) -> OptionError:
+    """model: what was validated, if the names that it has instead of an unknown one are to be said."""
+    errors = error.errors(include_url=False)
+    first = errors[0]
+    if model is not None and first["type"] == "missing":  # a name that is spelled wrong is why
+        first = next((one for one in errors if one["type"] == "extra_forbidden"), first)
     if first["loc"][:2] == ("engine", "faults") and first["type"] in ("missing", "extra_forbidden", "tuple_type"):
         return _faults_error(first)
     path = [str(part) for part in first["loc"] if not _is_union_tag(part, first["loc"])]
@@ -22,7 +28,30 @@ def first_option_error(error: ValidationError, prefix: tuple[str, ...] = ()) -> 
         (part, value), *_ = value.items()  # +new.option=1, as it was written
         path.append(str(part))
     option = ".".join([*prefix, *path]) or "configuration"
-    return OptionError(option, value, _allowed(first))
+    words = _allowed(first)
+    if first["type"] == "extra_forbidden" and model is not None:
+        names = _names(model, first["loc"][:-1])
+        close = difflib.get_close_matches(path[-1].lower(), names, 1)
+        hint = f" (did you mean {close[0]}?)" if close else ""
+        words += f"; allowed: {', '.join(names)}{hint}" if names else ""
+    return OptionError(option, value, words)
+
+
+def _names(model: type[BaseModel], place: Iterable[int | str]) -> list[str]:
+    """The names that a mapping may have at a place of the model's content."""
+    kinds: list[Any] = [model]
+    for part in place:
+        fields = [kind.model_fields for kind in kinds if part in getattr(kind, "model_fields", ())]
+        if fields:
+            kinds = [inner for one in fields for inner in _kinds(one[str(part)].annotation)]
+    return list(dict.fromkeys(name for kind in kinds for name in kind.model_fields))
+
+
+def _kinds(annotation: Any) -> list[Any]:
+    """The models within an annotation: of an option, a list's entries, a mapping's values."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [kind for inner in get_args(annotation) for kind in _kinds(inner)]
 
 
 def _faults_error(error: Any) -> OptionError:

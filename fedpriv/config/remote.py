@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 import shlex
 from collections.abc import Sequence
 
 from fedpriv.common.errors import OptionError
-from fedpriv.config.compose import REMOTE_GROUPS, compose
+from fedpriv.config.compose import REMOTE_GROUPS, compose, option_names
 from fedpriv.config.own_options import CONF, group_choices
 from fedpriv.config.schema import CODE, Config
+from fedpriv.config.spelling import meant
 
 #: Value options that a remote caller may set, beside `REMOTE_GROUPS`; paths, targets, noise source and groups that load
 #: code are not among them.
@@ -35,19 +37,26 @@ _PLAIN = r"[A-Za-z0-9_.+-]{1,64}"
 REMOTE_VALUE = re.compile(rf"{_PLAIN}|\[(?:{_PLAIN}(?:,{_PLAIN})*)?\]")
 #: Questions of strategy=ask (`fedpriv.data.questions`), unquoted: without the letters of a quotation, an escape, an
 #: interpolation, a function or a mapping.
-QUESTIONS = "strategy.client.questions"
 _QUESTION = r"[A-Za-z0-9_.+:/%@ -]{1,256}"
 REMOTE_QUESTIONS = re.compile(rf"\[{_QUESTION}(?:,{_QUESTION})*\]")
 #: A network of torchvision: a dotted path would be a class.
-ARCHITECTURE, REMOTE_ARCHITECTURE = "features.architecture", re.compile(r"[a-z0-9_]{1,64}")
-#: What a report repeats, unquoted; the same letters.
-TRAINED_ON, REMOTE_TEXT = ("model.trained_on", "features.trained_on"), re.compile(r"[A-Za-z0-9_.+:/%@ -]{1,256}")
+REMOTE_ARCHITECTURE = re.compile(r"[a-z0-9_]{1,64}")
 #: Choices that mean a path or a function of the machine's own user, or an address that it would ask.
 LOCAL_CHOICES = ("custom", "huggingface", "image_folder", "partitioner")
 #: Folders and files of the server's own machine, which no client's looks at.
 REMOTE_FOLDERS = ("run_dir", "dataset.test_root", "dataset.schema_file", "model.weights", "features.weights")
 #: What these may be: absolute paths. Hydra's grammar cannot escape these letters either.
 REMOTE_FOLDER = re.compile(r"/[\w./+@%-]{0,1023}", re.ASCII)
+#: Options whose values have another form than `REMOTE_VALUE`, in words too. Texts are what a report repeats, unquoted.
+FORMS = {
+    **dict.fromkeys(REMOTE_FOLDERS, (REMOTE_FOLDER, "an absolute path of letters, digits and _./+@%-")),
+    "strategy.client.questions": (REMOTE_QUESTIONS, "a list of questions of letters, digits, spaces and _.+:/%@-"),
+    "features.architecture": (REMOTE_ARCHITECTURE, "the name of a network of torchvision"),
+    **dict.fromkeys(
+        ("model.trained_on", "features.trained_on"),
+        (re.compile(_QUESTION), "a text of letters, digits, spaces and _.+:/%@-"),
+    ),
+}
 MOST_OVERRIDES, MOST_CHARACTERS = 128, 8192
 
 
@@ -71,22 +80,29 @@ def compose_remote(overrides: Sequence[str]) -> Config:
         words = f"at most {MOST_OVERRIDES} options of {MOST_CHARACTERS} characters in all are allowed"
         raise OptionError("overrides", "", words)
     for key, given in (line.partition("=")[::2] for line in overrides):
-        if key in REMOTE_GROUPS:
-            allowed = given in group_choices(CONF / key) and given not in LOCAL_CHOICES
-        elif key in REMOTE_FOLDERS:
-            allowed = REMOTE_FOLDER.fullmatch(given) is not None
-        elif key == QUESTIONS:
-            allowed = REMOTE_QUESTIONS.fullmatch(given) is not None
-        elif key == ARCHITECTURE:
-            allowed = REMOTE_ARCHITECTURE.fullmatch(given) is not None
-        elif key in TRAINED_ON:
-            allowed = REMOTE_TEXT.fullmatch(given) is not None
-        else:
-            allowed = REMOTE_OPTIONS.fullmatch(key) is not None and REMOTE_VALUE.fullmatch(given) is not None
-            allowed = allowed and key not in CODE and not key.endswith(".cohorts")  # in either spelling
-        if not allowed:
-            raise OptionError(_printable(key), _printable(given), "this cannot be set from outside the app")
+        if refused := _refused(key, given):
+            raise OptionError(_printable(key), _printable(given), f"this cannot be set from outside the app{refused}")
     return compose(overrides)
+
+
+def _refused(key: str, given: str) -> str:
+    """What is allowed in place of this option; empty if it is."""
+    if key in REMOTE_GROUPS:
+        allowed = [one for one in group_choices(CONF / key) if one not in LOCAL_CHOICES]
+        close = difflib.get_close_matches(given[:64].lower(), allowed, 1)
+        hint = f" (did you mean {close[0]}?)" if close else ""
+        return "" if given in allowed else f"; allowed: {', '.join(allowed)}{hint}"
+    form, words = FORMS.get(key, (REMOTE_VALUE, "a number, a name, or a list of them, of letters, digits and _.+-"))
+    value = REMOTE_OPTIONS.fullmatch(key) and key not in CODE and not key.endswith(".cohorts")  # in either spelling
+    if key in FORMS or value:
+        return "" if form.fullmatch(given) else f"; it must be {words}"
+    if key == "privacy.target_epsilon":
+        return ": a submitted run states its noise; `fedpriv plan` with this option says which it needs"
+    known = option_names([], "")
+    if key in known:
+        return ": only a command on the server's own machine may set it"
+    close = meant(key[:64], known)
+    return f"; there is no such option{f', did you mean {close[0]}?' if close else ''}"
 
 
 def _printable(text: str) -> str:

@@ -131,7 +131,7 @@ def site_form(path: Path) -> SiteForm:
     try:
         found = SiteForm.model_validate(read_texts(file.read_bytes()) or {})
     except ValidationError as error:
-        first = first_option_error(error)
+        first = first_option_error(error, model=SiteForm)
         words = first.allowed.removeprefix("Value error, ")
         raise DataError(f"{file}: {first.option}: {words}") from None
     except (OSError, ValueError, yaml.YAMLError, RecursionError) as error:

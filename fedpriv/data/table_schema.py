@@ -168,8 +168,15 @@ def _number(value: Any) -> Any:
 
 
 def _bounds(value: Any) -> Any:
-    """(low, high) as numbers; `OPEN` and what is no pair go on to the check of types."""
-    return tuple(_number(bound) for bound in value) if isinstance(value, list | tuple) else value
+    """(low, high) as numbers; `OPEN` goes on to the check of types. Raises ValueError where low is not below high."""
+    if not isinstance(value, list | tuple):
+        return value
+    if len(value) != 2:
+        raise ValueError("must be [low, high]")
+    low, high = map(_number, value)
+    if isinstance(low, int | float) and isinstance(high, int | float) and low >= high:
+        raise ValueError(f"the range [{value[0]}, {value[1]}] is empty; allowed: [low, high] with low < high")
+    return low, high
 
 
 def _text(value: Any) -> Any:
@@ -191,9 +198,7 @@ Listed = Annotated[tuple[T, ...], BeforeValidator(lambda given: tuple(given) if 
 
 
 def check_range(bounds: tuple[float, float] | str | None) -> None:
-    """Raises ValueError where a range is empty or too wide."""
-    if isinstance(bounds, tuple) and not bounds[0] < bounds[1]:
-        raise ValueError(f"the range [{bounds[0]:g}, {bounds[1]:g}] is empty; allowed: [low, high] with low < high")
+    """Raises ValueError where a range is too wide."""
     if isinstance(bounds, tuple) and not math.isfinite(bounds[1] - bounds[0]):
         raise ValueError("the range is too wide for numbers of 64 bits")
 
@@ -632,13 +637,14 @@ def schema_of(said: Any, name: str, unfilled: bool = False) -> TableSchema:
     try:
         schema = TableSchema.model_validate(said)
     except ValidationError as error:
-        first = first_option_error(error)
+        first = first_option_error(error, model=TableSchema)
         words = first.allowed.removeprefix("Value error, ")
         # A range is a pair or "?": pydantic names which of the two it tried.
         place = ".".join(
             part for part in first.option.split(".") if part.strip("]") and not part.startswith(ALTERNATIVES)
         )
-        shown = f"{place}={first.value}"[:200] if error.errors()[0]["type"] != "value_error" else place
+        typed = first.value != "" and error.errors()[0]["type"] != "value_error"
+        shown = f"{place}={first.value}"[:200] if typed else place
         raise OptionError(OPTION, name, f"{shown}: {words}") from None
     if schema.unfilled and not unfilled:
         words = f"has '?' for {', '.join(schema.unfilled[:8])}: fill in what is publicly known of these columns"

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +92,13 @@ def measured(superlink: str, authority: Path) -> Offset | None:
         return ask(superlink, authority)[0]
     except (httpx.HTTPError, httpx.InvalidURL, OSError):
         return None
+
+
+def open_to_all(superlink: str, authority: Path) -> bool:
+    """Whether this machine reaches Flower's control API there, which the gate's port for nodes forbids."""
+    secured = ssl.create_default_context(cafile=str(authority))
+    answer = httpx.get(f"https://{superlink}/v1/control/", verify=secured, timeout=PATIENCE)
+    return answer.status_code != HTTPStatus.FORBIDDEN
 
 
 def ask(superlink: str, authority: Path) -> tuple[Offset | None, str]:

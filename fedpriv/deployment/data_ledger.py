@@ -532,7 +532,8 @@ class DataLedger:
             whole = None if vouched.chain else str(counter["sha256"])  # without a chain: of all bytes
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             raise LedgerRefused(
-                f"{self.counter}: the counter is missing or damaged, and nothing else vouches for the ledger"
+                f"{self.counter}: the counter is missing or damaged, and nothing else vouches for the ledger: put a "
+                "copy of this counter back (an older one will do), or treat the budget of these data as spent"
             ) from None
         try:
             if not thorough and (balance := self._account.read(tie := vouched.at(path))) is not None:

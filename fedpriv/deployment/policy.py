@@ -457,7 +457,7 @@ def read_policy(path: Path) -> Policy:
         policy._sha256 = hashlib.sha256(content).hexdigest()
         return policy
     except ValidationError as error:
-        wrong = first_option_error(error)
+        wrong = first_option_error(error, model=Policy)
     except OptionError as error:
         wrong = error
     raise OptionError(f"{path}: {wrong.option}", wrong.value, wrong.allowed)

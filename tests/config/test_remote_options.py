@@ -55,6 +55,25 @@ def test_texts_that_look_like_options(text: str) -> None:
     option_fuzz.try_text(text)
 
 
+@pytest.mark.parametrize(
+    ("line", "remedy"),
+    [
+        ("num_rnds=2", "there is no such option, did you mean num_rounds?"),
+        ("strategy=fedldpp", "(did you mean fedldp?)"),
+        ("dataset=custom", "allowed: breast_cancer, "),
+        ("privacy.target_epsilon=8", "`fedpriv plan` with this option"),
+        ("privacy.rng=secure", "only a command on the server's own machine"),
+        ("dataset.test_root=here", "must be an absolute path"),
+        ("local.lr=${seed}", "must be a number, a name"),
+        ("features.architecture=torch.nn.Linear", "the name of a network of torchvision"),
+    ],
+)
+def test_a_refusal_says_what_is_allowed(line: str, remedy: str) -> None:
+    with pytest.raises(OptionError, match="outside the app") as caught:
+        compose_remote([line])
+    assert remedy in str(caught.value)
+
+
 @pytest.mark.parametrize("line", option_fuzz.FORBIDDEN)
 def test_what_only_the_machines_own_user_may_set(line: str) -> None:
     with pytest.raises(OptionError, match="outside the app"):

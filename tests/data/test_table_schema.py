@@ -68,7 +68,7 @@ def test_two_files_that_differ_in_comments_have_one_digest(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        (TARGET, "columns=: the option has no value"),
+        (TARGET, "columns: the option has no value"),
         (TARGET + "columns: {}", "no column is an input"),
         (TARGET + "columns: {a: {ignore: true}}", "no column is an input"),
         (TARGET + "columns: {a: {range: [3, 1]}}", "[3, 1] is empty"),
@@ -86,7 +86,10 @@ def test_two_files_that_differ_in_comments_have_one_digest(tmp_path: Path) -> No
         (TARGET + "columns: {a: {values: [x, null]}}", "columns.a.values.1=null: must be a text"),
         (TARGET + "columns: {a: {range: [0, 1], values: [x]}}", "range and values; allowed: exactly one"),
         (TARGET + "columns: {a: {}}", "none of them; allowed: exactly one"),
-        (TARGET + "columns: {a: {rnge: [0, 1]}}", "there is no such option here"),
+        (TARGET + "columns: {a: {rnge: [0, 1]}}", "there is no such option here; allowed: range, "),
+        (TARGET.replace("target", "taget") + INPUT, "taget={'column'"),
+        (TARGET + "columns: {a: {range: [2020-01-31, 2019-01-01]}}", "range [2020-01-31, 2019-01-01] is empty"),
+        (TARGET + "columns: {a: {range: [1]}}", "columns.a.range: must be [low, high]"),
         (TARGET + "columns: {a: {text: hashed, dims: 4}}", "must be at least 8"),
         (TARGET + "columns: {a: {range: [0, 1]}, a: {range: [0, 2]}}", "a stands twice"),
         (TARGET + "columns: {diagnosis: {values: [benign, malignant]}}", "is the target or unit"),

@@ -158,6 +158,26 @@ def test_what_would_stop_a_node(
     assert wrong[0] == check and {*wrong} <= {check, "run"} and remedy in said[check][1], said
 
 
+def test_a_node_belongs_to_the_port_for_nodes(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    capsys.readouterr()
+    with gate_by_tls(world.keys / "server", control=True) as address:
+        assert world.call(address) == 1
+    state, words = lines(capsys.readouterr().out)["superlink"]
+    assert state == "wrong" and "nodes call the server's `port`" in words
+
+
+def test_a_secret_that_a_group_shares(
+    world: World, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Kubernetes gives a Secret to the superuser, and its reading to the pod's group."""
+    key = world.keys / "node-0/node.key"
+    monkeypatch.setattr(doctor.os, "geteuid", lambda: key.stat().st_uid + 1)
+    for mode, state in ((0o440, "ok"), (0o460, "wrong"), (0o444, "wrong")):
+        key.chmod(mode)
+        doctor.Doctor().see_machine(key)
+        assert lines(capsys.readouterr().out)["keys"][0] == state, oct(mode)
+
+
 def test_a_run_is_held_against_what_is_left_of_the_budget(world: World, capsys: pytest.CaptureFixture[str]) -> None:
     world.policy(budgets=[{"unit": "client", "delta": 1e-5, "max_epsilon": 6.0}])
     world.network.serve(world.network.overrides("num_rounds=1"))

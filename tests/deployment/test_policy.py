@@ -79,7 +79,7 @@ def test_the_template_is_a_policy(tmp_path: Path, capsys: pytest.CaptureFixture[
         ({"bundles": ["sha"]}, "bundles.0=sha"),
         ({"accountant": "renyi", "order": 1.23}, "order=1.23: allowed"),
         ({"limits": {"max_sampling_rate": 1.5}}, "limits.max_sampling_rate=1.5: must be at most 1"),
-        ({"limits": {"max_clip": 1.5}}, "limits.max_clip=1.5: there is no such option here"),
+        ({"limits": {"max_clip": 1.5}}, "limits.max_clip=1.5: there is no such option here; allowed: min_noise"),
     ],
 )
 def test_a_mistake_names_file_entry_value_and_what_is_allowed(
