@@ -43,7 +43,7 @@ from fedpriv.config.compose import COMMANDS, compose, parse, read_config
 from fedpriv.config.owner import trust
 from fedpriv.config.question_words import ask_options, quoted
 from fedpriv.config.schema import CODE, Config
-from fedpriv.data.table_schema import TableSchema, schema_of
+from fedpriv.data.table_schema import TableSchema, schema_of, values_of
 from fedpriv.privacy.canaries import CanaryAudit
 from fedpriv.report import compare
 from fedpriv.report.compare import COMPARISON_NOTE, TextTable, comparison_tables
@@ -836,12 +836,22 @@ def _target_of(columns: Any) -> tuple[str, dict[str, Any]] | None:
     return None
 
 
+#: What of a column names a file beside its schema.
+PLACES = ("encoder", "tokenizer")
+
+
 def _schema_file(schema: Any, place: Path) -> Path:
+    """place: where a mapping is written, or a file again that names no target, as questions have none."""
+    name = "a mapping"
     if isinstance(schema, str | Path):
-        return Path(schema).expanduser().absolute()
-    said = schema.model_dump(mode="json", exclude_none=True) if isinstance(schema, TableSchema) else dict(schema)
-    if "target" not in said and (askable := _target_of(said.get("columns"))):  # questions have none
+        file = Path(schema).expanduser().absolute()
+        said, name = values_of(file), str(file)
+        if not isinstance(said, dict) or "target" in said or any(f"{key}:" in file.read_text() for key in PLACES):
+            return file
+    else:
+        said = schema.model_dump(mode="json", exclude_none=True) if isinstance(schema, TableSchema) else dict(schema)
+    if "target" not in said and (askable := _target_of(said.get("columns"))):
         said = {**said, "target": askable[1], "columns": {k: v for k, v in said["columns"].items() if k != askable[0]}}
-    schema_of(said, "a mapping", unfilled=True)
+    schema_of(said, name, unfilled=True)
     (place / "schema.yaml").write_text(yaml.safe_dump(said, sort_keys=False), encoding="utf-8")
     return place / "schema.yaml"

@@ -578,13 +578,22 @@ def _digest(said: Any) -> str:
 
 def read_schema(path: str | Path, unfilled: bool = False) -> TableSchema:
     """The schema of a YAML file. unfilled: whether it may still hold "?". Raises `OptionError`, dataset.schema_file."""
+    return with_tokenizer(_parsed(_read(path), str(path), unfilled), Path(path).parent)
+
+
+def values_of(path: str | Path) -> Any:
+    """The plain values of a schema's file. Raises `OptionError`, dataset.schema_file."""
+    return _values(_read(path), str(path))
+
+
+def _read(path: str | Path) -> bytes:
     try:
         raw = Path(path).read_bytes()
     except OSError as error:
         raise OptionError(OPTION, path, f"cannot be read ({error.strerror})") from None
     if len(raw) > MOST_BYTES:
         raise OptionError(OPTION, path, f"{len(raw)} bytes; a schema has at most {MOST_BYTES}")
-    return with_tokenizer(_parsed(raw, str(path), unfilled), Path(path).parent)
+    return raw
 
 
 def with_tokenizer(schema: TableSchema, folder: Path) -> TableSchema:
@@ -616,11 +625,14 @@ def _with_encoder(name: str, column: Column, folder: Path) -> Column:
 
 @lru_cache(maxsize=8)  # a plan asks for the unit of every kind of client
 def _parsed(raw: bytes, path: str, unfilled: bool) -> TableSchema:
+    return schema_of(_values(raw, path), path, unfilled)
+
+
+def _values(raw: bytes, path: str) -> Any:
     try:
-        said = read_texts(raw)
+        return read_texts(raw)
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
         raise OptionError(OPTION, path, f"is not YAML ({' '.join(str(error).split())[:300]})") from None
-    return schema_of(said, path, unfilled)
 
 
 def read_texts(raw: bytes) -> Any:
@@ -644,6 +656,8 @@ def schema_of(said: Any, name: str, unfilled: bool = False) -> TableSchema:
             part for part in first.option.split(".") if part.strip("]") and not part.startswith(ALTERNATIVES)
         )
         typed = first.value != "" and error.errors()[0]["type"] != "value_error"
+        if place == "target" and not typed:
+            words += ": what a model would predict, as {column: NAME, task: classification, classes: [a, b]}"
         shown = f"{place}={first.value}"[:200] if typed else place
         raise OptionError(OPTION, name, f"{shown}: {words}") from None
     if schema.unfilled and not unfilled:

@@ -90,12 +90,13 @@ COMPARISON_NOTE = (
 @dataclass(frozen=True)
 class Group:
     """Runs that differ in their seed only. ``options``: those that tell the groups apart, by full name, as shown;
-    ``values``: the same, with all digits.
+    ``values``: the same, with all digits. ``named``: those in its name; None: all.
     """
 
     options: Mapping[str, str]
     runs: Sequence[RunFolder]
     values: Mapping[str, str]
+    named: Sequence[str] | None = None
 
     @property
     def short_names(self) -> list[str]:
@@ -104,11 +105,11 @@ class Group:
         return [s if short.count(s) == 1 else name for s, name in zip(short, self.options, strict=True)]
 
     def label(self, without: Collection[str] = ()) -> str:
-        """The options in words, but for some, by full name."""
+        """Its name: options in words, but for some, by full name."""
         words = [
             value if name.endswith(".name") else f"{short.replace('_', ' ')} {value}"
             for short, (name, value) in zip(self.short_names, self.options.items(), strict=True)
-            if value != NOT_THERE and name not in without
+            if value != NOT_THERE and (self.named is None or name in self.named) and name not in without
         ]
         return ", ".join(words) or "all runs"
 
@@ -170,7 +171,13 @@ class Comparison:
 
     @property
     def warning(self) -> str | None:
-        return WARNING if len(self.tables) > 1 else None
+        damaged = [
+            f"{run.path}: {name}: {words}"
+            for group in self.groups
+            for run in group.runs
+            for name, words in run.problems.items()
+        ]
+        return " ".join([*([WARNING] if len(self.tables) > 1 else []), *damaged]) or None
 
 
 def compare(runs: Sequence[RunFolder]) -> Comparison:
@@ -304,7 +311,26 @@ def _groups(members: Sequence[Sequence[RunFolder]]) -> list[Group]:
     names = telling(configs, varied([run.path for runs in members for run in runs]))
     values = [{name: in_text(config, name) for name in names} for config in configs]
     columns = {name: rounded([one[name] for one in values]) for name in names}
-    return [Group({name: columns[name][n] for name in names}, runs, values[n]) for n, runs in enumerate(members)]
+    named = naming(values, names)
+    return [Group({name: columns[name][n] for name in names}, runs, values[n], named) for n, runs in enumerate(members)]
+
+
+def naming(values: Sequence[Mapping[str, str]], names: Sequence[str]) -> list[str]:
+    """Of the options that differ, those that name the groups: all of a few, or as few as tell as many apart, whether
+    budgets count or not.
+    """
+    if len(names) <= IN_FRONT:
+        return list(names)
+
+    def kinds(chosen: Iterable[str]) -> int:
+        return len({tuple(one[name] for name in chosen) for one in values})
+
+    chosen = [name for name in names if name == "strategy.name"]
+    others = [name for name in names if name.rpartition(".")[2] not in BUDGETS]
+    for allowed in (others, names):
+        while kinds(chosen) < kinds(allowed):
+            chosen.append(max(allowed, key=lambda name: kinds([*chosen, name])))
+    return [name for name in names if name in chosen]
 
 
 def varied(runs: Sequence[Path]) -> list[str] | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from itertools import cycle
 from pathlib import Path
@@ -407,23 +407,24 @@ def draw_significance(rounds: Sequence[Round], folder: Path) -> Picture | None:
 
 
 def draw_comparison(comparison: Comparison, folder: Path) -> Picture | None:
-    """The leading metric over rounds, a line and a band of one standard deviation for each group: comparison.png."""
-    bands = [(group.label(), *mean_curve(group)) for group in comparison.groups]
+    """The leading metric over rounds, a line and a band of one standard deviation for each group: comparison.png; None
+    where no run has a value, or their metrics are not one.
+    """
+    bands = [(textwrap.fill(group.label(), WIDTH), *mean_curve(group)) for group in comparison.groups]
     bands = [band for band in bands if band[1]]
-    if not bands:
+    if len(names := {metric for *_, metric in bands}) != 1:
         return None
-    names = {metric for *_, metric in bands}
-    metric = next(iter(names)) if len(names) == 1 else "leading metric"
+    (metric,) = names
     title = f"Mean {metric} on the test set"
-    figure, axes = blank_figure(title, inches=(INCHES, 2.8 + 0.2 * len(bands)))
+    figure, axes = blank_figure(title, inches=(INCHES, _height(label for label, *_ in bands)))
     for (label, rounds, mean, std, _), (color, style) in zip(bands, _styles(), strict=False):
-        draw_line(axes, rounds, mean, color, textwrap.fill(label, WIDTH), style)
+        draw_line(axes, rounds, mean, color, label, style)
         low, high = ([middle + side * half for middle, half in zip(mean, std, strict=True)] for side in (-1, 1))
         axes.fill_between(rounds, low, high, color=color, alpha=0.16, lw=0)
     if metric == "accuracy":
         _percent_axis(axes)
     figure.legend(loc="outside lower left", frameon=False, fontsize=10, labelcolor=INK)
-    ends = ", ".join(f"{label} {in_metric(of, mean[-1])}" for label, _, mean, _, of in bands)
+    ends = ", ".join(f"{' '.join(label.split())} {in_metric(metric, mean[-1])}" for label, _, mean, *_ in bands)
     alt = f"Line plot of mean test {metric} over rounds, one line per configuration; at the end: {ends}."
     return _saved(figure, folder, Picture("comparison.png", alt, "Band: one standard deviation over seeds."))
 
@@ -442,16 +443,16 @@ def _tradeoff(threat: Privacy, rows: Sequence[Row], folder: Path, file: str) -> 
     for row in rows:
         epsilon, metric = row.figures["verified_epsilon"].mean, row.figures["metric"].mean
         if metric is not None and (epsilon is None or math.isinf(epsilon)):
-            flat.append((f"{row.group.label()}: no finite epsilon", metric))
+            flat.append((textwrap.fill(f"{row.group.label()}: no finite epsilon", WIDTH), metric))
         elif metric is not None and epsilon is not None and epsilon > 0:
             along = [name for name in row.group.options if name.rpartition(".")[2] in BUDGETS]
-            curves.setdefault(row.group.label(along), []).append((epsilon, row))
+            curves.setdefault(textwrap.fill(row.group.label(along), WIDTH), []).append((epsilon, row))
     names = {row.leading for row in rows}
     if len(names) > 1 or not any(len({epsilon for epsilon, _ in curve}) > 1 for curve in curves.values()):
         return None
     (name,) = names
     title = f"{name.replace('_', ' ').capitalize()} against epsilon"
-    figure, axes = blank_figure(title, inches=(INCHES, 2.8 + 0.2 * (len(curves) + len(flat))))
+    figure, axes = blank_figure(title, inches=(INCHES, _height([*curves, *(label for label, _ in flat)])))
     ordered = sorted(curves.items(), key=lambda item: min(epsilon for epsilon, _ in item[1]))
     words = []
     for (label, curve), (color, style) in zip(ordered, _styles(), strict=False):
@@ -462,12 +463,12 @@ def _tradeoff(threat: Privacy, rows: Sequence[Row], folder: Path, file: str) -> 
         x, y, bars = zip(*found, strict=True)
         axes.errorbar(
             x, y, yerr=bars, color=color, ls=style, lw=2, marker="o", ms=4, capsize=3,
-            label=textwrap.fill(label, WIDTH),
+            label=label,
         )  # fmt: skip
         points = [f"{in_metric(name, metric)} at {in_figures(epsilon)}" for epsilon, metric in zip(x, y, strict=True)]
-        words.append(f"{label} {', '.join(points)}")
+        words.append(f"{' '.join(label.split())} {', '.join(points)}")
     for label, metric in flat:
-        axes.axhline(metric, color=INK, ls=(0, (2, 2)), lw=1.2, label=textwrap.fill(label, WIDTH))
+        axes.axhline(metric, color=INK, ls=(0, (2, 2)), lw=1.2, label=label)
     axes.set_xlabel("verified epsilon (logarithmic)", color=INK)
     axes.set_xscale("log")
     _plain_ticks(axes.xaxis, (1, 2, 5))
@@ -483,6 +484,11 @@ def _tradeoff(threat: Privacy, rows: Sequence[Row], folder: Path, file: str) -> 
 
 
 # --- shared ----------------------------------------------------------------------------------------------
+
+
+def _height(labels: Iterable[str]) -> float:
+    """Inches of a figure with these labels below its axes."""
+    return 2.8 + 0.2 * sum(label.count("\n") + 1 for label in labels)
 
 
 def blank_figure(title: str, ylabel: str = "", inches: tuple[float, float] = (INCHES, 2.9)) -> tuple[Figure, Axes]:

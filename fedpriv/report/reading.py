@@ -136,6 +136,8 @@ def find_runs(folders: Sequence[Path]) -> list[Path]:
 
 def _walk(folder: Path) -> list[Path]:
     if is_run(folder):
+        if not _is_own(folder) and any(_readable(folder / name) for name in OWN):
+            raise RunFolderError(f"{folder}: its files are of another program, not of a run of fedpriv")
         return [folder]
     runs: list[Path] = []
     strangers: list[Path] = []
@@ -164,6 +166,14 @@ def _is_own(folder: Path) -> bool:
             if word in file.read(1 << 16):
                 return True
     return False
+
+
+def _readable(file: Path) -> bool:
+    """Whether there is a mapping in it, so that it is no damaged file of a run."""
+    try:
+        return file.is_file() and isinstance(read_yaml(file), dict)
+    except (OSError, ValueError, yaml.YAMLError, RecursionError):
+        return False
 
 
 def options_of_sweep(folder: Path) -> list[str] | None:
@@ -213,6 +223,9 @@ def read_run(path: Path, private: bool = True) -> RunFolder:
     else:  # an earlier version wrote clients' data too
         rounds = [split(row, ROUND, secret=False)[0] for row in rounds]
         summary = split(summary, SUMMARY, secret=False)[0] if summary else summary
+    last, whole = max((row["round"] for row in rounds), default=0), (summary or {}).get("rounds")
+    if type(whole) is int and last < whole:
+        problems.setdefault("metrics.jsonl", f"ends with round {last} of {whole}")
     return RunFolder(path, config or {}, config_text, rounds, summary, problems)
 
 

@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 import torch
+import yaml
 from conftest import result_of
 
 import fedpriv
@@ -221,7 +222,7 @@ def test_what_is_no_run_is_named(tmp_path: Path, finished: fedpriv.Run) -> None:
             lambda run: fedpriv.ask({}, ["count"], {"columns": {"a": None, "b": 3}}, 1.0),
             "dataset.schema_file=a mapping: ",
         ),
-        (lambda run: fedpriv.ask({}, ["count"], {}, 1.0), "dataset.schema_file=a mapping: target=: the option has no"),
+        (lambda run: fedpriv.ask({}, ["count"], {}, 1.0), "dataset.schema_file=a mapping: target: the option has no"),
         (lambda run: fedpriv.Run(3), "folder=3: must be a str or a Path$"),
         (lambda run: fedpriv.check(None), r"target=None: must be a name \(module:attribute\), or a function"),
         (
@@ -246,10 +247,14 @@ def test_a_type_checker_refuses_one_text_for_a_list(name: str) -> None:
     assert [hints[one] for one in given] == [list[str] | tuple[str, ...]] * len(given)
 
 
-def test_questions_need_no_target() -> None:
+@pytest.mark.parametrize("form", ["mapping", "file"])
+def test_questions_need_no_target(form: str, tmp_path: Path) -> None:
     table = {"ill": ["yes", "no", "yes", "no"] * 50, "age": [30, 40, 50, 60] * 50}
     schema = {"columns": {"ill": {"values": ["no", "yes"]}, "age": {"range": [0, 100]}}}
-    answers = fedpriv.ask(table, ["count:ill:yes", "mean:age"], schema, 8.0, options=["privacy.rng=seeded"])
+    file = tmp_path / "schema.yaml"
+    file.write_text(yaml.safe_dump(schema))
+    given: Any = schema if form == "mapping" else file
+    answers = fedpriv.ask(table, ["count:ill:yes", "mean:age"], given, 8.0, options=["privacy.rng=seeded"])
     count, mean = (answer.values[0] for answer in answers.answers)
     assert abs(count - 100) < 5 and abs(mean - 45) < 5
 

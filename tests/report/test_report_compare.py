@@ -18,6 +18,7 @@ from fedpriv.report.compare import (
     comparison_tables,
     latex_tables,
     mean_curve,
+    naming,
     rounded,
     runs_table,
     telling,
@@ -106,6 +107,20 @@ def test_only_options_that_differ_are_columns(tmp_path):
     assert [group.label() for group in (ldp, cad, cad2)] == ["fedldp", "fedcad, diff 0.5", "fedcad, diff 0.7"]
     # An option that only one method has is implied by the method: no column for it.
     assert list(compared(*runs[:2]).groups[0].options) == ["strategy.name"]
+
+
+def test_unlike_runs_have_short_names():
+    """As few options as tell them apart; a budget stands for no other option, whose curves would be one."""
+    names = ["strategy.name", "local.lr", "local.steps", "model.name", "strategy.client.noise_multiplier"]
+
+    def of(*rows: str) -> list[str]:
+        return naming([dict(zip(names, row.split(), strict=True)) for row in rows], names)
+
+    assert of("a 1 1 m 1", "b 2 2 m 2", "c 3 3 n 3") == ["strategy.name"]
+    assert of("a 1 1 m 1", "a 2 2 m 2", "b 3 3 n 3") == ["strategy.name", "local.lr"]
+    assert of("a 1 1 m 1", "a 1 1 m 2", "b 3 3 n 3") == ["strategy.name", "strategy.client.noise_multiplier"]
+    assert of("a 1 1 m 1", "a 1 2 m 1", "a 2 1 m 1", "a 2 2 m 1") == ["strategy.name", "local.lr", "local.steps"]
+    assert naming([{"x": "1"}], ["x"]) == ["x"]
 
 
 def test_an_option_that_only_some_runs_have_is_shown_where_nothing_else_tells_them_apart(tmp_path):

@@ -12,7 +12,8 @@ from report_runs import THREAT, make_run
 
 from fedpriv.common.errors import RunFolderError
 from fedpriv.report import reading
-from fedpriv.report.reading import SWEEP_FILE, count_releases, find_runs, read_run
+from fedpriv.report.compare import compare
+from fedpriv.report.reading import SWEEP_FILE, count_releases, damage_of, find_runs, read_run
 from fedpriv.report.words import figure, number, seconds, size
 
 
@@ -94,7 +95,10 @@ def test_folders_of_other_programs_are_no_runs(tmp_path, capsys):
     assert find_runs([tmp_path]) == [run]
     told = f"fedpriv: left out, as no run of fedpriv: {tmp_path / 'b'}, {tmp_path / 'c'}\n"
     assert capsys.readouterr().err == told
-    assert find_runs([tmp_path / "c"]) == [tmp_path / "c"]  # named: told what is wrong with it
+    with pytest.raises(RunFolderError, match="c: its files are of another program"):  # no report is written there
+        find_runs([tmp_path / "c"])
+    (tmp_path / "c" / "config.yaml").write_text("model: [")  # may be a run's that was damaged
+    assert find_runs([tmp_path / "c"]) == [tmp_path / "c"]
     with pytest.raises(RunFolderError, match="no run in it"):
         (tmp_path / "d" / "e" / ".hydra").mkdir(parents=True)
         find_runs([tmp_path / "d"])
@@ -114,6 +118,17 @@ def test_a_wrong_path_is_named(tmp_path):
     for name, words in (("nowhere", "no such folder"), ("file", "not a folder"), ("empty", "no run in it")):
         with pytest.raises(RunFolderError, match=f"{name}: {words}"):
             find_runs([tmp_path / name])
+
+
+def test_a_finished_run_with_fewer_rounds_than_it_had(tmp_path):
+    """Its report and a comparison say so."""
+    run = make_run(tmp_path / "run", rounds=3)
+    assert "metrics.jsonl" not in read_run(run).problems
+    kept = (run / "metrics.jsonl").read_text().splitlines(keepends=True)
+    (run / "metrics.jsonl").write_text("".join(kept[:2]))
+    words = "ends with round 2 of 3"
+    assert damage_of(read_run(run))["metrics.jsonl"] == words
+    assert compare([read_run(run)]).warning == f"{run}: metrics.jsonl: {words}"
 
 
 BARE = {"mechanism": "no_bound", "reason": "sent bare"}

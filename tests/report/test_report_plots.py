@@ -6,6 +6,8 @@ import math
 import re
 import subprocess
 import sys
+import warnings
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +19,7 @@ from matplotlib.text import Text
 from report_runs import full_run, metrics, privacy, whole_page
 
 from fedpriv.report import attacks, label_plot, page, pictures, plots, tables
-from fedpriv.report.compare import Comparison, Group
+from fedpriv.report.compare import Comparison, Group, mean_curve
 from fedpriv.report.pictures import BLUE
 from fedpriv.report.reading import RunFolder, read_run
 from fedpriv.report.run_summary import Answer, Privacy, Summary
@@ -161,6 +163,21 @@ def test_a_comparison_has_a_line_and_a_band_per_group(drawn, tmp_path):
     assert len(axes.lines) == len(looks) == 9
     edges = axes.collections[3].get_paths()[0].get_extents()
     assert (edges.ymin, edges.ymax) == (pytest.approx(0.5 - 0.02**0.5), pytest.approx(0.6 + 0.02**0.5))
+
+
+def test_metrics_of_two_kinds_have_no_axis_in_common(drawn, tmp_path):
+    other = RunFolder(Path("run"), {}, "", [{"round": 1, "metrics": {"rmse": 60.0}}], {})
+    with_rmse = Comparison([*bands(2).groups, Group({"group.name": "rmse"}, [other], {})], [], [])
+    assert mean_curve(with_rmse.groups[-1])[3] == "rmse"
+    assert plots.draw_comparison(with_rmse, tmp_path) is None and list(tmp_path.iterdir()) == []
+
+
+def test_long_names_leave_room_for_the_axes(drawn, tmp_path):
+    """Each takes several lines below the axes; matplotlib warns where nothing is left of these."""
+    groups = [replace(one, options={"group.name": f"{n} " * 150}) for n, one in enumerate(bands(4).groups)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        plots.draw_comparison(Comparison(groups, [], []), tmp_path)
 
 
 def test_nothing_to_draw_is_no_picture(tmp_path):
