@@ -457,10 +457,9 @@ def _tradeoff(threat: Privacy, rows: Sequence[Row], folder: Path, file: str) -> 
     words = []
     for (label, curve), (color, style) in zip(ordered, _styles(), strict=False):
         curve.sort(key=lambda point: point[0])
-        found = [
-            (epsilon, row.figures["metric"].mean or 0.0, row.figures["metric"].half_width) for epsilon, row in curve
-        ]
-        x, y, bars = zip(*found, strict=True)
+        found = [(epsilon, row.figures["metric"].mean or 0.0) for epsilon, row in curve]
+        x, y = zip(*found, strict=True)
+        bars = [math.nan if (half := row.figures["metric"].half_width) is None else half for _, row in curve]
         axes.errorbar(
             x, y, yerr=bars, color=color, ls=style, lw=2, marker="o", ms=4, capsize=3,
             label=label,

@@ -6,6 +6,7 @@ import csv
 import itertools
 import json
 import math
+import shutil
 
 import pytest
 import yaml
@@ -24,6 +25,7 @@ from fedpriv.report.compare import (
     telling,
 )
 from fedpriv.report.over_seeds import holm, paired, spread, two_sided
+from fedpriv.report.plots import draw_tradeoffs
 from fedpriv.report.reading import SWEEP_FILE, read_run
 from fedpriv.report.tables import plain_table
 
@@ -251,6 +253,14 @@ def test_a_sweep_shows_the_options_that_it_varied(tmp_path):
     # an option that the command gave and that does not tell all apart hides none of the others
     (tmp_path / "a" / SWEEP_FILE).write_text(json.dumps({"jobs": 8, "options": ASKED[:1]}))
     assert comparison_tables(compared(*asked))[0].header == by_hand
+
+
+def test_a_curve_takes_a_point_of_one_seed_beside_one_of_two(tmp_path):
+    """A single seed has no interval: its point has no bar, and the page is written."""
+    sweep = sweep_of(tmp_path / "a", ASKED)
+    shutil.rmtree(sweep / "fedldp-8-2")
+    drawn = draw_tradeoffs(compared(*runs_of(sweep)), tmp_path)
+    assert [picture.file for picture in drawn] == ["tradeoff.png"] and (tmp_path / "tradeoff.png").stat().st_size
 
 
 def test_a_fourth_option_stands_behind_the_epsilons(tmp_path):
