@@ -34,7 +34,7 @@ from fedpriv.checking.checks import check_object
 from fedpriv.checking.child import check_name
 from fedpriv.checking.result import Check as CheckResult
 from fedpriv.common.command_line import hints_of, read_option, read_options
-from fedpriv.common.errors import OptionError, RunFolderError
+from fedpriv.common.errors import DataError, OptionError, RunFolderError
 from fedpriv.common.places import with_own_methods
 from fedpriv.common.run_files import bytes_in, mapping_in
 from fedpriv.common.stopping import stop
@@ -700,20 +700,24 @@ def ask(
 
     Raises `OptionError` for a wrong question, schema or option, `DataError` for a table that cannot be read.
     """
+    held = not isinstance(table, str | Path)
     with tempfile.TemporaryDirectory(prefix="fedpriv-") as place:
         own = [
             "dataset=table",
-            f"dataset.root={quoted(str(_file_of(table, Path(place))))}",
-            f"dataset.schema_file={quoted(str(_schema_file(schema, Path(place))))}",
+            f"dataset.root={quoted(str(file := _file_of(table, Path(place))))}",
+            f"dataset.schema_file={quoted(str(_schema_file(schema, Path(place), held)))}",
             f"privacy.target_epsilon={epsilon}",
             f"privacy.delta={delta}",
         ]
-        if not isinstance(table, str | Path):  # no copy of the rows stays
+        if held:  # no copy of the rows stays
             own.append(f"dataset.cache={quoted(place)}")
         names = {option.partition("=")[0] for option in options}
         defaults = ("num_clients=1", "strategy.client.form=central", "engine=inprocess")
         own += [option for option in defaults if option.partition("=")[0] not in names]
-        found = run(ask_options([*questions, *own, *options]), folder=folder, quiet=quiet)
+        try:
+            found = run(ask_options([*questions, *own, *options]), folder=folder, quiet=quiet)
+        except DataError as error:
+            raise DataError(str(error).replace(str(file), "the table") if held else str(error)) from None
     read = list[Answer]()
     for one in found.summary["answers"]:
         numbers = ("values", "low", "high", "errors", "p_values")
@@ -819,7 +823,8 @@ def _file_of(table: Any, place: Path) -> Path:
 
     from fedpriv.data.table_files import frame_columns
 
-    parquet.write_table(frame_columns(table), place / "table.parquet")
+    rows = frame_columns(table)
+    parquet.write_table(rows.append_column(NO_TARGET, [[0] * len(rows)]), place / "table.parquet")
     return place / "table.parquet"
 
 
@@ -836,12 +841,16 @@ def _target_of(columns: Any) -> tuple[str, dict[str, Any]] | None:
     return None
 
 
+#: The column of a table in memory that is the target of a schema without one: a constant, which no question reads.
+NO_TARGET = "(no target)"
 #: What of a column names a file beside its schema.
 PLACES = ("encoder", "tokenizer")
 
 
-def _schema_file(schema: Any, place: Path) -> Path:
-    """place: where a mapping is written, or a file again that names no target, as questions have none."""
+def _schema_file(schema: Any, place: Path, held: bool) -> Path:
+    """place: where a mapping is written, or a file again that names no target, as questions have none. held: whether
+    the table has the column `NO_TARGET`; else a column of its own is one, whose cells must all be there.
+    """
     name = "a mapping"
     if isinstance(schema, str | Path):
         file = Path(schema).expanduser().absolute()
@@ -850,7 +859,9 @@ def _schema_file(schema: Any, place: Path) -> Path:
             return file
     else:
         said = schema.model_dump(mode="json", exclude_none=True) if isinstance(schema, TableSchema) else dict(schema)
-    if "target" not in said and (askable := _target_of(said.get("columns"))):
+    if held and "target" not in said and isinstance(said.get("columns"), Mapping):
+        said = {**said, "target": {"column": NO_TARGET, "task": "regression", "range": [0, 1]}}
+    elif "target" not in said and (askable := _target_of(said.get("columns"))):
         said = {**said, "target": askable[1], "columns": {k: v for k, v in said["columns"].items() if k != askable[0]}}
     schema_of(said, name, unfilled=True)
     (place / "schema.yaml").write_text(yaml.safe_dump(said, sort_keys=False), encoding="utf-8")

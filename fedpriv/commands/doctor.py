@@ -27,7 +27,7 @@ from pydantic import Field
 
 from fedpriv.commands import superlink as servers
 from fedpriv.commands.node import Client, Node, SuperLink, check_shards, identity_of, there
-from fedpriv.common.command_line import DONE, FAILED, Existing, address_of, command, nearest
+from fedpriv.common.command_line import DONE, FAILED, Folder, address_of, command, nearest
 from fedpriv.common.errors import DataError, FedprivError, OptionError, PolicyRefused
 from fedpriv.common.messages import NODE_REMEDIES, Refusal
 from fedpriv.common.places import installed_code_only
@@ -135,7 +135,7 @@ class Doctor:
 @command
 def server(
     *,
-    credentials: Existing,
+    credentials: Folder,
     host: str = "0.0.0.0",
     port: servers.Port = 8000,
     control: servers.Port = 8001,
@@ -167,7 +167,7 @@ def node(
     *overrides: str,
     node: Node,
     superlink: SuperLink,
-    credentials: Existing,
+    credentials: Folder,
     client: Client,
     port: Annotated[int, Field(ge=1024, le=65535)] = 9094,
 ) -> int:

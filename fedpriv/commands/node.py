@@ -49,6 +49,7 @@ from fedpriv.common.command_line import (
     FAILED,
     LOST,
     Existing,
+    Folder,
     command,
     hints_of,
     nearest,
@@ -73,7 +74,11 @@ if TYPE_CHECKING:
 
 Client = Annotated[int, Field(ge=0, le=2**31)]
 SuperLink = Annotated[
-    str, Field(pattern=r"^(\[[\w:.%]+\]|[^\s/:@\[\]]+):\d{1,5}$", description="HOST:PORT, as in server.example:8000")
+    str,
+    Field(
+        pattern=r"^(\[[\w:.%]+\]|[^\s/:@\[\]]+):([1-9]\d{0,3}|[1-5]\d{4}|6[0-4]\d{3}|65[0-4]\d\d|655[0-2]\d|6553[0-5])$",
+        description="HOST:PORT, as in server.example:8000",
+    ),
 ]
 
 
@@ -82,7 +87,7 @@ class Node:
     """A client's machine: its policy, and the data folder with its ledger."""
 
     policy: Existing
-    data: Existing
+    data: Folder
 
     @cached_property
     def rules(self) -> Policy:
@@ -310,7 +315,7 @@ def run(
     *,
     node: Node,
     superlink: SuperLink,
-    credentials: Existing,
+    credentials: Folder,
     client: Client,
     port: Annotated[int, Field(ge=1024, le=65535)] = 9094,
     metrics_port: Annotated[int, Field(ge=0, le=65535)] = 0,

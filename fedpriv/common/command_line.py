@@ -126,6 +126,8 @@ def how_it_stopped(interruption: KeyboardInterrupt) -> str:
 #: Beside the type of a path: something is there.
 MUST_EXIST = "there is no such file or folder"
 Existing = Annotated[Path, MUST_EXIST]
+A_FOLDER = "must be a folder"
+Folder = Annotated[Path, MUST_EXIST, A_FOLDER]
 
 
 def command(work: Callable[..., int | None]) -> Callable[[Sequence[str]], int]:
@@ -280,6 +282,8 @@ def read_option(name: str, value: Any, hint: Any) -> Any:
         raise OptionError(name, value, _allowed(hint, value)) from None
     if isinstance(read, Path) and MUST_EXIST in beside and not read.exists():
         raise OptionError(name, value, MUST_EXIST)
+    if isinstance(read, Path) and A_FOLDER in beside and not read.is_dir():
+        raise OptionError(name, value, A_FOLDER)
     return read
 
 

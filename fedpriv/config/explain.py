@@ -99,6 +99,8 @@ def _allowed(error: Any) -> str:
     for name, words in (("ge", "at least"), ("gt", "more than"), ("le", "at most"), ("lt", "less than")):
         if name in context:
             return f"must be {words} {context[name]:g}" if context[name] < 1e6 else f"must be {words} {context[name]}"
+    if kind == "string_pattern_mismatch" and context["pattern"] in PATTERNS:
+        return PATTERNS[context["pattern"]]
     return _IN_WORDS.get(kind) or str(error["msg"]).replace("Input should be", "must be")
 
 
@@ -118,6 +120,13 @@ def _nearest(error: Any) -> str:
     close = [MEANT[given]] if MEANT.get(given) in allowed else difflib.get_close_matches(given, allowed, 1)
     return f" (did you mean {close[0]}?)" if close else ""
 
+
+#: What a text must look like, in words.
+PATTERNS = {
+    "^[0-9a-f]{64}$": "must be a SHA-256: 64 digits of 0-9 and a-f",
+    "[0-9a-f]{64}": "must be a SHA-256: 64 digits of 0-9 and a-f",
+    "^/": "must be an absolute path",
+}
 
 #: pydantic's kinds of error in the words of a user; the others speak for themselves.
 _IN_WORDS = {

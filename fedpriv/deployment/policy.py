@@ -448,7 +448,7 @@ def read_policy(path: Path) -> Policy:
         content = read_regular(path)
         raw = OmegaConf.to_container(OmegaConf.create(content.decode()), resolve=False)
     except Exception as error:  # any error of the parser on a broken file
-        why = getattr(error, "strerror", None) or str(error).splitlines()[0]
+        why = getattr(error, "strerror", None) or " ".join(str(error).split())[:300]
         raise OptionError("policy", str(path), f"cannot be read ({why})") from None
     if not isinstance(raw, dict):
         raise OptionError("policy", str(path), "must be a mapping, option: value")

@@ -14,7 +14,7 @@ from rich.measure import Measurement
 from rich.text import Text
 
 from fedpriv.common.command_line import DONE, FAILED, guarded
-from fedpriv.common.errors import RunFolderError
+from fedpriv.common.errors import OptionError, RunFolderError
 from fedpriv.common.printing import plain, say
 from fedpriv.common.run_files import fitting
 from fedpriv.report.compare import COMPARISON_NOTE, Comparison, TextTable, compare_folders, comparison_tables
@@ -54,6 +54,10 @@ def _report(folders: Sequence[Path], out: Path | None, show: bool = False, sever
     if several and len(runs) == 1:
         words = f"a comparison needs two runs; `fedpriv report {runs[0]}` writes its report"
         raise RunFolderError(f"{runs[0]}: {words}")
+    if out is not None and len(runs) == 1:
+        raise OptionError("--out", out, f"is for a comparison; the report of one run is in its folder, {runs[0]}")
+    if out is not None and out.exists() and not out.is_dir():
+        raise OptionError("--out", out, "is there and no folder; allowed: a folder, or a name that is free")
     from fedpriv.report import page  # draws: not needed to refuse a wrong folder
 
     if len(runs) == 1:

@@ -247,6 +247,22 @@ def test_a_type_checker_refuses_one_text_for_a_list(name: str) -> None:
     assert [hints[one] for one in given] == [list[str] | tuple[str, ...]] * len(given)
 
 
+@pytest.mark.parametrize(
+    "columns", [{"age": {"range": [0, 100]}}, {"age": {"range": [0, 100]}, "ill": {"values": ["a"]}}]
+)
+def test_no_column_becomes_a_target(columns: dict[str, Any]) -> None:
+    """A target has no missing cell, a column may, and a single one may be asked about."""
+    table = {"ill": ["a", "b", None, "b"] * 50, "age": [30, None, 50, 60] * 50}
+    answers = fedpriv.ask(table, ["count"], {"columns": columns}, 8.0, options=["privacy.rng=seeded"])
+    assert abs(answers.answers[0].values[0] - 200) < 5
+
+
+def test_a_table_in_memory_is_no_file_of_a_refusal() -> None:
+    table: dict[str, list[Any]] = {"age": []}
+    with pytest.raises(fedpriv.DataError, match=r"^the table: has no rows$"):
+        fedpriv.ask(table, ["count"], {"columns": {"age": {"range": [0, 100]}}}, 8.0)
+
+
 @pytest.mark.parametrize("form", ["mapping", "file"])
 def test_questions_need_no_target(form: str, tmp_path: Path) -> None:
     table = {"ill": ["yes", "no", "yes", "no"] * 50, "age": [30, 40, 50, 60] * 50}

@@ -249,7 +249,17 @@ def test_a_server_that_cannot_be_where_it_is_asked_to(
     assert f"mkdir {tmp_path / 'none'}" in lines(capsys.readouterr().out)["disk"][1]
 
 
-@pytest.mark.parametrize("given", ["https://server.example:8000", "server.example", "server.example:80/x", ":8000"])
+@pytest.mark.parametrize(
+    "given",
+    [
+        "https://server.example:8000",
+        "server.example",
+        "server.example:80/x",
+        ":8000",
+        "server.example:65536",
+        "server.example:0",
+    ],
+)
 def test_a_superlink_is_a_host_and_a_port(given: str, world: World, capsys: pytest.CaptureFixture[str]) -> None:
     own = (f"policy={world.network.policy(0)}", f"data={world.network.data(0)}", "client=0", f"superlink={given}")
     assert doctor.main(["node", *own, f"credentials={world.keys / 'node-0'}"]) == 2

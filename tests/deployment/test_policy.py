@@ -76,7 +76,8 @@ def test_the_template_is_a_policy(tmp_path: Path, capsys: pytest.CaptureFixture[
         ({"budgets": [{"unit": "client", "delta": 1e-5}]}, "budgets.0.max_epsilon: the option has no value"),
         ({"strategies": ["fedcat"]}, "strategies=fedcat: allowed: adpfl"),
         ({"variants": ["as printed"]}, "variants.0=as printed: allowed"),
-        ({"bundles": ["sha"]}, "bundles.0=sha"),
+        ({"bundles": ["sha"]}, "bundles.0=sha: must be a SHA-256: 64 digits of 0-9 and a-f"),
+        ({"counter": "here.json"}, "counter=here.json: must be an absolute path"),
         ({"accountant": "renyi", "order": 1.23}, "order=1.23: allowed"),
         ({"limits": {"max_sampling_rate": 1.5}}, "limits.max_sampling_rate=1.5: must be at most 1"),
         ({"limits": {"max_clip": 1.5}}, "limits.max_clip=1.5: there is no such option here; allowed: min_noise"),
@@ -88,6 +89,12 @@ def test_a_mistake_names_file_entry_value_and_what_is_allowed(
     with pytest.raises(OptionError) as error:
         policy_of(tmp_path, **change)
     assert str(error.value).startswith(str(tmp_path / "policy.yaml")) and words in str(error.value)
+
+
+def test_a_policy_that_is_no_yaml_names_the_line(tmp_path: Path) -> None:
+    (tmp_path / "policy.yaml").write_text("accountant: gaussian\nlimits: [\n")
+    with pytest.raises(OptionError, match=r"policy\.yaml: cannot be read \(.*line 3"):
+        read_policy(tmp_path / "policy.yaml")
 
 
 @pytest.mark.parametrize("content", ["", "- 1", "a: [", "\x00", "counter: ${oc.env:HOME}"])

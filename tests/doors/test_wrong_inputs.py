@@ -157,6 +157,7 @@ def half(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("attack|members=100", "run: is missing"),
         ("report|empty", "empty: no run in it"),
         ("compare|empty|file", "empty: no run in it"),
+        ("deploy|node|status|policy=file|data=file", "data=file: must be a folder"),
         ("deploy|node|initt", "COMMAND=initt: allowed: policy, bundle"),
     ],
 )

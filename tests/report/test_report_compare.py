@@ -180,6 +180,15 @@ def test_a_damaged_run_is_reported_and_said_in_the_exit_code(file, content, word
     assert f"fedpriv: {folder / file}: " in said.err and words in said.err and said.err.count("\n") == 1
 
 
+def test_a_folder_for_a_comparison_is_refused_where_it_would_do_nothing(tmp_path, capsys):
+    run, other = make_run(tmp_path / "a", rounds=2), make_run(tmp_path / "b", rounds=2, noise=0.3)
+    assert main([str(run), "--out", str(tmp_path / "new")]) == 2
+    assert "is for a comparison; the report of one run is in its folder" in capsys.readouterr().err
+    assert main([str(run), str(other), "--out", str(run / "config.yaml")]) == 2
+    said = capsys.readouterr()
+    assert said.out == "" and "is there and no folder" in said.err
+
+
 def test_a_sweep_gets_a_comparison_in_its_folder(tmp_path, capsys):
     sweep = tmp_path / "sweep"
     for seed in (0, 1):
