@@ -436,7 +436,9 @@ def comparison_tables(comparison: Comparison) -> list[TextTable]:
         name = _in_unit(*leading, *leading) if len(leading) == 1 else "metric"
         beside = any(row.figures["other_epsilon"].n for row in rows)
         levelled = any(row.to_best for row in rows)
-        named = [_comparison_row(row, threat, shown, name, beside, levelled) for row in rows]
+        said = [row.group.options for row in rows]
+        alike = {option for option in said[0] if len({options[option] for options in said}) == 1}
+        named = [_comparison_row(row, threat, shown, name, beside, levelled, alike) for row in rows]
         about: dict[str, list[str]] = {}  # each reason once, with the groups that it concerns
         for row in rows:
             for reason in row.reasons:
@@ -483,10 +485,11 @@ def _winner(level: Sequence[Row]) -> str:
 
 
 def _comparison_row(
-    row: Row, threat: Privacy, shown: Collection[str], name: str, beside: bool, levelled: bool
+    row: Row, threat: Privacy, shown: Collection[str], name: str, beside: bool, levelled: bool, alike: Collection[str]
 ) -> list[tuple[str, str]]:
     """(column, cell). shown: figures that any row has; name: of the column of the leading metric; beside: whether a row
-    of the table has an epsilon at the other adjacency; levelled: whether any has an equal epsilon.
+    of the table has an epsilon at the other adjacency; levelled: whether any has an equal epsilon; alike: options that
+    all rows of the table share, which stand behind the others.
     """
     metric, first = row.figures["metric"], row.group.runs[0].result.privacy
     partial = " (global part)" if any(run.result.untrained_layers for run in row.group.runs) else ""
@@ -501,7 +504,8 @@ def _comparison_row(
     claimed, verified, audited = map(epsilon, EPSILONS, absent)
     if row.scopes and row.scopes != ["run"]:
         claimed += f" for {', '.join(SCOPES.get(scope, scope) for scope in row.scopes)}"
-    options = list(zip(row.group.short_names, row.group.options.values(), strict=True))
+    places = sorted(zip(row.group.options.items(), row.group.short_names, strict=True), key=lambda o: o[0][0] in alike)
+    options = [(short, value) for (_, value), short in places]
     further = {_in_unit("worst site", row.leading): (row.leading, "worst_site")}
     further |= {_in_unit("personalised"): ("accuracy", "personalised")}
     return [

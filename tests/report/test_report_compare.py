@@ -282,6 +282,19 @@ def test_a_fourth_option_stands_behind_the_epsilons(tmp_path):
     assert {*header[:3], header[-1]} == {"delta", "accountant", "clip_norm", "noise_multiplier"}
 
 
+def test_what_tells_the_rows_of_one_table_apart_stands_in_front(tmp_path):
+    """Of runs under two threat models most options differ between the tables, and are alike within each."""
+    others = privacy(unit="example", verified_epsilon=1.0)
+    for n, record in enumerate((None, None, others, others)):
+        run = make_run(tmp_path / str(n), rounds=2, noise=0.1 + 0.1 * (n % 2), record=record)
+        for name in ("delta", "accountant", "clip_norm"):
+            change(run, f"privacy.{name}", str(n // 2))
+    tables = comparison_tables(compared(*(tmp_path / str(n) for n in range(4))))
+    assert len(tables) == 2
+    assert {table.header[0] for table in tables} == {"noise_multiplier"}
+    assert all(len({row[0] for row in table.rows}) == 2 for table in tables)
+
+
 def test_numbers_have_four_digits_or_as_many_as_tell_them_apart():
     assert rounded(["3.8124849524260545", "8.0", "uniform", "–", "100000"]) == ["3.812", "8", "uniform", "–", "100000"]
     assert rounded(["0.123456", "0.123457"]) == ["0.123456", "0.123457"]
