@@ -43,7 +43,7 @@ from fedpriv.config.compose import COMMANDS, compose, parse, read_config
 from fedpriv.config.owner import trust
 from fedpriv.config.question_words import ask_options, quoted
 from fedpriv.config.schema import CODE, Config
-from fedpriv.data.table_schema import TableSchema, schema_of, values_of
+from fedpriv.data.table_schema import NO_TARGET, TableSchema, schema_of, values_of
 from fedpriv.privacy.canaries import CanaryAudit
 from fedpriv.report import compare
 from fedpriv.report.compare import COMPARISON_NOTE, TextTable, comparison_tables
@@ -841,8 +841,6 @@ def _target_of(columns: Any) -> tuple[str, dict[str, Any]] | None:
     return None
 
 
-#: The column of a table in memory that is the target of a schema without one: a constant, which no question reads.
-NO_TARGET = "(no target)"
 #: What of a column names a file beside its schema.
 PLACES = ("encoder", "tokenizer")
 

@@ -44,6 +44,7 @@ less than half a step stays in its bin, and the interval runs between multiples.
 
 from __future__ import annotations
 
+import difflib
 import itertools
 import math
 from collections.abc import Callable, Sequence
@@ -60,7 +61,7 @@ from fedpriv.data.regressions import Column as Regressor
 from fedpriv.data.scores import BINS, Residuals, Scores
 from fedpriv.data.scores import MOST_BINS as MOST_SCORE_BINS
 from fedpriv.data.survival import INTERVALS, MOST_INTERVALS, LifeTable
-from fedpriv.data.table_schema import Column, TableSchema
+from fedpriv.data.table_schema import NO_TARGET, Column, TableSchema
 
 Kind = Literal[
     "count", "sum", "mean", "variance", "histogram", "quantiles", "covariance", "table", "top", "linear", "logistic",
@@ -216,7 +217,11 @@ class _Builder:
         if name == target.column and (target.range or target.classes):
             return target
         if name not in self.schema.columns or self.schema.columns[name].ignore:
-            raise self.wrong(f"the schema has no column {name} that is read")
+            read = [one for one, column in self.schema.columns.items() if not column.ignore]
+            names = [*read, *(one for one in target.names if one != NO_TARGET)]
+            hint = "".join(f" (did you mean {one}?)" for one in difflib.get_close_matches(name, names, 1))
+            listed = f"{', '.join(names[:12])}{', ...' * (len(names) > 12)}{hint}"
+            raise self.wrong(f"the schema has no column {name} that is read; allowed: {listed}")
         return self.schema.columns[name]
 
     def numbers_of(self, name: str) -> tuple[float, float]:

@@ -61,6 +61,8 @@ MOST_WIDTH = 2
 FILLED = """\
 # Ranges and fills of {columns} are answers of differential privacy, of the questions of {source}.
 """
+#: The column of a table in memory that is the target of a schema without one: a constant, which no question reads.
+NO_TARGET = "(no target)"
 #: Of a target of survival what is not said.
 EVENTS = {"classes": ["0", "1"], "intervals": 6}
 #: How pydantic begins the names of the types that a range or a list of texts may have.

@@ -132,6 +132,10 @@ def test_intervals_hold_what_the_noise_did(std: float) -> None:
     [
         ((), "nothing is asked"),
         (("median:age",), "there is no such question; kinds: count"),
+        (
+            ("mean:agee",),
+            "the schema has no column agee that is read; allowed: age, weight, sex, note, ill (did you mean age?)",
+        ),
         (("mean",), "allowed: mean:COLUMN"),
         (("mean:sex",), "sex is no column of numbers with a range; these are: age, weight"),
         (("histogram:note",), "note is no column of numbers"),
