@@ -223,6 +223,9 @@ def read_run(path: Path, private: bool = True) -> RunFolder:
     else:  # an earlier version wrote clients' data too
         rounds = [split(row, ROUND, secret=False)[0] for row in rounds]
         summary = split(summary, SUMMARY, secret=False)[0] if summary else summary
+    parts = {name: (summary or {}).get(name) for name in ("accuracy", "metrics", "privacy")}
+    if wrong := [name for name, part in parts.items() if part is not None and not isinstance(part, Mapping)]:
+        problems.setdefault("summary.json", f"{', '.join(wrong)}: no mapping")
     last, whole = max((row["round"] for row in rounds), default=0), (summary or {}).get("rounds")
     if type(whole) is int and last < whole:
         problems.setdefault("metrics.jsonl", f"ends with round {last} of {whole}")

@@ -189,6 +189,14 @@ def test_a_folder_for_a_comparison_is_refused_where_it_would_do_nothing(tmp_path
     assert said.out == "" and "is there and no folder" in said.err
 
 
+def test_a_summary_without_its_parts_is_damaged(tmp_path, capsys):
+    """Else its page says that the run goes on, and a comparison takes it up without figures."""
+    run = make_run(tmp_path, rounds=2)
+    change_summary(run, privacy=3, accuracy="x")
+    assert main([str(run)]) == 1 and "summary.json: accuracy, privacy: no mapping" in capsys.readouterr().err
+    assert read_run(run).why_not_comparable == "summary.json: accuracy, privacy: no mapping"
+
+
 def test_a_sweep_gets_a_comparison_in_its_folder(tmp_path, capsys):
     sweep = tmp_path / "sweep"
     for seed in (0, 1):
