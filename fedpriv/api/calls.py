@@ -43,7 +43,7 @@ from fedpriv.config.compose import COMMANDS, compose, parse, read_config
 from fedpriv.config.owner import trust
 from fedpriv.config.question_words import ask_options, quoted
 from fedpriv.config.schema import CODE, Config
-from fedpriv.data.table_schema import NO_TARGET, TableSchema, schema_of, values_of
+from fedpriv.data.table_schema import TableSchema, schema_of
 from fedpriv.privacy.canaries import CanaryAudit
 from fedpriv.report import compare
 from fedpriv.report.compare import COMPARISON_NOTE, TextTable, comparison_tables
@@ -705,7 +705,7 @@ def ask(
         own = [
             "dataset=table",
             f"dataset.root={quoted(str(file := _file_of(table, Path(place))))}",
-            f"dataset.schema_file={quoted(str(_schema_file(schema, Path(place), held)))}",
+            f"dataset.schema_file={quoted(str(_schema_file(schema, Path(place))))}",
             f"privacy.target_epsilon={epsilon}",
             f"privacy.delta={delta}",
         ]
@@ -823,44 +823,15 @@ def _file_of(table: Any, place: Path) -> Path:
 
     from fedpriv.data.table_files import frame_columns
 
-    rows = frame_columns(table)
-    parquet.write_table(rows.append_column(NO_TARGET, [[0] * len(rows)]), place / "table.parquet")
+    parquet.write_table(frame_columns(table), place / "table.parquet")
     return place / "table.parquet"
 
 
-def _target_of(columns: Any) -> tuple[str, dict[str, Any]] | None:
-    """A column of numbers or categories as a target, where another one is left: a schema is written for a model, too.
-    Questions read it as they do a column.
-    """
-    every = columns.items() if isinstance(columns, Mapping) else ()
-    usable = [(name, one) for name, one in every if isinstance(one, Mapping) and "ignore" not in one]
-    for name, one in usable if len(usable) > 1 else ():
-        for kind, key, task in (("range", "range", "regression"), ("values", "classes", "classification")):
-            if {*one} == {kind}:
-                return name, {"column": name, "task": task, key: one[kind]}
-    return None
-
-
-#: What of a column names a file beside its schema.
-PLACES = ("encoder", "tokenizer")
-
-
-def _schema_file(schema: Any, place: Path, held: bool) -> Path:
-    """place: where a mapping is written, or a file again that names no target, as questions have none. held: whether
-    the table has the column `NO_TARGET`; else a column of its own is one, whose cells must all be there.
-    """
-    name = "a mapping"
+def _schema_file(schema: Any, place: Path) -> Path:
+    """place: where one that is no file is written."""
     if isinstance(schema, str | Path):
-        file = Path(schema).expanduser().absolute()
-        said, name = values_of(file), str(file)
-        if not isinstance(said, dict) or "target" in said or any(f"{key}:" in file.read_text() for key in PLACES):
-            return file
-    else:
-        said = schema.model_dump(mode="json", exclude_none=True) if isinstance(schema, TableSchema) else dict(schema)
-    if held and "target" not in said and isinstance(said.get("columns"), Mapping):
-        said = {**said, "target": {"column": NO_TARGET, "task": "regression", "range": [0, 1]}}
-    elif "target" not in said and (askable := _target_of(said.get("columns"))):
-        said = {**said, "target": askable[1], "columns": {k: v for k, v in said["columns"].items() if k != askable[0]}}
-    schema_of(said, name, unfilled=True)
+        return Path(schema).expanduser().absolute()
+    said = schema.model_dump(mode="json", exclude_none=True) if isinstance(schema, TableSchema) else dict(schema)
+    schema_of(said, "a mapping", unfilled=True)
     (place / "schema.yaml").write_text(yaml.safe_dump(said, sort_keys=False), encoding="utf-8")
     return place / "schema.yaml"

@@ -61,7 +61,7 @@ from fedpriv.data.regressions import Column as Regressor
 from fedpriv.data.scores import BINS, Residuals, Scores
 from fedpriv.data.scores import MOST_BINS as MOST_SCORE_BINS
 from fedpriv.data.survival import INTERVALS, MOST_INTERVALS, LifeTable
-from fedpriv.data.table_schema import NO_TARGET, Column, TableSchema
+from fedpriv.data.table_schema import Column, TableSchema
 
 Kind = Literal[
     "count", "sum", "mean", "variance", "histogram", "quantiles", "covariance", "table", "top", "linear", "logistic",
@@ -218,7 +218,7 @@ class _Builder:
             return target
         if name not in self.schema.columns or self.schema.columns[name].ignore:
             read = [one for one, column in self.schema.columns.items() if not column.ignore]
-            names = [*read, *(one for one in target.names if one != NO_TARGET)]
+            names = [*read, *target.names]
             hint = "".join(f" (did you mean {one}?)" for one in difflib.get_close_matches(name, names, 1))
             listed = f"{', '.join(names[:12])}{', ...' * (len(names) > 12)}{hint}"
             raise self.wrong(f"the schema has no column {name} that is read; allowed: {listed}")

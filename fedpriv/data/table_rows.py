@@ -38,7 +38,7 @@ from fedpriv.data.table_schema import (
 )
 from fedpriv.data.texts import hashed
 from fedpriv.data.types import Dataset, Examples, generator
-from fedpriv.mechanisms.tasks import PADDING, Multilabel, NextToken, Regression, Survival, Task, of_classes
+from fedpriv.mechanisms.tasks import PADDING, Multilabel, NextToken, Nothing, Regression, Survival, Task, of_classes
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -273,6 +273,8 @@ def _targets(
 ) -> tuple[np.ndarray, str]:
     """(targets; a remark). A number's count is added to ``counts``."""
     target, marks = schema.target, schema.missing_marks()
+    if target.task == "none":
+        return np.zeros(len(table), np.float32), ""
     columns = [Cells(table.column(each), f"{name}: column {each}", decimal, marks) for each in target.names]
     cells = columns[0]
     if target.task == "multilabel":
@@ -524,6 +526,8 @@ def schema_of_dataset(config: DatasetConfig) -> TableSchema:
 def task_of(schema: TableSchema) -> Task:
     """What a model of this table predicts."""
     target = schema.target
+    if target.task == "none":
+        return Nothing(("nothing",))
     if target.task == "classification":
         assert isinstance(target.classes, tuple)
         return of_classes(target.classes, target.positive)

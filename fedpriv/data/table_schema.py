@@ -61,8 +61,6 @@ MOST_WIDTH = 2
 FILLED = """\
 # Ranges and fills of {columns} are answers of differential privacy, of the questions of {source}.
 """
-#: The column of a table in memory that is the target of a schema without one: a constant, which no question reads.
-NO_TARGET = "(no target)"
 #: Of a target of survival what is not said.
 EVENTS = {"classes": ["0", "1"], "intervals": 6}
 #: How pydantic begins the names of the types that a range or a list of texts may have.
@@ -328,10 +326,10 @@ class Column(Options):
 class Target(Options):
     """What a model is to predict. classification: one of ``classes``; multilabel: any of the 0/1 columns ``columns``;
     regression: a number in ``range``, to which it is clipped; next_token: each token of ``column`` from those before;
-    survival: when ``event`` happens, by ``time`` from 0 to ``until``.
+    survival: when ``event`` happens, by ``time`` from 0 to ``until``; none: the table is for questions alone.
     """
 
-    task: Literal["classification", "multilabel", "regression", "next_token", "survival"] = Field(
+    task: Literal["classification", "multilabel", "regression", "next_token", "survival", "none"] = Field(
         description="kind of prediction"
     )
     column: str | None = Field(default=None, description="the target's column")
@@ -368,12 +366,14 @@ class Target(Options):
             "regression": {"column", "range"},
             "next_token": {"column"},
             "survival": {"time", "event", "until"},
+            "none": set[str](),
         }[self.task]
         known = ("column", "columns", "classes", "range", "time", "event", "until", "intervals")
         filled = EVENTS if self.task == "survival" else {}
         given = {name for name in known if getattr(self, name) and name not in filled}
         if given != needs:
-            raise ValueError(f"task={self.task} has {', '.join(sorted(given))}; allowed: {', '.join(sorted(needs))}")
+            wanted = ", ".join(sorted(needs)) or "nothing else"
+            raise ValueError(f"task={self.task} has {', '.join(sorted(given))}; allowed: {wanted}")
         check_range(self.range)
         check_texts(self.classes, 2)
         check_texts(self.columns or None, 1)
@@ -422,7 +422,9 @@ class Answered(Options):
 class TableSchema(Options):
     """A whole schema. Its inputs are those of its columns, in the file's order."""
 
-    target: Target
+    target: Target = Field(
+        default_factory=lambda: Target(task="none"), description="what models predict (null: nothing)"
+    )
     unit: str | None = Field(default=None, description="column of the person that a row belongs to (null: a row)")
     word: str | None = Field(
         default=None,
@@ -580,22 +582,13 @@ def _digest(said: Any) -> str:
 
 def read_schema(path: str | Path, unfilled: bool = False) -> TableSchema:
     """The schema of a YAML file. unfilled: whether it may still hold "?". Raises `OptionError`, dataset.schema_file."""
-    return with_tokenizer(_parsed(_read(path), str(path), unfilled), Path(path).parent)
-
-
-def values_of(path: str | Path) -> Any:
-    """The plain values of a schema's file. Raises `OptionError`, dataset.schema_file."""
-    return _values(_read(path), str(path))
-
-
-def _read(path: str | Path) -> bytes:
     try:
         raw = Path(path).read_bytes()
     except OSError as error:
         raise OptionError(OPTION, path, f"cannot be read ({error.strerror})") from None
     if len(raw) > MOST_BYTES:
         raise OptionError(OPTION, path, f"{len(raw)} bytes; a schema has at most {MOST_BYTES}")
-    return raw
+    return with_tokenizer(_parsed(raw, str(path), unfilled), Path(path).parent)
 
 
 def with_tokenizer(schema: TableSchema, folder: Path) -> TableSchema:
@@ -627,14 +620,11 @@ def _with_encoder(name: str, column: Column, folder: Path) -> Column:
 
 @lru_cache(maxsize=8)  # a plan asks for the unit of every kind of client
 def _parsed(raw: bytes, path: str, unfilled: bool) -> TableSchema:
-    return schema_of(_values(raw, path), path, unfilled)
-
-
-def _values(raw: bytes, path: str) -> Any:
     try:
-        return read_texts(raw)
+        said = read_texts(raw)
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
         raise OptionError(OPTION, path, f"is not YAML ({' '.join(str(error).split())[:300]})") from None
+    return schema_of(said, path, unfilled)
 
 
 def read_texts(raw: bytes) -> Any:
@@ -658,8 +648,6 @@ def schema_of(said: Any, name: str, unfilled: bool = False) -> TableSchema:
             part for part in first.option.split(".") if part.strip("]") and not part.startswith(ALTERNATIVES)
         )
         typed = first.value != "" and error.errors()[0]["type"] != "value_error"
-        if place == "target" and not typed:
-            words += ": what a model would predict, as {column: NAME, task: classification, classes: [a, b]}"
         shown = f"{place}={first.value}"[:200] if typed else place
         raise OptionError(OPTION, name, f"{shown}: {words}") from None
     if schema.unfilled and not unfilled:

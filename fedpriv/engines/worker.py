@@ -57,7 +57,7 @@ from fedpriv.data.load import check_declared, load_federated
 from fedpriv.engines.grid import empty_context, memory_folder
 from fedpriv.mechanisms.device_errors import failed
 from fedpriv.mechanisms.step_gradients import StepGradient
-from fedpriv.mechanisms.tasks import Classification, NextToken, with_loss
+from fedpriv.mechanisms.tasks import Classification, NextToken, Nothing, with_loss
 from fedpriv.secure_sum.sum_session import SumRefused
 from fedpriv.training.allocator import keep_freed_memory
 from fedpriv.training.language_models import text_of
@@ -287,6 +287,9 @@ class Worker:
         config, dataset = self.config, self.data.dataset
         text = text_of(dataset)
         chosen = resolve_model(config.model, dataset.shape, client_class(config).traits.keeps_layers, text)
+        if isinstance(dataset.task, Nothing) and chosen.name != "constant":
+            words = "it has no target, which a model predicts; allowed: strategy=ask, or a schema with target: {...}"
+            raise OptionError("dataset.schema_file", config.dataset.schema_file, words)
         if chosen.name == "moments" and (task := dataset.task.name) not in ("classification", "regression"):
             words = f"makes heads for classes or for a number, and this task is {task}; allowed: dpsum"
             raise OptionError("strategy", "moments", words)

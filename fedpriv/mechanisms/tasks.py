@@ -148,6 +148,11 @@ class Regression(Task):
 
 
 @dataclass(frozen=True)
+class Nothing(Regression):
+    """Of a table that is for questions alone, whose targets are 0: no model is trained."""
+
+
+@dataclass(frozen=True)
 class Survival(Task):
     """The time to an event, up to ``until``: proportional hazards, each person's constant within each of so many equal
     intervals (M. Friedman: Piecewise exponential models for survival data with covariates. Annals of Statistics 1982).

@@ -222,7 +222,7 @@ def test_what_is_no_run_is_named(tmp_path: Path, finished: fedpriv.Run) -> None:
             lambda run: fedpriv.ask({}, ["count"], {"columns": {"a": None, "b": 3}}, 1.0),
             "dataset.schema_file=a mapping: ",
         ),
-        (lambda run: fedpriv.ask({}, ["count"], {}, 1.0), "dataset.schema_file=a mapping: target: the option has no"),
+        (lambda run: fedpriv.ask({}, ["count"], {}, 1.0), "dataset.schema_file=a mapping: columns: the option has no"),
         (lambda run: fedpriv.Run(3), "folder=3: must be a str or a Path$"),
         (lambda run: fedpriv.check(None), r"target=None: must be a name \(module:attribute\), or a function"),
         (

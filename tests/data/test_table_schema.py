@@ -69,6 +69,7 @@ def test_two_files_that_differ_in_comments_have_one_digest(tmp_path: Path) -> No
     ("text", "words"),
     [
         (TARGET, "columns: the option has no value"),
+        ("target: {task: none, column: y}\n" + INPUT, "task=none has column; allowed: nothing else"),
         (TARGET + "columns: {}", "no column is an input"),
         (TARGET + "columns: {a: {ignore: true}}", "no column is an input"),
         (TARGET + "columns: {a: {range: [3, 1]}}", "[3, 1] is empty"),

@@ -12,12 +12,14 @@ from typing import Any
 
 import pandas
 import pytest
+import yaml
 from deployed import codes, refused
 from hospital_nodes import POLICY, Hospitals
 
 from fedpriv.common.errors import OptionError
 from fedpriv.config.remote import compose_remote, compose_remote_text
 from fedpriv.data.table_files import Form
+from fedpriv.data.table_schema import read_schema
 from fedpriv.deployment.gate import model_size, would_refuse
 from fedpriv.deployment.policy import read_policy
 from fedpriv.training.trained_model import TableModel, load_model
@@ -77,11 +79,31 @@ class Scored(Asked):
         return f"{asked} {model} model.weights_sha256={self.digest_of(self.folder / 'learn')}"
 
 
+class Untaught(Asked):
+    """Their schema names no target: it is for questions alone."""
+
+    def write_data(self) -> None:
+        super().write_data()
+        file = self.folder / "schema.yaml"
+        said = yaml.safe_load(file.read_text())
+        classes = said.pop("target")["classes"]
+        file.write_text(yaml.safe_dump(said | {"columns": said["columns"] | {"diagnosis": {"values": classes}}}))
+        self.digest = read_schema(file).digest
+
+
 @pytest.fixture
 def network(tmp_path: Path) -> Asked:
     found = Asked(tmp_path)
     found.allow()
     return found
+
+
+def test_nodes_with_a_schema_for_questions_alone(tmp_path: Path) -> None:
+    network = Untaught(tmp_path)
+    network.allow()
+    assert codes(network.serve(network.asking())) == ["sent"] * network.count * 5
+    with pytest.raises(OptionError, match="has no target"):
+        network.serve(network.overrides(run="learn"))
 
 
 def test_nodes_answer_in_a_secure_sum(network: Asked) -> None:

@@ -377,6 +377,22 @@ def test_a_range_that_is_open_is_refused(tmp_path: Path) -> None:
         answers(tmp_path, ("mean:age",), options(tmp_path, rows(), schema=open_range))
 
 
+def test_a_schema_for_questions_alone_needs_no_target(tmp_path: Path) -> None:
+    """Every column may be asked about, cells may be missing in any, and answers are those of a schema with a target."""
+    table = rows() | {"age": ["", *rows()["age"][1:]]}
+    whole = {"columns": SCHEMA["columns"] | {"ill": {"values": ["no", "yes"]}}}
+    asked = ("count", "mean:age", "histogram:ill", "logistic:ill:age")
+    silent = ("privacy.target_epsilon=1e6", "num_rounds=2", "strategy.client.form=central")
+    found = answers(tmp_path, asked, options(tmp_path, table, *silent, schema=whole))
+    assert found["count"]["values"] == pytest.approx([240], abs=0.1)
+    assert found["mean:age"]["values"] == pytest.approx([np.mean(table["age"][1:])], abs=0.1)
+    assert found["histogram:ill"]["values"][1] == pytest.approx(table["ill"].count("yes"), abs=0.1)
+    given = options(tmp_path, rows(), schema=whole)
+    for method in ("fedavg", "dpsum", "moments"):
+        with pytest.raises(OptionError, match="has no target, which a model predicts; allowed: strategy=ask"):
+            start_run(compose([f"strategy={method}", "clients_per_round=3", *given]), tmp_path / method)
+
+
 def test_the_command_asks_and_prints(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     given = [word for word in options(tmp_path, rows()) if not word.startswith(("privacy.rng", "operations"))]
     assert main(["ask", "count", "top:sex:2", *given, f"hydra.run.dir={tmp_path}/run"]) == 0
