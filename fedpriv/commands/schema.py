@@ -31,12 +31,12 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from fedpriv.common.command_line import DONE, FAILED, LOST, Existing, command
+from fedpriv.common.command_line import DONE, FAILED, LOST, Existing, command, nearest
 from fedpriv.common.errors import OptionError
 from fedpriv.common.printing import say
 
@@ -149,10 +149,15 @@ def fill(schema: Existing, *, ask: Path, out: Path | None = None) -> None:
     _tell(text, out, f"; its ranges are answers that cost {cost}")
 
 
-def main(arguments: Sequence[str]) -> int:
-    if work := {"check": check, "doctor": doctor, "fill": fill}.get(arguments[0] if arguments else ""):
-        return work(arguments[1:])
-    return draft(arguments)
+@command
+def main(*overrides: str) -> int:
+    name, *given = overrides or ("",)
+    kinds = {"check": check, "doctor": doctor, "fill": fill}
+    if (work := kinds.get(name)) is not None:
+        return work(given)
+    if (hint := nearest(name, kinds)) and not Path(name).exists():
+        raise OptionError("COMMAND", name, f"allowed: a table's FILE, {', '.join(kinds)}{hint}")
+    return draft(overrides)
 
 
 def _tell(text: str, out: Path | None, more: str) -> None:

@@ -14,7 +14,7 @@ import decimal
 import re
 import zipfile
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -59,7 +59,7 @@ HEAD = """\
 #   numbers and dates: range: [low, high]     categories: values: [a, b]
 #   free text: text: hashed, dims: 256        not for the model: ignore: true
 #   a target whose numbers are codes: task: classification, classes: [0, 1], positive: 1
-# {target} is taken as the target; `unit: COLUMN` protects all rows of a person together.
+{decimals}# {target} is taken as the target; `unit: COLUMN` protects all rows of a person together.
 """
 
 #: What a draft says of a column, by the kind of its cells. Other kinds (lists, bytes) no model reads.
@@ -369,8 +369,14 @@ def draft(path: str | Path, target: str | None = None, form: Form | None = None)
     target_entry = {"column": chosen, "task": task, public: OPEN}
     schema = {"target": target_entry, "columns": columns, "missing": "indicator"}
     text = yaml.safe_dump(schema, sort_keys=False, allow_unicode=True, default_flow_style=None)
-    rows = "" if kind_of_file(Path(path)) != "csv" else ", the types from the first 1,000 rows"
-    return HEAD.format(rows=rows, target=chosen) + text
+    if kind_of_file(Path(path)) != "csv":
+        return HEAD.format(rows="", target=chosen, decimals="") + text
+    form = form or Form()
+    word, sign = next((word, sign) for word, sign in DECIMALS.items() if sign != form.decimal)
+    others = column_types(Path(path), replace(form, decimal=sign))
+    misread = [name for name, kind in others.items() if kind == "number" and kinds.get(name) == "text"]
+    decimals = f"#   {', '.join(misread[:8])}: numbers, if the draft is made with decimal={word}\n" if misread else ""
+    return HEAD.format(rows=", the types from the first 1,000 rows", target=chosen, decimals=decimals) + text
 
 
 def _check_name(path: Path, name: str, cells: Sequence[str]) -> None:

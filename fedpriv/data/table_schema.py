@@ -169,9 +169,9 @@ def _number(value: Any) -> Any:
 
 def _bounds(value: Any) -> Any:
     """(low, high) as numbers; `OPEN` goes on to the check of types. Raises ValueError where low is not below high."""
-    if not isinstance(value, list | tuple):
+    if value in (None, OPEN):
         return value
-    if len(value) != 2:
+    if not isinstance(value, list | tuple) or len(value) != 2:
         raise ValueError("must be [low, high]")
     low, high = map(_number, value)
     if isinstance(low, int | float) and isinstance(high, int | float) and low >= high:

@@ -182,12 +182,12 @@ class Comparison:
 
 def compare(runs: Sequence[RunFolder]) -> Comparison:
     """Groups the runs that can be compared and lists the others with the reason. Of runs with the same configuration
-    and seed the first counts: to repeat a seed adds nothing about the spread over seeds.
+    and seed the first that is whole counts: to repeat a seed adds nothing about the spread over seeds.
     """
     left_out = [(run.path, why) for run in runs if (why := run.why_not_comparable)]
     first: dict[tuple[str, Any], RunFolder] = {}
     members: dict[str, list[RunFolder]] = {}
-    for run in runs:
+    for run in sorted(runs, key=lambda run: len(run.problems)):
         if run.why_not_comparable is None:
             identity = json.dumps(_own(run.config), sort_keys=True, default=str)
             other = first.setdefault((identity, run.config.get("seed")), run)

@@ -45,6 +45,8 @@ def start_run(config: Config, path: Path) -> dict[str, Any]:
         words = "the examples are on other machines: `flwr run` starts a deployment, here plan=true alone works"
         raise OptionError("dataset", "on_nodes", words)
     folder = RunFolder(path)
+    if path.is_file():
+        raise RunFolderError(f"{path}: is a file; allowed: a new folder, or an empty one")
     with locked(folder.path):
         folder.refuse_used()  # before any work
         with watched(config, folder.path) as monitor:

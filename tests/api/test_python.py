@@ -212,6 +212,10 @@ def test_what_is_no_run_is_named(tmp_path: Path, finished: fedpriv.Run) -> None:
         (lambda run: fedpriv.load(None), r"folder=None: must be a str or a Path$"),
         (lambda run: fedpriv.plan_run([3]), r"options=\[3\]: must be a list, each item a str$"),
         (lambda run: fedpriv.run(options=3), "options=3: must be a list"),
+        (
+            lambda run: fedpriv.run(QUICK, folder=run.folder / "summary.json"),
+            r"summary.json: is a file; allowed: a new",
+        ),
         (lambda run: fedpriv.rerun(run, "seed=1"), r'options=seed=1: must be a list: \["seed=1"\]'),
         (lambda run: fedpriv.compare_runs(run), r"runs=Run\(.*\): must be a list, each item a Run, a str or a Path$"),
         (lambda run: fedpriv.audit_run(run, trials="x"), "trials=x: must be a whole number$"),

@@ -91,6 +91,7 @@ def test_two_files_that_differ_in_comments_have_one_digest(tmp_path: Path) -> No
         (TARGET.replace("target", "taget") + INPUT, "taget={'column'"),
         (TARGET + "columns: {a: {range: [2020-01-31, 2019-01-01]}}", "range [2020-01-31, 2019-01-01] is empty"),
         (TARGET + "columns: {a: {range: [1]}}", "columns.a.range: must be [low, high]"),
+        (TARGET + "columns: {a: {range: 0-100}}", "columns.a.range: must be [low, high]"),
         (TARGET + "columns: {a: {text: hashed, dims: 4}}", "must be at least 8"),
         (TARGET + "columns: {a: {range: [0, 1]}, a: {range: [0, 2]}}", "a stands twice"),
         (TARGET + "columns: {diagnosis: {values: [benign, malignant]}}", "is the target or unit"),

@@ -42,6 +42,21 @@ def test_a_draft_names_columns_and_no_value_and_is_written_once(
     assert "is there already" in capsys.readouterr().err
 
 
+def test_a_word_that_is_nearly_a_command_is_no_file(table: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["chekc", str(table)]) == 2
+    assert "COMMAND=chekc: allowed: a table's FILE, check, doctor, fill; did you mean check?" in capsys.readouterr().err
+
+
+def test_a_draft_says_which_columns_have_the_other_decimal_sign(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "d.csv").write_text("age;dose;ill\n18,5;1;yes\n20,25;2;no\n")
+    assert main([str(tmp_path / "d.csv")]) == 0
+    assert "#   age: numbers, if the draft is made with decimal=comma\n" in capsys.readouterr().out
+    assert main([str(tmp_path / "d.csv"), "decimal=comma"]) == 0
+    assert "if the draft is made" not in capsys.readouterr().out
+
+
 def test_a_check_says_what_a_schema_does(table: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", str(table), f"schema_file={table.parent / 'schema.yaml'}", "decimal=comma"]) == 3
     said = capsys.readouterr().out

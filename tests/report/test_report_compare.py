@@ -97,6 +97,14 @@ def test_a_repeated_seed_counts_once(tmp_path):
     assert [(path.name, "same configuration and seed" in why) for path, why in comparison.left_out] == [("b", True)]
 
 
+def test_of_equal_runs_the_whole_one_counts(tmp_path):
+    for name in "abc":
+        make_run(tmp_path / name, rounds=2)
+    (tmp_path / "a" / "metrics.jsonl").unlink()
+    (group,) = (found := compared(*(tmp_path / name for name in "abc"))).groups
+    assert group.runs[0].path.name == "b" and {path.name for path, _ in found.left_out} == {"a", "c"}
+
+
 def test_only_options_that_differ_are_columns(tmp_path):
     runs = [
         make_run(tmp_path / "ldp", strategy="fedldp", rounds=2),
