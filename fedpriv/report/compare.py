@@ -106,12 +106,17 @@ class Group:
 
     def label(self, without: Collection[str] = ()) -> str:
         """Its name: options in words, but for some, by full name."""
+        named = self.options if self.named is None else self.named
+        return self.name_by([name for name in named if name not in without]) or "all runs"
+
+    def name_by(self, options: Collection[str]) -> str:
+        """These options, by full name, in words."""
         words = [
             value if name.endswith(".name") else f"{short.replace('_', ' ')} {value}"
             for short, (name, value) in zip(self.short_names, self.options.items(), strict=True)
-            if value != NOT_THERE and (self.named is None or name in self.named) and name not in without
+            if value not in (NOT_THERE, "null") and name in options
         ]
-        return ", ".join(words) or "all runs"
+        return ", ".join(words)
 
 
 @dataclass(frozen=True)
@@ -416,7 +421,8 @@ def _repeats_another(name: str, table: Any) -> bool:
 @dataclass(frozen=True)
 class TextTable:
     """A table ready to be shown. ``notes``: explanations of its rows in words, e.g. why a bound is not finite.
-    ``winners``: for each epsilon with several rows, who is best and who is surely behind.
+    ``winners``: for each epsilon with several rows, who is best and who is surely behind. ``alike``: options that all
+    its rows share, where other tables' rows do not.
     """
 
     title: str
@@ -425,6 +431,7 @@ class TextTable:
     rows: Sequence[Sequence[str]]
     notes: Sequence[str]
     winners: Sequence[str] = ()
+    alike: str = ""
 
 
 def comparison_tables(comparison: Comparison) -> list[TextTable]:
@@ -437,8 +444,9 @@ def comparison_tables(comparison: Comparison) -> list[TextTable]:
         beside = any(row.figures["other_epsilon"].n for row in rows)
         levelled = any(row.to_best for row in rows)
         said = [row.group.options for row in rows]
-        alike = {option for option in said[0] if len({options[option] for options in said}) == 1}
-        named = [_comparison_row(row, threat, shown, name, beside, levelled, alike) for row in rows]
+        apart = [one for one in said[0] if len({options[one] for options in said}) > 1] or [*said[0]][:1]
+        named = [_comparison_row(row, threat, shown, name, beside, levelled, apart) for row in rows]
+        of_all = rows[0].group.name_by([one for one in said[0] if one not in apart])
         about: dict[str, list[str]] = {}  # each reason once, with the groups that it concerns
         for row in rows:
             for reason in row.reasons:
@@ -446,7 +454,8 @@ def comparison_tables(comparison: Comparison) -> list[TextTable]:
         notes = [f"{'; '.join(labels)}: {reason}" for reason, labels in about.items()]
         header, cells = [name for name, _ in named[0]], [[text for _, text in row] for row in named]
         winners = [_winner(level) for level in levels(rows) if len(level) > 1 and len(leading) == 1]
-        tables.append(TextTable(threat_short(threat), threat_sentence(threat), header, cells, notes, winners))
+        alike = f"Of all rows: {of_all}." if of_all else ""
+        tables.append(TextTable(threat_short(threat), threat_sentence(threat), header, cells, notes, winners, alike))
     return tables
 
 
@@ -485,11 +494,11 @@ def _winner(level: Sequence[Row]) -> str:
 
 
 def _comparison_row(
-    row: Row, threat: Privacy, shown: Collection[str], name: str, beside: bool, levelled: bool, alike: Collection[str]
+    row: Row, threat: Privacy, shown: Collection[str], name: str, beside: bool, levelled: bool, apart: Sequence[str]
 ) -> list[tuple[str, str]]:
     """(column, cell). shown: figures that any row has; name: of the column of the leading metric; beside: whether a row
-    of the table has an epsilon at the other adjacency; levelled: whether any has an equal epsilon; alike: options that
-    all rows of the table share, which stand behind the others.
+    of the table has an epsilon at the other adjacency; levelled: whether any has an equal epsilon; apart: options in
+    which the table's rows differ.
     """
     metric, first = row.figures["metric"], row.group.runs[0].result.privacy
     partial = " (global part)" if any(run.result.untrained_layers for run in row.group.runs) else ""
@@ -504,8 +513,8 @@ def _comparison_row(
     claimed, verified, audited = map(epsilon, EPSILONS, absent)
     if row.scopes and row.scopes != ["run"]:
         claimed += f" for {', '.join(SCOPES.get(scope, scope) for scope in row.scopes)}"
-    places = sorted(zip(row.group.options.items(), row.group.short_names, strict=True), key=lambda o: o[0][0] in alike)
-    options = [(short, value) for (_, value), short in places]
+    short = dict(zip(row.group.options, row.group.short_names, strict=True))
+    options = [(short[option], row.group.options[option]) for option in apart]
     further = {_in_unit("worst site", row.leading): (row.leading, "worst_site")}
     further |= {_in_unit("personalised"): ("accuracy", "personalised")}
     return [
@@ -597,6 +606,7 @@ def latex_tables(tables: Sequence[TextTable]) -> str:
         kept = {name: cells for name, cells in every.items() if name not in alike and name != "worth"}
         told = [f"{name} {cell}" for name, cell in alike.items() if cell not in (NOT_THERE, "best")]
         same = f"Of all rows: {', '.join(told)}. " if told else ""
+        same += f"{table.alike} " if table.alike else ""
         best = LATEX_BEST if "to the best" in kept else ""
         caption = f"{LATEX_NOTE} {best}{same}Threat model: {table.title}."
         cells = DataFrame({name: [cell.translate(LATEX) for cell in column] for name, column in kept.items()})
