@@ -102,7 +102,7 @@ def _common_parent(folders: Sequence[Path]) -> Path:
 def _print(comparison: Comparison) -> None:
     for table in comparison_tables(comparison):
         _print_table(Console(), table)
-        for line in [*table.winners, *([table.alike] if table.alike else [])]:
+        for line in [*table.winners, *([f"Of all rows: {table.alike}."] if table.alike else [])]:
             say(f"  {line}")
         for note in table.notes:
             say(f"  {note}")

@@ -454,8 +454,7 @@ def comparison_tables(comparison: Comparison) -> list[TextTable]:
         notes = [f"{'; '.join(labels)}: {reason}" for reason, labels in about.items()]
         header, cells = [name for name, _ in named[0]], [[text for _, text in row] for row in named]
         winners = [_winner(level) for level in levels(rows) if len(level) > 1 and len(leading) == 1]
-        alike = f"Of all rows: {of_all}." if of_all else ""
-        tables.append(TextTable(threat_short(threat), threat_sentence(threat), header, cells, notes, winners, alike))
+        tables.append(TextTable(threat_short(threat), threat_sentence(threat), header, cells, notes, winners, of_all))
     return tables
 
 
@@ -605,8 +604,8 @@ def latex_tables(tables: Sequence[TextTable]) -> str:
         alike = {name: cells[0] for name, cells in every.items() if name in MAY_BE_ALIKE and len({*cells}) == 1}
         kept = {name: cells for name, cells in every.items() if name not in alike and name != "worth"}
         told = [f"{name} {cell}" for name, cell in alike.items() if cell not in (NOT_THERE, "best")]
+        told += [table.alike] if table.alike else []
         same = f"Of all rows: {', '.join(told)}. " if told else ""
-        same += f"{table.alike} " if table.alike else ""
         best = LATEX_BEST if "to the best" in kept else ""
         caption = f"{LATEX_NOTE} {best}{same}Threat model: {table.title}."
         cells = DataFrame({name: [cell.translate(LATEX) for cell in column] for name, column in kept.items()})
