@@ -9,7 +9,7 @@ import itertools
 import json
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 import uvicorn
+from cryptography.hazmat.primitives.serialization import load_pem_public_key, load_ssh_public_key
 from flwr.app import Context, Message, RecordDict
 from flwr.proto.node_pb2 import NodeInfo
 from PIL import Image
@@ -186,13 +187,24 @@ async def healthy(scope: Any, receive: Any, send: Any) -> None:
     await send({"type": "http.response.body"})
 
 
+def _is_of(key: bytes, known: Sequence[bytes]) -> bool:
+    """Whether a public key (PEM) is one of these (in OpenSSH's form)."""
+    return load_pem_public_key(key) in map(load_ssh_public_key, known)
+
+
 @contextmanager
-def gate_by_tls(keys: Path, control: bool = False) -> Iterator[str]:
+def gate_by_tls(keys: Path, control: bool = False, registered: Sequence[str] | None = None) -> Iterator[str]:
     """uvicorn behind TLS with the gate, as the SuperLink has them; its address. keys: the server's folder. control: the
-    other of the two ports.
+    other of the two ports. registered: nodes whose keys are; None: all.
     """
+    known = None if registered is None else [(keys.parent / node / "node.pub").read_bytes() for node in registered]
     (port,) = free_ports(1)
-    gate = Gate(healthy, ("127.0.0.1", port if control else 1), Limits(2**20, 2, 8), lambda key: True)
+    gate = Gate(
+        healthy,
+        ("127.0.0.1", port if control else 1),
+        Limits(2**20, 2, 8),
+        lambda key: known is None or _is_of(key, known),
+    )
     files = {f"ssl_{name}file": str(keys / f"server.{end}") for name, end in (("cert", "crt"), ("key", "key"))}
     config = uvicorn.Config(gate, "127.0.0.1", port, lifespan="off", log_config=None, **files)  # type: ignore[arg-type]
     running = uvicorn.Server(config)

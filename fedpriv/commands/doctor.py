@@ -6,7 +6,7 @@
 The options are those of `fedpriv deploy superlink` and `fedpriv deploy node run`. Further options of a node are those
 of a run, which its policy, its data and its ledger are compared with. Call it as the user who is to run the service.
 Each line says "ok", "wrong" with the remedy, or "not looked at" with the reason. Nothing is written and nothing is
-booked; the SuperLink is asked for its health. Exit code 1: something is wrong.
+booked; the SuperLink is asked for its health and whether it knows the node's key. Exit code 1: something is wrong.
 """
 
 from __future__ import annotations
@@ -174,7 +174,7 @@ def node(
     import httpx
 
     from fedpriv.deployment.approved_weights import check_files
-    from fedpriv.deployment.clock import ClockRefused, ask, open_to_all
+    from fedpriv.deployment.clock import ClockRefused, ask, knows, open_to_all
 
     authority, key, here = there(credentials / "ca.crt"), there(credentials / "node.key"), servers.CONTROL_HOST
     doctor, offset = Doctor(), None
@@ -198,8 +198,15 @@ def node(
         if offset.refused:
             raise ClockRefused(str(offset))
         found += [str(offset)]
-    with doctor.check("registered"):
-        raise NotLookedAt("`fedpriv deploy node run` says at once whether the SuperLink knows this node's key")
+    with doctor.check("registered") as found:
+        if offset is None or offset.refused:
+            raise NotLookedAt("the SuperLink and this machine's clock must be right first")
+        if (known := knows(superlink, authority, key)) is None:
+            raise NotLookedAt("a plain SuperLink does not say; `fedpriv deploy node run` learns it at once")
+        if not known:
+            words = "the SuperLink does not know it, or has revoked it: `flwr supernode register` of its node.pub there"
+            raise OptionError("credentials", key, words)
+        found += ["the SuperLink knows this node's key"]
     doctor.see_port("port", here, port, lambda: httpx.get(f"http://{here}:{port}/health", trust_env=False))
     policy = None
     with doctor.check("policy") as found:

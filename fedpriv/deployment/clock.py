@@ -23,7 +23,7 @@ from flwr.supernode.fleet_http_client import FleetHttpClient
 
 from fedpriv.common.errors import FedprivError
 from fedpriv.common.printing import printable
-from fedpriv.deployment.superlink_gate import CLOCK_HEADER
+from fedpriv.deployment.superlink_gate import CLOCK_HEADER, FOR_NODES, proof_of
 
 #: Seconds that a node's clock may be ahead of the SuperLink's, and behind it.
 MOST_AHEAD, MOST_BEHIND = SYSTEM_TIME_TOLERANCE, TIMESTAMP_TOLERANCE + SYSTEM_TIME_TOLERANCE
@@ -99,6 +99,17 @@ def open_to_all(superlink: str, authority: Path) -> bool:
     secured = ssl.create_default_context(cafile=str(authority))
     answer = httpx.get(f"https://{superlink}/v1/control/", verify=secured, timeout=PATIENCE)
     return answer.status_code != HTTPStatus.FORBIDDEN
+
+
+def knows(superlink: str, authority: Path, key: Path) -> bool | None:
+    """Whether the SuperLink has registered this node's key (a file); None: it does not say. The path means nothing, so
+    that nothing is done there.
+    """
+    url, secured = f"https://{superlink}{FOR_NODES}nothing", ssl.create_default_context(cafile=str(authority))
+    with httpx.Client(verify=secured, timeout=PATIENCE) as client:
+        if client.get(url).status_code != HTTPStatus.UNAUTHORIZED:
+            return None
+        return client.get(url, headers=proof_of(key)).status_code != HTTPStatus.UNAUTHORIZED
 
 
 def ask(superlink: str, authority: Path) -> tuple[Offset | None, str]:

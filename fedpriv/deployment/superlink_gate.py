@@ -22,7 +22,7 @@ import os
 import socket
 import sys
 import time
-from base64 import b64decode
+from base64 import b64decode, b64encode
 from collections import Counter
 from collections.abc import Awaitable, Callable, MutableMapping
 from dataclasses import dataclass
@@ -31,11 +31,18 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
+from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
 from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
+from cryptography.hazmat.primitives.serialization import load_ssh_private_key
 from flwr.common.constant import SYSTEM_TIME_TOLERANCE, TIMESTAMP_HEADER, TIMESTAMP_TOLERANCE
 from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER, FLEET_HTTP_SIGNATURE_HEADER
 from flwr.supercore.date import now
-from flwr.supercore.primitives.asymmetric import bytes_to_public_key, verify_signature
+from flwr.supercore.primitives.asymmetric import (
+    bytes_to_public_key,
+    public_key_to_bytes,
+    sign_message,
+    verify_signature,
+)
 from h11 import RemoteProtocolError
 from h11._receivebuffer import ReceiveBuffer
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -216,6 +223,14 @@ def _headers(scope: Scope) -> dict[str, str]:
 
 
 _SIGNED = (FLEET_HTTP_PUBLIC_KEY_HEADER, FLEET_HTTP_SIGNATURE_HEADER, TIMESTAMP_HEADER)
+
+
+def proof_of(key: Path) -> dict[str, str]:
+    """Headers of a request that the owner of a node's private key signs now."""
+    private, timestamp = load_ssh_private_key(key.read_bytes(), None), now().isoformat()
+    assert isinstance(private, EllipticCurvePrivateKey)
+    parts = public_key_to_bytes(private.public_key()), sign_message(private, timestamp.encode())
+    return dict(zip(_SIGNED, (*(b64encode(part).decode() for part in parts), timestamp), strict=True))
 
 
 def _is_signed(headers: dict[str, str], is_registered: Callable[[bytes], bool]) -> bool:

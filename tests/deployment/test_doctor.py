@@ -70,7 +70,7 @@ def test_a_node_that_can_start(world: World, tmp_path: Path, capsys: pytest.Capt
         world.run = []
         assert world.call(address) == 0
     assert contents(tmp_path) == before
-    assert [name for name, (state, _) in said.items() if state != "ok"] == ["registered", "kernel"], said
+    assert [name for name, (state, _) in said.items() if state != "ok"] == ["kernel"], said
     assert [*said] == [
         *("versions", "keys", "proxies", "superlink", "clock", "registered", "port", "policy"),
         *("ledger", "run", "kernel", "disk"),
@@ -164,6 +164,17 @@ def test_a_node_belongs_to_the_port_for_nodes(world: World, capsys: pytest.Captu
         assert world.call(address) == 1
     state, words = lines(capsys.readouterr().out)["superlink"]
     assert state == "wrong" and "nodes call the server's `port`" in words
+
+
+@pytest.mark.parametrize(("nodes", "state"), [(["node-0"], "ok"), ([], "wrong")])
+def test_a_key_that_is_not_registered(
+    nodes: list[str], state: str, world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    capsys.readouterr()
+    with gate_by_tls(world.keys / "server", registered=nodes) as address:
+        assert world.call(address) == (state == "wrong")
+    said = lines(capsys.readouterr().out)["registered"]
+    assert said[0] == state and ("flwr supernode register" in said[1]) == (state == "wrong")
 
 
 def test_a_secret_that_a_group_shares(
