@@ -321,8 +321,8 @@ def _groups(members: Sequence[Sequence[RunFolder]]) -> list[Group]:
 
 
 def naming(values: Sequence[Mapping[str, str]], names: Sequence[str]) -> list[str]:
-    """Of the options that differ, those that name the groups: all of a few, or as few as tell as many apart, whether
-    budgets count or not.
+    """Of the options that differ, those that name the groups: all of a few, or method, data and as few more as tell as
+    many apart, whether budgets count or not.
     """
     if len(names) <= IN_FRONT:
         return list(names)
@@ -330,7 +330,7 @@ def naming(values: Sequence[Mapping[str, str]], names: Sequence[str]) -> list[st
     def kinds(chosen: Iterable[str]) -> int:
         return len({tuple(one[name] for name in chosen) for one in values})
 
-    chosen = [name for name in names if name == "strategy.name"]
+    chosen = [name for name in names if name in ("strategy.name", "dataset.name")]
     others = [name for name in names if name.rpartition(".")[2] not in BUDGETS]
     for allowed in (others, names):
         while kinds(chosen) < kinds(allowed):

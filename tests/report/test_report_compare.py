@@ -131,6 +131,8 @@ def test_unlike_runs_have_short_names():
     assert of("a 1 1 m 1", "a 1 1 m 2", "b 3 3 n 3") == ["strategy.name", "strategy.client.noise_multiplier"]
     assert of("a 1 1 m 1", "a 1 2 m 1", "a 2 1 m 1", "a 2 2 m 1") == ["strategy.name", "local.lr", "local.steps"]
     assert naming([{"x": "1"}], ["x"]) == ["x"]
+    names[3] = "dataset.name"  # without which a mean accuracy says nothing
+    assert of("a 1 1 m 1", "b 2 2 m 2", "c 3 3 n 3") == ["strategy.name", "dataset.name"]
 
 
 def test_an_option_that_only_some_runs_have_is_shown_where_nothing_else_tells_them_apart(tmp_path):
