@@ -200,6 +200,7 @@ def _check_node(given: list[str]) -> None:
         return
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Path, "exists", lambda path: True)
+        patch.setattr(Path, "is_dir", lambda path: True)
         read_arguments(node.COMMANDS[command], rest)
 
 
@@ -267,6 +268,7 @@ def _superlink_arguments() -> list[str]:
     names = ("host", "port", "control", "database")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Path, "exists", lambda path: True)
+        patch.setattr(Path, "is_dir", lambda path: True)
         patch.setattr(superlink, "private_database", lambda path: path)
         return superlink.superlink_arguments(
             options["credentials"], **{name: options[name] for name in names if name in options}
