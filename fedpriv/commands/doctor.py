@@ -182,12 +182,13 @@ def node(
     with doctor.check("superlink") as found:
         try:
             offset, ends = ask(superlink, authority)
+            controls = open_to_all(superlink, authority)
         except ImportError:
             raise NotLookedAt("the proxies must be right first") from None
         except (httpx.HTTPError, httpx.InvalidURL, ValueError, OSError) as error:
             remedy = next(words for word, words in UNREACHED.items() if word in str(error))
             raise OptionError("superlink", superlink, f"{error}: {remedy}") from None
-        if open_to_all(superlink, authority):
+        if controls:
             words = "answers Flower's control API, by which anybody may run any program there"
             remedy = "nodes call the server's `port`, and no other machine may reach its `control`"
             raise OptionError("superlink", superlink, f"{words}: {remedy}")
@@ -201,7 +202,11 @@ def node(
     with doctor.check("registered") as found:
         if offset is None or offset.refused:
             raise NotLookedAt("the SuperLink and this machine's clock must be right first")
-        if (known := knows(superlink, authority, key)) is None:
+        try:
+            known = knows(superlink, authority, key)
+        except (httpx.HTTPError, ValueError) as error:  # ValueError: of the key
+            raise OptionError("credentials", key, f"cannot be shown to the SuperLink ({error})") from None
+        if known is None:
             raise NotLookedAt("a plain SuperLink does not say; `fedpriv deploy node run` learns it at once")
         if not known:
             words = "the SuperLink does not know it, or has revoked it: `flwr supernode register` of its node.pub there"

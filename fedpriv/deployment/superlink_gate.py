@@ -226,9 +226,10 @@ _SIGNED = (FLEET_HTTP_PUBLIC_KEY_HEADER, FLEET_HTTP_SIGNATURE_HEADER, TIMESTAMP_
 
 
 def proof_of(key: Path) -> dict[str, str]:
-    """Headers of a request that the owner of a node's private key signs now."""
+    """Headers of a request that the owner of a node's private key signs now. Raises ValueError for another key."""
     private, timestamp = load_ssh_private_key(key.read_bytes(), None), now().isoformat()
-    assert isinstance(private, EllipticCurvePrivateKey)
+    if not isinstance(private, EllipticCurvePrivateKey):
+        raise ValueError("no key on an elliptic curve")
     parts = public_key_to_bytes(private.public_key()), sign_message(private, timestamp.encode())
     return dict(zip(_SIGNED, (*(b64encode(part).decode() for part in parts), timestamp), strict=True))
 

@@ -114,7 +114,7 @@ class Group:
         words = [
             value if name.endswith(".name") else f"{short.replace('_', ' ')} {value}"
             for short, (name, value) in zip(self.short_names, self.options.items(), strict=True)
-            if value not in (NOT_THERE, "null") and name in options
+            if value != NOT_THERE and name in options
         ]
         return ", ".join(words)
 
@@ -446,7 +446,7 @@ def comparison_tables(comparison: Comparison) -> list[TextTable]:
         said = [row.group.options for row in rows]
         apart = [one for one in said[0] if len({options[one] for options in said}) > 1] or [*said[0]][:1]
         named = [_comparison_row(row, threat, shown, name, beside, levelled, apart) for row in rows]
-        of_all = rows[0].group.name_by([one for one in said[0] if one not in apart])
+        of_all = rows[0].group.name_by([one for one, value in said[0].items() if one not in apart and value != "null"])
         about: dict[str, list[str]] = {}  # each reason once, with the groups that it concerns
         for row in rows:
             for reason in row.reasons:

@@ -122,6 +122,7 @@ BROKEN: list[tuple[str, Break, str]] = [
     ("superlink", other_name, "use a name that the server's certificate has"),
     ("superlink", other_authority, "ca.crt must be of the authority"),
     ("superlink", lambda w, p: setattr(w, "name", "127.0.0.9"), "start the SuperLink"),
+    ("registered", lambda w, p: (w.keys / "node-0/node.key").write_text("x"), "cannot be shown to the SuperLink"),
     ("clock", late_clock, "ahead of the SuperLink's"),
     ("port", busy_port, "stop what listens there"),
     ("policy", lambda w, p: w.policy(variants=[]), "variants"),

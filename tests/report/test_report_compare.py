@@ -138,6 +138,8 @@ def test_unlike_runs_have_short_names():
 def test_an_option_that_only_some_runs_have_is_shown_where_nothing_else_tells_them_apart(tmp_path):
     old, new = make_run(tmp_path / "old", rounds=2), make_run(tmp_path / "new", rounds=2, diff=0.5)
     assert [group.label() for group in compared(old, new).groups] == ["all runs", "diff 0.5"]
+    new = make_run(tmp_path / "null", rounds=2, diff=None)  # not the same as an option that is not there
+    assert [group.label() for group in compared(old, new).groups] == ["all runs", "diff null"]
 
 
 def test_the_curve_is_the_mean_over_seeds_where_evaluated(tmp_path):
