@@ -29,7 +29,7 @@ ROOT = Path(__file__).resolve().parents[1]
 UPPER = ("api", "attacks", "checking", "doors", "engines", "methods", "report", "runs", "studies", "system")
 IN_TURN = frozenset((*UPPER, "config", "data", "training"))
 #: Of their slow tests.
-PARTS = 8
+PARTS = 12
 
 
 @cache
