@@ -17,7 +17,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from fedpriv.common.command_line import guarded
 from fedpriv.common.errors import RunFailed, RunFolderError
@@ -159,15 +162,35 @@ def _train(job: Job, path: Path) -> dict[str, Any]:
     from fedpriv.runs.start import resume_run, start_run
 
     if (path / "summary.json").exists():  # finished, whichever commit made it: its summary says which
-        return {}
+        return lengths(path)
     if (path / "config.yaml").exists():
         try:
             resume_run(path)
-            return {}
+            return lengths(path)
         except RunFolderError:  # begun by other code or with other libraries: its rounds cannot be repeated
             shutil.rmtree(path)
     start_run(compose(job.overrides), path)
-    return {}
+    return lengths(path)
+
+
+def lengths(path: Path) -> dict[str, float]:
+    """Of a run that kept its clients' updates (`attack.keep_updates`): the mean length of a client's updates in the
+    last third of the kept rounds over that in the first third, of the client in whom it is largest. Of another: {}.
+    """
+    from safetensors.numpy import load_file
+
+    from fedpriv.runs.folder import RunFolder
+
+    files = RunFolder(path).updates().values()
+    kept = [{k: float(np.linalg.norm(u)) for k, u in load_file(file).items() if k != "before"} for file in files]
+    if not kept:
+        return {}
+    third = max(1, len(kept) // 3)
+    return {"length_left": max(_mean(kept[-third:], client) / _mean(kept[:third], client) for client in kept[0])}
+
+
+def _mean(rounds: Sequence[Mapping[str, float]], client: str) -> float:
+    return fmean(one[client] for one in rounds)
 
 
 def _attack(job: Job, path: Path) -> dict[str, Any]:

@@ -16,6 +16,7 @@ import pytest
 from forked import fork_server
 from made_up import DIGITS
 from processes import wait_until
+from safetensors.numpy import load_file
 
 from fedpriv.attacks.attack_records import figures
 from fedpriv.attacks.metrics import judge
@@ -67,6 +68,17 @@ def test_jobs_run_side_by_side_and_an_interrupted_one_is_resumed(
     (tmp_path / second.name / "summary.json").unlink()  # as after kill -9 in the last round
     again = carry_out_all([second], tmp_path)[second]
     assert isinstance(again, RunRecord) and again.summary["accuracy"] == record.summary["accuracy"]
+
+
+@pytest.mark.slow
+def test_lengths_of_kept_updates_are_those_of_the_client_whose_updates_shrink_least(tmp_path: Path) -> None:
+    common = tuple(option for option in DIGITS if not option.startswith(("num_rounds", "checkpoint")))
+    job = Job("train", (*common, "strategy=fedavg", "num_rounds=6", "attack.keep_updates=true"), 0)
+    found = carry_out_all([job], tmp_path)[job]
+    kept = [load_file(file) for file in sorted((tmp_path / job.name / "private" / "updates").iterdir())]
+    lengths = np.array([[np.linalg.norm(kept[n][str(client)]) for client in range(4)] for n in range(6)])
+    expected = (lengths[4:].sum(0) / lengths[:2].sum(0)).max()
+    assert isinstance(found, RunRecord) and found.figures == {"length_left": pytest.approx(expected)}
 
 
 def test_an_attacks_accuracy_comes_with_its_interval() -> None:
