@@ -14,6 +14,7 @@ q -> `fedpriv.privacy.secret_cohorts`.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -31,6 +32,7 @@ class DPFedAvgClient(NoisyGradientClient, PrintedNoiseClient):
     """Clip; with form=local add the noise here. epsilon, form=central: of one round, amplified by sampling."""
 
     options: DPFedAvgOptions
+    traits = replace(NoisyGradientClient.traits, on_device=True)
     in_rows = True
 
     def release(self, update: Tensor, state: Any, noise: NoiseSource) -> Release:

@@ -10,6 +10,8 @@ Symbols: C -> clip_norm, sigma C -> noise_multiplier * clip_norm.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from fedpriv.client.gradient import NoisyGradientClient
 from fedpriv.config.methods import DPFedEXPOptions
 
@@ -18,4 +20,5 @@ class DPFedEXPClient(NoisyGradientClient):
     """Clip; with form=local add the noise here."""
 
     options: DPFedEXPOptions
+    traits = replace(NoisyGradientClient.traits, on_device=True)
     in_rows = True

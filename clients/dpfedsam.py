@@ -31,7 +31,7 @@ class DPFedSAMClient(NoisyGradientClient):
     """Sharpness-aware local training; clip; with form=local add the noise here."""
 
     options: DPFedSAMOptions
-    traits = replace(NoisyGradientClient.traits, own_steps=True)
+    traits = replace(NoisyGradientClient.traits, own_steps=True, on_device=True)
     in_rows = True
 
     @cached_property

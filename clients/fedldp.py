@@ -28,7 +28,7 @@ class FedLDPClient(SummedGaussians, GaussianClient):
     """Clip to C, add fresh N(0, sigma^2 C^2 I)."""
 
     options: FedLDPOptions
-    traits = Traits(why_no_sum=ONE_NOISE)
+    traits = Traits(why_no_sum=ONE_NOISE, on_device=True)
     in_rows = True
 
     def perturb(self, update: Tensor, state: Any, noise: NoiseSource) -> Release:

@@ -65,7 +65,7 @@ class Traits:
     account against whoever sees only a round's sum, where a reader may expect one. own_requests: a round tells each
     client something of its own, and no state is kept; clients that are rows are then prepared one by one
     (`Method._each`). own_steps: local steps are no SGD's, so that a function which trains in another way is no
-    training of the method's.
+    training of the method's. on_device: a release in rows is computed where the update is, of nothing from elsewhere.
     """
 
     State: type[Any] | None = None
@@ -84,6 +84,7 @@ class Traits:
     why_no_sum: str = ""
     own_requests: bool = False
     own_steps: bool = False
+    on_device: bool = False
     #: Whether a round asks twice: for statistics of an update, then for its release.
     measures_first: bool = field(init=False)
     #: The exchange that brings the parameters.

@@ -122,7 +122,7 @@ class Answered:
 #: The method for these clients: of one alone, or of all rows of a computation.
 MakeMethod = Callable[[Sequence[Asked]], Method]
 #: Trains clients: (clients, their generators of batches, start [d] or [clients, d], mu, drifts [clients, d] or None,
-#: what their steps go along) -> (updates float32 [clients, d], mean losses float64 [clients]).
+#: what their steps go along) -> (updates float32 [clients, d] where the model is, mean losses float64 [clients]).
 Train = Callable[
     [Sequence[int], Sequence[np.random.Generator], Tensor, float, Tensor | None, StepGradient | None],
     tuple[Tensor, Tensor],
@@ -174,6 +174,8 @@ class Participation:
     ) -> None:
         self.kind, self.make, self.num_examples, self.train, self.clip = kind, make, num_examples, train, clip
         self.apart, self.alike, self.names = apart or kind.why_single is not None, alike, kind.statistics.names
+        own = vars(type(kind)).get("in_rows", False)  # what a class derived from it computes may be elsewhere
+        self.on_device = own and kind.traits.on_device and kind.traits.State is None and not self.names
         self._priced: tuple[Any, Any] = (None, None)  # the newest (what was asked, its prices)
         self._keeps: tuple[Any, bool] = (None, True)  # the newest (charges, whether an answer at this price is kept)
         self._told: tuple[Any, str] = (None, "")  # the newest (options of a request, as text)
@@ -353,17 +355,25 @@ class Participation:
         return [found[number] for number in range(len(groups))]
 
     def _released(self, group: _Group, updates: Tensor, losses: Tensor) -> Release:
-        """The releases that come of a group's updates [rows, d]."""
-        method, updates = group.method, finite_or_zero(updates)
+        """The releases that come of a group's updates [rows, d]. They leave the model's device once, as releases where
+        the method computes them there, else before.
+        """
+        method, layers = group.method, group.method.travelling(group.request)
+        stays = self.on_device and layers is None and not method.tests_models
+        updates = finite_or_zero(updates if stays else updates.cpu())
         if not group.rows:
             updates, losses = updates[0], losses[0]
-        layers = method.travelling(group.request)
         sent = updates if layers is None else layers.sent(group.theta, updates)
         norms = l2_norm(updates if layers is None else updates[layers.up])
         local = group.theta + updates if layers is not None or method.tests_models else None
         trained = Trained(sent, local, {"train_loss": losses, "update_norm": norms})
         sources = [method.noise(group.request, method.purpose, client) for client in group.clients]
-        return method.releasing(group.theta, trained, group.state, CohortNoise(sources) if group.rows else sources[0])
+        noise = CohortNoise(sources) if group.rows else sources[0]
+        release = method.releasing(group.theta, trained, group.state, noise)
+        if release.value.device == group.theta.device:
+            return release
+        figures = {name: own.cpu() if isinstance(own, Tensor) else own for name, own in release.figures.items()}
+        return replace(release, value=release.value.cpu(), figures=figures)
 
     @staticmethod
     def _after_statistics(group: _Group) -> Release:

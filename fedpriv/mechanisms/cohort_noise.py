@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fedpriv.mechanisms.noise import CPU, NoiseSource, SeededNoise, Shape, as_size
+from fedpriv.mechanisms.noise import CPU, MANY, NoiseSource, SeededNoise, Shape, as_size
 
 
 class CohortNoise(NoiseSource):
@@ -33,6 +34,12 @@ class CohortNoise(NoiseSource):
         for row, source in zip(found.numpy(), seeded, strict=True):
             source.normal_into(torch.from_numpy(row))
         return found if std == 1.0 else found.mul_(std)
+
+    def normal_at(self, shape: Shape, std: float, device: torch.device) -> torch.Tensor:
+        rows = self._rows(shape)
+        if math.prod(rows) < MANY:  # drawn together
+            return self.normal(shape, std).to(device)
+        return torch.stack([source.normal_at(rows, std, device) for source in self.sources])
 
     def uniform(self, shape: Shape) -> torch.Tensor:
         rows = self._rows(shape)

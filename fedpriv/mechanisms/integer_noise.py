@@ -336,14 +336,14 @@ def packed_size(count: int, bits: int) -> int:
     return -(-count * bits // 8)
 
 
-def pack(numbers: NDArray[Any], bits: int, order: Order = "<") -> NDArray[np.uint8]:
-    """uint8 [..., `packed_size`] of whole numbers below 2^bits [..., n]; bits: 1 to `MOST_BITS`.
+def pack(numbers: NDArray[Any], bits: int) -> NDArray[np.uint8]:
+    """uint8 [..., `packed_size`], lowest bit first, of whole numbers below 2^bits [..., n]; bits: 1 to `MOST_BITS`.
 
     Raises `OptionError` for more bits than that, ValueError for a number that does not fit: both would change others.
     """
     _check_width(bits)
     if (count := numbers.shape[-1]) > AT_ONCE:
-        parts = [pack(numbers[..., start : start + AT_ONCE], bits, order) for start in range(0, count, AT_ONCE)]
+        parts = [pack(numbers[..., start : start + AT_ONCE], bits) for start in range(0, count, AT_ONCE)]
         return np.concatenate(parts, axis=-1)
     if not count:
         return np.zeros(numbers.shape, np.uint8)
@@ -355,15 +355,16 @@ def pack(numbers: NDArray[Any], bits: int, order: Order = "<") -> NDArray[np.uin
         raise ValueError(f"whole numbers from {numbers.min()} to {numbers.max()}; allowed: 0 to 2^{bits} - 1")
     for number in range(8):
         first, shift = divmod(number * bits, 8)
-        shift = shift if order == "<" else 64 - bits - shift
-        words = _words(found, first, groups, stride, order)
+        words = _words(found, first, groups, stride, "<")
         words |= filled[..., number::8] << np.uint64(shift)
     packed = found[..., : groups * stride].reshape(*rows, groups, stride)[..., :bits]
     return np.ascontiguousarray(packed.reshape(*rows, groups * bits)[..., : packed_size(count, bits)])
 
 
 def unpack(packed: NDArray[np.uint8], bits: int, count: int, order: Order) -> NDArray[np.uint64]:
-    """uint64 [count] from the bytes of `pack`. Raises `OptionError` as it does."""
+    """uint64 [count] from the bytes of `pack`, or of `whole_numbers.pack_integers` (highest bit first). Raises
+    `OptionError` as `pack`.
+    """
     _check_width(bits)
     if count > AT_ONCE:
         pieces = [(start * bits // 8, min(AT_ONCE, count - start)) for start in range(0, count, AT_ONCE)]

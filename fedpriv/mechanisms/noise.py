@@ -6,7 +6,7 @@ global state and no default seed. `SeededNoise` is addressed by a key (seed, cli
 repeats bit for bit; `SecureNoise` (fedpriv/mechanisms/secure_noise.py) never repeats.
 
 Shapes: vectors [..., d], whose leading dimensions are independent trials or clients. `Shape` is a tuple or an int, `()`
-is a scalar. Noise is drawn on the CPU; seeded noise for a long sum on a GPU is drawn there (`MANY`).
+is a scalar. Noise is drawn on the CPU; long seeded noise for what is on a GPU is drawn there (`MANY`).
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ LAPLACE_BITS = 16
 #: Numbers rounded to a grid at a time: the several passes then stay in a core's cache.
 IN_CACHE = 2**14
 
-#: Length of a sum from which seeded noise is drawn on the sum's own device: the CPU needs two milliseconds for fewer.
+#: Length of a vector from which seeded noise is drawn on its own device: the CPU needs two milliseconds for fewer.
 MANY = 2**18
 
 #: Standard deviation, in steps of the grid, of the second Gaussian of `NoiseSource.fine_normal`.
@@ -152,7 +152,7 @@ def add_normal(values: torch.Tensor, std: float, noise: NoiseSource) -> torch.Te
     Values are moved towards zero: no vector gets longer, so a bound on the norm of `values` still holds. The distance
     between two vectors can grow by sqrt(d) grid steps, sqrt(d) * std / 2^19.
     """
-    return onto_grid(values, grid_step(std)) + noise.normal(values.shape, std)
+    return onto_grid(values, grid_step(std)) + noise.normal_at(values.shape, std, values.device)
 
 
 def add_normal_finely(values: torch.Tensor, std: float, noise: NoiseSource) -> torch.Tensor:
@@ -220,6 +220,12 @@ class NoiseSource(ABC):
     @abstractmethod
     def normal(self, shape: Shape, std: float = 1.0) -> torch.Tensor:
         """Gaussians of mean 0 and standard deviation `std` (float32)."""
+
+    def normal_at(self, shape: Shape, std: float, device: torch.device) -> torch.Tensor:
+        """`normal` for what is on this device. Seeded noise of vectors of `MANY` numbers is drawn there, of the same
+        bits on every device; a vector's own length decides, as in `fine_normal`.
+        """
+        return self.normal(shape, std).to(device)
 
     @abstractmethod
     def uniform(self, shape: Shape) -> torch.Tensor:
@@ -334,6 +340,11 @@ class SeededNoise(NoiseSource):
         draws = torch.randn(as_size(shape), generator=self._generator, dtype=torch.float32)
         return draws if std == 1.0 else draws.mul_(std)
 
+    def normal_at(self, shape: Shape, std: float, device: torch.device) -> torch.Tensor:
+        if math.prod(as_size(shape)[-1:]) < MANY:
+            return self.normal(shape, std).to(device)
+        return self.on_device(shape, std, device)
+
     def normal_into(self, out: torch.Tensor) -> None:
         """As `normal` of standard deviation 1, into a contiguous float32 tensor of at least one dimension."""
         torch.randn(out.shape, generator=self._generator, out=out)
@@ -358,9 +369,7 @@ class SeededNoise(NoiseSource):
         is `on_device`, on every device, so that a GPU's run has the noise of the CPU's. A vector's own length decides,
         so that an auditor's many trials are drawn as a run's one vector is.
         """
-        if math.prod(as_size(shape)[-1:]) < MANY:
-            return self.normal(shape, std).double().to(device)
-        return self.on_device(shape, std, device).double()
+        return self.normal_at(shape, std, device).double()
 
     def uniform(self, shape: Shape) -> torch.Tensor:
         return torch.rand(as_size(shape), generator=self._generator, dtype=torch.float64).clamp_(min=2.0**-54)

@@ -24,9 +24,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedpriv.common.errors import OptionError
-from fedpriv.mechanisms.integer_noise import MOST_STEPS, SPREAD, discrete_gaussian, pack, skellam
+from fedpriv.mechanisms.integer_noise import MOST_STEPS, SPREAD, discrete_gaussian, skellam
 from fedpriv.mechanisms.noise import LONG, NoiseSource
 
+#: Numbers packed at a time.
+CHUNK = 2**18
 #: Sizes of the blocks that are rotated: one large rotation would pad a vector to twice its length.
 SMALLEST_BLOCK, LARGEST_BLOCK = 2**12, 2**16
 
@@ -134,6 +136,17 @@ def width_of(largest: int) -> int:
     return max(1, largest.bit_length())
 
 
+def pack_integers(numbers: NDArray[np.int64], width: int) -> NDArray[np.uint8]:
+    """Whole numbers 0..2^width - 1 [..., n] at ``width`` bits each, highest bit first, as [..., ceil(n width / 8)]."""
+    parts, (*rows, count) = [np.zeros((*numbers.shape[:-1], 0), np.uint8)], numbers.shape
+    held = next(size for size in (1, 2, 4, 8) if width <= 8 * size)  # bytes
+    for start in range(0, count, CHUNK):  # CHUNK is a multiple of 8: every part but the last ends on a byte
+        piece = np.ascontiguousarray(numbers[..., start : start + CHUNK].astype(f">u{held}"))
+        digits = np.unpackbits(piece.view(np.uint8).reshape(*rows, -1, held), axis=-1)[..., 8 * held - width :]
+        parts.append(np.packbits(digits.reshape(*rows, -1), axis=-1))
+    return np.concatenate(parts, axis=-1)
+
+
 #: Bound on the probability that any coordinate of a rotated vector is clamped.
 FAILURE = 0.01
 
@@ -181,7 +194,7 @@ class LevelGrid:
         return level + noise.binomial(self.trials, rotated.shape), beyond  # [cpSGD, section 4]
 
     def pack(self, numbers: Tensor) -> NDArray[np.uint8]:
-        return pack(numbers.numpy(), width_of(self.largest), ">")
+        return pack_integers(numbers.numpy(), width_of(self.largest))
 
     def centred(self, numbers: Tensor) -> Tensor:
         """Numbers of 0..k-1+m about the middle: the sum of many is then as small as it can be."""

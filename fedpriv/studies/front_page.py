@@ -89,6 +89,7 @@ def head(papers: Mapping[str, PaperResults], boards: Sequence[Board], picture: P
         duels=[ended[one] for one in OUTCOMES] if ended else [],  # type: ignore[index]
         defaults=sorted({idea_of(entry.label) for entry in ideas} - searched),
         prices=[one.tuning.composed for board in ranked for one in board.at(8.0) if one.tuning],
+        needs=[_needs(claims, one) for one in ("cannot be tested here", "not decided")],
         totals=[*(_totals(_link(n, it), it.listed) for n, it in papers.items()), _totals("all", claims)],
     )
 
@@ -197,6 +198,13 @@ def _totals(name: str, claims: Sequence[Claim]) -> list[str]:
     if ended["mathematics", "another"]:
         proved += f" ({elsewhere} in another setting)"
     return [name, own, another, proved, tables, in_numbers(ended["", "not"], get_args(ClaimKind))]
+
+
+def _needs(claims: Sequence[Claim], verdict: str) -> str:
+    """How many claims have a verdict that is none, and what would decide them: "3 (a GPU with hours 2, ...)"."""
+    left = [one for one in claims if one.verdict == verdict]
+    listed = ", ".join(f"{words} {count}" for words, count in Counter(one.needs for one in left).most_common() if words)
+    return f"{len(left)}" + f" ({listed})" * bool(listed)
 
 
 # --- the file ----------------------------------------------------------------------------------------------

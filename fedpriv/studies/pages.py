@@ -164,6 +164,7 @@ def _claim_rows(claims: Sequence[Claim], marks: Mapping[str, str]) -> Iterator[t
         lines = f", line {', '.join(map(str, dict.fromkeys(claim.line)))}" if claim.line else ""
         where = f"{claim.source}{lines}"
         verdict = f"**{claim.verdict}**" + (f", {claim.kind}" if claim.place == "not" else "")
+        verdict += f". It needs {claim.needs}." if claim.needs else ""
         yield claim.claim, f"{quotes} ({where})" if quotes else where, verdict, _marked(claim, marks)
 
 

@@ -149,6 +149,16 @@ class Test(Spec):
         return [*_flat(self.gains), *_flat(self.rows), *_flat(self.gaps)]
 
 
+#: What would decide a claim that is not decided.
+NEEDS = {
+    "pictures": "pictures that are not here",
+    "gpu": "a GPU with hours",
+    "hours": "hours of two cores",
+    "print": "what the paper does not print",
+    "rival": "a rival that does not guess",
+}
+
+
 class ClaimSpec(Spec):
     """A row of a paper's claims. because: what explains the outcome; beside: cells that are quoted too. quote: the
     paper's own words, one part for each of ``line``, the lines of its text where they stand. beyond: why it is no claim
@@ -156,6 +166,7 @@ class ClaimSpec(Spec):
     where it is another one, on runs, it counts only if fresh seeds confirm it (docs/results/protocol.md, section 6).
     rule: that moved it. late: the list's own verdict, too, came from a rule that was made after its seeds. confirm:
     table -> the table with fresh seeds. otherwise: a second reading, both over seeds; the better of the two counts.
+    needs: what would decide it, where it cannot be tested here (of `NEEDS`; missing pictures need not be named).
     """
 
     claim: str
@@ -171,6 +182,7 @@ class ClaimSpec(Spec):
     rule: str = ""
     late: bool = False
     confirm: Mapping[str, str] = {}
+    needs: Literal["gpu", "hours", "print", "rival"] | None = None
 
     def confirming(self) -> ClaimSpec | None:
         """The same on fresh seeds, if it is planned."""

@@ -14,11 +14,35 @@ from typing import Any
 
 from fedpriv.report.words import figure, number, pick
 from fedpriv.studies.jobs import Job
-from fedpriv.studies.papers import MEASURES, PERCENT, Best, ClaimSpec, Paper, Place, Scale, TableSpec, places, plan
+from fedpriv.studies.papers import (
+    MEASURES,
+    NEEDS,
+    PERCENT,
+    Best,
+    ClaimSpec,
+    Paper,
+    Place,
+    Scale,
+    TableSpec,
+    places,
+    plan,
+)
 from fedpriv.studies.results import Cell, Claim, PaperResults, RunRecord, Table, TableRow, provenance
 from fedpriv.studies.runner import NOT_RUN, Failure, Found, Runs
 from fedpriv.studies.statistics import estimate, paired
-from fedpriv.studies.verdicts import CANNOT, HOLDS, Kind, Outcome, Values, decide, ordering, outcomes, p_words, shown
+from fedpriv.studies.verdicts import (
+    CANNOT,
+    FAILS,
+    HOLDS,
+    Kind,
+    Outcome,
+    Values,
+    decide,
+    ordering,
+    outcomes,
+    p_words,
+    shown,
+)
 
 
 @dataclass(frozen=True)
@@ -272,8 +296,22 @@ def _claim(name: str, claim: ClaimSpec, found: Measured, settled: Outcome) -> Cl
         unit="points" if unit == "%" else unit,
         p=sure,
         setting="; ".join(dict.fromkeys(differences)) if settled.estimated else "",
+        needs="" if claim.beyond else _needs(claim, found, settled),
         **{one: getattr(claim, one) for one in ("claim", "source", "quote", "line", "before", "rule", "beyond")},
     )
+
+
+def _needs(claim: ClaimSpec, found: Measured, settled: Outcome) -> str:
+    """What would decide a claim that is not decided."""
+    cells = claim.test.cells
+    if settled.verdict in (HOLDS, FAILS):
+        return ""
+    if any("the pictures of" in found.missing.get(cell, "") for cell in cells):
+        return NEEDS["pictures"]
+    if claim.needs or settled.verdict == CANNOT:
+        return NEEDS.get(claim.needs or "", "")
+    left = [cell for cell in cells if len(found.values(cell).by_seed) < found.paper.looks(cell[0], found.scale)[-1]]
+    return "seeds that its plan still has" if left else "more seeds than its plan has"
 
 
 def _unequal(claim: ClaimSpec, found: Measured) -> str:

@@ -174,7 +174,8 @@ class Claim(Stored):
     """A claim of a paper and its verdict. difference: what the verdict rests on, where it is one difference, in the
     unit of the claim. p: corrected for looks and for all claims of the paper; None where nothing is left to chance.
     setting: in what the setting is not the paper's. quote: the paper's own words; line: of its text. before: on the
-    list before the protocol; rule: that moved it. beyond: why it is no claim of the paper and has no verdict.
+    list before the protocol; rule: that moved it. beyond: why it is no claim of the paper and has no verdict. needs:
+    what would decide it, where nothing here did.
     """
 
     name: str
@@ -192,6 +193,7 @@ class Claim(Stored):
     before: Verdict | Literal["new"] | None = None
     rule: str = ""
     beyond: str = ""
+    needs: str = ""
 
     @property
     def place(self) -> Literal["own", "another", "not"]:

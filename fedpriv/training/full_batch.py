@@ -59,7 +59,7 @@ class FullBatchTrainer(SequentialTrainer):
         inputs, targets = asked.data.inputs.to(device).flatten(1), asked.data.targets.to(device)
         weights = asked.theta.to(device).view(-1, inputs.shape[1])
         update, loss = softmax_update(weights, inputs, targets, self.lr, config.steps or config.epochs)
-        return LocalResult(update.flatten().cpu(), loss)
+        return LocalResult(update.flatten(), loss)
 
     def train_all(self, requests: Sequence[Training]) -> list[LocalResult]:
         """Several clients' `train`; those that ``inner`` trains, as one computation if it does so."""

@@ -49,7 +49,7 @@ def sums_of_persons(
         parts = [(bias, outputs[client], values[client]) for bias, outputs, values in joined]
         total, norms = _clipped(parts, Members.of(own.unit.to(device)), bound)
         loss = float(every[client, : counts[client]].nan_to_num(0.0, 0.0, 0.0).sum()) / max(1, counts[client])
-        sums.append(ClippedSum(total.cpu(), norms.cpu(), loss))
+        sums.append(ClippedSum(total, norms.cpu(), loss))
     return sums
 
 

@@ -128,7 +128,9 @@ class Told:
 
 @dataclass(frozen=True)
 class LocalResult:
-    """Delta = theta_local - theta_global (float32 [d]) and the mean training loss over the batches."""
+    """Delta = theta_local - theta_global (float32 [d], on the model's device) and the mean training loss over the
+    batches.
+    """
 
     update: Tensor
     loss: float
@@ -408,7 +410,7 @@ class SequentialTrainer:
             raise OptionError("local.train", path, f"{words}; allowed: null")
         model, device = self.model, self.model.theta.device
         if not len(asked.data):
-            return LocalResult(torch.zeros(asked.theta.shape), 0.0)
+            return LocalResult(torch.zeros(asked.theta.shape, device=device), 0.0)
         model.load(asked.theta.to(device))
         own = copy.deepcopy(model.module).train()
         told = Told(self.round, self.num_rounds, self.lr, self.config, asked.rng, asked.proximal_mu)
@@ -417,7 +419,7 @@ class SequentialTrainer:
         if (left := sum(map(len, ends))) != len(model.theta):
             raise OptionError("local.train", path, f"left {left} parameters, of {len(model.theta)}")
         update = torch.cat(ends).to(device) - model.theta
-        return LocalResult(update.cpu(), float(loss) if isinstance(loss, int | float | Tensor) else math.nan)
+        return LocalResult(update, float(loss) if isinstance(loss, int | float | Tensor) else math.nan)
 
     def _batches(self, examples: int, rng: np.random.Generator) -> Sequence[Tensor]:
         """Rows (int64 [b]) of each batch that is not empty, moved to the model's device in one copy (a GPU would wait
@@ -472,4 +474,4 @@ class SequentialTrainer:
                 model.theta.add_(step, alpha=-lr)
             total_loss += loss.detach()
             batches += 1
-        return LocalResult((model.theta - start).cpu(), float(total_loss) / batches if batches else 0.0)
+        return LocalResult(model.theta - start, float(total_loss) / batches if batches else 0.0)

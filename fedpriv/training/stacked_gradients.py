@@ -273,7 +273,8 @@ class Chain:
     def clipped_sums(
         self, thetas: Sequence[Tensor], data: Sequence[Held], bounds: Sequence[float], block: int
     ) -> list[ClippedSum]:
-        """Each client's sum at its own parameters [c, ...] over its examples, of ``block`` at a time at most.
+        """Each client's sum, on the parameters' device, at its own parameters [c, ...] over its examples, of ``block``
+        at a time at most.
 
         Every product has one shape, of all clients and `block` rows, whoever has how many rows or none: a library
         takes another kernel for another number of products too (`fedpriv.mechanisms.per_example`).
@@ -285,18 +286,19 @@ class Chain:
     ) -> list[ClippedSum]:
         device, counts = thetas[0].device, torch.tensor([len(own.targets) for own in data])
         limits = torch.tensor(bounds, dtype=torch.float64, device=device)
-        total = torch.zeros(len(data), sum(theta[0].numel() for theta in thetas), dtype=torch.float64)
-        losses, norms = torch.zeros(len(data)), torch.zeros(len(data), 0, dtype=torch.float64)
+        total = torch.zeros(len(data), sum(theta[0].numel() for theta in thetas), dtype=torch.float64, device=device)
+        losses, norms = torch.zeros(len(data), device=device), list[Tensor]()
         for start in range(0, int(counts.max()), size):
             inputs, targets = self.block_of(data, start, size, device)
             real = torch.arange(start, start + size) < counts.unsqueeze(1)
             found, lengths, loss = self.clipped(thetas, inputs, targets, real.to(device), limits)
-            total += found.cpu()
-            losses += loss.cpu()
-            norms = torch.cat([norms, lengths.cpu()], 1)
+            total += found
+            losses += loss
+            norms.append(lengths)
+        measured = torch.cat(norms, 1).cpu() if norms else torch.zeros(len(data), 0, dtype=torch.float64)
         return [
             ClippedSum(own, lengths[:count].clone(), loss / max(1, count))
-            for own, lengths, loss, count in zip(total, norms, losses.tolist(), counts.tolist(), strict=True)
+            for own, lengths, loss, count in zip(total, measured, losses.tolist(), counts.tolist(), strict=True)
         ]
 
     def block_of(self, data: Sequence[Held], start: int, size: int, device: torch.device) -> tuple[Tensor, Tensor]:

@@ -23,7 +23,7 @@ import itertools
 import logging
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeVar
 
@@ -66,7 +66,9 @@ FEWEST = 2
 
 @dataclass(frozen=True)
 class Rows:
-    """A cohort's clients after training: updates (float32 [c, d]) and mean training losses (float64 [c])."""
+    """A cohort's clients after training: updates (float32 [c, d], on the model's device) and mean training losses
+    (float64 [c]).
+    """
 
     updates: Tensor
     losses: Tensor
@@ -161,7 +163,11 @@ class VectorisedTrainer(SequentialTrainer):
                     chunk = [requests[place] for place in some]
                     thetas = self.split(torch.stack([one.theta for one in chunk]).to(self.model.theta.device))
                     data, bounds = [one.data for one in chunk], [one.bound for one in chunk]
-                    found |= zip(some, sums(thetas, data, bounds, rows), strict=True)
+                    done = sums(thetas, data, bounds, rows)
+                    found |= {
+                        place: clipped if requests[place].stays else replace(clipped, total=clipped.total.cpu())
+                        for place, clipped in zip(some, done, strict=True)
+                    }
         for place, one in enumerate(requests):
             if place not in found:
                 found[place] = self.clipped_sum(**vars(one))
@@ -183,7 +189,8 @@ class VectorisedTrainer(SequentialTrainer):
         many ``pixels``, lie one client after the other in what ``read`` reads, which takes places on the device
         ``read_at``; drifts: [clients, d]; gradient: what all of their steps go along.
         """
-        found = Rows(torch.zeros(len(examples), theta.shape[-1]), torch.zeros(len(examples), dtype=torch.float64))
+        updates = torch.zeros(len(examples), theta.shape[-1], device=self.model.theta.device)
+        found = Rows(updates, torch.zeros(len(examples), dtype=torch.float64))
         waiting = deque(self._chunks(self._work(examples, rngs), pixels))
         while waiting:
             some = waiting.popleft()
@@ -317,11 +324,7 @@ class VectorisedTrainer(SequentialTrainer):
                     theta.add_(velocity, alpha=-lr)
                 losses[:active] += step_losses[:active]
         many, place = len(counts), 0
-        updates = torch.empty(many, starts.shape[1]) if out is None else out
-        if device.type != "cpu":  # one copy from there
-            moved = [(theta[:many] - start[:many]).flatten(1) for theta, start in zip(thetas, begun, strict=True)]
-            updates.copy_(torch.cat(moved, 1))
-            return updates, (losses[:many].cpu() / counts).double()
+        updates = torch.empty(many, starts.shape[1], device=device) if out is None else out
         for theta, start in zip(thetas, begun, strict=True):
             part = updates[:, place : place + start[0].numel()]
             part.copy_((theta[:many] - start[:many]).flatten(1))

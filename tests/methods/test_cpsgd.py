@@ -27,7 +27,7 @@ from fedpriv.common.errors import OptionError
 from fedpriv.common.seeds import public_signs
 from fedpriv.config.compose import compose
 from fedpriv.mechanisms import laws
-from fedpriv.mechanisms.integer_noise import Order, pack, packed_size, unpack
+from fedpriv.mechanisms.integer_noise import pack, packed_size, unpack
 from fedpriv.mechanisms.noise import SeededNoise
 from fedpriv.mechanisms.secure_noise import SecureNoise
 from fedpriv.mechanisms.whole_numbers import (
@@ -35,6 +35,7 @@ from fedpriv.mechanisms.whole_numbers import (
     from_noisy_levels,
     grid_step,
     hadamard,
+    pack_integers,
     padded,
     rotate,
     rotate_back,
@@ -132,10 +133,10 @@ def test_binomial_noise_is_binomial(kind: Any):
 
 @settings(deadline=None, derandomize=True, max_examples=60)
 @given(st.integers(1, 56), st.integers(0, 40), st.integers(0, 2**32), st.sampled_from("<>"))
-def test_whole_numbers_travel_at_their_true_width(width: int, count: int, seed: int, order: Order):
+def test_whole_numbers_travel_at_their_true_width(width: int, count: int, seed: int, order: str):
     """As a stream of bits, read by another way: one large number."""
     numbers = np.random.default_rng(seed).integers(0, 2**width, (3, count), dtype=np.uint64)
-    packed = pack(numbers, width, order)
+    packed = pack(numbers, width) if order == "<" else pack_integers(numbers.view(np.int64), width)
     assert packed.shape == (3, packed_size(count, width)) == (3, -(-count * width // 8))
     for row, sent in zip(numbers, packed, strict=True):
         digits = [f"{number:0{width}b}" for number in row.tolist()]
@@ -163,9 +164,10 @@ def test_a_number_that_does_not_fit_is_not_packed_into_its_neighbour(number: int
 
 def test_long_vectors_are_packed_in_pieces(monkeypatch: pytest.MonkeyPatch):
     numbers = np.random.default_rng(0).integers(0, 2**13, (2, 1003), dtype=np.int64)
-    whole, other = pack(numbers, 13), pack(numbers, 13, ">")
+    whole, other = pack(numbers, 13), pack_integers(numbers, 13)
     monkeypatch.setattr("fedpriv.mechanisms.integer_noise.AT_ONCE", 64)
-    assert np.array_equal(pack(numbers, 13), whole) and np.array_equal(pack(numbers, 13, ">"), other)
+    monkeypatch.setattr("fedpriv.mechanisms.whole_numbers.CHUNK", 64)
+    assert np.array_equal(pack(numbers, 13), whole) and np.array_equal(pack_integers(numbers, 13), other)
     assert np.array_equal(unpack(whole[1], 13, 1003, "<"), numbers[1])
     assert np.array_equal(unpack(other[1], 13, 1003, ">"), numbers[1])
 

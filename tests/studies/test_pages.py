@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import re
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -135,6 +136,22 @@ def test_totals_are_those_of_the_papers_pages(committed: Studies) -> None:
         cells[2] += "" if proved == "0/0/0" else f" ({proved} in another setting)"
         cells += [ended("tables", False), "/".join(map(str, map(never.count, ("training", "mathematics", "tables"))))]
         assert row.strip("| ").split(" | ")[1:] == cells and (paper == "all" or f"]({paper}/README.md)" in row)
+
+
+def test_every_claim_that_nothing_decides_says_what_would(committed: Studies) -> None:
+    """On its paper's page, and on the front page in all; one that is decided needs nothing."""
+    listed = [one for paper in committed[0].values() for one in paper.listed]
+    undecided = {one: [c for c in listed if c.verdict == one] for one in ("cannot be tested here", "not decided")}
+    assert all(bool(one.needs) == (one.verdict in undecided) for one in listed)
+    assert {one.needs for one in undecided["cannot be tested here"]} <= set(papers.NEEDS.values())
+    said = []
+    for claims in undecided.values():
+        counts = Counter(one.needs for one in claims).most_common()
+        said.append(f"{len(claims)} ({', '.join(f'{need} {count}' for need, count in counts)})")
+    assert f"not tested {said[0]}; open {said[1]}." in head(*committed)
+    for name, paper in committed[0].items():
+        page = (RESULTS / name / "README.md").read_text()
+        assert page.count(". It needs ") == sum(bool(one.needs) for one in paper.claims)
 
 
 def test_a_paper_in_answers(committed: Studies) -> None:

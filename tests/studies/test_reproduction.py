@@ -70,6 +70,7 @@ def test_tables_verdicts_and_figures_are_written(reproduced: Path) -> None:
     assert verdicts["private"].verdict == "does not hold" and "∞" in verdicts["private"].words
     assert verdicts["repaired"].verdict == "holds"
     assert verdicts["pictures"].verdict == "cannot be tested here" and "mnist" in verdicts["pictures"].words
+    assert verdicts["pictures"].needs == "pictures that are not here" and not verdicts["right"].needs
     epsilon = {run.name: run.summary["privacy"]["verified_epsilon"] for run in runs if run.kind == "train"}
     prices = " against ".join(figure(epsilon[row.cells[0].runs[0]]) for row in (little, much))
     assert f"Not at equal privacy: the runs' verified ε is {prices}." in verdicts["right"].words
