@@ -136,17 +136,15 @@ def cohort_content(
     figures: Mapping[str, list[float | None]] | None,
     refused: Mapping[int, Refused],
 ) -> RecordDict:
-    """The content of a reply of ``clients``: of each of the ``released`` a release [n] (rows, where all are equally
-    long), all of one type, a number of every statistic, and of every figure, or None; of the others why not. figures:
-    None outside simulation.
+    """The content of a reply of ``clients``: of each of the ``released`` a release [n], all of one type, a number of
+    every statistic, and of every figure, or None; of the others why not. figures: None outside simulation.
     """
-    who = _who(clients, released, refused)
-    if not isinstance(releases, np.ndarray):
-        who[_LENGTHS] = [len(release) for release in releases]
+    who, lengths = _who(clients, released, refused), list(map(len, releases))
+    if len(set(lengths)) > 1:
+        who[_LENGTHS] = lengths
     content = RecordDict({COHORT: ConfigRecord(who)})
     if released:
-        flat = releases.reshape(-1) if isinstance(releases, np.ndarray) else np.concatenate(releases)
-        content[ARRAYS] = pack_vector(flat)
+        content[ARRAYS] = pack_vector(*releases)
         content[_STATISTICS] = ConfigRecord({name: _packed(values) for name, values in statistics.items()})
         if figures is not None:
             told = {name: [value for value in values if value is not None] for name, values in figures.items()}

@@ -332,12 +332,13 @@ VECTOR = "vector"  # the one array of an ArrayRecord
 MOST_PER_COORDINATE = 16
 
 
-def pack_vector(vector: NDArray[Any]) -> ArrayRecord:
-    """One flat vector [d] as an ArrayRecord."""
-    array = np.ascontiguousarray(vector)
-    data = b"".join((_npy_header(array.dtype, array.shape), array.data))
+def pack_vector(*parts: NDArray[Any]) -> ArrayRecord:
+    """One flat vector [d] as an ArrayRecord, or several of one type, one behind the other: each is copied once."""
+    arrays = [np.ascontiguousarray(part) for part in parts]
+    dtype, shape = arrays[0].dtype, (sum(map(len, arrays)),)
+    data = b"".join((_npy_header(dtype, shape), *(array.data for array in arrays)))
     record = ArrayRecord()
-    record[VECTOR] = Array(dtype=array.dtype.name, shape=array.shape, stype="numpy.ndarray", data=data)
+    record[VECTOR] = Array(dtype=dtype.name, shape=shape, stype="numpy.ndarray", data=data)
     return record
 
 

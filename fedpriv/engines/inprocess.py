@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
-import numpy as np
 from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
@@ -157,13 +156,8 @@ def _content(config: Config, clients: Sequence[int], found: Answered) -> RecordD
     place, order = {client: number for number, client in enumerate(clients)}, list(range(len(whose)))
     if whose != clients:
         order.sort(key=lambda row: place[whose[row]])
-    releases = [part.release.numpy() for part in found.rows if part.release is not None]
-    if len({part.shape[1:] for part in releases}) == 1:
-        whole: Any = releases[0] if len(releases) == 1 else np.concatenate(releases)
-        rows = whole if order == list(range(len(order))) else whole[order]
-    else:  # whole numbers of as many bits as a client's noise needs
-        each = [own for part in releases for own in part]
-        rows = [each[row] for row in order]
+    releases = [own for part in found.rows if part.release is not None for own in part.release.numpy()]
+    rows = [releases[row] for row in order] if releases else []
 
     def columns(kind: str) -> dict[str, list[Any]]:
         """By name, a value of each client in order; None where it has none."""
