@@ -174,7 +174,7 @@ class Participation:
     ) -> None:
         self.kind, self.make, self.num_examples, self.train, self.clip = kind, make, num_examples, train, clip
         self.apart, self.alike, self.names = apart or kind.why_single is not None, alike, kind.statistics.names
-        own = vars(type(kind)).get("in_rows", False)  # what a class derived from it computes may be elsewhere
+        own = {"in_rows", "traits"} <= vars(type(kind)).keys()  # what a derived class computes may be elsewhere
         self.on_device = own and kind.traits.on_device and kind.traits.State is None and not self.names
         self._priced: tuple[Any, Any] = (None, None)  # the newest (what was asked, its prices)
         self._keeps: tuple[Any, bool] = (None, True)  # the newest (charges, whether an answer at this price is kept)

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fedpriv.mechanisms.noise import CPU, MANY, NoiseSource, SeededNoise, Shape, as_size
+from fedpriv.mechanisms.noise import CPU, HUGE, NoiseSource, SeededNoise, Shape, as_size
 
 
 class CohortNoise(NoiseSource):
@@ -37,7 +37,7 @@ class CohortNoise(NoiseSource):
 
     def normal_at(self, shape: Shape, std: float, device: torch.device) -> torch.Tensor:
         rows = self._rows(shape)
-        if math.prod(rows) < MANY:  # drawn together
+        if math.prod(rows) < HUGE:  # drawn together
             return self.normal(shape, std).to(device)
         return torch.stack([source.normal_at(rows, std, device) for source in self.sources])
 

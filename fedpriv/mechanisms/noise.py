@@ -123,8 +123,12 @@ LAPLACE_BITS = 16
 #: Numbers rounded to a grid at a time: the several passes then stay in a core's cache.
 IN_CACHE = 2**14
 
-#: Length of a vector from which seeded noise is drawn on its own device: the CPU needs two milliseconds for fewer.
+#: Length of a sum from which seeded noise is drawn on the sum's own device: the CPU needs two milliseconds for fewer.
 MANY = 2**18
+
+#: Length of a release from which its seeded noise is: a CPU takes eight times as long for it as for
+#: `NoiseSource.normal`, which is little beside training a model of that size.
+HUGE = 2**22
 
 #: Standard deviation, in steps of the grid, of the second Gaussian of `NoiseSource.fine_normal`.
 DITHER = 4.0
@@ -222,7 +226,7 @@ class NoiseSource(ABC):
         """Gaussians of mean 0 and standard deviation `std` (float32)."""
 
     def normal_at(self, shape: Shape, std: float, device: torch.device) -> torch.Tensor:
-        """`normal` for what is on this device. Seeded noise of vectors of `MANY` numbers is drawn there, of the same
+        """`normal` for what is on this device. Seeded noise of vectors of `HUGE` numbers is drawn there, of the same
         bits on every device; a vector's own length decides, as in `fine_normal`.
         """
         return self.normal(shape, std).to(device)
@@ -341,7 +345,7 @@ class SeededNoise(NoiseSource):
         return draws if std == 1.0 else draws.mul_(std)
 
     def normal_at(self, shape: Shape, std: float, device: torch.device) -> torch.Tensor:
-        if math.prod(as_size(shape)[-1:]) < MANY:
+        if math.prod(as_size(shape)[-1:]) < HUGE:
             return self.normal(shape, std).to(device)
         return self.on_device(shape, std, device)
 
@@ -351,7 +355,7 @@ class SeededNoise(NoiseSource):
 
     def on_device(self, shape: Shape, std: float, device: torch.device) -> torch.Tensor:
         """Gaussians [shape], float32, made on this device: a further stream of the same key, by
-        `fedpriv.mechanisms.philox`, whose bits are the same on all devices. On a CPU it takes five times as long as
+        `fedpriv.mechanisms.philox`, whose bits are the same on all devices. On a CPU it takes eight times as long as
         `normal`, on a GPU less than to draw that many on the CPU and to move them.
         """
         from fedpriv.mechanisms import philox
@@ -361,7 +365,7 @@ class SeededNoise(NoiseSource):
         count = -(-math.prod(size) // 4)
         drawn = philox.words((first, second), (stream[0], stream[1]), self._counted, count, device)
         self._counted += count
-        some = drawn[: math.prod(size)].split(IN_CACHE if device.type == "cpu" else max(1, len(drawn)))
+        some = drawn[: math.prod(size)].split(4 * IN_CACHE if device.type == "cpu" else max(1, len(drawn)))
         return torch.cat([philox.gaussians(part).mul_(std).float() for part in some]).view(size)
 
     def fine_normal(self, shape: Shape, std: float, device: torch.device = CPU) -> torch.Tensor:
@@ -369,7 +373,9 @@ class SeededNoise(NoiseSource):
         is `on_device`, on every device, so that a GPU's run has the noise of the CPU's. A vector's own length decides,
         so that an auditor's many trials are drawn as a run's one vector is.
         """
-        return self.normal_at(shape, std, device).double()
+        if math.prod(as_size(shape)[-1:]) < MANY:
+            return self.normal(shape, std).double().to(device)
+        return self.on_device(shape, std, device).double()
 
     def uniform(self, shape: Shape) -> torch.Tensor:
         return torch.rand(as_size(shape), generator=self._generator, dtype=torch.float64).clamp_(min=2.0**-54)

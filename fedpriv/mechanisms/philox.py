@@ -80,10 +80,10 @@ def gaussians(drawn: Tensor) -> Tensor:
 
 
 def _polynomial(coefficients: tuple[float, ...], x: Tensor) -> Tensor:
-    found = torch.full_like(x, coefficients[0])
-    for coefficient in coefficients[1:]:
-        found = found * x + coefficient
-    return found
+    found = x * coefficients[0]
+    for coefficient in coefficients[1:-1]:
+        found.add_(coefficient).mul_(x)
+    return found.add_(coefficients[-1])
 
 
 def _logarithm(x: Tensor) -> Tensor:

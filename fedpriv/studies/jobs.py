@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -17,7 +18,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
-from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -175,7 +175,8 @@ def _train(job: Job, path: Path) -> dict[str, Any]:
 
 def lengths(path: Path) -> dict[str, float]:
     """Of a run that kept its clients' updates (`attack.keep_updates`): the mean length of a client's updates in the
-    last third of the kept rounds over that in the first third, of the client in whom it is largest. Of another: {}.
+    last third of the kept rounds over that in the first third, of the client in whom it is largest; infinite where a
+    length is not finite, or the first ones are 0. Of another run, or where nobody was in every kept round: {}.
     """
     from safetensors.numpy import load_file
 
@@ -183,14 +184,13 @@ def lengths(path: Path) -> dict[str, float]:
 
     files = RunFolder(path).updates().values()
     kept = [{k: float(np.linalg.norm(u)) for k, u in load_file(file).items() if k != "before"} for file in files]
-    if not kept:
+    always, third = set(kept[0]).intersection(*kept) if kept else set(), max(1, len(kept) // 3)
+    if not always:
         return {}
-    third = max(1, len(kept) // 3)
-    return {"length_left": max(_mean(kept[-third:], client) / _mean(kept[:third], client) for client in kept[0])}
-
-
-def _mean(rounds: Sequence[Mapping[str, float]], client: str) -> float:
-    return fmean(one[client] for one in rounds)
+    lines = np.array([[one[client] for client in always] for one in kept])
+    first, last = lines[:third].mean(0), lines[-third:].mean(0)
+    good = np.isfinite(lines).all(0) & (first > 0)
+    return {"length_left": float(np.where(good, last / np.where(good, first, 1), math.inf).max())}
 
 
 def _attack(job: Job, path: Path) -> dict[str, Any]:

@@ -155,7 +155,7 @@ NEEDS = {
     "gpu": "a GPU with hours",
     "hours": "hours of two cores",
     "print": "what the paper does not print",
-    "rival": "a rival that does not guess",
+    "rival": "runs that do not guess",
 }
 
 

@@ -319,7 +319,8 @@ class SequentialTrainer:
         if self._chain is not None and chosen == "given" and (unit is not None or self._by_hand(data)):
             thetas = [part.unsqueeze(0) for _, part in self.model.layout.split(theta.to(device))]
             sums = self._chain.clipped_sums if unit is None else partial(sums_of_persons, self._chain)
-            return sums(thetas, [data], [bound], block_of_chain(expected or self.config.batch_size))[0]
+            (found,) = sums(thetas, [data], [bound], block_of_chain(expected or self.config.batch_size))
+            return found if stays else replace(found, total=found.total.cpu())
         per_example = self.per_example(data.inputs.shape[1:], units=unit is not None)
         self.model.load(theta.to(device))
         self.model.module.train()

@@ -66,8 +66,8 @@ FEWEST = 2
 
 @dataclass(frozen=True)
 class Rows:
-    """A cohort's clients after training: updates (float32 [c, d], on the model's device) and mean training losses
-    (float64 [c]).
+    """A cohort's clients after training: updates (float32 [c, d], on the model's device if they fit) and mean training
+    losses (float64 [c]).
     """
 
     updates: Tensor
@@ -189,7 +189,10 @@ class VectorisedTrainer(SequentialTrainer):
         many ``pixels``, lie one client after the other in what ``read`` reads, which takes places on the device
         ``read_at``; drifts: [clients, d]; gradient: what all of their steps go along.
         """
-        updates = torch.zeros(len(examples), theta.shape[-1], device=self.model.theta.device)
+        try:
+            updates = torch.zeros(len(examples), theta.shape[-1], device=self.model.theta.device)
+        except torch.OutOfMemoryError:  # those of each chunk still fit
+            updates = torch.zeros(len(examples), theta.shape[-1])
         found = Rows(updates, torch.zeros(len(examples), dtype=torch.float64))
         waiting = deque(self._chunks(self._work(examples, rngs), pixels))
         while waiting:
@@ -208,7 +211,7 @@ class VectorisedTrainer(SequentialTrainer):
                 waiting.extendleft(self._halves(some))
                 continue
             if own is None:
-                found.updates[torch.tensor(places)] = updates
+                found.updates[torch.tensor(places)] = updates.to(found.updates.device)
             found.losses[torch.tensor(places)] = losses
         return found
 

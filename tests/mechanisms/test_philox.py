@@ -72,7 +72,7 @@ EXACT = {
         "detach",
     ),
     *("bitwise_and", "bitwise_or", "bitwise_xor", "__rshift__", "bitwise_right_shift", "__and__", "__or__", "__xor__"),
-    *("le", "lt", "gt", "add", "sub", "rsub", "mul", "div", "sqrt"),
+    *("le", "lt", "gt", "add", "add_", "mul_", "sub", "rsub", "mul", "div", "sqrt"),
 }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 from collections.abc import Callable
@@ -16,7 +17,7 @@ import pytest
 from forked import fork_server
 from made_up import DIGITS
 from processes import wait_until
-from safetensors.numpy import load_file
+from safetensors.numpy import load_file, save_file
 
 from fedpriv.attacks.attack_records import figures
 from fedpriv.attacks.metrics import judge
@@ -79,6 +80,28 @@ def test_lengths_of_kept_updates_are_those_of_the_client_whose_updates_shrink_le
     lengths = np.array([[np.linalg.norm(kept[n][str(client)]) for client in range(4)] for n in range(6)])
     expected = (lengths[4:].sum(0) / lengths[:2].sum(0)).max()
     assert isinstance(found, RunRecord) and found.figures == {"length_left": pytest.approx(expected)}
+
+
+@pytest.mark.parametrize(
+    ("rounds", "left"),
+    [
+        ([{"0": 4, "1": 2}, {"0": 2, "1": 2}, {"0": 1, "1": 1}], 0.5),
+        ([{"0": 4, "1": 2}, {"0": 2}, {"0": 1, "1": 9}], 0.25),  # of who was there in every round
+        ([{"0": 4}, {"1": 2}, {"0": 1}], None),
+        ([{"0": 1, "1": 1}, {"0": 1, "1": 1}, {"0": 0.5, "1": math.nan}], math.inf),
+        ([{"0": 0, "1": 1}, {"0": 1, "1": 1}, {"0": 0, "1": 0.5}], math.inf),
+    ],
+)
+def test_a_client_without_a_length_does_not_pass_for_one_whose_updates_shrink(
+    rounds: list[dict[str, float]], left: float | None, tmp_path: Path
+) -> None:
+    (tmp_path / "private" / "updates").mkdir(parents=True)
+    for number, lengths in enumerate(rounds, 1):
+        kept = {client: np.array([length], np.float32) for client, length in lengths.items()}
+        file = tmp_path / "private" / "updates" / f"round-{number:06d}.safetensors"
+        save_file({**kept, "before": np.zeros(1, np.float32)}, file)
+    assert module.lengths(tmp_path) == ({} if left is None else {"length_left": left})
+    assert module.lengths(tmp_path / "private") == {}
 
 
 def test_an_attacks_accuracy_comes_with_its_interval() -> None:

@@ -16,10 +16,12 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from fedpriv.client.build import make_client
+from fedpriv.client.one_path import Participation
 from fedpriv.config.compose import compose
 from fedpriv.config.schema import LocalConfig
 from fedpriv.engines import worker
-from fedpriv.mechanisms.noise import MANY, SeededNoise
+from fedpriv.mechanisms.noise import HUGE, SeededNoise
 from fedpriv.runs.session import Session
 from fedpriv.runs.start import start_run
 from fedpriv.training import vectorised
@@ -61,6 +63,7 @@ def device(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker, "FlatModel", lambda module, device, *others: FlatModel(module, DEVICE, *others))
     monkeypatch.setattr(worker, "fits", lambda part, device: True)
     monkeypatch.setattr(Chain, "block", lambda self, thetas, wanted: wanted)  # else seen by numbers
+    monkeypatch.setattr(SequentialTrainer, "_by_hand", lambda self, data: True)
     score = Score({"accuracy": 0.5, "loss": 1.0}, "accuracy", True)
     monkeypatch.setattr(Session, "_evaluate", lambda self, theta: score)
 
@@ -101,16 +104,24 @@ def test_training_moves_losses_alone_however_many_steps_it_has(kind: type[Sequen
     assert came in ({CLIENTS}, {2})  # places of the batches, and their weights where clients are one batch
 
 
+@pytest.mark.parametrize("kind", [SequentialTrainer, VectorisedTrainer])
 @pytest.mark.parametrize("stays", [True, False])
-def test_sums_of_clipped_gradients_stay_where_noise_is_added(stays: bool) -> None:
-    with Crossings() as crossings:
-        trainer, size = trainer_of(VectorisedTrainer, perceptron(), 1)
-        start = torch.zeros(size, device=DEVICE)
-        crossings.left.clear()
-        sums = trainer.clipped_sums([Clipping(start, own, 1.0, stays=stays) for own in data()])
-    assert {one.total.device for one in sums} == {DEVICE if stays else torch.device("cpu")}
-    assert crossings.left.count(size) == (0 if stays else CLIENTS)
-    assert all(number in (1, CLIENTS, size) or number % EXAMPLES == 0 or number % 4 == 0 for number in crossings.left)
+def test_sums_of_clipped_gradients_stay_where_noise_is_added(kind: type[SequentialTrainer], stays: bool) -> None:
+    """Of one client (the sequential trainer) or a cohort; in however many blocks, lengths and losses leave once."""
+    left = []
+    for rows in (4, EXAMPLES):
+        with Crossings() as crossings:
+            trainer, size = trainer_of(kind, perceptron(), 1)
+            start = torch.zeros(size, device=DEVICE)
+            crossings.left.clear()
+            sums = trainer.clipped_sums([Clipping(start, own, 1.0, stays=stays, expected=rows) for own in data()])
+        assert {one.total.device for one in sums} == {DEVICE if stays else torch.device("cpu")}
+        assert crossings.left.count(size) == (0 if stays else CLIENTS)
+        blocks = crossings.left.count(1)  # whether a row of a block is broken; a single client's loss
+        left.append([number for number in crossings.left if number not in (1, size)])
+        assert blocks <= 2 * EXAMPLES // rows * len(sums)
+    clients = CLIENTS if kind is VectorisedTrainer else 1
+    assert [len(one) for one in left] == [2 * CLIENTS // clients if clients > 1 else CLIENTS] * 2
 
 
 def crossed(path: Path, strategy: str, *options: str) -> tuple[Crossings, int]:
@@ -138,7 +149,10 @@ def test_updates_leave_once_as_releases(strategy: str, trainer: str, tmp_path: P
 
 
 @pytest.mark.slow
-def test_noise_of_a_long_update_is_drawn_where_the_update_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("strategy", ["fedldp", "dpfedavg", "dpfedexp", "dpfedsam"])
+def test_noise_of_a_long_update_is_drawn_where_the_update_is(
+    strategy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     drawn: list[tuple[str, int]] = []
 
     def counted(self: SeededNoise, shape: Any, std: float, device: torch.device) -> Tensor:
@@ -146,8 +160,18 @@ def test_noise_of_a_long_update_is_drawn_where_the_update_is(tmp_path: Path, mon
         return torch.empty(shape, device=device)
 
     monkeypatch.setattr(SeededNoise, "on_device", counted)
-    crossings, size = crossed(tmp_path, "fedldp", "engine.trainer=vectorised", "model=mlp", "model.hidden=4000")
-    assert size > MANY and drawn == [("meta", size)] * 2 * 3
+    local = [] if strategy == "fedldp" else ["strategy.client.form=local", "strategy.server.client_sampling=fixed"]
+    options = ["engine.trainer=vectorised", *local]
+    crossings, size = crossed(tmp_path, strategy, *options, "model=mlp", "model.hidden=60000")
+    assert size > HUGE and drawn == [("meta", size)] * 2 * 3
     assert max(crossings.came) <= size  # theta, and not the noise of three clients
-    crossings, size = crossed(tmp_path / "short", "fedldp", "engine.trainer=vectorised", "model=linear")
-    assert crossings.came.count(3 * size) == 2 and math.isclose(size, 650)
+    crossings, size = crossed(tmp_path / "short", strategy, *options, "model=linear")
+    assert crossings.came.count(3 * size) == 2  # the noise of a short one, drawn on the CPU, and no update
+
+
+def test_a_class_derived_from_one_that_follows_the_device_does_not() -> None:
+    """What it computes may be on the CPU, so its updates come there first."""
+    base = make_client(compose(["strategy=fedldp"]))
+    derived = type("Derived", (type(base),), {"in_rows": True})(base.options, base.run)
+    for method, follows in ((base, True), (derived, False), (make_client(compose(["strategy=fedcad"])), False)):
+        assert Participation(method, *[lambda *_: pytest.fail("not asked")] * 4).on_device is follows
