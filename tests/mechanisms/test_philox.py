@@ -9,7 +9,8 @@ from randomgen import Philox
 from scipy import special, stats
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from fedpriv.mechanisms import philox
+from fedpriv.mechanisms import cohort_noise, noise, philox
+from fedpriv.mechanisms.cohort_noise import CohortNoise
 from fedpriv.mechanisms.noise import MANY, SeededNoise, add_normal_finely
 
 CPU = torch.device("cpu")
@@ -137,3 +138,15 @@ def test_long_noise_is_the_same_on_every_device(device: torch.device) -> None:
     assert torch.equal(trials, SeededNoise(0, "x").normal((4, MANY // 2), 0.5).double())
     drawn = add_normal_finely(torch.ones(MANY, dtype=torch.float64, device=device), 3.0, SeededNoise(1)).cpu()
     assert abs(float(drawn.mean()) - 1) < 0.03 and float(drawn.std()) == pytest.approx(3, rel=0.01)
+
+
+def test_a_long_release_has_the_same_noise_alone_and_in_a_cohort(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From `HUGE` numbers on that of the counter, below it that of `normal`; a vector's own length decides."""
+    for module in (noise, cohort_noise):
+        monkeypatch.setattr(module, "HUGE", 64)
+    for length in (63, 64):
+        rows = CohortNoise([SeededNoise(0, client) for client in range(3)]).normal_at((3, length), 2.0, CPU)
+        alone = [SeededNoise(0, client).normal_at(length, 2.0, CPU) for client in range(3)]
+        source = SeededNoise(0, 1)
+        drawn = source.on_device(length, 2.0, CPU) if length == 64 else source.normal(length, 2.0)
+        assert torch.equal(rows, torch.stack(alone)) and torch.equal(alone[1], drawn) and rows.dtype == torch.float32

@@ -27,7 +27,7 @@ from fedpriv.runs.start import start_run
 from fedpriv.training import vectorised
 from fedpriv.training.evaluation import Score
 from fedpriv.training.sequential import Clipping, FlatModel, LocalData, SequentialTrainer, Training
-from fedpriv.training.stacked_gradients import Chain
+from fedpriv.training.stacked_gradients import Chain, block_for
 from fedpriv.training.vectorised import VectorisedTrainer
 
 DEVICE = torch.device("meta")
@@ -117,11 +117,11 @@ def test_sums_of_clipped_gradients_stay_where_noise_is_added(kind: type[Sequenti
             sums = trainer.clipped_sums([Clipping(start, own, 1.0, stays=stays, expected=rows) for own in data()])
         assert {one.total.device for one in sums} == {DEVICE if stays else torch.device("cpu")}
         assert crossings.left.count(size) == (0 if stays else CLIENTS)
-        blocks = crossings.left.count(1)  # whether a row of a block is broken; a single client's loss
-        left.append([number for number in crossings.left if number not in (1, size)])
-        assert blocks <= 2 * EXAMPLES // rows * len(sums)
-    clients = CLIENTS if kind is VectorisedTrainer else 1
-    assert [len(one) for one in left] == [2 * CLIENTS // clients if clients > 1 else CLIENTS] * 2
+        alone, blocks = kind is SequentialTrainer, -(-EXAMPLES // block_for(rows))
+        # whether a row of a block is broken; a single client's loss
+        assert crossings.left.count(1) == (CLIENTS * (blocks + 1) if alone else blocks)
+        left.append(len([number for number in crossings.left if number not in (1, size)]))
+    assert left == [CLIENTS if alone else 2] * 2
 
 
 def crossed(path: Path, strategy: str, *options: str) -> tuple[Crossings, int]:
