@@ -255,6 +255,7 @@ class DPFedSAMOptions(NoisyGradientOptions):
 
 class DPZOOptions(NoisyGradientOptions):
     sensitivity: Literal["clip"] = Field(description="2C")
+    clip_norm: float = Field(ge=SMALLEST, description="C: L2 bound of the K numbers, sums over the local steps")
     directions: int = Field(ge=1, le=4096, description="K: public random directions, and numbers of a release")
     smoothing: float = Field(gt=0, le=1e3, description="phi: losses are compared at w + phi z_k and w - phi z_k")
 

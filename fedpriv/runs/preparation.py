@@ -418,9 +418,14 @@ def plan_rows(config: Config, policy: Policy | None = None) -> dict[str, str]:
         "estimated time": f"{plan.seconds:.0f} s of local training on one worker; engine {config.engine.name}",
         "trainer": plan.trainer,
     }
-    if hasattr(config.strategy.options, "noise_multiplier"):
+    options = config.strategy.options
+    if hasattr(options, "noise_multiplier"):
         chosen = getattr(make_client(config), "noise_multiplier", None)
         rows["noise multiplier"] = f"{chosen:.6g} (standard deviation / clip_norm)"
+    if hasattr(options, "clip_norm"):
+        what, update = type(options).model_fields["clip_norm"].description, options.clip_norm * config.local.lr
+        own = f": {update:g} of the update" if str(what).endswith("/ local.lr") else ""
+        rows["clip norm"] = f"{options.clip_norm:g} ({what}{own})"
     rows |= {f"reason {number}": reason for number, reason in enumerate(plan.reasons, 1)}
     if policy is not None:
         wrong = would_refuse(policy, config, plan.participations[1])

@@ -177,6 +177,21 @@ def test_a_plan_says_what_opacus_makes_of_it(options: list[str], words: str) -> 
     assert re.search(words, rows["Opacus' epsilon"]), rows["Opacus' epsilon"]
 
 
+@pytest.mark.parametrize(
+    ("method", "words"),
+    [
+        ("fedldp", r"2 \(L2 bound C of a client's update; .*\)"),
+        ("dpfedavg", r"2 \(C: .* gradient, update / local.lr: 0.1 of the update\)"),
+        ("dpsgd", r"2 \(L2 bound Theta of one example's gradient\)"),
+        ("dpzo", r"2 \(C: L2 bound of the K numbers, .*\)"),
+    ],
+)
+def test_a_plan_says_what_a_clip_norm_bounds(method: str, words: str) -> None:
+    rows = plan_rows(compose([f"strategy={method}", "strategy.client.clip_norm=2", "local.lr=0.05", *THREE]))
+    assert re.fullmatch(words, rows["clip norm"]), rows["clip norm"]
+    assert "clip norm" not in plan_rows(compose(["strategy=fedavg", *THREE]))
+
+
 def test_budgets_and_targets_do_not_use_it() -> None:
     """Opacus' RDP is above this target; the noise is chosen by our own figure all the same."""
     options = ["strategy=dpsgd", *THREE, "privacy.target_epsilon=2", "privacy.max_epsilon=2"]
