@@ -27,7 +27,7 @@ from fedpriv.client.contract import LocalRule, RunFacts
 from fedpriv.client.gradient import NoisyGradientClient
 from fedpriv.common.errors import OptionError
 from fedpriv.config.methods import DPZOOptions
-from fedpriv.mechanisms.noise import clip
+from fedpriv.mechanisms.noise import clip, finite_or_zero
 from fedpriv.mechanisms.step_gradients import Probes, probes_of
 
 
@@ -53,8 +53,9 @@ class DPZOClient(NoisyGradientClient):
         return LocalRule(gradient=self.directions())
 
     def clipped(self, gradient: Tensor) -> Tensor:
-        """s [..., K]; what an auditor tries are such numbers already."""
-        return clip(gradient if self.site is None else self.directions().coordinates(gradient), self.clip_norm)
+        """s [..., K]; what an auditor tries are such numbers already. Of a finite gradient they may be too large."""
+        numbers = gradient if self.site is None else finite_or_zero(self.directions().coordinates(gradient))
+        return clip(numbers, self.clip_norm)
 
     def release_bytes(self, size: int, server_round: int = 1) -> int:
         return 4 * self.options.directions

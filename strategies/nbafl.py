@@ -12,18 +12,20 @@ import math
 from collections.abc import Sequence
 from functools import cached_property
 
-import numpy as np
+import torch
 
 from fedpriv.common.messages import FloatVector
 from fedpriv.common.replies import Reply
 from fedpriv.config.methods import NbAFLOptions
+from fedpriv.mechanisms.noise import add_normal_finely
 from fedpriv.server.strategy import FederatedStrategy
 
 
 class NbAFL(FederatedStrategy):
     """theta <- mean of the noisy weights + N(0, sD^2).
 
-    Weights are uniform: with weights by examples the server's noise would be too small for the largest client.
+    Weights are uniform: with weights by examples the server's noise would be too small for the largest client. The
+    noise meets the mean alone, on its grid: added to float32 weights it left their low bits as they were.
     """
 
     options: NbAFLOptions
@@ -45,8 +47,6 @@ class NbAFL(FederatedStrategy):
             return super().aggregate(theta, replies)
         key = (self.population.seed, -1, self.current.number, self.population.attempt, "server")
         noise = self.population.noise(*key)
-        drawn = noise.normal(theta.size, self.std).numpy()
         self.current.figures["server_noise_norm"] = self.std * theta.size**0.5
-        if not self.optimizer.plain:  # what an optimizer sees has all of its noise
-            return self.move(theta, self.mean(theta.size, replies) + drawn)
-        return (super().aggregate(theta, replies) + drawn).astype(np.float32)
+        mean = torch.from_numpy(self.mean(theta.size, replies))
+        return self.move(theta, add_normal_finely(mean, self.std, noise).numpy())

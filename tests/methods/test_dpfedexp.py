@@ -10,10 +10,17 @@ import numpy as np
 import pytest
 import torch
 from conftest import Run, ledger_of, summary_of
+from scipy.stats import norm
 
+from fedpriv.client.build import make_client
+from fedpriv.common.errors import OptionError
 from fedpriv.common.replies import Reply
+from fedpriv.config.compose import compose
 from fedpriv.mechanisms.noise import SeededNoise
 from fedpriv.mechanisms.trusted_sums import NUMBERS, split_for_number, square
+from fedpriv.privacy.composition import compose as compose_events
+from fedpriv.privacy.events import CLIENT_TO_SERVER, Gaussian
+from fedpriv.runs.planning import with_target
 from fedpriv.server.round import Population, Round
 from strategies.dpfedexp import DPFedEXP
 
@@ -122,6 +129,26 @@ def test_a_round_costs_what_dpfedavgs_does(run: Run) -> None:
     assert [entry["mechanism"] for entry in ledger_of(folder)] == ["poisson_gaussian"] * 3
     bills = [summary_of(one)["privacy"]["verified_epsilon"] for one in (folder, plain)]
     assert bills[0] == bills[1] > 0
+
+
+def test_a_step_by_squares_has_no_account_of_sums_alone() -> None:
+    """Of two releases in one dimension the model tells sum and sum of squares, so both releases: to tell the worlds
+    apart is easier than by their sum under the noise of two.
+    """
+    own, other = np.meshgrid(grid := np.linspace(-9, 9, 601), grid)  # sigma C = C = 1; the other client's data are -1
+
+    def density(mean: float) -> np.ndarray:
+        ordered = norm.pdf(own, mean) * norm.pdf(other, -1)
+        return (ordered + ordered.T) / 2
+
+    true = np.clip(density(1) - math.exp(6.6) * density(-1), 0, None).sum() * (grid[1] - grid[0]) ** 2
+    event = Gaussian(threat=CLIENT_TO_SERVER, multiplier=0.5)
+    in_sum = compose_events([event.in_sum(2)], 1e-5).epsilon
+    assert in_sum < 6.6 and true > 1e-3  # delta at 6.6 is 100 times that of a sum
+    config = ["strategy=dpfedexp", "strategy.server.min_replies=2"]
+    assert [threat.observer for threat in make_client(compose(config)).accounts()] == ["server"]
+    with pytest.raises(OptionError, match="squared norms of single releases"):
+        with_target(compose([*config, "privacy.target_epsilon=6", "privacy.target_observer=secure-sum"]))
 
 
 def test_the_square_is_of_the_clipped_vector() -> None:

@@ -94,6 +94,19 @@ def test_a_client_sends_its_clipped_numbers() -> None:
     assert client.release_bytes(size) == 64
 
 
+def test_a_finite_gradient_whose_numbers_overflow_counts_as_zero() -> None:
+    """It had been sent as not-a-numbers, which tells the client's data from nearly all others'."""
+    config = compose(["strategy=dpzo", "num_rounds=2", "strategy.client.noise_multiplier=1"])
+    worker = Worker(config)
+    client = worker.client(0, None)  # type: ignore[arg-type]
+    update = probes_of(config.seed, 1, worker.model.theta.numel(), 16, 1e-3).vector(torch.full((16,), 1e37))
+    assert torch.isfinite(update).all()
+    for given in (update, torch.stack([update, torch.zeros_like(update)])):
+        silent = client.release(torch.zeros_like(given), None, SeededNoise(0)).value
+        assert torch.isfinite(silent).all()
+        torch.testing.assert_close(client.release(given, None, SeededNoise(0)).value, silent, rtol=0, atol=0)
+
+
 def test_more_directions_than_parameters_are_refused() -> None:
     with pytest.raises(OptionError, match=r"strategy\.client\.directions=4000: .*allowed: 1 to \d+"):
         make_client(compose(["strategy=dpzo", "strategy.client.directions=4000"]))
