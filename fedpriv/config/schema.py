@@ -166,7 +166,7 @@ class EngineConfig(Options):
     workers: int | None = Field(ge=1, description="ray, flower: worker processes (null: one per core or GPU slice)")
     threads_per_client: int = Field(ge=1, description="torch threads of one client's training")
     trainer: Literal["auto", "sequential", "vectorised"] = Field(
-        description="clients train one after the other or as one computation (auto: measured once per machine)"
+        description="clients train one after the other or as one computation (auto: by model, batch and cohort)"
     )
     address: str | None = Field(description="ray: join the cluster at this address")
     device: Literal["auto", "cpu", "cuda"] = Field(description="where clients train (auto: a GPU where there is one)")
