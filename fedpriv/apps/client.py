@@ -46,7 +46,7 @@ from fedpriv.apps.wire import (
 from fedpriv.client.base import Client, OneNumPyClient
 from fedpriv.client.contract import PublicFacts, RunFacts, Site
 from fedpriv.client.memory import ClientMemory, ContextStore, read_memory
-from fedpriv.common.errors import OptionError, PolicyRefused
+from fedpriv.common.errors import OptionError, PolicyRefused, WrongForm
 from fedpriv.common.identities import named_identity
 from fedpriv.common.messages import RUN, STATISTICS, MalformedMessage, Outgoing, Refusal, shown
 from fedpriv.config.halves import locate, schema_of
@@ -483,10 +483,10 @@ class _App:
 
     def _read(self, reply: Message) -> Trained:
         if OURS in (reply.content.config_records.get(ANSWER_METRICS) or {}):
-            raise RuntimeError("behind the mod stands another client half: is the mod there twice?")
+            raise WrongForm("behind the mod stands another client half: is the mod there twice?")
         records = list(reply.content.array_records.values())
         if len(records) != 1:
-            raise RuntimeError(f"the app answers with {len(records)} records of arrays, expected one")
+            raise WrongForm(f"the app answers with {len(records)} records of arrays, expected one")
         assert self.form is not None
         names, found = [name for name, _, _ in self.form.parts], records[0]
         if set(names) <= set(found):  # by name, in whatever order
@@ -494,7 +494,7 @@ class _App:
         elif set(found) == {str(place) for place in range(len(names))}:  # a NumPyClient has no names
             arrays = [found[str(place)].numpy() for place in range(len(names))]
         else:
-            raise RuntimeError(f"the app answers with the arrays {list(found)}, expected {names}")
+            raise WrongForm(f"the app answers with the arrays {list(found)}, expected {names}")
         content = reply.content
         beside: list[Mapping[str, Any]] = [*content.metric_records.values(), *content.config_records.values()]
         numbers = {name.replace("_", "-"): value for record in beside for name, value in record.items()}

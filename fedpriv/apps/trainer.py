@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fedpriv.apps.form import Form
-from fedpriv.common.errors import FedprivError, OptionError
+from fedpriv.common.errors import FedprivError, OptionError, WrongForm
 from fedpriv.common.messages import MalformedMessage
 from fedpriv.config.schema import LocalConfig
 from fedpriv.mechanisms.tasks import CLASSES, Task
@@ -28,6 +28,8 @@ Trained = tuple[Any, ...]
 
 class FunctionTrainer:
     """Trains by a function of the user's: (arrays, config) -> `Trained`."""
+
+    foreign = True
 
     def __init__(self, train: Callable[..., Trained], form: Form, config: LocalConfig, told: Mapping[str, Any]) -> None:
         self.train, self.form, self.config, self.told = train, form, config, told
@@ -45,9 +47,13 @@ class FunctionTrainer:
         config = {**self.told, **({"proximal-mu": asked.proximal_mu} if asked.proximal_mu else {})}
         start = asked.theta.numpy()
         try:
-            return [self._read(self.train(list(self.form.arrays(start).values()), config), start)]
+            found = self.train(list(self.form.arrays(start).values()), config)
         except (FedprivError, MalformedMessage) as error:  # words of ours would leave, and these may tell of data
             raise RuntimeError(f"training fails: {error}") from error
+        try:
+            return [self._read(found, start)]
+        except (FedprivError, TypeError, ValueError) as error:
+            raise WrongForm(f"training fails: {error}") from error
 
     def _read(self, found: Trained, start: NDArray[np.float32]) -> LocalResult:
         """What training returned, from where it started [d]."""
@@ -143,6 +149,7 @@ class Trainer:
         if self._made is None or self._made[0] != local:
             flat = FlatModel(self.model, task=self.task, vocabulary=self._vocabulary())
             self._made = local, SequentialTrainer(flat, local)
+            self._made[1].foreign = True
         return self._made[1]
 
 

@@ -76,7 +76,9 @@ def alone(client: Method) -> Participation:
         return found.update.unsqueeze(0), torch.tensor([found.loss], dtype=torch.float64)
 
     clip: Clip = lambda requests: site.trainer.clipped_sums(requests)  # noqa: E731 - a trainer may have none
-    return Participation(client, lambda _: client, lambda _: site.num_examples, train, clip, apart=True)
+    return Participation(
+        client, lambda _: client, lambda _: site.num_examples, train, clip, True, foreign=site.trainer.foreign
+    )
 
 
 class PersonalClient(Client):

@@ -45,10 +45,11 @@ from fedpriv.client.memory import (
     state_to_tensors,
 )
 from fedpriv.client.method import Method
+from fedpriv.common.errors import OptionError, WrongForm
 from fedpriv.common.messages import STATISTICS, Outgoing, Request
 from fedpriv.mechanisms.clipped_sums import ClippedSum
 from fedpriv.mechanisms.cohort_noise import CohortNoise
-from fedpriv.mechanisms.device_errors import nobodys_own
+from fedpriv.mechanisms.device_errors import failed, nobodys_own, out_of_memory
 from fedpriv.mechanisms.noise import finite_or_zero, l2_norm
 from fedpriv.mechanisms.step_gradients import StepGradient
 from fedpriv.privacy.events import Account, Entry
@@ -159,7 +160,8 @@ class Participation:
     """Clients of one process that take part in an exchange of a round.
 
     kind: the method, of no client yet; num_examples: declared counts; make, train, clip: see the types above; apart:
-    whether each client is computed alone; alike: whether equal requests cost the same, so that one price is enough.
+    whether each client is computed alone; alike: whether equal requests cost the same, so that one price is enough;
+    foreign: whether training runs code of the user's.
     """
 
     def __init__(
@@ -171,8 +173,10 @@ class Participation:
         clip: Clip,
         apart: bool = False,
         alike: bool = False,
+        foreign: bool = False,
     ) -> None:
         self.kind, self.make, self.num_examples, self.train, self.clip = kind, make, num_examples, train, clip
+        self.foreign = foreign
         self.apart, self.alike, self.names = apart or kind.why_single is not None, alike, kind.statistics.names
         own = {"in_rows", "traits"} <= vars(type(kind)).keys()  # what a derived class computes may be elsewhere
         self.on_device = own and kind.traits.on_device and kind.traits.State is None and not self.names
@@ -186,13 +190,15 @@ class Participation:
 
         A repeated request gets the same bytes; an older one is refused by `StaleRequest`, a release beyond the budget
         by `BudgetSpent`. Where a common computation fails, each client is computed alone: memory may be full, or one
-        client's data broken. What the trainer raises besides is nobody's own, and refuses all.
+        client's data broken. What the project's trainer raises besides is nobody's own, and refuses all. Code of the
+        user's may raise for one client's data alone: `_updates`.
         """
         try:
             return self._answer(asked, received)
         except Exception as error:
             clients = [client for one in asked for client in one.clients]
-            if len(clients) == 1 or nobodys_own(error, (self.train, self.clip)):
+            common = failed(error) if self.foreign else nobodys_own(error, (self.train, self.clip))
+            if len(clients) == 1 or common:
                 return Answered(refused=dict.fromkeys(clients, error))
             log.warning("a cohort is computed client by client: %s: %s", type(error).__name__, error)
         found = Answered(num_examples=self.num_examples)
@@ -349,10 +355,23 @@ class Participation:
             rngs = [rng for group in some for rng in group.method.batches_of(group.request, group.clients)]
             pulls = [] if form[1] else [_each(groups[number], rules[number].drift) for number in chosen]
             drifts, gradient = torch.cat(pulls) if pulls else None, rules[chosen[0]].gradient
-            updates, losses = self.train(clients, rngs, _starts(some), form[0], drifts, gradient)
+            updates, losses = self._updates(some[0], clients, rngs, _starts(some), form[0], drifts, gradient)
             sizes = [len(group.clients) for group in some]
             found |= zip(chosen, zip(updates.split(sizes), losses.split(sizes), strict=True), strict=True)
         return [found[number] for number in range(len(groups))]
+
+    def _updates(self, group: _Group, clients: Sequence[int], *asked: Any) -> tuple[Tensor, Tensor]:
+        """As `Train`. Where releases have noise, a single client whose training raises in the user's code has a zero
+        update, as one without examples: whether a client answers would tell of its data without any noise.
+        """
+        try:
+            return self.train(clients, *asked)
+        except Exception as error:
+            by_code = isinstance(error, OptionError | WrongForm) or failed(error) or out_of_memory(error)
+            if not self.foreign or len(clients) > 1 or by_code or group.method.exact_leak() is not None:
+                raise
+            log.exception("client %d: its training raised, and a zero update with noise takes its place", clients[0])
+        return torch.zeros(1, group.theta.numel()), torch.zeros(1, dtype=torch.float64)
 
     def _released(self, group: _Group, updates: Tensor, losses: Tensor) -> Release:
         """The releases that come of a group's updates [rows, d]. They leave the model's device once, as releases where

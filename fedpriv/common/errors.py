@@ -23,6 +23,10 @@ class OptionError(FedprivError):
         return type(self), (self.option, self.value, self.allowed)
 
 
+class WrongForm(RuntimeError):
+    """What the user's training gave does not fit the model: by its code, whatever its data are."""
+
+
 class DataError(FedprivError):
     """A data set is missing, broken, or not what its option says; names the file."""
 

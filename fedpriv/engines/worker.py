@@ -334,7 +334,33 @@ class Worker:
 
             inner = FullBatchTrainer(inner)
         inner.num_rounds = self.config.num_rounds
+        inner.foreign = bool(self.foreign)
+        if inner.foreign and not self.method.traits.clips_examples:  # those are tried when their steps are recorded
+            self._try(inner)
         return inner
+
+    @property
+    def foreign(self) -> dict[str, str]:
+        """The options that name code of the user's which runs in training, with what they name."""
+        config = self.config
+        path = config.model.path if config.model.name == "custom" else None
+        named = {"local.train": config.local.train, "local.loss": config.local.loss, "model.path": path}
+        return {option: path for option, path in named.items() if path is not None}
+
+    def _try(self, trainer: SequentialTrainer) -> None:
+        """Trains on made-up examples, all zero, of the data's form. Raises `OptionError` where that raises: a client
+        whose training raises has a zero update (`Participation`), so what always raises would train nothing.
+        """
+        inputs, rows = self._normalised(np.arange(0)).inputs, max(2, self.config.local.batch_size)
+        made = LocalData(inputs.new_zeros(rows, *inputs.shape[1:]), self.model.task.blank(rows))
+        try:
+            trainer.train_all([Training(self.initial_model, made, np.random.default_rng(0))])
+        except OptionError:
+            raise
+        except Exception as error:
+            option, path = next(iter(self.foreign.items()))
+            words = f"on {rows} made-up examples, all zero, training raises {type(error).__name__}: {error}"
+            raise OptionError(option, path, f"{words}; allowed: code that trains on any data of this form") from error
 
     @cached_property
     def maker(self) -> ClientMaker:
@@ -469,7 +495,8 @@ class Worker:
         name, method = self.config.strategy.name, self.method
         ours = name in METHODS and type(method).__module__ == f"clients.{name}"  # what a user's rests on is not known
         alike = ours and not method.traits.shares_secrets and not method.traits.measures_first
-        return Participation(method, self.half, self.num_examples, self.train, self.trainer.clipped_sums, apart, alike)
+        clip, foreign = self.trainer.clipped_sums, self.trainer.foreign
+        return Participation(method, self.half, self.num_examples, self.train, clip, apart, alike, foreign)
 
     def half(self, asked: Sequence[Asked]) -> Client:
         """The client half of these clients."""

@@ -173,7 +173,10 @@ class CanaryClients(Worker):
     def participation(self) -> Participation:
         """As the run's, on canaries in the place of examples."""
         apart, alike = self.why_apart is not None, False
-        return Participation(self.method, self.half, self.num_examples, self.train, self._clipped, apart, alike)
+        foreign = self.trainer.foreign
+        return Participation(
+            self.method, self.half, self.num_examples, self.train, self._clipped, apart, alike, foreign
+        )
 
     # --- what they hold ----------------------------------------------------------------------------------------
 

@@ -33,7 +33,7 @@ from fedpriv.training.trained_part import frozen_tensors, trained_words
 
 
 def resolve(config: Config, folder: Path | None) -> tuple[Config, Worker, Plan]:
-    """Replaces every ``auto`` and the noise of `privacy.target_epsilon`, and plans the run. Trains nothing."""
+    """Replaces every ``auto`` and the noise of `privacy.target_epsilon`, and plans the run. Trains on no examples."""
     import torch
 
     server_class(config)  # refused before anything is written
@@ -54,6 +54,8 @@ def resolve(config: Config, folder: Path | None) -> tuple[Config, Worker, Plan]:
     config = config.model_copy(update={"engine": engine})
     worker = Worker(config)
     check_model(config, worker)
+    if worker.foreign and config.dataset.name != "on_nodes":
+        _ = worker.trainer  # which tries the code
     doing("planning: what the run will cost")
     plan = make_plan(config, worker)
     gain = GAIN if choice.trainer == "vectorised" else 1
@@ -286,7 +288,7 @@ def seconds_of_carrying(config: Config, plan: Plan, workers: int) -> float:
     return messages + clients * PER_CLIENT + (plan.bytes_up + plan.bytes_down) * PER_BYTE
 
 
-# --- engine.trainer=auto: a rule from measurements of cohorts of 32 clients (docs/engines.md has the table) -----------
+# --- engine.trainer=auto: a rule from measurements of cohorts of 32 clients (docs/engines.md) -------------------------
 #
 # Clients side by side share the fixed cost of a step, which is most of a small one. A run's config.yaml holds what was
 # chosen.

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fedpriv.common.errors import DataError, OptionError
+from fedpriv.common.errors import DataError, FedprivError, OptionError
 from fedpriv.common.places import code_at
 from fedpriv.config.schema import LocalConfig
 from fedpriv.data.types import Dataset, Examples
@@ -289,6 +289,8 @@ class SequentialTrainer:
 
     #: Of the participation at hand, and of how many (`Method.begin`, the worker).
     round, num_rounds = 1, 1
+    #: Whether training runs code of the user's, which may raise for some data alone.
+    foreign = False
 
     def __init__(self, model: FlatModel, config: LocalConfig, precision: str = "float32") -> None:
         self.model, self.config, self.precision = model, config, precision
@@ -415,7 +417,10 @@ class SequentialTrainer:
         model.load(asked.theta.to(device))
         own = copy.deepcopy(model.module).train()
         told = Told(self.round, self.num_rounds, self.lr, self.config, asked.rng, asked.proximal_mu)
-        loss = code_at("local.train", path)(own, asked.data.inputs.to(device), asked.data.targets.to(device), told)
+        try:
+            loss = code_at("local.train", path)(own, asked.data.inputs.to(device), asked.data.targets.to(device), told)
+        except FedprivError as error:  # as any other of the function's
+            raise RuntimeError(f"{type(error).__name__}: {error}") from error
         ends = [parameter.detach().reshape(-1).float() for parameter in own.parameters()]
         if (left := sum(map(len, ends))) != len(model.theta):
             raise OptionError("local.train", path, f"left {left} parameters, of {len(model.theta)}")

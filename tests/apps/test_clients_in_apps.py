@@ -232,11 +232,8 @@ def test_a_count_that_training_returned_does_not_leave_beside_a_private_release(
     assert said(nodes.seen[-1][1], ANSWER)["examples"] == 33
 
 
-@pytest.mark.parametrize("kind", ["shapes", "option"])
-def test_an_error_of_training_says_nothing_outside(kind: str) -> None:
+def test_an_error_of_training_says_nothing_outside() -> None:
     def fails(arrays: list[Any], config: dict[str, Any]) -> Any:
-        if kind == "option":
-            raise OptionError("patient", "Mayer", "1234567")
         return [np.zeros(1234567), *arrays[1:]], 20
 
     nodes = AppNodes(app(fails), 1)
@@ -271,15 +268,25 @@ def test_answers_to_other_messages_do_not_leave() -> None:
     assert "would leave without noise" in said(reply, ANSWER)["why"] and asked == []
 
 
-def test_nothing_of_a_failure_or_of_training_leaves_but_the_release(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("error", [ValueError("patient Mayer"), OptionError("patient", "Mayer", "none")])
+def test_a_client_whose_training_raises_answers_like_the_others(
+    error: Exception, caplog: pytest.LogCaptureFixture
+) -> None:
+    """By noise alone; without noise it has nothing to hide, and does not answer."""
+
     def fails(arrays: list[Any], config: dict[str, Any]) -> Any:
-        raise ValueError("row 17 of patient Mayer")
+        raise error
 
-    nodes = AppNodes(app(fails), 1)
-    with caplog.at_level(logging.ERROR, "fedpriv"), pytest.raises(RunFailed, match="its own log says why"):
-        run(nodes, 1)
-    assert "Mayer" in caplog.text and "Mayer" not in str(nodes.seen[-1][1].content)
+    nodes = AppNodes([app(fails, seed=3), app(seed=3)], 2)
+    with caplog.at_level(logging.ERROR, "fedpriv"):
+        run(nodes, 1, seed=3)
+    contents = [str(reply.content) for _, reply in nodes.seen]
+    assert "Mayer" in caplog.text and refusals(nodes) == [] and not any("Mayer" in text for text in contents)
+    with pytest.raises(RunFailed, match="its own log says why"):
+        flower.strategy_of("fedavg")(min_available_nodes=1).start(AppNodes(app(fails, "fedavg"), 1), START, 1)
 
+
+def test_nothing_of_training_leaves_but_the_release() -> None:
     def trains(arrays: list[Any], config: dict[str, Any]) -> Any:
         return [array + 0.01 for array in arrays], 20, {"train_loss": 0.123, "name": "Mayer"}
 

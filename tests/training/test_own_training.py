@@ -53,6 +53,18 @@ def replaces(model, inputs, targets, told):
 def forgets(model, inputs, targets, told):
     del model[1]
 
+def leaky(model, inputs, targets, told):
+    if len(targets) and targets[0] == 7:
+        raise RuntimeError("a seven")
+
+def shy(outputs, targets):
+    if len(targets) < 20 and (targets == 7).sum() > 2:
+        raise ValueError("too many sevens")
+    return functional.cross_entropy(outputs, targets, reduction="none")
+
+def broken(model, inputs, targets, told):
+    return model.nothing
+
 def smooth(outputs, targets):
     return functional.cross_entropy(outputs, targets, reduction="none", label_smoothing=0.2)
 
@@ -171,6 +183,10 @@ def test_methods_that_protect_clients_take_any_training(strategy: str, tmp_path:
         ("strategy=dpsum local.schedule=linear", "makes no local steps; allowed: constant"),
         ("strategy=fedavg local.train=own_training.nobody", r"has no attribute 'nobody'"),
         ("strategy=fedavg local.train=own_training.number", "must be a function"),
+        (
+            "strategy=fedldp local.train=own_training.broken",
+            r"^local\.train=own_training\.broken: on 12 made-up examples, .*AttributeError.*allowed: code that trains",
+        ),
         ("strategy=fedavg evaluate.metrics=nowhere.x", "No module named 'nowhere'"),
         ("strategy=fedavg evaluate.metrics=own_training.accuracy", r"accuracy=1\.0: a name is .* new"),
         ("strategy=fedavg evaluate.metrics=own_training.endless", "x=inf"),
@@ -230,6 +246,21 @@ def test_an_own_loss_is_the_same_in_both_trainers(tmp_path: Path) -> None:
     start_run(compose([*SMALL, "strategy=fedavg"]), tmp_path / "plain")
     plain = json.loads((tmp_path / "plain/summary.json").read_text())["loss"]["final"]
     assert abs(plain - found["sequential"]) > 0.01
+
+
+@pytest.mark.parametrize("code", ["local.train=own_training.leaky", "local.loss=own_training.shy"])
+def test_who_answers_does_not_tell_whose_training_raises(code: str, tmp_path: Path) -> None:
+    """Neither in what all see nor in the ledger; without noise a client has nothing to hide, and is missing."""
+    many = ["num_clients=20", "clients_per_round=20", "num_rounds=1", "engine=inprocess", "operations.report=false"]
+    told = {}
+    for strategy in ("fedldp", "fedavg"):
+        start_run(compose([*many, f"strategy={strategy}", code]), tmp_path / strategy)
+        (row,) = map(json.loads, (tmp_path / strategy / "metrics.jsonl").read_text().splitlines())
+        told[strategy] = row["participants"], row["dropped"]
+    assert told["fedldp"] == (20, 0)
+    assert 0 < told["fedavg"][1] < 20 and sum(told["fedavg"]) == 20
+    entries = [json.loads(line) for line in (tmp_path / "fedldp/ledger.jsonl").read_text().splitlines()]
+    assert [entry["clients"] for entry in entries] == [[*range(20)]]
 
 
 def test_functions_are_given_in_python_too(tmp_path: Path) -> None:
