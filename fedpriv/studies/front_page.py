@@ -49,6 +49,8 @@ TRAINED = ("training", "own")
 #: Words of a claim on what is private, at what price.
 PROMISES = re.compile(r"private|\bcosts?\b|[)ε]-LDP|gives \(ε|budget of")
 VERDICTS = ("holds", "does not hold", "not decided")
+#: How the words of a claim begin to say that it fails because the method does better.
+IN_FAVOUR = "It fails in favour of"
 #: What is searched for every method: steps, and by how much an upload is bounded.
 COMMON_OPTIONS = {
     *("local.lr", "strategy.server.lr", "strategy.server.learning_rate"),
@@ -82,6 +84,7 @@ def head(papers: Mapping[str, PaperResults], boards: Sequence[Board], picture: P
         claims=claims,
         ideas=[_idea_row(name, paper, boards) for name, paper in papers.items()],
         trained=[one for _, _, one in trained],
+        favoured=sum(one.verdict == "does not hold" and IN_FAVOUR in one.words for _, _, one in trained),
         held=[f"{_link(name, it)}: {short(one.claim)}" for name, it, one in trained if one.verdict == "holds"],
         elsewhere=[_link(name, it) for name, it in papers.items() if name not in {name for name, _, _ in trained}],
         answers=[_answer_row(board) for board in ranked],
@@ -201,7 +204,7 @@ def _totals(name: str, claims: Sequence[Claim]) -> list[str]:
 
 
 def _needs(claims: Sequence[Claim], verdict: str) -> str:
-    """How many claims have a verdict that is none, and what would decide them: "3 (a GPU with hours 2, ...)"."""
+    """How many claims have a verdict that is none, and what would decide them: "3 (hours on a GPU 2, ...)"."""
     left = [one for one in claims if one.verdict == verdict]
     listed = ", ".join(f"{words} {count}" for words, count in Counter(one.needs for one in left).most_common() if words)
     return f"{len(left)}" + f" ({listed})" * bool(listed)

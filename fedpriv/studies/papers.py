@@ -152,10 +152,10 @@ class Test(Spec):
 #: What would decide a claim that is not decided.
 NEEDS = {
     "pictures": "pictures that are not here",
-    "gpu": "a GPU with hours",
-    "hours": "hours of two cores",
+    "gpu": "hours on a GPU",
+    "hours": "hours on two cores",
     "print": "what the paper does not print",
-    "rival": "runs that do not guess",
+    "rival": "a rival that learns",
 }
 
 

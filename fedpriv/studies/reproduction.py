@@ -201,7 +201,8 @@ def evaluate(found: Measured) -> PaperResults:
     paper, scale, settled = found.paper, found.scale, outcomes(found)
     seeds = f" seeds={found.seeds}" if found.seeds else ""
     return PaperResults(
-        **{name: getattr(paper, name) for name in ("paper", "title", "authors", "idea", "leak", "repair")},
+        **{name: getattr(paper, name) for name in ("paper", "title", "authors", "idea", "leak")},
+        repair=_with_figures(paper.repair, found),
         scale=scale,
         command=f"python -m fedpriv.reproduce paper={paper.paper} scale={scale}{seeds}",
         case=tuple(_with_figures(paragraph, found) for paragraph in paper.case),
