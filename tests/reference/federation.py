@@ -35,6 +35,8 @@ class BytesStore:
 class FixedUpdates:
     """A trainer whose updates are given: round -> vector."""
 
+    foreign = False
+
     def __init__(self, update: Callable[[int], Tensor], config: Any = None) -> None:
         self.update, self.calls = update, 0
         if config is not None:
