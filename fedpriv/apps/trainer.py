@@ -17,6 +17,7 @@ from fedpriv.apps.form import Form
 from fedpriv.common.errors import FedprivError, OptionError, WrongForm
 from fedpriv.common.messages import MalformedMessage
 from fedpriv.config.schema import LocalConfig
+from fedpriv.mechanisms.clipped_sums import made_up
 from fedpriv.mechanisms.tasks import CLASSES, Task
 from fedpriv.training.models import give_logits
 from fedpriv.training.sequential import FlatModel, LocalData, LocalResult, SequentialTrainer, Training
@@ -137,6 +138,11 @@ class Trainer:
         tables = [part.num_embeddings for part in self.model.modules() if isinstance(part, nn.Embedding)]
         return int(getattr(getattr(self.model, "config", None), "vocab_size", min(tables, default=2)))
 
+    def _made_up(self) -> Tensor:
+        """Two examples of the data's form and of nobody: what a model raises on an own one would tell of it."""
+        inputs, random = self.data.inputs, torch.Generator().manual_seed(0)
+        return made_up(2, *inputs.shape[1:], vocabulary=self._vocabulary(), random=random).to(inputs.dtype)
+
     def of(self, form: Form, local: LocalConfig) -> SequentialTrainer:
         """The trainer of a run. Raises `OptionError` where the server's model is another."""
         own = tuple((name, tuple(part.shape)) for name, part in self.model.named_parameters())
@@ -145,7 +151,7 @@ class Trainer:
             words = f"the server's arrays must be this model's trained parameters: ArrayRecord({trained})"
             raise OptionError("initial_arrays", [name for name, _ in form.floats][:5], words)
         if self._made is None:
-            give_logits(self.model.cpu().eval(), type(self.model).__name__, self.data.inputs[:2])
+            give_logits(self.model.cpu().eval(), type(self.model).__name__, self._made_up())
         if self._made is None or self._made[0] != local:
             flat = FlatModel(self.model, task=self.task, vocabulary=self._vocabulary())
             self._made = local, SequentialTrainer(flat, local)

@@ -11,10 +11,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.client import NumPyClient
 from flwr.clientapp import ClientApp
 from nodes_of_an_app import AppNodes
+from torch import Tensor, nn
 
 from fedpriv import flower
 from fedpriv.common.errors import OptionError, RunFailed
@@ -284,6 +286,33 @@ def test_a_client_whose_training_raises_answers_like_the_others(
     assert "Mayer" in caplog.text and refusals(nodes) == [] and not any("Mayer" in text for text in contents)
     with pytest.raises(RunFailed, match="its own log says why"):
         flower.strategy_of("fedavg")(min_available_nodes=1).start(AppNodes(app(fails, "fedavg"), 1), START, 1)
+
+
+class Words(nn.Module):
+    """Reads token ids below 10."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.head = nn.Embedding(10, 4), nn.Linear(4, 3)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return self.head(self.table(ids).mean(1))  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize(("method", "rows"), [("fedldp", slice(2)), ("dpsgd", slice(40)), ("dpsum", slice(30, 31))])
+def test_a_client_whose_examples_a_model_cannot_read_answers_like_the_others(method: str, rows: slice) -> None:
+    """Its first ones, by which nothing is tried, and those whose gradients are clipped one by one."""
+
+    def work(broken: bool) -> flower.Trainer:
+        ids = torch.randint(1, 10, (40, 5), generator=torch.Generator().manual_seed(1))
+        if broken:
+            ids[rows] = 12
+        return flower.Trainer(Words(), nn.CrossEntropyLoss(), (ids, torch.zeros(40, dtype=torch.int64)))
+
+    start = ArrayRecord({name: Array(part.detach().numpy()) for name, part in Words().named_parameters()})
+    nodes = AppNodes([app(work(True), method), app(work(False), method)], 2)
+    flower.strategy_of(method)(min_available_nodes=1).start(nodes, start, 1, timeout=30)
+    assert refusals(nodes) == [] and sum(said(reply, ANSWER).get("exchange") == "train" for _, reply in nodes.seen) == 2
 
 
 def test_nothing_of_training_leaves_but_the_release() -> None:
