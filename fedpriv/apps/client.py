@@ -486,7 +486,7 @@ class _App:
             raise WrongForm("behind the mod stands another client half: is the mod there twice?")
         records = list(reply.content.array_records.values())
         if len(records) != 1:
-            raise WrongForm(f"the app answers with {len(records)} records of arrays, expected one")
+            raise RuntimeError(f"the app answers with {len(records)} records of arrays, expected one")
         assert self.form is not None
         names, found = [name for name, _, _ in self.form.parts], records[0]
         if set(names) <= set(found):  # by name, in whatever order

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fedpriv.apps.form import Form
-from fedpriv.common.errors import FedprivError, OptionError, WrongForm
+from fedpriv.common.errors import FedprivError, OptionError
 from fedpriv.common.messages import MalformedMessage
 from fedpriv.config.schema import LocalConfig
 from fedpriv.mechanisms.clipped_sums import made_up
@@ -48,13 +48,9 @@ class FunctionTrainer:
         config = {**self.told, **({"proximal-mu": asked.proximal_mu} if asked.proximal_mu else {})}
         start = asked.theta.numpy()
         try:
-            found = self.train(list(self.form.arrays(start).values()), config)
+            return [self._read(self.train(list(self.form.arrays(start).values()), config), start)]
         except (FedprivError, MalformedMessage) as error:  # words of ours would leave, and these may tell of data
             raise RuntimeError(f"training fails: {error}") from error
-        try:
-            return [self._read(found, start)]
-        except (FedprivError, TypeError, ValueError) as error:
-            raise WrongForm(f"training fails: {error}") from error
 
     def _read(self, found: Trained, start: NDArray[np.float32]) -> LocalResult:
         """What training returned, from where it started [d]."""
