@@ -234,6 +234,19 @@ def test_a_count_that_training_returned_does_not_leave_beside_a_private_release(
     assert said(nodes.seen[-1][1], ANSWER)["examples"] == 33
 
 
+@pytest.mark.parametrize("option", ["train", "loss"])
+def test_a_server_names_no_function_that_runs_at_a_client(option: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """It would be called with all examples as they are."""
+    start = ArrayRecord({name: Array(part.detach().numpy()) for name, part in nn.Linear(4, 3).named_parameters()})
+    data = torch.zeros(40, 4), torch.zeros(40, dtype=torch.int64)
+    nodes = AppNodes(app(flower.Trainer(nn.Linear(4, 3), nn.CrossEntropyLoss(), data), "fedldp"), 1)
+    strategy = flower.strategy_of("fedldp")(min_available_nodes=1)
+    strategy.start(nodes, start, 1, timeout=30)
+    nodes.contexts[101] = Context(1, 101, {}, RecordDict(), {})
+    why = altered(nodes, lambda content: content["terms"]["local"].update({option: "builtins.print"}))
+    assert why is not None and f"local.{option}='builtins.print'" in why and "tensor(" not in capsys.readouterr().out
+
+
 def test_options_that_a_client_names_are_the_only_ones() -> None:
     with pytest.raises(RunFailed, match=r"the server asks for noise_multiplier=1.0, this client takes 2.0 alone"):
         run(AppNodes(app(noise_multiplier=2.0), 2))
@@ -260,9 +273,11 @@ def test_answers_to_other_messages_do_not_leave() -> None:
     assert "would leave without noise" in said(reply, ANSWER)["why"] and asked == []
 
 
-@pytest.mark.parametrize("error", [ValueError("patient Mayer"), OptionError("patient", "Mayer", "none")])
+@pytest.mark.parametrize(
+    "error", [ValueError("patient Mayer"), OptionError("patient", "Mayer", "none"), SystemExit("patient Mayer")]
+)
 def test_a_client_whose_training_raises_answers_like_the_others(
-    error: Exception, caplog: pytest.LogCaptureFixture
+    error: BaseException, caplog: pytest.LogCaptureFixture
 ) -> None:
     """By noise alone; without noise it has nothing to hide, and does not answer."""
 
