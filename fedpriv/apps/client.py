@@ -53,7 +53,7 @@ from fedpriv.config.halves import locate, schema_of
 from fedpriv.config.method_pairs import target
 from fedpriv.config.methods import METHODS, NOISE_OPTIONS
 from fedpriv.config.options import MethodOptions
-from fedpriv.config.schema import LocalConfig
+from fedpriv.config.schema import CODE, LocalConfig
 from fedpriv.config.strategy_options import HALVES, OwnOptions, check_named, checked
 from fedpriv.deployment.data_ledger import private_file, wait_for_lock
 from fedpriv.engines.worker import refused_as
@@ -249,6 +249,7 @@ class AppClient(OneNumPyClient):
         terms, options = asked.terms, self._options(asked)
         form = Form.from_json(terms.parts, asked.arrays[1:])
         local = LocalConfig.model_validate(dict(terms.local))
+        _refuse_code(local)
         layout = _layout(form)
         facts = self._facts(terms.facts, layout)
         trainer = self._trainer(form, local, asked)
@@ -408,6 +409,15 @@ def _same_terms(context: Context, store: AppStore, asked: Told) -> None:
     context.state[_TERMS] = ConfigRecord({"digest": digest})
 
 
+def _refuse_code(local: LocalConfig) -> None:
+    """Raises `PolicyRefused` where the server names a function: it would be called here with the examples as they are,
+    whatever function of this machine it is.
+    """
+    for room, _, name in (option.partition(".") for option in CODE):
+        if room == "local" and (path := getattr(local, name)) is not None:
+            raise PolicyRefused(f"the server names code, local.{name}={shown(path)}: this client runs its own alone")
+
+
 def _refuse_in_the_open(half: Client, options: MethodOptions, keeps_budget: bool) -> None:
     """Raises `PolicyRefused` on a real machine for what rests on other clients, if a server in the middle could be all
     of them, or sees what it adds up; the latter also for a budget, which is of sums then.
@@ -486,7 +496,7 @@ class _App:
             raise WrongForm("behind the mod stands another client half: is the mod there twice?")
         records = list(reply.content.array_records.values())
         if len(records) != 1:
-            raise WrongForm(f"the app answers with {len(records)} records of arrays, expected one")
+            raise RuntimeError(f"the app answers with {len(records)} records of arrays, expected one")
         assert self.form is not None
         names, found = [name for name, _, _ in self.form.parts], records[0]
         if set(names) <= set(found):  # by name, in whatever order

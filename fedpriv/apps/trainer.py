@@ -14,9 +14,10 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fedpriv.apps.form import Form
-from fedpriv.common.errors import FedprivError, OptionError, WrongForm
+from fedpriv.common.errors import FedprivError, OptionError
 from fedpriv.common.messages import MalformedMessage
 from fedpriv.config.schema import LocalConfig
+from fedpriv.mechanisms.clipped_sums import made_up
 from fedpriv.mechanisms.tasks import CLASSES, Task
 from fedpriv.training.models import give_logits
 from fedpriv.training.sequential import FlatModel, LocalData, LocalResult, SequentialTrainer, Training
@@ -47,13 +48,9 @@ class FunctionTrainer:
         config = {**self.told, **({"proximal-mu": asked.proximal_mu} if asked.proximal_mu else {})}
         start = asked.theta.numpy()
         try:
-            found = self.train(list(self.form.arrays(start).values()), config)
-        except (FedprivError, MalformedMessage) as error:  # words of ours would leave, and these may tell of data
+            return [self._read(self.train(list(self.form.arrays(start).values()), config), start)]
+        except (FedprivError, MalformedMessage, SystemExit) as error:  # none of ours: these may tell of data
             raise RuntimeError(f"training fails: {error}") from error
-        try:
-            return [self._read(found, start)]
-        except (FedprivError, TypeError, ValueError) as error:
-            raise WrongForm(f"training fails: {error}") from error
 
     def _read(self, found: Trained, start: NDArray[np.float32]) -> LocalResult:
         """What training returned, from where it started [d]."""
@@ -137,6 +134,11 @@ class Trainer:
         tables = [part.num_embeddings for part in self.model.modules() if isinstance(part, nn.Embedding)]
         return int(getattr(getattr(self.model, "config", None), "vocab_size", min(tables, default=2)))
 
+    def _made_up(self) -> Tensor:
+        """Two examples of the data's form and of nobody: what a model raises on an own one would tell of it."""
+        inputs, random = self.data.inputs, torch.Generator().manual_seed(0)
+        return made_up(2, *inputs.shape[1:], vocabulary=self._vocabulary(), random=random).to(inputs.dtype)
+
     def of(self, form: Form, local: LocalConfig) -> SequentialTrainer:
         """The trainer of a run. Raises `OptionError` where the server's model is another."""
         own = tuple((name, tuple(part.shape)) for name, part in self.model.named_parameters())
@@ -145,7 +147,7 @@ class Trainer:
             words = f"the server's arrays must be this model's trained parameters: ArrayRecord({trained})"
             raise OptionError("initial_arrays", [name for name, _ in form.floats][:5], words)
         if self._made is None:
-            give_logits(self.model.cpu().eval(), type(self.model).__name__, self.data.inputs[:2])
+            give_logits(self.model.cpu().eval(), type(self.model).__name__, self._made_up())
         if self._made is None or self._made[0] != local:
             flat = FlatModel(self.model, task=self.task, vocabulary=self._vocabulary())
             self._made = local, SequentialTrainer(flat, local)

@@ -49,11 +49,11 @@ from fedpriv.common.errors import OptionError, WrongForm
 from fedpriv.common.messages import STATISTICS, Outgoing, Request
 from fedpriv.mechanisms.clipped_sums import ClippedSum
 from fedpriv.mechanisms.cohort_noise import CohortNoise
-from fedpriv.mechanisms.device_errors import failed, nobodys_own, out_of_memory
+from fedpriv.mechanisms.device_errors import failed, nobodys_own
 from fedpriv.mechanisms.noise import finite_or_zero, l2_norm
 from fedpriv.mechanisms.step_gradients import StepGradient
 from fedpriv.privacy.events import Account, Entry
-from fedpriv.training.sequential import Clipping
+from fedpriv.training.sequential import Clipping, LocalData
 
 if TYPE_CHECKING:
     from fedpriv.common.identities import Identity
@@ -191,7 +191,7 @@ class Participation:
         A repeated request gets the same bytes; an older one is refused by `StaleRequest`, a release beyond the budget
         by `BudgetSpent`. Where a common computation fails, each client is computed alone: memory may be full, or one
         client's data broken. What the project's trainer raises besides is nobody's own, and refuses all. Code of the
-        user's may raise for one client's data alone: `_updates`.
+        user's may raise for one client's data alone: `_hides`.
         """
         try:
             return self._answer(asked, received)
@@ -361,17 +361,50 @@ class Participation:
         return [found[number] for number in range(len(groups))]
 
     def _updates(self, group: _Group, clients: Sequence[int], *asked: Any) -> tuple[Tensor, Tensor]:
-        """As `Train`. Where releases have noise, a single client whose training raises in the user's code has a zero
-        update, as one without examples: whether a client answers would tell of its data without any noise.
-        """
+        """As `Train`; a zero update, as of a client without examples, in the place of what raises (`_hides`)."""
         try:
             return self.train(clients, *asked)
         except Exception as error:
-            by_code = isinstance(error, OptionError | WrongForm) or failed(error) or out_of_memory(error)
-            if not self.foreign or len(clients) > 1 or by_code or group.method.exact_leak() is not None:
+            if not self._hides(error, group, clients):
                 raise
-            log.exception("client %d: its training raised, and a zero update with noise takes its place", clients[0])
         return torch.zeros(1, group.theta.numel()), torch.zeros(1, dtype=torch.float64)
+
+    def _clipped(self, groups: Sequence[_Group], wanted: Sequence[Clipping]) -> list[ClippedSum]:
+        """As `Clip`. Where that raises (`_hides`), a client's sum is of each example, or person, alone, and who raises
+        adds nothing: a sum of nothing in its place would move by what all others add. groups: of all that go on.
+        """
+        clients = [client for group in groups for client in group.clients]
+        try:
+            return self.clip(wanted)
+        except Exception as error:
+            if wanted[0].chosen != "given" or not self._hides(error, groups[0], clients):
+                raise
+        (asked,) = wanted
+        data, unit = asked.data, asked.data.unit
+        numbers, parts = torch.arange(len(data)) if unit is None else unit, []
+        for own in (numbers == number for number in numbers.unique()):
+            one = LocalData(data.inputs[own], data.targets[own], None if unit is None else unit[own])
+            try:
+                parts += self.clip([replace(asked, data=one)])
+            except Exception as error:
+                if not self._hides(error, groups[0], clients):
+                    raise
+        total = torch.zeros(asked.theta.numel(), dtype=torch.float64, device=parts[0].total.device if parts else None)
+        for part in parts:
+            total += part.total
+        norms = torch.cat([torch.zeros(0, dtype=torch.float64), *(part.norms.cpu() for part in parts)])
+        return [ClippedSum(total, norms, sum(part.loss for part in parts) / max(1, len(parts)))]
+
+    def _hides(self, error: Exception, group: _Group, clients: Sequence[int]) -> bool:
+        """Whether noise hides what the user's code raised in a single client's training: whether a client answers would
+        tell of its data without any noise. Not where releases have none.
+        """
+        by_code = isinstance(error, OptionError | WrongForm) or failed(error)
+        if not self.foreign or len(clients) > 1 or by_code or group.method.exact_leak() is not None:
+            return False
+        words = "client %d: its training raised, and zero with noise takes its place"
+        log.error(words, clients[0], exc_info=error)
+        return True
 
     def _released(self, group: _Group, updates: Tensor, losses: Tensor) -> Release:
         """The releases that come of a group's updates [rows, d]. They leave the model's device once, as releases where
@@ -420,7 +453,7 @@ class Participation:
                     found[number] = end.value
                     del under_way[number]
             if wanted:
-                replies = dict(zip(wanted, self.clip(list(wanted.values())), strict=True))
+                replies = dict(zip(wanted, self._clipped(groups, list(wanted.values())), strict=True))
         return [found[number] for number in range(len(groups))]
 
     # --- what is kept and told -------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ class OptionError(FedprivError):
 
 
 class WrongForm(RuntimeError):
-    """What the user's training gave does not fit the model: by its code, whatever its data are."""
+    """What an app behind a mod answers is not of this model: by its code, whatever its data are."""
 
 
 class DataError(FedprivError):

@@ -11,10 +11,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.client import NumPyClient
 from flwr.clientapp import ClientApp
 from nodes_of_an_app import AppNodes
+from torch import Tensor, nn
 
 from fedpriv import flower
 from fedpriv.common.errors import OptionError, RunFailed
@@ -232,14 +234,17 @@ def test_a_count_that_training_returned_does_not_leave_beside_a_private_release(
     assert said(nodes.seen[-1][1], ANSWER)["examples"] == 33
 
 
-def test_an_error_of_training_says_nothing_outside() -> None:
-    def fails(arrays: list[Any], config: dict[str, Any]) -> Any:
-        return [np.zeros(1234567), *arrays[1:]], 20
-
-    nodes = AppNodes(app(fails), 1)
-    with pytest.raises(RunFailed, match="its own log says why"):
-        run(nodes, 1)
-    assert "1234567" not in str(nodes.seen[-1][1].content)
+@pytest.mark.parametrize("option", ["train", "loss"])
+def test_a_server_names_no_function_that_runs_at_a_client(option: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """It would be called with all examples as they are."""
+    start = ArrayRecord({name: Array(part.detach().numpy()) for name, part in nn.Linear(4, 3).named_parameters()})
+    data = torch.zeros(40, 4), torch.zeros(40, dtype=torch.int64)
+    nodes = AppNodes(app(flower.Trainer(nn.Linear(4, 3), nn.CrossEntropyLoss(), data), "fedldp"), 1)
+    strategy = flower.strategy_of("fedldp")(min_available_nodes=1)
+    strategy.start(nodes, start, 1, timeout=30)
+    nodes.contexts[101] = Context(1, 101, {}, RecordDict(), {})
+    why = altered(nodes, lambda content: content["terms"]["local"].update({option: "builtins.print"}))
+    assert why is not None and f"local.{option}='builtins.print'" in why and "tensor(" not in capsys.readouterr().out
 
 
 def test_options_that_a_client_names_are_the_only_ones() -> None:
@@ -268,9 +273,11 @@ def test_answers_to_other_messages_do_not_leave() -> None:
     assert "would leave without noise" in said(reply, ANSWER)["why"] and asked == []
 
 
-@pytest.mark.parametrize("error", [ValueError("patient Mayer"), OptionError("patient", "Mayer", "none")])
+@pytest.mark.parametrize(
+    "error", [ValueError("patient Mayer"), OptionError("patient", "Mayer", "none"), SystemExit("patient Mayer")]
+)
 def test_a_client_whose_training_raises_answers_like_the_others(
-    error: Exception, caplog: pytest.LogCaptureFixture
+    error: BaseException, caplog: pytest.LogCaptureFixture
 ) -> None:
     """By noise alone; without noise it has nothing to hide, and does not answer."""
 
@@ -284,6 +291,33 @@ def test_a_client_whose_training_raises_answers_like_the_others(
     assert "Mayer" in caplog.text and refusals(nodes) == [] and not any("Mayer" in text for text in contents)
     with pytest.raises(RunFailed, match="its own log says why"):
         flower.strategy_of("fedavg")(min_available_nodes=1).start(AppNodes(app(fails, "fedavg"), 1), START, 1)
+
+
+class Words(nn.Module):
+    """Reads token ids below 10."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.head = nn.Embedding(10, 4), nn.Linear(4, 3)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return self.head(self.table(ids).mean(1))  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize(("method", "rows"), [("fedldp", slice(2)), ("dpsgd", slice(40)), ("dpsum", slice(30, 31))])
+def test_a_client_whose_examples_a_model_cannot_read_answers_like_the_others(method: str, rows: slice) -> None:
+    """Its first ones, by which nothing is tried, and those whose gradients are clipped one by one."""
+
+    def work(broken: bool) -> flower.Trainer:
+        ids = torch.randint(1, 10, (40, 5), generator=torch.Generator().manual_seed(1))
+        if broken:
+            ids[rows] = 12
+        return flower.Trainer(Words(), nn.CrossEntropyLoss(), (ids, torch.zeros(40, dtype=torch.int64)))
+
+    start = ArrayRecord({name: Array(part.detach().numpy()) for name, part in Words().named_parameters()})
+    nodes = AppNodes([app(work(True), method), app(work(False), method)], 2)
+    flower.strategy_of(method)(min_available_nodes=1).start(nodes, start, 1, timeout=30)
+    assert refusals(nodes) == [] and sum(said(reply, ANSWER).get("exchange") == "train" for _, reply in nodes.seen) == 2
 
 
 def test_nothing_of_training_leaves_but_the_release() -> None:
@@ -302,17 +336,22 @@ def test_nothing_of_training_leaves_but_the_release() -> None:
 @pytest.mark.parametrize(
     "wrong",
     [
-        lambda arrays, config: ([array[:1] for array in arrays], 20),
+        lambda arrays, config: ([array[:1] for array in arrays], 20),  # as scikit-learn, where a class is missing
         lambda arrays, config: (arrays[:1], 20),
         lambda arrays, config: (arrays, 0),
         lambda arrays, config: arrays,
         lambda arrays, config: (arrays, 2.5),
     ],
 )
-def test_a_client_that_trains_another_model_is_left_out_and_the_others_go_on(wrong: Any) -> None:
+def test_a_client_that_trains_another_model_answers_by_noise_alone_and_its_log_says_why(
+    wrong: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The form of what training gives may tell of the data."""
     nodes = AppNodes([app(wrong), app(), app()], 3)
-    result, _ = run(nodes, 2, min_train_nodes=3, min_available_nodes=3)
-    assert len(refusals(nodes)) == 2 and np.isfinite(result.arrays["w"].numpy()).all()
+    with caplog.at_level(logging.ERROR, "fedpriv"):
+        result, _ = run(nodes, 2, min_train_nodes=3, min_available_nodes=3)
+    assert refusals(nodes) == [] and np.isfinite(result.arrays["w"].numpy()).all()
+    assert caplog.text.count("its training raised") == 2
 
 
 def test_numbers_that_are_not_finite_count_as_nothing() -> None:

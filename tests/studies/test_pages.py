@@ -161,7 +161,11 @@ def test_a_paper_in_answers(committed: Studies) -> None:
     assert cad[0].startswith("**in part**: ") and "MNIST, σ = 0.3, 30 rounds: 276 [2.72]" in cad[1]
     counted = ideas_counted(boards)
     assert cad[2] == f"Fed-CAD {in_numbers(counted['Fed-CAD'])}" and cad[3] in ("yes", "in part")
-    assert agn[1].startswith("A run at σ = 4 in batches of 60: 0.563 [2]. The noise has a public floor") and agn[2].count("<br>") == 2 and agn[3] == "no"
+    assert (
+        agn[1].startswith("A run at σ = 4 in batches of 60: 0.563 [2]. The noise has a public floor")
+        and agn[2].count("<br>") == 2
+        and agn[3] == "no"
+    )
 
     def true(*verdicts: str) -> str:
         one = next(claim for claim in promises(studies["fedcad"]))

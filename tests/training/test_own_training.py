@@ -6,7 +6,10 @@ import json
 import math
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +17,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from fedpriv.client.one_path import Participation
 from fedpriv.commands.export import form_of
 from fedpriv.commands.export import main as export
 from fedpriv.common.errors import OptionError, RunFailed
@@ -25,7 +29,7 @@ from fedpriv.engines.worker import Worker
 from fedpriv.mechanisms.noise import KEPT_BACK
 from fedpriv.mechanisms.tasks import CLASSES, with_loss
 from fedpriv.runs.start import start_run
-from fedpriv.training.sequential import FlatModel, LocalData, SequentialTrainer, Training
+from fedpriv.training.sequential import Clipping, FlatModel, LocalData, SequentialTrainer, Training
 from fedpriv.training.task_metrics import metrics
 from fedpriv.training.trained_model import load_model
 
@@ -261,6 +265,32 @@ def test_who_answers_does_not_tell_whose_training_raises(code: str, tmp_path: Pa
     assert 0 < told["fedavg"][1] < 20 and sum(told["fedavg"]) == 20
     entries = [json.loads(line) for line in (tmp_path / "fedldp/ledger.jsonl").read_text().splitlines()]
     assert [entry["clients"] for entry in entries] == [[*range(20)]]
+
+
+@pytest.mark.parametrize("persons", [False, True])
+def test_an_example_that_raises_takes_nothing_but_itself_out_of_a_clipped_sum(persons: bool) -> None:
+    """A sum of nothing in its place would move by what all others add, which noise for one does not hide."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Embedding(10, 4), nn.Flatten(), nn.Linear(20, 3))
+    trainer = SequentialTrainer(FlatModel(model, vocabulary=10), local())
+    ids, targets = torch.randint(1, 10, (12, 5)), torch.randint(0, 3, (12,))
+    ids[7] = 12
+    unit = torch.arange(12) // 2 if persons else None
+    keep = torch.arange(12) // 2 != 3 if persons else torch.arange(12) != 7
+    path: Any = object.__new__(Participation)
+    path.clip, path.foreign = trainer.clipped_sums, True
+    group = SimpleNamespace(clients=[0], method=SimpleNamespace(exact_leak=lambda: None))
+    asked = Clipping(trainer.model.theta.clone(), LocalData(ids, targets, unit), 0.1)
+    with pytest.raises(IndexError):
+        trainer.clipped_sums([asked])
+    (found,) = path._clipped([group], [asked])
+    others = LocalData(ids[keep], targets[keep], None if unit is None else unit[keep])
+    (wanted,) = trainer.clipped_sums([replace(asked, data=others)])
+    assert torch.allclose(found.total, wanted.total, atol=1e-6) and float(wanted.total.norm()) > 0.1
+    assert len(found.norms) == len(wanted.norms) and found.loss == pytest.approx(wanted.loss, rel=1e-5)
+    path.foreign = False
+    with pytest.raises(IndexError):
+        path._clipped([group], [asked])
 
 
 def test_functions_are_given_in_python_too(tmp_path: Path) -> None:
