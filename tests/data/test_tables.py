@@ -522,3 +522,12 @@ def test_a_person_of_two_files_is_one_person_and_nobody_else(tmp_path: Path) -> 
     unit = found.dataset.train.unit
     assert unit is not None and unit.tolist() == [0, 1, 2] * 2 + [3, 0, 4] * 2
     assert found.counts(persons=True).tolist() == [4]  # anna, bert, cora, and dora of the second file
+
+
+@pytest.mark.parametrize(("one", "other"), [("1.1", "1.10"), ("12e3", "12000"), ("1", "1.0")])
+def test_two_persons_whose_names_mean_the_same_are_refused(tmp_path: Path, one: str, other: str) -> None:
+    with pytest.raises(DataError, match=f"'{one}' and '{other}' mean the same"):
+        encoded(tmp_path, f"{HEADER}{one},50,f,,no\n{other},50,f,,no\n")
+    assert encoded(tmp_path, f"{HEADER}{one},50,f,,no\n {one} ,50,f,,no\n").persons == (
+        one.replace("12e3", "12000").removesuffix(".0"),
+    )
