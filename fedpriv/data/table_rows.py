@@ -6,6 +6,7 @@ node sends none of these words on.
 
 from __future__ import annotations
 
+import hashlib
 import re
 import unicodedata
 from collections.abc import Collection, Iterator
@@ -87,7 +88,7 @@ class Encoded:
     scaled to [-1, 1]), float32 [n, k] (labels) or int64 [n, t] (next tokens, `PADDING` where there is none); None
     where the file has none and none were asked for. unit: int64 [n], rows with the same number are of
     one person; None where a row is a unit. remarks: what the schema changed, in sentences for whoever holds the data.
-    counted: the same in numbers, of each column of numbers or categories.
+    counted: the same in numbers, of each column of numbers or categories. persons: the cells that name them, by number.
     """
 
     inputs: np.ndarray
@@ -95,6 +96,7 @@ class Encoded:
     unit: np.ndarray | None
     remarks: tuple[str, ...]
     counted: tuple[Counted, ...] = ()
+    persons: tuple[str, ...] = ()
 
 
 def lost_columns(encoded: Encoded, name: str) -> list[str]:
@@ -163,14 +165,14 @@ def encode(table: pa.Table, schema: TableSchema, name: str, targets: bool = True
         start = stop
     counted |= _scale(numbers, len(inputs))
     counts = [count for count in counted.values() if count is not None]
-    outputs, unit, note = None, None, ""
+    outputs, unit, note, persons = None, None, "", list[str]()
     if targets:
         outputs, note = _targets(table, schema, name, decimal, counts)
         if schema.unit is not None:
             words = "nobody is named; each row needs a unit"
-            unit = numbered(table, schema, schema.unit, name, words, decimal)[0]
+            unit, persons = numbered(table, schema, schema.unit, name, words, decimal)
     remarks = filter(None, [*(column.words for column in counts), note])
-    return Encoded(inputs, outputs, unit, tuple(remarks), tuple(counts))
+    return Encoded(inputs, outputs, unit, tuple(remarks), tuple(counts), tuple(persons))
 
 
 def blank_inputs(schema: TableSchema, rows: int, name: str = "") -> np.ndarray:
@@ -348,11 +350,16 @@ def numbered(
     table: pa.Table, schema: TableSchema, column: str, name: str, words: str, decimal: str = "."
 ) -> tuple[np.ndarray, list[str]]:
     """(int64 [n], the number of each row's cell; the cells' texts by number) of a column of names. Raises `DataError`
-    with ``words`` for a missing one.
+    with ``words`` for a missing one, and for two names that mean the same (1.1 and 1.10): who they are is not guessed.
+    Of two persons in the place of one, either would move a clipped mean by up to twice the bound.
     """
     cells = Cells(table.column(column), f"{name}: column {column}", decimal, schema.missing_marks())
     encoded = cells.texts().dictionary_encode()
     ids, texts = encoded.indices.to_numpy(zero_copy_only=False), encoded.dictionary.to_pylist()
+    if len(written := cells.written()) > len(texts):
+        named = dict[str, str]()
+        other, name = next((named[one], n) for n in written if named.setdefault(one := canonical(n, decimal), n) != n)
+        raise DataError(f"{cells.where}: {other!r} and {name!r} mean the same; allowed: one spelling of each name")
     blank = [number for number, text in enumerate(texts) if text in MISSING or text in cells.marks]
     missing = np.isnan(ids) | np.isin(ids, blank)
     if missing.any():
@@ -394,6 +401,15 @@ class Cells:
             folded = [canonical(text, self.sign) for text in encoded.dictionary.to_pylist()]
             texts = pa.array(folded, pa.string()).take(encoded.indices)
         return texts
+
+    def written(self) -> list[str]:
+        """The different texts of a column of texts, without blanks around them."""
+        from pyarrow import compute, types
+
+        if not (types.is_string(self.type) or types.is_large_string(self.type)):
+            return []
+        trimmed = compute.utf8_trim_whitespace(self.column.unique().drop_null())
+        return list(compute.utf8_normalize(trimmed, "NFC").unique().to_pylist())
 
     def codes(self, values: tuple[str, ...]) -> tuple[np.ndarray, np.ndarray]:
         """(place among ``values``, int64 [n], -1 for none of them; whether the cell is missing, bool [n])."""
@@ -558,11 +574,13 @@ def load_table(config: DatasetConfig, seed: int, site_column: str | None = None,
     schema = schema_of_dataset(config)
     task, group = task_of(schema), None if whole else GROUPED.get(config.name)
     first, second = table_splits(config) if config.name == HUB else (config.root, config.test_root)
-    rows, sites, remarks = encoded_rows(config, first, schema, site_column)
+    rows, sites, remarks, persons = _encoded_rows(config, first, schema, site_column)
     if whole:
         train, test = rows, _rows(rows, np.zeros(0, np.int64))
     elif second is not None:
-        others, _, more = encoded_rows(config, second, schema, option="dataset.test_root")
+        others, _, more, theirs = _encoded_rows(config, second, schema, option="dataset.test_root")
+        if others.unit is not None:
+            others = replace(others, unit=_same_numbers(persons, theirs)[others.unit])
         both, remarks = rows.and_then(others), remarks + more
         train, test = rows, _rows(both, np.arange(len(rows), len(both)))
     else:
@@ -614,6 +632,26 @@ def encoded_rows(
     cache where they were encoded before. on_node: nothing that the cells say ends a run, which a server would see;
     `init` has refused lost columns. Raises `DataError` (a column is lost, too) and `OptionError`.
     """
+    return _encoded_rows(config, root, schema, site_column, option, on_node)[:3]
+
+
+def _same_numbers(persons: np.ndarray, others: np.ndarray) -> np.ndarray:
+    """int64 [m]: numbers for the persons of a second file, whose own are its places: a person of the first file has
+    that file's number in both, and nobody else has it. persons, others: digests, uint8 [n, 16] and [m, 16].
+    """
+    known = {digest.tobytes(): number for number, digest in enumerate(persons)}
+    return np.array([known.setdefault(digest.tobytes(), len(known)) for digest in others], np.int64)
+
+
+def _encoded_rows(
+    config: DatasetConfig,
+    root: str | None,
+    schema: TableSchema,
+    site_column: str | None = None,
+    option: str = "dataset.root",
+    on_node: bool = False,
+) -> tuple[Examples, tuple[str, ...], tuple[str, ...], np.ndarray]:
+    """As `encoded_rows`, and digests of the persons' names by number (uint8 [persons, 16])."""
     identity: dict[str, Any] = {"name": config.name, "schema": schema.digest, "site": site_column}
     if config.name in OWN_FILES:
         if root is None:
@@ -642,6 +680,8 @@ def encoded_rows(
             rest["refused"] = str(error)
         if encoded.unit is not None:
             rest["unit"] = encoded.unit
+            digests = (hashlib.blake2b(name.encode(), digest_size=16).digest() for name in encoded.persons)
+            rest["persons"] = np.frombuffer(b"".join(digests), np.uint8).reshape(-1, 16)
         if site_column is not None:
             words = "no client is named; each row needs one"
             sites, texts = numbered(table, schema, site_column, name, words, decimal)
@@ -657,7 +697,8 @@ def encoded_rows(
     if not on_node and (refused := str(rest["refused"])):
         raise DataError(refused)
     sites, warnings = (tuple(map(str, rest.get(part, ()))) for part in ("sites", "warnings"))
-    return Examples(inputs, rest["targets"], None, rest.get("unit"), rest.get("site")), sites, warnings
+    examples = Examples(inputs, rest["targets"], None, rest.get("unit"), rest.get("site"))
+    return examples, sites, warnings, rest.get("persons", np.zeros((0, 16), np.uint8))
 
 
 def _read(config: DatasetConfig, root: str | None, schema: TableSchema, site_column: str | None) -> pa.Table:

@@ -504,3 +504,30 @@ def test_a_missing_value_counts_as_its_columns_fill_beside_the_indicator(tmp_pat
         said["columns"] = {"age": wrong}
         with pytest.raises(OptionError, match=words):
             schema_of(said, "test")
+
+
+def test_a_person_of_two_files_is_one_person_and_nobody_else(tmp_path: Path) -> None:
+    (tmp_path / "schema.yaml").write_text(
+        "target: {column: y, task: classification, classes: [a, b]}\nunit: who\ncolumns:\n  x: {range: [0, 9]}\n"
+    )
+    for name, persons in (("first", "anna bert cora"), ("second", "dora anna emil")):
+        rows = [f"{who},{row},{'ab'[row % 2]}" for row, who in enumerate(persons.split() * 2)]
+        (tmp_path / f"{name}.csv").write_text("\n".join(["who,x,y", *rows]) + "\n")
+    np.savez(tmp_path / "split.npz", train=np.arange(8), test=np.arange(8, 12))
+    files = [f"dataset.root={tmp_path}/first.csv", f"dataset.test_root={tmp_path}/second.csv"]
+    own = [f"dataset.schema_file={tmp_path}/schema.yaml", f"dataset.cache={tmp_path}/cache"]
+    one = [f"dataset.split={tmp_path}/split.npz", "num_clients=1", "clients_per_round=1"]
+    config = compose(["dataset=table", *files, *own, *one])
+    found = load_federated(config)
+    unit = found.dataset.train.unit
+    assert unit is not None and unit.tolist() == [0, 1, 2] * 2 + [3, 0, 4] * 2
+    assert found.counts(persons=True).tolist() == [4]  # anna, bert, cora, and dora of the second file
+
+
+@pytest.mark.parametrize(("one", "other"), [("1.1", "1.10"), ("12e3", "12000"), ("1", "1.0")])
+def test_two_persons_whose_names_mean_the_same_are_refused(tmp_path: Path, one: str, other: str) -> None:
+    with pytest.raises(DataError, match=f"'{one}' and '{other}' mean the same"):
+        encoded(tmp_path, f"{HEADER}{one},50,f,,no\n{other},50,f,,no\n")
+    assert encoded(tmp_path, f"{HEADER}{one},50,f,,no\n {one} ,50,f,,no\n").persons == (
+        one.replace("12e3", "12000").removesuffix(".0"),
+    )
