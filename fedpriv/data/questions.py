@@ -426,7 +426,8 @@ class _Builder:
         columns = (time, event) if group is None else (time, event, group)
         if len(set(columns)) < len(columns):
             raise self.wrong(f"allowed: {form}, different columns")
-        table = LifeTable(until, self.whole(intervals or str(INTERVALS), 1, MOST_INTERVALS), names)
+        many = self.whole(intervals or str(INTERVALS), 1, MOST_INTERVALS)
+        table = LifeTable(until, many, names, getattr(self.column(time), "step", None))
         if table.size > MOST_NUMBERS:
             raise self.wrong(f"{table.size} numbers; allowed: {MOST_NUMBERS}")
 

@@ -13,8 +13,10 @@ those for others. Every person adds to one of these alone, and a column is a par
 grows with the logarithm of K only, and least where few are at risk.
 
 **The curve.** N is made to rise and Y to fall (isotonic regression), then S_j = product of (1 - d_i / Y'_i) over i <= j
-with d_i = N_i - N_(i-1) and Y'_i = (Y_i + Y_(i+1) + d_i)/2: persons censored in an interval count half (the life
-table).
+with d_i = N_i - N_(i-1) and Y'_i = w Y_i + (1 - w)(Y_(i+1) + d_i): of the persons censored in an interval the share w
+counts. Kaplan-Meier has them at risk up to their own time. Where an interval holds m different times, with as many
+events and as many censored at each, that is the mean of 1/m, 2/m, ..., 1: w = (1 + 1/m)/2. For times without a step it
+is 1/2 (the life table), and 1 for one time in each interval, its end, where the curve is Kaplan-Meier's.
 
 **The band**, of each time by itself. H = -log S is linear in the noise up to second order, with sum over i <= j of
 (noise of d_i)/Y'_i - d_i (noise of Y'_i)/Y'_i^2: its variance v is known. Sampling adds H/M, where M = H / sum of
@@ -55,11 +57,17 @@ def factor(size: int) -> tuple[np.ndarray, float]:
 
 @dataclass(frozen=True)
 class LifeTable:
-    """Counts by time. until: the declared end; groups: names, none where all are one."""
+    """Counts by time. until: the declared end; groups: names, none where all are one; step: times are its multiples."""
 
     until: float
     intervals: int = INTERVALS
     groups: tuple[str, ...] = ()
+    step: float | None = None
+
+    @property
+    def censored(self) -> float:
+        """w."""
+        return 0.5 if self.step is None else (1 + 1 / max(1.0, self.until / self.intervals / self.step)) / 2
 
     @cached_property
     def times(self) -> np.ndarray:
@@ -141,9 +149,10 @@ class Curve:
         rising = scipy.optimize.isotonic_regression(np.nan_to_num(to_events @ total)).x.clip(0)
         falling = scipy.optimize.isotonic_regression(np.nan_to_num(to_risk @ total), increasing=False).x.clip(0)
         d = np.diff(rising, prepend=0.0)
-        risk = np.maximum((falling[:-1] + falling[1:] + d) / 2, d)
+        at_first, later = table.censored, 1 - table.censored
+        risk = np.maximum(at_first * falling[:-1] + later * (falling[1:] + d), d)
         d_noise = std * np.diff(to_events, axis=0, prepend=0.0)
-        risk_noise = (std * (to_risk[:-1] + to_risk[1:]) + d_noise) / 2
+        risk_noise = std * (at_first * to_risk[:-1] + later * to_risk[1:]) + later * d_noise
         rows = float(to_risk[0] @ total), float(std * np.linalg.norm(to_risk[0]))
         return cls(table, d, risk, d_noise, risk_noise, rows, spread)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -106,6 +107,30 @@ def test_without_noise_it_is_the_life_table_and_near_kaplan_meier() -> None:
     greenwood = np.sqrt(np.cumsum(d / (at_risk[:-1] * (at_risk[:-1] - d)))) * found["values"]
     assert (found["high"] - found["low"]) / (2 * Z) == pytest.approx(greenwood, rel=0.05)
     assert found["remarks"][0] == "about 4,000 rows (+-0)" and found["remarks"][1].startswith("median 5.25 (5 to")
+
+
+@pytest.mark.parametrize(("together", "misses"), [(1, 1e-12), (3, 0.001)])
+def test_whole_months_give_the_curve_of_kaplan_meier(together: int, misses: float) -> None:
+    """together: months in an interval. Who is censored in a month is at risk in all of it."""
+    rng = np.random.default_rng(2)
+    died, gone = (np.ceil(rng.exponential(1 / rate, 20_000)) for rate in (0.02, 0.03))
+    times, events = np.minimum(np.minimum(died, gone), 24), (died <= gone) & (np.minimum(died, gone) < 24)
+    table = LifeTable(24.0, 24 // together, step=1.0)
+    months = np.arange(1, 25)
+    kaplan_meier = np.cumprod([1 - (events & (times == month)).sum() / (times >= month).sum() for month in months])
+    wanted = kaplan_meier[together - 1 :: together]
+    found = table.answer(sums(table, times, events.astype(int)), 0.0)
+    assert np.abs(found["values"] - wanted).max() <= misses
+    life_table = replace(table, step=None)
+    assert np.abs(life_table.answer(sums(table, times, events.astype(int)), 0.0)["values"] - wanted).max() > 2.5 * max(
+        misses, 0.001
+    )
+    assert ((found["low"] <= np.exp(-0.02 * table.times)) & (np.exp(-0.02 * table.times) <= found["high"]))[:-1].all()
+    columns = SCHEMA["columns"] | {"months": {"range": [0, 120], "step": 1}}
+    (asked,) = parse(("survival:months:died:24:8",), schema_of(SCHEMA | {"columns": columns}, "test"))
+    assert (
+        asked.read.__self__ == LifeTable(24.0, 8, step=1.0) and read("survival:months:died:24:8")[0].read != asked.read
+    )
 
 
 def test_the_noise_of_the_counts_is_as_it_says() -> None:
