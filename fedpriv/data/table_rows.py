@@ -569,19 +569,29 @@ def load_table(config: DatasetConfig, seed: int, site_column: str | None = None,
     by `seed`: of every class the same share, and all rows of a person, or of a group (`GROUPED`), on one side.
 
     site_column: a column whose values divide the rows among clients; a group is a client where it has training rows.
-    whole: all rows are training rows. Raises `DataError` and `OptionError`.
+    whole: all rows, of both files where there are two, are training rows. Raises `DataError` and `OptionError`.
     """
     schema = schema_of_dataset(config)
     task, group = task_of(schema), None if whole else GROUPED.get(config.name)
     first, second = table_splits(config) if config.name == HUB else (config.root, config.test_root)
     rows, sites, remarks, persons = _encoded_rows(config, first, schema, site_column)
-    if whole:
-        train, test = rows, _rows(rows, np.zeros(0, np.int64))
-    elif second is not None:
-        others, _, more, theirs = _encoded_rows(config, second, schema, option="dataset.test_root")
+    both = rows
+    if second is not None:
+        column = site_column if whole else None
+        others, elsewhere, more, theirs = _encoded_rows(config, second, schema, column, "dataset.test_root")
         if others.unit is not None:
-            others = replace(others, unit=_same_numbers(persons, theirs)[others.unit])
+            numbers = _same_numbers(persons, theirs)
+            others = replace(others, unit=numbers[others.unit])
+            if not whole and (known := int((numbers < len(persons)).sum())):
+                what = f"{known} of the {len(numbers)} units of the test rows have training rows too"
+                more += (f"{what}: what is measured on test rows tells of theirs, and no epsilon covers it",)
+        if others.site is not None:
+            sites = tuple(dict.fromkeys(sites + elsewhere))
+            others = replace(others, site=np.array([sites.index(name) for name in elsewhere], np.int64)[others.site])
         both, remarks = rows.and_then(others), remarks + more
+    if whole:
+        train, test = both, _rows(rows, np.zeros(0, np.int64))
+    elif second is not None:
         train, test = rows, _rows(both, np.arange(len(rows), len(both)))
     else:
         divided = rows if group is None else replace(rows, unit=encoded_rows(config, first, schema, group)[0].site)

@@ -522,6 +522,28 @@ def test_a_person_of_two_files_is_one_person_and_nobody_else(tmp_path: Path) -> 
     unit = found.dataset.train.unit
     assert unit is not None and unit.tolist() == [0, 1, 2] * 2 + [3, 0, 4] * 2
     assert found.counts(persons=True).tolist() == [4]  # anna, bert, cora, and dora of the second file
+    remarks = load_federated(compose(["dataset=table", *files, *own, *one[1:]])).dataset.remarks
+    assert any(remark.startswith("1 of the 3 units of the test rows have training rows too") for remark in remarks)
+    ask = ["strategy=ask", "strategy.client.questions=[count]", *one[1:], "strategy.server.min_replies=1"]
+    asked = load_federated(compose(["dataset=table", *ask, *files, *own])).dataset
+    assert asked.train.unit is not None and asked.train.unit.tolist() == [0, 1, 2] * 2 + [3, 0, 4] * 2
+    assert len(asked.test) == 0 and not any("units of the test rows" in remark for remark in asked.remarks)
+
+
+def test_sites_of_two_files_are_asked_by_their_names(tmp_path: Path) -> None:
+    """A site of the second file alone is a client of its own."""
+    schema = "target: {column: y, task: classification, classes: [a, b]}\ncolumns:\n  x: {range: [0, 9]}\n"
+    (tmp_path / "schema.yaml").write_text(schema)
+    for name, sites in (("first", "north south"), ("second", "west north")):
+        rows = [f"{where},{row},{'ab'[row % 2]}" for row, where in enumerate(sites.split() * 2)]
+        (tmp_path / f"{name}.csv").write_text("\n".join(["where,x,y", *rows]) + "\n")
+    files = [f"dataset.root={tmp_path}/first.csv", f"dataset.test_root={tmp_path}/second.csv"]
+    own = [f"dataset.schema_file={tmp_path}/schema.yaml", f"dataset.cache={tmp_path}/cache"]
+    by = ["partition=column", "partition.column=where", "num_clients=3", "clients_per_round=3"]
+    ask = ["strategy=ask", "strategy.client.questions=[count]", "strategy.server.min_replies=1"]
+    dataset = load_federated(compose(["dataset=table", *ask, *files, *own, *by])).dataset
+    assert dataset.sites == ("north", "south", "west")
+    assert dataset.train.site is not None and dataset.train.site.tolist() == [0, 1, 0, 1, 2, 0, 2, 0]
 
 
 @pytest.mark.parametrize(("one", "other"), [("1.1", "1.10"), ("12e3", "12000"), ("1", "1.0")])
