@@ -30,6 +30,7 @@ from fedpriv.common.errors import OptionError
 from fedpriv.common.messages import FIRST_NODE
 from fedpriv.config.schema import Config
 from fedpriv.privacy.events import Entries
+from fedpriv.report.views import private_folder
 
 RUN_ID, SERVER_NODE, SERVER_TASK = 1, 1, 1
 
@@ -285,7 +286,7 @@ def empty_context(run_id: int, node_id: int, partition: int, num_partitions: int
 
 
 def memory_folder(config: Config) -> Path:
-    """Where clients keep their files on engines whose contexts do not come back."""
+    """Where clients keep their files on engines whose contexts do not come back: updates without noise are in them."""
     if config.run_dir is None:
         raise OptionError("run_dir", "null", "this engine's clients need the run's folder")
-    return Path(config.run_dir) / "clients"
+    return private_folder(Path(config.run_dir)) / "clients"

@@ -315,6 +315,15 @@ class RunFolder:
         if not self.disturbed:
             write_atomic(private_folder(self.path) / "disturbed", f"{why}\n", mode=0o600)
 
+    def mark_other_examples(self, digest: str) -> None:
+        """Disturbed is also a run whose clients' examples (`Examples.digest`) are others than when it began: the same
+        noise would hide other updates. The digest is private: it tells whoever guesses the examples that they are right.
+        """
+        name = f"{PRIVATE}/examples"
+        if (self.path / name).exists() and text_in(self.path, name, 100).strip() != digest:
+            self.mark_disturbed("rounds of before are made again on other examples")
+        write_atomic(private_folder(self.path) / "examples", f"{digest}\n", mode=0o600)
+
     def mark_other_budget(self, last_round: int, config: Config) -> None:
         """Disturbed is also a run whose rounds after a checkpoint were made under another `privacy.max_epsilon`, before
         it was extended: other clients stopped then, so the same noise would hide other updates.

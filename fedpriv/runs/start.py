@@ -70,7 +70,14 @@ def _prepare(config: Config, folder: RunFolder, began: float, monitor: Monitor, 
     for words in worker.data.dataset.remarks:  # exact counts of rows: for whoever holds them, and not for the report
         say(f"fedpriv: {words}", file=sys.stderr, flush=True)
     folder.begin(config, "; ".join(filter(None, (remark, *doubts(config), _alike(worker)))) or None)
+    _know_examples(config, folder, worker)
     return Session(config, folder, worker, plan, began, monitor)
+
+
+def _know_examples(config: Config, folder: RunFolder, worker: Worker) -> None:
+    """Before a session: rounds that are to be repeated bit for bit need the same examples."""
+    if config.privacy.rng == "seeded" and config.dataset.name != "on_nodes":
+        folder.mark_other_examples(worker.data.dataset.train.digest())
 
 
 def _alike(worker: Worker) -> str | None:
@@ -132,6 +139,7 @@ def _returned(config: Config, folder: RunFolder, worker: Worker, began: float, m
         checkpoint = folder.load_checkpoint(config)
         doing("planning: what the run will cost")
         plan = make_plan(config, worker)
+        _know_examples(config, folder, worker)
         session = Session(config, folder, worker, plan, began, monitor, checkpoint, resumed=True)
     if folder.damaged and checkpoint:
         words = f"{'; '.join(folder.damaged)}: resumed from round {checkpoint.round}"

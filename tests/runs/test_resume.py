@@ -510,6 +510,30 @@ def test_a_round_shaped_by_the_clock_is_not_repeated_under_the_same_keys(
     assert (folder / "attempt").read_text() == "1\n"
 
 
+@pytest.mark.parametrize("other", [False, True])
+def test_other_examples_do_not_meet_the_noise_of_those_before(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, other: bool
+) -> None:
+    """Two releases of one client under one noise: their difference is that of its two updates, without noise."""
+    rows = ["x,y", *(f"{i / 40},{'yes' if i > 20 else 'no'}" for i in range(40))]
+    table, schema, folder = tmp_path / "rows.csv", tmp_path / "schema.yaml", tmp_path / "run"
+    table.write_text("\n".join(rows))
+    schema.write_text("columns: {x: {range: [0, 1]}}\ntarget: {column: y, task: classification, classes: ['no', 'yes']}\n")
+    own = (f"dataset.root={table}", f"dataset.schema_file={schema}", "attack.keep_updates=true", "checkpoint.every=0")
+    with monkeypatch.context() as patch:
+        patch.setattr(Session, "_draw_labels", partial(next, iter(())))  # whatever stops it after its first round
+        with pytest.raises(StopIteration):
+            run("strategy=fedldp", "dataset=table", *own, "num_clients=2", "clients_per_round=2", folder=folder)
+    before = RunFolder(folder).updates()[1].read_bytes()
+    table.write_text("\n".join([*rows[:-1], "0.975,no"] if other else rows))
+    resume_run(folder)
+    first = sorted({line["attempt"] for line in ledger_of(folder) if line["round"] == 1})
+    assert (RunFolder(folder).updates()[1].read_bytes() != before) is RunFolder(folder).disturbed is other
+    assert first == ([0, ATTEMPTS_PER_START] if other else [0])
+    kept = folder / "private" / "examples"
+    assert kept.stat().st_mode & 0o777 == 0o600 and kept.read_text().strip() not in (folder / ".start.json").read_text()
+
+
 def test_an_undisturbed_run_is_repeatable(run: Run) -> None:
     folder = run("engine.faults=[{round:2,client:1,kind:drop}]", "strategy.server.min_replies=1")
     assert not RunFolder(folder).disturbed and not (folder / "attempt").exists()

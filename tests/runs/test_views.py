@@ -24,7 +24,10 @@ from scipy.stats import binom, norm
 
 import fedpriv
 from fedpriv.certificates.making import of_any
+from fedpriv.client.memory import FileStore
+from fedpriv.config.compose import compose
 from fedpriv.config.owner import is_own
+from fedpriv.engines.grid import memory_folder
 from fedpriv.privacy.composition import compose as composed
 from fedpriv.privacy.secret_cohorts import SecretCohorts
 from fedpriv.report import views
@@ -214,6 +217,14 @@ def test_the_table_has_all_that_is_written(name: str, run: Run, tmp_path: Path) 
     of_any(folder, key=tmp_path / "key", verifier=True)
     for name in (FAILURE_FILE, *(path.name for path in folder.iterdir())):
         assert any(fnmatch(name, pattern) for pattern in views.FILES), name
+
+
+def test_what_clients_keep_on_flowers_runtime_is_private(tmp_path: Path) -> None:
+    """Their files stay after the run, and hold updates without noise (Fed-CAD's x)."""
+    store = FileStore(memory_folder(compose([f"run_dir={tmp_path}", "engine=flower"])), 0)
+    store.write(b"an update without noise")
+    top = next(path for path in store.path.parents if path.parent == tmp_path)
+    assert views.FILES[top.name] == views.DATA and stat.S_IMODE(top.stat().st_mode) == 0o700
 
 
 def named(kinds: views.Kinds, before: str = "") -> Iterator[tuple[str, str]]:
