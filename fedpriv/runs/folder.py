@@ -317,7 +317,7 @@ class RunFolder:
 
     def mark_other_examples(self, digest: str) -> None:
         """Disturbed is also a run whose clients' examples (`Examples.digest`) are others than when it began: the same
-        noise would hide other updates. The digest is private: it tells whoever guesses the examples that they are right.
+        noise would hide other updates. The digest is private: it tells whoever guesses examples whether they are right.
         """
         name = f"{PRIVATE}/examples"
         if (self.path / name).exists() and text_in(self.path, name, 100).strip() != digest:

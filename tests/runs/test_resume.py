@@ -518,7 +518,9 @@ def test_other_examples_do_not_meet_the_noise_of_those_before(
     rows = ["x,y", *(f"{i / 40},{'yes' if i > 20 else 'no'}" for i in range(40))]
     table, schema, folder = tmp_path / "rows.csv", tmp_path / "schema.yaml", tmp_path / "run"
     table.write_text("\n".join(rows))
-    schema.write_text("columns: {x: {range: [0, 1]}}\ntarget: {column: y, task: classification, classes: ['no', 'yes']}\n")
+    schema.write_text(
+        "columns: {x: {range: [0, 1]}}\ntarget: {column: y, task: classification, classes: ['no', 'yes']}\n"
+    )
     own = (f"dataset.root={table}", f"dataset.schema_file={schema}", "attack.keep_updates=true", "checkpoint.every=0")
     with monkeypatch.context() as patch:
         patch.setattr(Session, "_draw_labels", partial(next, iter(())))  # whatever stops it after its first round
