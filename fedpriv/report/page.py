@@ -98,6 +98,7 @@ def _run_page(
         live=live,
         private=private is not None,
         secret=bool(run.rounds) and run.rounds[-1].get("participants") is None,
+        seeded=pick(run.config, "privacy", "rng") == "seeded",
         now=datetime.now(UTC).strftime("%H:%M:%S UTC"),
         privacy=_privacy_section(privacy) if privacy else None,
         others=[_privacy_section(other) for other in privacy.others],

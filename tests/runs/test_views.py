@@ -20,14 +20,17 @@ import pytest
 import torch
 from conftest import Run, page_of, result_of, rows_of, summary_of
 from prometheus_client import generate_latest
+from safetensors import safe_open
 from scipy.stats import binom, norm
 
 import fedpriv
 from fedpriv.certificates.making import of_any
 from fedpriv.client.memory import FileStore
-from fedpriv.config.compose import compose
+from fedpriv.config.compose import compose, read_config
 from fedpriv.config.owner import is_own
 from fedpriv.engines.grid import memory_folder
+from fedpriv.engines.worker import Worker
+from fedpriv.mechanisms.noise import SeededNoise
 from fedpriv.privacy.composition import compose as composed
 from fedpriv.privacy.secret_cohorts import SecretCohorts
 from fedpriv.report import views
@@ -225,6 +228,24 @@ def test_what_clients_keep_on_flowers_runtime_is_private(tmp_path: Path) -> None
     store.write(b"an update without noise")
     top = next(path for path in store.path.parents if path.parent == tmp_path)
     assert views.FILES[top.name] == views.DATA and stat.S_IMODE(top.stat().st_mode) == 0o700
+
+
+@pytest.mark.parametrize("rng", ["seeded", "secure"])
+def test_the_page_says_that_a_published_seed_takes_the_noise_away(rng: str, run: Run) -> None:
+    """What lies beside it gives theta^0, the noise and the model: the cohort's sum without noise is one subtraction."""
+    folder = run(*SECRET["poisson"], f"privacy.rng={rng}", "num_rounds=1")
+    page_of(folder)
+    said = "came from a seed" in (folder / "report.html").read_text()
+    config = read_config(folder)
+    line, options = json.loads((folder / "ledger.jsonl").read_text()), config.strategy.options
+    with safe_open(folder / "model.safetensors", "numpy") as model:
+        theta = np.concatenate([model.get_tensor(name).ravel() for name in Worker(config).model.layout.names])
+    std = line["multiplier"] * options.clip_norm
+    noise = SeededNoise(config.seed, -1, 1, 0, "server").normal(theta.size, std).double().numpy()
+    noisy = (Worker(config).initial_parameters() - theta.astype(float)) * config.clients_per_round
+    left = np.linalg.norm(noisy / options.learning_rate - noise)
+    assert np.linalg.norm(noise) > (longest := config.num_clients * options.clip_norm)
+    assert bool(left <= longest) is said is (rng == "seeded")
 
 
 def named(kinds: views.Kinds, before: str = "") -> Iterator[tuple[str, str]]:
