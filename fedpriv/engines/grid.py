@@ -150,7 +150,8 @@ class LocalGrid(Grid):
 
     def _contexts(self, begun: Mapping[int, bytes]) -> Contexts:
         make = partial(_no_context, self.config.num_clients)  # holds no grid: that would hold all of these
-        return Contexts(make, 2**20 * self.config.engine.client_memory_mib, self.config.run_dir, begun)
+        folder = str(private_folder(Path(self.config.run_dir))) if self.config.run_dir else None
+        return Contexts(make, 2**20 * self.config.engine.client_memory_mib, folder, begun)
 
     def collect_entries(self, clients: Iterable[int], book: Book = lambda entries: None) -> Entries:
         """Takes the ledger entries that these clients wrote since the last call, in the ledger's order."""
@@ -192,7 +193,7 @@ class Contexts(Shelf):
     """The memories of a run's clients: in this process up to a limit, those beyond it in a file. ``[client]`` is a
     context whose memory lies here.
 
-    The ones written longest ago are spilled into a folder of this process inside the run's folder. It goes with the
+    The ones written longest ago are spilled into a folder of this process in the run's private one. It goes with the
     process; a checkpoint holds every state, wherever it lies, and a resumed run starts from that.
 
     make: of a client's context. most: bytes of states that stay in memory; run_folder: where the others go (None: the

@@ -280,7 +280,7 @@ def test_a_run_with_its_states_on_disk_is_the_same_run_also_resumed(run: Run, mo
     monkeypatch.setattr(Contexts, "settle", counted)
     small = run(*options, "engine.client_memory_mib=0.01")
     assert result_of(small) == result_of(whole) and spilled >= 8
-    assert not list(small.glob(".states-*"))  # gone with the run
+    assert not list(small.rglob(".states-*"))  # gone with the run
 
     end_round, torn = Session._end_round, small.parent / "torn"
 
@@ -292,12 +292,12 @@ def test_a_run_with_its_states_on_disk_is_the_same_run_also_resumed(run: Run, mo
     monkeypatch.setattr(Session, "_end_round", interrupted)
     with pytest.raises(KeyboardInterrupt):
         start_run(compose([*SMALL, *options, "engine.client_memory_mib=0.01"]), torn)
-    (torn / ".states-killed").mkdir()  # of a process that could not clean up
-    (torn / ".states-killed" / "3.safetensors").write_bytes(b"stale")
+    (torn / "private" / ".states-killed").mkdir()  # of a process that could not clean up
+    (torn / "private" / ".states-killed" / "3.safetensors").write_bytes(b"stale")
     monkeypatch.setattr(Session, "_end_round", end_round)
     resume_run(torn)
     assert result_of(torn) == result_of(whole)
-    assert not list(torn.glob(".states-*"))
+    assert not list(torn.rglob(".states-*"))
 
 
 def test_memories_that_change_their_form_come_back(tmp_path: Path) -> None:
