@@ -45,7 +45,7 @@ from fedpriv.client.memory import (
     state_to_tensors,
 )
 from fedpriv.client.method import Method
-from fedpriv.common.errors import OptionError, WrongForm
+from fedpriv.common.errors import OptionError, OwnCodeError, WrongForm
 from fedpriv.common.messages import STATISTICS, Outgoing, Request
 from fedpriv.mechanisms.clipped_sums import ClippedSum
 from fedpriv.mechanisms.cohort_noise import CohortNoise
@@ -399,7 +399,8 @@ class Participation:
         """Whether noise hides what the user's code raised in a single client's training: whether a client answers would
         tell of its data without any noise. Not where releases have none.
         """
-        by_code = isinstance(error, OptionError | WrongForm) or failed(error)
+        by_data = not isinstance(error, OptionError | WrongForm) or isinstance(error, OwnCodeError)
+        by_code = not by_data or failed(error)
         if not self.foreign or len(clients) > 1 or by_code or group.method.exact_leak() is not None:
             return False
         words = "client %d: its training raised, and zero with noise takes its place"
