@@ -175,8 +175,8 @@ class Participation:
         alike: bool = False,
         foreign: bool = False,
     ) -> None:
-        self.kind, self.make, self.num_examples, self.train, self.clip = kind, make, num_examples, train, clip
-        self.foreign = foreign
+        self.kind, self.make, self.num_examples, self.foreign = kind, make, num_examples, foreign
+        self.train, self.clip = (train, clip) if not foreign else (_staying(train), _staying(clip))
         self.apart, self.alike, self.names = apart or kind.why_single is not None, alike, kind.statistics.names
         own = {"in_rows", "traits"} <= vars(type(kind)).keys()  # what a derived class computes may be elsewhere
         self.on_device = own and kind.traits.on_device and kind.traits.State is None and not self.names
@@ -576,6 +576,18 @@ class Part:
     def store(self) -> MemoryStore:
         several = len(self.rows) > 1 and isinstance(self.one.store, Shelved)
         return Shelved(self.one.store.shelf, tuple(self.clients)) if several else self.one.store  # type: ignore[attr-defined]
+
+
+def _staying(computation: Callable[..., Any]) -> Callable[..., Any]:
+    """A computation that ends no process: that would tell of the data as any other error would."""
+
+    def computed(*given: Any) -> Any:
+        try:
+            return computation(*given)
+        except SystemExit as error:
+            raise RuntimeError(f"SystemExit: {error}") from error
+
+    return computed
 
 
 def _beside(groups: Sequence[_Group]) -> _Group:
