@@ -176,7 +176,8 @@ class Participation:
         foreign: bool = False,
     ) -> None:
         self.kind, self.make, self.num_examples, self.foreign = kind, make, num_examples, foreign
-        self.train, self.clip = (train, clip) if not foreign else (_staying(train), _staying(clip))
+        self.train: Train = _staying(train) if foreign else train
+        self.clip: Clip = _staying(clip) if foreign else clip
         self.apart, self.alike, self.names = apart or kind.why_single is not None, alike, kind.statistics.names
         own = {"in_rows", "traits"} <= vars(type(kind)).keys()  # what a derived class computes may be elsewhere
         self.on_device = own and kind.traits.on_device and kind.traits.State is None and not self.names
