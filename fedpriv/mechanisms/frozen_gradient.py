@@ -42,8 +42,9 @@ from fedpriv.mechanisms.quiet_vmap import quiet_vmap, said_to_be_traced
 from fedpriv.mechanisms.tasks import CLASSES, Task
 from fedpriv.mechanisms.traced_functions import TracedFunctions
 
-#: What a tensor that nobody has filled may be used for: to be overwritten.
-FILLS = ("fill", "bernoulli", "zero", "uniform", "normal", "copy", "full", "exponential", "random")
+#: What a tensor that nobody has filled may be used for: to be overwritten. (`normal` and `copysign` would read it.)
+FILLS = ("fill", "zero", "uniform", "normal_functional", "copy", "exponential", "random")
+FILLS += ("full_like", "zeros_like", "ones_like")
 
 #: Classes of tensors that run none but torch's code.
 PLAIN = (Tensor, nn.Parameter)
@@ -261,10 +262,12 @@ def _drawing_from(seed: int, device: torch.device) -> Iterator[None]:
 def _overwritten(empty: fx.Node) -> bool:
     """Whether nothing but what fills it uses a tensor that nobody has filled, or a view of it."""
     for user in empty.users:
-        name = getattr(getattr(user.target, "_schema", None), "name", "").removeprefix("aten::")
+        schema = getattr(user.target, "_schema", None)
+        name, overload = getattr(schema, "name", "").removeprefix("aten::"), getattr(schema, "overload_name", "")
         if empty in user.args[1:]:
             return False
-        if not name.startswith(FILLS) and not (name in ("expand", "view") and _overwritten(user)):
+        fills = name in FILLS or (name == "bernoulli" and overload != "")  # without one its numbers are probabilities
+        if not fills and not (name in ("expand", "view") and _overwritten(user)):
             return False
     return True
 
