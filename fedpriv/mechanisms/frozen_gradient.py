@@ -43,8 +43,10 @@ from fedpriv.mechanisms.tasks import CLASSES, Task
 from fedpriv.mechanisms.traced_functions import TracedFunctions
 
 #: What a tensor that nobody has filled may be used for: to be overwritten. (`normal` and `copysign` would read it.)
-FILLS = ("fill", "zero", "uniform", "normal_functional", "copy", "exponential", "random")
-FILLS += ("full_like", "zeros_like", "ones_like")
+FILLS = (
+    *("fill", "zero", "uniform", "normal_functional", "copy", "exponential", "random"),
+    *("full_like", "zeros_like", "ones_like"),
+)
 
 #: Classes of tensors that run none but torch's code.
 PLAIN = (Tensor, nn.Parameter)
