@@ -45,7 +45,7 @@ from fedpriv.client.memory import (
     state_to_tensors,
 )
 from fedpriv.client.method import Method
-from fedpriv.common.errors import OptionError, WrongForm
+from fedpriv.common.errors import OptionError, OwnCodeError, WrongForm
 from fedpriv.common.messages import STATISTICS, Outgoing, Request
 from fedpriv.mechanisms.clipped_sums import ClippedSum
 from fedpriv.mechanisms.cohort_noise import CohortNoise
@@ -175,8 +175,9 @@ class Participation:
         alike: bool = False,
         foreign: bool = False,
     ) -> None:
-        self.kind, self.make, self.num_examples, self.train, self.clip = kind, make, num_examples, train, clip
-        self.foreign = foreign
+        self.kind, self.make, self.num_examples, self.foreign = kind, make, num_examples, foreign
+        self.train: Train = _staying(train) if foreign else train
+        self.clip: Clip = _staying(clip) if foreign else clip
         self.apart, self.alike, self.names = apart or kind.why_single is not None, alike, kind.statistics.names
         own = {"in_rows", "traits"} <= vars(type(kind)).keys()  # what a derived class computes may be elsewhere
         self.on_device = own and kind.traits.on_device and kind.traits.State is None and not self.names
@@ -399,7 +400,8 @@ class Participation:
         """Whether noise hides what the user's code raised in a single client's training: whether a client answers would
         tell of its data without any noise. Not where releases have none.
         """
-        by_code = isinstance(error, OptionError | WrongForm) or failed(error)
+        by_data = not isinstance(error, OptionError | WrongForm) or isinstance(error, OwnCodeError)
+        by_code = not by_data or failed(error)
         if not self.foreign or len(clients) > 1 or by_code or group.method.exact_leak() is not None:
             return False
         words = "client %d: its training raised, and zero with noise takes its place"
@@ -575,6 +577,18 @@ class Part:
     def store(self) -> MemoryStore:
         several = len(self.rows) > 1 and isinstance(self.one.store, Shelved)
         return Shelved(self.one.store.shelf, tuple(self.clients)) if several else self.one.store  # type: ignore[attr-defined]
+
+
+def _staying(computation: Callable[..., Any]) -> Callable[..., Any]:
+    """A computation that ends no process: that would tell of the data as any other error would."""
+
+    def computed(*given: Any) -> Any:
+        try:
+            return computation(*given)
+        except SystemExit as error:
+            raise RuntimeError(f"SystemExit: {error}") from error
+
+    return computed
 
 
 def _beside(groups: Sequence[_Group]) -> _Group:

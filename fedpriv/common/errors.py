@@ -23,6 +23,10 @@ class OptionError(FedprivError):
         return type(self), (self.option, self.value, self.allowed)
 
 
+class OwnCodeError(OptionError):
+    """Code of the user's gave something of another form in training: it may do so for some data alone."""
+
+
 class WrongForm(RuntimeError):
     """What an app behind a mod answers is not of this model: by its code, whatever its data are."""
 

@@ -86,6 +86,9 @@ def transformers_network(
     except Exception as error:  # of a configuration that anybody may have made
         words = f"cannot be built from config.json beside it ({' '.join(str(error).split())[:160]})"
         raise OptionError(option, path, words) from None
+    if any("dynamic" in str(getattr(part, "rope_type", "")) for part in network.modules()):
+        words = "rope_type dynamic of config.json beside it reads a text by the longest one before it; allowed: another"
+        raise OptionError(option, path, words)
     lacking = {name for name in told["missing_keys"] if layer is not None or not name.startswith("pooler.")}
     if wrong := sorted([*lacking, *(str(one[0]) for one in told["mismatched_keys"])]):
         words = (

@@ -326,7 +326,8 @@ KINDS: dict[type[nn.Module], tuple[Callable[[_Seen], Tensor], Callable[[_Seen, T
 
 
 def filled(values: Tensor, size: int) -> Tensor:
-    """values [b, ...] and zeros, ``size`` rows in all: a copy, whose place in memory does not tell where they stood.
+    """values [b, ...] and the first of them again (zeros where there are none), ``size`` rows in all: what fills up
+    raises where an example does, and nowhere else. A copy, whose place in memory does not tell where they stood.
     Rows of numbers [b, i] begin at multiples of `ALIGNED` numbers: kernels of a CPU follow the place of a row's first.
     """
     aligned = values.ndim == 2 and values.is_floating_point()
@@ -334,4 +335,6 @@ def filled(values: Tensor, size: int) -> Tensor:
     copy = values.new_zeros(size, *width)
     rows = copy[:, : values.shape[1]] if aligned else copy
     rows[: len(values)] = values
+    if 0 < len(values) < size:
+        rows[len(values) :] = values[0]
     return rows

@@ -17,9 +17,11 @@ What the list reads beside parameters, input and target (buffers, tables) are co
 
 A step that depends on a value in Python (`if x.max() > 1`, `float(x)`), or whose number of results does
 (`x[x > 0]`), is no list: refused. (Packed sequences, whose steps do, are computed at all places:
-`fedpriv.mechanisms.traced_functions`.) Random numbers (dropout) are drawn for each example by itself, from a seed that
-follows from the parameters, its input and its target alone. Drawn from one stream for all, an example would move the
-numbers of those after it, and a node's stream begins where everybody's does.
+`fedpriv.mechanisms.traced_functions`.) Where vmap lays examples' tables behind one another and looks a number up in
+all of them (`_shared_table`), a number beyond an example's own table names a row of the next one's: then every example
+is computed by itself, where torch refuses it. Random numbers (dropout) are drawn for each example by itself, from a
+seed that follows from the parameters, its input and its target alone. Drawn from one stream for all, an example would
+move the numbers of those after it, and a node's stream begins where everybody's does.
 """
 
 from __future__ import annotations
@@ -40,8 +42,11 @@ from fedpriv.mechanisms.quiet_vmap import quiet_vmap, said_to_be_traced
 from fedpriv.mechanisms.tasks import CLASSES, Task
 from fedpriv.mechanisms.traced_functions import TracedFunctions
 
-#: What a tensor that nobody has filled may be used for: to be overwritten.
-FILLS = ("fill", "bernoulli", "zero", "uniform", "normal", "copy", "full", "exponential", "random")
+#: What a tensor that nobody has filled may be used for: to be overwritten. (`normal` and `copysign` would read it.)
+FILLS = (
+    *("fill", "zero", "uniform", "normal_functional", "copy", "exponential", "random"),
+    *("full_like", "zeros_like", "ones_like"),
+)
 
 #: Classes of tensors that run none but torch's code.
 PLAIN = (Tensor, nn.Parameter)
@@ -150,7 +155,7 @@ class FrozenGradient:
         _keep_constants(graph)
         nodes = [node for node in graph.graph.nodes if isinstance(node.target, torch._ops.OpOverload)]
         random = any(torch.Tag.nondeterministic_seeded in node.target.tags for node in nodes)
-        alone = random or any("as_strided" in node.target._schema.name for node in nodes)
+        alone = random or any("as_strided" in node.target._schema.name for node in nodes) or _shared_table(graph.graph)
         return cls(graph, {name: value.detach().clone() for name, value in module.named_buffers()}, random, alone)
 
 
@@ -206,6 +211,28 @@ def _counts_by_values(node: fx.Node, target: torch._ops.OpOverload) -> bool:
     return not kinds.isdisjoint({torch.bool, torch.uint8})  # rows by their numbers are as many as there are numbers
 
 
+def _shared_table(graph: fx.Graph) -> bool:
+    """Whether vmap would look up one example's numbers where another's are: it adds an example's place times the size
+    of a table to them, and looks at no border between tables. Of a table that all have in common it adds nothing, and
+    who looks up the same numbers in it refuses those beyond it before any gradient is added up.
+    """
+    aten = torch.ops.aten
+    own = set([node for node in graph.nodes if node.op == "placeholder"][-2:])  # input, target, what is made of them
+    within = set()  # (numbers, rows of a table) that were refused, were one beyond it
+    for node in graph.nodes:
+        if not own.isdisjoint(node.all_input_nodes):
+            own.add(node)
+        if node.target is aten.embedding.default:
+            if node.args[0] in own:
+                return True
+            within.add((node.args[1], node.args[0].meta["tensor_meta"].shape[0]))
+        if node.target is aten.embedding_dense_backward.default and node.args[1:3] not in within:
+            return True
+        if node.target in (aten.index_fill.int_Scalar, aten.index_fill.int_Tensor) and node.args[2] in own:
+            return True
+    return False
+
+
 def _keep_constants(graph: fx.GraphModule) -> None:
     """Copies tables that the user's code holds too, and could change. Raises `Unfit`."""
     for target in {node.target for node in graph.graph.nodes if node.op == "get_attr"}:
@@ -237,10 +264,12 @@ def _drawing_from(seed: int, device: torch.device) -> Iterator[None]:
 def _overwritten(empty: fx.Node) -> bool:
     """Whether nothing but what fills it uses a tensor that nobody has filled, or a view of it."""
     for user in empty.users:
-        name = getattr(getattr(user.target, "_schema", None), "name", "").removeprefix("aten::")
+        schema = getattr(user.target, "_schema", None)
+        name, overload = getattr(schema, "name", "").removeprefix("aten::"), getattr(schema, "overload_name", "")
         if empty in user.args[1:]:
             return False
-        if not name.startswith(FILLS) and not (name in ("expand", "view") and _overwritten(user)):
+        fills = name in FILLS or (name == "bernoulli" and overload != "")  # without one its numbers are probabilities
+        if not fills and not (name in ("expand", "view") and _overwritten(user)):
             return False
     return True
 

@@ -48,9 +48,10 @@ number of rows, of products in a batch, or of threads, and for a row's place in 
 until it turns a gradient round, and then one example redirects those of all others. Relied upon is this:
 
 a. Every computation of a run has one shape, fixed before the data are seen: blocks of ``physical`` rows (of a cohort,
-   of as many clients as are asked), padded with blank examples of weight 0. A batch of n examples is ceil(n / physical)
-   such computations one after the other, so n selects no kernel. Each reads memory of its own (`filled` copies), in
-   as many threads as when the way was chosen, and on a GPU with kernels that repeat (`repeatable`).
+   of as many clients as are asked), filled up with a row of theirs, of weight 0: a blank one may raise where none of
+   theirs does. A batch of n examples is ceil(n / physical) such computations one after the other, so n selects no
+   kernel. Each reads memory of its own (`filled` copies), in as many threads as when the way was chosen, and on a GPU
+   with kernels that repeat (`repeatable`).
 b. In that shape a row's bits follow from its own example, wherever it stands. No theorem says so of a library's
    kernels. `computes_apart` looks before the first sum, by the code, the shapes and the device of the run, on made-up
    examples: rows in turn at other places, beside others and beside equal ones, bit for bit; then sums over 1, b and

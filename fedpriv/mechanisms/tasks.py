@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, ClassVar
 
-from fedpriv.common.errors import OptionError
+from fedpriv.common.errors import OwnCodeError
 from fedpriv.common.printing import printable
 
 if TYPE_CHECKING:
@@ -250,7 +250,7 @@ def with_loss(task: Task, losses: Callable[[Tensor, Tensor], Tensor]) -> Task:
         found = losses(outputs, targets)
         if found.shape != targets.shape[: targets.ndim - len(self.target_shape)]:
             words = f"must give the loss of each of {len(targets)} examples, gave the form {tuple(found.shape)}"
-            raise OptionError("local.loss", getattr(losses, "__name__", "function"), words)
+            raise OwnCodeError("local.loss", getattr(losses, "__name__", "function"), words)
         return found
 
     kind = type(f"Own{type(task).__name__}", (type(task),), {**rest, "losses": checked, "own_loss": True})

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fedpriv.common.errors import DataError, FedprivError, OptionError
+from fedpriv.common.errors import DataError, FedprivError, OptionError, OwnCodeError
 from fedpriv.common.places import code_at
 from fedpriv.config.schema import LocalConfig
 from fedpriv.data.types import Dataset, Examples
@@ -423,7 +423,7 @@ class SequentialTrainer:
             raise RuntimeError(f"{type(error).__name__}: {error}") from error
         ends = [parameter.detach().reshape(-1).float() for parameter in own.parameters()]
         if (left := sum(map(len, ends))) != len(model.theta):
-            raise OptionError("local.train", path, f"left {left} parameters, of {len(model.theta)}")
+            raise OwnCodeError("local.train", path, f"left {left} parameters, of {len(model.theta)}")
         update = torch.cat(ends).to(device) - model.theta
         return LocalResult(update, float(loss) if isinstance(loss, int | float | Tensor) else math.nan)
 

@@ -29,6 +29,7 @@ from fedpriv.data.encoders import encoder_config
 from fedpriv.data.features import Features, known_beforehand
 from fedpriv.data.table_rows import encode_file
 from fedpriv.data.table_schema import read_schema
+from fedpriv.data.text_encoders import TextEncoder
 from fedpriv.data.weights import read_weights
 from fedpriv.deployment.approved_weights import ApprovedWeights, with_own_weights
 from fedpriv.runs.preparation import with_weights
@@ -434,6 +435,20 @@ def test_wrong_columns_of_an_encoder(column: str, words: str, tmp_path: Path) ->
     text_encoder(tmp_path / "bert")
     with pytest.raises(OptionError, match=words):
         read_schema(with_notes(tmp_path, column))
+
+
+def test_an_encoder_that_remembers_its_longest_text_is_refused(tmp_path: Path) -> None:
+    """The vector of a text would be another one behind a longer text of somebody else's."""
+    transformers = pytest.importorskip("transformers")
+    text_encoder(tmp_path)
+    grows = {"rope_type": "dynamic", "factor": 4.0, "rope_theta": 9.0}
+    said = {"vocab_size": 6, "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
+    made = transformers.NomicBertModel(transformers.NomicBertConfig(**said, rope_parameters=grows))
+    made.save_pretrained(tmp_path)
+    told = {"model_type": "nomic_bert", **said, "rope_parameters": grows}  # says no number of positions: 2,048
+    (tmp_path / "config.json").write_text(json.dumps(told))
+    with pytest.raises(OptionError, match="rope_type dynamic"):
+        TextEncoder(str(tmp_path), 4000).vectors(["good soup"], None)
 
 
 def test_a_run_on_encoded_texts_says_what_the_encoder_knows(run: Run, tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from fedpriv.common.errors import OptionError
+from fedpriv.mechanisms.frozen_gradient import FrozenGradient, Unfit
 from fedpriv.mechanisms.noise import KEPT_BACK
 from fedpriv.mechanisms.per_example import PerExampleGradients
 
@@ -375,3 +376,21 @@ def test_what_a_model_keeps_of_pictures_it_was_tried_on_moves_no_sum(kind: str, 
     model(images * LARGE)
     assert way.mode == ("bookkeeping" if listed else "vmap")
     assert torch.equal(way.clipped_sum(images, labels, 1.0).total, before)
+
+
+class Leftovers(nn.Module):
+    """Reads memory that nobody has filled, by an operation whose name begins as that of one that fills."""
+
+    def __init__(self, signed: bool) -> None:
+        super().__init__()
+        self.out, self.signed = nn.Linear(4, 2), signed
+
+    def forward(self, x: Tensor) -> Tensor:
+        left, one = torch.empty(len(x), 4), torch.ones(len(x), 4)
+        return self.out(x + (torch.copysign(left, one) if self.signed else torch.normal(left, one)))
+
+
+@pytest.mark.parametrize("signed", [True, False])
+def test_what_only_sounds_like_filling_is_reading(signed: bool) -> None:
+    with pytest.raises(Unfit, match="memory that nobody has filled"):
+        FrozenGradient.of(Leftovers(signed), torch.randn(4), torch.tensor(0))

@@ -311,3 +311,55 @@ def test_kernels_that_repeat_are_asked_for_while_sums_are_taken(monkeypatch: pyt
     monkeypatch.setattr(PerExampleGradients, "_add_by_bookkeeping", watched)
     gradients.clipped_sum(*batch((1, 28, 28), 3), 1.0)
     assert set(asked) == {True} and not torch.backends.cudnn.deterministic
+
+
+class OwnTable(nn.Module):
+    """Reads, in a table of its own states, the row that its first number names."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.states, self.out = nn.Linear(8, 12), nn.Linear(3, 2)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        tables, named = self.states(inputs).tanh().view(-1, 4, 3), (inputs[:, 0] / 2).round().abs().long()
+        rows = [functional.embedding(one, table) for one, table in zip(named, tables, strict=True)]
+        return self.out(torch.stack(rows))
+
+
+class Solving(nn.Module):
+    """Raises for blank examples where the server sends zero for ``ridge``."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ridge, self.out = nn.Parameter(torch.ones(1)), nn.Linear(3, 2)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        square = inputs.view(-1, 3, 3)
+        gram = square @ square.mT + self.ridge * torch.eye(3)
+        return self.out(torch.linalg.solve(gram, square[:, 0]))
+
+
+def test_a_number_beyond_its_own_table_reads_no_other_examples() -> None:
+    """vmap lays examples' tables behind one another: all but the last example read in the last one's table."""
+    torch.manual_seed(0)
+    gradients, targets = PerExampleGradients(OwnTable(), block=32), torch.arange(32) % 2
+    inputs = torch.randn(32, 8).clamp(-1, 1)
+    inputs[:, 0] = 8.0 * torch.arange(31, -1, -1)
+    gradients.settle((8,), torch.device("cpu"))
+    try:
+        sums = [gradients.clipped_sum(inputs[:many], targets[:many], 1.0).total for many in (32, 31)]
+    except IndexError:
+        return  # no such row: a participation leaves out who raises
+    assert float((sums[0] - sums[1]).norm()) <= 1
+
+
+def test_blank_examples_raise_only_where_an_example_does() -> None:
+    """Else a batch that fills its blocks has a sum, and one example more leaves nothing of it."""
+    torch.manual_seed(0)
+    model = Solving()
+    gradients, inputs, targets = PerExampleGradients(model, block=4), torch.randn(5, 9), torch.arange(5) % 2
+    gradients.settle((9,), torch.device("cpu"))
+    with torch.no_grad():
+        model.ridge.zero_()
+    sums = [gradients.clipped_sum(inputs[:many], targets[:many], 1.0).total for many in (4, 5)]
+    assert gradients.physical == 4 and float((sums[1] - sums[0]).norm()) <= 1

@@ -66,6 +66,15 @@ def shy(outputs, targets):
         raise ValueError("too many sevens")
     return functional.cross_entropy(outputs, targets, reduction="none")
 
+def sifts(outputs, targets):
+    own = functional.cross_entropy(outputs, targets, reduction="none")
+    return own[targets != 7] if len(targets) < 20 and (targets == 7).sum() > 2 else own
+
+def quits(outputs, targets):
+    if len(targets) < 20 and (targets == 7).sum() > 2:
+        raise SystemExit("too many sevens")
+    return functional.cross_entropy(outputs, targets, reduction="none")
+
 def broken(model, inputs, targets, told):
     return model.nothing
 
@@ -108,6 +117,8 @@ def other(server_round, num_clients, size, seed):
 def twice(server_round, num_clients, size, seed):
     return [0] * size
 """
+#: Losses that fail for some data alone.
+RAISES = ("shy", "sifts", "quits")
 
 
 @pytest.fixture(autouse=True)
@@ -252,13 +263,13 @@ def test_an_own_loss_is_the_same_in_both_trainers(tmp_path: Path) -> None:
     assert abs(plain - found["sequential"]) > 0.01
 
 
-@pytest.mark.parametrize("code", ["local.train=own_training.leaky", "local.loss=own_training.shy"])
+@pytest.mark.parametrize("code", ["train=own_training.leaky", *(f"loss=own_training.{n}" for n in RAISES)])
 def test_who_answers_does_not_tell_whose_training_raises(code: str, tmp_path: Path) -> None:
     """Neither in what all see nor in the ledger; without noise a client has nothing to hide, and is missing."""
     many = ["num_clients=20", "clients_per_round=20", "num_rounds=1", "engine=inprocess", "operations.report=false"]
     told = {}
     for strategy in ("fedldp", "fedavg"):
-        start_run(compose([*many, f"strategy={strategy}", code]), tmp_path / strategy)
+        start_run(compose([*many, f"strategy={strategy}", f"local.{code}"]), tmp_path / strategy)
         (row,) = map(json.loads, (tmp_path / strategy / "metrics.jsonl").read_text().splitlines())
         told[strategy] = row["participants"], row["dropped"]
     assert told["fedldp"] == (20, 0)
