@@ -15,7 +15,7 @@ import tempfile
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import redirect_stderr, redirect_stdout, suppress
-from dataclasses import dataclass, field, is_dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from itertools import islice
 from pathlib import Path, PurePath
@@ -76,9 +76,10 @@ def played(name: str, value: Any, objects: bool = True) -> Played:
     """All numbers of a value under names that begin with ``name``; ``form.NAME`` is its structure as a number.
 
     A mapping gives the numbers of its values under their keys, a sequence or an iterator under places or the names of
-    its fields, a model its state, a data frame its columns and index, any other object its attributes (not without
-    ``objects`` where it is of torch or Opacus: a data set, a loader, an engine), a text its numbers and the hash of the rest, bytes what they are the file or the floats of. None is no
-    number. What has none of these is a part of `Played.unread`.
+    its fields, a model its state, a data frame its columns and index, any other object its attributes (without
+    ``objects`` none of torch or Opacus: of a data set, a loader, an engine), a text its numbers and the hash of the
+    rest, bytes what they are the file or the floats of. None is no number. What has none of these is a part of
+    `Played.unread`.
     """
     reader = _Reader(objects)
     reader.read(name, value, ())

@@ -417,6 +417,25 @@ def raw_after_noise() -> Any:
     return model, engine.get_epsilon(1e-5)
 
 
+def logistic() -> nn.Module:
+    """For which an example and its mirror image with the other label are the same."""
+    return nn.Linear(FEATURES, 2, bias=False)
+
+
+def last_loss_of_a_linear_model() -> Any:
+    source = data()
+    _engine, model, optimiser, loader = made(logistic(), DataLoader(source, batch_size=BATCH))
+    epochs(model, optimiser, loader)
+    return model, float(nn.functional.cross_entropy(model(source.tensors[0]), source.tensors[1]))
+
+
+def accuracy_of_a_linear_model() -> Any:
+    source = data()
+    _engine, model, optimiser, loader = made(logistic(), DataLoader(source, batch_size=BATCH))
+    epochs(model, optimiser, loader)
+    return model, float((model(source.tensors[0]).argmax(1) == source.tensors[1]).float().mean())
+
+
 def losses_in_an_object() -> Any:
     _engine, model, optimiser, loader = made()
     return Trained(model=model, losses=[step(model, optimiser, batch) for batch in loader])
@@ -464,6 +483,8 @@ FAULTY = {
     past_the_noise: "number-without-noise",
     loss_returned: "number-without-noise",
     losses_in_an_object: "number-without-noise",
+    last_loss_of_a_linear_model: "number-without-noise",
+    accuracy_of_a_linear_model: "number-without-noise",
     accuracy_on_training: "number-without-noise",
     average_kept: "number-without-noise",
     raw_after_noise: "number-without-noise",
