@@ -39,7 +39,7 @@ import copy
 import inspect
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
@@ -48,7 +48,7 @@ import numpy as np
 from fedpriv.checking.findings import Finding, finding
 from fedpriv.checking.functions import WANTED, NotTaken, forms, ordinary
 from fedpriv.checking.generators import Memory, seeded
-from fedpriv.checking.opacus_recorder import Change, LoopRecord, Recorder, Source, Step, recording
+from fedpriv.checking.opacus_recorder import Change, LoopRecord, Recorder, Source, Step, recording, with_example
 from fedpriv.checking.reading import Numbers, Played, played
 from fedpriv.checking.subject import Pair, Question, Recognised, Subject
 from fedpriv.privacy.composition import compose
@@ -105,10 +105,9 @@ def recognises(target: Any, question: Question) -> Subject | None:
         return None
     if loop.takes_data and (not any(step.std > 0 for step in record.noisy) or _own_noise(loop, record, question.seed)):
         return None
-    findings = _replay(loop, record, question.seed)
+    findings, compared = _replay(loop, record, question.seed)
     leak = next((one.text for one in findings), None)
-    if record.cut:
-        findings.append(finding("not-shown", text=f"The loop was {record.cut}: what it does later is not seen."))
+    findings += _not_shown(record, compared, loop.takes_data)
     sources = list(dict.fromkeys(lot.source for step in record.noisy for lot in step.lots))
     canary = _canary_of(record, sources)
     name = "an example whose gradient is one coordinate as long as any, in the data or not"
@@ -122,6 +121,19 @@ def recognises(target: Any, question: Question) -> Subject | None:
         record=record,
         canary=canary,
     )
+
+
+def _not_shown(record: LoopRecord, compared: int, takes_data: bool) -> Iterator[Finding]:
+    """compared: steps of the executions on neighbouring data."""
+    words = [f"The loop was {record.cut}: what it does later is not seen."] if record.cut else []
+    if compared < len(record.steps):
+        words.append(
+            f"On neighbouring data {compared:,} of its {len(record.steps):,} steps were looked at, and no later ones."
+        )
+    if not takes_data:
+        words.append("What it computes of its data before the first batch (means, weights of classes) is not compared.")
+    if words:
+        yield finding("not-shown", text=" ".join(words))
 
 
 # --- executions ----------------------------------------------------------------------------------------------------
@@ -167,7 +179,7 @@ class _Loop:
 # --- replayed --------------------------------------------------------------------------------------------------------
 
 
-def _replay(loop: _Loop, base: LoopRecord, seed: int) -> list[Finding]:
+def _replay(loop: _Loop, base: LoopRecord, seed: int) -> tuple[list[Finding], int]:
     """Executions on neighbouring data that release the same noisy sums. Before noise, sums at the same parameters
     differ by what one example moves them; everything after noise must be equal. Where a loop draws random numbers in
     its forward pass (dropout), an example more or less shifts these draws: only replaced ones are compared then.
@@ -179,20 +191,37 @@ def _replay(loop: _Loop, base: LoopRecord, seed: int) -> list[Finding]:
     steps = max(1, min(MOST_STEPS, len(base.steps), affordable, int(MOST_NUMBERS / max(1, size))))
     tape: list[list[Any]] = []
 
-    def run(sign: int, present: bool, playing: bool) -> LoopRecord:
-        change = Change(place, sign, present)
+    def run(signs: tuple[int, int], present: bool, playing: bool) -> LoopRecord:
+        change = Change(place, signs, present)
         return loop.run(Recorder(steps, SECONDS, tape, playing, change, training, seed), seed)
 
-    left = run(1, True, False)
+    left = run((1, 1), True, False)
     found: list[Finding] = []
-    for words, norms, right in (("removed", 1, run(1, False, True)), ("replaced", 2, run(-1, True, True))):
+    for words, norms, signs in (("removed", 1, (1, 1)), ("replaced", 2, (-1, -1)), ("replaced", 2, (1, -1))):
+        right = run(signs, norms == 2, True)
         if norms == 2 or not any(step.random_forward for step in left.steps):
             found += _not_clipped(left, right, norms, words)
         found += _beside_noise(left, right, words)
+    found += _before_batches(loop, left, lambda: run((1, 1), True, True), (place + 1) % EXAMPLES)
     plain = [loop.run(Recorder(min(3, steps), SECONDS), seed + other).noisy for other in (101, 202)]
     if any(_same_noise(a, b) for a, b in zip(*plain, strict=False)):
         found.append(finding("noise-repeats:loop"))
-    return list({one.name: one for one in reversed(found)}.values())[::-1]
+    return list({one.name: one for one in reversed(found)}.values())[::-1], steps
+
+
+def _before_batches(loop: _Loop, left: LoopRecord, run: Callable[[], LoopRecord], row: int) -> list[Finding]:
+    """Of a loop that takes data, another ``row`` of which is an extreme one before the loop begins: what it computes of
+    all rows (means, weights of classes) must not leave beside the noisy sums.
+    """
+    if not loop.takes_data:
+        return []
+    given, loop.data = loop.data, with_example(loop.data, row, (-1, -1))
+    try:
+        return list(_beside_noise(left, run(), "replaced"))
+    except Exception:  # of foreign code, which may refuse such a row
+        return []
+    finally:
+        loop.data = given
 
 
 def _own_noise(loop: _Loop, base: LoopRecord, seed: int) -> bool:

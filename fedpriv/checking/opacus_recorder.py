@@ -110,12 +110,13 @@ class LoopRecord:
 
 @dataclass(frozen=True)
 class Change:
-    """Example ``place`` of the training data: sign 1 or -1: two extreme examples in its place; present: in every batch,
-    or in none.
+    """Example ``place`` of the training data, an extreme one in its place. signs: 1 or -1, of its first tensor (what a
+    model sees) and of the others (targets). Both at once are no change to a linear model: a mirror image with the other
+    target has the same loss and gradient. present: in every batch, or in none.
     """
 
     place: int
-    sign: int
+    signs: tuple[int, int]
     present: bool
 
 
@@ -181,9 +182,9 @@ class Recorder:
         place = change.place
         while type(data_set) is Subset:
             place, data_set = int(data_set.indices[place]), data_set.dataset
-        for tensor in data_set.tensors if type(data_set) is TensorDataset else ():
+        for number, tensor in enumerate(data_set.tensors if type(data_set) is TensorDataset else ()):
             self._undo.append((tensor, place, tensor[place].clone()))
-            tensor[place] = extreme(tensor[place], change.sign)
+            tensor[place] = extreme(tensor[place], change.signs[min(number, 1)])
 
     def next_index(self, iterator: Any, index: Any) -> Any:
         """What is fetched in place of ``index``, which is noted."""
@@ -210,7 +211,7 @@ class Recorder:
         change, lot = self.change, self._last
         if change and lot and lot.indices and lot.source.data_set in self.training and not self._undo:
             row = lot.indices.index(change.place) if change.place in lot.indices else None
-            batch = batch if row is None else _with_example(batch, row, change.sign)
+            batch = batch if row is None else with_example(batch, row, change.signs)
         if self._random[0] is None:
             self._random = (_random_state(), self._random[1])
         return batch
@@ -399,15 +400,22 @@ def extreme(value: Any, sign: int) -> Any:
     return (value == 0).to(value.dtype) if value.ndim == 0 else value.flip(0)
 
 
-def _with_example(batch: Any, row: int, sign: int) -> Any:
+def with_example(batch: Any, row: int, signs: tuple[int, int]) -> Any:
     """A batch whose ``row`` is the extreme example."""
     if isinstance(batch, dict):
-        return {key: _with_example(part, row, sign) for key, part in batch.items()}
+        parts = zip(batch, with_example(list(batch.values()), row, signs), strict=True)
+        return dict(parts)
     if isinstance(batch, list | tuple):
-        return type(batch)([_with_example(part, row, sign) for part in batch])
+        return type(batch)(
+            [with_example(part, row, signs if number == 0 else signs[1:] * 2) for number, part in enumerate(batch)]
+        )
+    if isinstance(batch, np.ndarray) and batch.dtype.kind in "fiu":
+        import torch
+
+        return with_example(torch.from_numpy(batch.copy()), row, signs).numpy()
     if hasattr(batch, "is_floating_point") and batch.ndim and row < len(batch):
         batch = batch.clone()
-        batch[row] = extreme(batch[row], sign)
+        batch[row] = extreme(batch[row], signs[0])
     return batch
 
 

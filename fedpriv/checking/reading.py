@@ -15,7 +15,7 @@ import tempfile
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import redirect_stderr, redirect_stdout, suppress
-from dataclasses import dataclass, field, is_dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from itertools import islice
 from pathlib import Path, PurePath
@@ -76,9 +76,10 @@ def played(name: str, value: Any, objects: bool = True) -> Played:
     """All numbers of a value under names that begin with ``name``; ``form.NAME`` is its structure as a number.
 
     A mapping gives the numbers of its values under their keys, a sequence or an iterator under places or the names of
-    its fields, a model its state, a data frame its columns and index, any other object its attributes (not without
-    ``objects``), a text its numbers and the hash of the rest, bytes what they are the file or the floats of. None is no
-    number. What has none of these is a part of `Played.unread`.
+    its fields, a model its state, a data frame its columns and index, any other object its attributes (without
+    ``objects`` none of torch or Opacus: of a data set, a loader, an engine), a text its numbers and the hash of the
+    rest, bytes what they are the file or the floats of. None is no number. What has none of these is a part of
+    `Played.unread`.
     """
     reader = _Reader(objects)
     reader.read(name, value, ())
@@ -215,7 +216,7 @@ class _Reader:
                 **dict(enumerate(parts)),
                 **(_attributes(value) if isinstance(value, (list, tuple)) else {}),
             }, "list"
-        if not self.objects and not is_dataclass(value):
+        if not self.objects and _of_training(kind):
             return {}, "record"
         return (None if _opaque(value) else _attributes(value)), "record"
 
@@ -251,6 +252,11 @@ def _own_iteration(kind: type) -> bool:
     """An object with attributes that can be iterated as well: a data set, a loader."""
     slots = any(hasattr(one, "__dict__") and "__dict__" in vars(one) for one in kind.__mro__)
     return slots and not issubclass(kind, (list, tuple, set, frozenset, deque)) and not hasattr(kind, "__next__")
+
+
+def _of_training(kind: type) -> bool:
+    """Whether a class is one of torch or Opacus, or made of one."""
+    return any(one.__module__.partition(".")[0] in ("torch", "opacus") for one in kind.__mro__)
 
 
 def _opaque(value: Any) -> bool:

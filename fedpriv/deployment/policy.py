@@ -13,10 +13,10 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from omegaconf import OmegaConf
-from pydantic import Field, PrivateAttr, ValidationError, field_validator
+from pydantic import Field, PrivateAttr, ValidationError, field_validator, model_validator
 
 from fedpriv.common.errors import LedgerRefused, OptionError
 from fedpriv.common.files import read_regular
@@ -157,6 +157,18 @@ class Policy(Options):
         if order is not None and order not in ORDERS:
             raise OptionError("order", order, "allowed: 1.1 to 2 by 0.1, 2.5 to 11 by 0.5, whole numbers to 31, 64")
         return order
+
+    @model_validator(mode="after")
+    def _guard_keeps_to_limits(self) -> Self:
+        """What a run must count, a guard must count too: its answers are booked for one machine, by its own numbers."""
+        limits, guard = self.limits, self.guard
+        if guard is not None and limits.min_across_sites > 1:
+            words = "1 with a guard, whose noise counts a person's rows at this machine alone"
+            raise OptionError("limits.min_across_sites", limits.min_across_sites, words)
+        if guard is not None and guard.in_sum and guard.colluders < limits.min_colluders:
+            words = f"at least {limits.min_colluders} (limits.min_colluders)"
+            raise OptionError("guard.colluders", guard.colluders, words)
+        return self
 
     def refusal(
         self,

@@ -53,6 +53,8 @@ if TYPE_CHECKING:  # flwr takes a second to import
 SALT, SALT_BYTES = "guard.salt", 32
 #: How many units are in each shard: private.
 UNITS = "units"
+#: Of how copies are made: those of an earlier version, which told more, are made anew.
+FORM = 2
 #: Of which data they are copies; the last file of them that is written, and locked while a message is at them.
 STATE = "state"
 BOM = b"\xef\xbb\xbf"
@@ -174,7 +176,7 @@ class Shards:
         except OSError as error:
             raise DataError(f"{self.place}: {error.strerror}") from None
         rules = [self.policy.shards, self.policy.unit, self.policy.column, self.policy.repeat]
-        text = json.dumps([UNITS, self.salt.hex(), *rules, state])
+        text = json.dumps([UNITS, FORM, self.salt.hex(), *rules, state])
         return hashlib.sha256(text.encode()).hexdigest()
 
     def _divide(self, into: Path) -> list[int]:
@@ -256,8 +258,9 @@ def _is_number(name: str) -> bool:
 
 
 def _person(record: bytes, separator: str, place: int) -> bytes:
-    fields = _fields(record, separator)
-    return (fields[place].strip() if place < len(fields) else "").encode()
+    """The id's own bytes: of names in Latin-1, which is no UTF-8, two that differ are two persons."""
+    fields = _fields(record, separator, "surrogateescape")
+    return (fields[place].strip() if place < len(fields) else "").encode(errors="surrogateescape")
 
 
 def _divide_csv(source: Path, targets: list[Path], salt: bytes, column: str | None, repeat: int) -> list[int]:
@@ -321,8 +324,8 @@ def _open_after(line: bytes, separator: bytes, opened: bool) -> bool | None:
         place += 1
 
 
-def _fields(record: bytes, separator: str) -> list[str]:
-    text = io.StringIO(record.decode("utf-8", "replace"), newline="")
+def _fields(record: bytes, separator: str, errors: str = "replace") -> list[str]:
+    text = io.StringIO(record.decode("utf-8", errors), newline="")
     try:
         return next(csv.reader(text, delimiter=separator), [])
     except csv.Error as error:
@@ -347,17 +350,34 @@ def _divide_parquet(source: Path, targets: list[Path], salt: bytes, column: str 
         shard = shard_of(salt, identity.encode(), len(targets))
         rows[shard].append(number)
         persons[shard].add(identity)
-    # Rows alone: a schema's metadata count the rows of the whole, and its dictionaries name their values.
-    kinds = pyarrow.types
-    fields = [
-        field.with_type(field.type.value_type) if kinds.is_dictionary(field.type) else field
-        for field in table.schema.remove_metadata()
-    ]
-    plain = table.cast(pyarrow.schema([field.remove_metadata() for field in fields]))
+    # Rows alone: a schema's metadata count the rows of the whole, and dictionaries, nested ones too, name their values.
+    fields = [pyarrow.field(field.name, _plain(field.type), field.nullable) for field in table.schema]
+    plain = table.cast(pyarrow.schema(fields))
     for target, part in zip(targets, rows, strict=True):
         taken = plain.take(pyarrow.array(part * repeat, pyarrow.int64())).combine_chunks()
         pyarrow.parquet.write_table(taken, target)
     return [len(found) for found in (rows if column is None else persons)]
+
+
+def _plain(kind: Any) -> Any:
+    """An Arrow type without dictionaries: of the whole column they, and statistics of them, would be in every shard."""
+    import pyarrow
+    from pyarrow import types
+
+    if isinstance(kind, pyarrow.BaseExtensionType):
+        plain = _plain(kind.storage_type)
+        return kind if plain == kind.storage_type else plain
+    if types.is_dictionary(kind):
+        return _plain(kind.value_type)
+    if types.is_struct(kind):
+        return pyarrow.struct([(field.name, _plain(field.type)) for field in kind])
+    if types.is_map(kind):
+        return pyarrow.map_(_plain(kind.key_type), _plain(kind.item_type))
+    if types.is_fixed_size_list(kind):
+        return pyarrow.list_(_plain(kind.value_type), kind.list_size)
+    if types.is_large_list(kind):
+        return pyarrow.large_list(_plain(kind.value_type))
+    return pyarrow.list_(_plain(kind.value_type)) if types.is_list(kind) else kind
 
 
 def _values(column: Any) -> list[Any]:

@@ -125,7 +125,30 @@ def public_accuracy() -> Any:
     return model, float((model(held_out).argmax(1) == (held_out[:, 0] > 0).long()).float().mean())
 
 
-SOUND = (poisson, with_epsilon, ghost, in_pieces, with_dropout, per_layer, falling_noise, public_accuracy)
+class Trained:
+    """What a loop returns: an object of its own, with what it is given as attributes."""
+
+    def __init__(self, **parts: Any) -> None:
+        self.__dict__.update(parts)
+
+
+def an_object_returned() -> Any:
+    engine, model, optimiser, loader = made()
+    epochs(model, optimiser, loader)
+    return Trained(model=model, optimiser=optimiser, loader=loader, engine=engine, epsilon=engine.get_epsilon(1e-5))
+
+
+SOUND = (
+    poisson,
+    with_epsilon,
+    ghost,
+    in_pieces,
+    with_dropout,
+    per_layer,
+    falling_noise,
+    public_accuracy,
+    an_object_returned,
+)
 
 # --- sampling ------------------------------------------------------------
 
@@ -394,6 +417,30 @@ def raw_after_noise() -> Any:
     return model, engine.get_epsilon(1e-5)
 
 
+def logistic() -> nn.Module:
+    """For which an example and its mirror image with the other label are the same."""
+    return nn.Linear(FEATURES, 2, bias=False)
+
+
+def last_loss_of_a_linear_model() -> Any:
+    source = data()
+    _engine, model, optimiser, loader = made(logistic(), DataLoader(source, batch_size=BATCH))
+    epochs(model, optimiser, loader)
+    return model, float(nn.functional.cross_entropy(model(source.tensors[0]), source.tensors[1]))
+
+
+def accuracy_of_a_linear_model() -> Any:
+    source = data()
+    _engine, model, optimiser, loader = made(logistic(), DataLoader(source, batch_size=BATCH))
+    epochs(model, optimiser, loader)
+    return model, float((model(source.tensors[0]).argmax(1) == source.tensors[1]).float().mean())
+
+
+def losses_in_an_object() -> Any:
+    _engine, model, optimiser, loader = made()
+    return Trained(model=model, losses=[step(model, optimiser, batch) for batch in loader])
+
+
 def stops_on_loss() -> Any:
     _engine, model, optimiser, loader = made()
     for _ in range(3):
@@ -435,6 +482,9 @@ FAULTY = {
     by_drawn_size: "number-without-noise",
     past_the_noise: "number-without-noise",
     loss_returned: "number-without-noise",
+    losses_in_an_object: "number-without-noise",
+    last_loss_of_a_linear_model: "number-without-noise",
+    accuracy_of_a_linear_model: "number-without-noise",
     accuracy_on_training: "number-without-noise",
     average_kept: "number-without-noise",
     raw_after_noise: "number-without-noise",

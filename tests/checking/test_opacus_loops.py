@@ -118,6 +118,14 @@ def test_a_long_loop_is_ended_and_told() -> None:
     assert len(record.noisy) >= 5
 
 
+def test_what_was_not_compared_is_told() -> None:
+    """A loop that leaks after the steps that are executed on neighbouring data, or of data before them, looks sound."""
+    subject = recognises(lambda: examples.private(times=8), Question())
+    assert isinstance(subject, OpacusLoop) and len(subject.record.steps) == 32
+    (told,) = (one.text for one in subject.notes if one.name == "not-shown")
+    assert "of its 32 steps were looked at" in told and "before the first batch" in told
+
+
 def test_a_canary_has_the_law_of_the_loop() -> None:
     subject = recognises(examples.poisson, Question())
     assert isinstance(subject, OpacusLoop) and subject.canary is not None and subject.canary.together > 1
@@ -158,6 +166,20 @@ def test_a_loop_that_takes_data_gets_some() -> None:
 
     subject = recognises(train, Question())
     assert isinstance(subject, OpacusLoop) and len(subject.record.noisy) == 8
+
+
+@pytest.mark.parametrize("scaled_by", ["its own data", "what is public"])
+def test_what_a_loop_computes_of_its_data_before_the_first_batch_is_compared(scaled_by: str) -> None:
+    def train(x: Any, y: Any) -> Any:
+        mean = x.mean(0) if scaled_by == "its own data" else torch.zeros(x.shape[1])
+        source = torch.utils.data.TensorDataset((x - mean).float(), (y > 0).long())
+        model = torch.nn.Linear(x.shape[1], 2)
+        _engine, model, optimiser, loader = examples.made(model, DataLoader(source, batch_size=32))
+        examples.epochs(model, optimiser, loader, 1)
+        return model, mean
+
+    wanted = {("number-without-noise", "fault")} if scaled_by == "its own data" else set()
+    assert said(train) == wanted
 
 
 MODEL, ACCOUNTANT = torch.nn.Linear(examples.FEATURES, 2), RDPAccountant()

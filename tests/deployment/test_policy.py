@@ -45,10 +45,24 @@ MEMBERS = Threat("client", "replace-one", "server+members")
 def policy_of(tmp_path: Path, **changes: Any) -> Policy:
     raw = copy.deepcopy(POLICY) | {"counter": str(tmp_path / "counter.json")}
     for name, value in changes.items():
-        raw[name] = raw[name] | value if isinstance(value, dict) else value
+        raw[name] = raw.get(name, {}) | value if isinstance(value, dict) else value
     path = tmp_path / "policy.yaml"
     path.write_text(yaml.safe_dump(raw))
     return read_policy(path)
+
+
+def test_a_guard_keeps_to_what_a_run_must_count(tmp_path: Path) -> None:
+    """Its answers are booked for a person at one machine, and for the colluders that it names itself."""
+    alone = {"apps": [], "unit": "row", "clip": 1.0, "noise_multiplier": 4.0}
+    in_sum = alone | {"noise": "ddgauss", "sites": 5, "min_replies": 4}
+    for guard, limits, words in (
+        (alone, {"min_across_sites": 2}, r"limits\.min_across_sites=2: 1 with a guard"),
+        (in_sum, {"min_colluders": 2}, r"guard\.colluders=0: at least 2 \(limits\.min_colluders\)"),
+    ):
+        assert policy_of(tmp_path, guard=guard).guard is not None
+        with pytest.raises(OptionError, match=words):
+            policy_of(tmp_path, guard=guard, limits=limits)
+    assert policy_of(tmp_path, guard=in_sum | {"colluders": 2}, limits={"min_colluders": 2}).guard is not None
 
 
 def booked(*events: Event, shares_secrets: bool = False) -> Booked:

@@ -119,6 +119,16 @@ def test_all_rows_of_a_person_are_in_one_shard(tmp_path: Path) -> None:
         divided(tmp_path, "t.csv", shards=5, unit="person", column="name")
 
 
+def test_names_that_are_no_utf8_are_persons_of_their_own(tmp_path: Path) -> None:
+    """With `single`, two persons taken for one would be asked together: one of them moves the answer by 2C."""
+    (tmp_path / "t.csv").write_bytes("name,a\nMüller,1\nMöller,2\nMüller,3\n".encode("latin-1"))
+    rules = policy(table="t.csv", shards=64, unit="person", column="name", single=True)
+    assert count_units(tmp_path, rules) == 2
+    divided(tmp_path, "t.csv", shards=64, unit="person", column="name", single=True)
+    asked = [place.read_bytes() for place in Shards(tmp_path, rules, SALT).asked() if place is not None]
+    assert sorted(asked) == ["name,a\nMöller,2\n".encode("latin-1"), "name,a\nMüller,1\nMüller,3\n".encode("latin-1")]
+
+
 def test_repeated_rows_are_the_shards_own_and_no_other_shard_changes(tmp_path: Path) -> None:
     once = csv(tmp_path / "one", ROWS)
     often = divided(tmp_path / "one", "t.csv", shards=8, repeat=3)
@@ -147,19 +157,25 @@ def test_files_of_a_folder_are_not_repeated(tmp_path: Path) -> None:
 
 
 def test_parquet_shards_know_nothing_of_the_rest(tmp_path: Path) -> None:
-    """Pandas' metadata count all rows, and a dictionary names values of other rows."""
+    """Pandas' metadata count all rows, and a dictionary names values of other rows: also one of lists or structs."""
 
     def written(name: str, rows: list[int]) -> list[bytes]:
         folder = tmp_path / name
         folder.mkdir()
         names = pyarrow.array([f"n{row}" for row in rows]).dictionary_encode()
-        table = pyarrow.table({"a": rows, "b": names})
+        places = pyarrow.array(range(len(rows) + 1), pyarrow.int32())
+        columns = {"a": rows, "b": names, "list": pyarrow.ListArray.from_arrays(places, names)}
+        columns["struct"] = pyarrow.StructArray.from_arrays([names], ["value"])
+        columns["map"] = pyarrow.MapArray.from_arrays(places, names, pyarrow.array(rows))
+        table = pyarrow.table(columns)
         table = table.replace_schema_metadata({"pandas": f'{{"stop": {len(rows)}}}'})
         pyarrow.parquet.write_table(table, folder / "t.parquet")
         return divided(folder, "t.parquet", shards=4)
 
     before, after = written("one", list(range(40))), written("two", [*range(11), *range(12, 40)])
     assert sum(first != second for first, second in zip(before, after, strict=True)) == 1
+    ends = written("three", [*range(40), 99])  # the largest name of all
+    assert sum(first != second for first, second in zip(before, ends, strict=True)) == 1
     tables = [pyarrow.parquet.read_table(pyarrow.BufferReader(part)) for part in before]
     assert sorted(value for table in tables for value in table["a"].to_pylist()) == list(range(40))
 
