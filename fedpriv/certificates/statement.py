@@ -224,6 +224,8 @@ def ledger_lines(path: Path) -> list[bytes]:
     """Of a ledger; a torn last line of a node's is none of its lines."""
     try:
         return [line for line in read_regular(path).split(b"\n") if line]
+    except FileNotFoundError:
+        raise RunFolderError(f"{path}: is not there: nothing was released that could be certified") from None
     except OSError as error:
         raise RunFolderError(f"{path}: cannot be read ({error.strerror})") from None
 

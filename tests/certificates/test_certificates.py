@@ -414,3 +414,8 @@ def test_the_page_shows_numbers_as_numbers() -> None:
 
     shown = [_shown(value) for value in (1, 0, True, False, None, 1.0, [1, True])]
     assert shown == ["1", "0", "yes", "no", "not known", "1", "1, yes"]
+
+
+def test_a_run_that_released_nothing_has_nothing_to_certify(tmp_path: Path) -> None:
+    with pytest.raises(RunFolderError, match="nothing was released that could be certified"):
+        statement.ledger_lines(tmp_path / "ledger.jsonl")
