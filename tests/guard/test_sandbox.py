@@ -13,6 +13,8 @@ import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -490,3 +492,23 @@ def test_a_shards_files_are_copied_in_the_order_of_their_names(monkeypatch: pyte
     root.copy_in_order(str(tmp_path / "shard"), str(tmp_path / "copy"))
     assert copied == ["a", "1", "2", "c"]
     assert {file.stat().st_mtime for file in [tmp_path / "copy", *(tmp_path / "copy").rglob("*")]} == {0}
+
+
+@pytest.mark.parametrize(("takes", "answers", "warns"), [(0.5, 2.0, False), (2.0, 2.0, False), (2.3, 4.0, True)])
+def test_an_answer_that_ends_late_takes_a_whole_number_of_pads(
+    takes: float, answers: float, warns: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = [10.0]
+
+    def passes(seconds: float) -> None:
+        clock[0] += seconds
+
+    def record(*_: object) -> tuple[bytes, str, dict[str, Any]]:
+        passes(takes)
+        return b"", "slow", {}
+
+    monkeypatch.setattr("fedpriv.guard.sandbox.time", SimpleNamespace(monotonic=lambda: clock[0], sleep=passes))
+    box: Any = object.__new__(Sandbox)
+    box.limits, box._record = Limits(1, 1.0, 1.0, 1, pad_s=2.0), record
+    assert box.ask(b"", None).seconds == pytest.approx(answers)
+    assert ("more than pad_seconds: 2" in caplog.text) == warns
