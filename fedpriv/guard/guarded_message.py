@@ -397,7 +397,8 @@ def _asked(
                 work = time.monotonic() - ended
                 if work > rest:
                     log.warning("shard %d: its answer took %.2f s to work on, more than %.2f", number, work, rest)
-                time.sleep(rest * max(1, math.ceil(work / rest)) - work)  # by whole rests, which tell no more than that
+                left = rest * max(1, math.ceil(work / rest)) - work  # by whole rests, which tell no more than that
+                time.sleep(max(0.0, left))
 
 
 def _request(content: RecordDict) -> Request:

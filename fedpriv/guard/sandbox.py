@@ -251,7 +251,7 @@ class Sandbox:
                 took = time.monotonic() - began
                 if took > pad:  # by whole pads, which tell the next shard no more than that
                     log.warning("an answer took %.2f s to end, more than pad_seconds: %g (raise it)", took, pad)
-                time.sleep(pad * max(1, math.ceil(took / pad)) - took)
+                time.sleep(max(0.0, pad * max(1, math.ceil(took / pad)) - took))
         first_line = (told.get("began") or math.nan) - began
         used = told.get("processor_s", math.nan), told.get("memory_bytes", 0)
         return Answer(arrays, time.monotonic() - began, fault, first_line, *used)
