@@ -476,7 +476,8 @@ class FileStore:
         self.write(memory.to_bytes())
 
     def write(self, blob: bytes) -> None:
-        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self.path.parent.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.path.parent.mkdir(mode=0o700, exist_ok=True)
         write_atomic(self.path, blob)
 
 

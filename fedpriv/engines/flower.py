@@ -44,7 +44,8 @@ class FileMemories:
         return Memories(clients, lambda client: self._file(client).read_bytes())
 
     def restore(self, memories: Mapping[int, bytes]) -> None:
-        self.folder.mkdir(parents=True, exist_ok=True)
+        self.folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.folder.mkdir(mode=0o700, exist_ok=True)
         for path in self.folder.glob("*.safetensors"):
             if int(path.stem) not in memories:
                 path.unlink()

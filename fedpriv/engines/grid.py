@@ -30,7 +30,7 @@ from fedpriv.common.errors import OptionError
 from fedpriv.common.messages import FIRST_NODE
 from fedpriv.config.schema import Config
 from fedpriv.privacy.events import Entries
-from fedpriv.report.views import private_folder
+from fedpriv.report.views import PRIVATE, private_folder
 
 RUN_ID, SERVER_NODE, SERVER_TASK = 1, 1, 1
 
@@ -150,8 +150,7 @@ class LocalGrid(Grid):
 
     def _contexts(self, begun: Mapping[int, bytes]) -> Contexts:
         make = partial(_no_context, self.config.num_clients)  # holds no grid: that would hold all of these
-        folder = str(private_folder(Path(self.config.run_dir))) if self.config.run_dir else None
-        return Contexts(make, 2**20 * self.config.engine.client_memory_mib, folder, begun)
+        return Contexts(make, 2**20 * self.config.engine.client_memory_mib, self.config.run_dir, begun)
 
     def collect_entries(self, clients: Iterable[int], book: Book = lambda entries: None) -> Entries:
         """Takes the ledger entries that these clients wrote since the last call, in the ledger's order."""
@@ -259,7 +258,7 @@ class Contexts(Shelf):
 
     def remove_leftovers(self) -> None:
         """Folders of processes of this run that were killed; only for who holds the run's lock."""
-        for folder in Path(self.run_folder).glob(f"{_FOLDERS}*") if self.run_folder else ():
+        for folder in (Path(self.run_folder) / PRIVATE).glob(f"{_FOLDERS}*") if self.run_folder else ():
             if folder != self._folder:
                 shutil.rmtree(folder, ignore_errors=True)
 
@@ -276,7 +275,8 @@ class Contexts(Shelf):
 
     def _spill(self) -> StoredMemories:
         if self._stored is None:
-            self._folder = Path(tempfile.mkdtemp(prefix=_FOLDERS, dir=self.run_folder))
+            within = private_folder(Path(self.run_folder)) if self.run_folder else None
+            self._folder = Path(tempfile.mkdtemp(prefix=_FOLDERS, dir=within))
             self._stored = StoredMemories(self._folder)
         return self._stored
 
@@ -290,4 +290,4 @@ def memory_folder(config: Config) -> Path:
     """Where clients keep their files on engines whose contexts do not come back: updates without noise are in them."""
     if config.run_dir is None:
         raise OptionError("run_dir", "null", "this engine's clients need the run's folder")
-    return private_folder(Path(config.run_dir)) / "clients"
+    return Path(config.run_dir) / PRIVATE / "clients"
