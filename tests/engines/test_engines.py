@@ -674,6 +674,7 @@ def test_clients_open_no_file_and_readers_none_but_their_own_machines() -> None:
                 if isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in FILES:
                     found.add(f"{module}: {ast.unparse(node)}")
     assert found == {
+        "fedpriv.app: Path(str(config.run_dir))",  # of the server's half, printed when a run has ended
         "fedpriv.common.identities: Path(str(path))",  # of context.node_config
         "fedpriv.client.method: getattr(self, 'clip_norm', 1.0)",
         "fedpriv.client.one_bit: getattr(self.options, 'epsilon', None)",
