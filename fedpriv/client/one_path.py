@@ -372,7 +372,9 @@ class Participation:
 
     def _clipped(self, groups: Sequence[_Group], wanted: Sequence[Clipping]) -> list[ClippedSum]:
         """As `Clip`. Where that raises (`_hides`), a client's sum is of each example, or person, alone, and who raises
-        adds nothing: a sum of nothing in its place would move by what all others add. groups: of all that go on.
+        adds nothing: a sum of nothing in its place would move by what all others add. All others' gradients keep their
+        bits, since they are computed in blocks of the same shape (4a of `fedpriv.mechanisms.per_example`): so an
+        example that raises, in another's place, moves the sum by the other's alone. groups: of all that go on.
         """
         clients = [client for group in groups for client in group.clients]
         try:
@@ -400,9 +402,10 @@ class Participation:
         """Whether noise hides what the user's code raised in a single client's training: whether a client answers would
         tell of its data without any noise. Not where releases have none.
         """
-        by_data = not isinstance(error, OptionError | WrongForm) or isinstance(error, OwnCodeError)
-        by_code = not by_data or failed(error)
-        if not self.foreign or len(clients) > 1 or by_code or group.method.exact_leak() is not None:
+        of_the_code = isinstance(error, OptionError | WrongForm) and not isinstance(error, OwnCodeError)
+        if not self.foreign or len(clients) > 1 or of_the_code or failed(error):
+            return False
+        if group.method.exact_leak() is not None:
             return False
         words = "client %d: its training raised, and zero with noise takes its place"
         log.error(words, clients[0], exc_info=error)

@@ -574,11 +574,11 @@ def load_table(config: DatasetConfig, seed: int, site_column: str | None = None,
     schema = schema_of_dataset(config)
     task, group = task_of(schema), None if whole else GROUPED.get(config.name)
     first, second = table_splits(config) if config.name == HUB else (config.root, config.test_root)
-    rows, sites, remarks, persons = _encoded_rows(config, first, schema, site_column)
+    rows, sites, remarks, persons = encoded_rows(config, first, schema, site_column)
     both = rows
     if second is not None:
         column = site_column if whole else None
-        others, elsewhere, more, theirs = _encoded_rows(config, second, schema, column, "dataset.test_root")
+        others, elsewhere, more, theirs = encoded_rows(config, second, schema, column, "dataset.test_root")
         if others.unit is not None:
             numbers = _same_numbers(persons, theirs)
             others = replace(others, unit=numbers[others.unit])
@@ -629,22 +629,6 @@ def _divided(rows: Examples, task: Task, fraction: float, seed: int) -> tuple[np
     return np.flatnonzero(~tested), np.flatnonzero(tested)
 
 
-def encoded_rows(
-    config: DatasetConfig,
-    root: str | None,
-    schema: TableSchema,
-    site_column: str | None = None,
-    option: str = "dataset.root",
-    on_node: bool = False,
-) -> tuple[Examples, tuple[str, ...], tuple[str, ...]]:
-    """All rows of the file ``root``, which ``option`` names (of a set of the hub: of the split ``root``), or of an
-    installed table, the names of their sites, and a warning for each column of which many cells are lost; from the
-    cache where they were encoded before. on_node: nothing that the cells say ends a run, which a server would see;
-    `init` has refused lost columns. Raises `DataError` (a column is lost, too) and `OptionError`.
-    """
-    return _encoded_rows(config, root, schema, site_column, option, on_node)[:3]
-
-
 def _same_numbers(persons: np.ndarray, others: np.ndarray) -> np.ndarray:
     """int64 [m]: numbers for the persons of a second file, whose own are its places: a person of the first file has
     that file's number in both, and nobody else has it. persons, others: digests, uint8 [n, 16] and [m, 16].
@@ -653,7 +637,7 @@ def _same_numbers(persons: np.ndarray, others: np.ndarray) -> np.ndarray:
     return np.array([known.setdefault(digest.tobytes(), len(known)) for digest in others], np.int64)
 
 
-def _encoded_rows(
+def encoded_rows(
     config: DatasetConfig,
     root: str | None,
     schema: TableSchema,
@@ -661,7 +645,12 @@ def _encoded_rows(
     option: str = "dataset.root",
     on_node: bool = False,
 ) -> tuple[Examples, tuple[str, ...], tuple[str, ...], np.ndarray]:
-    """As `encoded_rows`, and digests of the persons' names by number (uint8 [persons, 16])."""
+    """All rows of the file ``root``, which ``option`` names (of a set of the hub: of the split ``root``), or of an
+    installed table, the names of their sites, a warning for each column of which many cells are lost, and digests of
+    the persons' names by number (uint8 [persons, 16]); from the cache where they were encoded before. on_node: nothing
+    that the cells say ends a run, which a server would see; `init` has refused lost columns. Raises `DataError` (a
+    column is lost, too) and `OptionError`.
+    """
     identity: dict[str, Any] = {"name": config.name, "schema": schema.digest, "site": site_column}
     if config.name in OWN_FILES:
         if root is None:

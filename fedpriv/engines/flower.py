@@ -19,7 +19,6 @@ from flwr.serverapp import Grid
 from fedpriv.client.memories import Book, Memories, collect_entries
 from fedpriv.client.memory import FileStore
 from fedpriv.common.doing import counted
-from fedpriv.common.files import write_atomic
 from fedpriv.common.places import ROOT
 from fedpriv.common.systems import cores
 from fedpriv.config.schema import Config
@@ -44,13 +43,11 @@ class FileMemories:
         return Memories(clients, lambda client: self._file(client).read_bytes())
 
     def restore(self, memories: Mapping[int, bytes]) -> None:
-        self.folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self.folder.mkdir(mode=0o700, exist_ok=True)
         for path in self.folder.glob("*.safetensors"):
             if int(path.stem) not in memories:
                 path.unlink()
         for client in counted("putting back clients", list(memories)):
-            write_atomic(self._file(client), memories[client])
+            FileStore(self.folder, client).write(memories[client])
 
     def _file(self, client: int) -> Path:
         return self.folder / f"{client}.safetensors"

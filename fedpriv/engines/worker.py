@@ -55,6 +55,7 @@ from fedpriv.config.sum_checks import release_digest
 from fedpriv.data import FederatedData
 from fedpriv.data.load import check_declared, load_federated
 from fedpriv.engines.grid import empty_context, memory_folder
+from fedpriv.mechanisms.clipped_sums import made_up
 from fedpriv.mechanisms.device_errors import failed
 from fedpriv.mechanisms.step_gradients import StepGradient
 from fedpriv.mechanisms.tasks import Classification, NextToken, Nothing, with_loss
@@ -348,18 +349,20 @@ class Worker:
         return {option: path for option, path in named.items() if path is not None}
 
     def _try(self, trainer: SequentialTrainer) -> None:
-        """Trains on made-up examples, all zero, of the data's form. Raises `OptionError` where that raises: a client
+        """Trains on made-up examples of the data's form. Raises `OptionError` where that raises: a client
         whose training raises has a zero update (`Participation`), so what always raises would train nothing.
         """
         inputs, rows = self._normalised(np.arange(0)).inputs, max(2, self.config.local.batch_size)
-        made = LocalData(inputs.new_zeros(rows, *inputs.shape[1:]), self.model.task.blank(rows))
+        random, vocabulary = torch.Generator().manual_seed(0), self.model.vocabulary
+        drawn = made_up(rows, *inputs.shape[1:], vocabulary=vocabulary, random=random)
+        made = LocalData(drawn.to(inputs), self.model.task.blank(rows))
         try:
             trainer.train_all([Training(self.initial_model, made, np.random.default_rng(0))])
         except OptionError:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             option, path = next(iter(self.foreign.items()))
-            words = f"on {rows} made-up examples, all zero, training raises {type(error).__name__}: {error}"
+            words = f"on {rows} made-up examples training raises {type(error).__name__}: {error}"
             raise OptionError(option, path, f"{words}; allowed: code that trains on any data of this form") from error
 
     @cached_property

@@ -419,7 +419,7 @@ class SequentialTrainer:
         told = Told(self.round, self.num_rounds, self.lr, self.config, asked.rng, asked.proximal_mu)
         try:
             loss = code_at("local.train", path)(own, asked.data.inputs.to(device), asked.data.targets.to(device), told)
-        except (FedprivError, SystemExit) as error:  # as any other of the function's
+        except FedprivError as error:  # as any other of the function's
             raise RuntimeError(f"{type(error).__name__}: {error}") from error
         ends = [parameter.detach().reshape(-1).float() for parameter in own.parameters()]
         if (left := sum(map(len, ends))) != len(model.theta):
