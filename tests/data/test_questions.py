@@ -86,7 +86,9 @@ def test_answers_without_noise_are_the_true_ones() -> None:
     assert found["quantiles:age:0.1:0.5:0.9"] == pytest.approx(np.quantile(age, (0.1, 0.5, 0.9)), abs=100 / 256)
 
 
-@pytest.mark.parametrize(("low", "high", "bins"), [(0, 100, 20), (18, 98, 10), (0, 250, 50), (-0.3, 0.6, 9), (-90, 90, 6)])
+@pytest.mark.parametrize(
+    ("low", "high", "bins"), [(0, 100, 20), (18, 98, 10), (0, 250, 50), (-0.3, 0.6, 9), (-90, 90, 6)]
+)
 def test_a_number_at_an_edge_is_in_the_bin_that_begins_there(low: float, high: float, bins: int) -> None:
     """As float32 has it: 35 of 0 to 100 is a little less, and everybody of 35 was counted among the younger."""
     schema = schema_of({"columns": {"age": {"range": [low, high]}}}, "test")
