@@ -60,7 +60,7 @@ from fedpriv.data.regressions import HAZARD_INTERVALS, MOST_COEFFICIENTS, Groups
 from fedpriv.data.regressions import Column as Regressor
 from fedpriv.data.scores import BINS, Residuals, Scores
 from fedpriv.data.scores import MOST_BINS as MOST_SCORE_BINS
-from fedpriv.data.survival import INTERVALS, MOST_INTERVALS, LifeTable
+from fedpriv.data.survival import AT_AN_EDGE, INTERVALS, MOST_INTERVALS, LifeTable
 from fedpriv.data.table_schema import Column, TableSchema
 
 Kind = Literal[
@@ -413,7 +413,7 @@ class _Builder:
             raise self.wrong(
                 f"the end {given[0]} must be above 0 and at most {high:g}, the range's end; allowed: {form}"
             )
-        return lambda scaled: low + (scaled + 1) / 2 * (high - low), until, given[1] if len(given) > 1 else None
+        return lambda scaled: as_written(scaled, low, high), until, given[1] if len(given) > 1 else None
 
     def _survival(self) -> Question:
         form = "survival:TIME:EVENT, then if wanted a column of categories, the end and a number of intervals"
@@ -505,9 +505,8 @@ class _Builder:
         names = tuple(f"{left:g} to {right:g}" for left, right in itertools.pairwise(edges))
 
         def places(values: Values) -> np.ndarray:
-            missing = np.isnan(values[name])
-            place = np.floor((np.where(missing, 0, values[name]) + 1) / 2 * number).astype(np.int64)
-            return np.where(missing, -1, place.clip(0, number - 1))
+            numbers = as_written(values[name], low, high) + AT_AN_EDGE * (high - low)
+            return np.where(np.isnan(numbers), -1, np.searchsorted(edges[1:-1], numbers, side="right"))
 
         return Question.of_places(self.text, (name,), names, places)
 
@@ -546,6 +545,14 @@ class _Builder:
             raise self.wrong(f"{len(shares)} shares; allowed: {MOST_SHARES}")
         step = getattr(self.column(name), "step", None)  # a target has none
         return Question.of_bins(self.text, name, Bins.of_range(low, high, step, shares))
+
+
+def as_written(scaled: np.ndarray, low: float, high: float) -> np.ndarray:
+    """The numbers [n] of a column's range that are ``scaled`` to [-1, 1] in float32: to the last decimal that float32
+    tells apart, so that 35 is 35 again, and stands in the bin that begins there.
+    """
+    digits = min(300, -math.ceil(math.log10((high - low) * 2.0**-23)))
+    return np.round(low + (scaled + 1) / 2 * (high - low), digits)
 
 
 def _at_least_one(number: np.ndarray) -> np.ndarray:

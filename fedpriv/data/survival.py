@@ -45,6 +45,8 @@ Z = NormalDist().inv_cdf(0.975)
 CLEAR = 4.0
 #: Intervals where none are asked for, and at most.
 INTERVALS, MOST_INTERVALS = 24, 500
+#: Numbers so near to an edge, in parts of all, are it: edges are rounded too.
+AT_AN_EDGE = 1e-9
 
 
 def factor(size: int) -> tuple[np.ndarray, float]:
@@ -93,8 +95,9 @@ class LifeTable:
         k, groups = self.intervals, np.zeros(len(times), np.int64) if groups is None else groups
         (left, length), (right, longer) = factor(k), factor(k + 1)
         known = np.isfinite(times) & np.isin(events, (0, 1)) & (groups >= 0) & (groups < len(self._each))
-        place = np.searchsorted(self.times, np.where(known, times, 0.0), side="left").clip(0, k - 1)
-        place = np.where(np.where(known, times, 0.0) >= self.until, k, place)
+        until = np.where(known, times, 0.0) / self.until
+        place = np.searchsorted(self.times / self.until + AT_AN_EDGE, until, side="left").clip(0, k - 1)
+        place = np.where(until >= 1 - AT_AN_EDGE, k, place)
         event = known & (events == 1) & (place < k)
         vectors = np.zeros((len(times), len(self._each), 2 * k + 1))
         rows = np.flatnonzero(event)

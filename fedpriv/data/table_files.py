@@ -159,6 +159,8 @@ def _as_public(table: pa.Table, site: SiteForm, path: Path, schema: TableSchema 
             continue
         encoded = table.column(place).combine_chunks().dictionary_encode()
         cells = encoded.dictionary.to_pylist()
+        if pa.types.is_floating(encoded.dictionary.type):  # as `Cells` has them, whichever are replaced: 0.1 of 32 bits
+            cells = [str(cell) for cell in encoded.dictionary.to_numpy(zero_copy_only=False)]
         if gone and any(canonical(str(cell)) in gone for cell in cells):
             kept = pa.array([None if canonical(str(cell)) in gone else place for place, cell in enumerate(cells)])
             encoded = pa.DictionaryArray.from_arrays(kept.cast(pa.int32()).take(encoded.indices), encoded.dictionary)
@@ -227,20 +229,33 @@ def frame_columns(table: Any, names: Sequence[str] | None = None, sign: str = ".
 
 
 def _array(column: Any, sign: str) -> Any:
-    """Of cells of several plain types, as an object column has them, or of numbers beyond 64 bits: of their texts, as
-    a CSV file would hold them.
+    """Of cells of several types, as an object column has them, or of numbers beyond 64 bits: of their texts, as a CSV
+    file would hold them. What pyarrow makes of such cells together is no function of each (1 beside 0.5 is 1.0), and a
+    row more would change the others.
     """
     import pyarrow as pa
 
-    try:
+    if getattr(column, "dtype", np.dtype(object)) != np.dtype(object):
         return pa.array(column, from_pandas=True)
-    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
-        numbers = (float, decimal.Decimal, np.floating)
-        plain = (str, int, datetime.date, np.bool_, np.integer, np.datetime64, type(None), *numbers)
-        if not all(isinstance(cell, plain) or type(cell).__name__ == "NAType" for cell in column):  # pandas.NA
-            raise
-        texts = (str(cell).replace(".", sign) if isinstance(cell, numbers) else cell for cell in column)
-        return pa.array([None if text is None else str(text) for text in texts], pa.string())
+    numbers = (float, decimal.Decimal, np.floating)
+    plain = (str, int, datetime.date, np.bool_, np.integer, np.datetime64, type(None), *numbers)
+    cells = [None if _is_gone(cell, (np.datetime64, *numbers)) else cell for cell in column]
+    kinds = {(type(cell), getattr(cell, "tzinfo", None)) for cell in cells if cell is not None}
+    exact = {str, int, float, bool, datetime.date, datetime.datetime}
+    together = len(kinds) < 2 and {kind for kind, _ in kinds} <= exact
+    if together or not all(isinstance(cell, plain) for cell in cells):
+        try:
+            return pa.array(column, from_pandas=True)
+        except OverflowError:
+            if not together:
+                raise
+    texts = (str(cell).replace(".", sign) if isinstance(cell, numbers) else cell for cell in cells)
+    return pa.array([None if text is None else str(text) for text in texts], pa.string())
+
+
+def _is_gone(cell: Any, numbers: tuple[type, ...]) -> bool:
+    """Whether a cell of a frame is none: None, NaN, and what pandas has for it."""
+    return type(cell).__name__ in ("NoneType", "NAType", "NaTType") or (isinstance(cell, numbers) and cell != cell)
 
 
 def _check_kind(where: Path | str, name: str, kind: Any) -> None:

@@ -406,9 +406,10 @@ class Cells:
         """The different texts of a column of texts, without blanks around them."""
         from pyarrow import compute, types
 
-        if not (types.is_string(self.type) or types.is_large_string(self.type)):
+        kinds = types.is_string, types.is_large_string, types.is_string_view
+        if not any(kind(self.type) for kind in kinds):
             return []
-        trimmed = compute.utf8_trim_whitespace(self.column.unique().drop_null())
+        trimmed = compute.utf8_trim_whitespace(self.column.cast("string").unique().drop_null())
         return list(compute.utf8_normalize(trimmed, "NFC").unique().to_pylist())
 
     def codes(self, values: tuple[str, ...]) -> tuple[np.ndarray, np.ndarray]:

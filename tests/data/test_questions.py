@@ -6,12 +6,14 @@ import math
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from scipy.stats import norm
 
 from fedpriv.common.errors import OptionError
 from fedpriv.data.asked import KEPT, Answer, Asks, answers, contributions
 from fedpriv.data.questions import ALL_EDGES, MOST_BINS, OWN, ROWS, Bins, Values, parse, root, weights
+from fedpriv.data.table_rows import encode
 from fedpriv.data.table_schema import schema_of
 from tools import quantile_figure
 
@@ -82,6 +84,20 @@ def test_answers_without_noise_are_the_true_ones() -> None:
     assert found["linear:weight:age:sex:ill"] == pytest.approx(np.linalg.lstsq(design, weight[known])[0])
     assert found["table:sex:ill"] == pytest.approx(np.histogram2d(raw["sex"], raw["ill"], (3, 2))[0].ravel())
     assert found["quantiles:age:0.1:0.5:0.9"] == pytest.approx(np.quantile(age, (0.1, 0.5, 0.9)), abs=100 / 256)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "bins"), [(0, 100, 20), (18, 98, 10), (0, 250, 50), (-0.3, 0.6, 9), (-90, 90, 6)]
+)
+def test_a_number_at_an_edge_is_in_the_bin_that_begins_there(low: float, high: float, bins: int) -> None:
+    """As float32 has it: 35 of 0 to 100 is a little less, and everybody of 35 was counted among the younger."""
+    schema = schema_of({"columns": {"age": {"range": [low, high]}}}, "test")
+    questions = parse((f"histogram:age:{bins}",), schema)
+    table = pa.table({"age": np.linspace(low, high, bins + 1)[:-1].round(9)})
+    rows = encode(table, schema, "test")
+    asks = Asks(questions[0].names, questions, schema)
+    counts = asks.total(rows.inputs, np.zeros(bins, np.float32), None)
+    assert counts == pytest.approx(np.ones(bins), rel=1e-3)
 
 
 def test_rows_with_a_missing_number_count_for_nothing() -> None:

@@ -116,6 +116,21 @@ def test_the_auc_does_not_suffer_from_bins_where_scores_are_low() -> None:
     assert said(TWO, p, y)["AUC"][0] == pytest.approx(metrics.roc_auc_score(y, p[:, 1]), abs=0.005)
 
 
+def test_of_few_different_scores_it_is_said_that_no_interval_holds() -> None:
+    """0.2 and 0.25 lie in one bin, 0.6 and 0.65 in another: the AUC is 0.75, and bins of 500 scores say so."""
+    rng, scores = np.random.default_rng(3), np.array([0.2, 0.25, 0.6, 0.65])
+    y = (rng.random(20_000) < 0.3).astype(int)
+    p = np.where(
+        y == 1, rng.choice(scores, 20_000, p=[0.1, 0.2, 0.3, 0.4]), rng.choice(scores, 20_000, p=[0.4, 0.3, 0.2, 0.1])
+    )
+    both = np.stack([1 - p, p], axis=1)
+    assert said(TWO, both, y)["AUC"][2] < 0.72 < 0.74 < metrics.roc_auc_score(y, p)
+    remarks = TWO.answer(TWO.vectors(both, y).sum(axis=0), 0.0)["remarks"]
+    assert "of a model that says few different ones no interval holds the AUC" in remarks[0]
+    low, high = said(Scores(("no", "yes"), bins=500), both, y)["AUC"][1:]
+    assert low < metrics.roc_auc_score(y, p) < high
+
+
 def test_a_model_without_use_has_an_auc_of_a_half_and_a_perfect_one_of_one() -> None:
     y = np.random.default_rng(2).integers(0, 2, 900)
     alike = said(TWO, np.full((900, 2), 0.3), y)

@@ -8,13 +8,15 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from scipy import stats
 
 from fedpriv.common.errors import OptionError
-from fedpriv.data.asked import answers, contributions
+from fedpriv.data.asked import Asks, answers, contributions
 from fedpriv.data.questions import ROWS, Values, parse
 from fedpriv.data.survival import CLEAR, Curve, LifeTable, Z, factor, log_rank
+from fedpriv.data.table_rows import encode
 from fedpriv.data.table_schema import schema_of
 from fedpriv.privacy.gaussian_dp import gaussian_mu
 from tools import inference_figure
@@ -301,6 +303,25 @@ def test_the_event_is_the_positive_class(positive: str | None) -> None:
     gone = at_risk[:-1] - at_risk[1:] - d
     assert found.values == pytest.approx(np.cumprod(1 - d / (at_risk[:-1] - gone / 2)))
     assert found.names[0] == "at 5" and found.names[-1] == "at 60"
+
+
+@pytest.mark.parametrize(
+    "text", ["survival:months:died:60:24", "survival:months:died:60:60", "hazards:months:died:sex"]
+)
+def test_who_dies_at_the_end_of_an_interval_dies_in_it(text: str) -> None:
+    """As float32 has the month 7.5: of 60 months by 2.5 every third death was counted in the interval behind it."""
+    columns = {"months": {"range": [0, 60]}, "died": {"values": ["no", "yes"]}, "sex": {"values": ["f", "m"]}}
+    target = {"task": "survival", "time": "months", "event": "died", "until": 60, "classes": ["no", "yes"]}
+    of_a_target = {"columns": {"sex": columns["sex"]}, "target": target}
+    months = np.arange(1, 61) if text.endswith("60") else np.arange(1, 25) * 2.5
+    values = {"months": months / 30 - 1, "died": np.ones(len(months), int), "sex": np.arange(len(months)) % 2}
+    table = pa.table({"months": months, "died": ["yes"] * len(months), "sex": [*"fm"] * (len(months) // 2)})
+    for schema in (schema_of(one, "test") for one in ({"columns": columns}, of_a_target)):
+        questions = parse((text,), schema)
+        rows, asks = encode(table, schema, "test"), Asks(("",), questions, schema)
+        assert rows.targets is not None
+        found = contributions(questions, asks.values(rows.inputs, rows.targets), None)
+        assert found == pytest.approx(contributions(questions, values, None), abs=1e-6)
 
 
 def test_groups_have_curves_of_their_own() -> None:

@@ -169,6 +169,16 @@ def test_a_frame_is_the_same_in_every_format(name: str, tmp_path: Path) -> None:
     assert len(found) == (5 if name in NOT_SAVED else 6)
 
 
+@pytest.mark.parametrize("more", [0.5, "b", True, 5, np.nan, None, pandas.Timestamp("2024-01-31 12:00")])
+@pytest.mark.parametrize("first", [1, 2.0, np.float32(0.1), np.nan, True, "a", datetime.datetime(2024, 1, 31)])
+@pytest.mark.parametrize("said", [{"text": "hashed", "dims": 64}, {"values": ["true", "0.1", "a"]}])
+def test_a_cell_is_read_alike_whatever_stands_below_it(said: dict[str, Any], first: Any, more: Any) -> None:
+    """A column's type follows from all its cells, so a person more would otherwise change the inputs of all others."""
+    schema, cells = schema_of({"columns": {"note": said}}, "test"), ["a" if more == 5 else first, first, more]
+    alone, beside = (encoded({"note": pandas.Series(some, dtype=object)}, schema) for some in (cells[:-1], cells))
+    assert alone.inputs.tolist() == beside.inputs[:-1].tolist()
+
+
 def test_marks_are_of_their_column_s_kind() -> None:
     """9999 is no date: as days it is 1997-05-18, on which people are born; and 1900-01-01 is no number."""
     for name in ("a mark that is no day", "a mark that is no number", "a truth value that is a mark"):
