@@ -78,8 +78,10 @@ class MaskedSum:
         return Outgoing(self.site.num_examples, blobs=blobs)
 
     def expect(self, request: Request, received: np.ndarray) -> None:
-        """Before training in TRAIN: the model is the one that was signed, and nothing has left in this sum."""
+        """Before training in TRAIN: options and model are those that were signed, and nothing has left in this sum."""
         member = self._state(request, read_memory(self.site.store))
+        if member.session.options != self.site.options_digest:  # of a guard, whose policy has changed
+            raise SumRefused("this machine's options are others than the members of this sum have signed")
         theta = model_text(received, request.options.get(CLIP_NORM))
         sealed = _by_client(request, SEALED, member.settled_group().peers(self.site.client))
         rules.same_model(member.session, theta)
