@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -344,6 +345,30 @@ def test_after_its_shares_a_node_keeps_its_answer_alone(network: Machines) -> No
     first, repeated, *others = again
     assert not first.has_error() and first.content[UNMASK] == repeated.content[UNMASK]
     assert [reply.error.code for reply in others] == [Refusal.STALE, Refusal.UNSAFE_SUM, Refusal.UNSAFE_SUM]
+
+
+def test_what_a_killed_process_had_written_is_gone_when_the_secrets_are(network: Machines) -> None:
+    """Killed before its bytes become the state: beside it lies a file with all keys of the sum."""
+    secrets: list[bytes] = []
+    replace = os.replace
+
+    def killed(source: Path, target: Path) -> None:
+        if Path(target).parent.name == "runs":
+            raise OSError
+        replace(source, target)
+
+    def hear(message: Message, deliver: Callable[..., Message]) -> Message:
+        if told(message)[0] == TRAIN:
+            secrets.append(kept(network)["secret"].encode())
+            with pytest.MonkeyPatch.context() as patched:
+                patched.setattr(os, "replace", killed)
+                patched.setattr(Path, "unlink", lambda *given, **named: None)
+                assert deliver().has_error()
+        return deliver()
+
+    network.serve(network.overrides(f"{RUN} num_rounds=1"), at_node_0(hear))
+    files = [path for path in network.data(0).rglob("*") if path.is_file()]
+    assert not [path for path in files if secrets[0] in path.read_bytes()]
 
 
 def allow(network: Machines, **changes: Any) -> None:
