@@ -9,14 +9,18 @@ answer.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property, lru_cache
+from pathlib import Path
 
 import numpy as np
 import torch
+from safetensors import SafetensorError
 
 from fedpriv.client.contract import Site
 from fedpriv.client.memory import ClientMemory, StaleRequest, Waiting, read_memory, repeated_answer
+from fedpriv.common.files import write_atomic
 from fedpriv.common.identities import Identity, new_identity
 from fedpriv.common.messages import (
     ATTEMPTS_PER_START,
@@ -48,6 +52,7 @@ from fedpriv.secure_sum.member import Member, join
 from fedpriv.secure_sum.sum_session import SumRefused, SumSession, model_text, session_of
 
 _STATE = "sum"  # where the memory holds it, among what waits
+_CLOSED = ".closed"  # beside a state that made room: until where its sums are closed
 
 
 class MaskedSum:
@@ -78,8 +83,10 @@ class MaskedSum:
         return Outgoing(self.site.num_examples, blobs=blobs)
 
     def expect(self, request: Request, received: np.ndarray) -> None:
-        """Before training in TRAIN: the model is the one that was signed, and nothing has left in this sum."""
+        """Before training in TRAIN: options and model are those that were signed, and nothing has left in this sum."""
         member = self._state(request, read_memory(self.site.store))
+        if member.session.options != self.site.options_digest:  # of a guard, whose policy has changed
+            raise SumRefused("this machine's options are others than the members of this sum have signed")
         theta = model_text(received, request.options.get(CLIP_NORM))
         sealed = _by_client(request, SEALED, member.settled_group().peers(self.site.client))
         rules.same_model(member.session, theta)
@@ -170,6 +177,31 @@ class MaskedSum:
             raise SumRefused("this machine has no identity-key and peer-keys")
         seed = self.site.seed
         return Identity(_simulated(seed, self.site.client)[0], _Simulated(seed, self.site.population))
+
+
+def kept(path: Path) -> bytes | None:
+    """A run's state, or what `make_room` has left of it."""
+    return next((one.read_bytes() for one in (path, path.with_suffix(_CLOSED)) if one.exists()), None)
+
+
+def make_room(own: Path, most: int) -> None:
+    """Keeps the newest states of the folder, ``most`` runs' with the ``own``. Of one that has uploaded in a sum, its
+    place stays: who joins a sum again answers for two groups, of which `fedpriv.secure_sum.rules` says one.
+    """
+    others = sorted((path for path in own.parent.glob("*.safetensors") if path != own), key=_changed)
+    for path in others[: max(0, len(others) + 1 - most)]:
+        with suppress(SafetensorError):  # a damaged one
+            waiting = ClientMemory.from_bytes(path.read_bytes()).waiting
+            if waiting is not None and _STATE in waiting.tensors and _read(waiting).uploaded:
+                place_alone = ClientMemory(waiting=Waiting(waiting.round, waiting.attempt, {}))
+                write_atomic(path.with_suffix(_CLOSED), place_alone.to_bytes(), mode=0o600)
+        path.unlink(missing_ok=True)
+
+
+def _changed(path: Path) -> int:
+    with suppress(OSError):
+        return path.stat().st_mtime_ns
+    return 0
 
 
 @lru_cache(maxsize=1)

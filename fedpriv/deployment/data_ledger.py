@@ -40,7 +40,7 @@ import os
 import secrets
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -328,9 +328,14 @@ def signer_of(key_file: Path, option: str) -> Signer:
 
 
 class DataLedger:
-    """One data folder's ledger. Use `held`: writing requires the lock. signer: the node's identity, if it has one."""
+    """One data folder's ledger. Use `held`: writing requires the lock. signer: the node's identity, if it has one.
+
+    Raises `LedgerRefused` for a counter inside the data folder.
+    """
 
     def __init__(self, data: Path, counter: Path, signer: Signer | None = None) -> None:
+        if Path(os.path.realpath(data)) in Path(os.path.realpath(counter)).parents:
+            raise LedgerRefused(f"{counter}: must lie outside the data folder {data}, or one copy would restore both")
         self.folder, self.counter, self.signer = data / PRIVATE, counter, signer
         self._lines = JsonLines(self.folder / "ledger.jsonl", fsync=True, mode=0o600)
         self._account = RunningAccount(self.folder / "account.json")
@@ -347,8 +352,6 @@ class DataLedger:
         accounting: how its releases are composed; None: fixed by the first policy passed to `settle`.
         """
         ledger = cls(data, counter)
-        if Path(os.path.realpath(data)) in Path(os.path.realpath(counter)).parents:
-            raise LedgerRefused(f"{counter}: must lie outside the data folder {data}, or one copy would restore both")
         if not counter.exists() and ledger._lines.path.exists() and (known := ledger._all()).tie.lines == 1:
             ledger._known = known  # an earlier call was killed in the middle
             _make_private(counter.parent)
@@ -385,8 +388,13 @@ class DataLedger:
         thorough: read from its first line, and compare the running account with it.
         """
         self._require_folder()
-        with private_file(self.folder / "lock") as file:
+        with private_file(self.folder / "lock") as file, ExitStack() as stack:
             wait_for_lock(file, self.folder)
+            with suppress(OSError):  # of copies of the folder, one at a time: whoever changes it makes the others old
+                counter = os.fdopen(os.open(self.counter, os.O_RDWR | AS_IT_IS), "r+b")
+                wait_for_lock(stack.enter_context(counter), self.counter)
+            for left in self.folder.glob("*/.*.safetensors.*"):  # by a process that was killed; with a sum's secrets
+                left.unlink()
             if self._check(thorough):
                 self.confirm()  # its writer was killed before confirming; nothing leaves before that
             elif self._known.chains:

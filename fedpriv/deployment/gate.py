@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -20,6 +20,7 @@ from torch import nn
 from fedpriv.client.base import Client
 from fedpriv.client.build import ClientMaker, client_class, may_keep_statistics
 from fedpriv.client.contract import BudgetSpent, Charge
+from fedpriv.client.masked_sum import kept, make_room
 from fedpriv.client.memory import ClientMemory, read_memory
 from fedpriv.common.errors import OptionError, PolicyRefused
 from fedpriv.common.files import fsync_folder, staged
@@ -211,12 +212,6 @@ def _model_form(config: Config) -> nn.Module:
         return build_model(chosen, shape, outputs, 0, text, False, statistics, baseline)
 
 
-def _changed(path: Path) -> int:
-    with suppress(OSError):
-        return path.stat().st_mtime_ns
-    return 0
-
-
 class Gate:
     """The only way out of a node while a message is answered: the client's store, and the check before its work."""
 
@@ -270,7 +265,7 @@ class Gate:
     # --- the client's store ----------------------------------------------------------------------------------
 
     def read(self) -> bytes | None:
-        return self._path.read_bytes() if self._path.exists() else None
+        return kept(self._path)
 
     def keep(self, memory: ClientMemory) -> None:
         """Ledger, then state, then counter, each on the disk before the next; the message leaves after all of them.
@@ -296,9 +291,7 @@ class Gate:
         if not folder.exists():
             folder.mkdir(mode=0o700)
             fsync_folder(folder.parent)
-        others = sorted((path for path in folder.glob("*.safetensors") if path != self._path), key=_changed)
-        for path in others[: max(0, len(others) + 1 - MOST_STATES)]:
-            path.unlink(missing_ok=True)
+        make_room(self._path, MOST_STATES)
 
     def audit(self) -> None:
         """Canaries beside what was booked, where the policy names `in_run_audit`; nothing of them leaves."""
@@ -312,6 +305,6 @@ class Gate:
         releases = exchange == TRAIN or (exchange == STATISTICS and self._client.statistics.names)
         if self._booked or not releases:  # neither keys nor empty statistics are a release
             return
-        kept = self._before.answer if exchange == TRAIN else self._before.waiting
-        if kept is None or (kept.round, kept.attempt) != (request.round, request.attempt):
+        earlier = self._before.answer if exchange == TRAIN else self._before.waiting
+        if earlier is None or (earlier.round, earlier.attempt) != (request.round, request.attempt):
             raise PolicyRefused("the method released something that it did not book")

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedpriv.client.contract import Site
-from fedpriv.client.masked_sum import MaskedSum
+from fedpriv.client.masked_sum import MaskedSum, kept, make_room
 from fedpriv.client.memory import ClientMemory
 from fedpriv.common.files import fsync_folder, staged
 from fedpriv.common.identities import Identity
@@ -35,16 +35,14 @@ class SumStore:
         self._path = self._folder / f"{name}.safetensors"
 
     def read(self) -> bytes | None:
-        return self._path.read_bytes() if self._path.exists() else None
+        return kept(self._path)
 
     def keep(self, memory: ClientMemory) -> None:
         """Bytes, ledger, state, counter, each on the disk before the next."""
         if not self._folder.exists():
             self._folder.mkdir(mode=0o700)
             fsync_folder(self._folder.parent)
-        others = sorted(self._folder.glob("*.safetensors"), key=lambda path: path.stat().st_mtime_ns)
-        for path in [path for path in others if path != self._path][: max(0, len(others) - MOST_SUMS)]:
-            path.unlink(missing_ok=True)
+        make_room(self._path, MOST_SUMS)
         with ExitStack() as stack:
             stack.enter_context(staged(self._path, memory.to_bytes(), mode=0o600))
             if self.book is not None:

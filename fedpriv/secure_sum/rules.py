@@ -32,6 +32,9 @@ the keys).
    same way around the ring, to the next of A each time, which leaves none of A out.
 4. K is large enough: of the signers, at least the floor of survivors, all but m are in A: they sign after uploading.
 
+Who has uploaded joins the sum no second time, also where its machine has made room for other runs' states: it would be
+honest in two groups (`fedpriv.client.masked_sum.make_room`).
+
 Whoever is counted (members, roster, survivors, signers) is a peer that this client's own machine knows (`members`).
 """
 

@@ -254,6 +254,30 @@ def test_a_whole_line_behind_the_counter_counts(ledger: DataLedger) -> None:
     assert opened(ledger) == 2
 
 
+def test_of_two_copies_at_once_one_lets_a_message_out(
+    ledger: DataLedger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each has a lock of its own, and both are what the counter attests when their messages come."""
+    monkeypatch.setattr("fedpriv.deployment.data_ledger.PATIENCE", 0.1)
+    shutil.copytree(ledger.folder.parent, tmp_path / "copy")
+    copy = DataLedger(tmp_path / "copy", ledger.counter)
+    with ledger.held():
+        with pytest.raises(LedgerRefused, match="another process"):
+            release(copy, 1)
+        ledger.append(booked(1), "run")
+        ledger.confirm()
+    with pytest.raises(LedgerRefused, match="older copy"):
+        release(copy, 1)
+
+
+def test_a_counter_that_moved_into_the_data_folder_is_refused(ledger: DataLedger) -> None:
+    """One backup would restore both, and what was spent since would be forgotten."""
+    inside = ledger.folder.parent / "counter.json"
+    shutil.copy(ledger.counter, inside)
+    with pytest.raises(LedgerRefused, match="outside the data folder"):
+        opened(DataLedger(ledger.folder.parent, inside))
+
+
 def test_one_process_at_a_time(ledger: DataLedger, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fedpriv.deployment.data_ledger.PATIENCE", 0.1)
     with ledger.held(), pytest.raises(LedgerRefused, match="another process"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -294,6 +295,32 @@ def test_no_option_makes_a_second_set_of_keys(network: Machines) -> None:
         assert asker(network, overrides)(1, **(asked | other)).error.code == Refusal.UNSAFE_SUM
 
 
+def test_a_node_that_is_made_to_forget_a_sum_does_not_join_it_again(
+    network: Machines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Keys of other runs cost nothing. Who joins twice answers twice: a member that was named a survivor and uploaded
+    nothing could be left out the second time, its key opens, and so does a first sum of fewer than the floor.
+    """
+    monkeypatch.setattr("fedpriv.deployment.gate.MOST_STATES", 2)
+    overrides = network.overrides(f"{RUN} num_rounds=1 engine.round_timeout=1")
+    asked = {"exchange": KEYS, "members": [0, 1, 2, 3], "model-digest": bytes(32), "key-attempt": 0}
+    heard: list[Message] = []
+    again: list[Message] = []
+
+    def hear(message: Message, deliver: Callable[..., Message]) -> Message | None:
+        if told(message)[0] == KEYS:
+            heard.append(message)
+        if told(message)[0] == CONFIRM:
+            for number in range(3):
+                assert not asker(network, overrides, name=f"{number:032x}")(1, **asked).has_error()
+            again.append(deliver(heard[0]))
+        return None
+
+    network.serve(overrides, at_node_0(hear))
+    assert [reply.error.code for reply in again] == [Refusal.STALE]
+    assert len([*(network.data(0) / ".fedpriv" / "runs").glob("*.safetensors")]) == 2
+
+
 def test_no_graph_is_sought_for_members_that_nobody_knows(network: Machines, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its cost grows with their number, which a server would choose."""
     sought: list[int] = []
@@ -344,6 +371,30 @@ def test_after_its_shares_a_node_keeps_its_answer_alone(network: Machines) -> No
     first, repeated, *others = again
     assert not first.has_error() and first.content[UNMASK] == repeated.content[UNMASK]
     assert [reply.error.code for reply in others] == [Refusal.STALE, Refusal.UNSAFE_SUM, Refusal.UNSAFE_SUM]
+
+
+def test_what_a_killed_process_had_written_is_gone_when_the_secrets_are(network: Machines) -> None:
+    """Killed before its bytes become the state: beside it lies a file with all keys of the sum."""
+    secrets: list[bytes] = []
+    replace = os.replace
+
+    def killed(source: Path, target: Path) -> None:
+        if Path(target).parent.name == "runs":
+            raise OSError
+        replace(source, target)
+
+    def hear(message: Message, deliver: Callable[..., Message]) -> Message:
+        if told(message)[0] == TRAIN:
+            secrets.append(kept(network)["secret"].encode())
+            with pytest.MonkeyPatch.context() as patched:
+                patched.setattr(os, "replace", killed)
+                patched.setattr(Path, "unlink", lambda *given, **named: None)
+                assert deliver().has_error()
+        return deliver()
+
+    network.serve(network.overrides(f"{RUN} num_rounds=1"), at_node_0(hear))
+    files = [path for path in network.data(0).rglob("*") if path.is_file()]
+    assert not [path for path in files if secrets[0] in path.read_bytes()]
 
 
 def allow(network: Machines, **changes: Any) -> None:

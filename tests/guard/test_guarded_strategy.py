@@ -69,6 +69,20 @@ def test_the_mean_of_all_machines_moves_the_model(noise: str, tmp_path: Path) ->
     assert f"{privacy['verified_epsilon']:.6g}" in (tmp_path / "run" / "report.md").read_text()
 
 
+def test_a_machine_whose_noise_changed_after_the_keys_uploads_nothing(tmp_path: Path) -> None:
+    """Its ledger would count on as much noise of all others, who have signed less."""
+    network = GuardedMachines(tmp_path, 4, **SUM)
+    network.boxed.app = one_more
+
+    def louder(client: int, message: Message) -> bool:
+        if client == 0 and message.content.get(GUARD, {}).get(EXCHANGE, TRAIN) == TRAIN:
+            network.write_policy(0, **SUM | {"noise_multiplier": 5.0})
+        return False
+
+    fedpriv.guarded(FedAvg(fraction_evaluate=0.0)).start(MachinesGrid(network, louder), weights(), num_rounds=1)
+    assert [len(network.booked(client)) for client in range(4)] == [0, 1, 1, 1]
+
+
 @pytest.mark.parametrize("kind", [FedAdam, FedProx])
 def test_other_strategies_of_flower_are_as_good(kind: Any, tmp_path: Path) -> None:
     network = GuardedMachines(tmp_path, 4, **SUM)
