@@ -116,7 +116,7 @@ def _few(config: Config, least: int) -> tuple[Config, int]:
     few = config.model_copy(
         update={
             "partition": plain.partition,
-            "engine": plain.engine.model_copy(update={"device": "cpu"}),
+            "engine": plain.engine.model_copy(update={"device": "cpu", "trainer": config.engine.trainer}),
             "local": config.local.model_copy(update={"epochs": 1, "steps": 1, "momentum": 0.0}),
             "privacy": config.privacy.model_copy(update={"max_epsilon": None}),
             "num_clients": clients,

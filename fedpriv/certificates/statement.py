@@ -26,7 +26,7 @@ from fedpriv.deployment.declaration import declaring_row, read_declared
 from fedpriv.deployment.policy import read_policy
 from fedpriv.guard.reports import RUN
 from fedpriv.privacy.composition import Verified, compose
-from fedpriv.privacy.events import Threat
+from fedpriv.privacy.events import EVERY_CLIENT, Threat
 from fedpriv.privacy.ledger import LedgerContent, read_line
 from fedpriv.runs.accounts import Accounts
 from fedpriv.runs.folder import START, RunFolder
@@ -240,14 +240,16 @@ def ledger_of(name: str, lines: Sequence[bytes]) -> dict[str, Any]:
 
 def check_undivided(content: LedgerContent, ledger: Path) -> None:
     """Raises `RunFolderError` where a client's participations are not all booked under the same threats, equally often:
-    what is divided between two threats is in neither epsilon whole.
+    what is divided between two threats is in neither epsilon whole. What is about every client is each one's too.
     """
-    for client, entries in content.by_client().items():
-        counts: dict[tuple[int, int], Counter[Threat]] = {}
-        for entry in entries:
-            counts.setdefault((entry.round, entry.attempt), Counter())[entry.event.threat] += entry.event.count
+    accounts = content.by_client()
+    for client, entries in accounts.items():
+        counts: dict[tuple[int, int, int], Counter[Threat]] = {}
+        for entry in [*entries, *(accounts.get(EVERY_CLIENT, ()) if client != EVERY_CLIENT else ())]:
+            place = entry.client, entry.round, entry.attempt
+            counts.setdefault(place, Counter())[entry.event.threat] += entry.event.count
         known = {threat for found in counts.values() for threat in found}
-        for (number, _), found in counts.items():
+        for (_, number, _), found in counts.items():
             if {*found} != known or len({*found.values()}) > 1:
                 words = f"releases of client {client} in round {number} are divided between threats"
                 raise RunFolderError(f"{ledger}: {words}: no epsilon counts all of them")

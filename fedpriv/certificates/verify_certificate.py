@@ -199,7 +199,8 @@ def threat_of(row):
     return tuple(one_of(row[word], words) for word, words in zip(WORDS, allowed, strict=True))
 
 
-#: Of each format. In the first there was no history of policies, and a node's limits are on its signer's word.
+#: Of each format. In the first there was no history of policies: a node's limits are on its signer's word where its
+#: lines name no policy.
 PARTS = ("format", "issued", "kind", "subject", "protections", "releases", "assumptions", "digests", "ledger", "heads")
 SIGNED_BY = ("signer", "signature")
 FORMATS = {"fedpriv certificate 1": False, "fedpriv certificate 2": True}
@@ -234,7 +235,8 @@ def check(certificate, key, report):
                     named = ", ".join(f"{name!a:.40} {size}" for name, size in query["metrics"].items())
                     times = f"{period.counts[kind]} of {period.messages} messages"
                     report.say(0, f"counts {kind} ({named:.1000}) were declared, and opened by {times}")
-    check_protections(certificate, ledger, node and FORMATS[form], report)
+    known = FORMATS[form] or any(period.policy for period in ledger.periods)
+    check_protections(certificate, ledger, node and known, report)
     return {signer, *ledger.signers}
 
 
@@ -285,7 +287,7 @@ class Ledger:
     """What the lines of a certificate say.
 
     table: event as text -> [releases, place of the first, of the last]; a place is a round of a run, a time of a node.
-    accounts: of a run: client -> {(threat, event): times}; threat None: under each.
+    accounts: of a run: client -> {(threat, event): times}; threat None: under each. spent: the same, as realised.
     booked: of a run: (clients, round, attempt, threat, releases of each) of every line.
     messages: of a node, in order. periods: which policy was in force for which of them.
     """
@@ -294,6 +296,7 @@ class Ledger:
     signers: list = field(default_factory=list)
     table: dict = field(default_factory=dict)
     accounts: dict = field(default_factory=dict)
+    spent: dict = field(default_factory=dict)
     booked: list = field(default_factory=list)
     messages: list = field(default_factory=list)
     periods: list = field(default_factory=list)
@@ -399,11 +402,13 @@ def read_charge(flat):
 
 
 def read_run(certificate, report):
-    """A run's ledger. What was booked counts; a torn line counts as a release without a bound about everybody."""
+    """A run's ledger. What was booked counts, and what was spent from below; a torn line counts as a release without a
+    bound about everybody.
+    """
     lines, ledger, last, torn = certificate["ledger"]["lines"], Ledger(), 0, []
     for line in lines:
         try:
-            place, attempt, clients, release, adaptive = read_run_line(row_of(line))
+            place, attempt, clients, release, spent, adaptive = read_run_line(row_of(line))
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
             torn.append(True)
             ledger.count(NO_BOUND, 1, last)
@@ -417,6 +422,7 @@ def read_run(certificate, report):
         ledger.count(raw, len(clients) * release.times, place)
         for client in clients:
             ledger.accounts.setdefault(client, Counter())[release.threat, event] += release.times
+            ledger.spent.setdefault(client, Counter())[spent.threat, spent.event] += spent.times
         ledger.booked.append((clients, place, attempt, release.threat, release.times))
         if len(ledger.accounts) > MOST_CLIENTS:
             raise ValueError(f"more than {MOST_CLIENTS} clients")
@@ -428,7 +434,7 @@ def read_run(certificate, report):
 
 
 def read_run_line(row):
-    """(round, attempt, clients, release, adaptive). Raises ValueError, TypeError, KeyError."""
+    """(round, attempt, clients, release, what was spent, adaptive). Raises ValueError, TypeError, KeyError."""
     rest = {name: value for name, value in row.items() if name != "before"}
     place, attempt = whole(rest.pop("round")), whole(rest.pop("attempt"))
     clients = rest.pop("clients") if "clients" in rest else [rest.pop("client")]
@@ -438,13 +444,12 @@ def read_run_line(row):
         raise ValueError("clients and sequences")
     for client, sequence in zip(clients, sequences, strict=True):
         whole(client, EVERY_CLIENT), whole(sequence)
-    booked, _, adaptive = read_charge(rest)
-    return place, attempt, clients, booked, adaptive
+    return place, attempt, clients, *read_charge(rest)
 
 
 def check_threats_are_whole(booked, report):
     """A client's every participation is booked under each threat under which any of its participations is, with equally
-    many releases: what is divided between two threats would be in neither epsilon whole.
+    many releases: what is divided between two threats would be in neither epsilon whole. So are those about everybody.
     """
     if len({threat for _, _, _, threat, _ in booked}) < 2:
         return
@@ -452,9 +457,10 @@ def check_threats_are_whole(booked, report):
     for clients, place, attempt, threat, times in booked:
         for client in clients:
             spoken.setdefault(client, {}).setdefault((place, attempt), Counter())[threat] += times
-    for client, rounds in spoken.items():
-        threats = {threat for counts in rounds.values() for threat in counts}
-        for (place, _), counts in rounds.items():
+    for client, own in spoken.items():
+        rounds = [*own.items(), *(spoken.get(EVERY_CLIENT, {}).items() if client != EVERY_CLIENT else ())]
+        threats = {threat for _, counts in rounds for threat in counts}
+        for (place, _), counts in rounds:
             if {*counts} != threats or len({*counts.values()}) > 1:
                 words = ", ".join(f"{counts[threat]} under {' '.join(threat)}" for threat in sorted(threats))
                 report.say(1, f"releases of client {client} in round {place} are divided between threats: {words}")
@@ -615,8 +621,9 @@ def check_protections(certificate, ledger, with_history, report):
     stated = [threat_of(row) for row in rows]
     node = certificate["kind"] == "node"
     booked = {threat for account in ledger.accounts.values() for threat, _ in account if threat}
-    whole_run = booked <= {*stated} and len({*stated}) == len(stated)
-    report.forbid(not stated or not (node or whole_run), "no epsilon is stated, or a threat has none or two")
+    whole_run = booked in ({*stated}, set()) and len({*stated}) == len(stated)
+    words = "no epsilon is stated, a threat has none or two, or one has an epsilon of which no line speaks"
+    report.forbid(not stated or not (node or whole_run), words)
     for row, threat in zip(rows, stated, strict=True):
         claimed, delta = number(row["epsilon"]), row["delta"]
         if type(delta) is not float or not 1e-300 < delta < 1:
@@ -625,6 +632,8 @@ def check_protections(certificate, ledger, with_history, report):
         code, verdict, (least, most) = verdict_on(claimed, delta, threat, row["accountant"], ledger, node)
         figures = f"the lines give {least:.6g} to {most:.6g} ({time.perf_counter() - began:.1f} s)"
         report.say(code, f"epsilon {claimed:.6g}, delta {delta:.3g}, {threat}: {verdict}; {figures}")
+        if others := sum(all(of not in (threat, None) for of, _ in own) for own in ledger.accounts.values()):
+            report.say(0, f"note: of {others} accounts nothing is booked under it: of them this epsilon says nothing")
         if row["audit"] is not None:
             report.forbid(number(row["audit"]["epsilon"]) > claimed, "an audit refutes it")
         if with_history:
@@ -646,6 +655,10 @@ def verdict_on(claimed, delta, threat, accountant, ledger, node):
         least, most = bounds = worst(histories, delta)
     except Unknown as error:
         return (3 if claimed < INF else 0), f"not verified ({error})", bounds
+    if most < INF and ledger.spent != ledger.accounts:
+        with suppress(Unknown):
+            spent, _ = worst(of_clients(ledger.spent, threat), delta)
+            least, most = bounds = max(least, spent), max(most, spent)
     if claimed < least * (1 - 1e-6):
         return 1, "FALSE", bounds
     if claimed < 0.99 * most:

@@ -171,6 +171,19 @@ def sampled(*rows: list[int]) -> Heard:
     return Heard(config_of(*AGN), [0], entries=[Entry(1, 0, 0, 0, event)], drawn=drawn, examples=np.array([40]))
 
 
+def test_noise_that_clients_share_where_they_are_computed_together_is_found(monkeypatch: Patch) -> None:
+    """The contract takes the run's own trainer: its clients release as rows."""
+    config, real = config_of("strategy=fedldp", "engine.trainer=vectorised"), fedldp.add_normal
+
+    def shared(values: torch.Tensor, *others: Any) -> torch.Tensor:
+        noisy = real(values, *others)
+        return torch.cat([noisy[:-1], noisy[:1]]) if noisy.ndim == 2 else noisy
+
+    assert not check_contract(config).findings
+    monkeypatch.setattr(fedldp, "add_normal", shared)
+    assert "share their noise" in str(check_contract(config))
+
+
 def test_batches_that_are_no_samples_are_found() -> None:
     few, others = [1, 4, 7, 9, 12, 20, 22, 30, 31], [0, 4, 8, 9, 13, 20, 21, 25, 32, 37, 38]
     assert unlike_samples(sampled(few, others)) == []

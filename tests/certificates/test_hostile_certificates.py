@@ -15,7 +15,7 @@ from fedpriv.certificates import verify_certificate as verifier
 from fedpriv.common.chain import followed, without
 from fedpriv.common.identities import new_identity, signature
 from fedpriv.deployment.data_ledger import Signer
-from fedpriv.privacy.events import Threat, event_from_json
+from fedpriv.privacy.events import EVERY_CLIENT, Threat, event_from_json
 from fedpriv.privacy.ledger import read_line
 
 SIGNER = Signer(new_identity(b"hostile")[0])
@@ -302,6 +302,18 @@ def tightened() -> dict[str, Any]:
     )
 
 
+def about_everybody(everybodys: int = 0) -> dict[str, Any]:
+    """What is about every client is under one threat, and a client's own under another: each is stated at its cost."""
+    lines = [LINE | {"client": EVERY_CLIENT, "round": everybodys}, LINE | SUM]
+    row = {"delta": 1e-5, "epsilon": 4.4, "accountant": "gaussian", "limit": None, "audit": None}
+    return certificate(*lines, protections=[THREAT | row, SUM | row])
+
+
+def in_the_first_format(made: dict[str, Any]) -> dict[str, Any]:
+    older = {name: value for name, value in made.items() if name not in ("policies", "signature")} | {"format": FIRST}
+    return older | {"signature": signature(SIGNER.private, FIRST.encode() + b"\n" + statement.canonical(older)).hex()}
+
+
 CHEAP = {**THREAT, "delta": 1e-5, "epsilon": 0.1, "accountant": "gaussian", "limit": None, "audit": None}
 LIES: dict[str, tuple[Callable[[], dict[str, Any]], int, str]] = {
     "times of what was spent": (
@@ -329,6 +341,33 @@ LIES: dict[str, tuple[Callable[[], dict[str, Any]], int, str]] = {
     "skellam without a share": (lambda: certificate(SKELLAM, epsilon=20.0), 1, "FALSE: epsilon 20"),
     "releases divided between threats": (lambda: divided(within=False), 1, "are divided between threats"),
     "releases of a round divided so": (lambda: divided(within=True), 1, "are divided between threats"),
+    "releases about everybody divided so": (about_everybody, 1, "are divided between threats"),
+    "releases about everybody in the same round": (lambda: about_everybody(1), 1, "are divided between threats"),
+    "a threat of which no line speaks": (
+        lambda: certificate(LINE, protections=[CHEAP | {"epsilon": 4.4}, CHEAP | MEMBERS | {"epsilon": 0.0}]),
+        1,
+        "an epsilon of which no line speaks",
+    ),
+    "more spent than booked": (
+        lambda: certificate(LINE | {"multiplier": 100.0, "realised": EVENT}, epsilon=0.04),
+        1,
+        "FALSE: epsilon 0.04",
+    ),
+    "more often spent than booked": (
+        lambda: certificate(LINE | {"realised": EVENT | {"count": 9}}, epsilon=4.4),
+        1,
+        "FALSE: epsilon 4.4",
+    ),
+    "the first format for what broke its policy": (
+        lambda: in_the_first_format(tightened()),
+        3,
+        "after message 1, above the limit 1 in force there",
+    ),
+    "another limit in the first format": (
+        lambda: in_the_first_format(again(node(message()), protections=[CHEAP | {"epsilon": 4.4, "limit": 99.0}])),
+        1,
+        "its limit is not what was in force",
+    ),
     "a key that stands twice": (
         lambda: again(node(message()), ledger=changed_ledger(node(message()), '"count": 1', '"count": 9, "count": 1')),
         1,
@@ -424,6 +463,10 @@ def test_the_truth_is_verified(verdict: Callable[[Any], tuple[int, str]]) -> Non
     shared = message({"multiplier": 90.0}, MEMBERS, shares_secrets=True)
     under_members = [CHEAP | MEMBERS | {"epsilon": 4.3771780956812245}]
     assert verdict(node(masked))[0] == verdict(node(shared, protections=under_members))[0] == 0
-    older = {name: value for name, value in node(message()).items() if name != "policies"} | {"format": FIRST}
-    text = FIRST.encode() + b"\n" + statement.canonical({n: v for n, v in older.items() if n != "signature"})
-    assert verdict(older | {"signature": signature(SIGNER.private, text).hex()})[0] == 0
+    assert verdict(in_the_first_format(node(message())))[0] == 0
+
+
+def test_an_epsilon_says_of_how_many_clients_it_says_nothing(verdict: Callable[[Any], tuple[int, str]]) -> None:
+    row = CHEAP | {"epsilon": 4.4}
+    code, told = verdict(certificate(LINE, LINE | SUM | {"client": 1}, protections=[row, row | SUM]))
+    assert code == 0 and told.count("of 1 accounts nothing is booked under it") == 2, told

@@ -252,8 +252,8 @@ def of_run(lines: list[bytes], folder: Path) -> Row | None:
     except FedprivError:
         return None
     protections = [
-        {**vars(threat), "delta": DELTA, "epsilon": json_number(one.maximum), "accountant": one.accountant}
-        | {"limit": None, "audit": None}
+        {**vars(threat), "delta": DELTA, "accountant": one.accountant, "limit": None, "audit": None}
+        | {"epsilon": json_number(max(one.maximum, one.spent_so_far))}  # realised events here may cost more than booked
         for threat, one in found.items()
     ]
     made = {"kind": "run", "subject": {}, "protections": protections, "releases": statement.releases(rows, node=False)}
