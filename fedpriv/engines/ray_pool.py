@@ -53,12 +53,13 @@ class ClientActor:
         self.app: Any = None
         self.config: Any = None
 
-    def configure(self, raw_config: dict[str, Any], expected: dict[str, str], own: Path | None = None) -> int:
-        """Binds the actor to a run; returns its process id. own: the user's folder, if its methods count. Raises
-        `RunFailed` where this machine's code or data are not what is ``expected``.
+    def configure(self, raw_config: dict[str, Any], expected: dict[str, str], own: Path | None = None) -> Any:
+        """Binds the actor to a run; returns its process id and `kind_of_processor`. own: the user's folder, if its
+        methods count. Raises `RunFailed` where this machine's code or data are not what is ``expected``.
         """
         if own is not None:
             use_own_methods(own, at_once=True)
+        from fedpriv.common.versions import kind_of_processor
         from fedpriv.config.compose import validate
         from fedpriv.engines.agreement import agree
         from fedpriv.engines.worker import make_apps
@@ -66,7 +67,7 @@ class ClientActor:
         self.config = validate(raw_config)
         agree(self.config, expected)
         _, self.app = make_apps(self.config)
-        return os.getpid()
+        return os.getpid(), kind_of_processor()
 
     def handle(self, parcel: bytes, arrays: Any, turn: float) -> bytes:
         """Lets clients answer, slice by slice: packed (message, contexts) become packed (replies, contexts). ``arrays``

@@ -313,7 +313,7 @@ def test_a_killed_worker_is_replaced_and_its_client_retried_with_fresh_noise():
         entries = {entry.client: entry for entry in grid.collect_entries(range(3))}
         attempts = {client: entry.attempt for client, entry in entries.items()}
         assert sorted(attempts.values()) == [0, 0, 1]
-        assert len(grid.pids) == 2 and ray.get(grid.pids[-1]) != pid
+        assert len(grid.pids) == 2 and grid.worker_pids()[-1] != pid
     (retried,) = [client for client, attempt in attempts.items() if attempt]
     with InProcessGrid(config, make_apps(config)[1]) as grid:
         (undisturbed,) = grid.send_and_receive([train_message(config, grid, retried)])

@@ -142,6 +142,27 @@ def test_rounds_of_another_budget_are_not_repeated_with_their_noise(run: Run) ->
     assert {entry["round"] for entry in found if entry["attempt"]} == {3, 4, 5}
 
 
+def test_rounds_whose_models_follow_num_rounds_are_not_repeated_with_their_noise(run: Run) -> None:
+    """Round 4 of a longer run begins from another model: under the noise of before, two sums would differ by theirs."""
+    central = ("strategy.client.form=central", "strategy.server.client_sampling=poisson")
+    options = (*SMALL[1:3], "strategy=dpfedavg", *central, "strategy.server.learning_rate=noise")
+    folder = run(*options, "num_rounds=4", "checkpoint.keep=2", *SMALL[3:])
+    before = ledger_of(folder)
+    extend_run(folder, ["num_rounds=5"])
+    newest = folder / "checkpoints" / "round-000004" / "model.safetensors"
+    newest.write_bytes(newest.read_bytes()[:-1])
+    resume_run(folder)
+    found = ledger_of(folder)
+    assert [entry for entry in found if entry["attempt"] == 0] == before
+    assert {entry["round"] for entry in found if entry["attempt"]} == {3, 4, 5}
+
+
+def test_a_schedule_of_the_learning_rate_is_not_extended() -> None:
+    """Its rounds had the learning rates of a run of their number: a longer run has none of their models."""
+    with pytest.raises(OptionError, match=r"num_rounds=6: fedldp cannot be extended: local\.schedule=linear .*of 4"):
+        extension.extended(compose(["strategy=fedldp", "local.schedule=linear", "num_rounds=4"]), ["num_rounds=6"])
+
+
 def test_a_target_is_not_passed_in_silence(run: Run) -> None:
     folder = run(*SMALL, "num_rounds=2", "privacy.target_epsilon=30")
     before = result_of(folder)
