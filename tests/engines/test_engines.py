@@ -9,6 +9,7 @@ import os
 import pickle
 import random
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -453,6 +454,22 @@ def test_runs_that_follow_one_another_have_the_same_workers():
     assert len(pids) == 2 and pids[0] == pids[1]
     end_kept()
     assert not ray.is_initialized()
+
+
+@pytest.mark.slow
+def test_nobody_else_runs_code_in_a_runs_ray(monkeypatch: pytest.MonkeyPatch):
+    """Its processes listen on all addresses of the machine."""
+    monkeypatch.setattr("torch.backends.cpu.get_cpu_capability", lambda: "ANOTHER")  # here, and not in the worker
+    config, _, _ = resolve(compose([*SMALL, "engine=ray", "engine.workers=1"]), None)
+    told: list[None] = []
+    code = "import sys; from ray._raylet import GcsClient; print(GcsClient(address=sys.argv[1]).cluster_id)"
+    with RayGrid(config, lambda: told.append(None)) as grid:
+        list(grid.send_and_receive([train_message(config, grid, 0)]))
+        command = [sys.executable, "-c", code, ray.get_runtime_context().gcs_address]
+        stranger = subprocess.run(command, capture_output=True, text=True)
+    assert stranger.returncode == 1 and "AuthenticationError" in stranger.stderr
+    assert told == [None], "rounds cannot be repeated bit for bit"
+    end_kept()
 
 
 @pytest.mark.slow
