@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import ray
-from ray._raylet import AuthenticationTokenLoader, Config
+from ray._raylet import AuthenticationTokenLoader, Config  # type: ignore[attr-defined]
 
 from fedpriv.common.command_line import importing
 from fedpriv.common.errors import OptionError, RunFailed
