@@ -7,6 +7,7 @@ import platform
 import subprocess
 from functools import cache, lru_cache
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 
 from fedpriv.common.places import HOME, METHOD_PACKAGES, PACKAGE, ROOT
 
@@ -37,6 +38,35 @@ def installed(name: str) -> str:
         return version(name)
     except PackageNotFoundError:
         return ""
+
+
+def processor() -> str:
+    """The processor's name."""
+    return _cpu_facts().get("model name") or platform.processor() or platform.machine()
+
+
+def _cpu_facts() -> dict[str, str]:
+    """Of the first core, as Linux names them."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").partition("\n\n")[0].splitlines()
+    except OSError:
+        lines = []
+    return {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+
+
+def kind_of_processor() -> dict[str, str]:
+    """On what the last bits of a CPU's results depend, beside code, options, threads and versions: the processor's
+    model (libraries take other instructions and other orders of summation on others), and what torch makes of it.
+    """
+    import torch
+
+    facts = _cpu_facts()
+    model = ", ".join(f"{name} {facts[name]}" for name in ("cpu family", "model") if name in facts)
+    return {
+        "processor": ", ".join(filter(None, (processor(), model))),
+        "instructions": torch.backends.cpu.get_cpu_capability(),
+        "system": f"{platform.system()} {platform.machine()}",
+    }
 
 
 @cache

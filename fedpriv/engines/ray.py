@@ -31,6 +31,7 @@ from fedpriv.common.errors import ClusterLost, RunFailed
 from fedpriv.common.messages import ARRAYS, ATTEMPT, CONFIG, Refusal, num_bytes, refusal
 from fedpriv.common.places import own_methods
 from fedpriv.common.stopping import stop
+from fedpriv.common.versions import kind_of_processor
 from fedpriv.config.schema import Config
 from fedpriv.engines.agreement import facts
 from fedpriv.engines.grid import LocalGrid, client_of
@@ -262,17 +263,20 @@ class RayGrid(LocalGrid):
 
     def _join(self, configured: Any) -> None:
         """An actor is there, or has died before; then the next exchange tries another. Raises `RunFailed` where its
-        machine has not what this one has.
+        machine has not what this one has. On another kind of processor a client's bits are others: which worker gets
+        it, time decides.
         """
         actor = self.joining.pop(configured)
         try:
-            ray.get(configured)
+            _, kind = ray.get(configured)
         except LOSSES:
             self._look(at_once=True)
             self.on_disturbance()
         except RayTaskError as error:
             raise RunFailed(str(error.cause)) from None
         else:
+            if kind != kind_of_processor():
+                self.on_disturbance()
             self.staffed = True
             self.pool.idle.append(actor)
 
@@ -287,7 +291,7 @@ class RayGrid(LocalGrid):
 
     def worker_pids(self) -> list[int]:
         """Process ids of all actors that were started, for tests that kill one."""
-        return [int(pid) for pid in ray.get(self.pids)]
+        return [int(pid) for pid, _ in ray.get(self.pids)]
 
     def close(self) -> None:
         super().close()

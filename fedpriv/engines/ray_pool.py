@@ -12,17 +12,19 @@ import logging
 import os
 import pickle
 import re
+import secrets
 import socket
 import threading
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import ray
+from ray._raylet import AuthenticationTokenLoader, Config  # type: ignore[attr-defined]
 
 from fedpriv.common.command_line import importing
 from fedpriv.common.errors import OptionError, RunFailed
@@ -53,12 +55,13 @@ class ClientActor:
         self.app: Any = None
         self.config: Any = None
 
-    def configure(self, raw_config: dict[str, Any], expected: dict[str, str], own: Path | None = None) -> int:
-        """Binds the actor to a run; returns its process id. own: the user's folder, if its methods count. Raises
-        `RunFailed` where this machine's code or data are not what is ``expected``.
+    def configure(self, raw_config: dict[str, Any], expected: dict[str, str], own: Path | None = None) -> Any:
+        """Binds the actor to a run; returns its process id and `kind_of_processor`. own: the user's folder, if its
+        methods count. Raises `RunFailed` where this machine's code or data are not what is ``expected``.
         """
         if own is not None:
             use_own_methods(own, at_once=True)
+        from fedpriv.common.versions import kind_of_processor
         from fedpriv.config.compose import validate
         from fedpriv.engines.agreement import agree
         from fedpriv.engines.worker import make_apps
@@ -66,7 +69,7 @@ class ClientActor:
         self.config = validate(raw_config)
         agree(self.config, expected)
         _, self.app = make_apps(self.config)
-        return os.getpid()
+        return os.getpid(), kind_of_processor()
 
     def handle(self, parcel: bytes, arrays: Any, turn: float) -> bytes:
         """Lets clients answer, slice by slice: packed (message, contexts) become packed (replies, contexts). ``arrays``
@@ -244,6 +247,7 @@ class Pool:
                 ray.kill(actor)
             if self.started_ray:
                 ray.shutdown()
+                read_token()
         self.idle.clear()
         self.spare.clear()
         self._closed.set()
@@ -342,7 +346,7 @@ def _start_ray(engine: EngineConfig) -> None:
         try:
             if engine.address:
                 _refuse_dead_address(engine.address)
-            with _inherited(**variables):
+            with _inherited(**variables), nullcontext() if engine.address else for_this_run_alone():
                 ray.init(**options)
             return
         except ConnectionError as error:
@@ -356,6 +360,22 @@ def _start_ray(engine: EngineConfig) -> None:
             reason = next(iter(str(failure).splitlines()), "") or type(failure).__name__
             words = f"engine=ray: Ray did not start, tried {TRIES} times ({reason}); engine=inprocess works without Ray"
             raise RunFailed(words) from failure
+
+
+@contextmanager
+def for_this_run_alone() -> Iterator[None]:
+    """Context in which Ray is started for this process alone. Its processes listen on all addresses of the machine, and
+    run the code of whoever connects: with a new token in the environment that they inherit, of nobody else.
+    """
+    with _inherited(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN=secrets.token_hex(32)):
+        read_token()
+        yield
+
+
+def read_token() -> None:
+    """Ray reads the variables when it is imported: it is to read them again."""
+    AuthenticationTokenLoader.instance().reset_cache()
+    Config.initialize("")
 
 
 class _NoPlaces(list[str]):
@@ -375,9 +395,12 @@ def path_as_given() -> Iterator[None]:
     """Context in which others, as Flower, start Ray with `job_config`."""
     init, ray.init = ray.init, partial(ray.init, job_config=job_config())
     try:
-        yield
+        with nullcontext() if ray.is_initialized() else for_this_run_alone():
+            yield
     finally:
         ray.init = init
+        if not ray.is_initialized():
+            read_token()
 
 
 @contextmanager

@@ -90,6 +90,8 @@ def _check_method(before: Config, after: Config) -> None:
     """Refuses a method whose past releases were made for a run of another length."""
     client, name = make_client(before), before.strategy.name
     reason = client.traits.bound_to_rounds
+    if before.local.schedule != "constant":
+        reason = f"local.schedule={before.local.schedule} gave its rounds the learning rates of {before.num_rounds}"
     if reason is None:  # or what a release costs follows from num_rounds, by options or in a method of one's own
         times, longer = most_participations(before), make_client(after)  # in as many rounds, whatever is told in others
         times -= times % client.rounds_at_once  # but those of a pass that the end cut

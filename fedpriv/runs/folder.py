@@ -182,7 +182,7 @@ class RunFolder:
 
     def stages(self) -> list[dict[str, Any]]:
         """The run's earlier ends, oldest first: how many rounds it had then (rounds), the digest of its configuration
-        (config), its budget (max_epsilon), and what was claimed and verified (claimed_epsilon, verified_epsilon).
+        (config), and what was claimed and verified (claimed_epsilon, verified_epsilon).
         """
         file = self.path / STAGES
         try:
@@ -206,8 +206,7 @@ class RunFolder:
     def add_stage(self, config: Config, summary: dict[str, Any]) -> None:
         """Notes this end of the run, and makes it an unfinished one. The summary stays, under another name."""
         figures = {name: summary["privacy"][name] for name in ("claimed_epsilon", "verified_epsilon")}
-        limit = {"max_epsilon": config.privacy.max_epsilon}
-        stage = {"rounds": config.num_rounds, "config": config.digest(), **limit, **figures}
+        stage = {"rounds": config.num_rounds, "config": config.digest(), **figures}
         earlier = [known for known in self.stages() if known["rounds"] < config.num_rounds]
         write_atomic(self.path / STAGES, json.dumps([*earlier, stage], indent=1) + "\n")
         (self.path / "summary.json").rename(self.path / f"summary-{config.num_rounds:06d}.json")
@@ -315,22 +314,23 @@ class RunFolder:
         if not self.disturbed:
             write_atomic(private_folder(self.path) / "disturbed", f"{why}\n", mode=0o600)
 
-    def mark_other_examples(self, digest: str) -> None:
-        """Disturbed is also a run whose clients' examples (`Examples.digest`) are others than when it began: the same
-        noise would hide other updates. The digest is private: it tells whoever guesses examples whether they are right.
+    def mark_other_basis(self, **found: str) -> None:
+        """Disturbed is also a run that has something else than when it began: its clients' examples (`Examples.digest`)
+        or the kind of processor, so that the same noise would hide other updates. Both are private: a digest of
+        examples tells whoever guesses them whether they are right.
         """
-        name = f"{PRIVATE}/examples"
-        if (self.path / name).exists() and text_in(self.path, name, 100).strip() != digest:
-            self.mark_disturbed("rounds of before are made again on other examples")
-        write_atomic(private_folder(self.path) / "examples", f"{digest}\n", mode=0o600)
+        for name, value in found.items():
+            file = f"{PRIVATE}/{name}"
+            if (self.path / file).exists() and text_in(self.path, file, 1000).strip() != value:
+                self.mark_disturbed(f"rounds of before are made again, with another: {name}")
+            write_atomic(private_folder(self.path) / name, f"{value}\n", mode=0o600)
 
-    def mark_other_budget(self, last_round: int, config: Config) -> None:
-        """Disturbed is also a run whose rounds after a checkpoint were made under another `privacy.max_epsilon`, before
-        it was extended: other clients stopped then, so the same noise would hide other updates.
+    def mark_extended(self, last_round: int) -> None:
+        """Disturbed is also a run whose rounds after a checkpoint were made before it was extended: a budget, a
+        schedule or code of the user's may follow num_rounds, so the same noise would hide other updates.
         """
-        now = config.privacy.max_epsilon
-        if any(stage["rounds"] > last_round and stage.get("max_epsilon", now) != now for stage in self.stages()):
-            self.mark_disturbed("rounds of before the extension are made again under another privacy.max_epsilon")
+        if any(stage["rounds"] > last_round for stage in self.stages()):
+            self.mark_disturbed("rounds of before the extension are made again")
 
     def next_attempt(self) -> int:
         """A number that no earlier start of this run has used, written down before it is used: two crashes in the same

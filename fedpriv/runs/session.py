@@ -134,7 +134,7 @@ class Session:
         be repeated (secure noise, a GPU) they are new releases: the ledger keeps the old entries, noise is fresh.
         """
         last, engine = checkpoint.round if checkpoint else 0, self.config.engine
-        self.folder.mark_other_budget(last, self.config)
+        self.folder.mark_extended(last)
         repeatable = self.config.privacy.rng == "seeded" and engine.device == "cpu"
         repeatable &= self.config.dataset.name != "on_nodes"  # whose clients no server takes back
         if repeatable and not self.folder.disturbed:

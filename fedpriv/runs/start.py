@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import signal
 import sys
@@ -24,7 +25,7 @@ from fedpriv.common.files import locked
 from fedpriv.common.printing import say
 from fedpriv.common.run_files import fitting
 from fedpriv.common.stopping import Stopped, end_with_parent, stop
-from fedpriv.common.versions import commit
+from fedpriv.common.versions import commit, kind_of_processor
 from fedpriv.config.checks import doubts
 from fedpriv.config.compose import read_config
 from fedpriv.config.schema import Config
@@ -75,9 +76,10 @@ def _prepare(config: Config, folder: RunFolder, began: float, monitor: Monitor, 
 
 
 def _know_examples(config: Config, folder: RunFolder, worker: Worker) -> None:
-    """Before a session: rounds that are to be repeated bit for bit need the same examples."""
+    """Before a session: rounds that are to be repeated bit for bit need the same examples and kind of processor."""
     if config.privacy.rng == "seeded" and config.dataset.name != "on_nodes":
-        folder.mark_other_examples(worker.data.dataset.train.digest())
+        kind = json.dumps(kind_of_processor())
+        folder.mark_other_basis(examples=worker.data.dataset.train.digest(), processor=kind)
 
 
 def _alike(worker: Worker) -> str | None:

@@ -24,7 +24,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, PlainSerializer, Va
 from fedpriv.common.errors import RunFolderError
 from fedpriv.common.files import write_atomic
 from fedpriv.common.systems import cores
-from fedpriv.common.versions import commit, library_versions, made_by
+from fedpriv.common.versions import commit, kind_of_processor, library_versions, made_by, processor
 from fedpriv.report.words import many, number
 
 RESULTS_FILE, RUNS_FILE = "results.json", "runs.parquet"
@@ -416,16 +416,12 @@ def _readable(folder: Path) -> Iterator[None]:
 def machine() -> Machine:
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     return Machine(
-        processor=" and ".join(filter(None, (_processor(), _gpu()))),
+        processor=" and ".join(filter(None, (processor(), _gpu()))),
         cores=cores(),
         memory_gib=round(memory, 1),
         system=f"{platform.system()} {platform.machine()}",
         python=platform.python_version(),
     )
-
-
-def _processor() -> str:
-    return _cpu_facts().get("model name") or platform.processor() or platform.machine()
 
 
 @cache
@@ -436,29 +432,15 @@ def _gpu() -> str:
     return torch.cuda.get_device_name() if torch.cuda.is_available() else ""
 
 
-def _cpu_facts() -> dict[str, str]:
-    """Of the first core, as Linux names them."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").partition("\n\n")[0].splitlines()
-    except OSError:
-        lines = []
-    return {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
-
-
 def arithmetic() -> dict[str, str]:
-    """On what the last bits of a result depend, beside the code and the options: the processor's model (libraries take
-    other instructions and other orders of summation on others), what torch makes of it, threads, a GPU, versions.
-    Where it is equal, the same code gives the same bits on a CPU. Asked after a job, which sets its threads.
+    """On what the last bits of a result depend, beside the code and the options: `kind_of_processor`, threads, a GPU,
+    versions. Where it is equal, the same code gives the same bits on a CPU. Asked after a job, which sets its threads.
     """
     import torch
 
-    facts = _cpu_facts()
-    model = ", ".join(f"{name} {facts[name]}" for name in ("cpu family", "model") if name in facts)
     versions = {name: version for name, version in library_versions().items() if name in ("python", "torch", "numpy")}
     return {
-        "processor": ", ".join(filter(None, (_processor(), model))),
-        "instructions": torch.backends.cpu.get_cpu_capability(),
-        "system": f"{platform.system()} {platform.machine()}",
+        **kind_of_processor(),
         "threads": str(torch.get_num_threads()),
         **({"gpu": _gpu()} if _gpu() else {}),
         **versions,

@@ -9,6 +9,7 @@ import os
 import pickle
 import random
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -313,7 +314,7 @@ def test_a_killed_worker_is_replaced_and_its_client_retried_with_fresh_noise():
         entries = {entry.client: entry for entry in grid.collect_entries(range(3))}
         attempts = {client: entry.attempt for client, entry in entries.items()}
         assert sorted(attempts.values()) == [0, 0, 1]
-        assert len(grid.pids) == 2 and ray.get(grid.pids[-1]) != pid
+        assert len(grid.pids) == 2 and grid.worker_pids()[-1] != pid
     (retried,) = [client for client, attempt in attempts.items() if attempt]
     with InProcessGrid(config, make_apps(config)[1]) as grid:
         (undisturbed,) = grid.send_and_receive([train_message(config, grid, retried)])
@@ -453,6 +454,22 @@ def test_runs_that_follow_one_another_have_the_same_workers():
     assert len(pids) == 2 and pids[0] == pids[1]
     end_kept()
     assert not ray.is_initialized()
+
+
+@pytest.mark.slow
+def test_nobody_else_runs_code_in_a_runs_ray(monkeypatch: pytest.MonkeyPatch):
+    """Its processes listen on all addresses of the machine."""
+    monkeypatch.setattr("torch.backends.cpu.get_cpu_capability", lambda: "ANOTHER")  # here, and not in the worker
+    config, _, _ = resolve(compose([*SMALL, "engine=ray", "engine.workers=1"]), None)
+    told: list[None] = []
+    code = "import sys; from ray._raylet import GcsClient; print(GcsClient(address=sys.argv[1]).cluster_id)"
+    with RayGrid(config, lambda: told.append(None)) as grid:
+        list(grid.send_and_receive([train_message(config, grid, 0)]))
+        command = [sys.executable, "-c", code, ray.get_runtime_context().gcs_address]
+        stranger = subprocess.run(command, capture_output=True, text=True)
+    assert stranger.returncode == 1 and "AuthenticationError" in stranger.stderr
+    assert told == [None], "rounds cannot be repeated bit for bit"
+    end_kept()
 
 
 @pytest.mark.slow

@@ -61,18 +61,6 @@ def test_a_run_that_stops_while_it_is_extended_goes_on(run: Run, monkeypatch: py
     assert result_of(folder)["model"] == result_of(whole)["model"]
 
 
-def test_a_damaged_last_checkpoint_costs_rounds_and_no_release(run: Run) -> None:
-    """They are repeated from the one before, with the noise that they had."""
-    options = (*SMALL, "checkpoint.keep=2", "checkpoint.every=1")
-    folder, whole = run(*options, "num_rounds=3"), run(*options, "num_rounds=5")
-    extend_run(folder, ["num_rounds=5"])
-    newest = folder / "checkpoints" / "round-000003" / "model.safetensors"
-    newest.write_bytes(newest.read_bytes()[:-1])
-    assert "round-000003 is damaged" in resume_run(folder)["note"]
-    assert result_of(folder)["model"] == result_of(whole)["model"]
-    assert len(ledger_of(folder)) == len(ledger_of(whole))
-
-
 def test_secure_noise_goes_on_too(run: Run) -> None:
     folder = run(*SMALL, "num_rounds=2", "privacy.rng=secure")
     before = ledger_of(folder)
@@ -140,6 +128,27 @@ def test_rounds_of_another_budget_are_not_repeated_with_their_noise(run: Run) ->
     found = ledger_of(folder)
     assert [entry for entry in found if entry["attempt"] == 0] == before
     assert {entry["round"] for entry in found if entry["attempt"]} == {3, 4, 5}
+
+
+def test_rounds_whose_models_follow_num_rounds_are_not_repeated_with_their_noise(run: Run) -> None:
+    """Round 4 of a longer run begins from another model: under the noise of before, two sums would differ by theirs."""
+    central = ("strategy.client.form=central", "strategy.server.client_sampling=poisson")
+    options = (*SMALL[1:3], "strategy=dpfedavg", *central, "strategy.server.learning_rate=noise")
+    folder = run(*options, "num_rounds=4", "checkpoint.keep=2", *SMALL[3:])
+    before = ledger_of(folder)
+    extend_run(folder, ["num_rounds=5"])
+    newest = folder / "checkpoints" / "round-000004" / "model.safetensors"
+    newest.write_bytes(newest.read_bytes()[:-1])
+    assert "round-000004 is damaged" in resume_run(folder)["note"]
+    found = ledger_of(folder)
+    assert [entry for entry in found if entry["attempt"] == 0] == before
+    assert {entry["round"] for entry in found if entry["attempt"]} == {3, 4, 5}
+
+
+def test_a_schedule_of_the_learning_rate_is_not_extended() -> None:
+    """Its rounds had the learning rates of a run of their number: a longer run has none of their models."""
+    with pytest.raises(OptionError, match=r"num_rounds=6: fedldp cannot be extended: local\.schedule=linear .*of 4"):
+        extension.extended(compose(["strategy=fedldp", "local.schedule=linear", "num_rounds=4"]), ["num_rounds=6"])
 
 
 def test_a_target_is_not_passed_in_silence(run: Run) -> None:

@@ -536,6 +536,21 @@ def test_other_examples_do_not_meet_the_noise_of_those_before(
     assert kept.stat().st_mode & 0o777 == 0o600 and kept.read_text().strip() not in (folder / ".start.json").read_text()
 
 
+def test_another_kind_of_processor_does_not_meet_the_noise_of_before(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its sums round in another way: two releases under one noise would differ by their updates' last bits."""
+    folder = tmp_path / "run"
+    with monkeypatch.context() as patch:
+        patch.setattr(Session, "_draw_labels", partial(next, iter(())))  # whatever stops it after its first round
+        with pytest.raises(StopIteration):
+            run("strategy=fedldp", "num_clients=2", "clients_per_round=2", "checkpoint.every=0", folder=folder)
+    monkeypatch.setattr("torch.backends.cpu.get_cpu_capability", lambda: "ANOTHER")
+    resume_run(folder)
+    assert RunFolder(folder).disturbed
+    assert {line["attempt"] for line in ledger_of(folder) if line["round"] == 1} == {0, ATTEMPTS_PER_START}
+
+
 def test_an_undisturbed_run_is_repeatable(run: Run) -> None:
     folder = run("engine.faults=[{round:2,client:1,kind:drop}]", "strategy.server.min_replies=1")
     assert not RunFolder(folder).disturbed and not (folder / "attempt").exists()
