@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -18,7 +18,7 @@ from fedpriv.common.errors import FedprivError, OptionError
 from fedpriv.common.messages import MalformedMessage
 from fedpriv.config.schema import LocalConfig
 from fedpriv.mechanisms.clipped_sums import made_up
-from fedpriv.mechanisms.tasks import CLASSES, Task
+from fedpriv.mechanisms.tasks import CLASSES, PADDING, Task
 from fedpriv.training.models import give_logits
 from fedpriv.training.sequential import FlatModel, LocalData, LocalResult, SequentialTrainer, Training
 from fedpriv.training.trained_part import freeze_marked
@@ -74,6 +74,8 @@ class ReducedLoss(Task):
 
     loss: Any = None
     like: Any = None
+    #: Of outputs [n, 1] and targets [n] torch's mean square is of all pairs.
+    own_loss: ClassVar[bool] = True
 
     def blank(self, *shape: int) -> Tensor:
         return torch.zeros(*shape, *self.like.shape[1:], dtype=self.like.dtype)
@@ -85,7 +87,8 @@ class ReducedLoss(Task):
 
 def task_of(loss: Any, targets: Tensor) -> Task:
     """Raises `OptionError` for a loss that has none for a single example."""
-    if loss is None or (type(loss) is nn.CrossEntropyLoss and loss.weight is None and not loss.label_smoothing):
+    plain = type(loss) is nn.CrossEntropyLoss and loss.ignore_index == PADDING
+    if loss is None or (plain and loss.weight is None and not loss.label_smoothing):
         return CLASSES
     if getattr(loss, "reduction", None) not in ("mean", "sum", "none"):
         raise OptionError("loss", type(loss).__name__, "a loss of torch.nn with `reduction`: CrossEntropyLoss(), ...")

@@ -93,6 +93,8 @@ class Trace:
         task: Task = CLASSES,
         precision: str = "float32",
     ) -> None:
+        if task.own_loss:  # one example's could be made of others
+            raise NotRowwise("its loss is a function of the user's")
         self.steps, self.most, self.task, self.precision = steps or Rowwise(module), most, task, precision
         self.layers = self.steps.layers
         self.seen: list[_Seen] = []
@@ -106,6 +108,8 @@ class Trace:
 
         with mixed(inputs.device, self.precision):
             losses = self.task.losses(self.steps.run(inputs, note), targets)
+        if losses.shape != (len(inputs),):  # outputs of another form meet the targets of all examples
+            raise NotRowwise(f"its outputs give {len(inputs)} examples losses of the form {tuple(losses.shape)}")
         outputs = [output for layer in self.layers for _, output in calls[id(layer)]]
         found = iter(torch.autograd.grad(losses.sum(), outputs, allow_unused=True))
         self.seen = []

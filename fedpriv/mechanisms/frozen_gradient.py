@@ -10,7 +10,8 @@ frozen. What the list itself could carry from one example to the next is refused
   list made become new tensors, and those of parameters, buffers and tensors kept elsewhere remain as such, or fail;
 - an operation that is not ATen's own, whose code is anybody's;
 - a tensor of a class of its own, whose code torch would call in every operation (`__torch_function__`);
-- memory that nobody has filled, which holds what was there before.
+- memory that nobody has filled, which holds what was there before;
+- an operation that reads or writes at places of which torch checks no border, unless torch itself has found them.
 
 What the list reads beside parameters, input and target (buffers, tables) are copies made with it. A view by numbers
 (`as_strided`) sees the memory around a tensor: then every example is computed by itself, on a copy of its input.
@@ -53,6 +54,11 @@ PLAIN = (Tensor, nn.Parameter)
 
 #: They change their running statistics (argument 3) in training (argument 5), though their signatures do not say so.
 BATCH_NORMS = ("native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm")
+#: They do so whenever they are called.
+OF_STATISTICS = ("batch_norm_update_stats", "batch_norm_gather_stats", "batch_norm_gather_stats_with_counts")
+
+#: They read and write at places that they are given, and torch looks at no border.
+UNCHECKED = ("_ctc_loss", "_ctc_loss_backward", "segment_reduce", "_segment_reduce_backward")
 
 
 class Unfit(Exception):
@@ -192,13 +198,24 @@ def _objection(node: fx.Node) -> str | None:
     if not isinstance(target, torch._ops.OpOverload) or target.namespace != "aten":
         return f"{target} is no operation of torch itself"
     name = target._schema.name.removeprefix("aten::")
-    if target._schema.is_mutable or (name in BATCH_NORMS and node.args[3] is not None and node.args[5]):
+    moves = name in OF_STATISTICS or (name in BATCH_NORMS and node.args[3] is not None and node.args[5])
+    if target._schema.is_mutable or moves:
         return f"it keeps something between examples ({name} changes a buffer, a parameter or a tensor that it holds)"
     if name.startswith("resize") or (name.startswith(("empty", "new_empty")) and not _overwritten(node)):
         return f"it reads memory that nobody has filled ({name})"
+    if name in UNCHECKED or ("max_pool" in name and name.endswith("_backward") and not _of_own_pool(node, name)):
+        return f"it could read the memory around a tensor, or write there ({name})"
     if _counts_by_values(node, target):
         return f"how many numbers a step gives depends on values ({name})"
     return None
+
+
+def _of_own_pool(node: fx.Node, name: str) -> bool:
+    """Whether the places of the largest numbers are those that pooling the same tensor has found."""
+    pool = node.args[-1].args[0] if isinstance(node.args[-1], fx.Node) and node.args[-1].args else None
+    schema = getattr(getattr(pool, "target", None), "_schema", None)
+    found = getattr(schema, "name", "") == f"aten::{name.removesuffix('_backward')}"
+    return found and pool.args[0] is node.args[1]  # type: ignore[union-attr]
 
 
 def _counts_by_values(node: fx.Node, target: torch._ops.OpOverload) -> bool:

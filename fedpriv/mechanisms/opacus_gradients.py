@@ -28,8 +28,6 @@ class OpacusGradients:
 
     def __init__(self, module: nn.Module, task: Task = CLASSES) -> None:
         self._steps, self._task = Rowwise(module), task
-        if any(type(layer) is nn.LayerNorm and layer.bias is None for layer in self._steps.layers):
-            raise NotRowwise("it has no formula for a LayerNorm without a bias")
         from opacus import grad_sample  # seconds to import
 
         self._formulas: dict[type[nn.Module], Any] = {
@@ -39,6 +37,11 @@ class OpacusGradients:
             nn.LayerNorm: grad_sample.compute_layer_norm_grad_sample,
             nn.Embedding: grad_sample.compute_embedding_grad_sample,
         }
+        for layer in self._steps.layers:
+            if type(layer) not in self._formulas:
+                raise NotRowwise(f"it has no formula for {type(layer).__name__}")
+            if type(layer) is nn.LayerNorm and layer.bias is None:
+                raise NotRowwise("it has no formula for a LayerNorm without a bias")
 
     def __call__(self, module: nn.Module, inputs: Tensor, targets: Tensor) -> tuple[dict[str, Tensor], Tensor]:
         """As `FrozenGradient.mapped`: name of a parameter -> gradients [b, ...]; losses [b]."""
@@ -47,6 +50,8 @@ class OpacusGradients:
         with torch.no_grad():
             for layer_name, seen in zip(self._steps.names, trace.seen, strict=True):
                 own = self._formulas[type(seen.layer)](seen.layer, [seen.inputs], seen.gradient)
+                if (padding := getattr(seen.layer, "padding_idx", None)) is not None:  # Opacus does not leave it out
+                    own[seen.layer.weight][:, padding] = 0
                 for name, parameter in seen.layer.named_parameters(recurse=False):
                     found[f"{layer_name}.{name}".removeprefix(".")] = own[parameter]
         return found, losses

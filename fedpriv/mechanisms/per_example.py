@@ -83,10 +83,10 @@ from fedpriv.mechanisms.clipped_sums import (
     not_apart,
     sum_of_units,
 )
-from fedpriv.mechanisms.device_errors import failed
+from fedpriv.mechanisms.device_errors import failed, out_of_memory
 from fedpriv.mechanisms.frozen_gradient import FrozenGradient, Unfit, dense
 from fedpriv.mechanisms.noise import clip_factors, in_threads
-from fedpriv.mechanisms.rowwise import NotRowwise, Rowwise
+from fedpriv.mechanisms.rowwise import NotRowwise, Rowwise, first_line
 from fedpriv.mechanisms.tasks import CLASSES, Task
 
 #: The most examples computed at a time.
@@ -164,7 +164,17 @@ class PerExampleGradients:
             self.module.train()
             self._threads = torch.get_num_threads()
             with repeatable(self._threads):
-                self._settle(shape, device)
+                try:
+                    self._settle(shape, device)
+                except (OptionError, NotRowwise, _Differs):
+                    raise
+                except Exception as error:  # the user's code
+                    if failed(error) or out_of_memory(error):
+                        raise
+                    words = f"raises {type(error).__name__} for made-up examples ({first_line(error)})"
+                    raise OptionError(
+                        "model", type(self.module).__name__, f"{words}; allowed: one that reads all"
+                    ) from None
             self._settled = True
 
     def clipped_sum(
@@ -262,13 +272,13 @@ class PerExampleGradients:
         trace.run(inputs, targets)
         trace.squared_norms()
         given, self._steps, self.mode = self.mode, steps, "bookkeeping"
-        self._choose_block(inputs, targets, trace.numbers() // len(targets))
-        if given is None:
-            try:
+        try:
+            self._choose_block(inputs, targets, trace.numbers() // len(targets))
+            if given is None:
                 self._compare_block(inputs, targets, self.physical or 1)
-            except _Differs:
-                self.mode, self.physical = given, before
-                raise
+        except (NotRowwise, _Differs):
+            self.mode, self.physical = given, before
+            raise
 
     def _compare_block(self, inputs: Tensor, targets: Tensor, size: int) -> None:
         """With a block's own number of rows, on which a model's numbers may depend. Raises `_Differs`."""

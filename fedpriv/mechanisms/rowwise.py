@@ -30,10 +30,11 @@ all k. The examples are rowwise. Every step below maps rowwise tensors and publi
 - tensors of zeros as large as one: a function of its shape.
 
 A step that is not on the list is refused, as is a tensor from elsewhere (a parameter or a buffer used on its own, a
-table, something drawn). By induction logits are rowwise, so the loss of example k is a function of example k, and the
-gradient of the sum of all losses with respect to row k of a layer's output is that of loss k alone. If besides every
-trained parameter belongs to one layer, the inputs of all calls of the layer and those gradients at row k give all of
-example k's gradient with respect to it: by the chain rule it is the sum over the calls of what each gives with its
+table, something drawn). By induction logits are rowwise, so the loss of example k is a function of example k where the
+task has one loss for each (logits of another form could meet all targets, as could a loss of the user's: refused), and
+the gradient of the sum of all losses with respect to row k of a layer's output is that of loss k alone. If besides
+every trained parameter belongs to one layer, the inputs of all calls of the layer and those gradients at row k give all
+of example k's gradient with respect to it: by the chain rule it is the sum over the calls of what each gives with its
 input held (`fedpriv.mechanisms.per_example`). So the steps of a recurrent layer are calls like the places of a
 sequence. A layer is trained as a whole, or its tensors are constants of torch's own class and it is a step like any
 other. A tied weight has a second use, which this would forget: refused.
@@ -227,7 +228,7 @@ class Rowwise:
         try:
             graph = _Tracer().trace(module)
         except Exception as error:  # the user's code, on a stand-in
-            raise NotRowwise(f"its steps cannot be listed ({_first_line(error)})") from None
+            raise NotRowwise(f"its steps cannot be listed ({first_line(error)})") from None
         self._nodes = list(graph.nodes)
         self._modules = {name: copy(part) for name, part in module.named_modules() if type(part) in LEAVES}
         self.layers = [self._modules[name] for name in self.names]
@@ -367,5 +368,5 @@ def hooked(module: nn.Module) -> bool:
     return any(getattr(module, name) for name in hooks) or "forward" in vars(module)
 
 
-def _first_line(error: Exception) -> str:
+def first_line(error: Exception) -> str:
     return (str(error).splitlines() or [type(error).__name__])[0]

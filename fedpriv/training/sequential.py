@@ -352,9 +352,7 @@ class SequentialTrainer:
         """
         if units not in self._per_example:
             # Opacus' formulas, or gradients that are formed: of a person's rows they are added before they are clipped.
-            # With a user's loss, too: of one example alone nobody else's row can be in it.
-            formed = units or self.model.task.own_loss
-            mode = "opacus" if self.config.clipping == "opacus" else "vmap" if formed else None
+            mode = "opacus" if self.config.clipping == "opacus" else "vmap" if units else None
             model, expected = self.model, self.config.batch_size
             block = block_for(expected, BLOCK if model.vocabulary is None else BLOCK_OF_TEXT)
             if model.theta.is_cuda:

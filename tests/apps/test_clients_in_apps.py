@@ -19,7 +19,9 @@ from nodes_of_an_app import AppNodes
 from torch import Tensor, nn
 
 from fedpriv import flower
+from fedpriv.apps.form import Form
 from fedpriv.common.errors import OptionError, RunFailed
+from fedpriv.config.schema import LocalConfig
 from fedpriv.privacy.composition import compose
 from fedpriv.privacy.ledger import LedgerFile
 
@@ -54,6 +56,29 @@ def said(message: Message, record: str) -> dict[str, Any]:
 def refusals(nodes: AppNodes) -> list[str]:
     """Why nodes released nothing, in order."""
     return [why for _, reply in nodes.seen if (why := said(reply, ANSWER).get("why")) is not None]
+
+
+def test_a_loss_of_torchs_is_of_each_example_alone() -> None:
+    """Of outputs [n, 1] and targets [n] its mean is over all pairs: one target moved the sum by 23 bounds."""
+    torch.manual_seed(0)
+    targets = torch.cat([torch.rand(31), torch.tensor([-1e4])])
+    model = nn.Sequential(nn.Linear(4, 1))
+    work = flower.Trainer(model, nn.MSELoss(), (torch.randn(32, 4), targets))
+    trainer = work.of(
+        Form.of(ArrayRecord(model.state_dict()))[0],
+        LocalConfig(epochs=1, batch_size=32, lr=0.1, momentum=0.0, sampler="poisson"),
+    )
+    theta, rows = trainer.model.theta.clone(), (np.arange(31), np.arange(32))
+    sums = [trainer.clipped_sum(theta, work.rows(some), 1.0).total for some in rows]
+    assert 0 < float((sums[1] - sums[0]).norm()) <= 1
+
+
+def test_a_class_that_a_loss_ignores_is_ignored() -> None:
+    work = flower.Trainer(
+        nn.Linear(2, 3), nn.CrossEntropyLoss(ignore_index=0), (torch.ones(2, 2), torch.tensor([0, 1]))
+    )
+    losses = work.task.losses(torch.zeros(2, 3), work.data.targets)
+    assert losses[0] == 0 and losses[1] > 1
 
 
 # --- what is booked and what a budget is ----------------------------------------------------------------------------

@@ -19,6 +19,7 @@ from fedpriv.common.errors import OptionError
 from fedpriv.mechanisms.frozen_gradient import FrozenGradient, Unfit
 from fedpriv.mechanisms.noise import KEPT_BACK
 from fedpriv.mechanisms.per_example import PerExampleGradients
+from fedpriv.mechanisms.tasks import Regression
 
 ROWS, SIDE, LARGE = 8, 4, 40.0
 
@@ -33,6 +34,7 @@ class Net(nn.Module):
         self.body, self.zero, self.gate, self.head = (nn.Linear(16, size) for size in (16, 16, 16, 3))
         self.mix, self.hidden, self.calls, self.seen = mix, hidden, 0, torch.zeros(16)
         self.register_buffer("kept", torch.zeros(16))
+        self.register_buffer("scales", torch.ones(16))
         for layer in (self.zero, self.gate):
             nn.init.zeros_(layer.weight)
             nn.init.zeros_(layer.bias)
@@ -180,6 +182,8 @@ MIXES: dict[str, Mix] = {
     "batch norm that keeps": lambda net, x: functional.batch_norm(
         x.view(1, 16, -1), net.kept, net.kept.exp(), training=True
     ).view(x.shape),
+    "statistics that torch does not say it moves": lambda net, x: moved_statistics(net, x),
+    "places beyond a picture's own": lambda net, x: x + unpooled(x),
     "batch norm in evaluation": lambda net, x: functional.batch_norm(x, net.kept, net.kept.exp(), training=False),
     "in place": in_place,
     "in place through a view": in_place_through_a_view,
@@ -215,7 +219,24 @@ REFUSED = (
     *("branch on the batch", "a value", "a list of values", "an array", "buffer", "buffer that waits", "weights"),
     *("counter", "closure", "attribute", "coin of Python", "empty memory", "batch norm that keeps"),
     *("longer than it was", "by a mask", "by a mask's places"),
+    *("statistics that torch does not say it moves", "places beyond a picture's own"),
 )
+
+
+def moved_statistics(net: Net, x: Tensor) -> Tensor:
+    """Zeros move nothing, until a picture is large."""
+    large = x.detach() * (x.detach().abs().max() > LARGE)
+    mean, _ = torch.batch_norm_update_stats(large, net.kept, net.scales, 0.1)
+    return torch.where(net.kept.abs().max() > 1e-6, -x, x) + 0 * mean
+
+
+def unpooled(x: Tensor) -> Tensor:
+    """A large picture's numbers go to places of the next one."""
+    whole = x.reshape(-1, 1, 4, 4)
+    beyond = torch.where(whole.amax((1, 2, 3), keepdim=True) > LARGE, 16, 0) + torch.arange(4).view(1, 1, 2, 2)
+    corner, sizes = whole[:, :, :2, :2].contiguous(), ([2, 2], [2, 2], [0, 0], [1, 1])
+    found = torch.ops.aten.max_pool2d_with_indices_backward(corner, whole, *sizes, False, beyond)
+    return found.reshape(x.shape)
 
 
 def places(x: Tensor) -> Tensor:
@@ -394,3 +415,26 @@ class Leftovers(nn.Module):
 def test_what_only_sounds_like_filling_is_reading(signed: bool) -> None:
     with pytest.raises(Unfit, match="memory that nobody has filled"):
         FrozenGradient.of(Leftovers(signed), torch.randn(4), torch.tensor(0))
+
+
+class OfOtherForm(nn.Module):
+    """Outputs [b, 1], of a block of rows [b, 1, 1], with the gradients that single examples have at targets of zero."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.out = nn.Linear(4, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        found = (self.out(x) / (1 + 3 * (x.shape[0] // 16))).unsqueeze(1)
+        return found.reshape(found.shape[: 2 + x.shape[0] // 16])
+
+
+def test_outputs_of_another_form_meet_no_other_examples_targets() -> None:
+    """[b, 1] less [b] is a loss of all pairs: one target moved the sum by 17 bounds."""
+    torch.manual_seed(0)
+    way = PerExampleGradients(OfOtherForm(), task=Regression(labels=("y",)), block=16)
+    way.settle((4,), torch.device("cpu"))
+    inputs, targets = torch.randn(16, 4), torch.rand(16)
+    targets[15] = -1000.0
+    both = [way.clipped_sum(inputs[:rows], targets[:rows], 1.0).total for rows in (15, 16)]
+    assert 0 < float((both[1] - both[0]).norm()) <= 1

@@ -16,6 +16,7 @@ from fedpriv.common.errors import OptionError
 from fedpriv.config.schema import ModelConfig
 from fedpriv.mechanisms.bookkeeping import unfolded
 from fedpriv.mechanisms.clipped_sums import block_on_gpu
+from fedpriv.mechanisms.film import Film
 from fedpriv.mechanisms.noise import KEPT_BACK, clip_factors
 from fedpriv.mechanisms.per_example import PerExampleGradients
 from fedpriv.training.models import build_model
@@ -201,6 +202,8 @@ def test_opacus_formulas_give_our_sums_for_every_kind_of_layer(name: str) -> Non
         ),
         (lambda: nn.Sequential(nn.Conv2d(1, 2, 1), nn.BatchNorm2d(2), nn.Flatten(), nn.Linear(128, 10)), "BatchNorm2d"),
         (lambda: nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.EmbeddingBag(3, 10)), "2 is EmbeddingBag"),
+        (lambda: nn.Sequential(nn.Flatten(), nn.RMSNorm(64), nn.Linear(64, 10)), "no formula for RMSNorm"),
+        (lambda: nn.Sequential(nn.Flatten(), Film(64, -1), nn.Linear(64, 10)), "no formula for Film"),
         (lambda: Mixing(), "mean.* keep to its rows"),
         (lambda: Tied(), "body.weight is used outside"),
     ],
@@ -210,6 +213,21 @@ def test_opacus_formulas_are_refused_where_independence_is_not_proved(
 ) -> None:
     with pytest.raises(OptionError, match=f"local.clipping=opacus.*{words}.*allowed: fedpriv"):
         PerExampleGradients(kind(), "opacus").clipped_sum(*batch((1, 8, 8), 2), 1.0)
+
+
+def test_opacus_leaves_a_padding_token_as_it_is() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Embedding(50, 4, padding_idx=40), nn.Flatten(), nn.Linear(12, 2))
+    ids, targets = torch.tensor([[40, 1, 2], [3, 40, 40]]), torch.tensor([0, 1])
+    ways = [PerExampleGradients(model, mode, vocabulary=50) for mode in ("opacus", "bookkeeping")]
+    sums = [way.clipped_sum(ids, targets, 100.0).total for way in ways]
+    assert ways[0].mode == "opacus" and torch.allclose(sums[0], sums[1], atol=1e-6)
+
+
+def test_a_model_that_raises_for_made_up_examples_is_refused_by_its_option() -> None:
+    model = nn.Sequential(nn.Embedding(10, 3), nn.Flatten(), nn.Linear(12, 2))
+    with pytest.raises(OptionError, match=r"^model=Sequential: raises IndexError .*index out of range.*; allowed: "):
+        PerExampleGradients(model, vocabulary=1000).settle((4,), torch.device("cpu"))
 
 
 def test_opacus_says_the_same() -> None:

@@ -251,6 +251,18 @@ def test_clipped_sums_of_an_own_loss_are_of_each_example_alone(name: str, bound:
     assert torch.allclose(found, expected, atol=1e-6)
 
 
+def test_opacus_formulas_take_no_loss_that_could_mix_rows() -> None:
+    """They ask it of a block at once: one label moved the sum by 16 bounds."""
+    import own_training
+
+    task = with_loss(type(CLASSES)(("a", "b", "c")), own_training.centred)
+    trainer = SequentialTrainer(FlatModel(network(), task=task), local(sampler="poisson", clipping="opacus"))
+    with pytest.raises(
+        OptionError, match=r"local.clipping=opacus: .*loss is a function of the user's; allowed: fedpriv"
+    ):
+        trainer.clipped_sum(trainer.model.theta.clone(), data(9), 1.0)
+
+
 def test_an_own_loss_is_the_same_in_both_trainers(tmp_path: Path) -> None:
     found = {}
     for trainer in ("sequential", "vectorised"):
