@@ -412,8 +412,9 @@ class Method:
         from fedpriv.privacy.composition import Budget, affordable  # the accountants: only where a budget is kept
 
         own = [charge for charge in charges if charge.event.threat == self.threat]
-        alike = self.facts.num_rounds if self.traits.costliest == "any" else 1
-        plan = affordable(tuple(self.fixed_events()), alike, site.max_epsilon, site.delta)
+        fixed = tuple(self.fixed_events())
+        alike = self.facts.num_rounds if fixed and self.traits.costliest == "any" else 1
+        plan = affordable(fixed, alike, site.max_epsilon, site.delta)
         if plan:
             budget = Budget(site.max_epsilon, site.delta, plan=plan)
             bounds = [entry.event for entry in memory.account.entries() if entry.event.threat == self.threat]
