@@ -409,11 +409,13 @@ class Method:
             raise BudgetSpent(words)
         if site.max_epsilon is None:
             return
-        from fedpriv.privacy.composition import Budget, compose  # loads the accountants: only where a budget is kept
+        from fedpriv.privacy.composition import Budget, affordable  # the accountants: only where a budget is kept
 
         own = [charge for charge in charges if charge.event.threat == self.threat]
-        plan = tuple(self.fixed_events())
-        if plan and compose(plan, site.delta).epsilon <= site.max_epsilon:
+        fixed = tuple(self.fixed_events())
+        alike = self.facts.num_rounds if fixed and self.traits.costliest == "any" else 1
+        plan = affordable(fixed, alike, site.max_epsilon, site.delta)
+        if plan:
             budget = Budget(site.max_epsilon, site.delta, plan=plan)
             bounds = [entry.event for entry in memory.account.entries() if entry.event.threat == self.threat]
             admitted = budget.admits(bounds, [charge.event for charge in own])
@@ -497,8 +499,8 @@ class Method:
     @final
     def fixed_events(self) -> list[Event]:
         """All that may be released in the run, where rounds compose to less than a filter can tell (sampling, or noise
-        that is correlated over rounds): if the whole costs at most `privacy.max_epsilon`, it is kept to exactly;
-        otherwise, or where it is empty, a filter decides.
+        that is correlated over rounds): what is `affordable` of it is kept to exactly; where that is nothing, a filter
+        decides.
         """
         fixed = self.traits.clips_examples or not self.books_itself
         return self.planned_events(self.facts.num_rounds) if fixed else []

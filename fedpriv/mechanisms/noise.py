@@ -115,8 +115,8 @@ def finite_or_zero(x: torch.Tensor) -> torch.Tensor:
 
 # --- noise on a grid --------------------------------------------------------------------------------------
 
-# A float32 holds 24 bits, so every multiple of the grid up to 2^24 of them is exact. Gaussians reach 9.4 standard
-# deviations, Laplace draws 74 scales, and one of those is at most 2^20 (2^17) steps.
+# A float32 holds 24 bits, so every multiple of the grid up to 2^24 of them is exact. A standard deviation is at most
+# 2^20 steps, a scale of Laplace at most 2^17: 16 and 128 of them, beyond which noise is float64 (`secure_noise`).
 GAUSSIAN_BITS = 19
 LAPLACE_BITS = 16
 
@@ -156,7 +156,7 @@ def add_normal(values: torch.Tensor, std: float, noise: NoiseSource) -> torch.Te
     Values are moved towards zero: no vector gets longer, so a bound on the norm of `values` still holds. The distance
     between two vectors can grow by sqrt(d) grid steps, sqrt(d) * std / 2^19.
     """
-    return onto_grid(values, grid_step(std)) + noise.normal_at(values.shape, std, values.device)
+    return (onto_grid(values, grid_step(std)) + noise.normal_at(values.shape, std, values.device)).float()
 
 
 def add_normal_finely(values: torch.Tensor, std: float, noise: NoiseSource) -> torch.Tensor:
@@ -189,7 +189,7 @@ def add_normal_each(values: torch.Tensor, std: torch.Tensor, noise: NoiseSource)
 
 def add_laplace(values: torch.Tensor, scale: float, noise: NoiseSource) -> torch.Tensor:
     """`values + Laplace(scale)` as float32, on a grid as in `add_normal` (steps of scale / 2^16)."""
-    return onto_grid(values, grid_step(scale, LAPLACE_BITS)) + noise.laplace(values.shape, scale)
+    return (onto_grid(values, grid_step(scale, LAPLACE_BITS)) + noise.laplace(values.shape, scale)).float()
 
 
 def add_normal_to_sum(parts: Iterable[torch.Tensor], shape: Shape, std: float, noise: NoiseSource) -> torch.Tensor:

@@ -7,8 +7,11 @@ Why the rounding protects: Mironov (CCS 2012) and Jin et al. ("Are we there yet?
 bits of noisy floating-point numbers. Here the low bits carry nothing. Every multiple of the step within 7 standard
 deviations is reached, by more than 2^40 pairs of words, and float64's errors move the border between neighbouring
 multiples by about 2^-30 of a step (2^-27 in the far tail). So a value's probability differs from a rounded Gaussian's
-by a factor of about 1 +- 2^-29, which over d coordinates adds at most about d * 2^-28 to epsilon (3e-4 for d = 80,202);
-past 9.4 standard deviations nothing is reached, 2^-67 of the mass. A rounded Gaussian is post-processing of a Gaussian.
+by a factor of about 1 +- 2^-29, which over d coordinates adds at most about d * 2^-28 to epsilon (3e-4 for d = 80,202).
+Past 9.4 standard deviations no pair reaches: 2^-67 of the mass, but what the other of two inputs 10 of them away gives
+most often. So draws beyond `FAR` are drawn again from the tail beyond it, by 1,024 bits, which reach 37. float32 holds
+multiples of the step up to 16 standard deviations at least, the rest is float64. A rounded Gaussian is post-processing
+of a Gaussian. Laplace draws, which else end at 75 scales, likewise.
 `noise.add_normal` puts the values onto the same grid. Google's library rounds likewise ("Secure noise generation",
 2020). The alternative is a sum of several float draws (Holohan and Braghin, ESORICS 2021; Opacus, `secure_mode`): four
 times the work, and the low bits of the values still show (Haney et al. 2022).
@@ -19,6 +22,7 @@ from __future__ import annotations
 import math
 import os
 import secrets
+from collections.abc import Callable
 
 import numpy as np
 import torch
@@ -30,6 +34,10 @@ from randomgen import ChaCha
 
 from fedpriv.mechanisms.noise import LAPLACE_BITS, NoiseSource, Shape, as_size, grid_step
 
+#: Beyond so many standard deviations, or scales of a Laplace draw, a number is drawn again.
+FAR, FAR_LAPLACE = 7.0, 30.0
+#: Up to here every whole number is a float32.
+MOST_FLOAT = 2**24
 CHUNK = 2**14  # pairs at a time: the working arrays stay in a core's cache, and torch starts no second thread
 
 
@@ -44,7 +52,8 @@ class SecureNoise(NoiseSource):
         self._rekey()
 
     def normal(self, shape: Shape, std: float = 1.0) -> torch.Tensor:
-        """Gaussians [shape], float32, rounded to multiples of `grid_step(std)`; they reach 9.4 standard deviations.
+        """Gaussians [shape], float32, rounded to multiples of `grid_step(std)`; float64 where one is so large that
+        float32 does not hold it (beyond 16 standard deviations).
 
         Raises ValueError unless std is 0 or between 2^-100 and 2^100 (where the grid's float32 numbers are exact).
         """
@@ -59,7 +68,7 @@ class SecureNoise(NoiseSource):
             first, second = (half.round_().mul_(step).add_(0.0) for half in self._gaussian_pairs(pairs, std / step))
             chunk[:pairs] = first  # no negative zero, thanks to + 0.0: its sign could be a value's
             chunk[pairs:] = second[: len(chunk) - pairs]
-        return draws.view(size)
+        return self._with_tails(draws.view(size), FAR * std, step, lambda logs: std * _beyond(logs))
 
     def uniform(self, shape: Shape) -> torch.Tensor:
         size = as_size(shape)
@@ -75,7 +84,23 @@ class SecureNoise(NoiseSource):
         """Laplace [shape], float32, rounded to multiples of `grid_step(scale, LAPLACE_BITS)`; raises as `normal`."""
         _check(scale)
         step = grid_step(scale, LAPLACE_BITS)
-        return self._laplace(shape).mul_(scale / step).round_().float().mul_(step).add_(0.0)
+        draws = self._laplace(shape).mul_(scale / step).round_().float().mul_(step).add_(0.0)
+        return self._with_tails(draws, FAR_LAPLACE * scale, step, lambda logs: scale * (FAR_LAPLACE - logs))
+
+    def _with_tails(
+        self, draws: torch.Tensor, far: float, step: float, tail: Callable[[NDArray[np.float64]], NDArray[np.float64]]
+    ) -> torch.Tensor:
+        """Draws beyond ``far`` in size are drawn again. tail: their sizes, from logarithms of uniforms."""
+        if not draws.numel() or max(map(abs, map(float, torch.aminmax(draws)))) <= far:
+            return draws
+        beyond = draws.abs() > far
+        uniforms = (int.from_bytes(self._words(16).numpy().tobytes(), "little") for _ in range(int(beyond.sum())))
+        logs = np.array([math.log(2 * number + 1) - 1025 * math.log(2) for number in uniforms])
+        steps = torch.from_numpy(np.round(tail(logs) / step))
+        if float(steps.max()) > MOST_FLOAT:
+            draws = draws.double()
+        draws[beyond] = (steps * step * draws[beyond].sign()).to(draws.dtype)
+        return draws
 
     def _gaussian_pairs(self, count: int, scale: float) -> tuple[torch.Tensor, torch.Tensor]:
         """Two independent vectors of Gaussians with standard deviation `scale` (float64 [count] each)."""
@@ -104,6 +129,14 @@ def secure_generator() -> np.random.Generator:
     Sampling amplifies privacy only while the observer does not know the sample.
     """
     return np.random.Generator(ChaCha(key=secrets.randbits(256), rounds=20))
+
+
+def _beyond(logs: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Sizes of standard Gaussians beyond `FAR`."""
+    from scipy.special import log_ndtr, ndtri_exp
+
+    found: NDArray[np.float64] = -ndtri_exp(logs + log_ndtr(-FAR))
+    return found
 
 
 def _check(scale: float) -> None:

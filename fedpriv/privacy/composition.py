@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import statistics
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -430,6 +431,22 @@ class Budget:
 @lru_cache(maxsize=64)
 def _planned_epsilon(plan: tuple[Event, ...], delta: float) -> float:
     return compose(plan, delta).epsilon
+
+
+@lru_cache(maxsize=64)
+def affordable(plan: tuple[Event, ...], rounds: int, max_epsilon: float, delta: float) -> tuple[Event, ...]:
+    """A plan for so many rounds that are all alike, or of as many of them as cost at most max_epsilon: a client that is
+    drawn for some of the rounds takes part in fewer. Empty where that is none. Fixed before the run, as a `Budget.plan`
+    must be. rounds: 1 where they are not alike.
+    """
+    if any(event.count % rounds for event in plan):
+        rounds = 1
+
+    def first(many: int) -> tuple[Event, ...]:
+        return tuple(replace(event, count=event.count // rounds * many) for event in plan)
+
+    many = bisect_right(range(1, rounds + 1), max_epsilon, key=lambda many: compose(first(many), delta).epsilon)
+    return first(many) if many else ()
 
 
 # --- verification of a ledger ---------------------------------------------------------------------------------------

@@ -27,6 +27,7 @@ from dp_accounting.pld import pld_pmf, privacy_loss_mechanism
 from dp_accounting.pld import privacy_loss_distribution as pld
 from dp_accounting.rdp import rdp_privacy_accountant as rdp_library
 from numpy.typing import NDArray
+from scipy import fft
 
 from fedpriv.mechanisms.laws import Vector
 
@@ -177,12 +178,128 @@ def discrete_pld(first: Vector, second: Vector, interval: float) -> Any:
     return pld.PrivacyLossDistribution(pld_pmf.create_pmf_pessimistic_connect_dots(interval, grid, deltas))
 
 
+# --- composition -------------------------------------------------------------------------------------------------
+
+"""Loss distributions p_1, p_2, ..., each n_i times, composed by Fourier transforms whose rounding is accounted for.
+
+Transforms err by a share of the whole mass, which no small delta allows (the library's ``self_compose``: 9,000 answers
+of epsilon 0.01 at delta 1e-14 came to 6.992, where the true delta is 3e-13). So the laws are tilted first, as in a
+large deviation's: q_i(l) = p_i(l) exp(t l - K_i), K_i = log sum p_i(l) exp(t l). Their convolution q has its mass where
+epsilon is, and with K = sum of n_i K_i
+
+    delta(epsilon) = sum over l > epsilon of q(l) exp(K - t l) (1 - exp(epsilon - l)).
+
+Since exp(K - t l) <= exp(K - t epsilon) there, what is wrong with q costs at most exp(K - t epsilon) times
+- `_OUTSIDE`, the mass of q that Chernoff's bound leaves outside the window of w places that is computed; and
+- sqrt(w) (n + 1) e, n the number of compositions. Each number of a transform of length N errs by at most
+  e = log2(2 N) 2^-48 sum |q_i| (N. Higham, Accuracy and Stability of Numerical Algorithms, chapter 24: some units of
+  rounding, 2^-53, for every level of sums), so a product of n of them, none larger than 1, by n e; the inverse keeps
+  the mean square of that and adds its own; a sum with weights of at most 1 over w places (Cauchy and Schwarz).
+Logarithms and exponentials err by some units of rounding of their arguments: a share of delta (``share``).
+"""
+
+
+_OUTSIDE = 1e-16
+
+
 def composed_epsilon(parts: Sequence[tuple[Any, int]], delta: float) -> float:
     """epsilon of distributions, each composed ``count`` times with itself and then with all others."""
-    total = None
-    for distribution, count in parts:
-        part = distribution.self_compose(count) if count > 1 else distribution
-        total = part if total is None else total.compose(part)
-    if total is None:
+    symmetric = all(law._symmetric for law, _ in parts)
+    ways = ("_pmf_remove",) if symmetric else ("_pmf_remove", "_pmf_add")
+    return max((_composed([(getattr(law, way), count) for law, count in parts], delta) for way in ways), default=0.0)
+
+
+def _composed(parts: Sequence[tuple[Any, int]], delta: float) -> float:
+    """In one direction."""
+    if not parts:
         return 0.0
-    return float(total.get_epsilon_for_delta(delta))
+    if any(law._infinity_mass >= delta for law, _ in parts):
+        return math.inf
+    left = delta + math.expm1(math.fsum(count * math.log1p(-law._infinity_mass) for law, count in parts))
+    dense, counts = [law.to_dense_pmf() for law, _ in parts], [count for _, count in parts]
+    step, first = dense[0]._discretization, sum(law._lower_loss * n for law, n in zip(dense, counts, strict=True))
+    with np.errstate(divide="ignore"):
+        laws = [np.log(np.maximum(law._probs, 0.0)) for law in dense]
+    if left <= 0:
+        return math.inf
+    tilt = _tilt(laws, counts, step, first, math.log(left))
+    known = [_log_sum(law, tilt * step) for law in laws]  # K_i, of losses counted from each law's own first
+    tilted = [np.exp(law + tilt * step * np.arange(len(law)) - k) for law, k in zip(laws, known, strict=True)]
+    total = math.fsum(n * k for k, n in zip(known, counts, strict=True))
+
+    # the window of places, by Chernoff's bound
+    places = [np.arange(len(law)) for law in laws]
+    means = [float(law @ at) for law, at in zip(tilted, places, strict=True)]
+    squares = [float(law @ (at - mean) ** 2) for law, at, mean in zip(tilted, places, means, strict=True)]
+    width = math.sqrt(math.fsum(n * square for square, n in zip(squares, counts, strict=True))) + 1
+    low, high = 0, sum(n * (len(law) - 1) for law, n in zip(laws, counts, strict=True))
+    for power in (-8 / width, -3 / width, 3 / width, 8 / width):
+        grown = math.fsum(
+            n * (_log_sum(law, tilt * step + power) - k) for law, k, n in zip(laws, known, counts, strict=True)
+        )
+        bound = (grown - math.log(_OUTSIDE / 2)) / power
+        low, high = (max(low, math.floor(bound)), high) if power < 0 else (low, min(high, math.ceil(bound)))
+    size = fft.next_fast_len(max(high - low + 1, *map(len, laws)), real=True)
+    product = np.ones(size // 2 + 1, complex)
+    for law, n in zip(tilted, counts, strict=True):
+        product *= fft.rfft(law, size) ** n
+    found = np.maximum(np.roll(fft.irfft(product, size), -(low % size))[: high - low + 1], 0.0)
+
+    many = sum(counts)
+    wrong = _OUTSIDE + math.sqrt(len(found)) * (many + 1) * math.log2(2 * size) * 2.0**-48
+    share = 1 + many * 2.0**-50 * (2 + max(abs(k) + tilt * step * len(law) for k, law in zip(known, laws, strict=True)))
+    distances = step * np.arange(len(found) + 1)
+    near, lost = np.exp(-tilt * distances), -np.expm1(-distances)
+
+    def log_scale(place: int) -> float:
+        """log exp(K - t epsilon) of epsilon at this place."""
+        return total - tilt * step * place
+
+    def above(place: int) -> float:
+        """log delta."""
+        own = found[place - low :]
+        return log_scale(place) + math.log(share * float(own @ (near * lost)[: len(own)]) + wrong)
+
+    fails, holds = max(low, -first), high
+    if fails >= holds or above(fails) <= math.log(left):
+        return max(0.0, step * (max(low, -first) + first)) if above(min(fails, high)) <= math.log(left) else math.inf
+    if above(holds) > math.log(left):
+        return math.inf
+    while holds - fails > 1:
+        middle = (fails + holds) // 2
+        fails, holds = (fails, middle) if above(middle) <= math.log(left) else (middle, holds)
+    # between two places delta is a line in exp(epsilon)
+    own = found[holds - low :]
+    upper = share * float(own @ near[1 : len(own) + 1])
+    lower = share * float(own @ (near * np.exp(-distances))[1 : len(own) + 1])
+    more = upper + wrong - math.exp(math.log(left) - log_scale(fails))
+    inside = min(step, math.log(more / lower)) if more > 0 and lower > 0 else step
+    return step * (fails + first) + max(0.0, inside)
+
+
+def _log_sum(law: Vector, power: float) -> float:
+    """log sum exp(law_k + power k)."""
+    terms = law + power * np.arange(len(law))
+    most = float(terms.max())
+    return most + math.log(float(np.exp(terms - most).sum()))
+
+
+def _tilt(laws: Sequence[Vector], counts: Sequence[int], step: float, first: int, log_delta: float) -> float:
+    """About the t of the least epsilon by Chernoff's bound, (K - log delta)/t: any t is sound."""
+    blocks = [max(1, len(law) // 2000) for law in laws]
+    coarse = [
+        np.logaddexp.reduceat(law, np.arange(0, len(law), block)) for law, block in zip(laws, blocks, strict=True)
+    ]
+
+    def epsilon(log_tilt: float) -> float:
+        tilt = math.exp(log_tilt)
+        total = math.fsum(
+            n * _log_sum(law, tilt * step * block) for law, block, n in zip(coarse, blocks, counts, strict=True)
+        )
+        return step * first + (total - log_delta) / tilt
+
+    low, high = math.log(1e-6), math.log(30 / step)
+    for _ in range(40):
+        third = (high - low) / 3
+        low, high = (low, high - third) if epsilon(low + third) <= epsilon(high - third) else (low + third, high)
+    return math.exp((low + high) / 2)

@@ -25,6 +25,7 @@ from fedpriv.config.methods import NOISE_OPTIONS
 from fedpriv.config.own_options import group_choices
 from fedpriv.engines.inprocess import InProcessGrid
 from fedpriv.engines.worker import Worker
+from fedpriv.mechanisms.noise import KeyRegistry
 from fedpriv.privacy.composition import compose as compose_events
 from fedpriv.privacy.events import Event, entry_from_json
 from fedpriv.runs.extension import extend_run
@@ -75,12 +76,12 @@ def privacy_of(folder: Path) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Whole:
-    """Folder of an uninterrupted run of a case, made once."""
+    """Folder of an uninterrupted run of a case, made once. No two of its draws may have one noise key."""
 
     @cache
     def made(case: Case) -> Path:
         folder = tmp_path_factory.mktemp("whole") / "run"
-        with without_a_collector() as left:
+        with KeyRegistry(), without_a_collector() as left:
             start_run(compose([*SIZE, *CHECKPOINTS, *case]), folder)
             LEFT[case] = left()
         return folder

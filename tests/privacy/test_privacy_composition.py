@@ -454,6 +454,17 @@ def test_several_threats_are_verified_one_at_a_time():
     assert verify(ledger, DELTA, threat=CLIENT_TO_SERVER).maximum == compose([gaussian(1.0)], DELTA).epsilon
 
 
+@pytest.mark.parametrize("count", [1000, 9000])
+@pytest.mark.parametrize("delta", [1e-5, 1e-9, 1e-11, 1e-13, 1e-14, 3e-15])
+def test_rounding_of_transforms_states_no_epsilon_below_that_of_an_exact_law(count, delta):
+    """Of so many answers the law is binomial; the library's transforms err by up to 3e-13 of delta."""
+    event = RandomisedResponse(threat=CLIENT_TO_SERVER, epsilon=0.01, count=count)
+    found = compose([event], delta)
+    least = math.floor((found.epsilon / 0.01 + count) / 2)  # answers beyond which the loss exceeds epsilon
+    own, other = (stats.binom.sf(least, count, 1 / (1 + math.exp(-sign * 0.01))) for sign in (1, -1))
+    assert delta * 0.999 <= own - math.exp(found.epsilon) * other <= delta and found.accountant == "pld"
+
+
 # --- large epsilons ------------------------------------------------------------------------------------------------
 
 
