@@ -439,8 +439,10 @@ def affordable(plan: tuple[Event, ...], rounds: int, max_epsilon: float, delta: 
     drawn for some of the rounds takes part in fewer. Empty where that is none. Fixed before the run, as a `Budget.plan`
     must be. rounds: 1 where they are not alike.
     """
+    if not plan or compose(plan, delta).epsilon <= max_epsilon:
+        return plan
     if any(event.count % rounds for event in plan):
-        rounds = 1
+        return ()
 
     def first(many: int) -> tuple[Event, ...]:
         return tuple(replace(event, count=event.count // rounds * many) for event in plan)
