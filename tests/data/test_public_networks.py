@@ -342,6 +342,7 @@ def test_weights_of_another_model_than_the_configuration(tmp_path: Path) -> None
         ({"_attn_implementation": "someone/kernel"}, "says _attn_implementation"),
         ({"quantization_config": {"load_in_8bit": True}}, "says quantization_config"),
         ({"model_type": "gpt2"}, "of the family gpt2; allowed for pictures"),
+        ({"model_type": "bert"}, r"of the family bert, which is for texts \(docs/text\.md\); allowed for pictures"),
         ({"model_type": None}, "of the family None"),
     ],
 )
