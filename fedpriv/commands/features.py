@@ -99,10 +99,10 @@ def _fitting(tensors: dict[str, Any]) -> str:
     import torch
 
     from fedpriv.data.networks import network_of
-    from fedpriv.data.weights import head_of
+    from fedpriv.data.weights import head_of, unwrapped
 
     models: Any = importlib.import_module("torchvision.models")
-    shapes = {name: value.shape for name, value in tensors.items()}
+    shapes = {name: value.shape for name, value in unwrapped(tensors).items()}
     for architecture in models.list_models(module=models):
         try:
             with torch.device("meta"), warnings.catch_warnings(action="ignore"):

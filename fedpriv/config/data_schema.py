@@ -243,7 +243,7 @@ class PartitionerPartition(PartitionBase):
         description="a partitioner of flwr-datasets, or package.module.NAME of one of your own, or of a function "
         "(labels, num_clients, seed) -> rows of each client"
     )
-    arguments: dict[str, Any] = Field(default={}, description="what it is given beside the usual")
+    arguments: dict[str, Any] | None = Field(default=None, description="what it is given beside the usual")
     column: str | None = Field(
         default=None, description="column of the table that a partitioner divides by (null: the target)"
     )

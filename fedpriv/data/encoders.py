@@ -44,7 +44,8 @@ def encoder_config(content: bytes, option: str, path: str, kind: str) -> dict[st
     except (ValueError, TypeError, KeyError) as error:
         raise OptionError(option, path, f"config.json beside it is no configuration ({error})") from None
     if family not in FAMILIES[kind].split():
-        words = f"config.json beside it is of the family {family}; allowed for {kind}: {FAMILIES[kind]}"
+        other = ", which is for texts (docs/text.md)" if family in FAMILIES["text"].split() else ""
+        words = f"config.json beside it is of the family {family}{other}; allowed for {kind}: {FAMILIES[kind]}"
         raise OptionError(option, path, words)
     said.pop("_attn_implementation_autoset", None)  # a note of earlier versions
     if foreign := next((name for name in _names(said) if any(one in name for one in FOREIGN)), None):

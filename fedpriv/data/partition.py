@@ -246,6 +246,7 @@ def _by_name(labels: np.ndarray, config: PartitionerPartition, num_clients: int,
     from flwr_datasets import partitioner as flwr
 
     module, _, name = config.partitioner.rpartition(".")
+    arguments = config.arguments or {}
     known = sorted(one for one in flwr.__all__ if one != "Partitioner" and not one.startswith("Vertical"))
     if not module and name not in known:
         words = f"no such partitioner of rows; allowed: {', '.join(known)}, or package.module.NAME"
@@ -256,10 +257,10 @@ def _by_name(labels: np.ndarray, config: PartitionerPartition, num_clients: int,
             drawn = int(generator(seed, "partitioner").integers(2**31))
             usual = {"num_partitions": num_clients, "partition_by": "label", "seed": drawn}
             takes = inspect.signature(found).parameters
-            partitioner = found(**{word: value for word, value in usual.items() if word in takes} | config.arguments)
+            partitioner = found(**{word: value for word, value in usual.items() if word in takes} | arguments)
             given = _parts(partitioner, labels, seed)
         else:
-            given = found(labels, num_clients, seed, **config.arguments)
+            given = found(labels, num_clients, seed, **arguments)
         parts = [np.asarray(rows, dtype=np.int64).ravel() for rows in given]
     except OptionError:
         raise

@@ -8,6 +8,7 @@ import io
 import json
 import os
 import zipfile
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -99,10 +100,7 @@ def set_weights(model: nn.Module, given: dict[str, Tensor], free: str, option: s
     """
     given = {name: value for name, value in given.items() if not name.endswith("num_batches_tracked")}
     wanted = {name: value for name, value in model.state_dict().items() if not name.endswith("num_batches_tracked")}
-    while prefix := next((one for one in PREFIXES if given and all(name.startswith(one) for name in given)), None):
-        if any(name.startswith(prefix) for name in wanted):
-            break
-        given = {name.removeprefix(prefix): value for name, value in given.items()}
+    given = unwrapped(given, wanted)
     fits = {name for name in wanted.keys() & given.keys() if wanted[name].shape == given[name].shape}
     for fault, names in (
         ("lacks", wanted.keys() - given.keys()),
@@ -115,6 +113,15 @@ def set_weights(model: nn.Module, given: dict[str, Tensor], free: str, option: s
     if not fits >= {name for name in wanted if name.startswith(free)}:
         fits = {name for name in fits if not name.startswith(free)}
     model.load_state_dict({name: given[name].to(wanted[name].dtype) for name in fits}, strict=False)
+
+
+def unwrapped(given: dict[str, Tensor], wanted: Iterable[str] = ()) -> dict[str, Tensor]:
+    """By names without the `PREFIXES` of all of them, unless a name that is ``wanted`` has the prefix too."""
+    while prefix := next((one for one in PREFIXES if given and all(name.startswith(one) for name in given)), None):
+        if any(name.startswith(prefix) for name in wanted):
+            break
+        given = {name.removeprefix(prefix): value for name, value in given.items()}
+    return given
 
 
 def head_of(model: nn.Module) -> tuple[str, nn.Module]:

@@ -423,6 +423,7 @@ class SequentialTrainer:
         if (left := sum(map(len, ends))) != len(model.theta):
             raise OwnCodeError("local.train", path, f"left {left} parameters, of {len(model.theta)}")
         update = torch.cat(ends).to(device) - model.theta
+        loss = loss.detach() if isinstance(loss, Tensor) else loss
         return LocalResult(update, float(loss) if isinstance(loss, int | float | Tensor) else math.nan)
 
     def _batches(self, examples: int, rng: np.random.Generator) -> Sequence[Tensor]:

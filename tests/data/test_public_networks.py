@@ -342,6 +342,7 @@ def test_weights_of_another_model_than_the_configuration(tmp_path: Path) -> None
         ({"_attn_implementation": "someone/kernel"}, "says _attn_implementation"),
         ({"quantization_config": {"load_in_8bit": True}}, "says quantization_config"),
         ({"model_type": "gpt2"}, "of the family gpt2; allowed for pictures"),
+        ({"model_type": "bert"}, r"of the family bert, which is for texts \(docs/text\.md\); allowed for pictures"),
         ({"model_type": None}, "of the family None"),
     ],
 )
@@ -491,6 +492,8 @@ def test_the_command_tells_what_a_file_holds(capsys: pytest.CaptureFixture[str],
 
 def test_the_command_finds_the_network_of_a_state_dict(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     models = pytest.importorskip("torchvision").models
-    torch.save(models.get_model("mobilenet_v2", num_classes=7).state_dict(), tmp_path / "weights.pth")
-    text = told(capsys, str(tmp_path / "weights.pth"), "size=32")
-    assert "architecture: mobilenet_v2" in text and "1280 features of a picture of 32x32" in text
+    state = models.get_model("mobilenet_v2", num_classes=7).state_dict()
+    for prefix in ("", "module._orig_mod."):
+        torch.save({f"{prefix}{name}": value for name, value in state.items()}, tmp_path / "weights.pth")
+        text = told(capsys, str(tmp_path / "weights.pth"), "size=32")
+        assert "architecture: mobilenet_v2" in text and "1280 features of a picture of 32x32" in text

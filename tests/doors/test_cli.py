@@ -41,6 +41,13 @@ def test_a_run_prints_rounds_a_table_and_where_it_is(cli: Cli, tmp_path: Path, r
     assert result_of(tmp_path / "here") == result_of(run())  # the same through Hydra and without it
 
 
+def test_a_partitioner_gets_its_arguments_in_a_run_as_in_its_plan(cli: Cli, tmp_path: Path):
+    named = ("partition=partitioner", "partition.partitioner=SizePartitioner")
+    given = "partition.arguments={partition_sizes: [1300, 90, 27, 20]}"
+    assert cli(*SMALL, NO_REPORT, "num_rounds=1", *named, given, "hydra.run.dir=here").code == 0
+    assert "partition_sizes" in (tmp_path / "here/config.yaml").read_text()
+
+
 def test_a_run_has_a_folder_of_its_own_by_default(cli: Cli, tmp_path: Path):
     assert cli(*SMALL, "num_rounds=1", NO_REPORT).code == 0
     (folder,) = (tmp_path / "outputs").glob("*/*-fedcad-digits")
