@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from flwr.app import Context
 from flwr.serverapp import Grid
 from flwr.supercore.exit import add_exit_handler
@@ -70,7 +71,7 @@ def _prepare(config: Config, folder: RunFolder, began: float, monitor: Monitor, 
         remark = f"engine=auto took {config.engine.name} and {words}"
     for words in worker.data.dataset.remarks:  # exact counts of rows: for whoever holds them, and not for the report
         say(f"fedpriv: {words}", file=sys.stderr, flush=True)
-    folder.begin(config, "; ".join(filter(None, (remark, *doubts(config), _alike(worker)))) or None)
+    folder.begin(config, "; ".join(filter(None, (remark, *doubts(config), _alike(worker), _of_others(worker)))) or None)
     _know_examples(config, folder, worker)
     return Session(config, folder, worker, plan, began, monitor)
 
@@ -80,6 +81,26 @@ def _know_examples(config: Config, folder: RunFolder, worker: Worker) -> None:
     if config.privacy.rng == "seeded" and config.dataset.name != "on_nodes":
         kind = json.dumps(kind_of_processor())
         folder.mark_other_basis(examples=worker.data.dataset.train.digest(), processor=kind)
+
+
+def _of_others(worker: Worker) -> str | None:
+    """Of a model of the user's: whether its outputs for an example depend on those beside it."""
+    if worker.config.model.name != "custom":
+        return None
+    model, random = worker.model, torch.Generator().manual_seed(0)
+    examples = model.made_up(4, *worker.data.dataset.shape, random=random).to(model.theta.device)
+    model.module.eval()
+    with torch.no_grad():
+        once, again = (model(examples) for _ in range(2))
+        try:
+            alone = torch.cat([model(row) for row in examples.split(1)])
+            if not once.equal(again) or torch.allclose(once, alone, rtol=1e-3, atol=1e-3 * float(alone.abs().max())):
+                return None
+            found = "of an example depends on those beside it"
+        except Exception as error:  # the user's code
+            found = f"of an example alone raises {type(error).__name__}"
+    words = f"what the model says {found}; where single examples are protected each is alone"
+    return f"model.path={worker.config.model.path}: {words}"
 
 
 def _alike(worker: Worker) -> str | None:

@@ -176,6 +176,13 @@ class _BatchMean(nn.Module):
         return images - images.mean(0)
 
 
+class _Two(nn.Module):
+    def forward(self, images: Tensor) -> Tensor:
+        if len(images) < 2:
+            raise ValueError("too few")
+        return images
+
+
 class _Branch(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         return images * 2 if images.sum() > 0 else images
@@ -225,6 +232,26 @@ def test_what_cannot_be_vectorised_is_refused_in_words_and_auto_goes_on_without(
     for options in (["engine=flower"], ["strategy=dpsgd", "model=custom", "model.path=test_vectorised.tanh_model"]):
         with pytest.raises(OptionError, match=r"engine\.trainer"):
             resolve(compose([*SMALL, *options, "engine.trainer=vectorised"]), None)
+
+
+def model_of_batch_means(shape: tuple[int, int, int], classes: int) -> nn.Module:
+    return named(flat=nn.Flatten(), odd=_BatchMean(), head=nn.Linear(int(np.prod(shape)), classes)).module
+
+
+def model_that_wants_two(shape: tuple[int, int, int], classes: int) -> nn.Module:
+    return named(flat=nn.Flatten(), odd=_Two(), head=nn.Linear(int(np.prod(shape)), classes)).module
+
+
+def test_a_model_whose_outputs_depend_on_the_batch_is_named_in_the_summary(run: Run) -> None:
+    for name, words in (
+        ("model_of_batch_means", "says of an example depends on those beside it"),
+        ("model_that_wants_two", "says of an example alone raises ValueError"),
+        ("model_with_dropout", None),
+    ):
+        path = f"test_vectorised.{name}"
+        folder = run(*SMALL, "model=custom", f"model.path={path}", "engine=inprocess")
+        told = json.loads((folder / "summary.json").read_text())["note"]
+        assert (f"model.path={path}: what the model {words}" if words else "None") in str(told)
 
 
 def tanh_model(shape: tuple[int, int, int], classes: int) -> nn.Module:
