@@ -62,6 +62,8 @@ MOST_LONG_LOOKS = 2
 NO_PROTECTION = 1000.0
 #: Keys under which Flower's messages hold the number of a client's examples.
 COUNTS = ("num_examples", "num-examples")
+#: What records called "form." tell of.
+FORM = "a name, a length, a type, the sign of a zero or another detail"
 
 
 @dataclass
@@ -203,12 +205,12 @@ def _judge(subject: Subject, question: Question, pair: Pair, two: Two, found: Re
     numbers = ~two.words
     moved = bare(two)
     form = moved & two.words
-    if form.any():
-        what = "names, lengths or types" if str(two.records[form][0]).startswith("form.") else "a text"
-        found.says("form-depends-on-data:text", pair=pair.name, what=what)
     moved &= numbers
     if moved.any():
         _bare(subject, question, pair, two, moved, found, budget)
+    if form.any():
+        what = FORM if str(two.records[form][0]).startswith("form.") else "a text"
+        found.says("form-depends-on-data:text", pair=pair.name, what=what)
     gone = vanishing(two)
     if gone.any():
         found.says("noise-depends-on-data:gone", pair=pair.name, gone=_some(two, gone))
@@ -647,7 +649,7 @@ def _later(
     missed = bare(two) & ~np.isin(two.records, list(known))
     numbers, count = missed & ~two.words, len(sides[0])
     if (missed & two.words).any():
-        found.says("form-depends-on-data:text", pair=pair.name, what="names, lengths or types")
+        found.says("form-depends-on-data:text", pair=pair.name, what=FORM)
     if numbers.any() and not few_values(two, numbers):
         found.says(key, count=int(numbers.sum()), **figures)
     elif numbers.any():
