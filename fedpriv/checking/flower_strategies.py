@@ -681,7 +681,8 @@ def _pairs(question: Question, clients: int) -> list[Pair]:
                 ),
                 Pair(
                     "the last client's update and next to none" + tail,
-                    *(replace(one, last=True) for one in mixed),
+                    replace(mixed[0], last=True),
+                    replace(mixed[1], last=True),
                     "zero-out",
                     "client",
                 ),
